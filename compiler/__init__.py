@@ -1,0 +1,1 @@
+"""Kernel -> IR -> gradient -> machine code -> launch."""

@@ -1,0 +1,96 @@
+"""Every error a user can meet, in one tree. Imports nothing.
+
+    QdrunError
+    ├── QdrunCompilationError            a kernel cannot be compiled; carries the user's line and a caret
+    │   ├── QdrunSyntaxError             (SyntaxError) Python that the kernel language does not have
+    │   ├── QdrunTypeError               (TypeError)
+    │   ├── QdrunNameError               (NameError)
+    │   ├── QdrunIndexError              (IndexError)
+    │   └── DifferentiationError         no correct gradient exists or can be given for this kernel
+    │       └── DataAccessError          a value the backward pass needs is overwritten
+    ├── QdrunRuntimeError                (RuntimeError) a launch, a field or an option is wrong
+    │   ├── QdrunAssertionError          (AssertionError) an assert or a bounds check failed in a kernel
+    │   └── AdStackOverflow              a loop ran further than its adstack was planned for
+    └── OutOfMemory                      (MemoryError) a budget or a device is too small; names the bytes
+
+Every message has the form: what happened, where (kernel, file:line), what to do. All of them pickle.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .ir.nodes import Loc
+
+
+class QdrunError(Exception):
+    """Base of all our errors."""
+
+
+def describe(what: str, loc: "Loc | None" = None, hint: str = "") -> str:
+    """The one form of a message: what happened, where with the user's line and a caret, what to do."""
+    lines = [what]
+    if loc is not None:
+        kernel = f" in kernel `{loc.kernel}`" if loc.kernel else ""
+        text = loc.text.rstrip("\n")
+        lead = len(text) - len(text.lstrip())
+        width = max(1, min(loc.end, len(text)) - loc.col)
+        lines += [f"  at {loc.file}:{loc.line}{kernel}", f"    {text.lstrip()}", "    " + " " * (loc.col - lead) + "^" * width]
+    if hint:
+        lines.append(f"  do: {hint}")
+    return "\n".join(lines)
+
+
+class QdrunCompilationError(QdrunError):
+    """A kernel cannot be compiled. ``what``, ``loc`` and ``hint`` keep the parts of the message."""
+
+    def __init__(self, what: str, loc: "Loc | None" = None, hint: str = "") -> None:
+        super().__init__(describe(what, loc, hint))
+        self.what, self.loc, self.hint = what, loc, hint
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.what, self.loc, self.hint)
+
+
+class QdrunSyntaxError(QdrunCompilationError, SyntaxError):
+    """Python that the kernel language does not have."""
+
+    def __str__(self) -> str:  # SyntaxError would print only its own fields
+        return self.args[0]
+
+
+class QdrunTypeError(QdrunCompilationError, TypeError):
+    """Types do not fit."""
+
+
+class QdrunNameError(QdrunCompilationError, NameError):
+    """A name is not known where it is used."""
+
+
+class QdrunIndexError(QdrunCompilationError, IndexError):
+    """Wrong number of indices, or a constant index out of range."""
+
+
+class DifferentiationError(QdrunCompilationError):
+    """No correct gradient exists or can be given."""
+
+
+class DataAccessError(DifferentiationError):
+    """A value that the backward pass needs is overwritten by the same kernel."""
+
+
+class QdrunRuntimeError(QdrunError, RuntimeError):
+    """A launch, a field or an option is wrong."""
+
+
+class QdrunAssertionError(QdrunRuntimeError, AssertionError):
+    """An assert or a bounds check failed inside a kernel."""
+
+
+class AdStackOverflow(QdrunRuntimeError):
+    """A loop ran further than its adstack was planned for. The program stays usable; the gradients of the launch are not."""
+
+
+class OutOfMemory(QdrunError, MemoryError):
+    """A budget or a device is too small for what was asked."""

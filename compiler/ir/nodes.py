@@ -1,0 +1,273 @@
+"""Statements, blocks, tasks and kernels.
+
+A kernel is a list of tasks. A task is either serial (no axes) or one iteration of a parallel loop over its axes. A block is a
+plain ``list`` of statements. A value is an ``Op`` (defined once, in its block, before its uses) or a ``Const``; a ``Local`` is a
+mutable variable of one iteration, whose declaration is its first store. Everything is scalar.
+
+Nodes compare by identity. They are created by ``builder.Builder`` and walked with ``walk``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Literal, Union
+
+from .types import DType, i32
+
+_ids = count(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Loc:
+    """A place in the user's source: ``line`` is 1-based in the file, ``col``/``end`` are 0-based columns in ``text``."""
+
+    file: str
+    line: int
+    col: int
+    end: int
+    text: str
+    kernel: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+@dataclass(frozen=True, slots=True)
+class Const:
+    """A literal. ``value`` is a Python int, float or bool; a float keeps full precision until it is emitted."""
+
+    value: int | float | bool
+    dtype: DType
+
+
+@dataclass(eq=False, slots=True)
+class Local:
+    """A mutable variable of one iteration."""
+
+    dtype: DType
+    name: str = "v"
+    id: int = field(default_factory=lambda: next(_ids))
+
+
+@dataclass(eq=False, slots=True)
+class Op:
+    """A value: a pure operation, a load, or an atomic (which returns the old content). ``ops.TABLE`` lists the codes."""
+
+    op: str
+    args: tuple["Operand", ...] = ()
+    dtype: DType = i32
+    attr: object = None
+    loc: Loc | None = None
+    id: int = field(default_factory=lambda: next(_ids))
+
+
+Operand = Union[Op, Const]
+
+BufferKind = Literal["field", "arg", "arg_grad", "tmp", "tmp_grad", "ret"]
+
+
+@dataclass(eq=False, slots=True)
+class Buffer:
+    """One base address that a launch must supply. ``owner`` is the field storage or the ``ArgDecl`` it belongs to."""
+
+    kind: BufferKind
+    owner: object = None
+
+
+@dataclass(eq=False, slots=True)
+class Place:
+    """A scalar-valued array in memory: a field, one component of a vector field, an ndarray argument, a temporary.
+
+    Address of element (i0, i1, ..) = base(buffer) + offset + sum(i_k * strides[k]), in bytes. ``shape`` and ``strides`` are None
+    for an ndarray argument, whose extents come with the launch: row-major, ``elem_bytes`` from one element to the next.
+    """
+
+    name: str
+    dtype: DType
+    buffer: Buffer
+    ndim: int
+    shape: tuple[int, ...] | None
+    strides: tuple[int, ...] | None
+    offset: int = 0
+    elem_bytes: int = 0
+    grad: "Place | None" = None
+    is_grad: bool = False
+
+    @property
+    def differentiable(self) -> bool:
+        """Whether an adjoint is stored for it."""
+        return self.grad is not None
+
+
+@dataclass(eq=False, slots=True)
+class ArgDecl:
+    """One entry of the argument buffer: a scalar (one word) or an ndarray (address, extents, address of its gradient)."""
+
+    name: str
+    kind: Literal["scalar", "ndarray"]
+    dtype: DType
+    ndim: int = 0
+    element: tuple[int, ...] = ()  # () scalar elements, (n,) vectors, (n, m) matrices
+    needs_grad: bool = False
+    index: int = 0  # position among the kernel's ArgDecls
+
+
+@dataclass(eq=False, slots=True)
+class LocalStore:
+    """``local = value``"""
+
+    local: Local
+    value: Operand
+    loc: Loc | None = None
+
+
+@dataclass(eq=False, slots=True)
+class GlobalStore:
+    """``place[index] = value`` (not atomic)"""
+
+    place: Place
+    index: tuple[Operand, ...]
+    value: Operand
+    loc: Loc | None = None
+
+
+@dataclass(eq=False, slots=True)
+class If:
+    """``site``/``site_local`` are set by exit lowering: ``then`` always leaves the loop that owns ``site_local`` through ``site``."""
+
+    cond: Operand
+    then: list["Stmt"] = field(default_factory=list)
+    orelse: list["Stmt"] = field(default_factory=list)
+    site: int = 0
+    site_local: Local | None = None
+    loc: Loc | None = None
+
+
+@dataclass(eq=False, slots=True)
+class Loop:
+    """``for index in range(begin, end, step)`` run by one thread; ``end`` None: for ever.
+
+    ``exit``, when set, is an integer local that the body resets at its top; after the body the loop is left if it is positive.
+    """
+
+    index: Op
+    begin: Operand
+    end: Operand | None
+    body: list["Stmt"] = field(default_factory=list)
+    exit: Local | None = None
+    step: int = 1
+    loc: Loc | None = None
+    id: int = field(default_factory=lambda: next(_ids))
+
+
+@dataclass(eq=False, slots=True)
+class Exit:
+    """break / continue / return. Only front-end output has these: ``transforms.exits`` removes them."""
+
+    kind: Literal["break", "continue", "return"]
+    loc: Loc | None = None
+
+
+@dataclass(eq=False, slots=True)
+class Assert:
+    """Stops the launch with an error when ``cond`` is false. ``message`` may hold ``{}`` for each operand of ``args``."""
+
+    cond: Operand
+    message: str
+    args: tuple[Operand, ...] = ()
+    loc: Loc | None = None
+
+
+@dataclass(eq=False, slots=True)
+class Print:
+    """Prints the parts one after another; a part is text or a value."""
+
+    parts: tuple[str | Operand, ...]
+    loc: Loc | None = None
+
+
+@dataclass(eq=False, slots=True)
+class Stack:
+    """An adstack of a loop. Slot q holds one word for each local. ``name`` also names its launch parameter (its first word)."""
+
+    loop: Loop
+    kind: Literal["ck1", "ck2", "tape"]
+    locals: tuple[Local, ...]
+    name: str
+
+
+@dataclass(eq=False, slots=True)
+class StackPut:
+    """Writes ``values`` into slot ``slot``. ``Op("stack_get", (slot,), attr=(stack, field))`` reads one word back."""
+
+    stack: Stack
+    slot: Operand
+    values: tuple[Operand, ...]
+
+
+@dataclass(eq=False, slots=True)
+class Overflow:
+    """The loop ran more iterations than its adstacks were planned for: record ``code`` and stop the task."""
+
+    loop: Loop
+    code: int
+
+
+Stmt = Union[Op, LocalStore, GlobalStore, If, Loop, Exit, Assert, Print, StackPut, Overflow]
+Block = list[Stmt]
+
+
+@dataclass(eq=False, slots=True)
+class Axis:
+    """One axis of a parallel loop: ``index`` runs over [begin, end). The bounds are values of the task's prologue or constants."""
+
+    index: Op
+    begin: Operand
+    end: Operand
+
+
+@dataclass(eq=False, slots=True)
+class Reduction:
+    """``local`` starts each chunk of iterations as the identity of ``code`` and keeps its value from one iteration to the next.
+
+    The chunks' values are combined in chunk order after the loop, then combined with ``place[index]``: no atomics, the same bits
+    on every run. ``index`` holds constants or values of the prologue.
+    """
+
+    local: Local
+    place: Place
+    index: tuple[Operand, ...]
+    code: Literal["add", "min", "max"]
+
+
+@dataclass(eq=False, slots=True)
+class Task:
+    """``prologue`` runs once, before the loop, and its values are read by the axes' bounds only."""
+
+    name: str
+    body: Block
+    axes: list[Axis] = field(default_factory=list)
+    prologue: Block = field(default_factory=list)
+    stacks: list[Stack] = field(default_factory=list)
+    params: list[str] = field(default_factory=list)  # launch parameters, i64 words, read by Op("param", attr=name)
+    serialize: bool = False
+    reductions: list[Reduction] = field(default_factory=list)
+    loc: Loc | None = None
+
+    @property
+    def parallel(self) -> bool:
+        """Whether iterations may run at the same time."""
+        return bool(self.axes) and not self.serialize
+
+
+@dataclass(eq=False, slots=True)
+class Kernel:
+    """``returns`` are the types of the returned scalars, in the order in which the task stores them to ``ret`` places."""
+
+    name: str
+    args: list[ArgDecl]
+    tasks: list[Task]
+    returns: list[DType] = field(default_factory=list)
+    tmps: list[Place] = field(default_factory=list)
+    loc: Loc | None = None

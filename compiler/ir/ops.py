@@ -1,0 +1,60 @@
+"""Every operation code: how many operands, what comes out, what it means. Printer, verifier and interpreters read this table.
+
+Operands of one operation have one type; the front end inserts the casts. Integer arithmetic wraps. ``floordiv`` and ``mod`` round
+towards minus infinity (Python), ``cdiv`` and ``crem`` towards zero (C). ``min``/``max`` return the second operand on a tie.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Result = Literal["same", "bool", "given"]
+Domain = Literal["any", "number", "real", "int", "bool"]
+
+
+@dataclass(frozen=True, slots=True)
+class OpInfo:
+    """``result``: same type as the operands, a truth value, or given by the one who builds it. ``pure``: no memory is touched."""
+
+    arity: int
+    result: Result
+    domain: Domain
+    pure: bool = True
+
+
+def _table(arity: int, result: Result, domain: Domain, names: str) -> dict[str, OpInfo]:
+    return {name: OpInfo(arity, result, domain) for name in names.split()}
+
+
+UNARY_REAL = "sin cos tan asin acos tanh exp log sqrt rsqrt floor ceil round trunc"
+TABLE: dict[str, OpInfo] = {
+    **_table(1, "same", "real", UNARY_REAL),
+    **_table(1, "same", "number", "neg abs sgn"),
+    **_table(1, "same", "int", "bitnot"),
+    **_table(1, "given", "int", "popcnt clz"),
+    **_table(1, "bool", "real", "isnan isinf"),
+    **_table(1, "bool", "bool", "not"),
+    **_table(1, "given", "any", "cast bitcast"),
+    **_table(2, "same", "number", "add sub mul floordiv mod min max pow"),
+    **_table(2, "same", "real", "div atan2"),
+    **_table(2, "same", "int", "cdiv crem and or xor shl shr sar"),
+    **_table(2, "bool", "any", "lt le gt ge eq ne"),
+    "select": OpInfo(3, "given", "any"),
+    # leaves
+    "index": OpInfo(0, "given", "int"),  # the index of a loop or an axis: never listed in a block
+    "arg": OpInfo(0, "given", "any"),  # attr: ArgDecl of a scalar
+    "shape": OpInfo(0, "given", "int"),  # attr: (ArgDecl of an ndarray, axis)
+    "param": OpInfo(0, "given", "int"),  # attr: name of a launch parameter, i64; never listed in a block
+    "iter": OpInfo(0, "given", "int"),  # the flat iteration number in the task, i64 (0 in a serial task)
+    "seed": OpInfo(0, "given", "int"),  # the random seed of this launch, u64
+    # memory
+    "load": OpInfo(0, "given", "any", pure=False),  # attr: Local
+    "gload": OpInfo(-1, "given", "any", pure=False),  # attr: Place; operands: indices
+    "atomic": OpInfo(-1, "given", "any", pure=False),  # attr: (Place, code); operands: indices, value; returns the old content
+    "stack_get": OpInfo(1, "given", "any", pure=False),  # attr: (Stack, field); operand: slot
+}
+
+ATOMICS = ("add", "sub", "mul", "min", "max", "and", "or", "xor", "xchg")
+COMMUTATIVE = frozenset("add mul and or xor eq ne".split())
+COMPARE = frozenset("lt le gt ge eq ne".split())

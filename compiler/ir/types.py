@@ -1,0 +1,77 @@
+"""Scalar types. Vectors and matrices are split into scalars by the front end, so the IR knows nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+Kind = Literal["f", "i", "u", "b"]
+
+
+@dataclass(frozen=True, slots=True)
+class DType:
+    """A scalar type: ``kind`` is f (float), i (signed), u (unsigned) or b (one-bit truth value)."""
+
+    name: str
+    kind: Kind
+    bits: int
+
+    @property
+    def size(self) -> int:
+        """Bytes of one element in memory (a truth value takes one byte)."""
+        return max(1, self.bits // 8)
+
+    @property
+    def is_real(self) -> bool:
+        """Whether the type can carry a gradient."""
+        return self.kind == "f"
+
+    @property
+    def is_int(self) -> bool:
+        """Whether the type counts things: signed, unsigned or a truth value."""
+        return self.kind != "f"
+
+    @property
+    def is_signed(self) -> bool:
+        """Whether negative values exist."""
+        return self.kind in "fi"
+
+    @property
+    def numpy(self) -> np.dtype:
+        """The numpy type with the same bytes."""
+        return np.dtype(np.bool_ if self.kind == "b" else f"{self.kind}{self.size}")
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+f16, f32, f64 = DType("f16", "f", 16), DType("f32", "f", 32), DType("f64", "f", 64)
+i8, i16, i32, i64 = DType("i8", "i", 8), DType("i16", "i", 16), DType("i32", "i", 32), DType("i64", "i", 64)
+u8, u16, u32, u64 = DType("u8", "u", 8), DType("u16", "u", 16), DType("u32", "u", 32), DType("u64", "u", 64)
+u1 = DType("u1", "b", 1)
+
+ALL = {t.name: t for t in (f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64, u1)}
+_FROM_NUMPY = {t.numpy: t for t in ALL.values()}
+
+
+def from_numpy(dtype: np.dtype | type) -> DType:
+    """The scalar type of a numpy dtype.
+
+    Raises:
+        KeyError: there is no such type (complex, object, big-endian).
+    """
+    return _FROM_NUMPY[np.dtype(dtype)]
+
+
+def promote(a: DType, b: DType) -> DType:
+    """The type in which ``a`` and ``b`` meet: a real beats an integer, then the wider wins, unsigned on a tie."""
+    if a is b:
+        return a
+    if a.is_real or b.is_real:
+        reals = [t for t in (a, b) if t.is_real]
+        return max(reals, key=lambda t: t.bits)
+    if a.bits != b.bits:
+        return a if a.bits > b.bits else b
+    return a if a.kind == "u" else b

@@ -1,0 +1,114 @@
+"""Reading the tree: iterate statements, operands, and what a block touches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from .nodes import (
+    Assert,
+    Block,
+    Buffer,
+    GlobalStore,
+    If,
+    Kernel,
+    Local,
+    LocalStore,
+    Loop,
+    Op,
+    Operand,
+    Place,
+    Print,
+    StackPut,
+    Stmt,
+    Task,
+)
+
+
+def walk(block: Block) -> Iterator[Stmt]:
+    """Every statement of the block and of the blocks inside it, in program order."""
+    for s in block:
+        yield s
+        if isinstance(s, If):
+            yield from walk(s.then)
+            yield from walk(s.orelse)
+        elif isinstance(s, Loop):
+            yield from walk(s.body)
+
+
+def operands(s: Stmt) -> tuple[Operand, ...]:
+    """The values a statement reads itself (not those read inside its blocks)."""
+    match s:
+        case Op():
+            return s.args
+        case LocalStore():
+            return (s.value,)
+        case GlobalStore():
+            return (*s.index, s.value)
+        case If():
+            return (s.cond,)
+        case Loop():
+            return (s.begin,) if s.end is None else (s.begin, s.end)
+        case Assert():
+            return (s.cond, *s.args)
+        case Print():
+            return tuple(p for p in s.parts if not isinstance(p, str))
+        case StackPut():
+            return (s.slot, *s.values)
+    return ()
+
+
+def task_blocks(task: Task) -> Iterator[Stmt]:
+    """Every statement of a task, its prologue first."""
+    yield from walk(task.prologue)
+    yield from walk(task.body)
+
+
+def stored_locals(block: Block) -> set[Local]:
+    """The locals that the block, or a block inside it, stores to."""
+    return {s.local for s in walk(block) if isinstance(s, LocalStore)}
+
+
+def place_of(s: Stmt) -> Place | None:
+    """The memory that one statement touches."""
+    if isinstance(s, GlobalStore):
+        return s.place
+    if isinstance(s, Op) and s.op == "gload":
+        assert isinstance(s.attr, Place)
+        return s.attr
+    if isinstance(s, Op) and s.op == "atomic":
+        return atomic_of(s)[0]
+    return None
+
+
+def atomic_of(s: Op) -> tuple[Place, str]:
+    """Place and code of an atomic."""
+    assert isinstance(s.attr, tuple)
+    return s.attr[0], s.attr[1]
+
+
+def written_places(block: Block) -> set[Place]:
+    """The places that a block stores to or updates atomically."""
+    out: set[Place] = set()
+    for s in walk(block):
+        place = place_of(s)
+        if place is not None and not (isinstance(s, Op) and s.op == "gload"):
+            out.add(place)
+    return out
+
+
+def kernel_places(kernel: Kernel) -> list[Place]:
+    """The places of a kernel in order of first use: the order in which their buffers are numbered."""
+    seen: dict[Place, None] = {}
+    for task in kernel.tasks:
+        for s in task_blocks(task):
+            place = place_of(s)
+            if place is not None:
+                seen.setdefault(place)
+        for r in task.reductions:
+            seen.setdefault(r.place)
+    return list(seen)
+
+
+def kernel_buffers(kernel: Kernel) -> list[Buffer]:
+    """The distinct buffers behind ``kernel_places``, in order of first use."""
+    return list(dict.fromkeys(p.buffer for p in kernel_places(kernel)))
