@@ -25,13 +25,23 @@ from ..ir.types import DType
 from ..ir.walk import kernel_buffers, walk
 
 PLANES = ("f4", "f8", "i4", "i8")
-CTX_STATUS, CTX_POOL, CTX_TMP, CTX_RET, CTX_TMP_GRAD, CTX_HEAP, CTX_ROW_STRIDE, CTX_SEED, CTX_FIXED = 0, 1, 2, 3, 5, 6, 10, 14, 16
+CTX_STATUS, CTX_POOL, CTX_TMP, CTX_RET, CTX_TMP_GRAD, CTX_HEAP, CTX_ROW_STRIDE, CTX_SEED, CTX_FIXED = (
+    0,
+    1,
+    2,
+    3,
+    5,
+    6,
+    10,
+    14,
+    16,
+)
 STATUS_WORDS = 8
 
 
 def plane_of(dtype: DType) -> str:
     """The heap plane of a state word: narrow types widen to 4 bytes."""
-    return ("f" if dtype.is_real else "i") + ("8" if dtype.bits == 64 else "4")
+    return dtype.plane
 
 
 def arg_words(arg: ArgDecl) -> int:

@@ -33,7 +33,7 @@ class Builder:
 
     def put(self, s: Stmt) -> Stmt:
         """Append a statement."""
-        if getattr(s, "loc", self.loc) is None:
+        if self.loc is not None and getattr(s, "loc", self) is None:
             s.loc = self.loc  # type: ignore[union-attr]
         self.block.append(s)
         return s

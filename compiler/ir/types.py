@@ -39,6 +39,11 @@ class DType:
         return self.kind in "fi"
 
     @property
+    def plane(self) -> str:
+        """The adstack heap plane of a state word: float or int, 4 or 8 bytes; narrow types widen to 4."""
+        return ("f" if self.is_real else "i") + ("8" if self.bits == 64 else "4")
+
+    @property
     def numpy(self) -> np.dtype:
         """The numpy type with the same bytes."""
         return np.dtype(np.bool_ if self.kind == "b" else f"{self.kind}{self.size}")
@@ -52,6 +57,7 @@ i8, i16, i32, i64 = DType("i8", "i", 8), DType("i16", "i", 16), DType("i32", "i"
 u8, u16, u32, u64 = DType("u8", "u", 8), DType("u16", "u", 16), DType("u32", "u", 32), DType("u64", "u", 64)
 u1 = DType("u1", "b", 1)
 
+PLANES = {"f4": 4, "f8": 8, "i4": 4, "i8": 8}  # name -> bytes of a word
 ALL = {t.name: t for t in (f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64, u1)}
 _FROM_NUMPY = {t.numpy: t for t in ALL.values()}
 

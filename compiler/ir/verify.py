@@ -2,7 +2,23 @@
 
 from __future__ import annotations
 
-from .nodes import Block, Const, Exit, GlobalStore, If, Kernel, Local, LocalStore, Loop, Op, Operand, Stack, StackPut, Stmt, Task
+from .nodes import (
+    Block,
+    Const,
+    Exit,
+    GlobalStore,
+    If,
+    Kernel,
+    Local,
+    LocalStore,
+    Loop,
+    Op,
+    Operand,
+    Stack,
+    StackPut,
+    Stmt,
+    Task,
+)
 from .ops import ATOMICS, TABLE
 from .printer import print_block
 from .types import i64, u1

@@ -1,0 +1,89 @@
+"""The launch parameters of one loop: C1 checkpoints, C2 inner checkpoints, S iterations a segment, D1 iterations a block.
+
+- L=1: C1 = C2 = 0, S = K: every state on the tape, nothing recomputed.
+- L=2: C1 = ceil(K/S), D1 = S: about 2 sqrt(K) slots for one more forward run.
+- L=3: D1 = r S, C1 = ceil(K/D1), C2 = r - 1: about 3 cbrt(K) slots for two more.
+- thinning (K unknown): D1 = S and C2 = 2^p - 1, good for C1 * 2^p * S iterations.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+
+FOREVER = 1 << 62
+
+
+@dataclass(frozen=True)
+class LoopPlan:
+    """``bound``: the planned trip count, None when unknown. ``source`` says where the bound comes from."""
+
+    C1: int
+    C2: int
+    S: int
+    D1: int
+    levels: int
+    bound: int | None
+    source: str = ""
+
+    @property
+    def tape_slots(self) -> int:
+        """Slots of the tape: one a state of a segment."""
+        return self.S if self.bound is None else min(self.S, self.bound)
+
+    @property
+    def capacity(self) -> int:
+        """Iterations after which the loop overflows."""
+        if self.C1 == 0:
+            return self.S
+        doublings = ((self.C2 + 1) * self.S // self.D1).bit_length() - 1
+        return self.C1 * self.D1 << doublings
+
+    def words(self, x: int, t: int) -> int:
+        """Words of one row for checkpoints of ``x`` words and tape slots of ``t`` words."""
+        return (self.C1 + self.C2) * x + self.tape_slots * t
+
+    def slots(self, kind: str) -> int:
+        """Slots of a stack by kind: ck1, ck2 or tape."""
+        return {"ck1": self.C1, "ck2": self.C2, "tape": self.tape_slots}[kind]
+
+
+def full_tape(k: int, source: str = "") -> LoopPlan:
+    """One level: a slot for each of ``k`` iterations."""
+    return LoopPlan(0, 0, max(1, k), FOREVER, 1, k, source)
+
+
+def thinning(c1: int, c2: int, s: int, source: str = "") -> LoopPlan:
+    """An unknown trip count, up to ``c1 * (c2 + 1) * s`` iterations. ``c2 + 1`` must be a power of two."""
+    if (c2 + 1) & c2:
+        raise ValueError(f"C2 + 1 = {c2 + 1} must be a power of two")
+    return LoopPlan(c1, c2, s, s, 3, None, source)
+
+
+def fixed_capacity(slots: int, source: str = "") -> LoopPlan:
+    """An unknown trip count with a tape of ``slots`` iterations and nothing else."""
+    return LoopPlan(0, 0, max(1, slots), FOREVER, 1, None, source)
+
+
+def with_levels(k: int, levels: int, segment: int | None = None, x: int = 1, t: int = 1, source: str = "") -> LoopPlan:
+    """The smallest plan of a loop of at most ``k`` iterations with that many levels (and, if given, segment length)."""
+    if levels == 1 or k <= 1:
+        return full_tape(k, source)
+    segment = segment and min(segment, k)
+    if levels == 2:
+        return _two_levels(k, segment, x, t, source)
+    near = max(1, round((k * x / max(1, t)) ** (1 / 3)))
+    candidates = [segment] if segment else range(max(1, near // 2), min(k, 2 * near + 1) + 1)
+    plans = (
+        LoopPlan(ceil(k / (s * r)), r - 1, s, s * r, 3, k, source)
+        for s in candidates
+        for r in range(2, max(3, 2 * ceil((k / s) ** 0.5)))
+    )
+    return min(plans, key=lambda p: p.words(x, t))
+
+
+def _two_levels(k: int, segment: int | None, x: int, t: int, source: str) -> LoopPlan:
+    root = max(1, round((k * x / max(1, t)) ** 0.5))
+    near = [segment] if segment else range(max(1, root // 2), min(k, 2 * root) + 1)
+    s = min(near, key=lambda s: (ceil(k / s) * x + s * t, -s))
+    return LoopPlan(ceil(k / s), 0, s, s, 2, k, source)

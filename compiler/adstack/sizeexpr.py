@@ -1,0 +1,187 @@
+"""SizeExpr: a loop bound as an integer expression that the host can evaluate before a launch.
+
+Leaves are literals, scalar arguments, ndarray extents, indices of enclosing loops and axes, and elements of integer fields and ndarrays
+that the kernel does not write. What only running can tell is ``Unknown``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Union
+
+from ..ir.nodes import ArgDecl, Const, GlobalStore, Kernel, Loc, Local, LocalStore, Loop, Op, Operand, Place, Task
+from ..ir.walk import walk, written_places
+
+
+@dataclass(frozen=True)
+class Lit:
+    """A literal."""
+
+    value: int
+
+
+@dataclass(frozen=True)
+class Arg:
+    """A scalar argument of the launch."""
+
+    arg: ArgDecl
+
+
+@dataclass(frozen=True)
+class Extent:
+    """``array.shape[axis]`` of an ndarray argument."""
+
+    arg: ArgDecl
+    axis: int
+
+
+@dataclass(frozen=True)
+class Index:
+    """The current index of an enclosing loop or axis."""
+
+    op: Op
+
+
+@dataclass(frozen=True)
+class Read:
+    """An element of an integer array."""
+
+    place: Place
+    index: tuple[SizeExpr, ...]
+
+
+@dataclass(frozen=True)
+class Bin:
+    """An integer operation of ``OPS``."""
+
+    op: str
+    args: tuple[SizeExpr, ...]
+
+
+@dataclass(frozen=True)
+class AnyOf:
+    """One of several values, depending on the path taken: only bounds are known."""
+
+    options: tuple[SizeExpr, ...]
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """Only running can tell. ``why`` is shown in plans."""
+
+    why: str
+
+
+SizeExpr = Union[Lit, Arg, Extent, Index, Read, Bin, AnyOf, Unknown]
+
+OPS = frozenset(
+    "add sub mul floordiv mod cdiv crem min max neg abs and or xor shl shr sar select lt le gt ge eq ne not".split()
+)
+
+
+def parts(e: SizeExpr) -> Iterator[SizeExpr]:
+    """The expression and everything inside it."""
+    yield e
+    inner: tuple[SizeExpr, ...] = ()
+    if isinstance(e, Read):
+        inner = e.index
+    elif isinstance(e, Bin):
+        inner = e.args
+    elif isinstance(e, AnyOf):
+        inner = e.options
+    for x in inner:
+        yield from parts(x)
+
+
+@dataclass(frozen=True)
+class Range:
+    """The values of an index: begin, begin + step, .. before end. ``end`` None: for ever."""
+
+    index: Op
+    begin: SizeExpr
+    end: SizeExpr | None
+    step: int
+    loc: Loc | None = None
+
+
+@dataclass
+class Reader:
+    """Turns IR values of one task into SizeExprs."""
+
+    kernel: Kernel
+    task: Task
+    _stores: dict[Local, list[Operand]] = field(default_factory=dict)
+    _visiting: set[object] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self._written = set().union(*(written_places(t.body) for t in self.kernel.tasks))
+        for s in walk(self.task.body):
+            if isinstance(s, LocalStore):
+                self._stores.setdefault(s.local, []).append(s.value)
+
+    def expr(self, x: Operand) -> SizeExpr:
+        """The SizeExpr of a value."""
+        if isinstance(x, Const):
+            return Lit(int(x.value))
+        if x.op == "arg":
+            assert isinstance(x.attr, ArgDecl)
+            return Arg(x.attr) if x.dtype.is_int else Unknown("a real argument")
+        if x.op == "shape":
+            assert isinstance(x.attr, tuple)
+            return Extent(x.attr[0], x.attr[1])
+        if x.op == "index":
+            return Index(x)
+        if x.op == "cast":
+            return self.expr(x.args[0]) if x.args[0].dtype.is_int else Unknown("a cast of a real value")
+        if x.op == "gload":
+            return self._read(x)
+        if x.op == "load":
+            return self._local(x)
+        if x.op in OPS and all(a.dtype.is_int for a in x.args):
+            return Bin(x.op, tuple(self.expr(a) for a in x.args))
+        return Unknown(f"`{x.op}` of a value known only while running")
+
+    def _read(self, x: Op) -> SizeExpr:
+        place = x.attr
+        assert isinstance(place, Place)
+        if place.dtype.is_real:
+            return Unknown("a real element")
+        if place in self._written:
+            return self._temporary(place)
+        return Read(place, tuple(self.expr(a) for a in x.args))
+
+    def _temporary(self, place: Place) -> SizeExpr:
+        """A kernel-level variable that is set once, at the top of a serial task: its value."""
+        stores = [(t, s) for t in self.kernel.tasks for s in walk(t.body) if isinstance(s, GlobalStore) and s.place is place]
+        atomics = any(
+            isinstance(s, Op) and s.op == "atomic" and s.attr[0] is place  # type: ignore[index]
+            for t in self.kernel.tasks
+            for s in walk(t.body)
+        )
+        if place.buffer.kind == "tmp" and len(stores) == 1 and not atomics:
+            task, store = stores[0]
+            if not task.axes and any(s is store for s in task.body):
+                return Reader(self.kernel, task).expr(store.value)
+        return Unknown(f"`{place.name}` is written by the same kernel")
+
+    def _local(self, x: Op) -> SizeExpr:
+        local = x.attr
+        assert isinstance(local, Local)
+        if local in self._visiting:
+            return Unknown(f"`{local.name}` is counted in a loop")
+        self._visiting.add(local)
+        options = tuple(dict.fromkeys(self.expr(v) for v in self._stores.get(local, ())))
+        self._visiting.discard(local)
+        unknown = next((e for o in options for e in parts(o) if isinstance(e, Unknown)), None)
+        if unknown:
+            return unknown
+        return AnyOf(options) if len(options) != 1 else options[0]
+
+    def loop(self, s: Loop) -> Range:
+        """The range of a loop."""
+        return Range(s.index, self.expr(s.begin), None if s.end is None else self.expr(s.end), s.step, s.loc)
+
+    def axes(self) -> tuple[Range, ...]:
+        """The ranges of the task's axes."""
+        return tuple(Range(a.index, self.expr(a.begin), self.expr(a.end), 1, self.task.loc) for a in self.task.axes)

@@ -1,0 +1,322 @@
+"""Every pure operation of ``ir.ops.TABLE`` as LLVM text.
+
+No fast-math flag is ever set, not even ``contract``: LLVM would fuse a product and a sum in one copy of a body and not in another,
+and the reverse pass relies on replayed bodies giving the same bits. Nothing here traps: a division by zero gives 0, and the
+quotient of the least integer by -1 wraps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ...ir.nodes import Const, Op, Operand
+from ...ir.types import DType, f16, f32, u1, u8
+from . import power
+from .function import Fn
+from .target import Unsupported, const_text, float_text
+
+Emit = Callable[[Fn, DType, bool, list[str]], str]
+
+_FCMP = {"lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge", "eq": "oeq", "ne": "une"}
+_ICMP = {"lt": "lt", "le": "le", "gt": "gt", "ge": "ge"}
+_FLOAT_BIN = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
+_INT_BIN = {"add": "add", "sub": "sub", "mul": "mul", "and": "and", "or": "or", "xor": "xor"}
+_ROUNDING = {"sqrt": "sqrt", "floor": "floor", "ceil": "ceil", "round": "roundeven", "trunc": "trunc"}
+_LIBM = {"sin": 1, "cos": 1, "tan": 1, "asin": 1, "acos": 1, "tanh": 1, "exp": 1, "log": 1, "atan2": 2, "pow": 2}
+
+
+def compare(f: Fn, code: str, d: DType, v: bool, a: str, b: str) -> str:
+    """A comparison; with a NaN only ``ne`` holds."""
+    if d.is_real:
+        return f.t(f"fcmp {_FCMP[code]} {f.ty(d, v)} {a}, {b}")
+    pred = code if code in ("eq", "ne") else ("s" if d.kind == "i" else "u") + _ICMP[code]
+    return f.t(f"icmp {pred} {f.ty(d, v)} {a}, {b}")
+
+
+def select(f: Fn, d: DType, v: bool, cond: str, a: str, b: str) -> str:
+    """``a`` where ``cond``, else ``b``."""
+    ty = f.ty(d, v)
+    return f.t(f"select {f.ty(u1, v)} {cond}, {ty} {a}, {ty} {b}")
+
+
+def binary(f: Fn, code: str, d: DType, v: bool, a: str, b: str) -> str:
+    """add, sub, mul, and, or, xor, min, max: what atomics and reductions combine with."""
+    if code in ("min", "max"):
+        return select(f, d, v, compare(f, "lt" if code == "min" else "gt", d, v, a, b), a, b)
+    if d is f16:
+        return f.convert(binary(f, code, f32, v, f.convert(a, f16, f32, v), f.convert(b, f16, f32, v)), f32, f16, v)
+    return f.t(f"{(_FLOAT_BIN if d.is_real else _INT_BIN)[code]} {f.ty(d, v)} {a}, {b}")
+
+
+def _zero(f: Fn, d: DType, v: bool) -> str:
+    return f.lit("0.0" if d.is_real else "0", d, v)
+
+
+def _one(f: Fn, d: DType, v: bool) -> str:
+    return f.lit(float_text(1.0, d) if d.is_real else "1", d, v)
+
+
+def _math(f: Fn, name: str, d: DType, v: bool, args: list[str]) -> str:
+    """A mathematical function: C's for scalars, ours for lanes and for machines without C's."""
+    if v or not f.module.target.libm:
+        from ..math import library
+
+        return library.call(f.module, f, name, d, v, args)
+    ty, symbol = f.ty(d, False), name + ("f" if d is f32 else "")
+    f.module.declare(symbol, f"declare {ty} @{symbol}({', '.join([ty] * len(args))}) nounwind willreturn memory(none)")
+    return f.t(f"call {ty} @{symbol}({', '.join(f'{ty} {a}' for a in args)})")
+
+
+def _rsqrt(f: Fn, d: DType, v: bool, args: list[str]) -> str:
+    root = f.intrinsic("sqrt", d, v, args[0])
+    return f.t(f"fdiv {f.ty(d, v)} {_one(f, d, v)}, {root}")
+
+
+def _neg(f: Fn, d: DType, v: bool, args: list[str]) -> str:
+    return f.t(f"fneg {f.ty(d, v)} {args[0]}" if d.is_real else f"sub {f.ty(d, v)} {_zero(f, d, v)}, {args[0]}")
+
+
+def _abs(f: Fn, d: DType, v: bool, args: list[str]) -> str:
+    if d.is_real:
+        return f.intrinsic("fabs", d, v, args[0])
+    return args[0] if d.kind == "u" else f.intrinsic("abs", d, v, args[0], extra="false", extra_ty="i1")
+
+
+def _sgn(f: Fn, d: DType, v: bool, args: list[str]) -> str:
+    """1, -1 or 0; a NaN stays."""
+    x, zero = args[0], _zero(f, d, v)
+    if d.kind == "u":
+        return f.convert(compare(f, "ne", d, v, x, zero), u1, d, v)
+    up, down = compare(f, "gt", d, v, x, zero), compare(f, "lt", d, v, x, zero)
+    minus = f.lit(float_text(-1.0, d) if d.is_real else "-1", d, v)
+    rest = f.t(f"fadd {f.ty(d, v)} {x}, {zero}") if d.is_real else zero
+    return select(f, d, v, up, _one(f, d, v), select(f, d, v, down, minus, rest))
+
+
+def _bitnot(f: Fn, d: DType, v: bool, args: list[str]) -> str:
+    return f.t(f"xor {f.ty(d, v)} {args[0]}, {f.lit('true' if d is u1 else '-1', d, v)}")
+
+
+def _isnan(f: Fn, d: DType, v: bool, args: list[str]) -> str:
+    return f.t(f"fcmp uno {f.ty(d, v)} {args[0]}, {args[0]}")
+
+
+def _isinf(f: Fn, d: DType, v: bool, args: list[str]) -> str:
+    inf = f.lit(float_text(float("inf"), d), d, v)
+    return f.t(f"fcmp oeq {f.ty(d, v)} {f.intrinsic('fabs', d, v, args[0])}, {inf}")
+
+
+def _divide(f: Fn, d: DType, v: bool, a: str, b: str) -> tuple[str, str]:
+    """C's quotient and remainder of integers; by zero both are 0, and nothing traps."""
+    ty, zero = f.ty(d, v), _zero(f, d, v)
+    sign = "s" if d.kind == "i" else "u"
+    plain = b.lstrip("-").isdigit() and b not in ("0", "-1")  # a literal divisor that cannot fail
+    safe = b
+    by_zero = by_minus = ""
+    if not plain:
+        by_zero = f.t(f"icmp eq {ty} {b}, {zero}")
+        bad = by_zero
+        if sign == "s":
+            by_minus = f.t(f"icmp eq {ty} {b}, {f.lit('-1', d, v)}")
+            bad = f.t(f"or {f.ty(u1, v)} {by_zero}, {by_minus}")
+        safe = select(f, d, v, bad, _one(f, d, v), b)
+    q = _quotient(f, d, v, a, safe)
+    r = f.t(f"sub {ty} {a}, {f.t(f'mul {ty} {q}, {safe}')}")
+    if by_minus:
+        q = select(f, d, v, by_minus, f.t(f"sub {ty} {zero}, {a}"), q)
+    if by_zero:
+        q = select(f, d, v, by_zero, zero, q)
+    return q, r
+
+
+def _quotient(f: Fn, d: DType, v: bool, a: str, b: str) -> str:
+    """LLVM takes vectors of integer divisions apart; up to 32 bits a division in f64 gives the same quotient."""
+    ty, sign = f.ty(d, v), "s" if d.kind == "i" else "u"
+    if not v or d.bits == 64:
+        return f.t(f"{sign}div {ty} {a}, {b}")
+    wide = f.vec("double", v)
+    x, y = (f.t(f"{sign}itofp {ty} {z} to {wide}") for z in (a, b))
+    return f.t(f"fpto{sign}i {wide} {f.t(f'fdiv {wide} {x}, {y}')} to {ty}")
+
+
+def _cdiv(f: Fn, d: DType, v: bool, args: list[str]) -> str:
+    return _divide(f, d, v, *args)[0]
+
+
+def _crem(f: Fn, d: DType, v: bool, args: list[str]) -> str:
+    return _divide(f, d, v, *args)[1]
+
+
+def _off(f: Fn, d: DType, v: bool, r: str, b: str) -> str:
+    """Whether C's remainder and Python's differ: it is not zero and its sign is not the divisor's."""
+    ty, zero = f.ty(d, v), _zero(f, d, v)
+    apart = f.t(f"icmp slt {ty} {f.t(f'xor {ty} {r}, {b}')}, {zero}")
+    return f.t(f"and {f.ty(u1, v)} {f.t(f'icmp ne {ty} {r}, {zero}')}, {apart}")
+
+
+def _floordiv(f: Fn, d: DType, v: bool, args: list[str]) -> str:
+    if d.is_real:
+        return _float_floordiv(f, d, v, *args)
+    q, r = _divide(f, d, v, *args)
+    if d.kind != "i":
+        return q
+    ty = f.ty(d, v)
+    return f.t(f"add {ty} {q}, {f.t(f'sext {f.ty(u1, v)} {_off(f, d, v, r, args[1])} to {ty}')}")
+
+
+def _mod(f: Fn, d: DType, v: bool, args: list[str]) -> str:
+    if d.is_real:
+        return _float_mod(f, d, v, *args)[0]
+    _, r = _divide(f, d, v, *args)
+    if d.kind != "i":
+        return r
+    return f.t(f"add {f.ty(d, v)} {r}, {select(f, d, v, _off(f, d, v, r, args[1]), args[1], _zero(f, d, v))}")
+
+
+def _float_mod(f: Fn, d: DType, v: bool, a: str, b: str) -> tuple[str, str, str]:
+    """Python's float remainder; also C's, and whether the two differ."""
+    ty, zero = f.ty(d, v), _zero(f, d, v)
+    r = f.t(f"frem {ty} {a}, {b}")
+    negative_r, negative_b = (f.t(f"fcmp olt {ty} {x}, {zero}") for x in (r, b))
+    some = f.t(f"fcmp one {ty} {r}, {zero}")
+    apart = f.t(f"and {f.ty(u1, v)} {some}, {f.t(f'xor {f.ty(u1, v)} {negative_r}, {negative_b}')}")
+    moved = select(f, d, v, apart, f.t(f"fadd {ty} {r}, {b}"), r)
+    none = f.t(f"fcmp oeq {ty} {r}, {zero}")
+    return select(f, d, v, none, f.intrinsic("copysign", d, v, zero, b), moved), r, apart
+
+
+def _float_floordiv(f: Fn, d: DType, v: bool, a: str, b: str) -> str:
+    """Python's: the quotient that goes with the exact remainder, so 1.0 // 0.1 is 9. By zero: as ``a / b``."""
+    ty, zero, one = f.ty(d, v), _zero(f, d, v), _one(f, d, v)
+    _, r, apart = _float_mod(f, d, v, a, b)
+    ratio = f.t(f"fdiv {ty} {f.t(f'fsub {ty} {a}, {r}')}, {b}")
+    ratio = select(f, d, v, apart, f.t(f"fsub {ty} {ratio}, {one}"), ratio)
+    low = f.intrinsic("floor", d, v, ratio)
+    half = f.lit(float_text(0.5, d), d, v)
+    up = f.t(f"fcmp ogt {ty} {f.t(f'fsub {ty} {ratio}, {low}')}, {half}")
+    low = select(f, d, v, up, f.t(f"fadd {ty} {low}, {one}"), low)
+    plain = f.t(f"fdiv {ty} {a}, {b}")
+    none = f.t(f"fcmp oeq {ty} {ratio}, {zero}")
+    low = select(f, d, v, none, f.intrinsic("copysign", d, v, zero, plain), low)
+    return select(f, d, v, f.t(f"fcmp oeq {ty} {b}, {zero}"), plain, low)
+
+
+def _shift(f: Fn, op: str, d: DType, v: bool, a: str, b: str) -> str:
+    """A shift by the width of the type or more (a negative count is more) shifts everything out."""
+    ty, width = f.ty(d, v), str(d.bits)
+    if b.isdigit() and int(b) < d.bits:
+        return f.t(f"{op} {ty} {a}, {b}")
+    if op == "ashr":
+        return f.t(f"ashr {ty} {a}, {f.intrinsic('umin', d, v, b, f.lit(str(d.bits - 1), d, v))}")
+    fits = f.t(f"icmp ult {ty} {b}, {f.lit(width, d, v)}")
+    count = select(f, d, v, fits, b, _zero(f, d, v))
+    return select(f, d, v, fits, f.t(f"{op} {ty} {a}, {count}"), _zero(f, d, v))
+
+
+def _shl(f: Fn, d: DType, v: bool, args: list[str]) -> str:
+    return _shift(f, "shl", d, v, *args)
+
+
+def _shr(f: Fn, d: DType, v: bool, args: list[str]) -> str:
+    return _shift(f, "lshr", d, v, *args)
+
+
+def _sar(f: Fn, d: DType, v: bool, args: list[str]) -> str:
+    return _shift(f, "ashr" if d.kind == "i" else "lshr", d, v, *args)
+
+
+def _pow(f: Fn, d: DType, v: bool, args: list[str]) -> str:
+    return _math(f, "pow", d, v, args) if d.is_real else power.integer_power(f, d, v, *args)
+
+
+def _table() -> dict[str, Emit]:
+    """Operation code -> emitter. Small closures bind the code, so that one dictionary look-up finds everything."""
+
+    def bin_(code: str) -> Emit:
+        return lambda f, d, v, a: binary(f, code, d, v, a[0], a[1])
+
+    def cmp_(code: str) -> Emit:
+        return lambda f, d, v, a: compare(f, code, d, v, a[0], a[1])
+
+    def round_(name: str) -> Emit:
+        return lambda f, d, v, a: f.intrinsic(name, d, v, a[0])
+
+    def math_(name: str) -> Emit:
+        return lambda f, d, v, a: _math(f, name, d, v, a)
+
+    own = {
+        "rsqrt": _rsqrt, "neg": _neg, "abs": _abs, "sgn": _sgn, "bitnot": _bitnot, "not": _bitnot, "isnan": _isnan, "isinf": _isinf,
+        "cdiv": _cdiv, "crem": _crem, "floordiv": _floordiv, "mod": _mod, "shl": _shl, "shr": _shr, "sar": _sar, "pow": _pow,
+    }  # fmt: skip
+    return (
+        {c: bin_(c) for c in (*_FLOAT_BIN, "min", "max", "and", "or", "xor")}
+        | {c: cmp_(c) for c in _FCMP}
+        | {c: round_(n) for c, n in _ROUNDING.items()}
+        | {c: math_(c) for c in _LIBM}
+        | own
+    )
+
+
+EMIT = _table()
+_AS_IS = frozenset("neg abs isnan isinf min max lt le gt ge eq ne sgn".split())  # exact in f16
+_U1_DIRECT = frozenset("and or xor bitnot not lt le gt ge eq ne min max".split())
+_TRUTH = frozenset("isnan isinf lt le gt ge eq ne not".split())
+
+
+def pure(f: Fn, s: Op, args: list[str], v: bool) -> str:
+    """One operation on registers of one shape."""
+    code = s.op
+    d = s.args[0].dtype
+    if code == "select":
+        return select(f, s.dtype, v, *args)
+    if code == "cast":
+        return f.convert(args[0], d, s.dtype, v)
+    if code == "bitcast":
+        return bitcast(f, args[0], d, s.dtype, v)
+    if code in ("popcnt", "clz"):
+        return count_bits(f, s, args[0], v)
+    if d is f16 and code not in _AS_IS:
+        out = EMIT[code](f, f32, v, [f.convert(a, f16, f32, v) for a in args])
+        return out if code in _TRUTH else f.convert(out, f32, f16, v)
+    if d is u1 and code not in _U1_DIRECT:
+        out = EMIT[code](f, u8, v, [f.convert(a, u1, u8, v) for a in args])
+        return f.convert(out, u8, u1, v)
+    emit = EMIT.get(code)
+    if emit is None:
+        raise Unsupported(f"operation {code!r} on {d}")
+    return emit(f, d, v, args)
+
+
+def bitcast(f: Fn, x: str, src: DType, dst: DType, v: bool) -> str:
+    """The same bits as another type of the same size."""
+    a, b = f.ty(src, v), f.ty(dst, v)
+    if a == b:
+        return x
+    if src.size == dst.size and u1 in (src, dst):
+        return f.convert(x, src, dst, v)
+    if src.bits != dst.bits:
+        raise Unsupported(f"bitcast from {src} to {dst}")
+    return f.t(f"bitcast {a} {x} to {b}")
+
+
+def count_bits(f: Fn, s: Op, x: str, v: bool) -> str:
+    """Number of ones, or of leading zeros."""
+    d = s.args[0].dtype
+    if d is u1:
+        one = f.convert(x, u1, s.dtype, v)
+        return one if s.op == "popcnt" else binary(f, "xor", s.dtype, v, one, _one(f, s.dtype, v))
+    if s.op == "popcnt":
+        out = f.intrinsic("ctpop", d, v, x)
+    else:
+        out = f.intrinsic("ctlz", d, v, x, extra="false", extra_ty="i1")
+    return f.convert(out, d, s.dtype, v)
+
+
+def literal(f: Fn, c: Const, v: bool) -> str:
+    """A literal at a shape."""
+    return f.lit(const_text(c), c.dtype, v)
+
+
+def is_literal(x: Operand, value: float) -> bool:
+    """Whether an operand is this number."""
+    return isinstance(x, Const) and x.value == value

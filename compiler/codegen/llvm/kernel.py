@@ -1,0 +1,154 @@
+"""A kernel's entry function and the module around it."""
+
+from __future__ import annotations
+
+import re
+
+from ...ir.nodes import Kernel, Op, Operand, Task
+from ...ir.types import i64
+from ...ir.walk import walk
+from ..abi import CTX_POOL, CTX_STATUS, arg_offsets, context_layout, messages
+from .cost import grain
+from .emitter import Emitter, KernelInfo
+from .function import Module
+from .report import prints
+from .target import Target
+from .task import FRAME_AXES, FRAME_CHUNK, FRAME_PARTIALS, MAX_CHUNKS, combine_partials, conditional_locals, emit_task
+from .uniform import Shapes
+
+
+def symbol(kernel: Kernel) -> str:
+    """The name of the entry function."""
+    return "qd_" + re.sub(r"\W", "_", kernel.name)
+
+
+def emit_kernel(kernel: Kernel, target: Target, plain: frozenset[Op] = frozenset()) -> str:
+    """A kernel as LLVM text: ``void <symbol>(ptr args)`` and what it calls.
+
+    Args:
+        kernel: verified IR with exits lowered.
+        target: the machine and the number of lanes.
+        plain: atomics that no other iteration can disturb; they become a load and a store.
+
+    Raises:
+        Unsupported: the kernel has something that this target or lane width cannot do.
+    """
+    module = Module(target)
+    codes = {s: k + 1 for k, s in enumerate(messages(kernel))}
+    sites = {s: k for k, s in enumerate(prints(kernel))}
+    info = KernelInfo(kernel, context_layout(kernel), arg_offsets(kernel.args), codes, sites, plain)
+    names = [f"{symbol(kernel)}.{k}" for k in range(len(kernel.tasks))]
+    for task, name in zip(kernel.tasks, names):
+        emit_task(module, info, task, name)
+    _emit_entry(module, info, names)
+    return module.text(f"; kernel {symbol(kernel)} for {target.name}, {target.lanes} lanes")
+
+
+def _emit_entry(module: Module, info: KernelInfo, names: list[str]) -> None:
+    slots: list[str] = []
+    lines: list[str] = []
+    number = 0
+    for task, name in zip(info.kernel.tasks, names):
+        e = Emitter(module, info, task, Shapes(), 1, True)
+        e._n = number  # registers of all tasks share this function
+        _run_task(e, task, name)
+        number = e._n
+        slots += e.slots
+        lines += e.head + e.lines
+    most = max((len(t.reductions) for t in info.kernel.tasks), default=0)
+    if most:
+        slots.append(f"  %partials = alloca [{MAX_CHUNKS * most} x i64]")
+    head = [f"define void @{symbol(info.kernel)}(ptr %args) nounwind {{", "entry:", *slots]
+    head.append("  %ctx = load ptr, ptr %args, !invariant.load !0")
+    module.functions.append("\n".join([*head, *lines, "  ret void", "}"]))
+
+
+def _run_task(e: Emitter, task: Task, name: str) -> None:
+    """Prologue, frame, call; the code of one task in the entry."""
+    start = e.label("task")
+    e.head += [f"  br label %{start}", f"{start}:"]
+    for x in conditional_locals(Task("", task.prologue)):
+        e.reset(x)
+    e.block(task.prologue)
+    frame = e.slot(f"[{FRAME_AXES + 2 * len(task.axes)} x i64]")
+    e.put(f"store ptr %args, ptr {frame}")
+    if task.reductions:
+        e.put(f"store ptr %partials, ptr {_word(e, frame, FRAME_PARTIALS)}")
+    if task.axes:
+        _run_axes(e, task, name, frame)
+    else:
+        e.put(f"call void @{name}(ptr {frame}, i64 0, i64 1, i64 0)")
+    if any(s in e.info.codes for s in walk(task.body)):  # type: ignore[operator]
+        status = e.t(f"load i64, ptr {e.context(CTX_STATUS, 'ptr')}")
+        stop, on = e.label("stop"), e.label("on")
+        e.branch(e.t(f"icmp ne i64 {status}, 0"), stop, on, unlikely=True)
+        e.at(stop)
+        e.put("ret void")
+        e.at(on)
+
+
+def _word(e: Emitter, frame: str, word: int) -> str:
+    return e.t(f"getelementptr i64, ptr {frame}, i64 {word}")
+
+
+def _bound(e: Emitter, x: Operand) -> str:
+    return e.convert(e.operand(x, False), x.dtype, i64, False)
+
+
+def _run_axes(e: Emitter, task: Task, name: str, frame: str) -> None:
+    """The extents, the number of iterations, the chunks; then the loop, here or in the pool."""
+    n = ""
+    e.module.declare("smax64", "declare i64 @llvm.smax.i64(i64, i64)")
+    for k, axis in enumerate(task.axes):
+        begin = _bound(e, axis.begin)
+        size = e.t(f"call i64 @llvm.smax.i64(i64 {e.t(f'sub i64 {_bound(e, axis.end)}, {begin}')}, i64 0)")
+        e.put(f"store i64 {begin}, ptr {_word(e, frame, FRAME_AXES + 2 * k)}")
+        e.put(f"store i64 {size}, ptr {_word(e, frame, FRAME_AXES + 2 * k + 1)}")
+        n = e.t(f"mul i64 {n}, {size}") if n else size
+    some, after = e.label("some"), e.label("after")
+    e.branch(e.t(f"icmp sgt i64 {n}, 0"), some, after)
+    e.at(some)
+    chunk = _chunk(e, task, n)
+    e.put(f"store i64 {chunk}, ptr {_word(e, frame, FRAME_CHUNK)}")
+    if task.parallel:
+        small, large, ran = e.label("small"), e.label("large"), e.label("ran")
+        e.branch(e.t(f"icmp sle i64 {n}, {chunk}"), small, large)
+        e.at(small)
+        e.put(f"call void @{name}(ptr {frame}, i64 0, i64 {n}, i64 0)")
+        e.jump(ran)
+        e.at(large)
+        e.module.declare("qd_parallel_for", "declare void @qd_parallel_for(ptr, ptr, ptr, i64, i64)")
+        e.put(f"call void @qd_parallel_for(ptr {e.context(CTX_POOL, 'ptr')}, ptr @{name}, ptr {frame}, i64 {n}, i64 {chunk})")
+        e.jump(ran)
+        e.at(ran)
+    else:
+        e.put(f"call void @{name}(ptr {frame}, i64 0, i64 {n}, i64 0)")
+    if task.reductions:
+        _combine(e, task, n, chunk)
+    e.jump(after)
+    e.at(after)
+
+
+def _combine(e: Emitter, task: Task, n: str, chunk: str) -> None:
+    """Unless an iteration failed (then no partial result can be trusted), fold the partial results."""
+    status = e.t(f"load i64, ptr {e.context(CTX_STATUS, 'ptr')}")
+    fold, skip = e.label("fine"), e.label("skip")
+    e.branch(e.t(f"icmp eq i64 {status}, 0"), fold, skip)
+    e.at(fold)
+    last = e.t(f"add i64 {n}, {e.t(f'sub i64 {chunk}, 1')}")
+    chunks = e.t(f"udiv i64 {last}, {chunk}")
+    for k, r in enumerate(task.reductions):
+        combine_partials(e, k, r, chunks)
+    e.jump(skip)
+    e.at(skip)
+
+
+def _chunk(e: Emitter, task: Task, n: str) -> str:
+    """Iterations per chunk: from n and the body alone, so that sums have the same bits on any number of threads."""
+    if not task.parallel:
+        return n
+    lanes = e.module.target.lanes
+    least = grain(task, lanes)
+    per = e.t(f"udiv i64 {e.t(f'add i64 {n}, {MAX_CHUNKS * lanes - 1}')}, {MAX_CHUNKS * lanes}")
+    per = e.t(f"mul i64 {per}, {lanes}") if lanes > 1 else per
+    return e.t(f"call i64 @llvm.smax.i64(i64 {per}, i64 {least})")

@@ -1,0 +1,335 @@
+"""Addresses, loads, stores, atomics and adstacks.
+
+An address is uniform (one pointer), linear (one pointer: lane k is k elements further) or scattered (a vector of pointers).
+"""
+
+from __future__ import annotations
+
+from math import gcd
+from typing import TYPE_CHECKING
+
+from ...ir.nodes import ArgDecl, Buffer, Const, GlobalStore, Op, Operand, Place, Stack, StackPut
+from ...ir.types import DType, f16, f32, f64, i8, i32, i64, u1
+from ...ir.walk import atomic_of
+from ..abi import CTX_HEAP, CTX_RET, CTX_ROW_STRIDE, CTX_TMP, CTX_TMP_GRAD, PLANES, plane_of
+from . import arith
+from .target import Unsupported, memory_type
+
+if TYPE_CHECKING:
+    from .emitter import Emitter
+
+_PLANE_TYPES = {"f4": f32, "f8": f64, "i4": i32, "i8": i64}
+_CONTEXT_BUFFERS = {"tmp": CTX_TMP, "tmp_grad": CTX_TMP_GRAD, "ret": CTX_RET}
+_RMW = {"add": "add", "sub": "sub", "and": "and", "or": "or", "xor": "xor", "xchg": "xchg"}
+
+
+# -- addresses
+
+
+def buffer_base(e: Emitter, buffer: Buffer) -> str:
+    """The base address that a launch supplies, loaded once."""
+    if buffer.kind == "field":
+        return e.context(e.info.layout.buffers[buffer], "ptr")
+    if buffer.kind in _CONTEXT_BUFFERS:
+        return e.context(_CONTEXT_BUFFERS[buffer.kind], "ptr")
+    assert isinstance(buffer.owner, ArgDecl)
+    word = e.info.arg_words[buffer.owner.index]
+    return e.argument(word + (1 + buffer.owner.ndim if buffer.kind == "arg_grad" else 0), "ptr")
+
+
+def extent(e: Emitter, decl: ArgDecl, axis: int) -> str:
+    """An extent of an ndarray argument, i64."""
+    return e.argument(e.info.arg_words[decl.index] + 1 + axis, "i64")
+
+
+def strides_of(e: Emitter, place: Place) -> list[int | str]:
+    """Bytes from one element to the next along each axis: numbers, or registers for an ndarray."""
+    if place.strides is not None:
+        return list(place.strides)
+    assert isinstance(place.buffer.owner, ArgDecl)
+    out: list[int | str] = [place.elem_bytes]
+    for axis in range(place.ndim - 1, 0, -1):
+        n = extent(e, place.buffer.owner, axis)
+        out.append(e.hoist(("stride", out[-1], n), f"mul i64 {out[-1]}, {n}"))
+    return out[::-1][-place.ndim :] if place.ndim else []
+
+
+def alignment(place: Place) -> int:
+    """What every address of a place is a multiple of (buffers start at a multiple of 8)."""
+    steps = [place.elem_bytes] if place.strides is None else list(place.strides)
+    return gcd(place.dtype.size, place.offset, *(s for s in steps if s))
+
+
+def wide_index(e: Emitter, x: Operand) -> str:
+    """A uniform index as i64."""
+    if isinstance(x, Op) and x in e.wide:
+        return e.wide[x]
+    return e.convert(e.operand(x, False), x.dtype, i64, False)
+
+
+def address(e: Emitter, place: Place, index: tuple[Operand, ...]) -> tuple[str, str]:
+    """The address of an element and its kind: uniform, linear or scattered."""
+    base = buffer_base(e, place.buffer)
+    strides = strides_of(e, place)
+    constant, linear, scattered = place.offset, False, []
+    terms: list[str] = []
+    for x, stride in zip(index, strides):
+        if isinstance(x, Const) and isinstance(stride, int):
+            constant += int(x.value) * stride
+        elif not e.varying(x):
+            terms.append(_times(e, wide_index(e, x), stride))
+        elif x in e.wide and stride == place.dtype.size and not linear:
+            assert isinstance(x, Op)
+            linear = True
+            terms.append(_times(e, e.wide[x], stride))
+        else:
+            scattered.append((x, stride))
+    if scattered and linear:
+        return _scattered(e, place, index, strides)
+    if constant:
+        base = e.hoist(("offset", base, constant), f"getelementptr i8, ptr {base}, i64 {constant}")
+    for term in terms:
+        base = e.t(f"getelementptr i8, ptr {base}, i64 {term}")
+    if not scattered:
+        return base, "linear" if linear else "uniform"
+    return _add_vectors(e, base, scattered), "scattered"
+
+
+def _times(e: Emitter, x: str, stride: int | str) -> str:
+    return x if stride == 1 else e.t(f"mul i64 {x}, {stride}")
+
+
+def _scattered(e: Emitter, place: Place, index: tuple[Operand, ...], strides: list[int | str]) -> tuple[str, str]:
+    base = e.t(f"getelementptr i8, ptr {buffer_base(e, place.buffer)}, i64 {place.offset}")
+    return _add_vectors(e, base, list(zip(index, strides))), "scattered"
+
+
+def _add_vectors(e: Emitter, base: str, terms: list[tuple[Operand, int | str]]) -> str:
+    total, ty = "", e.vec("i64", True)
+    for x, stride in terms:
+        wide = e.convert(e.operand(x, True), x.dtype, i64, True)
+        by = e.lit(str(stride), i64, True) if isinstance(stride, int) else e.broadcast(stride, "i64")
+        term = e.t(f"mul {ty} {wide}, {by}")
+        total = e.t(f"add {ty} {total}, {term}") if total else term
+    return e.t(f"getelementptr i8, ptr {base}, {ty} {total}")
+
+
+def follow_linear(e: Emitter, s: Op) -> None:
+    """Remember that ``index + uniform`` and a cast of an index still grow by one from lane to lane."""
+    if s.dtype.is_real or not s.args or not isinstance(s.args[0], Op):
+        return
+    x = s.args[0]
+    if s.op == "cast" and x in e.wide and s.dtype.bits >= 32:
+        e.wide[s] = e.wide[x]
+    elif s.op in ("add", "sub") and x in e.wide and not e.varying(s.args[1]):
+        e.wide[s] = e.t(f"{s.op} i64 {e.wide[x]}, {wide_index(e, s.args[1])}")
+    elif s.op == "add" and isinstance(s.args[1], Op) and s.args[1] in e.wide and not e.varying(x):
+        e.wide[s] = e.t(f"add i64 {wide_index(e, x)}, {e.wide[s.args[1]]}")
+
+
+# -- plain access
+
+
+def read(e: Emitter, dtype: DType, ptr: str, kind: str, align: int) -> str:
+    """The value at an address: one, or one per lane."""
+    v = kind != "uniform"
+    m = e.vec(memory_type(dtype), v)
+    if kind == "scattered":
+        reg = _masked(e, "gather", dtype, f"{e.vec('ptr', True)} align {align} {ptr}")
+    elif kind == "linear" and e.mask:
+        reg = _masked(e, "load", dtype, f"ptr align {align} {ptr}")
+    else:
+        reg = e.t(f"load {m}, ptr {ptr}, align {align}")
+    return e.t(f"icmp ne {m} {reg}, {e.lit('0', i8, v)}") if dtype is u1 else reg
+
+
+def _masked(e: Emitter, what: str, dtype: DType, where: str) -> str:
+    m, flags = e.vec(memory_type(dtype), True), e.vec("i1", True)
+    suffix = e.suffix(i8 if dtype is u1 else dtype, True)
+    ptr, tail = (e.vec("ptr", True), f"v{e.lanes}p0") if what == "gather" else ("ptr", "p0")
+    name = f"llvm.masked.{what}.{suffix}.{tail}"
+    e.module.declare(name, f"declare {m} @{name}({ptr}, {flags}, {m})")
+    return e.t(f"call {m} @{name}({where}, {flags} {e.active()}, {m} zeroinitializer)")
+
+
+def write(e: Emitter, dtype: DType, value: str, ptr: str, kind: str, align: int) -> None:
+    """Store one value, or one per active lane."""
+    v = kind != "uniform"
+    m, flags = e.vec(memory_type(dtype), v), e.vec("i1", True)
+    if dtype is u1:
+        value = e.t(f"zext {e.ty(u1, v)} {value} to {m}")
+    if not v or (kind == "linear" and not e.mask):
+        e.put(f"store {m} {value}, ptr {ptr}, align {align}")
+        return
+    suffix = e.suffix(i8 if dtype is u1 else dtype, True)
+    what, p, tail = ("scatter", e.vec("ptr", True), f"v{e.lanes}p0") if kind == "scattered" else ("store", "ptr", "p0")
+    name = f"llvm.masked.{what}.{suffix}.{tail}"
+    e.module.declare(name, f"declare void @{name}({m}, {p}, {flags})")
+    e.put(f"call void @{name}({m} {value}, {p} align {align} {ptr}, {flags} {e.active()})")
+
+
+def load(e: Emitter, s: Op) -> None:
+    """``gload``"""
+    assert isinstance(s.attr, Place)
+    ptr, kind = address(e, s.attr, s.args)
+    e.values[s] = (read(e, s.dtype, ptr, kind, alignment(s.attr)), kind != "uniform")
+
+
+def store(e: Emitter, s: GlobalStore) -> None:
+    """``place[index] = value``. Lanes that meet at one address: the last one wins."""
+    ptr, kind = address(e, s.place, s.index)
+    if kind == "uniform" and e.varying(s.value):
+        ptr, kind = e.broadcast(ptr, "ptr"), "scattered"
+    write(e, s.place.dtype, e.operand(s.value, kind != "uniform"), ptr, kind, alignment(s.place))
+
+
+# -- atomics
+
+
+def atomic(e: Emitter, s: Op) -> None:
+    """An atomic; its value is the old content. Lanes take their turns."""
+    place, code = atomic_of(s)
+    ptr, kind = address(e, place, s.args[:-1])
+    value = s.args[-1]
+    plain = e.serial or s in e.info.plain
+    if e.lanes == 1:
+        change = _plain if plain else _atomic
+        e.values[s] = (change(e, code, place, ptr, e.operand(value, False)), False)
+        return
+    if plain and kind != "uniform":
+        old = read(e, place.dtype, ptr, kind, alignment(place))
+        new = combine(e, code, place.dtype, True, old, e.operand(value, True))
+        write(e, place.dtype, new, ptr, kind, alignment(place))
+        e.values[s] = (old, True)
+        return
+    e.values[s] = (_by_lane(e, code, place, ptr, kind, value, plain), True)
+
+
+def combine(e: Emitter, code: str, dtype: DType, v: bool, old: str, value: str) -> str:
+    """What an atomic stores."""
+    if code == "xchg":
+        return value
+    if dtype is u1:
+        code = {"add": "xor", "sub": "xor", "mul": "and"}.get(code, code)
+    return arith.binary(e, code, dtype, v, old, value)
+
+
+def _plain(e: Emitter, code: str, place: Place, ptr: str, value: str) -> str:
+    old = read(e, place.dtype, ptr, "uniform", alignment(place))
+    write(e, place.dtype, combine(e, code, place.dtype, False, old, value), ptr, "uniform", alignment(place))
+    return old
+
+
+def _atomic(e: Emitter, code: str, place: Place, ptr: str, value: str) -> str:
+    d = place.dtype
+    if alignment(place) != d.size:
+        raise Unsupported(f"an atomic on `{place.name}`, whose elements are not aligned")
+    if d is u1 or d is f16:
+        return _exchange_loop(e, code, place, ptr, value)
+    if d.is_real:
+        op = {"add": "fadd", "sub": "fsub", "xchg": "xchg"}.get(code)
+    else:
+        op = _RMW.get(code) or (("" if d.kind == "i" else "u") + code if code in ("min", "max") else None)
+    if op is None:
+        return _exchange_loop(e, code, place, ptr, value)
+    return e.t(f"atomicrmw {op} ptr {ptr}, {e.ty(d, False)} {value} monotonic")
+
+
+def _exchange_loop(e: Emitter, code: str, place: Place, ptr: str, value: str) -> str:
+    """Compare-and-swap until it succeeds: what the machine has no instruction for, or has with another rule for ties and NaN."""
+    d, ty = place.dtype, e.ty(place.dtype, False)
+    bits = f"i{d.size * 8}"
+    seen, again, done = e.slot(bits), e.label("again"), e.label("done")
+    e.put(f"store {bits} {e.t(f'load atomic {bits}, ptr {ptr} monotonic, align {d.size}')}, ptr {seen}")
+    e.jump(again)
+    e.at(again)
+    raw = e.t(f"load {bits}, ptr {seen}")
+    old = e.t(f"icmp ne i8 {raw}, 0" if d is u1 else f"bitcast {bits} {raw} to {ty}")
+    new = combine(e, code, d, False, old, value)
+    new_raw = e.t(f"zext i1 {new} to i8" if d is u1 else f"bitcast {ty} {new} to {bits}")
+    pair = e.t(f"cmpxchg weak ptr {ptr}, {bits} {raw}, {bits} {new_raw} monotonic monotonic")
+    e.put(f"store {bits} {e.t(f'extractvalue {{ {bits}, i1 }} {pair}, 0')}, ptr {seen}")
+    e.branch(e.t(f"extractvalue {{ {bits}, i1 }} {pair}, 1"), done, again)
+    e.at(done)
+    return old
+
+
+def _by_lane(e: Emitter, code: str, place: Place, ptr: str, kind: str, value: Operand, plain: bool) -> str:
+    """One lane after the other, the active ones only."""
+    d, lanes = place.dtype, e.lanes
+    vec = e.vec(memory_type(d), True)
+    values, bits = e.operand(value, True), f"i{lanes}"
+    old, left, turn, done = e.slot(vec), e.slot(bits), e.label("turn"), e.label("done")
+    e.put(f"store {vec} zeroinitializer, ptr {old}")
+    mask = e.t(f"bitcast <{lanes} x i1> {e.active()} to {bits}")
+    e.put(f"store {bits} {mask}, ptr {left}")
+    e.branch(e.t(f"icmp ne {bits} {mask}, 0"), turn, done)
+    e.at(turn)
+    now = e.t(f"load {bits}, ptr {left}")
+    e.module.declare(f"cttz{lanes}", f"declare {bits} @llvm.cttz.{bits}({bits}, i1)")
+    lane = e.t(f"call {bits} @llvm.cttz.{bits}({bits} {now}, i1 true)")
+    if lanes != 64:
+        lane = e.t(f"{'zext' if lanes < 64 else 'trunc'} {bits} {lane} to i64")
+    here = ptr
+    if kind == "linear":
+        here = e.t(f"getelementptr {memory_type(d)}, ptr {ptr}, i64 {lane}")
+    elif kind == "scattered":
+        here = e.t(f"extractelement {e.vec('ptr', True)} {ptr}, i64 {lane}")
+    one = e.t(f"extractelement {e.ty(d, True)} {values}, i64 {lane}")
+    was = (_plain if plain else _atomic)(e, code, place, here, one)
+    at = e.t(f"getelementptr {memory_type(d)}, ptr {old}, i64 {lane}")
+    e.put(f"store {memory_type(d)} {e.t(f'zext i1 {was} to i8') if d is u1 else was}, ptr {at}")
+    rest = e.t(f"and {bits} {now}, {e.t(f'sub {bits} {now}, 1')}")
+    e.put(f"store {bits} {rest}, ptr {left}")
+    e.branch(e.t(f"icmp ne {bits} {rest}, 0"), turn, done)
+    e.at(done)
+    out = e.t(f"load {vec}, ptr {old}")
+    return e.t(f"icmp ne {vec} {out}, {e.lit('0', i8, True)}") if d is u1 else out
+
+
+# -- adstacks
+
+
+def _row(e: Emitter, stack: Stack, plane: str) -> str:
+    """The address of slot 0, field 0 of a stack's plane for this worker. Lanes lie side by side in every word."""
+    number, size = PLANES.index(plane), int(plane[1]) * e.lanes
+    heap = e.context(CTX_HEAP + number, "ptr")
+    row = e.hoist(("row", plane), f"mul i64 %worker, {e.context(CTX_ROW_STRIDE + number)}")
+    offset = e.param(f"{stack.name}.{plane}")
+    word = e.hoist(("word", stack, plane), f"add i64 {row}, {offset}")
+    byte = e.hoist(("byte", stack, plane), f"mul i64 {word}, {size}")
+    return e.hoist(("stack", stack, plane), f"getelementptr i8, ptr {heap}, i64 {byte}")
+
+
+def _word(e: Emitter, stack: Stack, field: int, slot: Operand) -> tuple[str, str, DType]:
+    """Address, its kind and the plane's type of one state word."""
+    plane = plane_of(stack.locals[field].dtype)
+    mates = [k for k, x in enumerate(stack.locals) if plane_of(x.dtype) == plane]
+    size, width, place = int(plane[1]) * e.lanes, len(mates), mates.index(field)
+    base = _row(e, stack, plane)
+    if place:
+        base = e.hoist(("field", stack, field), f"getelementptr i8, ptr {base}, i64 {place * size}")
+    if not e.varying(slot):
+        byte = e.t(f"mul i64 {e.operand(slot, False)}, {width * size}")
+        return e.t(f"getelementptr i8, ptr {base}, i64 {byte}"), "linear" if e.lanes > 1 else "uniform", _PLANE_TYPES[plane]
+    ty = e.vec("i64", True)
+    byte = e.t(f"mul {ty} {e.operand(slot, True)}, {e.lit(str(width * size), i64, True)}")
+    lanes = "<" + ", ".join(f"i64 {k * int(plane[1])}" for k in range(e.lanes)) + ">"
+    return e.t(f"getelementptr i8, ptr {base}, {ty} {e.t(f'add {ty} {byte}, {lanes}')}"), "scattered", _PLANE_TYPES[plane]
+
+
+def stack_put(e: Emitter, s: StackPut) -> None:
+    """Write one slot of a stack."""
+    for field, value in enumerate(s.values):
+        ptr, kind, wide = _word(e, s.stack, field, s.slot)
+        v = kind != "uniform"
+        write(e, wide, e.convert(e.operand(value, v), value.dtype, wide, v), ptr, kind, wide.size)
+
+
+def stack_get(e: Emitter, s: Op) -> None:
+    """Read one word of a slot."""
+    assert isinstance(s.attr, tuple)
+    stack, field = s.attr
+    ptr, kind, wide = _word(e, stack, field, s.args[0])
+    v = kind != "uniform"
+    e.values[s] = (e.convert(read(e, wide, ptr, kind, wide.size), wide, s.dtype, v), v)

@@ -1,0 +1,80 @@
+"""What the emitter must know of a machine, and how types and literals are written in LLVM text."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...ir.nodes import Const
+from ...ir.types import DType, f16, f32, f64, u1
+
+
+class Unsupported(Exception):
+    """The emitter has no code for this at this lane width (or on this target). The caller may ask again with ``lanes=1``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A machine. ``lanes`` iterations run side by side in one thread; ``libm``: whether scalar code may call C's math library."""
+
+    name: str = "cpu"
+    triple: str = ""
+    cpu: str = ""
+    features: str = ""
+    lanes: int = 1
+    libm: bool = True
+
+
+LLVM_TYPES = {"f16": "half", "f32": "float", "f64": "double", "u1": "i1"}
+LLVM_TYPES |= {f"{kind}{bits}": f"i{bits}" for kind in "iu" for bits in (8, 16, 32, 64)}
+
+
+def llvm_type(dtype: DType) -> str:
+    """A scalar type in registers: signedness is in the operations, a truth value is one bit."""
+    return LLVM_TYPES[dtype.name]
+
+
+def memory_type(dtype: DType) -> str:
+    """A scalar type in memory: a truth value takes one byte."""
+    return "i8" if dtype is u1 else LLVM_TYPES[dtype.name]
+
+
+def float_text(value: float, dtype: DType) -> str:
+    """A float literal, rounded once to its type."""
+    if dtype is f16:
+        with np.errstate(over="ignore"):
+            return f"0xH{np.float16(value).view(np.uint16):04X}"
+    if dtype is f32:
+        value = ctypes.c_float(value).value
+    return f"0x{struct.unpack('<Q', struct.pack('<d', value))[0]:016X}"
+
+
+def const_text(c: Const) -> str:
+    """A literal as scalar LLVM text."""
+    if c.dtype.kind == "f":
+        return float_text(float(c.value), c.dtype)
+    if c.dtype is u1:
+        return "true" if c.value else "false"
+    return str(int(c.value))
+
+
+def lowest(dtype: DType) -> int | float:
+    """The least value of a type (minus infinity for floats)."""
+    if dtype.is_real:
+        return -np.inf
+    return -(1 << (dtype.bits - 1)) if dtype.kind == "i" else 0
+
+
+def highest(dtype: DType) -> int | float:
+    """The greatest value of a type (infinity for floats)."""
+    if dtype.is_real:
+        return np.inf
+    return (1 << (dtype.bits - (dtype.kind == "i"))) - 1
+
+
+def wide(dtype: DType) -> DType:
+    """The type in which a float type computes: f16 computes in f32 and rounds back."""
+    return f32 if dtype is f16 else f64 if dtype is f64 else f32

@@ -1,0 +1,269 @@
+"""A task's function: ``void task(ptr frame, i64 begin, i64 end, i64 worker)`` runs the iterations [begin, end).
+
+Frame words: 0 the arguments, 1 the partial results, 2 the chunk length, then begin and extent of each axis.
+"""
+
+from __future__ import annotations
+
+from ...ir.nodes import Const, If, Local, LocalStore, Loop, Op, Reduction, Task
+from ...ir.types import i64
+from ...ir.walk import walk
+from . import arith, memory
+from .emitter import Emitter, KernelInfo
+from .function import Module
+from .target import const_text, highest, lowest, memory_type
+from .uniform import Shapes, analyse
+
+FRAME_ARGS, FRAME_PARTIALS, FRAME_CHUNK, FRAME_AXES = 0, 1, 2, 3
+MAX_CHUNKS = 512
+_TWO_COPIES = 1500  # statements; above this a vectorised task has only the masked copy of its body
+
+
+def emit_task(module: Module, info: KernelInfo, task: Task, name: str) -> None:
+    """Add the function of one task to the module."""
+    lanes = module.target.lanes if task.parallel else 1
+    e = Emitter(module, info, task, analyse(task) if lanes > 1 else Shapes(), lanes, not task.parallel)
+    unset = conditional_locals(task)
+    _start_reductions(e)
+    if task.axes:
+        _iterations(e, unset)
+    else:
+        for x in unset:
+            e.reset(x)
+        e.block(task.body)
+    _store_partials(e)
+    e.put("ret void")
+    attributes = "nounwind" + (' "prefer-vector-width"="512"' if lanes > 1 else "")
+    head = [
+        f"define internal void @{name}(ptr %frame, i64 %begin, i64 %end, i64 %worker) {attributes} {{",
+        "entry:",
+        *e.slots,
+        "  %args = load ptr, ptr %frame",
+        "  %ctx = load ptr, ptr %args, !invariant.load !0",
+    ]
+    module.functions.append("\n".join([*head, *e.head, *e.lines, "}"]))
+
+
+def conditional_locals(task: Task) -> list[Local]:
+    """The locals whose first store is not certain to run: they start each iteration as 0."""
+    sure: set[Local] = {r.local for r in task.reductions}
+    unsure: dict[Local, None] = {}
+    for s in task.body:
+        if isinstance(s, LocalStore):
+            sure.add(s.local)
+        elif isinstance(s, (If, Loop)):
+            inner = [*s.then, *s.orelse] if isinstance(s, If) else s.body
+            for x in walk(inner):
+                if isinstance(x, LocalStore) and x.local not in sure:
+                    unsure.setdefault(x.local)
+    return list(unsure)
+
+
+def _frame(e: Emitter, word: int, ty: str = "i64") -> str:
+    p = e.hoist(("frame*", word), f"getelementptr i64, ptr %frame, i64 {word}")
+    return e.hoist(("frame", word), f"load {ty}, ptr {p}")
+
+
+def _lane_numbers(e: Emitter) -> str:
+    return "<" + ", ".join(f"i64 {k}" for k in range(e.lanes)) + ">"
+
+
+def _iterations(e: Emitter, unset: list[Local]) -> None:
+    """The loop over the flat iterations."""
+    body, out = e.label("iteration"), e.label("done")
+    counters = _start_counters(e) if len(e.task.axes) > 1 else []
+    it = e.slot("i64")
+    e.put(f"store i64 %begin, ptr {it}")
+    e.branch(e.t("icmp slt i64 %begin, %end"), body, out)
+    e.at(body)
+    now = e.t(f"load i64, ptr {it}")
+    _indices(e, now, counters)
+    if e.lanes == 1:
+        _one_body(e, unset)
+    else:
+        _vector_body(e, now, unset)
+    _advance(e, counters)
+    following = e.t(f"add nsw i64 {now}, {e.lanes}")
+    e.put(f"store i64 {following}, ptr {it}")
+    e.branch(e.t(f"icmp slt i64 {following}, %end"), body, out)
+    e.at(out)
+
+
+def _one_body(e: Emitter, unset: list[Local]) -> None:
+    for x in unset:
+        e.reset(x)
+    e.block(e.task.body)
+
+
+def _vector_body(e: Emitter, now: str, unset: list[Local]) -> None:
+    """The body without masks for whole vectors and once more with a mask for the last one."""
+    join = e.label("join")
+    wide = dict(e.wide)
+    if sum(1 for _ in walk(e.task.body)) <= _TWO_COPIES:
+        whole, part = e.label("whole"), e.label("part")
+        e.branch(e.t(f"icmp sle i64 {e.t(f'add i64 {now}, {e.lanes}')}, %end"), whole, part)
+        e.at(whole)
+        _one_body(e, unset)
+        e.jump(join)
+        e.at(part)
+    e.wide = wide
+    left = e.broadcast(e.t(f"sub i64 %end, {now}"), "i64")
+    e.mask = e.t(f"icmp sgt {e.vec('i64', True)} {left}, {_lane_numbers(e)}")
+    for x in unset:
+        e.put(f"store {e.ty(x.dtype, x in e.shapes.varying)} zeroinitializer, ptr {e.local(x)}")
+    e.block(e.task.body)
+    e.mask = ""
+    e.jump(join)
+    e.at(join)
+
+
+# -- indices
+
+
+def _start_counters(e: Emitter) -> list[str]:
+    """One counter per axis, relative to its begin: divided out once, then carried."""
+    v = e.lanes > 1
+    ty = e.vec("i64", v)
+    left = "%begin"
+    if v:
+        left = e.t(f"add {ty} {e.broadcast('%begin', 'i64')}, {_lane_numbers(e)}")
+    slots: list[str] = []
+    for k in range(len(e.task.axes) - 1, -1, -1):
+        slot = e.slot(ty)
+        n = _frame(e, FRAME_AXES + 2 * k + 1)
+        by = e.broadcast(n, "i64") if v else n
+        count = left if k == 0 else e.t(f"urem {ty} {left}, {by}")
+        left = left if k == 0 else e.t(f"udiv {ty} {left}, {by}")
+        e.put(f"store {ty} {count}, ptr {slot}")
+        slots.append(slot)
+    return slots[::-1]
+
+
+def _indices(e: Emitter, now: str, counters: list[str]) -> None:
+    """The values of the axes' indices in this iteration."""
+    v = e.lanes > 1
+    ty = e.vec("i64", v)
+    flat = e.t(f"add {ty} {e.broadcast(now, 'i64')}, {_lane_numbers(e)}") if v else now
+    e.iteration = (flat, v)
+    for k, axis in enumerate(e.task.axes):
+        begin = _frame(e, FRAME_AXES + 2 * k)
+        relative = e.t(f"load {ty}, ptr {counters[k]}") if counters else flat
+        wide = e.t(f"add nsw {ty} {relative}, {e.broadcast(begin, 'i64') if v else begin}")
+        if not v:
+            e.wide[axis.index] = wide
+        elif not counters:
+            e.wide[axis.index] = e.t(f"add nsw i64 {now}, {begin}")
+        d = axis.index.dtype
+        # bounds of this type enclose the index, so the truncation loses nothing (and LLVM may know it)
+        flag = " nuw" if d.kind == "u" else " nsw"
+        narrow = wide if d.bits == 64 else e.t(f"trunc{'' if v else flag} {ty} {wide} to {e.ty(d, v)}")
+        e.values[axis.index] = (narrow, v)
+
+
+def _advance(e: Emitter, counters: list[str]) -> None:
+    """Add to the last counter and carry."""
+    if not counters:
+        return
+    if e.lanes > 1:
+        _advance_lanes(e, counters)
+        return
+    out = e.label("counted")
+    for k in range(len(counters) - 1, -1, -1):
+        new = e.t(f"add nsw i64 {e.t(f'load i64, ptr {counters[k]}')}, 1")
+        if k == 0:
+            e.put(f"store i64 {new}, ptr {counters[k]}")
+            e.jump(out)
+            break
+        carry, stay = e.label("carry"), e.label("stay")
+        e.branch(e.t(f"icmp sge i64 {new}, {_frame(e, FRAME_AXES + 2 * k + 1)}"), carry, stay)
+        e.at(stay)
+        e.put(f"store i64 {new}, ptr {counters[k]}")
+        e.jump(out)
+        e.at(carry)
+        e.put(f"store i64 0, ptr {counters[k]}")
+    e.at(out)
+
+
+def _advance_lanes(e: Emitter, counters: list[str]) -> None:
+    """Each lane carries until it is inside its axis: several times when the axis is shorter than the vector."""
+    ty, flags = e.vec("i64", True), e.vec("i1", True)
+    last = counters[-1]
+    count = e.t(f"load {ty}, ptr {last}")
+    e.put(f"store {ty} {e.t(f'add {ty} {count}, splat (i64 {e.lanes})')}, ptr {last}")
+    for k in range(len(counters) - 1, 0, -1):
+        test, carry, out = e.label("test"), e.label("carry"), e.label("counted")
+        n = e.broadcast(_frame(e, FRAME_AXES + 2 * k + 1), "i64")
+        e.jump(test)
+        e.at(test)
+        count = e.t(f"load {ty}, ptr {counters[k]}")
+        over = e.t(f"icmp sge {ty} {count}, {n}")
+        e.branch(e.any(over), carry, out)
+        e.at(carry)
+        less = arith.select(e, i64, True, over, n, "zeroinitializer")
+        e.put(f"store {ty} {e.t(f'sub {ty} {count}, {less}')}, ptr {counters[k]}")
+        one = e.t(f"zext {flags} {over} to {ty}")
+        above = e.t(f"load {ty}, ptr {counters[k - 1]}")
+        e.put(f"store {ty} {e.t(f'add {ty} {above}, {one}')}, ptr {counters[k - 1]}")
+        e.jump(test)
+        e.at(out)
+
+
+# -- reductions
+
+
+def identity(r: Reduction) -> str:
+    """The literal that a partial result starts as."""
+    d = r.local.dtype
+    value: int | float = 0 if r.code == "add" else highest(d) if r.code == "min" else lowest(d)
+    return const_text(Const(float(value) if d.is_real else value, d))
+
+
+def _start_reductions(e: Emitter) -> None:
+    for r in e.task.reductions:
+        v = e.lanes > 1
+        e.put(f"store {e.ty(r.local.dtype, v)} {e.lit(identity(r), r.local.dtype, v)}, ptr {e.local(r.local)}")
+
+
+def _store_partials(e: Emitter) -> None:
+    """Lanes are combined in order, then the result goes to the place of this chunk."""
+    if not e.task.reductions:
+        return
+    number = e.t(f"udiv i64 %begin, {_frame(e, FRAME_CHUNK)}")
+    partials = _frame(e, FRAME_PARTIALS, "ptr")
+    for k, r in enumerate(e.task.reductions):
+        d = r.local.dtype
+        v = e.lanes > 1
+        value = e.t(f"load {e.ty(d, v)}, ptr {e.local(r.local)}")
+        if v:
+            lanes = [e.t(f"extractelement {e.ty(d, True)} {value}, i64 {n}") for n in range(e.lanes)]
+            value = lanes[0]
+            for x in lanes[1:]:
+                value = arith.binary(e, r.code, d, False, value, x)
+        word = e.t(f"add i64 {number}, {k * MAX_CHUNKS}")
+        memory.write(e, d, value, e.t(f"getelementptr i64, ptr {partials}, i64 {word}"), "uniform", d.size)
+
+
+def combine_partials(e: Emitter, k: int, r: Reduction, chunks: str) -> None:
+    """In the entry: fold the chunks' results in order, then into the place."""
+    d = r.local.dtype
+    ty, mem = e.ty(d, False), memory_type(d)
+    total, number, body, out = e.slot(ty), e.slot("i64"), e.label("fold"), e.label("folded")
+    first = e.t(f"getelementptr i64, ptr %partials, i64 {k * MAX_CHUNKS}")
+    e.put(f"store {ty} {e.t(f'load {mem}, ptr {first}')}, ptr {total}")
+    e.put(f"store i64 1, ptr {number}")
+    e.branch(e.t(f"icmp sgt i64 {chunks}, 1"), body, out)
+    e.at(body)
+    n = e.t(f"load i64, ptr {number}")
+    part = e.t(f"load {mem}, ptr {e.t(f'getelementptr i64, ptr {first}, i64 {n}')}")
+    new = arith.binary(e, r.code, d, False, e.t(f"load {ty}, ptr {total}"), part)
+    e.put(f"store {ty} {new}, ptr {total}")
+    n = e.t(f"add i64 {n}, 1")
+    e.put(f"store i64 {n}, ptr {number}")
+    e.branch(e.t(f"icmp slt i64 {n}, {chunks}"), body, out)
+    e.at(out)
+    ptr, _ = memory.address(e, r.place, r.index)
+    align = memory.alignment(r.place)
+    old = memory.read(e, d, ptr, "uniform", align)
+    value = arith.binary(e, r.code, d, False, old, e.t(f"load {ty}, ptr {total}"))
+    memory.write(e, d, value, ptr, "uniform", align)
+

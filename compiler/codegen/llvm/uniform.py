@@ -1,0 +1,54 @@
+"""Which values are the same in every lane: a least fixed point over one task.
+
+A value varies when it comes from the index of an axis, from memory at a varying index, from an atomic or an adstack, or from a local
+that varies. A local varies when a varying value, or any value under control that varies, is stored to it. A loop varies when its
+bounds or its exit do; the index of a loop that all its lanes enter together is the same in all lanes that still run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ...ir.nodes import Block, Const, If, Local, LocalStore, Loop, Op, Operand, Task
+
+
+@dataclass(frozen=True, slots=True)
+class Shapes:
+    """The varying values, locals and loops. Empty when there is one lane."""
+
+    varying: set[Op | Local | Loop] = field(default_factory=set)
+
+
+def analyse(task: Task) -> Shapes:
+    """The shapes of a parallel task."""
+    shapes = Shapes({a.index for a in task.axes} | {r.local for r in task.reductions})
+    size = -1
+    while size != len(shapes.varying):
+        size = len(shapes.varying)
+        _block(task.body, False, shapes.varying)
+    return shapes
+
+
+def _block(block: Block, control: bool, varying: set[Op | Local | Loop]) -> None:
+    def varies(x: Operand) -> bool:
+        return not isinstance(x, Const) and x in varying
+
+    for s in block:
+        match s:
+            case Op():
+                own = s.attr in varying if s.op == "load" else s.op in ("iter", "atomic", "stack_get")
+                if own or any(map(varies, s.args)):
+                    varying.add(s)
+            case LocalStore():
+                if control or varies(s.value):
+                    varying.add(s.local)
+            case If():
+                inner = control or varies(s.cond)
+                _block(s.then, inner, varying)
+                _block(s.orelse, inner, varying)
+            case Loop():
+                if varies(s.begin):
+                    varying.add(s.index)
+                if varies(s.begin) or (s.end is not None and varies(s.end)) or s.exit in varying:
+                    varying.add(s)
+                _block(s.body, control or s in varying, varying)

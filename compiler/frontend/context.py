@@ -1,0 +1,294 @@
+"""What is passed through the front end while one kernel is lowered: the builder, the open functions, the two dispatchers."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ..errors import QdrunCompilationError, QdrunNameError, QdrunSyntaxError, QdrunTypeError
+from ..ir.builder import convert
+from ..ir.nodes import Block, Const, Loc, Local, Op, Operand, Stmt
+from ..ir.ops import TABLE
+from .build import FrontBuilder
+from .matrix import load_matrix
+from .ops import cast
+from .scope import Binding, Frame, Recipe, Shared
+from .targets import Target
+from .tensor import TensorRef
+from .values import Matrix, MatrixLocal
+
+if TYPE_CHECKING:
+    from .offload import Tasks
+    from .signature import LowerOptions
+
+RECIPE_OPS = 16
+"""A kernel-level value of at most this many operations is computed again in each task that uses it."""
+
+ExprHandler = Callable[["Context", Any], Any]
+StmtHandler = Callable[["Context", Any], "str | None"]
+
+
+@dataclass(eq=False)
+class Context:
+    """The state of one lowering.
+
+    Attributes:
+        where: what is being emitted: a "serial" task, the "prologue" of a parallel task, or its body ("parallel").
+        static: how many ``static(..)`` are open.
+        next_loop: what ``loop_config`` said about the next loop.
+    """
+
+    b: FrontBuilder
+    options: "LowerOptions"
+    tasks: "Tasks"
+    expr_handlers: dict[type[ast.AST], ExprHandler]
+    stmt_handlers: dict[type[ast.AST], StmtHandler]
+    frames: list[Frame] = field(default_factory=list)
+    where: str = "serial"
+    static: int = 0
+    next_loop: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def frame(self) -> Frame:
+        """The function that is being lowered."""
+        return self.frames[-1]
+
+    @contextmanager
+    def at(self, node: ast.AST) -> Iterator[Loc]:
+        """Stamp ``node``'s place on what is emitted, and on errors that have none."""
+        before = self.b.loc
+        loc = self.b.loc = self.frame.source.loc(node, self.options.name)
+        try:
+            yield loc
+        except QdrunCompilationError as e:
+            if e.loc is not None:
+                raise
+            raise type(e)(e.what, loc, e.hint) from e.__cause__
+        finally:
+            self.b.loc = before
+
+    def expr(self, node: ast.expr) -> Any:
+        """The value of an expression.
+
+        Raises:
+            QdrunCompilationError: at the user's line.
+        """
+        with self.at(node):
+            handler = self.expr_handlers.get(type(node))
+            if handler is None:
+                raise self.refuse(node)
+            return handler(self, node)
+
+    def stmt(self, node: ast.stmt) -> str | None:
+        """Lower a statement; the result says how it certainly leaves its block: break, continue, return, or None.
+
+        Raises:
+            QdrunCompilationError: at the user's line.
+        """
+        with self.at(node):
+            handler = self.stmt_handlers.get(type(node))
+            if handler is None:
+                raise self.refuse(node)
+            return handler(self, node)
+
+    def block(self, statements: list[ast.stmt]) -> str | None:
+        """Lower statements in order; what follows a certain exit is dead and is not lowered."""
+        for s in statements:
+            left = self.stmt(s)
+            if left:
+                return left
+        return None
+
+    def refuse(self, node: ast.AST) -> QdrunSyntaxError:
+        """The error for Python that kernels do not have."""
+        what, hint = _REFUSED.get(type(node), (f"`{type(node).__name__}`", "express it with what kernels have"))
+        return QdrunSyntaxError(f"{what} cannot be used in a kernel", self.frame.source.loc(node, self.options.name), hint)
+
+    def static_expr(self, node: ast.expr) -> Any:
+        """The value of an expression that must be known at compile time.
+
+        Raises:
+            QdrunTypeError: it is not.
+        """
+        self.static += 1
+        try:
+            value = self.expr(node)
+        finally:
+            self.static -= 1
+        if not is_static(value):
+            raise QdrunTypeError(
+                "this value is not known at compile time",
+                self.frame.source.loc(node, self.options.name),
+                "use literals, template() parameters, or values from outside the kernel; or leave static() out",
+            )
+        return value
+
+    def lookup(self, name: str) -> Binding | None:
+        """The binding of a name; a variable of an earlier task is brought into the serial task that is being lowered."""
+        binding = self.frame.find(name)
+        if binding is not None and isinstance(binding.value, Shared) and self.where == "serial":
+            self.tasks.fetch(self, binding)
+        return binding
+
+    def name(self, name: str) -> Any:
+        """The value of a name, read now.
+
+        Raises:
+            QdrunNameError: it is not known here.
+        """
+        binding = self.lookup(name)
+        if binding is not None:
+            return self.read(binding.value)
+        if name in self.frame.stores and name in self.frame.source.fn.__code__.co_varnames:
+            raise QdrunNameError(
+                f"`{name}` has no value here",
+                hint=f"assign `{name}` before this line in the same or an enclosing block; a variable that is first assigned "
+                "inside an if or a loop ends with that block",
+            )
+        return resolve(self.frame.source.lookup(name))
+
+    def read(self, value: Any) -> Any:
+        """The present content of what a name is bound to."""
+        return read(self.b, value)
+
+    @contextmanager
+    def scratch(self) -> Iterator[Block]:
+        """Emit into a block that is nowhere yet."""
+        with self.b.into([]) as block:
+            yield block
+
+    def splice(self, block: Block) -> None:
+        """Put a block's statements here."""
+        self.b.block.extend(block)
+
+
+def read(b: FrontBuilder, value: Any) -> Any:
+    """The present content of a binding: variables are loaded, recipes computed again, everything else is itself."""
+    if isinstance(value, Local):
+        return b.load(value)
+    if isinstance(value, MatrixLocal):
+        return load_matrix(b, value)
+    if isinstance(value, Shared):
+        return value.ref.load(b, ())
+    if isinstance(value, Recipe):
+        return clone(b, value.value, {})
+    if isinstance(value, tuple) and not hasattr(value, "_fields"):
+        return tuple(read(b, v) for v in value)
+    return value.read(b) if isinstance(value, Target) else value
+
+
+def clone(b: FrontBuilder, value: Any, done: dict[Op, Op]) -> Any:
+    """Emit a value's operations again in the current block."""
+    if isinstance(value, Matrix):
+        return Matrix(value.shape, tuple(clone(b, x, done) for x in value.items))
+    if isinstance(value, tuple):
+        return tuple(clone(b, x, done) for x in value)
+    if not isinstance(value, Op):
+        return value
+    if value not in done:
+        args = tuple(clone(b, x, done) for x in value.args)
+        done[value] = b.op(value.op, *args, dtype=value.dtype, attr=value.attr)
+    return done[value]
+
+
+def can_repeat(value: Operand) -> bool:
+    """Whether a value is cheap and the same in every task: few pure operations on arguments, shapes and literals."""
+    seen: set[Op] = set()
+    todo = [value]
+    while todo:
+        x = todo.pop()
+        if isinstance(x, Const) or x in seen:
+            continue
+        if not TABLE[x.op].pure or x.op in ("index", "iter", "seed", "param") or len(seen) >= RECIPE_OPS:
+            return False
+        seen.add(x)
+        todo += x.args
+    return True
+
+
+def is_cheap(block: Block, limit: int = 12) -> bool:
+    """Whether a block may run although its value is not asked for: short, pure, and unable to fault."""
+    return len(block) <= limit and all(_harmless(s) for s in block)
+
+
+def _harmless(s: Stmt) -> bool:
+    if not isinstance(s, Op):
+        return False
+    if s.op in ("floordiv", "mod", "cdiv", "crem") and s.dtype.is_int:
+        return isinstance(s.args[1], Const) and s.args[1].value not in (0, -1)
+    return s.op == "load" or TABLE[s.op].pure
+
+
+def resolve(value: Any) -> Any:
+    """What a Python object is inside a kernel: it may offer a field or a matrix through ``__qd_value__``."""
+    offer = getattr(type(value), "__qd_value__", None)
+    return value if offer is None else offer(value)
+
+
+def is_static(value: Any) -> bool:
+    """Whether a value is known at compile time. A field is: which field it is, not what it holds."""
+    if isinstance(value, (tuple, list)):
+        return all(is_static(v) for v in value)
+    if isinstance(value, Matrix):
+        return all(isinstance(x, Const) for x in value.items)
+    return not isinstance(value, Op)
+
+
+def is_runtime(value: Any) -> bool:
+    """Whether a value is a scalar or a matrix that the kernel computes with (a literal of a type included)."""
+    return isinstance(value, (Op, Const, Matrix))
+
+
+def rounded(b: FrontBuilder, value: Any) -> Any:
+    """A value as a variable would hold it: a literal is rounded to its type."""
+    if isinstance(value, (Const, Matrix)):
+        return cast(b, value, value.dtype) if not isinstance(value, Matrix) or value.items else value
+    return value
+
+
+def zero(dtype: Any) -> Const:
+    """The literal 0 of a type."""
+    return Const(convert(0, dtype), dtype)
+
+
+def describe(value: Any) -> str:
+    """A value as a message names it."""
+    if isinstance(value, TensorRef):
+        return f"the field or array `{value.name}`"
+    if isinstance(value, Matrix):
+        return f"a {'vector' if len(value.shape) == 1 else 'matrix'} of shape {value.shape}"
+    if isinstance(value, (Op, Const)):
+        return f"a number of type {value.dtype}"
+    return f"a Python {type(value).__name__}"
+
+
+_REFUSED: dict[type[ast.AST], tuple[str, str]] = {
+    ast.Try: ("`try`", "check the condition with `if` instead"),
+    ast.Raise: ("`raise`", "use `assert condition, message`"),
+    ast.With: ("`with`", "call the setting's function before the loop instead"),
+    ast.Lambda: ("`lambda`", "write a function decorated with @func"),
+    ast.Yield: ("`yield`", "write the values to a field"),
+    ast.YieldFrom: ("`yield from`", "write the values to a field"),
+    ast.Import: ("`import`", "import the module at the top of the file"),
+    ast.ImportFrom: ("`import`", "import the module at the top of the file"),
+    ast.Delete: ("`del`", "a variable ends with its block"),
+    ast.Global: ("`global`", "use a field"),
+    ast.Nonlocal: ("`nonlocal`", "use a field"),
+    ast.FunctionDef: ("a nested `def`", "define a @func outside of the kernel"),
+    ast.AsyncFunctionDef: ("`async def`", "define a @func outside of the kernel"),
+    ast.ClassDef: ("`class`", "define the class outside of the kernel"),
+    ast.Set: ("a set", "use a tuple with static()"),
+    ast.Dict: ("a dict", "use separate variables"),
+    ast.SetComp: ("a set comprehension", "use a list comprehension over static()"),
+    ast.DictComp: ("a dict comprehension", "use separate variables"),
+    ast.Starred: ("a `*` argument", "write the elements out"),
+    ast.NamedExpr: ("`:=`", "assign on a line of its own"),
+    ast.Match: ("`match`", "use if / elif"),
+    ast.Await: ("`await`", "kernels run to their end"),
+    ast.AsyncFor: ("`async for`", "use `for`"),
+    ast.AsyncWith: ("`async with`", "call the function directly"),
+    ast.Slice: ("a slice", "index the elements one by one"),
+}

@@ -1,0 +1,195 @@
+"""Closed forms on small matrices inside kernels: products, norms, determinants, inverses, all as scalar arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+from ..errors import QdrunTypeError
+from ..ir.nodes import Operand
+from . import ops
+from .values import Arg, Matrix, Value
+
+if TYPE_CHECKING:
+    from .build import FrontBuilder
+
+
+def add(b: FrontBuilder, *terms: Operand) -> Operand:
+    """The sum of scalars, left to right."""
+    return reduce(lambda p, q: ops.to_operand(b, ops.binary(b, "+", p, q)), terms)
+
+
+def sub(b: FrontBuilder, x: Operand, y: Operand) -> Operand:
+    """``x - y`` of scalars."""
+    return ops.to_operand(b, ops.binary(b, "-", x, y))
+
+
+def mul(b: FrontBuilder, x: Operand, y: Operand) -> Operand:
+    """``x * y`` of scalars."""
+    return ops.to_operand(b, ops.binary(b, "*", x, y))
+
+
+def inner(b: FrontBuilder, x: Sequence[Operand], y: Sequence[Operand]) -> Operand:
+    """The sum of the products of two rows of scalars."""
+    return add(b, *(mul(b, p, q) for p, q in zip(x, y)))
+
+
+def as_matrix(b: FrontBuilder, x: Any, what: str) -> Matrix:
+    """``x`` as a matrix.
+
+    Raises:
+        QdrunTypeError: it is not one.
+    """
+    value = ops.as_value(b, x)
+    if not isinstance(value, Matrix):
+        raise QdrunTypeError(f"{what} takes a vector or a matrix, not {ops.describe_value(value)}")
+    return value
+
+
+def _vector(b: FrontBuilder, x: Any, what: str) -> Matrix:
+    m = as_matrix(b, x, what)
+    if len(m.shape) != 1:
+        raise QdrunTypeError(f"{what} takes vectors, not {ops.describe_value(m)}")
+    return m
+
+
+def _square(m: Matrix, what: str, limit: int = 0) -> int:
+    if len(m.shape) != 2 or m.n != m.m:
+        raise QdrunTypeError(f"{what} takes a square matrix, not {ops.describe_value(m)}")
+    if limit and m.n > limit:
+        raise QdrunTypeError(f"{what} is written out for matrices up to {limit} x {limit}, not {m.n} x {m.m}")
+    return m.n
+
+
+def _pair(b: FrontBuilder, x: Any, y: Any, what: str) -> tuple[Matrix, Matrix]:
+    p, q = as_matrix(b, x, what), as_matrix(b, y, what)
+    ops.common_shape(p, q)
+    return p, q
+
+
+def total(b: FrontBuilder, m: Any) -> Operand:
+    """The sum of all components."""
+    return add(b, *as_matrix(b, m, "sum").items)
+
+
+def norm_sqr(b: FrontBuilder, m: Any) -> Operand:
+    """The sum of the squares of all components."""
+    items = as_matrix(b, m, "norm_sqr").items
+    return inner(b, items, items)
+
+
+def norm(b: FrontBuilder, m: Any, eps: Arg = 0.0) -> Operand:
+    """``sqrt(norm_sqr + eps)``. A positive ``eps`` keeps the gradient finite at the zero vector."""
+    return _root(b, "sqrt", m, eps)
+
+
+def norm_inv(b: FrontBuilder, m: Any, eps: Arg = 0.0) -> Operand:
+    """``1 / sqrt(norm_sqr + eps)``."""
+    return _root(b, "rsqrt", m, eps)
+
+
+def _root(b: FrontBuilder, code: str, m: Any, eps: Arg) -> Operand:
+    square = norm_sqr(b, m)
+    square = ops.cast_scalar(b, square, ops.real_type(b, square))
+    if not (ops.is_number(eps) and eps == 0):
+        square = add(b, square, ops.to_operand(b, eps))
+    return ops.emit(b, code, square)
+
+
+def normalized(b: FrontBuilder, m: Any, eps: Arg = 0.0) -> Value:
+    """``m / (norm + eps)``, as a product with the reciprocal."""
+    length = norm(b, m)
+    if not (ops.is_number(eps) and eps == 0):
+        length = add(b, length, ops.to_operand(b, eps))
+    return ops.binary(b, "*", ops.binary(b, "/", 1.0, length), as_matrix(b, m, "normalized"))
+
+
+def dot(b: FrontBuilder, x: Any, y: Any) -> Operand:
+    """The inner product of two vectors."""
+    p, q = _pair(b, _vector(b, x, "dot"), _vector(b, y, "dot"), "dot")
+    return inner(b, p.items, q.items)
+
+
+def frobenius_inner(b: FrontBuilder, x: Any, y: Any) -> Operand:
+    """The sum of the products of the components of two matrices."""
+    p, q = _pair(b, x, y, "frobenius_inner")
+    return inner(b, p.items, q.items)
+
+
+def cross(b: FrontBuilder, x: Any, y: Any) -> Value:
+    """The cross product: a vector in three dimensions, a scalar in two.
+
+    Raises:
+        QdrunTypeError: the vectors have neither two nor three components.
+    """
+    p, q = _pair(b, _vector(b, x, "cross"), _vector(b, y, "cross"), "cross")
+
+    def minor(i: int, j: int) -> Operand:
+        return sub(b, mul(b, p.items[i], q.items[j]), mul(b, p.items[j], q.items[i]))
+
+    if p.n == 2:
+        return minor(0, 1)
+    if p.n != 3:
+        raise QdrunTypeError(f"cross takes vectors of two or three components, not {p.n}")
+    return Matrix((3,), (minor(1, 2), minor(2, 0), minor(0, 1)))
+
+
+def outer_product(b: FrontBuilder, x: Any, y: Any) -> Matrix:
+    """The matrix of all products ``x[i] * y[j]``."""
+    p, q = _vector(b, x, "outer_product"), _vector(b, y, "outer_product")
+    return Matrix((p.n, q.n), tuple(mul(b, a, c) for a in p.items for c in q.items))
+
+
+def transpose(b: FrontBuilder, m: Any) -> Matrix:
+    """Rows become columns; a vector becomes a matrix of one row."""
+    x = as_matrix(b, m, "transpose")
+    if len(x.shape) == 1:
+        return Matrix((1, x.n), x.items)
+    return Matrix((x.m, x.n), tuple(x.at(i, j) for j in range(x.m) for i in range(x.n)))
+
+
+def trace(b: FrontBuilder, m: Any) -> Operand:
+    """The sum of the diagonal of a square matrix."""
+    x = as_matrix(b, m, "trace")
+    return add(b, *(x.at(i, i) for i in range(_square(x, "trace"))))
+
+
+def _det(b: FrontBuilder, x: Matrix, rows: tuple[int, ...], columns: tuple[int, ...]) -> Operand:
+    """The determinant of a minor, expanded along its first row."""
+    if len(rows) == 1:
+        return x.at(rows[0], columns[0])
+    out: Operand | None = None
+    for k, column in enumerate(columns):
+        term = mul(b, x.at(rows[0], column), _det(b, x, rows[1:], columns[:k] + columns[k + 1 :]))
+        if out is None:
+            out = term
+        else:
+            out = sub(b, out, term) if k % 2 else add(b, out, term)
+    assert out is not None
+    return out
+
+
+def determinant(b: FrontBuilder, m: Any) -> Operand:
+    """The determinant of a matrix of at most 4 x 4."""
+    x = as_matrix(b, m, "determinant")
+    every = tuple(range(_square(x, "determinant", 4)))
+    return _det(b, x, every, every)
+
+
+def inverse(b: FrontBuilder, m: Any) -> Matrix:
+    """The inverse of a matrix of at most 4 x 4, by cofactors: finite for every regular matrix, inf/nan for a singular one."""
+    x = as_matrix(b, m, "inverse")
+    n = _square(x, "inverse", 4)
+    x = Matrix(x.shape, tuple(ops.cast_scalar(b, v, ops.real_type(b, *x.items)) for v in x.items))
+    if n == 1:
+        return Matrix((1, 1), (ops.to_operand(b, ops.binary(b, "/", 1.0, x.items[0])),))
+    every = tuple(range(n))
+    cofactors: dict[tuple[int, int], Operand] = {}
+    for i in every:
+        for j in every:
+            minor = _det(b, x, every[:i] + every[i + 1 :], every[:j] + every[j + 1 :])
+            cofactors[i, j] = ops.to_operand(b, ops.unary(b, "-", minor)) if (i + j) % 2 else minor
+    det = inner(b, x.items[:n], [cofactors[0, j] for j in every])
+    scale = ops.to_operand(b, ops.binary(b, "/", 1.0, det))
+    return Matrix((n, n), tuple(mul(b, scale, cofactors[j, i]) for i in every for j in every))

@@ -1,0 +1,117 @@
+"""From a Python function to its tree: where it stands in the user's file, what its free names mean."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from types import FunctionType
+from typing import Any
+
+from ..errors import QdrunNameError, QdrunSyntaxError
+from ..ir.nodes import Loc
+
+
+@dataclass(frozen=True, eq=False)
+class FunctionSource:
+    """A plain Python function that is to be read as kernel language.
+
+    Attributes:
+        fn: the undecorated function.
+        tree: its definition.
+        file: the user's file.
+        first: the number in the file of the first line of ``lines``.
+        lines: the source lines of the function, its decorators included.
+    """
+
+    fn: FunctionType
+    tree: ast.FunctionDef
+    file: str
+    first: int
+    lines: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """The function's own name."""
+        return self.fn.__name__
+
+    @cached_property
+    def parameters(self) -> tuple[inspect.Parameter, ...]:
+        """The parameters in order, with their defaults."""
+        return tuple(inspect.signature(self.fn).parameters.values())
+
+    @cached_property
+    def _closure(self) -> dict[str, Any]:
+        cells = zip(self.fn.__code__.co_freevars, self.fn.__closure__ or ())
+        return {name: cell for name, cell in cells}
+
+    def loc(self, node: ast.AST, kernel: str = "") -> Loc:
+        """Where ``node`` stands in the user's file. A node over several lines is marked to the end of its first."""
+        row = getattr(node, "lineno", 2) - 2  # the tree was read under an added first line
+        text = self.lines[row] if 0 <= row < len(self.lines) else ""
+        begin = _column(text, getattr(node, "col_offset", 0))
+        one_line = getattr(node, "end_lineno", None) == getattr(node, "lineno", None)
+        end = _column(text, getattr(node, "end_col_offset", None) or 0) if one_line else len(text.rstrip())
+        return Loc(self.file, self.first + row, begin, max(end, begin + 1), text.rstrip("\n"), kernel)
+
+    def lookup(self, name: str) -> Any:
+        """The Python value that a name has outside the function: closure, module, builtins.
+
+        Raises:
+            QdrunNameError: there is none (or a closure variable that has no value yet).
+        """
+        if name in self._closure:
+            try:
+                return self._closure[name].cell_contents
+            except ValueError:
+                raise QdrunNameError(f"`{name}` has no value yet", hint="assign it before the kernel is called") from None
+        if name in self.fn.__globals__:
+            return self.fn.__globals__[name]
+        if hasattr(builtins, name):
+            return getattr(builtins, name)
+        raise QdrunNameError(
+            f"`{name}` is not defined",
+            hint="assign it before this line in the same or an enclosing block; a variable that is first assigned inside an if "
+            "or a loop ends with that block",
+        )
+
+
+def _column(text: str, offset: int) -> int:
+    """A byte offset of the parser as a character column."""
+    return len(text.encode()[:offset].decode(errors="replace"))
+
+
+def read_function(fn: Callable[..., Any]) -> FunctionSource:
+    """The source of a plain Python function (a method, or a function defined inside another, is as good).
+
+    Raises:
+        QdrunSyntaxError: it is not a ``def``, or its source cannot be found.
+    """
+    fn = inspect.unwrap(getattr(fn, "__func__", fn))
+    if not isinstance(fn, FunctionType):
+        raise QdrunSyntaxError(f"{fn!r} is not a Python function", hint="decorate a function written with `def`")
+    try:
+        lines, first = inspect.getsourcelines(fn)
+    except (OSError, TypeError):
+        raise QdrunSyntaxError(
+            f"the source of `{fn.__name__}` cannot be found", hint="define it in a file (not in exec or an interactive prompt)"
+        ) from None
+    tree = _definition(fn, "".join(lines))
+    return FunctionSource(fn, tree, inspect.getsourcefile(fn) or fn.__code__.co_filename, first, tuple(lines))
+
+
+def _definition(fn: FunctionType, text: str) -> ast.FunctionDef:
+    """Parse the lines of a function as they stand; an ``if`` above them makes any indentation legal and keeps the columns."""
+    try:
+        lead = "if 1:\n" if text[:1].isspace() else "\n"
+        body = ast.parse(lead + text).body
+    except SyntaxError:
+        body = []
+    found = body[0].body[0] if body and isinstance(body[0], ast.If) else body[0] if body else None
+    if not isinstance(found, ast.FunctionDef):
+        hint = "write it with `def`" if fn.__name__ == "<lambda>" else "write a plain `def` (no async, no lambda) on lines of its own"
+        raise QdrunSyntaxError(f"`{fn.__name__}` is not written as a `def`", hint=hint)
+    return found

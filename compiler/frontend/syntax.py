@@ -1,0 +1,163 @@
+"""Python objects with a meaning of their own to the front end: what a user writes, and the kernel walker recognises by identity.
+
+``lang`` hands them on under the same names. Each of them also does something sensible when plain Python calls it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any, NoReturn
+
+from ..errors import QdrunRuntimeError, QdrunTypeError
+
+
+class Template:
+    """The annotation of a parameter that is passed by reference (``qd.func``) or known at compile time (``qd.kernel``)."""
+
+    def __repr__(self) -> str:
+        return "template()"
+
+
+def template() -> Template:
+    """The annotation ``qd.template()``."""
+    return Template()
+
+
+class NDRange:
+    """Several ranges at once: ``bounds`` holds (begin, end) of each axis, Python numbers or values of the kernel."""
+
+    def __init__(self, bounds: tuple[tuple[Any, Any], ...]) -> None:
+        self.bounds = bounds
+
+    @property
+    def known(self) -> bool:
+        """Whether every bound is a Python integer."""
+        return all(isinstance(x, int) for pair in self.bounds for x in pair)
+
+    def __iter__(self) -> Iterator[tuple[int, ...]]:
+        return itertools.product(*(range(begin, end) for begin, end in self.bounds))
+
+
+def ndrange(*axes: Any) -> NDRange:
+    """``ndrange(n, (a, b), ..)``: the product of ranges, the last axis fastest.
+
+    Raises:
+        QdrunTypeError: there is no axis, or one is a tuple of another length than two.
+    """
+    if not axes:
+        raise QdrunTypeError("ndrange() needs at least one axis", hint="write ndrange(n) or ndrange(n, (a, b))")
+    bounds: list[tuple[Any, Any]] = []
+    for axis in axes:
+        if not isinstance(axis, (tuple, list)):
+            bounds.append((0, axis))
+        elif len(axis) == 2:
+            bounds.append((axis[0], axis[1]))
+        else:
+            raise QdrunTypeError(f"an axis of ndrange() has {len(axis)} entries", hint="give a number n or a pair (begin, end)")
+    return NDRange(tuple(bounds))
+
+
+class Grouped:
+    """The indices of ``space`` (a field, an ndarray or an NDRange) as one vector."""
+
+    def __init__(self, space: Any) -> None:
+        self.space = space
+
+    def __iter__(self) -> Iterator[tuple[int, ...]]:
+        if isinstance(self.space, NDRange):
+            return iter(self.space)
+        return itertools.product(*(range(n) for n in self.space.shape))
+
+
+def grouped(space: Any) -> Grouped:
+    """``for I in grouped(x)``: one vector index instead of one index an axis."""
+    return Grouped(space)
+
+
+def static(*values: Any) -> Any:
+    """Evaluate at compile time: ``static(cond)``, ``static(range(n))``. In plain Python its arguments, unchanged."""
+    return values[0] if len(values) == 1 else values
+
+
+def static_print(*values: Any) -> None:
+    """Print while the kernel is being compiled."""
+    print(*values)
+
+
+def static_assert(condition: Any, message: str = "") -> None:
+    """Check while the kernel is being compiled.
+
+    Raises:
+        AssertionError: in plain Python, when the condition is false.
+    """
+    assert condition, message
+
+
+def loop_config(*, serialize: bool = False, block_dim: int | None = None, parallelize: int | None = None) -> None:
+    """Settings of the next loop of the kernel."""
+    del serialize, block_dim, parallelize
+    _kernel_only("loop_config")
+
+
+def atomic_add(target: Any, value: Any) -> Any:
+    """``target += value`` in one step; the result is the old content."""
+    _kernel_only("atomic_add")
+
+
+def atomic_sub(target: Any, value: Any) -> Any:
+    """``target -= value`` in one step; the result is the old content."""
+    _kernel_only("atomic_sub")
+
+
+def atomic_mul(target: Any, value: Any) -> Any:
+    """``target *= value`` in one step; the result is the old content."""
+    _kernel_only("atomic_mul")
+
+
+def atomic_min(target: Any, value: Any) -> Any:
+    """``target = min(target, value)`` in one step; the result is the old content."""
+    _kernel_only("atomic_min")
+
+
+def atomic_max(target: Any, value: Any) -> Any:
+    """``target = max(target, value)`` in one step; the result is the old content."""
+    _kernel_only("atomic_max")
+
+
+def atomic_and(target: Any, value: Any) -> Any:
+    """``target &= value`` in one step; the result is the old content."""
+    _kernel_only("atomic_and")
+
+
+def atomic_or(target: Any, value: Any) -> Any:
+    """``target |= value`` in one step; the result is the old content."""
+    _kernel_only("atomic_or")
+
+
+def atomic_xor(target: Any, value: Any) -> Any:
+    """``target ^= value`` in one step; the result is the old content."""
+    _kernel_only("atomic_xor")
+
+
+def atomic_xchg(target: Any, value: Any) -> Any:
+    """``target = value`` in one step; the result is the old content."""
+    _kernel_only("atomic_xchg")
+
+
+ATOMIC_CODES = {
+    atomic_add: "add",
+    atomic_sub: "sub",
+    atomic_mul: "mul",
+    atomic_min: "min",
+    atomic_max: "max",
+    atomic_and: "and",
+    atomic_or: "or",
+    atomic_xor: "xor",
+    atomic_xchg: "xchg",
+}
+"""The code of ``ir.ops.ATOMICS`` for each atomic function."""
+
+
+def _kernel_only(name: str) -> NoReturn:
+    raise QdrunRuntimeError(f"{name}() was called outside of a kernel; do: call it inside a function decorated with @kernel or @func")

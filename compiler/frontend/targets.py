@@ -1,0 +1,180 @@
+"""Places that a statement can write: variables, their components, elements of fields and arrays, components of elements.
+
+A target is resolved once (its indices are evaluated once) and can then be read, written and updated.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import QdrunTypeError
+from ..ir.nodes import Local, Operand
+from . import ops
+from .build import FrontBuilder
+from .matrix import get_item, load_matrix, position, set_item, store_matrix
+from .tensor import TensorRef
+from .values import Matrix, MatrixLocal
+
+PYTHON_OP = {"add": "+", "sub": "-", "mul": "*", "and": "&", "or": "|", "xor": "^"}
+
+
+@dataclass(frozen=True, eq=False)
+class LocalTarget:
+    """A scalar variable."""
+
+    local: Local
+
+    def read(self, b: FrontBuilder) -> Operand:
+        """The content."""
+        return b.load(self.local)
+
+    def write(self, b: FrontBuilder, value: Any) -> None:
+        """Assign; the value is cast to the variable's type.
+
+        Raises:
+            QdrunTypeError: the value is not a scalar.
+        """
+        if isinstance(value, (Matrix, tuple, list)):
+            hint = "use another name: a variable keeps its type"
+            raise QdrunTypeError(f"`{self.local.name}` holds a number, and is assigned {ops.describe_value(value)}", hint=hint)
+        b.store(self.local, ops.to_operand(b, ops.cast(b, value, self.local.dtype)))
+
+
+@dataclass(frozen=True, eq=False)
+class MatrixTarget:
+    """A variable that holds a matrix."""
+
+    local: MatrixLocal
+
+    def read(self, b: FrontBuilder) -> Matrix:
+        """The content."""
+        return load_matrix(b, self.local)
+
+    def write(self, b: FrontBuilder, value: Any) -> None:
+        """Assign; a scalar is written to every component."""
+        value = ops.cast(b, value, self.local.dtype)
+        store_matrix(b, self.local, value)
+
+
+@dataclass(frozen=True, eq=False)
+class ItemTarget:
+    """A component of a matrix variable, at an index known now or at run time."""
+
+    local: MatrixLocal
+    index: tuple[Any, ...]
+
+    def read(self, b: FrontBuilder) -> Any:
+        """The component; with an index known now, only its own variable is loaded."""
+        where = position(b, self.local.shape, self.index)
+        return b.load(self.local.locals[where]) if isinstance(where, int) else get_item(b, load_matrix(b, self.local), self.index)
+
+    def write(self, b: FrontBuilder, value: Any) -> None:
+        """Assign the component."""
+        set_item(b, self.local, self.index, ops.to_operand(b, ops.cast(b, value, self.local.dtype)))
+
+
+@dataclass(frozen=True, eq=False)
+class ElementTarget:
+    """An element of a field or an array: a scalar or a whole matrix."""
+
+    ref: TensorRef
+    index: tuple[Any, ...]
+
+    def read(self, b: FrontBuilder) -> Any:
+        """The element."""
+        return self.ref.load(b, self.index)
+
+    def write(self, b: FrontBuilder, value: Any) -> None:
+        """Store the element (not atomic)."""
+        self.ref.store(b, self.index, value)
+
+    def atomic(self, b: FrontBuilder, code: str, value: Any) -> Any:
+        """Update; the result is the old content."""
+        return self.ref.atomic(b, code, self.index, value)
+
+
+@dataclass(frozen=True, eq=False)
+class ComponentTarget:
+    """A component of a matrix element. ``item`` is its index, known now or at run time."""
+
+    ref: TensorRef
+    index: tuple[Any, ...]
+    item: tuple[Any, ...]
+
+    def read(self, b: FrontBuilder) -> Any:
+        """The component; with an index known now, only its own place is loaded."""
+        where = position(b, self.ref.element, self.item)
+        if isinstance(where, int):
+            return self.ref.component(where).load(b, self.index)
+        value = self.ref.load(b, self.index)
+        assert isinstance(value, Matrix)
+        return get_item(b, value, self.item)
+
+    def write(self, b: FrontBuilder, value: Any) -> None:
+        """Store the component (not atomic)."""
+        self.ref.store_component(b, self.index, self.item, value)
+
+    def atomic(self, b: FrontBuilder, code: str, value: Any) -> Operand:
+        """Update; the result is the old content."""
+        return self.ref.atomic_component(b, code, self.index, self.item, value)
+
+
+@dataclass(frozen=True, eq=False)
+class PartsTarget:
+    """Several components at once: ``v.xy``."""
+
+    parts: tuple[ItemTarget | ComponentTarget, ...]
+
+    def read(self, b: FrontBuilder) -> Matrix:
+        """The components as a vector."""
+        return Matrix((len(self.parts),), tuple(p.read(b) for p in self.parts))
+
+    def write(self, b: FrontBuilder, value: Any) -> None:
+        """Assign each component; a scalar goes to all."""
+        for part, item in zip(self.parts, self._items(b, value)):
+            part.write(b, item)
+
+    def atomic(self, b: FrontBuilder, code: str, value: Any) -> Matrix:
+        """Update each component; the result is the old content."""
+        pairs = zip(self.parts, self._items(b, value))
+        return Matrix((len(self.parts),), tuple(update(b, part, code, item) for part, item in pairs))
+
+    def _items(self, b: FrontBuilder, value: Any) -> tuple[Operand, ...]:
+        new = ops.as_value(b, value)
+        items = new.items if isinstance(new, Matrix) else (new,) * len(self.parts)
+        if len(items) != len(self.parts):
+            raise QdrunTypeError(f"{len(self.parts)} components are assigned {ops.describe_value(new)}")
+        return items
+
+
+Target = LocalTarget | MatrixTarget | ItemTarget | ElementTarget | ComponentTarget | PartsTarget
+
+
+def is_global(target: Target) -> bool:
+    """Whether other threads see the target, so that an update of it must be atomic."""
+    if isinstance(target, PartsTarget):
+        return is_global(target.parts[0])
+    return isinstance(target, (ElementTarget, ComponentTarget))
+
+
+def update(b: FrontBuilder, target: Target, code: str, value: Any) -> Any:
+    """``atomic_<code>(target, value)``; the result is the old content. A variable is private, so it is updated plainly.
+
+    Raises:
+        QdrunTypeError: types do not fit.
+    """
+    if isinstance(target, (ElementTarget, ComponentTarget, PartsTarget)):
+        return target.atomic(b, code, value)
+    old = target.read(b)
+    target.write(b, _combined(b, code, old, value))
+    return old
+
+
+def _combined(b: FrontBuilder, code: str, old: Any, value: Any) -> Any:
+    """The new content of a variable."""
+    if code == "xchg":
+        return value
+    if code in PYTHON_OP:
+        return ops.binary(b, PYTHON_OP[code], old, value)
+    return ops.select(b, ops.compare(b, "<" if code == "min" else ">", old, value), old, value)

@@ -1,0 +1,189 @@
+"""Fields and ndarray arguments inside kernels: one ``Place`` per component, index checks, loads, stores and atomics."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from ..errors import QdrunIndexError, QdrunNameError, QdrunTypeError
+from ..ir.nodes import ArgDecl, Assert, Buffer, Const, Operand, Place
+from ..ir.types import DType, i32
+from . import ops
+from .matrix import item_targets
+from .values import Arg, Matrix, Value, count
+
+if TYPE_CHECKING:
+    from .build import FrontBuilder
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TensorRef:
+    """A field or an ndarray argument as kernels see it.
+
+    Attributes:
+        name: what messages call it.
+        places: one per component, row-major.
+        element: ``()`` for scalars, ``(n,)`` or ``(n, m)``.
+        ndim: number of indices.
+        extents: the shape of a field; None for an ndarray argument.
+        arg: the argument that an ndarray came by.
+        dual: where forward mode keeps its tangents.
+    """
+
+    name: str
+    places: tuple[Place, ...]
+    element: tuple[int, ...]
+    ndim: int
+    extents: tuple[int, ...] | None = None
+    arg: ArgDecl | None = None
+    dual: TensorRef | None = None
+
+    @property
+    def dtype(self) -> DType:
+        """The type of one component."""
+        return self.places[0].dtype
+
+    @property
+    def grad(self) -> TensorRef | None:
+        """The adjoints as a tensor of the same form, or None when none are stored."""
+        grads = tuple(p.grad for p in self.places if p.grad is not None)
+        if len(grads) != len(self.places):
+            return None
+        return replace(self, name=f"{self.name}.grad", places=grads, dual=None)
+
+    def shape(self, b: FrontBuilder) -> tuple[int | Operand, ...]:
+        """The extents: Python ints for a field, i32 values for an ndarray argument."""
+        if self.extents is not None:
+            return self.extents
+        return tuple(b.op("shape", dtype=i32, attr=(self.arg, axis)) for axis in range(self.ndim))
+
+    def attribute(self, b: FrontBuilder, name: str) -> Any:
+        """``x.name`` inside a kernel: ``shape``, ``grad``, ``dual``, ``dtype``, ``n``, ``m``, ``ndim``.
+
+        Raises:
+            QdrunNameError: there is no such attribute, or no gradient is stored.
+        """
+        if name == "shape":
+            return self.shape(b)
+        if name in ("grad", "dual"):
+            found = getattr(self, name)
+            if found is None:
+                raise QdrunNameError(
+                    f"`{self.name}` has no stored {name}ient" if name == "grad" else f"`{self.name}` has no dual",
+                    hint=f"declare it with needs_{name}=True",
+                )
+            return found
+        if name == "n" and self.element:
+            return self.element[0]
+        if name == "m" and self.element:
+            return self.element[1] if len(self.element) == 2 else 1
+        if name in ("dtype", "ndim"):
+            return getattr(self, name)
+        raise QdrunNameError(f"`{self.name}` has no attribute `{name}`")
+
+    def component(self, k: int | tuple[int, ...]) -> TensorRef:
+        """The scalar tensor of one component: ``k`` is its flat position or its static index.
+
+        Raises:
+            QdrunIndexError: there is no such component.
+        """
+        k = item_targets(self.element, k) if isinstance(k, tuple) else k
+        if not 0 <= k < len(self.places):
+            raise QdrunIndexError(f"component {k} is out of range: `{self.name}` has {len(self.places)} components")
+        return replace(self, name=f"{self.name}[{k}]", places=(self.places[k],), element=(), dual=None)
+
+    def load(self, b: FrontBuilder, index: Sequence[Arg]) -> Value:
+        """``x[index]``: an operand, or a matrix for a tensor of vectors or matrices.
+
+        Raises:
+            QdrunIndexError: wrong number of indices, or a constant out of range.
+            QdrunTypeError: an index that is not an integer.
+        """
+        where = self.index(b, index)
+        items = tuple(b.gload(p, where) for p in self.places)
+        return Matrix(self.element, items) if self.element else items[0]
+
+    def store(self, b: FrontBuilder, index: Sequence[Arg], value: Arg) -> None:
+        """``x[index] = value``; the value is cast to the tensor's type, a scalar is broadcast over an element."""
+        where = self.index(b, index)
+        for place, item in zip(self.places, self._items(b, value)):
+            b.gstore(place, where, item)
+
+    def atomic(self, b: FrontBuilder, code: str, index: Sequence[Arg], value: Arg) -> Value:
+        """Atomic update; the result is the old content. ``sub`` is emitted as ``add`` of the negated value.
+
+        Raises:
+            QdrunTypeError: bit operations on reals.
+        """
+        if code == "sub":
+            code, value = "add", ops.unary(b, "-", value)
+        if code in ("and", "or", "xor") and not self.dtype.is_int:
+            raise QdrunTypeError(f"atomic_{code} takes integers; `{self.name}` holds {self.dtype}")
+        where = self.index(b, index)
+        items = tuple(b.atomic(code, p, where, item) for p, item in zip(self.places, self._items(b, value)))
+        return Matrix(self.element, items) if self.element else items[0]
+
+    def _items(self, b: FrontBuilder, value: Arg) -> tuple[Operand, ...]:
+        """The value's components as this tensor's type."""
+        v = ops.as_value(b, value)
+        if isinstance(v, Matrix) and v.shape != self.element:
+            what = f"elements of shape {self.element}" if self.element else "scalars"
+            raise QdrunTypeError(f"`{self.name}` holds {what}; {ops.describe_value(v)} cannot be stored in it")
+        items = v.items if isinstance(v, Matrix) else (v,) * len(self.places)
+        return tuple(ops.cast_scalar(b, x, self.dtype) for x in items)
+
+    def index(self, b: FrontBuilder, index: Sequence[Arg | None]) -> tuple[Operand, ...]:
+        """The checked index as i32/i64 operands. Vectors among the indices are spread; ``(None,)`` is the 0-D index.
+
+        Raises:
+            QdrunIndexError: wrong number of indices, or a constant out of range.
+            QdrunTypeError: an index that is not an integer.
+        """
+        flat: list[Arg] = []
+        for part in index:
+            value = () if part is None else ops.as_value(b, part)
+            flat += value.items if isinstance(value, Matrix) else () if part is None else (part,)
+        if len(flat) != self.ndim:
+            axes = "index" if self.ndim == 1 else "indices"
+            hint = "index the component after the element: x[i][k]" if self.element and len(flat) > self.ndim else ""
+            raise QdrunIndexError(f"`{self.name}` takes {self.ndim} {axes}, not {len(flat)}", hint=hint)
+        out = tuple(ops.index_operand(b, x) for x in flat)
+        for axis, x in enumerate(out):
+            self._check(b, axis, x)
+        return out
+
+    def _check(self, b: FrontBuilder, axis: int, x: Operand) -> None:
+        """Refuse a constant that is out of range; with ``check_bounds``, emit the test of a value."""
+        extent = None if self.extents is None else self.extents[axis]
+        if isinstance(x, Const):
+            if x.value < 0 or (extent is not None and x.value >= extent):
+                limit = "" if extent is None else f" of extent {extent}"
+                raise QdrunIndexError(
+                    f"index {x.value} is out of range for axis {axis} of `{self.name}`{limit}",
+                    hint="negative indices do not count from the end" if x.value < 0 else "",
+                )
+            if extent is not None:
+                return
+        if not b.check_bounds:
+            return
+        end = Const(extent, i32) if extent is not None else b.op("shape", dtype=i32, attr=(self.arg, axis))
+        inside = ops.logical(b, "and", ops.compare(b, ">=", x, 0), ops.compare(b, "<", x, end))
+        message = f"index out of range: axis {axis} of `{self.name}` has index {{}} but extent {{}}"
+        b.put(Assert(ops.truth(b, inside), message, (x, end)))
+
+
+def from_ndarray_arg(decl: ArgDecl) -> TensorRef:
+    """The tensor behind an ndarray argument: components interleaved (element by element), and its gradient if it has one."""
+    size, components = decl.dtype.size, count(decl.element)
+    data = Buffer("arg", decl)
+    adjoint = Buffer("arg_grad", decl) if decl.needs_grad else None
+    places = []
+    for k in range(components):
+        name = decl.name if components == 1 and not decl.element else f"{decl.name}_{k}"
+        step = components * size
+        grad = None
+        if adjoint is not None:
+            grad = Place(f"{name}_grad", decl.dtype, adjoint, decl.ndim, None, None, k * size, step, is_grad=True)
+        places.append(Place(name, decl.dtype, data, decl.ndim, None, None, k * size, step, grad))
+    return TensorRef(decl.name, tuple(places), decl.element, decl.ndim, arg=decl)

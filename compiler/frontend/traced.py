@@ -1,0 +1,141 @@
+"""A value with Python's operators, so that one definition of a function serves kernels and Python alike.
+
+``qd.math.mix(x, y, a)`` is written once as ``x * (1 - a) + y * a``. From Python it computes with numbers; inside a kernel its
+arguments are wrapped in ``Traced`` and every operator emits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from . import matrix, ops
+from .values import Matrix, Value
+
+if TYPE_CHECKING:
+    from .build import FrontBuilder
+
+
+class Traced:
+    """A kernel value and the builder that it is computed by."""
+
+    __slots__ = ("b", "value")
+    __array_ufunc__ = None  # numpy scalars must not take over `np.float64(2) * traced`
+
+    def __init__(self, b: FrontBuilder, value: Any) -> None:
+        self.b = b
+        self.value: Value = ops.as_value(b, value)
+
+    def _binary(self, op: str, other: Any, swap: bool = False) -> Traced:
+        x, y = (unwrap(other), self.value) if swap else (self.value, unwrap(other))
+        return Traced(self.b, ops.binary(self.b, op, x, y))
+
+    def _compare(self, op: str, other: Any) -> Traced:
+        return Traced(self.b, ops.compare(self.b, op, self.value, unwrap(other)))
+
+    def __add__(self, other: Any) -> Traced:
+        return self._binary("+", other)
+
+    def __radd__(self, other: Any) -> Traced:
+        return self._binary("+", other, swap=True)
+
+    def __sub__(self, other: Any) -> Traced:
+        return self._binary("-", other)
+
+    def __rsub__(self, other: Any) -> Traced:
+        return self._binary("-", other, swap=True)
+
+    def __mul__(self, other: Any) -> Traced:
+        return self._binary("*", other)
+
+    def __rmul__(self, other: Any) -> Traced:
+        return self._binary("*", other, swap=True)
+
+    def __truediv__(self, other: Any) -> Traced:
+        return self._binary("/", other)
+
+    def __rtruediv__(self, other: Any) -> Traced:
+        return self._binary("/", other, swap=True)
+
+    def __xor__(self, other: Any) -> Traced:
+        return self._binary("^", other)
+
+    def __neg__(self) -> Traced:
+        return Traced(self.b, ops.unary(self.b, "-", self.value))
+
+    def __lt__(self, other: Any) -> Traced:
+        return self._compare("<", other)
+
+    def __le__(self, other: Any) -> Traced:
+        return self._compare("<=", other)
+
+    def __gt__(self, other: Any) -> Traced:
+        return self._compare(">", other)
+
+    def __ge__(self, other: Any) -> Traced:
+        return self._compare(">=", other)
+
+    def __getitem__(self, index: Any) -> Traced:
+        if not isinstance(self.value, Matrix):
+            raise IndexError("a scalar has no components")
+        return Traced(self.b, matrix.get_item(self.b, self.value, index))
+
+    def __iter__(self) -> Iterator[Traced]:
+        if not isinstance(self.value, Matrix):
+            raise TypeError("a scalar has no components")
+        return (self[k] for k in range(self.value.n))
+
+    def __getattr__(self, name: str) -> Any:
+        """An attribute of a matrix; a method comes as a function of traced values."""
+        found = matrix.attribute(self.b, linalg_matrix(self), name)
+        if isinstance(found, matrix.MatrixMethod):
+            return lambda *args, **kw: call(self.b, found, args, kw)
+        return Traced(self.b, found) if isinstance(found, Matrix) or name not in ("n", "m", "shape", "dtype") else found
+
+
+def linalg_matrix(x: Traced) -> Matrix:
+    """The matrix behind a traced value.
+
+    Raises:
+        QdrunTypeError: it is a scalar.
+    """
+    from .linalg import as_matrix
+
+    return as_matrix(x.b, x.value, "this function")
+
+
+def unwrap(x: Any) -> Any:
+    """The kernel value behind a traced one; lists and tuples are unwrapped inside; everything else is itself."""
+    if isinstance(x, Traced):
+        return x.value
+    if isinstance(x, (list, tuple)):
+        return type(x)(unwrap(e) for e in x)
+    return x
+
+
+def builder_of(args: tuple[Any, ...]) -> FrontBuilder | None:
+    """The builder of the first traced value among ``args`` (lists and tuples are searched), or None outside of kernels."""
+    for x in args:
+        if isinstance(x, Traced):
+            return x.b
+        if isinstance(x, (list, tuple)):
+            found = builder_of(tuple(x))
+            if found is not None:
+                return found
+    return None
+
+
+def call(b: FrontBuilder, lowering: Callable[..., Any], args: tuple[Any, ...], kw: dict[str, Any]) -> Any:
+    """Call a lowering with traced values; its result is traced again."""
+    out = lowering(b, *(unwrap(a) for a in args), **{k: unwrap(v) for k, v in kw.items()})
+    return Traced(b, out)
+
+
+def lower_by_tracing(f: Callable[..., Any]) -> Callable[..., Any]:
+    """The lowering of a function that is written with operators: its arguments are wrapped, its result unwrapped."""
+
+    def lowering(b: FrontBuilder, *args: Any, **kw: Any) -> Any:
+        wrapped = [Traced(b, a) for a in args]
+        return unwrap(f(*wrapped, **{k: Traced(b, v) for k, v in kw.items()}))
+
+    return lowering

@@ -1,0 +1,84 @@
+"""The values that the front end computes with besides scalar operands: small matrices and variables that hold them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from ..errors import QdrunTypeError
+from ..ir.nodes import Local, Operand
+from ..ir.types import DType
+
+
+def count(shape: tuple[int, ...]) -> int:
+    """Number of components of an element shape: 1 for (), n for (n,), n*m for (n, m)."""
+    total = 1
+    for extent in shape:
+        total *= extent
+    return total
+
+
+def flat_index(shape: tuple[int, ...], index: tuple[int, ...]) -> int:
+    """Row-major position of a static, checked component index."""
+    position = 0
+    for extent, i in zip(shape, index):
+        position = position * extent + i
+    return position
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Matrix:
+    """A compile-time tuple of scalar operands of one type, shape ``(n,)`` or ``(n, m)``, row-major."""
+
+    shape: tuple[int, ...]
+    items: tuple[Operand, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.shape) not in (1, 2):
+            raise QdrunTypeError(f"a matrix has one or two axes, not {len(self.shape)}")
+        if len(self.items) != count(self.shape):
+            raise QdrunTypeError(f"a matrix of shape {self.shape} needs {count(self.shape)} entries, not {len(self.items)}")
+        if any(x.dtype is not self.items[0].dtype for x in self.items):
+            raise QdrunTypeError("the entries of a matrix have one type")
+
+    @property
+    def dtype(self) -> DType:
+        """The type of every component. An empty vector (the index of a 0-D field) has none.
+
+        Raises:
+            QdrunTypeError: the vector is empty.
+        """
+        if not self.items:
+            raise QdrunTypeError("an empty vector has no type")
+        return self.items[0].dtype
+
+    @property
+    def n(self) -> int:
+        """Number of rows."""
+        return self.shape[0]
+
+    @property
+    def m(self) -> int:
+        """Number of columns, 1 for a vector."""
+        return self.shape[1] if len(self.shape) == 2 else 1
+
+    def at(self, *index: int) -> Operand:
+        """The component at a static index that is known to be in range."""
+        return self.items[flat_index(self.shape, index)]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MatrixLocal:
+    """A variable that holds a matrix: one ``Local`` per component, row-major."""
+
+    shape: tuple[int, ...]
+    locals: tuple[Local, ...]
+
+    @property
+    def dtype(self) -> DType:
+        """The type of every component."""
+        return self.locals[0].dtype
+
+
+Value: TypeAlias = Operand | Matrix
+Arg: TypeAlias = Operand | Matrix | int | float | bool

@@ -1,0 +1,185 @@
+"""LLVM text -> optimised object bytes -> loaded code.
+
+Compiling and loading are two steps, so that the disk cache can keep the bytes between them. Loaded code lives as long as its
+``LoadedCode``. The linker that owns the memory is process-wide and is never torn down: pool threads may still run at exit.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import threading
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import count
+from typing import Any
+
+import llvmlite
+import llvmlite.binding as llvm
+
+from ..errors import QdrunRuntimeError
+
+_names = count(1)
+_linker_lock = threading.Lock()
+_linker: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """The processor that code is compiled for."""
+
+    triple: str
+    cpu: str
+    features: str
+
+
+@cache
+def host() -> Host:
+    """The processor of this machine, as LLVM names it."""
+    _initialise()
+    return Host(llvm.get_process_triple(), llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten())
+
+
+@cache
+def versions() -> str:
+    """The versions of everything that turns text into object bytes: part of every cache key."""
+    return f"llvmlite {llvmlite.__version__}, llvm {'.'.join(map(str, llvm.llvm_version_info))}"
+
+
+@cache
+def _initialise() -> None:
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+
+
+def _target_machine(opt_level: int) -> Any:
+    """Position-independent code in the default code model: the bytes can be loaded anywhere, by any process."""
+    machine = host()
+    try:
+        target = llvm.Target.from_triple(machine.triple)
+        return target.create_target_machine(
+            cpu=machine.cpu, features=machine.features, opt=opt_level, jit=True, codemodel="default", reloc="pic"
+        )
+    except RuntimeError as e:
+        raise QdrunRuntimeError(f"LLVM has no code generator for this machine ({machine.triple}, {machine.cpu}): {e}") from e
+
+
+def _optimise(module: Any, machine: Any, opt_level: int) -> None:
+    tuning = llvm.PipelineTuningOptions(opt_level)
+    tuning.loop_vectorization = tuning.slp_vectorization = tuning.loop_interleaving = opt_level >= 2
+    tuning.loop_unrolling = opt_level >= 1
+    passes = llvm.create_pass_builder(machine, tuning)
+    passes.getModulePassManager().run(module, passes)
+
+
+def compile_text(text: str, name: str, opt_level: int = 2) -> bytes:
+    """Compile a module to object bytes.
+
+    The module is verified before anything else sees it: LLVM's later stages abort the process on malformed input. Names in
+    the ``llvm.`` space that LLVM does not know would reach the linker as undefined symbols, so they are refused here.
+
+    Raises:
+        QdrunRuntimeError: LLVM refuses the text; names the kernel.
+    """
+    machine = _target_machine(opt_level)
+    try:
+        module = llvm.parse_assembly(text, llvm.create_context())
+        foreign = module.triple
+        module.triple = host().triple
+        module.data_layout = str(machine.target_data)
+        module.verify()
+    except RuntimeError as e:
+        raise QdrunRuntimeError(
+            f"the compiler produced invalid LLVM text for kernel `{name}`: {e}\n"
+            "  do: this is a bug in qdrun; report it with the kernel's source"
+        ) from e
+    if foreign and foreign.split("-")[0] != host().triple.split("-")[0]:
+        raise QdrunRuntimeError(f"kernel `{name}` was compiled for {foreign}, but this machine is {host().triple}")
+    unknown = [f.name for f in module.functions if f.is_declaration and f.name.startswith("llvm.") and not _known_intrinsic(f)]
+    if unknown:
+        raise QdrunRuntimeError(f"kernel `{name}` uses {', '.join(unknown)}, which LLVM {llvm.llvm_version_info[0]} does not have")
+    _optimise(module, machine, opt_level)
+    return machine.emit_object(module)
+
+
+def _known_intrinsic(function: Any) -> bool:
+    """LLVM gives its own intrinsics attributes when it parses their declaration; a name that it does not know gets none."""
+    return any(True for _ in function.attributes)
+
+
+@dataclass(slots=True, weakref_slot=True, eq=False)
+class LoadedCode:
+    """Code in memory: ``address`` of each exported symbol. Dropping the last reference unloads it."""
+
+    object_bytes: bytes
+    addresses: dict[str, int]
+    _tracker: Any = field(repr=False)
+
+    def make_immortal(self) -> None:
+        """Never unload this code: threads may run it until the process ends."""
+        keep_for_ever(self._tracker)
+
+
+def keep_for_ever(x: object) -> None:
+    """Take a reference that is never given back, so that not even interpreter exit destroys the object."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(x))
+
+
+def _get_linker() -> Any:
+    global _linker
+    with _linker_lock:
+        if _linker is None:
+            _initialise()
+            _load_math_library()
+            _linker = llvm.create_lljit_compiler(_target_machine(2), use_jit_link=False, suppress_errors=True)
+            keep_for_ever(_linker)  # its destructor would free code that pool threads still run at interpreter exit
+    return _linker
+
+
+def _load_math_library() -> None:
+    """Make C's math functions visible by name. On macOS and with a dynamic libc they are already in the process."""
+    if sys.platform.startswith("linux"):
+        llvm.load_library_permanently("libm.so.6")
+    elif sys.platform == "win32":
+        llvm.load_library_permanently("ucrtbase.dll")
+
+
+def load(object_bytes: bytes, exports: list[str], imports: dict[str, int], name: str) -> LoadedCode:
+    """Link object bytes into this process.
+
+    Args:
+        object_bytes: what ``compile_text`` returned.
+        exports: symbols whose addresses are wanted.
+        imports: addresses of our own symbols; everything else is looked up in the process (libm, libc).
+        name: the kernel, for messages.
+
+    Raises:
+        QdrunRuntimeError: a symbol is missing, or the bytes are no object file.
+    """
+    linker = _get_linker()
+    builder = llvm.JITLibraryBuilder().add_object_img(object_bytes).add_current_process()
+    for symbol, address in imports.items():
+        builder.import_symbol(symbol, address)
+    for symbol in exports:
+        builder.export_symbol(symbol)
+    try:
+        tracker = builder.link(linker, f"{name}.{next(_names)}")
+    except RuntimeError as e:
+        raise QdrunRuntimeError(f"the code of kernel `{name}` cannot be loaded: {e}") from e
+    return LoadedCode(object_bytes, {s: tracker[s] for s in exports}, tracker)
+
+
+def libc() -> ctypes.CDLL:
+    """The C library of this process."""
+    return ctypes.CDLL(None)
+
+
+def _after_fork() -> None:
+    """Another thread of the parent may have held the lock; in the child it is gone."""
+    global _linker_lock
+    _linker_lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

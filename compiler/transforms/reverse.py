@@ -1,0 +1,228 @@
+"""Reverse mode of one task: IR in, IR out. No side effect of the primal survives in the output.
+
+For a block B, ``forward(B)`` computes its values and ``backward(B)`` accumulates adjoints, reading those values. An ``if`` needs no
+stack: its condition is a value. A loop is a ``checkpoint.Driver``: forward sweep, then for each segment from the last: refill, and for
+each iteration from the last: restore the tape, ``forward(body)`` (the last replay), ``backward(body)``.
+
+Adjoints live in locals, one a variable and one a value that is used in an inner block; inside one block they are plain values.
+A store ``v = s`` gives ``adj(s) += adj(v); adj(v) = 0``; a load gives ``adj(v) += adj(load)``.
+"""
+
+from __future__ import annotations
+
+from ..ir.builder import Builder, const_i64
+from ..ir.nodes import Block, Const, GlobalStore, If, Local, LocalStore, Loop, Op, Operand, Place, Stmt, Task
+from ..ir.types import i64
+from ..ir.walk import atomic_of
+from .checkpoint import Driver, Record
+from .copies import Env, at, copy_plain, index_at
+from .derivatives import ADJOINT
+from .slices import Slicer
+
+ZERO, ONE = const_i64(0), const_i64(1)
+
+
+class Reverse:
+    """Builds the reverse body of a task. ``drivers`` lists the loops with backward work, in program order."""
+
+    def __init__(self, task: Task) -> None:
+        self.task, self.slices = task, Slicer(task)
+        self.activity = self.slices.activity
+        self.drivers: dict[Loop, Driver] = {}
+        self._env: Env = {}  # value of the primal -> its copy in the current last replay
+        self._records: dict[Loop, Record] = {}
+        self._site: dict[Local, Operand] = {}  # exit local -> the exit site of the iteration being reversed
+        self._adjoint: dict[Op | Local, Local] = {}
+        self._pending: dict[Op, Operand] = {}  # adjoint of a value whose uses so far are all in its own block
+        self._home: dict[Op, int] = {}  # value -> the block that defines it
+        self._level = 0
+        body: Block = []
+        self.b = Builder(body)
+        self._forward(task.body)
+        self._backward(task.body)
+        zeros: Block = [LocalStore(v, Const(0.0, v.dtype)) for v in self._adjoint.values()]
+        self.body = zeros + body
+
+    # ---- forward
+    def _forward(self, block: Block) -> None:
+        keep = self.slices.keep
+        for s in block:
+            self.b.loc = getattr(s, "loc", None)
+            if isinstance(s, Loop) and s in self.slices.info:
+                driver = self.drivers[s] = Driver(s, self.slices.info[s], len(self.drivers))
+                self._records[s] = driver.forward(self.b, self._env)
+            elif isinstance(s, If) and id(s) in keep:
+                new = If(self._cond(s))
+                self.b.put(new)
+                for source, target in ((s.then, new.then), (s.orelse, new.orelse)):
+                    with self.b.into(target):
+                        self._forward(source)
+            elif id(s) in keep:
+                copy_plain(self.b, [s], self._env, keep)
+
+    def _cond(self, s: If) -> Operand:
+        if s.site and s.site_local in self._site:
+            return self.b.op("eq", self._site[s.site_local], Const(s.site, s.site_local.dtype))
+        return at(self._env, s.cond)
+
+    # ---- adjoints
+    def _adj(self, x: Op | Local) -> Local:
+        if x not in self._adjoint:
+            self._adjoint[x] = Local(x.dtype, "adj")
+        return self._adjoint[x]
+
+    def _bump(self, local: Local, value: Operand) -> None:
+        self.b.store(local, self.b.op("add", self.b.load(local), value))
+
+    def _give(self, x: Operand | Local, value: Operand) -> None:
+        """Add ``value`` to the adjoint of ``x``."""
+        if not self.activity.is_varied(x) or isinstance(x, Const):
+            return
+        if isinstance(x, Op) and self._home.get(x) == self._level:
+            before = self._pending.get(x)
+            self._pending[x] = value if before is None else self.b.op("add", before, value)
+        else:
+            self._bump(self._adj(x), value)
+
+    def _take(self, s: Op) -> Operand | None:
+        """The adjoint of a value, complete when its own statement is reached; None when nothing contributed."""
+        total = self._pending.pop(s, None)
+        if s in self._adjoint:
+            outer = self.b.load(self._adjoint[s])
+            self.b.store(self._adjoint[s], Const(0.0, s.dtype))
+            total = outer if total is None else self.b.op("add", total, outer)
+        return total
+
+    # ---- backward
+    def _backward(self, block: Block) -> None:
+        previous, self._level = self._level, id(block)
+        for s in block:
+            if isinstance(s, Op):
+                self._home[s] = id(block)
+        for s in reversed(block):
+            if self.activity.is_active(s):
+                self.b.loc = getattr(s, "loc", None)
+                self._backward_stmt(s)
+        self._level = previous
+
+    def _backward_stmt(self, s: Stmt) -> None:
+        match s:
+            case Loop():
+                self._backward_loop(s)
+            case If():
+                new = If(self._cond(s))
+                self.b.put(new)
+                for source, target in ((s.then, new.then), (s.orelse, new.orelse)):
+                    with self.b.into(target):
+                        self._backward(source)
+            case LocalStore():
+                value = self.b.load(self._adj(s.local))
+                self.b.store(self._adj(s.local), Const(0.0, s.local.dtype))
+                self._give(s.value, value)
+            case GlobalStore():
+                index, grad = tuple(at(self._env, i) for i in s.index), _grad(s.place)
+                value = self.b.gload(grad, index)
+                self._give(s.value, value)
+                self.b.gstore(grad, index, Const(0.0, grad.dtype))
+            case Op(op="atomic"):
+                self._backward_atomic(s)
+            case Op():
+                self._backward_op(s)
+
+    def _backward_atomic(self, s: Op) -> None:
+        place, code = atomic_of(s)
+        index = tuple(at(self._env, i) for i in s.args[:-1])
+        if code == "mul":  # the factor does not vary: d(y * c) = c * dy, whatever y was
+            self.b.atomic("mul", _grad(place), index, at(self._env, s.args[-1]))
+            return
+        g: Operand = self.b.gload(_grad(place), index)
+        self._give(s.args[-1], self.b.op("neg", g) if code == "sub" else g)
+
+    def _backward_op(self, s: Op) -> None:
+        g = self._take(s)
+        if g is None:
+            return
+        args = tuple(at(self._env, a) for a in s.args)
+        if s.op == "load":
+            assert isinstance(s.attr, Local)
+            self._bump(self._adj(s.attr), g)
+        elif s.op == "gload":
+            assert isinstance(s.attr, Place)
+            self.b.atomic("add", _grad(s.attr), args, g)
+        else:
+            result = self._env.get(s)
+            for operand, rule in zip(s.args, ADJOINT[s.op], strict=True):
+                if rule is not None and self.activity.is_varied(operand):
+                    self._give(operand, rule(self.b, g, args, result))
+
+    # ---- loops
+    def _backward_loop(self, s: Loop) -> None:
+        driver, rec, b = self.drivers[s], self._records[s], self.b
+        if not driver.stacks:
+            with self._down(rec.n) as k:
+                self._reverse_iteration(s, rec, k)
+            return
+        n = b.op("add", rec.n, rec.pad)
+        seg, levels = driver.param("S"), b.op("gt", driver.param("C1"), ZERO)
+        with self._down(self._ceil_div(n, rec.d, levels)) as block:
+            b1 = b.op("mul", block, rec.d)
+            hi1 = b.op("min", n, b.op("add", b1, rec.d))
+            segments = self._ceil_div(b.op("sub", hi1, b1), seg, levels)
+            with self._down(segments) as m:
+                base = b.op("add", b1, b.op("mul", m, seg))
+                b2 = b.op("max", base, rec.pad)
+                hi2 = b.op("min", hi1, b.op("add", base, seg))
+                missing = b.op("and", b.op("lt", hi2, n), b.op("lt", b2, hi2))  # the forward sweep taped the last segment
+                with b.if_(missing):
+                    driver.refill(b, self._env, rec, block, m, b.op("sub", segments, ONE), (b1, b2, hi2))
+                with self._down(b.op("max", b.op("sub", hi2, b2), ZERO)) as k:
+                    iteration = b.op("add", b2, k)
+                    driver.restore(b, "tape", b.op("sub", iteration, base))
+                    self._reverse_iteration(s, rec, b.op("sub", iteration, rec.pad))
+
+    def _ceil_div(self, x: Operand, y: Operand, levels: Operand) -> Operand:
+        """ceil(x / y) with checkpoints; without them there is one block and one segment (none when x is 0)."""
+        b = self.b
+        out = b.local(b.op("min", x, ONE), "blocks")
+        with b.if_(levels):
+            b.store(out, b.op("floordiv", b.op("add", x, b.op("sub", y, ONE)), y))
+        return b.load(out)
+
+    def _down(self, n: Operand) -> _Down:
+        return _Down(self.b, n)
+
+    def _reverse_iteration(self, s: Loop, rec: Record, k: Operand) -> None:
+        b = self.b
+        for v, value in rec.invariants.items():
+            b.store(v, value)
+        self._env[s.index] = index_at(b, s, rec.begin, k)
+        if s.exit:
+            assert rec.site is not None
+            is_last = b.op("eq", k, b.op("sub", rec.n, ONE))
+            self._site[s.exit] = b.op("select", is_last, rec.site, Const(0, s.exit.dtype), dtype=s.exit.dtype)
+        self._forward(s.body)
+        self._backward(s.body)
+        if s.exit:
+            del self._site[s.exit]
+
+
+class _Down:
+    """``with``: a loop whose index runs from n - 1 to 0."""
+
+    def __init__(self, b: Builder, n: Operand) -> None:
+        self.b, first = b, b.op("sub", n, ONE)
+        self.loop = Loop(Op("index", (), i64, None, b.loc), first, const_i64(-1), step=-1, loc=b.loc)
+
+    def __enter__(self) -> Op:
+        self.b.put(self.loop)
+        self._context = self.b.into(self.loop.body)
+        self._context.__enter__()
+        return self.loop.index
+
+    def __exit__(self, *error: object) -> None:
+        self._context.__exit__(None, None, None)
+
+
+def _grad(place: Place) -> Place:
+    assert place.grad is not None
+    return place.grad

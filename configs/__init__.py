@@ -1,0 +1,1 @@
+"""YAML configurations a user can run as they are."""

@@ -1,0 +1,295 @@
+"""What a job is: parameters in, a program built, ``run`` and its outputs, gradients by name.
+
+A job is one small class in one readable file:
+
+    class DropParams(JobParams):
+        height: float = Field(2.0, gt=0, description="height of the drop, m")
+
+    class Drop(Job[DropParams]):
+        gradients = ("height",)
+
+        def build(self) -> None: ...       # fields and kernels of this trial
+        def run(self) -> Outcome: ...      # the loss and its gradients
+
+``docs/writing-a-job.md`` writes one from start to end. This module imports nothing of the runner, and the compiler only when a job
+that needs it is opened.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Generic, Literal, TypeVar, get_args, get_origin
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict
+
+Gradient = float | np.ndarray
+
+
+class JobParams(BaseModel):
+    """Base of a job's parameters: frozen, unknown names refused. Give each field a default and a description with its unit."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+P = TypeVar("P", bound=BaseModel)
+
+
+class PlanEntry(BaseModel):
+    """One line of a memory plan: ``bytes`` of one ``kind``, which part of the program asks for them, and how they are counted."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: str
+    bytes: int
+    source: str
+    formula: str = ""
+
+
+class MemoryPlan(BaseModel):
+    """What one trial will hold in memory, known before it runs."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    entries: tuple[PlanEntry, ...] = ()
+
+    @property
+    def bytes(self) -> int:
+        """All bytes of the plan."""
+        return sum(entry.bytes for entry in self.entries)
+
+    def by_kind(self) -> dict[str, int]:
+        """Bytes of each kind, in the order of the entries."""
+        kinds: dict[str, int] = {}
+        for entry in self.entries:
+            kinds[entry.kind] = kinds.get(entry.kind, 0) + entry.bytes
+        return kinds
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one run gives back: the loss, d(loss)/d(name) for each wanted gradient, and other numbers worth a column."""
+
+    loss: float
+    gradients: Mapping[str, Gradient] = field(default_factory=dict)
+    outputs: Mapping[str, float] = field(default_factory=dict)
+
+
+class Job(Generic[P]):
+    """One differentiable simulation. Subclass it as ``class Mine(Job[MineParams])`` and give it ``build`` and ``run``.
+
+    Attributes of the class:
+        Params: the model of the parameters; taken from ``Job[...]``.
+        gradients: the names of the gradients that ``run`` can give.
+        precision: the default float type of the program.
+        needs_compiler: False for a job that uses no kernels; ``program`` is then None.
+
+    Attributes of a job:
+        params: the validated parameters of this trial.
+        wanted: the gradients asked for, a part of ``gradients``.
+        seed: a number of this trial alone, for its own random numbers.
+        program: the open program, while the job is open.
+    """
+
+    Params: ClassVar[type[BaseModel]]
+    gradients: ClassVar[tuple[str, ...]] = ()
+    precision: ClassVar[Literal["f32", "f64"]] = "f64"
+    needs_compiler: ClassVar[bool] = True
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        for base in getattr(cls, "__orig_bases__", ()):
+            model = get_args(base)[0] if get_origin(base) is Job else None
+            if isinstance(model, type) and issubclass(model, BaseModel):
+                cls.Params = model
+
+    def __init__(self, params: P, *, wanted: Sequence[str] | None = None, seed: int = 0) -> None:
+        names = tuple(self.gradients if wanted is None else wanted)
+        for name in names:
+            if name not in self.gradients:
+                allowed = ", ".join(self.gradients) or "none"
+                raise ValueError(f"{type(self).__name__} has no gradient `{name}`\n  do: ask for one of: {allowed}")
+        self.params = params
+        self.wanted = names
+        self.seed = seed
+        self.program: Any = None
+
+    def build(self) -> None:
+        """Create the fields and kernels of this trial in the current program. Runs no kernel."""
+        raise NotImplementedError(f"{type(self).__name__} has no build()\n  do: write `def build(self) -> None` in it")
+
+    def run(self) -> Outcome:
+        """Run the simulation and its gradients once. Called after ``build``."""
+        raise NotImplementedError(f"{type(self).__name__} has no run()\n  do: write `def run(self) -> Outcome` in it")
+
+    def reverse_launches(self) -> Iterable[tuple[Any, tuple[Any, ...]]]:
+        """The kernels whose gradients ``run`` launches, each with arguments as large as any it gets: ``[(self.step, (0,)), ...]``.
+
+        The plan takes their adstack heaps from here. A kernel without loops that carry values needs none and may be left out.
+        """
+        return ()
+
+    def plan(self) -> MemoryPlan:
+        """Bytes by kind, without running: what ``build`` allocated, and the largest adstack heap of ``reverse_launches``."""
+        if self.program is None:
+            return MemoryPlan()
+        held = {kind: int(amount) for kind, amount in self.program.usage().items() if kind != "adstack"}
+        entries = [
+            PlanEntry(kind=kind, bytes=amount, source="build()", formula="allocated by the fields, counted by the program")
+            for kind, amount in held.items()
+            if amount
+        ]
+        heap = self._adstack_entry()
+        return MemoryPlan(entries=tuple(entries + ([heap] if heap is not None else [])))
+
+    def _adstack_entry(self) -> PlanEntry | None:
+        largest: PlanEntry | None = None
+        for kernel, args in self.reverse_launches():
+            heap = kernel.grad.plan(*args)
+            formula = "; ".join(str(row) for row in heap.rows())
+            name = getattr(kernel, "__name__", str(kernel))
+            if largest is None or heap.bytes > largest.bytes:
+                largest = PlanEntry(kind="adstack", bytes=int(heap.bytes), source=f"gradient of {name}", formula=formula)
+        return largest
+
+    def used(self) -> dict[str, int]:
+        """Bytes that the program holds now, by kind: what the plan is compared with."""
+        return {} if self.program is None else {kind: int(amount) for kind, amount in self.program.usage().items() if amount}
+
+    def peak_bytes(self) -> int | None:
+        """The most bytes that the program held at once; None for a job without a program."""
+        return None if self.program is None else int(self.program.peak_bytes)
+
+    @classmethod
+    def shape_key(cls, params: P) -> dict[str, Any]:
+        """The part of the parameters that decides how much memory a trial needs: trials with equal keys are planned once.
+
+        Here: everything but the values of floats (lists count with their shapes). A job whose floats decide its sizes overrides it.
+        """
+        return {name: _shape_of(value) for name, value in params.model_dump(mode="json").items()}
+
+    @contextmanager
+    def opened(
+        self, *, backend: str = "cpu", threads: int | None = None, memory_limit_bytes: int | None = None
+    ) -> Iterator[Job[P]]:
+        """Open a program of its own, build the job in it, and close it at the end.
+
+        Args:
+            backend: the name of the backend, as in ``device.backend`` of a config.
+            threads: CPU threads of the program; None leaves the choice to the compiler.
+            memory_limit_bytes: the program raises ``OutOfMemory`` beyond it; None for no limit.
+
+        Raises:
+            OutOfMemory: the fields of ``build`` do not fit ``memory_limit_bytes``.
+        """
+        options = {"backend": backend, "threads": threads, "memory_limit_bytes": memory_limit_bytes}
+        with _program(self.precision, **options) if self.needs_compiler else nullcontext() as program:
+            self.program = program
+            try:
+                self.build()
+                yield self
+            finally:
+                self.program = None
+
+
+def _program(precision: str, *, backend: str, threads: int | None, memory_limit_bytes: int | None) -> Any:
+    import qdrun as qd
+
+    options: dict[str, Any] = {"default_fp": getattr(qd, precision)}
+    if threads is not None:
+        options["cpu_max_num_threads"] = threads
+    if memory_limit_bytes is not None:
+        options["memory_limit"] = memory_limit_bytes
+    return qd.init(arch=getattr(qd, backend), **options)
+
+
+def _shape_of(value: Any) -> Any:
+    if isinstance(value, float):
+        return "float"
+    if isinstance(value, list):
+        inner = [_shape_of(item) for item in value]
+        return [len(value), inner[0]] if inner and all(item == inner[0] for item in inner) else inner
+    if isinstance(value, dict):
+        return {key: _shape_of(item) for key, item in value.items()}
+    return value
+
+
+class GradientCheck(BaseModel):
+    """One gradient of a job beside the central difference of its loss; ``relative_error`` is 0 where they agree."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    index: tuple[int, ...]
+    given: float
+    difference: float
+    relative_error: float
+
+
+def check_gradients(job: type[Job[Any]], params: BaseModel, *, step: float = 1e-5, seed: int = 0) -> list[GradientCheck]:
+    """Compare every gradient whose name is a parameter (a float or a list of them) with central differences of the loss.
+
+    Each difference runs the job twice, so keep the run short. ``step`` is relative to the parameter, absolute at zero.
+
+    Raises:
+        ValueError: no gradient of the job has the name of a parameter.
+    """
+    values = params.model_dump(mode="json")
+    names = [name for name in job.gradients if name in values]
+    if not names:
+        raise ValueError(f"no gradient of {job.__name__} is a parameter\n  do: name a gradient as the parameter it belongs to")
+
+    def outcome(changed: dict[str, Any], wanted: Sequence[str]) -> Outcome:
+        with job(job.Params.model_validate(changed), wanted=wanted, seed=seed).opened() as opened:
+            return opened.run()
+
+    given = outcome(values, names).gradients
+    rows = []
+    for name in names:
+        point = np.array(values[name], dtype=np.float64)
+        for index in np.ndindex(point.shape):
+            delta = step * (abs(point[index]) or 1.0)
+            losses = []
+            for sign in (1.0, -1.0):
+                moved = point.copy()
+                moved[index] += sign * delta
+                losses.append(outcome({**values, name: moved.tolist()}, ()).loss)
+            difference = (losses[0] - losses[1]) / (2.0 * delta)
+            exact = float(np.asarray(given[name], dtype=np.float64)[index])
+            scale = max(abs(exact), abs(difference), 1e-300)
+            error = abs(exact - difference) / scale
+            rows.append(GradientCheck(name=name, index=index, given=exact, difference=difference, relative_error=error))
+    return rows
+
+
+@dataclass(frozen=True)
+class Finished:
+    """What ``execute`` gives back: the outcome, the plan made before it, bytes used, and seconds of each part."""
+
+    outcome: Outcome
+    plan: MemoryPlan
+    used: dict[str, int]
+    peak_bytes: int | None
+    seconds: dict[str, float]
+
+
+def execute(job: Job[Any], *, backend: str, threads: int | None, memory_limit_bytes: int | None) -> Finished:
+    """Open, build, plan and run ``job``: the one way through which every trial goes."""
+    start = time.perf_counter()
+    with job.opened(backend=backend, threads=threads, memory_limit_bytes=memory_limit_bytes):
+        built = time.perf_counter()
+        plan = job.plan()
+        planned = time.perf_counter()
+        outcome = job.run()
+        done = time.perf_counter()
+        used, peak = job.used(), job.peak_bytes()
+    missing = [name for name in job.wanted if name not in outcome.gradients]
+    if missing:
+        raise ValueError(
+            f"{type(job).__name__}.run() gave no gradient for {', '.join(missing)}\n  do: put it into Outcome.gradients"
+        )
+    seconds = {"build": built - start, "plan": planned - built, "run": done - planned}
+    return Finished(outcome, plan, used, peak, seconds)

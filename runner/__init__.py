@@ -1,0 +1,1 @@
+"""Submit, schedule, run, collect."""

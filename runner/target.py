@@ -1,0 +1,112 @@
+"""From the text of ``job.target`` to the job's class, here and on a worker."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from ..compiler.errors import QdrunError
+from ..jobs.base import Job
+
+
+class TargetError(QdrunError):
+    """A job target names nothing that can be run. ``allowed`` holds the jobs that its module has."""
+
+    def __init__(self, message: str, allowed: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.allowed = allowed
+
+
+class Target(BaseModel):
+    """A resolved job target: a module, or a file with its content, so that a worker without the file can still run it."""
+
+    name: str
+    module: str | None = None
+    file: str | None = None
+    source: str | None = None
+    import_root: str = ""
+
+    @property
+    def text(self) -> str:
+        """The target as a user would write it."""
+        return f"{self.file or self.module}:{self.name}"
+
+
+def resolve(text: str, folder: Path) -> Target:
+    """Resolve ``package.module:Name`` or ``file.py:Name`` (relative to ``folder``, the config's).
+
+    Raises:
+        TargetError: the file cannot be read.
+    """
+    where, _, name = text.rpartition(":")
+    if not where.endswith(".py"):
+        return Target(name=name, module=where, import_root=os.getcwd())
+    path = (folder / where).resolve()
+    try:
+        source = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise TargetError(f"cannot read the job's file {path}: {error}; the path is relative to the config") from error
+    return Target(name=name, file=str(path), source=source, import_root=str(path.parent))
+
+
+def load(target: Target) -> type[Job[Any]]:
+    """Import the job's class.
+
+    Raises:
+        TargetError: the module cannot be imported, has no such name, or the name is not a job with parameters.
+    """
+    if target.import_root and target.import_root not in sys.path:
+        sys.path.append(target.import_root)  # last: an installed package is never shadowed
+    try:
+        module = _load_file(target) if target.file is not None else importlib.import_module(target.module or "")
+    except Exception as error:
+        raise TargetError(f"importing {target.file or target.module} failed: {type(error).__name__}: {error}") from error
+    jobs = tuple(name for name, value in vars(module).items() if _is_job(value) and value.__module__ == module.__name__)
+    found = getattr(module, target.name, None)
+    if found is None:
+        raise TargetError(f"{target.file or target.module} has no `{target.name}`", jobs)
+    if not _is_job(found):
+        raise TargetError(f"{target.text} is not a job: a class derived from qdrun.jobs.base.Job[Params]", jobs)
+    return found
+
+
+def _is_job(value: Any) -> bool:
+    return isinstance(value, type) and issubclass(value, Job) and value is not Job and hasattr(value, "Params")
+
+
+def _load_file(target: Target) -> Any:
+    assert target.file is not None and target.source is not None
+    digest = hashlib.sha256(f"{target.file}\n{target.source}".encode()).hexdigest()[:16]
+    name = f"qdrun_job_{digest}"
+    if name in sys.modules:
+        return sys.modules[name]
+    path = Path(target.file)
+    if not path.is_file() or path.read_text(encoding="utf-8") != target.source:
+        path = _shipped(digest, target.source)
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise TargetError(f"{path} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _shipped(digest: str, source: str) -> Path:
+    """Write the shipped source to a private folder of this process, so that kernels can read their own lines."""
+    folder = Path(tempfile.mkdtemp(prefix=f"qdrun-job-{digest}-"))
+    path = folder / "job.py"
+    path.write_text(source, encoding="utf-8")
+    return path

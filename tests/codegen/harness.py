@@ -1,0 +1,146 @@
+"""A private way to run a kernel: text -> machine code in this process, a context and arguments laid out by abi.py."""
+
+from __future__ import annotations
+
+import ctypes as C
+import re
+
+import llvmlite.binding as L
+import numpy as np
+
+from qdrun.compiler.codegen import abi
+from qdrun.compiler.codegen.llvm.kernel import emit_kernel, symbol
+from qdrun.compiler.codegen.llvm.target import Target
+from qdrun.compiler.ir.builder import Builder, const_i32
+from qdrun.compiler.ir.nodes import ArgDecl, Axis, Buffer, Kernel, Op, Place, Task
+from qdrun.compiler.ir.types import i32
+from qdrun.compiler.ir.verify import verify_kernel
+
+L.initialize_native_target()
+L.initialize_native_asmprinter()
+
+# The chunks of a parallel loop in order, or backwards, one worker number after the other: what any pool could do.
+POOL = """
+define void @qd_parallel_for(ptr %pool, ptr %fn, ptr %frame, i64 %n, i64 %chunk) {
+entry:
+  %backwards = icmp ne ptr %pool, null
+  %m1 = sub i64 %chunk, 1
+  %up = add i64 %n, %m1
+  %count = udiv i64 %up, %chunk
+  %lastk = sub i64 %count, 1
+  br label %loop
+loop:
+  %k = phi i64 [ 0, %entry ], [ %k1, %loop ]
+  %rk = sub i64 %lastk, %k
+  %c = select i1 %backwards, i64 %rk, i64 %k
+  %begin = mul i64 %c, %chunk
+  %e0 = add i64 %begin, %chunk
+  %over = icmp sgt i64 %e0, %n
+  %end = select i1 %over, i64 %n, i64 %e0
+  %worker = and i64 %k, 1
+  call void %fn(ptr %frame, i64 %begin, i64 %end, i64 %worker)
+  %k1 = add i64 %k, 1
+  %more = icmp slt i64 %k1, %count
+  br i1 %more, label %loop, label %out
+out:
+  ret void
+}
+@qd_printed = global [64 x i64] zeroinitializer
+define void @qd_print(ptr %ctx, i64 %site, ptr %values, i64 %n) {
+  %used = load i64, ptr @qd_printed
+  %at = add i64 %used, 1
+  %p = getelementptr i64, ptr @qd_printed, i64 %at
+  store i64 %site, ptr %p
+  %q = getelementptr i64, ptr %p, i64 1
+  %bytes = mul i64 %n, 8
+  call void @llvm.memcpy.p0.p0.i64(ptr %q, ptr %values, i64 %bytes, i1 false)
+  %next = add i64 %at, %n
+  store i64 %next, ptr @qd_printed
+  ret void
+}
+declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
+"""
+
+
+def native_machine():
+    target = L.Target.from_default_triple()
+    return target.create_target_machine(
+        cpu=L.get_host_cpu_name(), features=L.get_host_cpu_features().flatten(), opt=2, jit=True, codemodel="default", reloc="pic"
+    )
+
+
+def compile_text(text: str, optimise: bool = True):
+    """An execution engine for a module. Keep it as long as its functions are used."""
+    machine = native_machine()
+    module = L.parse_assembly(re.sub(r"^declare void @qd_(parallel_for|print)\(.*$", "", text, flags=re.M))
+    module.triple, module.data_layout = L.get_default_triple(), str(machine.target_data)
+    module.verify()
+    if optimise:
+        options = L.PipelineTuningOptions(2)
+        options.loop_vectorization = options.slp_vectorization = True
+        builder = L.create_pass_builder(machine, options)
+        builder.getModulePassManager().run(module, builder)
+    engine = L.create_mcjit_compiler(module, machine)
+    engine.finalize_object()
+    return engine
+
+
+class Compiled:
+    """A kernel ready to run; fields are numpy arrays given by buffer."""
+
+    def __init__(self, kernel: Kernel, lanes: int = 1, plain=frozenset(), optimise: bool = True) -> None:
+        verify_kernel(kernel)
+        self.kernel = kernel
+        self.text = emit_kernel(kernel, Target(lanes=lanes), plain)
+        self.engine = compile_text(self.text + POOL, optimise)
+        self.entry = C.CFUNCTYPE(None, C.c_void_p)(self.engine.get_function_address(symbol(kernel)))
+        self.layout = abi.context_layout(kernel)
+        self.status = np.zeros(abi.STATUS_WORDS, np.int64)
+        self.returned = np.zeros(max(1, len(kernel.returns)), np.int64)
+        self.tmp = np.zeros(4096, np.int64)
+
+    def __call__(self, *args, fields=None, params=None, heap=None, rows=None, backwards=False, seed=0):
+        ctx = np.zeros(self.layout.words, np.int64)
+        ctx[abi.CTX_STATUS], ctx[abi.CTX_POOL] = self.status.ctypes.data, int(backwards)
+        ctx[abi.CTX_TMP], ctx[abi.CTX_RET] = self.tmp.ctypes.data, self.returned.ctypes.data
+        ctx[abi.CTX_SEED] = np.uint64(seed).astype(np.int64)
+        for number, plane in enumerate(abi.PLANES):
+            if heap and plane in heap:
+                ctx[abi.CTX_HEAP + number] = heap[plane].ctypes.data
+                ctx[abi.CTX_ROW_STRIDE + number] = rows[plane]
+        for key, word in self.layout.params.items():
+            ctx[word] = (params or {})[key]
+        for buffer, word in self.layout.buffers.items():
+            ctx[word] = fields[buffer].ctypes.data
+        words = [ctx.ctypes.data]
+        for decl, value in zip(self.kernel.args, args):
+            if decl.kind == "scalar":
+                words.append(int.from_bytes(np.array(value, decl.dtype.numpy).tobytes().ljust(8, b"\0"), "little"))
+            else:
+                words += [value.ctypes.data, *value.shape[: decl.ndim]]
+        packed = np.array(words, np.uint64)
+        self.status[:] = 0
+        self.entry(packed.ctypes.data)
+        return self.status
+
+
+def field(name, dtype, *shape, kind="field", offset=0):
+    """A place with its own buffer, row-major."""
+    strides, step = [], dtype.size
+    for n in reversed(shape):
+        strides.insert(0, step)
+        step *= n
+    return Place(name, dtype, Buffer(kind), len(shape), shape, tuple(strides), offset)
+
+
+def array(name, dtype, ndim, index=0, element=()):
+    """An ndarray argument and its place."""
+    decl = ArgDecl(name, "ndarray", dtype, ndim, element, index=index)
+    return decl, Place(name, dtype, Buffer("arg", decl), ndim, None, None, 0, dtype.size * int(np.prod(element or (1,))))
+
+
+def parallel(n, name="t"):
+    """A task of one axis over range(n), its index and a builder in its body. ``n``: int or operand."""
+    task = Task(name, [])
+    task.axes.append(Axis(Op("index", (), i32), const_i32(0), const_i32(n) if isinstance(n, int) else n))
+    return task, task.axes[0].index, Builder(task.body)

@@ -1,0 +1,75 @@
+"""Runs a reverse kernel on the interpreter under a given plan, and compares with central differences."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from qdrun.compiler.adstack.levels import LoopPlan, full_tape, thinning, with_levels
+from qdrun.compiler.adstack.plan import HeapPlan, PlanOptions, make_plan
+from qdrun.compiler.ir.types import PLANES
+from qdrun.compiler.runtime.interpret import Memory, run_kernel
+from qdrun.compiler.transforms.gradient import Gradient
+
+
+class MemoryHost:
+    """Host knowledge for plans, from interpreter memory."""
+
+    def __init__(self, memory: Memory, scalars=None) -> None:
+        self.memory, self.scalars = memory, scalars or {}
+
+    def scalar(self, arg):
+        return self.scalars[arg]
+
+    def extent(self, arg, axis):
+        return self.memory.shapes[arg][axis]
+
+    def array(self, place):
+        return self.memory.array(place)
+
+
+PLANS = {
+    "L1": lambda s, k, src: full_tape(k, src) if k is not None else thinning(64, 63, 64),
+    "L2": lambda s, k, src: levels(s, k, 2, None),
+    "L2 S=1": lambda s, k, src: levels(s, k, 2, 1),
+    "L2 S=3": lambda s, k, src: levels(s, k, 2, 3),
+    "L3": lambda s, k, src: levels(s, k, 3, None),
+    "L3 S=1": lambda s, k, src: levels(s, k, 3, 1),
+    "L3 S=2": lambda s, k, src: levels(s, k, 3, 2),
+    "thin 4/3/2": lambda s, k, src: thinning(4, 3, 2),
+    "thin 3/7/1": lambda s, k, src: thinning(3, 7, 1),
+    "thin 5/1/3": lambda s, k, src: thinning(5, 1, 3),
+    "thin 2/31/1": lambda s, k, src: thinning(2, 31, 1),
+}
+
+
+def levels(s, k, n, seg) -> LoopPlan:
+    return thinning(4, 15, 4) if k is None else with_levels(k, n, seg, s.words("ck1"), s.words("tape"))
+
+
+def run_gradient(gradient: Gradient, memory: Memory, choose, scalars=None) -> HeapPlan:
+    """Plan, run, and check that no slot beyond the plan was used (the interpreter keys slots; the plan bounds them)."""
+    plan = make_plan(gradient.kernel.name, gradient.sizing, MemoryHost(memory, scalars), PlanOptions(1, choose=choose))
+    params = {(t.position, name): value for t in plan.tasks for name, value in t.params.items()}
+    run_kernel(gradient.kernel, memory, scalars, params=params)
+    return plan
+
+
+def planes_of(plan: HeapPlan) -> int:
+    return sum(plan.planes[p] for p in PLANES)
+
+
+def numeric(value, arrays: list[np.ndarray], h: float) -> list[np.ndarray]:
+    """Central differences of ``value()`` with respect to every element of ``arrays`` (changed in place and put back)."""
+    out = []
+    for a in arrays:
+        g = np.zeros_like(a)
+        for i in np.ndindex(a.shape):
+            keep = a[i]
+            a[i] = keep + h
+            up = value()
+            a[i] = keep - h
+            down = value()
+            a[i] = keep
+            g[i] = (up - down) / (2 * h)
+        out.append(g)
+    return out
