@@ -11,8 +11,8 @@ A job is one small class in one readable file:
         def build(self) -> None: ...       # fields and kernels of this trial
         def run(self) -> Outcome: ...      # the loss and its gradients
 
-``docs/writing-a-job.md`` writes one from start to end. This module imports nothing of the runner, and the compiler only when a job
-that needs it is opened.
+``docs/writing-a-job.md`` writes one from start to end. This module imports nothing of the runner, and the compiler only when a
+job that needs it is opened.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ P = TypeVar("P", bound=BaseModel)
 
 
 class PlanEntry(BaseModel):
-    """One line of a memory plan: ``bytes`` of one ``kind``, which part of the program asks for them, and how they are counted."""
+    """One line of a memory plan: ``bytes`` of one ``kind``, what asks for them, and how they are counted."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -126,7 +126,7 @@ class Job(Generic[P]):
         raise NotImplementedError(f"{type(self).__name__} has no run()\n  do: write `def run(self) -> Outcome` in it")
 
     def reverse_launches(self) -> Iterable[tuple[Any, tuple[Any, ...]]]:
-        """The kernels whose gradients ``run`` launches, each with arguments as large as any it gets: ``[(self.step, (0,)), ...]``.
+        """The kernels whose gradients ``run`` launches, with arguments as large as any it gets: ``[(self.step, (0,)), ...]``.
 
         The plan takes their adstack heaps from here. A kernel without loops that carry values needs none and may be left out.
         """
@@ -167,7 +167,7 @@ class Job(Generic[P]):
     def shape_key(cls, params: P) -> dict[str, Any]:
         """The part of the parameters that decides how much memory a trial needs: trials with equal keys are planned once.
 
-        Here: everything but the values of floats (lists count with their shapes). A job whose floats decide its sizes overrides it.
+        Here: everything but the values of floats (lists count with their shapes). A job whose floats decide sizes overrides it.
         """
         return {name: _shape_of(value) for name, value in params.model_dump(mode="json").items()}
 

@@ -1,7 +1,8 @@
-"""The config of a run as frozen models, and its loading: one YAML file in, one validated ``RunConfig`` or one ``ConfigError`` out."""
+"""The config of a run as frozen models, and its loading: one YAML file in, a validated ``RunConfig`` or a ``ConfigError`` out."""
 
 from __future__ import annotations
 
+import math
 import re
 import types
 from collections.abc import Sequence
@@ -47,7 +48,7 @@ def _parse_bytes(value: Any) -> Any:
 
 
 def _parse_number(value: Any) -> Any:
-    if isinstance(value, bool) or not isinstance(value, int | float) or value != value or abs(value) == float("inf"):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise _refuse(f"`{value}` is not a finite number")
     return value
 
@@ -86,7 +87,7 @@ class DeviceSection(_Section):
     """Where a trial runs, and how many CPU threads it gets."""
 
     backend: Literal["auto", "cpu", "cuda", "amdgpu", "vulkan", "metal"] = "cpu"
-    threads: int = Field(1, ge=1, le=1024)
+    threads: int = Field(default=1, ge=1, le=1024)
 
 
 class Axis(_Section):
@@ -156,10 +157,10 @@ class SweepSection(_Section):
 class LimitsSection(_Section):
     """What a trial may take, and how often a crashed one is tried again."""
 
-    trial_timeout_s: float | None = Field(None, gt=0)
-    retries: int = Field(1, ge=0, le=10)
+    trial_timeout_s: float | None = Field(default=None, gt=0)
+    retries: int = Field(default=1, ge=0, le=10)
     memory: Bytes | None = None
-    max_concurrent: int | None = Field(None, ge=1)
+    max_concurrent: int | None = Field(default=None, ge=1)
 
 
 class RunConfig(_Section):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
@@ -62,8 +63,6 @@ def prepare(path: os.PathLike[str], *, local: bool = True) -> tuple[Prepared, ty
     Raises:
         ConfigError: anything in the config is wrong, each problem with its line.
     """
-    from pathlib import Path
-
     loaded = load_config(Path(path))
     document, config = loaded.document, loaded.config
     try:
@@ -78,7 +77,7 @@ def prepare(path: os.PathLike[str], *, local: bool = True) -> tuple[Prepared, ty
 
 
 def make_plan(prepared: Prepared, job: type[Job[Any]]) -> list[PlannedGroup]:
-    """Plan one trial of each shape. A job that cannot be built gives a group with an error; the others are planned all the same."""
+    """Plan one trial of each shape. A job that cannot be built gives a group with an error; the others are planned as well."""
     shapes: dict[str, list[Trial]] = {}
     for trial in prepared.trials:
         params = job.Params.model_validate(trial.params)

@@ -1,4 +1,4 @@
-"""YAML that remembers its lines: safe-loaded, size-limited, duplicate keys and aliases refused; errors point at the user's line."""
+"""YAML that remembers its lines: safe-loaded, size-limited, no duplicate keys, no aliases; errors point at the user's line."""
 
 from __future__ import annotations
 

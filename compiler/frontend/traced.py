@@ -90,7 +90,7 @@ class Traced:
         found = matrix.attribute(self.b, linalg_matrix(self), name)
         if isinstance(found, matrix.MatrixMethod):
             return lambda *args, **kw: call(self.b, found, args, kw)
-        return Traced(self.b, found) if isinstance(found, Matrix) or name not in ("n", "m", "shape", "dtype") else found
+        return found if name in ("n", "m", "shape", "dtype") else Traced(self.b, found)
 
 
 def linalg_matrix(x: Traced) -> Matrix:

@@ -20,6 +20,12 @@ import llvmlite.binding as llvm
 
 from ..errors import QdrunRuntimeError
 
+# the second part of the name of a processor's own intrinsics, by the first part of its triple
+_INTRINSIC_FAMILIES = {"x86_64": "x86", "i686": "x86", "aarch64": "aarch64", "arm64": "aarch64"}
+_FOREIGN_FAMILIES = frozenset(
+    "x86 aarch64 arm nvvm amdgcn r600 ppc riscv s390 hexagon mips wasm loongarch spv dx bpf ve xcore".split()
+)
+
 _names = count(1)
 _linker_lock = threading.Lock()
 _linker: Any = None
@@ -96,16 +102,24 @@ def compile_text(text: str, name: str, opt_level: int = 2) -> bytes:
         ) from e
     if foreign and foreign.split("-")[0] != host().triple.split("-")[0]:
         raise QdrunRuntimeError(f"kernel `{name}` was compiled for {foreign}, but this machine is {host().triple}")
-    unknown = [f.name for f in module.functions if f.is_declaration and f.name.startswith("llvm.") and not _known_intrinsic(f)]
+    unknown = [f.name for f in module.functions if f.is_declaration and f.name.startswith("llvm.") and not _selectable(f)]
     if unknown:
-        raise QdrunRuntimeError(f"kernel `{name}` uses {', '.join(unknown)}, which LLVM {llvm.llvm_version_info[0]} does not have")
+        raise QdrunRuntimeError(
+            f"kernel `{name}` uses {', '.join(unknown)}, which LLVM {llvm.llvm_version_info[0]} does not have on {host().triple}"
+        )
     _optimise(module, machine, opt_level)
     return machine.emit_object(module)
 
 
-def _known_intrinsic(function: Any) -> bool:
-    """LLVM gives its own intrinsics attributes when it parses their declaration; a name that it does not know gets none."""
-    return any(True for _ in function.attributes)
+def _selectable(function: Any) -> bool:
+    """Whether this machine's code generator has the intrinsic.
+
+    LLVM gives its own intrinsics attributes when it parses their declaration; a name that it does not know gets none. One of
+    another processor (``llvm.nvvm.*`` on a CPU) is known but has no instructions here.
+    """
+    family = function.name.split(".")[1]
+    here = _INTRINSIC_FAMILIES.get(host().triple.split("-")[0], "")
+    return any(True for _ in function.attributes) and (family == here or family not in _FOREIGN_FAMILIES)
 
 
 @dataclass(slots=True, weakref_slot=True, eq=False)
@@ -166,7 +180,10 @@ def load(object_bytes: bytes, exports: list[str], imports: dict[str, int], name:
     try:
         tracker = builder.link(linker, f"{name}.{next(_names)}")
     except RuntimeError as e:
-        raise QdrunRuntimeError(f"the code of kernel `{name}` cannot be loaded: {e}") from e
+        raise QdrunRuntimeError(
+            f"the code of kernel `{name}` cannot be loaded: {e}\n"
+            "  do: the object code is damaged, or it calls a function that neither qdrun nor this process has; clear the kernel cache"
+        ) from e
     return LoadedCode(object_bytes, {s: tracker[s] for s in exports}, tracker)
 
 

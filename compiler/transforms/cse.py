@@ -102,7 +102,7 @@ class _Merger:
             place = place_of(s)
             assert place is not None
             self.wrote((place,))
-        if s.op == "stack_get" or s.op == "atomic":
+        if s.op in ("atomic", "stack_get"):
             return True
         key = self.key(s)
         earlier = self.available.get(key)

@@ -1,9 +1,9 @@
 """Dead code: what no effect needs.
 
-First a mark from the effects (stores to memory, atomics, asserts, prints, adstack writes, exits, endless loops): a value marks its
-operands, a load marks every store to its local, a statement marks the ifs and loops around it. Then a walk backwards drops stores
-to locals that are overwritten before they are read. A loop whose range is finite goes when nothing in it is needed; an endless
-one never does, because to end is an effect.
+First a mark from the effects (stores to memory, atomics, asserts, prints, adstack writes, exits, endless loops): a value marks
+its operands, a load marks every store to its local, a statement marks the ifs and loops around it. Then a walk backwards drops
+stores to locals that are overwritten before they are read. A loop whose range is finite goes when nothing in it is needed; an
+endless one never does, because to end is an effect.
 """
 
 from __future__ import annotations

@@ -83,14 +83,13 @@ def _abs(f: Fn, d: DType, v: bool, args: list[str]) -> str:
 
 
 def _sgn(f: Fn, d: DType, v: bool, args: list[str]) -> str:
-    """1, -1 or 0; a NaN stays."""
-    x, zero = args[0], _zero(f, d, v)
+    """(x > 0) - (x < 0)"""
+    ty, zero = f.ty(d, v), _zero(f, d, v)
+    up = f.convert(compare(f, "gt", d, v, args[0], zero), u1, d, v)
     if d.kind == "u":
-        return f.convert(compare(f, "ne", d, v, x, zero), u1, d, v)
-    up, down = compare(f, "gt", d, v, x, zero), compare(f, "lt", d, v, x, zero)
-    minus = f.lit(float_text(-1.0, d) if d.is_real else "-1", d, v)
-    rest = f.t(f"fadd {f.ty(d, v)} {x}, {zero}") if d.is_real else zero
-    return select(f, d, v, up, _one(f, d, v), select(f, d, v, down, minus, rest))
+        return up
+    down = f.convert(compare(f, "lt", d, v, args[0], zero), u1, d, v)
+    return f.t(f"{'fsub' if d.is_real else 'sub'} {ty} {up}, {down}")
 
 
 def _bitnot(f: Fn, d: DType, v: bool, args: list[str]) -> str:
@@ -166,51 +165,26 @@ def _floordiv(f: Fn, d: DType, v: bool, args: list[str]) -> str:
 
 def _mod(f: Fn, d: DType, v: bool, args: list[str]) -> str:
     if d.is_real:
-        return _float_mod(f, d, v, *args)[0]
+        return _float_mod(f, d, v, *args)
     _, r = _divide(f, d, v, *args)
     if d.kind != "i":
         return r
     return f.t(f"add {f.ty(d, v)} {r}, {select(f, d, v, _off(f, d, v, r, args[1]), args[1], _zero(f, d, v))}")
 
 
-def _float_mod(f: Fn, d: DType, v: bool, a: str, b: str) -> tuple[str, str, str]:
-    """Python's float remainder; also C's, and whether the two differ."""
-    ty, zero = f.ty(d, v), _zero(f, d, v)
-    r = f.t(f"frem {ty} {a}, {b}")
-    negative_r, negative_b = (f.t(f"fcmp olt {ty} {x}, {zero}") for x in (r, b))
-    some = f.t(f"fcmp one {ty} {r}, {zero}")
-    apart = f.t(f"and {f.ty(u1, v)} {some}, {f.t(f'xor {f.ty(u1, v)} {negative_r}, {negative_b}')}")
-    moved = select(f, d, v, apart, f.t(f"fadd {ty} {r}, {b}"), r)
-    none = f.t(f"fcmp oeq {ty} {r}, {zero}")
-    return select(f, d, v, none, f.intrinsic("copysign", d, v, zero, b), moved), r, apart
-
-
 def _float_floordiv(f: Fn, d: DType, v: bool, a: str, b: str) -> str:
-    """Python's: the quotient that goes with the exact remainder, so 1.0 // 0.1 is 9. By zero: as ``a / b``."""
-    ty, zero, one = f.ty(d, v), _zero(f, d, v), _one(f, d, v)
-    _, r, apart = _float_mod(f, d, v, a, b)
-    ratio = f.t(f"fdiv {ty} {f.t(f'fsub {ty} {a}, {r}')}, {b}")
-    ratio = select(f, d, v, apart, f.t(f"fsub {ty} {ratio}, {one}"), ratio)
-    low = f.intrinsic("floor", d, v, ratio)
-    half = f.lit(float_text(0.5, d), d, v)
-    up = f.t(f"fcmp ogt {ty} {f.t(f'fsub {ty} {ratio}, {low}')}, {half}")
-    low = select(f, d, v, up, f.t(f"fadd {ty} {low}, {one}"), low)
-    plain = f.t(f"fdiv {ty} {a}, {b}")
-    none = f.t(f"fcmp oeq {ty} {ratio}, {zero}")
-    low = select(f, d, v, none, f.intrinsic("copysign", d, v, zero, plain), low)
-    return select(f, d, v, f.t(f"fcmp oeq {ty} {b}, {zero}"), plain, low)
+    return f.intrinsic("floor", d, v, f.t(f"fdiv {f.ty(d, v)} {a}, {b}"))
+
+
+def _float_mod(f: Fn, d: DType, v: bool, a: str, b: str) -> str:
+    ty = f.ty(d, v)
+    return f.t(f"fsub {ty} {a}, {f.t(f'fmul {ty} {b}, {_float_floordiv(f, d, v, a, b)}')}")
 
 
 def _shift(f: Fn, op: str, d: DType, v: bool, a: str, b: str) -> str:
-    """A shift by the width of the type or more (a negative count is more) shifts everything out."""
-    ty, width = f.ty(d, v), str(d.bits)
-    if b.isdigit() and int(b) < d.bits:
-        return f.t(f"{op} {ty} {a}, {b}")
-    if op == "ashr":
-        return f.t(f"ashr {ty} {a}, {f.intrinsic('umin', d, v, b, f.lit(str(d.bits - 1), d, v))}")
-    fits = f.t(f"icmp ult {ty} {b}, {f.lit(width, d, v)}")
-    count = select(f, d, v, fits, b, _zero(f, d, v))
-    return select(f, d, v, fits, f.t(f"{op} {ty} {a}, {count}"), _zero(f, d, v))
+    """The count is taken modulo the width (LLVM leaves larger ones undefined)."""
+    ty = f.ty(d, v)
+    return f.t(f"{op} {ty} {a}, {f.t(f'and {ty} {b}, {f.lit(str(d.bits - 1), d, v)}')}")
 
 
 def _shl(f: Fn, d: DType, v: bool, args: list[str]) -> str:
@@ -259,6 +233,7 @@ def _table() -> dict[str, Emit]:
 
 EMIT = _table()
 _AS_IS = frozenset("neg abs isnan isinf min max lt le gt ge eq ne sgn".split())  # exact in f16
+_STEPS = frozenset("floordiv mod rsqrt".split())
 _U1_DIRECT = frozenset("and or xor bitnot not lt le gt ge eq ne min max".split())
 _TRUTH = frozenset("isnan isinf lt le gt ge eq ne not".split())
 
@@ -275,6 +250,8 @@ def pure(f: Fn, s: Op, args: list[str], v: bool) -> str:
         return bitcast(f, args[0], d, s.dtype, v)
     if code in ("popcnt", "clz"):
         return count_bits(f, s, args[0], v)
+    if d is f16 and code in _STEPS:
+        return _in_steps(f, code, v, args)
     if d is f16 and code not in _AS_IS:
         out = EMIT[code](f, f32, v, [f.convert(a, f16, f32, v) for a in args])
         return out if code in _TRUTH else f.convert(out, f32, f16, v)
@@ -285,6 +262,18 @@ def pure(f: Fn, s: Op, args: list[str], v: bool) -> str:
     if emit is None:
         raise Unsupported(f"operation {code!r} on {d}")
     return emit(f, d, v, args)
+
+
+def _in_steps(f: Fn, code: str, v: bool, args: list[str]) -> str:
+    """f16 operations that are several: each step is rounded."""
+
+    def step(op: str, *xs: str) -> str:
+        return f.convert(EMIT[op](f, f32, v, [f.convert(x, f16, f32, v) for x in xs]), f32, f16, v)
+
+    if code == "rsqrt":
+        return step("div", _one(f, f16, v), step("sqrt", args[0]))
+    whole = step("floor", step("div", *args))
+    return whole if code == "floordiv" else step("sub", args[0], step("mul", args[1], whole))
 
 
 def bitcast(f: Fn, x: str, src: DType, dst: DType, v: bool) -> str:

@@ -210,7 +210,7 @@ def combine(e: Emitter, code: str, dtype: DType, v: bool, old: str, value: str) 
     if code == "xchg":
         return value
     if dtype is u1:
-        code = {"add": "xor", "sub": "xor", "mul": "and"}.get(code, code)
+        code = {"add": "or", "sub": "xor", "mul": "and"}.get(code, code)
     return arith.binary(e, code, dtype, v, old, value)
 
 

@@ -73,8 +73,3 @@ def highest(dtype: DType) -> int | float:
     if dtype.is_real:
         return np.inf
     return (1 << (dtype.bits - (dtype.kind == "i"))) - 1
-
-
-def wide(dtype: DType) -> DType:
-    """The type in which a float type computes: f16 computes in f32 and rounds back."""
-    return f32 if dtype is f16 else f64 if dtype is f64 else f32

@@ -1,0 +1,182 @@
+"""Expressions that choose: comparisons, ``and`` / ``or``, the conditional expression, comprehensions.
+
+A side that may not be asked for is lowered into a block of its own. When it is short, pure and cannot fault, it is computed anyway
+and the choice is one operation; otherwise it becomes an ``if`` that stores to a local.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable
+from typing import Any
+
+from ..errors import QdrunSyntaxError, QdrunTypeError
+from ..ir.nodes import Block, If, Local, LocalStore
+from ..ir.types import promote, u1
+from . import ops
+from .context import Context, describe, is_cheap, is_runtime, is_static
+from .expressions import compile_time, number
+from .matrix import MatrixLocal, load_matrix
+from .values import Matrix
+
+COMPARE: dict[type[ast.cmpop], tuple[str, Callable[[Any, Any], Any]]] = {
+    ast.Lt: ("<", operator.lt),
+    ast.LtE: ("<=", operator.le),
+    ast.Gt: (">", operator.gt),
+    ast.GtE: (">=", operator.ge),
+    ast.Eq: ("==", operator.eq),
+    ast.NotEq: ("!=", operator.ne),
+}
+STATIC_COMPARE: dict[type[ast.cmpop], tuple[str, Callable[[Any, Any], Any]]] = {
+    ast.Is: ("is", lambda x, y: x is y),
+    ast.IsNot: ("is not", lambda x, y: x is not y),
+    ast.In: ("in", lambda x, y: x in y),
+    ast.NotIn: ("not in", lambda x, y: x not in y),
+}
+
+
+def lower_compare(cx: Context, node: ast.Compare) -> Any:
+    """``a < b <= c``: each operand is evaluated once."""
+    left = cx.expr(node.left)
+    result: Any = None
+    for op, right_node in zip(node.ops, node.comparators):
+        right = cx.expr(right_node)
+        one = _compare(cx, op, left, right)
+        if result is None:
+            result = one
+        elif isinstance(result, bool) and isinstance(one, bool):
+            result = result and one
+        else:
+            result = ops.logical(cx.b, "and", result, one)
+        left = right
+    return result
+
+
+def _compare(cx: Context, op: ast.cmpop, x: Any, y: Any) -> Any:
+    if type(op) in STATIC_COMPARE:
+        name, compare = STATIC_COMPARE[type(op)]
+        if not cx.static:
+            raise QdrunSyntaxError(f"`{name}` cannot be used in a kernel", hint=f"compare with ==, or evaluate it early: static(x {name} y)")
+        return compile_time(lambda: compare(x, y))
+    name, compare = COMPARE[type(op)]
+    if is_static(x) and is_static(y) and not is_runtime(x) and not is_runtime(y):
+        return compile_time(lambda: compare(x, y))
+    return ops.compare(cx.b, name, number(x), number(y))
+
+
+def lower_bool(cx: Context, node: ast.BoolOp) -> Any:
+    """``a and b`` / ``a or b``: the right side is evaluated only when it is asked for (or when nobody can tell)."""
+    name = "and" if isinstance(node.op, ast.And) else "or"
+    return _bool(cx, name, cx.expr(node.values[0]), node.values[1:])
+
+
+def _bool(cx: Context, name: str, left: Any, rest: list[ast.expr]) -> Any:
+    if not rest:
+        return left
+    if not is_runtime(left):
+        done = not left if name == "and" else bool(left)
+        return left if done else _bool(cx, name, cx.expr(rest[0]), rest[1:])
+    if isinstance(left, Matrix):
+        return _bool(cx, name, ops.logical(cx.b, name, left, number(cx.expr(rest[0]))), rest[1:])
+    left = ops.truth(cx.b, left)
+    with cx.scratch() as block:
+        right = ops.truth(cx.b, number(cx.expr(rest[0])))
+    if is_cheap(block):
+        cx.splice(block)
+        return _bool(cx, name, ops.logical(cx.b, name, left, right), rest[1:])
+    result = cx.b.local(left, name)
+    arm: Block = [*block, LocalStore(result, right, cx.b.loc)]
+    cx.b.put(If(left, arm, []) if name == "and" else If(left, [], arm))
+    return _bool(cx, name, cx.b.load(result), rest[1:])
+
+
+def lower_if_exp(cx: Context, node: ast.IfExp) -> Any:
+    """``a if c else b``."""
+    cond = cx.expr(node.test)
+    if not is_runtime(cond):
+        return cx.expr(node.body if cond else node.orelse)
+    if isinstance(cond, Matrix):
+        return ops.select(cx.b, cond, number(cx.expr(node.body)), number(cx.expr(node.orelse)))
+    cond = ops.truth(cx.b, cond)
+    with cx.scratch() as then:
+        x = number(cx.expr(node.body))
+    with cx.scratch() as orelse:
+        y = number(cx.expr(node.orelse))
+    if is_cheap(then) and is_cheap(orelse):
+        cx.splice(then)
+        cx.splice(orelse)
+        return ops.select(cx.b, cond, x, y)
+    return _choose(cx, If(cond, then, orelse), x, y)
+
+
+def _choose(cx: Context, s: If, x: Any, y: Any) -> Any:
+    """An ``if`` whose arms leave ``x`` and ``y``: both are stored to the same locals, in the type in which they meet."""
+    x, y = ops.as_value(cx.b, x), ops.as_value(cx.b, y)
+    shape = ops.common_shape(x, y)
+    dtype = promote(x.dtype, y.dtype)
+    size = 1 if shape is None else next(len(v.items) for v in (x, y) if isinstance(v, Matrix))
+    locals_ = tuple(Local(dtype, "choice") for _ in range(size))
+    for block, value in ((s.then, x), (s.orelse, y)):
+        with cx.b.into(block):
+            items = value.items if isinstance(value, Matrix) else (value,) * size
+            for local, item in zip(locals_, items):
+                cx.b.store(local, ops.cast_scalar(cx.b, item, dtype))
+    cx.b.put(s)
+    return cx.b.load(locals_[0]) if shape is None else load_matrix(cx.b, MatrixLocal(shape, locals_))
+
+
+def lower_comprehension(cx: Context, node: ast.ListComp | ast.GeneratorExp) -> list[Any]:
+    """``[f(i) for i in static(range(n))]``: unrolled while compiling."""
+    return _generate(cx, node.elt, node.generators)
+
+
+def _generate(cx: Context, element: ast.expr, generators: list[ast.comprehension]) -> list[Any]:
+    if not generators:
+        return [cx.expr(element)]
+    first, rest = generators[0], generators[1:]
+    out: list[Any] = []
+    for value in _iterate(cx, first.iter):
+        with cx.frame.scope(runtime=False):
+            bind_names(cx, first.target, value, "the variable of a comprehension")
+            if all(cx.static_expr(test) for test in first.ifs):
+                out += _generate(cx, element, rest)
+    return out
+
+
+def _iterate(cx: Context, node: ast.expr) -> list[Any]:
+    values = cx.expr(node)
+    if isinstance(values, Matrix) and len(values.shape) == 1:
+        return list(values.items)
+    if is_runtime(values) or not hasattr(values, "__iter__") or (hasattr(values, "known") and not values.known):
+        raise QdrunTypeError(f"a comprehension cannot run over {describe(values)}", hint="run it over static(range(n)) or a tuple")
+    return list(values)
+
+
+def bind_names(cx: Context, target: ast.expr, value: Any, readonly: str) -> None:
+    """Bind a name, or a tuple of names to the parts of ``value``.
+
+    Raises:
+        QdrunSyntaxError: another kind of target.
+        QdrunTypeError: the number of names differs from the number of parts.
+    """
+    if isinstance(target, ast.Name):
+        cx.frame.bind(target.id, value, readonly)
+        return
+    if not isinstance(target, (ast.Tuple, ast.List)):
+        raise QdrunSyntaxError("a loop needs plain names as its variables", hint="write `for i in ..` or `for i, j in ..`")
+    parts = list(value.items) if isinstance(value, Matrix) else list(value) if isinstance(value, (tuple, list)) else [value]
+    if len(parts) != len(target.elts):
+        raise QdrunTypeError(f"{len(target.elts)} names for {len(parts)} values")
+    for name, part in zip(target.elts, parts):
+        bind_names(cx, name, part, readonly)
+
+
+def emit_condition(cx: Context, node: ast.expr) -> Any:
+    """The condition of an ``if`` or ``while``: a Python bool when it is known now, else an operand of type u1."""
+    value = cx.expr(node)
+    if is_runtime(value):
+        truth = ops.truth(cx.b, value)
+        assert truth.dtype is u1
+        return truth
+    return compile_time(lambda: bool(value))

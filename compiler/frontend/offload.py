@@ -1,0 +1,238 @@
+"""The top level of a kernel: loops become parallel tasks, what stands between them becomes serial tasks.
+
+A kernel-level variable lives in locals while a serial task is lowered. When the task ends, what later statements mention is put where
+later tasks find it: a cheap value that reads no memory is computed again there (``Recipe``); everything else goes to a place of the
+``tmp`` buffer (``Shared``). Each serial task that changes a variable gives it a new place, so that no task overwrites what a backward
+pass still needs. Inside a parallel loop ``s += x`` is an atomic on that place.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from ..errors import QdrunSyntaxError, QdrunTypeError
+
+from ..ir.nodes import Assert, Axis, Block, Buffer, Const, GlobalStore, Kernel, Local, Op, Operand, Place, Print, Task
+from ..ir.types import DType
+from ..ir.walk import stored_locals, walk
+from . import ops
+from .conditions import emit_condition
+from .context import Context, can_repeat
+from .loops import RangeSpec, Space, bind_index, iterable, no_else, own_breaks, serial_for, space_of, unrolled
+from .matrix import load_matrix, new_local
+from .scope import Binding, Recipe, Shared
+from .statements import emit_if
+from .tensor import TensorRef
+from .values import Matrix, MatrixLocal
+
+TMP_WORD = 8
+"""Bytes between two temporaries."""
+
+
+class Tasks:
+    """The tasks of the kernel so far, the serial task that is open, and the temporaries."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self._open: Task | None = None
+        self._preamble: Block = []
+        self._buffer = Buffer("tmp")
+        self._grads = Buffer("tmp_grad")
+
+    def new(self, loc: Any) -> Task:
+        """A task at the end of the kernel."""
+        task = Task(f"{self.kernel.name}_{len(self.kernel.tasks)}", [], loc=loc)
+        self.kernel.tasks.append(task)
+        return task
+
+    @contextmanager
+    def serial(self, cx: Context) -> Iterator[None]:
+        """Emit into the open serial task (a new one if there is none)."""
+        if self._open is None:
+            self._open = Task("", [], loc=cx.b.loc)
+            self._preamble = []
+        with cx.b.into(self._open.body):
+            yield
+
+    def fetch(self, cx: Context, binding: Binding) -> None:
+        """Bring a variable of an earlier task into the open serial task: into locals, at the task's start."""
+        with self.serial(cx), cx.b.into(self._preamble):
+            assert isinstance(binding.value, Shared)
+            binding.shared = binding.value
+            value = binding.shared.ref.load(cx.b, ())
+            is_matrix = isinstance(value, Matrix)
+            binding.value = new_local(cx.b, value, binding.name) if is_matrix else cx.b.local(value, binding.name)  # type: ignore[arg-type]
+
+    def close(self, cx: Context) -> None:
+        """End the open serial task: pass on what later statements mention; drop the task if nobody can tell that it ran."""
+        if self._open is None:
+            return
+        task, self._open = self._open, None
+        changed = stored_locals(task.body)
+        with cx.b.into(task.body):
+            for frame in cx.frames:
+                if not frame.top:
+                    continue
+                wanted = set().union(*frame.later)
+                for scope in frame.scopes:
+                    for binding in scope.values():
+                        self._pass_on(cx, binding, binding.name in wanted, changed)
+        task.body = [*self._preamble, *task.body]
+        if any(_has_effect(s) for s in walk(task.body)):
+            task.name = f"{self.kernel.name}_{len(self.kernel.tasks)}"
+            self.kernel.tasks.append(task)
+
+    def _pass_on(self, cx: Context, binding: Binding, wanted: bool, changed: set[Local]) -> None:
+        value = binding.value
+        variables = value.locals if isinstance(value, MatrixLocal) else (value,) if isinstance(value, Local) else None
+        if variables is None:
+            binding.value = self._carry(cx, binding.name, value) if wanted else value
+        elif binding.shared is not None and not changed.intersection(variables):
+            binding.value = binding.shared
+        elif wanted:
+            content = load_matrix(cx.b, value) if isinstance(value, MatrixLocal) else cx.b.load(variables[0])
+            binding.value = self._share(cx, binding.name, content)
+        binding.shared = None
+
+    def _carry(self, cx: Context, name: str, value: Any) -> Any:
+        """A value in the form in which later tasks can read it."""
+        if isinstance(value, tuple) and not hasattr(value, "_fields"):
+            return tuple(self._carry(cx, name, v) for v in value)
+        if isinstance(value, list):
+            return tuple(self._carry(cx, name, v) for v in value)
+        if not isinstance(value, (Op, Matrix)):
+            return value
+        items = value.items if isinstance(value, Matrix) else (value,)
+        if all(isinstance(x, Const) for x in items):
+            return value
+        return Recipe(value) if all(can_repeat(x) for x in items) else self._share(cx, name, value)
+
+    def _share(self, cx: Context, name: str, value: Operand | Matrix) -> Shared:
+        """A new temporary that holds ``value``."""
+        items, element = (value.items, value.shape) if isinstance(value, Matrix) else ((value,), ())
+        ref = TensorRef(name, tuple(self._place(name, x.dtype) for x in items), element, 0, extents=())
+        ref.store(cx.b, (), value)
+        return Shared(ref)
+
+    def _place(self, name: str, dtype: DType) -> Place:
+        offset = TMP_WORD * len(self.kernel.tmps)
+        grad = None
+        if dtype.is_real:
+            grad = Place(f"{name}_grad", dtype, self._grads, 0, (), (), offset, dtype.size, is_grad=True)
+        place = Place(name, dtype, self._buffer, 0, (), (), offset, dtype.size, grad)
+        self.kernel.tmps.append(place)
+        return place
+
+
+def _has_effect(s: object) -> bool:
+    return isinstance(s, (GlobalStore, Assert, Print)) or (isinstance(s, Op) and s.op == "atomic")
+
+
+def lower_top(cx: Context, statements: list[ast.stmt]) -> str | None:
+    """Statements at the top level of the kernel, in order; what follows a ``return`` is dead."""
+    for k, node in enumerate(statements):
+        with cx.frame.mentions(statements[k:]), cx.at(node):
+            left = _top_statement(cx, node)
+        if left:
+            return left
+    return None
+
+
+def _top_statement(cx: Context, node: ast.stmt) -> str | None:
+    if isinstance(node, ast.For):
+        return _top_for(cx, node)
+    if isinstance(node, ast.Pass) or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)):
+        return None
+    if isinstance(node, ast.If):
+        with cx.tasks.serial(cx):
+            cond = emit_condition(cx, node.test)
+            if not isinstance(cond, bool):
+                return emit_if(cx, node, cond)
+        return lower_top(cx, node.body if cond else node.orelse)
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+        from .calls import lower_top_call
+
+        return lower_top_call(cx, node.value)
+    with cx.tasks.serial(cx):
+        return cx.stmt(node)
+
+
+def _top_for(cx: Context, node: ast.For) -> str | None:
+    no_else(node)
+    config = dict(cx.next_loop)
+    cx.next_loop.clear()
+    if config.get("serialize") and own_breaks(node.body):
+        with cx.tasks.serial(cx):
+            over, unroll = iterable(cx, node.iter)
+            if not unroll:
+                serial_for(cx, node, over)
+                return None
+    if _is_unrolled(cx, node):
+        with cx.tasks.serial(cx):
+            over, _ = iterable(cx, node.iter)
+        return unrolled(cx, node, over, lambda body: lower_top(cx, body))
+    cx.tasks.close(cx)
+    _parallel_for(cx, node, bool(config.get("serialize")))
+    return None
+
+
+def _is_unrolled(cx: Context, node: ast.For) -> bool:
+    """Whether a loop's iterable is static; what the question emits is thrown away."""
+    with cx.scratch():
+        before, cx.where = cx.where, "prologue"
+        try:
+            return iterable(cx, node.iter)[1]
+        finally:
+            cx.where = before
+
+
+def _parallel_for(cx: Context, node: ast.For, serialize: bool) -> None:
+    """One task: bounds into its prologue, the body into its body."""
+    task = cx.tasks.new(cx.b.loc)
+    task.serialize = serialize
+    before = cx.where
+    try:
+        cx.where = "prologue"
+        with cx.b.into(task.prologue):
+            over, _ = iterable(cx, node.iter)
+            space = space_of(cx, over)
+            task.axes = [Axis(Op("index", (), lo.dtype, None, cx.b.loc), lo, hi) for lo, hi in _unit_step(cx, space)]
+        if not task.axes:
+            raise QdrunTypeError("a loop needs at least one axis", hint="this field has none: use x[None] without a loop")
+        cx.where = "parallel"
+        with cx.b.into(task.body), cx.frame.scope(), cx.frame.loop("parallel"):
+            bind_index(cx, node.target, space, _indices(cx, over, space, task))
+            cx.block(node.body)
+    finally:
+        cx.where = before
+
+
+def _unit_step(cx: Context, space: Space) -> list[tuple[Operand, Operand]]:
+    """The axes of a task: a range with a step is counted from 0."""
+    if space.step == 1:
+        return space.axes
+    begin, end = space.axes[0]
+    ahead = (end, begin) if space.step > 0 else (begin, end)
+    distance = ops.binary(cx.b, "+", ops.binary(cx.b, "-", *ahead), abs(space.step) - 1)
+    trips = ops.cast_scalar(cx.b, ops.to_operand(cx.b, ops.binary(cx.b, "//", distance, abs(space.step))), begin.dtype)
+    return [(Const(0, begin.dtype), trips)]
+
+
+def _indices(cx: Context, over: Any, space: Space, task: Task) -> list[Operand]:
+    """The loop's indices inside the body."""
+    if space.step == 1:
+        return [a.index for a in task.axes]
+    begin = over.begin if isinstance(over, RangeSpec) else over.start
+    begin = ops.to_operand(cx.b, begin)
+    if not can_repeat(begin):
+        hint = "start a range with a step at a literal, an argument or a shape"
+        raise QdrunSyntaxError("a parallel loop with a step cannot start at a value that is read from memory", hint=hint)
+    from .context import clone
+
+    start = ops.cast_scalar(cx.b, clone(cx.b, begin, {}), task.axes[0].index.dtype)
+    return [ops.to_operand(cx.b, ops.binary(cx.b, "+", start, ops.binary(cx.b, "*", task.axes[0].index, space.step)))]
+
+

@@ -1,0 +1,100 @@
+"""What ``qd.init`` takes."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from dataclasses import dataclass, fields, replace
+from enum import Enum
+from typing import Any
+
+from ..errors import QdrunRuntimeError
+from ..ir.types import DType, f32, f64, i32, i64
+
+
+class Arch(str, Enum):
+    """Backends. Only ``cpu`` is built in this version; asking for another says so."""
+
+    cpu = "cpu"
+    cuda = "cuda"
+    amdgpu = "amdgpu"
+    vulkan = "vulkan"
+    metal = "metal"
+    gpu = "gpu"
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of a program.
+
+    Attributes:
+        default_fp: type of a real literal (f32 or f64).
+        default_ip: type of an integer literal (i32 or i64).
+        debug: asserts and bounds checks in kernels; implies ``check_out_of_bound``.
+        check_out_of_bound: check field and ndarray indices.
+        cpu_max_num_threads: workers of a parallel loop; 0: all that the process may use.
+        memory_limit: bytes that the program may allocate; 0: no limit.
+        ad_stack_size: slots of the adstack of a loop whose count only running can tell; 0: thinning, for about 4 million iterations.
+        ad_checkpoint_levels: 1, 2 or 3 levels for loops with a known bound.
+        offline_cache: keep compiled kernels on disk.
+        random_seed: seed of ``qd.random``.
+    """
+
+    default_fp: DType = f32
+    default_ip: DType = i32
+    debug: bool = False
+    check_out_of_bound: bool = False
+    cpu_max_num_threads: int = 0
+    memory_limit: int = 0
+    ad_stack_size: int = 0
+    ad_checkpoint_levels: int = 1
+    offline_cache: bool = True
+    random_seed: int = 0
+
+
+# Options of the peer that change nothing here: accepted, so that programs run unchanged.
+PEER_ONLY = frozenset(
+    "ad_stack_experimental_enabled ad_stack_sparse_threshold_bytes advanced_optimization cfg_optimization constant_folding"
+    " cuda_stack_limit default_cpu_block_dim default_gpu_block_dim device_memory_GB device_memory_fraction enable_fallback fast_math"
+    " flatten_if force_scalarize_matrix kernel_profiler log_level num_compile_threads opt_level print_full_traceback print_ir"
+    " real_matrix_scalarize short_circuit_operators unrolling_limit verbose".split()
+)
+
+
+def make_options(given: dict[str, Any]) -> Options:
+    """Options from keywords, then from ``QD_<NAME>`` variables for what the keywords leave out.
+
+    Raises:
+        KeyError: an unknown keyword, with the nearest known one.
+        QdrunRuntimeError: a value that is not allowed.
+    """
+    known = {f.name for f in fields(Options)}
+    for name in given:
+        if name not in known and name not in PEER_ONLY:
+            near = difflib.get_close_matches(name, sorted(known), 1)
+            hint = f"; did you mean `{near[0]}`?" if near else f"; known: {', '.join(sorted(known))}"
+            raise KeyError(f"Unrecognized keyword argument for qd.init: {name}{hint}")
+    values = {name: value for name, value in given.items() if name in known}
+    for f in fields(Options):
+        text = os.environ.get(f"QD_{f.name.upper()}")
+        if text is not None and f.name not in values and isinstance(f.default, (bool, int)):
+            values[f.name] = bool(int(text)) if isinstance(f.default, bool) else int(text)
+    options = Options(**values)
+    if options.debug:
+        options = replace(options, check_out_of_bound=True)
+    _check(options)
+    return options
+
+
+def _check(o: Options) -> None:
+    allowed: dict[str, tuple[object, tuple[object, ...]]] = {
+        "default_fp": (o.default_fp, (f32, f64)),
+        "default_ip": (o.default_ip, (i32, i64)),
+        "ad_checkpoint_levels": (o.ad_checkpoint_levels, (1, 2, 3)),
+    }
+    for name, (value, choices) in allowed.items():
+        if value not in choices:
+            raise QdrunRuntimeError(f"qd.init: {name}={value!r} is not one of {', '.join(map(str, choices))}")
+    for name in ("cpu_max_num_threads", "memory_limit", "ad_stack_size"):
+        if getattr(o, name) < 0:
+            raise QdrunRuntimeError(f"qd.init: {name}={getattr(o, name)} is negative")

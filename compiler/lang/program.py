@@ -1,0 +1,167 @@
+"""The program: owner of a device, of fields and of the gradient heap. There is no state outside it.
+
+``qd.init`` makes one and makes it current in this context (a thread, or an async task). Several live side by side: each thread of a
+worker may run its own.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+from contextvars import ContextVar, Token
+from typing import TYPE_CHECKING, Any
+
+from ..errors import QdrunRuntimeError
+from ..ir.types import PLANES
+from ..runtime.cpu import CpuDevice
+from ..runtime.device import Allocation
+from .options import Arch, Options, make_options
+from .snode import Root, materialize
+
+if TYPE_CHECKING:
+    from .ad import Tape
+
+CURRENT: ContextVar[Program | None] = ContextVar("qdrun_program", default=None)
+_numbers = itertools.count(1)
+
+
+class Program:
+    """One device with what lives on it.
+
+    Attributes:
+        options: see ``Options``.
+        device: allocates, counts and compiles.
+        root: the layout tree that fields are placed in.
+        tape: the tape that records now, or None.
+    """
+
+    def __init__(self, arch: Arch, options: Options) -> None:
+        if arch is not Arch.cpu:
+            raise QdrunRuntimeError(
+                f"qd.init: the {arch.value} backend is not built in this version; do: qd.init(arch=qd.cpu), or see `qdrun devices`"
+            )
+        self.arch, self.options = arch, options
+        self.device = CpuDevice(threads=options.cpu_max_num_threads, memory_limit=options.memory_limit)
+        self.root = Root(self)
+        self.number = next(_numbers)
+        self.closed = False
+        self._tape: Tape | None = None
+        self._heap: dict[str, Allocation] = {}
+        self._tokens: list[Token[Program | None]] = []
+        self._launches = 0
+        # Read by the native launcher before each launch: non-zero sends the call through Python.
+        self.slow_flag = ctypes.c_int64(0)
+
+    # ---- being current
+    def __enter__(self) -> Program:
+        self._tokens.append(CURRENT.set(self))
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        CURRENT.reset(self._tokens.pop())
+        if not self._tokens:
+            self.close()
+
+    def activate(self) -> Program:
+        """Make this the current program of this thread."""
+        CURRENT.set(self)
+        return self
+
+    def close(self) -> None:
+        """Free everything. Fields of a closed program can no longer be used."""
+        if not self.closed:
+            self.closed = True
+            self.slow_flag.value = 1
+            self.device.close()
+        if CURRENT.get() is self:
+            CURRENT.set(None)
+
+    # ---- the tape
+    @property
+    def tape(self) -> Tape | None:
+        """The tape that records launches now."""
+        return self._tape
+
+    @tape.setter
+    def tape(self, tape: Tape | None) -> None:
+        self._tape = tape
+        self.slow_flag.value = int(tape is not None or self.closed)
+
+    # ---- memory
+    def allocate(self, nbytes: int, category: str) -> Allocation:
+        """Zeroed device memory, counted under ``category``.
+
+        Raises:
+            OutOfMemory: the program's limit or the machine is too small.
+        """
+        if self.closed:
+            raise QdrunRuntimeError("this program is closed; do: qd.init() again")
+        return self.device.allocate(nbytes, category)
+
+    def materialize(self) -> None:
+        """Give storage to every field that was placed since the last time."""
+        materialize(self.root, self.allocate)
+
+    def heap(self, planes: dict[str, int]) -> dict[str, int]:
+        """Addresses of heap planes of at least these bytes. A plane that is too small is replaced by one of exactly the size."""
+        for plane in PLANES:
+            have = self._heap.get(plane)
+            need = planes.get(plane, 0)
+            if need > (have.nbytes if have else 0):
+                if have is not None:
+                    self.device.free(have)
+                    del self._heap[plane]
+                self._heap[plane] = self.allocate(need, "adstack")
+        return {plane: self._heap[plane].ptr if plane in self._heap else 0 for plane in PLANES}
+
+    def usage(self) -> dict[str, int]:
+        """Bytes in use by category: fields, gradients, ndarrays, adstack, temporaries."""
+        return self.device.usage()
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most bytes that were in use at once."""
+        return self.device.peak_bytes
+
+    def next_seed(self) -> int:
+        """A fresh random seed for a launch: a function of the program's seed and the launch's number."""
+        self._launches += 1
+        return (self.options.random_seed * 0x9E3779B97F4A7C15 + self._launches * 0xD1342543DE82EF95) & (2**64 - 1)
+
+
+def current_program() -> Program:
+    """The program of this context.
+
+    Raises:
+        QdrunRuntimeError: there is none.
+    """
+    program = CURRENT.get()
+    if program is None:
+        raise QdrunRuntimeError("no program in this thread; do: qd.init() here, or `with program:` around the work of a thread")
+    return program
+
+
+def init(arch: Arch | str = Arch.cpu, **options: Any) -> Program:
+    """Make a program and make it current in this thread.
+
+    Args:
+        arch: the backend; only ``qd.cpu`` in this version.
+        options: see ``Options``.
+
+    Raises:
+        KeyError: an unknown option.
+        QdrunRuntimeError: a value that is not allowed, or a backend that is not built.
+    """
+    return Program(Arch(arch), make_options(options)).activate()
+
+
+def reset() -> None:
+    """Close the current program, if there is one."""
+    program = CURRENT.get()
+    if program is not None:
+        program.close()
+
+
+def sync() -> None:
+    """Wait for the device. On the CPU every launch has finished when its call returns."""
+    current_program()

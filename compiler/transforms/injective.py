@@ -1,0 +1,80 @@
+"""Atomics that need not be atomic: no two iterations of the parallel loop touch the same element.
+
+The proof: every access of the task to the place has every axis index of the task, bare or plus one same literal, in the same
+positions of its index. Then equal elements mean equal iterations. What stands in the other positions does not matter. Run it
+after ``simplify``, which replaces the variables that hold axis indices by the indices themselves.
+"""
+
+from __future__ import annotations
+
+from ..ir.alias import base, may_alias, same_array
+from ..ir.nodes import Const, GlobalStore, Op, Operand, Place, Stmt, Task
+from ..ir.walk import place_of, walk
+
+Position = tuple[int, Op, object, object]
+
+
+def race_free(task: Task) -> set[Op]:
+    """The atomics of a task that may be a plain load, an operation and a plain store. In a task of one thread, all are."""
+    if not task.parallel:
+        return {s for s in walk(task.body) if isinstance(s, Op) and s.op == "atomic"}
+    accesses: dict[Place, list[Stmt]] = {}
+    for s in walk(task.body):
+        place = place_of(s)
+        if place is not None:
+            accesses.setdefault(place, []).append(s)
+    axes = {a.index for a in task.axes}
+    reduced = [r.place for r in task.reductions]
+    out: set[Op] = set()
+    for place, own in accesses.items():
+        atomics = {s for s in own if isinstance(s, Op) and s.op == "atomic"}
+        if atomics and not any(may_alias(place, p) for p in reduced) and _private(place, accesses, axes):
+            out |= atomics
+    return out
+
+
+def _private(place: Place, accesses: dict[Place, list[Stmt]], axes: set[Op]) -> bool:
+    """Whether each iteration alone touches the elements of ``place`` that it touches."""
+    common: set[Position] | None = None
+    for other, statements in accesses.items():
+        if not may_alias(place, other):
+            continue
+        if base(place.buffer) != base(other.buffer):
+            # two arguments that may be one array: reads of it elsewhere race with or without atomics, writes must not collide
+            statements = [s for s in statements if not (isinstance(s, Op) and s.op == "gload")]
+        elif not same_array(place, other):
+            return False
+        for s in statements:
+            positions = _positions(_index(s), axes)
+            common = positions if common is None else common & positions
+    return common is not None and {axis for _, axis, _, _ in common} == axes
+
+
+def _index(s: Stmt) -> tuple[Operand, ...]:
+    if isinstance(s, GlobalStore):
+        return s.index
+    assert isinstance(s, Op)
+    return s.args[:-1] if s.op == "atomic" else s.args
+
+
+def _positions(index: tuple[Operand, ...], axes: set[Op]) -> set[Position]:
+    """Where the index holds an axis index, plus which literal."""
+    out: set[Position] = set()
+    for k, x in enumerate(index):
+        shift: tuple[object, object] = (0, None)
+        x = _widened(x)
+        if isinstance(x, Op) and x.op in ("add", "sub") and isinstance(x.args[1], Const):
+            shift = ((x.op, x.args[1].value), x.dtype)  # the type says where it wraps
+            x = _widened(x.args[0])
+        if isinstance(x, Op) and x in axes:
+            out.add((k, x, *shift))
+    return out
+
+
+def _widened(x: Operand) -> Operand:
+    """``x`` before casts between integers that keep different values different."""
+    while isinstance(x, Op) and x.op == "cast" and x.dtype.kind in "iu" and x.args[0].dtype.kind in "iu":
+        if x.dtype.bits < x.args[0].dtype.bits:
+            break
+        x = x.args[0]
+    return x

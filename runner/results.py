@@ -1,0 +1,165 @@
+"""The rows of a run, from its plan and its journal; works mid-run, and never imports ray."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from .folder import RunFolder
+from .journal import plain, read
+from .plan import planned_bytes
+from .trials import Trial
+
+FIXED = ("trial", "index", "replicate", "seed", "status", "loss", "seconds", "planned_bytes", "used_bytes", "attempts")
+ERRORS = ("error_type", "error")
+Row = dict[str, Any]
+
+
+def rows(folder: RunFolder) -> list[Row]:
+    """One row for each trial of the run, in the order of the sweep, finished or not."""
+    return _rows(folder, read(folder.events)[0])
+
+
+def _rows(folder: RunFolder, events: list[dict[str, Any]]) -> list[Row]:
+    planned = planned_bytes(folder.plan())
+    table = {trial.id: _waiting(trial, planned.get(trial.id)) for trial in folder.trials()}
+    over = any(event["event"] == "finished" for event in events)
+    for event in events:
+        row = table.get(event.get("trial", ""))
+        if row is None:
+            continue
+        if event["event"] == "started":
+            row |= {"status": "running", "attempts": event["attempt"]}
+        elif event["event"] == "retry":
+            row["status"] = "waiting"
+        elif event["event"] == "ended":
+            _end(row, event)
+    if over:
+        for row in table.values():
+            row["status"] = "cancelled" if row["status"] in ("waiting", "running") else row["status"]
+    return list(table.values())
+
+
+def _waiting(trial: Trial, planned: int | None) -> Row:
+    row: Row = dict.fromkeys((*FIXED, *ERRORS))
+    row |= {"trial": trial.id, "index": trial.index, "replicate": trial.replicate, "seed": trial.seed}
+    row |= {"status": "waiting", "planned_bytes": planned, "attempts": 0}
+    return row | {f"param.{name}": value for name, value in flat(trial.params).items()}
+
+
+def flat(params: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested parameters with dotted names."""
+    values: dict[str, Any] = {}
+    for name, value in params.items():
+        values |= flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
+    return values
+
+
+def _end(row: Row, event: dict[str, Any]) -> None:
+    row["status"] = event["status"]
+    row["attempts"] = event.get("attempt", row["attempts"])
+    if event.get("loss") is not None:
+        row["loss"] = float(event["loss"])
+    for name in ("seconds", "planned_bytes", "used_bytes"):
+        row[name] = event[name] if event.get(name) is not None else row[name]
+    if event.get("error"):
+        row |= {"error_type": event["error"]["type"], "error": event["error"]["message"]}
+    row |= {f"grad.{name}": numbers(value) for name, value in event.get("gradients", {}).items()}
+    row |= {f"out.{name}": numbers(value) for name, value in event.get("outputs", {}).items()}
+    row |= {f"planned.{kind}": value for kind, value in event.get("planned", {}).items()}
+    row |= {f"used.{kind}": value for kind, value in event.get("used", {}).items()}
+
+
+def numbers(value: Any) -> Any:
+    """Numbers as the journal keeps them, back as floats: ``"NaN"`` and the infinities included."""
+    return [numbers(item) for item in value] if isinstance(value, list) else float(value)
+
+
+def columns(table: list[Row]) -> list[str]:
+    """The names of all columns: the fixed ones, parameters, gradients, outputs, bytes by kind, and the error at the end."""
+    seen = dict.fromkeys(name for row in table for name in row)
+    groups = ("param.", "grad.", "out.", "planned.", "used.")
+    named = [name for prefix in groups for name in seen if name.startswith(prefix)]
+    return [*FIXED, *named, *ERRORS]
+
+
+def arrow_table(table: list[Row]) -> Any:
+    """The rows as a ``pyarrow.Table``: scalars as columns, arrays as list columns."""
+    import pyarrow as pa
+
+    data = {name: _column([row.get(name) for row in table], name) for name in columns(table)}
+    return pa.table(data)
+
+
+def _column(values: list[Any], name: str) -> Any:
+    import pyarrow as pa
+
+    fixed = {"index": pa.int64(), "replicate": pa.int64(), "seed": pa.int64(), "attempts": pa.int64(), "loss": pa.float64()}
+    fixed |= {"planned_bytes": pa.int64(), "used_bytes": pa.int64(), "seconds": pa.float64()}
+    fixed |= dict.fromkeys(("trial", "status", "error_type", "error"), pa.string())
+    if name in fixed:
+        return pa.array(values, type=fixed[name])
+    depth = max((_depth(value) for value in values if value is not None), default=0)
+    if depth:
+        values = [value if value is None else _wrap(value, depth) for value in values]
+    elif not _one_type(values):
+        values = [value if value is None else json.dumps(value) for value in values]
+    return pa.array(values, from_pandas=False)
+
+
+def _depth(value: Any) -> int:
+    return 1 + max((_depth(item) for item in value), default=0) if isinstance(value, list) else 0
+
+
+def _wrap(value: Any, depth: int) -> Any:
+    missing = depth - _depth(value)
+    for _ in range(missing):
+        value = [value]
+    return value
+
+
+def _one_type(values: list[Any]) -> bool:
+    kinds = {type(value) for value in values if value is not None}
+    return len(kinds) <= 1 or kinds <= {int, float}
+
+
+def write_parquet(folder: RunFolder, path: Path | None = None) -> Path:
+    """Rebuild the Parquet table of the run from its journal, atomically; returns its path.
+
+    Raises:
+        OSError: the table cannot be written; an older one stays as it was.
+    """
+    import pyarrow.parquet as pq
+
+    target = path or folder.table
+    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    pq.write_table(arrow_table(rows(folder)), partial)
+    os.replace(partial, target)
+    return target
+
+
+def as_json(table: list[Row]) -> list[Row]:
+    """The rows as strict JSON can hold them."""
+    return [plain(row) for row in table]
+
+
+def as_csv(table: list[Row]) -> str:
+    """The rows as CSV with a header; arrays are JSON texts, missing values are empty."""
+    stream = io.StringIO()
+    names = columns(table)
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(names)
+    for row in table:
+        values = [row.get(name) for name in names]
+        writer.writerow(["" if v is None else json.dumps(plain(v)) if isinstance(v, list | dict) else v for v in values])
+    return stream.getvalue()
+
+
+def best(table: list[Row]) -> Row | None:
+    """The finished trial with the smallest loss."""
+    done = [row for row in table if row["status"] == "done"]
+    return min(done, key=lambda row: row["loss"], default=None)

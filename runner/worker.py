@@ -1,0 +1,74 @@
+"""What one Ray task does: import the job, give it a program of its own, run it, and hand back plain data. Never imports ray."""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+import time
+import traceback
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from ..jobs.base import Finished, execute
+from .target import Target, load
+
+MAX_TEXT = 20_000
+
+
+def run_trial(spec: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Run the trial that ``spec`` describes: first a note that it has started, then its record. Errors of the job are data too."""
+    start = time.time()
+    yield {"kind": "started", "t": start, "pid": os.getpid(), "host": platform.node()}
+    record = trial_record(spec)
+    yield {"kind": "ended", "pid": os.getpid(), "started_t": start, "ended_t": time.time(), **record}
+
+
+def trial_record(spec: dict[str, Any]) -> dict[str, Any]:
+    """Run one trial here and now; the result as plain data, with ``status`` done or failed."""
+    clock = time.perf_counter()
+    try:
+        job = load(Target.model_validate(spec["target"]))
+        made = job(job.Params.model_validate(spec["params"]), wanted=spec["gradients"], seed=spec["seed"])
+        options = {name: spec[name] for name in ("backend", "threads", "memory_limit_bytes")}
+        record = finished_record(execute(made, **options))
+    except (Exception, SystemExit) as error:
+        record = {"status": "failed", "error": error_record(error)}
+    return {**record, "worker_seconds": time.perf_counter() - clock}
+
+
+def finished_record(finished: Finished) -> dict[str, Any]:
+    """A finished run as plain data. A loss or a gradient that is not finite makes it a failed one that keeps its numbers."""
+    outcome = finished.outcome
+    gradients = {name: _listed(value) for name, value in outcome.gradients.items()}
+    bad = [name for name, value in outcome.gradients.items() if not np.all(np.isfinite(value))]
+    record: dict[str, Any] = {
+        "status": "done",
+        "loss": float(outcome.loss),
+        "gradients": gradients,
+        "outputs": {name: float(value) for name, value in outcome.outputs.items()},
+        "seconds": sum(finished.seconds.values()),
+        "parts": finished.seconds,
+        "planned": finished.plan.by_kind(),
+        "planned_bytes": finished.plan.bytes,
+        "used": finished.used,
+        "used_bytes": finished.peak_bytes,
+    }
+    if not math.isfinite(record["loss"]) or bad:
+        what = [f"the loss is {record['loss']}"] if not math.isfinite(record["loss"]) else []
+        what += [f"the gradient of {name} is not finite" for name in bad]
+        record |= {"status": "failed", "error": {"type": "NotFinite", "message": "; ".join(what), "traceback": ""}}
+    return record
+
+
+def error_record(error: BaseException) -> dict[str, str]:
+    """An exception as text, so that it crosses processes whatever it is made of."""
+    trace = "".join(traceback.format_exception(error))
+    return {"type": type(error).__name__, "message": str(error)[:MAX_TEXT], "traceback": trace[-MAX_TEXT:]}
+
+
+def _listed(value: Any) -> Any:
+    array = np.asarray(value, dtype=np.float64)
+    return float(array) if array.ndim == 0 else array.tolist()

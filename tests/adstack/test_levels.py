@@ -1,0 +1,51 @@
+"""Launch parameters of one loop."""
+
+from __future__ import annotations
+
+from math import ceil
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qdrun.compiler.adstack.levels import fixed_capacity, full_tape, thinning, with_levels
+
+
+@pytest.mark.parametrize(
+    ("k", "levels", "words"),
+    [(64, 1, 64), (64, 2, 16), (256, 2, 32), (1000, 2, 64), (4096, 2, 128), (64, 3, 11), (1000, 3, 29), (4096, 3, 47)],
+)
+def test_slots_follow_the_square_and_the_cube_root(k, levels, words):
+    assert with_levels(k, levels).words(1, 1) == words
+
+
+@given(st.integers(2, 3000), st.sampled_from([2, 3]), st.integers(1, 6), st.integers(1, 6))
+def test_a_plan_covers_every_iteration_and_segments_divide_blocks(k, levels, x, t):
+    p = with_levels(k, levels, None, x, t)
+    assert p.D1 % p.S == 0
+    assert p.C1 * p.D1 >= k
+    assert p.capacity >= k
+    assert p.C2 == p.D1 // p.S - 1
+    assert p.C1 == ceil(k / p.D1)
+
+
+def test_more_levels_never_need_more_words():
+    for k in (10, 100, 1000, 10_000):
+        words = [with_levels(k, n).words(1, 1) for n in (1, 2, 3)]
+        assert words == sorted(words, reverse=True)
+
+
+def test_thinning_reaches_a_million_iterations_in_under_300_slots():
+    p = thinning(86, 127, 86)
+    assert p.capacity >= 900_000
+    assert p.words(1, 1) < 300
+
+
+def test_thinning_refuses_inner_checkpoints_that_are_no_power_of_two_less_one():
+    with pytest.raises(ValueError, match="power of two"):
+        thinning(4, 4, 4)
+
+
+def test_a_fixed_capacity_holds_that_many_iterations_and_no_more():
+    assert fixed_capacity(50).capacity == 50
+    assert full_tape(0).tape_slots == 0
