@@ -1,4 +1,4 @@
-"""The config of a run as frozen models, and its loading: one YAML file in, a validated ``RunConfig`` or a ``ConfigError`` out."""
+"""The config of a run as frozen models, and its loading: a YAML file in, a validated ``RunConfig`` or an error out."""
 
 from __future__ import annotations
 

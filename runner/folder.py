@@ -119,7 +119,7 @@ def create(prepared: Prepared, output: Path) -> RunFolder:
         "config": str(Path(prepared.loaded.document.file).resolve()),
         "trials": len(prepared.trials),
     }
-    resolved = config.model_dump(mode="json", by_alias=True, exclude_unset=False) | {
+    resolved = config.model_dump(mode="json", by_alias=True, exclude_none=True) | {
         "gradients": list(prepared.gradients),
         "job": {"target": prepared.target.text, "params": config.job.params},
     }

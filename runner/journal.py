@@ -1,4 +1,4 @@
-"""The journal of a run: append-only lines of JSON, the truth while it runs and after. A torn last line costs that line alone."""
+"""The journal of a run: append-only lines of JSON, the truth while it runs and after. A torn line costs itself alone."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SYNC_EVERY_S = 0.5
 
 
 def plain(value: Any) -> Any:
-    """``value`` as strict JSON can hold it: a number that is not finite becomes the text ``NaN``, ``Infinity`` or ``-Infinity``."""
+    """``value`` as strict JSON can hold it: numbers that are not finite become texts: ``NaN``, ``Infinity``, ``-Infinity``."""
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"  # noqa: PLR0124
     if isinstance(value, dict):
@@ -63,8 +63,8 @@ class Journal:
 def read(path: Path) -> tuple[list[dict[str, Any]], int]:
     """All events of a journal, and how many damaged lines it has; works while another process writes.
 
-    A last line without its newline is still being written, or was torn by a crash: it is left out and counts as damaged only when
-    something follows it. A journal that does not exist yet has no events.
+    A last line without its newline is still being written, or was torn by a crash: it is left out, and counts as damaged only
+    when something follows it. A journal that does not exist yet has no events.
     """
     if not path.exists():
         return [], 0

@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from .folder import RunFolder
+from .folder import LOST_AFTER_S, RunFolder
 from .journal import plain, read
 from .plan import planned_bytes
 from .trials import Trial
@@ -38,9 +38,10 @@ def _rows(folder: RunFolder, events: list[dict[str, Any]]) -> list[Row]:
             row["status"] = "waiting"
         elif event["event"] == "ended":
             _end(row, event)
-    if over:
+    if over or folder.silent_s() > LOST_AFTER_S:
+        word = "cancelled" if over else "lost"
         for row in table.values():
-            row["status"] = "cancelled" if row["status"] in ("waiting", "running") else row["status"]
+            row["status"] = word if row["status"] in ("waiting", "running") else row["status"]
     return list(table.values())
 
 

@@ -19,7 +19,7 @@ MAX_TEXT = 20_000
 
 
 def run_trial(spec: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Run the trial that ``spec`` describes: first a note that it has started, then its record. Errors of the job are data too."""
+    """Run the trial that ``spec`` describes: first a note that it has started, then its record. The job's errors are data too."""
     start = time.time()
     yield {"kind": "started", "t": start, "pid": os.getpid(), "host": platform.node()}
     record = trial_record(spec)

@@ -18,6 +18,7 @@ from . import ops
 from .context import Context, describe, is_cheap, is_runtime, is_static
 from .expressions import compile_time, number
 from .matrix import MatrixLocal, load_matrix
+from .syntax import NDRange
 from .values import Matrix
 
 COMPARE: dict[type[ast.cmpop], tuple[str, Callable[[Any, Any], Any]]] = {
@@ -57,7 +58,7 @@ def _compare(cx: Context, op: ast.cmpop, x: Any, y: Any) -> Any:
     if type(op) in STATIC_COMPARE:
         name, compare = STATIC_COMPARE[type(op)]
         if not cx.static:
-            raise QdrunSyntaxError(f"`{name}` cannot be used in a kernel", hint=f"compare with ==, or evaluate it early: static(x {name} y)")
+            raise QdrunSyntaxError(f"`{name}` cannot be used in a kernel", hint=f"compare with ==, or write static(x {name} y)")
         return compile_time(lambda: compare(x, y))
     name, compare = COMPARE[type(op)]
     if is_static(x) and is_static(y) and not is_runtime(x) and not is_runtime(y):
@@ -145,11 +146,15 @@ def _generate(cx: Context, element: ast.expr, generators: list[ast.comprehension
 
 
 def _iterate(cx: Context, node: ast.expr) -> list[Any]:
-    values = cx.expr(node)
+    values: Any = cx.expr(node)
     if isinstance(values, Matrix) and len(values.shape) == 1:
         return list(values.items)
-    if is_runtime(values) or not hasattr(values, "__iter__") or (hasattr(values, "known") and not values.known):
-        raise QdrunTypeError(f"a comprehension cannot run over {describe(values)}", hint="run it over static(range(n)) or a tuple")
+    if isinstance(values, NDRange) and not values.known:
+        raise QdrunTypeError("a comprehension needs bounds that are known at compile time")
+    if is_runtime(values) or not hasattr(values, "__iter__"):
+        raise QdrunTypeError(
+            f"a comprehension cannot run over {describe(values)}", hint="run it over static(range(n)) or a tuple"
+        )
     return list(values)
 
 

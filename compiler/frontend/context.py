@@ -42,10 +42,11 @@ class Context:
     """
 
     b: FrontBuilder
-    options: "LowerOptions"
-    tasks: "Tasks"
+    options: LowerOptions
+    tasks: Tasks
     expr_handlers: dict[type[ast.AST], ExprHandler]
     stmt_handlers: dict[type[ast.AST], StmtHandler]
+    top_handlers: dict[type[ast.AST], StmtHandler]
     frames: list[Frame] = field(default_factory=list)
     where: str = "serial"
     static: int = 0
@@ -98,6 +99,20 @@ class Context:
         """Lower statements in order; what follows a certain exit is dead and is not lowered."""
         for s in statements:
             left = self.stmt(s)
+            if left:
+                return left
+        return None
+
+    def top_block(self, statements: list[ast.stmt]) -> str | None:
+        """Lower statements that stand at the top level of the kernel: between the parallel loops among them, serial tasks."""
+        for k, node in enumerate(statements):
+            with self.frame.mentions(statements[k:]), self.at(node):
+                handler = self.top_handlers.get(type(node))
+                if handler is not None:
+                    left = handler(self, node)
+                else:
+                    with self.tasks.serial(self):
+                        left = self.stmt(node)
             if left:
                 return left
         return None

@@ -272,7 +272,8 @@ def check_writable(cx: Context, node: ast.Name) -> None:
     binding = cx.frame.find(node.id)
     if binding is not None and binding.readonly:
         raise QdrunTypeError(
-            f"`{node.id}` is {binding.readonly} and cannot be assigned", hint=f"copy it to a variable of another name first: v = {node.id}"
+            f"`{node.id}` is {binding.readonly} and cannot be assigned",
+            hint=f"copy it to a variable of another name first: v = {node.id}",
         )
 
 

@@ -49,7 +49,7 @@ class Intrinsic:
 
 
 def _plain(x: Any) -> Any:
-    """numpy scalars as Python numbers."""
+    """Turn numpy scalars into Python numbers."""
     return x.item() if isinstance(x, np.generic) else x
 
 
@@ -143,7 +143,7 @@ pow = Intrinsic("pow", lambda x, y: x**y, lambda b, x, y: ops.binary(b, "**", x,
 
 
 def _lower_many(code: str) -> Lowering:
-    """min and max of any number of values; of one matrix, its components; ties go to the later operand."""
+    """The lowering of min and max of any number of values; of one matrix, its components; ties go to the later operand."""
     two = _lower_two(code)
 
     def lower(b: FrontBuilder, *args: Any) -> Value:
@@ -233,7 +233,7 @@ bit_cast = Intrinsic(
 
 
 def _lower_bits(code: str) -> Lowering:
-    """popcnt and clz: an i32 count."""
+    """The lowering of popcnt and clz: an i32 count."""
 
     def lower(b: FrontBuilder, x: Arg) -> Value:
         def one(p: Operand) -> Operand:
@@ -302,7 +302,7 @@ def _lower_whole(code: str) -> Lowering:
     return lambda b, x: ops.cast(b, _lower_rounding(code)(b, x), b.default_ip)
 
 
-def _lower_sum(b: FrontBuilder, x: Any, start: Arg = 0) -> Value:
+def _lower_sum(b: FrontBuilder, x: Any, start: Any = 0) -> Any:
     items = x.items if isinstance(x, Matrix) else tuple(x)
     return reduce(
         lambda p, q: ops.binary(b, "+", p, q), items if ops.is_number(start) and start == 0 and items else (start, *items)

@@ -151,7 +151,9 @@ def no_else(node: ast.For | ast.While) -> None:
         QdrunSyntaxError: there is one.
     """
     if node.orelse:
-        raise QdrunSyntaxError("a loop with `else` cannot be used in a kernel", hint="set a variable before `break` and test it after the loop")
+        raise QdrunSyntaxError(
+            "a loop with `else` cannot be used in a kernel", hint="set a variable before `break`, test it afterwards"
+        )
 
 
 def unrolled(cx: Context, node: ast.For, over: Any, run: Callable[[list[ast.stmt]], str | None]) -> str | None:
@@ -164,7 +166,9 @@ def unrolled(cx: Context, node: ast.For, over: Any, run: Callable[[list[ast.stmt
     if isinstance(over, Matrix):
         over = over.items
     if not hasattr(over, "__iter__"):
-        raise QdrunTypeError(f"static() of {describe(over)} cannot be unrolled", hint="give it range(..), ndrange(..) or a tuple")
+        raise QdrunTypeError(
+            f"static() of {describe(over)} cannot be unrolled", hint="give it range(..), ndrange(..) or a tuple"
+        )
     for value in list(over):
         if grouped:
             value = ops_vector(cx, value)

@@ -14,13 +14,12 @@ from contextlib import contextmanager
 from typing import Any
 
 from ..errors import QdrunSyntaxError, QdrunTypeError
-
 from ..ir.nodes import Assert, Axis, Block, Buffer, Const, GlobalStore, Kernel, Local, Op, Operand, Place, Print, Task
 from ..ir.types import DType
 from ..ir.walk import stored_locals, walk
 from . import ops
 from .conditions import emit_condition
-from .context import Context, can_repeat
+from .context import Context, can_repeat, clone
 from .loops import RangeSpec, Space, bind_index, iterable, no_else, own_breaks, serial_for, space_of, unrolled
 from .matrix import load_matrix, new_local
 from .scope import Binding, Recipe, Shared
@@ -55,6 +54,15 @@ class Tasks:
             self._open = Task("", [], loc=cx.b.loc)
             self._preamble = []
         with cx.b.into(self._open.body):
+            yield
+
+    @contextmanager
+    def emitting(self, cx: Context, top: bool) -> Iterator[None]:
+        """Emit into the open serial task when ``top``, else where emission stands."""
+        if not top:
+            yield
+            return
+        with self.serial(cx):
             yield
 
     def fetch(self, cx: Context, binding: Binding) -> None:
@@ -131,36 +139,22 @@ def _has_effect(s: object) -> bool:
     return isinstance(s, (GlobalStore, Assert, Print)) or (isinstance(s, Op) and s.op == "atomic")
 
 
-def lower_top(cx: Context, statements: list[ast.stmt]) -> str | None:
-    """Statements at the top level of the kernel, in order; what follows a ``return`` is dead."""
-    for k, node in enumerate(statements):
-        with cx.frame.mentions(statements[k:]), cx.at(node):
-            left = _top_statement(cx, node)
-        if left:
-            return left
-    return None
-
-
-def _top_statement(cx: Context, node: ast.stmt) -> str | None:
-    if isinstance(node, ast.For):
-        return _top_for(cx, node)
-    if isinstance(node, ast.Pass) or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)):
-        return None
-    if isinstance(node, ast.If):
-        with cx.tasks.serial(cx):
-            cond = emit_condition(cx, node.test)
-            if not isinstance(cond, bool):
-                return emit_if(cx, node, cond)
-        return lower_top(cx, node.body if cond else node.orelse)
-    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
-        from .calls import lower_top_call
-
-        return lower_top_call(cx, node.value)
+def top_if(cx: Context, node: ast.If) -> str | None:
+    """An ``if`` at the top level: when its condition is known now, its statements stand at the top level, too."""
     with cx.tasks.serial(cx):
-        return cx.stmt(node)
+        cond = emit_condition(cx, node.test)
+        if not isinstance(cond, bool):
+            return emit_if(cx, node, cond)
+    return cx.top_block(node.body if cond else node.orelse)
 
 
-def _top_for(cx: Context, node: ast.For) -> str | None:
+def top_for(cx: Context, node: ast.For) -> str | None:
+    """A ``for`` at the top level: a parallel task, or unrolled.
+
+    Raises:
+        QdrunSyntaxError: it has an ``else``, or its steps cannot be numbered.
+        QdrunTypeError: kernels cannot run over its iterable.
+    """
     no_else(node)
     config = dict(cx.next_loop)
     cx.next_loop.clear()
@@ -173,7 +167,7 @@ def _top_for(cx: Context, node: ast.For) -> str | None:
     if _is_unrolled(cx, node):
         with cx.tasks.serial(cx):
             over, _ = iterable(cx, node.iter)
-        return unrolled(cx, node, over, lambda body: lower_top(cx, body))
+        return unrolled(cx, node, over, cx.top_block)
     cx.tasks.close(cx)
     _parallel_for(cx, node, bool(config.get("serialize")))
     return None
@@ -230,9 +224,5 @@ def _indices(cx: Context, over: Any, space: Space, task: Task) -> list[Operand]:
     if not can_repeat(begin):
         hint = "start a range with a step at a literal, an argument or a shape"
         raise QdrunSyntaxError("a parallel loop with a step cannot start at a value that is read from memory", hint=hint)
-    from .context import clone
-
     start = ops.cast_scalar(cx.b, clone(cx.b, begin, {}), task.axes[0].index.dtype)
     return [ops.to_operand(cx.b, ops.binary(cx.b, "+", start, ops.binary(cx.b, "*", task.axes[0].index, space.step)))]
-
-

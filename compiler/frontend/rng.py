@@ -8,6 +8,7 @@ every order of execution, and the backward pass can compute a draw again instead
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from ..errors import QdrunTypeError
@@ -36,7 +37,7 @@ def _mix(b: FrontBuilder, z: Operand) -> Operand:
 def _open_loops(b: FrontBuilder) -> list[Op]:
     """The indices of the serial loops that are being emitted, outermost first."""
     blocks = b._blocks
-    parents = [(outer[-1], inner) for outer, inner in zip(blocks, blocks[1:]) if outer]
+    parents = [(outer[-1], inner) for outer, inner in pairwise(blocks) if outer]
     return [s.index for s, body in parents if isinstance(s, Loop) and s.body is body]
 
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import ast
+import inspect
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from ..errors import QdrunNameError
-from ..ir.nodes import Block, Local
+from ..ir.nodes import Local
 from .source import FunctionSource
-from .syntax import ATOMIC_CODES
+from .syntax import ATOMIC_CODES, Template
 from .tensor import TensorRef
 
 
@@ -77,12 +79,12 @@ class Frame:
     later: list[set[str]] = field(default_factory=list)
     depth: int = 0
     returned: Any = None
-    early: "EarlyReturn | None" = None
-    body: Block = field(default_factory=list)
-    stores: Counter[str] = field(default_factory=Counter)
+    early: EarlyReturn | None = None
 
-    def __post_init__(self) -> None:
-        self.stores = count_stores(self.source)
+    @cached_property
+    def stores(self) -> Counter[str]:
+        """How many places of the function may assign each name."""
+        return count_stores(self)
 
     def find(self, name: str) -> Binding | None:
         """The innermost binding of a name, or None."""
@@ -135,29 +137,29 @@ class EarlyReturn:
     like: Any
 
 
-def count_stores(source: FunctionSource) -> Counter[str]:
+def count_stores(frame: Frame) -> Counter[str]:
     """How many places of a function may assign each name. A name with one place needs no mutable variable.
 
-    A parameter that is assigned counts once more for the value that it comes with. A name handed to a call counts when the
-    callee may write to it: an atomic, or a function that could take it by reference.
+    A change of a part, an augmented assignment, and a call that could take the name by reference count twice: there is another
+    place that gave the name its first value.
     """
     stores: Counter[str] = Counter()
-    for node in ast.walk(source.tree):
+    for node in ast.walk(frame.source.tree):
         if isinstance(node, ast.AugAssign):
-            _count(stores, node.target, 2)  # it reads the variable too: there is another assignment
+            _count(stores, node.target, 2)
         elif isinstance(node, ast.Assign):
             for target in node.targets:
                 _count(stores, target)
         elif isinstance(node, ast.AnnAssign):
             _count(stores, node.target)
-        elif isinstance(node, ast.Call) and _may_write(source, node.func):
-            for arg in [*node.args, *(k.value for k in node.keywords)]:
+        elif isinstance(node, ast.Call):
+            for arg in _written_arguments(frame, node):
                 _count(stores, arg, 2)
     return stores
 
 
 def _count(stores: Counter[str], target: ast.expr, times: int = 1) -> None:
-    """Count what an assignment to ``target`` changes: the name at its root (a change of a part needs a variable, too)."""
+    """Count what an assignment to ``target`` changes: the name at its root."""
     if isinstance(target, (ast.Tuple, ast.List)):
         for part in target.elts:
             _count(stores, part, times)
@@ -167,22 +169,47 @@ def _count(stores: Counter[str], target: ast.expr, times: int = 1) -> None:
         stores[target.id] += times
 
 
-def _may_write(source: FunctionSource, callee: ast.expr) -> bool:
-    """Whether a call can change a variable that is handed to it: what cannot be looked up yet, may."""
-    parts: list[str] = []
-    while isinstance(callee, ast.Attribute):
-        parts.append(callee.attr)
-        callee = callee.value
-    if not isinstance(callee, ast.Name):
-        return True
+def _written_arguments(frame: Frame, call: ast.Call) -> list[ast.expr]:
+    """The arguments that a call may change. A callee that cannot be looked up yet may change all of them."""
+    everything = [*call.args, *(k.value for k in call.keywords)]
+    known, callee = _callee(frame, call.func)
+    if not known:
+        if isinstance(call.func, ast.Attribute) and call.func.attr == "fill":
+            everything.append(call.func.value)
+        return everything
+    source = getattr(callee, "__qd_func__", None)
+    if isinstance(source, FunctionSource):
+        names = [p.name for p in source.parameters][inspect.ismethod(callee) :]
+        pairs = [*zip(names, call.args), *((k.arg, k.value) for k in call.keywords)]
+        return [arg for name, arg in pairs if name and is_template(source.annotation(name))]
+    if source is not None:
+        return everything
     try:
-        found = source.lookup(callee.id)
+        return call.args[:1] if callee in ATOMIC_CODES else []
+    except TypeError:  # not hashable, so no atomic
+        return []
+
+
+def is_template(annotation: object) -> bool:
+    """Whether a parameter with this annotation is passed by reference."""
+    return annotation is Template or isinstance(annotation, Template)
+
+
+def _callee(frame: Frame, node: ast.expr) -> tuple[bool, Any]:
+    """Whether a callee can be looked up before the body is lowered, and what it is."""
+    parts: list[str] = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    if not isinstance(node, ast.Name):
+        return False, None
+    binding = frame.find(node.id)
+    try:
+        found = frame.source.lookup(node.id) if binding is None else binding.value
     except QdrunNameError:
-        return True
+        return False, None
     for part in reversed(parts):
         if not hasattr(found, part):
-            return True
+            return False, None
         found = getattr(found, part)
-    if getattr(found, "__hash__", None) is None:
-        return False
-    return found in ATOMIC_CODES or hasattr(found, "__qd_func__")
+    return True, found

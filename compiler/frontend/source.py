@@ -48,6 +48,24 @@ class FunctionSource:
         cells = zip(self.fn.__code__.co_freevars, self.fn.__closure__ or ())
         return {name: cell for name, cell in cells}
 
+    def annotation(self, name: str) -> Any:
+        """What the annotation of a parameter (or "return") means; None when there is none.
+
+        Raises:
+            QdrunNameError: it is a string that names something unknown.
+        """
+        found = self.fn.__annotations__.get(name)
+        if not isinstance(found, str):
+            return found
+        cells = {n: c.cell_contents for n, c in self._closure.items() if _is_filled(c)}
+        try:
+            return eval(found, self.fn.__globals__, cells)
+        except (NameError, AttributeError) as e:
+            hint = "put what it names where the function can see it"
+            raise QdrunNameError(
+                f"the annotation `{found}` of `{name}` cannot be evaluated: {e}", self.loc(self.tree), hint
+            ) from e
+
     def loc(self, node: ast.AST, kernel: str = "") -> Loc:
         """Where ``node`` stands in the user's file. A node over several lines is marked to the end of its first."""
         row = getattr(node, "lineno", 2) - 2  # the tree was read under an added first line
@@ -79,18 +97,25 @@ class FunctionSource:
         )
 
 
+def _is_filled(cell: Any) -> bool:
+    try:
+        return cell.cell_contents is not cell
+    except ValueError:
+        return False
+
+
 def _column(text: str, offset: int) -> int:
     """A byte offset of the parser as a character column."""
     return len(text.encode()[:offset].decode(errors="replace"))
 
 
-def read_function(fn: Callable[..., Any]) -> FunctionSource:
+def read_function(function: Callable[..., Any]) -> FunctionSource:
     """The source of a plain Python function (a method, or a function defined inside another, is as good).
 
     Raises:
         QdrunSyntaxError: it is not a ``def``, or its source cannot be found.
     """
-    fn = inspect.unwrap(getattr(fn, "__func__", fn))
+    fn: Any = inspect.unwrap(getattr(function, "__func__", function))
     if not isinstance(fn, FunctionType):
         raise QdrunSyntaxError(f"{fn!r} is not a Python function", hint="decorate a function written with `def`")
     try:
@@ -112,6 +137,10 @@ def _definition(fn: FunctionType, text: str) -> ast.FunctionDef:
         body = []
     found = body[0].body[0] if body and isinstance(body[0], ast.If) else body[0] if body else None
     if not isinstance(found, ast.FunctionDef):
-        hint = "write it with `def`" if fn.__name__ == "<lambda>" else "write a plain `def` (no async, no lambda) on lines of its own"
+        hint = (
+            "write it with `def`"
+            if fn.__name__ == "<lambda>"
+            else "write a plain `def` (no async, no lambda) on lines of its own"
+        )
         raise QdrunSyntaxError(f"`{fn.__name__}` is not written as a `def`", hint=hint)
     return found

@@ -20,10 +20,6 @@ from .values import Matrix, MatrixLocal
 ATOMIC_AUGMENT = {"+": "add", "-": "sub", "*": "mul", "&": "and", "|": "or", "^": "xor"}
 
 
-def lower_pass(cx: Context, node: ast.Pass) -> None:
-    """Nothing."""
-
-
 def lower_assign(cx: Context, node: ast.Assign) -> None:
     """``a = b = value``, with tuples on the left unpacked."""
     value = cx.expr(node.value)
@@ -39,7 +35,9 @@ def lower_annotated(cx: Context, node: ast.AnnAssign) -> None:
         QdrunSyntaxError: there is no value.
     """
     if node.value is None:
-        raise QdrunSyntaxError("a declaration without a value cannot be used in a kernel", hint="give the variable its first value")
+        raise QdrunSyntaxError(
+            "a declaration without a value cannot be used in a kernel", hint="give the variable its first value"
+        )
     value = cx.expr(node.value)
     with cx.at(node.annotation):
         value = convert_to(cx, value, cx.static_expr(node.annotation))
@@ -148,14 +146,18 @@ def lower_augmented(cx: Context, node: ast.AugAssign) -> None:
     """
     op = BINARY[type(node.op)]
     if isinstance(node.target, ast.Name) and _is_compile_time(cx, node.target.id):
-        value = binary(cx, op, cx.expr(ast.copy_location(ast.Name(node.target.id, ast.Load()), node.target)), cx.expr(node.value))
+        value = binary(
+            cx, op, cx.expr(ast.copy_location(ast.Name(node.target.id, ast.Load()), node.target)), cx.expr(node.value)
+        )
         assign_name(cx, node.target, value)
         return
     with cx.at(node.target):
         target = target_of(cx, node.target, "an assignment")
     value = cx.expr(node.value)
     if isinstance(value, TensorRef):
-        raise QdrunTypeError(f"{describe(value)} is not a number", hint="use one of its elements: x[i], or x[None] when it has no axes")
+        raise QdrunTypeError(
+            f"{describe(value)} is not a number", hint="use one of its elements: x[i], or x[None] when it has no axes"
+        )
     if is_global(target) and op in ATOMIC_AUGMENT:
         update(cx.b, target, ATOMIC_AUGMENT[op], value)
         return
@@ -266,8 +268,22 @@ def value_parts(cx: Context, value: Any) -> list[str | Operand]:
             out += [", "] * (k > 0) + value_parts(cx, item)
         return [*out, ends[1]]
     if isinstance(value, TensorRef):
-        raise QdrunTypeError(f"{describe(value)} cannot be printed as a whole", hint="print its elements, or print it in Python")
+        raise QdrunTypeError(
+            f"{describe(value)} cannot be printed as a whole", hint="print its elements, or print it in Python"
+        )
     return [str(value)]
+
+
+def lower_format(cx: Context, node: ast.JoinedStr) -> str:
+    """An f-string of compile-time values, as text.
+
+    Raises:
+        QdrunSyntaxError: it holds a run-time value outside of print() and assert.
+    """
+    parts = message_parts(cx, node)
+    if not all(isinstance(p, str) for p in parts):
+        raise QdrunSyntaxError("an f-string of run-time values can only be printed", hint="write it inside print(..)")
+    return "".join(p for p in parts if isinstance(p, str))
 
 
 def lower_print(cx: Context, node: ast.Call) -> None:

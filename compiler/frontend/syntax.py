@@ -71,7 +71,7 @@ class Grouped:
 
 
 def grouped(space: Any) -> Grouped:
-    """``for I in grouped(x)``: one vector index instead of one index an axis."""
+    """One vector index instead of one index an axis."""
     return Grouped(space)
 
 
@@ -160,4 +160,6 @@ ATOMIC_CODES = {
 
 
 def _kernel_only(name: str) -> NoReturn:
-    raise QdrunRuntimeError(f"{name}() was called outside of a kernel; do: call it inside a function decorated with @kernel or @func")
+    raise QdrunRuntimeError(
+        f"{name}() was called outside of a kernel; do: call it inside a function decorated with @kernel or @func"
+    )

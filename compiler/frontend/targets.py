@@ -5,11 +5,13 @@ A target is resolved once (its indices are evaluated once) and can then be read,
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from ..errors import QdrunTypeError
-from ..ir.nodes import Local, Operand
+from ..ir.builder import convert
+from ..ir.nodes import Const, Local, Operand
 from . import ops
 from .build import FrontBuilder
 from .matrix import get_item, load_matrix, position, set_item, store_matrix
@@ -67,7 +69,9 @@ class ItemTarget:
     def read(self, b: FrontBuilder) -> Any:
         """The component; with an index known now, only its own variable is loaded."""
         where = position(b, self.local.shape, self.index)
-        return b.load(self.local.locals[where]) if isinstance(where, int) else get_item(b, load_matrix(b, self.local), self.index)
+        return (
+            b.load(self.local.locals[where]) if isinstance(where, int) else get_item(b, load_matrix(b, self.local), self.index)
+        )
 
     def write(self, b: FrontBuilder, value: Any) -> None:
         """Assign the component."""
@@ -113,11 +117,26 @@ class ComponentTarget:
 
     def write(self, b: FrontBuilder, value: Any) -> None:
         """Store the component (not atomic)."""
-        self.ref.store_component(b, self.index, self.item, value)
+        self._each(b, lambda part: part.store(b, self.index, value))
 
     def atomic(self, b: FrontBuilder, code: str, value: Any) -> Operand:
-        """Update; the result is the old content."""
-        return self.ref.atomic_component(b, code, self.index, self.item, value)
+        """Update; the result is the old content (0 when a run-time component is out of range)."""
+        where = position(b, self.ref.element, self.item)
+        if isinstance(where, int):
+            return ops.to_operand(b, self.ref.component(where).atomic(b, code, self.index, value))
+        old = b.local(Const(convert(0, self.ref.dtype), self.ref.dtype), "old")
+        self._each(b, lambda part: b.store(old, ops.to_operand(b, part.atomic(b, code, self.index, value))), where)
+        return b.load(old)
+
+    def _each(self, b: FrontBuilder, write: Callable[[TensorRef], None], where: int | Operand | None = None) -> None:
+        """``write`` the component: at once when its index is known, else each under the condition that it is the one."""
+        where = position(b, self.ref.element, self.item) if where is None else where
+        if isinstance(where, int):
+            write(self.ref.component(where))
+            return
+        for k in range(len(self.ref.places)):
+            with b.if_(ops.truth(b, ops.compare(b, "==", where, k))):
+                write(self.ref.component(k))
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,1 +1,34 @@
-"""To be described."""
+"""What a user touches: init and its options, fields, ndarrays, vectors, kernels, the tape."""
+
+from . import ad, math, types
+from .field import field
+from .kernel import data_oriented, func, kernel
+from .matrix import Matrix, Vector
+from .ndarray import Ndarray, ndarray
+from .options import Arch, Options
+from .program import Program, current_program, init, reset, sync
+from .snode import RootProxy
+from .types import template
+
+__all__ = [
+    "Arch",
+    "Matrix",
+    "Ndarray",
+    "Options",
+    "Program",
+    "RootProxy",
+    "Vector",
+    "ad",
+    "current_program",
+    "data_oriented",
+    "field",
+    "func",
+    "init",
+    "kernel",
+    "math",
+    "ndarray",
+    "reset",
+    "sync",
+    "template",
+    "types",
+]

@@ -41,7 +41,7 @@ class Program:
                 f"qd.init: the {arch.value} backend is not built in this version; do: qd.init(arch=qd.cpu), or see `qdrun devices`"
             )
         self.arch, self.options = arch, options
-        self.device = CpuDevice(threads=options.cpu_max_num_threads, memory_limit=options.memory_limit)
+        self.device = CpuDevice(options.cpu_max_num_threads or None, options.memory_limit or None)
         self.root = Root(self)
         self.number = next(_numbers)
         self.closed = False
@@ -101,6 +101,10 @@ class Program:
     def materialize(self) -> None:
         """Give storage to every field that was placed since the last time."""
         materialize(self.root, self.allocate)
+
+    def tensors(self) -> list[Any]:
+        """Every field (not their gradients) and every ndarray of the program."""
+        return [f for f in self.root.fields() if not f.role]
 
     def heap(self, planes: dict[str, int]) -> dict[str, int]:
         """Addresses of heap planes of at least these bytes. A plane that is too small is replaced by one of exactly the size."""

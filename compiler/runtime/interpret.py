@@ -8,6 +8,7 @@ What the nodes leave to this file:
 - ``return`` leaves the current iteration of its task (a serial task has one), ``continue`` outside a loop does the same;
 - a loop's index is computed without wrapping, as Python's ``range`` does; an endless loop's index wraps;
 - locals and adstack slots are forgotten between iterations: reading one that the same iteration has not written is an error;
+- a reduction over no iterations does not touch its place;
 - an index outside the place's extents, or bytes outside the buffer, is an error (users' bounds checks are asserts in the IR).
 """
 
@@ -303,6 +304,8 @@ def _run_task(task: Task, number: int, launch: _Launch, chunk: int | None) -> No
             if leave.kind == "break":
                 raise InterpreterError("break outside a loop") from None
         partials = {r.local: run.locals[r.local] for r in task.reductions}
+    if not partials:
+        return
     finish_chunk()
     for r, total in zip(task.reductions, totals):
         index = prologue.index(r.index)

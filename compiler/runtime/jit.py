@@ -89,26 +89,41 @@ def compile_text(text: str, name: str, opt_level: int = 2) -> bytes:
         QdrunRuntimeError: LLVM refuses the text; names the kernel.
     """
     machine = _target_machine(opt_level)
+    context = llvm.create_context()
     try:
-        module = llvm.parse_assembly(text, llvm.create_context())
-        foreign = module.triple
-        module.triple = host().triple
-        module.data_layout = str(machine.target_data)
+        module = llvm.parse_assembly(text, context)
+    except RuntimeError as e:
+        raise _invalid(name, e) from e
+    try:
+        _check(module, machine, name)
+        _optimise(module, machine, opt_level)
+        return machine.emit_object(module)
+    finally:
+        module.close()  # before its context: the garbage collector may destroy the two in either order, and one of them crashes
+
+
+def _invalid(name: str, error: RuntimeError) -> QdrunRuntimeError:
+    return QdrunRuntimeError(
+        f"the compiler produced invalid LLVM text for kernel `{name}`: {error}\n"
+        "  do: this is a bug in qdrun; report it with the kernel's source"
+    )
+
+
+def _check(module: Any, machine: Any, name: str) -> None:
+    """Refuse what would abort the process later; fit the module to this machine."""
+    made_for, here = module.triple, host().triple
+    if made_for and made_for.split("-")[0] != here.split("-")[0]:
+        raise QdrunRuntimeError(f"kernel `{name}` was compiled for {made_for}, but this machine is {here}")
+    module.triple = here
+    module.data_layout = str(machine.target_data)
+    try:
         module.verify()
     except RuntimeError as e:
-        raise QdrunRuntimeError(
-            f"the compiler produced invalid LLVM text for kernel `{name}`: {e}\n"
-            "  do: this is a bug in qdrun; report it with the kernel's source"
-        ) from e
-    if foreign and foreign.split("-")[0] != host().triple.split("-")[0]:
-        raise QdrunRuntimeError(f"kernel `{name}` was compiled for {foreign}, but this machine is {host().triple}")
+        raise _invalid(name, e) from e
     unknown = [f.name for f in module.functions if f.is_declaration and f.name.startswith("llvm.") and not _selectable(f)]
     if unknown:
-        raise QdrunRuntimeError(
-            f"kernel `{name}` uses {', '.join(unknown)}, which LLVM {llvm.llvm_version_info[0]} does not have on {host().triple}"
-        )
-    _optimise(module, machine, opt_level)
-    return machine.emit_object(module)
+        version = llvm.llvm_version_info[0]
+        raise QdrunRuntimeError(f"kernel `{name}` uses {', '.join(unknown)}, which LLVM {version} does not have on {here}")
 
 
 def _selectable(function: Any) -> bool:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from . import jit, pool_ir
+from .cache import load_cached
 
 SPIN_NS = 150_000  # waking a sleeping thread costs 25-60 us; a loop usually follows the last one sooner than this
 _STACK_BYTES = 8 << 20
@@ -127,7 +128,7 @@ def _load() -> jit.LoadedCode:
             text = pool_ir.SERIAL_IR + pool_ir.SERIAL_ENTRY_IR
         else:
             text = pool_ir.pool_text(architecture, time.CLOCK_MONOTONIC, int(signal.SIG_SETMASK))
-        _code = jit.load(jit.compile_text(text, "thread pool"), ["qd_parallel_for"], {}, "thread pool")
+        _code, _ = load_cached(text, "thread pool", ["qd_parallel_for"], {})
         _code.make_immortal()
     return _code
 

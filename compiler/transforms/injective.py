@@ -11,7 +11,7 @@ from ..ir.alias import base, may_alias, same_array
 from ..ir.nodes import Const, GlobalStore, Op, Operand, Place, Stmt, Task
 from ..ir.walk import place_of, walk
 
-Position = tuple[int, Op, object, object]
+Position = tuple[int, Op, object]
 
 
 def race_free(task: Task) -> set[Op]:
@@ -47,7 +47,7 @@ def _private(place: Place, accesses: dict[Place, list[Stmt]], axes: set[Op]) -> 
         for s in statements:
             positions = _positions(_index(s), axes)
             common = positions if common is None else common & positions
-    return common is not None and {axis for _, axis, _, _ in common} == axes
+    return common is not None and {axis for _, axis, _ in common} == axes
 
 
 def _index(s: Stmt) -> tuple[Operand, ...]:
@@ -61,13 +61,13 @@ def _positions(index: tuple[Operand, ...], axes: set[Op]) -> set[Position]:
     """Where the index holds an axis index, plus which literal."""
     out: set[Position] = set()
     for k, x in enumerate(index):
-        shift: tuple[object, object] = (0, None)
+        shift: object = 0
         x = _widened(x)
         if isinstance(x, Op) and x.op in ("add", "sub") and isinstance(x.args[1], Const):
-            shift = ((x.op, x.args[1].value), x.dtype)  # the type says where it wraps
+            shift = (x.op, x.args[1].value, x.dtype)  # the type says where it wraps
             x = _widened(x.args[0])
         if isinstance(x, Op) and x in axes:
-            out.add((k, x, *shift))
+            out.add((k, x, shift))
     return out
 
 

@@ -4,8 +4,8 @@ An atomic add, sub, min or max becomes a ``Reduction`` when nobody reads its res
 and the task touches the place in no other way. Several such atomics of one kind on one element share one reduction. Float sums
 are included: their bits then depend on the chunks, which depend on the number of iterations alone.
 
-The combination touches the element even if no iteration did, so the element must exist: either it provably does (no axes, or a
-literal inside a field's shape), or every iteration updates it. Run it after ``simplify`` and after the reverse pass.
+A loop with iterations is combined even if none of them did an update, so the element must exist: either it provably does (no
+axes, or a literal inside a field's shape), or every iteration updates it. Run it after ``simplify`` and after the reverse pass.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Literal, cast
 
 from ..ir.alias import base, may_alias, same_array
 from ..ir.builder import Builder
-from ..ir.nodes import Block, Const, If, Kernel, Local, Loop, Op, Operand, Place, Reduction, Stmt, Task
+from ..ir.nodes import Assert, Block, Const, Exit, If, Kernel, Local, Loop, Op, Operand, Overflow, Place, Reduction, Stmt, Task
 from ..ir.ops import TABLE
 from ..ir.walk import atomic_of, operands, place_of, task_blocks, walk, written_places
 from .clone import clone_kernel
@@ -142,9 +142,11 @@ def _inside(place: Place, index: tuple[Operand, ...]) -> bool:
 
 
 def _always(block: Block) -> list[Op]:
-    """The operations that every run of a lowered block executes: those in its loops of a fixed count included."""
+    """The operations that every run of a block executes: those in its loops of a fixed count, and what no exit can skip."""
     out: list[Op] = []
     for s in block:
+        if any(isinstance(inner, (Assert, Exit, Overflow)) for inner in walk([s])):
+            break  # what follows may not run; the index that a failed assert rejects must not be touched
         if isinstance(s, Op):
             out.append(s)
         elif isinstance(s, Loop) and isinstance(s.begin, Const) and isinstance(s.end, Const):

@@ -65,7 +65,12 @@ declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
 def native_machine():
     target = L.Target.from_default_triple()
     return target.create_target_machine(
-        cpu=L.get_host_cpu_name(), features=L.get_host_cpu_features().flatten(), opt=2, jit=True, codemodel="default", reloc="pic"
+        cpu=L.get_host_cpu_name(),
+        features=L.get_host_cpu_features().flatten(),
+        opt=2,
+        jit=True,
+        codemodel="default",
+        reloc="pic",
     )
 
 

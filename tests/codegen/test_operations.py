@@ -28,12 +28,46 @@ def operands(dtype: DType, seed: int) -> np.ndarray:
         return rng.integers(0, 2, N).astype(bool)
     if dtype.is_real:
         info = np.finfo(dtype.numpy)
-        edges = [0.0, -0.0, np.inf, -np.inf, np.nan, 1, -1, 0.5, 1.5, 2.5, -0.5, info.max, info.tiny, info.smallest_subnormal, 3e9, 1e20]
+        edges = [
+            0.0,
+            -0.0,
+            np.inf,
+            -np.inf,
+            np.nan,
+            1,
+            -1,
+            0.5,
+            1.5,
+            2.5,
+            -0.5,
+            info.max,
+            info.tiny,
+            info.smallest_subnormal,
+            3e9,
+            1e20,
+        ]
         with np.errstate(over="ignore"):
             out = np.concatenate([rng.uniform(-4, 4, N - 64), np.repeat(edges, 4)]).astype(dtype.numpy)
     else:
         low, high = (-(1 << (dtype.bits - 1)), (1 << (dtype.bits - 1)) - 1) if dtype.kind == "i" else (0, (1 << dtype.bits) - 1)
-        edges = [low, low + 1, high, high - 1, 0, 1, 2, 3, 7, 64, -1 % (1 << dtype.bits) if low == 0 else -1, dtype.bits, 5, 4, 3, 2]
+        edges = [
+            low,
+            low + 1,
+            high,
+            high - 1,
+            0,
+            1,
+            2,
+            3,
+            7,
+            64,
+            -1 % (1 << dtype.bits) if low == 0 else -1,
+            dtype.bits,
+            5,
+            4,
+            3,
+            2,
+        ]
         wide = rng.integers(low, high, N - 164, dtype.numpy, endpoint=True)
         small = rng.integers(max(low, -9), 10, 100).astype(dtype.numpy)
         out = np.concatenate([wide, small, np.repeat(np.array(edges, dtype.numpy), 4)])

@@ -6,7 +6,6 @@ from typing import Literal
 
 import numpy as np
 from pydantic import Field
-
 from qdrun.jobs.base import Job, JobParams, MemoryPlan, Outcome, PlanEntry
 
 

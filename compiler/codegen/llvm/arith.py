@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from ...ir.nodes import Const, Op, Operand
 from ...ir.types import DType, f16, f32, u1, u8
+from ..math import library
 from . import power
 from .function import Fn
 from .target import Unsupported, const_text, float_text
@@ -59,12 +60,8 @@ def _one(f: Fn, d: DType, v: bool) -> str:
 def _math(f: Fn, name: str, d: DType, v: bool, args: list[str]) -> str:
     """A mathematical function: C's for scalars, ours for lanes and for machines without C's."""
     if v or not f.module.target.libm:
-        from ..math import library
-
-        return library.call(f.module, f, name, d, v, args)
-    ty, symbol = f.ty(d, False), name + ("f" if d is f32 else "")
-    f.module.declare(symbol, f"declare {ty} @{symbol}({', '.join([ty] * len(args))}) nounwind willreturn memory(none)")
-    return f.t(f"call {ty} @{symbol}({', '.join(f'{ty} {a}' for a in args)})")
+        return library.call(f, name, d, v, args)
+    return library.libm(f, name, d, args)
 
 
 def _rsqrt(f: Fn, d: DType, v: bool, args: list[str]) -> str:
@@ -255,6 +252,8 @@ def pure(f: Fn, s: Op, args: list[str], v: bool) -> str:
     if d is f16 and code not in _AS_IS:
         out = EMIT[code](f, f32, v, [f.convert(a, f16, f32, v) for a in args])
         return out if code in _TRUTH else f.convert(out, f32, f16, v)
+    if d is u1 and code in ("shl", "shr", "sar"):
+        return args[0]  # a count modulo one is none
     if d is u1 and code not in _U1_DIRECT:
         out = EMIT[code](f, u8, v, [f.convert(a, u1, u8, v) for a in args])
         return f.convert(out, u8, u1, v)

@@ -266,4 +266,3 @@ def combine_partials(e: Emitter, k: int, r: Reduction, chunks: str) -> None:
     old = memory.read(e, d, ptr, "uniform", align)
     value = arith.binary(e, r.code, d, False, old, e.t(f"load {ty}, ptr {total}"))
     memory.write(e, d, value, ptr, "uniform", align)
-

@@ -1,0 +1,96 @@
+"""Our mathematical functions as LLVM functions: one per name, type and width, made when a module first calls it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ...ir.types import DType
+from ..llvm.function import Fn, Module
+from . import functions
+from .lanes import Lanes
+
+_BODIES: dict[str, Callable[..., str]] = {
+    "sin": functions.sin,
+    "cos": functions.cos,
+    "tan": functions.tan,
+    "asin": functions.asin,
+    "acos": functions.acos,
+    "atan2": functions.atan2,
+    "exp": functions.exp,
+    "log": functions.log,
+    "tanh": functions.tanh,
+    "pow": functions.pow_,
+}
+_LIMITED = frozenset(("sin", "cos", "tan"))
+
+
+def call(f: Fn, name: str, d: DType, v: bool, args: list[str]) -> str:
+    """A call of our function; ``v``: on every lane."""
+    ty, symbol = f.ty(d, v), f"qd_{name}_{f.suffix(d, v)}"
+    if symbol not in f.module.helpers:
+        f.module.helpers[symbol] = ""  # its place: what it declares goes after
+        f.module.helpers[symbol] = define(f.module, symbol, name, d, f.lanes if v else 1)
+    return f.t(f"call {ty} @{symbol}({', '.join(f'{ty} {a}' for a in args)})")
+
+
+def define(module: Module, symbol: str, name: str, d: DType, lanes: int) -> str:
+    """The text of one function. Inlined everywhere: a vector does not travel well through a call."""
+    f = Fn(module, lanes)
+    v = lanes > 1
+    e = Lanes(f, d, v)
+    args = ["%a", "%b"][: 2 if name in ("atan2", "pow") else 1]
+    result = _limited(e, name, args[0]) if name in _LIMITED else _BODIES[name](e, *args)
+    ty = f.ty(d, v)
+    head = f"define internal {ty} @{symbol}({', '.join(f'{ty} {a}' for a in args)}) alwaysinline nounwind {{\nentry:"
+    return "\n".join([head, *f.slots, *f.head, *f.lines, f"  ret {ty} {result}", "}"])
+
+
+def _limited(e: Lanes, name: str, x: str) -> str:
+    """Arguments too large for the reduction go to C's function, one by one; where there is none they give NaN."""
+    limit = e.c(functions.trig_limit(e.single))
+    large = e.cmp("ogt", e.unary("fabs", x), limit)
+    y = _BODIES[name](e, e.select(large, e.c(0.0), x))
+    if not e.f.module.target.libm:
+        return e.select(large, e.c(float("nan")), y)
+    f, ty = e.f, e.float_ty
+    out = f.slot(ty)
+    f.put(f"store {ty} {y}, ptr {out}")
+    if e.v:
+        _each_lane(e, name, x, large, out)
+    else:
+        slow, done = f.label("slow"), f.label("done")
+        f.branch(large, slow, done, unlikely=True)
+        f.at(slow)
+        f.put(f"store {ty} {libm(f, name, e.d, [x])}, ptr {out}")
+        f.jump(done)
+        f.at(done)
+    return f.t(f"load {ty}, ptr {out}")
+
+
+def libm(f: Fn, name: str, d: DType, args: list[str]) -> str:
+    """A call of C's function on scalars."""
+    ty, symbol = f.ty(d, False), name + ("f" if d.bits == 32 else "")
+    f.module.declare(symbol, f"declare {ty} @{symbol}({', '.join([ty] * len(args))}) nounwind willreturn memory(none)")
+    return f.t(f"call {ty} @{symbol}({', '.join(f'{ty} {a}' for a in args)})")
+
+
+def _each_lane(e: Lanes, name: str, x: str, large: str, out: str) -> None:
+    """Replace the results of the lanes in ``large``; rarely any."""
+    f, n = e.f, e.f.lanes
+    ty, bits = f.ty(e.d, False), f"i{n}"
+    left, turn, done = f.slot(bits), f.label("turn"), f.label("done")
+    mask = f.t(f"bitcast {e.flag_ty} {large} to {bits}")
+    f.put(f"store {bits} {mask}, ptr {left}")
+    f.branch(f.t(f"icmp ne {bits} {mask}, 0"), turn, done, unlikely=True)
+    f.at(turn)
+    now = f.t(f"load {bits}, ptr {left}")
+    f.module.declare(f"cttz{n}", f"declare {bits} @llvm.cttz.{bits}({bits}, i1)")
+    lane = f.t(f"call {bits} @llvm.cttz.{bits}({bits} {now}, i1 true)")
+    if n != 64:
+        lane = f.t(f"{'zext' if n < 64 else 'trunc'} {bits} {lane} to i64")
+    one = libm(f, name, e.d, [f.t(f"extractelement {e.float_ty} {x}, i64 {lane}")])
+    f.put(f"store {ty} {one}, ptr {f.t(f'getelementptr {ty}, ptr {out}, i64 {lane}')}")
+    rest = f.t(f"and {bits} {now}, {f.t(f'sub {bits} {now}, 1')}")
+    f.put(f"store {bits} {rest}, ptr {left}")
+    f.branch(f.t(f"icmp ne {bits} {rest}, 0"), turn, done)
+    f.at(done)

@@ -1,0 +1,269 @@
+"""Calls: what the front end itself knows, intrinsics, inlined functions, plain Python at compile time."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import inspect
+import math
+from collections.abc import Callable
+from typing import Any
+
+from ..errors import QdrunSyntaxError, QdrunTypeError
+from ..ir.nodes import Const
+from .context import Context, describe, is_runtime, is_static
+from .expressions import compile_time, is_target, resolve_target, target_of
+from .inline import inline
+from .intrinsics import lookup
+from .loops import make_range
+from .statements import lower_print, store, value_parts
+from .syntax import ATOMIC_CODES, grouped, loop_config, ndrange, static, static_assert, static_print
+from .targets import update
+from .tensor import TensorRef
+from .values import Matrix
+
+Special = Callable[[Context, ast.Call], Any]
+
+
+def lower_call(cx: Context, node: ast.Call) -> Any:
+    """``f(..)``.
+
+    Raises:
+        QdrunSyntaxError: star arguments, or a function that kernels do not have.
+    """
+    for arg in node.args:
+        if isinstance(arg, ast.Starred):
+            raise cx.refuse(arg)
+    if any(k.arg is None for k in node.keywords):
+        raise QdrunSyntaxError("`**` arguments cannot be used in a kernel", hint="write the arguments out")
+    if isinstance(node.func, ast.Attribute) and node.func.attr == "fill" and _fill(cx, node, node.func):
+        return None
+    fn = cx.expr(node.func)
+    special = _special(fn)
+    if special is not None:
+        return special(cx, node)
+    if hasattr(fn, "__qd_func__"):
+        return inline(cx, fn, node)
+    args = [cx.expr(a) for a in node.args]
+    keywords = {str(k.arg): cx.expr(k.value) for k in node.keywords}
+    return _apply(cx, fn, args, keywords)
+
+
+def _special(fn: Any) -> Special | None:
+    """The handler of a function that needs the tree of its arguments."""
+    try:
+        if fn in ATOMIC_CODES:
+            code = ATOMIC_CODES[fn]
+            return lambda cx, node: _atomic(cx, node, code)
+        return _SPECIAL.get(fn)
+    except TypeError:  # not hashable
+        return None
+
+
+def _apply(cx: Context, fn: Any, args: list[Any], keywords: dict[str, Any]) -> Any:
+    """Call with evaluated arguments."""
+    values = [*args, *keywords.values()]
+    known = all(_is_plain(v) for v in values)
+    if known and _is_python_function(fn):
+        return compile_time(lambda: fn(*args, **keywords))
+    lowering = lookup(fn)
+    if lowering is not None:
+        try:
+            return lowering(cx.b, *args, **keywords)
+        except TypeError as e:
+            if isinstance(e, QdrunTypeError):
+                raise
+            raise QdrunTypeError(f"wrong arguments for {_name(fn)}(): {e}") from e
+    if not callable(fn):
+        raise QdrunTypeError(f"{describe(fn)} cannot be called")
+    if all(is_static(v) for v in values):
+        return compile_time(lambda: fn(*args, **keywords))
+    raise QdrunTypeError(
+        f"{_name(fn)}() is a Python function and cannot run in a kernel with values that are only known at run time",
+        hint="decorate it with @func",
+    )
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a value means the same to Python as to the kernel."""
+    return is_static(value) and not is_runtime(value) and not isinstance(value, TensorRef)
+
+
+def _is_python_function(fn: Any) -> bool:
+    """Functions of Python itself: with Python values they are Python's."""
+    return getattr(builtins, getattr(fn, "__name__", ""), None) is fn or getattr(fn, "__module__", None) == math.__name__
+
+
+def _name(fn: Any) -> str:
+    return getattr(fn, "__name__", type(fn).__name__)
+
+
+def lower_expression_statement(cx: Context, node: ast.Expr) -> None:
+    """A call for its effect; a docstring.
+
+    Raises:
+        QdrunSyntaxError: an expression without effect.
+    """
+    if isinstance(node.value, ast.Constant):
+        return
+    if not isinstance(node.value, ast.Call):
+        if isinstance(node.value, (ast.Yield, ast.YieldFrom, ast.Await, ast.NamedExpr)):
+            raise cx.refuse(node.value)
+        raise QdrunSyntaxError("this expression has no effect", hint="assign it, or remove the line")
+    cx.expr(node.value)
+
+
+def top_expression(cx: Context, node: ast.Expr) -> None:
+    """A call that is a statement at the top level of the kernel: loops of an inlined function are parallel there."""
+    call = node.value
+    fn: Any = _peek(cx, call.func) if isinstance(call, ast.Call) else None
+    if isinstance(call, ast.Constant):
+        return
+    if isinstance(call, ast.Call) and fn is loop_config:
+        _loop_config(cx, call)
+    elif isinstance(call, ast.Call) and hasattr(fn, "__qd_func__") and not _returns_inside(fn.__qd_func__.tree.body):
+        with cx.at(call):
+            inline(cx, fn, call, top=True)
+    else:
+        with cx.tasks.serial(cx):
+            cx.stmt(node)
+
+
+def _peek(cx: Context, node: ast.expr) -> Any:
+    """A callee's value; what finding it emits is thrown away."""
+    before, cx.where = cx.where, "prologue"
+    try:
+        with cx.scratch():
+            return cx.expr(node) if isinstance(node, (ast.Name, ast.Attribute)) else None
+    finally:
+        cx.where = before
+
+
+def _returns_inside(statements: list[ast.stmt]) -> bool:
+    """Whether a function may return before the end of its body."""
+    nested = [s for s in statements if not isinstance(s, ast.Return)]
+    return any(isinstance(n, ast.Return) for s in nested for n in ast.walk(s))
+
+
+def _fill(cx: Context, node: ast.Call, func: ast.Attribute) -> bool:
+    """``v.fill(x)`` of something that can be written. False: it is another kind of fill."""
+    with cx.scratch() as block:
+        target = resolve_target(cx, func.value)
+    if not is_target(target) or len(node.args) != 1 or node.keywords:
+        return False
+    cx.splice(block)
+    store(cx, target_of(cx, func.value, "fill()"), cx.expr(node.args[0]))
+    return True
+
+
+def _positional(node: ast.Call, name: str, least: int, most: int) -> list[ast.expr]:
+    """The arguments of a function that takes no keywords.
+
+    Raises:
+        QdrunTypeError: another number of them.
+    """
+    if node.keywords or not least <= len(node.args) <= most:
+        count = str(least) if least == most else f"{least} to {most}"
+        raise QdrunTypeError(f"{name}() takes {count} positional arguments")
+    return node.args
+
+
+def _atomic(cx: Context, node: ast.Call, code: str) -> Any:
+    place, value = _positional(node, f"atomic_{code}", 2, 2)
+    target = target_of(cx, place, f"atomic_{code}()")
+    operand = cx.expr(value)
+    return update(cx.b, target, code, operand)
+
+
+def _static(cx: Context, node: ast.Call) -> Any:
+    args = _positional(node, "static", 1, 255)
+    values = tuple(cx.static_expr(a) for a in args)
+    return values[0] if len(values) == 1 else values
+
+
+def _static_print(cx: Context, node: ast.Call) -> None:
+    args = [cx.expr(a) for a in _positional(node, "static_print", 0, 255)]
+    texts = [
+        "".join(p if isinstance(p, str) else repr(p) for p in value_parts(cx, a)) if is_runtime(a) else str(a) for a in args
+    ]
+    print(*texts)
+
+
+def _static_assert(cx: Context, node: ast.Call) -> None:
+    args = _positional(node, "static_assert", 1, 2)
+    if not cx.static_expr(args[0]):
+        message = str(cx.static_expr(args[1])) if len(args) == 2 else ast.unparse(args[0])
+        raise QdrunTypeError(f"static_assert failed: {message}")
+
+
+def _loop_config(cx: Context, node: ast.Call) -> None:
+    if node.args:
+        raise QdrunTypeError("loop_config() takes keywords only", hint="write loop_config(serialize=True)")
+    for keyword in node.keywords:
+        if keyword.arg not in inspect.signature(loop_config).parameters:
+            raise QdrunTypeError(f"loop_config() has no `{keyword.arg}`", hint="it has serialize, block_dim and parallelize")
+        cx.next_loop[str(keyword.arg)] = cx.static_expr(keyword.value)
+
+
+def _range(cx: Context, node: ast.Call) -> Any:
+    return make_range(cx, *(cx.expr(a) for a in _positional(node, "range", 1, 3)))
+
+
+def _ndrange(cx: Context, node: ast.Call) -> Any:
+    return ndrange(*(_whole(cx.expr(a)) for a in _positional(node, "ndrange", 1, 12)))
+
+
+def _whole(value: Any) -> Any:
+    """An axis of ``ndrange`` with literals as Python numbers."""
+    if isinstance(value, (tuple, list)):
+        return tuple(map(_whole, value))
+    if isinstance(value, Matrix):
+        return tuple(map(_whole, value.items))
+    return int(value.value) if isinstance(value, Const) and value.dtype.is_int else value
+
+
+def _grouped(cx: Context, node: ast.Call) -> Any:
+    return grouped(cx.expr(_positional(node, "grouped", 1, 1)[0]))
+
+
+def _len(cx: Context, node: ast.Call) -> Any:
+    value = cx.expr(_positional(node, "len", 1, 1)[0])
+    if isinstance(value, Matrix):
+        return value.n
+    if isinstance(value, TensorRef):
+        return value.shape(cx.b)[0]
+    if not hasattr(value, "__len__"):
+        raise QdrunTypeError(f"{describe(value)} has no length")
+    return compile_time(lambda: len(value))
+
+
+def _sequence(make: Callable[..., Any]) -> Special:
+    """``zip`` and ``enumerate`` of compile-time sequences, of which vectors are one."""
+
+    def call(cx: Context, node: ast.Call) -> Any:
+        values = [cx.expr(a) for a in _positional(node, make.__name__, 1, 255)]
+        return compile_time(lambda: list(make(*(v.items if isinstance(v, Matrix) else v for v in values))))
+
+    return call
+
+
+def _tuple(cx: Context, node: ast.Call) -> Any:
+    value = cx.expr(_positional(node, "tuple", 1, 1)[0])
+    return compile_time(lambda: tuple(value.items if isinstance(value, Matrix) else value))
+
+
+_SPECIAL: dict[Any, Special] = {
+    static: _static,
+    static_print: _static_print,
+    static_assert: _static_assert,
+    loop_config: _loop_config,
+    ndrange: _ndrange,
+    grouped: _grouped,
+    builtins.range: _range,
+    builtins.print: lower_print,
+    builtins.len: _len,
+    builtins.zip: _sequence(zip),
+    builtins.enumerate: _sequence(enumerate),
+    builtins.tuple: _tuple,
+    builtins.list: _tuple,
+}

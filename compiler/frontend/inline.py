@@ -1,0 +1,222 @@
+"""Inlining of ``func`` functions, and ``return`` of functions and of the kernel.
+
+A function is an object with an attribute ``__qd_func__``: its ``FunctionSource``. Its body is lowered into a block of its own. A return
+whose execution is certain just ends the lowering of the body. A return inside a run-time ``if`` or loop stores the result to
+locals and becomes an ``Exit``; those are removed at once, so that they leave the function and not the caller's loop.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from typing import Any
+
+from ..errors import QdrunSyntaxError, QdrunTypeError
+from ..ir.nodes import Buffer, Exit, Local, Op, Operand, Place
+from ..ir.types import promote
+from ..transforms.exits import lower_block
+from . import ops
+from .context import Context, describe, is_runtime, resolve, rounded
+from .expressions import is_target, number, resolve_target
+from .matrix import new_local
+from .scope import EarlyReturn, Frame, is_template
+from .source import FunctionSource
+from .statements import convert_to
+from .values import Matrix
+
+
+def inline(cx: Context, fn: Any, node: ast.Call, top: bool = False) -> Any:
+    """The value of a call of a ``func``; its body is lowered here.
+
+    Raises:
+        QdrunSyntaxError: the function calls itself, or some path through it returns no value.
+        QdrunTypeError: the arguments do not fit the parameters.
+    """
+    source: FunctionSource = fn.__qd_func__
+    if any(frame.source.fn is source.fn for frame in cx.frames):
+        hint = "write it as a loop"
+        raise QdrunSyntaxError(f"`{source.name}` calls itself: functions are inlined, so recursion has no end", hint=hint)
+    frame = Frame(source, top)
+    bound = [resolve(fn.__self__)] if inspect.ismethod(fn) else []
+    _bind_parameters(cx, frame, bound, node, top)
+    cx.frames.append(frame)
+    try:
+        if top:
+            cx.top_block(source.tree.body)
+            return None
+        return _body(cx, frame)
+    finally:
+        cx.frames.pop()
+
+
+def _body(cx: Context, frame: Frame) -> Any:
+    """Lower the body of an inlined function here; its result."""
+    with cx.scratch() as body:
+        left = cx.block(frame.source.tree.body)
+    if frame.early is None:
+        cx.splice(body)
+        return _annotated(cx, frame, frame.returned)
+    if frame.early.locals and left != "return":
+        hint = "end the function with a return statement"
+        raise QdrunSyntaxError(f"`{frame.source.name}` may end without returning a value", hint=hint)
+    cx.splice(lower_block(body))
+    return _rebuild(frame.early.like, [cx.b.load(x) for x in frame.early.locals])
+
+
+def _annotated(cx: Context, frame: Frame, value: Any) -> Any:
+    annotation = frame.source.annotation("return")
+    return value if annotation is None or value is None else convert_to(cx, value, annotation)
+
+
+def _bind_parameters(cx: Context, frame: Frame, bound: list[Any], node: ast.Call, top: bool) -> None:
+    """Bind each parameter: by reference for ``template()``, by value otherwise. The arguments are the caller's expressions."""
+    parameters = frame.source.parameters
+    for p in parameters:
+        if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
+            raise QdrunSyntaxError(f"`{frame.source.name}` has a `*` parameter", hint="write the parameters out")
+    given: dict[str, Any] = {p.name: value for p, value in zip(parameters, bound)}
+    rest = [p.name for p in parameters[len(bound) :]]
+    if len(node.args) > len(rest):
+        raise QdrunTypeError(f"`{frame.source.name}` takes {len(rest)} arguments, not {len(node.args)}")
+    trees = dict(zip(rest, node.args))
+    for keyword in node.keywords:
+        if keyword.arg in trees or keyword.arg not in rest:
+            problem = "is given twice" if keyword.arg in trees else "is no parameter"
+            raise QdrunTypeError(f"`{keyword.arg}` {problem} of `{frame.source.name}`")
+        trees[str(keyword.arg)] = keyword.value
+    for p in parameters:
+        if p.name in given:
+            frame.bind(p.name, given[p.name])
+        elif p.name in trees:
+            _bind(cx, frame, p.name, trees[p.name], top)
+        elif p.default is not p.empty:
+            frame.bind(p.name, resolve(p.default))
+        else:
+            raise QdrunTypeError(f"`{frame.source.name}` is missing the argument `{p.name}`")
+
+
+def _bind(cx: Context, frame: Frame, name: str, tree: ast.expr, top: bool) -> None:
+    annotation = frame.source.annotation(name)
+    if is_template(annotation):
+        with cx.tasks.emitting(cx, top):
+            _bind_reference(cx, frame, name, tree)
+        return
+    with cx.tasks.emitting(cx, top):
+        with cx.at(tree):
+            value = cx.expr(tree)
+            if annotation is not None:
+                value = convert_to(cx, value, annotation)
+        if frame.stores[name] and ops.is_number(value):
+            value = ops.literal(cx.b, value)
+        if is_runtime(value):
+            value = rounded(cx.b, value)
+            if frame.stores[name]:
+                value = new_local(cx.b, value, name) if isinstance(value, Matrix) else cx.b.local(value, name)
+    frame.bind(name, value)
+
+
+def _bind_reference(cx: Context, frame: Frame, name: str, tree: ast.expr) -> None:
+    """A parameter by reference: another name of the caller's variable or element, or the caller's value."""
+    binding = cx.lookup(tree.id) if isinstance(tree, ast.Name) else None
+    if binding is not None:
+        frame.scopes[0][name] = binding
+        return
+    value = resolve_target(cx, tree)
+    readonly = "" if is_target(value) else "a value, not a variable,"
+    frame.bind(name, value, readonly)
+
+
+def lower_return(cx: Context, node: ast.Return) -> str:
+    """``return`` of an inlined function, or of the kernel.
+
+    Raises:
+        QdrunSyntaxError: the kernel returns inside a run-time block.
+        QdrunTypeError: the result cannot be returned.
+    """
+    frame = cx.frame
+    value = None if node.value is None else cx.expr(node.value)
+    if len(cx.frames) == 1:
+        _return_from_kernel(cx, value)
+    elif frame.depth == 0 and frame.early is None:
+        frame.returned = value
+    else:
+        _return_early(cx, frame, value)
+    return "return"
+
+
+def _return_early(cx: Context, frame: Frame, value: Any) -> None:
+    if frame.top:
+        raise QdrunSyntaxError(
+            "`return` inside a loop or an if of a function with parallel loops", hint="use if / else instead"
+        )
+    value = _annotated(cx, frame, value)
+    parts = flatten(cx, value)
+    if frame.early is None:
+        frame.early = EarlyReturn([Local(p.dtype, "result") for p in parts], _shape_of(value))
+    early = frame.early
+    if _shape_of(value) != early.like:
+        raise QdrunTypeError(f"`{frame.source.name}` returns values of different shapes")
+    for local, part in zip(early.locals, parts):
+        if promote(local.dtype, part.dtype) is not local.dtype:
+            hint = "annotate the function with its return type: `-> f32`"
+            raise QdrunTypeError(f"`{frame.source.name}` returns {local.dtype} here and {part.dtype} there", hint=hint)
+        cx.b.store(local, ops.cast_scalar(cx.b, part, local.dtype))
+    if frame.depth:
+        cx.b.put(Exit("return"))
+
+
+def flatten(cx: Context, value: Any) -> list[Operand]:
+    """The scalars of a result: of a number, a vector, a matrix, or a tuple of those.
+
+    Raises:
+        QdrunTypeError: it is something else.
+    """
+    if value is None:
+        return []
+    if isinstance(value, (tuple, list)):
+        return [x for v in value for x in flatten(cx, v)]
+    if not is_runtime(value) and not ops.is_number(value):
+        raise QdrunTypeError(
+            f"{describe(value)} cannot be returned", hint="return numbers, vectors, matrices or tuples of them"
+        )
+    value = rounded(cx.b, ops.as_value(cx.b, number(value)))
+    return list(value.items) if isinstance(value, Matrix) else [value]
+
+
+def _shape_of(value: Any) -> Any:
+    """How the scalars of a result make it up: None, () for a number, a shape, or a list of those for a tuple."""
+    if value is None:
+        return None
+    if isinstance(value, (tuple, list)):
+        return [_shape_of(v) for v in value]
+    return value.shape if isinstance(value, Matrix) else ()
+
+
+def _rebuild(like: Any, parts: list[Op]) -> Any:
+    """The result from its scalars; takes them from the front of ``parts``."""
+    if like is None:
+        return None
+    if isinstance(like, list):
+        return tuple(_rebuild(x, parts) for x in like)
+    if like == ():
+        return parts.pop(0)
+    size = like[0] * (like[1] if len(like) == 2 else 1)
+    return Matrix(like, tuple(parts.pop(0) for _ in range(size)))
+
+
+def _return_from_kernel(cx: Context, value: Any) -> None:
+    """Store the kernel's result to its ``ret`` places."""
+    if cx.where != "serial" or cx.frame.depth:
+        place = "a parallel loop" if cx.where != "serial" else "an if or a loop"
+        hint = "store the result in a variable and return it at the end of the kernel"
+        raise QdrunSyntaxError(f"`return` of a kernel cannot stand inside {place}", hint=hint)
+    kernel, types = cx.tasks.kernel, cx.options.returns
+    parts = flatten(cx, value)
+    if types is not None and len(types) != len(parts):
+        raise QdrunTypeError(f"the kernel returns {len(parts)} numbers, and its annotation says {len(types)}")
+    buffer = Buffer("ret")
+    for k, part in enumerate(parts):
+        part = part if types is None else ops.to_operand(cx.b, ops.cast(cx.b, part, types[k]))
+        place = Place("ret" if len(parts) == 1 else f"ret_{k}", part.dtype, buffer, 0, (), (), 8 * k, part.dtype.size)
+        cx.b.gstore(place, (), part)
+        kernel.returns.append(part.dtype)

@@ -1,0 +1,88 @@
+"""The entry of the front end: a Python function and its argument types in, a kernel of the IR out."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import replace
+from typing import Any
+
+from ..ir.nodes import Kernel
+from . import calls, conditions, expressions, inline, loops, offload, statements
+from .build import FrontBuilder
+from .context import Context, ExprHandler, StmtHandler
+from .offload import Tasks
+from .scope import Frame
+from .signature import ArgSpec, LowerOptions, bind_arguments
+from .source import FunctionSource
+
+
+def lower(source: FunctionSource, args: dict[str, ArgSpec], options: LowerOptions | None = None) -> Kernel:
+    """Lower a kernel: every function inlined, every type known, top-level loops as parallel tasks.
+
+    Args:
+        source: the kernel's function.
+        args: for each parameter what is known of it.
+        options: default types, checks, the kernel's name.
+
+    Raises:
+        QdrunSyntaxError: Python that kernels do not have.
+        QdrunTypeError: types or shapes do not fit; a read-only name is assigned.
+        QdrunNameError: a name is used where it has no value.
+        QdrunIndexError: wrong number of indices, or a constant out of range.
+    """
+    options = options or LowerOptions()
+    options = options if options.name else replace(options, name=source.name)
+    kernel = Kernel(options.name, [], [], loc=source.loc(source.tree, options.name))
+    b = FrontBuilder(
+        [], options.default_fp, options.default_ip, options.debug, check_bounds=options.debug or options.check_out_of_bound
+    )
+    cx = Context(b, options, Tasks(kernel), EXPRESSIONS, STATEMENTS, TOP_STATEMENTS)
+    frame = Frame(source, top=True)
+    bind_arguments(kernel, frame, source, args)
+    cx.frames.append(frame)
+    cx.top_block(source.tree.body)
+    cx.tasks.close(cx)
+    return kernel
+
+
+def _nothing(cx: Context, node: Any) -> None:
+    """A statement without effect."""
+
+
+EXPRESSIONS: dict[type[ast.AST], ExprHandler] = {
+    ast.Constant: expressions.lower_constant,
+    ast.Name: expressions.lower_name,
+    ast.Tuple: expressions.lower_tuple,
+    ast.List: expressions.lower_tuple,
+    ast.BinOp: expressions.lower_binary,
+    ast.UnaryOp: expressions.lower_unary,
+    ast.Subscript: expressions.lower_subscript,
+    ast.Attribute: expressions.lower_attribute,
+    ast.Compare: conditions.lower_compare,
+    ast.BoolOp: conditions.lower_bool,
+    ast.IfExp: conditions.lower_if_exp,
+    ast.ListComp: conditions.lower_comprehension,
+    ast.GeneratorExp: conditions.lower_comprehension,
+    ast.Call: calls.lower_call,
+    ast.JoinedStr: statements.lower_format,
+}
+STATEMENTS: dict[type[ast.AST], StmtHandler] = {
+    ast.Pass: _nothing,
+    ast.Expr: calls.lower_expression_statement,
+    ast.Assign: statements.lower_assign,
+    ast.AnnAssign: statements.lower_annotated,
+    ast.AugAssign: statements.lower_augmented,
+    ast.If: statements.lower_if,
+    ast.For: loops.lower_for,
+    ast.While: loops.lower_while,
+    ast.Break: statements.lower_break,
+    ast.Continue: statements.lower_continue,
+    ast.Return: inline.lower_return,
+    ast.Assert: statements.lower_assert,
+}
+TOP_STATEMENTS: dict[type[ast.AST], StmtHandler] = {
+    ast.Pass: _nothing,
+    ast.For: offload.top_for,
+    ast.If: offload.top_if,
+    ast.Expr: calls.top_expression,
+}

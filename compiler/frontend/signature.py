@@ -1,0 +1,110 @@
+"""What ``lower`` is told about a kernel's arguments, and how each becomes a binding and entries of the argument buffer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import QdrunTypeError
+from ..ir.nodes import ArgDecl, Kernel, Op
+from ..ir.types import DType, f32, i32
+from .context import resolve
+from .scope import Frame, Recipe
+from .source import FunctionSource
+from .tensor import from_ndarray_arg
+from .values import Matrix, count
+
+
+@dataclass(frozen=True)
+class ScalarArg:
+    """A number that comes with each launch."""
+
+    dtype: DType
+
+
+@dataclass(frozen=True)
+class MatrixArg:
+    """A vector ``(n,)`` or matrix ``(n, m)`` that comes with each launch: one scalar entry a component, ``v.0``, ``v.1``, .."""
+
+    dtype: DType
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class ArrayArg:
+    """An ndarray that comes with each launch. ``element`` is ``()``, ``(n,)`` or ``(n, m)``."""
+
+    dtype: DType
+    ndim: int
+    element: tuple[int, ...] = ()
+    needs_grad: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class TemplateArg:
+    """Any Python object, known at compile time: a number, a field, the ``self`` of a method."""
+
+    value: Any
+
+
+ArgSpec = ScalarArg | MatrixArg | ArrayArg | TemplateArg
+
+
+@dataclass(frozen=True)
+class LowerOptions:
+    """How to lower.
+
+    Attributes:
+        name: the kernel's name; default the function's.
+        debug: compile asserts and check every index.
+        check_out_of_bound: check every index.
+        returns: the types of the returned scalars, row-major; None: as they come.
+    """
+
+    name: str = ""
+    default_fp: DType = f32
+    default_ip: DType = i32
+    debug: bool = False
+    check_out_of_bound: bool = False
+    returns: tuple[DType, ...] | None = None
+
+
+def bind_arguments(kernel: Kernel, frame: Frame, source: FunctionSource, args: dict[str, ArgSpec]) -> None:
+    """Declare the arguments in the order of the parameters and bind their names, read-only.
+
+    Raises:
+        QdrunTypeError: a parameter has no argument, or an argument no parameter.
+    """
+    names = [p.name for p in source.parameters]
+    missing = [n for n in names if n not in args]
+    unknown = [n for n in args if n not in names]
+    if missing or unknown:
+        what = f"is missing the argument `{missing[0]}`" if missing else f"has no parameter `{unknown[0]}`"
+        raise QdrunTypeError(f"kernel `{source.name}` {what}", source.loc(source.tree.args, source.name))
+    for name in names:
+        spec = args[name]
+        if isinstance(spec, TemplateArg):
+            frame.bind(name, resolve(spec.value), "a template argument of the kernel")
+        else:
+            frame.bind(name, _declare(kernel, name, spec), "an argument of the kernel")
+
+
+def _declare(kernel: Kernel, name: str, spec: ScalarArg | MatrixArg | ArrayArg) -> Any:
+    """Add the entries of one argument; its value."""
+    if isinstance(spec, ArrayArg):
+        return from_ndarray_arg(_entry(kernel, ArgDecl(name, "ndarray", spec.dtype, spec.ndim, spec.element, spec.needs_grad)))
+    if isinstance(spec, ScalarArg):
+        return Recipe(_read(_entry(kernel, ArgDecl(name, "scalar", spec.dtype))))
+    entries = [_entry(kernel, ArgDecl(f"{name}.{k}", "scalar", spec.dtype)) for k in range(count(spec.shape))]
+    return Recipe(Matrix(spec.shape, tuple(_read(e) for e in entries)))
+
+
+def _entry(kernel: Kernel, decl: ArgDecl) -> ArgDecl:
+    decl.index = len(kernel.args)
+    kernel.args.append(decl)
+    return decl
+
+
+def _read(decl: ArgDecl) -> Op:
+    """The reading of a scalar argument; never listed itself, each use emits a copy."""
+    return Op("arg", (), decl.dtype, decl)

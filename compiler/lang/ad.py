@@ -1,0 +1,94 @@
+"""Automatic differentiation over several launches: the tape."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..errors import QdrunRuntimeError
+from .field import Field
+from .ndarray import Ndarray
+from .program import Program, current_program
+
+
+class Tape:
+    """``with qd.ad.Tape(loss=loss):`` records the launches inside and, at the end, runs their gradients last to first.
+
+    On entry all gradients of the program are cleared and the loss is set to zero; at the end the loss's gradient is set to one.
+    When the body raises, nothing is replayed.
+
+    Args:
+        loss: a 0-D field or a one-element ndarray with a gradient; None when the caller seeds gradients by hand.
+        clear_gradients: False to accumulate over several tapes.
+
+    Raises:
+        QdrunRuntimeError: no such loss, a tape inside a tape, or a second use of the same tape.
+    """
+
+    def __init__(self, loss: Any = None, clear_gradients: bool = True, validation: bool = False, grad_check: Any = None) -> None:
+        if validation or grad_check:
+            name = "validation=True" if validation else "grad_check"
+            raise QdrunRuntimeError(f"Tape({name}) is not part of this version; do: leave it out, and compare with differences")
+        self.loss, self.clear_gradients = loss, clear_gradients
+        self._calls: list[Callable[[], None]] = []
+        self._program: Program | None = None
+
+    def record(self, kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Remember one launch."""
+        self._calls.append(lambda: kernel.grad(*args, **kwargs))
+
+    def __enter__(self) -> Tape:
+        if self._program is not None:
+            raise QdrunRuntimeError("Tape can be entered only once; do: make a new one")
+        program = self._program = current_program()
+        if program.tape is not None:
+            raise QdrunRuntimeError("a tape is open already; do: put both parts into one tape, or close the first")
+        program.materialize()
+        if self.loss is not None:
+            _check_loss(self.loss)
+        if self.clear_gradients:
+            clear_all_gradients()
+        if self.loss is not None:
+            self.loss.fill(0)
+        program.tape = self
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        assert self._program is not None
+        self._program.tape = None
+        if kind is None:
+            self.grad()
+
+    def grad(self) -> None:
+        """Run the gradients of the recorded launches, last to first."""
+        if self.loss is not None:
+            self.loss.grad.fill(1)
+        for call in reversed(self._calls):
+            call()
+
+
+def _check_loss(loss: Any) -> None:
+    if not isinstance(loss, (Field, Ndarray)):
+        raise QdrunRuntimeError(f"the loss of a Tape is a field or an ndarray, not {type(loss).__name__}")
+    size = 1
+    for extent in loss.shape:
+        size *= extent
+    element = loss.element if isinstance(loss, Field) else loss.element_shape
+    if (isinstance(loss, Field) and loss.shape != ()) or size != 1 or element:
+        raise QdrunRuntimeError("The loss of Tape must be a 0-D field, i.e. scalar (or an ndarray of one element)")
+    if not _has_grad(loss):
+        raise QdrunRuntimeError("Gradients of loss are not allocated; do: create it with needs_grad=True")
+
+
+def _has_grad(tensor: Any) -> bool:
+    grad = tensor.grad
+    return grad is not None and getattr(grad, "placed", True)
+
+
+def clear_all_gradients() -> None:
+    """Set the gradients of all fields and ndarrays of the current program to zero."""
+    program = current_program()
+    program.materialize()
+    for tensor in program.tensors():
+        if _has_grad(tensor):
+            tensor.grad.fill(0)

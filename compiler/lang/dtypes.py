@@ -1,0 +1,38 @@
+"""Scalar types as users write them outside of kernels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..errors import QdrunTypeError
+from ..ir import types as ir_types
+from ..ir.types import DType
+
+
+def resolve(dtype: Any) -> DType:
+    """A ``DType``, a numpy type, or ``float`` / ``int`` / ``bool`` for the defaults of the current program.
+
+    Raises:
+        QdrunTypeError: it is not a scalar type.
+    """
+    if isinstance(dtype, DType):
+        return dtype
+    if dtype is bool:
+        return ir_types.u1
+    if dtype is float or dtype is int:
+        fp, ip = defaults()
+        return fp if dtype is float else ip
+    try:
+        return ir_types.from_numpy(np.dtype(dtype))
+    except (KeyError, TypeError) as e:
+        raise QdrunTypeError(f"{dtype!r} is not a scalar type", hint="use qd.f32, qd.i32, ..") from e
+
+
+def defaults() -> tuple[DType, DType]:
+    """``default_fp`` and ``default_ip`` of the current program."""
+    from .program import current_program
+
+    options = current_program().options
+    return options.default_fp, options.default_ip

@@ -1,0 +1,224 @@
+"""Kernels and functions: the decorators, specialisation, launching, gradients."""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from ..adstack.plan import HeapPlan
+from ..errors import QdrunRuntimeError, QdrunSyntaxError
+from ..frontend.lower import lower
+from ..frontend.signature import LowerOptions
+from ..frontend.source import FunctionSource, read_function
+from ..ir.nodes import Kernel as IrKernel
+from ..transforms.exits import lower_exits
+from ..transforms.gradient import Gradient, reverse_kernel
+from ..transforms.simplify import simplify
+from .binding import Binder, Bound, parameters
+from .executable import Call, Executable, GradientExecutable
+from .matrix import Matrix, wrap
+from .program import Program, current_program
+from .show import show
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Variant:
+    """One specialisation of a kernel in one program. The gradient is built when it is first asked for."""
+
+    def __init__(self, program: Program, source: FunctionSource, bound: Bound) -> None:
+        self.program = program
+        self.keeps = [spec for spec in bound.specs.values()]  # template values are known by identity: keep them alive
+        program.materialize()
+        o = program.options
+        options = LowerOptions("", o.default_fp, o.default_ip, o.debug, o.check_out_of_bound)
+        lowered = show("lower", lower(source, bound.specs, options))
+        self.ir: IrKernel = show("simplify", simplify(lower_exits(lowered)))
+        self.executable = Executable(program, self.ir)
+
+    @functools.cached_property
+    def gradient(self) -> GradientExecutable:
+        """The reverse kernel, compiled.
+
+        Raises:
+            DifferentiationError: no correct gradient exists, by name and line.
+        """
+        found: Gradient = reverse_kernel(self.ir)
+        kernel = show("reverse", simplify(show("reverse-raw", found.kernel)))
+        return GradientExecutable(self.program, kernel, found.sizing)
+
+
+class Kernel:
+    """A function compiled for the current program, one specialisation for each combination of argument types."""
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        functools.update_wrapper(self, fn)
+        self.fn = fn
+        self._variants: weakref.WeakKeyDictionary[Program, dict[tuple[Any, ...], Variant]] = weakref.WeakKeyDictionary()
+
+    @functools.cached_property
+    def source(self) -> FunctionSource:
+        """The function as read from its file."""
+        return read_function(self.fn)
+
+    @functools.cached_property
+    def binder(self) -> Binder:
+        """Binds calls by the annotations."""
+        return Binder(self.source.name, parameters(self.source))
+
+    @functools.cached_property
+    def grad(self) -> KernelGradient:
+        """The reverse kernel: ``k.grad(*args)`` takes the arguments of the forward call."""
+        return KernelGradient(self)
+
+    def variant(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Variant, Bound]:
+        """The specialisation for these arguments in the current program, compiled if it is new."""
+        program = current_program()
+        bound = self.binder.bind(self.binder.arguments(args, kwargs), program.options)
+        variants = self._variants.setdefault(program, {})
+        variant = variants.get(bound.key)
+        if variant is None:
+            variant = variants[bound.key] = Variant(program, self.source, bound)
+        return variant, bound
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Launch; a tape that is open records the call."""
+        variant, bound = self.variant(args, kwargs)
+        tape = variant.program.tape
+        if tape is not None:
+            tape.record(self, args, kwargs)
+        variant.executable.launch(bound.call)
+        return self._result(variant)
+
+    def _result(self, variant: Variant) -> Any:
+        values = variant.executable.returned()
+        if not values:
+            return None
+        annotation = self.source.annotation("return")
+        shape = getattr(annotation, "shape", None)
+        if shape:
+            return wrap(_shaped(values, shape))
+        return values[0] if len(values) == 1 else tuple(values)
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        return self if instance is None else BoundKernel(self, instance)
+
+    def __repr__(self) -> str:
+        return f"<kernel {self.fn.__qualname__}>"
+
+
+def _shaped(values: list[Any], shape: tuple[int, ...]) -> Any:
+    import numpy as np
+
+    return np.array(values).reshape(shape)
+
+
+class KernelGradient:
+    """``k.grad``: accumulates into the gradients of what the kernel read, from the gradients of what it wrote."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+
+    def __call__(self, *args: Any, **kwargs: Any) -> None:
+        """Run the reverse kernel with the arguments of the forward call.
+
+        Raises:
+            DifferentiationError: the kernel has no correct gradient, by name and line.
+            AdStackOverflow: a loop whose count only running can tell went past its capacity.
+            OutOfMemory: the heap does not fit.
+        """
+        gradient, call = self._ready(args, kwargs)
+        gradient.launch_gradient(call)
+
+    def plan(self, *args: Any, **kwargs: Any) -> HeapPlan:
+        """The adstack heap that ``k.grad(*args)`` will allocate, to the byte. Runs nothing."""
+        gradient, call = self._ready(args, kwargs)
+        return gradient.plan(call)
+
+    def _ready(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[GradientExecutable, Call]:
+        variant, bound = self.kernel.variant(args, kwargs)
+        if not variant.gradient.sizing:
+            raise QdrunRuntimeError(
+                f"kernel `{self.kernel.source.name}` touches nothing that has a gradient\n"
+                "  do: make a field with needs_grad=True, or leave out the call of .grad()"
+            )
+        return variant.gradient, bound.call
+
+
+class BoundKernel:
+    """A kernel that is a method, with its object as first argument."""
+
+    def __init__(self, kernel: Kernel, instance: Any) -> None:
+        self.kernel, self.instance = kernel, instance
+        functools.update_wrapper(self, kernel.fn)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.kernel(self.instance, *args, **kwargs)
+
+    @property
+    def grad(self) -> BoundGradient:
+        """The reverse kernel, bound to the same object."""
+        return BoundGradient(self)
+
+
+class BoundGradient:
+    """``obj.k.grad``"""
+
+    def __init__(self, bound: BoundKernel) -> None:
+        self._gradient, self._instance = bound.kernel.grad, bound.instance
+
+    def __call__(self, *args: Any, **kwargs: Any) -> None:
+        self._gradient(self._instance, *args, **kwargs)
+
+    def plan(self, *args: Any, **kwargs: Any) -> HeapPlan:
+        """See ``KernelGradient.plan``."""
+        return self._gradient.plan(self._instance, *args, **kwargs)
+
+
+class Function:
+    """A function that is inlined into the kernels that call it."""
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        functools.update_wrapper(self, fn)
+        self.fn = fn
+
+    @functools.cached_property
+    def __qd_func__(self) -> FunctionSource:
+        return read_function(self.fn)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        raise QdrunSyntaxError(f"func `{self.fn.__name__}` can only be called in a kernel", None, "call it from a @qd.kernel")
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        return self if instance is None else BoundFunction(self, instance)
+
+
+class BoundFunction:
+    """A func that is a method."""
+
+    def __init__(self, function: Function, instance: Any) -> None:
+        self.function, self.__self__ = function, instance
+
+    @property
+    def __qd_func__(self) -> FunctionSource:
+        return self.function.__qd_func__
+
+
+def kernel(fn: Callable[..., Any]) -> Kernel:
+    """Make a function a kernel: its outermost loops run in parallel. Compiled at the first call."""
+    return Kernel(fn)
+
+
+def func(fn: Callable[..., Any]) -> Function:
+    """Make a function callable from kernels; it is inlined."""
+    return Function(fn)
+
+
+def data_oriented(cls: type) -> type:
+    """Mark a class whose methods are kernels. ``self`` is known at compile time; here nothing more is needed."""
+    return cls
+
+
+__all__ = ["BoundKernel", "Function", "Kernel", "KernelGradient", "Matrix", "data_oriented", "func", "kernel"]

@@ -1,0 +1,151 @@
+"""``qd.math``: GLSL-style types and functions, for kernels and Python."""
+
+from __future__ import annotations
+
+from ..frontend import intrinsics_math as _math
+from ..frontend.intrinsics import (
+    Intrinsic,
+    acos,
+    asin,
+    atan2,
+    ceil,
+    clz,
+    cos,
+    exp,
+    ffs,
+    floor,
+    isinf,
+    isnan,
+    log,
+    max,
+    min,
+    popcnt,
+    pow,
+    round,
+    sign,
+    sin,
+    sqrt,
+    tan,
+    tanh,
+)
+from ..frontend.intrinsics_math import (
+    clamp,
+    cross,
+    degrees,
+    determinant,
+    distance,
+    dot,
+    e,
+    exp2,
+    fract,
+    inf,
+    inverse,
+    length,
+    log2,
+    mix,
+    mod,
+    nan,
+    normalize,
+    pi,
+    radians,
+    reflect,
+    refract,
+    smoothstep,
+    step,
+)
+from ..ir.types import u32
+from .matrix import Matrix
+from .types import matrix, vector
+
+vec2, vec3, vec4 = (vector(n, float) for n in (2, 3, 4))
+ivec2, ivec3, ivec4 = (vector(n, int) for n in (2, 3, 4))
+uvec2, uvec3, uvec4 = (vector(n, u32) for n in (2, 3, 4))
+mat2, mat3, mat4 = (matrix(n, n, float) for n in (2, 3, 4))
+
+
+def _host_matrix(f: Intrinsic) -> Intrinsic:
+    """The same function, whose result in Python is a ``Vector`` or ``Matrix``."""
+
+    def host(*args: object, **kw: object) -> object:
+        out = f.host(*args, **kw)
+        return Matrix(out.tolist()) if out.ndim == 2 else vector(len(out))(out)
+
+    return Intrinsic(f.__name__, host, f.__qd_lower__, f.__doc__ or "")
+
+
+eye = _host_matrix(_math.eye)
+vdir = _host_matrix(_math.vdir)
+rotation2d = _host_matrix(_math.rotation2d)
+rotation3d = _host_matrix(_math.rotation3d)
+translate = _host_matrix(_math.translate)
+scale = _host_matrix(_math.scale)
+rot_by_axis = _host_matrix(_math.rot_by_axis)
+rot_yaw_pitch_roll = _host_matrix(_math.rot_yaw_pitch_roll)
+
+__all__ = [
+    "acos",
+    "asin",
+    "atan2",
+    "ceil",
+    "clamp",
+    "clz",
+    "cos",
+    "cross",
+    "degrees",
+    "determinant",
+    "distance",
+    "dot",
+    "e",
+    "exp",
+    "exp2",
+    "eye",
+    "ffs",
+    "floor",
+    "fract",
+    "inf",
+    "inverse",
+    "isinf",
+    "isnan",
+    "ivec2",
+    "ivec3",
+    "ivec4",
+    "length",
+    "log",
+    "log2",
+    "mat2",
+    "mat3",
+    "mat4",
+    "max",
+    "min",
+    "mix",
+    "mod",
+    "nan",
+    "normalize",
+    "pi",
+    "popcnt",
+    "pow",
+    "radians",
+    "reflect",
+    "refract",
+    "rot_by_axis",
+    "rot_yaw_pitch_roll",
+    "rotation2d",
+    "rotation3d",
+    "round",
+    "scale",
+    "sign",
+    "sin",
+    "smoothstep",
+    "sqrt",
+    "step",
+    "tan",
+    "tanh",
+    "translate",
+    "uvec2",
+    "uvec3",
+    "uvec4",
+    "vdir",
+    "vec2",
+    "vec3",
+    "vec4",
+]

@@ -1,0 +1,242 @@
+"""The layout tree: ``qd.root.dense(qd.ij, (n, m)).place(x, x.grad)``, and how a tree gets memory.
+
+What is placed waits in the root until it is materialised (by the first kernel or the first access from Python); then it gets one buffer
+for fields and one for gradients. What is placed later gets further buffers at the next materialisation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import permutations
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..errors import QdrunRuntimeError
+from ..ir.nodes import Buffer, Place
+from ..runtime.device import Allocation
+from .layout import AXIS_NAMES, Dense, Layout, Leaf, Spot, layout
+
+if TYPE_CHECKING:
+    from .field import Field
+
+Allocate = Callable[[int, str], Allocation]
+CATEGORIES = ("fields", "gradients")
+
+
+class Axes(tuple[int, ...]):
+    """The axes of a dense level, in the order of their nesting: ``qd.ij`` is (0, 1)."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "qd." + "".join(AXIS_NAMES[a] for a in self)
+
+
+def axes(*numbers: int) -> Axes:
+    """The axes of these numbers: ``axes(0, 1)`` is ``qd.ij``."""
+    return Axes(numbers)
+
+
+NAMED_AXES = {"".join(p): Axes(AXIS_NAMES.index(c) for c in p) for n in range(1, 5) for p in permutations("ijkl", n)}
+"""``i``, ``j``, ``ij``, ``ji``, ``ijk``, ..: every order of up to four axes. ``qd`` hands them on by these names."""
+i, j, k, l = (NAMED_AXES[c] for c in "ijkl")  # noqa: E741
+ij, ik, jk, ji = (NAMED_AXES[c] for c in ("ij", "ik", "jk", "ji"))
+ijk, ijl, ikl, jkl, ijkl = (NAMED_AXES[c] for c in ("ijk", "ijl", "ikl", "jkl", "ijkl"))
+
+
+class SNode:
+    """A level of the layout tree."""
+
+    def __init__(self, root: Root | None, parent: SNode | None, over: Axes, extents: tuple[int, ...]) -> None:
+        self._root, self.parent, self.axes, self.extents = root, parent, over, extents
+        self.children: list[SNode | Field] = []
+
+    @property
+    def root(self) -> Root:
+        """The root of the tree."""
+        assert self._root is not None
+        return self._root
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The extents of a tensor placed here, in the order of the axes' letters."""
+        extents: dict[int, int] = {}
+        node: SNode | None = self
+        while node is not None:
+            for axis, extent in zip(node.axes, node.extents):
+                extents[axis] = extents.get(axis, 1) * extent
+            node = node.parent
+        return tuple(extents[a] for a in sorted(extents))
+
+    def dense(self, over: Axes | Sequence[int], dimensions: int | Sequence[int]) -> SNode:
+        """A dense level under this one.
+
+        Args:
+            over: its axes, as ``qd.ij``.
+            dimensions: the extent of each axis, or one for all.
+
+        Raises:
+            QdrunRuntimeError: extents that are not positive or do not fit the axes, or the level has memory already.
+        """
+        over = Axes(over)
+        extents = (dimensions,) * len(over) if isinstance(dimensions, (int, np.integer)) else tuple(dimensions)
+        if len(extents) != len(over) or len(set(over)) != len(over):
+            raise QdrunRuntimeError(f"dense({over!r}, ..) takes {len(over)} extents of different axes, not {extents}")
+        if any(not isinstance(e, (int, np.integer)) or e <= 0 for e in extents):
+            raise QdrunRuntimeError(f"the extents of a dense level are positive integers, not {extents}")
+        node = SNode(self.root, self, over, tuple(int(e) for e in extents))
+        self._adopt(node)
+        return node
+
+    def place(self, *fields: Field | Sequence[Field]) -> SNode:
+        """Give fields (and gradients: ``x.grad``) a place in this level's cells, interleaved in this order.
+
+        Raises:
+            QdrunRuntimeError: a field has a place already, is no field, or the level has memory already.
+        """
+        from .field import Field
+
+        for f in fields:
+            if isinstance(f, (list, tuple)):
+                self.place(*f)
+                continue
+            if not isinstance(f, Field):
+                raise QdrunRuntimeError(f"place() takes fields, not {type(f).__name__}; do: make it with qd.field(dtype)")
+            f.attach(self)
+            self._adopt(f)
+            self.place(*(g for g in f.along if not g.placed))
+        return self
+
+    def lazy_grad(self) -> None:
+        """Place a gradient beside every real field of this level and of those below it that has none."""
+        self._lazy("grad")
+
+    def lazy_dual(self) -> None:
+        """Place a dual beside every real field of this level and of those below it that has none."""
+        self._lazy("dual")
+
+    def _lazy(self, role: str) -> None:
+        for child in list(self.children):
+            if isinstance(child, SNode):
+                child._lazy(role)
+            elif child.role == "" and child.dtype.is_real and not getattr(child, role).placed:
+                self.place(getattr(child, role))
+
+    def _adopt(self, child: SNode | Field) -> None:
+        top = self
+        while top.parent is not None and top.parent.parent is not None:
+            top = top.parent
+        if top is not self.root and top in self.root.done:
+            raise QdrunRuntimeError(
+                "this level has its memory already; do: place everything before the first kernel, or use a new dense"
+            )
+        self.children.append(child)
+
+
+class Root(SNode):
+    """The root of a program's layout tree.
+
+    Attributes:
+        program: whose fields these are: it allocates, and a field of a closed program is refused.
+        pending: the children that have no memory yet.
+    """
+
+    def __init__(self, program: Any = None) -> None:
+        super().__init__(None, None, Axes(), ())
+        self._root = self
+        self.program = program
+        self.done: set[SNode | Field] = set()
+        self._names = 0
+
+    @property
+    def pending(self) -> list[SNode | Field]:
+        """The children that hold something and have no memory yet."""
+        return [c for c in self.children if c not in self.done and (not isinstance(c, SNode) or any(_fields(c)))]
+
+    def next_name(self) -> str:
+        """A name for a field that was given none: its number in the program, so that it is the same in every run."""
+        self._names += 1
+        return f"field_{self._names}"
+
+    def fields(self) -> list[Field]:
+        """Every placed field and gradient, in order of placement."""
+        return list(_fields(self))
+
+
+def _fields(node: SNode) -> Iterator[Field]:
+    for child in node.children:
+        if isinstance(child, SNode):
+            yield from _fields(child)
+        else:
+            yield child
+
+
+def _tree(node: SNode | Field, category: str) -> Dense | Leaf | None:
+    """The layout tree of what belongs to a category, or None when nothing does."""
+    if not isinstance(node, SNode):
+        own = CATEGORIES[0] if node.role == "" else CATEGORIES[1]
+        return Leaf(node, node.name, node.dtype, node.components) if own == category else None
+    children = [t for t in (_tree(c, category) for c in node.children) if t is not None]
+    return Dense(node.axes, node.extents, children) if children else None
+
+
+def pending_layout(root: Root, category: str) -> Layout:
+    """The layout of what waits for memory of one category (``fields`` or ``gradients``).
+
+    Raises:
+        QdrunRuntimeError: a blocked layout.
+    """
+    trees = [t for t in (_tree(c, category) for c in root.pending) if t is not None]
+    return layout(Dense(children=list(trees)))
+
+
+def materialize(root: Root, allocate: Allocate) -> None:
+    """Give memory to everything that was placed since the last time. Does nothing when nothing was.
+
+    Raises:
+        QdrunRuntimeError: a blocked layout.
+        OutOfMemory: from ``allocate``.
+    """
+    pending = root.pending
+    if not pending:
+        return
+    layouts = {category: pending_layout(root, category) for category in CATEGORIES}
+    memory = {c: allocate(found.nbytes, c) for c, found in layouts.items() if found.nbytes}
+    root.done.update(pending)
+    for category, allocation in memory.items():
+        buffer = Buffer("field", allocation)
+        for leaf, spot in layouts[category].spots.items():
+            _settle(leaf, spot, buffer, allocation)
+
+
+def _settle(leaf: Leaf, spot: Spot, buffer: Buffer, allocation: Allocation) -> None:
+    """Hand a field its places and its numpy view."""
+    field: Any = leaf.owner
+    size = leaf.dtype.size
+    places = []
+    for c in range(leaf.components):
+        name = leaf.name if not field.element else f"{leaf.name}_{c}"
+        offset = spot.offset + c * size
+        is_grad = field.role == "grad"
+        places.append(Place(name, leaf.dtype, buffer, len(spot.shape), spot.shape, spot.strides, offset, is_grad=is_grad))
+    element_strides = tuple(size * int(np.prod(field.element[a + 1 :])) for a in range(len(field.element)))
+    view = np.ndarray(
+        spot.shape + field.element, leaf.dtype.numpy, allocation.view.data, spot.offset, spot.strides + element_strides
+    )
+    field.settle(tuple(places), view)
+
+
+class RootProxy:
+    """``qd.root``: the root of the program that is current when it is used."""
+
+    def __getattr__(self, name: str) -> Any:
+        from .program import current_program
+
+        return getattr(current_program().root, name)
+
+    def __repr__(self) -> str:
+        return "qd.root"
+
+
+root = RootProxy()

@@ -1,0 +1,168 @@
+"""Types that users write in annotations and call as constructors: ``qd.types`` and ``qd.template``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..errors import QdrunTypeError
+from ..frontend import constructors, values
+from ..ir.types import DType
+from .dtypes import resolve
+from .matrix import Matrix, Vector, wrap
+
+
+class Template:
+    """The annotation of a parameter whose value is known when the kernel is compiled (a field, a number, a function)."""
+
+
+def template() -> type[Template]:
+    """``x: qd.template()`` is the same annotation as ``x: qd.Template``."""
+    return Template
+
+
+class MatrixType:
+    """The type of vectors or matrices of one shape and component type: an annotation, and a constructor on both sides.
+
+    Attributes:
+        shape: (n,) or (n, m).
+        dtype: the component type; None stands for the default of what is stored (an ndarray annotation).
+    """
+
+    __slots__ = ("_dtype", "shape")
+
+    def __init__(self, shape: tuple[int, ...], dtype: Any) -> None:
+        if not all(isinstance(e, int) and e > 0 for e in shape):
+            raise QdrunTypeError(f"the extents of a matrix type are positive integers, not {shape}")
+        self.shape = shape
+        self._dtype = dtype
+
+    @property
+    def dtype(self) -> DType | None:
+        """The component type; ``float`` and ``int`` are the defaults of the program that is current when it is read."""
+        return None if self._dtype is None else resolve(self._dtype)
+
+    @property
+    def n(self) -> int:
+        """Number of rows."""
+        return self.shape[0]
+
+    @property
+    def m(self) -> int:
+        """Number of columns, 1 for vectors."""
+        return self.shape[1] if len(self.shape) == 2 else 1
+
+    def __call__(self, *args: Any) -> Matrix:
+        """One number fills the value; otherwise the components of all arguments are laid out in order.
+
+        Raises:
+            QdrunTypeError: the number of components differs.
+        """
+        flat: list[Any] = []
+        for arg in args:
+            flat += _components(arg)
+        if len(args) == 1 and len(flat) == 1:
+            flat *= values.count(self.shape)
+        if len(flat) != values.count(self.shape):
+            raise QdrunTypeError(f"a value of shape {self.shape} needs {values.count(self.shape)} components, not {len(flat)}")
+        made = Vector(flat, self.dtype)
+        return made if len(self.shape) == 1 else wrap(made.to_numpy().reshape(self.shape), declared=made.dtype is not None)
+
+    def __qd_lower__(self, b: Any, *args: Any) -> values.Matrix:
+        """The constructor inside a kernel."""
+        return constructors.lower_typed(b, self.shape, self._dtype, args)
+
+    def field(self, shape: Any = None, **kw: Any) -> Any:
+        """A field of such values; the arguments are those of ``qd.field`` without the type."""
+        from .field import make_field
+
+        return make_field(self._stored(), shape, self.shape, **kw)
+
+    def ndarray(self, shape: Any, needs_grad: bool = False) -> Any:
+        """An ndarray of such values."""
+        from .ndarray import make_ndarray
+
+        return make_ndarray(self._stored(), shape, self.shape, needs_grad)
+
+    def _stored(self) -> DType:
+        return resolve(float if self._dtype is None else self._dtype)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, MatrixType) and (self.shape, self._dtype) == (other.shape, other._dtype)
+
+    def __hash__(self) -> int:
+        return hash((self.shape, self._dtype))
+
+    def __repr__(self) -> str:
+        kind = "vector" if len(self.shape) == 1 else "matrix"
+        return f"{kind}({', '.join(map(str, self.shape))}, {self._dtype})"
+
+
+def _components(arg: Any) -> list[Any]:
+    if hasattr(arg, "tolist"):
+        arg = arg.tolist()
+    if isinstance(arg, (list, tuple, Matrix)):
+        return [x for e in arg for x in _components(e)]
+    return [arg]
+
+
+def vector(n: int, dtype: Any = None) -> MatrixType:
+    """The type of vectors of ``n`` components."""
+    return MatrixType((n,), dtype)
+
+
+def matrix(n: int, m: int, dtype: Any = None) -> MatrixType:
+    """The type of n x m matrices."""
+    return MatrixType((n, m), dtype)
+
+
+class NdarrayType:
+    """The annotation of an ndarray parameter. ``None`` leaves the type, the number of axes or the element to the argument.
+
+    Attributes:
+        element: ``()`` for scalars, the shape of vectors or matrices, None for any.
+        needs_grad: True or False when the annotation asks for it, None for any.
+    """
+
+    __slots__ = ("_dtype", "element", "ndim", "needs_grad")
+
+    def __init__(self, dtype: Any, ndim: int | None, needs_grad: bool | None = None) -> None:
+        self.element: tuple[int, ...] | None = None
+        if isinstance(dtype, MatrixType):
+            self.element, dtype = dtype.shape, dtype._dtype
+        elif dtype is not None:
+            self.element = ()
+        if ndim is not None and (not isinstance(ndim, int) or ndim < 0):
+            raise QdrunTypeError(f"ndim is a number of axes, not {ndim!r}")
+        self._dtype, self.ndim, self.needs_grad = dtype, ndim, needs_grad
+
+    @property
+    def dtype(self) -> DType | None:
+        """The component type, None for any."""
+        return None if self._dtype is None else resolve(self._dtype)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, NdarrayType) and self._parts() == other._parts()
+
+    def __hash__(self) -> int:
+        return hash(self._parts())
+
+    def _parts(self) -> tuple[Any, ...]:
+        return self._dtype, self.ndim, self.element, self.needs_grad
+
+    def __repr__(self) -> str:
+        return f"ndarray(dtype={self._dtype}, ndim={self.ndim}, element={self.element})"
+
+
+def ndarray(dtype: Any = None, ndim: int | None = None, needs_grad: bool | None = None) -> NdarrayType:
+    """``x: qd.types.ndarray(dtype=qd.f32, ndim=1)``; ``dtype`` may be a vector or matrix type."""
+    return NdarrayType(dtype, ndim, needs_grad)
+
+
+class NDArray:
+    """``qd.types.NDArray[dtype, ndim]``; a bare ``NDArray`` takes any array."""
+
+    def __class_getitem__(cls, item: Any) -> NdarrayType:
+        parts = item if isinstance(item, tuple) else (item, None)
+        if len(parts) != 2:
+            raise QdrunTypeError("write NDArray[dtype, ndim]")
+        return NdarrayType(*parts)

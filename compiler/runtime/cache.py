@@ -1,0 +1,240 @@
+"""Compiled kernels on disk, and one compilation per key and process.
+
+An entry is one file: a magic line, the SHA-256 of what follows, a JSON header, the object bytes. It is written beside its place and
+moved there in one step, so a reader sees a whole entry or none; two writers of one key write the same bytes. Whatever is wrong with
+an entry (cut short, damaged, of another version), it is removed and the kernel compiled again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+import threading
+import time
+import warnings
+import weakref
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ..errors import QdrunRuntimeError
+from . import jit
+from .jit import LoadedCode
+
+SIZE_LIMIT = 512 << 20
+_MAGIC = b"qdrun object 1\n"
+_SUFFIX = ".qdo"
+_SWEEP_EVERY = 64  # stores between two looks at the folder's size
+_STALE_SECONDS = 3600  # a temporary file older than this was left by a writer that died
+
+
+def cache_dir() -> Path:
+    """``$QDRUN_CACHE_DIR``, else ``$XDG_CACHE_HOME/qdrun``, else ``~/.cache/qdrun``."""
+    own = os.environ.get("QDRUN_CACHE_DIR")
+    if own:
+        return Path(own)
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "qdrun"
+
+
+def key_of(*parts: str) -> str:
+    """The key of everything that decides the object bytes. Lengths are hashed too, so parts cannot run into each other."""
+    h = hashlib.sha256()
+    for part in parts:
+        data = part.encode()
+        h.update(len(data).to_bytes(8, "little"))
+        h.update(data)
+    return h.hexdigest()
+
+
+class DiskCache:
+    """One folder of compiled kernels, shared by any number of processes."""
+
+    def __init__(self, folder: Path, size_limit: int = SIZE_LIMIT) -> None:
+        self.folder, self.size_limit = folder, size_limit
+        self._stores = 0
+        self._warned = False
+
+    def path(self, key: str) -> Path:
+        """Where an entry lies."""
+        return self.folder / key[:2] / (key + _SUFFIX)
+
+    def get(self, key: str) -> tuple[bytes, dict[str, Any]] | None:
+        """The object bytes and header of an entry; None when there is none, or none that is whole."""
+        path = self.path(key)
+        try:
+            data = path.read_bytes()
+        except OSError:
+            return None
+        entry = _decode(data)
+        if entry is None:
+            self.discard(key)
+            return None
+        try:
+            os.utime(path)  # the sweep removes what was used longest ago
+        except OSError:
+            pass  # a folder that can only be read serves as well; nothing is swept there
+        return entry
+
+    def put(self, key: str, object_bytes: bytes, header: dict[str, Any]) -> None:
+        """Store an entry. A folder that cannot be written is reported once and changes nothing else."""
+        path = self.path(key)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            handle, temporary = tempfile.mkstemp(suffix=".tmp", dir=path.parent)
+            try:
+                with os.fdopen(handle, "wb") as f:
+                    f.write(_encode(object_bytes, header))
+                os.replace(temporary, path)
+            except BaseException:
+                os.unlink(temporary)
+                raise
+            if self._stores % _SWEEP_EVERY == 0:
+                self.sweep()
+            self._stores += 1
+        except OSError as e:
+            if not self._warned:
+                self._warned = True
+                warnings.warn(
+                    f"compiled kernels are not kept: {self.folder} cannot be written ({e.strerror or e}); "
+                    "set QDRUN_CACHE_DIR to a folder that can",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
+
+    def discard(self, key: str) -> None:
+        """Remove an entry, if it is there and can be removed."""
+        _remove(self.path(key))
+
+    def sweep(self) -> None:
+        """Bring the folder under its size limit, oldest use first, and remove what dead writers left."""
+        entries: list[tuple[float, int, Path]] = []
+        for path in self.folder.glob("??/*"):
+            try:
+                stat = path.stat()
+            except OSError:
+                continue  # another process removed it
+            if path.suffix == _SUFFIX:
+                entries.append((stat.st_mtime, stat.st_size, path))
+            elif path.suffix == ".tmp" and time.time() - stat.st_mtime > _STALE_SECONDS:
+                _remove(path)
+        excess = sum(size for _, size, _ in entries) - self.size_limit
+        if excess <= 0:
+            return
+        excess += self.size_limit // 10  # leave room, so that the next store does not sweep again
+        for _, size, path in sorted(entries, key=lambda e: e[0]):
+            if excess <= 0:
+                return
+            _remove(path)
+            excess -= size
+
+
+def _remove(path: Path) -> None:
+    try:
+        path.unlink()
+    except OSError:
+        pass  # gone already, or in a folder that can only be read
+
+
+def _encode(object_bytes: bytes, header: dict[str, Any]) -> bytes:
+    text = json.dumps(header, sort_keys=True).encode()
+    body = len(text).to_bytes(8, "little") + text + object_bytes
+    return _MAGIC + hashlib.sha256(body).digest() + body
+
+
+def _decode(data: bytes) -> tuple[bytes, dict[str, Any]] | None:
+    start = len(_MAGIC) + 32
+    body = data[start:]
+    if len(body) < 8 or data[:start] != _MAGIC + hashlib.sha256(body).digest():
+        return None
+    size = int.from_bytes(body[:8], "little")
+    return body[8 + size :], json.loads(body[8 : 8 + size])
+
+
+class Memo:
+    """Loaded code by key: each key is made once, however many threads ask, and shared while anyone uses it.
+
+    The most recently made are kept although nobody uses them: a sweep closes one program and opens the next.
+    """
+
+    def __init__(self, recent: int = 256) -> None:
+        self._lock = threading.Lock()
+        self._loaded: weakref.WeakValueDictionary[str, LoadedCode] = weakref.WeakValueDictionary()
+        self._making: dict[str, threading.Lock] = {}
+        self._recent: deque[LoadedCode] = deque(maxlen=recent)
+
+    def get(self, key: str, make: Callable[[], LoadedCode]) -> tuple[LoadedCode, bool]:
+        """The code of a key, and whether it was there. Errors of ``make`` go to the caller and are not remembered."""
+        with self._lock:
+            code = self._loaded.get(key)
+            if code is not None:
+                return code, True
+            turn = self._making.setdefault(key, threading.Lock())
+        with turn:
+            with self._lock:
+                code = self._loaded.get(key)
+            if code is not None:
+                return code, True
+            code = make()
+            with self._lock:
+                self._loaded[key] = code
+                self._recent.append(code)
+                self._making.pop(key, None)
+            return code, False
+
+    def reset_locks(self) -> None:
+        """In a forked child: threads of the parent that held a lock are gone."""
+        self._lock = threading.Lock()
+        self._making.clear()
+
+
+_memo = Memo()  # with the linker, the JIT's code memory
+_disk_caches: dict[Path, DiskCache] = {}
+
+
+def load_cached(
+    text: str, name: str, exports: list[str], imports: dict[str, int], opt_level: int = 2, offline_cache: bool = True
+) -> tuple[LoadedCode, bool]:
+    """A module's code, and whether it came from this process or the disk instead of LLVM.
+
+    The key is the module's whole text: it holds all that the emitter decided, so no version number can be forgotten.
+    """
+    machine = jit.host()
+    key = key_of(text, *exports, str(opt_level), machine.triple, machine.cpu, machine.features, jit.versions())
+    from_disk = False
+
+    def make() -> LoadedCode:
+        nonlocal from_disk
+        disk = _disk_cache() if offline_cache else None
+        entry = disk.get(key) if disk else None
+        if disk and entry:
+            try:
+                code = jit.load(entry[0], exports, imports, name)
+                from_disk = True
+                return code
+            except QdrunRuntimeError:
+                disk.discard(key)  # whole, yet not what this process can link: compile it again
+        object_bytes = jit.compile_text(text, name, opt_level)
+        code = jit.load(object_bytes, exports, imports, name)
+        if disk:
+            disk.put(key, object_bytes, {"name": name, "machine": machine.cpu, "versions": jit.versions()})
+        return code
+
+    code, known = _memo.get(key, make)
+    return code, known or from_disk
+
+
+def _disk_cache() -> DiskCache | None:
+    try:
+        folder = cache_dir()
+    except RuntimeError as e:  # there is no home folder
+        warnings.warn(f"compiled kernels are not kept: {e}; set QDRUN_CACHE_DIR", RuntimeWarning, stacklevel=2)
+        return None
+    return _disk_caches.setdefault(folder, DiskCache(folder))
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_memo.reset_locks)

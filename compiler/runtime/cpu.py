@@ -1,0 +1,159 @@
+"""The CPU device: memory from numpy, code from LLVM, loops on the thread pool."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..codegen.abi import ContextLayout, context_layout, messages
+from ..codegen.llvm.kernel import emit_kernel, symbol
+from ..codegen.llvm.report import prints
+from ..codegen.llvm.target import Target, Unsupported
+from ..ir.nodes import Assert, Kernel, Op, Overflow, Print
+from ..ir.walk import walk
+from . import jit
+from .cache import load_cached
+from .device import ALIGNMENT, Allocation, Device
+from .pool import Pool, get_pool, parallel_for_address
+from .status import print_text
+
+_contexts: dict[int, Sequence[Print]] = {}  # live contexts by address: whose print statements a site number means
+_PRINT = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.POINTER(ctypes.c_int64), ctypes.c_int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How a kernel is compiled. ``plain``: atomics that no other iteration can disturb."""
+
+    opt_level: int = 2
+    lanes: int = 1
+    offline_cache: bool = True
+    plain: frozenset[Op] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Compiled:
+    """A kernel in memory. It must outlive every launcher that holds its ``address``."""
+
+    name: str
+    address: int
+    layout: ContextLayout
+    messages: list[Assert | Overflow]
+    task_names: list[str]  # of each message
+    prints: list[Print]
+    lanes: int
+    seconds: float
+    from_cache: bool
+    code: jit.LoadedCode
+
+    @property
+    def object_bytes(self) -> bytes:
+        """The relocatable object file."""
+        return self.code.object_bytes
+
+
+class CpuDevice(Device):
+    """The processor, with up to ``max_threads`` threads (all that are available when None)."""
+
+    name, arch = "cpu", "cpu"
+
+    def __init__(self, max_threads: int | None = None, byte_limit: int | None = None) -> None:
+        super().__init__(byte_limit)
+        self.pool: Pool = get_pool(max_threads)
+        self.threads = self.pool.workers
+        self._owned: dict[int, np.ndarray] = {}
+
+    def _allocate(self, nbytes: int, category: str) -> Allocation:
+        raw = np.zeros(nbytes + ALIGNMENT, np.uint8)  # zero pages come from the system untouched
+        skip = -raw.ctypes.data % ALIGNMENT
+        view = raw[skip : skip + nbytes]
+        ptr = view.ctypes.data
+        self._owned[ptr] = raw
+        return Allocation(ptr, nbytes, category, view)
+
+    def _free(self, allocation: Allocation) -> None:
+        del self._owned[allocation.ptr]
+
+    def compile(self, kernel: Kernel, options: Options) -> Compiled:
+        """Machine code of a kernel, from this process, the disk cache, or LLVM.
+
+        A kernel that cannot run several iterations side by side (it prints, say) is compiled with one lane.
+
+        Raises:
+            QdrunRuntimeError: LLVM refuses the code; names the kernel.
+        """
+        begin = time.perf_counter()
+        lanes = options.lanes
+        try:
+            text = emit_kernel(kernel, self._target(lanes), options.plain)
+        except Unsupported:
+            if lanes == 1:
+                raise
+            lanes = 1
+            text = emit_kernel(kernel, self._target(1), options.plain)
+        code, cached = load_text(text, kernel.name, [symbol(kernel)], options)
+        return Compiled(
+            kernel.name,
+            code.addresses[symbol(kernel)],
+            context_layout(kernel),
+            messages(kernel),
+            [t.name for t in kernel.tasks for s in walk(t.body) if isinstance(s, (Assert, Overflow))],
+            prints(kernel),
+            lanes,
+            time.perf_counter() - begin,
+            cached,
+            code,
+        )
+
+    def _target(self, lanes: int) -> Target:
+        machine = jit.host()
+        return Target("cpu", machine.triple, machine.cpu, machine.features, lanes)
+
+
+def load_text(text: str, name: str, exports: list[str], options: Options) -> tuple[jit.LoadedCode, bool]:
+    """A kernel module's code, and whether it came from this process or the disk instead of LLVM."""
+    return load_cached(text, name, exports, _imports(), options.opt_level, options.offline_cache)
+
+
+def _imports() -> dict[str, int]:
+    return {"qd_parallel_for": parallel_for_address(), "qd_print": ctypes.cast(_on_print, ctypes.c_void_p).value or 0}
+
+
+def register_context(address: int, compiled: Compiled) -> None:
+    """Make a context's print statements known. A program does this when it fills the context, before the first launch."""
+    _contexts[address] = compiled.prints
+
+
+def unregister_context(address: int) -> None:
+    """Forget a context, before its memory is freed."""
+    _contexts.pop(address, None)
+
+
+_print_lock = threading.Lock()
+
+
+@_PRINT
+def _on_print(context: int, site: int, values: ctypes._Pointer[ctypes.c_int64], n: int) -> None:
+    """Called by kernels, from any thread."""
+    sites = _contexts.get(context)
+    if sites is None or not 0 <= site < len(sites):
+        return  # the program was closed during its launch
+    text = print_text(sites[site], values[:n])
+    with _print_lock:
+        sys.stdout.write(text)
+
+
+def _after_fork() -> None:
+    global _print_lock
+    _print_lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,183 @@
+"""The interface of every backend, byte accounting, and the inventory of what this machine has."""
+
+from __future__ import annotations
+
+import ctypes.util
+import os
+import sys
+import threading
+from abc import ABC, abstractmethod
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..errors import OutOfMemory, QdrunRuntimeError
+from . import jit, pool
+
+if TYPE_CHECKING:
+    from ..ir.nodes import Kernel
+    from .cpu import Compiled, Options
+
+ALIGNMENT = 64
+
+
+@dataclass(eq=False, slots=True)
+class Allocation:
+    """Zeroed device memory. ``view`` shows the bytes to numpy; an allocation of 0 bytes has ``ptr`` 0 and an empty view."""
+
+    ptr: int
+    nbytes: int
+    category: str
+    view: np.ndarray[Any, np.dtype[np.uint8]]
+    freed: bool = False
+
+
+class Device(ABC):
+    """One program's device: allocates bytes by category and counts them, compiles, launches."""
+
+    name: str
+    arch: str
+    threads: int
+
+    def __init__(self, byte_limit: int | None = None) -> None:
+        self.byte_limit = byte_limit
+        self.peak_bytes = 0
+        self._used: Counter[str] = Counter()
+        self._lock = threading.Lock()
+        self._live: dict[int, Allocation] = {}
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes in use now."""
+        return self._used.total()
+
+    def usage(self) -> dict[str, int]:
+        """Bytes in use now, by category."""
+        with self._lock:
+            return {k: v for k, v in self._used.items() if v}
+
+    def allocate(self, nbytes: int, category: str) -> Allocation:
+        """Zeroed bytes, aligned to 64.
+
+        Raises:
+            OutOfMemory: the program's limit or the machine's memory is too small; names the bytes.
+        """
+        if nbytes < 0:
+            raise QdrunRuntimeError(f"cannot allocate {nbytes} bytes for {category}")
+        if nbytes == 0:
+            return Allocation(0, 0, category, np.empty(0, np.uint8))
+        with self._lock:
+            used = self._used.total()
+            if self.byte_limit is not None and used + nbytes > self.byte_limit:
+                raise OutOfMemory(self._refusal(nbytes, category, f"the limit is {self.byte_limit:,}"))
+            try:
+                allocation = self._allocate(nbytes, category)
+            except MemoryError as e:
+                raise OutOfMemory(self._refusal(nbytes, category, f"{self.name} has no more")) from e
+            self._live[allocation.ptr] = allocation
+            self._used[category] += nbytes
+            self.peak_bytes = max(self.peak_bytes, used + nbytes)
+        return allocation
+
+    def _refusal(self, nbytes: int, category: str, why: str) -> str:
+        parts = ", ".join(f"{k} {v:,}" for k, v in sorted(self._used.items()) if v) or "nothing"
+        return f"{category} needs {nbytes:,} bytes; {self._used.total():,} are in use ({parts}); {why}"
+
+    def free(self, allocation: Allocation) -> None:
+        """Give an allocation back. Freeing it twice does nothing: destructors and ``close`` may both come."""
+        with self._lock:
+            if allocation.freed:
+                return
+            allocation.freed = True
+            self._used[allocation.category] -= allocation.nbytes
+            if allocation.nbytes:
+                del self._live[allocation.ptr]
+                self._free(allocation)
+        allocation.ptr, allocation.view = 0, np.empty(0, np.uint8)
+
+    def close(self) -> None:
+        """Free everything. Views of it that someone kept stay readable; addresses do not."""
+        for allocation in list(self._live.values()):
+            self.free(allocation)
+
+    @abstractmethod
+    def _allocate(self, nbytes: int, category: str) -> Allocation:
+        """At least one zeroed byte; raises MemoryError."""
+
+    @abstractmethod
+    def _free(self, allocation: Allocation) -> None:
+        """Give the bytes back to the system."""
+
+    @abstractmethod
+    def compile(self, kernel: Kernel, options: Options) -> Compiled:
+        """Machine code of a verified kernel."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """One line of the inventory. ``usable`` says whether programs can run on it; ``detail`` says what it is, or why not."""
+
+    name: str
+    usable: bool
+    present: bool
+    detail: str
+    threads: int = 0
+    memory_bytes: int = 0
+
+
+def devices() -> list[Backend]:
+    """Every backend: whether this machine has the hardware and whether this version can use it."""
+    threads, memory = pool.threads_available(), _total_memory()
+    cpu = f"{jit.host().cpu}, {threads} threads, {memory / 2**30:.1f} GiB"
+    return [Backend("cpu", True, True, cpu, threads, memory), *map(_absent, ("cuda", "amdgpu", "vulkan", "metal"))]
+
+
+def _absent(name: str) -> Backend:
+    found = _DETECTORS[name]()
+    if found:
+        return Backend(name, False, True, f"{found}, but the {name} backend is not built in this version")
+    return Backend(
+        name, False, False, f"no such device on this machine (the {name} backend is not built in this version either)"
+    )
+
+
+def _find_cuda() -> str:
+    if not (Path("/dev/nvidiactl").exists() or Path("/dev/nvidia0").exists() or Path("/dev/dxg").exists() or os.name == "nt"):
+        return ""
+    library = "nvcuda.dll" if os.name == "nt" else "libcuda.so.1"
+    return "an NVIDIA driver is loaded" if _loadable(library) else ""
+
+
+def _find_amdgpu() -> str:
+    return "an AMD GPU driver is loaded (/dev/kfd)" if Path("/dev/kfd").exists() else ""
+
+
+def _find_vulkan() -> str:
+    library = {"win32": "vulkan-1.dll", "darwin": "libvulkan.dylib"}.get(sys.platform, "libvulkan.so.1")
+    has_gpu = os.name == "nt" or sys.platform == "darwin" or any(Path("/dev/dri").glob("renderD*")) or bool(_find_cuda())
+    return "a Vulkan loader and a GPU are present" if has_gpu and _loadable(library) else ""
+
+
+def _find_metal() -> str:
+    return "macOS has Metal" if sys.platform == "darwin" and ctypes.util.find_library("Metal") else ""
+
+
+_DETECTORS = {"cuda": _find_cuda, "amdgpu": _find_amdgpu, "vulkan": _find_vulkan, "metal": _find_metal}
+
+
+def _loadable(library: str) -> bool:
+    try:
+        ctypes.CDLL(library)
+    except OSError:
+        return False
+    return True
+
+
+def _total_memory() -> int:
+    """Bytes of RAM; 0 when the platform does not say."""
+    if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return 0

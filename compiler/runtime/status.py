@@ -1,0 +1,87 @@
+"""What a status record says, as the exception a user sees; and the text of a kernel's print."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from ..codegen.abi import STATUS_WORDS
+from ..errors import AdStackOverflow, QdrunAssertionError, QdrunRuntimeError, describe
+from ..ir.nodes import Assert, Loop, Operand, Overflow, Print
+
+if TYPE_CHECKING:
+    from .cpu import Compiled
+
+Capacity = Callable[[Loop], int | None]
+
+
+def read_word(word: int, operand: Operand) -> int | float | bool:
+    """The value of an operand from its 8 bytes (given as a signed integer)."""
+    dtype = operand.dtype
+    if dtype.is_real:
+        return struct.unpack("<d", struct.pack("<q", word))[0]
+    if dtype.kind == "b":
+        return bool(word)
+    return word if dtype.is_signed else word & ((1 << dtype.bits) - 1)
+
+
+def take_status(address: int) -> list[int]:
+    """The words of a status record, which is zero afterwards: the program stays usable."""
+    record = (ctypes.c_int64 * STATUS_WORDS).from_address(address)
+    words = list(record)
+    ctypes.memset(address, 0, ctypes.sizeof(record))
+    return words
+
+
+def raise_status(compiled: Compiled, address: int, capacity: Capacity | None = None) -> None:
+    """Raise what the record at ``address`` says and clear it; do nothing when all is well.
+
+    Args:
+        compiled: the kernel that ran.
+        address: its context's status record.
+        capacity: how many iterations a loop's adstacks were planned for, for the message.
+
+    Raises:
+        QdrunAssertionError: an assert or a bounds check failed.
+        AdStackOverflow: a loop ran further than planned.
+    """
+    code, *values = take_status(address)
+    if code == 0:
+        return
+    if not 1 <= code <= len(compiled.messages):
+        raise QdrunRuntimeError(
+            f"kernel `{compiled.name}` reported status {code}, which it does not define: memory was overwritten"
+        )
+    message = compiled.messages[code - 1]
+    if isinstance(message, Assert):
+        raise QdrunAssertionError(describe(_assert_text(message, values), message.loc))
+    raise AdStackOverflow(_overflow_text(message, compiled, compiled.task_names[code - 1], capacity))
+
+
+def _assert_text(message: Assert, words: Sequence[int]) -> str:
+    values = [read_word(w, x) for w, x in zip(words, message.args)]
+    values += ["?"] * (len(message.args) - len(values))  # the record holds the first few only
+    text = message.message
+    for value in values:
+        text = text.replace("{}", str(value), 1)
+    return text or "assertion failed"
+
+
+def _overflow_text(message: Overflow, compiled: Compiled, task: str, capacity: Capacity | None) -> str:
+    loop = message.loop
+    planned = capacity(loop) if capacity else None
+    room = "" if planned is None else f", which is {planned}"
+    where = f" (task `{task}`)" if task else ""
+    return describe(
+        f"a loop of kernel `{compiled.name}`{where} ran more iterations than its adstack holds{room}",
+        loop.loc,
+        "give the loop a bound that covers every run, or ask for a larger adstack; the gradients of this launch are not valid",
+    )
+
+
+def print_text(site: Print, words: Sequence[int]) -> str:
+    """What a print statement writes: its parts one after another, without a line end of its own."""
+    left = iter(words)
+    return "".join(p if isinstance(p, str) else str(read_word(next(left), p)) for p in site.parts)

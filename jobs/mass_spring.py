@@ -1,0 +1,155 @@
+"""A walking robot of masses and springs: how far does it get, and how would other muscles or stiffer springs change that?
+
+A truss of ``columns`` x 2 masses stands on the ground. Its vertical springs are muscles: each changes its rest length by an
+activation that follows a travelling wave of excitation, through first-order muscle dynamics integrated in ``substeps`` inner steps.
+Explicit integration, friction by damping the velocity of what touches the ground. The loss is minus the distance that the centre of
+mass has moved, in m. State is kept for every time step, so that reverse mode can walk back through it.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from pydantic import Field
+
+import qdrun as qd
+from qdrun.jobs.base import Job, JobParams, Outcome
+
+
+class MassSpringParams(JobParams):
+    """Parameters of the robot; lengths in m, masses of 1 kg."""
+
+    columns: int = Field(4, ge=2, le=64, description="columns of the truss; two masses and one muscle each")
+    steps: int = Field(200, ge=1, description="time steps")
+    substeps: int = Field(8, ge=1, description="inner steps of the muscle dynamics in a time step")
+    dt: float = Field(0.004, gt=0, description="time step, s")
+    stiffness: float = Field(1000.0, gt=0, description="stiffness of every spring, N/m")
+    damping: float = Field(15.0, ge=0, description="drag on the masses, 1/s")
+    gravity: float = Field(-4.8, description="vertical acceleration, m/s^2")
+    omega: float = Field(20.0, gt=0, description="frequency of the excitation, rad/s")
+    actuation: list[float] = Field([0.30, 0.25, 0.30, 0.25], description="amplitude of each muscle, relative to its rest length")
+
+
+class MassSpring(Job[MassSpringParams]):
+    """Gradients of the distance walked with respect to stiffness and to the amplitude of each muscle."""
+
+    gradients = ("stiffness", "actuation")
+
+    def build(self) -> None:
+        """Fields over (time, mass) and (time, muscle), and the three kernels of a step."""
+        p = self.params
+        if len(p.actuation) != p.columns:
+            raise ValueError(f"actuation has {len(p.actuation)} amplitudes for {p.columns} muscles\n  do: give one a column")
+        points, springs = truss(p.columns)
+        self.n_masses, self.n_springs = len(points), len(springs)
+        real = qd.f64
+        self.x = qd.Vector.field(2, dtype=real, shape=(p.steps + 1, self.n_masses), needs_grad=True)
+        self.v = qd.Vector.field(2, dtype=real, shape=(p.steps + 1, self.n_masses), needs_grad=True)
+        self.force = qd.Vector.field(2, dtype=real, shape=(p.steps, self.n_masses), needs_grad=True)
+        self.activation = qd.field(dtype=real, shape=(p.steps + 1, p.columns), needs_grad=True)
+        self.stiffness = qd.field(dtype=real, shape=(), needs_grad=True)
+        self.amplitude = qd.field(dtype=real, shape=(p.columns,), needs_grad=True)
+        self.loss = qd.field(dtype=real, shape=(), needs_grad=True)
+        self.ends = qd.Vector.field(2, dtype=qd.i32, shape=(self.n_springs,))
+        self.muscle = qd.field(dtype=qd.i32, shape=(self.n_springs,))
+        self.rest = qd.field(dtype=real, shape=(self.n_springs,))
+        self.x.from_numpy(np.concatenate([points[None], np.zeros((p.steps, self.n_masses, 2))]))
+        self.ends.from_numpy(np.array([(a, b) for a, b, _ in springs], dtype=np.int32))
+        self.muscle.from_numpy(np.array([m for _, _, m in springs], dtype=np.int32))
+        self.rest.from_numpy(np.array([np.linalg.norm(points[a] - points[b]) for a, b, _ in springs]))
+        self.stiffness[None] = p.stiffness
+        self.amplitude.from_numpy(np.array(p.actuation))
+        self._kernels()
+
+    def _kernels(self) -> None:
+        p = self.params
+        x, v, force, activation, loss = self.x, self.v, self.force, self.activation, self.loss
+        stiffness, amplitude, ends, muscle, rest = self.stiffness, self.amplitude, self.ends, self.muscle, self.rest
+        n_masses, columns, substeps, steps = self.n_masses, p.columns, p.substeps, p.steps
+        dt, omega, gravity, drag = p.dt, p.omega, p.gravity, math.exp(-p.dt * p.damping)
+
+        @qd.kernel
+        def excite(t: qd.i32):
+            for m in range(columns):
+                wanted = qd.sin(omega * dt * t + 6.283185307179586 * m / columns)
+                a = activation[t, m]
+                for _ in range(substeps):
+                    a += 4.0 * dt * omega / substeps * (wanted - a) / (1.0 + a * a)
+                activation[t + 1, m] = a
+
+        @qd.kernel
+        def pull(t: qd.i32):
+            for s in range(ends.shape[0]):
+                a, b, m = ends[s][0], ends[s][1], muscle[s]
+                length = rest[s]
+                if m >= 0:
+                    length *= 1.0 + amplitude[m] * activation[t + 1, m]
+                span = x[t, a] - x[t, b]
+                distance = span.norm()
+                f = stiffness[None] * (distance - length) / distance * span
+                force[t, a] -= f
+                force[t, b] += f
+
+        @qd.kernel
+        def advance(t: qd.i32):
+            for i in range(n_masses):
+                speed = drag * (v[t, i] + dt * (force[t, i] + qd.Vector([0.0, gravity])))
+                place = x[t, i]
+                until_ground = dt
+                if place[1] + dt * speed[1] < 0.0 and speed[1] < -1e-6:
+                    until_ground = qd.max(0.0, -place[1] / speed[1])
+                    speed_after = qd.Vector([0.0, 0.0])
+                    x[t + 1, i] = place + until_ground * speed + (dt - until_ground) * speed_after
+                    v[t + 1, i] = speed_after
+                else:
+                    x[t + 1, i] = place + dt * speed
+                    v[t + 1, i] = speed
+
+        @qd.kernel
+        def walked():
+            for i in range(n_masses):
+                loss[None] -= (x[steps, i][0] - x[0, i][0]) / n_masses
+
+        self.excite, self.pull, self.advance, self.walked = excite, pull, advance, walked
+
+    def reverse_launches(self) -> list[tuple[object, tuple[object, ...]]]:
+        """Every kernel of a step; all steps are alike."""
+        return [(self.excite, (0,)), (self.pull, (0,)), (self.advance, (0,)), (self.walked, ())]
+
+    def forward(self) -> None:
+        """All steps and the loss."""
+        for t in range(self.params.steps):
+            self.excite(t)
+            self.pull(t)
+            self.advance(t)
+        self.walked()
+
+    def run(self) -> Outcome:
+        """Simulate, and walk back if gradients are wanted."""
+        self.force.fill(0.0)
+        if self.wanted:
+            with qd.ad.Tape(loss=self.loss):
+                self.forward()
+        else:
+            self.loss[None] = 0.0
+            self.forward()
+        found = {
+            "stiffness": lambda: float(self.stiffness.grad[None]),
+            "actuation": lambda: self.amplitude.grad.to_numpy(),
+        }
+        end = self.x.to_numpy()[-1]
+        outputs = {"walked_m": -float(self.loss[None]), "height_m": float(end[:, 1].max())}
+        return Outcome(float(self.loss[None]), {name: found[name]() for name in self.wanted}, outputs)
+
+
+def truss(columns: int) -> tuple[np.ndarray, list[tuple[int, int, int]]]:
+    """Points (2 * columns, 2) in m and springs (end, end, muscle or -1): verticals are muscles, the rest is passive."""
+    points = np.array([(0.1 * c, 0.1 + 0.1 * row) for c in range(columns) for row in range(2)])
+    springs: list[tuple[int, int, int]] = []
+    for c in range(columns):
+        low, high = 2 * c, 2 * c + 1
+        springs.append((low, high, c))
+        if c + 1 < columns:
+            springs += [(low, low + 2, -1), (high, high + 2, -1), (low, high + 2, -1), (high, low + 2, -1)]
+    return points, springs

@@ -1,0 +1,214 @@
+"""Plans, results, states and devices as text and as plain data: everything that the commands print on stdout."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from .devices import DeviceRow, cores, memory_bytes
+from .journal import plain
+from .plan import PlannedGroup, Prepared, at_once
+from .results import Row, best
+from .trials import short
+
+if TYPE_CHECKING:
+    from .submit import Submitted
+
+SHOWN_TRIALS = 5
+SHOWN_FAILURES = 10
+
+
+def amount(number: int | None) -> str:
+    """Bytes for people, with the exact number where it is short."""
+    if number is None:
+        return "-"
+    size = float(number)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024 or unit == "GiB":
+            return f"{int(size)} B" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    raise AssertionError("the loop returns")
+
+
+def grid(headers: Sequence[str], lines: Sequence[Sequence[str]], indent: str = "") -> str:
+    """Columns of text, as wide as their longest cell, never wrapped."""
+    widths = [max(len(row[i]) for row in [headers, *lines]) for i in range(len(headers))]
+    rows = [headers, ["-" * width for width in widths], *lines]
+    return "\n".join(indent + "  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows)
+
+
+def plan_data(prepared: Prepared, groups: list[PlannedGroup]) -> dict[str, Any]:
+    """The plan as plain data."""
+    config = prepared.loaded.config
+    return {
+        "name": config.name,
+        "target": prepared.target.text,
+        "backend": prepared.backend,
+        "threads": config.device.threads,
+        "gradients": list(prepared.gradients),
+        "trials": [
+            {"id": t.id, "label": t.label, "replicate": t.replicate, "seed": t.seed, "params": t.params}
+            for t in prepared.trials
+        ],
+        "memory": [_group_data(group, config.limits.memory) for group in groups],
+        "at_once": _slots(prepared, groups),
+    }
+
+
+def _group_data(group: PlannedGroup, limit: int | None) -> dict[str, Any]:
+    plan = group.plan
+    data: dict[str, Any] = {"trials": list(group.trials), "example": group.example, "error": group.error or None}
+    data |= {"bytes": plan.bytes if plan else None, "by_kind": plan.by_kind() if plan else {}}
+    data |= {"entries": [entry.model_dump() for entry in plan.entries] if plan else []}
+    return data | {"fits": None if plan is None else fits(group, limit)}
+
+
+def fits(group: PlannedGroup, limit: int | None) -> bool:
+    """Whether the trials of a group can be built and stay within ``limits.memory``."""
+    return group.plan is not None and (limit is None or group.plan.bytes <= limit)
+
+
+def _slots(prepared: Prepared, groups: list[PlannedGroup]) -> int:
+    config = prepared.loaded.config
+    limits = {"threads": config.device.threads, "max_concurrent": config.limits.max_concurrent}
+    return at_once(groups, cores=cores(), memory_bytes=memory_bytes(), **limits)
+
+
+def plan_text(prepared: Prepared, groups: list[PlannedGroup]) -> str:
+    """The plan for people: trials, bytes of one trial by kind and where each number comes from, how many run at once."""
+    config, trials = prepared.loaded.config, prepared.trials
+    lines = [
+        f"{config.name}: {len(trials)} trials of {prepared.target.text} on {prepared.backend}, {config.device.threads} thread(s) each"
+    ]
+    lines += [f"gradients: {', '.join(prepared.gradients) or 'none'}", "", "trials"]
+    lines += [f"  {trial.id}  {trial.label}" for trial in trials[:SHOWN_TRIALS]]
+    lines += [f"  ... and {len(trials) - SHOWN_TRIALS} more"] if len(trials) > SHOWN_TRIALS else []
+    for group in groups:
+        lines += ["", f"memory of one trial ({len(group.trials)} trials like {group.example})"]
+        lines += _group_lines(group, config.limits.memory)
+    slots = _slots(prepared, groups)
+    lines += ["", f"at once on this machine ({cores()} cores, {amount(memory_bytes())}): {slots}"]
+    lines += [f"waves: {-(-len(trials) // slots)}"] if slots else ["one trial is larger than this machine's memory"]
+    return "\n".join(lines)
+
+
+def _group_lines(group: PlannedGroup, limit: int | None) -> list[str]:
+    if group.plan is None:
+        return [f"  cannot be built: {group.error}"]
+    rows = [[e.kind, str(e.bytes), e.source, e.formula] for e in group.plan.entries]
+    rows.append(["total", str(group.plan.bytes), amount(group.plan.bytes), ""])
+    lines = [grid(["kind", "bytes", "from", "how"], rows, indent="  ")]
+    return (
+        lines if fits(group, limit) else [*lines, f"  larger than limits.memory ({limit} bytes): these trials will not start"]
+    )
+
+
+def varied(table: list[Row]) -> list[str]:
+    """The parameters that differ between the rows."""
+    names = dict.fromkeys(name for row in table for name in row if name.startswith("param."))
+    return [name for name in names if len({str(row.get(name)) for row in table}) > 1]
+
+
+def results_text(table: list[Row]) -> str:
+    """The table for people: what was swept, what came out; arrays as their lengths, errors in their first line."""
+    params = varied(table)
+    gradients = list(dict.fromkeys(name for row in table for name in row if name.startswith(("grad.", "out."))))
+    headers = [
+        "trial",
+        *(name.removeprefix("param.") for name in params),
+        "status",
+        "loss",
+        *gradients,
+        "seconds",
+        "planned",
+        "used",
+    ]
+    failed = any(row["error"] for row in table)
+    lines = []
+    for row in table:
+        middle = [row.get(name) for name in (*params, "status", "loss", *gradients)]
+        line = [row["trial"], *(_cell(value) for value in middle), _cell(row["seconds"])]
+        line += [amount(row["planned_bytes"]), amount(row["used_bytes"])]
+        error = (row["error"] or "").splitlines()
+        lines.append([*line, f"{row['error_type']}: {error[0]}"[:90] if error else ""] if failed else line)
+    return grid([*headers, "error"] if failed else headers, lines)
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, list) and len(value) > 3:
+        return f"[{len(value)}]"
+    if isinstance(value, list):
+        return "[" + ", ".join(_cell(item) for item in value) + "]"
+    return short(value)
+
+
+def summary_data(done: Submitted) -> dict[str, Any]:
+    """How a submit ended, as plain data."""
+    found = best(done.rows)
+    failures = [row for row in done.rows if row["status"] == "failed"]
+    return plain(
+        {
+            "run": done.folder.path.name,
+            "folder": str(done.folder.path),
+            "results": str(done.folder.table),
+            "state": done.state,
+            "exit_code": done.exit_code,
+            "trials": len(done.rows),
+            "counts": dict(Counter(row["status"] for row in done.rows)),
+            "best": found and {name: value for name, value in found.items() if value is not None},
+            "failures": [{name: row[name] for name in ("trial", "error_type", "error")} for row in failures],
+            "seconds": done.timing["ended_s"],
+            "timing": done.timing,
+        }
+    )
+
+
+def summary_text(done: Submitted) -> str:
+    """How a submit ended, for people: counts, best trial, failures, seconds, where the results lie."""
+    counts = Counter(row["status"] for row in done.rows)
+    timing, found = done.timing, best(done.rows)
+    lines = [
+        f"{done.state}: "
+        + ", ".join(f"{number} {word}" for word, number in sorted(counts.items()))
+        + f" of {len(done.rows)} trials"
+    ]
+    if found is not None:
+        values = ", ".join(f"{name.removeprefix('param.')}={short(found[name])}" for name in varied(done.rows))
+        lines.append(f"best: loss {found['loss']:.6g} at {values or 'its parameters'} (trial {found['trial']})")
+    failures = [row for row in done.rows if row["status"] == "failed"]
+    for row in failures[:SHOWN_FAILURES]:
+        lines.append(
+            f"failed: {row['trial']} {row['error_type']}: {(row['error'] or '').splitlines()[0] if row['error'] else ''}"
+        )
+    if len(failures) > SHOWN_FAILURES:
+        lines.append(f"  ... and {len(failures) - SHOWN_FAILURES} more failures")
+    parts = [("in all", timing["ended_s"], "s"), ("to the first trial", timing["first_start_s"], "s")]
+    parts += [("overhead per trial", timing["overhead_ms_per_trial"], "ms")]
+    lines.append("time: " + ", ".join(f"{value:.2f} {unit} {word}" for word, value, unit in parts if value is not None))
+    lines += [f"results: {done.folder.table}", f"next: qdrun results {done.folder.path}"]
+    return "\n".join(lines)
+
+
+def status_text(states: list[dict[str, Any]]) -> str:
+    """One line for each run."""
+    if not states:
+        return "no runs"
+    lines = []
+    for state in states:
+        counts = ", ".join(f"{number} {word}" for word, number in sorted(state["counts"].items()))
+        loss = "-" if state["best"] is None else short(state["best"]["loss"])
+        word = f"{state['state']} (stopping)" if state["cancel_requested"] and state["state"] == "running" else state["state"]
+        lines.append([state["id"], word, counts, loss, f"{state['seconds']:.1f}"])
+    return grid(["run", "state", "trials", "best loss", "seconds"], lines)
+
+
+def devices_text(rows: list[DeviceRow]) -> str:
+    """One line for each backend."""
+    lines = [
+        [row.backend, "yes" if row.usable else "no", row.name, str(row.cores or "-"), amount(row.memory_bytes), row.reason]
+        for row in rows
+    ]
+    return grid(["backend", "usable", "device", "cores", "memory", "why not"], lines)

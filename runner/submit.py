@@ -1,0 +1,116 @@
+"""Run a sweep: start Ray while the plan is made, admit trials, collect records, keep the journal, obey Ctrl-C and cancel requests."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..jobs.base import Job
+from . import results
+from .cluster import Capacity, ClusterError, check_environment, close_cluster, open_cluster
+from .folder import RunFolder, create
+from .journal import Journal
+from .plan import Prepared, make_plan
+from .progress import Board, display
+from .sweep_loop import RunContext, SweepLoop
+from .timing import Timing
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """How a submit ended: the state of the run, its folder, its rows, and where the seconds went."""
+
+    folder: RunFolder
+    state: str
+    rows: list[results.Row]
+    timing: dict[str, float | None]
+
+    @property
+    def exit_code(self) -> int:
+        """0 all trials succeeded, 1 some did not, 130 interrupted."""
+        return {"done": 0, "interrupted": 130}.get(self.state, 1)
+
+
+@dataclass
+class Stops:
+    """Counts Ctrl-C (and SIGTERM) while a run goes on."""
+
+    count: int = 0
+
+    def hit(self, number: int, frame: object) -> None:
+        """A signal arrived."""
+        self.count += 2 if number == signal.SIGTERM else 1
+
+
+@contextmanager
+def counted_signals(stops: Stops) -> Iterator[None]:
+    """Count SIGINT and SIGTERM instead of dying of them. Entered after Ray has started, which sets a SIGTERM handler of its own."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, stops.hit) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def submit(
+    prepared: Prepared, job: type[Job[Any]], *, output: Path, timing: Timing, address: str | None, dashboard: bool, quiet: bool
+) -> Submitted:
+    """Run all trials of ``prepared`` and leave a run folder under ``output``.
+
+    Raises:
+        ClusterError: Ray cannot be started or joined; no trial was started.
+    """
+    check_environment(address)
+    folder = create(prepared, output)
+    board = Board(run=folder.path.name, total=len(prepared.trials))
+    # Ray's processes die with the thread that started them, so that thread lives as long as the run.
+    # Ray's processes die with the thread that started them, so that thread lives as long as the run.
+    with Journal(folder.events) as journal, display(board, quiet=quiet) as screen, ThreadPoolExecutor(1) as ray_thread:
+        journal.write("submitted", sync=True, command_t=timing.command_t)
+        starting = ray_thread.submit(_start, timing, address, dashboard)
+        state = "failed"
+        try:
+            state = _run(prepared, job, starting, RunContext(folder, journal, board, screen, timing))
+        except KeyboardInterrupt:
+            state = "interrupted"
+        finally:
+            timing.ended_t = time.time()
+            journal.write("finished", sync=True, state=state, timing=timing.summary())
+            results.write_parquet(folder)
+            wait([starting])
+            close_cluster()
+    return Submitted(folder, state, results.rows(folder), timing.summary())
+
+
+def _run(prepared: Prepared, job: type[Job[Any]], starting: Future[Capacity], run: RunContext) -> str:
+    groups = make_plan(prepared, job)  # meanwhile Ray starts, which is mostly waiting
+    run.timing.planned_t = time.time()
+    run.folder.save_plan(groups)
+    capacity = starting.result()
+    run.journal.write("ray_ready", sync=True, cores=capacity.cores, node_memory_bytes=capacity.node_memory_bytes)
+    threads = prepared.loaded.config.device.threads
+    if threads > capacity.node_cores:
+        raise ClusterError(
+            f"one trial wants {threads} threads, no node of the cluster has more than {capacity.node_cores} cores\n"
+            "  do: lower device.threads"
+        )
+    stops = Stops()
+    with counted_signals(stops):
+        return SweepLoop(prepared, groups, capacity, run, stops).run()
+
+
+def _start(timing: Timing, address: str | None, dashboard: bool) -> Capacity:
+    capacity = open_cluster(address, dashboard=dashboard)
+    timing.ray_ready_t = time.time()
+    return capacity

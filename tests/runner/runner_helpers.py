@@ -1,0 +1,38 @@
+"""Small configs on the fake job."""
+
+import json
+from pathlib import Path
+
+FAKES = Path(__file__).with_name("fakes.py")
+
+CONFIG = """version: 1
+name: fake
+job: {{target: "{target}", params: {params}}}
+gradients: [x, target]
+sweep:
+  seed: 7
+  params: {sweep}
+limits: {limits}
+output: {output}
+"""
+
+
+def write_config(folder, *, params=None, sweep=None, limits=None, target=None, text=None):
+    """A config file in ``folder``, runs under ``folder/runs``."""
+    path = Path(folder) / "fake.yaml"
+    if text is None:
+        text = CONFIG.format(
+            target=target or f"{FAKES}:Quadratic",
+            params=json.dumps(params or {}),
+            sweep=json.dumps(sweep or {"x": [0, 1, 2]}),
+            limits=json.dumps(limits or {}),
+            output=json.dumps(str(Path(folder) / "runs")),
+        )
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def only_run(folder):
+    """The folder of the one run under ``folder/runs``."""
+    (run,) = (Path(folder) / "runs").iterdir()
+    return run

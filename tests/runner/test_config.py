@@ -1,0 +1,174 @@
+"""What is wrong in a config is said with file, line, caret, allowed values and what to do; nothing is started."""
+
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+from qdrun.runner.config import load_config
+from qdrun.runner.plan import prepare
+from qdrun.runner.yaml_lines import MAX_BYTES, ConfigError, parse_document
+from runner_helpers import write_config
+
+GOOD = dedent(
+    """\
+    version: 1
+    name: robot
+    job:
+      target: "jobs.py:Robot"
+      params: {steps: 200}
+    sweep:
+      params:
+        stiffness: {logspace: [2, 4, 6]}
+    limits: {memory: 2GiB}
+    """
+)
+
+
+def error_of(tmp_path, text, call=load_config):
+    path = tmp_path / "c.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        call(path)
+    return str(caught.value).replace(str(tmp_path) + "/", "")
+
+
+def test_a_good_config_is_read_with_its_units(tmp_path):
+    path = tmp_path / "c.yaml"
+    path.write_text(GOOD)
+    config = load_config(path).config
+    assert config.limits.memory == 2 * 2**30
+    assert config.gradients is None
+    assert config.device.backend == "cpu"
+    assert config.sweep.params["stiffness"].form == ("logspace", [2, 4, 6])
+
+
+def test_an_unknown_key_names_the_line_the_allowed_keys_and_the_nearest_one(tmp_path):
+    text = GOOD.replace("limits: {memory", "limits: {memroy")
+    assert error_of(tmp_path, text) == dedent(
+        """\
+        c.yaml:9: `limits.memroy`: unknown key
+             9 | limits: {memroy: 2GiB}
+               |          ^^^^^^
+          allowed: trial_timeout_s, retries, memory, max_concurrent
+          do: did you mean `memory`?"""
+    )
+
+
+def test_a_word_that_is_not_allowed_names_the_allowed_ones(tmp_path):
+    assert error_of(tmp_path, GOOD + "device: {backend: cdua}\n") == dedent(
+        """\
+        c.yaml:10: `device.backend`: `cdua` is not allowed here
+            10 | device: {backend: cdua}
+               |          ^^^^^^^
+          allowed: auto, cpu, cuda, amdgpu, vulkan, metal
+          do: did you mean `cuda`?"""
+    )
+
+
+def test_all_problems_are_named_at_once_in_the_order_of_their_lines(tmp_path):
+    text = GOOD.replace("name: robot", "name: a/b").replace("2GiB", "2 potatoes") + "gradient: [x]\n"
+    message = error_of(tmp_path, text)
+    places = [message.index(part) for part in ("c.yaml:2: `name`", "c.yaml:9: `limits.memory`", "c.yaml:10: `gradient`")]
+    assert places == sorted(places)
+    assert "did you mean `gradients`?" in message
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ("version: 1", "version: 2", "c.yaml:1: `version`: `2` is not allowed here"),
+        ("name: robot\n", "", "c.yaml:1: `name`: this key is missing"),
+        ("{logspace: [2, 4, 6]}", "{lgspace: [2, 4, 6]}", "did you mean `logspace`?"),
+        ("{logspace: [2, 4, 6]}", "3", "c.yaml:8: `sweep.params.stiffness`: a swept parameter needs a list or one form"),
+        ("{logspace: [2, 4, 6]}", "{logspace: [2, 4]}", "`logspace` is [first, last, how many]"),
+        (
+            "{logspace: [2, 4, 6]}",
+            "{logspace: [2, a, 6]}",
+            "c.yaml:8: `sweep.params.stiffness.logspace[1]`: `a` is not a finite number",
+        ),
+        ("{logspace: [2, 4, 6]}", "[]", "c.yaml:8: `sweep.params.stiffness`"),
+        ("{logspace: [2, 4, 6]}", "{uniform: [2, 1, 6]}", "`uniform` needs low < high"),
+        ("{memory: 2GiB}", '{retries: "3"}', "c.yaml:9: `limits.retries`: input should be a valid integer, got '3'"),
+        ("{memory: 2GiB}", "{trial_timeout_s: 0}", "greater than 0"),
+        ('"jobs.py:Robot"', "robot", "`robot` does not name a job"),
+        ("{memory: 2GiB}", "{memory: 1, memory: 2}", "c.yaml:9: the key `memory` stands twice (first in line 9)"),
+    ],
+)
+def test_each_mistake_is_said_where_it_stands(tmp_path, before, after, said):
+    assert said in error_of(tmp_path, GOOD.replace(before, after))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "the config is empty"),
+        ("- 1", "a config is a map of keys"),
+        ("a: [1,\nb: 2", "c.yaml:2: not valid YAML"),
+        ("a: &x 1\nb: *x", "c.yaml:2: an alias (*name) is not allowed"),
+        ("a: !!python/object:os.system x", "c.yaml:1: the tag"),
+        ("[" * 50, "nested deeper than 32 levels"),
+        ("1: 2", "a key must be a word"),
+        ("a: " + "x" * MAX_BYTES, "the config is larger than"),
+    ],
+)
+def test_yaml_that_is_not_safe_is_refused(tmp_path, text, said):
+    assert said in error_of(tmp_path, text)
+
+
+def test_an_unreadable_file_is_an_error_with_its_name(tmp_path):
+    for path in (tmp_path / "none.yaml", tmp_path):
+        with pytest.raises(ConfigError, match="cannot read the config"):
+            load_config(path)
+
+
+def test_words_are_words_and_numbers_are_numbers():
+    data = parse_document("a: [1e-3, .5, on, no, 12:30:00, 010, 0x10, true, ~, 2.5e+3]").data
+    assert data["a"] == [0.001, 0.5, "on", "no", "12:30:00", "010", 16, True, None, 2500.0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"sweep": {"xx": [1]}}, "fake.yaml:7: `sweep.params.xx`: the job has no parameter `xx`"),
+        ({"params": {"sizes": 3}}, "fake.yaml:3: `job.params.sizes`: the job has no parameter `sizes`"),
+        ({"params": {"size": "3"}}, "fake.yaml:3: `job.params.size`: input should be a valid integer, got '3'"),
+        ({"params": {"mood": "god"}}, "did you mean `good`?"),
+        ({"sweep": {"scale": [1, -1]}}, "fake.yaml:7: `sweep.params.scale`: input should be greater than 0, got -1"),
+        ({"sweep": {"x": [1, 1.0]}}, "two trials are equal"),
+        ({"target": "no_such_module:Thing"}, "importing no_such_module failed: ModuleNotFoundError"),
+        ({"target": "gone.py:Thing"}, "the path is relative to the config"),
+        ({"target": f"{Path(__file__).with_name('fakes.py')}:Quadrtic"}, "allowed: Quadratic"),
+        ({"target": f"{Path(__file__).with_name('fakes.py')}:QuadraticParams"}, "is not a job"),
+    ],
+)
+def test_what_does_not_fit_the_job_is_said_at_the_line_that_sets_it(tmp_path, changes, said):
+    with pytest.raises(ConfigError) as caught:
+        prepare(write_config(tmp_path, **changes))
+    assert said in str(caught.value)
+
+
+def test_a_gradient_that_the_job_does_not_have_is_refused(tmp_path):
+    path = write_config(tmp_path)
+    path.write_text(path.read_text().replace("[x, target]", "[x, targt]"))
+    with pytest.raises(ConfigError, match=r"fake.yaml:4: `gradients\[1\]`: the job has no gradient `targt`") as caught:
+        prepare(path)
+    assert "allowed: x, target" in str(caught.value)
+    assert "did you mean `target`?" in str(caught.value)
+
+
+@pytest.mark.parametrize("backend", ["cuda", "amdgpu", "vulkan", "metal"])
+def test_a_device_that_is_not_there_is_said_and_auto_finds_one_that_is(tmp_path, backend):
+    path = write_config(tmp_path)
+    text = path.read_text()
+    path.write_text(text + f"device: {{backend: {backend}}}\n")
+    with pytest.raises(ConfigError, match=f"no {backend} device can be used"):
+        prepare(path)
+    path.write_text(text + "device: {backend: auto}\n")
+    assert prepare(path)[0].backend == "cpu"
+
+
+def test_more_threads_than_cores_are_refused(tmp_path):
+    path = write_config(tmp_path)
+    path.write_text(path.read_text() + "device: {threads: 1000}\n")
+    with pytest.raises(ConfigError, match="one trial wants 1000 threads"):
+        prepare(path)

@@ -1,0 +1,61 @@
+import ctypes
+
+import pytest
+from qdrun.compiler.errors import QdrunRuntimeError
+from qdrun.compiler.runtime import jit
+
+GOOD = """
+declare double @sin(double)
+define double @entry(double %x) {
+  %y = call double @sin(double %x)
+  ret double %y
+}
+"""
+
+
+def test_text_becomes_code_that_calls_the_math_library():
+    code = jit.load(jit.compile_text(GOOD, "k"), ["entry"], {}, "k")
+    f = ctypes.CFUNCTYPE(ctypes.c_double, ctypes.c_double)(code.addresses["entry"])
+    assert f(0.5) == pytest.approx(0.479425538604203)
+
+
+@pytest.mark.parametrize(
+    "text, says",
+    [
+        ("this is no LLVM", "invalid LLVM text"),
+        ("define void @entry() { ret i32 0 }", "invalid LLVM text"),
+        ("define i32 @entry() {\n %a = add i32 %b, 1\n %b = add i32 %a, 1\n ret i32 %b }", "invalid LLVM text"),
+        ("declare double @llvm.nosuch.f64(double)\ndefine double @entry(double %x) {\n"
+         " %a = call double @llvm.nosuch.f64(double %x)\n ret double %a }", "llvm.nosuch.f64"),
+        ("declare i32 @llvm.nvvm.read.ptx.sreg.tid.x()\ndefine i32 @entry() {\n"
+         " %a = call i32 @llvm.nvvm.read.ptx.sreg.tid.x()\n ret i32 %a }", "llvm.nvvm"),
+        ('target triple = "nvptx64-nvidia-cuda"\ndefine void @entry() { ret void }', "nvptx64"),
+    ],
+)  # fmt: skip
+def test_bad_text_is_an_error_that_names_the_kernel(text, says):
+    with pytest.raises(QdrunRuntimeError, match=says) as e:
+        jit.compile_text(text, "my_kernel")
+    assert "`my_kernel`" in str(e.value)
+
+
+def test_a_missing_function_is_an_error_that_names_the_kernel():
+    text = "declare void @qd_nobody_has_this()\ndefine void @entry() {\n call void @qd_nobody_has_this()\n ret void }"
+    with pytest.raises(QdrunRuntimeError, match="`my_kernel` cannot be loaded"):
+        jit.load(jit.compile_text(text, "my_kernel"), ["entry"], {}, "my_kernel")
+
+
+@pytest.mark.parametrize("size", [0, 3, 300])
+def test_damaged_object_bytes_are_an_error(size):
+    with pytest.raises(QdrunRuntimeError, match="cannot be loaded"):
+        jit.load(jit.compile_text(GOOD, "k")[:size], ["entry"], {}, "k")
+
+
+def test_the_linker_survives_an_error():
+    test_damaged_object_bytes_are_an_error(3)
+    test_text_becomes_code_that_calls_the_math_library()
+
+
+@pytest.mark.parametrize("level", [0, 1, 2, 3])
+def test_every_optimisation_level_compiles(level):
+    code = jit.load(jit.compile_text(GOOD, "k", level), ["entry"], {}, "k")
+    assert code.addresses["entry"]
