@@ -151,11 +151,11 @@ def _iterate(cx: Context, node: ast.expr) -> list[Any]:
         return list(values.items)
     if isinstance(values, NDRange) and not values.known:
         raise QdrunTypeError("a comprehension needs bounds that are known at compile time")
-    if is_runtime(values) or not hasattr(values, "__iter__"):
+    if isinstance(values, Matrix) or not hasattr(values, "__iter__"):
         raise QdrunTypeError(
             f"a comprehension cannot run over {describe(values)}", hint="run it over static(range(n)) or a tuple"
         )
-    return list(values)
+    return list(iter(values))
 
 
 def bind_names(cx: Context, target: ast.expr, value: Any, readonly: str) -> None:

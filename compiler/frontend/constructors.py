@@ -31,8 +31,9 @@ def lower_matrix(b: FrontBuilder, entries: Any, dt: Any = None) -> Matrix:
     return matrix.build(b, entries, dt)
 
 
-def _shape(n: int, m: int | None) -> tuple[int, ...]:
-    return (n,) if m is None else (n, m)
+def _shape(n: Any, m: Any) -> tuple[int, ...]:
+    extents = (n,) if m is None else (n, m)
+    return tuple(ops.static_int(e, "an extent") for e in extents)
 
 
 def lower_zero(b: FrontBuilder, dt: Any, n: int, m: int | None = None) -> Matrix:
@@ -47,7 +48,7 @@ def lower_one(b: FrontBuilder, dt: Any, n: int, m: int | None = None) -> Matrix:
 
 def lower_unit(b: FrontBuilder, n: int, i: int, dt: Any = int) -> Matrix:
     """``Vector.unit(n, i)``: the i-th basis vector."""
-    return matrix.build(b, [int(k == i) for k in range(n)], int if dt is None else dt)
+    return matrix.build(b, [int(k == ops.static_int(i, "the position")) for k in range(ops.static_int(n, "an extent"))], int if dt is None else dt)
 
 
 def lower_eye(b: FrontBuilder, n: int) -> Matrix:

@@ -161,6 +161,8 @@ def bound_target(cx: Context, value: Any) -> Any:
 def _subscripted(cx: Context, base: Any, node: ast.Subscript) -> Any:
     index = _spread(lower_index(cx, node.slice))
     if isinstance(base, TensorRef):
+        with cx.scratch():  # a wrong index is an error of the subscript, not of what is done with the element
+            base.index(cx.b, tuple(map(number, index)))
         return ElementTarget(base, tuple(map(number, index)))
     if isinstance(base, ElementTarget) and len(index) == len(base.ref.element) > 0:
         return ComponentTarget(base.ref, base.index, tuple(map(number, index)))

@@ -303,7 +303,7 @@ def identity(b: FrontBuilder, dtype: Any, n: int) -> Matrix:
 
 def diag(b: FrontBuilder, n: int, value: Arg) -> Matrix:
     """The n x n matrix with ``value`` on its diagonal and zero elsewhere."""
-    operand = ops.to_operand(b, value)
+    n, operand = ops.static_int(n, "an extent"), ops.to_operand(b, value)
     zero = Const(convert(0, operand.dtype), operand.dtype)
     return Matrix((n, n), tuple(operand if i == j else zero for i in range(n) for j in range(n)))
 

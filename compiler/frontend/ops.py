@@ -316,6 +316,18 @@ def cast(b: FrontBuilder, x: Arg, dtype: DType) -> Value:
     return elementwise(one, as_value(b, x))
 
 
+def static_int(x: Any, what: str) -> int:
+    """An extent or a static index as a Python int.
+
+    Raises:
+        QdrunTypeError: it is not a whole number that is known at compile time.
+    """
+    value = x.value if isinstance(x, Const) else x
+    if not isinstance(value, (int, np.integer)) or isinstance(value, bool):
+        raise QdrunTypeError(f"{what} is a whole number that is known at compile time, not {describe_value(x)}")
+    return int(value)
+
+
 def as_dtype(b: FrontBuilder, dtype: Any) -> DType:
     """A type as users write it: a ``DType``, or ``float`` / ``int`` / ``bool`` for the default ones.
 

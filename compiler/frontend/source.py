@@ -27,7 +27,7 @@ class FunctionSource:
         lines: the source lines of the function, its decorators included.
     """
 
-    fn: FunctionType
+    fn: Any
     tree: ast.FunctionDef
     file: str
     first: int

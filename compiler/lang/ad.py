@@ -81,6 +81,8 @@ def _check_loss(loss: Any) -> None:
 
 
 def _has_grad(tensor: Any) -> bool:
+    if not tensor.dtype.is_real:
+        return False
     grad = tensor.grad
     return grad is not None and getattr(grad, "placed", True)
 

@@ -164,4 +164,3 @@ def test_one_lane_and_eight_give_the_same_bits(name, dtype):
 def test_without_a_c_library_a_huge_argument_is_nan_and_not_wrong(name):
     out = compiled(name, f32, 8, libm=False)(np.array([1, 2, 3, 1e9, 1e20, 4, 5, 6]))
     assert np.array_equal(np.isnan(out), [False, False, False, True, True, False, False, False])
-

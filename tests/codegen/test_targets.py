@@ -54,10 +54,17 @@ def everything(dtype) -> Kernel:
 @pytest.mark.parametrize("dtype", [f16, f32, f64, i8, u16, i32, i64])
 @pytest.mark.parametrize(
     ("triple", "features"),
-    [("aarch64-unknown-linux-gnu", ""), ("arm64-apple-darwin", ""), ("x86_64-pc-windows-msvc", "+avx2,+fma,+f16c"), ("x86_64-unknown-linux-gnu", "")],
+    [
+        ("aarch64-unknown-linux-gnu", ""),
+        ("arm64-apple-darwin", ""),
+        ("x86_64-pc-windows-msvc", "+avx2,+fma,+f16c"),
+        ("x86_64-unknown-linux-gnu", ""),
+    ],
 )
 def test_every_operation_compiles_for(triple, features, dtype, lanes):
     text = emit_kernel(everything(dtype), Target(lanes=lanes))
-    done = subprocess.run([sys.executable, "-c", COMPILE, triple, features], input=text, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", COMPILE, triple, features], input=text, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr[-800:]
     assert int(done.stdout) > 500
