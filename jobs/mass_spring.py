@@ -145,7 +145,7 @@ class MassSpring(Job[MassSpringParams]):
 
 def truss(columns: int) -> tuple[np.ndarray, list[tuple[int, int, int]]]:
     """Points (2 * columns, 2) in m and springs (end, end, muscle or -1): verticals are muscles, the rest is passive."""
-    points = np.array([(0.1 * c, 0.1 + 0.1 * row) for c in range(columns) for row in range(2)])
+    points = np.array([(0.1 * c, 0.02 + 0.1 * row) for c in range(columns) for row in range(2)])
     springs: list[tuple[int, int, int]] = []
     for c in range(columns):
         low, high = 2 * c, 2 * c + 1

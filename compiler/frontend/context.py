@@ -16,6 +16,7 @@ from .build import FrontBuilder
 from .matrix import load_matrix
 from .ops import cast
 from .scope import Binding, Frame, Recipe, Shared
+from .syntax import Grouped, NDRange, RangeSpec
 from .targets import Target
 from .tensor import TensorRef
 from .values import Matrix, MatrixLocal
@@ -249,7 +250,11 @@ def is_static(value: Any) -> bool:
         return all(is_static(v) for v in value)
     if isinstance(value, Matrix):
         return all(isinstance(x, Const) for x in value.items)
-    return not isinstance(value, Op)
+    if isinstance(value, NDRange):
+        return value.known
+    if isinstance(value, Grouped):
+        return is_static(value.space)
+    return not isinstance(value, (Op, RangeSpec))
 
 
 def is_runtime(value: Any) -> bool:

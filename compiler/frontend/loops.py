@@ -14,20 +14,11 @@ from ..ir.types import DType, i32, i64
 from . import ops
 from .conditions import bind_names, emit_condition
 from .context import Context, describe, is_runtime
-from .syntax import Grouped, NDRange, static
+from .syntax import Grouped, NDRange, RangeSpec, static
 from .tensor import TensorRef
 from .values import Matrix
 
 LOOP_INDEX = "the index of a loop"
-
-
-@dataclass(frozen=True, eq=False)
-class RangeSpec:
-    """``range(begin, end, step)`` with bounds that may be run-time values; ``step`` is known."""
-
-    begin: Any
-    end: Any
-    step: int = 1
 
 
 @dataclass(frozen=True, eq=False)

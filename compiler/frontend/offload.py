@@ -20,10 +20,11 @@ from ..ir.walk import stored_locals, walk
 from . import ops
 from .conditions import emit_condition
 from .context import Context, can_repeat, clone
-from .loops import RangeSpec, Space, bind_index, iterable, no_else, own_breaks, serial_for, space_of, unrolled
+from .loops import Space, bind_index, iterable, no_else, own_breaks, serial_for, space_of, unrolled
 from .matrix import load_matrix, new_local
 from .scope import Binding, Recipe, Shared
 from .statements import emit_if
+from .syntax import RangeSpec
 from .tensor import TensorRef
 from .values import Matrix, MatrixLocal
 

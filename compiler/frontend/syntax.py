@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from ..errors import QdrunRuntimeError, QdrunTypeError
@@ -22,6 +23,15 @@ class Template:
 def template() -> Template:
     """The annotation ``qd.template()``."""
     return Template()
+
+
+@dataclass(frozen=True, eq=False)
+class RangeSpec:
+    """``range(begin, end, step)`` with bounds that may be run-time values; ``step`` is known."""
+
+    begin: Any
+    end: Any
+    step: int = 1
 
 
 class NDRange:

@@ -50,7 +50,7 @@ class Local:
     id: int = field(default_factory=lambda: next(_ids))
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, slots=True, repr=False)
 class Op:
     """A value: a pure operation, a load, or an atomic (which returns the old content). ``ops.TABLE`` lists the codes."""
 
@@ -60,6 +60,9 @@ class Op:
     attr: object = None
     loc: Loc | None = None
     id: int = field(default_factory=lambda: next(_ids))
+
+    def __repr__(self) -> str:  # one line: operands nest as deep as the program
+        return f"<{self.op} %{self.id}: {self.dtype}>"
 
 
 Operand = Union[Op, Const]

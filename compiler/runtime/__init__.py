@@ -1,1 +1,1 @@
-"""To be described."""
+"""Devices: memory, machine code, caches, the thread pool, launching."""

@@ -268,7 +268,7 @@ def _select(s: Op) -> Operand | None:
     cond, x, y = s.args
     if isinstance(cond, Const):
         return x if cond.value else y
-    if x is y or (isinstance(x, Const) and repr(x) == repr(y)):
+    if x is y or (isinstance(x, Const) and isinstance(y, Const) and repr(x) == repr(y)):
         return x
     if s.dtype.kind == "b" and _is(x, 1) and _is(y, 0):
         return cond

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 from codegen_harness import field, parallel
-
+from qdrun.compiler.codegen.llvm.cost import suggested_lanes
 from qdrun.compiler.codegen.llvm.kernel import emit_kernel
 from qdrun.compiler.codegen.llvm.target import Target
 from qdrun.compiler.ir.builder import const_i32
@@ -25,7 +25,8 @@ machine = L.Target.from_triple(triple).create_target_machine(features=features, 
 module = L.parse_assembly(sys.stdin.read())
 module.triple, module.data_layout = triple, str(machine.target_data)
 module.verify()
-L.create_pass_builder(machine, L.PipelineTuningOptions(2)).getModulePassManager().run(module, L.create_pass_builder(machine, L.PipelineTuningOptions(2)))
+passes = L.create_pass_builder(machine, L.PipelineTuningOptions(2))
+passes.getModulePassManager().run(module, passes)
 print(len(machine.emit_object(module)))
 """
 
@@ -68,3 +69,16 @@ def test_every_operation_compiles_for(triple, features, dtype, lanes):
     )
     assert done.returncode == 0, done.stderr[-800:]
     assert int(done.stdout) > 500
+
+
+def test_lanes_are_suggested_for_functions_on_a_cpu_that_fuses():
+    x, y = field("x", f32, 64), field("y", i32, 64)
+    task, i, b = parallel(64)
+    b.gstore(x, (i,), b.op("sin", b.gload(x, (i,))))
+    other, j, c = parallel(64)
+    c.gstore(y, (j,), c.op("mod", c.gload(y, (j,)), const_i32(7)))
+    functions, plain = Kernel("f", [], [task]), Kernel("g", [], [other])
+    assert suggested_lanes(functions, "x86_64-linux", "+avx2,+fma") == 16
+    assert suggested_lanes(functions, "x86_64-linux", "+avx512f,+avx2,+fma") == 32
+    assert suggested_lanes(functions, "x86_64-linux", "+sse4.2") == 1
+    assert suggested_lanes(plain, "x86_64-linux", "+avx2,+fma") == 1

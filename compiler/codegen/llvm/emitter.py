@@ -6,7 +6,9 @@ an ``If`` run (a side that no lane takes is skipped), a loop runs until its last
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from ...ir.nodes import (
     Assert,
@@ -116,11 +118,11 @@ class Emitter(Fn):
             if type(s) is Op:
                 self.op(s)
             else:
-                self._STATEMENTS[type(s)](self, s)
+                _STATEMENTS[type(s)](self, s)
 
     def op(self, s: Op) -> None:
         """One value."""
-        leaf = self._LEAVES.get(s.op)
+        leaf = _LEAVES.get(s.op)
         if leaf is not None:
             leaf(self, s)
             return
@@ -134,25 +136,30 @@ class Emitter(Fn):
         if v:
             memory.follow_linear(self, s)
 
-    def _load(self, s: Op) -> None:
+    def load(self, s: Op) -> None:
+        """Read a local."""
         assert isinstance(s.attr, Local)
         v = s.attr in self.shapes.varying
         self.values[s] = (self.t(f"load {self.ty(s.dtype, v)}, ptr {self.local(s.attr)}"), v)
 
-    def _arg(self, s: Op) -> None:
+    def arg(self, s: Op) -> None:
+        """A scalar argument."""
         decl = self.info.kernel.args[s.attr.index]  # type: ignore[union-attr]
         reg = self.argument(self.info.arg_words[decl.index], memory_type(s.dtype))
         self.values[s] = (self.hoist(("truth", reg), f"icmp ne i8 {reg}, 0") if s.dtype is u1 else reg, False)
 
-    def _shape(self, s: Op) -> None:
+    def shape(self, s: Op) -> None:
+        """An extent of an ndarray argument."""
         assert isinstance(s.attr, tuple)
         decl, axis = s.attr
         self.values[s] = (self.convert(memory.extent(self, decl, axis), i64, s.dtype, False), False)
 
-    def _iter(self, s: Op) -> None:
+    def iter_(self, s: Op) -> None:
+        """The flat iteration number."""
         self.values[s] = self.iteration
 
-    def _seed(self, s: Op) -> None:
+    def seed(self, s: Op) -> None:
+        """The seed of this launch."""
         self.values[s] = (self.context(CTX_SEED), False)
 
     def local(self, x: Local) -> str:
@@ -162,7 +169,8 @@ class Emitter(Fn):
             slot = self.locals[x] = self.slot(self.ty(x.dtype, x in self.shapes.varying))
         return slot
 
-    def _local_store(self, s: LocalStore) -> None:
+    def local_store(self, s: LocalStore) -> None:
+        """Write a local."""
         v = s.local in self.shapes.varying
         self.assign(self.local(s.local), s.local.dtype, self.operand(s.value, v), v)
 
@@ -173,7 +181,8 @@ class Emitter(Fn):
             value = arith.select(self, dtype, v, self.mask, value, self.t(f"load {ty}, ptr {slot}"))
         self.put(f"store {ty} {value}, ptr {slot}")
 
-    def _if(self, s: If) -> None:
+    def if_(self, s: If) -> None:
+        """A branch, or both sides under masks."""
         v = self.varying(s.cond)
         cond = self.operand(s.cond, v)
         if v:
@@ -206,7 +215,7 @@ class Emitter(Fn):
             self.jump(end)
             self.at(end)
 
-    def _loop(self, s: Loop) -> None:
+    def loop(self, s: Loop) -> None:
         """Tested before the first iteration and at the bottom; the last step is never taken, so the index cannot overflow."""
         d = s.index.dtype
         vi, v = s.index in self.shapes.varying, s in self.shapes.varying
@@ -283,31 +292,33 @@ class Emitter(Fn):
         self.put(f"store {flags} {mask}, ptr {live}")
         self.branch(self.any(mask), body, out)
 
-    def _exit(self, s: Exit) -> None:
+    def exit_(self, s: Exit) -> None:
+        """Refused: control must be structured by now."""
         raise Unsupported(f"{s.kind}: exits must be lowered before code is generated")
 
     def reset(self, local: Local) -> None:
         """Give a local a value before an iteration, so that a path that never stores to it reads 0."""
         self.put(f"store {self.ty(local.dtype, local in self.shapes.varying)} zeroinitializer, ptr {self.local(local)}")
 
-    _LEAVES = {
-        "load": _load,
-        "arg": _arg,
-        "shape": _shape,
-        "iter": _iter,
-        "seed": _seed,
-        "gload": memory.load,
-        "atomic": memory.atomic,
-        "stack_get": memory.stack_get,
-    }
-    _STATEMENTS = {
-        LocalStore: _local_store,
-        GlobalStore: memory.store,
-        If: _if,
-        Loop: _loop,
-        Exit: _exit,
-        Assert: report.check,
-        Print: report.print_,
-        StackPut: memory.stack_put,
-        Overflow: report.overflow,
-    }
+
+_LEAVES: dict[str, Callable[[Emitter, Op], None]] = {
+    "load": Emitter.load,
+    "arg": Emitter.arg,
+    "shape": Emitter.shape,
+    "iter": Emitter.iter_,
+    "seed": Emitter.seed,
+    "gload": memory.load,
+    "atomic": memory.atomic,
+    "stack_get": memory.stack_get,
+}
+_STATEMENTS: dict[type, Callable[[Emitter, Any], None]] = {
+    LocalStore: Emitter.local_store,
+    GlobalStore: memory.store,
+    If: Emitter.if_,
+    Loop: Emitter.loop,
+    Exit: Emitter.exit_,
+    Assert: report.check,
+    Print: report.print_,
+    StackPut: memory.stack_put,
+    Overflow: report.overflow,
+}

@@ -277,8 +277,10 @@ def _by_lane(e: Emitter, code: str, place: Place, ptr: str, kind: str, value: Op
         here = e.t(f"extractelement {e.vec('ptr', True)} {ptr}, i64 {lane}")
     one = e.t(f"extractelement {e.ty(d, True)} {values}, i64 {lane}")
     was = (_plain if plain else _atomic)(e, code, place, here, one)
-    at = e.t(f"getelementptr {memory_type(d)}, ptr {old}, i64 {lane}")
-    e.put(f"store {memory_type(d)} {e.t(f'zext i1 {was} to i8') if d is u1 else was}, ptr {at}")
+    if d is u1:
+        was = e.t(f"zext i1 {was} to i8")
+    olds = e.t(f"load {vec}, ptr {old}")  # whole vectors only: an indexed slot would have to live in memory
+    e.put(f"store {vec} {e.t(f'insertelement {vec} {olds}, {memory_type(d)} {was}, i64 {lane}')}, ptr {old}")
     rest = e.t(f"and {bits} {now}, {e.t(f'sub {bits} {now}, 1')}")
     e.put(f"store {bits} {rest}, ptr {left}")
     e.branch(e.t(f"icmp ne {bits} {rest}, 0"), turn, done)

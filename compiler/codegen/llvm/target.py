@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...ir.nodes import Const
-from ...ir.types import DType, f16, f32, f64, u1
+from ...ir.types import DType, f16, f32, u1
 
 
 class Unsupported(Exception):

@@ -5,7 +5,7 @@ Frame words: 0 the arguments, 1 the partial results, 2 the chunk length, then be
 
 from __future__ import annotations
 
-from ...ir.nodes import Const, If, Local, LocalStore, Loop, Op, Reduction, Task
+from ...ir.nodes import Const, If, Local, LocalStore, Loop, Reduction, Task
 from ...ir.types import i64
 from ...ir.walk import walk
 from . import arith, memory

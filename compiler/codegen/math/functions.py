@@ -14,7 +14,7 @@ def trig_limit(single: bool) -> float:
 
 
 def reduced(e: Lanes, x: str) -> tuple[str, str, str]:
-    """x minus the nearest multiple of pi/2 as a pair, and the number of the quadrant. |x| is within ``trig_limit``."""
+    """What is left of x over the nearest multiple of pi/2 as a pair, and the number of the quadrant. |x| is within ``trig_limit``."""
     p = e.k.half_pi
     k = e.unary("rint", e.mul(x, e.c(e.k.two_over_pi)))
     high = e.fma(k, e.c(-p[0]), x)  # exact: both are multiples of the last bit of p[0]
@@ -40,7 +40,7 @@ def _flip(e: Lanes, y: str, quadrant: str) -> str:
 
 
 def sin(e: Lanes, x: str) -> str:
-    """sin(x), |x| within ``trig_limit``"""
+    """The sine of x, |x| within ``trig_limit``"""
     r, low, quadrant = reduced(e, x)
     s, c = _sin_cos_polys(e, r, low)
     odd = e.icmp("ne", e.i("and", quadrant, e.ci(1)), e.ci(0))
@@ -49,7 +49,7 @@ def sin(e: Lanes, x: str) -> str:
 
 
 def cos(e: Lanes, x: str) -> str:
-    """cos(x), |x| within ``trig_limit``"""
+    """The cosine of x, |x| within ``trig_limit``"""
     r, low, quadrant = reduced(e, x)
     s, c = _sin_cos_polys(e, r, low)
     odd = e.icmp("ne", e.i("and", quadrant, e.ci(1)), e.ci(0))
@@ -57,7 +57,7 @@ def cos(e: Lanes, x: str) -> str:
 
 
 def tan(e: Lanes, x: str) -> str:
-    """tan(x), |x| within ``trig_limit``"""
+    """The tangent of x, |x| within ``trig_limit``"""
     r, low, quadrant = reduced(e, x)
     s, c = _sin_cos_polys(e, r, low)
     odd = e.icmp("ne", e.i("and", quadrant, e.ci(1)), e.ci(0))
@@ -66,7 +66,7 @@ def tan(e: Lanes, x: str) -> str:
 
 
 def _scale(e: Lanes, y: str, k: str) -> str:
-    """y * 2**k in two steps, so that subnormal results and the largest ones are reached."""
+    """Multiply y by 2**k in two steps, so that subnormal results and the largest ones are reached."""
     first = e.i("ashr", k, e.ci(1))
     for part in (first, e.i("sub", k, first)):
         y = e.mul(y, e.from_bits(e.i("shl", e.i("add", part, e.ci(e.bias)), e.ci(e.mantissa))))
@@ -74,7 +74,7 @@ def _scale(e: Lanes, y: str, k: str) -> str:
 
 
 def exp(e: Lanes, x: str, low: str = "") -> str:
-    """exp(x + low); ``low`` is tiny"""
+    """The exponential of x + low; ``low`` is tiny."""
     least, most = (-104.0, 88.72284) if e.single else (-745.2, 709.782712893384)
     clamped = e.select(e.cmp("olt", x, e.c(most)), x, e.c(most))
     clamped = e.select(e.cmp("ogt", clamped, e.c(least)), clamped, e.c(least))
@@ -89,7 +89,7 @@ def exp(e: Lanes, x: str, low: str = "") -> str:
 
 
 def _mantissa(e: Lanes, x: str) -> tuple[str, str]:
-    """x = m * 2**k with m in [sqrt(1/2), sqrt(2)); k as a float."""
+    """Split x = m * 2**k with m in [sqrt(1/2), sqrt(2)); k as a float."""
     small = e.cmp("olt", x, e.c(2.0**-126 if e.single else 2.0**-1022))
     b = e.bits(e.select(small, e.mul(x, e.c(2.0 ** (e.mantissa + 1))), x))
     k = e.i("ashr", e.i("sub", b, e.ci(0x3F3504F3 if e.single else 0x3FE6A09E667F3BCD)), e.ci(e.mantissa))
@@ -98,7 +98,7 @@ def _mantissa(e: Lanes, x: str) -> tuple[str, str]:
 
 
 def log(e: Lanes, x: str) -> str:
-    """log(x)"""
+    """The natural logarithm."""
     m, k = _mantissa(e, x)
     f = e.sub(m, e.c(1.0))
     s = e.div(f, e.add(e.c(2.0), f))
@@ -112,7 +112,7 @@ def log(e: Lanes, x: str) -> str:
 
 
 def _log_pair(e: Lanes, x: str) -> tuple[str, str]:
-    """log(x) of a positive finite x, to about 67 bits: what a power needs, since its exponent multiplies the error."""
+    """The logarithm of a positive finite x, to about 67 bits: what a power needs, since its exponent multiplies the error."""
     m, k = _mantissa(e, x)
     f = e.sub(m, e.c(1.0))  # exact
     d, d_low = e.two_sum(e.c(2.0), f)
@@ -135,14 +135,14 @@ def _log_pair(e: Lanes, x: str) -> tuple[str, str]:
 
 
 def _sum(e: Lanes, a: str, b: str) -> tuple[str, str]:
-    """a + b exactly, whichever is larger."""
+    """The exact sum as a pair, whichever is larger."""
     s = e.add(a, b)
     back = e.sub(s, a)
     return s, e.add(e.sub(a, e.sub(s, back)), e.sub(b, back))
 
 
 def pow_(e: Lanes, x: str, y: str) -> str:
-    """x ** y with C's rules for zeros, infinities, NaNs and negative bases. f32 computes in f64."""
+    """The power x ** y with C's rules for zeros, infinities, NaNs and negative bases. f32 computes in f64."""
     size = e.unary("fabs", x)
     if e.single:
         w = Lanes(e.f, f64, e.v)
@@ -179,7 +179,7 @@ def _pow_cases(e: Lanes, x: str, y: str, size: str, main: str) -> str:
 
 
 def tanh(e: Lanes, x: str) -> str:
-    """tanh(x)"""
+    """The hyperbolic tangent."""
     a = e.unary("fabs", x)
     z = e.mul(a, a)
     small = e.fma(e.mul(a, z), e.poly(z, e.k.tanh), a)
@@ -197,14 +197,14 @@ def _asin_parts(e: Lanes, x: str) -> tuple[str, str]:
 
 
 def asin(e: Lanes, x: str) -> str:
-    """asin(x)"""
+    """The arc sine."""
     big, p = _asin_parts(e, x)
     far = e.sub(e.c(e.k.half_pi[0]), e.fma(p, e.c(2.0), e.c(-e.k.half_pi[1])))
     return e.copysign(e.select(big, far, p), x)
 
 
 def acos(e: Lanes, x: str) -> str:
-    """acos(x)"""
+    """The arc cosine."""
     big, p = _asin_parts(e, x)
     twice = e.add(p, p)
     below = e.cmp("olt", x, e.c(0.0))
@@ -214,7 +214,7 @@ def acos(e: Lanes, x: str) -> str:
 
 
 def atan2(e: Lanes, y: str, x: str) -> str:
-    """atan2(y, x)"""
+    """The angle of the point (x, y)."""
     ax, ay = e.unary("fabs", x), e.unary("fabs", y)
     steep = e.cmp("ogt", ay, ax)
     num, den = e.select(steep, ax, ay), e.select(steep, ay, ax)

@@ -31,27 +31,27 @@ class Lanes:
         return self.f.t(f"{op} {self.float_ty} {a}, {b}")
 
     def add(self, a: str, b: str) -> str:
-        """a + b"""
+        """Sum."""
         return self._bin("fadd", a, b)
 
     def sub(self, a: str, b: str) -> str:
-        """a - b"""
+        """Difference."""
         return self._bin("fsub", a, b)
 
     def mul(self, a: str, b: str) -> str:
-        """a * b"""
+        """Product."""
         return self._bin("fmul", a, b)
 
     def div(self, a: str, b: str) -> str:
-        """a / b"""
+        """Quotient."""
         return self._bin("fdiv", a, b)
 
     def neg(self, a: str) -> str:
-        """-a"""
+        """Negation."""
         return self.f.t(f"fneg {self.float_ty} {a}")
 
     def fma(self, a: str, b: str, c: str) -> str:
-        """a * b + c, rounded once"""
+        """The sum a * b + c, rounded once."""
         return self.f.intrinsic("fma", self.d, self.v, a, b, c)
 
     def unary(self, name: str, a: str) -> str:
@@ -119,11 +119,11 @@ class Lanes:
 
     # -- pairs: a value and what its rounding lost
     def two_sum(self, a: str, b: str) -> tuple[str, str]:
-        """a + b exactly, for |a| >= |b|"""
+        """The exact sum as a pair, for |a| >= |b|."""
         s = self.add(a, b)
         return s, self.sub(b, self.sub(s, a))
 
     def two_prod(self, a: str, b: str) -> tuple[str, str]:
-        """a * b exactly"""
+        """The exact product as a pair."""
         p = self.mul(a, b)
         return p, self.fma(a, b, self.neg(p))

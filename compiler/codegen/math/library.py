@@ -89,7 +89,8 @@ def _each_lane(e: Lanes, name: str, x: str, large: str, out: str) -> None:
     if n != 64:
         lane = f.t(f"{'zext' if n < 64 else 'trunc'} {bits} {lane} to i64")
     one = libm(f, name, e.d, [f.t(f"extractelement {e.float_ty} {x}, i64 {lane}")])
-    f.put(f"store {ty} {one}, ptr {f.t(f'getelementptr {ty}, ptr {out}, i64 {lane}')}")
+    results = f.t(f"load {e.float_ty}, ptr {out}")  # whole vectors only: an indexed slot would have to live in memory
+    f.put(f"store {e.float_ty} {f.t(f'insertelement {e.float_ty} {results}, {ty} {one}, i64 {lane}')}, ptr {out}")
     rest = f.t(f"and {bits} {now}, {f.t(f'sub {bits} {now}, 1')}")
     f.put(f"store {bits} {rest}, ptr {left}")
     f.branch(f.t(f"icmp ne {bits} {rest}, 0"), turn, done)
