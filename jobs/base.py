@@ -133,27 +133,41 @@ class Job(Generic[P]):
         return ()
 
     def plan(self) -> MemoryPlan:
-        """Bytes by kind, without running: what ``build`` allocated, and the largest adstack heap of ``reverse_launches``."""
+        """Bytes by kind, without running: what ``build`` allocated, and the adstack heap that ``reverse_launches`` share."""
         if self.program is None:
             return MemoryPlan()
-        held = {kind: int(amount) for kind, amount in self.program.usage().items() if kind != "adstack"}
-        entries = [
-            PlanEntry(kind=kind, bytes=amount, source="build()", formula="allocated by the fields, counted by the program")
-            for kind, amount in held.items()
-            if amount
-        ]
+        self.program.materialize()
+        held = {kind: int(amount) for kind, amount in self.program.usage().items() if amount and kind != "adstack"}
+        entries = [PlanEntry(kind=k, bytes=n, source="build()", formula=self._largest_fields(k)) for k, n in held.items()]
         heap = self._adstack_entry()
         return MemoryPlan(entries=tuple(entries + ([heap] if heap is not None else [])))
 
+    def _largest_fields(self, kind: str) -> str:
+        """The fields behind the bytes of ``kind``, largest first, by the names that they have in the job."""
+        role = {"fields": "", "gradients": "grad"}.get(kind)
+        names = {id(value): name for name, value in vars(self).items()}
+        found = [field for field in self.program.root.fields() if field.role == role and field.placed]
+        found.sort(key=lambda field: -field.view.nbytes)
+        texts = []
+        for one in found[:3]:
+            name = names.get(id(one.primal if role else one), one.name)
+            element = f"{list(one.element)}" if one.element else ""
+            texts.append(f"{name} {'x'.join(map(str, one.shape)) or '1'} {one.dtype}{element} = {one.view.nbytes}")
+        return ", ".join(texts) + (f", {len(found) - 3} smaller" if len(found) > 3 else "")
+
     def _adstack_entry(self) -> PlanEntry | None:
-        largest: PlanEntry | None = None
-        for kernel, args in self.reverse_launches():
-            heap = kernel.grad.plan(*args)
-            formula = "; ".join(str(row) for row in heap.rows())
-            name = getattr(kernel, "__name__", str(kernel))
-            if largest is None or heap.bytes > largest.bytes:
-                largest = PlanEntry(kind="adstack", bytes=int(heap.bytes), source=f"gradient of {name}", formula=formula)
-        return largest
+        """One heap serves all reverse kernels: each of its planes is as large as the kernel that needs most of it."""
+        heaps = [kernel.grad.plan(*args) for kernel, args in self.reverse_launches()]
+        if not heaps:
+            return None
+        planes: dict[str, int] = {}
+        for heap in heaps:
+            planes |= {plane: max(planes.get(plane, 0), amount) for plane, amount in heap.planes.items()}
+        largest = max(heaps, key=lambda heap: heap.bytes)
+        how = "{rows} rows ({rows_from}) x {row_bytes} bytes, {bound} iterations ({bound_from}), {levels} level(s), {file}"
+        rows = [how.format(**row, file=str(row["line"]).rpartition("/")[2]) for row in largest.rows() if row["bytes"]]
+        source = f"gradient of {largest.kernel}" if largest.bytes else "no reverse kernel needs one"
+        return PlanEntry(kind="adstack", bytes=sum(planes.values()), source=source, formula="; ".join(rows))
 
     def used(self) -> dict[str, int]:
         """Bytes that the program holds now, by kind: what the plan is compared with."""

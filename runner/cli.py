@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -52,6 +53,8 @@ def reported(as_json: bool) -> Iterator[None]:
         yield
     except ConfigError as error:
         _fail(error.as_json(), str(error), as_json)
+    except BrokenPipeError:  # `qdrun results RUN | head`: the reader has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (QdrunError, OSError) as error:
         _fail({"error": {"type": type(error).__name__, "message": str(error)}}, str(error), as_json)
     except KeyboardInterrupt:
@@ -176,7 +179,7 @@ def devices(as_json: Json = False) -> None:
 
         found = rows()
         if as_json:
-            _print_json([row.model_dump() for row in found])
+            _print_json(show.devices_data(found))
         else:
             print(show.devices_text(found))
 

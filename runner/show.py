@@ -6,13 +6,14 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from .devices import DeviceRow, cores, memory_bytes
+from .devices import cores, memory_bytes
 from .journal import plain
 from .plan import PlannedGroup, Prepared, at_once
 from .results import Row, best
 from .trials import short
 
 if TYPE_CHECKING:
+    from ..compiler.runtime.device import Backend
     from .submit import Submitted
 
 SHOWN_TRIALS = 5
@@ -205,10 +206,22 @@ def status_text(states: list[dict[str, Any]]) -> str:
     return grid(["run", "state", "trials", "best loss", "seconds"], lines)
 
 
-def devices_text(rows: list[DeviceRow]) -> str:
+def devices_text(rows: list[Backend]) -> str:
     """One line for each backend."""
-    lines = [
-        [row.backend, "yes" if row.usable else "no", row.name, str(row.cores or "-"), amount(row.memory_bytes), row.reason]
-        for row in rows
+    lines = [[row.name, "yes" if row.usable else "no", row.detail] for row in rows]
+    return grid(["backend", "usable", "what it is, or why not"], lines)
+
+
+def devices_data(rows: list[Backend]) -> list[dict[str, Any]]:
+    """The inventory as plain data."""
+    return [
+        {
+            "backend": r.name,
+            "usable": r.usable,
+            "present": r.present,
+            "detail": r.detail,
+            "threads": r.threads,
+            "memory_bytes": r.memory_bytes,
+        }
+        for r in rows
     ]
-    return grid(["backend", "usable", "device", "cores", "memory", "why not"], lines)

@@ -15,7 +15,7 @@ from typing import Any
 from ..jobs.base import Job
 from . import results
 from .cluster import Capacity, ClusterError, check_environment, close_cluster, open_cluster
-from .folder import RunFolder, create
+from .folder import BEAT_EVERY_S, RunFolder, create
 from .journal import Journal
 from .plan import Prepared, make_plan
 from .progress import Board, display
@@ -40,18 +40,22 @@ class Submitted:
 
 @dataclass
 class Stops:
-    """Counts Ctrl-C (and SIGTERM) while a run goes on."""
+    """What Ctrl-C and SIGTERM do to a run: a KeyboardInterrupt while it starts, then they are counted, and the loop obeys."""
 
     count: int = 0
+    starting: bool = False
 
     def hit(self, number: int, frame: object) -> None:
         """A signal arrived."""
         self.count += 2 if number == signal.SIGTERM else 1
+        if self.starting:
+            self.starting = False
+            raise KeyboardInterrupt
 
 
 @contextmanager
 def counted_signals(stops: Stops) -> Iterator[None]:
-    """Count SIGINT and SIGTERM instead of dying of them. Entered after Ray has started, which sets a SIGTERM handler of its own."""
+    """Take SIGINT and SIGTERM over, also where the shell that started us ignores them. Elsewhere than the main thread: do nothing."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -61,6 +65,24 @@ def counted_signals(stops: Stops) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def beating(folder: RunFolder) -> Iterator[None]:
+    """Write the heartbeat of the run from a thread, so that a long plan or a slow start does not look like a lost run."""
+    over = threading.Event()
+
+    def beat() -> None:
+        while not over.wait(BEAT_EVERY_S):
+            folder.beat()
+
+    thread = threading.Thread(target=beat, name="heartbeat", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 def submit(
@@ -75,16 +97,23 @@ def submit(
     folder = create(prepared, output)
     board = Board(run=folder.path.name, total=len(prepared.trials))
     # Ray's processes die with the thread that started them, so that thread lives as long as the run.
-    # Ray's processes die with the thread that started them, so that thread lives as long as the run.
-    with Journal(folder.events) as journal, display(board, quiet=quiet) as screen, ThreadPoolExecutor(1) as ray_thread:
+    with (
+        Journal(folder.events) as journal,
+        display(board, quiet=quiet) as screen,
+        ThreadPoolExecutor(1) as ray_thread,
+        counted_signals(stops := Stops()),
+        beating(folder),
+    ):
         journal.write("submitted", sync=True, command_t=timing.command_t)
         starting = ray_thread.submit(_start, timing, address, dashboard)
         state = "failed"
         try:
-            state = _run(prepared, job, starting, RunContext(folder, journal, board, screen, timing))
+            stops.starting = True
+            state = _run(prepared, job, starting, RunContext(folder, journal, board, screen, timing), stops)
         except KeyboardInterrupt:
             state = "interrupted"
         finally:
+            stops.starting = False
             timing.ended_t = time.time()
             journal.write("finished", sync=True, state=state, timing=timing.summary())
             results.write_parquet(folder)
@@ -93,7 +122,7 @@ def submit(
     return Submitted(folder, state, results.rows(folder), timing.summary())
 
 
-def _run(prepared: Prepared, job: type[Job[Any]], starting: Future[Capacity], run: RunContext) -> str:
+def _run(prepared: Prepared, job: type[Job[Any]], starting: Future[Capacity], run: RunContext, stops: Stops) -> str:
     groups = make_plan(prepared, job)  # meanwhile Ray starts, which is mostly waiting
     run.timing.planned_t = time.time()
     run.folder.save_plan(groups)
@@ -105,9 +134,8 @@ def _run(prepared: Prepared, job: type[Job[Any]], starting: Future[Capacity], ru
             f"one trial wants {threads} threads, no node of the cluster has more than {capacity.node_cores} cores\n"
             "  do: lower device.threads"
         )
-    stops = Stops()
-    with counted_signals(stops):
-        return SweepLoop(prepared, groups, capacity, run, stops).run()
+    stops.starting = False
+    return SweepLoop(prepared, groups, capacity, run, stops).run()
 
 
 def _start(timing: Timing, address: str | None, dashboard: bool) -> Capacity:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from .cluster import Capacity
-from .folder import BEAT_EVERY_S, RunFolder
+from .folder import RunFolder
 from .journal import Journal
 from .plan import PlannedGroup, Prepared, planned_bytes
 from .progress import Board, Display
@@ -63,6 +63,9 @@ class SweepLoop:
             run.screen,
             run.timing,
         )
+        import ray
+
+        self.task = ray.remote(run_trial)
         config = prepared.loaded.config
         self.limits, self.threads = config.limits, config.device.threads
         self.planned = planned_bytes(groups)
@@ -74,7 +77,6 @@ class SweepLoop:
         self.attempts: dict[Any, Attempt] = {}
         self.stopping = ""
         self.deadline = float("inf")
-        self.beaten = 0.0
 
     def run(self) -> str:
         """Run until nothing waits or runs; the state of the run: done, failed, cancelled or interrupted."""
@@ -84,17 +86,11 @@ class SweepLoop:
             self._admit()
             self._collect()
             self._end_late_ones()
-            self._beat()
             self.screen.update()
         self.board.phase = self.stopping or "finished"
         if self.stopping:
             return self.stopping
         return "done" if self.board.counts["done"] == self.board.total else "failed"
-
-    def _beat(self) -> None:
-        if time.monotonic() - self.beaten > BEAT_EVERY_S:
-            self.folder.beat()
-            self.beaten = time.monotonic()
 
     def _obey(self) -> None:
         """Ctrl-C once: start no more and wait a little for what runs. Twice, or a cancel request: stop everything now."""
@@ -140,10 +136,8 @@ class SweepLoop:
         return ""
 
     def _launch(self, trial: Trial) -> Any:
-        import ray
-
         memory = -(-(self.planned[trial.id] or 0) // MIB) * MIB
-        task = ray.remote(run_trial).options(
+        task = self.task.options(
             name=f"{self.prepared.loaded.config.name}/{trial.label}",
             num_cpus=self.threads,
             memory=memory or None,

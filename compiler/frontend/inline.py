@@ -1,14 +1,14 @@
 """Inlining of ``func`` functions, and ``return`` of functions and of the kernel.
 
-A function is an object with an attribute ``__qd_func__``: its ``FunctionSource``. Its body is lowered into a block of its own. A return
-whose execution is certain just ends the lowering of the body. A return inside a run-time ``if`` or loop stores the result to
-locals and becomes an ``Exit``; those are removed at once, so that they leave the function and not the caller's loop.
+A function is an object with an attribute ``__qd_func__``: its ``FunctionSource``; one that is bound to an object also has
+``__self__``. Its body is lowered into a block of its own. A return whose execution is certain just ends the lowering of the body. A
+return inside a run-time ``if`` or loop stores the result to locals and becomes an ``Exit``; those are removed at once, so that they
+leave the function and not the caller's loop.
 """
 
 from __future__ import annotations
 
 import ast
-import inspect
 from typing import Any
 
 from ..errors import QdrunSyntaxError, QdrunTypeError
@@ -37,7 +37,7 @@ def inline(cx: Context, fn: Any, node: ast.Call, top: bool = False) -> Any:
         hint = "write it as a loop"
         raise QdrunSyntaxError(f"`{source.name}` calls itself: functions are inlined, so recursion has no end", hint=hint)
     frame = Frame(source, top)
-    bound = [resolve(fn.__self__)] if inspect.ismethod(fn) else []
+    bound = [resolve(fn.__self__)] if hasattr(fn, "__self__") else []
     _bind_parameters(cx, frame, bound, node, top)
     cx.frames.append(frame)
     try:
@@ -90,28 +90,32 @@ def _bind_parameters(cx: Context, frame: Frame, bound: list[Any], node: ast.Call
         elif p.name in trees:
             _bind(cx, frame, p.name, trees[p.name], top)
         elif p.default is not p.empty:
-            frame.bind(p.name, resolve(p.default))
+            with cx.tasks.emitting(cx, top):
+                _bind_value(cx, frame, p.name, resolve(p.default))
         else:
             raise QdrunTypeError(f"`{frame.source.name}` is missing the argument `{p.name}`")
 
 
 def _bind(cx: Context, frame: Frame, name: str, tree: ast.expr, top: bool) -> None:
-    annotation = frame.source.annotation(name)
-    if is_template(annotation):
-        with cx.tasks.emitting(cx, top):
-            _bind_reference(cx, frame, name, tree)
-        return
     with cx.tasks.emitting(cx, top):
+        if is_template(frame.source.annotation(name)):
+            _bind_reference(cx, frame, name, tree)
+            return
         with cx.at(tree):
-            value = cx.expr(tree)
-            if annotation is not None:
-                value = convert_to(cx, value, annotation)
-        if frame.stores[name] and ops.is_number(value):
-            value = ops.literal(cx.b, value)
-        if is_runtime(value):
-            value = rounded(cx.b, value)
-            if frame.stores[name]:
-                value = new_local(cx.b, value, name) if isinstance(value, Matrix) else cx.b.local(value, name)
+            _bind_value(cx, frame, name, cx.expr(tree))
+
+
+def _bind_value(cx: Context, frame: Frame, name: str, value: Any) -> None:
+    """A parameter by value: a variable of the function when the function assigns it, else the value."""
+    annotation = frame.source.annotation(name)
+    if annotation is not None and not is_template(annotation):
+        value = convert_to(cx, value, annotation)
+    if frame.stores[name] and ops.is_number(value):
+        value = ops.literal(cx.b, value)
+    if is_runtime(value):
+        value = rounded(cx.b, value)
+        if frame.stores[name]:
+            value = new_local(cx.b, value, name) if isinstance(value, Matrix) else cx.b.local(value, name)
     frame.bind(name, value)
 
 
@@ -136,7 +140,7 @@ def lower_return(cx: Context, node: ast.Return) -> str:
     frame = cx.frame
     value = None if node.value is None else cx.expr(node.value)
     if len(cx.frames) == 1:
-        _return_from_kernel(cx, value)
+        _return_from_kernel(cx, _annotated(cx, frame, value))
     elif frame.depth == 0 and frame.early is None:
         frame.returned = value
     else:

@@ -163,11 +163,10 @@ def _bitwise(b: FrontBuilder, op: str, x: Operand, y: Operand) -> Operand:
 
 
 def _shift(b: FrontBuilder, op: str, x: Operand, y: Operand) -> Operand:
-    """The result keeps the type of the left side unless the right one is wider, so that ``>>`` keeps its sign rule."""
+    """The result has the type of the left side, as in the peer: ``u8 << i32`` is u8."""
     _need_int(op, x, y)
-    left = b.default_ip if x.dtype is u1 else x.dtype
-    dtype = left if y.dtype.bits <= left.bits else promote(left, y.dtype)
-    code = "sar" if op == ">>" and left.kind == "i" else SHIFTS[op]
+    dtype = b.default_ip if x.dtype is u1 else x.dtype
+    code = "sar" if op == ">>" and dtype.kind == "i" else SHIFTS[op]
     return emit(b, code, cast_scalar(b, x, dtype), cast_scalar(b, y, dtype))
 
 

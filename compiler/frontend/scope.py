@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import inspect
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -179,7 +178,7 @@ def _written_arguments(frame: Frame, call: ast.Call) -> list[ast.expr]:
         return everything
     source = getattr(callee, "__qd_func__", None)
     if isinstance(source, FunctionSource):
-        names = [p.name for p in source.parameters][inspect.ismethod(callee) :]
+        names = [p.name for p in source.parameters][hasattr(callee, "__self__") :]
         pairs = [*zip(names, call.args), *((k.arg, k.value) for k in call.keywords)]
         return [arg for name, arg in pairs if name and is_template(source.annotation(name))]
     if source is not None:
@@ -191,8 +190,9 @@ def _written_arguments(frame: Frame, call: ast.Call) -> list[ast.expr]:
 
 
 def is_template(annotation: object) -> bool:
-    """Whether a parameter with this annotation is passed by reference."""
-    return annotation is Template or isinstance(annotation, Template)
+    """Whether a parameter with this annotation is passed by reference. ``lang`` may have its own class of that name."""
+    name = getattr(annotation, "__name__", type(annotation).__name__)
+    return annotation is Template or isinstance(annotation, Template) or name == "Template"
 
 
 def _callee(frame: Frame, node: ast.expr) -> tuple[bool, Any]:

@@ -136,7 +136,7 @@ def _definition(fn: FunctionType, text: str) -> ast.FunctionDef:
     except SyntaxError:
         body = []
     found = body[0].body[0] if body and isinstance(body[0], ast.If) else body[0] if body else None
-    if not isinstance(found, ast.FunctionDef):
+    if not isinstance(found, ast.FunctionDef) or found.name != fn.__name__:
         hint = (
             "write it with `def`"
             if fn.__name__ == "<lambda>"

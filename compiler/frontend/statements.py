@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import ast
-from typing import Any
+from typing import Any, get_args
 
 from ..errors import QdrunSyntaxError, QdrunTypeError
 from ..ir.nodes import Assert, Const, Exit, If, Local, Op, Operand, Print
+from ..ir.types import DType
 from . import ops
 from .conditions import emit_condition
 from .context import Context, describe, is_runtime, rounded
 from .expressions import BINARY, binary, check_writable, target_of
+from .intrinsics import lookup
 from .matrix import new_local
 from .scope import Binding, Recipe, Shared
 from .targets import Target, is_global, update
@@ -45,17 +47,25 @@ def lower_annotated(cx: Context, node: ast.AnnAssign) -> None:
 
 
 def convert_to(cx: Context, value: Any, annotation: Any) -> Any:
-    """A value as its annotation says: cast to a scalar type; other annotations say nothing about the value."""
-    if annotation in (int, float, bool) or type(annotation).__name__ == "DType":
-        if not is_runtime(value) and not ops.is_number(value):
-            raise QdrunTypeError(f"{describe(value)} is not a number of type {annotation}")
-        return ops.cast(cx.b, value, ops.as_dtype(cx.b, annotation))
-    if callable(annotation) and isinstance(value, (list, tuple)):
-        from .intrinsics import lookup
+    """A value as its annotation says: scalar types, vector and matrix types, tuples of them. Other annotations say nothing.
 
-        lowering = lookup(annotation)
-        return value if lowering is None else lowering(cx.b, value)
-    return value
+    Raises:
+        QdrunTypeError: the value is not of that form.
+    """
+    parts = annotation if isinstance(annotation, (tuple, list)) else get_args(annotation)
+    if parts:
+        values = _unpack(cx, value, len(parts))
+        return tuple(convert_to(cx, v, part) for v, part in zip(values, parts))
+    if isinstance(annotation, DType) or annotation in (int, float, bool):
+        if isinstance(value, Matrix) or not (is_runtime(value) or ops.is_number(value)):
+            raise QdrunTypeError(f"{describe(value)} is not a number of type {getattr(annotation, '__name__', annotation)}")
+        return ops.cast(cx.b, value, ops.as_dtype(cx.b, annotation))
+    lowering = lookup(annotation)
+    if lowering is None:
+        return value
+    if not isinstance(value, (Matrix, list, tuple)):
+        raise QdrunTypeError(f"{describe(value)} is not {annotation!r}")
+    return lowering(cx.b, value)
 
 
 def assign(cx: Context, target: ast.expr, value: Any) -> None:

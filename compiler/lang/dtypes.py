@@ -18,7 +18,7 @@ def resolve(dtype: Any) -> DType:
         QdrunTypeError: it is not a scalar type.
     """
     if isinstance(dtype, DType):
-        return dtype
+        return ir_types.ALL[dtype.name]  # a copied or unpickled type is the type itself again: types are compared by identity
     if dtype is bool:
         return ir_types.u1
     if dtype is float or dtype is int:

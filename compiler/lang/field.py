@@ -61,8 +61,8 @@ class Field:
 
     @property
     def placed(self) -> bool:
-        """Whether it has a place in the layout tree."""
-        return self.snode is not None
+        """Whether it has a place in the layout tree, or gets one beside its field."""
+        return self.snode is not None or (self.primal is not None and self in self.primal.along and self.primal.placed)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -71,9 +71,11 @@ class Field:
         Raises:
             QdrunRuntimeError: the field is not placed.
         """
-        if self.snode is None:
+        if not self.placed:
             raise self._unplaced()
-        return self.snode.shape
+        node = self.snode or (self.primal.snode if self.primal is not None else None)
+        assert node is not None
+        return node.shape
 
     @property
     def grad(self) -> Field:
@@ -132,7 +134,7 @@ class Field:
         if getattr(program, "closed", False):
             raise QdrunRuntimeError(f"field `{self.name}` belongs to a program that is closed; do: make it after qd.init()")
         if self._view is None:
-            if self.snode is None:
+            if not self.placed:
                 raise self._unplaced()
             program.materialize()
             assert self._view is not None

@@ -105,7 +105,6 @@ class SNode:
                 raise QdrunRuntimeError(f"place() takes fields, not {type(f).__name__}; do: make it with qd.field(dtype)")
             f.attach(self)
             self._adopt(f)
-            self.place(*(g for g in f.along if not g.placed))
         return self
 
     def lazy_grad(self) -> None:
@@ -201,6 +200,8 @@ def materialize(root: Root, allocate: Allocate) -> None:
     pending = root.pending
     if not pending:
         return
+    _place_along(pending)
+    pending = root.pending  # a 0-D gradient is a child of the root itself
     layouts = {category: pending_layout(root, category) for category in CATEGORIES}
     memory = {c: allocate(found.nbytes, c) for c, found in layouts.items() if found.nbytes}
     root.done.update(pending)
@@ -208,6 +209,14 @@ def materialize(root: Root, allocate: Allocate) -> None:
         buffer = Buffer("field", allocation)
         for leaf, spot in layouts[category].spots.items():
             _settle(leaf, spot, buffer, allocation)
+
+
+def _place_along(pending: list[SNode | Field]) -> None:
+    """Give a place beside their field to the gradients that were asked for and that the user placed nowhere."""
+    found = [f for c in pending for f in (_fields(c) if isinstance(c, SNode) else (c,))]
+    for f in found:
+        if f.snode is not None:
+            f.snode.place(*(g for g in f.along if g.snode is None))
 
 
 def _settle(leaf: Leaf, spot: Spot, buffer: Buffer, allocation: Allocation) -> None:

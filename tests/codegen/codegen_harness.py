@@ -44,9 +44,13 @@ loop:
 out:
   ret void
 }
-@qd_printed = global [64 x i64] zeroinitializer
+@qd_printed = global [4096 x i64] zeroinitializer
 define void @qd_print(ptr %ctx, i64 %site, ptr %values, i64 %n) {
+entry:
   %used = load i64, ptr @qd_printed
+  %full = icmp sgt i64 %used, 4000
+  br i1 %full, label %out, label %room
+room:
   %at = add i64 %used, 1
   %p = getelementptr i64, ptr @qd_printed, i64 %at
   store i64 %site, ptr %p
@@ -55,6 +59,8 @@ define void @qd_print(ptr %ctx, i64 %site, ptr %values, i64 %n) {
   call void @llvm.memcpy.p0.p0.i64(ptr %q, ptr %values, i64 %bytes, i1 false)
   %next = add i64 %at, %n
   store i64 %next, ptr @qd_printed
+  br label %out
+out:
   ret void
 }
 declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-
 from qdrun.compiler.frontend.build import FrontBuilder
 from qdrun.compiler.frontend.values import Matrix
 from qdrun.compiler.ir.nodes import Axis, Buffer, Const, Kernel, Op, Place, Task
@@ -57,4 +56,4 @@ def emit(
     verify_kernel(kernel)
     run_kernel(kernel, Memory.of(memory), seed=seed)
     shape = out.shape if isinstance(out, Matrix) else ()
-    return memory[target].reshape(((n, *shape) if n else shape))[()]
+    return memory[target].reshape((n, *shape) if n else shape)[()]

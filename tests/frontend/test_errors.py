@@ -1,3 +1,4 @@
+# ruff: noqa: F841
 """What kernels refuse: the class of the error, the user's line, the caret, what to do."""
 
 import pickle
@@ -143,12 +144,14 @@ def test_else_of_a_loop_is_refused():
     def k_for(x):
         for i in range(4):
             x[i] = 1
-        x[0] = 2
+        else:  # noqa: PLW0120
+            x[0] = 2
 
     def k_while(x):
         while x[0] > 1:
             x[0] -= 1
-        x[0] = 2
+        else:  # noqa: PLW0120
+            x[0] = 2
 
     assert "else" in fails(QdrunSyntaxError, k_for) and "else" in fails(QdrunSyntaxError, k_while)
 

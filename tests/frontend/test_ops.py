@@ -106,6 +106,7 @@ def test_a_shift_keeps_the_type_and_the_sign_rule_of_its_left_side():
     assert binary(">>", I(-8), 1) == -4
     assert binary(">>", U(2**32 - 8), 1) == 2**31 - 4
     assert binary(">>", I(-8), U(1)) == -4
+    assert binary("<<", np.uint8(255), I(1)) == 254
     with pytest.raises(QdrunTypeError, match="takes integers"):
         binary("<<", F(1), 1)
 

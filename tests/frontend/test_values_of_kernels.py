@@ -1,3 +1,4 @@
+# ruff: noqa: B007
 """Kernels that mean the same in Python: the interpreter must agree with Python itself."""
 
 import numpy as np
@@ -475,8 +476,6 @@ def test_fields_of_vectors():
 
     data = np.arange(6, dtype=np.float32).reshape(2, 3)
     field = Field(data.copy(), (3,))
-    w = Field(np.zeros(()), (), "w")
-    del w
     from qdrun.compiler.frontend.values import Matrix
     from qdrun.compiler.ir.nodes import Const
 

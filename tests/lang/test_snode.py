@@ -52,7 +52,7 @@ def test_fields_in_one_dense_are_interleaved_and_fields_in_their_own_are_not(pro
     assert layout_of(x) == ((5,), (16,), 0)
     assert layout_of(y) == ((5,), (16,), 8)
     assert layout_of(z) == ((5,), (4,), 128)
-    assert program.given == [("fields", 148)]
+    assert program.given == [("fields", 152)]
 
 
 def test_the_components_of_a_vector_lie_side_by_side(program):
@@ -164,8 +164,14 @@ def test_a_deferred_field_takes_its_gradient_along(program):
     program.root.dense(snode.i, 4).place(x)
     assert x.grad.placed
     y = make(program, f32, None, needs_grad=True)
-    program.root.dense(snode.i, 4).place(y, y.grad)
-    assert y.grad.shape == (4,)
+    program.root.dense(snode.i, 4).place(y)
+    program.root.dense(snode.i, 4).place(y.grad)
+    z = make(program, f32, None, needs_grad=True)
+    program.root.place(z)
+    for f in (x, y, z):
+        f.grad.fill(2)
+        f.fill(1)
+        assert f.grad.to_numpy().max() == 2 and f.__qd_value__().grad is not None
 
 
 def test_axes_have_every_order():

@@ -156,13 +156,31 @@ def test_ctrl_c_keeps_the_finished_rows_and_exits_130(ray_folder, tmp_path):
 
 
 @pytest.mark.slow
+def test_ctrl_c_while_ray_still_starts_exits_130_and_leaves_a_readable_run(ray_folder, tmp_path):
+    config = write_config(tmp_path)
+    submitting = subprocess.Popen([*QDRUN, "submit", str(config)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and not any(path.stat().st_size for path in tmp_path.glob("runs/*/events.jsonl")):
+        time.sleep(0.02)
+    submitting.send_signal(signal.SIGINT)
+    _, err = submitting.communicate(timeout=90)
+    assert submitting.returncode == 130, err
+    assert {row["status"] for row in rows_of(only_run(tmp_path))} == {"cancelled"}
+
+
+@pytest.mark.slow
 def test_a_submit_of_its_own_starts_ray_with_a_token_that_only_its_owner_reads(ray_folder, tmp_path):
     token = tmp_path / "token"
     token.write_text("fedcba9876543210" * 4)
     token.chmod(0o644)
     environment = os.environ | {"RAY_AUTH_TOKEN_PATH": str(token)}
     done = subprocess.run(
-        [*QDRUN, "submit", str(write_config(tmp_path)), "--json"], capture_output=True, text=True, env=environment, timeout=120
+        [*QDRUN, "submit", str(write_config(tmp_path)), "--json"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
+        timeout=120,
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["state"] == "done"

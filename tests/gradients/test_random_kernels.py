@@ -1,0 +1,105 @@
+"""Random kernels, compiled: gradients against central differences in f64, planned bytes against allocated bytes, levels bit for bit."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import qdrun as qd
+
+sys.path.insert(0, str(Path(__file__).parent))
+from kernels import compile_source, kernel_sources
+
+COUNTS = {"right": 0, "refused": 0, "kinked components": 0}
+CHECKS = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much, HealthCheck.large_base_example]
+
+
+class Case:
+    """One random kernel in a program of its own, with inputs drawn from ``seed``."""
+
+    def __init__(self, source: str, seed: int, levels: int = 1) -> None:
+        self.program = qd.init(arch=qd.cpu, default_fp=qd.f64, ad_checkpoint_levels=levels, offline_cache=False)
+        self.x = qd.field(qd.f64, shape=8, needs_grad=True)
+        self.v = qd.Vector.field(2, dtype=qd.f64, shape=4, needs_grad=True)
+        self.y = qd.field(qd.f64, shape=3, needs_grad=True)
+        cnt = qd.field(qd.i32, shape=6)
+        self.c = qd.ndarray(qd.f64, 5, needs_grad=True)
+        r = np.random.default_rng(seed)
+        for t in (self.x, self.v, self.c):
+            t.from_numpy(r.uniform(-1.2, 1.2, t.to_numpy().shape))
+        cnt.from_numpy(r.integers(0, 5, 6))
+        self.n = int(r.integers(0, 6))
+        self.weights = r.uniform(0.5, 1.5, 3)
+        self.k = compile_source(source, {"x": self.x, "v": self.v, "y": self.y, "cnt": cnt})["k"]
+
+    def value(self) -> float:
+        self.y.fill(0.0)
+        self.k(self.n, self.c)
+        return float((self.y.to_numpy() * self.weights).sum())
+
+    def gradient(self) -> np.ndarray:
+        for t in (self.x, self.v, self.c):
+            t.grad.fill(0.0)
+        self.y.grad.from_numpy(self.weights)
+        self.k.grad(self.n, self.c)
+        return np.concatenate([t.grad.to_numpy().reshape(-1) for t in (self.x, self.v, self.c)])
+
+    def differences(self, h: float) -> np.ndarray:
+        out = []
+        for t in (self.x, self.v, self.c):
+            flat = t.view.reshape(-1)
+            for i in range(flat.size):
+                keep = flat[i]
+                flat[i] = keep + h
+                up = self.value()
+                flat[i] = keep - h
+                down = self.value()
+                flat[i] = keep
+                out.append((up - down) / (2 * h))
+        return np.array(out)
+
+
+def check(source: str, seed: int) -> None:
+    case = Case(source, seed)
+    try:
+        with np.errstate(all="ignore"):
+            planned = case.k.grad.plan(case.n, case.c).bytes
+            got = case.gradient()
+    except qd.DifferentiationError:
+        COUNTS["refused"] += 1
+        return
+    assert case.program.usage().get("adstack", 0) == planned
+    coarse, fine = case.differences(1e-5), case.differences(1e-6)
+    scale = max(1.0, float(np.abs(fine).max()))
+    usable = np.abs(coarse - fine) <= 1e-7 * scale
+    COUNTS["kinked components"] += int((~usable).sum())
+    error = np.abs(got - coarse)[usable] / scale
+    assert error.size == 0 or error.max() <= 1e-6, f"relative error {error.max()}"
+    case.program.close()
+    for levels in (2, 3):
+        other = Case(source, seed, levels)
+        assert np.array_equal(other.gradient(), got), f"{levels} checkpoint levels give other bits"
+        other.program.close()
+    COUNTS["right"] += 1
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=CHECKS)
+@given(kernel_sources(), st.integers(0, 10**6))
+def test_random_kernels_have_the_right_gradient(source, seed):
+    check(source, seed)
+
+
+@pytest.mark.slow
+@settings(max_examples=220, deadline=None, suppress_health_check=CHECKS)
+@given(kernel_sources(), st.integers(0, 10**6))
+def test_two_hundred_random_kernels_have_the_right_gradient(source, seed):
+    check(source, seed)
+
+
+def teardown_module() -> None:
+    print(f"\nrandom kernels: {COUNTS}")
