@@ -25,7 +25,9 @@ class Tape:
         QdrunRuntimeError: no such loss, a tape inside a tape, or a second use of the same tape.
     """
 
-    def __init__(self, loss: Any = None, clear_gradients: bool = True, validation: bool = False, grad_check: Any = None) -> None:
+    def __init__(
+        self, loss: Any = None, clear_gradients: bool = True, validation: bool = False, grad_check: Any = None
+    ) -> None:
         if validation or grad_check:
             name = "validation=True" if validation else "grad_check"
             raise QdrunRuntimeError(f"Tape({name}) is not part of this version; do: leave it out, and compare with differences")

@@ -14,7 +14,6 @@ from ..frontend.signature import ArgSpec, ArrayArg, MatrixArg, ScalarArg, Templa
 from ..frontend.source import FunctionSource
 from ..frontend.syntax import Template
 from ..ir import types as t
-from ..ir.nodes import ArgDecl
 from ..ir.types import DType, from_numpy
 from .executable import Call
 from .matrix import Matrix
@@ -54,7 +53,9 @@ def parameters(source: FunctionSource) -> list[Param]:
 def _accepted(source: FunctionSource, name: str, annotation: Any) -> Any:
     if annotation is None:
         hint = f"write `{name}: qd.f32`, `{name}: qd.types.ndarray()` or `{name}: qd.template()`"
-        raise QdrunSyntaxError(f"parameter `{name}` of kernel `{source.name}` has no annotation", source.loc(source.tree.args), hint)
+        raise QdrunSyntaxError(
+            f"parameter `{name}` of kernel `{source.name}` has no annotation", source.loc(source.tree.args), hint
+        )
     if annotation is NDArray:
         return NdarrayType(None, None)
     if annotation is Template or getattr(annotation, "__name__", "") in ("Template", "template"):
@@ -188,6 +189,7 @@ def _bind_array(annotation: NdarrayType, value: Any, call: Call, number: int) ->
     if isinstance(value, Ndarray):
         dtype, ndim, element, has_grad = value._key
         call.arrays[number] = value.view
+        call.keys[number] = value._key
         call.words += value._packed
     elif isinstance(value, np.ndarray):
         dtype, ndim, element, has_grad = _numpy_type(annotation, value)
@@ -231,8 +233,3 @@ def _check_array(annotation: NdarrayType, dtype: DType, ndim: int, element: tupl
     for what, wanted, got in checks:
         if wanted is not None and wanted != got:
             raise QdrunTypeError(f"expected {what} {wanted}, got {got}")
-
-
-def decl_words(args: Sequence[ArgDecl]) -> int:
-    """Number of entries, for checks against the kernel."""
-    return len(args)

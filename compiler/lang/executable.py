@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..adstack.plan import HeapPlan, PlanOptions, make_plan
+from ..adstack.sizeexpr import Arg, Extent, Read, SizeExpr, parts
 from ..adstack.sizing import TaskSizing
 from ..codegen.abi import (
     CTX_HEAP,
@@ -23,11 +24,15 @@ from ..codegen.abi import (
     PLANES,
     STATUS_WORDS,
 )
+from ..codegen.llvm.cost import suggested_lanes
 from ..errors import QdrunRuntimeError
-from ..ir.nodes import ArgDecl, Kernel, Loop, Place
+from ..ir.nodes import ArgDecl, Kernel, Loop, Op, Place
+from ..ir.walk import task_blocks
 from ..runtime.cpu import Options as CompileOptions
 from ..runtime.cpu import register_context, unregister_context
 from ..runtime.device import Allocation
+from ..runtime.jit import host
+from ..runtime.launch import ArgSpec, make_fast
 from ..runtime.status import raise_status
 from ..transforms.injective import race_free
 from ..transforms.reduce import reduce_kernel
@@ -45,19 +50,26 @@ class Call:
     words: bytearray
     scalars: dict[int, int | float] = field(default_factory=dict)  # by ArgDecl.index
     arrays: dict[int, np.ndarray] = field(default_factory=dict)  # by ArgDecl.index; element axes last
+    keys: dict[int, object] = field(default_factory=dict)  # type key of each of our ndarrays, by ArgDecl.index
     after: list[Callable[[], None]] = field(default_factory=list)  # copies back to arrays that could not be passed as they are
 
 
 class Executable:
-    """One kernel, compiled for one program, with the context that its launches share."""
+    """One kernel, compiled for one program, with the context that its launches share.
 
-    def __init__(self, program: Program, kernel: Kernel) -> None:
-        self.program, self.name = program, kernel.name
+    ``lanes``: iterations side by side in SIMD lanes; 0 leaves the choice to the program's options.
+    """
+
+    def __init__(self, program: Program, kernel: Kernel, lanes: int = 0) -> None:
+        self.program, self.name, self.args = program, kernel.name, kernel.args
         ready = reduce_kernel(kernel)
         plain = frozenset(op for task in ready.tasks for op in race_free(task))
         options = program.options
-        self.compiled = program.device.compile(ready, CompileOptions(offline_cache=options.offline_cache, plain=plain))
+        lanes = lanes or options.cpu_lanes or suggested_lanes(ready, host().triple, host().features)
+        how = CompileOptions(lanes=lanes, offline_cache=options.offline_cache, plain=plain)
+        self.compiled = program.device.compile(ready, how)
         self.returns = kernel.returns
+        self.draws = any(isinstance(s, Op) and s.op == "seed" for t in kernel.tasks for s in task_blocks(t))
         layout = self.compiled.layout
         self._memory: list[Allocation] = []
         self.context = self._words(layout.words)
@@ -83,7 +95,7 @@ class Executable:
         self._memory.append(allocation)
         return allocation.view.view(np.uint64)
 
-    def launch(self, call: Call, capacity: Callable[[Loop], int | None] | None = None) -> None:
+    def launch(self, call: Call) -> None:
         """Run once and raise what the kernel reported.
 
         Raises:
@@ -91,7 +103,9 @@ class Executable:
             AdStackOverflow: a loop ran further than its adstack was planned for.
         """
         if self.program.closed:
-            raise QdrunRuntimeError(f"kernel `{self.name}` belongs to a program that is closed; do: qd.init() and make the fields again")
+            raise QdrunRuntimeError(
+                f"kernel `{self.name}` belongs to a program that is closed; do: qd.init() and make the fields again"
+            )
         self.context[CTX_SEED] = self.program.next_seed()
         call.words[0:8] = self.context_address.to_bytes(8, "little")
         buffer = (ctypes.c_char * len(call.words)).from_buffer(call.words)
@@ -99,7 +113,29 @@ class Executable:
         for copy_back in call.after:
             copy_back()
         if self._status[0]:
-            raise_status(self.compiled, self.status_address, capacity)
+            self._on_status()
+
+    def fast(self, fallback: Callable[..., Any], keys: Mapping[int, object], host_type: type) -> Callable[..., Any] | None:
+        """A native launcher for calls that need nothing from Python, or None: the kernel returns values or draws random numbers.
+
+        Args:
+            fallback: takes every call that the launcher does not know.
+            keys: the type key of each ndarray argument that came as ``host_type``, by ``ArgDecl.index``.
+            host_type: the program's array class.
+        """
+        if self.returns or self.draws:
+            return None
+        specs = [ArgSpec(d, keys.get(d.index), host_type if d.index in keys else None) for d in self.args]
+        flag = ctypes.addressof(self.program.slow_flag)
+        return make_fast(
+            self.compiled, self.context_address, specs, fallback, self._on_status, flag, self.program.variable, self.program
+        )
+
+    def _on_status(self) -> None:
+        raise_status(self.compiled, self.status_address, self._capacity)
+
+    def _capacity(self, loop: Loop) -> int | None:
+        return None
 
     def returned(self) -> list[int | float | bool]:
         """The scalars that the last launch returned."""
@@ -114,17 +150,22 @@ class GradientExecutable(Executable):
     """A reverse kernel: each launch is planned, its heap provided, its parameters set."""
 
     def __init__(self, program: Program, kernel: Kernel, sizing: tuple[TaskSizing, ...]) -> None:
-        super().__init__(program, kernel)
+        # A row of the heap belongs to a lane: with stacks, one lane a thread keeps the heap small.
+        has_stacks = any(s.stacks for t in sizing for s in t.region.all_loops())
+        super().__init__(program, kernel, lanes=1 if has_stacks else 0)
         self.sizing = sizing
-        self._depends_on_data = any(r for t in sizing for r in _array_reads(t))
+        exprs = [e for t in sizing for e in _bounds(t)]
+        self._depends_on_data = any(isinstance(e, Read) for e in exprs)
+        self.fixed = not any(isinstance(e, (Read, Arg, Extent)) for e in exprs)
         self._plans: dict[tuple[object, ...], HeapPlan] = {}
+        self._set: HeapPlan | None = None
 
     def plan(self, call: Call) -> HeapPlan:
         """The heap of a launch with these arguments. Nothing runs.
 
         Plans that depend on scalars and shapes alone are kept; contents of arrays are read each time.
         """
-        key = (tuple(call.scalars.items()), tuple((k, a.shape) for k, a in call.arrays.items()))
+        key = () if self.fixed else (tuple(call.scalars.items()), tuple((k, a.shape) for k, a in call.arrays.items()))
         known = self._plans.get(key)
         if known is None or self._depends_on_data:
             known = make_plan(self.name, self.sizing, LaunchHost(call), self._options())
@@ -145,31 +186,41 @@ class GradientExecutable(Executable):
             OutOfMemory: the heap does not fit the program's limit; names the bytes.
         """
         plan = self.plan(call)
-        if plan.bytes:
-            heap, stride = self.program.heap(plan.planes), plan.row_stride
-            for k, plane in enumerate(PLANES):
-                self.context[CTX_HEAP + k] = heap[plane]
-                self.context[CTX_ROW_STRIDE + k] = stride[plane]
-        words = self.compiled.layout.params
+        if plan is not self._set:
+            self._apply(plan)
+        self.launch(call)
+        return plan
+
+    def _apply(self, plan: HeapPlan) -> None:
+        """Write a plan's parameters, and the heap, into the context."""
+        self.program.grow_heap(plan.planes)
+        words, stride = self.compiled.layout.params, plan.row_stride
+        for k, plane in enumerate(PLANES):
+            self.context[CTX_ROW_STRIDE + k] = stride[plane]
         for task in plan.tasks:
             for name, value in task.params.items():
                 self.context[words[task.position, name]] = value
-        self.launch(call, lambda loop: _capacity(plan, loop))
-        return plan
+        self._set = plan
+        if plan.bytes:
+            self.program.heap_users.add(self)
+        self.heap_moved()
+
+    def heap_moved(self) -> None:
+        """Take the heap's current addresses; the program calls this after it has replaced a plane."""
+        for k, plane in enumerate(PLANES):
+            self.context[CTX_HEAP + k] = self.program.heap_address(plane)
+
+    def _capacity(self, loop: Loop) -> int | None:
+        planned = [p for t in self._set.tasks for p in t.loops] if self._set else []
+        return next((p.plan.capacity for p in planned if p.loc == loop.loc), None)
 
 
-def _capacity(plan: HeapPlan, loop: Loop) -> int | None:
-    found = [p.plan.capacity for t in plan.tasks for p in t.loops if p.loc == loop.loc]
-    return found[0] if found else None
-
-
-def _array_reads(task: TaskSizing) -> list[object]:
-    from ..adstack.sizeexpr import Read, parts
-
-    ranges = [*task.axes]
+def _bounds(task: TaskSizing) -> list[SizeExpr]:
+    """Every expression that the plan of a task depends on."""
+    ranges = [*task.axes] if any(s.stacks for s in task.region.all_loops()) else []
     for s in task.region.all_loops():
         ranges += [s.range, *s.nest]
-    return [e for r in ranges for end in (r.begin, r.end) if end is not None for e in parts(end) if isinstance(e, Read)]
+    return [e for r in ranges for end in (r.begin, r.end) if end is not None for e in parts(end)]
 
 
 class LaunchHost:

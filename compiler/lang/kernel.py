@@ -10,19 +10,20 @@ from typing import Any, TypeVar
 from ..adstack.plan import HeapPlan
 from ..errors import QdrunRuntimeError, QdrunSyntaxError
 from ..frontend.lower import lower
-from ..frontend.signature import LowerOptions
+from ..frontend.signature import LowerOptions, MatrixArg, TemplateArg
 from ..frontend.source import FunctionSource, read_function
 from ..ir.nodes import Kernel as IrKernel
 from ..transforms.exits import lower_exits
 from ..transforms.gradient import Gradient, reverse_kernel
 from ..transforms.simplify import simplify
 from .binding import Binder, Bound, parameters
-from .executable import Call, Executable, GradientExecutable
-from .matrix import Matrix, wrap
+from .executable import Executable, GradientExecutable
+from .matrix import wrap
+from .ndarray import Ndarray
 from .program import Program, current_program
 from .show import show
 
-F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 
 
 class Variant:
@@ -30,7 +31,8 @@ class Variant:
 
     def __init__(self, program: Program, source: FunctionSource, bound: Bound) -> None:
         self.program = program
-        self.keeps = [spec for spec in bound.specs.values()]  # template values are known by identity: keep them alive
+        self.keeps = list(bound.specs.values())  # template values are known by identity: keep them alive
+        self.native = not any(isinstance(spec, (TemplateArg, MatrixArg)) for spec in self.keeps)
         program.materialize()
         o = program.options
         options = LowerOptions("", o.default_fp, o.default_ip, o.debug, o.check_out_of_bound)
@@ -71,20 +73,30 @@ class Kernel:
     @functools.cached_property
     def grad(self) -> KernelGradient:
         """The reverse kernel: ``k.grad(*args)`` takes the arguments of the forward call."""
-        return KernelGradient(self)
+        return _own_class(KernelGradient)(self)
+
+    def variants(self) -> dict[tuple[Any, ...], Variant]:
+        """The specialisations in the current program."""
+        return self._variants.setdefault(current_program(), {})
 
     def variant(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Variant, Bound]:
         """The specialisation for these arguments in the current program, compiled if it is new."""
         program = current_program()
         bound = self.binder.bind(self.binder.arguments(args, kwargs), program.options)
-        variants = self._variants.setdefault(program, {})
+        variants = self.variants()
         variant = variants.get(bound.key)
         if variant is None:
             variant = variants[bound.key] = Variant(program, self.source, bound)
+            if variant.native:
+                _set_native(self, variant.executable.fast(self.slow_call, bound.call.keys, Ndarray))
         return variant, bound
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Launch; a tape that is open records the call."""
+        return self.slow_call(*args, **kwargs)
+
+    def slow_call(self, *args: Any, **kwargs: Any) -> Any:
+        """The launch in Python: compiles, converts, records, raises. What it has compiled is then launched natively."""
         variant, bound = self.variant(args, kwargs)
         tape = variant.program.tape
         if tape is not None:
@@ -120,31 +132,40 @@ class KernelGradient:
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
+        self._launched: GradientExecutable | None = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:
-        """Run the reverse kernel with the arguments of the forward call.
+        """Run the reverse kernel with the arguments of the forward call; see ``slow_call`` for what it raises."""
+        self.slow_call(*args, **kwargs)
+
+    def slow_call(self, *args: Any, **kwargs: Any) -> None:
+        """The launch in Python. A gradient whose plan is the same for all arguments is launched natively from then on.
 
         Raises:
             DifferentiationError: the kernel has no correct gradient, by name and line.
             AdStackOverflow: a loop whose count only running can tell went past its capacity.
             OutOfMemory: the heap does not fit.
         """
-        gradient, call = self._ready(args, kwargs)
-        gradient.launch_gradient(call)
+        gradient, bound = self._ready(args, kwargs)
+        gradient.launch_gradient(bound.call)
+        variant = self.kernel.variants().get(bound.key)
+        if variant is not None and variant.native and gradient.fixed and gradient is not self._launched:
+            self._launched = gradient
+            _set_native(self, gradient.fast(self.slow_call, bound.call.keys, Ndarray))
 
     def plan(self, *args: Any, **kwargs: Any) -> HeapPlan:
         """The adstack heap that ``k.grad(*args)`` will allocate, to the byte. Runs nothing."""
-        gradient, call = self._ready(args, kwargs)
-        return gradient.plan(call)
+        gradient, bound = self._ready(args, kwargs)
+        return gradient.plan(bound.call)
 
-    def _ready(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[GradientExecutable, Call]:
+    def _ready(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[GradientExecutable, Bound]:
         variant, bound = self.kernel.variant(args, kwargs)
         if not variant.gradient.sizing:
             raise QdrunRuntimeError(
                 f"kernel `{self.kernel.source.name}` touches nothing that has a gradient\n"
                 "  do: make a field with needs_grad=True, or leave out the call of .grad()"
             )
-        return variant.gradient, bound.call
+        return variant.gradient, bound
 
 
 class BoundKernel:
@@ -206,9 +227,19 @@ class BoundFunction:
         return self.function.__qd_func__
 
 
+def _own_class(base: type[T]) -> type[T]:
+    """A class for one object, so that its ``__call__`` can be a builtin: the native launcher, with no Python frame around it."""
+    return type(base.__name__, (base,), {"__doc__": base.__doc__})  # type: ignore[return-value]
+
+
+def _set_native(target: Kernel | KernelGradient, launcher: Callable[..., Any] | None) -> None:
+    if launcher is not None:
+        type(target).__call__ = launcher  # type: ignore[method-assign]
+
+
 def kernel(fn: Callable[..., Any]) -> Kernel:
     """Make a function a kernel: its outermost loops run in parallel. Compiled at the first call."""
-    return Kernel(fn)
+    return _own_class(Kernel)(fn)
 
 
 def func(fn: Callable[..., Any]) -> Function:
@@ -221,4 +252,4 @@ def data_oriented(cls: type) -> type:
     return cls
 
 
-__all__ = ["BoundKernel", "Function", "Kernel", "KernelGradient", "Matrix", "data_oriented", "func", "kernel"]
+__all__ = ["BoundKernel", "Function", "Kernel", "KernelGradient", "data_oriented", "func", "kernel"]

@@ -5,14 +5,14 @@ from __future__ import annotations
 import difflib
 import os
 from dataclasses import dataclass, fields, replace
-from enum import Enum
+from enum import StrEnum
 from typing import Any
 
 from ..errors import QdrunRuntimeError
 from ..ir.types import DType, f32, f64, i32, i64
 
 
-class Arch(str, Enum):
+class Arch(StrEnum):
     """Backends. Only ``cpu`` is built in this version; asking for another says so."""
 
     cpu = "cpu"
@@ -33,6 +33,7 @@ class Options:
         debug: asserts and bounds checks in kernels; implies ``check_out_of_bound``.
         check_out_of_bound: check field and ndarray indices.
         cpu_max_num_threads: workers of a parallel loop; 0: all that the process may use.
+        cpu_lanes: iterations of a parallel loop that one thread runs side by side, in SIMD lanes; 0: 1, or more where it pays.
         memory_limit: bytes that the program may allocate; 0: no limit.
         ad_stack_size: slots of the adstack of a loop whose count only running can tell; 0: thinning, for about 4 million iterations.
         ad_checkpoint_levels: 1, 2 or 3 levels for loops with a known bound.
@@ -45,6 +46,7 @@ class Options:
     debug: bool = False
     check_out_of_bound: bool = False
     cpu_max_num_threads: int = 0
+    cpu_lanes: int = 0
     memory_limit: int = 0
     ad_stack_size: int = 0
     ad_checkpoint_levels: int = 1
@@ -90,6 +92,7 @@ def _check(o: Options) -> None:
     allowed: dict[str, tuple[object, tuple[object, ...]]] = {
         "default_fp": (o.default_fp, (f32, f64)),
         "default_ip": (o.default_ip, (i32, i64)),
+        "cpu_lanes": (o.cpu_lanes, (0, 1, 4, 8, 16, 32)),
         "ad_checkpoint_levels": (o.ad_checkpoint_levels, (1, 2, 3)),
     }
     for name, (value, choices) in allowed.items():

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import weakref
 from contextvars import ContextVar, Token
 from typing import TYPE_CHECKING, Any
 
 from ..errors import QdrunRuntimeError
-from ..ir.types import PLANES
 from ..runtime.cpu import CpuDevice
 from ..runtime.device import Allocation
 from .options import Arch, Options, make_options
@@ -20,6 +20,7 @@ from .snode import Root, materialize
 
 if TYPE_CHECKING:
     from .ad import Tape
+    from .executable import GradientExecutable
 
 CURRENT: ContextVar[Program | None] = ContextVar("qdrun_program", default=None)
 _numbers = itertools.count(1)
@@ -47,6 +48,8 @@ class Program:
         self.closed = False
         self._tape: Tape | None = None
         self._heap: dict[str, Allocation] = {}
+        self.heap_users: weakref.WeakSet[GradientExecutable] = weakref.WeakSet()
+        self.variable = CURRENT
         self._tokens: list[Token[Program | None]] = []
         self._launches = 0
         # Read by the native launcher before each launch: non-zero sends the call through Python.
@@ -106,17 +109,23 @@ class Program:
         """Every field (not their gradients) and every ndarray of the program."""
         return [f for f in self.root.fields() if not f.role]
 
-    def heap(self, planes: dict[str, int]) -> dict[str, int]:
-        """Addresses of heap planes of at least these bytes. A plane that is too small is replaced by one of exactly the size."""
-        for plane in PLANES:
+    def grow_heap(self, planes: dict[str, int]) -> None:
+        """Provide heap planes of at least these bytes. A plane that is too small is replaced by one of exactly the size."""
+        for plane, need in planes.items():
             have = self._heap.get(plane)
-            need = planes.get(plane, 0)
             if need > (have.nbytes if have else 0):
                 if have is not None:
                     self.device.free(have)
                     del self._heap[plane]
-                self._heap[plane] = self.allocate(need, "adstack")
-        return {plane: self._heap[plane].ptr if plane in self._heap else 0 for plane in PLANES}
+                try:
+                    self._heap[plane] = self.allocate(need, "adstack")
+                finally:
+                    for user in self.heap_users:
+                        user.heap_moved()
+
+    def heap_address(self, plane: str) -> int:
+        """Where a heap plane lies; 0 while there is none."""
+        return self._heap[plane].ptr if plane in self._heap else 0
 
     def usage(self) -> dict[str, int]:
         """Bytes in use by category: fields, gradients, ndarrays, adstack, temporaries."""

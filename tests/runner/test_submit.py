@@ -195,7 +195,7 @@ def test_ray_without_its_token_is_refused(tmp_path, monkeypatch):
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_cluster_that_is_not_there_is_said(monkeypatch):
+def test_opening_ray_from_python_checks_the_token_mode_too(monkeypatch):
     with pytest.raises(cluster.ClusterError, match="RAY_AUTH_MODE=none"):
         monkeypatch.setenv("RAY_AUTH_MODE", "none")
         cluster.open_cluster(None)

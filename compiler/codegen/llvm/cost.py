@@ -44,8 +44,9 @@ def grain(task: Task, lanes: int) -> int:
 def suggested_lanes(kernel: Kernel, triple: str, features: str) -> int:
     """How many lanes are likely best: twice the native f32 vector, half of that for f64; 1 where lanes would not pay.
 
-    Lanes pay for mathematical functions inside parallel tasks. They do not for integer divisions, atomics or prints, which take
-    turns, nor on a CPU without fused multiply-add, where our functions would call one.
+    Lanes pay for mathematical functions in loops inside parallel tasks, where one iteration waits for the last. They do not for
+    integer divisions, atomics or prints, which take turns, nor on a CPU without fused multiply-add, where our functions would call
+    one. A short body without loops is not worth the second copy of its code.
     """
     flags = set(features.split(","))
     arm = triple.startswith(("aarch64", "arm64"))
@@ -56,11 +57,12 @@ def suggested_lanes(kernel: Kernel, triple: str, features: str) -> int:
     for task in kernel.tasks:
         if not task.parallel:
             continue
+        looped = {id(x) for s in task.body if isinstance(s, Loop) for x in walk(s.body)}
         for s in walk(task.body):
             if isinstance(s, Print):
                 return 1
             if isinstance(s, Op):
-                math += s.op in _MATH
+                math += s.op in _MATH and id(s) in looped
                 serial += s.op in _LANE_SERIAL or (s.dtype.is_int and s.op in ("floordiv", "mod", "cdiv", "crem"))
                 doubles += s.op in _MATH and s.dtype.bits == 64
     if not math or serial > 2 * math:
