@@ -1,101 +1,29 @@
-"""qdrun: differentiable simulations in bulk. ``import qdrun as qd`` gives the kernel language."""
+"""qdrun: differentiable simulations in bulk. ``import qdrun as qd`` gives the kernel language.
 
-from .compiler.errors import (
-    AdStackOverflow,
-    DataAccessError,
-    DifferentiationError,
-    OutOfMemory,
-    QdrunAssertionError,
-    QdrunCompilationError,
-    QdrunError,
-    QdrunIndexError,
-    QdrunNameError,
-    QdrunRuntimeError,
-    QdrunSyntaxError,
-    QdrunTypeError,
-)
-from .compiler.frontend.intrinsics import (
-    abs,
-    acos,
-    asin,
-    atan2,
-    bit_cast,
-    cast,
-    ceil,
-    clz,
-    cos,
-    exp,
-    ffs,
-    floor,
-    isinf,
-    isnan,
-    log,
-    max,
-    min,
-    popcnt,
-    pow,
-    randn,
-    random,
-    raw_div,
-    raw_mod,
-    round,
-    rsqrt,
-    select,
-    sin,
-    sqrt,
-    tan,
-    tanh,
-)
-from .compiler.frontend.syntax import (
-    atomic_add,
-    atomic_and,
-    atomic_max,
-    atomic_min,
-    atomic_mul,
-    atomic_or,
-    atomic_sub,
-    atomic_xor,
-    grouped,
-    loop_config,
-    ndrange,
-    static,
-    static_assert,
-    static_print,
-)
-from .compiler.ir.types import f16, f32, f64, i8, i16, i32, i64, u1, u8, u16, u32, u64
-from .compiler.lang import (
-    Arch,
-    Matrix,
-    Ndarray,
-    Program,
-    RootProxy,
-    Vector,
-    ad,
-    current_program,
-    data_oriented,
-    field,
-    func,
-    init,
-    kernel,
-    math,
-    ndarray,
-    reset,
-    sync,
-    template,
-    types,
-)
-from .compiler.lang.snode import i, ij, ijk, ijkl, ik, j, jk, k, l
-from .compiler.lang.types import Template
+The names live in ``compiler/face.py``, which is imported when the first of them is used: the commands of the runner that run no kernel
+do not pay for the compiler.
+"""
 
-cpu, cuda, amdgpu, vulkan, metal, gpu = Arch.cpu, Arch.cuda, Arch.amdgpu, Arch.vulkan, Arch.metal, Arch.gpu
-bool = u1
-root = RootProxy()
+from __future__ import annotations
 
-# The peer's names of the same errors.
-QuadrantsCompilationError = QdrunCompilationError
-QuadrantsSyntaxError = QdrunSyntaxError
-QuadrantsTypeError = QdrunTypeError
-QuadrantsNameError = QdrunNameError
-QuadrantsIndexError = QdrunIndexError
-QuadrantsRuntimeError = QdrunRuntimeError
-QuadrantsAssertionError = QdrunAssertionError
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .compiler.face import *  # noqa: F403
+
+
+def __getattr__(name: str) -> Any:
+    if name.startswith("__"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    face = importlib.import_module(".compiler.face", __name__)
+    try:
+        value = getattr(face, name)
+    except AttributeError:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}; see docs/language.md for what there is") from None
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *dir(importlib.import_module(".compiler.face", __name__))})

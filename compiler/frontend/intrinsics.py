@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import QdrunTypeError
+from ..ir.meaning import round_away
 from ..ir.nodes import Const, Operand
 from ..ir.types import DType, i32, u1
 from . import linalg, matrix, ops, rng, traced
@@ -101,7 +102,7 @@ def _rounding(name: str, f: Callable[[Any], Any], doc: str) -> Intrinsic:
 
 floor = _rounding("floor", np.floor, "The largest whole number that is not above x.")
 ceil = _rounding("ceil", np.ceil, "The smallest whole number that is not below x.")
-round = _rounding("round", np.round, "The nearest whole number.")
+round = _rounding("round", round_away, "The nearest whole number; of two, the one away from zero.")
 trunc = _rounding("trunc", np.trunc, "x without its fraction.")
 
 

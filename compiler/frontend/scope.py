@@ -190,9 +190,8 @@ def _written_arguments(frame: Frame, call: ast.Call) -> list[ast.expr]:
 
 
 def is_template(annotation: object) -> bool:
-    """Whether a parameter with this annotation is passed by reference. ``lang`` may have its own class of that name."""
-    name = getattr(annotation, "__name__", type(annotation).__name__)
-    return annotation is Template or isinstance(annotation, Template) or name == "Template"
+    """Whether a parameter with this annotation is passed by reference."""
+    return annotation is Template or isinstance(annotation, Template)
 
 
 def _callee(frame: Frame, node: ast.expr) -> tuple[bool, Any]:

@@ -6,7 +6,7 @@ Where C or IEEE leave room, the IR does not:
 - integer division and remainder by zero give 0, and the most negative number divided by -1 wraps;
 - float ``floordiv`` is ``floor(a / b)`` and float ``mod`` is ``a - b * floor(a / b)``, each step rounded;
 - ``min`` is ``a if a < b else b`` and ``max`` is ``a if a > b else b``: the second operand on a tie, or when one is a NaN;
-- ``sgn`` is ``(x > 0) - (x < 0)``, so 0 for both zeros and for a NaN; ``round`` goes to even on a tie;
+- ``sgn`` is ``(x > 0) - (x < 0)``, so 0 for both zeros and for a NaN; ``round`` goes away from zero on a tie;
 - a float becomes an integer by truncation, saturates at the ends of the type, and NaN gives 0; ``u1`` of ``x`` is ``x != 0``;
 - a shift count is taken modulo the width (``shr`` shifts zeros in, ``sar`` copies of the sign); ``clz(0)`` is the width;
 - an integer power with a negative exponent is 0, except for the bases 1 and -1.
@@ -29,6 +29,12 @@ Scalar = Any  # a numpy scalar: np.float32(1), np.int8(-3), np.bool_(True)
 def scalar(value: float | int | bool | np.generic, dtype: DType) -> Scalar:
     """A Python or numpy number as the numpy scalar of ``dtype`` (integers wrap, floats round)."""
     return dtype.numpy.type(convert(value, dtype) if not isinstance(value, np.generic) else convert(value.item(), dtype))
+
+
+def round_away(x: Any) -> Any:
+    """The nearest whole number; of two, the one away from zero."""
+    whole = np.trunc(x)
+    return np.where(np.abs(x - whole) >= 0.5, whole + np.sign(x), whole).astype(np.asarray(x).dtype)[()]
 
 
 def limits(dtype: DType) -> tuple[int, int]:
@@ -123,7 +129,7 @@ REAL: dict[str, Callable[..., Scalar]] = {
     "rsqrt": lambda x: x.dtype.type(1) / np.sqrt(x),
     "floor": np.floor,
     "ceil": np.ceil,
-    "round": np.rint,
+    "round": round_away,
     "trunc": np.trunc,
     "neg": operator.neg,
     "abs": np.abs,

@@ -51,6 +51,13 @@ class DType:
     def __repr__(self) -> str:
         return self.name
 
+    def __reduce__(self) -> tuple[object, ...]:  # types are compared by identity, so a copy is the same object
+        return _by_name, (self.name,)
+
+
+def _by_name(name: str) -> DType:
+    return ALL[name]
+
 
 f16, f32, f64 = DType("f16", "f", 16), DType("f32", "f", 32), DType("f64", "f", 64)
 i8, i16, i32, i64 = DType("i8", "i", 8), DType("i16", "i", 16), DType("i32", "i", 32), DType("i64", "i", 64)

@@ -12,7 +12,7 @@ import numpy as np
 from ..errors import QdrunSyntaxError, QdrunTypeError
 from ..frontend.signature import ArgSpec, ArrayArg, MatrixArg, ScalarArg, TemplateArg
 from ..frontend.source import FunctionSource
-from ..frontend.syntax import Template
+from ..frontend.syntax import Template, template
 from ..ir import types as t
 from ..ir.types import DType, from_numpy
 from .executable import Call
@@ -58,7 +58,7 @@ def _accepted(source: FunctionSource, name: str, annotation: Any) -> Any:
         )
     if annotation is NDArray:
         return NdarrayType(None, None)
-    if annotation is Template or getattr(annotation, "__name__", "") in ("Template", "template"):
+    if annotation is Template or annotation is template or isinstance(annotation, Template):
         return Template
     if isinstance(annotation, (DType, MatrixType, NdarrayType)) or annotation in (int, float, bool):
         return annotation

@@ -54,6 +54,8 @@ class Ndarray:
         self.grad: Ndarray | None = Ndarray(program, dtype, shape, element, False, "gradients") if needs_grad else None
         self._key = intern_key(dtype, len(shape), element, needs_grad)
         self._packed = pack(self._memory.ptr, shape, None if self.grad is None else self.grad._memory.ptr)
+        if needs_grad:
+            program.differentiable.add(self)
 
     def __del__(self) -> None:
         memory = getattr(self, "_memory", None)

@@ -21,6 +21,7 @@ from .snode import Root, materialize
 if TYPE_CHECKING:
     from .ad import Tape
     from .executable import GradientExecutable
+    from .ndarray import Ndarray
 
 CURRENT: ContextVar[Program | None] = ContextVar("qdrun_program", default=None)
 _numbers = itertools.count(1)
@@ -49,6 +50,7 @@ class Program:
         self._tape: Tape | None = None
         self._heap: dict[str, Allocation] = {}
         self.heap_users: weakref.WeakSet[GradientExecutable] = weakref.WeakSet()
+        self.differentiable: weakref.WeakSet[Ndarray] = weakref.WeakSet()
         self.variable = CURRENT
         self._tokens: list[Token[Program | None]] = []
         self._launches = 0
@@ -106,8 +108,8 @@ class Program:
         materialize(self.root, self.allocate)
 
     def tensors(self) -> list[Any]:
-        """Every field (not their gradients) and every ndarray of the program."""
-        return [f for f in self.root.fields() if not f.role]
+        """Every field (not their gradients) and every ndarray with a gradient."""
+        return [*(f for f in self.root.fields() if not f.role), *self.differentiable]
 
     def grow_heap(self, planes: dict[str, int]) -> None:
         """Provide heap planes of at least these bytes. A plane that is too small is replaced by one of exactly the size."""

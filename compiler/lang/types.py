@@ -6,18 +6,10 @@ from typing import Any
 
 from ..errors import QdrunTypeError
 from ..frontend import constructors, values
+from ..frontend.syntax import Template, template
 from ..ir.types import DType
 from .dtypes import resolve
 from .matrix import Matrix, Vector, wrap
-
-
-class Template:
-    """The annotation of a parameter whose value is known when the kernel is compiled (a field, a number, a function)."""
-
-
-def template() -> type[Template]:
-    """``x: qd.template()`` is the same annotation as ``x: qd.Template``."""
-    return Template
 
 
 class MatrixType:
@@ -166,3 +158,6 @@ class NDArray:
         if len(parts) != 2:
             raise QdrunTypeError("write NDArray[dtype, ndim]")
         return NdarrayType(*parts)
+
+
+__all__ = ["MatrixType", "NDArray", "NdarrayType", "Template", "matrix", "ndarray", "template", "vector"]

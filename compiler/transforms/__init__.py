@@ -1,1 +1,1 @@
-"""To be described."""
+"""IR -> IR: one pass a file, each a function. The exact simplifications, and reverse mode."""

@@ -3,7 +3,9 @@
 1. A value that the backward pass must read again may not be overwritten by the same task or a later task of the kernel.
 2. In a parallel loop, an element with a gradient may not be read by one iteration and written by another.
 
-Two accesses whose indices can never meet (``x[t - 1, i]`` and ``x[t, i]`` with the same argument t) are no conflict.
+Two accesses whose indices can never meet (``x[t - 1, i]`` and ``x[t, i]`` with the same argument t) are no conflict. For rule 2, neither
+are two whose indices name all axes of the loop in the same way (``x[i, j]`` and ``x[i, j + 1]`` in a loop over i): then equal elements
+mean equal iterations.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from collections.abc import Iterable
 from ..errors import DataAccessError
 from ..ir.nodes import GlobalStore, Op, Operand, Place, Stmt, Task
 from ..ir.walk import atomic_of, place_of, task_blocks, walk, written_places
-from .indexing import is_invariant, never_same, same_element
+from .indexing import Extents, extents, never_same, own_element
 
 Access = tuple[Place, tuple[Operand, ...], Stmt]
 
@@ -65,28 +67,34 @@ def check_cross_iteration(task: Task) -> None:
         return
     statements = list(walk(task.body))
     written = written_places(task.body)
+    ranges = extents(task)
     loads: dict[Place, list[Access]] = {}
-    for access in loads_of(statements):
+    for access in [*loads_of(statements), *_products(statements)]:
         if access[0].differentiable:
             loads.setdefault(access[0], []).append(access)
     for place, where, write in writes_of(statements):
         for _, index, load in loads.get(place, ()):
-            if _own_element(index, where, written) or never_same(index, where, written):
-                continue
-            raise DataAccessError(
-                f"cross-iteration read-after-write: one iteration may read the element of `{place.name}` that another writes"
-                f" ({_line(write)})",
-                load.loc,  # type: ignore[union-attr]
-                "write to another field, or split the loop into two kernels",
-            )
+            if not (_commute(load, write) or _apart(index, where, written, ranges)):
+                raise DataAccessError(
+                    f"cross-iteration read-after-write: one iteration may read the element of `{place.name}` that another writes"
+                    f" ({_line(write)})",
+                    load.loc,  # type: ignore[union-attr]
+                    "write to another field, or split the loop into two kernels",
+                )
 
 
-def _own_element(index: tuple[Operand, ...], where: tuple[Operand, ...], written: set[Place]) -> bool:
-    """Each axis is the same value, or does not depend on the iteration at all."""
-    return all(
-        same_element((x,), (y,)) or (is_invariant(x, written) and is_invariant(y, written))
-        for x, y in zip(index, where, strict=True)
-    )
+def _apart(index: tuple[Operand, ...], where: tuple[Operand, ...], written: set[Place], ranges: Extents) -> bool:
+    return never_same(index, where, written) or own_element(index, where, written, ranges)
+
+
+def _products(statements: list[Stmt]) -> list[Access]:
+    """Atomic products: what they leave depends on the sums before them."""
+    return [a for a in writes_of(statements) if isinstance(a[2], Op) and atomic_of(a[2])[1] == "mul"]
+
+
+def _commute(a: Stmt, b: Stmt) -> bool:
+    """Whether two atomics give the same result in any order: both are products."""
+    return all(isinstance(s, Op) and s.op == "atomic" and atomic_of(s)[1] == "mul" for s in (a, b))
 
 
 def _line(s: Stmt) -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import gcd
 
-from ..ir.nodes import ArgDecl, Const, Op, Operand, Place
+from ..ir.nodes import ArgDecl, Const, Op, Operand, Place, Task
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,59 @@ def never_same(a: tuple[Operand, ...], b: tuple[Operand, ...], written: set[Plac
     return False
 
 
-def same_element(a: tuple[Operand, ...], b: tuple[Operand, ...]) -> bool:
-    """Whether two index tuples of one iteration name the same element."""
-    return all(linear(x).minus(linear(y)) == Linear((), 0) for x, y in zip(a, b, strict=True))
+Extents = dict[Op, int | None]
+
+
+def extents(task: Task) -> Extents:
+    """For each axis index of a task, the number of its values (None: known only at launch)."""
+    out: Extents = {}
+    for axis in task.axes:
+        literal = isinstance(axis.begin, Const) and isinstance(axis.end, Const)
+        out[axis.index] = int(axis.end.value) - int(axis.begin.value) if literal else None  # type: ignore[union-attr]
+    return out
+
+
+def own_element(a: tuple[Operand, ...], b: tuple[Operand, ...], written: set[Place], ranges: Extents) -> bool:
+    """Whether ``a`` in one iteration and ``b`` in another iteration of a parallel loop never name the same element.
+
+    The proof: some positions of the two tuples differ by a constant that no two iterations make up for, or together they hold every axis
+    in the same way, so that equal elements mean equal iterations. ``ranges``: the axes.
+    """
+    known: set[Op] = set()
+    for x, y in zip(a, b, strict=True):
+        left, right = _over_axes(x, written, ranges), _over_axes(y, written, ranges)
+        if left is None or right is None or left[0] != right[0]:
+            continue
+        difference = left[1].minus(right[1])
+        coefficients = left[0]
+        if difference.leaves or not coefficients:
+            continue
+        if difference.constant % gcd(*coefficients.values()):
+            return True
+        if difference.constant == 0 and _positional(coefficients, ranges):
+            known |= coefficients.keys()
+    return known == ranges.keys()
+
+
+def _over_axes(x: Operand, written: set[Place], ranges: Extents) -> tuple[dict[Op, int], Linear] | None:
+    """A value as a sum of axis indices and a form that is the same in every iteration, if it is one."""
+    form = linear(x)
+    axes = {leaf: c for leaf, c in form.leaves if isinstance(leaf, Op) and leaf in ranges}
+    rest = tuple((leaf, c) for leaf, c in form.leaves if leaf not in axes)
+    if all(not isinstance(leaf, Op) or is_invariant(leaf, written) for leaf, _ in rest):
+        return axes, Linear(rest, form.constant)
+    return None
+
+
+def _positional(coefficients: dict[Op, int], ranges: Extents) -> bool:
+    """Whether a sum of axis indices takes each value once: ``i * 4 + j`` with j below 4."""
+    reach = 0
+    for axis, c in sorted(coefficients.items(), key=lambda item: abs(item[1])):
+        if abs(c) <= reach:
+            return False
+        extent = ranges[axis]
+        if extent is None:
+            reach = 1 << 63
+        else:
+            reach += abs(c) * max(0, extent - 1)
+    return True

@@ -22,7 +22,7 @@ _FCMP = {"lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge", "eq": "oeq", "ne": 
 _ICMP = {"lt": "lt", "le": "le", "gt": "gt", "ge": "ge"}
 _FLOAT_BIN = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
 _INT_BIN = {"add": "add", "sub": "sub", "mul": "mul", "and": "and", "or": "or", "xor": "xor"}
-_ROUNDING = {"sqrt": "sqrt", "floor": "floor", "ceil": "ceil", "round": "roundeven", "trunc": "trunc"}
+_ROUNDING = {"sqrt": "sqrt", "floor": "floor", "ceil": "ceil", "round": "round", "trunc": "trunc"}
 _LIBM = {"sin": 1, "cos": 1, "tan": 1, "asin": 1, "acos": 1, "tanh": 1, "exp": 1, "log": 1, "atan2": 2, "pow": 2}
 
 

@@ -1,1 +1,1 @@
-"""To be described."""
+"""Our mathematical functions as LLVM text, so that one value and many give the same bits, on every machine."""

@@ -1,0 +1,257 @@
+"""The pages run: every snippet of README.md and docs/*.md, every link, every table made from the code.
+
+What the word after ``` means:
+
+- ``python``: executed, all blocks of a page in order in one namespace, in a folder of their own. A ``text`` block right after it
+  is what it prints.
+- ``python error``: executed, and must raise; the ``text`` block right after it is the message.
+- ``python file=name``, ``yaml file=name``: appended to that file in the page's folder. A YAML file must plan.
+- ``sh``: lines that start with ``qdrun`` are run in the page's folder. Those that need a run are slow.
+"""
+
+import importlib.util
+import json
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+ALL_PAGES = [
+    *PAGES,
+    ROOT / "CHANGELOG.md",
+    ROOT / "benchmarks" / "README.md",
+    *sorted((ROOT / "docs" / "decisions").glob("*.md")),
+]
+NEEDS_A_RUN = ("submit", "results", "status", "cancel")
+
+# Runs the blocks of a page: reads [[kind, code], ...] and prints [[stdout, message of the error], ...].
+DRIVER = r"""
+import contextlib, io, json, os, re, sys, traceback
+sys.path.insert(0, os.getcwd())
+names, out = {"__name__": "page"}, []
+for number, (kind, code) in enumerate(json.load(open("blocks.json"))):
+    path = os.path.join(os.getcwd(), f"snippet{number}.py")
+    open(path, "w").write(code)
+    stream, message = io.StringIO(), None
+    try:
+        with contextlib.redirect_stdout(stream):
+            exec(compile(code, path, "exec"), names)
+    except Exception as error:
+        if kind != "error":
+            raise
+        message = str(error)
+    out.append([stream.getvalue(), message])
+text = json.dumps(out).replace(os.getcwd() + "/", "")
+print("RESULT" + re.sub(r"snippet\d+\.py", "snippet.py", text))
+"""
+
+
+@dataclass
+class Block:
+    """One fenced block: its language, the words after it, its text, and the ``text`` block right after it."""
+
+    language: str
+    words: str
+    code: str
+    then: str | None = None
+
+
+def blocks(page: Path) -> list[Block]:
+    found: list[Block] = []
+    text = page.read_text(encoding="utf-8")
+    end = -1
+    for m in re.finditer(r"^```(\w+)[ ]?([^\n]*)\n(.*?)^```\n", text, re.S | re.M):
+        block = Block(m[1], m[2], m[3])
+        if block.language == "text" and found and not text[end : m.start()].strip():
+            found[-1].then = block.code
+        found.append(block)
+        end = m.end()
+    return found
+
+
+def write_files(page: Path, folder: Path) -> list[Path]:
+    """Write the ``file=`` blocks of a page; returns the files."""
+    names: dict[str, None] = {}
+    for block in blocks(page):
+        if block.words.startswith("file="):
+            name = block.words.removeprefix("file=")
+            with (folder / name).open("a", encoding="utf-8") as stream:
+                stream.write(block.code + "\n")
+            names.setdefault(name)
+    return [folder / name for name in names]
+
+
+def named(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+@pytest.fixture(params=PAGES, ids=named)
+def page(request) -> Path:
+    return request.param
+
+
+def test_every_block_is_of_a_known_kind(page):
+    for block in blocks(page):
+        known = block.language in ("text", "python", "yaml", "sh") and re.fullmatch(r"|error|file=\S+", block.words)
+        assert known, f"```{block.language} {block.words}"
+        assert block.words != "error" or block.then, "an error without its message"
+
+
+def test_python_blocks_run_and_print_what_the_page_says(page, tmp_path):
+    python = [b for b in blocks(page) if b.language == "python" and not b.words.startswith("file=")]
+    if not python:
+        pytest.skip("no Python on this page")
+    write_files(page, tmp_path)
+    (tmp_path / "blocks.json").write_text(json.dumps([[b.words, b.code] for b in python]), encoding="utf-8")
+    command = [sys.executable, "-c", DRIVER]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=200)
+    assert done.returncode == 0, done.stderr
+    results = json.loads(done.stdout.split("RESULT", 1)[1])
+    for block, (printed, message) in zip(python, results, strict=True):
+        if block.words == "error":
+            assert message is not None, f"nothing was raised by\n{block.code}"
+            assert message.strip() == (block.then or "").strip()
+        elif block.then is not None:
+            assert printed.strip() == block.then.strip()
+
+
+def test_yaml_files_plan(page, tmp_path):
+    for path in write_files(page, tmp_path):
+        if path.suffix == ".yaml":
+            done = run_qdrun(["plan", str(path), "--json"], ROOT)
+            assert done.returncode == 0, done.stdout + done.stderr
+
+
+def run_qdrun(words: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "from qdrun.runner.cli import main; main()", *words]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=280)
+
+
+def shell_lines(page: Path, *, with_runs: bool) -> list[list[str]]:
+    """The ``qdrun`` commands of a page, as words without comments."""
+    lines = [line.split("#")[0].split() for b in blocks(page) if b.language == "sh" for line in b.code.splitlines()]
+    commands = [words[1:] for words in lines if words[:1] == ["qdrun"]]
+    return [words for words in commands if with_runs or words[0] not in NEEDS_A_RUN]
+
+
+def folder_of(page: Path, tmp_path: Path) -> Path:
+    """A folder with the page's files and the repository's configs."""
+    (tmp_path / "configs").symlink_to(ROOT / "configs")
+    write_files(page, tmp_path)
+    return tmp_path
+
+
+def check_command(words: list[str], folder: Path) -> None:
+    runs = sorted((folder / "runs").glob("*")) if (folder / "runs").is_dir() else []
+    words = [word.replace("runs/<id>", str(runs[-1])) if runs else word for word in words]
+    done = run_qdrun(words, folder)
+    assert done.returncode == 0, f"qdrun {' '.join(words)}\n{done.stdout}\n{done.stderr}"
+
+
+def test_commands_that_start_nothing_work(page, tmp_path):
+    commands = shell_lines(page, with_runs=False)
+    folder = folder_of(page, tmp_path)
+    for words in commands:
+        check_command(words, folder)
+
+
+@pytest.mark.slow
+def test_commands_work_in_their_order(page, tmp_path):
+    commands = shell_lines(page, with_runs=True)
+    if not any(words[0] == "submit" for words in commands):
+        pytest.skip("no command of this page needs a run")
+    folder = folder_of(page, tmp_path)
+    for words in commands:
+        check_command(words, folder)
+
+
+@pytest.mark.parametrize("page", ALL_PAGES, ids=named)
+def test_links_lead_somewhere(page):
+    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.S | re.M)
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if not target.startswith(("http:", "https:", "#")):
+            assert (page.parent / target.split("#")[0]).exists(), f"{named(page)} links to {target}"
+
+
+def test_every_page_of_docs_is_reached_from_the_readme():
+    seen: set[Path] = set()
+    waiting = [ROOT / "README.md"]
+    while waiting:
+        page = waiting.pop()
+        for target in re.findall(r"\]\(([^)\s#]+\.md)", page.read_text(encoding="utf-8")):
+            found = (page.parent / target).resolve()
+            if found.exists() and found not in seen:
+                seen.add(found)
+                waiting.append(found)
+    missing = {p.resolve() for p in (ROOT / "docs").rglob("*.md")} - seen
+    assert not missing, missing
+
+
+def tables():
+    spec = importlib.util.spec_from_file_location("docs_tables", ROOT / "docs" / "tables.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=named)
+def test_tables_are_what_the_code_says(page):
+    text = page.read_text(encoding="utf-8")
+    assert tables().filled(text) == text, "run: python docs/tables.py"
+
+
+def test_the_table_of_operations_knows_every_derivative():
+    from qdrun.compiler.ir.ops import TABLE
+    from qdrun.compiler.transforms.derivatives import ADJOINT, FLAT, NEEDS
+
+    assert set(ADJOINT) == set(NEEDS) and set(ADJOINT) | FLAT <= set(TABLE) and not FLAT & set(ADJOINT)
+    page = (ROOT / "docs" / "language.md").read_text(encoding="utf-8")
+    for code, info in TABLE.items():
+        assert not info.pure or info.arity <= 0 or f"| `{code}` |" in page, code
+
+
+def test_the_page_of_configs_names_every_key_and_every_column():
+    from pydantic import BaseModel
+    from qdrun.runner.config import RunConfig
+    from qdrun.runner.results import ERRORS, FIXED
+
+    page = (ROOT / "docs" / "running-sweeps.md").read_text(encoding="utf-8")
+
+    def keys(model: type[BaseModel], prefix: str) -> list[str]:
+        out = []
+        for name, field in model.model_fields.items():
+            kinds = [field.annotation, *getattr(field.annotation, "__args__", ())]
+            inner = next((k for k in kinds if isinstance(k, type) and issubclass(k, BaseModel)), None)
+            out += keys(inner, f"{prefix}{name}.") if inner else [prefix + (field.alias or name)]
+        return out
+
+    assert not [key for key in keys(RunConfig, "") if f"`{key}`" not in page]
+    assert not [name for name in (*FIXED, *ERRORS) if f"`{name}`" not in page]
+
+
+def test_the_page_of_errors_draws_the_tree_of_the_code():
+    from qdrun.compiler import errors
+
+    tree = [line.strip() for line in (errors.__doc__ or "").splitlines() if "──" in line]
+    page = (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")
+    assert tree and not [line for line in tree if line not in page]
+
+
+def commands_of_readme() -> list[str]:
+    """The two set-up commands: the first ``sh`` blocks, their continued lines joined."""
+    first, second = [b.code for b in blocks(ROOT / "README.md") if b.language == "sh"][:2]
+    return [re.sub(r"\s*\\\n\s*", " ", text).strip() for text in (first, second)]
+
+
+def test_ci_runs_the_commands_of_the_readme():
+    script = re.sub(r"\s*\\\n\s*", " ", (ROOT / ".ci" / "run").read_text(encoding="utf-8"))
+    setup, test = commands_of_readme()
+    assert "\n" not in setup and "\n" not in test, "each is one command"
+    assert f"\n{setup}\n" in script and f"\n{test}\n" in script
+    assert "submit configs/quickstart.yaml" in setup and "pytest" in test

@@ -1,0 +1,109 @@
+"""The size budget and the manners of the code: small files, short functions, everything public documented and annotated."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+OURS = ("compiler", "runner", "jobs")
+LINES, HARD_LINES, FUNCTION_LINES = 500, 800, 80
+# The only files that may name a GPU backend: the options of a program and of a config, the inventory, the package's face.
+MAY_SAY_CUDA = {"__init__.py", "compiler/lang/options.py", "compiler/runtime/device.py", "runner/config.py"}
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def files(*folders: str) -> list[Path]:
+    return [p for name in folders for p in sorted((ROOT / name).rglob("*.py"))]
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def functions(path: Path) -> list[Function]:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return [n for n in ast.walk(tree) if isinstance(n, Function)]
+
+
+def is_kernel(node: Function) -> bool:
+    """Whether a function is a kernel or a func of the kernel language, whose arguments may go without a type."""
+    return any(ast.unparse(d) in ("qd.kernel", "qd.func") for d in node.decorator_list)
+
+
+def public(path: Path) -> Iterator[ast.ClassDef | Function]:
+    """Classes and functions that another module can reach by names without an underscore."""
+
+    def inside(body: list[ast.stmt]) -> Iterator[ast.ClassDef | Function]:
+        for node in body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                yield node
+                yield from inside(node.body)
+            elif isinstance(node, Function) and not node.name.startswith("_"):
+                if not any(ast.unparse(d).endswith((".setter", "overload")) for d in node.decorator_list):
+                    yield node
+
+    return inside(ast.parse(path.read_text(encoding="utf-8")).body)
+
+
+def test_our_files_have_at_most_500_lines():
+    sizes = {name_of(p): len(p.read_text(encoding="utf-8").splitlines()) for p in files(*OURS)}
+    assert not {name: n for name, n in sizes.items() if n > LINES}
+
+
+def test_no_file_at_all_has_more_than_800_lines():
+    sizes = {name_of(p): len(p.read_text(encoding="utf-8").splitlines()) for p in files(*OURS, "tests", "benchmarks")}
+    assert not {name: n for name, n in sizes.items() if n > HARD_LINES}
+
+
+def test_half_of_our_files_have_at_most_150_lines():
+    sizes = sorted(len(p.read_text(encoding="utf-8").splitlines()) for p in files(*OURS))
+    assert sizes[len(sizes) // 2] <= 150
+
+
+def test_functions_have_at_most_80_lines():
+    long = [
+        f"{name_of(path)}:{f.lineno} {f.name}"
+        for path in files(*OURS, "tests")
+        for f in functions(path)
+        if (f.end_lineno or 0) - f.lineno + 1 > FUNCTION_LINES
+    ]
+    assert not long
+
+
+def test_every_public_class_and_function_says_what_it_does():
+    bare = [f"{name_of(path)}:{n.lineno} {n.name}" for path in files(*OURS) for n in public(path) if not ast.get_docstring(n)]
+    assert not bare
+
+
+def test_every_module_says_what_it_is():
+    bare = []
+    for path in files(*OURS):
+        text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+        if not text or "to be described" in text.lower():
+            bare.append(name_of(path))
+    assert not bare
+
+
+def test_every_function_is_annotated():
+    bare = []
+    for path in files(*OURS):
+        for f in functions(path):
+            a = f.args
+            named = [*a.posonlyargs, *a.args, *a.kwonlyargs, *filter(None, (a.vararg, a.kwarg))]
+            missing = [x.arg for x in named if x.annotation is None and x.arg not in ("self", "cls")]
+            if (missing or f.returns is None) and not is_kernel(f):
+                bare.append(f"{name_of(path)}:{f.lineno} {f.name}")
+    assert not bare
+
+
+def test_only_the_places_of_backends_name_one():
+    said = {name_of(p) for p in [ROOT / "__init__.py", *files(*OURS)] if "cuda" in p.read_text(encoding="utf-8").lower()}
+    assert said <= MAY_SAY_CUDA, said - MAY_SAY_CUDA
+
+
+@pytest.mark.parametrize("name", ["utils", "helpers", "common", "misc"])
+def test_no_room_for_everything(name):
+    assert not [p for p in files(*OURS) if p.stem == name]
