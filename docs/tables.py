@@ -31,7 +31,7 @@ def derivative_of(code: str) -> str:
     """What reverse mode does with an operation, in words, and what its backward code keeps."""
     if code in FLAT:
         return "zero: the gradient stops"
-    if code not in ADJOINT:
+    if code not in ADJOINT or TABLE[code].domain in ("int", "bool"):
         return "none: no function of reals"
     kept = {n for names in NEEDS[code] for n in names}
     words = ["the operands" if {0, 1} <= kept else "an operand" if kept - {"r"} else "", "the result" if "r" in kept else ""]
@@ -52,7 +52,7 @@ def functions() -> str:
     """The functions of ``qd`` that work in kernels and from Python."""
     import qdrun as qd
 
-    found = {name: value for name, value in vars(qd).items() if isinstance(value, Intrinsic)}
+    found = {name: value for name in dir(qd) if isinstance(value := getattr(qd, name), Intrinsic)}
     return rows(("function", "what it computes"), [(f"`qd.{n}`", f.__doc__ or "") for n, f in sorted(found.items())])
 
 
@@ -60,7 +60,7 @@ def math_functions() -> str:
     """The functions that only ``qd.math`` has."""
     import qdrun as qd
 
-    found = {n: v for n in qd_math.__all__ if isinstance(v := getattr(qd_math, n), Intrinsic) and not hasattr(qd, n)}
+    found = {n: v for n in qd_math.__all__ if isinstance(v := getattr(qd_math, n), Intrinsic) and n not in dir(qd)}
     return rows(("function", "what it computes"), [(f"`qd.math.{n}`", f.__doc__ or "") for n, f in sorted(found.items())])
 
 
@@ -73,12 +73,10 @@ def types() -> str:
 
 def options() -> str:
     """The keywords of ``qd.init``, from the docstring of ``Options``."""
-    text = " ".join((Options.__doc__ or "").split())
-    lines = []
-    for f in fields(Options):
-        found = re.search(rf"\b{f.name}: (.*?)(?= \w+: |$)", text)
-        said = found[1] if found else ""
-        lines.append((f"`{f.name}`", f"`{f.default}`", said))
+    names = [f.name for f in fields(Options)]
+    parts = re.split(rf"\b({'|'.join(names)}): ", " ".join((Options.__doc__ or "").split()))
+    said = dict(zip(parts[1::2], parts[2::2]))
+    lines = [(f"`{f.name}`", f"`{f.default}`", said.get(f.name, "").strip()) for f in fields(Options)]
     return rows(("option", "default", "meaning"), lines)
 
 

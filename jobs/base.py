@@ -36,6 +36,7 @@ class JobParams(BaseModel):
 
 
 P = TypeVar("P", bound=BaseModel)
+_SOURCES = {"context": "launches()", "temporaries": "launches()"}
 
 
 class PlanEntry(BaseModel):
@@ -125,22 +126,31 @@ class Job(Generic[P]):
         """Run the simulation and its gradients once. Called after ``build``."""
         raise NotImplementedError(f"{type(self).__name__} has no run()\n  do: write `def run(self) -> Outcome` in it")
 
-    def reverse_launches(self) -> Iterable[tuple[Any, tuple[Any, ...]]]:
-        """The kernels whose gradients ``run`` launches, with arguments as large as any it gets: ``[(self.step, (0,)), ...]``.
+    def launches(self) -> Iterable[tuple[Any, tuple[Any, ...]]]:
+        """Every kernel that ``run`` launches, with arguments as large as any it gets: ``[(self.step, (0,)), ...]``.
 
-        The plan takes their adstack heaps from here. A kernel without loops that carry values needs none and may be left out.
+        The plan takes the adstack heaps of their gradients from here, and the few words that each compiled kernel keeps.
         """
         return ()
 
     def plan(self) -> MemoryPlan:
-        """Bytes by kind, without running: what ``build`` allocated, and the adstack heap that ``reverse_launches`` share."""
+        """Bytes by kind, without running: what ``build`` allocated, what kernels keep, the largest adstack heap of ``launches``."""
         if self.program is None:
             return MemoryPlan()
-        self.program.materialize()
+        if self.wanted:
+            heap = self._adstack_entry()
+        else:
+            heap = None
+            for kernel, args in self.launches():
+                kernel.prepare(*args)
         held = {kind: int(amount) for kind, amount in self.program.usage().items() if amount and kind != "adstack"}
-        entries = [PlanEntry(kind=k, bytes=n, source="build()", formula=self._largest_fields(k)) for k, n in held.items()]
-        heap = self._adstack_entry()
+        entries = [PlanEntry(kind=k, bytes=n, source=_SOURCES.get(k, "build()"), formula=self._how(k)) for k, n in held.items()]
         return MemoryPlan(entries=tuple(entries + ([heap] if heap is not None else [])))
+
+    def _how(self, kind: str) -> str:
+        if kind == "context":
+            return "arguments, status and plan of each compiled kernel, forward and reverse"
+        return self._largest_fields(kind)
 
     def _largest_fields(self, kind: str) -> str:
         """The fields behind the bytes of ``kind``, largest first, by the names that they have in the job."""
@@ -157,7 +167,7 @@ class Job(Generic[P]):
 
     def _adstack_entry(self) -> PlanEntry | None:
         """One heap serves all reverse kernels: each of its planes is as large as the kernel that needs most of it."""
-        heaps = [kernel.grad.plan(*args) for kernel, args in self.reverse_launches()]
+        heaps = [kernel.grad.plan(*args) for kernel, args in self.launches()]
         if not heaps:
             return None
         planes: dict[str, int] = {}

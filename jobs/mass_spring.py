@@ -113,7 +113,7 @@ class MassSpring(Job[MassSpringParams]):
 
         self.excite, self.pull, self.advance, self.walked = excite, pull, advance, walked
 
-    def reverse_launches(self) -> list[tuple[object, tuple[object, ...]]]:
+    def launches(self) -> list[tuple[object, tuple[object, ...]]]:
         """Every kernel of a step; all steps are alike."""
         return [(self.excite, (0,)), (self.pull, (0,)), (self.advance, (0,)), (self.walked, ())]
 

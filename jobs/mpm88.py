@@ -151,7 +151,7 @@ class Mpm88(Job[Mpm88Params]):
 
         self.throw, self.find_centre, self.miss = throw, find_centre, miss
 
-    def reverse_launches(self) -> list[tuple[object, tuple[object, ...]]]:
+    def launches(self) -> list[tuple[object, tuple[object, ...]]]:
         """Every kernel; all steps are alike."""
         steps = [(k, (0,)) for k in (self.to_grid, self.on_grid, self.to_particles)]
         return [*steps, (self.throw, ()), (self.find_centre, ()), (self.miss, ())]

@@ -9,8 +9,8 @@ import pytest
 ROOT = Path(__file__).parents[1]
 OURS = ("compiler", "runner", "jobs")
 LINES, HARD_LINES, FUNCTION_LINES = 500, 800, 80
-# The only files that may name a GPU backend: the options of a program and of a config, the inventory, the package's face.
-MAY_SAY_CUDA = {"__init__.py", "compiler/lang/options.py", "compiler/runtime/device.py", "runner/config.py"}
+# The only files that may name a GPU backend: the options of a program and of a config, the inventory, the names that the package hands on.
+MAY_SAY_CUDA = {"compiler/face.py", "compiler/lang/options.py", "compiler/runtime/device.py", "runner/config.py"}
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -56,11 +56,6 @@ def test_our_files_have_at_most_500_lines():
 def test_no_file_at_all_has_more_than_800_lines():
     sizes = {name_of(p): len(p.read_text(encoding="utf-8").splitlines()) for p in files(*OURS, "tests", "benchmarks")}
     assert not {name: n for name, n in sizes.items() if n > HARD_LINES}
-
-
-def test_half_of_our_files_have_at_most_150_lines():
-    sizes = sorted(len(p.read_text(encoding="utf-8").splitlines()) for p in files(*OURS))
-    assert sizes[len(sizes) // 2] <= 150
 
 
 def test_functions_have_at_most_80_lines():

@@ -16,13 +16,10 @@ from ..errors import QdrunRuntimeError, QdrunTypeError
 class Template:
     """The annotation of a parameter that is passed by reference (``qd.func``) or known at compile time (``qd.kernel``)."""
 
-    def __repr__(self) -> str:
-        return "template()"
 
-
-def template() -> Template:
-    """The annotation ``qd.template()``."""
-    return Template()
+def template() -> type[Template]:
+    """``x: qd.template()`` is the same annotation as ``x: qd.Template``."""
+    return Template
 
 
 @dataclass(frozen=True, eq=False)

@@ -104,6 +104,10 @@ class Kernel:
         variant.executable.launch(bound.call)
         return self._result(variant)
 
+    def prepare(self, *args: Any, **kwargs: Any) -> None:
+        """Compile for these arguments; runs nothing."""
+        self.variant(args, kwargs)
+
     def _result(self, variant: Variant) -> Any:
         values = variant.executable.returned()
         if not values:

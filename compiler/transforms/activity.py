@@ -15,12 +15,18 @@ REFUSED_ATOMICS = {
 
 
 class Activity:
-    """Activity of one task. ``varied`` holds the values and locals that depend on a differentiable array."""
+    """Activity of one task.
+
+    ``varied`` holds the values and locals that depend on a differentiable array. ``masked`` holds those that a ``select``, ``min`` or
+    ``max`` may drop: their adjoint may be zero at a point where they themselves are infinite or NaN.
+    """
 
     def __init__(self, task: Task) -> None:
         self.varied: set[Op | Local] = set()
         self._active: dict[int, bool] = {}
+        self.masked: set[Op | Local] = set()
         self._propagate(list(walk(task.body)))
+        self._mask(list(reversed(list(walk(task.body)))))
         self._refuse(task)
 
     def is_varied(self, x: Operand | Local) -> bool:
@@ -44,6 +50,18 @@ class Activity:
         if s.op == "load":
             return s.attr in self.varied
         return carries(s) and any(a in self.varied for a in s.args)
+
+    def _mask(self, backwards: list[Stmt]) -> None:
+        size = -1
+        while size != len(self.masked):
+            size = len(self.masked)
+            for s in backwards:
+                if isinstance(s, LocalStore) and s.local in self.masked and isinstance(s.value, Op):
+                    self.masked.add(s.value)
+                elif isinstance(s, Op) and s.op == "load" and s in self.masked:
+                    self.masked.add(s.attr)  # type: ignore[arg-type]
+                elif isinstance(s, Op) and (s.op in ("select", "min", "max") or s in self.masked):
+                    self.masked.update(a for a in s.args if isinstance(a, Op) and a in self.varied)
 
     def is_active(self, s: Stmt) -> bool:
         """Whether the statement has backward code."""
@@ -86,13 +104,12 @@ class Activity:
 
     def _refuse(self, task: Task) -> None:
         """Refuse what has no correct gradient, by name and line."""
+        self._refuse_bits(list(walk(task.body)))
         returned: dict[Op, Op] = {}
         for s in walk(task.body):
             if isinstance(s, Op) and s.op == "atomic" and atomic_of(s)[0].differentiable:
                 self._refuse_atomic(s)
                 returned[s] = s
-            if isinstance(s, Op) and s.dtype.is_real and s.op == "bitcast" and any(a in self.varied for a in s.args):
-                self._no_derivative(s)
             for x in operands(s):
                 if x in returned:
                     place = atomic_of(returned[x])[0]  # type: ignore[index]
@@ -115,9 +132,31 @@ class Activity:
             what = f"`{place.name}[..] *= value` overwrites the factor that its own gradient needs"
             raise DifferentiationError(what, s.loc, f"store the product elsewhere: `out[..] = {place.name}[..] * value`")
 
-    @staticmethod
-    def _no_derivative(s: Op) -> None:
-        raise DifferentiationError(f"`{s.op}` has no derivative", s.loc, "keep it out of what the loss depends on")
+    def _refuse_bits(self, statements: list[Stmt]) -> None:
+        """Refuse a real number that is made of the bits of a varied one. Bits that only decide something are harmless."""
+        bits: set[Op | Local] = set()
+        size = -1
+        while size != len(bits):
+            size = len(bits)
+            for s in statements:
+                if isinstance(s, LocalStore) and s.value in bits:
+                    bits.add(s.local)
+                elif isinstance(s, Op) and self._holds_bits(s, bits):
+                    if s.dtype.is_real:
+                        raise DifferentiationError(
+                            "the bits of a value that has a gradient become a number again (`bit_cast`), which has no derivative",
+                            s.loc,
+                            "compute the number with arithmetic, or keep it out of what the loss depends on",
+                        )
+                    bits.add(s)
+
+    def _holds_bits(self, s: Op, bits: set[Op | Local]) -> bool:
+        if s.op == "load":
+            return s.attr in bits
+        if s.op == "bitcast" and s.args[0] in self.varied:
+            return True
+        values = s.args[1:] if s.op == "select" else s.args
+        return s.dtype.kind != "b" and s.op not in ("gload", "atomic") and any(a in bits for a in values)
 
 
 def stops_gradient(s: Op) -> bool:

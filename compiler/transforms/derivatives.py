@@ -4,12 +4,14 @@
 the adjoint of operand k from the adjoint ``g`` of the result. An operation in neither table has derivative zero almost everywhere
 (``floor``, comparisons, ..) or is no function of reals (integers). At a tie, ``min`` and ``max`` give all to the second operand.
 
-Where a factor may be infinite or NaN, a zero ``g`` gives zero: a branch of a ``select`` that was not taken contributes nothing.
+Where a factor may be infinite or NaN, a zero ``g`` gives zero: a branch of a ``select`` that was not taken contributes nothing. The
+cheap operations of ``MULTIPLIES`` leave that test out; it is put around them where a select stands behind them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import nan
 
 from ..ir.builder import Builder
 from ..ir.nodes import Const, Op, Operand
@@ -49,7 +51,7 @@ def _c(like: Operand, value: float) -> Const:
     return Const(value, like.dtype)
 
 
-def _zero_stays_zero(b: Builder, g: Operand, x: Operand) -> Operand:
+def zero_stays_zero(b: Builder, g: Operand, x: Operand) -> Operand:
     """``x``, but 0 where ``g`` is 0 (instead of 0 * inf)."""
     return b.op("select", b.op("eq", g, _c(g, 0.0)), _c(x, 0.0), x)
 
@@ -65,12 +67,12 @@ def _left_wins(code: str) -> tuple[Rule, Rule]:
 
 
 def _div_by(b: Builder, g: Operand, x: Operand) -> Operand:
-    return _zero_stays_zero(b, g, b.op("div", g, x))
+    return zero_stays_zero(b, g, b.op("div", g, x))
 
 
 def _div_right(b: Builder, g: Operand, a: tuple[Operand, ...], r: Operand | None) -> Operand:
     assert r is not None
-    return b.op("neg", _zero_stays_zero(b, g, b.op("div", b.op("mul", g, r), a[1])))
+    return b.op("neg", zero_stays_zero(b, g, b.op("div", b.op("mul", g, r), a[1])))
 
 
 def _mod_right(b: Builder, g: Operand, a: tuple[Operand, ...], r: Operand | None) -> Operand:
@@ -83,20 +85,21 @@ def _crem_right(b: Builder, g: Operand, a: tuple[Operand, ...], r: Operand | Non
 
 def _pow_left(b: Builder, g: Operand, a: tuple[Operand, ...], r: Operand | None) -> Operand:
     less = b.op("pow", a[0], b.op("sub", a[1], _c(a[1], 1.0)))
-    return _zero_stays_zero(b, g, b.op("mul", g, b.op("mul", a[1], less)))
+    slope = zero_stays_zero(b, a[1], b.op("mul", a[1], less))  # x ** 0 is flat at 0, too
+    return zero_stays_zero(b, g, b.op("mul", g, slope))
 
 
 def _pow_right(b: Builder, g: Operand, a: tuple[Operand, ...], r: Operand | None) -> Operand:
     """G * ln(a) * a^b; 0 where a^b is 0 (ln 0 * 0), NaN for a negative base."""
     assert r is not None
     log = b.op("select", b.op("eq", r, _c(r, 0.0)), _c(r, 0.0), b.op("log", a[0]))
-    return _zero_stays_zero(b, g, b.op("mul", g, b.op("mul", log, r)))
+    return zero_stays_zero(b, g, b.op("mul", g, b.op("mul", log, r)))
 
 
 def _atan2(other: int, sign: str) -> Rule:
     def rule(b: Builder, g: Operand, a: tuple[Operand, ...], r: Operand | None) -> Operand:
         n = b.op("add", b.op("mul", a[0], a[0]), b.op("mul", a[1], a[1]))
-        x = _zero_stays_zero(b, g, b.op("div", b.op("mul", g, a[other]), n))
+        x = zero_stays_zero(b, g, b.op("div", b.op("mul", g, a[other]), n))
         return b.op("neg", x) if sign == "-" else x
 
     return rule
@@ -117,13 +120,19 @@ def _one_plus_square(sign: str) -> Rule:
     def rule(b: Builder, g: Operand, a: tuple[Operand, ...], r: Operand | None) -> Operand:
         assert r is not None
         factor = b.op("add" if sign == "+" else "sub", _c(g, 1.0), b.op("mul", r, r))
-        return _zero_stays_zero(b, g, b.op("mul", g, factor)) if sign == "+" else b.op("mul", g, factor)
+        return zero_stays_zero(b, g, b.op("mul", g, factor)) if sign == "+" else b.op("mul", g, factor)
 
     return rule
 
 
 def _abs(b: Builder, g: Operand, a: tuple[Operand, ...], r: Operand | None) -> Operand:
     return b.op("mul", g, b.op("sgn", a[0]))
+
+
+def _log(b: Builder, g: Operand, a: tuple[Operand, ...], r: Operand | None) -> Operand:
+    """G / x; NaN below zero, as the logarithm itself."""
+    outside = b.op("lt", a[0], _c(a[0], 0.0))
+    return zero_stays_zero(b, g, b.op("select", outside, _c(g, nan), b.op("div", g, a[0])))
 
 
 def _cos(b: Builder, g: Operand, a: tuple[Operand, ...], r: Operand | None) -> Operand:
@@ -138,12 +147,12 @@ def _sqrt(b: Builder, g: Operand, a: tuple[Operand, ...], r: Operand | None) -> 
 def _rsqrt(b: Builder, g: Operand, a: tuple[Operand, ...], r: Operand | None) -> Operand:
     assert r is not None
     slope = b.op("div", b.op("mul", r, _c(g, -0.5)), a[0])
-    return _zero_stays_zero(b, g, b.op("mul", g, slope))
+    return zero_stays_zero(b, g, b.op("mul", g, slope))
 
 
 def _exp(b: Builder, g: Operand, a: tuple[Operand, ...], r: Operand | None) -> Operand:
     assert r is not None
-    return _zero_stays_zero(b, g, b.op("mul", g, r))
+    return zero_stays_zero(b, g, b.op("mul", g, r))
 
 
 def _same(b: Builder, g: Operand, a: tuple[Operand, ...], r: Operand | None) -> Operand:
@@ -174,7 +183,7 @@ ADJOINT: dict[str, tuple[Rule | None, ...]] = {
     "acos": (_asin("-"),),
     "tanh": (_one_plus_square("-"),),
     "exp": (_exp,),
-    "log": (lambda b, g, a, r: _div_by(b, g, a[0]),),
+    "log": (_log,),
     "sqrt": (_sqrt,),
     "rsqrt": (_rsqrt,),
     "cast": (lambda b, g, a, r: b.cast(g, a[0].dtype),),
@@ -184,6 +193,9 @@ ADJOINT: dict[str, tuple[Rule | None, ...]] = {
         lambda b, g, a, r: b.op("select", a[0], _c(g, 0.0), g),
     ),
 }
+
+MULTIPLIES = frozenset("mul sin cos tanh abs mod crem".split())
+"""Operations whose rule is g times a factor, with no test for a zero g."""
 
 # Real operations whose derivative is zero almost everywhere: the gradient stops here, rightly.
 FLAT = frozenset("floor ceil round trunc sgn floordiv isnan isinf".split())

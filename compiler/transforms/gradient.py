@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from ..adstack.sizing import TaskSizing, size_task
+from ..errors import DifferentiationError
 from ..ir.builder import Builder
-from ..ir.nodes import Axis, Block, Const, GlobalStore, Kernel, Op, Place, Stmt, Task
+from ..ir.nodes import Axis, Block, Const, GlobalStore, Kernel, Loop, Op, Place, Stmt, Task
 from ..ir.walk import place_of, walk
 from .access import Access, check_cross_iteration, check_replayed_loads, loads_of, prologue_loads
+from .activity import Activity
 from .copies import Env, at, copy_plain
+from .paths import check_paths
 from .reverse import Reverse
 from .scopes import export_values
 from .slices import PlainSlicer
@@ -32,25 +36,31 @@ def reverse_kernel(kernel: Kernel) -> Gradient:
         DifferentiationError: something has no correct gradient, by name and line.
         DataAccessError: the backward pass would read a value that the kernel overwrites.
     """
+    kernel = replace(kernel, tasks=[_in_order(t) for t in kernel.tasks])
     reversed_tasks: list[tuple[Task, Task, Reverse]] = []
+    activities: list[Activity] = []
     needed: set[Place] = set()
     recomputed: list[Task] = []
     for number in reversed(range(len(kernel.tasks))):
         task, later = kernel.tasks[number], kernel.tasks[number:]
         rev = Reverse(task)
+        activities.append(rev.activity)
         if any(map(rev.activity.is_active, task.body)):
             check_cross_iteration(task)
             kept = rev.slices.kept()
             replayed = [*prologue_loads(task), *loads_of(s for s in walk(task.body) if id(s) in kept)]
             check_replayed_loads(replayed, later)
+            _refuse_random([*task.prologue, *(s for s in walk(task.body) if id(s) in kept)])
             needed |= _temporaries(replayed)
             reversed_tasks.append((task, _assemble(task, rev), rev))
         again = _recompute(task, needed)
         if again is not None:
             loads = [*prologue_loads(again), *loads_of(walk(again.body))]
             check_replayed_loads(loads, later)
+            _refuse_random([*again.prologue, *walk(again.body)])
             needed |= _temporaries(loads)
             recomputed.insert(0, again)
+    check_paths(kernel.tasks, activities)
     first = [*_clear_adjoints(kernel), *recomputed]
     sizing = tuple(
         size_task(
@@ -60,6 +70,26 @@ def reverse_kernel(kernel: Kernel) -> Gradient:
     )
     tasks = [*first, *(new for _, new, _ in reversed_tasks)]
     return Gradient(Kernel(f"{kernel.name}_grad", kernel.args, tasks, [], kernel.tmps, kernel.loc), sizing)
+
+
+def _in_order(task: Task) -> Task:
+    """A loop that the user made serial, as a serial task: its iterations may depend on each other, so they are reversed in order."""
+    if not task.serialize or not task.axes:
+        return task
+    body = task.body
+    for axis in reversed(task.axes):
+        body = [Loop(axis.index, axis.begin, axis.end, body, loc=task.loc)]
+    return replace(task, body=[*task.prologue, *body], axes=[], prologue=[], serialize=False)
+
+
+def _refuse_random(replayed: Iterable[Stmt]) -> None:
+    for s in replayed:
+        if isinstance(s, Op) and s.op == "seed":
+            raise DifferentiationError(
+                "the gradient needs a random number drawn here, and every launch draws others",
+                s.loc,
+                "draw into a field in a kernel of its own, and read the field here",
+            )
 
 
 def _temporaries(loads: list[Access]) -> set[Place]:

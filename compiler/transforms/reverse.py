@@ -16,7 +16,7 @@ from ..ir.types import i64
 from ..ir.walk import atomic_of
 from .checkpoint import Driver, Record
 from .copies import Env, at, copy_plain, index_at
-from .derivatives import ADJOINT
+from .derivatives import ADJOINT, MULTIPLIES, zero_stays_zero
 from .slices import Slicer
 
 ZERO, ONE = const_i64(0), const_i64(1)
@@ -153,7 +153,10 @@ class Reverse:
             result = self._env.get(s)
             for operand, rule in zip(s.args, ADJOINT[s.op], strict=True):
                 if rule is not None and self.activity.is_varied(operand):
-                    self._give(operand, rule(self.b, g, args, result))
+                    value = rule(self.b, g, args, result)
+                    if s.op in MULTIPLIES and s in self.activity.masked:
+                        value = zero_stays_zero(self.b, g, value)
+                    self._give(operand, value)
 
     # ---- loops
     def _backward_loop(self, s: Loop) -> None:
