@@ -24,21 +24,16 @@ from ..codegen.abi import (
     PLANES,
     STATUS_WORDS,
 )
-from ..codegen.llvm.cost import suggested_lanes
 from ..errors import QdrunRuntimeError
-from ..ir.nodes import ArgDecl, Kernel, Loop, Op, Place
-from ..ir.walk import task_blocks
-from ..runtime.cpu import Options as CompileOptions
+from ..ir.nodes import ArgDecl, Buffer, Loop, Place
 from ..runtime.cpu import register_context, unregister_context
 from ..runtime.device import Allocation
-from ..runtime.jit import host
 from ..runtime.launch import ArgSpec, make_fast
 from ..runtime.status import raise_status
-from ..transforms.injective import race_free
-from ..transforms.reduce import reduce_kernel
 
 if TYPE_CHECKING:
     from .program import Program
+    from .recipe import Ready
 
 _ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
@@ -55,21 +50,16 @@ class Call:
 
 
 class Executable:
-    """One kernel, compiled for one program, with the context that its launches share.
+    """A compiled kernel in one program, with the context that its launches share.
 
-    ``lanes``: iterations side by side in SIMD lanes; 0 leaves the choice to the program's options.
+    ``owners``: the program's memory behind each of the kernel's field buffers.
     """
 
-    def __init__(self, program: Program, kernel: Kernel, lanes: int = 0) -> None:
-        self.program, self.name, self.args = program, kernel.name, kernel.args
-        ready = reduce_kernel(kernel)
-        plain = frozenset(op for task in ready.tasks for op in race_free(task))
-        options = program.options
-        lanes = lanes or options.cpu_lanes or suggested_lanes(ready, host().triple, host().features)
-        how = CompileOptions(lanes=lanes, offline_cache=options.offline_cache, plain=plain)
-        self.compiled = program.device.compile(ready, how)
+    def __init__(self, program: Program, ready: Ready, owners: Mapping[Buffer, Allocation]) -> None:
+        kernel = ready.kernel
+        self.program, self.name, self.args, self.draws = program, kernel.name, kernel.args, ready.draws
+        self.compiled, self.owners = ready.compiled, owners
         self.returns = kernel.returns
-        self.draws = any(isinstance(s, Op) and s.op == "seed" for t in kernel.tasks for s in task_blocks(t))
         layout = self.compiled.layout
         self._memory: list[Allocation] = []
         self.context = self._words(layout.words)
@@ -82,9 +72,7 @@ class Executable:
             self.context[word] = array.ctypes.data if array.size else 0
         self.context[CTX_POOL] = program.device.pool.address
         for buffer, word in layout.buffers.items():
-            assert isinstance(buffer.owner, Allocation)
-            self.context[word] = buffer.owner.ptr
-        self._buffers = [b.owner for b in layout.buffers]
+            self.context[word] = owners[buffer].ptr
         self.context_address = self.context.ctypes.data
         self.status_address = self._status.ctypes.data
         self._entry = _ENTRY(self.compiled.address)
@@ -149,10 +137,10 @@ class Executable:
 class GradientExecutable(Executable):
     """A reverse kernel: each launch is planned, its heap provided, its parameters set."""
 
-    def __init__(self, program: Program, kernel: Kernel, sizing: tuple[TaskSizing, ...]) -> None:
-        # A row of the heap belongs to a lane: with stacks, one lane a thread keeps the heap small.
-        has_stacks = any(s.stacks for t in sizing for s in t.region.all_loops())
-        super().__init__(program, kernel, lanes=1 if has_stacks else 0)
+    def __init__(
+        self, program: Program, ready: Ready, owners: Mapping[Buffer, Allocation], sizing: tuple[TaskSizing, ...]
+    ) -> None:
+        super().__init__(program, ready, owners)
         self.sizing = sizing
         exprs = [e for t in sizing for e in _bounds(t)]
         self._depends_on_data = any(isinstance(e, Read) for e in exprs)
@@ -168,7 +156,7 @@ class GradientExecutable(Executable):
         key = () if self.fixed else (tuple(call.scalars.items()), tuple((k, a.shape) for k, a in call.arrays.items()))
         known = self._plans.get(key)
         if known is None or self._depends_on_data:
-            known = make_plan(self.name, self.sizing, LaunchHost(call), self._options())
+            known = make_plan(self.name, self.sizing, LaunchHost(call, self.owners), self._options())
             if len(self._plans) >= 256:
                 self._plans.clear()
             self._plans[key] = known
@@ -176,7 +164,9 @@ class GradientExecutable(Executable):
 
     def _options(self) -> PlanOptions:
         o = self.program.options
-        return PlanOptions(self.program.device.threads, o.ad_checkpoint_levels, fixed_slots=o.ad_stack_size)
+        return PlanOptions(
+            self.program.device.threads * self.compiled.lanes, o.ad_checkpoint_levels, fixed_slots=o.ad_stack_size
+        )
 
     def launch_gradient(self, call: Call) -> HeapPlan:
         """Plan, provide exactly the planned heap, run.
@@ -226,8 +216,8 @@ def _bounds(task: TaskSizing) -> list[SizeExpr]:
 class LaunchHost:
     """What the planner may ask about a launch: arguments, shapes, and the contents of integer arrays."""
 
-    def __init__(self, call: Call) -> None:
-        self._call = call
+    def __init__(self, call: Call, owners: Mapping[Buffer, Allocation]) -> None:
+        self._call, self._owners = call, owners
 
     def scalar(self, arg: ArgDecl) -> int:
         """The value of an integer argument."""
@@ -239,10 +229,11 @@ class LaunchHost:
 
     def array(self, place: Place) -> np.ndarray:
         """The current content of a field component or an ndarray argument."""
-        owner = place.buffer.owner
-        if isinstance(owner, Allocation):
+        if place.buffer in self._owners:
             assert place.shape is not None and place.strides is not None
-            return np.ndarray(place.shape, place.dtype.numpy, owner.view.data, place.offset, place.strides)
+            memory = self._owners[place.buffer].view.data
+            return np.ndarray(place.shape, place.dtype.numpy, memory, place.offset, place.strides)
+        owner = place.buffer.owner
         assert isinstance(owner, ArgDecl)
         whole = self._call.arrays[owner.index]
         element = whole.reshape(*whole.shape[: owner.ndim], -1)

@@ -12,15 +12,13 @@ from ..errors import QdrunRuntimeError, QdrunSyntaxError
 from ..frontend.lower import lower
 from ..frontend.signature import LowerOptions, MatrixArg, TemplateArg
 from ..frontend.source import FunctionSource, read_function
-from ..ir.nodes import Kernel as IrKernel
-from ..transforms.exits import lower_exits
-from ..transforms.gradient import Gradient, reverse_kernel
-from ..transforms.simplify import simplify
+from ..runtime.device import Allocation
 from .binding import Binder, Bound, parameters
 from .executable import Executable, GradientExecutable
 from .matrix import wrap
 from .ndarray import Ndarray
 from .program import Program, current_program
+from .recipe import COOKBOOK
 from .show import show
 
 T = TypeVar("T")
@@ -37,8 +35,10 @@ class Variant:
         o = program.options
         options = LowerOptions("", o.default_fp, o.default_ip, o.debug, o.check_out_of_bound)
         lowered = show("lower", lower(source, bound.specs, options))
-        self.ir: IrKernel = show("simplify", simplify(lower_exits(lowered)))
-        self.executable = Executable(program, self.ir)
+        self.recipe, buffers = COOKBOOK.recipe(lowered, o, program.device)
+        memory = [b.owner for b in buffers]
+        self._owners = {b: m for b, m in zip(self.recipe.buffers, memory) if isinstance(m, Allocation)}
+        self.executable = Executable(program, self.recipe.forward, self._owners)
 
     @functools.cached_property
     def gradient(self) -> GradientExecutable:
@@ -47,9 +47,8 @@ class Variant:
         Raises:
             DifferentiationError: no correct gradient exists, by name and line.
         """
-        found: Gradient = reverse_kernel(self.ir)
-        kernel = show("reverse", simplify(show("reverse-raw", found.kernel)))
-        return GradientExecutable(self.program, kernel, found.sizing)
+        found, ready = self.recipe.reverse(self.program.device)
+        return GradientExecutable(self.program, ready, self._owners, found.sizing)
 
 
 class Kernel:

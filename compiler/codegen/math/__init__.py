@@ -1,1 +1,1 @@
-"""Our mathematical functions as LLVM text, so that one value and many give the same bits, on every machine."""
+"""Our mathematical functions as LLVM text: for several iterations side by side, and for targets without a C library."""
