@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..errors import QdrunSyntaxError, QdrunTypeError
-from ..ir.nodes import Block, If, Local, LocalStore
+from ..ir.nodes import Block, If, Local, LocalStore, Operand
 from ..ir.types import promote, u1
 from . import ops
 from .context import Context, describe, is_cheap, is_runtime, is_static
@@ -80,16 +80,28 @@ def _bool(cx: Context, name: str, left: Any, rest: list[ast.expr]) -> Any:
         return left if done else _bool(cx, name, cx.expr(rest[0]), rest[1:])
     if isinstance(left, Matrix):
         return _bool(cx, name, ops.logical(cx.b, name, left, number(cx.expr(rest[0]))), rest[1:])
-    left = ops.truth(cx.b, left)
     with cx.scratch() as block:
-        right = ops.truth(cx.b, number(cx.expr(rest[0])))
+        right = ops.to_operand(cx.b, number(cx.expr(rest[0])))
+    return _bool(cx, name, _one_of(cx, name, left, block, right), rest[1:])
+
+
+def _one_of(cx: Context, name: str, left: Operand, block: Block, right: Operand) -> Any:
+    """``left and right``: as in Python the side that decides, in the type in which the two meet. ``block`` computes ``right``."""
+    cond = ops.truth(cx.b, left)
+    if left.dtype is u1 and right.dtype is u1:
+        if is_cheap(block):
+            cx.splice(block)
+            return ops.logical(cx.b, name, left, right)
+        result = cx.b.local(left, name)
+        arm: Block = [*block, LocalStore(result, right, cx.b.loc)]
+        cx.b.put(If(cond, arm, []) if name == "and" else If(cond, [], arm))
+        return cx.b.load(result)
     if is_cheap(block):
         cx.splice(block)
-        return _bool(cx, name, ops.logical(cx.b, name, left, right), rest[1:])
-    result = cx.b.local(left, name)
-    arm: Block = [*block, LocalStore(result, right, cx.b.loc)]
-    cx.b.put(If(left, arm, []) if name == "and" else If(left, [], arm))
-    return _bool(cx, name, cx.b.load(result), rest[1:])
+        return ops.select(cx.b, cond, right, left) if name == "and" else ops.select(cx.b, cond, left, right)
+    if name == "and":
+        return _choose(cx, If(cond, block, []), right, left)
+    return _choose(cx, If(cond, [], block), left, right)
 
 
 def lower_if_exp(cx: Context, node: ast.IfExp) -> Any:

@@ -74,11 +74,17 @@ def test_every_operation_compiles_for(triple, features, dtype, lanes):
 def test_lanes_are_suggested_for_functions_on_a_cpu_that_fuses():
     x, y = field("x", f32, 64), field("y", i32, 64)
     task, i, b = parallel(64)
-    b.gstore(x, (i,), b.op("sin", b.gload(x, (i,))))
+    v = b.local(b.gload(x, (i,)))
+    with b.loop(const_i32(0), const_i32(9)):
+        b.store(v, b.op("sin", b.load(v)))
+    b.gstore(x, (i,), b.load(v))
     other, j, c = parallel(64)
     c.gstore(y, (j,), c.op("mod", c.gload(y, (j,)), const_i32(7)))
-    functions, plain = Kernel("f", [], [task]), Kernel("g", [], [other])
+    short, m, d = parallel(64)
+    d.gstore(x, (m,), d.op("sin", d.gload(x, (m,))))
+    functions, plain, once = Kernel("f", [], [task]), Kernel("g", [], [other]), Kernel("h", [], [short])
     assert suggested_lanes(functions, "x86_64-linux", "+avx2,+fma") == 16
     assert suggested_lanes(functions, "x86_64-linux", "+avx512f,+avx2,+fma") == 32
     assert suggested_lanes(functions, "x86_64-linux", "+sse4.2") == 1
     assert suggested_lanes(plain, "x86_64-linux", "+avx2,+fma") == 1
+    assert suggested_lanes(once, "x86_64-linux", "+avx2,+fma") == 1  # no loop: not worth the second copy of the code

@@ -218,7 +218,7 @@ def test_the_table_of_operations_knows_every_derivative():
 
 def test_the_page_of_configs_names_every_key_and_every_column():
     from pydantic import BaseModel
-    from qdrun.runner.config import RunConfig
+    from qdrun.runner.config import AXIS_FORMS, Axis, RunConfig
     from qdrun.runner.results import ERRORS, FIXED
 
     page = (ROOT / "docs" / "running-sweeps.md").read_text(encoding="utf-8")
@@ -228,10 +228,11 @@ def test_the_page_of_configs_names_every_key_and_every_column():
         for name, field in model.model_fields.items():
             kinds = [field.annotation, *getattr(field.annotation, "__args__", ())]
             inner = next((k for k in kinds if isinstance(k, type) and issubclass(k, BaseModel)), None)
-            out += keys(inner, f"{prefix}{name}.") if inner else [prefix + (field.alias or name)]
+            out += keys(inner, f"{prefix}{name}.") if inner and inner is not Axis else [prefix + (field.alias or name)]
         return out
 
     assert not [key for key in keys(RunConfig, "") if f"`{key}`" not in page]
+    assert not [form for form in AXIS_FORMS if f"`{{{form}: [" not in page]
     assert not [name for name in (*FIXED, *ERRORS) if f"`{name}`" not in page]
 
 
@@ -255,3 +256,10 @@ def test_ci_runs_the_commands_of_the_readme():
     assert "\n" not in setup and "\n" not in test, "each is one command"
     assert f"\n{setup}\n" in script and f"\n{test}\n" in script
     assert "submit configs/quickstart.yaml" in setup and "pytest" in test
+
+
+def test_the_plan_on_the_readme_is_what_the_command_says():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    shown = re.findall(r"^    (.*)$", text[text.index("    memory of one trial") :].split("\n\n")[0], re.M)
+    done = run_qdrun(["plan", str(ROOT / "configs" / "quickstart.yaml")], ROOT)
+    assert len(shown) >= 6 and "\n".join(shown) in done.stdout
