@@ -133,8 +133,8 @@ def _plan_loop(s: LoopSizing, host: Host, options: PlanOptions) -> LoopPlan:
     trips = max_trips(s.range, s.nest, host)
     if options.choose:
         return options.choose(s, trips.count, trips.source)
-    if options.fixed_slots:
-        return fixed_capacity(options.fixed_slots, "ad_stack_size")
+    if trips.count is None and options.fixed_slots:
+        return fixed_capacity(options.fixed_slots, f"ad_stack_size: {trips.source}")
     if trips.count is None:
         return thinning(*options.unknown, source=f"thinning: {trips.source}")
     if options.levels == 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -162,8 +163,11 @@ def _number(value: Any, dtype: DType) -> int | float:
 
 
 def pack(value: int | float, dtype: DType) -> bytes:
-    """The 8-byte word of a scalar argument."""
-    return struct.pack(_PACK.get(dtype.name, "<q" if dtype.is_signed else "<Q"), value)
+    """The 8-byte word of a scalar argument; a real too big for its type is infinite, as in numpy."""
+    try:
+        return struct.pack(_PACK.get(dtype.name, "<q" if dtype.is_signed else "<Q"), value)
+    except OverflowError:
+        return struct.pack(_PACK[dtype.name], math.copysign(math.inf, value))
 
 
 def _template_key(value: Any) -> tuple[Any, ...]:

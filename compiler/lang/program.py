@@ -53,6 +53,7 @@ class Program:
         self.differentiable: weakref.WeakSet[Ndarray] = weakref.WeakSet()
         self.variable = CURRENT
         self._tokens: list[Token[Program | None]] = []
+        self._outer: weakref.ref[Program] | None = None
         self._launches = 0
         # Read by the native launcher before each launch: non-zero sends the call through Python.
         self.slow_flag = ctypes.c_int64(0)
@@ -66,9 +67,14 @@ class Program:
         CURRENT.reset(self._tokens.pop())
         if not self._tokens:
             self.close()
+            outer = self._outer() if self._outer else None
+            if CURRENT.get() is None and outer is not None and not outer.closed:
+                CURRENT.set(outer)
 
     def activate(self) -> Program:
-        """Make this the current program of this thread."""
+        """Make this the current program of this thread. At the end of a ``with`` the one before is current again."""
+        before = CURRENT.get()
+        self._outer = None if before is None or before is self else weakref.ref(before)
         CURRENT.set(self)
         return self
 

@@ -17,7 +17,15 @@ import qdrun as qd
 
 _numbers = itertools.count()
 OPS = ("+", "-", "*")
-UNARY = ("qd.sin({})", "qd.cos({})", "qd.tanh({})", "qd.exp(qd.sin({}))", "qd.sqrt({0} * {0} + 1.0)", "qd.abs({}) + 0.1", "-({})")
+UNARY = (
+    "qd.sin({})",
+    "qd.cos({})",
+    "qd.tanh({})",
+    "qd.exp(qd.sin({}))",
+    "qd.sqrt({0} * {0} + 1.0)",
+    "qd.abs({}) + 0.1",
+    "-({})",
+)
 TWO = ("qd.min({}, {})", "qd.max({}, {})", "({}) / (qd.sin({}) + 2.5)", "qd.atan2({}, 2.0 + qd.cos({}))", "soft({}, {})")
 
 
@@ -80,7 +88,9 @@ class Writer:
         if kind == 5:
             return f"({self.scalar(depth + 1)} if {self.cond()} else {self.scalar(depth + 1)})"
         if kind == 6:
-            return self.pick(("{}.dot({})", "({} + 2.0 * {}).norm_sqr()")).format(self.pick(self.vectors), self.pick(self.vectors))
+            return self.pick(("{}.dot({})", "({} + 2.0 * {}).norm_sqr()")).format(
+                self.pick(self.vectors), self.pick(self.vectors)
+            )
         return f"({self.scalar(depth + 1)} {self.pick(OPS)} {self.scalar(depth + 1)})"
 
     def vector(self, depth: int = 0) -> str:
@@ -173,20 +183,20 @@ def soft(p, q):
 
 @qd.kernel
 def k(n: qd.i32, c: qd.types.ndarray(dtype=qd.f64, ndim=1)):
-    for i in range(3):
-        a = x[i]
-        b = c[i] + 0.2
-        w = v[i]
+    for i in range(ROWS):
+        a = x[i % 8]
+        b = c[i % 5] + 0.2
+        w = v[i % 4]
 """
 TAIL = """
-        y[i] += a + 0.7 * b + w[0] - 0.3 * w[1]
+        y[i % 3] += a + 0.7 * b + w[0] - 0.3 * w[1]
 """
 
 
 @st.composite
-def kernel_sources(draw: Any) -> str:
-    """Source of a kernel ``k(n, c)`` over fields x (8), v (4 x 2), y (3) and cnt (6)."""
+def kernel_sources(draw: Any, rows: int = 3) -> str:
+    """Source of a kernel ``k(n, c)`` over fields x (8), v (4 x 2), y (3) and cnt (6), with ``rows`` parallel iterations."""
     w = Writer(draw)
     for _ in range(w.number(2, 6)):
         w.stmt(2, 0)
-    return HEAD + "\n".join(w.lines) + TAIL
+    return HEAD.replace("ROWS", str(rows)) + "\n".join(w.lines) + TAIL

@@ -173,11 +173,7 @@ class Gen:
             b.gstore(self.own, (at,), self.float_(ints))
         elif r < 0.82:
             v = self.r.choice(self.fvars)  # an accumulation, or a linear recurrence
-            w = (
-                b.op("mul", b.load(self.r.choice(self.fvars)), self.c(0.5))
-                if self.r.random() < 0.6
-                else self.float_(ints)
-            )
+            w = b.op("mul", b.load(self.r.choice(self.fvars)), self.c(0.5)) if self.r.random() < 0.6 else self.float_(ints)
             b.store(v, b.op("add", b.op("mul", b.load(v), self.c(self.r.choice((1.0, 0.5)))), w))
         else:
             v, e = self.r.choice(self.fvars), self.float_(ints)

@@ -22,8 +22,8 @@ CHECKS = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_t
 class Case:
     """One random kernel in a program of its own, with inputs drawn from ``seed``."""
 
-    def __init__(self, source: str, seed: int, levels: int = 1) -> None:
-        self.program = qd.init(arch=qd.cpu, default_fp=qd.f64, ad_checkpoint_levels=levels, offline_cache=False)
+    def __init__(self, source: str, seed: int, **options) -> None:
+        self.program = qd.init(arch=qd.cpu, default_fp=qd.f64, offline_cache=False, **options)
         self.x = qd.field(qd.f64, shape=8, needs_grad=True)
         self.v = qd.Vector.field(2, dtype=qd.f64, shape=4, needs_grad=True)
         self.y = qd.field(qd.f64, shape=3, needs_grad=True)
@@ -82,7 +82,7 @@ def check(source: str, seed: int) -> None:
     assert error.size == 0 or error.max() <= 1e-6, f"relative error {error.max()}"
     case.program.close()
     for levels in (2, 3):
-        other = Case(source, seed, levels)
+        other = Case(source, seed, ad_checkpoint_levels=levels)
         assert np.array_equal(other.gradient(), got), f"{levels} checkpoint levels give other bits"
         other.program.close()
     COUNTS["right"] += 1
@@ -99,6 +99,21 @@ def test_random_kernels_have_the_right_gradient(source, seed):
 @given(kernel_sources(), st.integers(0, 10**6))
 def test_two_hundred_random_kernels_have_the_right_gradient(source, seed):
     check(source, seed)
+
+
+@pytest.mark.slow
+@settings(max_examples=60, deadline=None, suppress_health_check=CHECKS)
+@given(kernel_sources(rows=37), st.integers(0, 10**6))
+def test_simd_lanes_compute_what_one_lane_computes(source, seed):
+    values = []
+    for lanes in (1, 4, 16):  # 37 rows: whole vectors and a masked rest
+        case = Case(source, seed, cpu_lanes=lanes)
+        case.value()
+        values.append(case.y.to_numpy())
+        case.program.close()
+    scale = max(1.0, float(np.nanmax(np.abs(values[0]), initial=0.0)))
+    for other in values[1:]:  # scalars call libm, lanes our own functions
+        np.testing.assert_allclose(other, values[0], rtol=1e-8, atol=1e-8 * scale)
 
 
 def teardown_module() -> None:
