@@ -33,7 +33,8 @@ class Options:
         debug: asserts and bounds checks in kernels; implies ``check_out_of_bound``.
         check_out_of_bound: check field and ndarray indices.
         cpu_max_num_threads: workers of a parallel loop; 0: all that the process may use.
-        cpu_lanes: iterations of a parallel loop that one thread runs side by side, in SIMD lanes; 0: 1, or more where it pays.
+        cpu_lanes: iterations of a parallel loop that one thread runs side by side, in SIMD lanes; 0: more than 1 where it pays and
+            costs no memory. A gradient with adstacks runs in lanes only when this is given: each lane needs a heap row of its own.
         memory_limit: bytes that the program may allocate; 0: no limit.
         ad_stack_size: slots of the adstack of a loop whose count only running can tell; 0: thinning, for about 4 million iterations.
         ad_checkpoint_levels: 1, 2 or 3 levels for loops with a known bound.

@@ -61,9 +61,9 @@ class Recipe:
             if self._reverse is None:
                 found = reverse_kernel(self.ir)
                 found = replace(found, kernel=show("reverse", simplify(show("reverse-raw", found.kernel))))
-                # A row of the heap belongs to a lane: with stacks, one lane a thread keeps the heap small.
+                # A row of the heap belongs to a lane: with stacks, one lane a thread keeps the heap small unless asked otherwise.
                 has_stacks = any(s.stacks for t in found.sizing for s in t.region.all_loops())
-                self._reverse = found, self._compile(found.kernel, device, 1 if has_stacks else 0)
+                self._reverse = found, self._compile(found.kernel, device, (self._options.cpu_lanes or 1) if has_stacks else 0)
             return self._reverse
 
     def _compile(self, kernel: Kernel, device: CpuDevice, lanes: int) -> Ready:

@@ -29,17 +29,17 @@ def compile_source(source: str, **names: Any) -> dict[str, Any]:
     return space
 
 
-def field(*shape: int, values: Any = None, low: float = 0.2, high: float = 1.2, rng: Any = None) -> Any:
+def field(*shape: int, values: Any = None, low: float = 0.2, high: float = 1.2, rng: Any = None, name: str = "") -> Any:
     """An f64 field with a gradient, filled with given or random values."""
-    out = qd.field(qd.f64, shape=shape, needs_grad=True)
+    out = qd.field(qd.f64, shape=shape, name=name, needs_grad=True)
     if values is not None or rng is not None:
         out.from_numpy(np.asarray(values, float) if values is not None else rng.uniform(low, high, shape))
     return out
 
 
-def ints(values: Any) -> Any:
+def ints(values: Any, name: str = "") -> Any:
     """An i32 field."""
-    out = qd.field(qd.i32, shape=np.shape(values))
+    out = qd.field(qd.i32, shape=np.shape(values), name=name)
     out.from_numpy(np.asarray(values, np.int32))
     return out
 

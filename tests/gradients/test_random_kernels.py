@@ -109,7 +109,8 @@ def test_simd_lanes_compute_what_one_lane_computes(source, seed):
     for lanes in (1, 4, 16):  # 37 rows: whole vectors and a masked rest
         case = Case(source, seed, cpu_lanes=lanes)
         case.value()
-        values.append(case.y.to_numpy())
+        values.append(np.concatenate([case.y.to_numpy(), case.gradient()]))
+        assert case.program.usage().get("adstack", 0) == case.k.grad.plan(case.n, case.c).bytes
         case.program.close()
     scale = max(1.0, float(np.nanmax(np.abs(values[0]), initial=0.0)))
     for other in values[1:]:  # scalars call libm, lanes our own functions

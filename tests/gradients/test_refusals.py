@@ -1,0 +1,403 @@
+"""Where a gradient could be silently wrong: it is right, or refused with the kernel, the line and what to do."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import qdrun as qd
+
+sys.path.insert(0, str(Path(__file__).parent))
+from gradient_checks import Point, compile_source, field, ints, start
+
+OVERWRITES = "write to another field (for time steps: give the field a leading time axis), or split the kernel in two"
+CROSS = "write to another field, or split the loop into two kernels"
+
+# name: (lines of the kernel, the line that is named, words of the message, what to do)
+REFUSED = {
+    "a product with a varying factor": (
+        ["for i in x:", "    y[i] *= x[i]"],
+        2,
+        "overwrites the factor that its own gradient needs",
+        "store the product elsewhere",
+    ),
+    "an atomic maximum": (
+        ["for i in x:", "    qd.atomic_max(s[None], x[i])"],
+        2,
+        "atomic max on `s` has no gradient here: the winner is not recorded",
+        "take the maximum in a serial loop with `max()`",
+    ),
+    "an atomic minimum with a constant": (
+        ["for i in x:", "    y[i] = x[i]", "    qd.atomic_min(y[i], 0.5)"],
+        3,
+        "atomic min overwrites `y`",
+        "take the minimum in a serial loop with `min()`",
+    ),
+    "the value of an atomic": (
+        ["for i in x:", "    t = qd.atomic_add(s[None], x[i])", "    y[i] = t"],
+        2,
+        "the value returned by an atomic on `s` is used, and `s` has a gradient",
+        "in a kernel of its own",
+    ),
+    "a counter's value as an index": (
+        ["for i in x:", "    k = qd.atomic_add(c[0], 1)", "    y[i] = x[k] * x[k]"],
+        2,
+        "cannot repeat the update",
+        "store the returned value in a field in one kernel and read it in the next",
+    ),
+    "a square that is squared again": (
+        ["for i in x:", "    y[i] = 2.0 * x[i]", "    for j in range(2):", "        y[i] = y[i] * y[i]"],
+        4,
+        "the gradient needs the value of `y` read here, but line",
+        OVERWRITES,
+    ),
+    "read, then overwritten": (
+        ["s[None] += x[0] * x[0]", "x[0] = 7.0"],
+        1,
+        "the gradient needs the value of `x` read here, but line 4 (`x[0] = 7.0`) overwrites it",
+        OVERWRITES,
+    ),
+    "overwritten by a later task": (
+        ["for i in x:", "    y[i] = x[i] * x[i]", "for i in x:", "    x[i] = 0.0"],
+        2,
+        "the gradient needs the value of `x` read here",
+        OVERWRITES,
+    ),
+    "a neighbour that another iteration writes": (
+        ["for i in range(1, 4):", "    y[i] += y[i - 1]"],
+        2,
+        "cross-iteration read-after-write: one iteration may read the element of `y` that another writes",
+        CROSS,
+    ),
+    "a total that is read while it is summed": (
+        ["for i in x:", "    s[None] += x[i]", "    y[i] = s[None]"],
+        3,
+        "cross-iteration read-after-write: one iteration may read the element of `s` that another writes (line 4",
+        CROSS,
+    ),
+    "a temporary that is read while it is summed": (
+        ["t = 0.0", "for i in x:", "    t += x[i]", "    y[i] = t"],
+        4,
+        "cross-iteration read-after-write",
+        CROSS,
+    ),
+    "rows shared by the iterations of a second axis": (
+        ["for i, j in qd.ndrange(4, 4):", "    y[i] += grid[i, j]", "    grid[i, j] = y[i]"],
+        3,
+        "cross-iteration read-after-write",
+        CROSS,
+    ),
+    "an inner index instead of the loop's own": (
+        ["for p in range(4):", "    for i in range(4):", "        y[i] += x[p]", "        grid[p, 0] += y[i]"],
+        4,
+        "cross-iteration read-after-write",
+        CROSS,
+    ),
+    "two scalar arguments that may be equal": (
+        ["for i in x:", "    y[n] += x[i]", "    grid[i, 0] = y[n + 0 * i]"],
+        3,
+        "cross-iteration read-after-write",
+        CROSS,
+    ),
+    "an index from a field": (
+        ["for i in x:", "    y[c[i]] += x[i]", "    grid[i, 0] = y[c[i]]"],
+        3,
+        "cross-iteration read-after-write",
+        CROSS,
+    ),
+    "a flat index that repeats": (
+        ["for i, j in qd.ndrange(2, 3):", "    y[i * 2 + j] = 0.5 * y[j + 2 * i]"],
+        2,
+        "cross-iteration read-after-write",
+        CROSS,
+    ),
+    "a sum and a product of one element in any order": (
+        ["for i in x:", "    s[None] *= 2.0", "    s[None] += x[i]"],
+        2,
+        "cross-iteration read-after-write",
+        CROSS,
+    ),
+    "a bound array written by the same kernel": (
+        ["for i in x:", "    v = x[i]", "    for j in range(c[i]):", "        v = qd.sin(v)", "    y[i] = v", "    c[i] = 1"],
+        3,
+        "the gradient needs the value of `c` read here",
+        OVERWRITES,
+    ),
+    "the extent of a loop written by the same kernel": (
+        ["for i in range(c[0]):", "    y[i] = x[i] * x[i]", "c[0] = 1"],
+        1,
+        "the gradient needs the value of `c` read here",
+        OVERWRITES,
+    ),
+    "a random number": (
+        ["for i in x:", "    y[i] = x[i] * qd.random(qd.f64)"],
+        2,
+        "the gradient needs a random number drawn here, and every launch draws others",
+        "draw into a field in a kernel of its own",
+    ),
+    "a random number of iterations": (
+        ["for i in x:", "    v = x[i]", "    while qd.random(qd.f64) < 0.5:", "        v = v * 0.5", "    y[i] = v"],
+        3,
+        "the gradient needs a random number drawn here",
+        "draw into a field in a kernel of its own",
+    ),
+    "the bits of a number": (
+        ["for i in x:", "    y[i] = qd.bit_cast(qd.bit_cast(x[i], qd.i64) + 1, qd.f64)"],
+        2,
+        "the bits of a value that has a gradient become a number again",
+        "compute the number with arithmetic",
+    ),
+    "a way through a field without a gradient": (
+        ["for i in x:", "    plain[i] = x[i] * x[i]", "for i in x:", "    y[i] = plain[3 - i]"],
+        4,
+        "the gradient is lost in `plain`, which has none: line 4 writes a differentiable value to it",
+        "make `plain` with needs_grad=True",
+    ),
+    "a way through a field without a gradient, in a loop": (
+        ["for i in x:", "    for j in range(n):", "        y[i] += plain[i]", "        plain[i] += x[i] * 0.5"],
+        3,
+        "the gradient is lost in `plain`",
+        "make `plain` with needs_grad=True",
+    ),
+}
+
+RIGHT = {
+    "a product with a literal": ["for i in x:", "    y[i] *= 2.0"],
+    "a product with a value that has no gradient": ["for i in x:", "    y[i] *= plain[i] * n"],
+    "products of one element": ["for i in x:", "    s[None] *= 1.5"],
+    "a difference and a sum in place": ["for i in x:", "    y[i] -= x[i] * w[i]", "    y[i] += x[i]"],
+    "overwritten after a linear read": ["s[None] += 3.0 * x[0]", "x[0] = 7.0"],
+    "own element, linear, several times": ["for i in x:", "    y[i] = x[i] * 2.0", "    y[i] += w[i]", "    y[i] = 0.5 * y[i]", "    s[None] += y[i]"],
+    "a square of what was just stored": ["for i in x:", "    y[i] = 2.0 * x[i]", "    y[i] = y[i] * y[i]"],
+    "a swap of two fields": ["for i in x:", "    t = x[i]", "    x[i] = y[i]", "    y[i] = t"],
+    "a kernel that returns a value": ["for i in x:", "    y[i] = x[i] * x[i]", "return n"],
+    "time steps": ["for i in range(4):", "    grid[n, i] = qd.sin(grid[n - 1, i]) + 0.1 * grid[n - 1, (i + 1) % 4]"],
+    "rows of a rollout": ["for i in x:", "    for t in range(3):", "        grid[i, t + 1] += 0.5 * grid[i, t] + x[i] * w[t]"],
+    "a flat index that does not repeat": ["for i, j in qd.ndrange(2, 2):", "    y[i * 2 + j] = 0.5 * y[j + 2 * i] + x[i]"],
+    "odd elements from even ones": ["for i in range(2):", "    y[2 * i] = 0.5 * y[2 * i + 1] + x[i]"],
+    "a random number that is only added": ["for i in x:", "    y[i] = x[i] * w[i] + 0.0 * qd.random(qd.f64)"],
+    "bits that only decide": ["for i in x:", "    if qd.bit_cast(x[i], qd.i64) > 0:", "        y[i] = x[i] * x[i]"],
+    "a field without a gradient that is read by the next launch": ["for i in x:", "    y[i] += 0.0 * plain[i] + x[i]", "    plain[i] = x[i]"],
+    "an index written by the task before": ["for i in x:", "    c[i] = (i + 1) % 4", "for i in x:", "    y[i] = x[c[i]] * x[c[i]]"],
+    "a bound written by the task before": ["for i in x:", "    c[i] = i", "for i in x:", "    v = x[i]", "    for j in range(c[i]):", "        v = qd.sin(v)", "    y[i] = v"],
+    "a permutation": ["for i in x:", "    y[(i * 3 + n) % 4] = x[i] * x[i]"],
+}  # fmt: skip
+
+
+def make(lines):
+    """The kernel ``k(n)`` of some lines, over x, w, y, plain (4), s (0-D), grid (4 x 4) and integers c (4)."""
+    start(cpu_max_num_threads=1)
+    r = np.random.default_rng(3)
+    f = {name: field(4, rng=r, name=name) for name in ("x", "w", "y")}
+    f |= {"s": field(values=0.4, name="s"), "grid": field(4, 4, rng=r, name="grid")}
+    plain = qd.field(qd.f64, shape=4, name="plain")
+    plain.fill(0.7)
+    names = {**f, "plain": plain, "c": ints([2, 0, 1, 3], "c")}
+    returns = " -> qd.i32" if lines[-1].startswith("return") else ""
+    source = f"@qd.kernel\ndef k(n: qd.i32){returns}:\n" + "\n".join("    " + line for line in lines)
+    return compile_source(source, **names)["k"], f
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_has_no_right_gradient_is_refused_by_name_and_line(name):
+    lines, number, words, remedy = REFUSED[name]
+    k, _ = make(lines)
+    with pytest.raises(qd.DifferentiationError) as e:
+        k.grad(2)
+    message = str(e.value)
+    assert words in message
+    assert f":{number + 2} in kernel `k`" in message
+    assert lines[number - 1].strip() in message
+    assert "\n  do: " in message
+    assert remedy in message
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_kernel_without_a_gradient_still_runs_forward(name):
+    k, _ = make(REFUSED[name][0])
+    k(2)
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_what_looks_alike_and_has_a_gradient_is_right(name):
+    k, f = make(RIGHT[name])
+    Point(k, (2,), list(f.values()), list(f.values())).check()
+
+
+def test_writes_to_what_has_no_gradient_are_not_repeated():
+    k, f = make(["for i in x:", "    y[i] = x[i] * x[i]", "    plain[i] += x[i]", "    c[i] += 1"])
+    k(2)
+    plain, c = (k.fn.__globals__[name] for name in ("plain", "c"))
+    before = plain.to_numpy(), c.to_numpy()
+    f["y"].grad.fill(1.0)
+    k.grad(2)
+    k.grad(2)
+    assert np.array_equal(plain.to_numpy(), before[0])
+    assert np.array_equal(c.to_numpy(), before[1])
+    np.testing.assert_allclose(f["x"].grad.to_numpy(), 2 * f["x"].to_numpy())
+
+
+def test_the_adjoint_of_an_overwritten_element_is_consumed():
+    k, f = make(["for i in x:", "    y[i] = x[i] * x[i]"])
+    k(2)
+    f["y"].grad.fill(1.0)
+    k.grad(2)
+    assert not f["y"].grad.to_numpy().any()
+
+
+def test_a_kernel_that_touches_nothing_with_a_gradient_has_no_grad():
+    k, _ = make(["for i in range(4):", "    plain[i] = 2.0 * n"])
+    with pytest.raises(qd.QdrunRuntimeError, match=r"kernel `k` touches nothing that has a gradient\n  do: make a field"):
+        k.grad(2)
+
+
+def test_a_field_of_integers_cannot_have_a_gradient():
+    start()
+    with pytest.raises(qd.QdrunError, match=r"(?i)grad|real|float"):
+        qd.field(qd.i32, shape=4, needs_grad=True)
+        qd.current_program().materialize()
+
+
+# ---- adstack overflow
+def overflowing():
+    program = start(ad_stack_size=8)
+    x, y = field(4, values=[0.5, 0.6, 0.7, 0.8]), field(4)
+
+    @qd.kernel
+    def settle(n: qd.i32):
+        for i in x:
+            v = x[i]
+            j = 0
+            while j < n:
+                v = qd.sin(v)
+                j += 1
+            y[i] = v
+
+    return program, settle, x, y
+
+
+def test_an_overflow_names_kernel_line_and_capacity():
+    _, settle, _, y = overflowing()
+    y.grad.fill(1.0)
+    with pytest.raises(qd.AdStackOverflow) as e:
+        settle.grad(20)
+    first = inspect.getsourcelines(overflowing)[1]
+    message = str(e.value)
+    assert "settle" in message
+    assert f"{Path(__file__).name}:{first + 9} in kernel `settle`" in message
+    assert "while j < n:" in message
+    assert "which is 8" in message
+    assert "ask for a larger adstack" in message
+
+
+def test_the_program_is_usable_after_an_overflow():
+    _, settle, x, y = overflowing()
+    settle(20)
+    with pytest.raises(qd.AdStackOverflow):
+        settle.grad(20)
+    Point(settle, (6,), (x,), (y,)).check()
+
+
+# ---- the tape
+def steps():
+    start()
+    x, y, loss = field(6, 4, name="x"), field(4, name="y"), field(name="loss")
+    x.from_numpy(np.random.default_rng(0).uniform(0.2, 1.0, (6, 4)))
+
+    @qd.kernel
+    def advance(t: qd.i32):
+        for i in range(4):
+            x[t + 1, i] = qd.sin(x[t, i]) + 0.2 * x[t, (i + 1) % 4]
+
+    @qd.kernel
+    def measure():
+        for i in range(4):
+            loss[None] += x[5, i] * x[5, i]
+
+    return x, y, loss, advance, measure
+
+
+def test_time_steps_on_a_tape_are_right():
+    x, _, loss, advance, measure = steps()
+
+    def run():
+        for t in range(5):
+            advance(t)
+        measure()
+
+    with qd.ad.Tape(loss=loss):
+        run()
+    got = x.grad.to_numpy()[0]
+    first = x.to_numpy()
+    for i in range(4):
+        ends = []
+        for h in (1e-6, -1e-6):
+            moved = first.copy()
+            moved[0, i] += h
+            x.from_numpy(moved)
+            loss[None] = 0
+            run()
+            ends.append(loss[None])
+        assert got[i] == pytest.approx((ends[0] - ends[1]) / 2e-6, rel=1e-6)
+
+
+def test_the_loss_of_a_tape_needs_a_gradient():
+    steps()
+    plain = qd.field(qd.f64, shape=())
+    with pytest.raises(qd.QdrunRuntimeError, match="Gradients of loss are not allocated; do: create it with needs_grad=True"):
+        with qd.ad.Tape(loss=plain):
+            pass
+
+
+def test_a_tape_is_entered_once():
+    _, _, loss, _, _ = steps()
+    tape = qd.ad.Tape(loss=loss)
+    with tape:
+        pass
+    with pytest.raises(qd.QdrunRuntimeError, match="Tape can be entered only once; do: make a new one"):
+        with tape:
+            pass
+
+
+def test_a_tape_in_a_tape_is_refused_and_the_outer_one_goes_on():
+    x, _, loss, advance, measure = steps()
+    with qd.ad.Tape(loss=loss):
+        with pytest.raises(qd.QdrunRuntimeError, match="a tape is open already"):
+            with qd.ad.Tape(loss=loss):
+                pass
+        for t in range(5):
+            advance(t)
+        measure()
+    assert x.grad.to_numpy()[0].all()
+
+
+def test_a_tape_whose_body_raises_replays_nothing_and_is_closed():
+    x, _, loss, advance, measure = steps()
+    with pytest.raises(ZeroDivisionError):
+        with qd.ad.Tape(loss=loss):
+            advance(4)
+            measure()
+            1 / 0
+    assert not x.grad.to_numpy().any()
+    with qd.ad.Tape(loss=loss):
+        measure()
+    assert x.grad.to_numpy()[5].all()
+
+
+def test_a_refusal_on_a_tape_names_the_kernel():
+    x, y, loss, _, _ = steps()
+
+    @qd.kernel
+    def bad():
+        for i in range(4):
+            y[i] = x[0, i] * x[0, i]
+            x[0, i] = 0.0
+            loss[None] += y[i]
+
+    with pytest.raises(qd.DataAccessError, match="in kernel `bad`"):
+        with qd.ad.Tape(loss=loss):
+            bad()
