@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from ..errors import QdrunRuntimeError
@@ -32,12 +31,12 @@ class Tape:
             name = "validation=True" if validation else "grad_check"
             raise QdrunRuntimeError(f"Tape({name}) is not part of this version; do: leave it out, and compare with differences")
         self.loss, self.clear_gradients = loss, clear_gradients
-        self._calls: list[Callable[[], None]] = []
+        self._calls: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = []
         self._program: Program | None = None
 
     def record(self, kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Remember one launch."""
-        self._calls.append(lambda: kernel.grad(*args, **kwargs))
+        self._calls.append((kernel, args, kwargs))
 
     def __enter__(self) -> Tape:
         if self._program is not None:
@@ -65,8 +64,8 @@ class Tape:
         """Run the gradients of the recorded launches, last to first."""
         if self.loss is not None:
             self.loss.grad.fill(1)
-        for call in reversed(self._calls):
-            call()
+        for kernel, args, kwargs in reversed(self._calls):
+            kernel.grad(*args, **kwargs)
 
 
 def _check_loss(loss: Any) -> None:

@@ -103,18 +103,21 @@ class Executable:
         if self._status[0]:
             self._on_status()
 
-    def fast(self, fallback: Callable[..., Any], keys: Mapping[int, object], host_type: type) -> Callable[..., Any] | None:
+    def fast(
+        self, fallback: Callable[..., Any], keys: Mapping[int, object], host_type: type, taped: bool = False
+    ) -> Callable[..., Any] | None:
         """A native launcher for calls that need nothing from Python, or None: the kernel returns values or draws random numbers.
 
         Args:
             fallback: takes every call that the launcher does not know.
             keys: the type key of each ndarray argument that came as ``host_type``, by ``ArgDecl.index``.
             host_type: the program's array class.
+            taped: the launcher may be used while a tape records (the caller does the recording).
         """
         if self.returns or self.draws:
             return None
         specs = [ArgSpec(d, keys.get(d.index), host_type if d.index in keys else None) for d in self.args]
-        flag = ctypes.addressof(self.program.slow_flag)
+        flag = ctypes.addressof(self.program.closed_flag if taped else self.program.slow_flag)
         return make_fast(
             self.compiled, self.context_address, specs, fallback, self._on_status, flag, self.program.variable, self.program
         )

@@ -57,6 +57,7 @@ class Kernel:
     def __init__(self, fn: Callable[..., Any]) -> None:
         functools.update_wrapper(self, fn)
         self.fn = fn
+        self._taped: Callable[..., Any] | None = None  # a native launcher that may be used while a tape records
         self._variants: weakref.WeakKeyDictionary[Program, dict[tuple[Any, ...], Variant]] = weakref.WeakKeyDictionary()
 
     @functools.cached_property
@@ -88,6 +89,7 @@ class Kernel:
             variant = variants[bound.key] = Variant(program, self.source, bound)
             if variant.native:
                 _set_native(self, variant.executable.fast(self.slow_call, bound.call.keys, Ndarray))
+                self._taped = variant.executable.fast(self._launch, bound.call.keys, Ndarray, taped=True)
         return variant, bound
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -95,11 +97,17 @@ class Kernel:
         return self.slow_call(*args, **kwargs)
 
     def slow_call(self, *args: Any, **kwargs: Any) -> Any:
-        """The launch in Python: compiles, converts, records, raises. What it has compiled is then launched natively."""
-        variant, bound = self.variant(args, kwargs)
-        tape = variant.program.tape
+        """The launch when a tape records, or when the native launcher does not know the arguments."""
+        tape = current_program().tape
+        launch = self._launch if tape is None or self._taped is None else self._taped
+        result = launch(*args, **kwargs)
         if tape is not None:
             tape.record(self, args, kwargs)
+        return result
+
+    def _launch(self, *args: Any, **kwargs: Any) -> Any:
+        """The launch in Python: compiles, converts, raises. What it has compiled is launched natively from then on."""
+        variant, bound = self.variant(args, kwargs)
         variant.executable.launch(bound.call)
         return self._result(variant)
 

@@ -55,8 +55,8 @@ class Program:
         self._tokens: list[Token[Program | None]] = []
         self._outer: weakref.ref[Program] | None = None
         self._launches = 0
-        # Read by the native launcher before each launch: non-zero sends the call through Python.
-        self.slow_flag = ctypes.c_int64(0)
+        # Read by native launchers before each launch: non-zero sends the call through Python.
+        self.slow_flag, self.closed_flag = ctypes.c_int64(0), ctypes.c_int64(0)
 
     # ---- being current
     def __enter__(self) -> Program:
@@ -82,7 +82,7 @@ class Program:
         """Free everything. Fields of a closed program can no longer be used."""
         if not self.closed:
             self.closed = True
-            self.slow_flag.value = 1
+            self.slow_flag.value = self.closed_flag.value = 1
             self.device.close()
         if CURRENT.get() is self:
             CURRENT.set(None)

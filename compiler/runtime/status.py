@@ -63,9 +63,7 @@ def raise_status(compiled: Compiled, address: int, capacity: Capacity | None = N
 def _assert_text(message: Assert, words: Sequence[int]) -> str:
     values = [read_word(w, x) for w, x in zip(words, message.args)]
     values += ["?"] * (len(message.args) - len(values))  # the record holds the first few only
-    text = message.message
-    for value in values:
-        text = text.replace("{}", str(value), 1)
+    text = message.message.format(*values) if values else message.message
     return text or "assertion failed"
 
 

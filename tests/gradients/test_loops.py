@@ -223,7 +223,7 @@ BODIES = {
                 v = qd.sin(v) * w[i]
         else:
             for j in range(n + 3):
-                v = v * v + 0.1
+                v = 0.5 * v * v + 0.1
             for j in range(2):
                 v = qd.exp(-v)
         y[i] = v""",
@@ -231,7 +231,7 @@ BODIES = {
         v = x[i]
         for j in range(n + 3):
             if v > 0.6:
-                v = v * v
+                v = qd.sin(v * v)
             elif v < 0.3:
                 v = v + w[i]
             else:
@@ -391,7 +391,9 @@ def test_a_vector_carried_through_a_loop_is_the_same_as_its_scalars():
 @pytest.mark.parametrize("value", [-0.7, 0.3, 1.16, 2.0])
 def test_a_reciprocal_of_a_square_is_right_at_several_initial_values(value):
     def build(rng):
-        made = make(FRAME + "\n        v = x[i]\n        for j in range(n):\n            v = 1.0 / (v * v + 0.5)\n        y[i] = v", rng)
+        made = make(
+            FRAME + "\n        v = x[i]\n        for j in range(n):\n            v = 1.0 / (v * v + 0.5)\n        y[i] = v", rng
+        )
         made[2][0].fill(value)
         return made
 

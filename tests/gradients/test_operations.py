@@ -51,7 +51,11 @@ OPERATIONS = {
     "floor ceil round": ("(qd.floor(a) + qd.ceil(a) + qd.round(a) + 1.5) * b", (0.1, 0.4), (0.2, 2)),
     "cast through i32 is flat": ("qd.cast(qd.cast(a * 10.0, qd.i32), qd.f64) * b", (1.01, 1.09), (0.2, 2)),
     "comparison as a number": ("qd.cast(a > 0.5, qd.f64) * a + b", (0.6, 2), (0.2, 2)),
-    "mix clamp smoothstep": ("qd.math.mix(a, b, 0.3) + qd.math.clamp(a, 0.2, 1.1) + qd.math.smoothstep(0.0, 3.0, b)", (0.3, 1), (0.2, 2)),
+    "mix clamp smoothstep": (
+        "qd.math.mix(a, b, 0.3) + qd.math.clamp(a, 0.2, 1.1) + qd.math.smoothstep(0.0, 3.0, b)",
+        (0.3, 1),
+        (0.2, 2),
+    ),
     "fract step": ("qd.math.fract(a * 3.0) + qd.math.step(0.5, b) * a", (0.4, 0.6), (0.6, 2)),
     "compound assignment": ("twice(a, b)", (0.3, 2), (0.3, 2)),
 }
@@ -116,7 +120,9 @@ def test_a_tie_gives_all_to_the_right_operand(op):
     assert gradient_at(op, 0.5, 0.5) == (0.0, 1.0)
 
 
-@pytest.mark.parametrize("op", ["abs(a)", "qd.floor(a)", "qd.ceil(a)", "qd.round(a)", "qd.math.sign(a)", "a ** 0.0", "a ** (b - 1.0) * 0.0"])
+@pytest.mark.parametrize(
+    "op", ["abs(a)", "qd.floor(a)", "qd.ceil(a)", "qd.round(a)", "qd.math.sign(a)", "a ** 0.0", "a ** (b - 1.0) * 0.0"]
+)
 def test_the_derivative_is_zero_at_zero(op):
     assert gradient_at(op, 0.0)[0] == 0.0
 

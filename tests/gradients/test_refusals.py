@@ -401,3 +401,63 @@ def test_a_refusal_on_a_tape_names_the_kernel():
     with pytest.raises(qd.DataAccessError, match="in kernel `bad`"):
         with qd.ad.Tape(loss=loss):
             bad()
+
+
+@pytest.mark.xfail(
+    strict=True, reason="the tape does not see that a later launch overwrites what an earlier gradient reads again"
+)
+def test_a_launch_that_overwrites_what_an_earlier_gradient_needs_is_refused():
+    x, y, loss, _, _ = steps()
+
+    @qd.kernel
+    def square():
+        for i in range(4):
+            y[i] = x[0, i] * x[0, i]
+
+    @qd.kernel
+    def overwrite():
+        for i in range(4):
+            x[0, i] = 2.0
+
+    @qd.kernel
+    def total():
+        for i in range(4):
+            loss[None] += y[i]
+
+    with pytest.raises(qd.QdrunError, match="`x`"):
+        with qd.ad.Tape(loss=loss):
+            square()
+            overwrite()
+            total()
+
+
+@pytest.mark.xfail(strict=True, reason="two arguments that are one array are seen only at launch, and the launch does not look")
+def test_one_array_as_two_arguments_is_refused_where_a_value_is_overwritten():
+    start()
+    a = qd.ndarray(qd.f64, 4, needs_grad=True)
+    a.fill(3.0)
+
+    @qd.kernel
+    def k(p: qd.types.ndarray(dtype=qd.f64, ndim=1), q: qd.types.ndarray(dtype=qd.f64, ndim=1)):
+        for i in range(4):
+            q[i] = p[i] * p[i]
+
+    k(a, a)
+    with pytest.raises(qd.QdrunError):
+        k.grad(a, a)
+
+
+def test_a_tape_passes_over_launches_that_touch_nothing_with_a_gradient():
+    x, _, loss, _, measure = steps()
+    hits = ints([0, 0])
+
+    @qd.kernel
+    def tally():
+        for i in range(2):
+            hits[i] += 1
+
+    with qd.ad.Tape(loss=loss):
+        tally()
+        measure()
+    assert hits.to_numpy().tolist() == [1, 1]
+    np.testing.assert_allclose(x.grad.to_numpy()[5], 2 * x.to_numpy()[5])

@@ -53,7 +53,9 @@ def test_a_bound_is_sized_exactly(bound, n, trips):
 
 
 def test_an_inner_triangle_is_sized_by_its_longest_row():
-    rows, _ = planned(f"        for k in range(n):\n            for j in range(k):\n    {STEP}".replace("\n        y", "\n        y"), 9)
+    rows, _ = planned(
+        f"        for k in range(n):\n            for j in range(k):\n    {STEP}".replace("\n        y", "\n        y"), 9
+    )
     assert [r["bound"] for r in rows] == [9, 8]
 
 

@@ -1,0 +1,308 @@
+"""What kernels report: print, assert, bounds, random numbers, and errors with the user's line and a caret."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import qdrun as qd
+
+HERE = Path(__file__).name
+
+
+@pytest.fixture(autouse=True)
+def program():
+    with qd.init(arch=qd.cpu, offline_cache=False) as program:
+        yield program
+
+
+@pytest.fixture
+def debug():
+    with qd.init(arch=qd.cpu, offline_cache=False, debug=True) as program:
+        yield program
+
+
+def marked(message):
+    """The part of the user's line above the caret."""
+    lines = message.splitlines()
+    at = next(k for k, line in enumerate(lines) if line.strip() and set(line.strip()) == {"^"})
+    begin = lines[at].index("^")
+    return lines[at - 1][begin : begin + lines[at].count("^")]
+
+
+# ---- print
+
+
+def test_prints_come_in_order_with_values_and_separators(capfd):
+    @qd.kernel
+    def k(a: qd.i32, b: qd.f64):
+        print("start")
+        qd.loop_config(serialize=True)
+        for i in range(3):
+            print("i", i, a * i, sep="-")
+        v = qd.Vector([a, 2])
+        print(f"a={a} b={b}", v, a > 2, end="!\n")
+        print()
+
+    k(3, 0.5)
+    assert capfd.readouterr().out == "start\ni-0-0\ni-1-3\ni-2-6\na=3 b=0.5 [3, 2] True!\n\n"
+
+
+def test_prints_of_parallel_loops_are_whole_lines(capfd):
+    @qd.kernel
+    def k():
+        for i in range(200):
+            print("line", i, 0.5)
+
+    k()
+    lines = capfd.readouterr().out.splitlines()
+    assert sorted(lines) == sorted(f"line {i} 0.5" for i in range(200))
+
+
+def test_prints_of_every_type(capfd):
+    @qd.kernel
+    def k():
+        print(
+            qd.cast(-5, qd.i8), qd.cast(-1, qd.u8), qd.cast(-1, qd.u64), qd.cast(-1, qd.i64), qd.cast(0.5, qd.f16), "{}", 1e300
+        )
+
+    k()
+    assert capfd.readouterr().out.startswith("-5 255 18446744073709551615 -1 0.5 {} ")
+
+
+# ---- assert and bounds
+
+
+def test_a_failed_assert_gives_message_values_and_line(debug):
+    x = qd.field(qd.i32, shape=10)
+
+    @qd.kernel
+    def k(limit: qd.i32):
+        for i in range(10):
+            x[i] = i
+            assert x[i] < limit, f"x[{i}] of {{}} is {x[i]}, limit {limit}"
+
+    k(10)
+    with pytest.raises(qd.QdrunAssertionError) as caught:
+        k(9)
+    message = str(caught.value)
+    assert message.startswith("x[9] of {} is 9, limit 9\n") and re.search(rf"{HERE}:\d+ in kernel `k`", message)
+    assert isinstance(caught.value, AssertionError) and isinstance(caught.value, RuntimeError) and marked(message)
+    k(10)
+
+
+def test_an_assert_without_message_or_without_debug(debug):
+    @qd.kernel
+    def k(a: qd.i32):
+        assert a > 3
+
+    with pytest.raises(AssertionError, match="assertion failed"):
+        k(1)
+    with qd.init(offline_cache=False):
+        k(1)
+
+
+def test_the_first_failure_of_many_is_reported_once(debug):
+    @qd.kernel
+    def k(n: qd.i32):
+        for i in range(1000):
+            assert i < n, "too far"
+
+    for _ in range(5):
+        with pytest.raises(AssertionError, match="too far"):
+            k(10)
+        k(1000)
+
+
+@pytest.mark.parametrize("options", [{"debug": True}, {"check_out_of_bound": True}])
+def test_an_index_out_of_bounds_names_field_index_extent_and_line(options):
+    with qd.init(arch=qd.cpu, offline_cache=False, **options):
+        x = qd.field(qd.f32, shape=(4, 5), name="speeds")
+
+        @qd.kernel
+        def read(i: qd.i32, j: qd.i32) -> qd.f32:
+            return x[i, j]
+
+        @qd.kernel
+        def write(a: qd.types.ndarray(dtype=qd.f32, ndim=1), at: qd.i64):
+            a[at] = 1.0
+
+        assert read(3, 4) == 0
+        for i, j, text in [
+            (3, 5, "axis 1 of `speeds` has index 5 but extent 5"),
+            (-1, 0, "axis 0 of `speeds` has index -1 but extent 4"),
+            (4, 0, "axis 0 of `speeds` has index 4 but extent 4"),
+        ]:
+            with pytest.raises(qd.QdrunRuntimeError) as caught:
+                read(i, j)
+            assert text in str(caught.value) and re.search(rf"{HERE}:\d+ in kernel `read`", str(caught.value))
+            assert "x[i, j]" in marked(str(caught.value))
+        a = np.zeros(6, np.float32)
+        for at in (6, -1, 2**40):
+            with pytest.raises(qd.QdrunRuntimeError, match=f"axis 0 of `a` has index {at} but extent 6"):
+                write(a, at)
+        write(a, 5)
+        assert a.tolist() == [0, 0, 0, 0, 0, 1]
+
+
+def test_an_access_out_of_bounds_in_a_parallel_loop_writes_nothing_outside(debug):
+    @qd.kernel
+    def k(a: qd.types.ndarray(dtype=qd.i32, ndim=1), shift: qd.i32):
+        for i in a:
+            a[i + shift] = 7
+
+    whole = np.zeros(40, np.int32)
+    with pytest.raises(qd.QdrunRuntimeError, match="out of range"):
+        k(whole[10:30], 3)
+    assert not whole[:10].any() and not whole[30:].any()
+
+
+def test_gradients_check_bounds_too(debug):
+    x, loss = qd.field(qd.f32, shape=4, needs_grad=True), qd.field(qd.f32, shape=(), needs_grad=True)
+
+    @qd.kernel
+    def k(n: qd.i32):
+        for i in range(n):
+            loss[None] += x[i] * x[i]
+
+    loss.grad[None] = 1
+    k.grad(4)
+    with pytest.raises(qd.QdrunRuntimeError, match="index 4 but extent 4"):
+        k.grad(5)
+
+
+# ---- random numbers
+
+
+def test_random_numbers_are_a_function_of_the_seed():
+    @qd.kernel
+    def draw(out: qd.types.ndarray(dtype=qd.f32, ndim=2)):
+        for i in range(out.shape[0]):
+            out[i, 0] = qd.random()
+            out[i, 1] = qd.randn()
+
+    def run(seed, threads):
+        with qd.init(random_seed=seed, cpu_max_num_threads=threads, offline_cache=False):
+            out = np.zeros((3000, 2), np.float32)
+            draw(out)
+            first = out.copy()
+            draw(out)
+            assert (first != out).any(1).all()
+            return first, out
+
+    one, same, other = run(1, 1), run(1, 2), run(2, 2)
+    np.testing.assert_array_equal(one, same)
+    assert (one[0] != other[0]).mean() > 0.9
+    uniform, normal = one[0][:, 0], one[0][:, 1]
+    assert 0 <= uniform.min() and uniform.max() < 1 and abs(uniform.mean() - 0.5) < 0.03
+    assert abs(normal.mean()) < 0.08 and abs(normal.std() - 1) < 0.06
+    assert len(np.unique(uniform)) > 2900 and abs(np.corrcoef(uniform, normal)[0, 1]) < 0.06
+
+
+def test_random_integers_have_all_bits():
+    @qd.kernel
+    def draw(out: qd.types.ndarray(dtype=qd.i32, ndim=1)):
+        for i in out:
+            out[i] = qd.random(qd.i32)
+
+    out = np.zeros(2000, np.int32)
+    draw(out)
+    ones = ((out[:, None].view(np.uint32) >> np.arange(32, dtype=np.uint32)) & 1).mean(0)
+    assert (abs(ones - 0.5) < 0.06).all()
+
+
+# ---- compile errors
+
+
+def wrong_type(a: qd.i32):
+    b = qd.Vector([1, 2]) + qd.Vector([1, 2, 3])  # noqa: F841
+
+
+def wrong_name(a: qd.i32):
+    for _ in range(3):
+        c = a + missing  # noqa: F821, F841
+
+
+def wrong_count(x: qd.types.ndarray(dtype=qd.f32, ndim=2)):
+    x[0] = 1.0
+
+
+def wrong_bound(a: qd.f32):
+    for _ in range(a):
+        pass
+
+
+def wrong_bits(a: qd.f32):
+    b = a & 3  # noqa: F841
+
+
+def wrong_break(a: qd.i32):
+    for i in range(10):
+        if i > a:
+            break
+
+
+def wrong_call(a: qd.i32):
+    open("a", a)
+
+
+def wrong_scope(a: qd.i32):
+    for _ in range(1):
+        if a > 3:
+            b = 1
+        c = b + 1  # noqa: F841
+
+
+def wrong_store(a: qd.i32):
+    for i in range(3):
+        i = a
+
+
+@pytest.mark.parametrize(
+    "fn, error, text, at",
+    [
+        (wrong_type, TypeError, "shapes (2,) and (3,) do not fit", "qd.Vector([1, 2]) + qd.Vector([1, 2, 3])"),
+        (wrong_name, NameError, "`missing`", "missing"),
+        (wrong_count, IndexError, "`x` takes 2 indices, not 1", "x[0]"),
+        (wrong_bound, TypeError, "a loop bound is an integer, not f32", "range(a)"),
+        (wrong_bits, TypeError, "`&` takes integers, not f32", "a & 3"),
+        (wrong_break, SyntaxError, "`break` cannot leave a parallel loop", "break"),
+        (wrong_call, TypeError, "open() is a Python function", 'open("a", a)'),
+        (wrong_scope, NameError, "`b`", "b"),
+        (wrong_store, TypeError, "`i`", "i"),
+    ],
+)
+def test_errors_show_the_line_and_mark_the_place(fn, error, text, at):
+    kernel = qd.kernel(fn)
+    argument = np.zeros((2, 2), np.float32) if fn is wrong_count else 1
+    for _ in range(2):
+        with pytest.raises(error) as caught:
+            kernel(argument)
+        message = str(caught.value)
+        line = next(k for k, s in enumerate(Path(__file__).read_text().splitlines(), 1) if s.startswith(f"def {fn.__name__}("))
+        found = re.search(rf"at (.*{HERE}):(\d+) in kernel `{fn.__name__}`", message)
+        assert isinstance(caught.value, qd.QdrunCompilationError) and text in message and found, message
+        assert line < int(found[2]) < line + 6 and marked(message) == at, message
+
+
+def test_an_error_in_a_function_shows_the_function_and_the_kernel():
+    @qd.func
+    def inner(a):
+        return a.nothing
+
+    @qd.kernel
+    def outer(a: qd.i32):
+        b = inner(a)  # noqa: F841
+
+    with pytest.raises(qd.QdrunCompilationError) as caught:
+        outer(1)
+    assert "a.nothing" in str(caught.value) and "outer" in str(caught.value)
+
+
+def test_a_function_is_not_called_from_python():
+    @qd.func
+    def f(a):
+        return a
+
+    with pytest.raises(qd.QdrunSyntaxError, match="func `f` can only be called in a kernel"):
+        f(1)
