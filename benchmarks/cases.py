@@ -3,7 +3,6 @@
 A case returns its forward step and its gradient step as functions without arguments, and what the result should agree in.
 """
 
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -112,7 +111,9 @@ def mass_spring(lib: Any, masses: int = 20, steps: int = 1000) -> Case:
             advance.grad(t)
             springs.grad(t)
 
-    return Case(forward, gradient, lambda: (loss[None], np.array([k.grad[None]])), [(springs, (0,)), (advance, (0,)), (measure, ())])
+    return Case(
+        forward, gradient, lambda: (loss[None], np.array([k.grad[None]])), [(springs, (0,)), (advance, (0,)), (measure, ())]
+    )
 
 
 def mpm88(lib: Any, particles: int = 8192, steps: int = 128, grid: int = 64) -> Case:

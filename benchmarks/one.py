@@ -1,6 +1,5 @@
 """Runs one case with one package in this process and prints the figures as JSON. ``benchmarks.run`` calls it for both."""
 
-
 import contextlib
 import importlib
 import io

@@ -9,6 +9,7 @@
     │   └── DifferentiationError         no correct gradient exists or can be given for this kernel
     │       └── DataAccessError          a value the backward pass needs is overwritten
     ├── QdrunRuntimeError                (RuntimeError) a launch, a field or an option is wrong
+    │   ├── NothingToDifferentiate       a kernel whose gradient was asked for touches nothing that has one
     │   ├── QdrunAssertionError          (AssertionError) an assert or a bounds check failed in a kernel
     │   └── AdStackOverflow              a loop ran further than its adstack was planned for
     └── OutOfMemory                      (MemoryError) a budget or a device is too small; names the bytes
@@ -28,7 +29,7 @@ class QdrunError(Exception):
     """Base of all our errors."""
 
 
-def describe(what: str, loc: "Loc | None" = None, hint: str = "") -> str:
+def describe(what: str, loc: Loc | None = None, hint: str = "") -> str:
     """The one form of a message: what happened, where with the user's line and a caret, what to do."""
     lines = [what]
     if loc is not None:
@@ -45,7 +46,7 @@ def describe(what: str, loc: "Loc | None" = None, hint: str = "") -> str:
 class QdrunCompilationError(QdrunError):
     """A kernel cannot be compiled. ``what``, ``loc`` and ``hint`` keep the parts of the message."""
 
-    def __init__(self, what: str, loc: "Loc | None" = None, hint: str = "") -> None:
+    def __init__(self, what: str, loc: Loc | None = None, hint: str = "") -> None:
         super().__init__(describe(what, loc, hint))
         self.what, self.loc, self.hint = what, loc, hint
 
@@ -82,6 +83,10 @@ class DataAccessError(DifferentiationError):
 
 class QdrunRuntimeError(QdrunError, RuntimeError):
     """A launch, a field or an option is wrong."""
+
+
+class NothingToDifferentiate(QdrunRuntimeError):
+    """A kernel touches nothing that has a gradient. A tape passes over it."""
 
 
 class QdrunAssertionError(QdrunRuntimeError, AssertionError):

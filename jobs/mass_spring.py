@@ -28,7 +28,9 @@ class MassSpringParams(JobParams):
     damping: float = Field(15.0, ge=0, description="drag on the masses, 1/s")
     gravity: float = Field(-4.8, description="vertical acceleration, m/s^2")
     omega: float = Field(20.0, gt=0, description="frequency of the excitation, rad/s")
-    actuation: list[float] = Field([0.30, 0.25, 0.30, 0.25], description="amplitude of each muscle, relative to its rest length")
+    actuation: list[float] = Field(
+        [0.30, 0.25, 0.30, 0.25], description="amplitude of each muscle, relative to its rest length"
+    )
 
 
 class MassSpring(Job[MassSpringParams]):

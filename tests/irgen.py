@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from hypothesis import strategies as st
+
 from qdrun.compiler.errors import QdrunError
 from qdrun.compiler.ir.builder import Builder, const_i32
 from qdrun.compiler.ir.nodes import ArgDecl, Assert, Axis, Buffer, Const, Exit, Kernel, Local, Op, Operand, Place, Print, Task

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+
 from qdrun.compiler.ir.builder import Builder, const_i32, const_i64, convert
 from qdrun.compiler.ir.nodes import (
     Axis,

@@ -48,7 +48,11 @@ def lower_one(b: FrontBuilder, dt: Any, n: int, m: int | None = None) -> Matrix:
 
 def lower_unit(b: FrontBuilder, n: int, i: int, dt: Any = int) -> Matrix:
     """``Vector.unit(n, i)``: the i-th basis vector."""
-    return matrix.build(b, [int(k == ops.static_int(i, "the position")) for k in range(ops.static_int(n, "an extent"))], int if dt is None else dt)
+    return matrix.build(
+        b,
+        [int(k == ops.static_int(i, "the position")) for k in range(ops.static_int(n, "an extent"))],
+        int if dt is None else dt,
+    )
 
 
 def lower_eye(b: FrontBuilder, n: int) -> Matrix:

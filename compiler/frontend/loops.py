@@ -190,7 +190,8 @@ def ops_vector(cx: Context, index: tuple[int, ...]) -> Matrix:
 
 def serial_for(cx: Context, node: ast.For, over: Any) -> None:
     """A loop, or a nest of loops, run by one thread."""
-    space = space_of(cx, over)
+    with cx.at(node.iter):
+        space = space_of(cx, over)
     if space.step < 0:
         _counting_down(cx, node, space)
         return

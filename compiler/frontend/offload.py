@@ -193,7 +193,8 @@ def _parallel_for(cx: Context, node: ast.For, serialize: bool) -> None:
         cx.where = "prologue"
         with cx.b.into(task.prologue):
             over, _ = iterable(cx, node.iter)
-            space = space_of(cx, over)
+            with cx.at(node.iter):
+                space = space_of(cx, over)
             task.axes = [Axis(Op("index", (), lo.dtype, None, cx.b.loc), lo, hi) for lo, hi in _unit_step(cx, space)]
         if not task.axes:
             raise QdrunTypeError("a loop needs at least one axis", hint="this field has none: use x[None] without a loop")

@@ -55,7 +55,7 @@ class Op:
     """A value: a pure operation, a load, or an atomic (which returns the old content). ``ops.TABLE`` lists the codes."""
 
     op: str
-    args: tuple["Operand", ...] = ()
+    args: tuple[Operand, ...] = ()
     dtype: DType = i32
     attr: object = None
     loc: Loc | None = None
@@ -94,7 +94,7 @@ class Place:
     strides: tuple[int, ...] | None
     offset: int = 0
     elem_bytes: int = 0
-    grad: "Place | None" = None
+    grad: Place | None = None
     is_grad: bool = False
 
     @property
@@ -140,8 +140,8 @@ class If:
     """``site``/``site_local`` are set by exit lowering: ``then`` always leaves the loop that owns ``site_local`` through ``site``."""
 
     cond: Operand
-    then: list["Stmt"] = field(default_factory=list)
-    orelse: list["Stmt"] = field(default_factory=list)
+    then: list[Stmt] = field(default_factory=list)
+    orelse: list[Stmt] = field(default_factory=list)
     site: int = 0
     site_local: Local | None = None
     loc: Loc | None = None
@@ -157,7 +157,7 @@ class Loop:
     index: Op
     begin: Operand
     end: Operand | None
-    body: list["Stmt"] = field(default_factory=list)
+    body: list[Stmt] = field(default_factory=list)
     exit: Local | None = None
     step: int = 1
     loc: Loc | None = None

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
-from ..errors import QdrunRuntimeError
+from ..errors import NothingToDifferentiate, QdrunRuntimeError
 from .field import Field
 from .ndarray import Ndarray
 from .program import Program, current_program
@@ -65,7 +66,8 @@ class Tape:
         if self.loss is not None:
             self.loss.grad.fill(1)
         for kernel, args, kwargs in reversed(self._calls):
-            kernel.grad(*args, **kwargs)
+            with contextlib.suppress(NothingToDifferentiate):
+                kernel.grad(*args, **kwargs)
 
 
 def _check_loss(loss: Any) -> None:

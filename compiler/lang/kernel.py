@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from ..adstack.plan import HeapPlan
-from ..errors import QdrunRuntimeError, QdrunSyntaxError
+from ..errors import NothingToDifferentiate, QdrunSyntaxError
 from ..frontend.lower import lower
 from ..frontend.signature import LowerOptions, MatrixArg, TemplateArg
 from ..frontend.source import FunctionSource, read_function
@@ -172,7 +172,7 @@ class KernelGradient:
     def _ready(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[GradientExecutable, Bound]:
         variant, bound = self.kernel.variant(args, kwargs)
         if not variant.gradient.sizing:
-            raise QdrunRuntimeError(
+            raise NothingToDifferentiate(
                 f"kernel `{self.kernel.source.name}` touches nothing that has a gradient\n"
                 "  do: make a field with needs_grad=True, or leave out the call of .grad()"
             )

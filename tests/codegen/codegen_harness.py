@@ -7,6 +7,7 @@ import re
 
 import llvmlite.binding as L
 import numpy as np
+
 from qdrun.compiler.codegen import abi
 from qdrun.compiler.codegen.llvm.kernel import emit_kernel, symbol
 from qdrun.compiler.codegen.llvm.target import Target

@@ -7,6 +7,7 @@ import ctypes as C
 import numpy as np
 import pytest
 from codegen_harness import compile_text
+
 from qdrun.compiler.codegen.llvm.function import Fn, Module
 from qdrun.compiler.codegen.llvm.target import Target
 from qdrun.compiler.codegen.math import library

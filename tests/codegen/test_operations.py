@@ -7,6 +7,7 @@ from functools import cache
 import numpy as np
 import pytest
 from codegen_harness import Compiled, field, parallel
+
 from qdrun.compiler.ir.meaning import evaluate
 from qdrun.compiler.ir.nodes import Kernel
 from qdrun.compiler.ir.ops import COMPARE, TABLE

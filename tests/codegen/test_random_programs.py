@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from codegen_harness import Compiled
+
 from qdrun.compiler.errors import QdrunError
 from qdrun.compiler.ir.nodes import ArgDecl
 from qdrun.compiler.ir.types import f32

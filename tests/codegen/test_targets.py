@@ -7,6 +7,7 @@ import sys
 
 import pytest
 from codegen_harness import field, parallel
+
 from qdrun.compiler.codegen.llvm.cost import suggested_lanes
 from qdrun.compiler.codegen.llvm.kernel import emit_kernel
 from qdrun.compiler.codegen.llvm.target import Target

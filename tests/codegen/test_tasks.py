@@ -8,6 +8,7 @@ import time
 import numpy as np
 import pytest
 from codegen_harness import Compiled, array, field, parallel
+
 from qdrun.compiler.codegen import abi
 from qdrun.compiler.codegen.llvm.kernel import emit_kernel
 from qdrun.compiler.codegen.llvm.report import prints

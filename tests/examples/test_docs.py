@@ -226,6 +226,7 @@ def test_the_table_of_operations_knows_every_derivative():
 
 def test_the_page_of_configs_names_every_key_and_every_column():
     from pydantic import BaseModel
+
     from qdrun.runner.config import AXIS_FORMS, Axis, RunConfig
     from qdrun.runner.results import ERRORS, FIXED
 

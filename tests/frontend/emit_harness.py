@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+
 from qdrun.compiler.frontend.build import FrontBuilder
 from qdrun.compiler.frontend.values import Matrix
 from qdrun.compiler.ir.nodes import Axis, Buffer, Const, Kernel, Op, Place, Task

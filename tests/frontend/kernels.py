@@ -1,6 +1,7 @@
 """Lower a Python function and run it with the reference interpreter, with its exits and without."""
 
 import numpy as np
+
 from qdrun.compiler.frontend.lower import lower
 from qdrun.compiler.frontend.signature import ArrayArg, LowerOptions, MatrixArg, ScalarArg, TemplateArg
 from qdrun.compiler.frontend.source import read_function

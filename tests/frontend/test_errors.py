@@ -5,6 +5,7 @@ import pickle
 
 import numpy as np
 import pytest
+
 from qdrun.compiler.errors import QdrunIndexError, QdrunNameError, QdrunSyntaxError, QdrunTypeError
 from qdrun.compiler.frontend import intrinsics as qd
 from qdrun.compiler.frontend.syntax import atomic_add, loop_config, static, static_assert, template

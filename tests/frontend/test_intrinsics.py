@@ -3,6 +3,7 @@ import math
 import numpy as np
 import pytest
 from emit_harness import emit
+
 from qdrun.compiler.errors import QdrunTypeError
 from qdrun.compiler.frontend import intrinsics, intrinsics_math
 from qdrun.compiler.frontend.intrinsics import lookup

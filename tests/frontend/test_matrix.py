@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 from emit_harness import emit
+
 from qdrun.compiler.errors import QdrunIndexError, QdrunNameError, QdrunTypeError
 from qdrun.compiler.frontend import linalg, matrix, ops
 from qdrun.compiler.frontend.build import FrontBuilder

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+
 from qdrun.compiler.errors import QdrunAssertionError
 from qdrun.compiler.frontend.signature import LowerOptions, MatrixArg
 from qdrun.compiler.frontend.syntax import loop_config, ndrange, static

@@ -5,6 +5,7 @@ import pytest
 from emit_harness import emit
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from qdrun.compiler.errors import QdrunTypeError
 from qdrun.compiler.frontend import ops
 from qdrun.compiler.frontend.build import FrontBuilder

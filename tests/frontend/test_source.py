@@ -4,6 +4,7 @@ import ast
 import functools
 
 import pytest
+
 from qdrun.compiler.errors import QdrunNameError, QdrunSyntaxError
 from qdrun.compiler.frontend.source import read_function
 

@@ -3,6 +3,7 @@
 
 import numpy as np
 import pytest
+
 from qdrun.compiler.frontend import intrinsics as qd
 from qdrun.compiler.frontend.syntax import (
     atomic_add,

@@ -233,9 +233,9 @@ BODIES = {
             if v > 0.6:
                 v = qd.sin(v * v)
             elif v < 0.3:
-                v = v + w[i]
+                v = v + 0.5 * w[i]
             else:
-                v = 1.5 * v
+                v = 0.9 * v + 0.1
         y[i] = v""",
     "an index of the state": """
         v = w[i]

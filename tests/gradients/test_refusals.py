@@ -171,7 +171,9 @@ RIGHT = {
     "products of one element": ["for i in x:", "    s[None] *= 1.5"],
     "a difference and a sum in place": ["for i in x:", "    y[i] -= x[i] * w[i]", "    y[i] += x[i]"],
     "overwritten after a linear read": ["s[None] += 3.0 * x[0]", "x[0] = 7.0"],
-    "own element, linear, several times": ["for i in x:", "    y[i] = x[i] * 2.0", "    y[i] += w[i]", "    y[i] = 0.5 * y[i]", "    s[None] += y[i]"],
+    "own element, linear, several times": [
+        "for i in x:", "    y[i] = x[i] * 2.0", "    y[i] += w[i]", "    y[i] = 0.5 * y[i]", "    s[None] += y[i]",
+    ],
     "a square of what was just stored": ["for i in x:", "    y[i] = 2.0 * x[i]", "    y[i] = y[i] * y[i]"],
     "a swap of two fields": ["for i in x:", "    t = x[i]", "    x[i] = y[i]", "    y[i] = t"],
     "a kernel that returns a value": ["for i in x:", "    y[i] = x[i] * x[i]", "return n"],
@@ -181,9 +183,11 @@ RIGHT = {
     "odd elements from even ones": ["for i in range(2):", "    y[2 * i] = 0.5 * y[2 * i + 1] + x[i]"],
     "a random number that is only added": ["for i in x:", "    y[i] = x[i] * w[i] + 0.0 * qd.random(qd.f64)"],
     "bits that only decide": ["for i in x:", "    if qd.bit_cast(x[i], qd.i64) > 0:", "        y[i] = x[i] * x[i]"],
-    "a field without a gradient that is read by the next launch": ["for i in x:", "    y[i] += 0.0 * plain[i] + x[i]", "    plain[i] = x[i]"],
+    "a field without a gradient that is read by the next launch": ["for i in x:", "    y[i] += 0.0 * plain[i] + x[i]",
+        "    plain[i] = x[i]"],
     "an index written by the task before": ["for i in x:", "    c[i] = (i + 1) % 4", "for i in x:", "    y[i] = x[c[i]] * x[c[i]]"],
-    "a bound written by the task before": ["for i in x:", "    c[i] = i", "for i in x:", "    v = x[i]", "    for j in range(c[i]):", "        v = qd.sin(v)", "    y[i] = v"],
+    "a bound written by the task before": ["for i in x:", "    c[i] = i", "for i in x:", "    v = x[i]",
+        "    for j in range(c[i]):", "        v = qd.sin(v)", "    y[i] = v"],
     "a permutation": ["for i in x:", "    y[(i * 3 + n) % 4] = x[i] * x[i]"],
 }  # fmt: skip
 

@@ -53,9 +53,7 @@ def test_a_bound_is_sized_exactly(bound, n, trips):
 
 
 def test_an_inner_triangle_is_sized_by_its_longest_row():
-    rows, _ = planned(
-        f"        for k in range(n):\n            for j in range(k):\n    {STEP}".replace("\n        y", "\n        y"), 9
-    )
+    rows, _ = planned(f"        for k in range(n):\n            for j in range(k):\n    {STEP}", 9)
     assert [r["bound"] for r in rows] == [9, 8]
 
 
@@ -71,17 +69,13 @@ def test_a_while_loop_has_no_bound_and_says_so():
         "        for j in range(n):\n            y[i] += qd.sin(x[j % 16] * j)",
         "        a = 0.0\n        for j in range(n):\n            a += qd.sin(x[j % 16] * j)\n        y[i] = a",
         "        a = 0.0\n        for j in range(n):\n            a = 0.9 * a + v * j\n        y[i] = a",
-        "        t = 0.0\n        c = 0.0\n        for j in range(n):\n            c += qd.exp(-t) * v * 0.01\n            t += 0.25\n"
-        "        y[i] = c",
+        "        c = 0.0\n        for j in range(n):\n            c += qd.exp(-0.25 * j) * v * 0.01\n        y[i] = c",
         "        while v > 0.01:\n            v *= 0.5\n        y[i] = v",
     ],
     ids=["sum into a field", "sum into a variable", "linear recurrence", "additive ray march", "halving"],
 )
 def test_a_linear_loop_needs_no_adstack(body):
-    source = body
-    if "t += 0.25" in body:  # the position of the ray is the loop's index, as a renderer writes it
-        source = "        c = 0.0\n        for j in range(n):\n            c += qd.exp(-0.25 * j) * v * 0.01\n        y[i] = c"
-    _, plan = planned(source, 30)
+    _, plan = planned(body, 30)
     assert plan.bytes == 0
 
 
@@ -101,11 +95,12 @@ def test_a_linear_wave_stencil_needs_no_adstack():
 
 
 def test_exclusive_arms_take_the_maximum_and_siblings_the_sum():
-    arms = f"        if i % 2 == 0:\n            for j in range(7):\n    {STEP.splitlines()[0]}\n        else:\n            for j in range(n):\n"
-    arms += f"    {STEP.splitlines()[0]}\n        y[i] = v"
+    step = STEP.splitlines()[0]
+    arms = f"        if i % 2 == 0:\n            for j in range(7):\n    {step}\n        else:\n"
+    arms += f"            for j in range(n):\n    {step}\n        y[i] = v"
     _, plan = planned(arms, 30)
-    assert plan.tasks[-1].words == {"f64": 30} or sum(plan.tasks[-1].words.values()) == 30
-    _, plan = planned(f"        for j in range(7):\n{STEP.splitlines()[0]}\n        for j in range(n):\n{STEP}", 30)
+    assert sum(plan.tasks[-1].words.values()) == 30
+    _, plan = planned(f"        for j in range(7):\n{step}\n        for j in range(n):\n{STEP}", 30)
     assert sum(plan.tasks[-1].words.values()) == 37
 
 
@@ -121,7 +116,7 @@ def test_a_plan_runs_nothing():
 
 def test_fewer_bytes_at_more_levels():
     sizes = [planned(f"        for j in range(n):\n{STEP}", 1000, ad_checkpoint_levels=levels)[1].bytes for levels in (1, 2, 3)]
-    assert sizes == [2 * 8 * 1000, 2 * 8 * 64, 2 * 8 * 29] or sizes == sorted(sizes, reverse=True)
+    assert sizes == [2 * 8 * 1000, 2 * 8 * 64, 2 * 8 * 29]
 
 
 def test_rows_are_the_workers_not_the_iterations():

@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+
 from qdrun.compiler.errors import QdrunIndexError, QdrunRuntimeError, QdrunTypeError
 from qdrun.compiler.frontend.tensor import TensorRef
 from qdrun.compiler.ir.types import f32, f64, i32

@@ -4,6 +4,7 @@ import pickle
 
 import numpy as np
 import pytest
+
 from qdrun.compiler.errors import QdrunTypeError
 from qdrun.compiler.frontend import intrinsics, values
 from qdrun.compiler.ir.types import f32, f64, i32

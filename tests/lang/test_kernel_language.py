@@ -4,6 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
+
 import qdrun as qd
 
 TYPES = ["i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64", "f16", "f32", "f64"]

@@ -3,6 +3,7 @@ import struct
 
 import numpy as np
 import pytest
+
 from qdrun.compiler.errors import QdrunIndexError, QdrunTypeError
 from qdrun.compiler.frontend.build import FrontBuilder
 from qdrun.compiler.frontend.tensor import from_ndarray_arg

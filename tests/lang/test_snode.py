@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+
 from qdrun.compiler.errors import QdrunRuntimeError
 from qdrun.compiler.ir.types import f32, f64, i8, i32
 from qdrun.compiler.lang import snode

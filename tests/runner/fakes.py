@@ -6,6 +6,7 @@ from typing import Literal
 
 import numpy as np
 from pydantic import Field
+
 from qdrun.jobs.base import Job, JobParams, MemoryPlan, Outcome, PlanEntry
 
 

@@ -6,14 +6,15 @@ import sys
 import time
 
 import pytest
+from runner_helpers import write_config
+from typer.testing import CliRunner
+
 from qdrun.runner.cli import app
 from qdrun.runner.folder import RunFolder, create
 from qdrun.runner.journal import Journal
 from qdrun.runner.plan import make_plan, prepare
 from qdrun.runner.progress import Board, Lines, display
 from qdrun.runner.worker import trial_record
-from runner_helpers import write_config
-from typer.testing import CliRunner
 
 run = CliRunner().invoke
 

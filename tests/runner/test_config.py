@@ -4,10 +4,11 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
+from runner_helpers import write_config
+
 from qdrun.runner.config import load_config
 from qdrun.runner.plan import prepare
 from qdrun.runner.yaml_lines import MAX_BYTES, ConfigError, parse_document
-from runner_helpers import write_config
 
 GOOD = dedent(
     """\

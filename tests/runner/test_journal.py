@@ -4,6 +4,7 @@ import json
 
 from hypothesis import given
 from hypothesis import strategies as st
+
 from qdrun.runner.journal import Journal, read
 
 NUMBERS = st.one_of(st.floats(), st.integers(), st.text(), st.lists(st.floats(), max_size=3))

@@ -13,11 +13,12 @@ from pathlib import Path
 import pandas
 import polars
 import pytest
+from runner_helpers import only_run, write_config
+from typer.testing import CliRunner
+
 from qdrun.runner import cluster, status
 from qdrun.runner.cli import app
 from qdrun.runner.folder import RunFolder
-from runner_helpers import only_run, write_config
-from typer.testing import CliRunner
 
 QDRUN = [sys.executable, "-c", "from qdrun.runner.cli import main; main()"]
 

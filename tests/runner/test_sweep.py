@@ -6,6 +6,7 @@ import pytest
 from fakes import Quadratic
 from hypothesis import given
 from hypothesis import strategies as st
+
 from qdrun.runner.config import SweepSection
 from qdrun.runner.sweep import SweepError, expand
 from qdrun.runner.trials import resolve, trial_id, trial_seed

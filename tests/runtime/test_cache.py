@@ -5,6 +5,7 @@ import warnings
 from pathlib import Path
 
 import pytest
+
 from qdrun.compiler.runtime import cache, jit
 from qdrun.compiler.runtime.cache import DiskCache, Memo, key_of
 

@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+
 from qdrun.compiler.errors import AdStackOverflow, OutOfMemory, QdrunAssertionError, QdrunRuntimeError
 from qdrun.compiler.ir.nodes import (
     Assert,

@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+
 from qdrun.compiler.errors import AdStackOverflow, QdrunAssertionError
 from qdrun.compiler.ir.builder import Builder, const_i32, const_i64
 from qdrun.compiler.ir.meaning import evaluate, scalar

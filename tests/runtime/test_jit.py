@@ -1,6 +1,7 @@
 import ctypes
 
 import pytest
+
 from qdrun.compiler.errors import QdrunRuntimeError
 from qdrun.compiler.runtime import jit
 

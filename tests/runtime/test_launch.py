@@ -6,6 +6,7 @@ import threading
 
 import numpy as np
 import pytest
+
 from qdrun.compiler.errors import QdrunAssertionError, QdrunRuntimeError
 from qdrun.compiler.ir.nodes import ArgDecl, Assert, Const, Loc
 from qdrun.compiler.ir.types import f16, f32, f64, i8, i32, i64, u1, u8, u64

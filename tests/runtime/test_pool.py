@@ -4,6 +4,7 @@ import threading
 from pathlib import Path
 
 import pytest
+
 from qdrun.compiler.runtime import pool
 
 from .helpers_runtime import load_bodies, parallel_for, run_python

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+
 from qdrun.compiler.ir.builder import Builder, const_i32
 from qdrun.compiler.ir.nodes import ArgDecl, Axis, Buffer, Const, Kernel, Op, Place, Task
 from qdrun.compiler.ir.printer import print_block

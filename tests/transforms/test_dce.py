@@ -1,6 +1,7 @@
 from hypothesis import given, settings
 from irgen import Program, programs
 from irtools import axis, body, f, field, kernel
+
 from qdrun.compiler.ir.builder import const_i32
 from qdrun.compiler.ir.nodes import Assert, Const, Exit, Local, Loop, Print, Reduction, Stack
 from qdrun.compiler.ir.types import f32, i32, u1

@@ -4,6 +4,7 @@ import random
 
 import numpy as np
 import pytest
+
 from qdrun.compiler.ir.builder import Builder, const_i32
 from qdrun.compiler.ir.nodes import Axis, Buffer, Const, Exit, If, Kernel, Local, LocalStore, Loop, Op, Place, Task
 from qdrun.compiler.ir.printer import print_block, print_kernel

@@ -2,6 +2,7 @@ import pytest
 from hypothesis import given, settings
 from irgen import Program, programs
 from irtools import axis, body, f, field, kernel
+
 from qdrun.compiler.ir.builder import const_i32, const_i64
 from qdrun.compiler.ir.nodes import Assert, Const, Exit, Local, LocalStore, Loop, Op, Stack
 from qdrun.compiler.ir.types import f32, f64, i8, i32, i64, u1

@@ -1,6 +1,7 @@
 from hypothesis import given, settings
 from irgen import Program, programs
 from irtools import body, f, field, kernel
+
 from qdrun.compiler.ir.builder import const_i32
 from qdrun.compiler.ir.types import i32, u1
 from qdrun.compiler.ir.verify import verify_kernel

@@ -1,6 +1,7 @@
 from hypothesis import given, settings
 from irgen import Program, programs
 from irtools import axis, f, field, kernel, ndarray
+
 from qdrun.compiler.ir.builder import const_i32
 from qdrun.compiler.ir.nodes import Axis, Buffer, Op, Place
 from qdrun.compiler.ir.types import f32, i8, i32, i64

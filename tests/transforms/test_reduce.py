@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from irtools import axis, body, f, field, kernel, ndarray
+
 from qdrun.compiler.ir.builder import const_i32
 from qdrun.compiler.ir.nodes import ArgDecl, Assert, Buffer, Const, Place
 from qdrun.compiler.ir.printer import print_kernel

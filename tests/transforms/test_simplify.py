@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 from irgen import Program, generate, programs
 from irtools import body, f, field, kernel
+
 from qdrun.compiler.ir.builder import const_i32, const_i64
 from qdrun.compiler.ir.nodes import Buffer, Kernel, Local, Op, Place, Stack, StackPut, Task
 from qdrun.compiler.ir.printer import print_kernel

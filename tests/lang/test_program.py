@@ -1,0 +1,464 @@
+"""Programs: options, memory, several of them at once in threads, closing, forking, the same bits on any number of threads."""
+
+import contextvars
+import os
+import subprocess
+import sys
+import threading
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+import qdrun as qd
+
+
+@pytest.fixture(autouse=True)
+def no_program():
+    qd.reset()
+    yield
+    qd.reset()
+
+
+def start(**options):
+    return qd.init(arch=qd.cpu, **{"offline_cache": False, **options})
+
+
+@qd.kernel
+def recur(x: qd.types.ndarray(dtype=qd.f64, ndim=1), y: qd.types.ndarray(dtype=qd.f64, ndim=1), n: qd.i32):
+    for i in x:
+        a = x[i]
+        for j in range(n):
+            a = qd.sin(a) * x[i] + 0.1 * j
+        y[0] += a
+
+
+def run_recur(size, n, seed):
+    """The recurrence and its gradient in the current program."""
+    x, y = qd.ndarray(qd.f64, size, needs_grad=True), qd.ndarray(qd.f64, 1, needs_grad=True)
+    x.from_numpy(np.random.default_rng(seed).uniform(-1, 1, size))
+    recur(x, y, n)
+    y.grad.fill(1)
+    recur.grad(x, y, n)
+    return y.to_numpy()[0], x.grad.to_numpy()
+
+
+# ---- current or not
+
+
+def test_with_makes_a_program_current_and_closes_it():
+    with start() as program:
+        assert qd.current_program() is program
+        x = qd.field(qd.f32, shape=3)
+        x[0] = 1
+    assert program.closed
+    with pytest.raises(qd.QdrunRuntimeError, match="no program in this thread"):
+        qd.current_program()
+    with pytest.raises(qd.QdrunRuntimeError, match="closed"):
+        x[0]
+
+
+def test_the_program_around_is_current_again_after_an_inner_one():
+    with start() as outer:
+        x = qd.field(qd.f32, shape=3)
+        with start(default_fp=qd.f64) as inner:
+            assert qd.current_program() is inner
+            with outer:
+                x[1] = 2
+            assert qd.current_program() is inner and not outer.closed
+        assert inner.closed and qd.current_program() is outer and x[1] == 2
+    assert outer.closed
+
+
+def test_a_program_is_closed_also_after_an_error():
+    with pytest.raises(ZeroDivisionError), start() as program:
+        1 / 0
+    assert program.closed
+
+
+def test_reset_closes_and_may_be_called_at_any_time():
+    program = start()
+    qd.reset()
+    qd.reset()
+    assert program.closed
+    with pytest.raises(qd.QdrunRuntimeError, match=r"qd\.init"):
+        qd.field(qd.f32, shape=3)
+    with pytest.raises(qd.QdrunRuntimeError, match=r"qd\.init"):
+        recur(np.zeros(1), np.zeros(1), 1)
+
+
+def test_what_belongs_to_a_closed_program_is_refused():
+    start()
+    x, a = qd.field(qd.f64, shape=3, needs_grad=True), qd.ndarray(qd.f64, 1)
+
+    @qd.kernel
+    def k():
+        for i in x:
+            x[i] += 1
+
+    k()
+    k()
+    qd.reset()
+    for use in (lambda: x[0], lambda: x.to_numpy(), lambda: x.grad.fill(0), lambda: a[0], lambda: a.fill(1), k):
+        with pytest.raises(qd.QdrunRuntimeError):
+            use()
+    start()
+    for use in (lambda: x[0], lambda: recur(np.zeros(1), a, 1), k):
+        with pytest.raises(qd.QdrunRuntimeError, match="closed"):
+            use()
+    assert run_recur(3, 2, 0)[1].shape == (3,)
+
+
+def test_one_kernel_in_program_after_program():
+    """A kernel at module level is compiled for each program; the launcher of a dead one is never used."""
+    results = []
+    for k in range(6):
+        with start(default_fp=(qd.f32, qd.f64)[k % 2], cpu_max_num_threads=1 + k % 2):
+            results.append(run_recur(40, 5, 0))
+            results.append(run_recur(40, 5, 0))
+    for value, grad in results[1:]:
+        assert value == results[0][0] or abs(value - results[0][0]) < 1e-6
+        np.testing.assert_allclose(grad, results[0][1], rtol=1e-6)
+
+
+# ---- threads
+
+
+def test_a_new_thread_has_no_program_until_it_is_given_one():
+    seen = {}
+
+    def work():
+        try:
+            recur(np.zeros(1), np.zeros(1), 1)
+        except qd.QdrunRuntimeError as e:
+            seen["error"] = str(e)
+        with program:
+            seen["program"] = qd.current_program()
+            seen["value"] = run_recur(4, 2, 1)[0]
+
+    with start() as program:
+        recur(np.zeros(1), np.zeros(1), 1)
+        recur(np.zeros(1), np.zeros(1), 1)
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+    assert "no program in this thread" in seen["error"] and "with program:" in seen["error"]
+    assert seen["program"] is program and np.isfinite(seen["value"])
+
+
+def worker(seed, rounds, threads):
+    """A program of its own: fields, arrays, kernels of its own and the shared one, again and again; all must agree."""
+    rng = np.random.default_rng(seed)
+    size, n = int(rng.integers(20, 300)), int(rng.integers(2, 12))
+    with start(cpu_max_num_threads=threads, default_fp=qd.f64, random_seed=seed):
+        x, loss = qd.field(qd.f64, shape=size, needs_grad=True), qd.field(qd.f64, shape=(), needs_grad=True)
+        x.from_numpy(rng.uniform(-1, 1, size))
+
+        @qd.kernel
+        def own():
+            for i in x:
+                a = x[i]
+                for _ in range(n):
+                    a = a * a + x[i] * 0.5
+                    a = qd.cos(a)
+                loss[None] += a
+
+        first = None
+        for _ in range(rounds):
+            with qd.ad.Tape(loss=loss):
+                own()
+            mine = (loss[None], *x.grad.to_numpy(), *run_recur(size, n, seed)[1])
+            first = first or mine
+            assert mine == first
+    return first
+
+
+def test_programs_side_by_side_in_threads_give_what_they_give_alone():
+    alone = [worker(seed, 1, 1) for seed in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(worker, range(4), [25] * 4, [1, 2, 1, 2]))
+    assert together == alone
+
+
+@pytest.mark.slow
+def test_programs_side_by_side_many_times():
+    alone = [worker(seed, 1, 1) for seed in range(8)]
+    for _ in range(20):
+        with ThreadPoolExecutor(8) as pool:
+            assert list(pool.map(worker, range(8), [60] * 8, [1, 2] * 4)) == alone
+
+
+def test_two_threads_launch_the_same_kernel_object_in_their_own_programs():
+    """The native launcher of one program must hand the calls of the other to Python, whichever ran last."""
+    barrier, out = threading.Barrier(2), {}
+
+    def work(number):
+        with start(cpu_max_num_threads=1):
+            x, y = qd.ndarray(qd.f64, 8), qd.ndarray(qd.f64, 1)
+            x.fill(number)
+            barrier.wait()
+            for _ in range(3000):
+                recur(x, y, 0)
+            out[number] = y[0]
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in (1, 2)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert out == {1: 3000 * 8, 2: 3000 * 16}
+
+
+def test_tapes_of_two_programs_do_not_see_each_other():
+    with start() as one:
+        x, loss = (qd.field(qd.f32, shape=(), needs_grad=True) for _ in range(2))
+
+        @qd.kernel
+        def k(w: qd.f32):
+            loss[None] += w * x[None]
+
+        with qd.ad.Tape(loss=loss):
+            k(2.0)
+            with start() as two:
+                assert run_recur(3, 1, 0)[1].size == 3 and two.tape is None
+            assert one.tape is not None
+        assert x.grad[None] == 2
+
+
+def test_a_context_keeps_its_program():
+    with start() as program:
+        context = contextvars.copy_context()
+    with start():
+        assert context.run(lambda: qd.current_program()) is program
+
+
+# ---- options
+
+
+@pytest.mark.parametrize(
+    "options, error, text",
+    [
+        ({"default_fb": qd.f32}, KeyError, "did you mean `default_fp`?"),
+        ({"nonsense_option_xyz": 1}, KeyError, "known: "),
+        ({"default_fp": qd.i32}, qd.QdrunRuntimeError, "default_fp="),
+        ({"default_ip": qd.i8}, qd.QdrunRuntimeError, "default_ip="),
+        ({"ad_checkpoint_levels": 4}, qd.QdrunRuntimeError, "ad_checkpoint_levels=4 is not one of 1, 2, 3"),
+        ({"memory_limit": -1}, qd.QdrunRuntimeError, "memory_limit=-1 is negative"),
+        ({"cpu_lanes": 3}, qd.QdrunRuntimeError, "cpu_lanes=3"),
+    ],
+)
+def test_wrong_options_are_refused_by_name(options, error, text):
+    with pytest.raises(error) as caught:
+        start(**options)
+    assert text in str(caught.value)
+
+
+@pytest.mark.parametrize("arch", ["cuda", "amdgpu", "vulkan", "metal", "gpu"])
+def test_other_backends_are_refused_by_name(arch):
+    with pytest.raises(qd.QdrunRuntimeError, match=f"the {arch} backend is not built in this version") as caught:
+        qd.init(arch=getattr(qd, arch))
+    assert "qd.cpu" in str(caught.value)
+
+
+def test_an_unknown_arch_is_refused():
+    with pytest.raises((ValueError, qd.QdrunRuntimeError)):
+        qd.init(arch="tpu")
+
+
+def test_options_of_the_peer_are_taken_and_ignored():
+    assert start(fast_math=False, ad_stack_experimental_enabled=True, device_memory_GB=1).options.default_fp is qd.f32
+
+
+def test_variables_of_the_environment_fill_what_is_left_out(monkeypatch):
+    for name, text in [("DEBUG", "1"), ("CPU_MAX_NUM_THREADS", "1"), ("MEMORY_LIMIT", "12345678"), ("RANDOM_SEED", "9")]:
+        monkeypatch.setenv(f"QD_{name}", text)
+    o = start().options
+    assert o.debug and o.check_out_of_bound and (o.cpu_max_num_threads, o.memory_limit, o.random_seed) == (1, 12345678, 9)
+    assert start(debug=False, random_seed=3).options.random_seed == 3
+    monkeypatch.setenv("QD_DEBUG", "0")
+    assert not start().options.debug
+
+
+@pytest.mark.parametrize("name, text", [("DEBUG", "yes please"), ("MEMORY_LIMIT", "1GB")])
+def test_a_variable_that_is_no_number_is_named(monkeypatch, name, text):
+    monkeypatch.setenv(f"QD_{name}", text)
+    with pytest.raises(qd.QdrunRuntimeError, match=f"QD_{name}"):
+        start()
+
+
+# ---- memory
+
+
+def test_usage_counts_by_category():
+    with start() as program:
+        qd.field(qd.f32, shape=100, needs_grad=True)
+        qd.Vector.field(3, dtype=qd.f64, shape=10)
+        a = qd.ndarray(qd.f64, (5, 5), needs_grad=True)
+        program.materialize()
+        usage = program.usage()
+        assert usage["fields"] >= 400 + 240 and usage["gradients"] >= 400 + 200 and usage["ndarrays"] == 200
+        del a
+        assert "ndarrays" not in program.usage() and program.peak_bytes >= sum(program.usage().values())
+
+
+def test_more_than_the_limit_is_refused_with_the_bytes_and_the_program_goes_on():
+    with start(memory_limit=100_000) as program:
+        a = qd.ndarray(qd.f64, 1000)
+        with pytest.raises(qd.OutOfMemory, match="800.?000|800000"):
+            qd.ndarray(qd.f64, 100_000)
+        with pytest.raises(MemoryError):
+            qd.ndarray(qd.f64, 12_000, needs_grad=True)
+        before = program.usage()
+        big = qd.field(qd.f64, shape=50_000)
+        with pytest.raises(qd.OutOfMemory):
+            big[0] = 1
+        assert program.usage() == before
+        a.fill(2)
+        y = qd.ndarray(qd.f64, 1)
+        with pytest.raises(qd.OutOfMemory):  # the field still waits for its place
+            recur(a, y, 0)
+
+
+def test_a_gradient_heap_over_the_limit_is_refused_and_a_smaller_one_fits():
+    with start(memory_limit=400_000, cpu_max_num_threads=1) as program:
+        x, y = qd.ndarray(qd.f64, 4, needs_grad=True), qd.ndarray(qd.f64, 1, needs_grad=True)
+        x.fill(0.5)
+        recur(x, y, 10)
+        y.grad.fill(1)
+        need = recur.grad.plan(x, y, 1_000_000).bytes
+        with pytest.raises(qd.OutOfMemory) as caught:
+            recur.grad(x, y, 1_000_000)
+        assert f"{need}" in str(caught.value).replace(",", "").replace("_", "") and not x.grad.to_numpy().any()
+        recur.grad(x, y, 100)
+        assert x.grad.to_numpy().all() and program.usage()["adstack"] == recur.grad.plan(x, y, 100).bytes
+
+
+@pytest.mark.parametrize("levels", [1, 2, 3])
+def test_the_planned_bytes_are_the_bytes_that_are_allocated(levels):
+    with start(ad_checkpoint_levels=levels, cpu_max_num_threads=2) as program:
+        x, y = qd.ndarray(qd.f64, 50, needs_grad=True), qd.ndarray(qd.f64, 1, needs_grad=True)
+        most = 0
+        for n in (3, 50, 1000, 7, 2000):
+            plan = recur.grad.plan(x, y, n)
+            recur.grad(x, y, n)
+            most = max(most, plan.bytes)
+            assert program.usage()["adstack"] == most and sum(plan.planes.values()) == plan.bytes
+
+
+def test_heaps_of_two_kernels_grow_to_the_larger_of_each_plane():
+    with start(cpu_max_num_threads=1) as program:
+        x, y = qd.ndarray(qd.f64, 5, needs_grad=True), qd.ndarray(qd.f64, 1, needs_grad=True)
+        h, g = qd.ndarray(qd.f32, 5, needs_grad=True), qd.ndarray(qd.f32, 1, needs_grad=True)
+
+        @qd.kernel
+        def narrow(x: qd.types.ndarray(dtype=qd.f32, ndim=1), y: qd.types.ndarray(dtype=qd.f32, ndim=1), n: qd.i32):
+            for i in x:
+                a = x[i]
+                for _ in range(n):
+                    a = qd.sin(a) * x[i]
+                y[0] += a
+
+        plans = []
+        for kernel, args in [(recur, (x, y, 40)), (narrow, (h, g, 90)), (recur, (x, y, 10)), (narrow, (h, g, 200))]:
+            plans.append(kernel.grad.plan(*args).planes)
+            kernel.grad(*args)
+            expected = sum(max(p.get(plane, 0) for p in plans) for plane in {k for p in plans for k in p})
+            assert program.usage()["adstack"] == expected
+        first = (x.grad.fill(0), y.grad.fill(1), recur.grad(x, y, 40), x.grad.to_numpy())[-1]
+        with start():
+            x2, y2 = qd.ndarray(qd.f64, 5, needs_grad=True), qd.ndarray(qd.f64, 1, needs_grad=True)
+            y2.grad.fill(1)
+            recur.grad(x2, y2, 40)
+            np.testing.assert_array_equal(x2.grad.to_numpy(), first)
+
+
+def test_programs_that_come_and_go_leave_no_memory_behind():
+    def rss():
+        with open("/proc/self/statm") as f:
+            return int(f.read().split()[1]) * os.sysconf("SC_PAGESIZE")
+
+    def one():
+        with start() as program:
+            x = qd.field(qd.f64, shape=1_000_000, needs_grad=True)
+            x.fill(1)
+            x.grad.fill(1)
+        assert program.usage() == {}
+
+    one()
+    before = rss()
+    for _ in range(12):
+        one()
+    assert rss() - before < 40e6
+
+
+# ---- the same bits
+
+
+def test_sums_and_gradients_have_the_same_bits_on_one_thread_and_on_two():
+    results = []
+    for threads in (1, 2, 2, 1):
+        with start(cpu_max_num_threads=threads):
+            results.append(run_recur(5000, 6, 3))
+    for value, grad in results[1:]:
+        assert value == results[0][0]
+        np.testing.assert_array_equal(grad, results[0][1])
+
+
+def test_a_loop_over_nothing_and_over_one_element():
+    for threads in (1, 2):
+        with start(cpu_max_num_threads=threads):
+            assert run_recur(0, 3, 0)[1].size == 0
+            assert run_recur(1, 0, 0)[1].tolist() == [1.0]
+
+
+# ---- processes
+
+
+def test_a_forked_child_can_launch_what_its_parent_launched():
+    with start(cpu_max_num_threads=2):
+        x = np.random.default_rng(0).uniform(-1, 1, 5000)
+        y = np.zeros(1)
+        recur(x, y, 3)
+        reader, writer = os.pipe()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            child = os.fork()
+        if child == 0:
+            z = np.zeros(1)
+            try:
+                recur(x, z, 3)
+                with start(cpu_max_num_threads=2):
+                    recur(x, z, 3)
+            finally:
+                os.write(writer, z.tobytes())
+                os._exit(0)
+        os.close(writer)
+        received = os.read(reader, 8)
+        os.waitpid(child, 0)
+        assert np.frombuffer(received)[0] == pytest.approx(2 * y[0], rel=1e-15)
+        again = np.zeros(1)
+        recur(x, again, 3)
+        assert again[0] == y[0]
+
+
+def test_a_process_that_ends_with_programs_open_exits_cleanly(tmp_path):
+    script = tmp_path / "ends.py"
+    script.write_text(
+        "import threading, numpy as np, qdrun as qd\n"
+        "@qd.kernel\n"
+        "def k(x: qd.types.ndarray()):\n"
+        "    for i in x:\n"
+        "        x[i] += 1\n"
+        "def work():\n"
+        "    qd.init(offline_cache=False)\n"
+        "    a = qd.field(qd.f32, shape=9)\n"
+        "    k(np.zeros(5000))\n"
+        "t = threading.Thread(target=work)\n"
+        "t.start()\n"
+        "work()\n"
+        "t.join()\n"
+        "print('done')\n"
+    )
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "done", "")

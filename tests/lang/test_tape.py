@@ -1,0 +1,287 @@
+"""The tape: what it records, what it clears, in which order it replays, what it refuses."""
+
+import numpy as np
+import pytest
+
+import qdrun as qd
+
+N = 6
+
+
+@pytest.fixture(autouse=True)
+def program():
+    with qd.init(arch=qd.cpu, default_fp=qd.f64, offline_cache=False) as program:
+        yield program
+
+
+class Chain:
+    """y = x * x + x, then loss += w * y, on fields."""
+
+    def __init__(self):
+        self.x, self.y = qd.field(qd.f64, shape=N, needs_grad=True), qd.field(qd.f64, shape=N, needs_grad=True)
+        self.loss = qd.field(qd.f64, shape=(), needs_grad=True)
+        self.x.from_numpy(np.linspace(-1, 1, N))
+
+    @qd.kernel
+    def square(self):
+        for i in self.x:
+            self.y[i] = self.x[i] * self.x[i] + self.x[i]
+
+    @qd.kernel
+    def total(self, w: qd.f64):
+        for i in self.y:
+            self.loss[None] += w * self.y[i]
+
+    def slope(self, w):
+        return w * (2 * self.x.to_numpy() + 1)
+
+
+@qd.kernel
+def scale(x: qd.types.ndarray(dtype=qd.f64, ndim=1), y: qd.types.ndarray(dtype=qd.f64, ndim=1), w: qd.f64):
+    for i in x:
+        y[i] += w * x[i] * x[i]
+
+
+@qd.kernel
+def add_up(x: qd.types.ndarray(dtype=qd.f64, ndim=1), out: qd.types.ndarray(dtype=qd.f64, ndim=1)):
+    for i in x:
+        out[0] += x[i]
+
+
+def test_gradients_go_back_through_several_launches():
+    c = Chain()
+    for _ in range(3):
+        with qd.ad.Tape(loss=c.loss):
+            c.square()
+            c.total(2.0)
+            c.total(0.5)
+        np.testing.assert_allclose(c.x.grad.to_numpy(), c.slope(2.5))
+        assert c.loss[None] == pytest.approx(2.5 * c.y.to_numpy().sum()) and c.loss.grad[None] == 1
+
+
+def test_gradients_of_fields_and_arrays_are_cleared_on_entry():
+    c = Chain()
+    a = qd.ndarray(qd.f64, 3, needs_grad=True)
+    v = qd.Vector.field(2, qd.f64, shape=3, needs_grad=True)
+    for t in (c.x, c.y, a, v):
+        t.grad.fill(99)
+    c.loss[None] = 5
+    with qd.ad.Tape(loss=c.loss):
+        c.square()
+        c.total(1.0)
+    np.testing.assert_allclose(c.x.grad.to_numpy(), c.slope(1))
+    assert not a.grad.to_numpy().any() and not v.grad.to_numpy().any()
+
+
+def test_gradients_accumulate_when_they_are_not_cleared():
+    c = Chain()
+    for k in range(1, 4):
+        with qd.ad.Tape(loss=c.loss, clear_gradients=False):
+            c.y.grad.fill(0)
+            c.square()
+            c.total(1.0)
+        np.testing.assert_allclose(c.x.grad.to_numpy(), k * c.slope(1))
+
+
+def test_the_loss_may_be_an_array_of_one_element():
+    x, y = (qd.ndarray(qd.f64, N, needs_grad=True) for _ in range(2))
+    x.from_numpy(np.linspace(0, 1, N))
+    for shape in ((1,), (1, 1), ()):
+        loss = qd.ndarray(qd.f64, shape, needs_grad=True)
+        if shape == (1,):
+            for _ in range(2):
+                y.fill(0)
+                with qd.ad.Tape(loss=loss):
+                    scale(x, y, 3.0)
+                    add_up(y, loss)
+                np.testing.assert_allclose(x.grad.to_numpy(), 6 * x.to_numpy())
+                assert loss[0] == pytest.approx(y.to_numpy().sum())
+        else:
+            with qd.ad.Tape(loss=loss):
+                pass
+            assert loss.grad.to_numpy().item() == 1
+
+
+def test_a_tape_without_a_loss_is_seeded_by_hand():
+    c = Chain()
+    with qd.ad.Tape() as tape:
+        c.square()
+        c.y.grad.from_numpy(np.arange(N, dtype=float))
+    np.testing.assert_allclose(c.x.grad.to_numpy(), np.arange(N) * (2 * c.x.to_numpy() + 1))
+    assert tape.loss is None
+
+
+def test_launches_in_loops_are_each_recorded_with_their_arguments():
+    x = qd.field(qd.f64, shape=5, needs_grad=True)
+
+    @qd.kernel
+    def step(t: qd.i32, w: qd.f64):
+        x[t + 1] = qd.sin(x[t]) * w
+
+    x[0] = 0.7
+    with qd.ad.Tape(loss=x_loss(x)):
+        for t in range(4):
+            step(t, 1.0 + t)
+        last(x)
+    h, expected = 1e-6, []
+    for s in (h, -h):
+        v = 0.7 + s
+        for t in range(4):
+            v = np.sin(v) * (1.0 + t)
+        expected.append(v)
+    assert x.grad[0] == pytest.approx((expected[0] - expected[1]) / (2 * h), rel=1e-8)
+
+
+LOSSES = {}
+
+
+def x_loss(x):
+    LOSSES[id(x)] = qd.field(qd.f64, shape=(), needs_grad=True)
+    return LOSSES[id(x)]
+
+
+def last(x):
+    loss = LOSSES.pop(id(x))
+
+    @qd.kernel
+    def copy():
+        loss[None] += x[4]
+
+    copy()
+
+
+def test_many_launches_are_all_replayed():
+    x = qd.ndarray(qd.f64, N, needs_grad=True)
+    out = qd.ndarray(qd.f64, 1, needs_grad=True)
+    with qd.ad.Tape(loss=out):
+        for _ in range(500):
+            add_up(x, out)
+    assert x.grad.to_numpy().tolist() == [500] * N
+
+
+def test_values_written_from_python_inside_a_tape():
+    """The tape replays launches only; a value that Python wrote is what the replay reads, and it carries no gradient."""
+    c = Chain()
+    w = qd.field(qd.f64, shape=())
+
+    @qd.kernel
+    def weighted():
+        for i in c.y:
+            c.loss[None] += w[None] * c.y[i]
+
+    with qd.ad.Tape(loss=c.loss):
+        c.square()
+        w[None] = 3.0
+        c.x.grad[0] = 100.0
+        weighted()
+    expected = c.slope(3)
+    expected[0] += 100
+    np.testing.assert_allclose(c.x.grad.to_numpy(), expected)
+
+
+def test_an_exception_inside_replays_nothing_and_leaves_the_program_usable(program):
+    c = Chain()
+    with pytest.raises(ZeroDivisionError), qd.ad.Tape(loss=c.loss):
+        c.square()
+        c.total(1.0)
+        1 / 0
+    assert not c.x.grad.to_numpy().any() and program.tape is None
+    with qd.ad.Tape(loss=c.loss):
+        c.square()
+        c.total(1.0)
+    np.testing.assert_allclose(c.x.grad.to_numpy(), c.slope(1))
+
+
+def test_a_kernel_that_fails_is_not_replayed():
+    with qd.init(debug=True, default_fp=qd.f64, offline_cache=False) as program:
+        c = Chain()
+
+        @qd.kernel
+        def fails():
+            for i in range(3):
+                assert i < 2, "no"
+
+        with pytest.raises(qd.QdrunAssertionError), qd.ad.Tape(loss=c.loss):
+            c.square()
+            fails()
+        assert program.tape is None and not c.x.grad.to_numpy().any()
+
+
+def test_tapes_are_neither_nested_nor_used_twice(program):
+    c = Chain()
+    with pytest.raises(qd.QdrunRuntimeError, match="a tape is open already"), qd.ad.Tape(loss=c.loss):
+        with qd.ad.Tape(loss=c.loss):
+            pass
+    assert program.tape is None
+    tape = qd.ad.Tape(loss=c.loss)
+    with tape:
+        c.square()
+    with pytest.raises(qd.QdrunRuntimeError, match="only once"), tape:
+        pass
+    assert program.tape is None
+
+
+@pytest.mark.parametrize(
+    "make, text",
+    [
+        (lambda: qd.field(qd.f64, shape=3, needs_grad=True), "must be a 0-D field"),
+        (lambda: qd.ndarray(qd.f64, 2, needs_grad=True), "must be a 0-D field"),
+        (lambda: qd.Vector.field(2, qd.f64, shape=(), needs_grad=True), "must be a 0-D field"),
+        (lambda: qd.field(qd.f64, shape=()), "Gradients of loss are not allocated"),
+        (lambda: qd.ndarray(qd.f64, 1), "Gradients of loss are not allocated"),
+        (lambda: qd.field(qd.i32, shape=()), "Gradients of loss are not allocated"),
+        (lambda: 3.0, "the loss of a Tape is a field or an ndarray, not float"),
+    ],
+)
+def test_what_is_no_loss_is_refused(make, text, program):
+    with pytest.raises(qd.QdrunRuntimeError, match=text), qd.ad.Tape(loss=make()):
+        pass
+    assert program.tape is None
+
+
+def test_options_of_the_peer_that_are_missing_say_so():
+    for options in ({"validation": True}, {"grad_check": [1]}):
+        with pytest.raises(qd.QdrunRuntimeError, match=next(iter(options))):
+            qd.ad.Tape(loss=None, **options)
+
+
+def test_a_launch_without_gradients_is_passed_over_in_the_replay():
+    c = Chain()
+    counter = qd.field(qd.i32, shape=())
+
+    @qd.kernel
+    def count():
+        counter[None] += 1
+
+    with qd.ad.Tape(loss=c.loss):
+        c.square()
+        count()
+        c.total(1.0)
+    np.testing.assert_allclose(c.x.grad.to_numpy(), c.slope(1))
+    assert counter[None] == 1
+
+
+def test_numpy_arguments_are_read_again_when_the_tape_replays():
+    """As in the launch: what the array holds at the end of the tape is what the gradient uses."""
+    c = Chain()
+
+    @qd.kernel
+    def dot(w: qd.types.ndarray(dtype=qd.f64, ndim=1)):
+        for i in c.x:
+            c.loss[None] += w[i] * c.x[i]
+
+    w = np.arange(N, dtype=float)
+    with qd.ad.Tape(loss=c.loss):
+        dot(w)
+    np.testing.assert_allclose(c.x.grad.to_numpy(), w)
+
+
+def test_native_launches_before_and_after_a_tape_are_not_recorded():
+    c = Chain()
+    for _ in range(3):
+        c.square()
+        with qd.ad.Tape(loss=c.loss):
+            c.total(1.0)
+        c.total(7.0)
+        c.total(7.0)
+        assert c.y.grad.to_numpy().tolist() == [1] * N and not c.x.grad.to_numpy().any()
