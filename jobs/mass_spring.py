@@ -138,7 +138,7 @@ class MassSpring(Job[MassSpringParams]):
             self.forward()
         found = {
             "stiffness": lambda: float(self.stiffness.grad[None]),
-            "actuation": lambda: self.amplitude.grad.to_numpy(),
+            "actuation": self.amplitude.grad.to_numpy,
         }
         end = self.x.to_numpy()[-1]
         outputs = {"walked_m": -float(self.loss[None]), "height_m": float(end[:, 1].max())}

@@ -1,8 +1,8 @@
 """An elastic block thrown at a target: the material point method in two dimensions.
 
-A square block of particles of a neo-Hookean material, near a corner, flies into wall and floor of a box of ``grid`` x ``grid`` cells. The loss is the
-squared distance of its centre from the target at the end. Gradients with respect to the initial velocity and to the stiffness.
-MLS-MPM (Hu et al. 2018) with quadratic weights; state is kept for every time step, on the particles and on the grid.
+A square block of particles of a neo-Hookean material, near a corner, flies into wall and floor of a box of ``grid`` x ``grid`` cells.
+The loss is the squared distance of its centre from the target at the end; gradients with respect to the initial velocity and to the
+stiffness. MLS-MPM (Hu et al. 2018) with quadratic weights; state is kept for every time step, on the particles and on the grid.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ class Mpm88(Job[Mpm88Params]):
             self.loss[None] = 0.0
             self.forward()
         found = {
-            "velocity": lambda: self.start.grad.to_numpy(),
+            "velocity": self.start.grad.to_numpy,
             "stiffness": lambda: float(self.stiffness.grad[None]),
         }
         centre = self.centre.to_numpy()

@@ -236,7 +236,7 @@ def _by_intervals(loop: Range, used: tuple[Range, ...], host: Host) -> Trips:
     assert loop.end is not None
     begin, end = _interval(loop.begin, host, env), _interval(loop.end, host, env)
     span = end[1] - begin[0] if loop.step > 0 else begin[1] - end[0]
-    if span == INF or span != span:
+    if not np.isfinite(span):
         return Trips(None, "no finite bound")
     return Trips(max(0, -(-int(span) // abs(loop.step))), "interval bound")
 

@@ -59,6 +59,9 @@ def _compare(cx: Context, op: ast.cmpop, x: Any, y: Any) -> Any:
         name, compare = STATIC_COMPARE[type(op)]
         if not cx.static:
             raise QdrunSyntaxError(f"`{name}` cannot be used in a kernel", hint=f"compare with ==, or write static(x {name} y)")
+        if is_runtime(x) or is_runtime(y):
+            hint = "compare with == and `or`, outside of static()"
+            raise QdrunTypeError(f"`{name}` needs values that are known at compile time", hint=hint)
         return compile_time(lambda: compare(x, y))
     name, compare = COMPARE[type(op)]
     if is_static(x) and is_static(y) and not is_runtime(x) and not is_runtime(y):

@@ -8,6 +8,7 @@ from typing import Any
 from ..errors import NothingToDifferentiate, QdrunRuntimeError
 from .field import Field
 from .ndarray import Ndarray
+from .overwrites import Launch, check_overwrites
 from .program import Program, current_program
 
 
@@ -32,12 +33,17 @@ class Tape:
             name = "validation=True" if validation else "grad_check"
             raise QdrunRuntimeError(f"Tape({name}) is not part of this version; do: leave it out, and compare with differences")
         self.loss, self.clear_gradients = loss, clear_gradients
-        self._calls: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = []
+        self._calls: list[Launch] = []
+        self._host_writes: list[tuple[int, Any]] = []
         self._program: Program | None = None
 
     def record(self, kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Remember one launch."""
         self._calls.append((kernel, args, kwargs))
+
+    def wrote(self, tensor: Any) -> None:
+        """Remember that Python wrote to a field or an ndarray between two launches."""
+        self._host_writes.append((len(self._calls), tensor))
 
     def __enter__(self) -> Tape:
         if self._program is not None:
@@ -62,7 +68,12 @@ class Tape:
             self.grad()
 
     def grad(self) -> None:
-        """Run the gradients of the recorded launches, last to first."""
+        """Run the gradients of the recorded launches, last to first.
+
+        Raises:
+            DataAccessError: a later launch, or Python, overwrote what the gradient of an earlier launch must read again.
+        """
+        check_overwrites(self._calls, self._host_writes)
         if self.loss is not None:
             self.loss.grad.fill(1)
         for kernel, args, kwargs in reversed(self._calls):

@@ -24,7 +24,7 @@ from ..codegen.abi import (
     PLANES,
     STATUS_WORDS,
 )
-from ..errors import QdrunRuntimeError
+from ..errors import OutOfMemory, QdrunRuntimeError
 from ..ir.nodes import ArgDecl, Buffer, Loop, Place
 from ..runtime.cpu import register_context, unregister_context
 from ..runtime.device import Allocation
@@ -186,7 +186,10 @@ class GradientExecutable(Executable):
 
     def _apply(self, plan: HeapPlan) -> None:
         """Write a plan's parameters, and the heap, into the context."""
-        self.program.grow_heap(plan.planes)
+        try:
+            self.program.grow_heap(plan.planes)
+        except OutOfMemory as e:
+            raise OutOfMemory(_no_room(plan, e)) from None
         words, stride = self.compiled.layout.params, plan.row_stride
         for k, plane in enumerate(PLANES):
             self.context[CTX_ROW_STRIDE + k] = stride[plane]
@@ -206,6 +209,17 @@ class GradientExecutable(Executable):
     def _capacity(self, loop: Loop) -> int | None:
         planned = [p for t in self._set.tasks for p in t.loops] if self._set else []
         return next((p.plan.capacity for p in planned if p.loc == loop.loc), None)
+
+
+def _no_room(plan: HeapPlan, error: OutOfMemory) -> str:
+    """The message for a heap that does not fit: the kernel, the largest loop with its line, what to do."""
+    rows = sorted(plan.rows(), key=lambda row: -int(str(row["bytes"])))
+    where = "{line}: {rows} rows ({rows_from}) x {row_bytes} bytes, {bound} iterations ({bound_from})".format(**rows[0])
+    return (
+        f"the gradient `{plan.kernel}` needs an adstack heap of {plan.bytes:,} bytes: {error}\n  at {where}\n"
+        "  do: qd.init(ad_checkpoint_levels=2) or 3 for fewer bytes and more time, cpu_max_num_threads=1 for fewer rows,"
+        " or a larger memory_limit"
+    )
 
 
 def _bounds(task: TaskSizing) -> list[SizeExpr]:

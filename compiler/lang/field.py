@@ -123,6 +123,10 @@ class Field:
                 p.grad = g
         primal._ref = None
 
+    def release(self) -> None:
+        """Let go of the memory; the program is being closed."""
+        self._view = None
+
     @property
     def view(self) -> np.ndarray:
         """The memory as a numpy array of shape ``shape + element``, written through.
@@ -161,8 +165,15 @@ class Field:
         view = self.view
         return get_element(view, element_index(index, self.shape, self.name))
 
+    def _written(self) -> np.ndarray:
+        """The memory, about to be written by Python: an open tape takes note."""
+        tape = getattr(self._root.program, "tape", None)
+        if tape is not None:
+            tape.wrote(self)
+        return self.view
+
     def __setitem__(self, index: Any, value: Any) -> None:
-        view = self.view
+        view = self._written()
         set_element(view, element_index(index, self.shape, self.name), value, self.name)
 
     def __len__(self) -> int:
@@ -173,7 +184,7 @@ class Field:
 
     def fill(self, value: Any) -> None:
         """Write ``value`` (a number, or a vector for vector fields) to every element."""
-        fill_array(self.view, value, self.element, self.name)
+        fill_array(self._written(), value, self.element, self.name)
 
     def to_numpy(self, dtype: Any = None) -> np.ndarray:
         """A copy of shape ``shape + element``."""
@@ -185,11 +196,11 @@ class Field:
         Raises:
             QdrunTypeError: the shapes differ.
         """
-        assign_array(self.view, array, self.name)
+        assign_array(self._written(), array, self.name)
 
     def copy_from(self, other: Field) -> None:
         """Copy another field of the same shape."""
-        assign_array(self.view, other.view, self.name)
+        assign_array(self._written(), other.view, self.name)
 
     def __repr__(self) -> str:
         shape = self.shape if self.placed else "not placed"

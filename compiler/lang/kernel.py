@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import functools
-import weakref
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import numpy as np
+
 from ..adstack.plan import HeapPlan
-from ..errors import NothingToDifferentiate, QdrunSyntaxError
+from ..errors import DataAccessError, NothingToDifferentiate, QdrunSyntaxError
 from ..frontend.lower import lower
 from ..frontend.signature import LowerOptions, MatrixArg, TemplateArg
 from ..frontend.source import FunctionSource, read_function
+from ..ir.nodes import ArgDecl
 from ..runtime.device import Allocation
+from ..transforms.access import Access
 from .binding import Binder, Bound, parameters
 from .executable import Executable, GradientExecutable
 from .matrix import wrap
@@ -37,8 +40,8 @@ class Variant:
         lowered = show("lower", lower(source, bound.specs, options))
         self.recipe, buffers = COOKBOOK.recipe(lowered, o, program.device)
         memory = [b.owner for b in buffers]
-        self._owners = {b: m for b, m in zip(self.recipe.buffers, memory) if isinstance(m, Allocation)}
-        self.executable = Executable(program, self.recipe.forward, self._owners)
+        self.owners = {b: m for b, m in zip(self.recipe.buffers, memory) if isinstance(m, Allocation)}
+        self.executable = Executable(program, self.recipe.forward, self.owners)
 
     @functools.cached_property
     def gradient(self) -> GradientExecutable:
@@ -48,7 +51,18 @@ class Variant:
             DifferentiationError: no correct gradient exists, by name and line.
         """
         found, ready = self.recipe.reverse(self.program.device)
-        return GradientExecutable(self.program, ready, self._owners, found.sizing)
+        return GradientExecutable(self.program, ready, self.owners, found.sizing)
+
+    def close(self) -> None:
+        """Forget the launch contexts; the program is being closed."""
+        self.executable.close()
+        gradient = self.__dict__.get("gradient")
+        if gradient is not None:
+            gradient.close()
+
+    def replayed(self) -> tuple[Access, ...]:
+        """The loads that the gradient repeats."""
+        return self.recipe.reverse(self.program.device)[0].replayed
 
 
 class Kernel:
@@ -58,7 +72,6 @@ class Kernel:
         functools.update_wrapper(self, fn)
         self.fn = fn
         self._taped: Callable[..., Any] | None = None  # a native launcher that may be used while a tape records
-        self._variants: weakref.WeakKeyDictionary[Program, dict[tuple[Any, ...], Variant]] = weakref.WeakKeyDictionary()
 
     @functools.cached_property
     def source(self) -> FunctionSource:
@@ -77,7 +90,7 @@ class Kernel:
 
     def variants(self) -> dict[tuple[Any, ...], Variant]:
         """The specialisations in the current program."""
-        return self._variants.setdefault(current_program(), {})
+        return current_program().variants.setdefault(self, {})
 
     def variant(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Variant, Bound]:
         """The specialisation for these arguments in the current program, compiled if it is new."""
@@ -133,8 +146,6 @@ class Kernel:
 
 
 def _shaped(values: list[Any], shape: tuple[int, ...]) -> Any:
-    import numpy as np
-
     return np.array(values).reshape(shape)
 
 
@@ -160,7 +171,8 @@ class KernelGradient:
         gradient, bound = self._ready(args, kwargs)
         gradient.launch_gradient(bound.call)
         variant = self.kernel.variants().get(bound.key)
-        if variant is not None and variant.native and gradient.fixed and gradient is not self._launched:
+        one_array = len(bound.call.arrays) < 2  # two might be one array: looked at in Python, each time
+        if variant is not None and variant.native and one_array and gradient.fixed and gradient is not self._launched:
             self._launched = gradient
             _set_native(self, gradient.fast(self.slow_call, bound.call.keys, Ndarray))
 
@@ -176,7 +188,25 @@ class KernelGradient:
                 f"kernel `{self.kernel.source.name}` touches nothing that has a gradient\n"
                 "  do: make a field with needs_grad=True, or leave out the call of .grad()"
             )
+        _refuse_one_array_twice(self.kernel.source.name, variant, bound)
         return variant.gradient, bound
+
+
+def _refuse_one_array_twice(name: str, variant: Variant, bound: Bound) -> None:
+    """A gradient takes different arguments for different memory; that matters as soon as one of them is written."""
+    arrays = bound.call.arrays
+    if len(arrays) < 2:
+        return
+    written = {place.buffer.owner.index for place, _, _ in variant.recipe.writes if isinstance(place.buffer.owner, ArgDecl)}
+    for a in written & arrays.keys():
+        for b in arrays.keys() - {a}:
+            if np.may_share_memory(arrays[a], arrays[b]):
+                names = [d.name for d in variant.executable.args]
+                raise DataAccessError(
+                    f"kernel `{name}` got one array as `{names[a]}` and `{names[b]}`, and writes to `{names[a]}`",
+                    None,
+                    "pass two arrays: the gradient needs the values that were overwritten",
+                )
 
 
 class BoundKernel:

@@ -91,8 +91,15 @@ class Ndarray:
     def __getitem__(self, index: Any) -> Any:
         return get_element(self.view, element_index(index, self.shape, "ndarray"))
 
+    def _written(self) -> np.ndarray:
+        """The memory, about to be written by Python: an open tape takes note."""
+        tape = getattr(self._program, "tape", None)
+        if tape is not None:
+            tape.wrote(self)
+        return self.view
+
     def __setitem__(self, index: Any, value: Any) -> None:
-        set_element(self.view, element_index(index, self.shape, "ndarray"), value, "ndarray")
+        set_element(self._written(), element_index(index, self.shape, "ndarray"), value, "ndarray")
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -102,7 +109,7 @@ class Ndarray:
 
     def fill(self, value: Any) -> None:
         """Write ``value`` (a number, or a vector for arrays of vectors) to every element."""
-        fill_array(self.view, value, self.element_shape, "ndarray")
+        fill_array(self._written(), value, self.element_shape, "ndarray")
 
     def to_numpy(self, dtype: Any = None) -> np.ndarray:
         """A copy of shape ``shape + element_shape``."""
@@ -114,11 +121,11 @@ class Ndarray:
         Raises:
             QdrunTypeError: the shapes differ.
         """
-        assign_array(self.view, array, "ndarray")
+        assign_array(self._written(), array, "ndarray")
 
     def copy_from(self, other: Ndarray) -> None:
         """Copy another ndarray of the same shape."""
-        assign_array(self.view, other.view, "ndarray")
+        assign_array(self._written(), other.view, "ndarray")
 
     def __copy__(self) -> Ndarray:
         return self.__deepcopy__({})

@@ -81,12 +81,19 @@ def make_options(given: dict[str, Any]) -> Options:
     for f in fields(Options):
         text = os.environ.get(f"QD_{f.name.upper()}")
         if text is not None and f.name not in values and isinstance(f.default, (bool, int)):
-            values[f.name] = bool(int(text)) if isinstance(f.default, bool) else int(text)
+            values[f.name] = _number_of(f"QD_{f.name.upper()}", text, type(f.default))
     options = Options(**values)
     if options.debug:
         options = replace(options, check_out_of_bound=True)
     _check(options)
     return options
+
+
+def _number_of(variable: str, text: str, kind: type[int]) -> int:
+    try:
+        return kind(int(text))
+    except ValueError:
+        raise QdrunRuntimeError(f"the environment variable {variable}={text!r} is not a whole number") from None
 
 
 def _check(o: Options) -> None:

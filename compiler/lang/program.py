@@ -21,6 +21,7 @@ from .snode import Root, materialize
 if TYPE_CHECKING:
     from .ad import Tape
     from .executable import GradientExecutable
+    from .kernel import Kernel, Variant
     from .ndarray import Ndarray
 
 CURRENT: ContextVar[Program | None] = ContextVar("qdrun_program", default=None)
@@ -35,6 +36,7 @@ class Program:
         device: allocates, counts and compiles.
         root: the layout tree that fields are placed in.
         tape: the tape that records now, or None.
+        variants: the specialisations of each kernel that were compiled for it; they go with it.
     """
 
     def __init__(self, arch: Arch, options: Options) -> None:
@@ -51,6 +53,7 @@ class Program:
         self._heap: dict[str, Allocation] = {}
         self.heap_users: weakref.WeakSet[GradientExecutable] = weakref.WeakSet()
         self.differentiable: weakref.WeakSet[Ndarray] = weakref.WeakSet()
+        self.variants: dict[Kernel, dict[tuple[Any, ...], Variant]] = {}
         self.variable = CURRENT
         self._tokens: list[Token[Program | None]] = []
         self._outer: weakref.ref[Program] | None = None
@@ -83,6 +86,11 @@ class Program:
         if not self.closed:
             self.closed = True
             self.slow_flag.value = self.closed_flag.value = 1
+            for variant in [v for found in self.variants.values() for v in found.values()]:
+                variant.close()
+            self.variants.clear()
+            for f in self.root.fields():
+                f.release()
             self.device.close()
         if CURRENT.get() is self:
             CURRENT.set(None)

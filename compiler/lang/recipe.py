@@ -7,6 +7,7 @@ buffers are numbered instead of owned; a program brings its own buffers in the s
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
@@ -15,10 +16,11 @@ from dataclasses import dataclass, replace
 from ..codegen.llvm.cost import suggested_lanes
 from ..ir.nodes import Buffer, GlobalStore, Kernel, Op, Place, Stmt
 from ..ir.printer import print_kernel
-from ..ir.walk import kernel_places, task_blocks
+from ..ir.walk import kernel_places, task_blocks, walk
 from ..runtime.cpu import Compiled, CpuDevice
 from ..runtime.cpu import Options as CompileOptions
 from ..runtime.jit import host
+from ..transforms.access import Access, writes_of
 from ..transforms.exits import lower_exits
 from ..transforms.gradient import Gradient, reverse_kernel
 from ..transforms.injective import race_free
@@ -65,6 +67,11 @@ class Recipe:
                 has_stacks = any(s.stacks for t in found.sizing for s in t.region.all_loops())
                 self._reverse = found, self._compile(found.kernel, device, (self._options.cpu_lanes or 1) if has_stacks else 0)
             return self._reverse
+
+    @functools.cached_property
+    def writes(self) -> tuple[Access, ...]:
+        """Everything that the forward kernel stores to."""
+        return tuple(access for task in self.ir.tasks for access in writes_of(walk(task.body)))
 
     def _compile(self, kernel: Kernel, device: CpuDevice, lanes: int) -> Ready:
         ready = reduce_kernel(kernel)

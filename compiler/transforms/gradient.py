@@ -21,10 +21,11 @@ from .slices import PlainSlicer
 
 @dataclass(frozen=True)
 class Gradient:
-    """A reverse kernel and what its heap plan is computed from."""
+    """A reverse kernel, what its heap plan is computed from, and the loads of the primal that it repeats."""
 
     kernel: Kernel
     sizing: tuple[TaskSizing, ...]
+    replayed: tuple[Access, ...] = ()
 
 
 def reverse_kernel(kernel: Kernel) -> Gradient:
@@ -41,6 +42,7 @@ def reverse_kernel(kernel: Kernel) -> Gradient:
     activities: list[Activity] = []
     needed: set[Place] = set()
     recomputed: list[Task] = []
+    repeated: list[Access] = []
     for number in reversed(range(len(kernel.tasks))):
         task, later = kernel.tasks[number], kernel.tasks[number:]
         rev = Reverse(task)
@@ -52,6 +54,7 @@ def reverse_kernel(kernel: Kernel) -> Gradient:
             check_replayed_loads(replayed, later)
             _refuse_random([*task.prologue, *(s for s in walk(task.body) if id(s) in kept)])
             needed |= _temporaries(replayed)
+            repeated += replayed
             reversed_tasks.append((task, _assemble(task, rev), rev))
         again = _recompute(task, needed)
         if again is not None:
@@ -59,6 +62,7 @@ def reverse_kernel(kernel: Kernel) -> Gradient:
             check_replayed_loads(loads, later)
             _refuse_random([*again.prologue, *walk(again.body)])
             needed |= _temporaries(loads)
+            repeated += loads
             recomputed.insert(0, again)
     check_paths(kernel.tasks, activities)
     first = [*_clear_adjoints(kernel), *recomputed]
@@ -69,14 +73,14 @@ def reverse_kernel(kernel: Kernel) -> Gradient:
         for k, (task, new, rev) in enumerate(reversed_tasks)
     )
     tasks = [*first, *(new for _, new, _ in reversed_tasks)]
-    return Gradient(Kernel(f"{kernel.name}_grad", kernel.args, tasks, [], kernel.tmps, kernel.loc), sizing)
+    return Gradient(Kernel(f"{kernel.name}_grad", kernel.args, tasks, [], kernel.tmps, kernel.loc), sizing, tuple(repeated))
 
 
 def _in_order(task: Task) -> Task:
     """A loop that the user made serial, as a serial task: its iterations may depend on each other, so they are reversed in order."""
     if not task.serialize or not task.axes:
         return task
-    body = task.body
+    body: Block = list(task.body)
     for axis in reversed(task.axes):
         body = [Loop(axis.index, axis.begin, axis.end, body, loc=task.loc)]
     return replace(task, body=[*task.prologue, *body], axes=[], prologue=[], serialize=False)

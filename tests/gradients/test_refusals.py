@@ -407,9 +407,6 @@ def test_a_refusal_on_a_tape_names_the_kernel():
             bad()
 
 
-@pytest.mark.xfail(
-    strict=True, reason="the tape does not see that a later launch overwrites what an earlier gradient reads again"
-)
 def test_a_launch_that_overwrites_what_an_earlier_gradient_needs_is_refused():
     x, y, loss, _, _ = steps()
 
@@ -435,7 +432,6 @@ def test_a_launch_that_overwrites_what_an_earlier_gradient_needs_is_refused():
             total()
 
 
-@pytest.mark.xfail(strict=True, reason="two arguments that are one array are seen only at launch, and the launch does not look")
 def test_one_array_as_two_arguments_is_refused_where_a_value_is_overwritten():
     start()
     a = qd.ndarray(qd.f64, 4, needs_grad=True)

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
+import peer_corners  # noqa: F401
 import peer_structures  # noqa: F401
 from peer_kernels import CASES
 

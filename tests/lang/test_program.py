@@ -1,11 +1,13 @@
 """Programs: options, memory, several of them at once in threads, closing, forking, the same bits on any number of threads."""
 
 import contextvars
+import gc
 import os
 import subprocess
 import sys
 import threading
 import warnings
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -100,7 +102,7 @@ def test_what_belongs_to_a_closed_program_is_refused():
     k()
     k()
     qd.reset()
-    for use in (lambda: x[0], lambda: x.to_numpy(), lambda: x.grad.fill(0), lambda: a[0], lambda: a.fill(1), k):
+    for use in (lambda: x[0], x.to_numpy, lambda: x.grad.fill(0), lambda: a[0], lambda: a.fill(1), k):
         with pytest.raises(qd.QdrunRuntimeError):
             use()
     start()
@@ -230,7 +232,7 @@ def test_a_context_keeps_its_program():
     with start() as program:
         context = contextvars.copy_context()
     with start():
-        assert context.run(lambda: qd.current_program()) is program
+        assert context.run(qd.current_program) is program
 
 
 # ---- options
@@ -305,7 +307,7 @@ def test_usage_counts_by_category():
 def test_more_than_the_limit_is_refused_with_the_bytes_and_the_program_goes_on():
     with start(memory_limit=100_000) as program:
         a = qd.ndarray(qd.f64, 1000)
-        with pytest.raises(qd.OutOfMemory, match="800.?000|800000"):
+        with pytest.raises(qd.OutOfMemory, match=r"800.?000|800000"):
             qd.ndarray(qd.f64, 100_000)
         with pytest.raises(MemoryError):
             qd.ndarray(qd.f64, 12_000, needs_grad=True)
@@ -462,3 +464,14 @@ def test_a_process_that_ends_with_programs_open_exits_cleanly(tmp_path):
     )
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "done", "")
+
+
+def test_a_closed_program_is_not_kept_alive_by_the_kernels_that_ran_in_it():
+    alive = []
+    for _ in range(5):
+        with start() as program:
+            run_recur(10, 3, 0)
+            alive.append(weakref.ref(program))
+        del program
+    gc.collect()
+    assert sum(r() is not None for r in alive) <= 1  # the launcher of the last one
