@@ -129,7 +129,7 @@ def augmented_products_and_quotients_of_elements(lib, rng):
     @lib.kernel
     def k(out: lib.types.ndarray()):
         out[0] = 1
-        for i in range(10):
+        for _ in range(10):
             out[0] *= 2
         for i in range(10):
             out[1] -= i
@@ -203,7 +203,7 @@ def grouped_ranges_that_begin_below_zero(lib, rng):
             out[(I[0] + 2) * 2 + I[1] - 1] = I[0] * 10 + I[1]
         for i in lib.ndrange(3):
             out[10 + i] = i
-        for i, _j in lib.ndrange((0, 0), 5):
+        for _i, _j in lib.ndrange((0, 0), 5):
             out[20] += 1
 
     k(out)

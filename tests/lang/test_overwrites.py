@@ -1,0 +1,168 @@
+"""A tape refuses to run gradients whose inputs were overwritten, and only then."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import qdrun as qd
+
+N = 4
+
+
+@pytest.fixture
+def fields():
+    qd.init(default_fp=qd.f64)
+    x = qd.field(qd.f64, shape=(9, N), needs_grad=True, name="x")
+    y = qd.field(qd.f64, shape=N, needs_grad=True, name="y")
+    loss = qd.field(qd.f64, shape=(), needs_grad=True, name="loss")
+    x.from_numpy(np.random.default_rng().uniform(0.5, 1.5, (9, N)))
+
+    @qd.kernel
+    def step(t: qd.i32):
+        for i in range(N):
+            x[t + 1, i] = qd.sin(x[t, i])
+
+    @qd.kernel
+    def total(t: qd.i32):
+        for i in range(N):
+            loss[None] += x[t, i] * x[t, i]
+
+    yield x, y, loss, step, total
+    qd.reset()
+
+
+def test_time_steps_over_a_time_axis_are_no_overwrite(fields):
+    x, _, loss, step, total = fields
+    with qd.ad.Tape(loss=loss):
+        for t in range(8):
+            step(t)
+        total(8)
+    v, g = x.to_numpy()[0], np.ones(N)
+    for _ in range(8):
+        g = g * np.cos(v)
+        v = np.sin(v)
+    np.testing.assert_allclose(x.grad.to_numpy()[0], g * 2 * v, rtol=1e-12)
+
+
+def test_a_step_that_runs_twice_over_the_same_time_is_refused(fields):
+    _, _, loss, step, total = fields
+    with pytest.raises(qd.DataAccessError, match=r"`step` needs the value of `x` read here, but a later launch of `step`, line \d+"):
+        with qd.ad.Tape(loss=loss):
+            step(0)
+            step(1)
+            step(0)
+            total(2)
+
+
+def test_two_buffers_that_are_used_in_turn_are_refused(fields):
+    _, _, loss, _, total = fields
+    x = fields[0]
+
+    @qd.kernel
+    def swap(source: qd.i32, target: qd.i32):
+        for i in range(N):
+            x[target, i] = x[source, i] * x[source, i]
+
+    with pytest.raises(qd.DataAccessError, match="`swap`"):
+        with qd.ad.Tape(loss=loss):
+            for t in range(4):
+                swap(t % 2, (t + 1) % 2)
+            total(0)
+
+
+def test_an_assignment_from_python_between_launches_is_refused(fields):
+    x, _, loss, step, total = fields
+    for write in (lambda: x.fill(1.0), lambda: x.__setitem__((3, 0), 1.0), lambda: x.from_numpy(np.ones((9, N)))):
+        with pytest.raises(qd.DataAccessError, match="Python overwrites it"):
+            with qd.ad.Tape(loss=loss):
+                step(0)
+                write()
+                total(1)
+
+
+def test_an_assignment_before_the_first_use_is_allowed(fields):
+    x, _, loss, step, total = fields
+    with qd.ad.Tape(loss=loss):
+        x.fill(0.5)
+        step(0)
+        total(1)
+    np.testing.assert_allclose(x.grad.to_numpy()[0], 2 * np.sin(0.5) * np.cos(0.5))
+
+
+def test_what_no_gradient_reads_again_may_be_overwritten(fields):
+    x, y, loss, _, _ = fields
+
+    @qd.kernel
+    def double(t: qd.i32):
+        for i in range(N):
+            y[i] += 2.0 * x[t, i]
+
+    @qd.kernel
+    def collect():
+        for i in range(N):
+            loss[None] += 3.0 * y[i]
+
+    y.fill(0.0)
+    with qd.ad.Tape(loss=loss):
+        for t in range(9):
+            double(t)
+        collect()
+    np.testing.assert_array_equal(x.grad.to_numpy(), np.full((9, N), 6.0))
+
+
+def test_ndarrays_are_followed_by_their_memory(fields):
+    loss = fields[2]
+    a, b = (qd.ndarray(qd.f64, N, needs_grad=True) for _ in range(2))
+    a.fill(0.7)
+
+    @qd.kernel
+    def square(p: qd.types.ndarray(dtype=qd.f64, ndim=1), q: qd.types.ndarray(dtype=qd.f64, ndim=1)):
+        for i in range(N):
+            q[i] = p[i] * p[i]
+
+    @qd.kernel
+    def total(p: qd.types.ndarray(dtype=qd.f64, ndim=1)):
+        for i in range(N):
+            loss[None] += p[i]
+
+    with qd.ad.Tape(loss=loss):
+        square(a, b)
+        total(b)
+    np.testing.assert_allclose(a.grad.to_numpy(), np.full(N, 1.4))
+    with pytest.raises(qd.DataAccessError, match="`square`"):
+        with qd.ad.Tape(loss=loss):
+            square(a, b)
+            square(b, a)
+            total(a)
+
+
+def test_methods_with_templates_are_followed(fields):
+    x, _, loss, _, _ = fields
+
+    @qd.data_oriented
+    class Sim:
+        def __init__(self):
+            self.x = x
+
+        @qd.kernel
+        def step(self, t: qd.i32):
+            for i in range(N):
+                self.x[t + 1, i] = self.x[t, i] ** 2
+
+        @qd.kernel
+        def total(self):
+            for i in range(N):
+                loss[None] += self.x[3, i]
+
+    sim = Sim()
+    with qd.ad.Tape(loss=loss):
+        for t in range(3):
+            sim.step(t)
+        sim.total()
+    assert np.all(x.grad.to_numpy()[0] != 0)
+    with pytest.raises(qd.DataAccessError):
+        with qd.ad.Tape(loss=loss):
+            for t in (0, 1, 2, 1):
+                sim.step(t)
+            sim.total()
