@@ -24,11 +24,12 @@ class ClusterError(QdrunError, ConnectionError):
 
 @dataclass(frozen=True)
 class Capacity:
-    """What the nodes of a cluster offer: cores in all, and the most cores and bytes that one node has."""
+    """What the nodes of a cluster offer: cores in all, the most cores and bytes that one node has, and where its dashboard is."""
 
     cores: int
     node_cores: int
     node_memory_bytes: int
+    dashboard_url: str = ""
 
 
 def check_environment(address: str | None) -> None:
@@ -61,8 +62,7 @@ def open_cluster(address: str | None, *, dashboard: bool = False) -> Capacity:
         import ray
         from ray._private import worker as ray_worker
 
-        if not ray.is_initialized():
-            _init(address, dashboard)
+        url = "" if ray.is_initialized() else _init(address, dashboard)
         ray_worker._worker_logs_enabled = False  # else Ray prints the deaths of workers on stdout; the run reports them itself
     protect_token()
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
@@ -71,20 +71,23 @@ def open_cluster(address: str | None, *, dashboard: bool = False) -> Capacity:
         cores=sum(int(node.get("CPU", 0)) for node in nodes),
         node_cores=node_cores,
         node_memory_bytes=max(int(node.get("memory", 0)) for node in nodes),
+        dashboard_url=url,
     )
 
 
-def _init(address: str | None, dashboard: bool) -> None:
+def _init(address: str | None, dashboard: bool) -> str:
+    """Start or join; the address of the dashboard, if there is one."""
     import ray
 
     options = {"address": address} if address is not None else _local_options(dashboard)
     try:
-        ray.init(**options, log_to_driver=False, logging_level=logging.ERROR, configure_logging=True)
+        context = ray.init(**options, log_to_driver=False, logging_level=logging.ERROR, configure_logging=True)
     except (ConnectionError, RuntimeError, ValueError, OSError, TimeoutError) as error:
         what = f"cannot join the Ray cluster at {address}" if address is not None else "cannot start Ray on this machine"
         hint = "check the address and the token (RAY_AUTH_TOKEN or ~/.ray/auth_token)" if address else "see the cause above"
         raise ClusterError(f"{what}: {error}\n  do: {hint}") from error
     _OURS.append(True)
+    return getattr(context, "dashboard_url", "") or ""
 
 
 def _local_options(dashboard: bool) -> dict[str, Any]:

@@ -127,6 +127,8 @@ def _run(prepared: Prepared, job: type[Job[Any]], starting: Future[Capacity], ru
     run.timing.planned_t = time.time()
     run.folder.save_plan(groups)
     capacity = starting.result()
+    if capacity.dashboard_url:
+        run.screen.note(f"dashboard: http://{capacity.dashboard_url} (it asks for a token: `ray get-auth-token` prints it)")
     run.journal.write("ray_ready", sync=True, cores=capacity.cores, node_memory_bytes=capacity.node_memory_bytes)
     threads = prepared.loaded.config.device.threads
     if threads > capacity.node_cores:

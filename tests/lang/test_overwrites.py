@@ -47,7 +47,9 @@ def test_time_steps_over_a_time_axis_are_no_overwrite(fields):
 
 def test_a_step_that_runs_twice_over_the_same_time_is_refused(fields):
     _, _, loss, step, total = fields
-    with pytest.raises(qd.DataAccessError, match=r"`step` needs the value of `x` read here, but a later launch of `step`, line \d+"):
+    with pytest.raises(
+        qd.DataAccessError, match=r"`step` needs the value of `x` read here, but a later launch of `step`, line \d+"
+    ):
         with qd.ad.Tape(loss=loss):
             step(0)
             step(1)
