@@ -164,7 +164,7 @@ class Context:
                 hint=f"assign `{name}` before this line in the same or an enclosing block; a variable that is first assigned "
                 "inside an if or a loop ends with that block",
             )
-        return resolve(self.frame.source.lookup(name))
+        return resolve(self.frame.source.lookup(name), name)
 
     def read(self, value: Any) -> Any:
         """The present content of what a name is bound to."""
@@ -238,10 +238,18 @@ def _harmless(s: Stmt) -> bool:
     return s.op == "load" or TABLE[s.op].pure
 
 
-def resolve(value: Any) -> Any:
-    """What a Python object is inside a kernel: it may offer a field or a matrix through ``__qd_value__``."""
+def resolve(value: Any, name: str = "") -> Any:
+    """What a Python object is inside a kernel: it may offer a field or a matrix through ``__qd_value__``.
+
+    ``name``: what the kernel calls it; an object without a name of its own takes it, for messages (``__qd_name__``).
+    """
     offer = getattr(type(value), "__qd_value__", None)
-    return value if offer is None else offer(value)
+    if offer is None:
+        return value
+    take = getattr(type(value), "__qd_name__", None)
+    if take is not None and name:
+        take(value, name)
+    return offer(value)
 
 
 def is_static(value: Any) -> bool:

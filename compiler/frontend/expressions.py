@@ -94,14 +94,14 @@ def _is_python(x: Any) -> bool:
     return is_static(x) and not is_runtime(x) and not isinstance(x, TensorRef)
 
 
-def compile_time(compute: Any) -> Any:
-    """Run the user's own Python while compiling; what it raises becomes an error at the user's line.
+def compile_time(compute: Any, name: str = "") -> Any:
+    """Run the user's own Python while compiling; what it raises becomes an error at the user's line. ``name``: see ``resolve``.
 
     Raises:
         QdrunTypeError: whatever Python raised.
     """
     try:
-        return resolve(compute())
+        return resolve(compute(), name)
     except QdrunCompilationError:
         raise
     except Exception as e:
@@ -230,7 +230,7 @@ def _attribute(cx: Context, base: Any, name: str) -> Any:
         raise QdrunTypeError(f"a number has no attribute `{name}`", hint=hint)
     if not hasattr(base, name):
         raise QdrunTypeError(f"{describe(base)} has no attribute `{name}`")
-    return compile_time(lambda: getattr(base, name))
+    return compile_time(lambda: getattr(base, name), name)
 
 
 def _swizzled(base: Any, name: str) -> Target | None:

@@ -30,6 +30,7 @@ class Field:
         dtype: the component type.
         element: ``()`` for scalars, ``(n,)`` or ``(n, m)``.
         name: what messages call it.
+        named: False while ``name`` is a number that stands for a name not known yet.
         role: "" for a field, "grad" or "dual" for what belongs to ``primal``.
     """
 
@@ -37,6 +38,7 @@ class Field:
         self, root: Root, dtype: DType, element: tuple[int, ...], name: str, role: str = "", primal: Field | None = None
     ) -> None:
         self._root, self.dtype, self.element, self.name, self.role, self.primal = root, dtype, element, name, role, primal
+        self.named = True
         self.snode: SNode | None = None
         self.along: list[Field] = []  # what is placed with it: gradients that were asked for before it had a place
         self._places: tuple[Place, ...] = ()
@@ -151,6 +153,18 @@ class Field:
             how = "give qd.field a shape, or place it: qd.root.dense(qd.i, n).place(x)"
         return QdrunRuntimeError(f"field `{self.name}` has no memory: it is not placed; do: {how}")
 
+    def __qd_name__(self, name: str) -> None:
+        """What the first kernel that uses the field calls it, for messages, unless ``qd.field`` was given a name."""
+        if self.named or self.role:
+            return
+        self.named, number = True, self.name
+        for field in (self, *self._relatives.values()):
+            field.name = name + field.name[len(number) :]
+        for field in (self, *self._relatives.values()):
+            for k, place in enumerate(field._places):
+                place.name = field.name if not field.element else f"{field.name}_{k}"
+            field._ref = None
+
     def __qd_value__(self) -> TensorRef:
         """What a kernel sees."""
         view = self.view
@@ -253,6 +267,7 @@ def make_field(
 
         root = current_program().root
     out = Field(root, dtype, element, name or root.next_name())
+    out.named = bool(name)
     wanted = [out, *([out.grad] if needs_grad else []), *([out.dual] if needs_dual else [])]
     if shape is None:
         out.along = wanted[1:]
