@@ -170,7 +170,7 @@ class TensorRef:
         end = Const(extent, i32) if extent is not None else b.op("shape", dtype=i32, attr=(self.arg, axis))
         inside = ops.logical(b, "and", ops.compare(b, ">=", x, 0), ops.compare(b, "<", x, end))
         message = f"index out of range: axis {axis} of `{self.name}` has index {{}} but extent {{}}"
-        b.put(Assert(ops.truth(b, inside), message, (x, end)))
+        b.put(Assert(ops.truth(b, inside), message, (x, end), bounds=True))
 
 
 def from_ndarray_arg(decl: ArgDecl) -> TensorRef:

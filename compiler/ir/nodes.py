@@ -174,12 +174,16 @@ class Exit:
 
 @dataclass(eq=False, slots=True)
 class Assert:
-    """Stops the launch with an error when ``cond`` is false. ``message`` may hold ``{}`` for each operand of ``args``."""
+    """Stops the launch with an error when ``cond`` is false. ``message`` may hold ``{}`` for each operand of ``args``.
+
+    ``bounds``: it guards the index of the access that follows, in reverse kernels too.
+    """
 
     cond: Operand
     message: str
     args: tuple[Operand, ...] = ()
     loc: Loc | None = None
+    bounds: bool = False
 
 
 @dataclass(eq=False, slots=True)

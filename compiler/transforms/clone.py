@@ -94,7 +94,7 @@ class _Cloner:
             case Exit():
                 return Exit(s.kind, s.loc)
             case Assert():
-                return Assert(self.value(s.cond), s.message, self.values(s.args), s.loc)
+                return Assert(self.value(s.cond), s.message, self.values(s.args), s.loc, s.bounds)
             case Print():
                 return Print(tuple(p if isinstance(p, str) else self.value(p) for p in s.parts), s.loc)
             case StackPut():

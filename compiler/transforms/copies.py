@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..ir.builder import Builder
-from ..ir.nodes import Const, GlobalStore, If, Local, LocalStore, Loop, Op, Operand, Stmt
+from ..ir.nodes import Assert, Const, GlobalStore, If, Local, LocalStore, Loop, Op, Operand, Stmt
 from ..ir.types import i64
 from .slices import Keep
 
@@ -48,6 +48,8 @@ def copy_plain(b: Builder, block: list[Stmt], env: Env, keep: Keep, inside: Loca
                 b.store(s.local, at(env, s.value))
             case GlobalStore():
                 b.gstore(s.place, tuple(at(env, i) for i in s.index), at(env, s.value))
+            case Assert():
+                b.put(Assert(at(env, s.cond), s.message, tuple(at(env, a) for a in s.args), s.loc, s.bounds))
             case If() if s.site and inside is not None and s.site_local is inside:
                 copy_plain(b, s.orelse, env, keep, inside)
             case If():

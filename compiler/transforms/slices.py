@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ..errors import DifferentiationError
-from ..ir.nodes import Block, Const, GlobalStore, If, Local, LocalStore, Loop, Op, Operand, Stmt, Task
+from ..ir.nodes import Assert, Block, Const, GlobalStore, If, Local, LocalStore, Loop, Op, Operand, Stmt, Task
 from ..ir.walk import atomic_of, stored_locals, walk
 from .activity import Activity
 
@@ -48,12 +48,14 @@ class PlainSlicer:
         return self._modified[loop.id]
 
     def _simple(self, s: Stmt, live: set[Local], vals: set[Operand], keep: Keep) -> None:
-        """Op and LocalStore: keep if needed, then its operands are needed."""
+        """Op and LocalStore: keep if needed, then its operands are needed. A bounds check is always needed."""
         if isinstance(s, LocalStore):
             if s.local not in live:
                 return
             live.discard(s.local)
             need: tuple[Operand, ...] = (s.value,)
+        elif isinstance(s, Assert) and s.bounds:
+            need = (s.cond, *s.args)
         elif isinstance(s, Op) and s in vals:
             if s.op == "atomic":
                 place, _ = atomic_of(s)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 import qdrun as qd
@@ -115,6 +115,37 @@ def test_simd_lanes_compute_what_one_lane_computes(source, seed):
     scale = max(1.0, float(np.nanmax(np.abs(values[0]), initial=0.0)))
     for other in values[1:]:  # scalars call libm, lanes our own functions
         np.testing.assert_allclose(other, values[0], rtol=1e-8, atol=1e-8 * scale)
+
+
+@pytest.mark.slow
+@settings(max_examples=20, deadline=None, suppress_health_check=CHECKS)
+@given(kernel_sources(rows=6000), st.integers(0, 10**6))
+def test_two_threads_compute_what_one_thread_computes(source, seed):
+    values = []
+    for options in (
+        {"cpu_max_num_threads": 1},
+        {"cpu_max_num_threads": 2},
+        {"cpu_max_num_threads": 2, "ad_checkpoint_levels": 2},
+    ):
+        case = Case(source, seed, **options)
+        case.value()
+        values.append(np.concatenate([case.y.to_numpy(), case.gradient()]))
+        case.program.close()
+    assume(np.isfinite(values[0]).all())
+    for other in values[1:]:  # sums over threads are in another order
+        np.testing.assert_allclose(other, values[0], rtol=1e-7, atol=1e-9 * (1.0 + np.abs(values[0]).max()))
+
+
+@pytest.mark.slow
+@settings(max_examples=30, deadline=None, suppress_health_check=CHECKS)
+@given(kernel_sources(), st.integers(0, 10**6))
+def test_bounds_checks_do_not_change_a_gradient(source, seed):
+    values = []
+    for debug in (False, True):
+        case = Case(source, seed, debug=debug)
+        values.append(np.append(case.gradient(), case.value()))
+        case.program.close()
+    np.testing.assert_array_equal(values[0], values[1])
 
 
 def teardown_module() -> None:

@@ -461,3 +461,26 @@ def test_a_tape_passes_over_launches_that_touch_nothing_with_a_gradient():
         measure()
     assert hits.to_numpy().tolist() == [1, 1]
     np.testing.assert_allclose(x.grad.to_numpy()[5], 2 * x.to_numpy()[5])
+
+
+def test_a_gradient_with_an_index_out_of_bounds_is_stopped_before_it_reads_or_writes():
+    start(debug=True)
+    x = qd.field(qd.f64, shape=4, needs_grad=True)
+    loss = qd.field(qd.f64, shape=(), needs_grad=True)
+
+    @qd.kernel
+    def gather(n: qd.i32):
+        for i in range(2):
+            v = 1.0
+            for j in range(n):
+                v = qd.sin(v) * x[i + j]
+            loss[None] += v
+
+    gather(3)
+    gather.grad(3)
+    before = x.grad.to_numpy()
+    with pytest.raises(qd.QdrunAssertionError, match=r"axis 0 of `x` has index 4 but extent 4"):
+        gather.grad(5)
+    assert np.isfinite(x.grad.to_numpy()).all()
+    x.grad.from_numpy(before)
+    gather.grad(2)
