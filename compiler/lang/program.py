@@ -12,7 +12,7 @@ import weakref
 from contextvars import ContextVar, Token
 from typing import TYPE_CHECKING, Any
 
-from ..errors import QdrunRuntimeError
+from ..errors import OutOfMemory, QdrunRuntimeError
 from ..runtime.cpu import CpuDevice
 from ..runtime.device import Allocation
 from .options import Arch, Options, make_options
@@ -135,6 +135,10 @@ class Program:
                     del self._heap[plane]
                 try:
                     self._heap[plane] = self.allocate(need, "adstack")
+                except OutOfMemory:
+                    if have is not None:  # kernels that are ready to launch still count on it
+                        self._heap[plane] = self.allocate(have.nbytes, "adstack")
+                    raise
                 finally:
                     for user in self.heap_users:
                         user.heap_moved()

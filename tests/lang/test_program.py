@@ -475,3 +475,39 @@ def test_a_closed_program_is_not_kept_alive_by_the_kernels_that_ran_in_it():
         del program
     gc.collect()
     assert sum(r() is not None for r in alive) <= 1  # the launcher of the last one
+
+
+def test_a_heap_that_cannot_grow_leaves_the_smaller_one_to_the_kernels_that_use_it():
+    with start(default_fp=qd.f64, memory_limit=60_000, cpu_max_num_threads=1):
+        x = qd.field(qd.f64, shape=4, needs_grad=True)
+        y = qd.field(qd.f64, shape=4, needs_grad=True)
+
+        @qd.kernel
+        def short():
+            for i in range(4):
+                v = x[i]
+                for _ in range(10):
+                    v = qd.sin(v)
+                y[i] = v
+
+        @qd.kernel
+        def long():
+            for i in range(4):
+                v = x[i]
+                for _ in range(100_000):
+                    v = qd.sin(v)
+                y[i] = v
+
+        def gradient(kernel):
+            x.grad.fill(0.0)
+            y.grad.fill(1.0)
+            kernel.grad()
+            return x.grad.to_numpy()
+
+        x.from_numpy(np.array([0.3, 0.5, 0.7, 0.9]))
+        short()
+        expect = gradient(short)
+        gradient(short)  # launched natively from now on
+        with pytest.raises(qd.OutOfMemory, match="`long_grad` needs an adstack heap of 800,000 bytes"):
+            gradient(long)
+        np.testing.assert_array_equal(gradient(short), expect)
