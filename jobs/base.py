@@ -106,6 +106,10 @@ class Job(Generic[P]):
             model = get_args(base)[0] if get_origin(base) is Job else None
             if isinstance(model, type) and issubclass(model, BaseModel):
                 cls.Params = model
+        if isinstance(cls.gradients, str):
+            raise TypeError(
+                f'{cls.__name__}.gradients is text, not a tuple of names\n  do: write gradients = ("{cls.gradients}",)'
+            )
 
     def __init__(self, params: P, *, wanted: Sequence[str] | None = None, seed: int = 0) -> None:
         names = tuple(self.gradients if wanted is None else wanted)

@@ -30,7 +30,7 @@ UNITS = {
     "TiB": 2**40,
 }
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
-TARGET = re.compile(r"[^:\s]+:[A-Za-z_]\w*")
+TARGET = re.compile(r"(?:[^:\s]+|[^:\n]+\.py):[A-Za-z_]\w*")
 
 
 def _refuse(what: str, *, allowed: Sequence[str] = (), hint: str = "") -> PydanticCustomError:

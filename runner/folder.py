@@ -80,7 +80,10 @@ class RunFolder:
         """Seconds since the last heartbeat; infinite when there was none, or when its process on this host is gone."""
         if not self.heartbeat.exists():
             return float("inf")
-        beat = json.loads(self.heartbeat.read_text(encoding="utf-8"))
+        try:
+            beat = json.loads(self.heartbeat.read_text(encoding="utf-8"))
+        except ValueError:  # damaged: as good as none
+            return float("inf")
         if beat["host"] == platform.node() and not _alive(beat["pid"]):
             return float("inf")
         return time.time() - beat["t"]

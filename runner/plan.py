@@ -92,7 +92,10 @@ def _plan_group(prepared: Prepared, job: type[Job[Any]], group: list[Trial]) -> 
         made = job(job.Params.model_validate(first.params), wanted=prepared.gradients, seed=first.seed)
         with made.opened(backend=prepared.backend, threads=prepared.loaded.config.device.threads) as opened:
             return PlannedGroup(trials=names, example=example, plan=opened.plan())
-    except Exception as error:  # a user's code: shown by `plan`, and met again, as the trial's own error, by `submit`
+    except (
+        Exception,
+        SystemExit,
+    ) as error:  # a user's code: shown by `plan`, and met again, as the trial's own error, by `submit`
         return PlannedGroup(trials=names, example=example, plan=None, error=f"{type(error).__name__}: {error}")
 
 

@@ -108,8 +108,17 @@ def _column(values: list[Any], name: str) -> Any:
     if depth:
         values = [value if value is None else _wrap(value, depth) for value in values]
     elif not _one_type(values):
-        values = [value if value is None else json.dumps(value) for value in values]
-    return pa.array(values, from_pandas=False)
+        return _as_text(values)
+    try:
+        return pa.array(values, from_pandas=False)
+    except (pa.ArrowException, OverflowError, UnicodeError):  # values that no one type holds: kept as JSON text
+        return _as_text(values)
+
+
+def _as_text(values: list[Any]) -> Any:
+    import pyarrow as pa
+
+    return pa.array([value if value is None else json.dumps(value) for value in values], type=pa.string())
 
 
 def _depth(value: Any) -> int:

@@ -45,8 +45,23 @@ def status(folder: RunFolder) -> dict[str, Any]:
 
 
 def list_runs(output: Path) -> list[dict[str, Any]]:
-    """The state of every run under ``output``, oldest first."""
-    return [status(folder) for folder in all_runs(output)]
+    """The state of every run under ``output``, oldest first. A run whose files are damaged does not hide the others."""
+    return [_status_or_damage(folder) for folder in all_runs(output)]
+
+
+def _status_or_damage(folder: RunFolder) -> dict[str, Any]:
+    try:
+        return status(folder)
+    except (OSError, ValueError, KeyError) as error:
+        nothing = {"cancel_requested": False, "trials": 0, "counts": {}, "best": None, "seconds": 0.0, "damaged_lines": 0}
+        return {
+            "run": folder.path.name,
+            "folder": str(folder.path),
+            "state": "damaged",
+            **nothing,
+            "timing": None,
+            "error": str(error),
+        }
 
 
 def request_cancel(folder: RunFolder) -> tuple[str, bool]:

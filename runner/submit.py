@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -74,7 +74,8 @@ def beating(folder: RunFolder) -> Iterator[None]:
 
     def beat() -> None:
         while not over.wait(BEAT_EVERY_S):
-            folder.beat()
+            with suppress(OSError):  # a full or absent disk may come back; the next beat tells
+                folder.beat()
 
     thread = threading.Thread(target=beat, name="heartbeat", daemon=True)
     thread.start()
@@ -116,9 +117,11 @@ def submit(
             stops.starting = False
             timing.ended_t = time.time()
             journal.write("finished", sync=True, state=state, timing=timing.summary())
-            results.write_parquet(folder)
-            wait([starting])
-            close_cluster()
+            try:
+                results.write_parquet(folder)
+            finally:
+                wait([starting])
+                close_cluster()
     return Submitted(folder, state, results.rows(folder), timing.summary())
 
 

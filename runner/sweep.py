@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -70,8 +71,15 @@ def axis_values(name: str, axis: Axis, seed: int) -> list[Any]:
     """The values of one axis of a grid. Draws depend on the seed and the name alone, not on the other axes.
 
     Raises:
-        SweepError: a ``uniform`` or ``normal`` does not say how many values it draws.
+        SweepError: a ``uniform`` or ``normal`` does not say how many values it draws, or a value is not finite.
     """
+    values = _values_of(name, axis, seed)
+    if any(isinstance(value, float) and not math.isfinite(value) for value in values):
+        raise SweepError(("params", name), f"`{name}` has a value that is not finite", hint="sweeps are over finite numbers")
+    return values
+
+
+def _values_of(name: str, axis: Axis, seed: int) -> list[Any]:
     form, parts = axis.form
     if form in ("grid", "list"):
         return list(parts)
@@ -83,7 +91,8 @@ def axis_values(name: str, axis: Axis, seed: int) -> list[Any]:
         whole = isinstance(first, int) and isinstance(second, int) and all(float(value).is_integer() for value in values)
         return [int(value) for value in values] if whole else values
     if form == "logspace":
-        return np.logspace(first, second, count).tolist()
+        with np.errstate(over="ignore"):
+            return np.logspace(first, second, count).tolist()
     return _draw(form, first, second, _stream(seed, name), count)
 
 

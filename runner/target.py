@@ -67,7 +67,7 @@ def load(target: Target) -> type[Job[Any]]:
         sys.path.append(target.import_root)  # last: an installed package is never shadowed
     try:
         module = _load_file(target) if target.file is not None else importlib.import_module(target.module or "")
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise TargetError(f"importing {target.file or target.module} failed: {type(error).__name__}: {error}") from error
     jobs = tuple(name for name, value in vars(module).items() if _is_job(value) and value.__module__ == module.__name__)
     found = getattr(module, target.name, None)

@@ -66,7 +66,16 @@ def finished_record(finished: Finished) -> dict[str, Any]:
 def error_record(error: BaseException) -> dict[str, str]:
     """An exception as text, so that it crosses processes whatever it is made of."""
     trace = "".join(traceback.format_exception(error))
-    return {"type": type(error).__name__, "message": str(error)[:MAX_TEXT], "traceback": trace[-MAX_TEXT:]}
+    try:
+        message = str(error)
+    except Exception as broken:  # the user's own __str__
+        message = f"(its message raised {type(broken).__name__})"
+    return {"type": type(error).__name__, "message": _clean(message[:MAX_TEXT]), "traceback": _clean(trace[-MAX_TEXT:])}
+
+
+def _clean(text: str) -> str:
+    """Text that every file and terminal can take: lone surrogates escaped."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _listed(value: Any) -> Any:
