@@ -55,7 +55,7 @@ def _status_or_damage(folder: RunFolder) -> dict[str, Any]:
     except (OSError, ValueError, KeyError) as error:
         nothing = {"cancel_requested": False, "trials": 0, "counts": {}, "best": None, "seconds": 0.0, "damaged_lines": 0}
         return {
-            "run": folder.path.name,
+            "id": folder.path.name,
             "folder": str(folder.path),
             "state": "damaged",
             **nothing,
