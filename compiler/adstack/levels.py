@@ -28,8 +28,10 @@ class LoopPlan:
 
     @property
     def tape_slots(self) -> int:
-        """Slots of the tape: one a state of a segment."""
-        return self.S if self.bound is None else min(self.S, self.bound)
+        """Slots of the tape: one a state of a segment, and one for a loop that should not run: it then overflows instead of
+        writing where nothing was planned.
+        """
+        return self.S if self.bound is None else max(1, min(self.S, self.bound))
 
     @property
     def capacity(self) -> int:

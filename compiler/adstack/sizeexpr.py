@@ -126,18 +126,24 @@ class Reader:
             return Lit(int(x.value))
         if x.op == "arg":
             assert isinstance(x.attr, ArgDecl)
-            return Arg(x.attr) if x.dtype.is_int else Unknown("a real argument")
+            if not x.dtype.is_int or (x.dtype.kind == "u" and x.dtype.bits == 64):
+                return Unknown(f"an argument of type {x.dtype}")
+            return Arg(x.attr)
         if x.op == "shape":
             assert isinstance(x.attr, tuple)
             return Extent(x.attr[0], x.attr[1])
         if x.op == "index":
             return Index(x)
         if x.op == "cast":
-            return self.expr(x.args[0]) if x.args[0].dtype.is_int else Unknown("a cast of a real value")
+            if not x.args[0].dtype.is_int:
+                return Unknown("a cast of a real value")
+            return self.expr(x.args[0]) if x.dtype.holds(x.args[0].dtype) else Unknown(f"a cast to {x.dtype}, which may wrap")
         if x.op == "gload":
             return self._read(x)
         if x.op == "load":
             return self._local(x)
+        if x.op in ("add", "sub", "mul", "neg", "shl") and (x.dtype.bits < 32 or x.dtype.kind == "u"):
+            return Unknown(f"arithmetic in {x.dtype}, which may wrap")
         if x.op in OPS and all(a.dtype.is_int for a in x.args):
             return Bin(x.op, tuple(self.expr(a) for a in x.args))
         return Unknown(f"`{x.op}` of a value known only while running")

@@ -33,6 +33,12 @@ class DType:
         """Whether the type counts things: signed, unsigned or a truth value."""
         return self.kind != "f"
 
+    def holds(self, other: DType) -> bool:
+        """For integers: whether every value of ``other`` is a value of this type."""
+        if self is other or other.kind == "b":
+            return True
+        return self.bits > other.bits if self.kind in ("i", other.kind) else False
+
     @property
     def is_signed(self) -> bool:
         """Whether negative values exist."""

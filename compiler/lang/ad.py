@@ -5,11 +5,15 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
+import numpy as np
+
 from ..errors import NothingToDifferentiate, QdrunRuntimeError
 from .field import Field
+from .matrix import Matrix
 from .ndarray import Ndarray
 from .overwrites import Launch, check_overwrites
 from .program import Program, current_program
+from .types import MatrixType
 
 
 class Tape:
@@ -39,6 +43,10 @@ class Tape:
 
     def record(self, kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Remember one launch."""
+        if not all(type(a) in _PLAIN for a in args) or kwargs:
+            params = kernel.binder.params
+            args, kwargs = tuple(kernel.binder.arguments(args, kwargs)), {}
+            args = tuple(_frozen(p.annotation, a) for p, a in zip(params, args, strict=True))
         self._calls.append((kernel, args, kwargs))
 
     def wrote(self, tensor: Any) -> None:
@@ -65,6 +73,8 @@ class Tape:
         assert self._program is not None
         self._program.tape = None
         if kind is None:
+            if current_program() is not self._program:
+                raise QdrunRuntimeError("another program became current inside the tape; do: one tape in one program")
             self.grad()
 
     def grad(self) -> None:
@@ -79,6 +89,18 @@ class Tape:
         for kernel, args, kwargs in reversed(self._calls):
             with contextlib.suppress(NothingToDifferentiate):
                 kernel.grad(*args, **kwargs)
+
+
+_PLAIN = frozenset((int, float, bool, Ndarray))
+
+
+def _frozen(annotation: Any, value: Any) -> Any:
+    """An argument as it is now: numbers and vectors are copied, arrays are followed by their memory."""
+    if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and value.ndim == 0):
+        return value.item()
+    if isinstance(annotation, MatrixType):
+        return np.array(value.to_numpy() if isinstance(value, Matrix) else value)
+    return value
 
 
 def _check_loss(loss: Any) -> None:

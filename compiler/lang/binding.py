@@ -172,7 +172,11 @@ def pack(value: int | float, dtype: DType) -> bytes:
 
 def _template_key(value: Any) -> tuple[Any, ...]:
     """Numbers, strings and types by value, everything else by identity (the specialisation keeps it alive)."""
-    if isinstance(value, (int, float, str, bool, DType, type(None))):
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float):
+        return float, value, str(value)  # -0.0 == 0.0
+    if isinstance(value, (int, str, bool, DType, type(None))):
         return type(value), value
     return "id", id(value)
 
@@ -197,7 +201,7 @@ def _bind_array(annotation: NdarrayType, value: Any, call: Call, number: int) ->
         call.words += value._packed
     elif isinstance(value, np.ndarray):
         dtype, ndim, element, has_grad = _numpy_type(annotation, value)
-        passed = _contiguous(value, call)
+        passed = _contiguous(value, call, number)
         call.arrays[number] = passed
         call.words += struct.pack(f"<Q{ndim}q", passed.ctypes.data, *passed.shape[:ndim])
     else:
@@ -217,13 +221,13 @@ def _numpy_type(annotation: NdarrayType, value: np.ndarray) -> tuple[DType, int,
     return dtype, value.ndim - len(element), element, False
 
 
-def _contiguous(value: np.ndarray, call: Call) -> np.ndarray:
+def _contiguous(value: np.ndarray, call: Call, number: int) -> np.ndarray:
     """The array itself, or a copy that is written back after the launch."""
     if value.flags.c_contiguous and value.flags.writeable and value.flags.aligned:
         return value
     copy = np.ascontiguousarray(value).copy() if not value.flags.writeable else np.ascontiguousarray(value)
     if value.flags.writeable:
-        call.after.append(lambda: np.copyto(value, copy))
+        call.after.append((number, lambda: np.copyto(value, copy)))
     return copy
 
 

@@ -46,7 +46,9 @@ class Call:
     scalars: dict[int, int | float] = field(default_factory=dict)  # by ArgDecl.index
     arrays: dict[int, np.ndarray] = field(default_factory=dict)  # by ArgDecl.index; element axes last
     keys: dict[int, object] = field(default_factory=dict)  # type key of each of our ndarrays, by ArgDecl.index
-    after: list[Callable[[], None]] = field(default_factory=list)  # copies back to arrays that could not be passed as they are
+    after: list[tuple[int, Callable[[], None]]] = field(
+        default_factory=list
+    )  # copies back to arrays that could not be passed as they are
 
 
 class Executable:
@@ -58,7 +60,7 @@ class Executable:
     def __init__(self, program: Program, ready: Ready, owners: Mapping[Buffer, Allocation]) -> None:
         kernel = ready.kernel
         self.program, self.name, self.args, self.draws = program, kernel.name, kernel.args, ready.draws
-        self.compiled, self.owners = ready.compiled, owners
+        self.compiled, self.owners, self.written = ready.compiled, owners, ready.written
         self.returns = kernel.returns
         layout = self.compiled.layout
         self._memory: list[Allocation] = []
@@ -98,8 +100,9 @@ class Executable:
         call.words[0:8] = self.context_address.to_bytes(8, "little")
         buffer = (ctypes.c_char * len(call.words)).from_buffer(call.words)
         self._entry(ctypes.addressof(buffer))
-        for copy_back in call.after:
-            copy_back()
+        for number, copy_back in call.after:
+            if number in self.written:
+                copy_back()
         if self._status[0]:
             self._on_status()
 

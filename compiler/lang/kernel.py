@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ..adstack.plan import HeapPlan
-from ..errors import DataAccessError, NothingToDifferentiate, QdrunSyntaxError
+from ..errors import DataAccessError, NothingToDifferentiate, QdrunRuntimeError, QdrunSyntaxError
 from ..frontend.lower import lower
 from ..frontend.signature import LowerOptions, MatrixArg, TemplateArg
 from ..frontend.source import FunctionSource, read_function
@@ -41,6 +41,11 @@ class Variant:
         self.recipe, buffers = COOKBOOK.recipe(lowered, o, program.device)
         memory = [b.owner for b in buffers]
         self.owners = {b: m for b, m in zip(self.recipe.buffers, memory) if isinstance(m, Allocation)}
+        if any(m.ptr not in program.device.live for m in self.owners.values()):
+            raise QdrunRuntimeError(
+                f"kernel `{source.name}` uses a field of another program\n  do: make the fields after qd.init(), or launch it"
+                " inside `with program:` of the program that they belong to"
+            )
         self.executable = Executable(program, self.recipe.forward, self.owners)
 
     @functools.cached_property

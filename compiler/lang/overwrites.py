@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import DataAccessError
+from ..frontend.syntax import Template
 from ..ir.nodes import ArgDecl, Loc, Operand
 from ..transforms.access import Access
 from ..transforms.indexing import linear
@@ -112,15 +113,18 @@ class _Group:
         owner = place.buffer.owner
         if place.buffer.kind == "arg" and isinstance(owner, ArgDecl):
             tensor = self.tensors.get(owner.name)
-            start = tensor.address if isinstance(tensor, Ndarray) else getattr(tensor, "ctypes", tensor)
-            start = start if isinstance(start, int) else getattr(start, "data", id(tensor))
-            return "array", start, place.offset
+            if isinstance(tensor, Ndarray):
+                return "array", tensor.address, place.offset
+            return ("numpy", _root(tensor).ctypes.data) if isinstance(tensor, np.ndarray) else None
         memory = self.variant.owners.get(place.buffer)
         return None if memory is None else ("field", memory.ptr, place.offset)
 
     def _use(self, access: Access) -> _Use:
         place, index, statement = access
-        axes = tuple(map(self._axis, index))
+        owner = place.buffer.owner
+        tensor = self.tensors.get(owner.name) if isinstance(owner, ArgDecl) else None
+        view = isinstance(tensor, np.ndarray)  # slices of one array overlap as they like: any element
+        axes = tuple(None if view else self._axis(x) for x in index)
         return _Use(np.array(self.when, float), axes, place.name, self.kernel.source.name, getattr(statement, "loc", None))
 
     def _axis(self, x: Operand) -> np.ndarray | None:
@@ -135,24 +139,35 @@ class _Group:
         return out
 
 
+def _root(array: np.ndarray) -> np.ndarray:
+    """The array that a view is a part of."""
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array
+
+
 def _groups(launches: list[Launch]) -> list[_Group]:
     groups: dict[object, _Group] = {}
     variants: dict[object, Any] = {}
     for when, (kernel, args, kwargs) in enumerate(launches):
         names = kernel.binder.params
         values = args if len(args) == len(names) and not kwargs else kernel.binder.arguments(args, kwargs)
-        types = tuple(type(v) if isinstance(v, (int, float)) else id(v) for v in values)
+        fixed = [p.annotation is Template for p in names]
+        types = tuple(
+            type(v) if isinstance(v, (int, float)) and not f else (type(v), v) if isinstance(v, (int, float)) else id(v)
+            for v, f in zip(values, fixed)
+        )
         key = id(kernel), types
         if key not in variants:
             variants[key] = kernel.variant(args, kwargs)[0]
         group = groups.get(key)
         if group is None:
             tensors = {p.name: v for p, v in zip(names, values) if not isinstance(v, (int, float))}
-            ints = {p.name: [] for p, v in zip(names, values) if isinstance(v, int)}
+            ints = {p.name: [] for p, v, f in zip(names, values, fixed) if isinstance(v, int) and not f}
             group = groups[key] = _Group(kernel, variants[key], tensors, [], ints)
         group.when.append(when)
         for p, v in zip(names, values):
-            if isinstance(v, int):
+            if p.name in group.scalars:
                 group.scalars[p.name].append(v)
     return list(groups.values())
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from ..codegen.llvm.cost import suggested_lanes
-from ..ir.nodes import Buffer, GlobalStore, Kernel, Op, Place, Stmt
+from ..ir.nodes import ArgDecl, Buffer, GlobalStore, Kernel, Op, Place, Stmt
 from ..ir.printer import print_kernel
 from ..ir.walk import kernel_places, task_blocks, walk
 from ..runtime.cpu import Compiled, CpuDevice
@@ -40,6 +40,7 @@ class Ready:
     kernel: Kernel
     compiled: Compiled
     draws: bool  # it reads the launch's random seed
+    written: frozenset[int]  # ``ArgDecl.index`` of the arrays that it writes
 
 
 class Recipe:
@@ -79,7 +80,9 @@ class Recipe:
         lanes = lanes or self._options.cpu_lanes or suggested_lanes(ready, host().triple, host().features)
         how = CompileOptions(lanes=lanes, offline_cache=self._options.offline_cache, plain=plain)
         draws = any(isinstance(s, Op) and s.op == "seed" for t in kernel.tasks for s in task_blocks(t))
-        return Ready(kernel, device.compile(ready, how), draws)
+        writes = writes_of(s for t in kernel.tasks for s in walk(t.body))
+        written = frozenset(p.buffer.owner.index for p, _, _ in writes if isinstance(p.buffer.owner, ArgDecl))
+        return Ready(kernel, device.compile(ready, how), draws, written)
 
 
 class Cookbook:

@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -69,6 +69,11 @@ class CpuDevice(Device):
         self.pool: Pool = get_pool(max_threads)
         self.threads = self.pool.workers
         self._owned: dict[int, np.ndarray] = {}
+
+    @property
+    def live(self) -> Container[int]:
+        """The addresses that this device has given out and not taken back."""
+        return self._owned.keys()
 
     def _allocate(self, nbytes: int, category: str) -> Allocation:
         raw = np.zeros(nbytes + ALIGNMENT, np.uint8)  # zero pages come from the system untouched

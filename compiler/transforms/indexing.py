@@ -27,7 +27,9 @@ def linear(x: Operand) -> Linear:
     """The linear form of an integer value. Whatever is not + - or a product with a literal is a leaf."""
     if isinstance(x, Const):
         return Linear((), int(x.value))
-    if x.op == "cast" and x.args[0].dtype.kind in "iu" and x.dtype.kind in "iu":
+    if x.dtype.bits < 32:  # may wrap
+        return Linear(((x, 1),), 0)
+    if x.op == "cast" and x.args[0].dtype.is_int and x.dtype.is_int and x.dtype.holds(x.args[0].dtype):
         return linear(x.args[0])
     if x.op in ("add", "sub"):
         left, right = linear(x.args[0]), linear(x.args[1])

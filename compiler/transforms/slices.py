@@ -48,14 +48,12 @@ class PlainSlicer:
         return self._modified[loop.id]
 
     def _simple(self, s: Stmt, live: set[Local], vals: set[Operand], keep: Keep) -> None:
-        """Op and LocalStore: keep if needed, then its operands are needed. A bounds check is always needed."""
+        """Op and LocalStore: keep if needed, then its operands are needed."""
         if isinstance(s, LocalStore):
             if s.local not in live:
                 return
             live.discard(s.local)
             need: tuple[Operand, ...] = (s.value,)
-        elif isinstance(s, Assert) and s.bounds:
-            need = (s.cond, *s.args)
         elif isinstance(s, Op) and s in vals:
             if s.op == "atomic":
                 place, _ = atomic_of(s)
@@ -80,8 +78,11 @@ class PlainSlicer:
         ``inside``: the exit local of the loop being refilled. A refill never runs the iteration that left the loop, so each of
         its exit sites is known not to be taken and its condition is not needed.
         """
-        live = set(live)
+        live, guarded = set(live), False
         for s in reversed(block):
+            if isinstance(s, Assert):
+                self._guard(s, guarded, vals, keep)
+                continue
             if isinstance(s, If):
                 live = self._plain_if(s, live, vals, keep, inside)
             elif isinstance(s, Loop):
@@ -91,7 +92,14 @@ class PlainSlicer:
                 self._root(s, vals, keep)
             elif not isinstance(s, GlobalStore):
                 self._simple(s, live, vals, keep)
+            guarded = id(s) in keep
         return live
+
+    def _guard(self, s: Assert, guarded: bool, vals: set[Operand], keep: Keep) -> None:
+        """A bounds check is kept when the access behind it is."""
+        if s.bounds and guarded:
+            keep.add(id(s))
+            vals.update((s.cond, *s.args))
 
     def _root(self, s: Stmt, vals: set[Operand], keep: Keep) -> None:
         """A side effect that must be repeated (a temporary that later tasks read)."""
@@ -139,8 +147,11 @@ class Slicer(PlainSlicer):
 
     def slice_reverse(self, block: Block, live: set[Local], vals: set[Operand]) -> set[Local]:
         """As ``slice_plain``, but the backward code of the block may read its values."""
-        live = set(live)
+        live, guarded = set(live), False
         for s in reversed(block):
+            if isinstance(s, Assert):
+                self._guard(s, guarded, vals, self.keep)
+                continue
             if isinstance(s, If):
                 at_then, at_else = self.slice_reverse(s.then, live, vals), self.slice_reverse(s.orelse, live, vals)
                 if self.activity.is_active(s) or _any_kept(s.then, self.keep) or _any_kept(s.orelse, self.keep):
@@ -158,6 +169,7 @@ class Slicer(PlainSlicer):
                     vals.update(a for a in self.activity.needs(s) if not isinstance(a, Const))
                 if not isinstance(s, GlobalStore):
                     self._simple(s, live, vals, self.keep)
+            guarded = id(s) in self.keep or self.activity.is_active(s)
         return live
 
     def site_known(self, s: If) -> bool:

@@ -48,4 +48,4 @@ def test_thinning_refuses_inner_checkpoints_that_are_no_power_of_two_less_one():
 
 def test_a_fixed_capacity_holds_that_many_iterations_and_no_more():
     assert fixed_capacity(50).capacity == 50
-    assert full_tape(0).tape_slots == 0
+    assert full_tape(0).tape_slots == 1
