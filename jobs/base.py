@@ -76,7 +76,7 @@ class Outcome:
 
     loss: float
     gradients: Mapping[str, Gradient] = field(default_factory=dict)
-    outputs: Mapping[str, float] = field(default_factory=dict)
+    outputs: Mapping[str, Gradient] = field(default_factory=dict)
 
 
 class Job(Generic[P]):

@@ -48,7 +48,7 @@ def finished_record(finished: Finished) -> dict[str, Any]:
         "status": "done",
         "loss": float(outcome.loss),
         "gradients": gradients,
-        "outputs": {name: float(value) for name, value in outcome.outputs.items()},
+        "outputs": {name: _listed(value) for name, value in outcome.outputs.items()},
         "seconds": sum(finished.seconds.values()),
         "parts": finished.seconds,
         "planned": finished.plan.by_kind(),

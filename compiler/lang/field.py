@@ -113,6 +113,11 @@ class Field:
             raise QdrunRuntimeError(f"field `{self.name}` belongs to another program; do: make it after qd.init()")
         if self.primal is not None and self.primal.placed and self.primal.shape != node.shape:
             raise QdrunRuntimeError(f"`{self.name}` needs the shape {self.primal.shape} of its field, not {node.shape}")
+        if self.primal is not None and self.primal._view is not None and getattr(self._root.program, "variants", None):
+            raise QdrunRuntimeError(
+                f"`{self.name}` is placed after a kernel ran: kernels that use `{self.primal.name}` would not see it\n"
+                f"  do: place `{self.name}` together with its field, or before the first kernel"
+            )
         self.snode = node
 
     def settle(self, places: tuple[Place, ...], view: np.ndarray) -> None:

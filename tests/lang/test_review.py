@@ -135,3 +135,18 @@ def test_a_tape_that_ends_in_another_program_is_refused():
     with pytest.raises(qd.QdrunRuntimeError, match="another program became current"):
         with qd.ad.Tape(loss=loss):
             start()
+
+
+def test_a_gradient_that_is_placed_after_a_kernel_ran_is_refused():
+    start()
+    x, y = qd.field(qd.f64), qd.field(qd.f64)
+    qd.root.dense(qd.i, 4).place(x, y, y.grad)
+
+    @qd.kernel
+    def k():
+        for i in x:
+            y[i] = 4.0 * x[i]
+
+    k()
+    with pytest.raises(qd.QdrunRuntimeError, match="is placed after a kernel ran"):
+        qd.root.dense(qd.i, 4).place(x.grad)

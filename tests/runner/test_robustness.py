@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
-from qdrun.jobs.base import Job, JobParams
+from qdrun.jobs.base import Finished, Job, JobParams, MemoryPlan, Outcome
 from qdrun.runner import results
 from qdrun.runner.cli import app
 from qdrun.runner.config import TARGET
 from qdrun.runner.folder import RunFolder
 from qdrun.runner.status import list_runs
 from qdrun.runner.sweep import SweepError, axis_values
-from qdrun.runner.worker import error_record
+from qdrun.runner.worker import error_record, finished_record
 
 
 @pytest.mark.parametrize(
@@ -72,3 +73,9 @@ def test_a_sweep_over_infinite_values_is_refused():
 def test_a_job_file_may_stand_in_a_folder_with_a_space():
     assert TARGET.fullmatch("my jobs/walker.py:Walker")
     assert not TARGET.fullmatch("my jobs.walker:Walker")
+
+
+def test_an_array_among_the_outputs_becomes_a_list():
+    outcome = Outcome(1.0, {}, {"path": np.array([1.0, 2.0]), "height": 3.0})
+    record = finished_record(Finished(outcome, MemoryPlan(), {}, None, {"run": 0.1}))
+    assert record["outputs"] == {"path": [1.0, 2.0], "height": 3.0}
