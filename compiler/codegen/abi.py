@@ -21,10 +21,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..ir.nodes import ArgDecl, Assert, Buffer, Kernel, Overflow
+from ..ir.types import PLANES as PLANE_BYTES
 from ..ir.types import DType
 from ..ir.walk import kernel_buffers, walk
 
-PLANES = ("f4", "f8", "i4", "i8")
+PLANES = tuple(PLANE_BYTES)
 CTX_STATUS, CTX_POOL, CTX_TMP, CTX_RET, CTX_TMP_GRAD, CTX_HEAP, CTX_ROW_STRIDE, CTX_SEED, CTX_FIXED = (
     0,
     1,

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 
 from ..errors import DataAccessError
 from ..ir.nodes import GlobalStore, Op, Operand, Place, Stmt, Task
-from ..ir.walk import atomic_of, place_of, task_blocks, walk, written_places
+from ..ir.walk import atomic_of, place_of, walk, written_places
 from .indexing import Extents, extents, never_same, own_element
 
 Access = tuple[Place, tuple[Operand, ...], Stmt]
@@ -105,8 +105,3 @@ def _line(s: Stmt) -> str:
 def prologue_loads(task: Task) -> list[Access]:
     """The loads that decide the extent of a task."""
     return loads_of(task.prologue)
-
-
-def all_loads(task: Task) -> list[Access]:
-    """Every load of a task, its prologue's included."""
-    return loads_of(task_blocks(task))

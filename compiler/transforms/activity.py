@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..errors import DifferentiationError
 from ..ir.nodes import GlobalStore, If, Local, LocalStore, Loop, Op, Operand, Place, Stmt, Task
 from ..ir.walk import atomic_of, operands, walk
-from .derivatives import FLAT, NEEDS, carries
+from .derivatives import NEEDS, carries
 
 REFUSED_ATOMICS = {
     "min": "give each iteration its own element and take the minimum in a serial loop with `min()`",
@@ -157,8 +157,3 @@ class Activity:
             return True
         values = s.args[1:] if s.op == "select" else s.args
         return s.dtype.kind != "b" and s.op not in ("gload", "atomic") and any(a in bits for a in values)
-
-
-def stops_gradient(s: Op) -> bool:
-    """Whether ``s`` is real but flat: its derivative is zero wherever it exists."""
-    return s.op in FLAT

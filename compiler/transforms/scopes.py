@@ -6,8 +6,9 @@ instance of the block runs, so a local set right after the definition holds the 
 
 from __future__ import annotations
 
-from ..ir.nodes import Assert, Block, Const, GlobalStore, If, Local, LocalStore, Loop, Op, Operand, Print, StackPut, Stmt
+from ..ir.nodes import Block, Const, If, Local, LocalStore, Loop, Op, Operand
 from ..ir.walk import operands
+from .clone import replace_operands
 
 
 def export_values(block: Block, outside: set[Op]) -> None:
@@ -60,7 +61,7 @@ class _Exporter:
                     swap[x] = Op("load", (), local.dtype, local)
                     out.append(swap[x])
             if swap:
-                replace_operands(s, swap)
+                replace_operands(s, lambda x, swap=swap: swap.get(x, x) if isinstance(x, Op) else x)
             out.append(s)
             if isinstance(s, Op):
                 self._visible.add(s)
@@ -82,28 +83,3 @@ class _Exporter:
 
 def _zero(v: Local) -> int | float | bool:
     return 0.0 if v.dtype.is_real else (False if v.dtype.kind == "b" else 0)
-
-
-def replace_operands(s: Stmt, swap: dict[Op, Op] | dict[Op, Operand]) -> None:
-    """Replace operands of one statement in place."""
-
-    def new(x: Operand) -> Operand:
-        return swap.get(x, x) if isinstance(x, Op) else x
-
-    match s:
-        case Op():
-            s.args = tuple(map(new, s.args))
-        case LocalStore():
-            s.value = new(s.value)
-        case GlobalStore():
-            s.index, s.value = tuple(map(new, s.index)), new(s.value)
-        case If():
-            s.cond = new(s.cond)
-        case Loop():
-            s.begin, s.end = new(s.begin), None if s.end is None else new(s.end)
-        case Assert():
-            s.cond, s.args = new(s.cond), tuple(map(new, s.args))
-        case Print():
-            s.parts = tuple(p if isinstance(p, str) else new(p) for p in s.parts)
-        case StackPut():
-            s.slot, s.values = new(s.slot), tuple(map(new, s.values))
