@@ -227,4 +227,139 @@ def mpm88(lib: Any, particles: int = 8192, steps: int = 128, grid: int = 64) -> 
     return Case(forward, gradient, lambda: (loss[None], push.grad.to_numpy()), [(p2g, (0,)), (grid_op, (0,)), (g2p, (0,))])
 
 
-CASES = {"sin_recurrence": sin_recurrence, "mass_spring": mass_spring, "mpm88": mpm88}
+def diffmpm(lib: Any, particles: int = 6400, steps: int = 32, grid: int = 120) -> Case:
+    """(d) the elastic block of DiffTaichi's benchmark: fixed corotated stress with a polar decomposition in reverse; the grid is not kept
+    for each step but computed again on the way back.
+    """
+    real = lib.f32
+    dx, inv_dx, dt = 1.0 / grid, float(grid), 3e-4
+    volume, mass, mu, la, gravity = dx * dx, 1.0, 100.0, 100.0, 9.8
+    x = lib.Vector.field(2, dtype=real, shape=(steps + 1, particles), needs_grad=True)
+    v = lib.Vector.field(2, dtype=real, shape=(steps + 1, particles), needs_grad=True)
+    C = lib.Matrix.field(2, 2, dtype=real, shape=(steps + 1, particles), needs_grad=True)
+    F = lib.Matrix.field(2, 2, dtype=real, shape=(steps + 1, particles), needs_grad=True)
+    gv = lib.Vector.field(2, dtype=real, shape=(grid, grid), needs_grad=True)
+    gm = lib.field(real, shape=(grid, grid), needs_grad=True)
+    gu = lib.Vector.field(2, dtype=real, shape=(grid, grid), needs_grad=True)
+    push = lib.Vector.field(2, dtype=real, shape=(), needs_grad=True)
+    mean = lib.Vector.field(2, dtype=real, shape=(), needs_grad=True)
+    loss = lib.field(real, shape=(), needs_grad=True)
+
+    @lib.func
+    def rotation(m):
+        a, b = m[0, 0] + m[1, 1], m[1, 0] - m[0, 1]
+        scale = 1.0 / lib.sqrt(a * a + b * b)
+        return lib.Matrix([[a * scale, -b * scale], [b * scale, a * scale]])
+
+    @lib.kernel
+    def begin():
+        for p in range(particles):
+            v[0, p] = push[None]
+
+    @lib.kernel
+    def p2g(t: lib.i32):
+        for p in range(particles):
+            base = lib.cast(x[t, p] * inv_dx - 0.5, lib.i32)
+            fx = x[t, p] * inv_dx - lib.cast(base, real)
+            w = [0.5 * (1.5 - fx) ** 2, 0.75 - (fx - 1.0) ** 2, 0.5 * (fx - 0.5) ** 2]
+            new_F = F[t, p] + dt * (C[t, p] @ F[t, p])
+            F[t + 1, p] = new_F
+            J = new_F.determinant()
+            pressure = la * J * (J - 1.0)
+            cauchy = 2.0 * mu * ((new_F - rotation(new_F)) @ new_F.transpose()) + lib.Matrix([[pressure, 0.0], [0.0, pressure]])
+            affine = -(dt * volume * 4.0 * inv_dx * inv_dx) * cauchy + mass * C[t, p]
+            for i in lib.static(range(3)):
+                for j in lib.static(range(3)):
+                    offset = lib.Vector([i, j])
+                    dpos = (lib.cast(offset, real) - fx) * dx
+                    weight = w[i][0] * w[j][1]
+                    gv[base + offset] += weight * (mass * v[t, p] + affine @ dpos)
+                    gm[base + offset] += weight * mass
+
+    @lib.kernel
+    def grid_op():
+        for i, j in lib.ndrange(grid, grid):
+            u = gv[i, j] / (gm[i, j] + 1e-10)
+            u[1] -= dt * gravity
+            if i < 3 and u[0] < 0.0:
+                u[0] = 0.0
+            if i > grid - 3 and u[0] > 0.0:
+                u[0] = 0.0
+            if j < 3 and u[1] < 0.0:
+                u[0] = 0.0
+                u[1] = 0.0
+            if j > grid - 3 and u[1] > 0.0:
+                u[1] = 0.0
+            gu[i, j] = u
+
+    @lib.kernel
+    def g2p(t: lib.i32):
+        for p in range(particles):
+            base = lib.cast(x[t, p] * inv_dx - 0.5, lib.i32)
+            fx = x[t, p] * inv_dx - lib.cast(base, real)
+            w = [0.5 * (1.5 - fx) ** 2, 0.75 - (fx - 1.0) ** 2, 0.5 * (fx - 0.5) ** 2]
+            new_v = lib.Vector([0.0, 0.0])
+            new_C = lib.Matrix([[0.0, 0.0], [0.0, 0.0]])
+            for i in lib.static(range(3)):
+                for j in lib.static(range(3)):
+                    offset = lib.Vector([i, j])
+                    dpos = lib.cast(offset, real) - fx
+                    g = gu[base + offset]
+                    weight = w[i][0] * w[j][1]
+                    new_v += weight * g
+                    new_C += 4.0 * inv_dx * weight * g.outer_product(dpos)
+            v[t + 1, p] = new_v
+            x[t + 1, p] = x[t, p] + dt * new_v
+            C[t + 1, p] = new_C
+
+    @lib.kernel
+    def average():
+        for p in range(particles):
+            mean[None] += x[steps, p] / particles
+
+    @lib.kernel
+    def measure():
+        loss[None] = (mean[None] - lib.Vector([0.6, 0.4])).norm_sqr()
+
+    first = np.zeros((steps + 1, particles, 2), np.float32)
+    first[0] = np.random.default_rng(3).uniform(0.2, 0.5, (particles, 2))
+    whole = np.zeros((steps + 1, particles, 2, 2), np.float32)
+    whole[0] = np.eye(2)
+    x.from_numpy(first)
+    F.from_numpy(whole)
+    push[None] = [1.0, -0.5]
+
+    def scatter(t: int) -> None:
+        gv.fill(0.0)
+        gm.fill(0.0)
+        p2g(t)
+        grid_op()
+
+    def forward() -> None:
+        mean.fill(0.0)
+        begin()
+        for t in range(steps):
+            scatter(t)
+            g2p(t)
+        average()
+        measure()
+
+    def gradient() -> None:
+        for f in (x, v, C, F, push, mean):
+            f.grad.fill(0.0)
+        loss.grad[None] = 1.0
+        measure.grad()
+        average.grad()
+        for t in reversed(range(steps)):
+            scatter(t)
+            for f in (gv, gm, gu):
+                f.grad.fill(0.0)
+            g2p.grad(t)
+            grid_op.grad()
+            p2g.grad(t)
+        begin.grad()
+
+    return Case(forward, gradient, lambda: (loss[None], push.grad.to_numpy()), [(p2g, (0,)), (grid_op, ()), (g2p, (0,))])
+
+
+CASES = {"sin_recurrence": sin_recurrence, "mass_spring": mass_spring, "mpm88": mpm88, "diffmpm": diffmpm}

@@ -9,10 +9,17 @@
     │   └── DifferentiationError         no correct gradient exists or can be given for this kernel
     │       └── DataAccessError          a value the backward pass needs is overwritten
     ├── QdrunRuntimeError                (RuntimeError) a launch, a field or an option is wrong
+    │   ├── QdrunValueError              (ValueError) a shape, a layout or an option of an array that does not fit
+    │   ├── QdrunRuntimeTypeError        (TypeError) an argument or a returned value has a type that does not fit
+    │   ├── GradientCheckError           (AssertionError) Tape(grad_check=..) found a gradient that differs from differences
     │   ├── NothingToDifferentiate       a kernel whose gradient was asked for touches nothing that has one
     │   ├── QdrunAssertionError          (AssertionError) an assert or a bounds check failed in a kernel
     │   └── AdStackOverflow              a loop ran further than its adstack was planned for
     └── OutOfMemory                      (MemoryError) a budget or a device is too small; names the bytes
+
+    GradientWarning                      (UserWarning) a gradient is lost in an array that has none
+
+The names that start with ``Quadrants`` are those of the peer and the same classes.
 
 Every message has the form: what happened, where (kernel, file:line), what to do. All of them pickle.
 """
@@ -85,6 +92,18 @@ class QdrunRuntimeError(QdrunError, RuntimeError):
     """A launch, a field or an option is wrong."""
 
 
+class QdrunValueError(QdrunRuntimeError, ValueError):
+    """A shape, a layout or an option of an array does not fit."""
+
+
+class QdrunRuntimeTypeError(QdrunRuntimeError, TypeError):
+    """An argument or a returned value has a type that does not fit."""
+
+
+class GradientCheckError(QdrunRuntimeError, AssertionError):
+    """``Tape(grad_check=..)`` found a gradient that differs from central differences."""
+
+
 class NothingToDifferentiate(QdrunRuntimeError):
     """A kernel touches nothing that has a gradient. A tape passes over it."""
 
@@ -99,3 +118,18 @@ class AdStackOverflow(QdrunRuntimeError):
 
 class OutOfMemory(QdrunError, MemoryError):
     """A budget or a device is too small for what was asked."""
+
+
+class GradientWarning(UserWarning):
+    """A gradient is lost in an array that has none. Given once for each kernel and array of a program."""
+
+
+# The peer's names of the same errors.
+QuadrantsCompilationError = QdrunCompilationError
+QuadrantsSyntaxError = QdrunSyntaxError
+QuadrantsTypeError = QdrunTypeError
+QuadrantsNameError = QdrunNameError
+QuadrantsIndexError = QdrunIndexError
+QuadrantsRuntimeError = QdrunRuntimeError
+QuadrantsRuntimeTypeError = QdrunRuntimeTypeError
+QuadrantsAssertionError = QdrunAssertionError

@@ -4,6 +4,9 @@ from .errors import (
     AdStackOverflow,
     DataAccessError,
     DifferentiationError,
+    GradientCheckError,
+    GradientWarning,
+    NothingToDifferentiate,
     OutOfMemory,
     QdrunAssertionError,
     QdrunCompilationError,
@@ -11,8 +14,18 @@ from .errors import (
     QdrunIndexError,
     QdrunNameError,
     QdrunRuntimeError,
+    QdrunRuntimeTypeError,
     QdrunSyntaxError,
     QdrunTypeError,
+    QdrunValueError,
+    QuadrantsAssertionError,
+    QuadrantsCompilationError,
+    QuadrantsIndexError,
+    QuadrantsNameError,
+    QuadrantsRuntimeError,
+    QuadrantsRuntimeTypeError,
+    QuadrantsSyntaxError,
+    QuadrantsTypeError,
 )
 from .frontend.intrinsics import (
     abs,
@@ -46,9 +59,13 @@ from .frontend.intrinsics import (
     tan,
     tanh,
 )
+from .frontend.intrinsics_extra import assume_in_range, bit_shr, block_local, cache_read_only, frexp, no_activate, one, zero
+from .frontend.intrinsics_linalg import eig, make_spd, polar_decompose, solve, svd, sym_eig
 from .frontend.syntax import (
     atomic_add,
     atomic_and,
+    atomic_cas,
+    atomic_exchange,
     atomic_max,
     atomic_min,
     atomic_mul,
@@ -61,6 +78,7 @@ from .frontend.syntax import (
     static,
     static_assert,
     static_print,
+    stop_grad,
 )
 from .ir.types import f16, f32, f64, i8, i16, i32, i64, u1, u8, u16, u32, u64
 from .lang import (
@@ -69,10 +87,13 @@ from .lang import (
     Ndarray,
     Program,
     RootProxy,
+    Struct,
+    StructField,
     Vector,
     ad,
     current_program,
     data_oriented,
+    dataclass,
     field,
     func,
     init,
@@ -84,18 +105,44 @@ from .lang import (
     template,
     types,
 )
-from .lang.snode import i, ij, ijk, ijkl, ik, j, jk, k, l
+from .lang.ahead import compile_ahead as compile
+from .lang.field import Field
+from .lang.kinds import MatrixField, MatrixNdarray, MatrixTensor, ScalarField, ScalarNdarray, VectorNdarray, VectorTensor
+from .lang.layout import Order as Layout
+from .lang.names import (
+    CRITICAL,
+    DEBUG,
+    ERROR,
+    INFO,
+    TRACE,
+    WARN,
+    dump_compile_config,
+    extension,
+    is_extension_enabled,
+    is_logging_effective,
+    pure,
+    pyfunc,
+    real_func,
+    set_logging_level,
+)
+from .lang.ndarray import from_dlpack
+from .lang.refused import REFUSED
+from .lang.refused import Refused as _Refused
+from .lang.scalars import float16, float32, float64, int8, int16, int32, int64, uint1, uint8, uint16, uint32, uint64
+from .lang.snode import NAMED_AXES as _NAMED_AXES
+from .lang.snode import SNode, axes, i, ij, ijk, ijkl, ijl, ik, ikl, j, jk, jkl, k, l
+from .lang.tensor import Backend, Tensor, tensor, wrap
 from .lang.types import Template
 
 cpu, cuda, amdgpu, vulkan, metal, gpu = Arch.cpu, Arch.cuda, Arch.amdgpu, Arch.vulkan, Arch.metal, Arch.gpu
+python = Arch.python
+x64 = x86_64 = arm64 = Arch.cpu
+il, jl, kl = (_NAMED_AXES[name] for name in ("il", "jl", "kl"))
 bool = u1
 root = RootProxy()
 
-# The peer's names of the same errors.
-QuadrantsCompilationError = QdrunCompilationError
-QuadrantsSyntaxError = QdrunSyntaxError
-QuadrantsTypeError = QdrunTypeError
-QuadrantsNameError = QdrunNameError
-QuadrantsIndexError = QdrunIndexError
-QuadrantsRuntimeError = QdrunRuntimeError
-QuadrantsAssertionError = QdrunAssertionError
+
+def __getattr__(name: str) -> _Refused:
+    if name in REFUSED:
+        return _Refused(name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

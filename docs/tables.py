@@ -8,11 +8,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import fields
+from math import isnan
 from pathlib import Path
+from typing import NamedTuple
 
 from qdrun.compiler.frontend.intrinsics import Intrinsic
+from qdrun.compiler.ir.builder import Builder
+from qdrun.compiler.ir.nodes import Const, Op, Operand
 from qdrun.compiler.ir.ops import TABLE
-from qdrun.compiler.ir.types import ALL
+from qdrun.compiler.ir.types import ALL, f64, u1
 from qdrun.compiler.lang import math as qd_math
 from qdrun.compiler.lang.options import Options
 from qdrun.compiler.transforms.derivatives import ADJOINT, FLAT, NEEDS
@@ -80,7 +84,123 @@ def options() -> str:
     return rows(("option", "default", "meaning"), lines)
 
 
+class Edge(NamedTuple):
+    """A point where a derivative needs a word: the operands there, and what each of them gets for g = 1 (None: no derivative)."""
+
+    words: str
+    at: tuple[float, ...]
+    gives: tuple[float | None, ...]
+
+
+class Facts(NamedTuple):
+    """What a formula does not say: where it holds, ranges of operands to check it at, its edges."""
+
+    domain: str = "all"
+    ranges: tuple[tuple[float, float], ...] = ((-2.0, 2.0),)
+    edges: tuple[Edge, ...] = ()
+
+
+WIDE, POSITIVE = (-2.0, 2.0), (0.2, 2.0)
+INF, NAN = float("inf"), float("nan")
+FACTS: dict[str, Facts] = {
+    "add": Facts(ranges=(WIDE, WIDE)),
+    "sub": Facts(ranges=(WIDE, WIDE)),
+    "neg": Facts(),
+    "mul": Facts(ranges=(WIDE, WIDE)),
+    "div": Facts("y != 0", (WIDE, POSITIVE), (Edge("at y = 0", (1.0, 0.0), (INF, -INF)),)),
+    "mod": Facts("y != 0", ((0.1, 0.9), (1.1, 1.9)), (Edge("a whole x / y: the slopes above it", (2.0, 1.0), (1.0, -2.0)),)),
+    "min": Facts(ranges=(WIDE, WIDE), edges=(Edge("a tie: all to y", (1.0, 1.0), (0.0, 1.0)),)),
+    "max": Facts(ranges=(WIDE, WIDE), edges=(Edge("a tie: all to y", (1.0, 1.0), (0.0, 1.0)),)),
+    "pow": Facts(
+        "x > 0; a negative x with a whole y has a derivative by x",
+        (POSITIVE, WIDE),
+        (
+            Edge("x = 0, y = 2", (0.0, 2.0), (0.0, 0.0)),
+            Edge("x = 0, y = 1/2", (0.0, 0.5), (INF, 0.0)),
+            Edge("y = 0", (0.0, 0.0), (0.0, -INF)),
+            Edge("x < 0", (-2.0, 3.0), (12.0, NAN)),
+        ),
+    ),
+    "atan2": Facts("not both 0", (WIDE, POSITIVE), (Edge("both 0", (0.0, 0.0), (NAN, NAN)),)),
+    "attach": Facts(ranges=(WIDE, WIDE)),
+    "abs": Facts(edges=(Edge("at 0", (0.0,), (0.0,)),)),
+    "sin": Facts(),
+    "cos": Facts(),
+    "tan": Facts("cos(x) != 0", ((-1.2, 1.2),)),
+    "asin": Facts("-1 < x < 1", ((-0.9, 0.9),), (Edge("at 1", (1.0,), (INF,)), Edge("beyond", (1.5,), (NAN,)))),
+    "acos": Facts("-1 < x < 1", ((-0.9, 0.9),), (Edge("at 1", (1.0,), (-INF,)), Edge("beyond", (1.5,), (NAN,)))),
+    "tanh": Facts(),
+    "exp": Facts(),
+    "log": Facts("x > 0", (POSITIVE,), (Edge("at 0", (0.0,), (INF,)), Edge("below", (-1.0,), (NAN,)))),
+    "sqrt": Facts("x > 0", (POSITIVE,), (Edge("at 0", (0.0,), (INF,)), Edge("below", (-1.0,), (NAN,)))),
+    "rsqrt": Facts("x > 0", (POSITIVE,), (Edge("at 0", (0.0,), (-INF,)), Edge("below", (-1.0,), (NAN,)))),
+    "cast": Facts("from real to real; to and from an integer the gradient stops"),
+    "select": Facts(ranges=((0.0, 1.0), WIDE, WIDE)),
+}
+OPERANDS = {1: ("x",), 2: ("x", "y"), 3: ("c", "x", "y")}
+INFIX = {"lt": ("<", 1), "gt": (">", 1), "eq": ("==", 1), "add": ("+", 2), "sub": ("-", 2), "mul": ("*", 3), "div": ("/", 3)}
+
+
+def operand_of(code: str, k: int) -> Op:
+    """A named operand of an operation, to build rules with."""
+    arity = TABLE[code].arity
+    return Op("arg", (), u1 if code == "select" and k == 0 else f64, OPERANDS[arity][k])
+
+
+def formula(x: Operand, level: int = 0) -> str:
+    """A value as text, in brackets if it binds less than ``level``. What a rule adds for a zero g (``0 if g == 0 else ..``) is left
+    out: the page says it once for all.
+    """
+    if isinstance(x, Const):
+        return f"{x.value:g}"
+    if x.op == "arg":
+        return str(x.attr)
+    a = x.args
+    if x.op == "select":
+        cond, then, other = formula(a[0]), formula(a[1], 1), formula(a[2])
+        if cond in ("g == 0", "g * 0.5 == 0") and then == "0":
+            return formula(a[2], level)
+        text, own = f"{then} if {cond} else {other}", 0
+    elif x.op in INFIX:
+        sign, own = INFIX[x.op]
+        text = f"{formula(a[0], own)} {sign} {formula(a[1], own + 1)}"
+    elif x.op == "neg":
+        text, own = f"-{formula(a[0], 3)}", 3
+    else:
+        text, own = f"{x.op}({', '.join(map(formula, a))})", 5
+    return f"({text})" if own < level else text
+
+
+def rule_of(code: str, k: int) -> Operand | None:
+    """What operand ``k`` of an operation gets, as a value over its operands, the result ``r`` and the adjoint ``g``."""
+    rule = ADJOINT[code][k]
+    if rule is None:
+        return None
+    args = tuple(operand_of(code, n) for n in range(TABLE[code].arity))
+    r, g = (Op("arg", (), f64, name) for name in "rg")
+    return rule(Builder([]), g, args, r)
+
+
+def derivatives() -> str:
+    """The rule of each operation, written out from ``ADJOINT``, with its domain and its edges."""
+    lines = []
+    for code in ADJOINT:
+        names, facts = OPERANDS[TABLE[code].arity], FACTS[code]
+        rules = [(names[k], rule_of(code, k)) for k in range(len(names))]
+        shown = "; ".join(f"{name}: `{formula(x)}`" for name, x in rules if x is not None)
+        edges = "; ".join(f"{e.words}: {', '.join(worth(v) for v in e.gives if v is not None)}" for e in facts.edges)
+        lines.append((f"`{code}({', '.join(names)})`", shown, facts.domain, edges or "none"))
+    lines += [(f"`{code}`", "zero: the gradient stops", "all", "none") for code in TABLE if code in FLAT]
+    return rows(("operation", "what each operand gets", "domain", "at its edges, for g = 1"), lines)
+
+
+def worth(value: float) -> str:
+    """A number for the page."""
+    return "NaN" if isnan(value) else "infinite" if value == INF else "-infinite" if value == -INF else f"{value:g}"
+
+
 TABLES: dict[str, Callable[[], str]] = {
+    "derivatives": derivatives,
     "operations": operations,
     "functions": functions,
     "math functions": math_functions,

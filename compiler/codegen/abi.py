@@ -1,8 +1,8 @@
 """What a compiled kernel and its launcher agree on. All buffers are arrays of 8-byte words.
 
 A kernel is ``void entry(ptr args)``. ``args[0]`` points to the launch context; then, for each ``ArgDecl`` in order, a scalar takes
-one word (its own bytes, low end first) and an ndarray takes ``1 + ndim`` words (address, extents) and one more for the address of
-its gradient when ``needs_grad``.
+one word (its own bytes, low end first) and an ndarray takes ``1 + ndim`` words (address, extents), one more for the address of
+its gradient when ``needs_grad``, and one more for that of its dual when ``needs_dual``.
 
 The context belongs to one program and one compiled kernel and outlives its launches::
 
@@ -10,6 +10,7 @@ The context belongs to one program and one compiled kernel and outlives its laun
     word  1  thread pool                          word 10..13  row stride of each plane, in words of that plane
     word  2  temporaries                          word 14      launch seed (u64)
     word  3  returned values (8 bytes each)       word 15      reserved
+    word  4  tangents of the temporaries
     word  5  adjoints of the temporaries          word 16..    launch parameters of every task, then the field buffers
 
 The status record is zero when all is well. The first failure stores its code (1 + position in ``messages(kernel)``) in word 0 with a
@@ -26,11 +27,12 @@ from ..ir.types import DType
 from ..ir.walk import kernel_buffers, walk
 
 PLANES = tuple(PLANE_BYTES)
-CTX_STATUS, CTX_POOL, CTX_TMP, CTX_RET, CTX_TMP_GRAD, CTX_HEAP, CTX_ROW_STRIDE, CTX_SEED, CTX_FIXED = (
+CTX_STATUS, CTX_POOL, CTX_TMP, CTX_RET, CTX_TMP_DUAL, CTX_TMP_GRAD, CTX_HEAP, CTX_ROW_STRIDE, CTX_SEED, CTX_FIXED = (
     0,
     1,
     2,
     3,
+    4,
     5,
     6,
     10,
@@ -47,7 +49,14 @@ def plane_of(dtype: DType) -> str:
 
 def arg_words(arg: ArgDecl) -> int:
     """How many words of the argument buffer an argument takes."""
-    return 1 if arg.kind == "scalar" else 1 + arg.ndim + arg.needs_grad
+    return 1 if arg.kind == "scalar" else 1 + arg.ndim + arg.needs_grad + arg.needs_dual
+
+
+def address_word(buffer: Buffer) -> int:
+    """Which of the words of its argument holds the address of an ndarray's data, gradient or dual."""
+    arg = buffer.owner
+    assert isinstance(arg, ArgDecl)
+    return {"arg": 0, "arg_grad": 1 + arg.ndim, "arg_dual": 1 + arg.ndim + arg.needs_grad}[buffer.kind]
 
 
 def arg_offsets(args: list[ArgDecl]) -> list[int]:

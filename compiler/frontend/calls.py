@@ -16,10 +16,14 @@ from .expressions import compile_time, is_target, resolve_target, target_of
 from .inline import inline
 from .intrinsics import lookup
 from .loops import make_range
-from .statements import lower_print, store, value_parts
-from .syntax import ATOMIC_CODES, grouped, loop_config, ndrange, static, static_assert, static_print
-from .targets import update
+from .messages import Slot, lower_breakpoint, lower_print, value_parts
+from .statements import store
+from .stopped import lower_stop_grad
+from .structs import StructMethod, StructTensor
+from .syntax import ATOMIC_CODES, atomic_cas, grouped, loop_config, ndrange, static, static_assert, static_print, stop_grad
+from .targets import StructTarget, compare_and_swap, update
 from .tensor import TensorRef
+from .tokens import is_leaf
 from .values import Matrix
 
 Special = Callable[[Context, ast.Call], Any]
@@ -39,6 +43,8 @@ def lower_call(cx: Context, node: ast.Call) -> Any:
     if isinstance(node.func, ast.Attribute) and node.func.attr == "fill" and _fill(cx, node, node.func):
         return None
     fn = cx.expr(node.func)
+    if getattr(fn, "__qd_kernel__", False):
+        raise QdrunSyntaxError(f"the kernel `{_name(fn)}` cannot be called inside a kernel", hint="make it a @func")
     special = _special(fn)
     if special is not None:
         return special(cx, node)
@@ -46,7 +52,9 @@ def lower_call(cx: Context, node: ast.Call) -> Any:
         return inline(cx, fn, node)
     args = [cx.expr(a) for a in node.args]
     keywords = {str(k.arg): cx.expr(k.value) for k in node.keywords}
-    return _apply(cx, fn, args, keywords)
+    value = _apply(cx, fn, args, keywords)
+    cx.consumed(node.func)  # a function that kernels do not know has been called by Python, which ``_python_call`` recorded
+    return value
 
 
 def _special(fn: Any) -> Special | None:
@@ -65,9 +73,11 @@ def _apply(cx: Context, fn: Any, args: list[Any], keywords: dict[str, Any]) -> A
     values = [*args, *keywords.values()]
     known = all(_is_plain(v) for v in values)
     if known and _is_python_function(fn):
-        return compile_time(lambda: fn(*args, **keywords))
+        return _python_call(cx, fn, args, keywords)
     lowering = lookup(fn)
     if lowering is not None:
+        if cx.inputs is not None and is_leaf(fn):
+            cx.inputs.refuse(f"`{_name(fn)}` brings a lowering of its own")
         try:
             return lowering(cx.b, *args, **keywords)
         except TypeError as e:
@@ -77,16 +87,26 @@ def _apply(cx: Context, fn: Any, args: list[Any], keywords: dict[str, Any]) -> A
     if not callable(fn):
         raise QdrunTypeError(f"{describe(fn)} cannot be called")
     if all(is_static(v) for v in values):
-        return compile_time(lambda: fn(*args, **keywords))
+        return _python_call(cx, fn, args, keywords)
     raise QdrunTypeError(
         f"{_name(fn)}() is a Python function and cannot run in a kernel with values that are only known at run time",
         hint="decorate it with @func",
     )
 
 
+def _python_call(cx: Context, fn: Any, args: list[Any], keywords: dict[str, Any]) -> Any:
+    """The result of a plain Python function of known values."""
+
+    def call() -> Any:
+        value = fn(*args, **keywords)
+        return value if cx.inputs is None else cx.inputs.called(fn, args, keywords, value)
+
+    return compile_time(call)
+
+
 def _is_plain(value: Any) -> bool:
     """Whether a value means the same to Python as to the kernel."""
-    return is_static(value) and not is_runtime(value) and not isinstance(value, TensorRef)
+    return is_static(value) and not is_runtime(value) and not isinstance(value, (TensorRef, StructTensor))
 
 
 def _is_python_function(fn: Any) -> bool:
@@ -110,7 +130,9 @@ def lower_expression_statement(cx: Context, node: ast.Expr) -> None:
         if isinstance(node.value, (ast.Yield, ast.YieldFrom, ast.Await, ast.NamedExpr)):
             raise cx.refuse(node.value)
         raise QdrunSyntaxError("this expression has no effect", hint="assign it, or remove the line")
-    cx.expr(node.value)
+    if cx.expr(node.value) is not None and _peek(cx, node.value.func) is stop_grad:
+        hint = "use what it returns: `v = stop_grad(v)`; only a field or an array is stopped by a call alone"
+        raise QdrunSyntaxError("stop_grad() of a value does not change the variable", hint=hint)
 
 
 def top_expression(cx: Context, node: ast.Expr) -> None:
@@ -121,12 +143,17 @@ def top_expression(cx: Context, node: ast.Expr) -> None:
         return
     if isinstance(call, ast.Call) and fn is loop_config:
         _loop_config(cx, call)
-    elif isinstance(call, ast.Call) and hasattr(fn, "__qd_func__") and not _returns_inside(fn.__qd_func__.tree.body):
+    elif isinstance(call, ast.Call) and _is_function(fn) and not _returns_inside(fn.__qd_func__.tree.body):
         with cx.at(call):
             inline(cx, fn, call, top=True)
     else:
         with cx.tasks.serial(cx):
             cx.stmt(node)
+
+
+def _is_function(fn: Any) -> bool:
+    """Whether a callee is a function whose loops may be parallel; a method of a struct runs where the struct is found."""
+    return hasattr(fn, "__qd_func__") and not isinstance(fn, StructMethod)
 
 
 def _peek(cx: Context, node: ast.expr) -> Any:
@@ -149,7 +176,7 @@ def _fill(cx: Context, node: ast.Call, func: ast.Attribute) -> bool:
     """``v.fill(x)`` of something that can be written. False: it is another kind of fill."""
     with cx.scratch() as block:
         target = resolve_target(cx, func.value)
-    if not is_target(target) or len(node.args) != 1 or node.keywords:
+    if not is_target(target) or isinstance(target, StructTarget) or len(node.args) != 1 or node.keywords:
         return False
     cx.splice(block)
     store(cx, target_of(cx, func.value, "fill()"), cx.expr(node.args[0]))
@@ -169,22 +196,34 @@ def _positional(node: ast.Call, name: str, least: int, most: int) -> list[ast.ex
 
 
 def _atomic(cx: Context, node: ast.Call, code: str) -> Any:
-    place, value = _positional(node, f"atomic_{code}", 2, 2)
-    target = target_of(cx, place, f"atomic_{code}()")
+    name = "atomic_exchange" if code == "xchg" else f"atomic_{code}"
+    place, value = _positional(node, name, 2, 2)
+    target = target_of(cx, place, f"{name}()")
     operand = cx.expr(value)
     return update(cx.b, target, code, operand)
+
+
+def _cas(cx: Context, node: ast.Call) -> Any:
+    place, *rest = _positional(node, "atomic_cas", 3, 3)
+    target = target_of(cx, place, "atomic_cas()")
+    expected, desired = (cx.expr(e) for e in rest)
+    return compare_and_swap(cx.b, target, expected, desired)
 
 
 def _static(cx: Context, node: ast.Call) -> Any:
     args = _positional(node, "static", 1, 255)
     values = tuple(cx.static_expr(a) for a in args)
+    for a, value in zip(args, values):
+        cx.consumed(a, value)
     return values[0] if len(values) == 1 else values
 
 
 def _static_print(cx: Context, node: ast.Call) -> None:
     args = [cx.expr(a) for a in _positional(node, "static_print", 0, 255)]
+    if cx.inputs is not None:
+        cx.inputs.refuse("static_print() prints while the kernel is compiled")
     texts = [
-        "".join(p if isinstance(p, str) else repr(p) for p in value_parts(cx, a)) if is_runtime(a) else str(a) for a in args
+        "".join(repr(p.value) if isinstance(p, Slot) else p for p in value_parts(a)) if is_runtime(a) else str(a) for a in args
     ]
     print(*texts)
 
@@ -201,8 +240,11 @@ def _loop_config(cx: Context, node: ast.Call) -> None:
         raise QdrunTypeError("loop_config() takes keywords only", hint="write loop_config(serialize=True)")
     for keyword in node.keywords:
         if keyword.arg not in inspect.signature(loop_config).parameters:
-            raise QdrunTypeError(f"loop_config() has no `{keyword.arg}`", hint="it has serialize, block_dim and parallelize")
+            known = "it has serialize, parallelize, block_dim, bit_vectorize and name"
+            raise QdrunTypeError(f"loop_config() has no `{keyword.arg}`", hint=known)
         cx.next_loop[str(keyword.arg)] = cx.static_expr(keyword.value)
+    if cx.next_loop.get("parallelize") == 1:
+        cx.next_loop["serialize"] = True
 
 
 def _range(cx: Context, node: ast.Call) -> Any:
@@ -230,8 +272,8 @@ def _len(cx: Context, node: ast.Call) -> Any:
     value = cx.expr(_positional(node, "len", 1, 1)[0])
     if isinstance(value, Matrix):
         return value.n
-    if isinstance(value, TensorRef):
-        return value.shape(cx.b)[0]
+    if isinstance(value, (TensorRef, StructTensor)):
+        return (value if isinstance(value, TensorRef) else value.first).shape(cx.b)[0]
     if not hasattr(value, "__len__"):
         raise QdrunTypeError(f"{describe(value)} has no length")
     return compile_time(lambda: len(value))
@@ -241,7 +283,10 @@ def _sequence(make: Callable[..., Any]) -> Special:
     """``zip`` and ``enumerate`` of compile-time sequences, of which vectors are one."""
 
     def call(cx: Context, node: ast.Call) -> Any:
-        values = [cx.expr(a) for a in _positional(node, make.__name__, 1, 255)]
+        args = _positional(node, make.__name__, 1, 255)
+        values = [cx.expr(a) for a in args]
+        for a, value in zip(args, values):
+            cx.consumed(a, value)
         return compile_time(lambda: list(make(*(v.items if isinstance(v, Matrix) else v for v in values))))
 
     return call
@@ -254,13 +299,16 @@ def _tuple(cx: Context, node: ast.Call) -> Any:
 
 _SPECIAL: dict[Any, Special] = {
     static: _static,
+    atomic_cas: _cas,
     static_print: _static_print,
     static_assert: _static_assert,
     loop_config: _loop_config,
+    stop_grad: lower_stop_grad,
     ndrange: _ndrange,
     grouped: _grouped,
     builtins.range: _range,
     builtins.print: lower_print,
+    builtins.breakpoint: lower_breakpoint,
     builtins.len: _len,
     builtins.zip: _sequence(zip),
     builtins.enumerate: _sequence(enumerate),

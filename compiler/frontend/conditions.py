@@ -18,8 +18,9 @@ from . import ops
 from .context import Context, describe, is_cheap, is_runtime, is_static
 from .expressions import compile_time, number
 from .matrix import MatrixLocal, load_matrix
+from .structs import aligned, rebuild, scalars, shape_of
 from .syntax import NDRange
-from .values import Matrix
+from .values import Matrix, Struct
 
 COMPARE: dict[type[ast.cmpop], tuple[str, Callable[[Any, Any], Any]]] = {
     ast.Lt: ("<", operator.lt),
@@ -116,14 +117,39 @@ def lower_if_exp(cx: Context, node: ast.IfExp) -> Any:
         return ops.select(cx.b, cond, number(cx.expr(node.body)), number(cx.expr(node.orelse)))
     cond = ops.truth(cx.b, cond)
     with cx.scratch() as then:
-        x = number(cx.expr(node.body))
+        x = _arm(cx, node.body)
     with cx.scratch() as orelse:
-        y = number(cx.expr(node.orelse))
+        y = _arm(cx, node.orelse)
+    if isinstance(x, Struct) or isinstance(y, Struct):
+        return _choose_struct(cx, If(cond, then, orelse), x, y)
     if is_cheap(then) and is_cheap(orelse):
         cx.splice(then)
         cx.splice(orelse)
         return ops.select(cx.b, cond, x, y)
     return _choose(cx, If(cond, then, orelse), x, y)
+
+
+def _arm(cx: Context, node: ast.expr) -> Any:
+    value = cx.expr(node)
+    return value if isinstance(value, Struct) else number(value)
+
+
+def _choose_struct(cx: Context, s: If, x: Any, y: Any) -> Struct:
+    """An ``if`` whose arms leave two structs with the same members; each scalar as in ``_choose``.
+
+    Raises:
+        QdrunTypeError: one side is no struct, the members differ, or they are not numbers.
+    """
+    if not isinstance(x, Struct) or not isinstance(y, Struct) or not x.is_data or not y.is_data:
+        raise QdrunTypeError(f"`if` chooses between {describe(x)} and {describe(y)}", hint="both sides need the same members")
+    pairs = list(zip(scalars(x), scalars(aligned(x, y))))
+    locals_ = [Local(promote(p.dtype, q.dtype), "choice") for p, q in pairs]
+    for block, side in ((s.then, 0), (s.orelse, 1)):
+        with cx.b.into(block):
+            for local, pair in zip(locals_, pairs):
+                cx.b.store(local, ops.cast_scalar(cx.b, pair[side], local.dtype))
+    cx.b.put(s)
+    return rebuild(shape_of(x), [cx.b.load(local) for local in locals_])
 
 
 def _choose(cx: Context, s: If, x: Any, y: Any) -> Any:
@@ -162,6 +188,7 @@ def _generate(cx: Context, element: ast.expr, generators: list[ast.comprehension
 
 def _iterate(cx: Context, node: ast.expr) -> list[Any]:
     values: Any = cx.expr(node)
+    cx.consumed(node, values)
     if isinstance(values, Matrix) and len(values.shape) == 1:
         return list(values.items)
     if isinstance(values, NDRange) and not values.known:

@@ -15,15 +15,18 @@ from ..ir.ops import TABLE
 from .build import FrontBuilder
 from .matrix import load_matrix
 from .ops import cast
-from .scope import Binding, Frame, Recipe, Shared
+from .scope import Binding, Frame, Recipe, Shared, StructVar
+from .structs import StructTensor, describe_struct
 from .syntax import Grouped, NDRange, RangeSpec
-from .targets import Target
+from .targets import Target, with_index
 from .tensor import TensorRef
-from .values import Matrix, MatrixLocal
+from .values import Matrix, MatrixLocal, Struct
 
 if TYPE_CHECKING:
+    from .inputs import Inputs
     from .offload import Tasks
     from .signature import LowerOptions
+    from .stopped import Stop
 
 RECIPE_OPS = 16
 """A kernel-level value of at most this many operations is computed again in each task that uses it."""
@@ -40,6 +43,10 @@ class Context:
         where: what is being emitted: a "serial" task, the "prologue" of a parallel task, or its body ("parallel").
         static: how many ``static(..)`` are open.
         next_loop: what ``loop_config`` said about the next loop.
+        stops: what ``stop_grad`` said about reads of fields.
+        arrays: what stands for the ndarrays that template arguments hold, by ``id``.
+        numbers: what stands for numbers of template arguments that come with each launch, by the ``id`` of their owner and their name.
+        inputs: the record of what is looked up outside the kernel, if one is kept.
     """
 
     b: FrontBuilder
@@ -52,6 +59,10 @@ class Context:
     where: str = "serial"
     static: int = 0
     next_loop: dict[str, Any] = field(default_factory=dict)
+    stops: list[Stop] = field(default_factory=list)
+    arrays: dict[int, TensorRef] = field(default_factory=dict)
+    numbers: dict[tuple[int, str], Recipe] = field(default_factory=dict)
+    inputs: Inputs | None = None
 
     @property
     def frame(self) -> Frame:
@@ -82,7 +93,20 @@ class Context:
             handler = self.expr_handlers.get(type(node))
             if handler is None:
                 raise self.refuse(node)
-            return handler(self, node)
+            value = handler(self, node)
+        if not isinstance(node, (ast.Attribute, ast.Subscript)):  # ``resolve_target`` has done it
+            self.produced(node, value)
+        return value
+
+    def produced(self, node: ast.AST, value: Any) -> None:
+        """An expression gave a value: see ``Inputs``."""
+        if self.inputs is not None:
+            self.inputs.produced(node, value)
+
+    def consumed(self, node: ast.AST, value: Any = None) -> None:
+        """What an expression gave was passed on unread; with ``value``: if it is a plain container, whose parts are passed on."""
+        if self.inputs is not None and type(value) in (type(None), tuple, list, dict):
+            self.inputs.consumed(node)
 
     def stmt(self, node: ast.stmt) -> str | None:
         """Lower a statement; the result says how it certainly leaves its block: break, continue, return, or None.
@@ -145,9 +169,16 @@ class Context:
     def lookup(self, name: str) -> Binding | None:
         """The binding of a name; a variable of an earlier task is brought into the serial task that is being lowered."""
         binding = self.frame.find(name)
-        if binding is not None and isinstance(binding.value, Shared) and self.where == "serial":
-            self.tasks.fetch(self, binding)
+        if binding is not None and self.where == "serial":
+            self._fetch(binding)
         return binding
+
+    def _fetch(self, binding: Binding) -> None:
+        if isinstance(binding.value, Shared):
+            self.tasks.fetch(self, binding)
+        elif isinstance(binding.value, StructVar):
+            for member in binding.value.members.values():
+                self._fetch(member)
 
     def name(self, name: str) -> Any:
         """The value of a name, read now.
@@ -164,7 +195,11 @@ class Context:
                 hint=f"assign `{name}` before this line in the same or an enclosing block; a variable that is first assigned "
                 "inside an if or a loop ends with that block",
             )
-        return resolve(self.frame.source.lookup(name), name)
+        return self.python(self.frame.source.lookup(name), name)
+
+    def python(self, value: Any, name: str = "") -> Any:
+        """What a Python object is inside this kernel: see ``resolve``; an ndarray that a template argument holds is its argument."""
+        return self.arrays[id(value)] if id(value) in self.arrays else resolve(value, name)
 
     def read(self, value: Any) -> Any:
         """The present content of what a name is bound to."""
@@ -193,7 +228,11 @@ def read(b: FrontBuilder, value: Any) -> Any:
         return clone(b, value.value, {})
     if isinstance(value, tuple) and not hasattr(value, "_fields"):
         return tuple(read(b, v) for v in value)
-    return value.read(b) if isinstance(value, Target) else value
+    if isinstance(value, Struct):
+        return value.map(lambda item: read(b, item))
+    if isinstance(value, StructVar):
+        return Struct(value.form, {name: read(b, m.value) for name, m in value.members.items()})
+    return with_index(value, lambda x: read(b, x)).read(b) if isinstance(value, Target) else value
 
 
 def clone(b: FrontBuilder, value: Any, done: dict[Op, Op]) -> Any:
@@ -262,7 +301,7 @@ def is_static(value: Any) -> bool:
         return value.known
     if isinstance(value, Grouped):
         return is_static(value.space)
-    return not isinstance(value, (Op, RangeSpec))
+    return not isinstance(value, (Op, RangeSpec, Struct))
 
 
 def is_runtime(value: Any) -> bool:
@@ -272,6 +311,8 @@ def is_runtime(value: Any) -> bool:
 
 def rounded(b: FrontBuilder, value: Any) -> Any:
     """A value as a variable would hold it: a literal is rounded to its type."""
+    if isinstance(value, Struct):
+        return value.map(lambda item: rounded(b, item))
     if isinstance(value, (Const, Matrix)):
         return cast(b, value, value.dtype) if not isinstance(value, Matrix) or value.items else value
     return value
@@ -284,6 +325,8 @@ def zero(dtype: Any) -> Const:
 
 def describe(value: Any) -> str:
     """A value as a message names it."""
+    if isinstance(value, (Struct, StructTensor)):
+        return describe_struct(value)
     if isinstance(value, TensorRef):
         return f"the field or array `{value.name}`"
     if isinstance(value, Matrix):

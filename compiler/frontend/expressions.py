@@ -10,10 +10,24 @@ from ..ir.nodes import Const, Local, Op
 from . import ops
 from .context import Context, describe, is_runtime, is_static, resolve
 from .matrix import attribute, get_item, swizzle_positions
-from .scope import Shared
-from .targets import ComponentTarget, ElementTarget, ItemTarget, LocalTarget, MatrixTarget, PartsTarget, Target, is_global
+from .parts import components, has_slice
+from .scope import Shared, StructVar
+from .source import read_function
+from .structs import StructMethod, StructTensor, anonymous
+from .targets import (
+    ComponentTarget,
+    ElementTarget,
+    ItemTarget,
+    LocalTarget,
+    MatrixTarget,
+    PartsTarget,
+    StructTarget,
+    Target,
+    is_global,
+    with_index,
+)
 from .tensor import TensorRef
-from .values import Matrix, MatrixLocal
+from .values import Matrix, MatrixLocal, Struct, no_member
 
 BINARY: dict[type[ast.operator], str] = {
     ast.Add: "+",
@@ -51,6 +65,20 @@ def lower_tuple(cx: Context, node: ast.Tuple | ast.List) -> Any:
     return tuple(values) if isinstance(node, ast.Tuple) else values
 
 
+def lower_dict(cx: Context, node: ast.Dict) -> Struct:
+    """``{"a": .., "b": ..}``: a struct.
+
+    Raises:
+        QdrunSyntaxError: a key that is no string literal.
+    """
+    members: dict[str, Any] = {}
+    for key, value in zip(node.keys, node.values):
+        if not isinstance(key, ast.Constant) or not isinstance(key.value, str):
+            raise QdrunSyntaxError("the keys of a dict in a kernel are string literals", hint="a dict is a struct here")
+        members[key.value] = cx.expr(value)
+    return anonymous(cx.b, members)
+
+
 def lower_binary(cx: Context, node: ast.BinOp) -> Any:
     """``x op y``: Python's arithmetic between Python values, ours otherwise."""
     return binary(cx, BINARY[type(node.op)], cx.expr(node.left), cx.expr(node.right))
@@ -85,13 +113,15 @@ def number(x: Any) -> Any:
     """
     if is_runtime(x) or isinstance(x, (bool, int, float)) or ops.is_number(x):
         return x
+    if isinstance(x, (Struct, StructTensor)):
+        raise QdrunTypeError(f"{describe(x)} is not a number", hint="use one of its members: s.x")
     hint = "use one of its elements: x[i], or x[None] when it has no axes" if isinstance(x, TensorRef) else ""
     raise QdrunTypeError(f"{describe(x)} is not a number", hint=hint or "kernels compute with numbers, vectors and matrices")
 
 
 def _is_python(x: Any) -> bool:
     """Whether Python itself is to compute with a value."""
-    return is_static(x) and not is_runtime(x) and not isinstance(x, TensorRef)
+    return is_static(x) and not is_runtime(x) and not isinstance(x, (TensorRef, StructTensor))
 
 
 def compile_time(compute: Any, name: str = "") -> Any:
@@ -125,19 +155,27 @@ def is_target(value: Any) -> TypeGuard[Target]:
 
 def value_of(cx: Context, x: Any) -> Any:
     """A target's content, or the value itself."""
+    if isinstance(x, Struct):
+        return cx.read(x)
     return x.read(cx.b) if is_target(x) else x
 
 
 def resolve_target(cx: Context, node: ast.expr) -> Any:
     """What a name, subscript or attribute denotes: a target where it can be written, its value where it cannot."""
     with cx.at(node):
+        if not isinstance(node, (ast.Name, ast.Subscript, ast.Attribute)):
+            return cx.expr(node)
         if isinstance(node, ast.Name):
-            return _named(cx, node.id)
-        if isinstance(node, ast.Subscript):
-            return _subscripted(cx, resolve_target(cx, node.value), node)
-        if isinstance(node, ast.Attribute):
-            return _attribute(cx, resolve_target(cx, node.value), node.attr)
-    return cx.expr(node)
+            found = _named(cx, node.id)
+        elif isinstance(node, ast.Subscript):
+            base = resolve_target(cx, node.value)
+            found = _subscripted(cx, base, node)
+            cx.consumed(node.value, base)
+        else:
+            found = _attribute(cx, resolve_target(cx, node.value), node.attr)
+            cx.consumed(node.value)
+        cx.produced(node, found)
+        return found
 
 
 def _named(cx: Context, name: str) -> Any:
@@ -155,15 +193,27 @@ def bound_target(cx: Context, value: Any) -> Any:
         return MatrixTarget(value)
     if isinstance(value, Shared):
         return ElementTarget(value.ref, ())
-    return value if is_target(value) else cx.read(value)
+    if isinstance(value, StructVar):
+        return StructTarget(value.form, {name: bound_target(cx, m.value) for name, m in value.members.items()})
+    if isinstance(value, Struct):
+        return value  # its members are read one by one
+    return with_index(value, cx.read) if is_target(value) else cx.read(value)
 
 
 def _subscripted(cx: Context, base: Any, node: ast.Subscript) -> Any:
     index = _spread(lower_index(cx, node.slice))
+    if has_slice(index) or (len(index) == 1 and isinstance(base, (ElementTarget, MatrixTarget)) and len(_shape_of(base)) == 2):
+        sliced = _sliced(cx, base, index)
+        if sliced is not None:
+            return sliced
     if isinstance(base, TensorRef):
         with cx.scratch():  # a wrong index is an error of the subscript, not of what is done with the element
             base.index(cx.b, tuple(map(number, index)))
         return ElementTarget(base, tuple(map(number, index)))
+    if isinstance(base, StructTensor):
+        return _element(cx, base, tuple(map(number, index)))
+    if isinstance(base, (Struct, StructTarget)) and len(index) == 1 and isinstance(index[0], str):
+        return _member(cx, base, index[0])
     if isinstance(base, ElementTarget) and len(index) == len(base.ref.element) > 0:
         return ComponentTarget(base.ref, base.index, tuple(map(number, index)))
     if isinstance(base, MatrixTarget) and len(index) == len(base.local.shape):
@@ -173,10 +223,65 @@ def _subscripted(cx: Context, base: Any, node: ast.Subscript) -> Any:
         return get_item(cx.b, base, tuple(map(number, index)))
     if isinstance(base, (Op, Const)):
         raise QdrunTypeError("a number has no elements", hint="what stands before the bracket has fewer axes than that")
-    return _python_item(base, index)
+    return _python_item(cx, base, index)
 
 
-def _python_item(base: Any, index: tuple[Any, ...]) -> Any:
+def _shape_of(base: ElementTarget | MatrixTarget) -> tuple[int, ...]:
+    return base.local.shape if isinstance(base, MatrixTarget) else base.ref.element
+
+
+def _sliced(cx: Context, base: Any, index: tuple[Any, ...]) -> Any:
+    """``m[1, :]`` of a vector or a matrix, as a target if it can be written; None: ``base`` is a Python sequence.
+
+    Raises:
+        QdrunTypeError: fields and arrays have no slices.
+    """
+    if isinstance(base, (TensorRef, StructTensor)):
+        raise QdrunTypeError(f"{describe(base)} has no slices in a kernel", hint="write a loop over its elements")
+    index = tuple(part if isinstance(part, slice) else number(part) for part in index)
+    if isinstance(base, (ElementTarget, MatrixTarget)) and _shape_of(base):
+        shape, where = components(_shape_of(base), index)
+        if isinstance(base, MatrixTarget):
+            return PartsTarget(tuple(ItemTarget(base.local, i) for i in where), shape)
+        return PartsTarget(tuple(ComponentTarget(base.ref, base.index, i) for i in where), shape)
+    value = value_of(cx, base)
+    if not isinstance(value, Matrix):
+        return None
+    shape, where = components(value.shape, index)
+    return Matrix(shape, tuple(ops.to_operand(cx.b, get_item(cx.b, value, i)) for i in where))
+
+
+def _element(cx: Context, base: StructTensor, index: tuple[Any, ...]) -> StructTarget:
+    """An element of a field of structs: a target for each member, at the same index."""
+    with cx.scratch():  # a wrong index is an error of the subscript
+        base.first.index(cx.b, index)
+    items: dict[str, Any] = {}
+    for name, item in base.items.items():
+        items[name] = _element(cx, item, index) if isinstance(item, StructTensor) else ElementTarget(item, index)
+    return StructTarget(base.form, items)
+
+
+def _member(cx: Context, base: Struct | StructTarget, name: str) -> Any:
+    """A member of a struct, as a target if it can be written; a method, bound to the struct.
+
+    Raises:
+        QdrunNameError: there is neither.
+    """
+    if name in base.items:
+        return bound_target(cx, base.items[name])
+    if name in base.form.methods:
+        method = base.form.methods[name]
+        if isinstance(method, staticmethod):
+            return method.__func__
+        return StructMethod(getattr(method, "__qd_func__", None) or read_function(method), base)
+    if name == "keys":
+        return tuple(base.items)
+    if base.form.owner is not None and hasattr(base.form.owner, name):  # a constant of the dataclass
+        return compile_time(lambda: getattr(base.form.owner, name), name)
+    raise no_member(base.form, base.items, name)
+
+
+def _python_item(cx: Context, base: Any, index: tuple[Any, ...]) -> Any:
     """``x[i]`` of a Python object."""
     key: Any = index[0] if len(index) == 1 else index
     if not is_static(key):
@@ -187,7 +292,7 @@ def _python_item(base: Any, index: tuple[Any, ...]) -> Any:
     if not hasattr(base, "__getitem__"):
         raise QdrunTypeError(f"{describe(base)} has no elements")
     try:
-        return resolve(base[int(key.value) if isinstance(key, Const) else key])
+        return cx.python(base[int(key.value) if isinstance(key, Const) else key])
     except (IndexError, KeyError) as e:
         raise QdrunIndexError(f"index {key!r} is out of range of {describe(base)}") from e
 
@@ -217,6 +322,10 @@ def _spread(index: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _attribute(cx: Context, base: Any, name: str) -> Any:
+    if isinstance(base, (Struct, StructTarget)):
+        return _member(cx, base, name)
+    if isinstance(base, StructTensor):
+        return base.attribute(cx.b, name)
     part = _swizzled(base, name)
     if part is not None:
         return part
@@ -230,7 +339,15 @@ def _attribute(cx: Context, base: Any, name: str) -> Any:
         raise QdrunTypeError(f"a number has no attribute `{name}`", hint=hint)
     if not hasattr(base, name):
         raise QdrunTypeError(f"{describe(base)} has no attribute `{name}`")
-    return compile_time(lambda: getattr(base, name), name)
+    number = cx.numbers.get((id(base), name))
+    if number is not None:
+        return cx.read(number)
+    return compile_time(lambda: cx.python(_recorded(cx, base, name), name))
+
+
+def _recorded(cx: Context, base: Any, name: str) -> Any:
+    value = getattr(base, name)
+    return value if cx.inputs is None else cx.inputs.attribute(base, name, value)
 
 
 def _swizzled(base: Any, name: str) -> Target | None:

@@ -12,17 +12,20 @@ import ast
 from typing import Any
 
 from ..errors import QdrunSyntaxError, QdrunTypeError
-from ..ir.nodes import Buffer, Exit, Local, Op, Operand, Place
+from ..ir.builder import convert
+from ..ir.nodes import Buffer, Const, Exit, Local, Operand, Place
 from ..ir.types import promote
 from ..transforms.exits import lower_block
 from . import ops
 from .context import Context, describe, is_runtime, resolve, rounded
 from .expressions import is_target, number, resolve_target
 from .matrix import new_local
-from .scope import EarlyReturn, Frame, is_template
+from .scope import Binding, EarlyReturn, Frame, StructVar, is_template
 from .source import FunctionSource
-from .statements import convert_to
-from .values import Matrix
+from .statements import convert_to, new_struct
+from .structs import StructMethod, rebuild, scalars, shape_of
+from .targets import is_global
+from .values import Matrix, Struct
 
 
 def inline(cx: Context, fn: Any, node: ast.Call, top: bool = False) -> Any:
@@ -33,11 +36,15 @@ def inline(cx: Context, fn: Any, node: ast.Call, top: bool = False) -> Any:
         QdrunTypeError: the arguments do not fit the parameters.
     """
     source: FunctionSource = fn.__qd_func__
-    if any(frame.source.fn is source.fn for frame in cx.frames):
-        hint = "write it as a loop"
-        raise QdrunSyntaxError(f"`{source.name}` calls itself: functions are inlined, so recursion has no end", hint=hint)
+    _refuse_recursion(cx, source)
+    if cx.inputs is not None:
+        cx.inputs.entered(source)
     frame = Frame(source, top)
-    bound = [resolve(fn.__self__)] if hasattr(fn, "__self__") else []
+    bound: list[Any] = []
+    if isinstance(fn, StructMethod):
+        bound = [_owner(cx, frame, fn.owner)]
+    elif hasattr(fn, "__self__"):
+        bound = [resolve(fn.__self__)]
     _bind_parameters(cx, frame, bound, node, top)
     cx.frames.append(frame)
     try:
@@ -47,6 +54,33 @@ def inline(cx: Context, fn: Any, node: ast.Call, top: bool = False) -> Any:
         return _body(cx, frame)
     finally:
         cx.frames.pop()
+
+
+def _refuse_recursion(cx: Context, source: FunctionSource) -> None:
+    """Functions are inlined, so one that is open already cannot be called.
+
+    Raises:
+        QdrunSyntaxError: naming the chain of calls.
+    """
+    open_already = [k for k, frame in enumerate(cx.frames) if frame.source.fn is source.fn]
+    if not open_already:
+        return
+    chain = [f"`{frame.source.name}`" for frame in cx.frames[open_already[0] :]] + [f"`{source.name}`"]
+    how = "calls itself" if len(chain) == 2 else f"calls itself: {' -> '.join(chain)}"
+    raise QdrunSyntaxError(
+        f"`{source.name}` {how}{':' if len(chain) == 2 else ';'} functions are inlined, so recursion has no end",
+        hint="write it as a loop",
+    )
+
+
+def _owner(cx: Context, frame: Frame, owner: Any) -> Any:
+    """What ``self`` is in a method of a struct: the caller's variable or element itself; a copy of a value, if the method changes it."""
+    parameters = frame.source.parameters
+    if not isinstance(owner, Struct) or not owner.is_data or not parameters:
+        return owner
+    name = parameters[0].name
+    changed = frame.stores[name] or name in frame.has_methods_called
+    return new_struct(cx, cx.read(owner), name) if changed else owner
 
 
 def _body(cx: Context, frame: Frame) -> Any:
@@ -59,8 +93,12 @@ def _body(cx: Context, frame: Frame) -> Any:
     if frame.early.locals and left != "return":
         hint = "end the function with a return statement"
         raise QdrunSyntaxError(f"`{frame.source.name}` may end without returning a value", hint=hint)
+    for (
+        x
+    ) in frame.early.locals:  # set on every path, also for passes that cannot tell which: else an outer loop seems to carry it
+        cx.b.store(x, Const(convert(0, x.dtype), x.dtype))
     cx.splice(lower_block(body))
-    return _rebuild(frame.early.like, [cx.b.load(x) for x in frame.early.locals])
+    return rebuild(frame.early.like, [cx.b.load(x) for x in frame.early.locals])
 
 
 def _annotated(cx: Context, frame: Frame, value: Any) -> Any:
@@ -91,7 +129,7 @@ def _bind_parameters(cx: Context, frame: Frame, bound: list[Any], node: ast.Call
             _bind(cx, frame, p.name, trees[p.name], top)
         elif p.default is not p.empty:
             with cx.tasks.emitting(cx, top):
-                _bind_value(cx, frame, p.name, resolve(p.default))
+                _bind_value(cx, frame, p.name, resolve(frame.source.default(p)))
         else:
             raise QdrunTypeError(f"`{frame.source.name}` is missing the argument `{p.name}`")
 
@@ -99,10 +137,21 @@ def _bind_parameters(cx: Context, frame: Frame, bound: list[Any], node: ast.Call
 def _bind(cx: Context, frame: Frame, name: str, tree: ast.expr, top: bool) -> None:
     with cx.tasks.emitting(cx, top):
         if is_template(frame.source.annotation(name)):
-            _bind_reference(cx, frame, name, tree)
+            _bind_reference(cx, frame, name, tree, top)
             return
         with cx.at(tree):
             _bind_value(cx, frame, name, cx.expr(tree))
+            cx.consumed(tree)
+
+
+def _binding_of(cx: Context, tree: ast.expr) -> Binding | None:
+    """The variable that ``s``, or ``s.a.b`` of a struct variable, is; None when it is something else."""
+    if isinstance(tree, ast.Name):
+        return cx.lookup(tree.id)
+    owner = _binding_of(cx, tree.value) if isinstance(tree, ast.Attribute) else None
+    if owner is None or not isinstance(owner.value, StructVar) or not isinstance(tree, ast.Attribute):
+        return None
+    return owner.value.members.get(tree.attr)
 
 
 def _bind_value(cx: Context, frame: Frame, name: str, value: Any) -> None:
@@ -112,20 +161,33 @@ def _bind_value(cx: Context, frame: Frame, name: str, value: Any) -> None:
         value = convert_to(cx, value, annotation)
     if frame.stores[name] and ops.is_number(value):
         value = ops.literal(cx.b, value)
-    if is_runtime(value):
+    if isinstance(value, Struct) and value.is_data:
+        changed = frame.stores[name] or (value.form.methods and name in frame.has_methods_called)
+        value = new_struct(cx, value, name) if changed else rounded(cx.b, value)
+    elif is_runtime(value):
         value = rounded(cx.b, value)
         if frame.stores[name]:
             value = new_local(cx.b, value, name) if isinstance(value, Matrix) else cx.b.local(value, name)
     frame.bind(name, value)
 
 
-def _bind_reference(cx: Context, frame: Frame, name: str, tree: ast.expr) -> None:
-    """A parameter by reference: another name of the caller's variable or element, or the caller's value."""
-    binding = cx.lookup(tree.id) if isinstance(tree, ast.Name) else None
+def _bind_reference(cx: Context, frame: Frame, name: str, tree: ast.expr, top: bool) -> None:
+    """A parameter by reference: another name of the caller's variable or element, or the caller's value.
+
+    Raises:
+        QdrunTypeError: a component of a variable, for a function with parallel loops: they would not see that it changes.
+    """
+    binding = _binding_of(cx, tree)
     if binding is not None:
         frame.scopes[0][name] = binding
         return
     value = resolve_target(cx, tree)
+    cx.consumed(tree)
+    if top and is_target(value) and not is_global(value):
+        hint = f"pass the whole variable, or copy the component to a variable first: {name} = .."
+        raise QdrunTypeError(
+            "a component of a variable cannot be passed by reference to a function with parallel loops", hint=hint
+        )
     readonly = "" if is_target(value) else "a value, not a variable,"
     frame.bind(name, value, readonly)
 
@@ -156,9 +218,9 @@ def _return_early(cx: Context, frame: Frame, value: Any) -> None:
     value = _annotated(cx, frame, value)
     parts = flatten(cx, value)
     if frame.early is None:
-        frame.early = EarlyReturn([Local(p.dtype, "result") for p in parts], _shape_of(value))
+        frame.early = EarlyReturn([Local(p.dtype, "result") for p in parts], shape_of(value))
     early = frame.early
-    if _shape_of(value) != early.like:
+    if shape_of(value) != early.like:
         raise QdrunTypeError(f"`{frame.source.name}` returns values of different shapes")
     for local, part in zip(early.locals, parts):
         if promote(local.dtype, part.dtype) is not local.dtype:
@@ -179,33 +241,14 @@ def flatten(cx: Context, value: Any) -> list[Operand]:
         return []
     if isinstance(value, (tuple, list)):
         return [x for v in value for x in flatten(cx, v)]
+    if isinstance(value, Struct) and value.is_data:
+        return scalars(rounded(cx.b, value))
     if not is_runtime(value) and not ops.is_number(value):
         raise QdrunTypeError(
-            f"{describe(value)} cannot be returned", hint="return numbers, vectors, matrices or tuples of them"
+            f"{describe(value)} cannot be returned", hint="return numbers, vectors, matrices, structs or tuples of them"
         )
     value = rounded(cx.b, ops.as_value(cx.b, number(value)))
     return list(value.items) if isinstance(value, Matrix) else [value]
-
-
-def _shape_of(value: Any) -> Any:
-    """How the scalars of a result make it up: None, () for a number, a shape, or a list of those for a tuple."""
-    if value is None:
-        return None
-    if isinstance(value, (tuple, list)):
-        return [_shape_of(v) for v in value]
-    return value.shape if isinstance(value, Matrix) else ()
-
-
-def _rebuild(like: Any, parts: list[Op]) -> Any:
-    """The result from its scalars; takes them from the front of ``parts``."""
-    if like is None:
-        return None
-    if isinstance(like, list):
-        return tuple(_rebuild(x, parts) for x in like)
-    if like == ():
-        return parts.pop(0)
-    size = like[0] * (like[1] if len(like) == 2 else 1)
-    return Matrix(like, tuple(parts.pop(0) for _ in range(size)))
 
 
 def _return_from_kernel(cx: Context, value: Any) -> None:

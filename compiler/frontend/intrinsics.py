@@ -41,17 +41,21 @@ class Intrinsic:
         b = traced.builder_of((*args, *kw.values()))
         if b is not None:
             return traced.call(b, self.__qd_lower__, args, kw)
-        out = _plain(self.host(*args, **kw))
+        out = self.host(*args, **kw)
         wrap = next((a.__qd_wrap__ for a in args if hasattr(a, "__qd_wrap__")), None)
-        return wrap(out) if wrap is not None and isinstance(out, np.ndarray) else out
+        if isinstance(out, tuple):
+            return tuple(_finished(x, wrap) for x in out)
+        return _finished(out, wrap)
 
     def __repr__(self) -> str:
         return f"<qdrun function {self.__name__}>"
 
 
-def _plain(x: Any) -> Any:
-    """Turn numpy scalars into Python numbers."""
-    return x.item() if isinstance(x, np.generic) else x
+def _finished(x: Any, wrap: Callable[[Any], Any] | None) -> Any:
+    """Numpy scalars become Python numbers, arrays what the arguments were."""
+    if isinstance(x, np.generic):
+        return x.item()
+    return wrap(x) if wrap is not None and isinstance(x, np.ndarray) else x
 
 
 def _lower_real(code: str) -> Lowering:

@@ -7,12 +7,16 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from ..errors import QdrunTypeError
-from ..ir.nodes import Operand
+from ..ir.nodes import Const, Operand
 from . import ops
 from .values import Arg, Matrix, Value
 
 if TYPE_CHECKING:
     from .build import FrontBuilder
+
+
+MOST_DETERMINANT = 6
+"""A determinant is expanded: n * 2 ** (n - 1) products."""
 
 
 def add(b: FrontBuilder, *terms: Operand) -> Operand:
@@ -80,21 +84,24 @@ def norm_sqr(b: FrontBuilder, m: Any) -> Operand:
 
 
 def norm(b: FrontBuilder, m: Any, eps: Arg = 0.0) -> Operand:
-    """``sqrt(norm_sqr + eps)``. A positive ``eps`` keeps the gradient finite at the zero vector."""
-    return _root(b, "sqrt", m, eps)
+    """``sqrt(norm_sqr + eps)``. At the zero vector the gradient is zero, the subgradient of least norm."""
+    square = _squared(b, m, eps)
+    root = ops.emit(b, "sqrt", square)
+    if isinstance(square, Const) or (ops.is_number(eps) and eps > 0):
+        return root
+    # the square itself where it is not positive: the same value (0 or NaN), and a slope that the squares make zero instead of 0 * inf
+    return b.op("select", b.op("gt", square, Const(0.0, square.dtype)), root, square)
 
 
 def norm_inv(b: FrontBuilder, m: Any, eps: Arg = 0.0) -> Operand:
     """``1 / sqrt(norm_sqr + eps)``."""
-    return _root(b, "rsqrt", m, eps)
+    return ops.emit(b, "rsqrt", _squared(b, m, eps))
 
 
-def _root(b: FrontBuilder, code: str, m: Any, eps: Arg) -> Operand:
+def _squared(b: FrontBuilder, m: Any, eps: Arg) -> Operand:
     square = norm_sqr(b, m)
     square = ops.cast_scalar(b, square, ops.real_type(b, square))
-    if not (ops.is_number(eps) and eps == 0):
-        square = add(b, square, ops.to_operand(b, eps))
-    return ops.emit(b, code, square)
+    return square if ops.is_number(eps) and eps == 0 else add(b, square, ops.to_operand(b, eps))
 
 
 def normalized(b: FrontBuilder, m: Any, eps: Arg = 0.0) -> Value:
@@ -155,41 +162,52 @@ def trace(b: FrontBuilder, m: Any) -> Operand:
     return add(b, *(x.at(i, i) for i in range(_square(x, "trace"))))
 
 
-def _det(b: FrontBuilder, x: Matrix, rows: tuple[int, ...], columns: tuple[int, ...]) -> Operand:
-    """The determinant of a minor, expanded along its first row."""
+Minors = dict[tuple[tuple[int, ...], tuple[int, ...]], Operand]
+
+
+def minor_of(b: FrontBuilder, x: Matrix, rows: tuple[int, ...], columns: tuple[int, ...], known: Minors) -> Operand:
+    """The determinant of a minor, expanded along its first row. ``known`` holds the minors that were emitted before.
+
+    Without divisions: a polynomial of the entries, whose gradient is right at singular matrices, too.
+    """
     if len(rows) == 1:
         return x.at(rows[0], columns[0])
+    if (rows, columns) in known:
+        return known[rows, columns]
     out: Operand | None = None
     for k, column in enumerate(columns):
-        term = mul(b, x.at(rows[0], column), _det(b, x, rows[1:], columns[:k] + columns[k + 1 :]))
+        term = mul(b, x.at(rows[0], column), minor_of(b, x, rows[1:], columns[:k] + columns[k + 1 :], known))
         if out is None:
             out = term
         else:
             out = sub(b, out, term) if k % 2 else add(b, out, term)
     assert out is not None
+    known[rows, columns] = out
     return out
 
 
 def determinant(b: FrontBuilder, m: Any) -> Operand:
-    """The determinant of a matrix of at most 4 x 4."""
+    """The determinant of a matrix of at most 6 x 6.
+
+    Raises:
+        QdrunTypeError: the matrix is not square, or larger.
+    """
     x = as_matrix(b, m, "determinant")
-    every = tuple(range(_square(x, "determinant", 4)))
-    return _det(b, x, every, every)
+    every = tuple(range(_square(x, "determinant", MOST_DETERMINANT)))
+    return minor_of(b, x, every, every, {})
 
 
-def inverse(b: FrontBuilder, m: Any) -> Matrix:
-    """The inverse of a matrix of at most 4 x 4, by cofactors: finite for every regular matrix, inf/nan for a singular one."""
-    x = as_matrix(b, m, "inverse")
-    n = _square(x, "inverse", 4)
-    x = Matrix(x.shape, tuple(ops.cast_scalar(b, v, ops.real_type(b, *x.items)) for v in x.items))
-    if n == 1:
+def cofactor_inverse(b: FrontBuilder, x: Matrix) -> Matrix:
+    """The inverse by cofactors of a real matrix: finite for every regular matrix, inf or NaN for a singular one."""
+    if x.n == 1:
         return Matrix((1, 1), (ops.to_operand(b, ops.binary(b, "/", 1.0, x.items[0])),))
-    every = tuple(range(n))
+    every = tuple(range(x.n))
     cofactors: dict[tuple[int, int], Operand] = {}
+    known: Minors = {}
     for i in every:
         for j in every:
-            minor = _det(b, x, every[:i] + every[i + 1 :], every[:j] + every[j + 1 :])
+            minor = minor_of(b, x, every[:i] + every[i + 1 :], every[:j] + every[j + 1 :], known)
             cofactors[i, j] = ops.to_operand(b, ops.unary(b, "-", minor)) if (i + j) % 2 else minor
-    det = inner(b, x.items[:n], [cofactors[0, j] for j in every])
+    det = inner(b, x.items[: x.n], [cofactors[0, j] for j in every])
     scale = ops.to_operand(b, ops.binary(b, "/", 1.0, det))
-    return Matrix((n, n), tuple(mul(b, scale, cofactors[j, i]) for i in every for j in every))
+    return Matrix((x.n, x.n), tuple(mul(b, scale, cofactors[j, i]) for i in every for j in every))

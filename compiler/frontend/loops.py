@@ -14,6 +14,7 @@ from ..ir.types import DType, i32, i64
 from . import ops
 from .conditions import bind_names, emit_condition
 from .context import Context, describe, is_runtime
+from .structs import StructTensor
 from .syntax import Grouped, NDRange, RangeSpec, static
 from .tensor import TensorRef
 from .values import Matrix
@@ -56,8 +57,17 @@ def iterable(cx: Context, node: ast.expr) -> tuple[Any, bool]:
             cond = cx.static_expr(node.test)
             return iterable(cx, node.body if cond else node.orelse)
         if isinstance(node, ast.Call) and isinstance(node.func, (ast.Name, ast.Attribute)) and cx.expr(node.func) is static:
-            return cx.expr(node), True
-        return cx.expr(node), False
+            over = cx.expr(node)
+            cx.consumed(node, over)
+            return _space(over), True
+        return _space(cx.expr(node)), False
+
+
+def _space(over: Any) -> Any:
+    """A field of structs has the index space of its members."""
+    if isinstance(over, Grouped):
+        return Grouped(_space(over.space))
+    return over.first if isinstance(over, StructTensor) else over
 
 
 def bound_type(b: Any, *bounds: Any) -> DType:
@@ -161,8 +171,7 @@ def unrolled(cx: Context, node: ast.For, over: Any, run: Callable[[list[ast.stmt
             f"static() of {describe(over)} cannot be unrolled", hint="give it range(..), ndrange(..) or a tuple"
         )
     for value in list(over):
-        if grouped:
-            value = ops_vector(cx, value)
+        value = ops_vector(cx, value) if grouped else cx.python(value)
         with cx.frame.scope(runtime=False), cx.frame.loop("static"):
             bind_names(cx, node.target, value, LOOP_INDEX)
             left = run(node.body)

@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 import ast
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
 from ..ir.nodes import Kernel
-from . import calls, conditions, expressions, inline, loops, offload, statements
+from ..ir.verify import verified
+from . import calls, conditions, expressions, inline, loops, messages, offload, statements
 from .build import FrontBuilder
 from .context import Context, ExprHandler, StmtHandler
+from .inputs import Inputs
 from .offload import Tasks
 from .scope import Frame
 from .signature import ArgSpec, LowerOptions, bind_arguments
 from .source import FunctionSource
+from .stopped import stop_reads
 
 
-def lower(source: FunctionSource, args: dict[str, ArgSpec], options: LowerOptions | None = None) -> Kernel:
+@verified(lowered=False)
+def lower(
+    source: FunctionSource, args: dict[str, ArgSpec], options: LowerOptions | None = None, inputs: Inputs | None = None
+) -> Kernel:
     """Lower a kernel: every function inlined, every type known, top-level loops as parallel tasks.
 
     Args:
         source: the kernel's function.
         args: for each parameter what is known of it.
         options: default types, checks, the kernel's name.
+        inputs: keeps a record of what is looked up outside the kernel.
 
     Raises:
         QdrunSyntaxError: Python that kernels do not have.
@@ -36,12 +44,14 @@ def lower(source: FunctionSource, args: dict[str, ArgSpec], options: LowerOption
     b = FrontBuilder(
         [], options.default_fp, options.default_ip, options.debug, check_bounds=options.debug or options.check_out_of_bound
     )
-    cx = Context(b, options, Tasks(kernel), EXPRESSIONS, STATEMENTS, TOP_STATEMENTS)
+    cx = Context(b, options, Tasks(kernel), EXPRESSIONS, STATEMENTS, TOP_STATEMENTS, inputs=inputs)
     frame = Frame(source, top=True)
-    bind_arguments(kernel, frame, source, args)
-    cx.frames.append(frame)
-    cx.top_block(source.tree.body)
-    cx.tasks.close(cx)
+    with nullcontext() if inputs is None else inputs.recording():
+        bind_arguments(cx, frame, source, args)
+        cx.frames.append(frame)
+        cx.top_block(source.tree.body)
+        cx.tasks.close(cx)
+    stop_reads(kernel, cx.stops)
     return kernel
 
 
@@ -54,6 +64,7 @@ EXPRESSIONS: dict[type[ast.AST], ExprHandler] = {
     ast.Name: expressions.lower_name,
     ast.Tuple: expressions.lower_tuple,
     ast.List: expressions.lower_tuple,
+    ast.Dict: expressions.lower_dict,
     ast.BinOp: expressions.lower_binary,
     ast.UnaryOp: expressions.lower_unary,
     ast.Subscript: expressions.lower_subscript,
@@ -64,7 +75,7 @@ EXPRESSIONS: dict[type[ast.AST], ExprHandler] = {
     ast.ListComp: conditions.lower_comprehension,
     ast.GeneratorExp: conditions.lower_comprehension,
     ast.Call: calls.lower_call,
-    ast.JoinedStr: statements.lower_format,
+    ast.JoinedStr: messages.lower_format,
 }
 STATEMENTS: dict[type[ast.AST], StmtHandler] = {
     ast.Pass: _nothing,
@@ -78,7 +89,7 @@ STATEMENTS: dict[type[ast.AST], StmtHandler] = {
     ast.Break: statements.lower_break,
     ast.Continue: statements.lower_continue,
     ast.Return: inline.lower_return,
-    ast.Assert: statements.lower_assert,
+    ast.Assert: messages.lower_assert,
 }
 TOP_STATEMENTS: dict[type[ast.AST], StmtHandler] = {
     ast.Pass: _nothing,

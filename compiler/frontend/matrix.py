@@ -11,7 +11,7 @@ from ..errors import QdrunIndexError, QdrunNameError, QdrunTypeError
 from ..ir.builder import convert
 from ..ir.nodes import Const, Local, Operand
 from ..ir.types import DType, promote
-from . import linalg, ops
+from . import elimination, linalg, ops
 from .values import Arg, Matrix, MatrixLocal, Value, count, flat_index
 
 if TYPE_CHECKING:
@@ -322,7 +322,7 @@ METHODS: dict[str, Callable[..., Any]] = {
     "cross": linalg.cross,
     "outer_product": linalg.outer_product,
     "determinant": linalg.determinant,
-    "inverse": linalg.inverse,
+    "inverse": elimination.inverse,
     "transpose": linalg.transpose,
     "trace": linalg.trace,
     "sum": linalg.total,
@@ -333,4 +333,5 @@ METHODS: dict[str, Callable[..., Any]] = {
     "any": _any,
     "cast": _cast,
     "fill": _fill,
+    "get_shape": lambda b, m: m.shape,
 }

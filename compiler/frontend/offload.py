@@ -22,11 +22,12 @@ from .conditions import emit_condition
 from .context import Context, can_repeat, clone
 from .loops import Space, bind_index, iterable, no_else, own_breaks, serial_for, space_of, unrolled
 from .matrix import load_matrix, new_local
-from .scope import Binding, Recipe, Shared
+from .scope import Binding, Recipe, Shared, StructVar
 from .statements import emit_if
 from .syntax import RangeSpec
+from .targets import Target, with_index
 from .tensor import TensorRef
-from .values import Matrix, MatrixLocal
+from .values import Matrix, MatrixLocal, Struct
 
 TMP_WORD = 8
 """Bytes between two temporaries."""
@@ -40,7 +41,7 @@ class Tasks:
         self._open: Task | None = None
         self._preamble: Block = []
         self._buffer = Buffer("tmp")
-        self._grads = Buffer("tmp_grad")
+        self._grads, self._duals = Buffer("tmp_grad"), Buffer("tmp_dual")
 
     def new(self, loc: Any) -> Task:
         """A task at the end of the kernel."""
@@ -96,6 +97,10 @@ class Tasks:
 
     def _pass_on(self, cx: Context, binding: Binding, wanted: bool, changed: set[Local]) -> None:
         value = binding.value
+        if isinstance(value, StructVar):
+            for member in value.members.values():
+                self._pass_on(cx, member, wanted, changed)
+            return
         variables = value.locals if isinstance(value, MatrixLocal) else (value,) if isinstance(value, Local) else None
         if variables is None:
             binding.value = self._carry(cx, binding.name, value) if wanted else value
@@ -112,6 +117,10 @@ class Tasks:
             return tuple(self._carry(cx, name, v) for v in value)
         if isinstance(value, list):
             return tuple(self._carry(cx, name, v) for v in value)
+        if isinstance(value, Struct):
+            return Struct(value.form, {key: self._carry(cx, f"{name}.{key}", item) for key, item in value.items.items()})
+        if isinstance(value, Target):
+            return with_index(value, lambda x: self._carry(cx, f"{name}[]", x))
         if not isinstance(value, (Op, Matrix)):
             return value
         items = value.items if isinstance(value, Matrix) else (value,)
@@ -128,10 +137,11 @@ class Tasks:
 
     def _place(self, name: str, dtype: DType) -> Place:
         offset = TMP_WORD * len(self.kernel.tmps)
-        grad = None
+        grad = dual = None
         if dtype.is_real:
             grad = Place(f"{name}_grad", dtype, self._grads, 0, (), (), offset, dtype.size, is_grad=True)
-        place = Place(name, dtype, self._buffer, 0, (), (), offset, dtype.size, grad)
+            dual = Place(f"{name}_dual", dtype, self._duals, 0, (), (), offset, dtype.size)
+        place = Place(name, dtype, self._buffer, 0, (), (), offset, dtype.size, grad, dual=dual)
         self.kernel.tmps.append(place)
         return place
 

@@ -16,7 +16,7 @@ from ..ir.builder import convert
 from ..ir.nodes import Const, Op, Operand
 from ..ir.types import DType, f64, i32, i64, promote, u1, u64
 from .fold import fold
-from .values import Arg, Matrix, Value
+from .values import Arg, Matrix, Struct, Value
 
 if TYPE_CHECKING:
     from .build import FrontBuilder
@@ -73,6 +73,8 @@ def describe_value(x: object) -> str:
         return f"a matrix of shape {x.shape}" if len(x.shape) == 2 else f"a vector of {x.n}"
     if isinstance(x, (Op, Const)):
         return f"a scalar of type {x.dtype}"
+    if isinstance(x, Struct):
+        return "a struct"
     return f"{type(x).__name__} {x!r}" if isinstance(x, (str, tuple, list)) else f"an object of type {type(x).__name__}"
 
 

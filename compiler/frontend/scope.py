@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from ..errors import QdrunNameError
+from ..errors import QdrunNameError, QdrunTypeError
 from ..ir.nodes import Local
 from .source import FunctionSource
-from .syntax import ATOMIC_CODES, Template
+from .syntax import ATOMIC_CODES, Template, atomic_cas
 from .tensor import TensorRef
+from .values import StructForm
 
 
 @dataclass(eq=False)
@@ -36,8 +37,8 @@ class Binding:
     """What a name stands for.
 
     Attributes:
-        value: a ``Local`` or ``MatrixLocal`` (a variable), a target (a parameter passed by reference), ``Shared``, ``Recipe``,
-            or the value itself (assigned once, or known at compile time).
+        value: a ``Local``, ``MatrixLocal`` or ``StructVar`` (a variable), a target (a parameter passed by reference), ``Shared``,
+            ``Recipe``, or the value itself (assigned once, or known at compile time).
         readonly: why the name cannot be assigned; empty when it can.
         shared: where the variable came from at the start of the serial task that is being lowered.
         depth: how many run-time blocks (if, loop) of the frame were open when it was created.
@@ -48,6 +49,14 @@ class Binding:
     readonly: str = ""
     shared: Shared | None = None
     depth: int = 0
+
+
+@dataclass(eq=False)
+class StructVar:
+    """A variable of a struct type: a variable for each member, which tasks pass on like any other."""
+
+    form: StructForm
+    members: dict[str, Binding]
 
 
 @dataclass(eq=False)
@@ -85,12 +94,22 @@ class Frame:
         """How many places of the function may assign each name."""
         return count_stores(self)
 
+    @cached_property
+    def has_methods_called(self) -> frozenset[str]:
+        """The names of which a method is called, or a method of a part: a method may change the struct that it is called on."""
+        calls = (n.func for n in ast.walk(self.source.tree) if isinstance(n, ast.Call))
+        return frozenset(_root(f.value) for f in calls if isinstance(f, ast.Attribute))
+
     def find(self, name: str) -> Binding | None:
         """The innermost binding of a name, or None."""
         for scope in reversed(self.scopes):
             if name in scope:
                 return scope[name]
         return None
+
+    def names(self) -> list[str]:
+        """Every name that is bound here, outermost first."""
+        return list(dict.fromkeys(name for scope in self.scopes for name in scope))
 
     def bind(self, name: str, value: Any, readonly: str = "") -> Binding:
         """Create a binding in the innermost scope (it hides an outer one)."""
@@ -168,6 +187,13 @@ def _count(stores: Counter[str], target: ast.expr, times: int = 1) -> None:
         stores[target.id] += times
 
 
+def _root(node: ast.expr) -> str:
+    """The name that an attribute or an element belongs to; "" for anything else."""
+    while isinstance(node, (ast.Subscript, ast.Attribute)):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else ""
+
+
 def _written_arguments(frame: Frame, call: ast.Call) -> list[ast.expr]:
     """The arguments that a call may change. A callee that cannot be looked up yet may change all of them."""
     everything = [*call.args, *(k.value for k in call.keywords)]
@@ -184,7 +210,7 @@ def _written_arguments(frame: Frame, call: ast.Call) -> list[ast.expr]:
     if source is not None:
         return everything
     try:
-        return call.args[:1] if callee in ATOMIC_CODES else []
+        return call.args[:1] if callee in ATOMIC_CODES or callee is atomic_cas else []
     except TypeError:  # not hashable, so no atomic
         return []
 
@@ -208,7 +234,8 @@ def _callee(frame: Frame, node: ast.expr) -> tuple[bool, Any]:
     except QdrunNameError:
         return False, None
     for part in reversed(parts):
-        if not hasattr(found, part):
+        try:
+            found = getattr(found, part)
+        except (AttributeError, QdrunTypeError):  # a name that is refused says so where it is used
             return False, None
-        found = getattr(found, part)
     return True, found

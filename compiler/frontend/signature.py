@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import QdrunTypeError
 from ..ir.nodes import ArgDecl, Kernel, Op
 from ..ir.types import DType, f32, i32
-from .context import resolve
 from .scope import Frame, Recipe
 from .source import FunctionSource
 from .tensor import from_ndarray_arg
-from .values import Matrix, count
+from .values import Matrix, Struct, StructForm, count
+
+if TYPE_CHECKING:
+    from .context import Context
 
 
 @dataclass(frozen=True)
@@ -32,22 +34,39 @@ class MatrixArg:
 
 @dataclass(frozen=True)
 class ArrayArg:
-    """An ndarray that comes with each launch. ``element`` is ``()``, ``(n,)`` or ``(n, m)``."""
+    """An ndarray that comes with each launch. ``element`` is ``()``, ``(n,)`` or ``(n, m)``; ``layout`` as in ``TensorRef``."""
 
     dtype: DType
     ndim: int
     element: tuple[int, ...] = ()
     needs_grad: bool = False
+    needs_dual: bool = False
+    layout: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class TemplateArg:
-    """Any Python object, known at compile time: a number, a field, the ``self`` of a method."""
+    """Any Python object, known at compile time: a number, a field, the ``self`` of a method.
+
+    Attributes:
+        arrays: the ndarrays that it holds, which come with each launch: the path of each, the objects that stand for it now, its type.
+        numbers: its numbers that come with each launch: the path of each, the object that has it, its name there, its type.
+    """
 
     value: Any
+    arrays: tuple[tuple[str, list[Any], ArrayArg], ...] = ()
+    numbers: tuple[tuple[str, Any, str, ScalarArg], ...] = ()
 
 
-ArgSpec = ScalarArg | MatrixArg | ArrayArg | TemplateArg
+@dataclass(frozen=True, eq=False)
+class RecordArg:
+    """A struct, or a Python dataclass: an argument for each member."""
+
+    form: StructForm
+    members: dict[str, ArgSpec]
+
+
+ArgSpec = ScalarArg | MatrixArg | ArrayArg | TemplateArg | RecordArg
 
 
 @dataclass(frozen=True)
@@ -58,6 +77,7 @@ class LowerOptions:
         name: the kernel's name; default the function's.
         debug: compile asserts and check every index.
         check_out_of_bound: check every index.
+        breakpoints: ``breakpoint()`` is allowed: the kernel will be interpreted.
         returns: the types of the returned scalars, row-major; None: as they come.
     """
 
@@ -67,9 +87,10 @@ class LowerOptions:
     debug: bool = False
     check_out_of_bound: bool = False
     returns: tuple[DType, ...] | None = None
+    breakpoints: bool = False
 
 
-def bind_arguments(kernel: Kernel, frame: Frame, source: FunctionSource, args: dict[str, ArgSpec]) -> None:
+def bind_arguments(cx: Context, frame: Frame, source: FunctionSource, args: dict[str, ArgSpec]) -> None:
     """Declare the arguments in the order of the parameters and bind their names, read-only.
 
     Raises:
@@ -83,16 +104,25 @@ def bind_arguments(kernel: Kernel, frame: Frame, source: FunctionSource, args: d
         raise QdrunTypeError(f"kernel `{source.name}` {what}", source.loc(source.tree.args, source.name))
     for name in names:
         spec = args[name]
-        if isinstance(spec, TemplateArg):
-            frame.bind(name, resolve(spec.value), "a template argument of the kernel")
-        else:
-            frame.bind(name, _declare(kernel, name, spec), "an argument of the kernel")
+        kind = "a template argument" if isinstance(spec, TemplateArg) else "an argument"
+        frame.bind(name, _declare(cx, name, spec), f"{kind} of the kernel")
 
 
-def _declare(kernel: Kernel, name: str, spec: ScalarArg | MatrixArg | ArrayArg) -> Any:
+def _declare(cx: Context, name: str, spec: ArgSpec) -> Any:
     """Add the entries of one argument; its value."""
+    kernel = cx.tasks.kernel
+    if isinstance(spec, RecordArg):
+        return Struct(spec.form, {key: _declare(cx, f"{name}.{key}", member) for key, member in spec.members.items()})
+    if isinstance(spec, TemplateArg):
+        for path, objects, type_ in spec.arrays:
+            ref = _declare(cx, name + path, type_)
+            cx.arrays |= {id(x): ref for x in objects}
+        for path, owner, key, number in spec.numbers:
+            cx.numbers[id(owner), key] = _declare(cx, name + path, number)
+        return cx.python(spec.value)
     if isinstance(spec, ArrayArg):
-        return from_ndarray_arg(_entry(kernel, ArgDecl(name, "ndarray", spec.dtype, spec.ndim, spec.element, spec.needs_grad)))
+        decl = ArgDecl(name, "ndarray", spec.dtype, spec.ndim, spec.element, spec.needs_grad, needs_dual=spec.needs_dual)
+        return from_ndarray_arg(_entry(kernel, decl), spec.layout)
     if isinstance(spec, ScalarArg):
         return Recipe(_read(_entry(kernel, ArgDecl(name, "scalar", spec.dtype))))
     entries = [_entry(kernel, ArgDecl(f"{name}.{k}", "scalar", spec.dtype)) for k in range(count(spec.shape))]

@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 import builtins
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cached_property
 from types import FunctionType
@@ -13,6 +15,16 @@ from typing import Any
 
 from ..errors import QdrunNameError, QdrunSyntaxError
 from ..ir.nodes import Loc
+
+Watcher = Callable[["FunctionSource", str, str, Any], None]
+_watcher: ContextVar[Watcher | None] = ContextVar("qdrun_watcher", default=None)
+
+
+def _report(source: FunctionSource, kind: str, name: str, value: Any) -> None:
+    """Tell whoever watches what a function's name, annotation or default means."""
+    watcher = _watcher.get()
+    if watcher is not None:
+        watcher(source, kind, name, value)
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +66,11 @@ class FunctionSource:
         Raises:
             QdrunNameError: it is a string that names something unknown.
         """
+        found = self._annotation(name)
+        _report(self, "annotation", name, found)
+        return found
+
+    def _annotation(self, name: str) -> Any:
         found = self.fn.__annotations__.get(name)
         if not isinstance(found, str):
             return found
@@ -81,6 +98,16 @@ class FunctionSource:
         Raises:
             QdrunNameError: there is none (or a closure variable that has no value yet).
         """
+        found = self._lookup(name)
+        _report(self, "name", name, found)
+        return found
+
+    def default(self, parameter: inspect.Parameter) -> Any:
+        """The default of one of the parameters."""
+        _report(self, "default", parameter.name, parameter.default)
+        return parameter.default
+
+    def _lookup(self, name: str) -> Any:
         if name in self._closure:
             try:
                 return self._closure[name].cell_contents
@@ -95,6 +122,16 @@ class FunctionSource:
             hint="assign it before this line in the same or an enclosing block; a variable that is first assigned inside an if "
             "or a loop ends with that block",
         )
+
+
+@contextmanager
+def watched(watcher: Watcher) -> Iterator[None]:
+    """While this is open, ``watcher`` is told of every name that a function of this thread looks up."""
+    token = _watcher.set(watcher)
+    try:
+        yield
+    finally:
+        _watcher.reset(token)
 
 
 def _is_filled(cell: Any) -> bool:

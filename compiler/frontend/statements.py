@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import is_dataclass
 from typing import Any, get_args
 
 from ..errors import QdrunSyntaxError, QdrunTypeError
-from ..ir.nodes import Assert, Const, Exit, If, Local, Op, Operand, Print
+from ..ir.nodes import Const, Exit, If, Local, Op, Operand
 from ..ir.types import DType
 from . import ops
 from .conditions import emit_condition
@@ -14,10 +15,11 @@ from .context import Context, describe, is_runtime, rounded
 from .expressions import BINARY, binary, check_writable, target_of
 from .intrinsics import lookup
 from .matrix import new_local
-from .scope import Binding, Recipe, Shared
-from .targets import Target, is_global, update
+from .scope import Binding, Recipe, Shared, StructVar
+from .structs import StructTensor, convert
+from .targets import StructTarget, Target, is_global, update
 from .tensor import TensorRef
-from .values import Matrix, MatrixLocal
+from .values import Matrix, MatrixLocal, Struct, StructForm
 
 ATOMIC_AUGMENT = {"+": "add", "-": "sub", "*": "mul", "&": "and", "|": "or", "^": "xor"}
 
@@ -60,12 +62,30 @@ def convert_to(cx: Context, value: Any, annotation: Any) -> Any:
         if isinstance(value, Matrix) or not (is_runtime(value) or ops.is_number(value)):
             raise QdrunTypeError(f"{describe(value)} is not a number of type {getattr(annotation, '__name__', annotation)}")
         return ops.cast(cx.b, value, ops.as_dtype(cx.b, annotation))
+    if isinstance(annotation, StructForm):
+        if not isinstance(value, Struct):
+            raise QdrunTypeError(f"{describe(value)} is not {annotation.name}")
+        return convert(cx.b, annotation, value)
+    if isinstance(annotation, type) and is_dataclass(annotation):
+        return _checked_record(value, annotation)
     lowering = lookup(annotation)
     if lowering is None:
         return value
     if not isinstance(value, (Matrix, list, tuple)):
         raise QdrunTypeError(f"{describe(value)} is not {annotation!r}")
     return lowering(cx.b, value)
+
+
+def _checked_record(value: Any, annotation: type) -> Any:
+    """A dataclass argument, or a dataclass object that is known at compile time, where a function asks for one.
+
+    Raises:
+        QdrunTypeError: it is not of that class.
+    """
+    owner = value.form.owner if isinstance(value, Struct) else type(value)
+    if owner is None or not issubclass(owner, annotation):
+        raise QdrunTypeError(f"{describe(value)} is not a {annotation.__name__}")
+    return value
 
 
 def assign(cx: Context, target: ast.expr, value: Any) -> None:
@@ -91,8 +111,8 @@ def store(cx: Context, target: Target, value: Any) -> None:
         from .matrix import build
 
         value = build(cx.b, value)
-    if not is_runtime(value) and not ops.is_number(value):
-        raise QdrunTypeError(f"{describe(value)} cannot be stored", hint="only numbers, vectors and matrices can")
+    if not is_runtime(value) and not ops.is_number(value) and not isinstance(value, Struct):
+        raise QdrunTypeError(f"{describe(value)} cannot be stored", hint="only numbers, vectors, matrices and structs can")
     target.write(cx.b, value)
 
 
@@ -120,7 +140,7 @@ def assign_name(cx: Context, target: ast.Name, value: Any) -> None:
         frame.bind(name, first_value(cx, name, value))
         return
     current = binding.value
-    if isinstance(current, (Local, MatrixLocal, Shared)) or isinstance(current, Target):
+    if isinstance(current, (Local, MatrixLocal, StructVar, Shared)) or isinstance(current, Target):
         store(cx, target_of(cx, target, "an assignment"), value)
         return
     _rebind(cx, binding, value)
@@ -130,6 +150,9 @@ def first_value(cx: Context, name: str, value: Any) -> Any:
     """What a new name is bound to: the value itself when nothing else is ever assigned to it, else a variable."""
     if ops.is_number(value):
         value = ops.literal(cx.b, value)
+    if isinstance(value, Struct) and value.is_data:
+        changed = cx.frame.stores[name] > 1 or (value.form.methods and name in cx.frame.has_methods_called)
+        return new_struct(cx, value, name) if changed else rounded(cx.b, value)
     if not is_runtime(value):
         return value
     value = rounded(cx.b, value)
@@ -138,9 +161,23 @@ def first_value(cx: Context, name: str, value: Any) -> Any:
     return new_local(cx.b, value, name) if isinstance(value, Matrix) else cx.b.local(value, name)
 
 
+def new_struct(cx: Context, value: Struct, name: str) -> StructVar:
+    """A new variable that starts as ``value``: one for each member."""
+    members: dict[str, Binding] = {}
+    for key, item in value.items.items():
+        full = f"{name}.{key}"
+        if isinstance(item, Struct):
+            variable: Any = new_struct(cx, item, full)
+        else:
+            item = rounded(cx.b, item)
+            variable = new_local(cx.b, item, full) if isinstance(item, Matrix) else cx.b.local(item, full)
+        members[key] = Binding(full, variable)
+    return StructVar(value.form, members)
+
+
 def _rebind(cx: Context, binding: Binding, value: Any) -> None:
     """Give a name that stands for a compile-time value another value, which no run-time condition may decide."""
-    if isinstance(binding.value, (Op, Const, Matrix, Recipe)) or binding.depth != cx.frame.depth:
+    if isinstance(binding.value, (Op, Const, Matrix, Struct, Recipe)) or binding.depth != cx.frame.depth:
         raise QdrunTypeError(
             f"`{binding.name}` is known at compile time ({describe(binding.value)}) and cannot change here",
             hint="use another name, or static() for the condition around it",
@@ -171,6 +208,8 @@ def lower_augmented(cx: Context, node: ast.AugAssign) -> None:
     if is_global(target) and op in ATOMIC_AUGMENT:
         update(cx.b, target, ATOMIC_AUGMENT[op], value)
         return
+    if isinstance(target, StructTarget):
+        raise QdrunTypeError("structs have no arithmetic", hint="update the members: s.x += ..")
     target.write(cx.b, ops.binary(cx.b, op, target.read(cx.b), value))
 
 
@@ -179,7 +218,8 @@ def _is_compile_time(cx: Context, name: str) -> bool:
     binding = cx.lookup(name)
     if binding is None:
         return False
-    variable = isinstance(binding.value, (Local, MatrixLocal, Shared, Op, Const, Matrix, Recipe, TensorRef))
+    kinds = (Local, MatrixLocal, StructVar, Shared, Op, Const, Matrix, Struct, Recipe, TensorRef, StructTensor)
+    variable = isinstance(binding.value, kinds)
     return not variable and not isinstance(binding.value, Target) and not binding.readonly
 
 
@@ -230,81 +270,3 @@ def _leave_loop(cx: Context, kind: str) -> str:
         return kind
     cx.b.put(Exit(kind))  # type: ignore[arg-type]
     return kind
-
-
-def lower_assert(cx: Context, node: ast.Assert) -> None:
-    """``assert cond, message``: compiled in debug mode, checked for errors always."""
-    with cx.scratch() as block:
-        cond = ops.truth(cx.b, cx.expr(node.test))
-        parts = message_parts(cx, node.msg) if node.msg else ["assertion failed"]
-    if not cx.b.debug:
-        return
-    cx.splice(block)
-    text = "".join(p.replace("{", "{{").replace("}", "}}") if isinstance(p, str) else "{}" for p in parts)
-    plain = all(isinstance(p, str) for p in parts)
-    message = "".join(p for p in parts if isinstance(p, str)) if plain else text
-    cx.b.put(Assert(cond, message, tuple(p for p in parts if not isinstance(p, str))))
-
-
-def message_parts(cx: Context, node: ast.expr) -> list[str | Operand]:
-    """A message (a string, an f-string, a value) as text and operands."""
-    if not isinstance(node, ast.JoinedStr):
-        return value_parts(cx, cx.expr(node))
-    out: list[str | Operand] = []
-    for part in node.values:
-        if isinstance(part, ast.FormattedValue):
-            if part.format_spec is not None or part.conversion != -1:
-                hint = "write {x} alone; format the output in Python"
-                raise QdrunSyntaxError("a format after `:` or `!` cannot be used in a kernel", cx.frame.source.loc(part), hint)
-            out += value_parts(cx, cx.expr(part.value))
-        else:
-            assert isinstance(part, ast.Constant)
-            out.append(str(part.value))
-    return out
-
-
-def value_parts(cx: Context, value: Any) -> list[str | Operand]:
-    """A value as it is printed: a vector in brackets, a Python value as its text."""
-    if isinstance(value, (Op, Const)):
-        return [value]
-    if isinstance(value, Matrix) and len(value.shape) == 2:
-        value = [Matrix((value.m,), value.items[k * value.m : (k + 1) * value.m]) for k in range(value.n)]
-    elif isinstance(value, Matrix):
-        value = list(value.items)
-    if isinstance(value, (list, tuple)):
-        ends = "()" if isinstance(value, tuple) else "[]"
-        out: list[str | Operand] = [ends[0]]
-        for k, item in enumerate(value):
-            out += [", "] * (k > 0) + value_parts(cx, item)
-        return [*out, ends[1]]
-    if isinstance(value, TensorRef):
-        raise QdrunTypeError(
-            f"{describe(value)} cannot be printed as a whole", hint="print its elements, or print it in Python"
-        )
-    return [str(value)]
-
-
-def lower_format(cx: Context, node: ast.JoinedStr) -> str:
-    """An f-string of compile-time values, as text.
-
-    Raises:
-        QdrunSyntaxError: it holds a run-time value outside of print() and assert.
-    """
-    parts = message_parts(cx, node)
-    if not all(isinstance(p, str) for p in parts):
-        raise QdrunSyntaxError("an f-string of run-time values can only be printed", hint="write it inside print(..)")
-    return "".join(p for p in parts if isinstance(p, str))
-
-
-def lower_print(cx: Context, node: ast.Call) -> None:
-    """``print(a, f"..", sep=.., end=..)``."""
-    options: dict[str, Any] = {"sep": " ", "end": "\n"}
-    for keyword in node.keywords:
-        if keyword.arg not in options:
-            raise QdrunSyntaxError(f"print() in a kernel has no `{keyword.arg}`", hint="it has sep and end")
-        options[keyword.arg] = str(cx.static_expr(keyword.value))
-    parts: list[str | Operand] = []
-    for k, arg in enumerate(node.args):
-        with cx.at(arg):
-            parts += [options["sep"]] * (k > 0) + message_parts(cx, arg)
-    cx.b.put(Print((*parts, options["end"])))

@@ -101,10 +101,24 @@ def static_assert(condition: Any, message: str = "") -> None:
     assert condition, message
 
 
-def loop_config(*, serialize: bool = False, block_dim: int | None = None, parallelize: int | None = None) -> None:
-    """Settings of the next loop of the kernel."""
-    del serialize, block_dim, parallelize
+def loop_config(
+    *,
+    serialize: bool = False,
+    block_dim: int | None = None,
+    parallelize: int | None = None,
+    bit_vectorize: bool = False,
+    name: str | None = None,
+) -> None:
+    """Settings of the next loop of the kernel. ``serialize=True`` or ``parallelize=1`` run it in order; the others mean nothing here."""
+    del serialize, block_dim, parallelize, bit_vectorize, name
     _kernel_only("loop_config")
+
+
+def stop_grad(x: Any) -> Any:
+    """Stop the gradient. Of a field or an array: what the block around this call, and the blocks in it, read of it contribute nothing to a
+    gradient; the result is None. Of a value: the value, with no gradient behind it.
+    """
+    _kernel_only("stop_grad")
 
 
 def atomic_add(target: Any, value: Any) -> Any:
@@ -147,9 +161,14 @@ def atomic_xor(target: Any, value: Any) -> Any:
     _kernel_only("atomic_xor")
 
 
-def atomic_xchg(target: Any, value: Any) -> Any:
+def atomic_exchange(target: Any, value: Any) -> Any:
     """``target = value`` in one step; the result is the old content."""
-    _kernel_only("atomic_xchg")
+    _kernel_only("atomic_exchange")
+
+
+def atomic_cas(target: Any, expected: Any, desired: Any) -> Any:
+    """``target = desired`` if it is ``expected``, in one step; the result is the old content. For integers."""
+    _kernel_only("atomic_cas")
 
 
 ATOMIC_CODES = {
@@ -161,7 +180,7 @@ ATOMIC_CODES = {
     atomic_and: "and",
     atomic_or: "or",
     atomic_xor: "xor",
-    atomic_xchg: "xchg",
+    atomic_exchange: "xchg",
 }
 """The code of ``ir.ops.ATOMICS`` for each atomic function."""
 

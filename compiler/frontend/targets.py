@@ -15,8 +15,9 @@ from ..ir.nodes import Const, Local, Operand
 from . import ops
 from .build import FrontBuilder
 from .matrix import get_item, load_matrix, position, set_item, store_matrix
+from .structs import describe_struct, same_members
 from .tensor import TensorRef
-from .values import Matrix, MatrixLocal
+from .values import Matrix, MatrixLocal, Struct, StructForm
 
 PYTHON_OP = {"add": "+", "sub": "-", "mul": "*", "and": "&", "or": "|", "xor": "^"}
 
@@ -37,7 +38,7 @@ class LocalTarget:
         Raises:
             QdrunTypeError: the value is not a scalar.
         """
-        if isinstance(value, (Matrix, tuple, list)):
+        if isinstance(value, (Matrix, tuple, list, Struct)):
             hint = "use another name: a variable keeps its type"
             raise QdrunTypeError(f"`{self.local.name}` holds a number, and is assigned {ops.describe_value(value)}", hint=hint)
         b.store(self.local, ops.to_operand(b, ops.cast(b, value, self.local.dtype)))
@@ -141,13 +142,14 @@ class ComponentTarget:
 
 @dataclass(frozen=True, eq=False)
 class PartsTarget:
-    """Several components at once: ``v.xy``."""
+    """Several components at once: ``v.xy``, ``m[1, :]``. ``shape``: that of the value; () stands for a vector."""
 
     parts: tuple[ItemTarget | ComponentTarget, ...]
+    shape: tuple[int, ...] = ()
 
     def read(self, b: FrontBuilder) -> Matrix:
-        """The components as a vector."""
-        return Matrix((len(self.parts),), tuple(p.read(b) for p in self.parts))
+        """The components as a vector or a matrix."""
+        return Matrix(self.shape or (len(self.parts),), tuple(p.read(b) for p in self.parts))
 
     def write(self, b: FrontBuilder, value: Any) -> None:
         """Assign each component; a scalar goes to all."""
@@ -157,23 +159,65 @@ class PartsTarget:
     def atomic(self, b: FrontBuilder, code: str, value: Any) -> Matrix:
         """Update each component; the result is the old content."""
         pairs = zip(self.parts, self._items(b, value))
-        return Matrix((len(self.parts),), tuple(update(b, part, code, item) for part, item in pairs))
+        return Matrix(self.shape or (len(self.parts),), tuple(update(b, part, code, item) for part, item in pairs))
 
     def _items(self, b: FrontBuilder, value: Any) -> tuple[Operand, ...]:
         new = ops.as_value(b, value)
-        items = new.items if isinstance(new, Matrix) else (new,) * len(self.parts)
-        if len(items) != len(self.parts):
-            raise QdrunTypeError(f"{len(self.parts)} components are assigned {ops.describe_value(new)}")
-        return items
+        shape = self.shape or (len(self.parts),)
+        if isinstance(new, Matrix) and new.shape != shape:
+            what = f"{shape[0]} components are" if len(shape) == 1 else f"a part of shape {shape} is"
+            raise QdrunTypeError(f"{what} assigned {ops.describe_value(new)}")
+        return new.items if isinstance(new, Matrix) else (new,) * len(self.parts)
 
 
-Target = LocalTarget | MatrixTarget | ItemTarget | ElementTarget | ComponentTarget | PartsTarget
+@dataclass(frozen=True, eq=False)
+class StructTarget:
+    """A variable that holds a struct, or an element of a field of structs: a target for each member."""
+
+    form: StructForm
+    items: dict[str, Any]
+
+    def read(self, b: FrontBuilder) -> Struct:
+        """The content: a copy."""
+        return Struct(self.form, {name: item.read(b) for name, item in self.items.items()})
+
+    def write(self, b: FrontBuilder, value: Any) -> None:
+        """Assign every member; the values were read before.
+
+        Raises:
+            QdrunTypeError: the value is no struct, or has other members.
+        """
+        if not isinstance(value, Struct):
+            like = describe_struct(Struct(self.form, self.items))
+            hint = f"assign a struct: {self.form.name}(..), or one of its members"
+            raise QdrunTypeError(f"{like} cannot become {ops.describe_value(value)}", hint=hint)
+        same_members(self.form.name, self.items, value.items)
+        for name, item in self.items.items():
+            item.write(b, value.items[name])
+
+
+Target = LocalTarget | MatrixTarget | ItemTarget | ElementTarget | ComponentTarget | PartsTarget | StructTarget
+
+
+def with_index(target: Target, f: Callable[[Any], Any]) -> Target:
+    """The target with ``f`` of each part of its index: how the index of an element gets from one task to the next."""
+    if isinstance(target, ElementTarget):
+        return ElementTarget(target.ref, tuple(map(f, target.index)))
+    if isinstance(target, ComponentTarget):
+        return ComponentTarget(target.ref, tuple(map(f, target.index)), tuple(map(f, target.item)))
+    if isinstance(target, PartsTarget):
+        return PartsTarget(tuple(with_index(part, f) for part in target.parts))  # type: ignore[misc]
+    if isinstance(target, StructTarget):
+        return StructTarget(target.form, {name: with_index(item, f) for name, item in target.items.items()})
+    return target
 
 
 def is_global(target: Target) -> bool:
     """Whether other threads see the target, so that an update of it must be atomic."""
     if isinstance(target, PartsTarget):
         return is_global(target.parts[0])
+    if isinstance(target, StructTarget):
+        return any(is_global(item) for item in target.items.values())
     return isinstance(target, (ElementTarget, ComponentTarget))
 
 
@@ -183,6 +227,8 @@ def update(b: FrontBuilder, target: Target, code: str, value: Any) -> Any:
     Raises:
         QdrunTypeError: types do not fit.
     """
+    if isinstance(target, StructTarget):
+        raise QdrunTypeError("structs have no arithmetic", hint="update the members: s.x += ..")
     if isinstance(target, (ElementTarget, ComponentTarget, PartsTarget)):
         return target.atomic(b, code, value)
     old = target.read(b)
@@ -197,3 +243,22 @@ def _combined(b: FrontBuilder, code: str, old: Any, value: Any) -> Any:
     if code in PYTHON_OP:
         return ops.binary(b, PYTHON_OP[code], old, value)
     return ops.select(b, ops.compare(b, "<" if code == "min" else ">", old, value), old, value)
+
+
+def compare_and_swap(b: FrontBuilder, target: Target, expected: Any, desired: Any) -> Operand:
+    """``atomic_cas(target, expected, desired)``: the old content.
+
+    Raises:
+        QdrunTypeError: the target is no integer scalar.
+    """
+    if isinstance(target, ComponentTarget):
+        where = position(b, target.ref.element, target.item)
+        if isinstance(where, int):
+            target = ElementTarget(target.ref.component(where), target.index)
+    if isinstance(target, ElementTarget) and not target.ref.element:
+        return target.ref.compare_and_swap(b, target.index, expected, desired)
+    if not isinstance(target, LocalTarget) or target.local.dtype.is_real:
+        raise QdrunTypeError("atomic_cas takes one integer", hint="give an integer element of a field or an array: x[i]")
+    old = target.read(b)
+    target.write(b, ops.select(b, ops.compare(b, "==", old, expected), desired, old))
+    return old

@@ -28,7 +28,8 @@ class TensorRef:
         ndim: number of indices.
         extents: the shape of a field; None for an ndarray argument.
         arg: the argument that an ndarray came by.
-        dual: where forward mode keeps its tangents.
+        layout: the axis at each level of nesting in memory, outermost first, where the places know the axes in that order; None: as
+            they are counted.
     """
 
     name: str
@@ -37,7 +38,7 @@ class TensorRef:
     ndim: int
     extents: tuple[int, ...] | None = None
     arg: ArgDecl | None = None
-    dual: TensorRef | None = None
+    layout: tuple[int, ...] | None = None
 
     @property
     def dtype(self) -> DType:
@@ -50,13 +51,26 @@ class TensorRef:
         grads = tuple(p.grad for p in self.places if p.grad is not None)
         if len(grads) != len(self.places):
             return None
-        return replace(self, name=f"{self.name}.grad", places=grads, dual=None)
+        return replace(self, name=f"{self.name}.grad", places=grads)
+
+    @property
+    def dual(self) -> TensorRef | None:
+        """The tangents of forward mode as a tensor of the same form, or None when none are stored."""
+        duals = tuple(p.dual for p in self.places if p.dual is not None)
+        if len(duals) != len(self.places):
+            return None
+        return replace(self, name=f"{self.name}.dual", places=duals)
 
     def shape(self, b: FrontBuilder) -> tuple[int | Operand, ...]:
         """The extents: Python ints for a field, i32 values for an ndarray argument."""
         if self.extents is not None:
             return self.extents
-        return tuple(b.op("shape", dtype=i32, attr=(self.arg, axis)) for axis in range(self.ndim))
+        return tuple(self._extent(b, axis) for axis in range(self.ndim))
+
+    def _extent(self, b: FrontBuilder, axis: int) -> Operand:
+        """The extent of one axis of an ndarray argument."""
+        stored = axis if self.layout is None else self.layout.index(axis)
+        return b.op("shape", dtype=i32, attr=(self.arg, stored))
 
     def attribute(self, b: FrontBuilder, name: str) -> Any:
         """``x.name`` inside a kernel: ``shape``, ``grad``, ``dual``, ``dtype``, ``n``, ``m``, ``ndim``.
@@ -91,7 +105,7 @@ class TensorRef:
         k = item_targets(self.element, k) if isinstance(k, tuple) else k
         if not 0 <= k < len(self.places):
             raise QdrunIndexError(f"component {k} is out of range: `{self.name}` has {len(self.places)} components")
-        return replace(self, name=f"{self.name}[{k}]", places=(self.places[k],), element=(), dual=None)
+        return replace(self, name=f"{self.name}[{k}]", places=(self.places[k],), element=())
 
     def load(self, b: FrontBuilder, index: Sequence[Arg]) -> Value:
         """``x[index]``: an operand, or a matrix for a tensor of vectors or matrices.
@@ -124,6 +138,17 @@ class TensorRef:
         items = tuple(b.atomic(code, p, where, item) for p, item in zip(self.places, self._items(b, value)))
         return Matrix(self.element, items) if self.element else items[0]
 
+    def compare_and_swap(self, b: FrontBuilder, index: Sequence[Arg], expected: Arg, desired: Arg) -> Operand:
+        """``x[index] = desired`` if it is ``expected``, in one step; the result is the old content.
+
+        Raises:
+            QdrunTypeError: the tensor holds reals.
+        """
+        if not self.dtype.is_int:
+            raise QdrunTypeError(f"atomic_cas takes integers; `{self.name}` holds {self.dtype}")
+        values = [self._items(b, v)[0] for v in (expected, desired)]
+        return b.op("atomic", *self.index(b, index), *values, dtype=self.dtype, attr=(self.places[0], "cas"))
+
     def _items(self, b: FrontBuilder, value: Arg) -> tuple[Operand, ...]:
         """The value's components as this tensor's type."""
         v = ops.as_value(b, value)
@@ -134,7 +159,7 @@ class TensorRef:
         return tuple(ops.cast_scalar(b, x, self.dtype) for x in items)
 
     def index(self, b: FrontBuilder, index: Sequence[Arg | None]) -> tuple[Operand, ...]:
-        """The checked index as i32/i64 operands. Vectors among the indices are spread; ``(None,)`` is the 0-D index.
+        """The checked index as i32/i64 operands, in the order of the places' axes. Vectors are spread; ``(None,)`` is the 0-D index.
 
         Raises:
             QdrunIndexError: wrong number of indices, or a constant out of range.
@@ -151,7 +176,7 @@ class TensorRef:
         out = tuple(ops.index_operand(b, x) for x in flat)
         for axis, x in enumerate(out):
             self._check(b, axis, x)
-        return out
+        return out if self.layout is None else tuple(out[axis] for axis in self.layout)
 
     def _check(self, b: FrontBuilder, axis: int, x: Operand) -> None:
         """Refuse a constant that is out of range; with ``check_bounds``, emit the test of a value."""
@@ -167,23 +192,24 @@ class TensorRef:
                 return
         if not b.check_bounds:
             return
-        end = Const(extent, i32) if extent is not None else b.op("shape", dtype=i32, attr=(self.arg, axis))
+        end = Const(extent, i32) if extent is not None else self._extent(b, axis)
         inside = ops.logical(b, "and", ops.compare(b, ">=", x, 0), ops.compare(b, "<", x, end))
         message = f"index out of range: axis {axis} of `{self.name}` has index {{}} but extent {{}}"
         b.put(Assert(ops.truth(b, inside), message, (x, end), bounds=True))
 
 
-def from_ndarray_arg(decl: ArgDecl) -> TensorRef:
-    """The tensor behind an ndarray argument: components interleaved (element by element), and its gradient if it has one."""
+def from_ndarray_arg(decl: ArgDecl, layout: tuple[int, ...] | None = None) -> TensorRef:
+    """The tensor behind an ndarray argument: components interleaved (element by element), its gradient and its dual if it has them."""
     size, components = decl.dtype.size, count(decl.element)
     data = Buffer("arg", decl)
     adjoint = Buffer("arg_grad", decl) if decl.needs_grad else None
+    tangent = Buffer("arg_dual", decl) if decl.needs_dual else None
     places = []
     for k in range(components):
         name = decl.name if components == 1 and not decl.element else f"{decl.name}_{k}"
         step = components * size
-        grad = None
-        if adjoint is not None:
-            grad = Place(f"{name}_grad", decl.dtype, adjoint, decl.ndim, None, None, k * size, step, is_grad=True)
-        places.append(Place(name, decl.dtype, data, decl.ndim, None, None, k * size, step, grad))
-    return TensorRef(decl.name, tuple(places), decl.element, decl.ndim, arg=decl)
+        where = decl.ndim, None, None, k * size, step
+        grad = Place(f"{name}_grad", decl.dtype, adjoint, *where, is_grad=True) if adjoint is not None else None
+        dual = Place(f"{name}_dual", decl.dtype, tangent, *where) if tangent is not None else None
+        places.append(Place(name, decl.dtype, data, *where, grad, dual=dual))
+    return TensorRef(decl.name, tuple(places), decl.element, decl.ndim, arg=decl, layout=layout)

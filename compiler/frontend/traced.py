@@ -128,7 +128,7 @@ def builder_of(args: tuple[Any, ...]) -> FrontBuilder | None:
 def call(b: FrontBuilder, lowering: Callable[..., Any], args: tuple[Any, ...], kw: dict[str, Any]) -> Any:
     """Call a lowering with traced values; its result is traced again."""
     out = lowering(b, *(unwrap(a) for a in args), **{k: unwrap(v) for k, v in kw.items()})
-    return Traced(b, out)
+    return tuple(Traced(b, x) for x in out) if isinstance(out, tuple) else Traced(b, out)
 
 
 def lower_by_tracing(f: Callable[..., Any]) -> Callable[..., Any]:

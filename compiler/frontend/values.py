@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-from ..errors import QdrunTypeError
-from ..ir.nodes import Local, Operand
+from ..errors import QdrunNameError, QdrunTypeError
+from ..ir.nodes import Const, Local, Op, Operand
 from ..ir.types import DType
 
 
@@ -78,6 +79,64 @@ class MatrixLocal:
     def dtype(self) -> DType:
         """The type of every component."""
         return self.locals[0].dtype
+
+
+class StructForm:
+    """The type of a struct.
+
+    Attributes:
+        members: the type of each member, in order: a ``DType``, ``float``, ``int``, ``bool``, a vector or matrix type, a ``StructForm``.
+            For a Python dataclass, the annotations.
+        methods: functions that take the struct as their first argument.
+        name: what messages call it.
+        owner: the Python dataclass that it describes, or None.
+    """
+
+    def __init__(
+        self,
+        members: Mapping[str, Any],
+        methods: Mapping[str, Any] | None = None,
+        name: str = "struct",
+        owner: type | None = None,
+    ) -> None:
+        self.members, self.methods, self.name, self.owner = dict(members), dict(methods or {}), name, owner
+
+
+NO_FORM = StructForm({})
+"""The form of ``qd.Struct(a=.., b=..)``, whose members have the types of their values."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Struct:
+    """A record of values. An item is a scalar operand, a matrix, a struct, or (of a dataclass argument) anything a name stands for."""
+
+    form: StructForm
+    items: dict[str, Any]
+
+    def map(self, f: Callable[[Any], Any]) -> Struct:
+        """The struct of ``f(item)``."""
+        return Struct(self.form, {name: f(item) for name, item in self.items.items()})
+
+    @property
+    def is_data(self) -> bool:
+        """Whether it holds nothing but numbers, so that a variable can hold it."""
+        return all(x.is_data if isinstance(x, Struct) else isinstance(x, (Op, Const, Matrix)) for x in self.items.values())
+
+    def get(self, name: str) -> Any:
+        """A member.
+
+        Raises:
+            QdrunNameError: there is none of this name.
+        """
+        if name not in self.items:
+            raise no_member(self.form, self.items, name)
+        return self.items[name]
+
+
+def no_member(form: StructForm, items: Mapping[str, Any], name: str) -> QdrunNameError:
+    """The error for a name that a struct does not have."""
+    have = ", ".join(f"`{x}`" for x in [*items, *form.methods]) or "none"
+    return QdrunNameError(f"{form.name} has no member `{name}`", hint=f"its members are {have}")
 
 
 Value: TypeAlias = Operand | Matrix

@@ -11,7 +11,7 @@ from math import gcd
 
 from .nodes import Buffer, Place
 
-_ARGS = ("arg", "arg_grad")
+_ARGS = ("arg", "arg_grad", "arg_dual")
 
 
 def base(buffer: Buffer) -> object:
@@ -36,7 +36,7 @@ def may_alias(p: Place, q: Place) -> bool:
     if base(p.buffer) == base(q.buffer):
         return not (_apart(p, q) or _interleaved(p, q))
     if not (p.buffer.kind in _ARGS and q.buffer.kind in _ARGS) or p.buffer.owner is q.buffer.owner:
-        return False  # fields, temporaries and an argument's own gradient are different allocations
+        return False  # fields, temporaries and an argument's own gradient and dual are different allocations
     return (p.dtype, p.ndim, p.elem_bytes) == (q.dtype, q.ndim, q.elem_bytes) and not _interleaved(p, q)
 
 

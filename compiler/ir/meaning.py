@@ -134,6 +134,7 @@ REAL: dict[str, Callable[..., Scalar]] = {
     "neg": operator.neg,
     "abs": np.abs,
     "sgn": lambda x: x.dtype.type(int(x > 0) - int(x < 0)),
+    "detach": lambda x: x,
     "isnan": np.isnan,
     "isinf": np.isinf,
     "add": operator.add,
@@ -146,6 +147,7 @@ REAL: dict[str, Callable[..., Scalar]] = {
     "max": lambda a, b: a if a > b else b,
     "pow": np.power,
     "atan2": np.arctan2,
+    "attach": lambda a, b: a,
 }
 
 # on numpy scalars of any one type
@@ -175,6 +177,8 @@ def evaluate(code: str, args: Sequence[Scalar], dtype: DType) -> Scalar:
         return scalar(INTEGER[code](*map(int, args), from_numpy(args[0].dtype).bits), dtype)
 
 
-def update(code: str, old: Scalar, value: Scalar, dtype: DType) -> Scalar:
+def update(code: str, old: Scalar, *values: Scalar) -> Scalar:
     """The new content of memory after an atomic."""
-    return value if code == "xchg" else evaluate(code, (old, value), dtype)
+    if code == "cas":
+        return values[1] if old == values[0] else old
+    return values[0] if code == "xchg" else evaluate(code, (old, *values), from_numpy(old.dtype))

@@ -18,6 +18,11 @@ from .types import DType, i32
 _ids = count(1)
 
 
+def new_id() -> int:
+    """A number that no node of this process has; later ones are larger."""
+    return next(_ids)
+
+
 @dataclass(frozen=True, slots=True)
 class Loc:
     """A place in the user's source: ``line`` is 1-based in the file, ``col``/``end`` are 0-based columns in ``text``."""
@@ -47,7 +52,7 @@ class Local:
 
     dtype: DType
     name: str = "v"
-    id: int = field(default_factory=lambda: next(_ids))
+    id: int = field(default_factory=new_id)
 
 
 @dataclass(eq=False, slots=True, repr=False)
@@ -59,7 +64,7 @@ class Op:
     dtype: DType = i32
     attr: object = None
     loc: Loc | None = None
-    id: int = field(default_factory=lambda: next(_ids))
+    id: int = field(default_factory=new_id)
 
     def __repr__(self) -> str:  # one line: operands nest as deep as the program
         return f"<{self.op} %{self.id}: {self.dtype}>"
@@ -67,7 +72,7 @@ class Op:
 
 Operand = Union[Op, Const]
 
-BufferKind = Literal["field", "arg", "arg_grad", "tmp", "tmp_grad", "ret"]
+BufferKind = Literal["field", "arg", "arg_grad", "arg_dual", "tmp", "tmp_grad", "tmp_dual", "ret"]
 
 
 @dataclass(eq=False, slots=True)
@@ -96,6 +101,7 @@ class Place:
     elem_bytes: int = 0
     grad: Place | None = None
     is_grad: bool = False
+    dual: Place | None = None  # where forward mode keeps the tangent
 
     @property
     def differentiable(self) -> bool:
@@ -105,7 +111,7 @@ class Place:
 
 @dataclass(eq=False, slots=True)
 class ArgDecl:
-    """One entry of the argument buffer: a scalar (one word) or an ndarray (address, extents, address of its gradient)."""
+    """One entry of the argument buffer: a scalar (one word) or an ndarray (address, extents, addresses of its gradient and dual)."""
 
     name: str
     kind: Literal["scalar", "ndarray"]
@@ -114,6 +120,7 @@ class ArgDecl:
     element: tuple[int, ...] = ()  # () scalar elements, (n,) vectors, (n, m) matrices
     needs_grad: bool = False
     index: int = 0  # position among the kernel's ArgDecls
+    needs_dual: bool = False
 
 
 @dataclass(eq=False, slots=True)
@@ -161,7 +168,7 @@ class Loop:
     exit: Local | None = None
     step: int = 1
     loc: Loc | None = None
-    id: int = field(default_factory=lambda: next(_ids))
+    id: int = field(default_factory=new_id)
 
 
 @dataclass(eq=False, slots=True)
@@ -188,10 +195,16 @@ class Assert:
 
 @dataclass(eq=False, slots=True)
 class Print:
-    """Prints the parts one after another; a part is text or a value."""
+    """Prints the parts one after another; a part is text or a value. ``formats``: of each part, in Python's format language.
+
+    With ``stop`` it is a breakpoint instead, which only the interpreter has: the parts are the components of the variables that
+    ``stop`` names, each with its shape.
+    """
 
     parts: tuple[str | Operand, ...]
     loc: Loc | None = None
+    stop: tuple[tuple[str, tuple[int, ...]], ...] | None = None
+    formats: tuple[str, ...] = ()
 
 
 @dataclass(eq=False, slots=True)

@@ -31,6 +31,7 @@ UNARY_REAL = "sin cos tan asin acos tanh exp log sqrt rsqrt floor ceil round tru
 TABLE: dict[str, OpInfo] = {
     **_table(1, "same", "real", UNARY_REAL),
     **_table(1, "same", "number", "neg abs sgn"),
+    **_table(1, "same", "real", "detach"),  # the operand itself; its gradient stops here
     **_table(1, "same", "int", "bitnot"),
     **_table(1, "given", "int", "popcnt clz"),
     **_table(1, "bool", "real", "isnan isinf"),
@@ -38,6 +39,7 @@ TABLE: dict[str, OpInfo] = {
     **_table(1, "given", "any", "cast bitcast"),
     **_table(2, "same", "number", "add sub mul floordiv mod min max pow"),
     **_table(2, "same", "real", "div atan2"),
+    **_table(2, "same", "real", "attach"),  # the first operand; its gradient is that of the second
     **_table(2, "same", "int", "cdiv crem and or xor shl shr sar"),
     **_table(2, "bool", "any", "lt le gt ge eq ne"),
     "select": OpInfo(3, "given", "any"),
@@ -51,10 +53,11 @@ TABLE: dict[str, OpInfo] = {
     # memory
     "load": OpInfo(0, "given", "any", pure=False),  # attr: Local
     "gload": OpInfo(-1, "given", "any", pure=False),  # attr: Place; operands: indices
-    "atomic": OpInfo(-1, "given", "any", pure=False),  # attr: (Place, code); operands: indices, value; returns the old content
+    "atomic": OpInfo(-1, "given", "any", pure=False),  # attr: (Place, code); operands: indices, values; gives the old content
     "stack_get": OpInfo(1, "given", "any", pure=False),  # attr: (Stack, field); operand: slot
 }
 
-ATOMICS = ("add", "sub", "mul", "min", "max", "and", "or", "xor", "xchg")
+ATOMICS = ("add", "sub", "mul", "min", "max", "and", "or", "xor", "xchg", "cas")
+"""Each has one value; ``cas`` has two and stores the second where it finds the first."""
 COMMUTATIVE = frozenset("add mul and or xor eq ne".split())
 COMPARE = frozenset("lt le gt ge eq ne".split())

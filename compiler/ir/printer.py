@@ -78,7 +78,8 @@ class Printer:
         elif s.op == "atomic":
             assert isinstance(s.attr, tuple)
             place, code = s.attr
-            text = f"atomic {code} {self.place(place)}{self._index(s.args[:-1])}, {self.value(s.args[-1])}"
+            values = ", ".join(map(self.value, s.args[place.ndim :]))
+            text = f"atomic {code} {self.place(place)}{self._index(s.args[: place.ndim])}, {values}"
         else:
             text = f"{s.op}{self._attr(s)} {', '.join(map(self.value, s.args))}".rstrip()
         return f"{self.value(s)} = {text} : {s.dtype}"
@@ -113,7 +114,9 @@ class Printer:
             case Assert():
                 add(f"assert {self.value(s.cond)}, {s.message!r} ({', '.join(map(self.value, s.args))})")
             case Print():
-                add("print " + ", ".join(repr(p) if isinstance(p, str) else self.value(p) for p in s.parts))
+                head = "print " if s.stop is None else f"breakpoint {s.stop} "
+                head += f"{s.formats} " if s.formats else ""
+                add(head + ", ".join(repr(p) if isinstance(p, str) else self.value(p) for p in s.parts))
             case StackPut():
                 add(f"put {s.stack.name}[{self.value(s.slot)}] = {', '.join(map(self.value, s.values))}")
             case Overflow():
@@ -147,7 +150,9 @@ def print_block(block: Block) -> str:
 def print_kernel(kernel: Kernel) -> str:
     """The whole kernel, its places with their layout included: equal text means equal machine code."""
     p = Printer()
-    args = ", ".join(f"{a.name}:{a.kind}:{a.dtype}:{a.ndim}:{a.element}:{a.needs_grad}" for a in kernel.args)
+    args = ", ".join(
+        f"{a.name}:{a.kind}:{a.dtype}:{a.ndim}:{a.element}:{a.needs_grad}{':dual' if a.needs_dual else ''}" for a in kernel.args
+    )
     p.lines.append(f"kernel {kernel.name}({args}) -> {kernel.returns}")
     buffers: dict[object, int] = {}
     for place in kernel_places(kernel):

@@ -1,8 +1,19 @@
-"""The rules of well-formed IR, one check each. Tests run this after every pass."""
+"""The rules of well-formed IR, by number. ``docs/ir.md`` is the same list in words; a test compares the two.
+
+With the environment variable ``QDRUN_VERIFY=1`` every pass that is decorated with ``verified`` checks what it produces. The tests set it.
+"""
 
 from __future__ import annotations
 
+import functools
+import os
+from collections.abc import Callable
+from string import Formatter
+from typing import Any, TypeVar
+
 from .nodes import (
+    ArgDecl,
+    Assert,
     Block,
     Const,
     Exit,
@@ -14,6 +25,9 @@ from .nodes import (
     Loop,
     Op,
     Operand,
+    Place,
+    Print,
+    Reduction,
     Stack,
     StackPut,
     Stmt,
@@ -21,8 +35,36 @@ from .nodes import (
 )
 from .ops import ATOMICS, TABLE
 from .printer import print_block
-from .types import i64, u1
-from .walk import atomic_of, operands
+from .types import i64, u1, u64
+from .walk import operands
+
+RULES: dict[int, str] = {
+    1: "An operand is a literal, a launch parameter of the task, or a value defined before it in the same or an enclosing block.",
+    2: "A value stands in one place: no operation is listed twice.",
+    3: "The operation code is in the table, with as many operands as the table says.",
+    4: "The index of a loop or an axis and a launch parameter are never listed in a block.",
+    5: "The operands of an arithmetic operation have one type (the condition of `select` apart), which is in its domain.",
+    6: "The result has the type that the table says; `select` has that of its arms.",
+    7: "The condition of `if`, `assert` and `select` is a truth value.",
+    8: "A local is loaded after a store to it, in its type.",
+    9: "A store to a local has the type of the local.",
+    10: "A memory access has as many integer indices as the place has axes.",
+    11: "What is stored to, loaded from or combined with memory has the type of the place.",
+    12: "The code of an atomic is known; `cas` takes two values, the others one.",
+    13: "The bounds of a loop or an axis have the type of its index, an integer; a step is not zero.",
+    14: "The exit local of a loop is an integer that is stored before or in its body.",
+    15: "After lowering there is no `break`, `continue` or `return`; before, a `break` stands in a loop.",
+    16: "A stack access names a stack of the task, a slot of type i64, and its words or its field in their types.",
+    17: "An axis bound and the index of a reduction are literals or values of the prologue; the body does not read the prologue.",
+    18: "A prologue writes no memory.",
+    19: "A reduction is of a parallel task, is add, min or max, and its local has the type of its place.",
+    20: "`arg` names a scalar argument in its type, `shape` an axis of an array argument; `iter` is i64 and `seed` u64.",
+    21: "An assert's message has as many `{..}` as it has values, a print as many formats as parts, or none.",
+    22: "The arguments of a kernel are numbered in order, and a kernel's accesses to argument arrays name its own arguments.",
+}
+
+_VALUES = {"": 0, "cas": 2}
+_KINDS = {"any": "fiub", "number": "fiu", "real": "f", "int": "iub", "bool": "b"}
 
 
 class VerifyError(AssertionError):
@@ -30,21 +72,27 @@ class VerifyError(AssertionError):
 
 
 class _Verifier:
-    def __init__(self, task: Task, lowered: bool) -> None:
-        self.task, self.lowered = task, lowered
-        self.defined: set[Op] = {a.index for a in task.axes}
+    def __init__(self, task: Task, lowered: bool, args: set[ArgDecl] | None) -> None:
+        self.task, self.lowered, self.args = task, lowered, args
+        self.defined: set[Op] = set()
+        self.listed: set[Op] = set()
         self.stored: set[Local] = set()
+        self.loops = 0
 
-    def fail(self, rule: str, s: Stmt) -> None:
-        """Stop with the rule, the task and the statement."""
-        raise VerifyError(f"{self.task.name}: {rule}\n{print_block([s])}")
+    def fail(self, rule: int, what: str, s: Stmt | None = None) -> None:
+        """Stop with the task, the rule's number, what is wrong, and the statement."""
+        where = "" if s is None else "\n" + print_block([s])
+        raise VerifyError(f"{self.task.name}: rule {rule}: {what}{where}\n  {RULES[rule]}")
 
-    def use(self, x: Operand, s: Stmt) -> None:
-        """An operand is a literal, a launch parameter, or a value defined before in an enclosing block."""
-        if isinstance(x, Const) or x.op == "param":
+    def use(self, x: Operand, s: Stmt | None) -> None:
+        """Rule 1."""
+        if isinstance(x, Const):
             return
-        if x not in self.defined:
-            self.fail(f"uses a value ({x.op}, id {x.id}) that is not defined here", s)
+        if x.op == "param":
+            if x.attr not in self.task.params:
+                self.fail(1, f"reads the launch parameter {x.attr!r}, which the task does not list", s)
+        elif x not in self.defined:
+            self.fail(1, f"uses a value ({x.op}, id {x.id}) that is not defined here", s)
 
     def block(self, block: Block) -> None:
         """Check each statement; what a block defines is not visible outside it."""
@@ -56,118 +104,244 @@ class _Verifier:
         self.defined = before
 
     def stmt(self, s: Stmt) -> None:
-        """One rule per kind of statement."""
+        """The rules of one statement."""
         match s:
             case Op():
                 self.op(s)
-                self.defined.add(s)
             case LocalStore():
                 if s.value.dtype is not s.local.dtype:
-                    self.fail(f"stores {s.value.dtype} to a local of type {s.local.dtype}", s)
+                    self.fail(9, f"stores {s.value.dtype} to a local of type {s.local.dtype}", s)
                 self.stored.add(s.local)
             case GlobalStore():
-                if s.value.dtype is not s.place.dtype or len(s.index) != s.place.ndim:
-                    self.fail("type or number of indices differs from the place", s)
+                self.access(s, s.place, s.index, (s.value,))
             case If():
-                if s.cond.dtype is not u1:
-                    self.fail("the condition is not a truth value", s)
+                self.truth(s.cond, "the condition", s)
                 self.block(s.then)
                 self.block(s.orelse)
             case Loop():
                 self.loop(s)
-            case Exit() if self.lowered:
-                self.fail("break/continue/return left after lowering", s)
+            case Exit():
+                if self.lowered:
+                    self.fail(15, "break/continue/return left after lowering", s)
+                if s.kind == "break" and not self.loops:
+                    self.fail(15, "a break outside of any loop", s)
+            case Assert():
+                self.truth(s.cond, "the condition", s)
+                places = sum(name is not None for _, name, _, _ in Formatter().parse(s.message)) if s.args else 0
+                if places != len(s.args):
+                    self.fail(21, f"{len(s.args)} values for a message with {places} places", s)
+            case Print():
+                if s.formats and len(s.formats) != len(s.parts):
+                    self.fail(21, f"{len(s.formats)} formats for {len(s.parts)} parts", s)
             case StackPut():
-                if len(s.values) != len(s.stack.locals) or s.slot.dtype is not i64:
-                    self.fail("wrong number of words, or a slot that is not i64", s)
+                self.stack_put(s)
+
+    def truth(self, cond: Operand, what: str, s: Stmt) -> None:
+        """Rule 7."""
+        if cond.dtype is not u1:
+            self.fail(7, f"{what} is not a truth value", s)
 
     def loop(self, s: Loop) -> None:
-        """A loop: bounds of the index's type, body in its own scope."""
-        ends = [s.begin] if s.end is None else [s.begin, s.end]
-        if any(x.dtype is not s.index.dtype for x in ends):
-            self.fail("the bounds and the index differ in type", s)
+        """Rules 13 and 14; the body is a scope of its own."""
+        self.bounds(s.index, [s.begin] if s.end is None else [s.begin, s.end], s)
+        if s.step == 0:
+            self.fail(13, "a loop with step 0", s)
         self.defined.add(s.index)
+        self.loops += 1
         self.block(s.body)
+        self.loops -= 1
         self.defined.discard(s.index)
+        if s.exit is not None and (not s.exit.dtype.is_int or s.exit not in self.stored):
+            self.fail(14, "the exit local is not an integer that was stored", s)
+
+    def bounds(self, index: Op, ends: list[Operand], s: Stmt | None) -> None:
+        """Rule 13."""
+        if not index.dtype.is_int or any(x.dtype is not index.dtype for x in ends):
+            self.fail(13, "the bounds and the index differ in type", s)
 
     def op(self, s: Op) -> None:
-        """An operation: known code, operand count, operand types, result type."""
+        """The rules of an operation, by its kind."""
         info = TABLE.get(s.op)
         if info is None:
-            return self.fail(f"unknown operation {s.op!r}", s)
+            return self.fail(3, f"unknown operation {s.op!r}", s)
         if info.arity >= 0 and len(s.args) != info.arity:
-            self.fail(f"takes {info.arity} operands", s)
+            self.fail(3, f"takes {info.arity} operands", s)
         if s.op in ("index", "param"):
-            self.fail("is never listed in a block", s)
+            self.fail(4, "is never listed in a block", s)
+        if s in self.listed:
+            self.fail(2, f"is listed twice (id {s.id})", s)
+        self.listed.add(s)
         if s.op == "load":
-            if s.attr not in self.stored:
-                self.fail("loads a local before any store", s)
+            self.load(s)
         elif s.op in ("gload", "atomic"):
             self.memory(s)
         elif s.op == "stack_get":
             self.stack_get(s)
+        elif s.op in ("arg", "shape", "iter", "seed"):
+            self.leaf(s)
         else:
             self.arithmetic(s)
+        self.defined.add(s)
+
+    def load(self, s: Op) -> None:
+        """Rule 8."""
+        if s.attr not in self.stored:
+            self.fail(8, "loads a local before any store", s)
+        if not isinstance(s.attr, Local) or s.attr.dtype is not s.dtype:
+            self.fail(8, "loads a local in another type", s)
+
+    def memory(self, s: Op) -> None:
+        """Rules 10 to 12 for loads and atomics."""
+        place, code = s.attr if isinstance(s.attr, tuple) else (s.attr, "")
+        if not isinstance(place, Place) or (code and code not in ATOMICS):
+            return self.fail(12, f"unknown atomic {code!r}", s)
+        count = _VALUES.get(code, 1)
+        if code and len(s.args) < count:
+            self.fail(12, f"an atomic {code} takes {count} values", s)
+        self.access(s, place, s.args[: len(s.args) - count], s.args[len(s.args) - count :])
+        if s.dtype is not place.dtype:
+            self.fail(11, "type differs from the place", s)
+
+    def access(self, s: Stmt, place: Place, index: tuple[Operand, ...], values: tuple[Operand, ...]) -> None:
+        """Rules 10, 11 and 22 of one access."""
+        if len(index) != place.ndim or any(not x.dtype.is_int for x in index):
+            self.fail(10, "number or type of the indices differs from the place", s)
+        if any(v.dtype is not place.dtype for v in values):
+            self.fail(11, "type differs from the place", s)
+        if self.args is not None and isinstance(place.buffer.owner, ArgDecl) and place.buffer.owner not in self.args:
+            self.fail(22, f"`{place.name}` belongs to no argument of this kernel", s)
+
+    def stack_put(self, s: StackPut) -> None:
+        """Rule 16 for a write."""
+        locals_ = s.stack.locals
+        if len(s.values) != len(locals_) or s.slot.dtype is not i64:
+            self.fail(16, "wrong number of words, or a slot that is not i64", s)
+        if any(v.dtype is not x.dtype for v, x in zip(s.values, locals_)) or s.stack not in self.task.stacks:
+            self.fail(16, "words of another type, or a stack of another task", s)
 
     def stack_get(self, s: Op) -> None:
-        """A stack read: a slot of type i64, a field of the stack, the field's type."""
+        """Rule 16 for a read."""
         assert isinstance(s.attr, tuple)
         stack, index = s.attr
         if not isinstance(stack, Stack) or stack.locals[index].dtype is not s.dtype or s.args[0].dtype is not i64:
-            self.fail("wrong stack, field type or slot type", s)
+            self.fail(16, "wrong stack, field type or slot type", s)
+        if stack not in self.task.stacks:
+            self.fail(16, "a stack of another task", s)
 
-    def memory(self, s: Op) -> None:
-        """A load or an atomic: as many integer indices as the place has axes, its type."""
-        place, code = (s.attr, "") if s.op == "gload" else atomic_of(s)
-        index = s.args if s.op == "gload" else s.args[:-1]
-        if len(index) != place.ndim or any(not x.dtype.is_int for x in index):  # type: ignore[union-attr]
-            self.fail("number or type of the indices differs from the place", s)
-        if s.dtype is not place.dtype or (s.op == "atomic" and s.args[-1].dtype is not place.dtype):  # type: ignore[union-attr]
-            self.fail("type differs from the place", s)
-        if code and code not in ATOMICS:
-            self.fail(f"unknown atomic {code!r}", s)
+    def leaf(self, s: Op) -> None:
+        """Rule 20."""
+        attr, axis = s.attr if isinstance(s.attr, tuple) else (s.attr, 0)
+        if s.op == "arg":
+            right = isinstance(attr, ArgDecl) and attr.kind == "scalar" and attr.dtype is s.dtype
+        elif s.op == "shape":
+            right = isinstance(attr, ArgDecl) and attr.kind == "ndarray" and 0 <= axis < attr.ndim + len(attr.element)
+            right = right and s.dtype.is_int
+        else:
+            right = s.dtype is (i64 if s.op == "iter" else u64)
+        if not right:
+            self.fail(20, f"{s.op} in another type, or of what has none", s)
+        if self.args is not None and isinstance(attr, ArgDecl) and attr not in self.args:
+            self.fail(22, f"`{attr.name}` is no argument of this kernel", s)
 
     def arithmetic(self, s: Op) -> None:
-        """Pure operations: one operand type in the operation's domain, and the result type that the table says."""
+        """Rules 5 to 7 for operations with operands."""
         info = TABLE[s.op]
         args = s.args[1:] if s.op == "select" else s.args
-        if s.op == "select" and s.args[0].dtype is not u1:
-            self.fail("selects by something that is not a truth value", s)
+        if s.op == "select":
+            self.truth(s.args[0], "what selects", s)
         if args and any(a.dtype is not args[0].dtype for a in args):
-            self.fail("operands differ in type", s)
-        kinds = {"any": "fiub", "number": "fiu", "real": "f", "int": "iub", "bool": "b"}[info.domain]
-        if args and args[0].dtype.kind not in kinds:
-            self.fail(f"does not take {args[0].dtype}", s)
+            self.fail(5, "operands differ in type", s)
+        if args and args[0].dtype.kind not in _KINDS[info.domain]:
+            self.fail(5, f"does not take {args[0].dtype}", s)
         expect = {"same": args[0].dtype if args else None, "bool": u1, "given": s.dtype}[info.result]
         if s.op == "select":
             expect = args[0].dtype
         if s.dtype is not expect:
-            self.fail(f"has type {s.dtype}, should be {expect}", s)
+            self.fail(6, f"has type {s.dtype}, should be {expect}", s)
+
+    # ---- the task around its body
+    def prologue(self) -> None:
+        """Rules 13, 17 and 18: the prologue, the axes, the indices of reductions."""
+        self.block_open(self.task.prologue)
+        for a in self.task.axes:
+            self.bounds(a.index, [a.begin, a.end], None)
+            self.outside((a.begin, a.end), "an axis bound")
+        for r in self.task.reductions:
+            self.reduction(r)
+            self.outside(r.index, "the index of a reduction")
+
+    def block_open(self, block: Block) -> None:
+        """A block whose values stay visible: the prologue."""
+        for s in block:
+            for x in operands(s):
+                self.use(x, s)
+            if isinstance(s, (GlobalStore, StackPut)) or (isinstance(s, Op) and s.op == "atomic"):
+                self.fail(18, "a write in a prologue", s)
+            self.stmt(s)
+
+    def outside(self, values: tuple[Operand, ...], what: str) -> None:
+        """Rule 17."""
+        for x in values:
+            if isinstance(x, Op) and x.op != "param" and x not in self.defined:
+                self.fail(17, f"{what} is not a value of the prologue")
+
+    def reduction(self, r: Reduction) -> None:
+        """Rule 19."""
+        if not self.task.parallel or r.code not in ("add", "min", "max") or r.local.dtype is not r.place.dtype:
+            self.fail(19, f"a reduction {r.code} of {r.local.dtype} into {r.place.dtype}")
 
 
-def verify_task(task: Task, lowered: bool = True) -> None:
-    """Check one task.
+def verify_task(task: Task, lowered: bool = True, args: set[ArgDecl] | None = None) -> None:
+    """Check one task; ``args``: the arguments of its kernel, when they are known.
 
     Raises:
-        VerifyError: naming the rule, the task and the statement.
+        VerifyError: naming the task, the rule by its number, and the statement.
     """
-    v = _Verifier(task, lowered)
-    axes = set(v.defined)
-    v.defined = set()
-    for s in task.prologue:
-        for x in operands(s):
-            v.use(x, s)
-        v.stmt(s)
-    for a in task.axes:
-        for x in (a.begin, a.end):
-            if isinstance(x, Op) and x not in v.defined:
-                raise VerifyError(f"{task.name}: an axis bound is not a value of the prologue")
-    v.defined = axes
+    v = _Verifier(task, lowered, args)
+    v.prologue()
+    v.defined = {a.index for a in task.axes}
     v.stored = {r.local for r in task.reductions}
     v.block(task.body)
 
 
 def verify_kernel(kernel: Kernel, lowered: bool = True) -> None:
-    """Check every task of a kernel."""
+    """Check every task of a kernel, and its arguments.
+
+    Raises:
+        VerifyError: see ``verify_task``.
+    """
     for task in kernel.tasks:
-        verify_task(task, lowered)
+        verify_task(task, lowered, set(kernel.args))
+    if len({a.index for a in kernel.args}) not in (1, len(kernel.args)):  # all zero: a kernel that was built by hand
+        raise VerifyError(f"{kernel.name}: rule 22: two arguments have one number\n  {RULES[22]}")
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def verified(lowered: bool = True) -> Callable[[F], F]:
+    """Decorator of a pass: check what it returns (a kernel, or an object with one), or the task that it edits in place.
+
+    Nothing is done unless ``QDRUN_VERIFY`` is set. ``lowered``: whether break, continue and return are gone by then.
+    """
+
+    def decorate(pass_: F) -> F:
+        @functools.wraps(pass_)
+        def checked(*args: Any, **kwargs: Any) -> Any:
+            out = pass_(*args, **kwargs)
+            if os.environ.get("QDRUN_VERIFY", "") not in ("", "0"):
+                _verify_result(out, args, lowered)
+            return out
+
+        checked.__verified__ = lowered  # type: ignore[attr-defined]
+        return checked  # type: ignore[return-value]
+
+    return decorate
+
+
+def _verify_result(out: Any, args: tuple[Any, ...], lowered: bool) -> None:
+    found = out if isinstance(out, (Kernel, Task)) else getattr(out, "kernel", args[0])
+    if isinstance(found, Kernel):
+        verify_kernel(found, lowered)
+    else:
+        verify_task(found, lowered)

@@ -86,6 +86,14 @@ def atomic_of(s: Op) -> tuple[Place, str]:
     return s.attr[0], s.attr[1]
 
 
+def index_of(s: Stmt) -> tuple[Operand, ...]:
+    """The index of the element that a store, a load or an atomic touches."""
+    if isinstance(s, GlobalStore):
+        return s.index
+    assert isinstance(s, Op)
+    return s.args[: atomic_of(s)[0].ndim] if s.op == "atomic" else s.args
+
+
 def written_places(block: Block) -> set[Place]:
     """The places that a block stores to or updates atomically."""
     out: set[Place] = set()

@@ -8,6 +8,8 @@ from .ndarray import Ndarray, ndarray
 from .options import Arch, Options
 from .program import Program, current_program, init, reset, sync
 from .snode import RootProxy
+from .struct import Struct, dataclass
+from .struct_field import StructField
 from .types import template
 
 __all__ = [
@@ -17,10 +19,13 @@ __all__ = [
     "Options",
     "Program",
     "RootProxy",
+    "Struct",
+    "StructField",
     "Vector",
     "ad",
     "current_program",
     "data_oriented",
+    "dataclass",
     "field",
     "func",
     "init",

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import operator
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..errors import QdrunIndexError, QdrunTypeError
-from .matrix import Matrix, wrap
+from ..frontend import matrix as front
+from ..ir.types import from_numpy
+from .matrix import Matrix, Vector, wrap
 
 
 def element_index(index: Any, shape: tuple[int, ...], name: str) -> tuple[int, ...]:
@@ -35,10 +39,78 @@ def element_index(index: Any, shape: tuple[int, ...], name: str) -> tuple[int, .
     return out
 
 
-def get_element(array: np.ndarray, index: tuple[int, ...]) -> Any:
-    """A scalar element as a Python number; a vector element as a ``Matrix`` that writes through to ``array``."""
+class _Element:
+    """A vector element of a tensor: writes go through, and ``_wrote`` is told before: by which indices, one in the other."""
+
+    __slots__ = ()
+    _slots = ("_data", "_dtype", "_wrote")
+    if TYPE_CHECKING:
+        _data: np.ndarray
+        _wrote: Callable[..., Any]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in self._slots:
+            object.__setattr__(self, name, value)
+        else:
+            positions = front.swizzle_positions(self._data.shape, name)
+            self._wrote(*(() if positions is None else (list(positions),)))
+            super().__setattr__(name, value)
+
+    def __getitem__(self, index: Any) -> Any:
+        found = super().__getitem__(index)  # type: ignore[misc]
+        if not isinstance(found, Matrix):
+            return found
+        return _element(
+            found._data, functools.partial(self._wrote, tuple(index) if isinstance(index, (list, Matrix)) else index)
+        )
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self._wrote(index)
+        super().__setitem__(index, value)  # type: ignore[misc]
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kw: Any) -> Any:
+        if kw.get("out"):
+            self._wrote()
+        return super().__array_ufunc__(ufunc, method, *inputs, **kw)  # type: ignore[misc]
+
+    def __copy__(self) -> Any:
+        return wrap(self._data.copy())
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return self.__copy__()
+
+    def __reduce__(self) -> Any:
+        return self.__copy__().__reduce__()
+
+    def fill(self, value: Any) -> None:
+        """Set every component."""
+        self._wrote()
+        super().fill(value)  # type: ignore[misc]
+
+
+class _VectorElement(_Element, Vector):
+    __slots__ = ("_wrote",)
+
+
+class _MatrixElement(_Element, Matrix):
+    __slots__ = ("_wrote",)
+
+
+def _element(data: np.ndarray, wrote: Callable[..., Any]) -> Any:
+    out: Any = object.__new__(_VectorElement if data.ndim == 1 else _MatrixElement)
+    out._data, out._dtype, out._wrote = data, from_numpy(data.dtype), wrote
+    return out
+
+
+def get_element(array: np.ndarray, index: tuple[int, ...], wrote: Callable[..., Any]) -> Any:
+    """A scalar element as a Python number; a vector element as a ``Matrix`` that writes through to ``array``.
+
+    ``wrote``: called before a component of the element is written, with ``index`` and ``parts``, the indices within the element.
+    """
     found = array[index]
-    return wrap(found) if isinstance(found, np.ndarray) and found.ndim else found.item()
+    if not (isinstance(found, np.ndarray) and found.ndim):
+        return found.item()
+    return _element(found, lambda *parts: wrote(index, parts=parts))
 
 
 def set_element(array: np.ndarray, index: tuple[int, ...], value: Any, name: str) -> None:

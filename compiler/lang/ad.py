@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any
+import threading
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import NothingToDifferentiate, QdrunRuntimeError
+from ..errors import NothingToDifferentiate, OutOfMemory, QdrunCompilationError, QdrunRuntimeError
+from .broken import check_broken
+from .custom import Replaced, grad_for, grad_replaced, no_grad
 from .field import Field
+from .forward_mode import FwdMode, clear_duals, refuse_in_forward_mode
+from .grad_check import GradCheck
 from .matrix import Matrix
 from .ndarray import Ndarray
-from .overwrites import Launch, check_overwrites
+from .overwrites import HostWrite, Launch, Overwrites, Timed
 from .program import Program, current_program
-from .types import MatrixType
+from .records import frozen_record
+from .tensor import Tensor
+from .types import MatrixType, NdarrayType
+from .versions import Versions
+
+if TYPE_CHECKING:
+    from .executable import Call
+    from .versions import Event
 
 
 class Tape:
@@ -23,8 +37,11 @@ class Tape:
     When the body raises, nothing is replayed.
 
     Args:
-        loss: a 0-D field or a one-element ndarray with a gradient; None when the caller seeds gradients by hand.
+        loss: a 0-D field, or an ndarray or torch tensor of one element, with a gradient; None when the caller seeds gradients by hand.
         clear_gradients: False to accumulate over several tapes.
+        validation: every launch keeps the version of what it reads, arrays from outside are compared by checksums, and a gradient that
+            is lost on its way is an error instead of a warning.
+        grad_check: fields and ndarrays whose gradients are compared with central differences at the end; the loss must be f64.
 
     Raises:
         QdrunRuntimeError: no such loss, a tape inside a tape, or a second use of the same tape.
@@ -33,62 +50,184 @@ class Tape:
     def __init__(
         self, loss: Any = None, clear_gradients: bool = True, validation: bool = False, grad_check: Any = None
     ) -> None:
-        if validation or grad_check:
-            name = "validation=True" if validation else "grad_check"
-            raise QdrunRuntimeError(f"Tape({name}) is not part of this version; do: leave it out, and compare with differences")
-        self.loss, self.clear_gradients = loss, clear_gradients
+        self.loss, self.clear_gradients, self.validation = _unwrapped(loss), clear_gradients, validation
+        self.check = GradCheck(self.loss, grad_check) if grad_check else None
         self._calls: list[Launch] = []
-        self._host_writes: list[tuple[int, Any]] = []
+        self._events: list[Event | None] = []  # when each launch was, while versions are kept
+        self._seeds: dict[int, int] = {}  # number of a launch -> the seed of its random numbers
+        self._hidden: list[Timed] = []
+        self._host_writes: list[HostWrite] = []
+        self._inside: Replaced | None = None  # the function with a gradient of its own that runs
+        self._failed = ""
         self._program: Program | None = None
+        self._thread = 0
+        self._own_versions = False
 
-    def record(self, kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    # ---- what is recorded
+    def expect(self, what: Any) -> None:
+        """A launch is about to run.
+
+        Raises:
+            QdrunRuntimeError: in another thread than the tape's, so that its place in the order is not known.
+        """
+        if threading.get_ident() != self._thread:
+            raise QdrunRuntimeError(
+                f"{what!r} is launched in another thread while a tape records: the order of launches is not known\n"
+                "  do: one program for each thread, or launch it before or after the tape"
+            )
+        if self.check is not None:
+            self.check.settle()
+
+    def launching(self, call: Call) -> None:
+        """A kernel is about to run with these arguments; told while versions are kept."""
+        if self.check is not None:
+            self.check.launching(call)
+
+    def record(self, kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any], event: Event | None = None) -> None:
         """Remember one launch."""
         if not all(type(a) in _PLAIN for a in args) or kwargs:
             params = kernel.binder.params
             args, kwargs = tuple(kernel.binder.arguments(args, kwargs)), {}
             args = tuple(_frozen(p.annotation, a) for p, a in zip(params, args, strict=True))
+        if self._inside is not None:
+            self._hidden.append(Timed(len(self._calls), (kernel, args, kwargs), self._inside.name, self._inside.cuts))
+            return
+        if self._program is not None and self._program.last_seed is not None:
+            self._seeds[len(self._calls)] = self._program.last_seed
         self._calls.append((kernel, args, kwargs))
+        self._events.append(event)
 
-    def wrote(self, tensor: Any) -> None:
-        """Remember that Python wrote to a field or an ndarray between two launches."""
-        self._host_writes.append((len(self._calls), tensor))
+    def custom(self, function: Replaced, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a function with a gradient of its own and remember it as one step. Inside another one it is a plain function."""
+        if self._inside is not None:
+            return function.fn(*args, **kwargs)
+        self.expect(function)
+        function.gradient()
+        frozen = tuple(map(_copied, args)), {k: _copied(v) for k, v in kwargs.items()}
+        self._inside = function
+        try:
+            result = function.fn(*args, **kwargs)
+        except BaseException as error:  # what ran before is not known
+            self._failed = self._failed or f"{function!r} raised {type(error).__name__}"
+            raise
+        finally:
+            self._inside = None
+        self._calls.append((function, *frozen))
+        self._events.append(None)
+        return result
 
+    def failed(self, what: Any, error: BaseException) -> None:
+        """A launch raised. What it wrote before has no gradient; one that was refused before it ran wrote nothing."""
+        if not isinstance(error, (QdrunCompilationError, OutOfMemory)):
+            self._failed = self._failed or f"{what!r} raised {type(error).__name__}"
+
+    def wrote(self, tensor: Any, index: tuple[int, ...] | None = None, source: Any = None, parts: tuple[Any, ...] = ()) -> None:
+        """Remember that Python writes to a field or an ndarray between two launches; the arguments are those of ``Program.wrote``."""
+        if not isinstance(source, (Field, Ndarray)):
+            source = None
+        write = HostWrite(len(self._calls), tensor, index, source, self._inside is not None, parts)
+        self._host_writes.append(write)
+        if self.check is not None:
+            self.check.wrote(write)
+
+    # ---- enter, leave
     def __enter__(self) -> Tape:
         if self._program is not None:
             raise QdrunRuntimeError("Tape can be entered only once; do: make a new one")
-        program = self._program = current_program()
+        program = current_program()
         if program.tape is not None:
             raise QdrunRuntimeError("a tape is open already; do: put both parts into one tape, or close the first")
+        refuse_in_forward_mode(program, "a Tape")
+        if program.replaying and self.clear_gradients:
+            raise QdrunRuntimeError(
+                "a tape inside the gradient of another would clear the gradients on their way; do: Tape(clear_gradients=False), or"
+                " call the .grad() of the kernels"
+            )
         program.materialize()
         if self.loss is not None:
             _check_loss(self.loss)
+        self._program, self._thread = program, threading.get_ident()
         if self.clear_gradients:
             clear_all_gradients()
         if self.loss is not None:
-            self.loss.fill(0)
+            _fill(self.loss, 0)
+        if program.versions is None and (self.validation or self.check is not None):
+            self._own_versions = True
+            program.versions = Versions(program)
+        if self.check is not None:
+            self.check.start(program)
         program.tape = self
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
-        assert self._program is not None
-        self._program.tape = None
-        if kind is None:
-            if current_program() is not self._program:
-                raise QdrunRuntimeError("another program became current inside the tape; do: one tape in one program")
-            self.grad()
+        program = self._program
+        assert program is not None
+        program.tape = None
+        try:
+            if kind is None:
+                if current_program() is not program:
+                    raise QdrunRuntimeError("another program became current inside the tape; do: one tape in one program")
+                self.grad()
+                if self.check is not None:
+                    self.check.run(self._calls)
+        finally:
+            if self._own_versions:
+                program.versions = None
 
     def grad(self) -> None:
         """Run the gradients of the recorded launches, last to first.
 
         Raises:
             DataAccessError: a later launch, or Python, overwrote what the gradient of an earlier launch must read again.
+            DifferentiationError: with ``validation``, a gradient is lost in an array that has none.
+            QdrunRuntimeError: a launch inside failed.
         """
-        check_overwrites(self._calls, self._host_writes)
+        program = self._program
+        if program is None:
+            raise QdrunRuntimeError("the tape was not entered; do: `with qd.ad.Tape(..) as tape:`")
+        if self._failed:
+            raise QdrunRuntimeError(
+                f"{self._failed} inside this tape: what it wrote before has no gradient\n"
+                "  do: let the exception leave the tape, or launch it outside"
+            )
+        timed = self._timed()
+        found = Overwrites.of(timed, self._host_writes)
+        found.check()
+        if found.loses():
+            check_broken(program, timed, self._host_writes, strict=self.validation)
+        self._check_versions(program)
         if self.loss is not None:
-            self.loss.grad.fill(1)
-        for kernel, args, kwargs in reversed(self._calls):
-            with contextlib.suppress(NothingToDifferentiate):
-                kernel.grad(*args, **kwargs)
+            _fill(_gradient_of(self.loss), 1)
+        was, program.replaying = program.replaying, True
+        try:
+            self._replay(found)
+        finally:
+            program.replaying, program.replay_seed = was, None
+
+    def _timed(self) -> list[Timed]:
+        """All launches with their numbers, those hidden in functions with a gradient of their own included."""
+        own = [Timed(when, call) for when, call in enumerate(self._calls) if not isinstance(call[0], Replaced)]
+        return sorted([*own, *self._hidden], key=lambda t: t.when)
+
+    def _check_versions(self, program: Program) -> None:
+        for (kernel, args, kwargs), event in zip(self._calls, self._events):
+            if event is not None and program.versions is not None:
+                variant, bound = kernel.variant(args, kwargs)
+                program.versions.check(variant, bound.call, event)
+
+    def _replay(self, found: Overwrites) -> None:
+        writes = [w for w in self._host_writes if not w.hidden]
+        for when in reversed(range(len(self._calls) + 1)):
+            while writes and writes[-1].before == when:
+                write = writes.pop()
+                _reverse_assignment(write, found)
+            if when:
+                function, args, kwargs = self._calls[when - 1]
+                assert self._program is not None
+                self._program.replay_seed = self._seeds.get(when - 1)
+                passed = () if isinstance(function, Replaced) else (NothingToDifferentiate,)
+                with contextlib.suppress(*passed):
+                    function.grad(*args, **kwargs)
 
 
 _PLAIN = frozenset((int, float, bool, Ndarray))
@@ -96,37 +235,123 @@ _PLAIN = frozenset((int, float, bool, Ndarray))
 
 def _frozen(annotation: Any, value: Any) -> Any:
     """An argument as it is now: numbers and vectors are copied, arrays are followed by their memory."""
-    if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and value.ndim == 0):
+    is_array = annotation is Tensor or isinstance(annotation, NdarrayType)
+    if not is_array and getattr(value, "ndim", None) == 0 and hasattr(value, "item"):  # a number of numpy or torch
         return value.item()
     if isinstance(annotation, MatrixType):
         return np.array(value.to_numpy() if isinstance(value, Matrix) else value)
-    return value
+    return frozen_record(annotation, value, _frozen)
+
+
+def _copied(value: Any) -> Any:
+    """An argument of a Python function: vectors are copied, everything else is the caller's own object."""
+    return value.__copy__() if isinstance(value, Matrix) else value
+
+
+def _reverse_assignment(write: HostWrite, found: Overwrites) -> None:
+    """The reverse of an assignment from Python: a gradient goes to the source of a copy, and not to launches before the assignment."""
+    tensor, source = write.tensor, write.source
+    if not has_grad(tensor):
+        return
+    copied = source is not None and has_grad(source)
+    if not copied and not found.stops(write):
+        return
+    if copied:
+        assert source is not None
+        source.grad._content[...] += tensor.grad._content
+    array, key = write.place(tensor.grad)
+    array[key] = 0
+
+
+# ---- losses
+def _unwrapped(tensor: Any) -> Any:
+    """The field or ndarray behind a ``qd.Tensor``."""
+    return tensor._unwrap() if isinstance(tensor, Tensor) else tensor
+
+
+def _is_torch(loss: Any) -> bool:
+    return type(loss).__module__.split(".", maxsplit=1)[0] == "torch" and hasattr(loss, "requires_grad")
 
 
 def _check_loss(loss: Any) -> None:
+    if _is_torch(loss):
+        if loss.numel() != 1:
+            raise QdrunRuntimeError("The loss of Tape must be a tensor of one element")
+        if not loss.requires_grad:
+            raise QdrunRuntimeError("Gradients of loss are not allocated; do: create it with requires_grad=True")
+        return
     if not isinstance(loss, (Field, Ndarray)):
-        raise QdrunRuntimeError(f"the loss of a Tape is a field or an ndarray, not {type(loss).__name__}")
+        raise QdrunRuntimeError(f"the loss of a Tape is a field, an ndarray or a torch tensor, not {type(loss).__name__}")
     size = 1
     for extent in loss.shape:
         size *= extent
     element = loss.element if isinstance(loss, Field) else loss.element_shape
     if (isinstance(loss, Field) and loss.shape != ()) or size != 1 or element:
         raise QdrunRuntimeError("The loss of Tape must be a 0-D field, i.e. scalar (or an ndarray of one element)")
-    if not _has_grad(loss):
+    if not has_grad(loss):
         raise QdrunRuntimeError("Gradients of loss are not allocated; do: create it with needs_grad=True")
 
 
-def _has_grad(tensor: Any) -> bool:
-    if not tensor.dtype.is_real:
+def _gradient_of(loss: Any) -> Any:
+    """The gradient of a loss; torch allocates its own when it is first wanted."""
+    if _is_torch(loss) and loss.grad is None:
+        loss.grad = loss.detach().clone()
+    return loss.grad
+
+
+def _fill(tensor: Any, value: float) -> None:
+    if isinstance(tensor, (Field, Ndarray)):
+        tensor.fill(value)
+    else:
+        tensor.detach().fill_(value)
+
+
+def has_grad(tensor: Any) -> bool:
+    """Whether a field or an ndarray stores a gradient."""
+    if not tensor.dtype.is_real or getattr(tensor, "role", ""):
         return False
     grad = tensor.grad
     return grad is not None and getattr(grad, "placed", True)
 
 
-def clear_all_gradients() -> None:
-    """Set the gradients of all fields and ndarrays of the current program to zero."""
+class SNodeGradType(StrEnum):
+    """Which gradients ``clear_all_gradients`` clears. Adjoints are those of reverse mode, duals those of forward mode."""
+
+    ADJOINT = "adjoint"
+    DUAL = "dual"
+
+
+def clear_all_gradients(gradient_type: SNodeGradType | str = SNodeGradType.ADJOINT) -> None:
+    """Set the gradients (or the duals) of all fields and ndarrays of the current program to zero.
+
+    Raises:
+        QdrunRuntimeError: no such type.
+    """
     program = current_program()
     program.materialize()
-    for tensor in program.tensors():
-        if _has_grad(tensor):
+    name = str(getattr(gradient_type, "value", gradient_type)).lower()
+    if name == SNodeGradType.DUAL:
+        clear_duals(program)
+    elif name == SNodeGradType.ADJOINT:
+        _clear_adjoints(program.tensors())
+    else:
+        raise QdrunRuntimeError(
+            f"clear_all_gradients: {gradient_type!r} is neither ADJOINT nor DUAL; do: qd.ad.SNodeGradType.ADJOINT"
+        )
+
+
+def _clear_adjoints(tensors: Iterable[Any]) -> None:
+    for tensor in tensors:
+        if has_grad(tensor):
             tensor.grad.fill(0)
+
+
+__all__ = [
+    "FwdMode",
+    "SNodeGradType",
+    "Tape",
+    "clear_all_gradients",
+    "grad_for",
+    "grad_replaced",
+    "no_grad",
+]

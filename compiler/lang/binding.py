@@ -11,16 +11,22 @@ from typing import Any
 import numpy as np
 
 from ..errors import QdrunSyntaxError, QdrunTypeError
-from ..frontend.signature import ArgSpec, ArrayArg, MatrixArg, ScalarArg, TemplateArg
+from ..frontend.signature import ArgSpec, MatrixArg, ScalarArg, TemplateArg
 from ..frontend.source import FunctionSource
-from ..frontend.syntax import Template, template
+from ..frontend.syntax import Template
 from ..ir import types as t
-from ..ir.types import DType, from_numpy
+from ..ir.types import DType
+from .annotations import is_dataclass_type, meaning
+from .arrays import ANY_ARRAY, bind_array, is_array
 from .executable import Call
+from .field import Field
 from .matrix import Matrix
 from .ndarray import Ndarray
 from .options import Options
-from .types import MatrixType, NDArray, NdarrayType
+from .records import bind_dataclass, bind_struct, bind_template, check_marked
+from .struct import StructType
+from .tensor import Tensor, unwrap
+from .types import MatrixType, NdarrayType, Optional
 
 _PACK = {"f16": "<e6x", "f32": "<f4x", "f64": "<d", "u1": "<q"}
 _EMPTY = object()
@@ -28,11 +34,17 @@ _EMPTY = object()
 
 @dataclass(frozen=True)
 class Param:
-    """A parameter of a kernel: its name and annotation. ``annotation`` is a DType, int/float/bool, a type of ours, or Template."""
+    """A parameter of a kernel.
+
+    Attributes:
+        annotation: see ``annotations.meaning``.
+        is_self: it is the object of a method.
+    """
 
     name: str
     annotation: Any
     default: Any = _EMPTY
+    is_self: bool = False
 
 
 def parameters(source: FunctionSource) -> list[Param]:
@@ -45,9 +57,10 @@ def parameters(source: FunctionSource) -> list[Param]:
     for position, p in enumerate(source.parameters):
         if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
             raise QdrunSyntaxError(f"kernel `{source.name}` has a `*` parameter", source.loc(source.tree), "write them out")
-        annotation = Template if position == 0 and p.name == "self" else source.annotation(p.name)
+        implicit = position == 0 and p.name in ("self", "cls") and source.annotation(p.name) is None
+        annotation = Template if implicit else source.annotation(p.name)
         default = _EMPTY if p.default is p.empty else p.default
-        out.append(Param(p.name, _accepted(source, p.name, annotation), default))
+        out.append(Param(p.name, _accepted(source, p.name, annotation), default, implicit and p.name == "self"))
     return out
 
 
@@ -57,14 +70,15 @@ def _accepted(source: FunctionSource, name: str, annotation: Any) -> Any:
         raise QdrunSyntaxError(
             f"parameter `{name}` of kernel `{source.name}` has no annotation", source.loc(source.tree.args), hint
         )
-    if annotation is NDArray:
-        return NdarrayType(None, None)
-    if annotation is Template or annotation is template or isinstance(annotation, Template):
-        return Template
-    if isinstance(annotation, (DType, MatrixType, NdarrayType)) or annotation in (int, float, bool):
-        return annotation
+    found = meaning(annotation)
+    if found is not None:
+        return found
     what = f"parameter `{name}` of kernel `{source.name}` has the annotation {annotation!r}, which kernels do not take"
-    raise QdrunSyntaxError(what, source.loc(source.tree.args), "use a qd type, int, float, bool, qd.types.* or qd.template()")
+    raise QdrunSyntaxError(
+        what,
+        source.loc(source.tree.args),
+        "use a qd type, int, float, bool, qd.types.*, qd.Tensor, a dataclass or qd.template()",
+    )
 
 
 @dataclass
@@ -108,7 +122,10 @@ class Binder:
 
         Raises:
             QdrunTypeError: an argument does not fit its annotation; names kernel, parameter and what was given.
+            QdrunSyntaxError: the object of a method is not marked with ``data_oriented``.
         """
+        if self.params and self.params[0].is_self:
+            check_marked(values[0])
         bound = Bound((), {}, Call(bytearray(8)))
         key: list[Any] = []
         number = 0
@@ -125,10 +142,27 @@ class Binder:
 
 def _bind_one(annotation: Any, value: Any, options: Options, call: Call, number: int) -> tuple[Any, ArgSpec, int]:
     """Key, spec, and the number of the next ArgDecl."""
-    if annotation is Template:
-        return _template_key(value), TemplateArg(value), number
+
+    def bind(annotation: Any, value: Any, number: int) -> tuple[Any, ArgSpec, int]:
+        return _bind_one(annotation, value, options, call, number)
+
+    if isinstance(annotation, Optional):
+        if value is None:
+            return ("absent",), TemplateArg(None), number
+        annotation = annotation.inner
+    if isinstance(annotation, StructType):
+        return bind_struct(annotation, value, bind, number)
+    if is_dataclass_type(annotation):
+        return bind_dataclass(annotation, value, bind, number)
+    if annotation is Template or annotation is Tensor:
+        value = unwrap(value)
+        if isinstance(value, Ndarray) or (annotation is Tensor and is_array(value)):
+            return *bind_array(ANY_ARRAY, value, call, number), number + 1
+        if annotation is Tensor and not isinstance(value, Field):
+            raise QdrunTypeError(f"expected a tensor, a field, an ndarray, a numpy or torch array, got {type(value).__name__}")
+        return bind_template(value, bind, ANY_ARRAY, number)
     if isinstance(annotation, NdarrayType):
-        return *_bind_array(annotation, value, call, number), number + 1
+        return *bind_array(annotation, value, call, number), number + 1
     if isinstance(annotation, MatrixType):
         return _bind_matrix(annotation, value, options, call, number)
     dtype = _scalar_type(annotation, options)
@@ -147,7 +181,7 @@ def _scalar_type(annotation: Any, options: Options) -> DType:
 
 def _number(value: Any, dtype: DType) -> int | float:
     """A Python number that ``dtype`` can hold."""
-    if isinstance(value, (np.generic, np.ndarray)) and getattr(value, "ndim", 0) == 0:
+    if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):  # of numpy or torch
         value = value.item()
     if isinstance(value, bool) or (isinstance(value, int) and dtype.is_real):
         value = float(value) if dtype.is_real else int(value)
@@ -170,17 +204,6 @@ def pack(value: int | float, dtype: DType) -> bytes:
         return struct.pack(_PACK[dtype.name], math.copysign(math.inf, value))
 
 
-def _template_key(value: Any) -> tuple[Any, ...]:
-    """Numbers, strings and types by value, everything else by identity (the specialisation keeps it alive)."""
-    if isinstance(value, np.generic):
-        value = value.item()
-    if isinstance(value, float):
-        return float, value, str(value)  # -0.0 == 0.0
-    if isinstance(value, (int, str, bool, DType, type(None))):
-        return type(value), value
-    return "id", id(value)
-
-
 def _bind_matrix(annotation: MatrixType, value: Any, options: Options, call: Call, number: int) -> tuple[Any, ArgSpec, int]:
     data = np.asarray(value.to_numpy() if isinstance(value, Matrix) else value)
     if data.shape != annotation.shape:
@@ -191,53 +214,3 @@ def _bind_matrix(annotation: MatrixType, value: Any, options: Options, call: Cal
         call.words += pack(call.scalars[number], dtype)
         number += 1
     return (dtype, annotation.shape), MatrixArg(dtype, annotation.shape), number
-
-
-def _bind_array(annotation: NdarrayType, value: Any, call: Call, number: int) -> tuple[Any, ArgSpec]:
-    if isinstance(value, Ndarray):
-        dtype, ndim, element, has_grad = value._key
-        call.arrays[number] = value.view
-        call.keys[number] = value._key
-        call.words += value._packed
-    elif isinstance(value, np.ndarray):
-        dtype, ndim, element, has_grad = _numpy_type(annotation, value)
-        passed = _contiguous(value, call, number)
-        call.arrays[number] = passed
-        call.words += struct.pack(f"<Q{ndim}q", passed.ctypes.data, *passed.shape[:ndim])
-    else:
-        raise QdrunTypeError(f"expected an ndarray or a numpy array, got {type(value).__name__}")
-    _check_array(annotation, dtype, ndim, element, has_grad)
-    return (dtype, ndim, element, has_grad), ArrayArg(dtype, ndim, element, has_grad)
-
-
-def _numpy_type(annotation: NdarrayType, value: np.ndarray) -> tuple[DType, int, tuple[int, ...], bool]:
-    try:
-        dtype = from_numpy(value.dtype)
-    except KeyError:
-        raise QdrunTypeError(f"numpy dtype {value.dtype} has no kernel type") from None
-    element = annotation.element or ()
-    if value.shape[value.ndim - len(element) :] != element:
-        raise QdrunTypeError(f"expected elements of shape {element}, got an array of shape {value.shape}")
-    return dtype, value.ndim - len(element), element, False
-
-
-def _contiguous(value: np.ndarray, call: Call, number: int) -> np.ndarray:
-    """The array itself, or a copy that is written back after the launch."""
-    if value.flags.c_contiguous and value.flags.writeable and value.flags.aligned:
-        return value
-    copy = np.ascontiguousarray(value).copy() if not value.flags.writeable else np.ascontiguousarray(value)
-    if value.flags.writeable:
-        call.after.append((number, lambda: np.copyto(value, copy)))
-    return copy
-
-
-def _check_array(annotation: NdarrayType, dtype: DType, ndim: int, element: tuple[int, ...], has_grad: bool) -> None:
-    checks = (
-        ("dtype", annotation.dtype, dtype),
-        ("number of axes", annotation.ndim, ndim),
-        ("element shape", annotation.element, element),
-        ("needs_grad", annotation.needs_grad, has_grad),
-    )
-    for what, wanted, got in checks:
-        if wanted is not None and wanted != got:
-            raise QdrunTypeError(f"expected {what} {wanted}, got {got}")

@@ -26,7 +26,7 @@ def resolve(dtype: Any) -> DType:
         return fp if dtype is float else ip
     try:
         return ir_types.from_numpy(np.dtype(dtype))
-    except (KeyError, TypeError) as e:
+    except (KeyError, TypeError, ValueError) as e:
         raise QdrunTypeError(f"{dtype!r} is not a scalar type", hint="use qd.f32, qd.i32, ..") from e
 
 

@@ -20,6 +20,7 @@ from ..codegen.abi import (
     CTX_SEED,
     CTX_STATUS,
     CTX_TMP,
+    CTX_TMP_DUAL,
     CTX_TMP_GRAD,
     PLANES,
     STATUS_WORDS,
@@ -33,9 +34,7 @@ from ..runtime.status import raise_status
 
 if TYPE_CHECKING:
     from .program import Program
-    from .recipe import Ready
-
-_ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+    from .stored import Ready
 
 
 @dataclass
@@ -46,9 +45,13 @@ class Call:
     scalars: dict[int, int | float] = field(default_factory=dict)  # by ArgDecl.index
     arrays: dict[int, np.ndarray] = field(default_factory=dict)  # by ArgDecl.index; element axes last
     keys: dict[int, object] = field(default_factory=dict)  # type key of each of our ndarrays, by ArgDecl.index
-    after: list[tuple[int, Callable[[], None]]] = field(
-        default_factory=list
-    )  # copies back to arrays that could not be passed as they are
+    own: set[int] = field(default_factory=set)  # ndarrays of this program, by ArgDecl.index
+    sources: dict[int, np.ndarray] = field(default_factory=dict)  # the caller's array where ``arrays`` has a copy of it
+    readonly: list[int] = field(default_factory=list)  # arrays that must not be written, by ArgDecl.index
+    kept: list[object] = field(default_factory=list)  # what must live until the launch is over
+    # What is to be done once the array of this index, or its gradient ("grad", index), was written: copies back to arrays that could
+    # not be passed as they are.
+    after: list[tuple[object, Callable[[], None]]] = field(default_factory=list)
 
 
 class Executable:
@@ -58,8 +61,9 @@ class Executable:
     """
 
     def __init__(self, program: Program, ready: Ready, owners: Mapping[Buffer, Allocation]) -> None:
-        kernel = ready.kernel
+        kernel = ready.head
         self.program, self.name, self.args, self.draws = program, kernel.name, kernel.args, ready.draws
+        self.last_seed: int | None = None  # of the last launch, when it draws random numbers
         self.compiled, self.owners, self.written = ready.compiled, owners, ready.written
         self.returns = kernel.returns
         layout = self.compiled.layout
@@ -69,16 +73,21 @@ class Executable:
         self._returned = self._words(len(kernel.returns))
         tmp = self._words(len(kernel.tmps), "temporaries")
         tmp_grad = self._words(sum(p.grad is not None for p in kernel.tmps) and len(kernel.tmps), "temporaries")
-        fixed = {CTX_STATUS: self._status, CTX_RET: self._returned, CTX_TMP: tmp, CTX_TMP_GRAD: tmp_grad}
+        tmp_dual = self._words(len(kernel.tmps) if "tmp_dual" in ready.kinds else 0, "temporaries")
+        fixed = {CTX_STATUS: self._status, CTX_RET: self._returned, CTX_TMP: tmp, CTX_TMP_GRAD: tmp_grad, CTX_TMP_DUAL: tmp_dual}
         for word, array in fixed.items():
             self.context[word] = array.ctypes.data if array.size else 0
-        self.context[CTX_POOL] = program.device.pool.address
+        self.context[CTX_POOL] = program.device.pool_address
         for buffer, word in layout.buffers.items():
             self.context[word] = owners[buffer].ptr
         self.context_address = self.context.ctypes.data
         self.status_address = self._status.ctypes.data
-        self._entry = _ENTRY(self.compiled.address)
+        self._entry = program.device.entry(self.compiled)
         register_context(self.context_address, self.compiled)
+
+    def _seed(self) -> int:
+        """The seed of the random numbers of a launch."""
+        return self.program.next_seed()
 
     def _words(self, n: int, category: str = "context") -> np.ndarray:
         allocation = self.program.allocate(8 * n, category)
@@ -96,7 +105,9 @@ class Executable:
             raise QdrunRuntimeError(
                 f"kernel `{self.name}` belongs to a program that is closed; do: qd.init() and make the fields again"
             )
-        self.context[CTX_SEED] = self.program.next_seed()
+        if self.draws:
+            self.last_seed = self.program.last_seed = self._seed()
+            self.context[CTX_SEED] = self.last_seed
         call.words[0:8] = self.context_address.to_bytes(8, "little")
         buffer = (ctypes.c_char * len(call.words)).from_buffer(call.words)
         self._entry(ctypes.addressof(buffer))
@@ -109,7 +120,8 @@ class Executable:
     def fast(
         self, fallback: Callable[..., Any], keys: Mapping[int, object], host_type: type, taped: bool = False
     ) -> Callable[..., Any] | None:
-        """A native launcher for calls that need nothing from Python, or None: the kernel returns values or draws random numbers.
+        """A native launcher for calls that need nothing from Python, or None: the kernel returns values or draws random numbers, or is
+        interpreted.
 
         Args:
             fallback: takes every call that the launcher does not know.
@@ -117,13 +129,26 @@ class Executable:
             host_type: the program's array class.
             taped: the launcher may be used while a tape records (the caller does the recording).
         """
-        if self.returns or self.draws:
+        if self.returns or self.draws or not self.program.device.native:
             return None
-        specs = [ArgSpec(d, keys.get(d.index), host_type if d.index in keys else None) for d in self.args]
+        handed_out = any(map(self.program.was_shown, self.owners.values()))  # ``arrays.check_memory`` looks at arrays then
+        specs = [
+            ArgSpec(d, keys.get(d.index), host_type if d.index in keys else None, not handed_out and _row_major(keys.get(d.index)))
+            for d in self.args
+        ]
         flag = ctypes.addressof(self.program.closed_flag if taped else self.program.slow_flag)
         return make_fast(
             self.compiled, self.context_address, specs, fallback, self._on_status, flag, self.program.variable, self.program
         )
+
+    @property
+    def takes_arrays(self) -> bool:
+        """Whether an argument is an array."""
+        return any(d.kind == "ndarray" for d in self.args)
+
+    def uses(self, memory: Allocation) -> bool:
+        """Whether a field of the kernel lies in this memory."""
+        return any(m.serial == memory.serial for m in self.owners.values())
 
     def _on_status(self) -> None:
         raise_status(self.compiled, self.status_address, self._capacity)
@@ -140,19 +165,42 @@ class Executable:
         unregister_context(self.context_address)
 
 
+def _row_major(key: object) -> bool:
+    """Whether arrays of this type key lie as numpy's do."""
+    return getattr(key, "layout", None) is None
+
+
 class GradientExecutable(Executable):
-    """A reverse kernel: each launch is planned, its heap provided, its parameters set."""
+    """A reverse kernel: each launch is planned, its heap provided, its parameters set. ``primal``: the kernel that it reverses."""
 
     def __init__(
-        self, program: Program, ready: Ready, owners: Mapping[Buffer, Allocation], sizing: tuple[TaskSizing, ...]
+        self,
+        program: Program,
+        ready: Ready,
+        owners: Mapping[Buffer, Allocation],
+        sizing: tuple[TaskSizing, ...],
+        primal: Executable,
     ) -> None:
         super().__init__(program, ready, owners)
-        self.sizing = sizing
+        self.sizing, self.primal = sizing, primal
         exprs = [e for t in sizing for e in _bounds(t)]
         self._depends_on_data = any(isinstance(e, Read) for e in exprs)
         self.fixed = not any(isinstance(e, (Read, Arg, Extent)) for e in exprs)
         self._plans: dict[tuple[object, ...], HeapPlan] = {}
         self._set: HeapPlan | None = None
+
+    def _seed(self) -> int:
+        """The seed of the launch that is differentiated: a tape has recorded it, else it is the last launch's."""
+        program = self.program
+        if program.replay_seed is not None:
+            return program.replay_seed
+        if program.replaying or self.primal.last_seed is None:
+            why = "none was made" if self.primal.last_seed is None else "inside a gradient of your own it is not known which that was"
+            raise QdrunRuntimeError(
+                f"the gradient `{self.name}` repeats the random numbers of the launch that it differentiates, and {why}\n"
+                "  do: launch the kernel first; in a gradient of your own, draw into a field in a kernel of its own, and read the field"
+            )
+        return self.primal.last_seed
 
     def plan(self, call: Call) -> HeapPlan:
         """The heap of a launch with these arguments. Nothing runs.

@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import QdrunRuntimeError, QdrunTypeError
+from ..errors import QdrunIndexError, QdrunRuntimeError, QdrunTypeError
 from ..frontend.tensor import TensorRef
-from ..frontend.values import count
+from ..frontend.values import StructForm, count, flat_index
 from ..ir.nodes import Place
 from ..ir.types import DType
 from .access import assign_array, element_index, fill_array, get_element, set_element
 from .dtypes import resolve
+from .interop import Exchange, host_array, numpy_of, torch_of
+from .layout import PLANES, Order, permutation
 from .snode import AXIS_NAMES, Axes, Root, SNode
 from .types import MatrixType
 
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 ROLES = {"": "", "grad": "needs_grad=True", "dual": "needs_dual=True"}
 
 
-class Field:
+class Field(Exchange):
     """A field, or the gradient (``role`` "grad") or dual of one. Made by ``qd.field``, ``Vector.field``, ``Matrix.field``.
 
     Attributes:
@@ -45,6 +47,8 @@ class Field:
         self._view: np.ndarray | None = None
         self._ref: TensorRef | None = None
         self._relatives: dict[str, Field] = {}
+        self._layout: tuple[int, ...] | None = None
+        self.planar = False  # each component has a plane of its own; known once the field is placed
 
     @property
     def components(self) -> int:
@@ -98,8 +102,59 @@ class Field:
             if not self.dtype.is_real or self.role:
                 what = f"{self.dtype} is not real" if not self.role else f"it is itself a {self.role}"
                 raise QdrunTypeError(f"`{self.name}` has no {role}: {what}")
-            self._relatives[role] = Field(self._root, self.dtype, self.element, f"{self.name}.{role}", role, self)
+            made = self._relatives[role] = Field(self._root, self.dtype, self.element, f"{self.name}.{role}", role, self)
+            made._layout = self._layout
         return self._relatives[role]
+
+    @property
+    def element_shape(self) -> tuple[int, ...]:
+        """() for numbers, (n,) for vectors, (n, m) for matrices."""
+        return self.element
+
+    @property
+    def element_type(self) -> DType | MatrixType:
+        """The type of an element: of a number, or of a vector or matrix."""
+        return MatrixType(self.element, self.dtype) if self.element else self.dtype
+
+    @property
+    def layout(self) -> tuple[int, ...] | None:
+        """The axis at each level of nesting, outermost first, as ``layout`` or ``order`` asked for; None for the order of the axes."""
+        return self._layout
+
+    @property
+    def arr(self) -> np.ndarray:
+        """The memory, as ``view``."""
+        return self.view
+
+    def has_grad(self) -> bool:
+        """Whether a gradient is stored: the field is real and its gradient is placed."""
+        return self.dtype.is_real and not self.role and self.grad.placed
+
+    def has_dual(self) -> bool:
+        """Whether a dual is stored."""
+        return self.dtype.is_real and not self.role and self.dual.placed
+
+    def parent(self, n: int = 1) -> SNode | None:
+        """The level of the layout tree that holds the field, or the n-th above; None above the root.
+
+        Raises:
+            QdrunRuntimeError: the field is not placed.
+        """
+        if not self.placed:
+            raise self._unplaced()
+        node = self.snode or (self.primal.snode if self.primal is not None else None)
+        for _ in range(n - 1):
+            node = None if node is None else node.parent
+        return node
+
+    def get_scalar_field(self, *indices: int) -> Field:
+        """One component as a field of numbers, on the same memory.
+
+        Raises:
+            QdrunRuntimeError: the field is not placed.
+            QdrunIndexError: there is no such component.
+        """
+        return component(self, indices)
 
     def attach(self, node: SNode) -> None:
         """Remember the level that it is placed in; ``SNode.place`` calls this.
@@ -119,15 +174,15 @@ class Field:
                 f"  do: place `{self.name}` together with its field, or before the first kernel"
             )
         self.snode = node
+        self.planar = any(PLANES in level.axes for level in node.upward())
 
     def settle(self, places: tuple[Place, ...], view: np.ndarray) -> None:
         """Receive memory; ``snode.materialize`` calls this."""
         self._places, self._view, self._ref = places, view, None
         primal = self if self.primal is None else self.primal
-        grad = primal._relatives.get("grad")
-        if grad is not None:
-            for p, g in zip(primal._places, grad._places):
-                p.grad = g
+        for role, relative in primal._relatives.items():
+            for p, own in zip(primal._places, relative._places):
+                setattr(p, role, own)
         primal._ref = None
 
     def release(self) -> None:
@@ -141,6 +196,13 @@ class Field:
         Raises:
             QdrunRuntimeError: the field is not placed, or its program is closed.
         """
+        content = self._content
+        self._root.program.show(self)
+        return content
+
+    @property
+    def _content(self) -> np.ndarray:
+        """``view``, for our own use: it is not handed out."""
         program: Program = self._root.program
         if getattr(program, "closed", False):
             raise QdrunRuntimeError(f"field `{self.name}` belongs to a program that is closed; do: make it after qd.init()")
@@ -172,28 +234,28 @@ class Field:
 
     def __qd_value__(self) -> TensorRef:
         """What a kernel sees."""
-        view = self.view
+        view = self._content
         if self._ref is None:
-            dual = self._relatives.get("dual")
-            tangent = dual.__qd_value__() if dual is not None and dual.placed else None
             shape = view.shape[: view.ndim - len(self.element)]
-            self._ref = TensorRef(self.name, self._places, self.element, len(shape), shape, dual=tangent)
+            self._ref = TensorRef(self.name, self._places, self.element, len(shape), shape)
         return self._ref
 
     def __getitem__(self, index: Any) -> Any:
-        view = self.view
-        return get_element(view, element_index(index, self.shape, self.name))
+        view, at = self._content, element_index(index, self.shape, self.name)
+        return get_element(view, at, self._written)
 
-    def _written(self) -> np.ndarray:
-        """The memory, about to be written by Python: an open tape takes note."""
-        tape = getattr(self._root.program, "tape", None)
-        if tape is not None:
-            tape.wrote(self)
-        return self.view
+    def _written(self, index: tuple[int, ...] | None = None, source: Any = None, parts: tuple[Any, ...] = ()) -> np.ndarray:
+        """The memory, about to be written by Python (``index``: one element of it, ``parts``: of that): who keeps records takes note."""
+        view = self._content
+        self._root.program.wrote(self, index, source, parts)
+        return view
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        view = self._written()
-        set_element(view, element_index(index, self.shape, self.name), value, self.name)
+        at = element_index(index, self.shape, self.name)
+        set_element(self._written(at), at, value, self.name)
+
+    def _called(self) -> str:
+        return f"`{self.name}`"
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -205,9 +267,35 @@ class Field:
         """Write ``value`` (a number, or a vector for vector fields) to every element."""
         fill_array(self._written(), value, self.element, self.name)
 
-    def to_numpy(self, dtype: Any = None) -> np.ndarray:
-        """A copy of shape ``shape + element``."""
-        return np.array(self.view, None if dtype is None else resolve(dtype).numpy, order="C")
+    def _shown(self, keep_dims: bool) -> np.ndarray:
+        """The memory as conversions show it: a matrix of one column is a vector, unless ``keep_dims`` makes every vector a matrix."""
+        if not self.element or self.m != 1:
+            return self._content
+        vectors = self._content if len(self.element) == 1 else self._content[..., 0]
+        return vectors[..., None] if keep_dims else vectors
+
+    def to_numpy(self, dtype: Any = None, keep_dims: bool = False, *, copy: bool | None = True) -> np.ndarray:
+        """The content as a numpy array; see ``Exchange.to_numpy``.
+
+        Args:
+            dtype: cast to this type.
+            keep_dims: show vectors as matrices of one column; without it, matrices of one column are shown as vectors.
+            copy: True, False or None.
+        """
+        if isinstance(dtype, bool):  # a field of matrices takes keep_dims first
+            dtype, keep_dims = None, dtype
+        self._hand_out(copy)
+        return numpy_of(self._shown(keep_dims), dtype, copy, self._called())
+
+    def to_torch(self, device: Any = None, keep_dims: bool = False, *, copy: bool | None = True) -> Any:
+        """The content as a torch tensor; see ``to_numpy``."""
+        self._hand_out(copy)
+        return torch_of(self._shown(keep_dims), device, copy, self._called())
+
+    def _assign(self, array: np.ndarray) -> None:
+        """Copy an array of the shape that ``to_numpy`` shows, with or without ``keep_dims``."""
+        keep = bool(self.element) and self.m == 1 and array.ndim == len(self.shape) + 2
+        assign_array(self._shown(keep), array, self.name)
 
     def from_numpy(self, array: Any) -> None:
         """Copy an array of shape ``shape + element``; values are cast.
@@ -215,11 +303,28 @@ class Field:
         Raises:
             QdrunTypeError: the shapes differ.
         """
-        assign_array(self._written(), array, self.name)
+        self._written(None, array)
+        self._assign(np.asarray(array))
+
+    def from_torch(self, tensor: Any) -> None:
+        """Copy a torch tensor of the same shape, from any device; values are cast.
+
+        Raises:
+            QdrunTypeError: the shapes differ, or it is no dense tensor.
+        """
+        self._written(None, tensor)
+        self._assign(host_array(tensor, cast=True))
 
     def copy_from(self, other: Field) -> None:
-        """Copy another field of the same shape."""
-        assign_array(self._written(), other.view, self.name)
+        """Copy another field of the same shape.
+
+        Raises:
+            QdrunTypeError: it is something else, or the shapes differ.
+        """
+        if not isinstance(other, Field):
+            hint = "use x.from_numpy(y.to_numpy(copy=None))"
+            raise QdrunTypeError(f"a field copies from a field, not from a {type(other).__name__}", hint=hint)
+        assign_array(self._written(None, other), other._content, self.name)
 
     def __repr__(self) -> str:
         shape = self.shape if self.placed else "not placed"
@@ -233,23 +338,28 @@ def field(
     needs_dual: bool = False,
     name: str = "",
     order: str | None = None,
+    layout: Any = None,
 ) -> Field:
     """Make a field.
 
     Args:
-        dtype: a scalar type (``qd.f32``, ``float``) or a vector or matrix type.
+        dtype: a scalar type (``qd.f32``, ``float``), a vector, matrix or struct type.
         shape: the extents, () for one number; None leaves the placement to ``qd.root``.
         needs_grad: also place ``x.grad``.
         needs_dual: also place ``x.dual``.
         name: what messages call it.
         order: the nesting of the axes in memory, as "ji"; without it the last axis is contiguous.
+        layout: the same as a tuple of axes, (1, 0); or, for vectors and matrices, ``qd.Layout.SOA``: a plane for each component.
 
     Raises:
         QdrunTypeError: a gradient of an integer field.
+        QdrunValueError: a layout that is no permutation of the axes.
     """
+    if isinstance(dtype, StructForm):
+        return dtype.field(shape, name, None, needs_grad, needs_dual, layout)  # type: ignore[attr-defined]
     if isinstance(dtype, MatrixType):
-        return dtype.field(shape, needs_grad=needs_grad, needs_dual=needs_dual, name=name, order=order)
-    return make_field(resolve(dtype), shape, (), needs_grad, needs_dual, name, order)
+        return dtype.field(shape, needs_grad=needs_grad, needs_dual=needs_dual, name=name, order=order, layout=layout)
+    return make_field(resolve(dtype), shape, (), needs_grad, needs_dual, name, order, layout=layout)
 
 
 def make_field(
@@ -261,6 +371,7 @@ def make_field(
     name: str = "",
     order: str | None = None,
     root: Root | None = None,
+    layout: Any = None,
 ) -> Field:
     """A field of any element shape; ``root`` is that of the current program unless it is given."""
     if (needs_grad or needs_dual) and not dtype.is_real:
@@ -273,27 +384,68 @@ def make_field(
         root = current_program().root
     out = Field(root, dtype, element, name or root.next_name())
     out.named = bool(name)
-    wanted = [out, *([out.grad] if needs_grad else []), *([out.dual] if needs_dual else [])]
     if shape is None:
-        out.along = wanted[1:]
+        if order is not None or layout not in (None, Order.AOS, Order.NULL):
+            raise QdrunRuntimeError(
+                f"`{out.name}` has an order or a layout, but no shape; do: give a shape, or place it with qd.root.dense"
+            )
+        out.along = _asked_for(out, needs_grad, needs_dual)[1:]
         return out
     extents = (int(shape),) if isinstance(shape, (int, np.integer)) else tuple(shape)
-    _level(root, extents, order).place(*wanted)
+    axes = _nesting(extents, order) if layout is None or isinstance(layout, Order) else permutation(layout, len(extents))
+    out._layout = axes if axes != tuple(range(len(extents))) else None
+    wanted = _asked_for(out, needs_grad, needs_dual)
+    if layout is not Order.SOA or not element:
+        _level(root, extents, axes).place(*wanted)
+        return out
+    for each in wanted:  # planes of its own for the field, and for its gradient
+        _level(root.dense(Axes((PLANES,)), out.components), extents, axes).place(each)
     return out
 
 
-def _level(root: Root, extents: tuple[int, ...], order: str | None) -> SNode:
-    """The level of a field that is given a shape: one dense, or one per axis when their order is asked for."""
-    if not extents:
-        return root
+def _asked_for(out: Field, needs_grad: bool, needs_dual: bool) -> list[Field]:
+    """The field, then its gradient and its dual as far as they are to be stored."""
+    return [out, *([out.grad] if needs_grad else []), *([out.dual] if needs_dual else [])]
+
+
+def _nesting(extents: tuple[int, ...], order: str | None) -> tuple[int, ...] | None:
+    """The axes of an ``order`` as numbers.
+
+    Raises:
+        QdrunRuntimeError: it does not name each axis once.
+    """
     if order is None:
-        return root.dense(Axes(range(len(extents))), extents)
+        return None
     if sorted(order) != list(AXIS_NAMES[: len(extents)]):
         raise QdrunRuntimeError(
             f"order={order!r} does not name the axes of shape {extents}; do: order={AXIS_NAMES[: len(extents)]!r}"
         )
-    level: SNode = root
-    for letter in order:
-        axis = AXIS_NAMES.index(letter)
-        level = level.dense(Axes((axis,)), extents[axis])
-    return level
+    return tuple(AXIS_NAMES.index(letter) for letter in order)
+
+
+def _level(top: SNode, extents: tuple[int, ...], nesting: tuple[int, ...] | None) -> SNode:
+    """The level of a field that is given a shape: one dense, or one per axis when their order is asked for."""
+    if not extents:
+        return top
+    if nesting is None:
+        return top.dense(Axes(range(len(extents))), extents)
+    for axis in nesting:
+        top = top.dense(Axes((axis,)), extents[axis])
+    return top
+
+
+def component(whole: Field, indices: tuple[int, ...]) -> Field:
+    """One component of a field of vectors or matrices as a field of numbers on the same memory; see ``Field.get_scalar_field``."""
+    at = (*indices, 0) if len(whole.element) == 2 and len(indices) == 1 else indices[: len(whole.element) or None]
+    if len(at) != len(whole.element) or not all(0 <= i < n for i, n in zip(at, whole.element)):
+        raise QdrunIndexError(f"`{whole.name}` has no component {indices}: its elements have shape {whole.element}")
+    k = flat_index(whole.element, at)
+    view, places = whole._content, whole._places
+    out = Field(whole._root, whole.dtype, (), f"{whole.name}[{', '.join(map(str, indices))}]", whole.role)
+    out.snode, out._layout = whole.parent(), whole._layout
+    for role in ("grad", "dual"):
+        if not whole.role and role in whole._relatives and whole._relatives[role].placed:
+            out._relatives[role] = component(whole._relatives[role], indices)
+            out._relatives[role].primal = out
+    out._places, out._view = (places[k],), view[(..., *at)]
+    return out

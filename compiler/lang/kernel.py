@@ -4,25 +4,31 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 import numpy as np
 
 from ..adstack.plan import HeapPlan
 from ..errors import DataAccessError, NothingToDifferentiate, QdrunRuntimeError, QdrunSyntaxError
-from ..frontend.lower import lower
-from ..frontend.signature import LowerOptions, MatrixArg, TemplateArg
+from ..frontend.signature import ArrayArg, LowerOptions, ScalarArg
 from ..frontend.source import FunctionSource, read_function
 from ..ir.nodes import ArgDecl
+from ..ir.walk import kernel_places, walk
 from ..runtime.device import Allocation
-from ..transforms.access import Access
+from ..transforms.access import Access, writes_of
+from ..transforms.lost import Flows, flows_of
+from .ahead import AHEAD
+from .arrays import check_memory
 from .binding import Binder, Bound, parameters
 from .executable import Executable, GradientExecutable
-from .matrix import wrap
-from .ndarray import Ndarray
+from .forward_mode import refuse_in_forward_mode
+from .ndarray import Held, Ndarray
+from .options import Arch
 from .program import Program, current_program
-from .recipe import COOKBOOK
-from .show import show
+from .records import kept, result
+from .refused import refuse
+from .source_cache import SOURCES
+from .spots import EXTERNAL
 
 T = TypeVar("T")
 
@@ -32,21 +38,21 @@ class Variant:
 
     def __init__(self, program: Program, source: FunctionSource, bound: Bound) -> None:
         self.program = program
-        self.keeps = list(bound.specs.values())  # template values are known by identity: keep them alive
-        self.native = not any(isinstance(spec, (TemplateArg, MatrixArg)) for spec in self.keeps)
+        self.keeps = [x for spec in bound.specs.values() for x in kept(spec)]
+        self.native = all(isinstance(spec, (ScalarArg, ArrayArg)) for spec in bound.specs.values())
         program.materialize()
         o = program.options
-        options = LowerOptions("", o.default_fp, o.default_ip, o.debug, o.check_out_of_bound)
-        lowered = show("lower", lower(source, bound.specs, options))
-        self.recipe, buffers = COOKBOOK.recipe(lowered, o, program.device)
-        memory = [b.owner for b in buffers]
+        options = LowerOptions("", o.default_fp, o.default_ip, o.debug, o.check_out_of_bound, breakpoints=program.arch is Arch.python)
+        self.recipe, memory = SOURCES.recipe(source, bound.specs, options, o, program.device)
         self.owners = {b: m for b, m in zip(self.recipe.buffers, memory) if isinstance(m, Allocation)}
-        if any(m.ptr not in program.device.live for m in self.owners.values()):
+        if any(m.category != EXTERNAL and m.ptr not in program.device.live for m in self.owners.values()):
             raise QdrunRuntimeError(
                 f"kernel `{source.name}` uses a field of another program\n  do: make the fields after qd.init(), or launch it"
                 " inside `with program:` of the program that they belong to"
             )
         self.executable = Executable(program, self.recipe.forward, self.owners)
+        if any(isinstance(m, Held) for m in self.owners.values()):  # an argument may be the array that it refers to: looked at each time
+            self.native = self.native and not self.executable.takes_arrays
 
     @functools.cached_property
     def gradient(self) -> GradientExecutable:
@@ -56,22 +62,48 @@ class Variant:
             DifferentiationError: no correct gradient exists, by name and line.
         """
         found, ready = self.recipe.reverse(self.program.device)
-        return GradientExecutable(self.program, ready, self.owners, found.sizing)
+        return GradientExecutable(self.program, ready, self.owners, found.sizing, self.executable)
+
+    @functools.cached_property
+    def tangent(self) -> Executable:
+        """The forward-mode kernel, compiled: it computes values and tangents.
+
+        Raises:
+            DifferentiationError: something has no tangent, by name and line.
+        """
+        ready = self.recipe.tangent(self.program.device)[1]
+        return self.executable if ready is self.recipe.forward else Executable(self.program, ready, self.owners)
 
     def close(self) -> None:
         """Forget the launch contexts; the program is being closed."""
-        self.executable.close()
-        gradient = self.__dict__.get("gradient")
-        if gradient is not None:
-            gradient.close()
+        for name in ("executable", "gradient", "tangent"):
+            made = self.__dict__.get(name)
+            if made is not None:
+                made.close()
+
+    def begin_gradient(self) -> None:
+        """Compile the gradient on another thread: a tape will need it."""
+        if self.program.device.native and not self.recipe.reversed:
+            AHEAD.submit(functools.partial(self.recipe.reverse, self.program.device))
 
     def replayed(self) -> tuple[Access, ...]:
         """The loads that the gradient repeats."""
         return self.recipe.reverse(self.program.device)[0].replayed
 
+    @functools.cached_property
+    def flows(self) -> Flows:
+        """What the values that it stores depend on."""
+        return flows_of(self.recipe.ir)
+
+    def adjoints(self) -> list[Access]:
+        """What the gradient stores to."""
+        return [a for t in self.recipe.reverse(self.program.device)[0].kernel.tasks for a in writes_of(walk(t.body))]
+
 
 class Kernel:
     """A function compiled for the current program, one specialisation for each combination of argument types."""
+
+    __qd_kernel__ = True
 
     def __init__(self, fn: Callable[..., Any]) -> None:
         functools.update_wrapper(self, fn)
@@ -105,9 +137,13 @@ class Kernel:
         variant = variants.get(bound.key)
         if variant is None:
             variant = variants[bound.key] = Variant(program, self.source, bound)
+            if program.tape is not None:
+                variant.begin_gradient()
             if variant.native:
                 _set_native(self, variant.executable.fast(self.slow_call, bound.call.keys, Ndarray))
                 self._taped = variant.executable.fast(self._launch, bound.call.keys, Ndarray, taped=True)
+        if bound.call.arrays:
+            check_memory(self.source.name, variant, bound.call)
         return variant, bound
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -116,42 +152,61 @@ class Kernel:
 
     def slow_call(self, *args: Any, **kwargs: Any) -> Any:
         """The launch when a tape records, or when the native launcher does not know the arguments."""
-        tape = current_program().tape
-        launch = self._launch if tape is None or self._taped is None else self._taped
-        result = launch(*args, **kwargs)
+        program = current_program()
+        tape, versions = program.tape, program.versions
+        if tape is None and versions is None:
+            return self._launch(*args, **kwargs)
+        event = None
         if tape is not None:
-            tape.record(self, args, kwargs)
+            tape.expect(self)
+        try:
+            if versions is not None:
+                variant, bound = self.variant(args, kwargs)
+                if tape is not None:
+                    tape.launching(bound.call)
+                result, event = versions.launch(variant, bound.call, lambda: self._run(variant, bound))
+            else:
+                result = (self._taped or self._launch)(*args, **kwargs)
+        except BaseException as error:
+            if tape is not None:
+                tape.failed(self, error)
+            raise
+        if tape is not None:
+            tape.record(self, args, kwargs, event)
         return result
 
     def _launch(self, *args: Any, **kwargs: Any) -> Any:
         """The launch in Python: compiles, converts, raises. What it has compiled is launched natively from then on."""
-        variant, bound = self.variant(args, kwargs)
-        variant.executable.launch(bound.call)
-        return self._result(variant)
+        return self._run(*self.variant(args, kwargs))
+
+    def _run(self, variant: Variant, bound: Bound) -> Any:
+        mode = variant.program.forward
+        executable = variant.executable if mode is None else variant.tangent
+        executable.launch(bound.call)
+        if mode is not None:
+            mode.launched(variant, bound)
+        return self._result(executable)
+
+    def forget_launcher(self) -> None:
+        """Launch through Python until another specialisation is compiled."""
+        self._taped = None
+        _set_native(self, Kernel.__call__)
 
     def prepare(self, *args: Any, **kwargs: Any) -> None:
         """Compile for these arguments; runs nothing."""
         self.variant(args, kwargs)
 
-    def _result(self, variant: Variant) -> Any:
-        values = variant.executable.returned()
+    def _result(self, executable: Executable) -> Any:
+        values = executable.returned()
         if not values:
             return None
-        annotation = self.source.annotation("return")
-        shape = getattr(annotation, "shape", None)
-        if shape:
-            return wrap(_shaped(values, shape))
-        return values[0] if len(values) == 1 else tuple(values)
+        return result(self.source.annotation("return"), values)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else BoundKernel(self, instance)
 
     def __repr__(self) -> str:
         return f"<kernel {self.fn.__qualname__}>"
-
-
-def _shaped(values: list[Any], shape: tuple[int, ...]) -> Any:
-    return np.array(values).reshape(shape)
 
 
 class KernelGradient:
@@ -173,13 +228,22 @@ class KernelGradient:
             AdStackOverflow: a loop whose count only running can tell went past its capacity.
             OutOfMemory: the heap does not fit.
         """
+        refuse_in_forward_mode(current_program(), f"the gradient of kernel `{self.kernel.source.name}`")
         gradient, bound = self._ready(args, kwargs)
+        variant, versions = self.kernel.variants().get(bound.key), current_program().versions
+        if versions is not None and variant is not None:
+            versions.check(variant, bound.call)
         gradient.launch_gradient(bound.call)
-        variant = self.kernel.variants().get(bound.key)
+        if versions is not None and variant is not None:
+            versions.differentiated(variant, bound.call)
         one_array = len(bound.call.arrays) < 2  # two might be one array: looked at in Python, each time
         if variant is not None and variant.native and one_array and gradient.fixed and gradient is not self._launched:
             self._launched = gradient
             _set_native(self, gradient.fast(self.slow_call, bound.call.keys, Ndarray))
+
+    def prepare(self, *args: Any, **kwargs: Any) -> None:
+        """Compile the kernel and its gradient for these arguments; runs nothing."""
+        self._ready(args, kwargs)
 
     def plan(self, *args: Any, **kwargs: Any) -> HeapPlan:
         """The adstack heap that ``k.grad(*args)`` will allocate, to the byte. Runs nothing."""
@@ -189,12 +253,23 @@ class KernelGradient:
     def _ready(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[GradientExecutable, Bound]:
         variant, bound = self.kernel.variant(args, kwargs)
         if not variant.gradient.sizing:
-            raise NothingToDifferentiate(
-                f"kernel `{self.kernel.source.name}` touches nothing that has a gradient\n"
-                "  do: make a field with needs_grad=True, or leave out the call of .grad()"
-            )
+            raise _nothing_to_differentiate(self.kernel.source.name, variant)
         _refuse_one_array_twice(self.kernel.source.name, variant, bound)
         return variant.gradient, bound
+
+
+def _nothing_to_differentiate(name: str, variant: Variant) -> NothingToDifferentiate:
+    if variant.executable.returns:
+        return NothingToDifferentiate(
+            f"kernel `{name}` returns its result and writes nothing that has a gradient: there is no gradient of a returned value\n"
+            "  do: store the result in a 0-D field with needs_grad=True, and set the gradient of that"
+        )
+    reads = any(p.differentiable and p.buffer.kind != "tmp" for p in kernel_places(variant.recipe.ir))
+    verb = "writes" if reads else "touches"
+    return NothingToDifferentiate(
+        f"kernel `{name}` {verb} nothing that has a gradient\n"
+        "  do: make a field with needs_grad=True, or leave out the call of .grad()"
+    )
 
 
 def _refuse_one_array_twice(name: str, variant: Variant, bound: Bound) -> None:
@@ -217,12 +292,18 @@ def _refuse_one_array_twice(name: str, variant: Variant, bound: Bound) -> None:
 class BoundKernel:
     """A kernel that is a method, with its object as first argument."""
 
+    __qd_kernel__ = True
+
     def __init__(self, kernel: Kernel, instance: Any) -> None:
         self.kernel, self.instance = kernel, instance
         functools.update_wrapper(self, kernel.fn)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.kernel(self.instance, *args, **kwargs)
+
+    def prepare(self, *args: Any, **kwargs: Any) -> None:
+        """See ``Kernel.prepare``."""
+        self.kernel.prepare(self.instance, *args, **kwargs)
 
     @property
     def grad(self) -> BoundGradient:
@@ -235,6 +316,11 @@ class BoundGradient:
 
     def __init__(self, bound: BoundKernel) -> None:
         self._gradient, self._instance = bound.kernel.grad, bound.instance
+        self.kernel = bound.kernel
+
+    def prepare(self, *args: Any, **kwargs: Any) -> None:
+        """See ``KernelGradient.prepare``."""
+        self._gradient.prepare(self._instance, *args, **kwargs)
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:
         self._gradient(self._instance, *args, **kwargs)
@@ -283,9 +369,31 @@ def _set_native(target: Kernel | KernelGradient, launcher: Callable[..., Any] | 
         type(target).__call__ = launcher  # type: ignore[method-assign]
 
 
-def kernel(fn: Callable[..., Any]) -> Kernel:
-    """Make a function a kernel: its outermost loops run in parallel. Compiled at the first call."""
-    return _own_class(Kernel)(fn)
+@overload
+def kernel(fn: Callable[..., Any]) -> Kernel: ...
+@overload
+def kernel(
+    *, pure: bool | None = None, fastcache: bool = False, graph: bool = False, checkpoints: bool = False
+) -> Callable[[Callable[..., Any]], Kernel]: ...
+def kernel(
+    fn: Any = None, *, pure: bool | None = None, fastcache: bool = False, graph: bool = False, checkpoints: bool = False
+) -> Any:
+    """Make a function a kernel: its outermost loops run in parallel. Compiled at the first call.
+
+    Args:
+        fn: the function.
+        pure: a hint of the peer that means nothing here.
+        fastcache: a hint of the peer that means nothing here: every kernel is cached on disk.
+        graph: refused, as there are no graphs of launches.
+        checkpoints: refused, too.
+
+    Raises:
+        QdrunTypeError: graph or checkpoints are asked for.
+    """
+    del pure, fastcache
+    if graph or checkpoints:
+        refuse("graph" if graph else "checkpoint")
+    return _own_class(Kernel) if fn is None else _own_class(Kernel)(fn)
 
 
 def func(fn: Callable[..., Any]) -> Function:
@@ -293,8 +401,22 @@ def func(fn: Callable[..., Any]) -> Function:
     return Function(fn)
 
 
-def data_oriented(cls: type) -> type:
-    """Mark a class whose methods are kernels. ``self`` is known at compile time; here nothing more is needed."""
+@overload
+def data_oriented(cls: type[T]) -> type[T]: ...
+@overload
+def data_oriented(*, stable_members: bool = False, template_primitives: bool = True) -> Callable[[type[T]], type[T]]: ...
+def data_oriented(cls: Any = None, *, stable_members: bool = False, template_primitives: bool = True) -> Any:
+    """Mark a class whose methods are kernels. In them ``self`` is known at compile time, its ndarrays come with each launch.
+
+    Args:
+        cls: the class; left out when options are given.
+        stable_members: the object's ndarrays are never replaced; means nothing here.
+        template_primitives: numbers of the object are constants of the compiled kernel; False: they come with each launch.
+    """
+    del stable_members
+    if cls is None:
+        return functools.partial(data_oriented, template_primitives=template_primitives)
+    cls._data_oriented, cls._qd_template_primitives = True, template_primitives
     return cls
 
 

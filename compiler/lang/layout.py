@@ -6,14 +6,26 @@ placed in one ``dense`` is interleaved (an array of structures) and what has a `
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass, field
-from typing import Union
+from enum import Enum
+from typing import Any, Union
 
-from ..errors import QdrunRuntimeError
+from ..errors import QdrunRuntimeError, QdrunValueError
 from ..ir.types import DType
 
 CHILD_ALIGNMENT = 64
+PLANES = -1
+"""The axis of a field's components when each component has a plane of its own (``qd.Layout.SOA``)."""
 AXIS_NAMES = "ijklmnop"
+
+
+class Order(Enum):
+    """How the components of an element lie: side by side (AOS), or each in a plane of its own (SOA). ``qd.Layout`` outside."""
+
+    AOS = 1
+    SOA = 2
+    NULL = 3
 
 
 @dataclass(eq=False)
@@ -59,6 +71,35 @@ class Layout:
 
 Levels = tuple[tuple[int, int, int], ...]
 """(axis, extent, stride) of each level above a leaf, outermost first."""
+
+
+def permutation(layout: Any, ndim: int) -> tuple[int, ...] | None:
+    """A layout as a checked tuple: the axis at each level of nesting, outermost first; None for the order of the axes.
+
+    Raises:
+        QdrunValueError: it is no permutation of ``range(ndim)``.
+    """
+    if layout is None:
+        return None
+    try:
+        order = tuple(operator.index(axis) for axis in layout)
+    except TypeError as e:
+        raise QdrunValueError(f"layout={layout!r} is not a tuple of axes") from e
+    if len(order) != ndim:
+        raise QdrunValueError(f"layout has {len(order)} entries but shape has {ndim} dimensions; they must match")
+    if sorted(order) != list(range(ndim)):
+        raise QdrunValueError(f"layout={order!r} is not a permutation of range({ndim})")
+    return None if order == tuple(range(ndim)) else order
+
+
+def inverse(layout: tuple[int, ...]) -> tuple[int, ...]:
+    """The level of nesting of each axis."""
+    return tuple(layout.index(axis) for axis in range(len(layout)))
+
+
+def in_memory_order(shape: tuple[int, ...], layout: tuple[int, ...] | None) -> tuple[int, ...]:
+    """The extents in the order in which the axes are nested in memory."""
+    return shape if layout is None else tuple(shape[axis] for axis in layout)
 
 
 def round_up(value: int, to: int) -> int:

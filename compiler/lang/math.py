@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..frontend import intrinsics_complex as _complex
 from ..frontend import intrinsics_math as _math
 from ..frontend.intrinsics import (
     Intrinsic,
@@ -28,6 +29,7 @@ from ..frontend.intrinsics import (
     tan,
     tanh,
 )
+from ..frontend.intrinsics_extra import fns
 from ..frontend.intrinsics_math import (
     clamp,
     cross,
@@ -82,15 +84,32 @@ scale = _host_matrix(_math.scale)
 rot_by_axis = _host_matrix(_math.rot_by_axis)
 rot_yaw_pitch_roll = _host_matrix(_math.rot_yaw_pitch_roll)
 
+cconj = _host_matrix(_complex.cconj)
+cdiv = _host_matrix(_complex.cdiv)
+cexp = _host_matrix(_complex.cexp)
+cinv = _host_matrix(_complex.cinv)
+clog = _host_matrix(_complex.clog)
+cmul = _host_matrix(_complex.cmul)
+cpow = _host_matrix(_complex.cpow)
+csqrt = _host_matrix(_complex.csqrt)
+
 __all__ = [
     "acos",
     "asin",
     "atan2",
+    "cconj",
+    "cdiv",
     "ceil",
+    "cexp",
+    "cinv",
     "clamp",
+    "clog",
     "clz",
+    "cmul",
     "cos",
+    "cpow",
     "cross",
+    "csqrt",
     "degrees",
     "determinant",
     "distance",
@@ -101,6 +120,7 @@ __all__ = [
     "eye",
     "ffs",
     "floor",
+    "fns",
     "fract",
     "inf",
     "inverse",

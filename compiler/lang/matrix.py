@@ -184,6 +184,13 @@ class Matrix(NDArrayOperatorsMixin):
             return (p[0] * q[1] - p[1] * q[0]).item()
         return self._paired(other, np.cross, "cross")
 
+    def frobenius_inner(self, other: Any) -> Any:
+        """The sum of the products of the components of two matrices of one shape."""
+        right = np.asarray(other)
+        if right.shape != self.shape:
+            raise QdrunTypeError(f"frobenius_inner takes two matrices of one shape, not {self.shape} and {right.shape}")
+        return (self._data * right).sum().item()
+
     def outer_product(self, other: Any) -> Any:
         """The matrix of all products ``self[i] * other[j]``."""
         return self.__qd_wrap__(np.outer(self._data, np.asarray(other)))
@@ -288,11 +295,31 @@ class Matrix(NDArrayOperatorsMixin):
         return make_field(resolve(dtype), shape, (n, m), **kw)
 
     @classmethod
-    def ndarray(cls, n: int, m: int, dtype: Any, shape: Any, needs_grad: bool = False) -> Any:
-        """An ndarray of n x m matrices."""
+    def ndarray(
+        cls, n: int, m: int, dtype: Any, shape: Any, needs_grad: bool = False, needs_dual: bool = False, layout: Any = None
+    ) -> Any:
+        """An ndarray of n x m matrices; the other arguments are those of ``qd.ndarray``."""
         from .ndarray import make_ndarray
 
-        return make_ndarray(resolve(dtype), shape, (n, m), needs_grad)
+        return make_ndarray(resolve(dtype), shape, (n, m), needs_grad, needs_dual=needs_dual, layout=layout)
+
+    @classmethod
+    def tensor(
+        cls,
+        n: int,
+        m: int,
+        dtype: Any,
+        shape: Any,
+        *,
+        backend: int = 1,
+        layout: Any = None,
+        needs_grad: bool = False,
+        **unknown: Any,
+    ) -> Any:
+        """A tensor of n x m matrices; the other arguments are those of ``qd.tensor``."""
+        from .tensor import make_tensor
+
+        return make_tensor("qd.Matrix.tensor", resolve(dtype), (n, m), shape, backend, layout, needs_grad, unknown)
 
 
 class Vector(Matrix):
@@ -313,11 +340,30 @@ class Vector(Matrix):
         return make_field(resolve(dtype), shape, (n,), **kw)
 
     @classmethod
-    def ndarray(cls, n: int, dtype: Any, shape: Any, needs_grad: bool = False) -> Any:  # type: ignore[override]
-        """An ndarray of vectors of n components."""
+    def ndarray(  # type: ignore[override]
+        cls, n: int, dtype: Any, shape: Any, needs_grad: bool = False, needs_dual: bool = False, layout: Any = None
+    ) -> Any:
+        """An ndarray of vectors of n components; the other arguments are those of ``qd.ndarray``."""
         from .ndarray import make_ndarray
 
-        return make_ndarray(resolve(dtype), shape, (n,), needs_grad)
+        return make_ndarray(resolve(dtype), shape, (n,), needs_grad, needs_dual=needs_dual, layout=layout)
+
+    @classmethod
+    def tensor(  # type: ignore[override]
+        cls,
+        n: int,
+        dtype: Any,
+        shape: Any,
+        *,
+        backend: int = 1,
+        layout: Any = None,
+        needs_grad: bool = False,
+        **unknown: Any,
+    ) -> Any:
+        """A tensor of vectors of n components; the other arguments are those of ``qd.tensor``."""
+        from .tensor import make_tensor
+
+        return make_tensor("qd.Vector.tensor", resolve(dtype), (n,), shape, backend, layout, needs_grad, unknown)
 
 
 def _filled(value: int, dt: Any, n: int, m: int | None) -> Matrix:

@@ -3,63 +3,134 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from ..errors import QdrunRuntimeError, QdrunTypeError
+from ..errors import QdrunRuntimeError, QdrunTypeError, QdrunValueError
+from ..frontend.tensor import TensorRef
 from ..frontend.values import count
+from ..ir.nodes import Buffer, Place
 from ..ir.types import DType
 from ..runtime.device import Allocation
 from .access import assign_array, element_index, fill_array, get_element, set_element
 from .dtypes import resolve
+from .interop import Exchange, host_array
+from .layout import in_memory_order, inverse, permutation
+from .spots import EXTERNAL
 from .types import MatrixType
 
 if TYPE_CHECKING:
     from .program import Program
 
-Key = tuple[DType, int, tuple[int, ...], bool]
-_KEYS: dict[Key, Key] = {}
+Permutation = tuple[int, ...]
 
 
-def intern_key(dtype: DType, ndim: int, element: tuple[int, ...], has_grad: bool) -> Key:
-    """The one tuple object for (dtype, ndim, element shape, has a gradient): launchers compare it by identity."""
-    key = (dtype, ndim, element, has_grad)
-    return _KEYS.setdefault(key, key)
+class Key(NamedTuple):
+    """What a kernel is specialised for. ``layout``: the axis at each level of nesting, outermost first; None for row-major."""
+
+    dtype: DType
+    ndim: int
+    element: tuple[int, ...]
+    has_grad: bool
+    has_dual: bool = False
+    layout: Permutation | None = None
 
 
-def pack(address: int, shape: tuple[int, ...], grad_address: int | None) -> bytes:
-    """The words of an ndarray argument (see ``codegen.abi``): address, extents, and the gradient's address if there is one."""
-    words = (address, *shape) if grad_address is None else (address, *shape, grad_address)
+def intern_key(
+    program: Program,
+    dtype: DType,
+    ndim: int,
+    element: tuple[int, ...],
+    has_grad: bool,
+    has_dual: bool = False,
+    layout: Permutation | None = None,
+) -> Key:
+    """The program's one key object for these: launchers compare it by identity, so arrays of other programs are not taken."""
+    key = Key(dtype, ndim, element, has_grad, has_dual, layout)
+    return program.keys.setdefault(key, key)
+
+
+def pack(address: int, shape: tuple[int, ...], *relatives: int | None) -> bytes:
+    """The words of an ndarray argument (see ``codegen.abi``): address, extents, and the addresses of gradient and dual if it has them."""
+    words = (address, *shape, *(r for r in relatives if r is not None))
     return struct.pack(f"<{len(words)}Q", *words)
 
 
-class Ndarray:
-    """An array of numbers, vectors or matrices; row-major, the components of an element side by side. Made by ``qd.ndarray``.
+@dataclass(eq=False, slots=True)
+class Held(Allocation):
+    """The memory of an ndarray that kernels refer to by name: who has this has the ndarray, so the memory stays."""
 
-    A native launcher reads the first two slots, so their order is part of the interface.
+    holder: object = None
+
+
+class Ndarray(Exchange):
+    """An array of numbers, vectors or matrices, the components of an element side by side. Made by ``qd.ndarray``.
+
+    Row-major, unless it was made with a ``layout``: then ``shape`` and every index keep the order of the axes, and the memory is nested
+    in the order that ``layout`` says. A native launcher reads the first two slots.
+
+    Attributes:
+        grad: the gradient, None when none is stored.
+        dual: the tangent of forward mode, None when none is stored.
+        wrapper_type: the class whose slot ``_impl`` holds an ndarray that launchers take as if it were given itself.
     """
 
-    __slots__ = ("_key", "_packed", "_program", "_memory", "_view", "dtype", "element_shape", "grad", "shape", "__weakref__")  # noqa: RUF023
+    _ref: TensorRef | None
+    _buffer: Buffer | None
+    __slots__ = (  # noqa: RUF023
+        "_key",
+        "_packed",
+        "_program",
+        "_memory",
+        "_view",
+        "_buffer",
+        "_name",
+        "_ref",
+        "dtype",
+        "dual",
+        "element_shape",
+        "grad",
+        "shape",
+        "__weakref__",
+    )
+    wrapper_type: ClassVar[type | None] = None
 
     def __init__(
-        self, program: Program, dtype: DType, shape: tuple[int, ...], element: tuple[int, ...], needs_grad: bool, category: str
+        self,
+        program: Program,
+        dtype: DType,
+        shape: tuple[int, ...],
+        element: tuple[int, ...],
+        needs_grad: bool,
+        category: str,
+        needs_dual: bool = False,
+        layout: Permutation | None = None,
+        memory: Allocation | None = None,
     ) -> None:
         self._program = program
         self.dtype, self.shape, self.element_shape = dtype, shape, element
+        self._name, self._ref, self._buffer = "", None, None
         nbytes = count(shape) * count(element) * dtype.size
-        self._memory: Allocation = program.allocate(nbytes, category)
-        self._view = np.ndarray(shape + element, dtype.numpy, self._memory.view.data)
-        self.grad: Ndarray | None = Ndarray(program, dtype, shape, element, False, "gradients") if needs_grad else None
-        self._key = intern_key(dtype, len(shape), element, needs_grad)
-        self._packed = pack(self._memory.ptr, shape, None if self.grad is None else self.grad._memory.ptr)
-        if needs_grad:
+        self._memory: Allocation = program.allocate(nbytes, category) if memory is None else memory
+        stored = in_memory_order(shape, layout)
+        view = np.ndarray(stored + element, dtype.numpy, self._memory.view.data)
+        self._view = view if layout is None else view.transpose(*inverse(layout), *range(len(shape), view.ndim))
+        like = program, dtype, shape, element, False, "gradients", False, layout
+        self.grad: Ndarray | None = Ndarray(*like) if needs_grad else None
+        self.dual: Ndarray | None = Ndarray(*like) if needs_dual else None
+        self._key = intern_key(program, dtype, len(shape), element, needs_grad, needs_dual, layout)
+        self._packed = pack(self._memory.ptr, stored, *(None if x is None else x._memory.ptr for x in (self.grad, self.dual)))
+        program.ndarrays.add(self)
+        if needs_grad or needs_dual:
             program.differentiable.add(self)
 
-    def __del__(self) -> None:
+    def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
         memory = getattr(self, "_memory", None)
-        if memory is not None:
+        if memory is not None and not ending():  # at the end of the process, modules may be gone already
             self._program.device.free(memory)
 
     @property
@@ -69,9 +140,55 @@ class Ndarray:
         Raises:
             QdrunRuntimeError: the program is closed.
         """
+        content = self._content
+        self._program.show(self)
+        return content
+
+    @property
+    def _content(self) -> np.ndarray:
+        """``view``, for our own use: it is not handed out."""
         if getattr(self._program, "closed", False):
             raise QdrunRuntimeError("this ndarray belongs to a program that is closed; do: make it after qd.init()")
         return self._view
+
+    @property
+    def stored(self) -> np.ndarray:
+        """The memory as it lies: axes in the order of their nesting, then the element."""
+        layout = self._key.layout
+        return self._content if layout is None else self._content.transpose(*layout, *range(self.ndim, self._view.ndim))
+
+    @property
+    def layout(self) -> Permutation | None:
+        """The axis at each level of nesting in memory, outermost first; None for row-major."""
+        return self._key.layout
+
+    @property
+    def element_type(self) -> DType | MatrixType:
+        """The type of an element: of a number, or of a vector or matrix."""
+        return MatrixType(self.element_shape, self.dtype) if self.element_shape else self.dtype
+
+    @property
+    def arr(self) -> np.ndarray:
+        """The memory, as ``view``."""
+        return self.view
+
+    @property
+    def n(self) -> int:
+        """Rows of an element, 1 for numbers."""
+        return self.element_shape[0] if self.element_shape else 1
+
+    @property
+    def m(self) -> int:
+        """Columns of an element, 1 for numbers and vectors."""
+        return self.element_shape[1] if len(self.element_shape) == 2 else 1
+
+    def has_grad(self) -> bool:
+        """Whether a gradient is stored."""
+        return self.grad is not None
+
+    def has_dual(self) -> bool:
+        """Whether a dual is stored."""
+        return self.dual is not None
 
     @property
     def address(self) -> int:
@@ -88,18 +205,24 @@ class Ndarray:
         """Whether a gradient is stored."""
         return self.grad is not None
 
-    def __getitem__(self, index: Any) -> Any:
-        return get_element(self.view, element_index(index, self.shape, "ndarray"))
+    @property
+    def needs_dual(self) -> bool:
+        """Whether a dual, the tangent of forward mode, is stored."""
+        return self.dual is not None
 
-    def _written(self) -> np.ndarray:
-        """The memory, about to be written by Python: an open tape takes note."""
-        tape = getattr(self._program, "tape", None)
-        if tape is not None:
-            tape.wrote(self)
-        return self.view
+    def __getitem__(self, index: Any) -> Any:
+        return get_element(self._content, element_index(index, self.shape, "ndarray"), self._written)
+
+    def _written(self, index: tuple[int, ...] | None = None, source: Any = None, parts: tuple[Any, ...] = ()) -> np.ndarray:
+        """The memory, about to be written by Python (``index``: one element of it, ``parts``: of that): who keeps records takes note."""
+        view, layout = self._content, self._key.layout
+        at = index if index is None or layout is None else in_memory_order(index, layout)
+        self._program.wrote(self, at, source, parts)
+        return view
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        set_element(self._written(), element_index(index, self.shape, "ndarray"), value, "ndarray")
+        at = element_index(index, self.shape, "ndarray")
+        set_element(self._written(at), at, value, "ndarray")
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -111,56 +234,168 @@ class Ndarray:
         """Write ``value`` (a number, or a vector for arrays of vectors) to every element."""
         fill_array(self._written(), value, self.element_shape, "ndarray")
 
-    def to_numpy(self, dtype: Any = None) -> np.ndarray:
-        """A copy of shape ``shape + element_shape``."""
-        return np.array(self.view, None if dtype is None else resolve(dtype).numpy, order="C")
-
-    def from_numpy(self, array: Any) -> None:
-        """Copy an array of shape ``shape + element_shape``; values are cast.
+    def copy_from(self, other: Ndarray) -> None:
+        """Copy another ndarray of the same shape.
 
         Raises:
-            QdrunTypeError: the shapes differ.
+            QdrunTypeError: it is something else, or the shapes differ.
         """
-        assign_array(self._written(), array, "ndarray")
+        if not isinstance(other, Ndarray):
+            hint = "use x.from_numpy(y.to_numpy(copy=None))"
+            raise QdrunTypeError(f"an ndarray copies from an ndarray, not from a {type(other).__name__}", hint=hint)
+        assign_array(self._written(None, other), other._content, "ndarray")
 
-    def copy_from(self, other: Ndarray) -> None:
-        """Copy another ndarray of the same shape."""
-        assign_array(self._written(), other.view, "ndarray")
+    @property
+    def name(self) -> str:
+        """What messages call it: the name that the first kernel had for it that refers to it by name."""
+        return self._name or "ndarray"
+
+    @property
+    def named(self) -> bool:
+        """Whether it has a name of its own."""
+        return bool(self._name)
+
+    def __qd_name__(self, name: str) -> None:
+        """What a kernel calls it, for messages, unless it has a name."""
+        if not self._name:
+            self._name = name
+            if self._ref is not None:
+                self._ref = replace(self._ref, name=name)
+                for k, place in enumerate(self._ref.places):
+                    for suffix, p in (("", place), ("_grad", place.grad), ("_dual", place.dual)):
+                        if p is not None:
+                            p.name = self._place_name(k, suffix)
+
+    def _place_name(self, component: int, suffix: str) -> str:
+        return f"{self.name}_{component}{suffix}" if self.element_shape else self.name + suffix
+
+    def __qd_value__(self) -> TensorRef:
+        """What a kernel sees that refers to the ndarray by name: this very memory, which is kept for as long as the kernel."""
+        view = self._content
+        if self._ref is None:
+            data, rest = self._places("", self), {}
+            for role, relative in (("grad", self.grad), ("dual", self.dual)):
+                rest[role] = self._places(f"_{role}", relative) if relative is not None else (None,) * len(data)
+            for place, grad, dual in zip(data, rest["grad"], rest["dual"], strict=True):
+                place.grad, place.dual = grad, dual
+            self._ref = TensorRef(self.name, data, self.element_shape, self.ndim, view.shape[: self.ndim], layout=self.layout)
+        return self._ref
+
+    def _places(self, suffix: str, array: Ndarray) -> tuple[Place, ...]:
+        if array._buffer is None:
+            memory = array._memory
+            held = Held(memory.ptr, memory.nbytes, memory.category, memory.view, serial=memory.serial, holder=array)
+            array._buffer = Buffer("field", held)
+        buffer, stored = array._buffer, self.stored
+        where = self.ndim, stored.shape[: self.ndim], stored.strides[: self.ndim]
+        size, is_grad = self.dtype.size, suffix == "_grad"
+        names = [self._place_name(k, suffix) for k in range(count(self.element_shape))]
+        return tuple(Place(name, self.dtype, buffer, *where, k * size, is_grad=is_grad) for k, name in enumerate(names))
 
     def __copy__(self) -> Ndarray:
         return self.__deepcopy__({})
 
     def __deepcopy__(self, memo: Any) -> Ndarray:
-        out = Ndarray(self._program, self.dtype, self.shape, self.element_shape, self.needs_grad, self._memory.category)
+        kind = self._memory.category if self._memory.category != EXTERNAL else "ndarrays"
+        like = self._program, self.dtype, self.shape, self.element_shape, self.needs_grad, kind, self.needs_dual, self.layout
+        out = Ndarray(*like)
         out.copy_from(self)
         return out
+
+    def __reduce__(self) -> Any:
+        """Pickled as numpy data; unpickled in the program that is current then, with a gradient of zeros if it had one."""
+        state = self.dtype, self.shape, self.element_shape, self.has_grad(), self.has_dual(), self.layout, self.to_numpy()
+        return _unpickled, state
 
     def __repr__(self) -> str:
         return f"<ndarray {self.dtype}{list(self.element_shape) or ''}, {self.shape}>"
 
 
-def ndarray(dtype: Any, shape: int | tuple[int, ...], needs_grad: bool = False) -> Ndarray:
+def _unpickled(
+    dtype: DType,
+    shape: tuple[int, ...],
+    element: tuple[int, ...],
+    grad: bool,
+    dual: bool,
+    layout: Permutation | None,
+    data: np.ndarray,
+) -> Ndarray:
+    out = make_ndarray(dtype, shape, element, grad, needs_dual=dual, layout=layout)
+    out.from_numpy(data)
+    return out
+
+
+def ndarray(
+    dtype: Any,
+    shape: int | tuple[int, ...],
+    needs_grad: bool = False,
+    needs_dual: bool = False,
+    layout: Any = None,
+) -> Ndarray:
     """Make an ndarray of zeros in the current program.
 
     Args:
         dtype: a scalar type (``qd.f32``, ``float``) or a vector or matrix type.
         shape: the extents, () for one number.
         needs_grad: also store a gradient.
+        needs_dual: also store a dual, for forward mode.
+        layout: the axis at each level of nesting in memory, outermost first: (1, 0) stores a matrix by columns.
 
     Raises:
         QdrunTypeError: a gradient of integers, or a shape that is no tuple of positive integers.
+        QdrunValueError: a layout that is no permutation of the axes.
     """
-    if isinstance(dtype, MatrixType):
-        return dtype.ndarray(shape, needs_grad)
-    return make_ndarray(resolve(dtype), shape, (), needs_grad)
+    element = dtype.shape if isinstance(dtype, MatrixType) else ()
+    scalar = dtype._stored() if isinstance(dtype, MatrixType) else resolve(dtype)
+    return make_ndarray(scalar, shape, element, needs_grad, needs_dual=needs_dual, layout=layout)
+
+
+def from_dlpack(x: Any, copy: bool | None = None) -> Ndarray:
+    """An ndarray on the memory of another library's array: numpy, torch, or whatever speaks DLPack. Scalars only.
+
+    Args:
+        x: the array. It is kept alive; both sides see what the other writes.
+        copy: True for memory of our own; False to refuse it; None to copy when the array cannot be written, is not dense, or lies on
+            another device.
+
+    Raises:
+        QdrunValueError: ``copy=False`` for such an array.
+        QdrunTypeError: it is no array, or of a type that kernels do not have.
+    """
+    from .program import current_program
+
+    given = host_array(x)
+    order = tuple(sorted(range(given.ndim), key=lambda k: (-given.strides[k], k)))
+    dense = given.transpose(order)
+    here = getattr(getattr(x, "device", None), "type", "cpu") == "cpu"
+    fits = here and dense.flags.c_contiguous and given.flags.writeable and given.flags.aligned and given.size > 0
+    if copy is False and not fits:
+        raise QdrunValueError("copy=False: the array is on another device, not dense, not aligned, empty or not to be written")
+    dtype = resolve(given.dtype)
+    if copy or not fits:
+        out = make_ndarray(dtype, given.shape, ())
+        out.from_numpy(given)
+        return out
+    flat = dense.reshape(-1).view(np.uint8)
+    memory = Allocation(dense.ctypes.data, dense.nbytes, EXTERNAL, flat, freed=True)
+    return Ndarray(
+        current_program(), dtype, given.shape, (), False, EXTERNAL, layout=permutation(order, given.ndim), memory=memory
+    )
 
 
 def make_ndarray(
-    dtype: DType, shape: Any, element: tuple[int, ...], needs_grad: bool = False, program: Program | None = None
+    dtype: DType,
+    shape: Any,
+    element: tuple[int, ...],
+    needs_grad: bool = False,
+    program: Program | None = None,
+    needs_dual: bool = False,
+    layout: Any = None,
 ) -> Ndarray:
     """An ndarray of any element shape; ``program`` is the current one unless it is given."""
-    if needs_grad and not dtype.is_real:
-        raise QdrunTypeError(f"{dtype} is not supported for an ndarray with needs_grad=True", hint="use qd.f32 or qd.f64")
+    if (needs_grad or needs_dual) and not dtype.is_real:
+        what = "needs_grad=True" if needs_grad else "needs_dual=True"
+        raise QdrunTypeError(f"{dtype} is not supported for an ndarray with {what}", hint="use qd.f32 or qd.f64")
     extents = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
     if any(not isinstance(e, (int, np.integer)) or e < 0 for e in extents):
         raise QdrunTypeError(f"the shape of an ndarray is made of integers that are not negative, not {shape!r}")
@@ -168,4 +403,5 @@ def make_ndarray(
         from .program import current_program
 
         program = current_program()
-    return Ndarray(program, dtype, tuple(int(e) for e in extents), element, needs_grad, "ndarrays")
+    stored = permutation(layout, len(extents))
+    return Ndarray(program, dtype, tuple(int(e) for e in extents), element, needs_grad, "ndarrays", needs_dual, stored)

@@ -13,9 +13,10 @@ from ..ir.types import DType, f32, f64, i32, i64
 
 
 class Arch(StrEnum):
-    """Backends. Only ``cpu`` is built in this version; asking for another says so."""
+    """Backends. Only ``cpu`` and ``python``, the reference interpreter, are built in this version; asking for another says so."""
 
     cpu = "cpu"
+    python = "python"
     cuda = "cuda"
     amdgpu = "amdgpu"
     vulkan = "vulkan"

@@ -1,4 +1,4 @@
-"""Over several launches: was a value that a gradient must read again overwritten in between?
+"""Over several launches: was a value that a gradient must read again overwritten in between? Where must a gradient stop?
 
 Within one kernel ``transforms.access`` answers that. Over a tape the answer depends on the arguments: ``x[t + 1]`` of one launch is
 ``x[t]`` of the next, and neither is overwritten. So each access is described, for each launch, by the indices that are sums of literals
@@ -7,24 +7,64 @@ and scalar arguments; a later write is a conflict unless one of these differs. E
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import DataAccessError
+from ..errors import DataAccessError, DifferentiationError
 from ..frontend.syntax import Template
-from ..ir.nodes import ArgDecl, Loc, Operand
+from ..ir.nodes import ArgDecl, GlobalStore, Loc, Op
+from ..ir.walk import atomic_of
 from ..transforms.access import Access
-from ..transforms.indexing import linear
-from .ndarray import Ndarray
+from .annotations import is_dataclass_type
+from .records import Frozen
+from .spots import Form, Spot, argument_spot, forms, memory_base, tensor_spots
+from .struct import Struct
+from .types import MatrixType
 
 if TYPE_CHECKING:
+    from .binding import Bound, Param
     from .kernel import Kernel, Variant
 
 Launch = tuple[Any, tuple[Any, ...], dict[str, Any]]
 Axes = tuple["np.ndarray | None", ...]
-Spot = tuple[object, ...]  # one scalar-valued array in memory
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A launch with its number. ``hidden``: the name of the function with a gradient of its own that made it; such a gradient's inputs are
+    not known, so only what the launch writes is looked at. ``cut``: it is a ``no_grad`` function.
+    """
+
+    when: int
+    launch: Launch
+    hidden: str = ""
+    cut: bool = False
+
+
+@dataclass(frozen=True)
+class HostWrite:
+    """An assignment from Python: how many launches came before it, and what was written; ``index``: one element, or None for all."""
+
+    before: int
+    tensor: Any
+    index: tuple[int, ...] | None = None
+    source: Any = None  # the tensor that it is a copy of
+    hidden: bool = False  # made by a function with a gradient of its own
+    parts: tuple[Any, ...] = ()  # indices within the element, one in the other, when only a part of it is written
+
+    def place(self, tensor: Any) -> tuple[np.ndarray, Any]:
+        """What is written in a tensor of the same form: ``array[key]``."""
+        array = getattr(tensor, "stored", None)  # an ndarray is indexed in the order of memory
+        array = tensor._content if array is None else array
+        if self.index is None:
+            return array, ...
+        chain = (self.index, *self.parts)
+        for part in chain[:-1]:
+            array = array[part]
+        return array, chain[-1]
 
 
 @dataclass(eq=False)
@@ -38,38 +78,100 @@ class _Use:
     loc: Loc | None
 
 
-def check_overwrites(launches: list[Launch], host_writes: list[tuple[int, Any]]) -> None:
-    """Refuse a tape whose gradients would read changed values. ``host_writes``: how many launches came before, and what was written.
+Uses = dict[object, dict[tuple[object, int], list[_Use]]]  # base -> (layout, offset)
 
-    Raises:
-        DataAccessError: naming the array, the line that reads it and the line that overwrites it.
-    """
-    reads: dict[Spot, list[_Use]] = {}
-    writes: dict[Spot, list[_Use]] = {}
-    for group in _groups(launches):
-        group.collect(reads, writes)
-    for before, tensor in host_writes:
-        for spot in _spots(tensor):
-            # between launch ``before - 1`` and launch ``before``
-            writes.setdefault(spot, []).append(_Use(np.array([before - 0.5]), (), "", "Python", None))
-    for spot, uses in reads.items():
-        for read in uses:
-            for write in writes.get(spot, ()):
-                if _conflict(read, write):
+
+@dataclass
+class Overwrites:
+    """What the launches of a tape read again and write."""
+
+    reads: Uses
+    writes: Uses
+    dropped: Uses  # what ``no_grad`` functions store to
+    variants: list[Variant]  # of the launches that are not hidden
+
+    @staticmethod
+    def of(launches: list[Timed], host_writes: list[HostWrite]) -> Overwrites:
+        """Collect the accesses of a tape; the launches in their order."""
+        found = Overwrites({}, {}, {}, [])
+        for group in _groups(launches):
+            group.collect(found)
+            if not group.hidden:
+                found.variants.append(group.variant)
+        for write in host_writes:
+            for spot, ndim in tensor_spots(write.tensor):
+                _add(found.writes, spot, _host_use(write, ndim))
+        return found
+
+    def check(self) -> None:
+        """Refuse a tape whose gradients would read changed values, or flow through what a ``no_grad`` function overwrote.
+
+        Raises:
+            DataAccessError: naming the array, the line that reads it and the line that overwrites it.
+            DifferentiationError: naming the array and the ``no_grad`` function.
+        """
+        for spot, read in _all(self.reads):
+            for write, same in _meeting(self.writes, spot):
+                if _conflict(read, write, same):
                     raise _error(read, write)
+        for spot, drop in _all(self.dropped):
+            for write, same in _meeting(self.writes, spot):
+                if write.kernel != "Python" and _conflict(write, drop, same):
+                    raise _dropped(drop, write)
 
+    def loses(self) -> bool:
+        """Whether some kernel stores a differentiable value to an array without a gradient."""
+        return any(variant.flows.loses for variant in self.variants)
 
-def _conflict(read: _Use, write: _Use) -> bool:
-    """Whether some launch writes what an earlier launch reads."""
-    if write.when[-1] <= read.when[0]:
+    def stops(self, write: HostWrite) -> bool:
+        """Whether an earlier launch wrote what Python overwrites, so that the gradient must not flow past the assignment."""
+        for spot, ndim in tensor_spots(write.tensor):
+            mine = _host_use(write, ndim)
+            if any(w.kernel != "Python" and _conflict(w, mine, same) for w, same in _meeting(self.writes, spot)):
+                return True
         return False
-    shared = [k for k, (a, b) in enumerate(zip(read.axes, write.axes)) if a is not None and b is not None]
-    if not shared:
+
+
+def _add(uses: Uses, spot: Spot, use: _Use) -> None:
+    uses.setdefault(spot.base, {}).setdefault((spot.layout, spot.offset), []).append(use)
+
+
+def _all(uses: Uses) -> Iterable[tuple[Spot, _Use]]:
+    for base, layouts in uses.items():
+        for (layout, offset), found in layouts.items():
+            for use in found:
+                yield Spot(base, layout, offset), use
+
+
+def _meeting(uses: Uses, spot: Spot) -> Iterable[tuple[_Use, bool]]:
+    """The uses that may meet a spot, and whether their indices can be compared with its own."""
+    layouts = uses.get(spot.base, {})
+    for use in layouts.get((spot.layout, spot.offset), ()):
+        yield use, True
+    for (layout, _), found in layouts.items():
+        if layout != spot.layout:  # views of one array overlap as they like
+            for use in found:
+                yield use, False
+
+
+def _host_use(write: HostWrite, ndim: int) -> _Use:
+    known = write.index is not None and len(write.index) == ndim
+    axes = tuple(np.array([i]) for i in write.index) if known and write.index is not None else (None,) * ndim
+    # between launch ``before - 1`` and launch ``before``
+    return _Use(np.array([write.before - 0.5]), axes, "", "Python", None)
+
+
+def _conflict(first: _Use, then: _Use, same: bool) -> bool:
+    """Whether some launch of ``then`` may touch what an earlier one of ``first`` touched."""
+    if then.when[-1] <= first.when[0]:
+        return False
+    shared = [k for k, (a, b) in enumerate(zip(first.axes, then.axes)) if a is not None and b is not None]
+    if not shared or not same:
         return True
     last: dict[tuple[int, ...], float] = {}
-    for key, when in zip(zip(*(_values(write, k) for k in shared)), write.when.tolist()):
+    for key, when in zip(zip(*(_values(then, k) for k in shared)), then.when.tolist()):
         last[key] = when
-    return any(last.get(key, -1.0) > when for key, when in zip(zip(*(_values(read, k) for k in shared)), read.when.tolist()))
+    return any(last.get(key, -1.0) > when for key, when in zip(zip(*(_values(first, k) for k in shared)), first.when.tolist()))
 
 
 def _values(use: _Use, axis: int) -> list[int]:
@@ -88,93 +190,123 @@ def _error(read: _Use, write: _Use) -> DataAccessError:
     )
 
 
+def _dropped(drop: _Use, write: _Use) -> DifferentiationError:
+    return DifferentiationError(
+        f"`{drop.kernel}` has no gradient (no_grad) and overwrites `{drop.name}` here, which an earlier launch of `{write.kernel}` wrote:"
+        " a gradient would go back to the old value",
+        drop.loc,
+        f"let the no_grad function write to a field of its own, or give it a gradient that sets `{drop.name}.grad` to zero (grad_for)",
+    )
+
+
 # ---- launches that differ in their scalars only
 @dataclass(eq=False)
 class _Group:
     kernel: Kernel
     variant: Variant
-    tensors: dict[str, Any]  # arguments that are not numbers, by parameter
+    bound: Bound
+    hidden: str
+    cut: bool
     when: list[int]
-    scalars: dict[str, list[int]]
+    scalars: dict[int, list[int]]  # integers of each launch, by ArgDecl.index
 
-    def collect(self, reads: dict[Spot, list[_Use]], writes: dict[Spot, list[_Use]]) -> None:
+    def collect(self, found: Overwrites) -> None:
         """Add the group's accesses: what its gradient reads again, and what it writes."""
-        for target, accesses in ((reads, self.variant.replayed()), (writes, self.variant.recipe.writes)):
-            seen: set[object] = set()
-            for access in accesses:
-                spot = self._spot(access)
-                form = spot, tuple(map(linear, access[1]))
-                if spot is not None and form not in seen:
-                    seen.add(form)
-                    target.setdefault(spot, []).append(self._use(access))
+        writes = self.variant.recipe.writes
+        self._collect(found.writes, writes)
+        if not self.hidden:
+            self._collect(found.reads, self.variant.replayed())
+        if self.cut:
+            self._collect(found.dropped, [a for a in writes if a[0].differentiable and not _adds(a)])
+
+    def _collect(self, target: Uses, accesses: Iterable[Access]) -> None:
+        seen: set[object] = set()
+        for access in accesses:
+            spot, axes = self._spot(access), forms(access[1])
+            if spot is not None and (spot, axes) not in seen:
+                seen.add((spot, axes))
+                _add(target, spot, self._use(access, axes))
 
     def _spot(self, access: Access) -> Spot | None:
-        place = access[0]
+        place, call = access[0], self.bound.call
         owner = place.buffer.owner
         if place.buffer.kind == "arg" and isinstance(owner, ArgDecl):
-            tensor = self.tensors.get(owner.name)
-            if isinstance(tensor, Ndarray):
-                return "array", tensor.address, place.offset
-            return ("numpy", _root(tensor).ctypes.data) if isinstance(tensor, np.ndarray) else None
+            return argument_spot(self.variant.program.device, call, owner.index, place.offset)
         memory = self.variant.owners.get(place.buffer)
-        return None if memory is None else ("field", memory.ptr, place.offset)
+        return None if memory is None else Spot(memory_base(memory), "", place.offset)
 
-    def _use(self, access: Access) -> _Use:
-        place, index, statement = access
-        owner = place.buffer.owner
-        tensor = self.tensors.get(owner.name) if isinstance(owner, ArgDecl) else None
-        view = isinstance(tensor, np.ndarray)  # slices of one array overlap as they like: any element
-        axes = tuple(None if view else self._axis(x) for x in index)
-        return _Use(np.array(self.when, float), axes, place.name, self.kernel.source.name, getattr(statement, "loc", None))
+    def _use(self, access: Access, axes: tuple[Form | None, ...]) -> _Use:
+        name = self.hidden or self.kernel.source.name
+        return _Use(
+            np.array(self.when, float), tuple(map(self._axis, axes)), access[0].name, name, getattr(access[2], "loc", None)
+        )
 
-    def _axis(self, x: Operand) -> np.ndarray | None:
-        """The index in each launch, if scalar arguments decide it."""
-        form = linear(x)
+    def _axis(self, form: Form | None) -> np.ndarray | None:
+        """The index in each launch, if arguments decide it."""
+        if form is None:
+            return None
         out = np.full(len(self.when), form.constant, np.int64)
-        for leaf, factor in form.leaves:
-            arg = leaf[1] if isinstance(leaf, tuple) else None
-            if not isinstance(arg, ArgDecl) or arg.name not in self.scalars:
+        for arg, factor in form.scalars:
+            known = self.scalars.get(arg)
+            if known is None:
                 return None
-            out += factor * np.array(self.scalars[arg.name], np.int64)
+            out += factor * np.array(known, np.int64)
+        for arg, axis, factor in form.extents:
+            out += factor * self.bound.call.arrays[arg].shape[axis]
         return out
 
 
-def _root(array: np.ndarray) -> np.ndarray:
-    """The array that a view is a part of."""
-    while isinstance(array.base, np.ndarray):
-        array = array.base
-    return array
+def _adds(access: Access) -> bool:
+    """Whether a write is a sum, past which the gradient of what was there flows unchanged."""
+    s = access[2]
+    return isinstance(s, Op) and not isinstance(s, GlobalStore) and atomic_of(s)[1] == "add"
 
 
-def _groups(launches: list[Launch]) -> list[_Group]:
+def _groups(launches: list[Timed]) -> list[_Group]:
     groups: dict[object, _Group] = {}
-    variants: dict[object, Any] = {}
-    for when, (kernel, args, kwargs) in enumerate(launches):
-        names = kernel.binder.params
-        values = args if len(args) == len(names) and not kwargs else kernel.binder.arguments(args, kwargs)
-        fixed = [p.annotation is Template for p in names]
-        types = tuple(
-            type(v) if isinstance(v, (int, float)) and not f else (type(v), v) if isinstance(v, (int, float)) else id(v)
-            for v, f in zip(values, fixed)
-        )
-        key = id(kernel), types
-        if key not in variants:
-            variants[key] = kernel.variant(args, kwargs)[0]
-        group = groups.get(key)
+    variants: dict[object, tuple[Variant, Bound]] = {}
+    for timed in launches:
+        kernel, args, kwargs = timed.launch
+        params = kernel.binder.params
+        values = args if len(args) == len(params) and not kwargs else kernel.binder.arguments(args, kwargs)
+        if any(map(_is_record, params, values)):
+            # its members are looked up in each launch; arrays are told apart by identity
+            variant, bound = kernel.variant(args, kwargs)
+            found = variant, bound
+            key: object = id(variant), tuple(map(id, bound.call.arrays.values()))
+            scalars = {k: int(v) for k, v in bound.call.scalars.items() if isinstance(v, int)}
+        else:
+            fixed = [p.annotation is Template for p in params]
+            key = id(kernel), tuple(_kind(v, f) for v, f in zip(values, fixed))
+            if key not in variants:
+                variants[key] = kernel.variant(args, kwargs)
+            found = variants[key]
+            by_name = {p.name: v for p, v, f in zip(params, values, fixed) if isinstance(v, int) and not f}
+            scalars = {d.index: int(by_name[d.name]) for d in found[0].executable.args if d.name in by_name}
+        group = groups.get((key, timed.hidden, timed.cut))
         if group is None:
-            tensors = {p.name: v for p, v in zip(names, values) if not isinstance(v, (int, float))}
-            ints = {p.name: [] for p, v, f in zip(names, values, fixed) if isinstance(v, int) and not f}
-            group = groups[key] = _Group(kernel, variants[key], tensors, [], ints)
-        group.when.append(when)
-        for p, v in zip(names, values):
-            if p.name in group.scalars:
-                group.scalars[p.name].append(v)
+            group = _Group(kernel, *found, timed.hidden, timed.cut, [], {k: [] for k in scalars})
+            groups[key, timed.hidden, timed.cut] = group
+        group.when.append(timed.when)
+        for k, values_of in group.scalars.items():
+            values_of.append(scalars[k])
+    for variant in {id(g.variant): g.variant for g in groups.values()}.values():
+        variant.begin_gradient()
     return list(groups.values())
 
 
-def _spots(tensor: Any) -> list[Spot]:
-    """The scalar-valued arrays of a field or an ndarray."""
-    if isinstance(tensor, Ndarray):
-        size = tensor.dtype.size
-        return [("array", tensor.address, k * size) for k in range(int(np.prod(tensor.element_shape, dtype=int)))]
-    return [("field", p.buffer.owner.ptr, p.offset) for p in tensor.__qd_value__().places]
+def _kind(value: Any, fixed: bool) -> object:
+    """What launches of one group have in common in an argument: the type of a number, and which object anything else is."""
+    if isinstance(value, (int, float)):
+        return (type(value), value) if fixed else type(value)
+    return id(value)
+
+
+def _is_record(param: Param, value: Any) -> bool:
+    """Whether an argument is made anew for each record of a tape: a struct, a dataclass, a matrix, an object with arrays."""
+    return (
+        isinstance(value, (Frozen, Struct)) or isinstance(param.annotation, MatrixType) or is_dataclass_type(param.annotation)
+    )
+
+
+__all__ = ["HostWrite", "Launch", "Overwrites", "Timed"]

@@ -14,15 +14,19 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import OutOfMemory, QdrunRuntimeError
 from ..runtime.cpu import CpuDevice
-from ..runtime.device import Allocation
+from ..runtime.device import Allocation, Device
+from ..runtime.python import PythonDevice
 from .options import Arch, Options, make_options
 from .snode import Root, materialize
+from .spots import Shown, Spot, memory_base, memory_of, shown
+from .versions import Versions
 
 if TYPE_CHECKING:
     from .ad import Tape
     from .executable import GradientExecutable
+    from .forward_mode import FwdMode
     from .kernel import Kernel, Variant
-    from .ndarray import Ndarray
+    from .ndarray import Key, Ndarray
 
 CURRENT: ContextVar[Program | None] = ContextVar("qdrun_program", default=None)
 _numbers = itertools.count(1)
@@ -40,26 +44,33 @@ class Program:
     """
 
     def __init__(self, arch: Arch, options: Options) -> None:
-        if arch is not Arch.cpu:
-            raise QdrunRuntimeError(
-                f"qd.init: the {arch.value} backend is not built in this version; do: qd.init(arch=qd.cpu), or see `qdrun devices`"
-            )
         self.arch, self.options = arch, options
-        self.device = CpuDevice(options.cpu_max_num_threads or None, options.memory_limit or None)
+        self.device: Device = _device(arch, options)
         self.root = Root(self)
         self.number = next(_numbers)
         self.closed = False
         self._tape: Tape | None = None
+        self._forward: FwdMode | None = None
+        self._versions: Versions | None = None
         self._heap: dict[str, Allocation] = {}
         self.heap_users: weakref.WeakSet[GradientExecutable] = weakref.WeakSet()
+        self.ndarrays: weakref.WeakSet[Ndarray] = weakref.WeakSet()
+        self.keys: dict[Key, Key] = {}  # of ndarrays: launchers compare them by identity
         self.differentiable: weakref.WeakSet[Ndarray] = weakref.WeakSet()
         self.variants: dict[Kernel, dict[tuple[Any, ...], Variant]] = {}
         self.variable = CURRENT
         self._tokens: list[Token[Program | None]] = []
         self._outer: weakref.ref[Program] | None = None
-        self._launches = 0
+        self.launches = 0  # those that drew random numbers
+        self.last_seed: int | None = None
+        self.replay_seed: int | None = None  # of the launch whose gradient a tape runs
+        self.shown: dict[Spot, Shown] = {}  # by the first of their spots
+        self.replaying = False  # a tape runs its gradients
+        self.warned: set[tuple[str, str]] = set()  # (kernel, array): gradients that are lost, said once
         # Read by native launchers before each launch: non-zero sends the call through Python.
         self.slow_flag, self.closed_flag = ctypes.c_int64(0), ctypes.c_int64(0)
+        if options.debug:
+            self.versions = Versions(self)
 
     # ---- being current
     def __enter__(self) -> Program:
@@ -85,7 +96,8 @@ class Program:
         """Free everything. Fields of a closed program can no longer be used."""
         if not self.closed:
             self.closed = True
-            self.slow_flag.value = self.closed_flag.value = 1
+            self.closed_flag.value = 1
+            self._update_slow()
             for variant in [v for found in self.variants.values() for v in found.values()]:
                 variant.close()
             self.variants.clear()
@@ -104,7 +116,67 @@ class Program:
     @tape.setter
     def tape(self, tape: Tape | None) -> None:
         self._tape = tape
-        self.slow_flag.value = int(tape is not None or self.closed)
+        self._update_slow()
+
+    @property
+    def forward(self) -> FwdMode | None:
+        """The forward-mode block that is open."""
+        return self._forward
+
+    @forward.setter
+    def forward(self, mode: FwdMode | None) -> None:
+        self._forward = mode
+        self._update_slow()
+
+    @property
+    def versions(self) -> Versions | None:
+        """Who wrote what, and when: kept with ``debug=True`` and while a tape validates."""
+        return self._versions
+
+    @versions.setter
+    def versions(self, versions: Versions | None) -> None:
+        self._versions = versions
+        self._update_slow()
+
+    def wrote(
+        self, tensor: Any, index: tuple[int, ...] | None = None, source: Any = None, parts: tuple[Any, ...] = ()
+    ) -> None:
+        """Python is about to write to a field or an ndarray: one element, or all of it.
+
+        Args:
+            tensor: the field or the ndarray.
+            index: of the element, in the order of memory for an ndarray.
+            source: the tensor that it is copied from.
+            parts: indices within the element, one in the other, when only a part of it is written.
+        """
+        if self._tape is not None:
+            self._tape.wrote(tensor, index, source, parts)
+        if self._versions is not None:
+            self._versions.wrote(tensor, index)
+        if self._forward is not None:
+            self._forward.wrote(tensor, index, source, parts)
+
+    def show(self, tensor: Any) -> None:
+        """The memory of a field or an ndarray was handed out: somebody may write to it without a call of ours."""
+        found, memory = shown(tensor), memory_of(tensor)
+        if found.spots and found.spots[0] not in self.shown:
+            if len(self.shown) >= 1024:
+                for spot in [s for s, known in self.shown.items() if known.content() is None]:
+                    del self.shown[spot]
+            self.shown[found.spots[0]] = found
+            if self._versions is not None:
+                self._versions.show(found)
+            for kernel, variants in self.variants.items():  # an array that they are given may be a part of it: they look from now on
+                if any(v.executable.takes_arrays and v.executable.uses(memory) for v in variants.values()):
+                    kernel.forget_launcher()
+
+    def was_shown(self, memory: Allocation) -> bool:
+        """Whether something that lies in an allocation was handed out."""
+        return any(spot.base == memory_base(memory) for spot in self.shown)
+
+    def _update_slow(self) -> None:
+        """Whether launches must come through Python: something records them, or the program is closed."""
+        self.slow_flag.value = int(any(x is not None for x in (self._tape, self._versions, self._forward)) or self.closed)
 
     # ---- memory
     def allocate(self, nbytes: int, category: str) -> Allocation:
@@ -158,8 +230,18 @@ class Program:
 
     def next_seed(self) -> int:
         """A fresh random seed for a launch: a function of the program's seed and the launch's number."""
-        self._launches += 1
-        return (self.options.random_seed * 0x9E3779B97F4A7C15 + self._launches * 0xD1342543DE82EF95) & (2**64 - 1)
+        self.launches += 1
+        return (self.options.random_seed * 0x9E3779B97F4A7C15 + self.launches * 0xD1342543DE82EF95) & (2**64 - 1)
+
+
+def _device(arch: Arch, options: Options) -> Device:
+    if arch is Arch.python:
+        return PythonDevice(options.memory_limit or None)
+    if arch is Arch.cpu:
+        return CpuDevice(options.cpu_max_num_threads or None, options.memory_limit or None)
+    raise QdrunRuntimeError(
+        f"qd.init: the {arch.value} backend is not built in this version; do: qd.init(arch=qd.cpu), or see `qdrun devices`"
+    )
 
 
 def current_program() -> Program:
@@ -178,7 +260,7 @@ def init(arch: Arch | str = Arch.cpu, **options: Any) -> Program:
     """Make a program and make it current in this thread.
 
     Args:
-        arch: the backend; only ``qd.cpu`` in this version.
+        arch: the backend: ``qd.cpu``, or ``qd.python`` for the reference interpreter (slow; has ``breakpoint()``).
         options: see ``Options``.
 
     Raises:

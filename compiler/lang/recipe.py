@@ -10,51 +10,84 @@ from __future__ import annotations
 import functools
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
 
 from ..codegen.llvm.cost import suggested_lanes
 from ..ir.nodes import ArgDecl, Buffer, GlobalStore, Kernel, Op, Place, Stmt
 from ..ir.printer import print_kernel
 from ..ir.walk import kernel_places, task_blocks, walk
-from ..runtime.cpu import Compiled, CpuDevice
 from ..runtime.cpu import Options as CompileOptions
+from ..runtime.device import Device
 from ..runtime.jit import host
 from ..transforms.access import Access, writes_of
 from ..transforms.exits import lower_exits
+from ..transforms.finals import compares_contents
 from ..transforms.gradient import Gradient, reverse_kernel
 from ..transforms.injective import race_free
 from ..transforms.reduce import reduce_kernel
 from ..transforms.simplify import simplify
+from ..transforms.slopes import without_slopes
+from ..transforms.tangent import Tangent, forward_kernel
 from .options import Options
 from .show import show
+from .stored import Ready
+from .stored import ready as ready_of
 
 MOST = 512
 """Recipes that a process keeps; the least recently used goes first."""
 
 
-@dataclass(frozen=True, eq=False)
-class Ready:
-    """Machine code, and the kernel that it was made from."""
+class Shelf(Protocol):
+    """Where the compiled kernels of one recipe are kept from process to process."""
 
-    kernel: Kernel
-    compiled: Compiled
-    draws: bool  # it reads the launch's random seed
-    written: frozenset[int]  # ``ArgDecl.index`` of the arrays that it writes
+    def get(self, kind: str, buffers: Sequence[Buffer], device: Device) -> tuple[Ready, Any] | None:
+        """The compiled kernel of a kind ("reverse", "tangent") with what comes with it, or None."""
+        ...
+
+    def put(self, kind: str, made: Ready, buffers: Sequence[Buffer], found: Any) -> None:
+        """Keep a compiled kernel."""
+        ...
 
 
 class Recipe:
-    """One lowered kernel. The forward code is made at once, the reverse code when it is first asked for."""
+    """One lowered kernel. The forward code is made at once, the reverse code when it is first asked for.
 
-    def __init__(self, lowered: Kernel, buffers: list[Buffer], options: Options, device: CpuDevice) -> None:
-        self.buffers = buffers
-        self._options = options
-        self._lock = threading.Lock()
-        self._reverse: tuple[Gradient, Ready] | None = None
+    Attributes:
+        shelf: where other processes find what was compiled, if anywhere.
+    """
+
+    def __init__(self, lowered: Kernel, buffers: list[Buffer], options: Options, device: Device) -> None:
+        self._begin(buffers, options)
         self.ir = show("simplify", simplify(lower_exits(lowered)))
         self.forward = self._compile(self.ir, device, 0)
 
-    def reverse(self, device: CpuDevice) -> tuple[Gradient, Ready]:
+    @classmethod
+    def stored(cls, forward: Ready, buffers: list[Buffer], options: Options, shelf: Shelf) -> Recipe:
+        """The recipe of a kernel that another process has compiled."""
+        out = cls.__new__(cls)
+        out._begin(buffers, options)
+        out.forward, out.shelf = forward, shelf
+        return out
+
+    def _begin(self, buffers: list[Buffer], options: Options) -> None:
+        self.buffers, self._options = buffers, options
+        self._lock = threading.Lock()
+        self._reverse: tuple[Gradient, Ready] | None = None
+        self._tangent: tuple[Tangent, Ready] | None = None
+        self.shelf: Shelf | None = None
+
+    @functools.cached_property
+    def ir(self) -> Kernel:
+        """The simplified kernel."""
+        return self.forward.kernel
+
+    @functools.cached_property
+    def _one_lane(self) -> bool:
+        return compares_contents(self.ir)
+
+    def reverse(self, device: Device) -> tuple[Gradient, Ready]:
         """The reverse kernel with its sizing, compiled.
 
         Raises:
@@ -62,27 +95,71 @@ class Recipe:
         """
         with self._lock:
             if self._reverse is None:
-                found = reverse_kernel(self.ir)
-                found = replace(found, kernel=show("reverse", simplify(show("reverse-raw", found.kernel))))
-                # A row of the heap belongs to a lane: with stacks, one lane a thread keeps the heap small unless asked otherwise.
-                has_stacks = any(s.stacks for t in found.sizing for s in t.region.all_loops())
-                self._reverse = found, self._compile(found.kernel, device, (self._options.cpu_lanes or 1) if has_stacks else 0)
+                self._reverse = self._kept("reverse", device) or self._keep("reverse", *self._make_reverse(device))
             return self._reverse
+
+    @property
+    def reversed(self) -> bool:
+        """Whether the reverse kernel is at hand."""
+        return self._reverse is not None
+
+    def _make_reverse(self, device: Device) -> tuple[Gradient, Ready]:
+        found = reverse_kernel(self.ir)
+        found = replace(found, kernel=show("reverse", simplify(show("reverse-raw", found.kernel))))
+        # A row of the heap belongs to a lane: with stacks, one lane a thread keeps the heap small unless asked otherwise.
+        has_stacks = any(s.stacks for t in found.sizing for s in t.region.all_loops())
+        return found, self._compile(found.kernel, device, (self._options.cpu_lanes or 1) if has_stacks else 0)
+
+    def tangent(self, device: Device) -> tuple[Tangent, Ready]:
+        """The forward-mode kernel, compiled: it computes values and tangents.
+
+        Raises:
+            DifferentiationError: something has no tangent, by name and line.
+        """
+        with self._lock:
+            if self._tangent is None:
+                self._tangent = self._kept("tangent", device) or self._make_tangent(device)
+            return self._tangent
+
+    def _make_tangent(self, device: Device) -> tuple[Tangent, Ready]:
+        if not any(p.dual is not None and p.buffer.kind != "tmp" for p in kernel_places(self.ir)):
+            return Tangent(self.ir), self.forward
+        found = forward_kernel(self.ir)
+        found = replace(found, kernel=show("tangent", simplify(show("tangent-raw", found.kernel))))
+        return self._keep("tangent", found, self._compile(found.kernel, device, 0))
+
+    def _kept(self, kind: str, device: Device) -> tuple[Any, Ready] | None:
+        kept = self.shelf.get(kind, self.buffers, device) if self.shelf is not None else None
+        return None if kept is None else (kept[1], kept[0])
+
+    def _keep(self, kind: str, found: Any, made: Ready) -> tuple[Any, Ready]:
+        if self.shelf is not None:
+            self.shelf.put(kind, made, self.buffers, found)
+        return found, made
 
     @functools.cached_property
     def writes(self) -> tuple[Access, ...]:
         """Everything that the forward kernel stores to."""
         return tuple(access for task in self.ir.tasks for access in writes_of(walk(task.body)))
 
-    def _compile(self, kernel: Kernel, device: CpuDevice, lanes: int) -> Ready:
-        ready = reduce_kernel(kernel)
-        plain = frozenset(op for task in ready.tasks for op in race_free(task))
-        lanes = lanes or self._options.cpu_lanes or suggested_lanes(ready, host().triple, host().features)
+    def _compile(self, kernel: Kernel, device: Device, lanes: int) -> Ready:
+        reduced = reduce_kernel(without_slopes(kernel))
+        plain = frozenset(op for task in reduced.tasks for op in race_free(task))
+        lanes = lanes or self._options.cpu_lanes or suggested_lanes(reduced, host().triple, host().features)
+        if self._one_lane:  # mathematical functions of lanes are not those of one lane, to the last bit
+            lanes = 1
         how = CompileOptions(lanes=lanes, offline_cache=self._options.offline_cache, plain=plain)
         draws = any(isinstance(s, Op) and s.op == "seed" for t in kernel.tasks for s in task_blocks(t))
         writes = writes_of(s for t in kernel.tasks for s in walk(t.body))
-        written = frozenset(p.buffer.owner.index for p, _, _ in writes if isinstance(p.buffer.owner, ArgDecl))
-        return Ready(kernel, device.compile(ready, how), draws, written)
+        written = frozenset(_slot(p.buffer) for p, _, _ in writes if isinstance(p.buffer.owner, ArgDecl))
+        return ready_of(kernel, device.compile(reduced, how), draws, written)
+
+
+def _slot(buffer: Buffer) -> object:
+    """How ``Ready.written`` names an array argument, or its gradient or dual."""
+    assert isinstance(buffer.owner, ArgDecl)
+    index = buffer.owner.index
+    return index if buffer.kind == "arg" else (buffer.kind.removeprefix("arg_"), index)
 
 
 class Cookbook:
@@ -93,10 +170,10 @@ class Cookbook:
         self._recipes: OrderedDict[tuple[object, ...], Recipe] = OrderedDict()
         self._making: dict[tuple[object, ...], threading.Lock] = {}
 
-    def recipe(self, lowered: Kernel, options: Options, device: CpuDevice) -> tuple[Recipe, list[Buffer]]:
+    def recipe(self, lowered: Kernel, options: Options, device: Device) -> tuple[Recipe, list[Buffer]]:
         """The recipe of a freshly lowered kernel, which is used up, and its own buffers in the order of the recipe's."""
         buffers = field_buffers(lowered)
-        key = (_text(lowered, buffers), str(lowered.loc), options.cpu_lanes, options.offline_cache)
+        key = (device.arch, _text(lowered, buffers), str(lowered.loc), options.cpu_lanes, options.offline_cache)
         with self._lock:
             turn = self._making.setdefault(key, threading.Lock())
         with turn:
@@ -115,23 +192,23 @@ COOKBOOK = Cookbook()
 
 
 def field_buffers(kernel: Kernel) -> list[Buffer]:
-    """The field buffers of a kernel, those of gradients included, in order of first use."""
+    """The field buffers of a kernel, those of gradients and duals included, in order of first use."""
     out: dict[Buffer, None] = {}
     for place in kernel_places(kernel):
-        for p in (place, place.grad):
+        for p in (place, place.grad, place.dual):
             if p is not None and p.buffer.kind == "field":
                 out.setdefault(p.buffer)
     return list(out)
 
 
 def _text(kernel: Kernel, buffers: list[Buffer]) -> str:
-    """The printed kernel and the layout of its gradients: equal texts give equal recipes."""
+    """The printed kernel and the layout of its gradients and duals: equal texts give equal recipes."""
     numbers = {b: k for k, b in enumerate(buffers)}
-    grads = [
-        f"{numbers.get(p.grad.buffer)} {p.grad.dtype} {p.grad.shape} {p.grad.strides} {p.grad.offset}" if p.grad else "-"
-        for p in kernel_places(kernel)
-    ]
-    return print_kernel(kernel) + "\n".join(grads)
+
+    def layout(p: Place | None) -> str:
+        return "-" if p is None else f"{numbers.get(p.buffer)} {p.dtype} {p.shape} {p.strides} {p.offset}"
+
+    return print_kernel(kernel) + "\n".join(f"{layout(p.grad)} {layout(p.dual)}" for p in kernel_places(kernel))
 
 
 def _detach(kernel: Kernel, buffers: list[Buffer]) -> list[Buffer]:
@@ -144,7 +221,8 @@ def _detach(kernel: Kernel, buffers: list[Buffer]) -> list[Buffer]:
             return place
         if place not in places:
             grad = None if place.grad is None else new(place.grad)
-            places[place] = replace(place, buffer=fresh[place.buffer], grad=grad)
+            dual = None if place.dual is None else new(place.dual)
+            places[place] = replace(place, buffer=fresh[place.buffer], grad=grad, dual=dual)
         return places[place]
 
     for task in kernel.tasks:

@@ -1,4 +1,6 @@
-"""``QDRUN_PRINT=reverse`` prints the IR after that stage: lower, simplify, reverse-raw (before clean-up), reverse, or all."""
+"""``QDRUN_PRINT=reverse`` prints the IR after that stage: lower, simplify, reverse-raw (before clean-up), reverse, tangent-raw, tangent,
+or all.
+"""
 
 from __future__ import annotations
 

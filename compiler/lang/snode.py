@@ -15,7 +15,7 @@ import numpy as np
 from ..errors import QdrunRuntimeError
 from ..ir.nodes import Buffer, Place
 from ..runtime.device import Allocation
-from .layout import AXIS_NAMES, Dense, Layout, Leaf, Spot, layout
+from .layout import AXIS_NAMES, PLANES, Dense, Layout, Leaf, Spot, layout
 
 if TYPE_CHECKING:
     from .field import Field
@@ -62,12 +62,17 @@ class SNode:
     def shape(self) -> tuple[int, ...]:
         """The extents of a tensor placed here, in the order of the axes' letters."""
         extents: dict[int, int] = {}
-        node: SNode | None = self
-        while node is not None:
+        for node in self.upward():
             for axis, extent in zip(node.axes, node.extents):
                 extents[axis] = extents.get(axis, 1) * extent
+        return tuple(extents[a] for a in sorted(extents) if a != PLANES)
+
+    def upward(self) -> Iterator[SNode]:
+        """This level and those above it."""
+        node: SNode | None = self
+        while node is not None:
+            yield node
             node = node.parent
-        return tuple(extents[a] for a in sorted(extents))
 
     def dense(self, over: Axes | Sequence[int], dimensions: int | Sequence[int]) -> SNode:
         """A dense level under this one.
@@ -100,6 +105,9 @@ class SNode:
         for f in fields:
             if isinstance(f, (list, tuple)):
                 self.place(*f)
+                continue
+            if hasattr(f, "leaves"):  # a field of structs
+                self.place(*f.leaves())
                 continue
             if not isinstance(f, Field):
                 raise QdrunRuntimeError(f"place() takes fields, not {type(f).__name__}; do: make it with qd.field(dtype)")
@@ -151,7 +159,7 @@ class Root(SNode):
     @property
     def pending(self) -> list[SNode | Field]:
         """The children that hold something and have no memory yet."""
-        return [c for c in self.children if c not in self.done and (not isinstance(c, SNode) or any(_fields(c)))]
+        return [c for c in self.children if c not in self.done and (not isinstance(c, SNode) or any(True for _ in _fields(c)))]
 
     def next_name(self) -> str:
         """A name for a field that was given none: its number in the program, so that it is the same in every run."""
@@ -175,7 +183,8 @@ def _tree(node: SNode | Field, category: str) -> Dense | Leaf | None:
     """The layout tree of what belongs to a category, or None when nothing does."""
     if not isinstance(node, SNode):
         own = CATEGORIES[0] if node.role == "" else CATEGORIES[1]
-        return Leaf(node, node.name, node.dtype, node.components) if own == category else None
+        components = 1 if node.planar else node.components
+        return Leaf(node, node.name, node.dtype, components) if own == category else None
     children = [t for t in (_tree(c, category) for c in node.children) if t is not None]
     return Dense(node.axes, node.extents, children) if children else None
 
@@ -222,17 +231,18 @@ def _place_along(pending: list[SNode | Field]) -> None:
 def _settle(leaf: Leaf, spot: Spot, buffer: Buffer, allocation: Allocation) -> None:
     """Hand a field its places and its numpy view."""
     field: Any = leaf.owner
-    size = leaf.dtype.size
+    step = leaf.dtype.size  # from one component to the next
+    shape, strides = spot.shape, spot.strides
+    if field.planar:
+        step, shape, strides = strides[0], shape[1:], strides[1:]
     places = []
-    for c in range(leaf.components):
+    for c in range(field.components):
         name = leaf.name if not field.element else f"{leaf.name}_{c}"
-        offset = spot.offset + c * size
+        offset = spot.offset + c * step
         is_grad = field.role == "grad"
-        places.append(Place(name, leaf.dtype, buffer, len(spot.shape), spot.shape, spot.strides, offset, is_grad=is_grad))
-    element_strides = tuple(size * int(np.prod(field.element[a + 1 :])) for a in range(len(field.element)))
-    view = np.ndarray(
-        spot.shape + field.element, leaf.dtype.numpy, allocation.view.data, spot.offset, spot.strides + element_strides
-    )
+        places.append(Place(name, leaf.dtype, buffer, len(shape), shape, strides, offset, is_grad=is_grad))
+    element_strides = tuple(step * int(np.prod(field.element[a + 1 :])) for a in range(len(field.element)))
+    view = np.ndarray(shape + field.element, leaf.dtype.numpy, allocation.view.data, spot.offset, strides + element_strides)
     field.settle(tuple(places), view)
 
 

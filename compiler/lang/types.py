@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from ..errors import QdrunTypeError
@@ -10,6 +11,37 @@ from ..frontend.syntax import Template, template
 from ..ir.types import DType
 from .dtypes import resolve
 from .matrix import Matrix, Vector, wrap
+from .refused import REFUSED, Refused
+from .scalars import (
+    f16,
+    f32,
+    f64,
+    float16,
+    float32,
+    float64,
+    i8,
+    i16,
+    i32,
+    i64,
+    int8,
+    int16,
+    int32,
+    int64,
+    is_integral,
+    is_real,
+    is_signed,
+    is_tensor,
+    u1,
+    u8,
+    u16,
+    u32,
+    u64,
+    uint1,
+    uint8,
+    uint16,
+    uint32,
+    uint64,
+)
 
 
 class MatrixType:
@@ -69,11 +101,11 @@ class MatrixType:
 
         return make_field(self._stored(), shape, self.shape, **kw)
 
-    def ndarray(self, shape: Any, needs_grad: bool = False) -> Any:
-        """An ndarray of such values."""
+    def ndarray(self, shape: Any, needs_grad: bool = False, needs_dual: bool = False, layout: Any = None) -> Any:
+        """An ndarray of such values; the arguments are those of ``qd.ndarray`` without the type."""
         from .ndarray import make_ndarray
 
-        return make_ndarray(self._stored(), shape, self.shape, needs_grad)
+        return make_ndarray(self._stored(), shape, self.shape, needs_grad, needs_dual=needs_dual, layout=layout)
 
     def _stored(self) -> DType:
         return resolve(float if self._dtype is None else self._dtype)
@@ -107,6 +139,20 @@ def matrix(n: int, m: int, dtype: Any = None) -> MatrixType:
     return MatrixType((n, m), dtype)
 
 
+def struct(**members: Any) -> Any:
+    """The type of structs with these members: ``qd.types.struct(pos=vec3, m=qd.f32)``; see ``StructType``."""
+    from .struct import StructType
+
+    return StructType(**members)
+
+
+@dataclasses.dataclass(frozen=True)
+class Optional:
+    """The annotation ``T | None``: that an argument is None is known at compile time."""
+
+    inner: Any
+
+
 class NdarrayType:
     """The annotation of an ndarray parameter. ``None`` leaves the type, the number of axes or the element to the argument.
 
@@ -131,6 +177,13 @@ class NdarrayType:
     def dtype(self) -> DType | None:
         """The component type, None for any."""
         return None if self._dtype is None else resolve(self._dtype)
+
+    def __or__(self, other: None) -> Optional:
+        if other is not None:
+            return NotImplemented
+        return Optional(self)
+
+    __ror__ = __or__
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, NdarrayType) and self._parts() == other._parts()
@@ -160,4 +213,48 @@ class NDArray:
         return NdarrayType(*parts)
 
 
-__all__ = ["MatrixType", "NDArray", "NdarrayType", "Template", "matrix", "ndarray", "template", "vector"]
+def __getattr__(name: str) -> Refused:
+    if name in REFUSED:
+        return Refused(name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+__all__ = [
+    "MatrixType",
+    "NDArray",
+    "NdarrayType",
+    "Template",
+    "f16",
+    "f32",
+    "f64",
+    "float16",
+    "float32",
+    "float64",
+    "i8",
+    "i16",
+    "i32",
+    "i64",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "is_integral",
+    "is_real",
+    "is_signed",
+    "is_tensor",
+    "matrix",
+    "ndarray",
+    "struct",
+    "template",
+    "u1",
+    "u8",
+    "u16",
+    "u32",
+    "u64",
+    "uint1",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "vector",
+]

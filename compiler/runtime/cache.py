@@ -208,26 +208,51 @@ def load_cached(
 
     def make() -> LoadedCode:
         nonlocal from_disk
-        disk = _disk_cache() if offline_cache else None
-        entry = disk.get(key) if disk else None
-        if disk and entry:
-            try:
-                code = jit.load(entry[0], exports, imports, name)
-                from_disk = True
-                return code
-            except QdrunRuntimeError:
-                disk.discard(key)  # whole, yet not what this process can link: compile it again
-        object_bytes = jit.compile_text(text, name, opt_level)
-        code = jit.load(object_bytes, exports, imports, name)
-        if disk:
-            disk.put(key, object_bytes, {"name": name, "machine": machine.cpu, "versions": jit.versions()})
+        disk = disk_cache() if offline_cache else None
+        code = _from_disk(disk, key, name, exports, imports) if disk else None
+        from_disk = code is not None
+        if code is None:
+            object_bytes = jit.compile_text(text, name, opt_level)
+            code = jit.load(object_bytes, exports, imports, name)
+            if disk:
+                disk.put(key, object_bytes, {"name": name, "machine": machine.cpu, "versions": jit.versions()})
+        code.key = key
         return code
 
     code, known = _memo.get(key, make)
     return code, known or from_disk
 
 
-def _disk_cache() -> DiskCache | None:
+def load_known(key: str, name: str, exports: list[str], imports: dict[str, int]) -> LoadedCode | None:
+    """The code of a key that ``load_cached`` has given out before, here or in another process; None when nobody has kept it."""
+
+    def make() -> LoadedCode:
+        disk = disk_cache()
+        code = _from_disk(disk, key, name, exports, imports) if disk else None
+        if code is None:
+            raise KeyError(key)
+        code.key = key
+        return code
+
+    try:
+        return _memo.get(key, make)[0]
+    except KeyError:
+        return None
+
+
+def _from_disk(disk: DiskCache, key: str, name: str, exports: list[str], imports: dict[str, int]) -> LoadedCode | None:
+    entry = disk.get(key)
+    if entry is None:
+        return None
+    try:
+        return jit.load(entry[0], exports, imports, name)
+    except QdrunRuntimeError:
+        disk.discard(key)  # whole, yet not what this process can link: compile it again
+        return None
+
+
+def disk_cache() -> DiskCache | None:
+    """The folder that this process keeps compiled kernels in; None when there can be none."""
     try:
         folder = cache_dir()
     except RuntimeError as e:  # there is no home folder

@@ -7,10 +7,8 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Container, Sequence
-from dataclasses import dataclass
-
-import numpy as np
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from ..codegen.abi import ContextLayout, context_layout, messages
 from ..codegen.llvm.kernel import emit_kernel, symbol
@@ -19,12 +17,13 @@ from ..codegen.llvm.target import Target, Unsupported
 from ..ir.nodes import Assert, Kernel, Op, Overflow, Print
 from ..ir.walk import walk
 from . import jit
-from .cache import load_cached
-from .device import ALIGNMENT, Allocation, Device
+from .cache import load_cached, load_known
+from .device import Allocation, Device, host_bytes
 from .pool import Pool, get_pool, parallel_for_address
 from .status import print_text
 
 _contexts: dict[int, Sequence[Print]] = {}  # live contexts by address: whose print statements a site number means
+_ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 _PRINT = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.POINTER(ctypes.c_int64), ctypes.c_int64)
 
 
@@ -68,23 +67,17 @@ class CpuDevice(Device):
         super().__init__(byte_limit)
         self.pool: Pool = get_pool(max_threads)
         self.threads = self.pool.workers
-        self._owned: dict[int, np.ndarray] = {}
 
     @property
-    def live(self) -> Container[int]:
-        """The addresses that this device has given out and not taken back."""
-        return self._owned.keys()
+    def pool_address(self) -> int:
+        """Where the thread pool's state lies."""
+        return self.pool.address
 
     def _allocate(self, nbytes: int, category: str) -> Allocation:
-        raw = np.zeros(nbytes + ALIGNMENT, np.uint8)  # zero pages come from the system untouched
-        skip = -raw.ctypes.data % ALIGNMENT
-        view = raw[skip : skip + nbytes]
-        ptr = view.ctypes.data
-        self._owned[ptr] = raw
-        return Allocation(ptr, nbytes, category, view)
+        return host_bytes(nbytes, category)
 
     def _free(self, allocation: Allocation) -> None:
-        del self._owned[allocation.ptr]
+        """The bytes go with the last view of them."""
 
     def compile(self, kernel: Kernel, options: Options) -> Compiled:
         """Machine code of a kernel, from this process, the disk cache, or LLVM.
@@ -116,6 +109,15 @@ class CpuDevice(Device):
             cached,
             code,
         )
+
+    def restore(self, compiled: Compiled, key: str, exports: list[str]) -> Compiled | None:
+        """A kernel that another process has compiled, with its code; None when the code is not kept any more."""
+        code = load_known(key, compiled.name, exports, _imports())
+        return None if code is None else replace(compiled, address=code.addresses[exports[0]], code=code)
+
+    def entry(self, compiled: Compiled) -> Callable[[int], None]:
+        """The machine code as a function; other Python threads go on while it runs."""
+        return _ENTRY(compiled.address)
 
     def _target(self, lanes: int) -> Target:
         machine = jit.host()

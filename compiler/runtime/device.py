@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ctypes.util
+import itertools
 import os
 import sys
 import threading
 from abc import ABC, abstractmethod
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Callable, Container
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +35,15 @@ class Allocation:
     category: str
     view: np.ndarray[Any, np.dtype[np.uint8]]
     freed: bool = False
+    serial: int = field(default_factory=itertools.count(1).__next__)  # unlike the address, never given twice
+
+
+def host_bytes(nbytes: int, category: str) -> Allocation:
+    """Zeroed memory of the host; it lives as long as the allocation, or a view of it."""
+    raw = np.zeros(nbytes + ALIGNMENT, np.uint8)  # zero pages come from the system untouched
+    skip = -raw.ctypes.data % ALIGNMENT
+    view = raw[skip : skip + nbytes]
+    return Allocation(view.ctypes.data, nbytes, category, view)
 
 
 class Device(ABC):
@@ -41,6 +52,7 @@ class Device(ABC):
     name: str
     arch: str
     threads: int
+    native: bool = True  # kernels are machine code: a native launcher may call them
 
     def __init__(self, byte_limit: int | None = None) -> None:
         self.byte_limit = byte_limit
@@ -48,6 +60,29 @@ class Device(ABC):
         self._used: Counter[str] = Counter()
         self._lock = threading.Lock()
         self._live: dict[int, Allocation] = {}
+
+    @property
+    def live(self) -> Container[int]:
+        """The addresses that this device has given out and not taken back."""
+        return self._live.keys()
+
+    def allocations(self) -> list[Allocation]:
+        """What is live now."""
+        with self._lock:
+            return list(self._live.values())
+
+    def owner(self, address: int) -> Allocation | None:
+        """The live allocation that an address lies in, if it is one of this device's."""
+        found = self._live.get(address)
+        if found is not None:
+            return found
+        with self._lock:
+            return next((a for a in self._live.values() if a.ptr <= address < a.ptr + a.nbytes), None)
+
+    @property
+    def pool_address(self) -> int:
+        """The thread pool of parallel loops, 0 where the device has none."""
+        return 0
 
     @property
     def used_bytes(self) -> int:
@@ -113,7 +148,14 @@ class Device(ABC):
 
     @abstractmethod
     def compile(self, kernel: Kernel, options: Options) -> Compiled:
-        """Machine code of a verified kernel."""
+        """A verified kernel, ready to run."""
+
+    @abstractmethod
+    def entry(self, compiled: Compiled) -> Callable[[int], None]:
+        """Runs a compiled kernel on the argument buffer at an address (``codegen.abi``), to its end.
+
+        What it reports is in the context's status record; an interpreter may raise it instead.
+        """
 
 
 @dataclass(frozen=True, slots=True)

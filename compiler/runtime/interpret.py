@@ -14,7 +14,7 @@ What the nodes leave to this file:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
@@ -33,6 +33,7 @@ from ..ir.nodes import (
     GlobalStore,
     If,
     Kernel,
+    Loc,
     Local,
     LocalStore,
     Loop,
@@ -48,13 +49,16 @@ from ..ir.nodes import (
 )
 from ..ir.types import i64, u64
 from ..ir.walk import atomic_of, kernel_places
+from .status import site_text
 
 Shapes = Mapping[ArgDecl, tuple[int, ...]]
 Number = int | float | bool
 
 
 class InterpreterError(Exception):
-    """The IR does something that has no meaning: reads what was never written, or leaves its memory."""
+    """The IR does something that has no meaning: reads what was never written, or leaves its memory. ``loc``: where."""
+
+    loc: Loc | None = None
 
 
 class Memory:
@@ -141,7 +145,7 @@ def _base(buffer: Buffer) -> object:
     """What a launch supplies one address for: buffers with equal bases share it."""
     if buffer.kind == "field":
         return buffer
-    return (buffer.kind, buffer.owner) if buffer.kind in ("arg", "arg_grad") else buffer.kind
+    return (buffer.kind, buffer.owner) if buffer.kind.startswith("arg") else buffer.kind
 
 
 @dataclass
@@ -168,7 +172,8 @@ class _Launch:
     scalars: Mapping[ArgDecl, Number]
     params: Mapping[tuple[int, str], int]
     seed: int
-    prints: list[str] = field(default_factory=list)
+    write: Callable[[str], object]
+    stop: Callable[[Print, list[Scalar]], None] | None
 
 
 @dataclass
@@ -197,7 +202,11 @@ class _Iteration:
     def block(self, block: Block) -> None:
         """Run every statement."""
         for s in block:
-            self.stmt(s)
+            try:
+                self.stmt(s)
+            except InterpreterError as e:
+                e.loc = e.loc or getattr(s, "loc", None)
+                raise
 
     def stmt(self, s: Stmt) -> None:
         """Run one statement: one case each."""
@@ -217,9 +226,12 @@ class _Iteration:
             case Assert():
                 if not self.value(s.cond):
                     text = s.message.format(*(self.value(a) for a in s.args)) if s.args else s.message
-                    raise QdrunAssertionError(describe(text, s.loc))
+                    raise QdrunAssertionError(describe(text or "assertion failed", s.loc))
+            case Print(stop=None):
+                self.launch.write(site_text(s, [self.value(p).item() for p in s.parts if not isinstance(p, str)]))
             case Print():
-                self.launch.prints.append("".join(p if isinstance(p, str) else str(self.value(p)) for p in s.parts))
+                if self.launch.stop is not None:
+                    self.launch.stop(s, [self.value(p) for p in s.parts if not isinstance(p, str)])
             case StackPut():
                 for word, value in enumerate(s.values):
                     self.row[s.stack, int(self.value(s.slot)), word] = self.value(value)
@@ -263,9 +275,9 @@ class _Iteration:
                 return memory.read(attr, self.index(s.args))
             case "atomic":
                 place, code = atomic_of(s)
-                index = self.index(s.args[:-1])
+                index, values = self.index(s.args[: place.ndim]), [self.value(a) for a in s.args[place.ndim :]]
                 old = memory.read(place, index)
-                memory.write(place, index, update(code, old, self.value(s.args[-1]), place.dtype))
+                memory.write(place, index, update(code, old, *values))
                 return old
             case "stack_get":
                 key = (attr[0], int(self.value(s.args[0])), attr[1])
@@ -290,7 +302,7 @@ def _run_task(task: Task, number: int, launch: _Launch, chunk: int | None) -> No
 
     def finish_chunk() -> None:
         for k, r in enumerate(task.reductions):
-            totals[k] = update(r.code, totals[k], partials.get(r.local, identity(r.code, r.place.dtype)), r.place.dtype)
+            totals[k] = update(r.code, totals[k], partials.get(r.local, identity(r.code, r.place.dtype)))
 
     for n, indices in enumerate(_iterations(task, prologue)):
         if n == 0 or (chunk and n % chunk == 0):
@@ -309,7 +321,7 @@ def _run_task(task: Task, number: int, launch: _Launch, chunk: int | None) -> No
     finish_chunk()
     for r, total in zip(task.reductions, totals):
         index = prologue.index(r.index)
-        launch.memory.write(r.place, index, update(r.code, launch.memory.read(r.place, index), total, r.place.dtype))
+        launch.memory.write(r.place, index, update(r.code, launch.memory.read(r.place, index), total))
 
 
 def run_kernel(
@@ -321,6 +333,8 @@ def run_kernel(
     *,
     seed: int = 0,
     chunk: int | None = None,
+    write: Callable[[str], object] | None = None,
+    stop: Callable[[Print, list[Scalar]], None] | None = None,
 ) -> Result:
     """Run a kernel once.
 
@@ -332,6 +346,8 @@ def run_kernel(
         params: launch parameters by task number and name.
         seed: the launch's random seed.
         chunk: how many iterations share one partial value of each reduction; None: all.
+        write: takes what the kernel prints, when it prints it; None: it is collected in the result.
+        stop: called at a breakpoint with the statement and the values of its parts; None: breakpoints are passed over.
 
     Raises:
         QdrunAssertionError: an assert of the kernel failed.
@@ -340,11 +356,12 @@ def run_kernel(
     """
     memory.shapes.update(shapes or {})
     memory.fill(kernel)
-    launch = _Launch(memory, scalars or {}, params or {}, seed)
+    prints: list[str] = []
+    launch = _Launch(memory, scalars or {}, params or {}, seed, write or prints.append, stop)
     for number, task in enumerate(kernel.tasks):
         _run_task(task, number, launch, chunk)
     returns: list[Number] = []
     for k, dtype in enumerate(kernel.returns):
         word = memory.bytes(Buffer("ret"))[8 * k : 8 * k + dtype.size]
         returns.append(word.view(dtype.numpy)[0].item())
-    return Result(returns, launch.prints)
+    return Result(returns, prints)

@@ -26,6 +26,12 @@ _FOREIGN_FAMILIES = frozenset(
     "x86 aarch64 arm nvvm amdgcn r600 ppc riscv s390 hexagon mips wasm loongarch spv dx bpf ve xcore".split()
 )
 
+SLP_LINES = 800
+"""Above so many lines of a function, LLVM's SLP vectoriser costs a third of the compilation and gains nothing measurable."""
+
+HUGE_LINES = 20_000
+"""Above so many lines of a function, LLVM's time grows with their square, at about 6 s: a short list of passes and the fast code generator."""
+
 _names = count(1)
 _linker_lock = threading.Lock()
 _linker: Any = None
@@ -71,12 +77,55 @@ def _target_machine(opt_level: int) -> Any:
         raise QdrunRuntimeError(f"LLVM has no code generator for this machine ({machine.triple}, {machine.cpu}): {e}") from e
 
 
-def _optimise(module: Any, machine: Any, opt_level: int) -> None:
+def largest_function(text: str) -> int:
+    """Lines of the largest function of a module: what LLVM's time depends on, more than linearly."""
+    most, begin = 0, 0
+    while (begin := text.find("\ndefine ", begin)) >= 0:
+        end = text.find("\n}", begin)
+        most = max(most, text.count("\n", begin, end))
+        begin = end if end > 0 else len(text)
+    return most
+
+
+def _optimise(module: Any, machine: Any, opt_level: int, lines: int) -> None:
+    """Run the passes that pay for a function of so many lines."""
     tuning = llvm.PipelineTuningOptions(opt_level)
-    tuning.loop_vectorization = tuning.slp_vectorization = tuning.loop_interleaving = opt_level >= 2
+    tuning.loop_vectorization = tuning.loop_interleaving = opt_level >= 2
+    tuning.slp_vectorization = opt_level >= 2 and lines <= SLP_LINES
     tuning.loop_unrolling = opt_level >= 1
     passes = llvm.create_pass_builder(machine, tuning)
-    passes.getModulePassManager().run(module, passes)
+    if lines <= HUGE_LINES:
+        manager = passes.getModulePassManager()
+    else:
+        manager = llvm.create_new_module_pass_manager()
+        manager.add_sroa_pass()
+        manager.add_instruction_combine_pass()
+        manager.add_simplify_cfg_pass()
+    _call("LLVMPY_RunNewModulePassManager", manager, module, passes)
+
+
+def _call(name: str, *args: Any) -> Any:
+    """A long-running function of llvmlite, without the lock that llvmlite holds around each of its functions.
+
+    LLVM's passes and code generators work on one context, and each compilation here has a context and a target machine of its own. So two
+    threads may compile at once; everything short still goes through the lock. The wrapper's attribute is no public name: without it, the
+    function is called as llvmlite does.
+    """
+    wrapper = getattr(llvm.ffi.lib, name)
+    return getattr(wrapper, "_cfn", wrapper)(*args)
+
+
+def _emit_object(machine: Any, module: Any) -> bytes:
+    """What ``machine.emit_object(module)`` does; see ``_call``."""
+    lib = llvm.ffi.lib
+    with llvm.ffi.OutputString() as error:
+        buffer = _call("LLVMPY_TargetMachineEmitToMemory", machine, module, 1, error)
+        if not buffer:
+            raise RuntimeError(str(error))
+    try:
+        return ctypes.string_at(lib.LLVMPY_GetBufferStart(buffer), lib.LLVMPY_GetBufferSize(buffer))
+    finally:
+        lib.LLVMPY_DisposeMemoryBuffer(buffer)
 
 
 def compile_text(text: str, name: str, opt_level: int = 2) -> bytes:
@@ -88,7 +137,8 @@ def compile_text(text: str, name: str, opt_level: int = 2) -> bytes:
     Raises:
         QdrunRuntimeError: LLVM refuses the text; names the kernel.
     """
-    machine = _target_machine(opt_level)
+    lines = largest_function(text)
+    machine = _target_machine(opt_level if lines <= HUGE_LINES else 0)
     context = llvm.create_context()
     try:
         module = llvm.parse_assembly(text, context)
@@ -96,8 +146,8 @@ def compile_text(text: str, name: str, opt_level: int = 2) -> bytes:
         raise _invalid(name, e) from e
     try:
         _check(module, machine, name)
-        _optimise(module, machine, opt_level)
-        return machine.emit_object(module)
+        _optimise(module, machine, opt_level, lines)
+        return _emit_object(machine, module)
     finally:
         module.close()  # before its context: the garbage collector may destroy the two in either order, and one of them crashes
 
@@ -139,11 +189,12 @@ def _selectable(function: Any) -> bool:
 
 @dataclass(slots=True, weakref_slot=True, eq=False)
 class LoadedCode:
-    """Code in memory: ``address`` of each exported symbol. Dropping the last reference unloads it."""
+    """Code in memory: ``address`` of each exported symbol. Dropping the last reference unloads it. ``key``: its name on disk."""
 
     object_bytes: bytes
     addresses: dict[str, int]
     _tracker: Any = field(repr=False)
+    key: str = ""
 
     def make_immortal(self) -> None:
         """Never unload this code: threads may run it until the process ends."""

@@ -39,12 +39,14 @@ _lock = threading.Lock()
 class ArgSpec:
     """What the native launcher accepts for an argument besides numpy arrays and Python numbers.
 
-    An object whose exact type is ``host_type`` and whose ``_key`` is this very ``key`` has, in ``_packed``, the bytes to copy.
+    An object whose exact type is ``host_type`` and whose ``_key`` is this very ``key`` has, in ``_packed``, the bytes to copy. An object
+    whose exact type is ``host_type.wrapper_type`` stands for the one in its slot ``_impl``.
     """
 
     decl: ArgDecl
     key: object | None = None
     host_type: type | None = None
+    numpy: bool = True  # a numpy array of the declared type may be given: False where the axes are nested in another order
 
 
 class _MethodDef(ctypes.Structure):
@@ -129,16 +131,18 @@ def native_launcher(host_type: type | None = None) -> int | None:
     """The address of the native launcher, or None when this interpreter's objects are not laid out as it expects.
 
     Args:
-        host_type: the program's own array class; where its slots lie is part of the code.
+        host_type: the program's own array class; where its slots, and that of its ``wrapper_type``, lie is part of the code.
     """
     with _lock:
         if layout_problem() is not None:
             return None
         key_at = slot_offset(host_type, "_key") if host_type else 0
         packed_at = slot_offset(host_type, "_packed") if host_type else 0
-        if key_at is None or packed_at is None:
+        wrapper = getattr(host_type, "wrapper_type", None)
+        inner_at = slot_offset(wrapper, "_impl") if wrapper else 0
+        if key_at is None or packed_at is None or inner_at is None:
             return None
-        text = launch_ir.launcher_text(_offsets() | {"KEY_AT": key_at, "PACKED_AT": packed_at})
+        text = launch_ir.launcher_text(_offsets() | {"KEY_AT": key_at, "PACKED_AT": packed_at, "INNER_AT": inner_at})
         imports = {n: ctypes.cast(getattr(ctypes.pythonapi, n), ctypes.c_void_p).value or 0 for n in launch_ir.IMPORTS}
         code, _ = load_cached(text, "launcher", ["launch"], imports)
         code.make_immortal()
@@ -176,7 +180,8 @@ def _arg_row(spec: ArgSpec) -> list[int]:
             row[launch_ir.A_LOW], row[launch_ir.A_HIGH] = _int_range(d.dtype)
         return row
     row[launch_ir.A_KIND] = launch_ir.KIND_ARRAY
-    row[launch_ir.A_DESCR] = 0 if d.needs_grad else id(d.dtype.numpy)  # a numpy array has no gradient
+    plain = spec.numpy and not d.needs_grad and not d.needs_dual  # a numpy array has neither
+    row[launch_ir.A_DESCR] = id(d.dtype.numpy) if plain else 0
     row[launch_ir.A_NDIM], row[launch_ir.A_ELEMENT] = d.ndim, len(d.element)
     row[launch_ir.A_E0 : launch_ir.A_E0 + len(d.element)] = d.element
     row[launch_ir.A_KEY] = id(spec.key)  # id(None) for no key: then no host type is given either
@@ -221,11 +226,13 @@ def make_fast(
         return None
     ids = map(id, (contextvar, program, fallback, on_status, None))
     head = [compiled.address, context_ptr, slow_flag_ptr, *ids, len(args), int(not keep_gil or bool(compiled.prints)), words]
-    head += [id(np.ndarray), id(float), id(int), id(bool), id(bytes), id(True), id(host_type) if host_type else 0]
+    wrapper = getattr(host_type, "wrapper_type", None)
+    types = (np.ndarray, float, int, bool, bytes, True)
+    head += [*map(id, types), id(host_type) if host_type else 0, id(wrapper) if wrapper else 0]
     rows = [word for spec in args for word in _arg_row(spec)]
     table = struct.pack(f"{len(head) + len(rows)}q", *head, *rows)
     # the table comes first; the rest is held because the table names it by address
-    held = (table, compiled, fallback, on_status, contextvar, program, host_type, *(s.key for s in args), *map(_descr, args))
+    held = (table, compiled, fallback, on_status, contextvar, program, host_type, wrapper, *(s.key for s in args), *map(_descr, args))
     create = ctypes.pythonapi.PyCFunction_NewEx
     create.restype, create.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.py_object, ctypes.py_object]
     return create(ctypes.addressof(_method_def(compiled.name, function)), held, "qdrun")

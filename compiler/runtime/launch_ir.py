@@ -8,8 +8,8 @@ from __future__ import annotations
 
 # words of the table
 (T_ENTRY, T_CONTEXT, T_SLOW_FLAG, T_VAR, T_PROGRAM, T_FALLBACK, T_ON_STATUS, T_NONE, T_NARGS, T_RELEASE, T_WORDS) = range(11)
-T_NUMPY, T_FLOAT, T_INT, T_BOOL, T_BYTES, T_TRUE, T_HOST = range(11, 18)
-T_ARGS = 18
+T_NUMPY, T_FLOAT, T_INT, T_BOOL, T_BYTES, T_TRUE, T_HOST, T_WRAPPER = range(11, 19)
+T_ARGS = 19
 
 # words of an argument: kind, numpy's dtype object, dimensions, element dimensions (0..2) and their extents, key, words, range
 A_KIND, A_DESCR, A_NDIM, A_ELEMENT, A_E0, A_E1, A_KEY, A_SIZE, A_LOW, A_HIGH = range(10)
@@ -223,10 +223,23 @@ np:
   ret i1 %np_ok
 other:
   %is_own = call i1 @has_type(ptr %o, ptr %table, i64 $T_HOST$)
-  br i1 %is_own, label %own, label %no
+  br i1 %is_own, label %own, label %wrapper
 own:
   %own_ok = call i1 @packed_array(ptr %o, ptr %table, ptr %arg, ptr %slot)
   ret i1 %own_ok
+wrapper:
+  %is_wrapper = call i1 @has_type(ptr %o, ptr %table, i64 $T_WRAPPER$)
+  br i1 %is_wrapper, label %wrapped, label %no
+wrapped:
+  %inner = call ptr @at(ptr %o, i64 $INNER_AT$)
+  %no_inner = icmp eq ptr %inner, null
+  br i1 %no_inner, label %no, label %inner_type
+inner_type:
+  %inner_own = call i1 @has_type(ptr %inner, ptr %table, i64 $T_HOST$)
+  br i1 %inner_own, label %inner_pack, label %no
+inner_pack:
+  %inner_ok = call i1 @packed_array(ptr %inner, ptr %table, ptr %arg, ptr %slot)
+  ret i1 %inner_ok
 no:
   ret i1 false
 }

@@ -82,4 +82,12 @@ def _overflow_text(message: Overflow, compiled: Compiled, task: str, capacity: C
 def print_text(site: Print, words: Sequence[int]) -> str:
     """What a print statement writes: its parts one after another, without a line end of its own."""
     left = iter(words)
-    return "".join(p if isinstance(p, str) else str(read_word(next(left), p)) for p in site.parts)
+    return site_text(site, [read_word(next(left), p) for p in site.parts if not isinstance(p, str)])
+
+
+def site_text(site: Print, values: Sequence[int | float | bool]) -> str:
+    """The parts of a print statement with these values."""
+    left = iter(values)
+    formats = site.formats or ("",) * len(site.parts)
+    texts = (p if isinstance(p, str) else format(next(left), f) if f else str(next(left)) for p, f in zip(site.parts, formats))
+    return "".join(texts)

@@ -2,22 +2,26 @@
 
 1. A value that the backward pass must read again may not be overwritten by the same task or a later task of the kernel.
 2. In a parallel loop, an element with a gradient may not be read by one iteration and written by another.
+3. In a parallel loop, an element with a gradient may not be stored to by several iterations: ``transforms.collisions``.
 
 Two accesses whose indices can never meet (``x[t - 1, i]`` and ``x[t, i]`` with the same argument t) are no conflict. For rule 2, neither
 are two whose indices name all axes of the loop in the same way (``x[i, j]`` and ``x[i, j + 1]`` in a loop over i): then equal elements
-mean equal iterations.
+mean equal iterations. Different arguments are taken for different memory; the launch checks that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from ..errors import DataAccessError
+from ..ir.alias import base, may_alias, same_array
 from ..ir.nodes import GlobalStore, Op, Operand, Place, Stmt, Task
-from ..ir.walk import atomic_of, place_of, walk, written_places
-from .indexing import Extents, extents, never_same, own_element
+from ..ir.walk import atomic_of, index_of, place_of, walk
+from .indexing import extents, never_same, own_element
 
 Access = tuple[Place, tuple[Operand, ...], Stmt]
+
+SPLIT = "write to another field (for time steps: give the field a leading time axis), or split the kernel in two"
 
 
 def writes_of(block: Iterable[Stmt]) -> list[Access]:
@@ -27,7 +31,7 @@ def writes_of(block: Iterable[Stmt]) -> list[Access]:
         if isinstance(s, GlobalStore):
             out.append((s.place, s.index, s))
         elif isinstance(s, Op) and s.op == "atomic":
-            out.append((atomic_of(s)[0], s.args[:-1], s))
+            out.append((atomic_of(s)[0], index_of(s), s))
     return out
 
 
@@ -36,25 +40,61 @@ def loads_of(block: Iterable[Stmt]) -> list[Access]:
     return [(place_of(s), s.args, s) for s in block if isinstance(s, Op) and s.op == "gload"]  # type: ignore[misc]
 
 
-def check_replayed_loads(loads: list[Access], tasks: list[Task]) -> None:
-    """Rule 1: ``loads`` are repeated by the backward pass; ``tasks`` are their own task and all later ones.
+def overlap(p: Place, q: Place) -> bool:
+    """Whether two places can share memory. Different arguments are taken for different memory."""
+    return p is q or (base(p.buffer) == base(q.buffer) and may_alias(p, q))
+
+
+class Writes:
+    """The writes of some tasks. ``place in writes``: whether one of them may change the content of ``place``."""
+
+    def __init__(self, *tasks: Task) -> None:
+        self._of: dict[Place, list[Access]] = {}
+        self._overlapping: dict[Place, list[Place]] = {}
+        for task in tasks:
+            self.add(task)
+
+    def add(self, task: Task) -> None:
+        """Add the writes of another task."""
+        for access in writes_of(walk(task.body)):
+            self._of.setdefault(access[0], []).append(access)
+        self._overlapping.clear()
+
+    def __contains__(self, place: object) -> bool:
+        return isinstance(place, Place) and bool(self._places(place))
+
+    def _places(self, place: Place) -> list[Place]:
+        if place not in self._overlapping:
+            self._overlapping[place] = [q for q in self._of if overlap(place, q)]
+        return self._overlapping[place]
+
+    def meeting(self, place: Place, index: tuple[Operand, ...]) -> Iterator[Access]:
+        """The writes that may change an element that ``index`` names in some iteration."""
+        for other in self._places(place):
+            for access in self._of[other]:
+                if not same_array(place, other) or not never_same(index, access[1], self):
+                    yield access
+
+
+def check_replayed_loads(loads: list[Access], writes: Writes) -> None:
+    """Rule 1: ``loads`` are repeated by the backward pass; ``writes`` are those of their own task and all later ones.
 
     Raises:
         DataAccessError: naming both lines.
     """
-    written = set().union(*(written_places(t.body) for t in tasks)) if tasks else set()
-    writes: dict[Place, list[Access]] = {}
-    for t in tasks:
-        for access in writes_of(walk(t.body)):
-            writes.setdefault(access[0], []).append(access)
     for place, index, load in loads:
-        for _, where, write in writes.get(place, ()):
-            if not never_same(index, where, written):
-                raise DataAccessError(
-                    f"the gradient needs the value of `{place.name}` read here, but {_line(write)} overwrites it",
-                    load.loc,  # type: ignore[union-attr]
-                    "write to another field (for time steps: give the field a leading time axis), or split the kernel in two",
-                )
+        if place.is_grad:
+            raise DataAccessError(
+                f"the gradient needs the value of `{place.name}` read here, and changes it itself",
+                load.loc,  # type: ignore[union-attr]
+                "copy it to another field in a kernel of its own, and read that",
+            )
+        for _, _, write in writes.meeting(place, index):
+            raise DataAccessError(
+                f"the gradient needs the value of `{place.name}` read here, but {line_of(write)} overwrites it",
+                load.loc,  # type: ignore[union-attr]
+                SPLIT,
+            )
 
 
 def check_cross_iteration(task: Task) -> None:
@@ -66,25 +106,29 @@ def check_cross_iteration(task: Task) -> None:
     if not task.parallel:
         return
     statements = list(walk(task.body))
-    written = written_places(task.body)
-    ranges = extents(task)
-    loads: dict[Place, list[Access]] = {}
-    for access in [*loads_of(statements), *_products(statements)]:
-        if access[0].differentiable:
-            loads.setdefault(access[0], []).append(access)
-    for place, where, write in writes_of(statements):
-        for _, index, load in loads.get(place, ()):
-            if not (_commute(load, write) or _apart(index, where, written, ranges)):
+    writes, ranges = Writes(task), extents(task)
+    for place, index, load in [*loads_of(statements), *_products(statements)]:
+        if not place.differentiable:
+            continue
+        for other, where, write in writes.meeting(place, index):
+            if not _commute(load, write) and not (same_array(place, other) and own_element(index, where, writes, ranges)):
                 raise DataAccessError(
                     f"cross-iteration read-after-write: one iteration may read the element of `{place.name}` that another writes"
-                    f" ({_line(write)})",
+                    f" ({line_of(write)})",
                     load.loc,  # type: ignore[union-attr]
                     "write to another field, or split the loop into two kernels",
                 )
 
 
-def _apart(index: tuple[Operand, ...], where: tuple[Operand, ...], written: set[Place], ranges: Extents) -> bool:
-    return never_same(index, where, written) or own_element(index, where, written, ranges)
+def line_of(s: Stmt) -> str:
+    """A statement as a message names it."""
+    loc = getattr(s, "loc", None)
+    return f"line {loc.line} (`{loc.text.strip()}`)" if loc else "a later statement"
+
+
+def prologue_loads(task: Task) -> list[Access]:
+    """The loads that decide the extent of a task."""
+    return loads_of(task.prologue)
 
 
 def _products(statements: list[Stmt]) -> list[Access]:
@@ -95,13 +139,3 @@ def _products(statements: list[Stmt]) -> list[Access]:
 def _commute(a: Stmt, b: Stmt) -> bool:
     """Whether two atomics give the same result in any order: both are products."""
     return all(isinstance(s, Op) and s.op == "atomic" and atomic_of(s)[1] == "mul" for s in (a, b))
-
-
-def _line(s: Stmt) -> str:
-    loc = getattr(s, "loc", None)
-    return f"line {loc.line} (`{loc.text.strip()}`)" if loc else "a later statement"
-
-
-def prologue_loads(task: Task) -> list[Access]:
-    """The loads that decide the extent of a task."""
-    return loads_of(task.prologue)

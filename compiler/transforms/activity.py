@@ -5,20 +5,17 @@ from __future__ import annotations
 from ..errors import DifferentiationError
 from ..ir.nodes import GlobalStore, If, Local, LocalStore, Loop, Op, Operand, Place, Stmt, Task
 from ..ir.walk import atomic_of, operands, walk
-from .derivatives import NEEDS, carries
+from .derivatives import ADJOINT, NEEDS, carries
+from .finals import CLAIMS, find_finals
 
-REFUSED_ATOMICS = {
-    "min": "give each iteration its own element and take the minimum in a serial loop with `min()`",
-    "max": "give each iteration its own element and take the maximum in a serial loop with `max()`",
-    "xchg": "store to an element of its own",
-}
+_WITH_VALUE = (*CLAIMS, "mul")  # atomics whose backward code reads their value
 
 
 class Activity:
     """Activity of one task.
 
     ``varied`` holds the values and locals that depend on a differentiable array. ``masked`` holds those that a ``select``, ``min`` or
-    ``max`` may drop: their adjoint may be zero at a point where they themselves are infinite or NaN.
+    ``max`` may drop: their adjoint may be zero at a point where they themselves are infinite or NaN. ``finals``: see ``transforms.finals``.
     """
 
     def __init__(self, task: Task) -> None:
@@ -26,6 +23,7 @@ class Activity:
         self._active: dict[int, bool] = {}
         self.masked: set[Op | Local] = set()
         self._propagate(list(walk(task.body)))
+        self.finals = find_finals(task, self.varied)
         self._mask(list(reversed(list(walk(task.body)))))
         self._refuse(task)
 
@@ -49,7 +47,7 @@ class Activity:
             return isinstance(s.attr, Place) and s.attr.differentiable
         if s.op == "load":
             return s.attr in self.varied
-        return carries(s) and any(a in self.varied for a in s.args)
+        return carries(s) and any(a in self.varied for a, rule in zip(s.args, ADJOINT[s.op]) if rule is not None)
 
     def _mask(self, backwards: list[Stmt]) -> None:
         size = -1
@@ -60,7 +58,7 @@ class Activity:
                     self.masked.add(s.value)
                 elif isinstance(s, Op) and s.op == "load" and s in self.masked:
                     self.masked.add(s.attr)  # type: ignore[arg-type]
-                elif isinstance(s, Op) and (s.op in ("select", "min", "max") or s in self.masked):
+                elif isinstance(s, Op) and (s.op in ("select", "min", "max") or s in self.masked or s in self.finals.claims):
                     self.masked.update(a for a in s.args if isinstance(a, Op) and a in self.varied)
 
     def is_active(self, s: Stmt) -> bool:
@@ -73,7 +71,7 @@ class Activity:
     def _compute_active(self, s: Stmt) -> bool:
         match s:
             case Op(op="atomic"):
-                return atomic_of(s)[0].differentiable and (s.args[-1] in self.varied or atomic_of(s)[1] == "mul")
+                return atomic_of(s)[0].differentiable and (s.args[-1] in self.varied or self._scales(s))
             case Op():
                 return s in self.varied
             case LocalStore():
@@ -86,6 +84,10 @@ class Activity:
                 return any(map(self.is_active, s.body))
         return False
 
+    def _scales(self, s: Op) -> bool:
+        """Whether an atomic changes the adjoint of its element where it stands, even when its value does not vary."""
+        return s in self.finals.claims or (atomic_of(s)[1] == "mul" and s not in self.finals.deferred)
+
     def needs(self, s: Stmt) -> list[Operand]:
         """The values that the backward code of a statement without blocks reads."""
         if isinstance(s, GlobalStore):
@@ -95,7 +97,7 @@ class Activity:
         if s.op == "gload":
             return list(s.args)
         if s.op == "atomic":
-            return list(s.args if atomic_of(s)[1] == "mul" else s.args[:-1])
+            return list(s.args if atomic_of(s)[1] in _WITH_VALUE else s.args[:-1])
         out: list[Operand] = []
         for operand, names in zip(s.args, NEEDS[s.op], strict=True):
             if operand in self.varied:
@@ -104,7 +106,7 @@ class Activity:
 
     def _refuse(self, task: Task) -> None:
         """Refuse what has no correct gradient, by name and line."""
-        self._refuse_bits(list(walk(task.body)))
+        refuse_bits(list(walk(task.body)), self.varied)
         returned: dict[Op, Op] = {}
         for s in walk(task.body):
             if isinstance(s, Op) and s.op == "atomic" and atomic_of(s)[0].differentiable:
@@ -121,39 +123,41 @@ class Activity:
 
     def _refuse_atomic(self, s: Op) -> None:
         place, code = atomic_of(s)
-        value_varies = s.args[-1] in self.varied
-        if code in REFUSED_ATOMICS and (value_varies or code == "xchg"):
-            what = f"atomic {code} on `{place.name}` has no gradient here: the winner is not recorded"
-            raise DifferentiationError(what, s.loc, REFUSED_ATOMICS[code])
-        if code in REFUSED_ATOMICS:
-            what = f"atomic {code} overwrites `{place.name}`, whose gradient would have to be cut where it wins"
-            raise DifferentiationError(what, s.loc, REFUSED_ATOMICS[code])
-        if code == "mul" and value_varies:
-            what = f"`{place.name}[..] *= value` overwrites the factor that its own gradient needs"
-            raise DifferentiationError(what, s.loc, f"store the product elsewhere: `out[..] = {place.name}[..] * value`")
+        if code not in (*_WITH_VALUE, "add", "sub"):
+            raise DifferentiationError(
+                f"atomic {code} on `{place.name}` has no gradient here: which iteration comes last is not recorded",
+                s.loc,
+                "store to an element of the iteration's own",
+            )
 
-    def _refuse_bits(self, statements: list[Stmt]) -> None:
-        """Refuse a real number that is made of the bits of a varied one. Bits that only decide something are harmless."""
-        bits: set[Op | Local] = set()
-        size = -1
-        while size != len(bits):
-            size = len(bits)
-            for s in statements:
-                if isinstance(s, LocalStore) and s.value in bits:
-                    bits.add(s.local)
-                elif isinstance(s, Op) and self._holds_bits(s, bits):
-                    if s.dtype.is_real:
-                        raise DifferentiationError(
-                            "the bits of a value that has a gradient become a number again (`bit_cast`), which has no derivative",
-                            s.loc,
-                            "compute the number with arithmetic, or keep it out of what the loss depends on",
-                        )
-                    bits.add(s)
 
-    def _holds_bits(self, s: Op, bits: set[Op | Local]) -> bool:
-        if s.op == "load":
-            return s.attr in bits
-        if s.op == "bitcast" and s.args[0] in self.varied:
-            return True
-        values = s.args[1:] if s.op == "select" else s.args
-        return s.dtype.kind != "b" and s.op not in ("gload", "atomic") and any(a in bits for a in values)
+def refuse_bits(statements: list[Stmt], varied: set[Op | Local]) -> None:
+    """Refuse a real number that is made of the bits of a varied one. Bits that only decide something are harmless.
+
+    Raises:
+        DifferentiationError: there is one.
+    """
+    bits: set[Op | Local] = set()
+    size = -1
+    while size != len(bits):
+        size = len(bits)
+        for s in statements:
+            if isinstance(s, LocalStore) and s.value in bits:
+                bits.add(s.local)
+            elif isinstance(s, Op) and _holds_bits(s, bits, varied):
+                if s.dtype.is_real:
+                    raise DifferentiationError(
+                        "the bits of a value that has a gradient become a number again (`bit_cast`), which has no derivative",
+                        s.loc,
+                        "compute the number with arithmetic, or keep it out of what the loss depends on",
+                    )
+                bits.add(s)
+
+
+def _holds_bits(s: Op, bits: set[Op | Local], varied: set[Op | Local]) -> bool:
+    if s.op == "load":
+        return s.attr in bits
+    if s.op == "bitcast" and s.args[0] in varied:
+        return True
+    values = s.args[1:] if s.op == "select" else s.args
+    return s.dtype.kind != "b" and s.op not in ("gload", "atomic") and any(a in bits for a in values)

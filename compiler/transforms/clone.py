@@ -96,7 +96,7 @@ class _Cloner:
             case Assert():
                 return Assert(self.value(s.cond), s.message, self.values(s.args), s.loc, s.bounds)
             case Print():
-                return Print(tuple(p if isinstance(p, str) else self.value(p) for p in s.parts), s.loc)
+                return Print(tuple(p if isinstance(p, str) else self.value(p) for p in s.parts), s.loc, s.stop, s.formats)
             case StackPut():
                 return StackPut(self.stack(s.stack), self.value(s.slot), self.values(s.values))
             case Overflow():

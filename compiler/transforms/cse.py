@@ -12,6 +12,7 @@ from itertools import count
 from ..ir.alias import Aliases
 from ..ir.nodes import Block, Const, GlobalStore, If, Kernel, Local, LocalStore, Loop, Op, Operand, Place, Stmt, Task
 from ..ir.ops import COMMUTATIVE, TABLE
+from ..ir.verify import verified
 from ..ir.walk import place_of, stored_locals, task_blocks, written_places
 from .clone import clone_kernel, replace_head, replace_operands
 
@@ -26,6 +27,7 @@ def cse(kernel: Kernel) -> Kernel:
     return out
 
 
+@verified(lowered=False)
 def cse_in_place(task: Task) -> bool:
     """Merge the common subexpressions of one task; whether there were any."""
     merger = _Merger(task)

@@ -26,6 +26,7 @@ from ..ir.nodes import (
     Stmt,
     Task,
 )
+from ..ir.verify import verified
 from ..ir.walk import operands, task_blocks, walk
 from .clone import clone_kernel
 
@@ -38,6 +39,7 @@ def dce(kernel: Kernel) -> Kernel:
     return out
 
 
+@verified(lowered=False)
 def dce_in_place(task: Task) -> bool:
     """Drop the dead code of one task; whether there was any."""
     needed = _Needed(task)

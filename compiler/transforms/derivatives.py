@@ -26,11 +26,11 @@ NEEDS: dict[str, tuple[tuple[Need, ...], ...]] = {
     "mul": ((1,), (0,)),
     "div": ((1,), (1, "r")),
     "mod": ((), (0, 1)),
-    "crem": ((), (0, 1)),
     "min": ((0, 1), (0, 1)),
     "max": ((0, 1), (0, 1)),
     "pow": ((0, 1), (0, "r")),
     "atan2": ((0, 1), (0, 1)),
+    "attach": ((), ()),
     "abs": ((0,),),
     "sin": ((0,),),
     "cos": ((0,),),
@@ -77,10 +77,6 @@ def _div_right(b: Builder, g: Operand, a: tuple[Operand, ...], r: Operand | None
 
 def _mod_right(b: Builder, g: Operand, a: tuple[Operand, ...], r: Operand | None) -> Operand:
     return b.op("neg", b.op("mul", g, b.op("floor", b.op("div", a[0], a[1]))))
-
-
-def _crem_right(b: Builder, g: Operand, a: tuple[Operand, ...], r: Operand | None) -> Operand:
-    return b.op("neg", b.op("mul", g, b.op("trunc", b.op("div", a[0], a[1]))))
 
 
 def _pow_left(b: Builder, g: Operand, a: tuple[Operand, ...], r: Operand | None) -> Operand:
@@ -170,11 +166,11 @@ ADJOINT: dict[str, tuple[Rule | None, ...]] = {
     "mul": (lambda b, g, a, r: b.op("mul", g, a[1]), lambda b, g, a, r: b.op("mul", g, a[0])),
     "div": (lambda b, g, a, r: _div_by(b, g, a[1]), _div_right),
     "mod": (_same, _mod_right),
-    "crem": (_same, _crem_right),
     "min": _left_wins("lt"),
     "max": _left_wins("gt"),
     "pow": (_pow_left, _pow_right),
     "atan2": (_atan2(1, "+"), _atan2(0, "-")),
+    "attach": (None, _same),
     "abs": (_abs,),
     "sin": (lambda b, g, a, r: b.op("mul", g, b.op("cos", a[0])),),
     "cos": (_cos,),
@@ -194,11 +190,11 @@ ADJOINT: dict[str, tuple[Rule | None, ...]] = {
     ),
 }
 
-MULTIPLIES = frozenset("mul sin cos tanh abs mod crem".split())
+MULTIPLIES = frozenset("mul sin cos tanh abs mod".split())
 """Operations whose rule is g times a factor, with no test for a zero g."""
 
 # Real operations whose derivative is zero almost everywhere: the gradient stops here, rightly.
-FLAT = frozenset("floor ceil round trunc sgn floordiv isnan isinf".split())
+FLAT = frozenset("detach floor ceil round trunc sgn floordiv isnan isinf".split())
 
 
 def carries(s: Op) -> bool:

@@ -16,6 +16,7 @@ from itertools import count
 
 from ..ir.nodes import Block, Const, Exit, If, Kernel, Loc, Local, LocalStore, Loop, Op, Stmt
 from ..ir.types import i32, u1
+from ..ir.verify import verified
 from ..ir.walk import walk
 
 CONTINUE = -1
@@ -25,6 +26,7 @@ RETURN_SITES = 1 << 20
 _ALL = ("break", "continue", "return")
 
 
+@verified()
 def lower_exits(kernel: Kernel) -> Kernel:
     """Rewrite every task of ``kernel`` in place; a block without exits is left as it is.
 

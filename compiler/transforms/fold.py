@@ -13,6 +13,7 @@ from ..ir.meaning import evaluate, scalar
 from ..ir.nodes import Assert, Block, Const, Exit, If, Kernel, Loop, Op, Operand, Stmt, Task
 from ..ir.ops import COMMUTATIVE, COMPARE, TABLE, UNARY_REAL
 from ..ir.types import DType, u1
+from ..ir.verify import verified
 from .clone import clone_kernel, replace_head, replace_operands
 
 _ROUNDED_BY_THE_MACHINE = frozenset(UNARY_REAL.split()) - {"floor", "ceil", "round", "trunc", "sqrt"} | {"atan2", "pow"}
@@ -28,6 +29,7 @@ def fold(kernel: Kernel) -> Kernel:
     return out
 
 
+@verified(lowered=False)
 def fold_in_place(task: Task) -> bool:
     """Fold one task; whether anything changed."""
     folder = _Folder(task)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from ..ir.alias import Aliases
 from ..ir.nodes import Block, GlobalStore, If, Kernel, Local, LocalStore, Loop, Op, Operand, Place, Stmt, Task
+from ..ir.verify import verified
 from ..ir.walk import place_of, stored_locals, task_blocks, written_places
 from .clone import clone_kernel, replace_head, replace_operands
 from .cse import key_of
@@ -24,6 +25,7 @@ def forward(kernel: Kernel) -> Kernel:
     return out
 
 
+@verified(lowered=False)
 def forward_in_place(task: Task) -> bool:
     """Forward the stores of one task; whether any load went."""
     forwarder = _Forwarder(task)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from ..adstack.sizing import TaskSizing, size_task
-from ..errors import DifferentiationError
 from ..ir.builder import Builder
-from ..ir.nodes import Axis, Block, Const, GlobalStore, Kernel, Loop, Op, Place, Stmt, Task
-from ..ir.walk import place_of, walk
-from .access import Access, check_cross_iteration, check_replayed_loads, loads_of, prologue_loads
+from ..ir.nodes import Axis, Block, Const, GlobalStore, Kernel, Op, Place, Stmt, Task
+from ..ir.verify import verified
+from ..ir.walk import atomic_of, place_of, walk
+from .access import Access, Writes, check_cross_iteration, check_replayed_loads, loads_of, prologue_loads, writes_of
 from .activity import Activity
+from .collisions import check_stores
 from .copies import Env, at, copy_plain
+from .finals import check_finals
 from .paths import check_paths
+from .prepare import prepared
 from .reverse import Reverse
 from .scopes import export_values
 from .slices import PlainSlicer
@@ -21,13 +23,20 @@ from .slices import PlainSlicer
 
 @dataclass(frozen=True)
 class Gradient:
-    """A reverse kernel, what its heap plan is computed from, and the loads of the primal that it repeats."""
+    """A reverse kernel, and what must be known about the launch that it reverses.
+
+    Attributes:
+        kernel: no tasks: the kernel writes nothing that has a gradient.
+        sizing: what its heap plan is computed from, for each task with adstacks.
+        replayed: the accesses of the primal whose content the reverse kernel reads again.
+    """
 
     kernel: Kernel
     sizing: tuple[TaskSizing, ...]
     replayed: tuple[Access, ...] = ()
 
 
+@verified()
 def reverse_kernel(kernel: Kernel) -> Gradient:
     """The kernel that accumulates the adjoints of everything ``kernel`` reads, given the adjoints of everything it writes.
 
@@ -37,67 +46,80 @@ def reverse_kernel(kernel: Kernel) -> Gradient:
         DifferentiationError: something has no correct gradient, by name and line.
         DataAccessError: the backward pass would read a value that the kernel overwrites.
     """
-    kernel = replace(kernel, tasks=[_in_order(t) for t in kernel.tasks])
-    reversed_tasks: list[tuple[Task, Task, Reverse]] = []
-    activities: list[Activity] = []
-    needed: set[Place] = set()
-    recomputed: list[Task] = []
-    repeated: list[Access] = []
-    for number in reversed(range(len(kernel.tasks))):
-        task, later = kernel.tasks[number], kernel.tasks[number:]
-        rev = Reverse(task)
-        activities.append(rev.activity)
-        if any(map(rev.activity.is_active, task.body)):
-            check_cross_iteration(task)
-            kept = rev.slices.kept()
-            replayed = [*prologue_loads(task), *loads_of(s for s in walk(task.body) if id(s) in kept)]
-            check_replayed_loads(replayed, later)
-            _refuse_random([*task.prologue, *(s for s in walk(task.body) if id(s) in kept)])
-            needed |= _temporaries(replayed)
-            repeated += replayed
-            reversed_tasks.append((task, _assemble(task, rev), rev))
-        again = _recompute(task, needed)
-        if again is not None:
-            loads = [*prologue_loads(again), *loads_of(walk(again.body))]
-            check_replayed_loads(loads, later)
-            _refuse_random([*again.prologue, *walk(again.body)])
-            needed |= _temporaries(loads)
-            repeated += loads
-            recomputed.insert(0, again)
-    check_paths(kernel.tasks, activities)
-    first = [*_clear_adjoints(kernel), *recomputed]
+    kernel = replace(kernel, tasks=[prepared(t) for t in kernel.tasks])
+    work = _Reversal(kernel)
+    if any(p.differentiable and p.buffer.kind != "tmp" for t in kernel.tasks for p, _, _ in writes_of(walk(t.body))):
+        for task in reversed(kernel.tasks):
+            work.task(task)
+        check_paths(kernel.tasks, work.activities)
+    first = [*_clear_adjoints(kernel), *work.recomputed] if work.reversed else []
     sizing = tuple(
         size_task(
             kernel, task, len(first) + k, new.name, {d.loop: (d.number, tuple(d.stacks.values())) for d in rev.drivers.values()}
         )
-        for k, (task, new, rev) in enumerate(reversed_tasks)
+        for k, (new, task, rev) in enumerate(work.reversed)
+        if rev is not None
     )
-    tasks = [*first, *(new for _, new, _ in reversed_tasks)]
-    return Gradient(Kernel(f"{kernel.name}_grad", kernel.args, tasks, [], kernel.tmps, kernel.loc), sizing, tuple(repeated))
+    tasks = [*first, *(new for new, _, _ in work.reversed)]
+    return Gradient(
+        Kernel(f"{kernel.name}_grad", kernel.args, tasks, [], kernel.tmps, kernel.loc),
+        sizing,
+        tuple(work.repeated),
+    )
 
 
-def _in_order(task: Task) -> Task:
-    """A loop that the user made serial, as a serial task: its iterations may depend on each other, so they are reversed in order."""
-    if not task.serialize or not task.axes:
-        return task
-    body: Block = list(task.body)
-    for axis in reversed(task.axes):
-        body = [Loop(axis.index, axis.begin, axis.end, body, loc=task.loc)]
-    return replace(task, body=[*task.prologue, *body], axes=[], prologue=[], serialize=False)
+class _Reversal:
+    """Takes the tasks of a kernel, last to first."""
 
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.activities: list[Activity] = []
+        self.reversed: list[tuple[Task, Task, Reverse | None]] = []  # reverse task, primal, None: it has no adstacks
+        self.recomputed: list[Task] = []
+        self.repeated: list[Access] = []
+        self._needed: set[Place] = set()  # temporaries that the backward pass reads
+        self._after: list[Task] = []  # the tasks behind the one that is being reversed
+        self._later = Writes()
 
-def _refuse_random(replayed: Iterable[Stmt]) -> None:
-    for s in replayed:
-        if isinstance(s, Op) and s.op == "seed":
-            raise DifferentiationError(
-                "the gradient needs a random number drawn here, and every launch draws others",
-                s.loc,
-                "draw into a field in a kernel of its own, and read the field here",
-            )
+    def task(self, task: Task) -> None:
+        """Reverse one task, and see what it needs."""
+        rev = Reverse(task)
+        self.activities.append(rev.activity)
+        finals = rev.activity.finals
+        check_finals(finals.accesses(), self._after)
+        self._after.insert(0, task)
+        self._later.add(task)
+        if any(map(rev.activity.is_active, task.body)):
+            check_cross_iteration(task)
+            check_stores(task, rev.activity.varied)
+            kept = rev.slices.kept()
+            self._replay([*prologue_loads(task), *loads_of(s for s in walk(task.body) if id(s) in kept)])
+            self._note(finals.accesses())
+            self.reversed.append((_assemble(task, rev), task, rev))
+            if finals.deferred:
+                self._multiply(task, finals.deferred)
+        again = _repeat(task, f"{task.name}_again", frozenset(id(s) for s in walk(task.body) if _sets(s, self._needed)))
+        if again is not None:
+            self._replay([*prologue_loads(again), *loads_of(walk(again.body))])
+            self.recomputed.insert(0, again)
 
+    def _replay(self, loads: list[Access]) -> None:
+        check_replayed_loads(loads, self._later)
+        self._note(loads)
 
-def _temporaries(loads: list[Access]) -> set[Place]:
-    return {place for place, _, _ in loads if place.buffer.kind == "tmp"}
+    def _note(self, reads: list[Access]) -> None:
+        self._needed |= {place for place, _, _ in reads if place.buffer.kind == "tmp"}
+        self.repeated += reads
+
+    def _multiply(self, task: Task, products: frozenset[Op]) -> None:
+        """A task that multiplies the adjoints by the factors, when every factor has had its share."""
+        new = _repeat(task, f"{task.name}_factors", frozenset(map(id, products)))
+        assert new is not None
+        for s in walk(new.body):
+            if isinstance(s, Op) and s.op == "atomic":
+                s.attr = (atomic_of(s)[0].grad, "mul")
+        self._replay([*prologue_loads(new), *loads_of(walk(new.body))])
+        self.reversed.append((new, task, None))
 
 
 def _clear_adjoints(kernel: Kernel) -> list[Task]:
@@ -124,9 +146,8 @@ def _assemble(task: Task, rev: Reverse) -> Task:
     return replace(task, name=name, body=rev.body, axes=axes, prologue=prologue, stacks=stacks, params=params, reductions=[])
 
 
-def _recompute(task: Task, needed: set[Place]) -> Task | None:
-    """The part of a task that sets the temporaries which the backward pass reads."""
-    roots = frozenset(id(s) for s in walk(task.body) if _sets(s, needed))
+def _repeat(task: Task, name: str, roots: frozenset[int]) -> Task | None:
+    """The part of a task that the statements ``roots`` (by identity) need, and them; None when there are none."""
     if not roots:
         return None
     keep: set[int] = set()
@@ -134,9 +155,7 @@ def _recompute(task: Task, needed: set[Place]) -> Task | None:
     body: Block = []
     copy_plain(Builder(body), task.body, {}, keep)
     prologue, axes = _copy_extent(task)
-    return replace(
-        task, name=f"{task.name}_again", body=body, axes=axes, prologue=prologue, stacks=[], params=[], reductions=[]
-    )
+    return replace(task, name=name, body=body, axes=axes, prologue=prologue, stacks=[], params=[], reductions=[])
 
 
 def _sets(s: Stmt, needed: set[Place]) -> bool:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from math import gcd
 
-from ..ir.nodes import ArgDecl, Const, Op, Operand, Place, Task
+from ..ir.nodes import ArgDecl, Const, Loop, Op, Operand, Place, Task
+from ..ir.ops import TABLE
+from ..ir.walk import walk
 
 
 @dataclass(frozen=True)
@@ -14,6 +17,14 @@ class Linear:
 
     leaves: tuple[tuple[object, int], ...]
     constant: int
+
+    def plus(self, other: Linear) -> Linear:
+        """The sum of two forms."""
+        return self.minus(other.times(-1))
+
+    def times(self, factor: int) -> Linear:
+        """A multiple."""
+        return Linear(tuple((k, c * factor) for k, c in self.leaves if factor), self.constant * factor)
 
     def minus(self, other: Linear) -> Linear:
         """The difference of two forms."""
@@ -52,18 +63,19 @@ def _leaf_key(x: Op) -> object:
     return (x.op, x.attr) if isinstance(x.attr, (ArgDecl, tuple)) else x
 
 
-def is_invariant(x: Operand, written: set[Place]) -> bool:
+def is_invariant(x: Operand, written: Container[Place]) -> bool:
     """Whether a value is the same in every iteration of a task that writes ``written``."""
     if isinstance(x, Const):
         return True
     if x.op in ("arg", "shape", "param", "seed"):
         return True
     if x.op == "gload":
+        assert isinstance(x.attr, Place)
         return x.attr not in written and all(is_invariant(a, written) for a in x.args)
     return x.op not in ("index", "iter", "load", "atomic", "stack_get") and all(is_invariant(a, written) for a in x.args)
 
 
-def never_same(a: tuple[Operand, ...], b: tuple[Operand, ...], written: set[Place]) -> bool:
+def never_same(a: tuple[Operand, ...], b: tuple[Operand, ...], written: Container[Place]) -> bool:
     """Whether two index tuples can never name the same element, whichever iterations they are evaluated in."""
     for x, y in zip(a, b, strict=True):
         if is_invariant(x, written) and is_invariant(y, written):
@@ -73,48 +85,138 @@ def never_same(a: tuple[Operand, ...], b: tuple[Operand, ...], written: set[Plac
     return False
 
 
-Extents = dict[Op, int | None]
+class Extents(dict[Op, "int | None"]):
+    """For each axis index of a task, the number of its values (None: known only at launch).
+
+    ``bounds``: its first value and its end; ``loops``: the task's inner loops by their indices.
+    """
+
+    def __init__(self, task: Task) -> None:
+        super().__init__()
+        self.bounds: dict[Op, tuple[Linear, Linear]] = {}
+        self.loops = {s.index: s for s in walk(task.body) if isinstance(s, Loop)}
+        for axis in task.axes:
+            literal = isinstance(axis.begin, Const) and isinstance(axis.end, Const)
+            self[axis.index] = int(axis.end.value) - int(axis.begin.value) if literal else None  # type: ignore[union-attr]
+            self.bounds[axis.index] = linear(axis.begin), linear(axis.end)
+
+    def span(self, form: _Form) -> tuple[Linear, Linear]:
+        """The least and the largest value of a sum of axis indices and what is added to it."""
+        low, high = form.rest.plus(Linear((), form.low)), form.rest.plus(Linear((), form.high))
+        for axis, c in form.axes.items():
+            first, end = self.bounds[axis]
+            last = end.minus(Linear((), 1))
+            low = low.plus((first if c > 0 else last).times(c))
+            high = high.plus((last if c > 0 else first).times(c))
+        return low, high
+
+    def limits(self, x: Op) -> tuple[int, int] | None:
+        """The least and the largest value of an integer: of a remainder, or of the index of a loop with literal bounds."""
+        loop = self.loops.get(x)
+        if loop is not None and isinstance(loop.begin, Const) and isinstance(loop.end, Const) and loop.step > 0:
+            return int(loop.begin.value), max(int(loop.begin.value), int(loop.end.value) - 1)
+        if x.op == "mod" and isinstance(x.args[1], Const) and x.args[1].value > 0:
+            return 0, int(x.args[1].value) - 1
+        return None
 
 
 def extents(task: Task) -> Extents:
-    """For each axis index of a task, the number of its values (None: known only at launch)."""
-    out: Extents = {}
-    for axis in task.axes:
-        literal = isinstance(axis.begin, Const) and isinstance(axis.end, Const)
-        out[axis.index] = int(axis.end.value) - int(axis.begin.value) if literal else None  # type: ignore[union-attr]
-    return out
+    """The extents of a task's axes."""
+    return Extents(task)
 
 
-def own_element(a: tuple[Operand, ...], b: tuple[Operand, ...], written: set[Place], ranges: Extents) -> bool:
+def own_element(a: tuple[Operand, ...], b: tuple[Operand, ...], written: Container[Place], ranges: Extents) -> bool:
     """Whether ``a`` in one iteration and ``b`` in another iteration of a parallel loop never name the same element.
 
-    The proof: some positions of the two tuples differ by a constant that no two iterations make up for, or together they hold every axis
-    in the same way, so that equal elements mean equal iterations. ``ranges``: the axes.
+    The proof: some positions of the two tuples differ by what no two iterations make up for, or together they hold every axis in the same
+    way, so that equal elements mean equal iterations (``i * 4 + j % 4`` and ``i * 4 + k % 4``). ``ranges``: the axes.
     """
     known: set[Op] = set()
     for x, y in zip(a, b, strict=True):
         left, right = _over_axes(x, written, ranges), _over_axes(y, written, ranges)
-        if left is None or right is None or left[0] != right[0]:
+        if left is None or right is None:
             continue
-        difference = left[1].minus(right[1])
-        coefficients = left[0]
-        if difference.leaves or not coefficients:
-            continue
-        if difference.constant % gcd(*coefficients.values()):
+        if _beyond(ranges.span(left), ranges.span(right)):
             return True
-        if difference.constant == 0 and _positional(coefficients, ranges):
-            known |= coefficients.keys()
+        rest = left.rest.minus(right.rest)
+        if left.axes != right.axes or rest.leaves or not left.axes:
+            continue
+        step = gcd(*left.axes.values())  # what the axes add to the difference is a multiple of it
+        low, high = rest.constant + left.low - right.high, rest.constant + left.high - right.low
+        if high // step < -(-low // step):
+            return True
+        if max(abs(low), abs(high)) < step and _positional(left.axes, ranges):
+            known |= left.axes.keys()
     return known == ranges.keys()
 
 
-def _over_axes(x: Operand, written: set[Place], ranges: Extents) -> tuple[dict[Op, int], Linear] | None:
-    """A value as a sum of axis indices and a form that is the same in every iteration, if it is one."""
+def _beyond(a: tuple[Linear, Linear], b: tuple[Linear, Linear]) -> bool:
+    """Whether one of two ranges certainly lies behind the other."""
+    gaps = (a[0].minus(b[1]), b[0].minus(a[1]))
+    return any(not gap.leaves and gap.constant > 0 for gap in gaps)
+
+
+def axes_of(values: Iterable[Operand], written: Container[Place], ranges: Extents) -> set[Op] | None:
+    """The axis indices that some values depend on; None when that is not known."""
+    out: set[Op] = set()
+    todo, seen = list(values), set()
+    while todo:
+        x = todo.pop()
+        if isinstance(x, Const) or x in seen:
+            continue
+        seen.add(x)
+        if x in ranges:
+            out.add(x)
+        elif x in ranges.loops:
+            loop = ranges.loops[x]
+            if loop.end is None:
+                return None
+            todo += [loop.begin, loop.end]
+        elif x.op == "gload" and isinstance(x.attr, Place) and x.attr not in written:
+            todo += x.args
+        elif x.op in ("arg", "shape", "param", "seed"):
+            continue
+        elif TABLE[x.op].pure and TABLE[x.op].arity > 0:
+            todo += x.args
+        else:
+            return None
+    return out
+
+
+@dataclass(frozen=True)
+class _Form:
+    """A sum of axis indices, a form that is the same in every iteration, and something from ``low`` to ``high``."""
+
+    axes: dict[Op, int]
+    rest: Linear
+    low: int
+    high: int
+
+
+def _over_axes(x: Operand, written: Container[Place], ranges: Extents) -> _Form | None:
+    """A value as such a sum, if it is one."""
     form = linear(x)
-    axes = {leaf: c for leaf, c in form.leaves if isinstance(leaf, Op) and leaf in ranges}
-    rest = tuple((leaf, c) for leaf, c in form.leaves if leaf not in axes)
-    if all(not isinstance(leaf, Op) or is_invariant(leaf, written) for leaf, _ in rest):
-        return axes, Linear(rest, form.constant)
-    return None
+    axes: dict[Op, int] = {}
+    rest: list[tuple[object, int]] = []
+    low = high = 0
+    for leaf, c in form.leaves:
+        if not isinstance(leaf, Op):
+            rest.append((leaf, c))
+        elif leaf in ranges:
+            axes[leaf] = c
+        elif is_invariant(leaf, written):
+            rest.append((leaf, c))
+        else:
+            ends = ranges.limits(leaf)
+            if ends is None:
+                return None
+            low, high = low + min(c * e for e in ends), high + max(c * e for e in ends)
+    return _Form(axes, Linear(tuple(rest), form.constant), low, high)
+
+
+def is_sum(x: Operand, written: Container[Place], ranges: Extents) -> bool:
+    """Whether a value is a sum of axis indices, of what is the same in every iteration, and of something with known limits."""
+    return _over_axes(x, written, ranges) is not None
 
 
 def _positional(coefficients: dict[Op, int], ranges: Extents) -> bool:

@@ -8,8 +8,8 @@ after ``simplify``, which replaces the variables that hold axis indices by the i
 from __future__ import annotations
 
 from ..ir.alias import base, may_alias, same_array
-from ..ir.nodes import Const, GlobalStore, Op, Operand, Place, Stmt, Task
-from ..ir.walk import place_of, walk
+from ..ir.nodes import Const, Op, Operand, Place, Stmt, Task
+from ..ir.walk import index_of, place_of, walk
 
 Position = tuple[int, Op, object]
 
@@ -45,16 +45,9 @@ def _private(place: Place, accesses: dict[Place, list[Stmt]], axes: set[Op]) -> 
         elif not same_array(place, other):
             return False
         for s in statements:
-            positions = _positions(_index(s), axes)
+            positions = _positions(index_of(s), axes)
             common = positions if common is None else common & positions
     return common is not None and {axis for _, axis, _ in common} == axes
-
-
-def _index(s: Stmt) -> tuple[Operand, ...]:
-    if isinstance(s, GlobalStore):
-        return s.index
-    assert isinstance(s, Op)
-    return s.args[:-1] if s.op == "atomic" else s.args
 
 
 def _positions(index: tuple[Operand, ...], axes: set[Op]) -> set[Position]:

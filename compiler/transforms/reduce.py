@@ -16,6 +16,7 @@ from ..ir.alias import base, may_alias, same_array
 from ..ir.builder import Builder
 from ..ir.nodes import Assert, Block, Const, Exit, If, Kernel, Local, Loop, Op, Operand, Overflow, Place, Reduction, Stmt, Task
 from ..ir.ops import TABLE
+from ..ir.verify import verified
 from ..ir.walk import atomic_of, operands, place_of, task_blocks, walk, written_places
 from .clone import clone_kernel
 from .cse import key_of
@@ -28,6 +29,7 @@ _INVARIANT_LEAVES = ("arg", "shape", "param", "seed")
 Code = Literal["add", "min", "max"]
 
 
+@verified()
 def reduce_kernel(kernel: Kernel) -> Kernel:
     """The kernel with reductions instead of contended atomics in its parallel tasks."""
     out = clone_kernel(kernel)

@@ -11,15 +11,20 @@ A store ``v = s`` gives ``adj(s) += adj(v); adj(v) = 0``; a load gives ``adj(v) 
 from __future__ import annotations
 
 from ..ir.builder import Builder, const_i64
-from ..ir.nodes import Block, Const, GlobalStore, If, Local, LocalStore, Loop, Op, Operand, Place, Stmt, Task
+from ..ir.nodes import Assert, Block, Const, GlobalStore, If, Local, LocalStore, Loop, Op, Operand, Place, Stmt, Task
 from ..ir.types import i64
 from ..ir.walk import atomic_of
 from .checkpoint import Driver, Record
 from .copies import Env, at, copy_plain, index_at
 from .derivatives import ADJOINT, MULTIPLIES, zero_stays_zero
+from .finals import CLAIMS
 from .slices import Slicer
 
 ZERO, ONE = const_i64(0), const_i64(1)
+_ZERO_FACTOR = (
+    "a factor of `{0}[..] *= value` is zero, and its gradient divides by it; do: multiply in a variable, in a serial loop, and store the"
+    " product once"
+)
 
 
 class Reverse:
@@ -132,11 +137,35 @@ class Reverse:
     def _backward_atomic(self, s: Op) -> None:
         place, code = atomic_of(s)
         index = tuple(at(self._env, i) for i in s.args[:-1])
-        if code == "mul":  # the factor does not vary: d(y * c) = c * dy, whatever y was
-            self.b.atomic("mul", _grad(place), index, at(self._env, s.args[-1]))
+        if code in CLAIMS:
+            self._claim(s, place, index)
             return
+        varies = self.activity.is_varied(s.args[-1])
         g: Operand = self.b.gload(_grad(place), index)
+        if code == "mul":
+            if varies:
+                self._give_factor(s, g, self.b.gload(place, index))
+            if s not in self.activity.finals.deferred:  # d(y * c) = c * dy, whatever y was
+                self.b.atomic("mul", _grad(place), index, at(self._env, s.args[-1]))
+            return
         self._give(s.args[-1], self.b.op("neg", g) if code == "sub" else g)
+
+    def _claim(self, s: Op, place: Place, index: tuple[Operand, ...]) -> None:
+        """A minimum or maximum: if its value is what the element holds at the end, it takes the element's adjoint."""
+        b, value = self.b, at(self._env, s.args[-1])
+        final = b.gload(place, index)
+        both_nan = b.op("and", b.op("ne", value, value), b.op("ne", final, final))
+        share = b.local(Const(0.0, place.dtype), "share")
+        with b.if_(b.op("or", b.op("eq", value, final), both_nan)):
+            b.store(share, b.atomic("xchg", _grad(place), index, Const(0.0, place.dtype)))
+        self._give(s.args[-1], b.load(share))
+
+    def _give_factor(self, s: Op, g: Operand, final: Operand) -> None:
+        """A product: its factor gets the adjoint times the other factors, which are the final content over the factor."""
+        b, factor, zero = self.b, at(self._env, s.args[-1]), Const(0.0, s.dtype)
+        possible = b.op("or", b.op("ne", factor, zero), b.op("eq", g, zero))
+        b.put(Assert(possible, _ZERO_FACTOR.format(atomic_of(s)[0].name), (), s.loc))
+        self._give(s.args[-1], zero_stays_zero(b, g, b.op("mul", g, b.op("div", final, factor))))
 
     def _backward_op(self, s: Op) -> None:
         g = self._take(s)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..ir.nodes import Kernel, Task
+from ..ir.verify import verified
 from .clone import clone_kernel
 from .cse import cse_in_place
 from .dce import dce_in_place
@@ -13,6 +14,7 @@ ROUNDS = 8
 PASSES = (forward_in_place, fold_in_place, cse_in_place, dce_in_place)
 
 
+@verified(lowered=False)
 def simplify(kernel: Kernel, rounds: int = ROUNDS) -> Kernel:
     """The kernel with fewer statements and the same results, to the last bit. ``kernel`` itself is left as it is.
 

@@ -149,7 +149,7 @@ def test_a_reduction_has_the_same_bits_in_any_order_of_chunks(lanes, n, dtype, c
         assert np.allclose(out[0].astype("f8"), float(want), rtol=1e-3, atol={f16: 0.5}.get(dtype, 1e-2))
 
 
-ATOMIC = ["add", "sub", "mul", "min", "max", "and", "or", "xor", "xchg"]
+ATOMIC = ["add", "sub", "mul", "min", "max", "and", "or", "xor", "xchg", "cas"]
 
 
 @pytest.mark.parametrize("lanes", LANES)
@@ -157,7 +157,7 @@ ATOMIC = ["add", "sub", "mul", "min", "max", "and", "or", "xor", "xchg"]
 @pytest.mark.parametrize("dtype", [f32, f64, f16, i32, u32, i64, u8, u1])
 @pytest.mark.parametrize("code", ATOMIC)
 def test_an_atomic_updates_memory_and_returns_the_old_content(lanes, how, dtype, code):
-    if dtype.is_real and code in ("and", "or", "xor"):
+    if dtype.is_real and code in ("and", "or", "xor", "cas"):
         return
     n, m = 96, 96 if how == "plain" else 5
     from qdrun.compiler.ir.meaning import update
@@ -165,7 +165,8 @@ def test_an_atomic_updates_memory_and_returns_the_old_content(lanes, how, dtype,
     x, y, old, idx = field("x", dtype, n), field("y", dtype, m), field("o", dtype, n), field("idx", i32, n)
     task, i, b = parallel(n)
     task.serialize = how == "serialize"
-    op = b.atomic(code, y, (b.gload(idx, (i,)),), b.gload(x, (i,)))
+    expected = [Const(dtype.kind == "b" or 4, dtype)] if code == "cas" else []
+    op = b.op("atomic", b.gload(idx, (i,)), *expected, b.gload(x, (i,)), dtype=dtype, attr=(y, code))
     b.gstore(old, (i,), op)
     if dtype is u1:
         xs, start = rng.integers(0, 2, n).astype(bool), rng.integers(0, 2, m).astype(bool)
@@ -177,8 +178,9 @@ def test_an_atomic_updates_memory_and_returns_the_old_content(lanes, how, dtype,
     want, olds = start.copy(), []
     for k in range(n):  # with one thread and lanes in turn the order is that of the iterations
         olds.append(want[where[k]])
+        values = [*(e.value for e in expected), xs[k]]
         with np.errstate(all="ignore"):
-            want[where[k]] = update(code, want[where[k]], xs[k], dtype)
+            want[where[k]] = update(code, want[where[k]], *values)
     assert np.array_equal(data[y.buffer], want, equal_nan=dtype.is_real)
     assert np.array_equal(data[old.buffer], np.array(olds, dtype.numpy), equal_nan=dtype.is_real)
 

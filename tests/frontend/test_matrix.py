@@ -3,7 +3,7 @@ import pytest
 from emit_harness import emit
 
 from qdrun.compiler.errors import QdrunIndexError, QdrunNameError, QdrunTypeError
-from qdrun.compiler.frontend import linalg, matrix, ops
+from qdrun.compiler.frontend import elimination, linalg, matrix, ops
 from qdrun.compiler.frontend.build import FrontBuilder
 from qdrun.compiler.frontend.values import Matrix
 from qdrun.compiler.ir.nodes import Const
@@ -121,5 +121,5 @@ def test_matrices_are_built_from_rows_columns_and_vectors():
     assert [x.value for x in matrix.identity(b, float, 2).items] == [1, 0, 0, 1]
     with pytest.raises(QdrunTypeError, match="same number"):
         matrix.build(b, [[1, 2], [3]])
-    with pytest.raises(QdrunTypeError, match="up to 4 x 4"):
-        linalg.inverse(b, ops.as_value(b, matrix.identity(b, float, 5)))
+    with pytest.raises(QdrunTypeError, match="at most 12 x 12"):
+        elimination.inverse(b, ops.as_value(b, matrix.identity(b, float, 13)))

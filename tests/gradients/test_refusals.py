@@ -19,24 +19,6 @@ CROSS = "write to another field, or split the loop into two kernels"
 
 # name: (lines of the kernel, the line that is named, words of the message, what to do)
 REFUSED = {
-    "a product with a varying factor": (
-        ["for i in x:", "    y[i] *= x[i]"],
-        2,
-        "overwrites the factor that its own gradient needs",
-        "store the product elsewhere",
-    ),
-    "an atomic maximum": (
-        ["for i in x:", "    qd.atomic_max(s[None], x[i])"],
-        2,
-        "atomic max on `s` has no gradient here: the winner is not recorded",
-        "take the maximum in a serial loop with `max()`",
-    ),
-    "an atomic minimum with a constant": (
-        ["for i in x:", "    y[i] = x[i]", "    qd.atomic_min(y[i], 0.5)"],
-        3,
-        "atomic min overwrites `y`",
-        "take the minimum in a serial loop with `min()`",
-    ),
     "the value of an atomic": (
         ["for i in x:", "    t = qd.atomic_add(s[None], x[i])", "    y[i] = t"],
         2,
@@ -115,6 +97,42 @@ REFUSED = {
         "cross-iteration read-after-write",
         CROSS,
     ),
+    "one element that all iterations store to": (
+        ["for i in x:", "    s[None] = x[i]"],
+        2,
+        "several iterations write to one element of `s`, and which of them comes last is not determined",
+        "give each iteration its own element",
+    ),
+    "one element that is reset and summed": (
+        ["for i in x:", "    if i == 0:", "        s[None] = 0.0", "    s[None] += x[i]"],
+        3,
+        "several iterations write to one element of `s` (line 6 (`s[None] += x[i]`))",
+        "loop_config(serialize=True)",
+    ),
+    "an element of its own and the next one": (
+        ["for i in range(3):", "    y[i] = x[i]", "    y[i + 1] = w[i]"],
+        2,
+        "several iterations write to one element of `y` (line 5 (`y[i + 1] = w[i]`))",
+        "give each iteration its own element",
+    ),
+    "one row for all columns": (
+        ["for i, j in grid:", "    y[i] = grid[i, j]"],
+        2,
+        "several iterations write to one element of `y`",
+        "give each iteration its own element",
+    ),
+    "a gradient that is read while it is summed": (
+        ["for i in x:", "    y[i] = x[i] * x.grad[i]"],
+        2,
+        "the gradient needs the value of `x.grad` read here, and changes it itself",
+        "copy it to another field",
+    ),
+    "an old value from an array without a gradient": (
+        ["for i in x:", "    y[i] = qd.atomic_add(plain[0], x[i])"],
+        2,
+        "the gradient is lost in `plain`, which has none: line 4",
+        "write stop_grad(plain)",
+    ),
     "a sum and a product of one element in any order": (
         ["for i in x:", "    s[None] *= 2.0", "    s[None] += x[i]"],
         2,
@@ -132,18 +150,6 @@ REFUSED = {
         1,
         "the gradient needs the value of `c` read here",
         OVERWRITES,
-    ),
-    "a random number": (
-        ["for i in x:", "    y[i] = x[i] * qd.random(qd.f64)"],
-        2,
-        "the gradient needs a random number drawn here, and every launch draws others",
-        "draw into a field in a kernel of its own",
-    ),
-    "a random number of iterations": (
-        ["for i in x:", "    v = x[i]", "    while qd.random(qd.f64) < 0.5:", "        v = v * 0.5", "    y[i] = v"],
-        3,
-        "the gradient needs a random number drawn here",
-        "draw into a field in a kernel of its own",
     ),
     "the bits of a number": (
         ["for i in x:", "    y[i] = qd.bit_cast(qd.bit_cast(x[i], qd.i64) + 1, qd.f64)"],
@@ -166,6 +172,11 @@ REFUSED = {
 }
 
 RIGHT = {
+    "one value that all iterations store": ["for i in x:", "    s[None] = x[0] * 2.0", "    w[i] = 0.5 * w[i]"],
+    "one value for each row": ["for i, j in grid:", "    y[i] = w[i] * w[i] + 0.0 * n"],
+    "a constant that all iterations store": ["for i in x:", "    s[None] = 0.5", "    y[i] = x[i] * x[i]"],
+    "a store by one iteration": ["for i in x:", "    if i == n:", "        s[None] = x[i] * x[i]"],
+    "two halves": ["for i in range(2):", "    y[i] = x[i] * w[i]", "    y[i + 2] = x[i + 2]"],
     "a product with a literal": ["for i in x:", "    y[i] *= 2.0"],
     "a product with a value that has no gradient": ["for i in x:", "    y[i] *= plain[i] * n"],
     "products of one element": ["for i in x:", "    s[None] *= 1.5"],

@@ -159,9 +159,9 @@ def test_arrays_of_vectors_come_as_ndarrays_and_as_numpy_arrays():
         (np.zeros((2, 2)), "kernel `double_rows`, argument `x`: expected dtype f32, got f64"),
         (np.zeros(2, np.float32), "kernel `double_rows`, argument `x`: expected number of axes 2, got 1"),
         (np.zeros((2, 2), complex), "kernel `double_rows`, argument `x`: numpy dtype complex128 has no kernel type"),
-        ([[1.0]], "kernel `double_rows`, argument `x`: expected an ndarray or a numpy array, got list"),
-        (3, "kernel `double_rows`, argument `x`: expected an ndarray or a numpy array, got int"),
-        (None, "kernel `double_rows`, argument `x`: expected an ndarray or a numpy array, got NoneType"),
+        ([[1.0]], "kernel `double_rows`, argument `x`: expected an ndarray, a numpy array or a torch tensor, got list"),
+        (3, "kernel `double_rows`, argument `x`: expected an ndarray, a numpy array or a torch tensor, got int"),
+        (None, "kernel `double_rows`, argument `x`: expected an ndarray, a numpy array or a torch tensor, got NoneType"),
     ],
     ids=["dtype", "ndim", "complex", "list", "int", "None"],
 )

@@ -14,6 +14,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 import peer_corners  # noqa: F401
+import peer_structs  # noqa: F401
 import peer_structures  # noqa: F401
 from peer_kernels import CASES
 

@@ -23,6 +23,9 @@ class Memory:
         self.given.append((category, nbytes))
         return Allocation(raw.ctypes.data, nbytes, category, raw)
 
+    def wrote(self, *what):
+        """Nothing records here."""
+
     def materialize(self):
         materialize(self.root, self.allocate)
 

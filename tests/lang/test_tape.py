@@ -1,5 +1,7 @@
 """The tape: what it records, what it clears, in which order it replays, what it refuses."""
 
+import threading
+
 import numpy as np
 import pytest
 
@@ -14,6 +16,7 @@ def program():
         yield program
 
 
+@qd.data_oriented
 class Chain:
     """y = x * x + x, then loss += w * y, on fields."""
 
@@ -230,19 +233,13 @@ def test_tapes_are_neither_nested_nor_used_twice(program):
         (lambda: qd.field(qd.f64, shape=()), "Gradients of loss are not allocated"),
         (lambda: qd.ndarray(qd.f64, 1), "Gradients of loss are not allocated"),
         (lambda: qd.field(qd.i32, shape=()), "Gradients of loss are not allocated"),
-        (lambda: 3.0, "the loss of a Tape is a field or an ndarray, not float"),
+        (lambda: 3.0, "the loss of a Tape is a field, an ndarray or a torch tensor, not float"),
     ],
 )
 def test_what_is_no_loss_is_refused(make, text, program):
     with pytest.raises(qd.QdrunRuntimeError, match=text), qd.ad.Tape(loss=make()):
         pass
     assert program.tape is None
-
-
-def test_options_of_the_peer_that_are_missing_say_so():
-    for options in ({"validation": True}, {"grad_check": [1]}):
-        with pytest.raises(qd.QdrunRuntimeError, match=next(iter(options))):
-            qd.ad.Tape(loss=None, **options)
 
 
 def test_a_launch_without_gradients_is_passed_over_in_the_replay():
@@ -285,3 +282,272 @@ def test_native_launches_before_and_after_a_tape_are_not_recorded():
         c.total(7.0)
         c.total(7.0)
         assert c.y.grad.to_numpy().tolist() == [1] * N and not c.x.grad.to_numpy().any()
+
+
+@qd.data_oriented
+class Split:
+    """y = 2 x, then z += y in a tape with assignments from Python between; all linear, so no value is read again."""
+
+    def __init__(self):
+        self.x, self.y = (qd.field(qd.f64, shape=N, needs_grad=True) for _ in range(2))
+        self.v = qd.Vector.field(2, qd.f64, shape=N, needs_grad=True)
+        self.loss = qd.field(qd.f64, shape=(), needs_grad=True)
+
+    @qd.kernel
+    def double(self):
+        for i in self.x:
+            self.y[i] = 2.0 * self.x[i]
+            self.v[i] = [3.0 * self.x[i], 4.0 * self.x[i]]
+
+    @qd.kernel
+    def total(self):
+        for i in self.x:
+            self.loss[None] += self.y[i] + self.v[i].sum()
+
+
+def test_a_gradient_stops_where_python_overwrote_a_result():
+    s = Split()
+    with qd.ad.Tape(loss=s.loss):
+        s.double()
+        s.y[1] = 5.0
+        s.v[2].y = 1.0
+        s.v[3] = [0.0, 0.0]
+        s.total()
+    assert s.x.grad.to_numpy().tolist() == [9, 7, 5, 2, 9, 9]
+    with qd.ad.Tape(loss=s.loss):
+        s.double()
+        s.y.fill(0.0)
+        s.total()
+        s.v.from_numpy(np.zeros((N, 2)))
+    assert s.x.grad.to_numpy().tolist() == [7] * N
+
+
+def test_an_accumulator_that_python_clears_between_steps():
+    """loss = sum over t of w_t * sum x^2, through one accumulator."""
+    x, acc = qd.field(qd.f64, shape=N, needs_grad=True), qd.field(qd.f64, shape=(), needs_grad=True)
+    loss = qd.field(qd.f64, shape=(), needs_grad=True)
+    x.from_numpy(np.linspace(-1, 1, N))
+
+    @qd.kernel
+    def gather(w: qd.f64):
+        for i in x:
+            acc[None] += w * x[i] * x[i]
+
+    @qd.kernel
+    def take(scale: qd.f64):
+        loss[None] += scale * acc[None]
+
+    with qd.ad.Tape(loss=loss):
+        for t in range(4):
+            acc[None] = 0.0
+            gather(1.0 + t)
+            take(2.0)
+    np.testing.assert_allclose(x.grad.to_numpy(), 2.0 * (1 + 2 + 3 + 4) * 2 * x.to_numpy())
+    assert loss[None] == pytest.approx(20 * (x.to_numpy() ** 2).sum())
+
+
+def test_a_gradient_goes_through_copy_from():
+    x, y, z = (qd.ndarray(qd.f64, N, needs_grad=True) for _ in range(3))
+    loss = qd.ndarray(qd.f64, 1, needs_grad=True)
+    x.from_numpy(np.linspace(1, 2, N))
+    with qd.ad.Tape(loss=loss):
+        y.fill(0.0)
+        scale(x, y, 3.0)
+        z.copy_from(y)
+        y.fill(7.0)
+        add_up(z, loss)
+        add_up(y, loss)
+    np.testing.assert_allclose(x.grad.to_numpy(), 6 * x.to_numpy())
+    assert y.grad.to_numpy().tolist() == [1] * N  # with respect to the first assignment
+    assert not z.grad.to_numpy().any()
+
+    c = Chain()
+    d = qd.field(qd.f64, shape=N, needs_grad=True)
+
+    @qd.kernel
+    def last():
+        for i in d:
+            c.loss[None] += 2.0 * d[i]
+
+    with qd.ad.Tape(loss=c.loss):
+        c.square()
+        d.copy_from(c.y)
+        last()
+    np.testing.assert_allclose(c.x.grad.to_numpy(), c.slope(2))
+
+
+def test_a_tensor_or_a_torch_tensor_may_be_the_loss():
+    loss = qd.tensor(qd.f64, (), needs_grad=True)
+    x = qd.field(qd.f64, shape=N, needs_grad=True)
+
+    @qd.kernel
+    def add():
+        for i in x:
+            loss[None] += 3.0 * x[i]
+
+    with qd.ad.Tape(loss=loss):
+        add()
+    assert x.grad.to_numpy().tolist() == [3] * N
+
+    torch = pytest.importorskip("torch")
+    given = torch.arange(N, dtype=torch.float64, requires_grad=True)
+    out = torch.full((1,), 5.0, dtype=torch.float64, requires_grad=True)
+    for _ in range(2):
+        given.grad = None
+        with qd.ad.Tape(loss=out):
+            scale_into(given, out)
+        assert out.item() == pytest.approx((given.detach() ** 2).sum().item())
+        np.testing.assert_allclose(given.grad.numpy(), 2 * np.arange(N))
+    for wrong, text in (
+        (torch.zeros(2, requires_grad=True), "must be a tensor of one element"),
+        (torch.zeros(1), "Gradients of loss are not allocated; do: create it with requires_grad"),
+    ):
+        with pytest.raises(qd.QdrunRuntimeError, match=text), qd.ad.Tape(loss=wrong):
+            pass
+
+
+@qd.kernel
+def scale_into(x: qd.types.ndarray(dtype=qd.f64, ndim=1), out: qd.types.ndarray(dtype=qd.f64, ndim=1)):
+    for i in x:
+        out[0] += x[i] * x[i]
+
+
+def test_a_failed_launch_that_is_caught_inside_is_refused():
+    with qd.init(debug=True, default_fp=qd.f64, offline_cache=False):
+        c = Chain()
+
+        @qd.kernel
+        def fails(n: qd.i32):
+            for i in range(n):
+                assert i < 2, "no"
+                c.y[i] = 1.0
+
+        with pytest.raises(qd.QdrunRuntimeError, match=r"<kernel .*fails> raised QdrunAssertionError inside this tape"):
+            with qd.ad.Tape(loss=c.loss):
+                c.square()
+                with pytest.raises(qd.QdrunAssertionError):
+                    fails(3)
+                c.total(1.0)
+        assert not c.x.grad.to_numpy().any()
+        with qd.ad.Tape(loss=c.loss):
+            c.square()
+            with pytest.raises(qd.QdrunTypeError):
+                fails("one")  # refused before it ran
+            c.total(1.0)
+        np.testing.assert_allclose(c.x.grad.to_numpy(), c.slope(1))
+
+
+def test_a_gradient_that_fails_leaves_the_program_usable(program):
+    c = Chain()
+    f = qd.ad.grad_replaced(lambda: c.total(1.0))
+
+    @qd.ad.grad_for(f)
+    def backward():
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError), qd.ad.Tape(loss=c.loss):
+        c.square()
+        f()
+    assert program.tape is None and not program.replaying
+    with qd.ad.Tape(loss=c.loss):
+        c.square()
+        c.total(1.0)
+    np.testing.assert_allclose(c.x.grad.to_numpy(), c.slope(1))
+
+
+def test_another_thread_is_refused_while_a_tape_records(program):
+    c = Chain()
+    c.square()
+    seen = []
+
+    def work():
+        try:
+            with program:
+                c.square()
+        except qd.QdrunRuntimeError as e:
+            seen.append(str(e))
+        finally:
+            done.set()
+
+    done = threading.Event()
+    with qd.ad.Tape(loss=c.loss):
+        c.square()
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        c.total(1.0)
+    assert done.is_set() and len(seen) == 1 and "is launched in another thread while a tape records" in seen[0]
+    np.testing.assert_allclose(c.x.grad.to_numpy(), c.slope(1))
+
+
+def test_each_thread_has_a_tape_of_its_own():
+    found = {}
+
+    def work(number):
+        with qd.init(default_fp=qd.f64, offline_cache=False):
+            c = Chain()
+            for _ in range(20):
+                with qd.ad.Tape(loss=c.loss):
+                    c.square()
+                    c.total(1.0 + number)
+            found[number] = (c.x.grad.to_numpy(), c.slope(1.0 + number))
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert len(found) == 4
+    for got, expected in found.values():
+        np.testing.assert_allclose(got, expected)
+
+
+def test_programs_side_by_side_have_a_tape_each():
+    c = Chain()
+    with qd.ad.Tape(loss=c.loss):
+        c.square()
+        with qd.init(default_fp=qd.f64, offline_cache=False):
+            d = Chain()
+            with qd.ad.Tape(loss=d.loss):
+                d.square()
+                d.total(3.0)
+            np.testing.assert_allclose(d.x.grad.to_numpy(), d.slope(3))
+        c.total(1.0)
+    np.testing.assert_allclose(c.x.grad.to_numpy(), c.slope(1))
+
+
+def test_an_array_of_another_program_is_refused():
+    x, out = qd.ndarray(qd.f64, N, needs_grad=True), qd.ndarray(qd.f64, 1, needs_grad=True)
+    add_up(x, out)
+    with qd.init(default_fp=qd.f64, offline_cache=False):
+        with pytest.raises(qd.QdrunTypeError, match="argument `x`: this ndarray belongs to another program"):
+            add_up(x, out)
+        add_up(qd.ndarray(qd.f64, N, needs_grad=True), qd.ndarray(qd.f64, 1, needs_grad=True))
+        with pytest.raises(qd.QdrunTypeError, match="another program"):
+            add_up(x, out)
+    add_up(x, out)
+
+
+def test_another_program_that_stays_current_is_refused():
+    c = Chain()
+    outer = qd.current_program()
+    with pytest.raises(qd.QdrunRuntimeError, match="another program became current inside the tape"):
+        with qd.ad.Tape(loss=c.loss):
+            other = qd.init(default_fp=qd.f64, offline_cache=False)
+    other.close()
+    outer.activate()
+
+
+def test_clear_all_gradients_of_either_kind():
+    x = qd.field(qd.f64, shape=N, needs_grad=True, needs_dual=True)
+    for what, kept, cleared in (
+        (None, "dual", "grad"),
+        ("dual", "grad", "dual"),
+        (qd.ad.SNodeGradType.ADJOINT, "dual", "grad"),
+    ):
+        x.grad.fill(1)
+        x.dual.fill(1)
+        qd.ad.clear_all_gradients() if what is None else qd.ad.clear_all_gradients(what)
+        assert getattr(x, kept).to_numpy().all() and not getattr(x, cleared).to_numpy().any()
+    with pytest.raises(qd.QdrunRuntimeError, match="neither ADJOINT nor DUAL"):
+        qd.ad.clear_all_gradients("second")

@@ -9,6 +9,7 @@ from qdrun.compiler.ir.nodes import ArgDecl, Axis, Buffer, Const, Kernel, Op, Pl
 from qdrun.compiler.ir.printer import print_block
 from qdrun.compiler.ir.types import DType, f32, i32
 from qdrun.compiler.ir.verify import verify_kernel
+from qdrun.compiler.ir.walk import place_of, task_blocks
 
 
 def field(name: str, shape: tuple[int, ...] = (8,), dtype: DType = f32) -> Place:
@@ -28,11 +29,23 @@ def axis(n: int = 4) -> Axis:
     return Axis(Op("index", (), i32), const_i32(0), const_i32(n))
 
 
+def arguments(task: Task) -> list[ArgDecl]:
+    """What the task reads of the launch, in order of appearance."""
+    found: dict[ArgDecl, None] = {}
+    for s in task_blocks(task):
+        owner = place.buffer.owner if (place := place_of(s)) else getattr(s, "attr", None)
+        if isinstance(owner, ArgDecl):
+            found.setdefault(owner)
+    for number, decl in enumerate(found):
+        decl.index = number
+    return list(found)
+
+
 def kernel(build, *axes: Axis, lowered: bool = True) -> Kernel:
     """A kernel of one task; ``build(b, *indices)`` fills its body."""
     task = Task("t", [], list(axes))
     build(Builder(task.body), *(a.index for a in axes))
-    out = Kernel("k", [], [task])
+    out = Kernel("k", arguments(task), [task])
     verify_kernel(out, lowered)
     return out
 

@@ -217,7 +217,7 @@ def _table() -> dict[str, Emit]:
 
     own = {
         "rsqrt": _rsqrt, "neg": _neg, "abs": _abs, "sgn": _sgn, "bitnot": _bitnot, "not": _bitnot, "isnan": _isnan, "isinf": _isinf,
-        "cdiv": _cdiv, "crem": _crem, "floordiv": _floordiv, "mod": _mod, "shl": _shl, "shr": _shr, "sar": _sar, "pow": _pow,
+        "cdiv": _cdiv, "crem": _crem, "attach": lambda f, d, v, a: a[0], "detach": lambda f, d, v, a: a[0], "floordiv": _floordiv, "mod": _mod, "shl": _shl, "shr": _shr, "sar": _sar, "pow": _pow,
     }  # fmt: skip
     return (
         {c: bin_(c) for c in (*_FLOAT_BIN, "min", "max", "and", "or", "xor")}
@@ -229,7 +229,7 @@ def _table() -> dict[str, Emit]:
 
 
 EMIT = _table()
-_AS_IS = frozenset("neg abs isnan isinf min max lt le gt ge eq ne sgn".split())  # exact in f16
+_AS_IS = frozenset("attach detach neg abs isnan isinf min max lt le gt ge eq ne sgn".split())  # exact in f16
 _STEPS = frozenset("floordiv mod rsqrt".split())
 _U1_DIRECT = frozenset("and or xor bitnot not lt le gt ge eq ne min max".split())
 _TRUTH = frozenset("isnan isinf lt le gt ge eq ne not".split())

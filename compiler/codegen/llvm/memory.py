@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ...ir.nodes import ArgDecl, Buffer, Const, GlobalStore, Op, Operand, Place, Stack, StackPut
 from ...ir.types import DType, f16, f32, f64, i8, i32, i64, u1
 from ...ir.walk import atomic_of
-from ..abi import CTX_HEAP, CTX_RET, CTX_ROW_STRIDE, CTX_TMP, CTX_TMP_GRAD, PLANES, plane_of
+from ..abi import CTX_HEAP, CTX_RET, CTX_ROW_STRIDE, CTX_TMP, CTX_TMP_DUAL, CTX_TMP_GRAD, PLANES, address_word, plane_of
 from . import arith
 from .target import Unsupported, memory_type
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .emitter import Emitter
 
 _PLANE_TYPES = {"f4": f32, "f8": f64, "i4": i32, "i8": i64}
-_CONTEXT_BUFFERS = {"tmp": CTX_TMP, "tmp_grad": CTX_TMP_GRAD, "ret": CTX_RET}
+_CONTEXT_BUFFERS = {"tmp": CTX_TMP, "tmp_grad": CTX_TMP_GRAD, "tmp_dual": CTX_TMP_DUAL, "ret": CTX_RET}
 _RMW = {"add": "add", "sub": "sub", "and": "and", "or": "or", "xor": "xor", "xchg": "xchg"}
 
 
@@ -33,8 +33,7 @@ def buffer_base(e: Emitter, buffer: Buffer) -> str:
     if buffer.kind in _CONTEXT_BUFFERS:
         return e.context(_CONTEXT_BUFFERS[buffer.kind], "ptr")
     assert isinstance(buffer.owner, ArgDecl)
-    word = e.info.arg_words[buffer.owner.index]
-    return e.argument(word + (1 + buffer.owner.ndim if buffer.kind == "arg_grad" else 0), "ptr")
+    return e.argument(e.info.arg_words[buffer.owner.index] + address_word(buffer), "ptr")
 
 
 def extent(e: Emitter, decl: ArgDecl, axis: int) -> str:
@@ -189,53 +188,58 @@ def store(e: Emitter, s: GlobalStore) -> None:
 def atomic(e: Emitter, s: Op) -> None:
     """An atomic; its value is the old content. Lanes take their turns."""
     place, code = atomic_of(s)
-    ptr, kind = address(e, place, s.args[:-1])
-    value = s.args[-1]
+    ptr, kind = address(e, place, s.args[: place.ndim])
+    values = s.args[place.ndim :]
     plain = e.serial or s in e.info.plain
     if e.lanes == 1:
         change = _plain if plain else _atomic
-        e.values[s] = (change(e, code, place, ptr, e.operand(value, False)), False)
+        e.values[s] = (change(e, code, place, ptr, [e.operand(x, False) for x in values]), False)
         return
     if plain and kind != "uniform":
         old = read(e, place.dtype, ptr, kind, alignment(place))
-        new = combine(e, code, place.dtype, True, old, e.operand(value, True))
+        new = combine(e, code, place.dtype, True, old, [e.operand(x, True) for x in values])
         write(e, place.dtype, new, ptr, kind, alignment(place))
         e.values[s] = (old, True)
         return
-    e.values[s] = (_by_lane(e, code, place, ptr, kind, value, plain), True)
+    e.values[s] = (_by_lane(e, code, place, ptr, kind, values, plain), True)
 
 
-def combine(e: Emitter, code: str, dtype: DType, v: bool, old: str, value: str) -> str:
+def combine(e: Emitter, code: str, dtype: DType, v: bool, old: str, values: list[str]) -> str:
     """What an atomic stores."""
     if code == "xchg":
-        return value
+        return values[0]
+    if code == "cas":
+        return arith.select(e, dtype, v, arith.compare(e, "eq", dtype, v, old, values[0]), values[1], old)
     if dtype is u1:
         code = {"add": "or", "sub": "xor", "mul": "and"}.get(code, code)
-    return arith.binary(e, code, dtype, v, old, value)
+    return arith.binary(e, code, dtype, v, old, values[0])
 
 
-def _plain(e: Emitter, code: str, place: Place, ptr: str, value: str) -> str:
+def _plain(e: Emitter, code: str, place: Place, ptr: str, values: list[str]) -> str:
     old = read(e, place.dtype, ptr, "uniform", alignment(place))
-    write(e, place.dtype, combine(e, code, place.dtype, False, old, value), ptr, "uniform", alignment(place))
+    write(e, place.dtype, combine(e, code, place.dtype, False, old, values), ptr, "uniform", alignment(place))
     return old
 
 
-def _atomic(e: Emitter, code: str, place: Place, ptr: str, value: str) -> str:
+def _atomic(e: Emitter, code: str, place: Place, ptr: str, values: list[str]) -> str:
     d = place.dtype
     if alignment(place) != d.size:
         raise Unsupported(f"an atomic on `{place.name}`, whose elements are not aligned")
+    if code == "cas" and d is not u1:
+        pair = e.t(f"cmpxchg ptr {ptr}, {e.ty(d, False)} {values[0]}, {e.ty(d, False)} {values[1]} monotonic monotonic")
+        return e.t(f"extractvalue {{ {e.ty(d, False)}, i1 }} {pair}, 0")
     if d is u1 or d is f16:
-        return _exchange_loop(e, code, place, ptr, value)
+        return _exchange_loop(e, code, place, ptr, values)
     if d.is_real:
         op = {"add": "fadd", "sub": "fsub", "xchg": "xchg"}.get(code)
     else:
         op = _RMW.get(code) or (("" if d.kind == "i" else "u") + code if code in ("min", "max") else None)
     if op is None:
-        return _exchange_loop(e, code, place, ptr, value)
-    return e.t(f"atomicrmw {op} ptr {ptr}, {e.ty(d, False)} {value} monotonic")
+        return _exchange_loop(e, code, place, ptr, values)
+    return e.t(f"atomicrmw {op} ptr {ptr}, {e.ty(d, False)} {values[0]} monotonic")
 
 
-def _exchange_loop(e: Emitter, code: str, place: Place, ptr: str, value: str) -> str:
+def _exchange_loop(e: Emitter, code: str, place: Place, ptr: str, values: list[str]) -> str:
     """Compare-and-swap until it succeeds: what the machine has no instruction for, or has with another rule for ties and NaN."""
     d, ty = place.dtype, e.ty(place.dtype, False)
     bits = f"i{d.size * 8}"
@@ -245,7 +249,7 @@ def _exchange_loop(e: Emitter, code: str, place: Place, ptr: str, value: str) ->
     e.at(again)
     raw = e.t(f"load {bits}, ptr {seen}")
     old = e.t(f"icmp ne i8 {raw}, 0" if d is u1 else f"bitcast {bits} {raw} to {ty}")
-    new = combine(e, code, d, False, old, value)
+    new = combine(e, code, d, False, old, values)
     new_raw = e.t(f"zext i1 {new} to i8" if d is u1 else f"bitcast {ty} {new} to {bits}")
     pair = e.t(f"cmpxchg weak ptr {ptr}, {bits} {raw}, {bits} {new_raw} monotonic monotonic")
     e.put(f"store {bits} {e.t(f'extractvalue {{ {bits}, i1 }} {pair}, 0')}, ptr {seen}")
@@ -254,11 +258,11 @@ def _exchange_loop(e: Emitter, code: str, place: Place, ptr: str, value: str) ->
     return old
 
 
-def _by_lane(e: Emitter, code: str, place: Place, ptr: str, kind: str, value: Operand, plain: bool) -> str:
+def _by_lane(e: Emitter, code: str, place: Place, ptr: str, kind: str, values: tuple[Operand, ...], plain: bool) -> str:
     """One lane after the other, the active ones only."""
     d, lanes = place.dtype, e.lanes
     vec = e.vec(memory_type(d), True)
-    values, bits = e.operand(value, True), f"i{lanes}"
+    vectors, bits = [e.operand(x, True) for x in values], f"i{lanes}"
     old, left, turn, done = e.slot(vec), e.slot(bits), e.label("turn"), e.label("done")
     e.put(f"store {vec} zeroinitializer, ptr {old}")
     mask = e.t(f"bitcast <{lanes} x i1> {e.active()} to {bits}")
@@ -275,8 +279,8 @@ def _by_lane(e: Emitter, code: str, place: Place, ptr: str, kind: str, value: Op
         here = e.t(f"getelementptr {memory_type(d)}, ptr {ptr}, i64 {lane}")
     elif kind == "scattered":
         here = e.t(f"extractelement {e.vec('ptr', True)} {ptr}, i64 {lane}")
-    one = e.t(f"extractelement {e.ty(d, True)} {values}, i64 {lane}")
-    was = (_plain if plain else _atomic)(e, code, place, here, one)
+    ones = [e.t(f"extractelement {e.ty(d, True)} {x}, i64 {lane}") for x in vectors]
+    was = (_plain if plain else _atomic)(e, code, place, here, ones)
     if d is u1:
         was = e.t(f"zext i1 {was} to i8")
     olds = e.t(f"load {vec}, ptr {old}")  # whole vectors only: an indexed slot would have to live in memory

@@ -1,0 +1,114 @@
+"""Gradients that are lost: a differentiable value goes through an array without a gradient on its way to the loss."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ..errors import DifferentiationError, GradientWarning, describe
+from ..transforms.lost import VARIED
+from .overwrites import HostWrite, Timed
+from .spots import Region, Spot, access_spot, tensor_spots
+
+if TYPE_CHECKING:
+    from ..transforms.access import Access
+    from .binding import Bound
+    from .kernel import Variant
+    from .program import Program
+
+
+def check_broken(program: Program, launches: list[Timed], host_writes: list[HostWrite], *, strict: bool) -> None:
+    """Follow the values of a tape through arrays without a gradient, and say where a gradient is lost.
+
+    Warns once for each kernel and array.
+
+    Raises:
+        DifferentiationError: ``strict`` (validation), instead of the warning.
+    """
+    lost = _Lost(program, strict)
+    writes = [w for w in host_writes if w.index is None]
+    for timed in launches:
+        while writes and writes[0].before <= timed.when:
+            lost.assigned(writes.pop(0))
+        if not timed.hidden:  # a gradient of its own answers for what happens inside
+            kernel, args, kwargs = timed.launch
+            lost.launched(*kernel.variant(args, kwargs))
+
+
+def report(program: Program, kernel: str, load: Access, by: str, line: str, *, strict: bool) -> None:
+    """Say that a gradient is lost at ``load``: ``by`` (a kernel, at ``line``) stored a differentiable value there before.
+
+    Raises:
+        DifferentiationError: ``strict``.
+    """
+    place, loc = load[0], getattr(load[2], "loc", None)
+    what = (
+        f"the gradient is lost in `{place.name}`, which has none: `{by}`{line} stores a differentiable value to it, and `{kernel}` computes"
+        " from what it reads here"
+    )
+    hint = (
+        f"make `{place.name}` with needs_grad=True; to stop the gradient here on purpose, put the store into a no_grad function"
+    )
+    if strict:
+        raise DifferentiationError(what, loc, hint)
+    if (kernel, place.name) not in program.warned:
+        program.warned.add((kernel, place.name))
+        warn_user(describe(what, loc, hint))
+
+
+def warn_user(text: str) -> None:
+    """A warning at the user's line."""
+    ours = "qdrun.compiler."
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(ours):
+        frame = frame.f_back
+    warnings.warn_explicit(text, GradientWarning, frame.f_code.co_filename, frame.f_lineno)
+
+
+@dataclass
+class _Lost:
+    """The arrays without a gradient that hold differentiable values, and which kernel stored them."""
+
+    program: Program
+    strict: bool
+    spots: dict[Spot, list[tuple[Region, str, Access]]] = field(default_factory=dict)
+
+    def assigned(self, write: HostWrite) -> None:
+        """Python overwrites all of a tensor: constants."""
+        for spot, _ in tensor_spots(write.tensor):
+            self.spots.pop(spot, None)
+
+    def launched(self, variant: Variant, bound: Bound) -> None:
+        """A kernel has run."""
+        flows = variant.flows
+        name = variant.executable.name
+        found = {n: self._origin(variant, bound, loads) for n, loads in enumerate(map(flows.loads.__getitem__, flows.places))}
+        hits = {2 << n: origin for n, origin in found.items() if origin is not None}
+        for access, mask in flows.writes:
+            origin = next((o for bit, o in hits.items() if mask & bit), None)
+            if access[0].differentiable:
+                if origin is not None:
+                    load, (_, by, store) = origin
+                    loc = getattr(store[2], "loc", None)
+                    line = f" line {loc.line} (`{loc.text.strip()}`)" if loc else ""
+                    report(self.program, name, load, by, line, strict=self.strict)
+            elif mask & VARIED or origin is not None:
+                spot, region = self._where(variant, bound, access)
+                if spot is not None and (region, name, access) not in self.spots.setdefault(spot, []):
+                    self.spots[spot].append((region, name, access))
+
+    def _origin(self, variant: Variant, bound: Bound, loads: list[Access]) -> tuple[Access, tuple[Region, str, Access]] | None:
+        for load in loads:
+            spot, region = self._where(variant, bound, load)
+            for stored in self.spots.get(spot, ()) if spot is not None else ():
+                if all(a is None or b is None or a == b for a, b in zip(region, stored[0])):
+                    return load, stored
+        return None
+
+    def _where(self, variant: Variant, bound: Bound, access: Access) -> tuple[Spot | None, Region]:
+        return access_spot(variant, bound.call, access)
+
+
+__all__ = ["check_broken", "report", "warn_user"]

@@ -1,0 +1,247 @@
+"""Arrays of other libraries: our memory as theirs, and theirs as numpy arrays. numpy, torch, and whatever speaks DLPack.
+
+Torch is never imported here unless a caller asks for a torch tensor: a value can only be a torch tensor when torch is loaded already.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from typing import Any
+
+import numpy as np
+
+from ..errors import QdrunRuntimeError, QdrunTypeError, QdrunValueError
+from .access import assign_array
+from .dtypes import resolve
+
+_CPU = 1  # DLPack's number of the device
+
+
+class Exchange:
+    """The conversions that fields, ndarrays and tensors share. They all see the canonical shape: ``shape`` and then the element.
+
+    A class that has it offers ``view``, the memory as a numpy array, and ``_written()``, the same when it is about to be written.
+    """
+
+    __slots__ = ()
+
+    @property
+    def view(self) -> np.ndarray:
+        """The memory as a numpy array, handed out."""
+        raise NotImplementedError
+
+    @property
+    def _content(self) -> np.ndarray:
+        """The same, for our own use."""
+        raise NotImplementedError
+
+    def _written(self, index: tuple[int, ...] | None = None, source: Any = None, parts: tuple[Any, ...] = ()) -> np.ndarray:
+        raise NotImplementedError
+
+    def _hand_out(self, copy: bool | None) -> None:
+        """The memory itself goes out, unless it is a copy: whoever watches it is told."""
+        if copy is not True:
+            _ = self.view
+
+    def _called(self) -> str:
+        """What messages call it."""
+        return "ndarray"
+
+    def to_numpy(self, dtype: Any = None, *, copy: bool | None = True) -> np.ndarray:
+        """The content as a numpy array.
+
+        Args:
+            dtype: cast to this type.
+            copy: True for a copy; False for the memory itself, in which writes are seen by both sides until the program is closed; None
+                for the memory itself unless the type differs.
+
+        Raises:
+            QdrunValueError: ``copy=False`` with another type.
+        """
+        self._hand_out(copy)
+        return numpy_of(self._content, dtype, copy, self._called())
+
+    def from_numpy(self, array: Any) -> None:
+        """Copy a numpy array, or what numpy can read, of the same shape; values are cast.
+
+        Raises:
+            QdrunTypeError: the shapes differ.
+        """
+        assign_array(self._written(None, array), array, self._called())
+
+    def to_torch(self, device: Any = None, *, copy: bool | None = True) -> Any:
+        """The content as a torch tensor; ``copy`` as in ``to_numpy``.
+
+        Raises:
+            QdrunValueError: ``copy=False`` with another device, or torch cannot show this memory.
+        """
+        self._hand_out(copy)
+        return torch_of(self._content, device, copy, self._called())
+
+    def from_torch(self, tensor: Any) -> None:
+        """Copy a torch tensor of the same shape, from any device; values are cast.
+
+        Raises:
+            QdrunTypeError: the shapes differ, or it is no dense tensor.
+        """
+        assign_array(self._written(None, tensor), host_array(tensor, cast=True), self._called())
+
+    def to_dlpack(self, versioned: bool = False) -> Any:
+        """The memory itself as a DLPack capsule, for ``torch.utils.dlpack.from_dlpack``. ``versioned``: of DLPack 1 instead of 0.
+
+        Raises:
+            QdrunValueError: its strides are no multiples of the element's size (records of unequal types).
+        """
+        return capsule_of(self.view, (1, 0) if versioned else None, self._called())
+
+    def __dlpack__(
+        self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: bool | None = None
+    ) -> Any:
+        if dl_device is not None and tuple(dl_device) != (_CPU, 0):
+            raise QdrunValueError(f"{self._called()} lies in the memory of the CPU, not on DLPack device {tuple(dl_device)}")
+        view = np.array(self._content) if copy else self.view
+        return capsule_of(view, max_version, self._called())
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return _CPU, 0
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        if copy is False:
+            return numpy_of(self.view, dtype, False, self._called())
+        return np.array(self._content, dtype)
+
+
+# ---- out
+def numpy_of(view: np.ndarray, dtype: Any, copy: bool | None, name: str) -> np.ndarray:
+    """``view``, or a copy of it; see ``Exchange.to_numpy``."""
+    wanted = None if dtype is None else resolve(dtype).numpy
+    if copy is True:
+        return np.array(view, wanted, order="C")
+    if wanted is None or wanted == view.dtype:
+        return view
+    if copy is False:
+        raise QdrunValueError(
+            f"copy=False cannot change the type of {name} from {view.dtype} to {wanted}; do: copy=None or True"
+        )
+    return np.array(view, wanted, order="C")
+
+
+def torch_of(view: np.ndarray, device: Any, copy: bool | None, name: str) -> Any:
+    """A torch tensor of the memory, or of a copy; see ``Exchange.to_torch``.
+
+    Raises:
+        QdrunRuntimeError: torch is not installed.
+    """
+    try:
+        import torch
+    except ImportError as e:
+        raise QdrunRuntimeError("torch is not installed; do: pip install torch, or use to_numpy()") from e
+    elsewhere = device is not None and torch.device(device).type != "cpu"
+    if copy is False and elsewhere:
+        raise QdrunValueError(f"copy=False: {name} lies in the memory of the CPU, not on {device}; do: copy=None or True")
+    if copy is not True and not elsewhere:
+        try:
+            return torch.from_numpy(view)
+        except (ValueError, TypeError) as e:
+            if copy is False:
+                raise QdrunValueError(f"torch cannot show the memory of {name}: {e}; do: copy=None or True") from e
+    made = torch.from_numpy(np.array(view, order="C"))
+    return made.to(device) if elsewhere else made
+
+
+def capsule_of(view: np.ndarray, version: tuple[int, int] | None, name: str) -> Any:
+    """A DLPack capsule that keeps the memory alive."""
+    try:
+        return view.__dlpack__(max_version=version) if version is not None else view.__dlpack__()
+    except (BufferError, RuntimeError) as e:
+        raise QdrunValueError(f"the memory of {name} has no DLPack form: {e}; do: use to_numpy() or to_torch()") from e
+
+
+# ---- in
+def is_torch(value: Any) -> bool:
+    """Whether a value is a torch tensor."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def host_array(value: Any, cast: bool = False) -> np.ndarray:
+    """The memory of a foreign array as a numpy array; a copy of it when it lies on another device.
+
+    Args:
+        value: a numpy array, a torch tensor, or an object with ``__dlpack__``.
+        cast: a type that numpy does not have (bfloat16) becomes f32; without it, it is refused.
+
+    Raises:
+        QdrunTypeError: it is none of these, or has no dense memory.
+    """
+    if isinstance(value, np.ndarray):
+        if isinstance(value, np.ma.MaskedArray):
+            raise QdrunTypeError("a masked array has no place for its mask", hint="pass array.filled(..), or array.data")
+        return value
+    if is_torch(value):
+        return _of_torch(value, cast)
+    if hasattr(value, "__dlpack__"):
+        try:
+            return np.from_dlpack(value)
+        except (BufferError, RuntimeError, TypeError) as e:
+            raise QdrunTypeError(
+                f"this {type(value).__name__} cannot be shown to the CPU: {e}", hint="copy it to the CPU"
+            ) from e
+    raise QdrunTypeError(f"expected an ndarray, a numpy array or a torch tensor, got {type(value).__name__}")
+
+
+def _of_torch(value: Any, cast: bool) -> np.ndarray:
+    torch = sys.modules["torch"]
+    if value.layout is not torch.strided or value.is_quantized or value.is_meta:
+        kind = "meta" if value.is_meta else "quantized" if value.is_quantized else str(value.layout)
+        raise QdrunTypeError(
+            f"a {kind} tensor of torch has no dense memory", hint="use tensor.to_dense(), or a tensor with data"
+        )
+    plain = value.detach()
+    if plain.is_conj() or plain.is_neg():
+        plain = plain.resolve_conj().resolve_neg()
+    if plain.device.type != "cpu":
+        plain = plain.cpu()
+    try:
+        return plain.numpy()
+    except TypeError as e:
+        if not cast:
+            raise QdrunTypeError(f"{value.dtype} has no kernel type", hint="use tensor.float()") from e
+        return plain.float().numpy()
+
+
+def lives_elsewhere(value: Any) -> bool:
+    """Whether ``host_array`` of a torch tensor is a copy and not its memory."""
+    return value.device.type != "cpu" or value.is_conj() or value.is_neg()
+
+
+def torch_gradient(value: Any) -> Any:
+    """``value.grad`` of a torch tensor that requires one; zeros are made when there is none yet.
+
+    Raises:
+        QdrunTypeError: its gradient is not on its device.
+    """
+    torch = sys.modules["torch"]
+    grad = _present_gradient(value)
+    if grad is None:
+        grad = value.grad = torch.zeros_like(value, memory_format=torch.contiguous_format)
+    if not isinstance(grad, torch.Tensor) or grad.device != value.device:
+        raise QdrunTypeError("its .grad is not a tensor on the same device", hint="set .grad to None")
+    return grad
+
+
+def _present_gradient(value: Any) -> Any:
+    """``value.grad``, without torch's warning about tensors that are no leaves: theirs is where kernels put it."""
+    if value.is_leaf:
+        return value.grad
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return value.grad
+
+
+def mark_written(value: Any) -> None:
+    """Tell torch's autograd that a kernel has written to a tensor: a graph that had saved its old content then says so."""
+    torch = sys.modules["torch"]
+    if not value.is_inference():
+        torch.autograd.graph.increment_version(value)

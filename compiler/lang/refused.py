@@ -1,0 +1,87 @@
+"""Names of the peer that this version does not have, and what to use instead. Using one is refused by name."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+from ..errors import QdrunTypeError
+
+_SPARSE = "sparse fields (pointer, bitmasked, dynamic) are not supported", "use dense fields, and a field of flags or of counts"
+_QUANT = "quantized types are not supported", "store i8, i16 or f16"
+_MESH = "meshes are not supported", "store the mesh in fields of indices"
+_GRAPH = "graphs of launches are not supported", "call the kernels one after another: a launch takes about a microsecond"
+_STREAM = "streams and events are not supported: kernels run in the order of their calls", "call the kernels one after another"
+_GPU = "there is no GPU backend in this version", "write the loop without it"
+_PROFILER = "the profiler is not supported", "measure around qd.sync() with time.perf_counter()"
+_CLOCK = "kernels cannot read the clock", "measure around the launch with time.perf_counter()"
+_LINALG = "sparse matrices and their solvers are not supported", "write the iteration (conjugate gradients) with kernels"
+_INNER = "it is an inner module of the peer", "the names that programs need are names of `qd`"
+
+REFUSED: dict[str, tuple[str, str]] = {
+    **dict.fromkeys(
+        "activate append deactivate deactivate_all_snodes get_addr is_active length rescale_index".split(), _SPARSE
+    ),
+    **dict.fromkeys("BitpackedFields quant".split(), _QUANT),
+    **dict.fromkeys("Mesh MeshInstance mesh_local mesh_patch_idx".split(), _MESH),
+    **dict.fromkeys("GraphStatus graph graph_do_while graph_parallel graph_parallel_context checkpoint".split(), _GRAPH),
+    **dict.fromkeys("Event Stream create_event create_stream stream_parallel".split(), _STREAM),
+    **dict.fromkeys("simt DeviceCapability global_thread_idx".split(), _GPU),
+    **dict.fromkeys("clock_counter clock_freq_hz".split(), _CLOCK),
+    **dict.fromkeys("linalg sparse sparse_matrix_builder".split(), _LINALG),
+    **dict.fromkeys("experimental interop lang tools compound_types enums ndarray_type primitive_types utils".split(), _INNER),
+    "BufferView": ("views of buffers are not supported", "pass a numpy slice, or the array and an offset"),
+    "BufferViewType": ("views of buffers are not supported", "annotate with qd.types.ndarray(..)"),
+    "buffer_view_type": ("views of buffers are not supported", "annotate with qd.types.ndarray(..)"),
+    "FieldsBuilder": ("fields are placed under qd.root only", "close the program, or keep one program for each set of fields"),
+    "Format": ("texture formats are not supported", "use fields"),
+    "algorithms": ("the peer's parallel algorithms are not supported", "use numpy on x.to_numpy(), or write a kernel"),
+    "perf_dispatch": ("choosing kernels by their speed is not supported", "call the kernel that you want"),
+    "profiler": _PROFILER,
+    "ref": ("arguments of a func by reference need qd.template()", "annotate the parameter with qd.template()"),
+    "volatile_load": ("kernels that wait for each other are not supported", "read with qd.atomic_add(x[i], 0)"),
+}
+"""Name -> why not, what to do."""
+
+
+def refuse(name: str) -> NoReturn:
+    """Raise the error of a refused name.
+
+    Raises:
+        QdrunTypeError: always.
+    """
+    why, instead = REFUSED[name]
+    raise QdrunTypeError(f"`{name}` is not available: {why}", hint=instead)
+
+
+class Refused:
+    """Stands for a name that is refused: calling it, reading an attribute of it or subscripting it raises."""
+
+    def __init__(self, name: str) -> None:
+        self.__name__ = name
+
+    def _refuse(self) -> NoReturn:
+        refuse(self.__name__)
+
+    def __call__(self, *args: Any, **kw: Any) -> NoReturn:
+        self._refuse()
+
+    def __qd_lower__(self, b: Any, *args: Any, **kw: Any) -> NoReturn:
+        """A call inside a kernel."""
+        self._refuse()
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        self._refuse()
+
+    def __getitem__(self, index: Any) -> NoReturn:
+        self._refuse()
+
+    def __iter__(self) -> NoReturn:
+        self._refuse()
+
+    def __instancecheck__(self, instance: object) -> bool:
+        return False
+
+    def __repr__(self) -> str:
+        return f"<{self.__name__}: not available>"

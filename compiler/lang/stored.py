@@ -1,0 +1,141 @@
+"""What a compiled kernel is on disk: the facts that launches need, and beside them the IR, which is read when something asks for it.
+
+The machine code itself lies in an entry of its own, under the key that the text of the module gives it.
+"""
+
+from __future__ import annotations
+
+import functools
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..codegen.llvm.kernel import symbol
+from ..ir.nodes import Assert, Buffer, Const, Kernel, Loop, Op, Operand, Overflow, Print
+from ..ir.store import StoreError, dump, load
+from ..ir.types import i32
+from ..ir.walk import kernel_buffers
+from ..runtime.cpu import Compiled, CpuDevice
+from ..runtime.device import Device
+from ..runtime.jit import LoadedCode
+
+
+@dataclass(frozen=True, eq=False)
+class Ready:
+    """Machine code, and the kernel that it was made from.
+
+    Attributes:
+        head: the kernel without its tasks.
+        kinds: the kinds of the buffers that it touches.
+        draws: it reads the launch's random seed.
+        written: ``ArgDecl.index`` of the arrays that it writes; ("grad", index) for their gradients.
+        read: gives the kernel with its tasks.
+    """
+
+    head: Kernel
+    kinds: frozenset[str]
+    compiled: Compiled
+    draws: bool
+    written: frozenset[object]
+    read: Callable[[], Kernel]
+
+    @property
+    def kernel(self) -> Kernel:
+        """The kernel with its tasks."""
+        return self.read()
+
+
+def ready(kernel: Kernel, compiled: Compiled, draws: bool, written: frozenset[object]) -> Ready:
+    """A kernel that was just compiled."""
+    kinds = frozenset(b.kind for b in kernel_buffers(kernel))
+    return Ready(replace(kernel, tasks=[]), kinds, compiled, draws, written, lambda: kernel)
+
+
+def pack(made: Ready, buffers: Sequence[Buffer], found: Any = None, lazy: Sequence[str] = ()) -> bytes:
+    """A compiled kernel as bytes.
+
+    Args:
+        made: what was compiled.
+        buffers: the recipe's field buffers, which the reader has, too.
+        found: a dataclass that comes with it (``Gradient``, ``Tangent``), or None.
+        lazy: the names of those of its fields that are read when something asks for them.
+
+    Raises:
+        StoreError: it holds something that cannot be stored.
+    """
+    assert isinstance(made.compiled.code, LoadedCode)
+    names = [] if found is None else list(type(found).__dataclass_fields__)
+    at_hand = {name: getattr(found, name) for name in names if name not in lazy}
+    facts = (made.head, made.kinds, _without_code(made.compiled), made.compiled.code.key, made.draws, made.written, at_hand)
+    first = dump(facts, buffers)
+    known = [*buffers, *made.head.args]
+    second = zlib.compress(dump((made.kernel, {name: getattr(found, name) for name in names if name in lazy}), known), 1)
+    return len(first).to_bytes(8, "little") + first + second
+
+
+def unpack(data: bytes, buffers: Sequence[Buffer], device: Device) -> tuple[Ready, Any] | None:
+    """A compiled kernel from its bytes, with its code; None when the code is not kept any more.
+
+    Raises:
+        StoreError: the bytes are damaged.
+    """
+    size = int.from_bytes(data[:8], "little")
+    head, kinds, compiled, key, draws, written, at_hand = load(data[8 : 8 + size], buffers)
+    assert isinstance(device, CpuDevice)
+    compiled = device.restore(compiled, key, [symbol(head)])
+    if compiled is None:
+        return None
+
+    @functools.cache
+    def rest() -> tuple[Kernel, dict[str, Any]]:
+        return load(zlib.decompress(data[8 + size :]), [*buffers, *head.args])
+
+    return Ready(head, kinds, compiled, draws, written, lambda: rest()[0]), Found(at_hand, lambda: rest()[1])
+
+
+class Found:
+    """A ``Gradient`` or a ``Tangent`` that was stored: its fields, some of them read on demand."""
+
+    def __init__(self, at_hand: dict[str, Any], rest: Callable[[], dict[str, Any]]) -> None:
+        self.__dict__.update(at_hand)
+        self._rest = rest
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        rest = self._rest()
+        if name not in rest:
+            raise AttributeError(name)
+        return rest[name]
+
+
+def _without_code(compiled: Compiled) -> Compiled:
+    """The facts of a kernel that messages need, without the IR behind them."""
+    return replace(
+        compiled,
+        address=0,
+        messages=[_bare(m) for m in compiled.messages],
+        prints=[_bare(p) for p in compiled.prints],
+        seconds=0.0,
+        from_cache=True,
+        code=None,  # type: ignore[arg-type]
+    )
+
+
+def _bare(s: Any) -> Any:
+    """A statement that a message stands for: its text and its place, and of each operand the type."""
+    if isinstance(s, Assert):
+        return replace(s, cond=Const(True, s.cond.dtype), args=tuple(map(_typed, s.args)))
+    if isinstance(s, Overflow):
+        loop = Loop(Op("index", (), i32), Const(0, i32), None, loc=s.loop.loc)
+        return replace(s, loop=loop)
+    assert isinstance(s, Print)
+    return replace(s, parts=tuple(p if isinstance(p, str) else _typed(p) for p in s.parts))
+
+
+def _typed(x: Operand) -> Const:
+    return Const(0, x.dtype)
+
+
+__all__ = ["Found", "Ready", "StoreError", "pack", "ready", "unpack"]

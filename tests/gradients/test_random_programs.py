@@ -1,0 +1,51 @@
+"""Random programs: machine code against the interpreter to the bit, forward and reverse; gradients against central differences.
+
+Each slow test has seeds of its own, so that ``-n 2`` shares the work.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, seed, settings
+from hypothesis import strategies as st
+
+sys.path.insert(0, str(Path(__file__).parent))
+from program_case import COUNTS, check
+from programs import program_sources
+
+CHECKS = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much, HealthCheck.large_base_example]
+PARTS, EACH = 16, int(os.environ.get("QDRUN_RANDOM_PROGRAMS", "1040")) // 16
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=CHECKS)
+@given(program_sources(), st.integers(0, 10**6))
+def test_random_programs_are_right(source, inputs):
+    check(source, inputs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(PARTS))
+def test_a_thousand_random_programs_are_right(part):
+    first = int(os.environ.get("QDRUN_SEED", "0")) * PARTS
+
+    @seed(first + part)
+    @settings(max_examples=EACH, deadline=None, suppress_health_check=CHECKS, database=None)
+    @given(program_sources(), st.integers(0, 10**6))
+    def run(source, inputs):
+        check(source, inputs)
+
+    run()
+
+
+def test_few_random_programs_are_refused():
+    assert COUNTS["refused"] <= 0.1 * COUNTS["programs"] + 3, dict(COUNTS)
+    assert COUNTS["lanes take another branch"] <= 0.02 * COUNTS["in lanes"] + 2, dict(COUNTS)
+    assert COUNTS["f32 far from f64"] <= 0.02 * COUNTS["with f32"] + 2, dict(COUNTS)
+
+
+def teardown_module() -> None:
+    print(f"\nrandom programs: {dict(COUNTS)}")

@@ -1,0 +1,222 @@
+"""The rules of well-formed IR: one violating program or more for each number, the same list in docs/ir.md, a check after every pass."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+import re
+from pathlib import Path
+
+import pytest
+
+from qdrun.compiler import transforms
+from qdrun.compiler.frontend.lower import lower
+from qdrun.compiler.ir.builder import Builder, const_i32, const_i64
+from qdrun.compiler.ir.nodes import (
+    ArgDecl,
+    Assert,
+    Axis,
+    Buffer,
+    Const,
+    Exit,
+    GlobalStore,
+    If,
+    Kernel,
+    Local,
+    LocalStore,
+    Loop,
+    Op,
+    Place,
+    Print,
+    Reduction,
+    Stack,
+    StackPut,
+    Task,
+)
+from qdrun.compiler.ir.types import f32, f64, i32, i64, u1
+from qdrun.compiler.ir.verify import RULES, VerifyError, verified, verify_kernel, verify_task
+
+ONE, ZERO = Const(1.0, f32), const_i32(0)
+
+
+def field(dtype=f32, ndim=1) -> Place:
+    return Place("x", dtype, Buffer("field"), ndim, (8,) * ndim, (4,) * ndim)
+
+
+def loop(**given) -> Loop:
+    return Loop(Op("index", (), i32), ZERO, const_i32(3), **given)
+
+
+def stack(dtype=f32) -> Stack:
+    return Stack(loop(), "tape", (Local(dtype),), "t")
+
+
+def body(*statements, **task) -> Task:
+    return Task("some_task", list(statements), **task)
+
+
+def built(build, **task) -> Task:
+    out = body(**task)
+    build(Builder(out.body))
+    return out
+
+
+def escaped(b: Builder) -> None:
+    with b.if_(Const(True, u1)):
+        inner = b.op("neg", ONE)
+    b.op("neg", inner)
+
+
+def twice(b: Builder) -> None:
+    b.put(b.op("neg", ONE))
+
+
+def prologue_read() -> Task:
+    value = Op("arg", (), i32, ArgDecl("n", "scalar", i32))
+    return body(Op("neg", (value,), i32), prologue=[value])
+
+
+def reduction(code="add", dtype=f32, parallel=True, index=(ZERO,)) -> Task:
+    axes = [Axis(Op("index", (), i32), ZERO, const_i32(4))] if parallel else []
+    return body(axes=axes, reductions=[Reduction(Local(dtype), field(), index, code)])
+
+
+def kernel(task: Task, *args: ArgDecl) -> Kernel:
+    return Kernel("some_task", list(args), [task])
+
+
+def of_an_array(task_args=()) -> Kernel:
+    place = Place("a", f32, Buffer("arg", ArgDecl("a", "ndarray", f32, 1)), 1, None, None, elem_bytes=4)
+    return kernel(built(lambda b: b.gload(place, (ZERO,))), *task_args)
+
+
+def two_with_one_number() -> Kernel:
+    decls = [ArgDecl(n, "scalar", i32, index=k) for n, k in (("a", 0), ("b", 1), ("c", 1))]
+    return kernel(body(), *decls)
+
+
+SCALAR, ARRAY = ArgDecl("n", "scalar", i32), ArgDecl("a", "ndarray", f32, 2)
+UNLOWERED = "unlowered"
+BROKEN = [
+    (1, "not defined here", lambda: built(lambda b: b.op("neg", Op("arg", (), f32)))),
+    (1, "not defined here", lambda: built(escaped)),
+    (1, "does not list", lambda: built(lambda b: b.op("neg", Op("param", (), i64, "S.0")), params=["C1.0"])),
+    (2, "listed twice", lambda: built(twice)),
+    (3, "unknown operation 'sine'", lambda: body(Op("sine", (ONE,), f32))),
+    (3, "takes 2 operands", lambda: body(Op("add", (ZERO,), i32))),
+    (4, "never listed", lambda: body(Op("index", (), i32))),
+    (4, "never listed", lambda: body(Op("param", (), i64, "S.0"))),
+    (5, "differ in type", lambda: built(lambda b: b.op("add", ZERO, const_i64(2)))),
+    (5, "does not take i32", lambda: built(lambda b: b.op("sin", ZERO))),
+    (6, "has type i64, should be i32", lambda: built(lambda b: b.op("add", ZERO, ZERO, dtype=i64))),
+    (6, "should be f32", lambda: built(lambda b: b.op("select", Const(True, u1), ONE, ONE, dtype=f64))),
+    (7, "not a truth value", lambda: body(If(const_i32(1)))),
+    (7, "not a truth value", lambda: body(Assert(const_i32(1), "no"))),
+    (7, "what selects", lambda: built(lambda b: b.op("select", ZERO, ZERO, ZERO))),
+    (8, "before any store", lambda: built(lambda b: b.load(Local(f32)))),
+    (8, "in another type", lambda: built(lambda b: b.put(Op("load", (), f64, b.local(ONE))))),
+    (9, "stores i32 to a local of type f32", lambda: body(LocalStore(Local(f32), ZERO))),
+    (10, "indices differs", lambda: body(GlobalStore(field(), (), ONE))),
+    (10, "indices differs", lambda: built(lambda b: b.gload(field(), (ONE,)))),
+    (11, "differs from the place", lambda: body(GlobalStore(field(), (ZERO,), Const(1.0, f64)))),
+    (11, "differs from the place", lambda: body(Op("gload", (ZERO,), f64, field()))),
+    (12, "unknown atomic 'div'", lambda: built(lambda b: b.atomic("div", field(), (ZERO,), ONE))),
+    (12, "takes 2 values", lambda: body(Op("atomic", (ONE,), f32, (field(ndim=0), "cas")))),
+    (13, "differ in type", lambda: body(Loop(Op("index", (), i32), ZERO, const_i64(3)))),
+    (13, "differ in type", lambda: body(axes=[Axis(Op("index", (), f32), ONE, ONE)])),
+    (13, "step 0", lambda: body(loop(step=0))),
+    (14, "exit local", lambda: body(loop(exit=Local(i32, "exit")))),
+    (15, "left after lowering", lambda: body(Exit("return"))),
+    (15, UNLOWERED, lambda: body(Exit("break"))),
+    (16, "wrong number of words", lambda: body(StackPut(stack(), const_i64(0), ()))),
+    (16, "another type, or a stack of another", lambda: body(StackPut(stack(f64), const_i64(0), (ONE,)))),
+    (16, "wrong stack", lambda: built(lambda b: b.op("stack_get", const_i64(0), dtype=f64, attr=(stack(), 0)))),
+    (16, "a stack of another task", lambda: built(lambda b: b.op("stack_get", const_i64(0), dtype=f32, attr=(stack(), 0)))),
+    (17, "an axis bound", lambda: body(axes=[Axis(Op("index", (), i32), ZERO, Op("arg", (), i32, SCALAR))])),
+    (17, "the index of a reduction", lambda: reduction(index=(Op("arg", (), i32, SCALAR),))),
+    (1, "not defined here", prologue_read),
+    (18, "a write in a prologue", lambda: body(prologue=[GlobalStore(field(), (ZERO,), ONE)])),
+    (19, "a reduction mul", lambda: reduction("mul")),
+    (19, "a reduction add of f64 into f32", lambda: reduction(dtype=f64)),
+    (19, "a reduction add", lambda: reduction(parallel=False)),
+    (20, "arg in another type", lambda: body(Op("arg", (), f32, SCALAR))),
+    (20, "shape in another type", lambda: body(Op("shape", (), i32, (ARRAY, 2)))),
+    (20, "iter in another type", lambda: body(Op("iter", (), i32))),
+    (20, "seed in another type", lambda: body(Op("seed", (), i64))),
+    (21, "1 values for a message with 2 places", lambda: body(Assert(Const(True, u1), "{} {}", (ZERO,)))),
+    (21, "2 formats for 1 parts", lambda: body(Print(("text",), formats=("", "")))),
+    (22, "no argument of this kernel", of_an_array),
+    (22, "no argument of this kernel", lambda: kernel(body(Op("arg", (), i32, SCALAR)))),
+    (22, "one number", two_with_one_number),
+]
+
+
+@pytest.mark.parametrize("rule, words, make", BROKEN, ids=[f"{r}-{w}" for r, w, _ in BROKEN])
+def test_the_verifier_names_the_task_and_the_rule(rule, words, make):
+    broken = make()
+    lowered = words is not UNLOWERED
+    with pytest.raises(VerifyError) as e:
+        (verify_kernel if isinstance(broken, Kernel) else verify_task)(broken, lowered)
+    message = str(e.value)
+    assert message.startswith(f"some_task: rule {rule}: ")
+    assert lowered is False or words in message
+    assert RULES[rule] in message
+
+
+def test_each_rule_is_violated_once():
+    assert {rule for rule, _, _ in BROKEN} == set(RULES)
+
+
+def test_the_page_lists_the_same_rules():
+    page = (Path(__file__).parents[1] / "docs" / "ir.md").read_text(encoding="utf-8")
+    assert dict((int(n), text) for n, text in re.findall(r"^\| (\d+) \| (.*?) \|", page, re.M)) == RULES
+    assert list(RULES) == list(range(1, len(RULES) + 1))
+
+
+def test_exits_are_allowed_before_they_are_lowered():
+    verify_task(body(loop(body=[Exit("break")]), Exit("continue")), lowered=False)
+
+
+def test_a_value_of_the_prologue_bounds_an_axis():
+    bound = Op("arg", (), i32, SCALAR)
+    verify_task(body(axes=[Axis(Op("index", (), i32), ZERO, bound)], prologue=[bound]))
+
+
+def passes():
+    """Every function of the transforms that makes a kernel or edits a task, by its name."""
+    for module in pkgutil.iter_modules(transforms.__path__):
+        loaded = importlib.import_module(f"{transforms.__name__}.{module.name}")
+        for name, f in inspect.getmembers(loaded, inspect.isfunction):
+            if f.__module__ == loaded.__name__ and re.fullmatch(r"\w+_(in_place|kernel)|lower_exits|simplify", name):
+                yield name, f
+
+
+HELPERS = {"clone_kernel", "simplify_in_place", "reduce_in_place"}  # a copy; loops over passes that are checked one by one
+
+
+def test_every_pass_is_checked():
+    found = {**dict(passes()), "lower": lower}
+    assert {"lower_exits", "simplify", "reverse_kernel", "reduce_kernel", "forward_kernel", "dce_in_place", "lower"} <= set(
+        found
+    )
+    assert {name for name, f in found.items() if not hasattr(f, "__verified__")} == HELPERS
+
+
+def test_a_pass_that_breaks_the_ir_is_stopped(monkeypatch):
+    @verified()
+    def careless(kernel: Kernel) -> Kernel:
+        kernel.tasks[0].body.append(Op("sine", (ONE,), f32))
+        return kernel
+
+    @verified(lowered=False)
+    def careless_in_place(task: Task) -> bool:
+        task.body.append(Op("sine", (ONE,), f32))
+        return True
+
+    for run, argument in ((careless, kernel(body())), (careless_in_place, body())):
+        monkeypatch.setenv("QDRUN_VERIFY", "1")
+        with pytest.raises(VerifyError, match="rule 3"):
+            run(argument)
+        monkeypatch.delenv("QDRUN_VERIFY")
+        run(argument)
