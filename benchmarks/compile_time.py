@@ -99,12 +99,15 @@ def stages(shape: str, n: int) -> dict[str, float]:
     from qdrun.compiler.transforms.reduce import reduce_kernel
     from qdrun.compiler.transforms.simplify import simplify
 
+    from qdrun.compiler.ir.collector import collector_paused
+
     qd.init(arch=qd.cpu, offline_cache=False)
     out: dict[str, float] = {}
 
     def timed(stage: str, f: Any, *args: Any) -> Any:
         begin = time.process_time()
-        result = f(*args)
+        with collector_paused():  # as when a kernel is called
+            result = f(*args)
         out[stage] = time.process_time() - begin
         return result
 

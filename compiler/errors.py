@@ -6,8 +6,8 @@
     │   ├── QdrunTypeError               (TypeError)
     │   ├── QdrunNameError               (NameError)
     │   ├── QdrunIndexError              (IndexError)
-    │   └── DifferentiationError         no correct gradient exists or can be given for this kernel
-    │       └── DataAccessError          a value the backward pass needs is overwritten
+    │   └── DifferentiationError         (RuntimeError) no correct gradient exists or can be given for this kernel
+    │       └── DataAccessError          (QdrunAssertionError) a value the backward pass needs is overwritten
     ├── QdrunRuntimeError                (RuntimeError) a launch, a field or an option is wrong
     │   ├── QdrunValueError              (ValueError) a shape, a layout or an option of an array that does not fit
     │   ├── QdrunRuntimeTypeError        (TypeError) an argument or a returned value has a type that does not fit
@@ -80,12 +80,8 @@ class QdrunIndexError(QdrunCompilationError, IndexError):
     """Wrong number of indices, or a constant index out of range."""
 
 
-class DifferentiationError(QdrunCompilationError):
+class DifferentiationError(QdrunCompilationError, RuntimeError):
     """No correct gradient exists or can be given."""
-
-
-class DataAccessError(DifferentiationError):
-    """A value that the backward pass needs is overwritten by the same kernel."""
 
 
 class QdrunRuntimeError(QdrunError, RuntimeError):
@@ -110,6 +106,10 @@ class NothingToDifferentiate(QdrunRuntimeError):
 
 class QdrunAssertionError(QdrunRuntimeError, AssertionError):
     """An assert or a bounds check failed inside a kernel."""
+
+
+class DataAccessError(DifferentiationError, QdrunAssertionError):
+    """A value that the backward pass needs is overwritten. Programs that expect a failed assertion here catch it, too."""
 
 
 class AdStackOverflow(QdrunRuntimeError):

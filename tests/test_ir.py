@@ -3,28 +3,20 @@
 import numpy as np
 import pytest
 
-from qdrun.compiler.ir.builder import Builder, const_i32, const_i64, convert
+from qdrun.compiler.ir.builder import Builder, const_i32, convert
 from qdrun.compiler.ir.nodes import (
     Axis,
     Buffer,
     Const,
-    Exit,
-    GlobalStore,
-    If,
-    Local,
-    LocalStore,
-    Loop,
     Op,
     Place,
-    Stack,
-    StackPut,
     Task,
 )
 from qdrun.compiler.ir.nodes import Kernel as IrKernel
 from qdrun.compiler.ir.ops import TABLE
 from qdrun.compiler.ir.printer import print_block, print_kernel
 from qdrun.compiler.ir.types import ALL, f16, f32, f64, from_numpy, i8, i16, i32, i64, promote, u1, u8, u16, u32, u64
-from qdrun.compiler.ir.verify import VerifyError, verify_kernel, verify_task
+from qdrun.compiler.ir.verify import verify_kernel
 from qdrun.compiler.ir.walk import kernel_places, walk
 
 

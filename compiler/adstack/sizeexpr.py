@@ -80,18 +80,25 @@ OPS = frozenset(
 )
 
 
+MOST_PARTS = 400
+"""A plan evaluates its formulas for every launch: larger ones are treated as known only while running."""
+
+DEEPEST = 100
+
+
 def parts(e: SizeExpr) -> Iterator[SizeExpr]:
     """The expression and everything inside it."""
     yield e
-    inner: tuple[SizeExpr, ...] = ()
-    if isinstance(e, Read):
-        inner = e.index
-    elif isinstance(e, Bin):
-        inner = e.args
-    elif isinstance(e, AnyOf):
-        inner = e.options
-    for x in inner:
+    for x in _inner(e):
         yield from parts(x)
+
+
+def _inner(e: SizeExpr) -> tuple[SizeExpr, ...]:
+    if isinstance(e, Read):
+        return e.index
+    if isinstance(e, Bin):
+        return e.args
+    return e.options if isinstance(e, AnyOf) else ()
 
 
 @dataclass(frozen=True)
@@ -113,6 +120,9 @@ class Reader:
     task: Task
     _stores: dict[Local, list[Operand]] = field(default_factory=dict)
     _visiting: set[object] = field(default_factory=set)
+    _known: dict[tuple[Operand, frozenset[object]], SizeExpr] = field(default_factory=dict)
+    _depth: int = 0
+    _sizes: dict[int, int] = field(default_factory=dict)  # of the expressions in ``_known``
 
     def __post_init__(self) -> None:
         self._written = set().union(*(written_places(t.body) for t in self.kernel.tasks))
@@ -121,7 +131,21 @@ class Reader:
                 self._stores.setdefault(s.local, []).append(s.value)
 
     def expr(self, x: Operand) -> SizeExpr:
-        """The SizeExpr of a value."""
+        """The SizeExpr of a value. One that would be larger than ``MOST_PARTS`` is unknown: a value that is used twice counts twice."""
+        key = x, frozenset(self._visiting)
+        known = self._known.get(key)
+        if known is None:
+            if self._depth >= DEEPEST:
+                return Unknown(f"a formula of more than {DEEPEST} operations one inside the other")
+            self._depth += 1
+            found = self._expr(x)
+            self._depth -= 1
+            self._sizes[id(found)] = size = 1 + sum(self._sizes.get(id(e), 1) for e in _inner(found))
+            known = found if size <= MOST_PARTS else Unknown(f"a formula of more than {MOST_PARTS} operations")
+            self._known[key] = known
+        return known
+
+    def _expr(self, x: Operand) -> SizeExpr:
         if isinstance(x, Const):
             return Lit(int(x.value))
         if x.op == "arg":

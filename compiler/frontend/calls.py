@@ -6,6 +6,8 @@ import ast
 import builtins
 import inspect
 import math
+import operator
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -24,6 +26,7 @@ from .syntax import ATOMIC_CODES, atomic_cas, grouped, loop_config, ndrange, sta
 from .targets import StructTarget, compare_and_swap, update
 from .tensor import TensorRef
 from .tokens import is_leaf
+from .traced import trace_call
 from .values import Matrix
 
 Special = Callable[[Context, ast.Call], Any]
@@ -86,8 +89,12 @@ def _apply(cx: Context, fn: Any, args: list[Any], keywords: dict[str, Any]) -> A
             raise QdrunTypeError(f"wrong arguments for {_name(fn)}(): {e}") from e
     if not callable(fn):
         raise QdrunTypeError(f"{describe(fn)} cannot be called")
-    if all(is_static(v) for v in values):
+    if all(is_static(v) and not is_runtime(v) for v in values):
         return _python_call(cx, fn, args, keywords)
+    if isinstance(fn, (types.FunctionType, types.MethodType)) or getattr(operator, _name(fn), None) is fn:
+        if cx.inputs is not None:
+            cx.inputs.refuse(f"`{_name(fn)}` is a Python function")
+        return trace_call(cx.b, fn, args, keywords)
     raise QdrunTypeError(
         f"{_name(fn)}() is a Python function and cannot run in a kernel with values that are only known at run time",
         hint="decorate it with @func",

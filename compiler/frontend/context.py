@@ -15,7 +15,7 @@ from ..ir.ops import TABLE
 from .build import FrontBuilder
 from .matrix import load_matrix
 from .ops import cast
-from .scope import Binding, Frame, Recipe, Shared, StructVar
+from .scope import Binding, Frame, Recipe, Shared, StructVar, last_mentions
 from .structs import StructTensor, describe_struct
 from .syntax import Grouped, NDRange, RangeSpec
 from .targets import Target, with_index
@@ -130,8 +130,9 @@ class Context:
 
     def top_block(self, statements: list[ast.stmt]) -> str | None:
         """Lower statements that stand at the top level of the kernel: between the parallel loops among them, serial tasks."""
+        last = last_mentions(statements)
         for k, node in enumerate(statements):
-            with self.frame.mentions(statements[k:]), self.at(node):
+            with self.frame.mentions(last, k), self.at(node):
                 handler = self.top_handlers.get(type(node))
                 if handler is not None:
                     left = handler(self, node)

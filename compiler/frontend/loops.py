@@ -60,7 +60,10 @@ def iterable(cx: Context, node: ast.expr) -> tuple[Any, bool]:
             over = cx.expr(node)
             cx.consumed(node, over)
             return _space(over), True
-        return _space(cx.expr(node)), False
+        over = _space(cx.expr(node))
+        if isinstance(over, Grouped) and isinstance(over.space, TensorRef) and over.space.ndim == 0:
+            return over, True  # a field without axes has one element: nothing to loop over
+        return over, False
 
 
 def _space(over: Any) -> Any:

@@ -86,7 +86,7 @@ class Tasks:
             for frame in cx.frames:
                 if not frame.top:
                     continue
-                wanted = set().union(*frame.later)
+                wanted = frame.wanted()
                 for scope in frame.scopes:
                     for binding in scope.values():
                         self._pass_on(cx, binding, binding.name in wanted, changed)

@@ -74,7 +74,7 @@ class Frame:
     Attributes:
         source: the function.
         top: whether its statements stand at the top level of the kernel, where loops become parallel tasks.
-        later: names that the statements from here on mention, one set for each open statement list.
+        later: for each open statement list, where each name is last mentioned, and how far lowering has come.
         depth: the number of open run-time blocks.
         returned: the value of a return whose execution is certain.
         early: the locals that hold the result, when some return sits in a run-time if or loop.
@@ -84,7 +84,7 @@ class Frame:
     top: bool = False
     scopes: list[dict[str, Binding]] = field(default_factory=lambda: [{}])
     loops: list[LoopState] = field(default_factory=list)
-    later: list[set[str]] = field(default_factory=list)
+    later: list[tuple[dict[str, int], int]] = field(default_factory=list)
     depth: int = 0
     returned: Any = None
     early: EarlyReturn | None = None
@@ -137,14 +137,23 @@ class Frame:
         finally:
             self.loops.pop()
 
+    def wanted(self) -> set[str]:
+        """The names that the statement that is being lowered, or a later one, mentions."""
+        return {name for last, position in self.later for name, at in last.items() if at >= position}
+
     @contextmanager
-    def mentions(self, statements: list[ast.stmt]) -> Iterator[None]:
-        """While the first of ``statements`` is lowered: names that it and the others mention."""
-        self.later.append({n.id for s in statements for n in ast.walk(s) if isinstance(n, ast.Name)})
+    def mentions(self, last: dict[str, int], position: int) -> Iterator[None]:
+        """While a statement is lowered: where in its list each name is last mentioned, and where the statement stands."""
+        self.later.append((last, position))
         try:
             yield
         finally:
             self.later.pop()
+
+
+def last_mentions(statements: list[ast.stmt]) -> dict[str, int]:
+    """The position of the last statement that mentions each name."""
+    return {n.id: k for k, s in enumerate(statements) for n in ast.walk(s) if isinstance(n, ast.Name)}
 
 
 @dataclass(eq=False)

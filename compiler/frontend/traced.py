@@ -1,7 +1,8 @@
 """A value with Python's operators, so that one definition of a function serves kernels and Python alike.
 
 ``qd.math.mix(x, y, a)`` is written once as ``x * (1 - a) + y * a``. From Python it computes with numbers; inside a kernel its
-arguments are wrapped in ``Traced`` and every operator emits.
+arguments are wrapped in ``Traced`` and every operator emits. So does a plain Python function that a kernel calls with values that
+are only known at run time: Python runs it once, while the kernel is compiled.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from ..errors import QdrunCompilationError, QdrunTypeError
+from ..ir.nodes import Const, Op
 from . import matrix, ops
 from .values import Matrix, Value
 
@@ -57,11 +60,75 @@ class Traced:
     def __rtruediv__(self, other: Any) -> Traced:
         return self._binary("/", other, swap=True)
 
+    def __floordiv__(self, other: Any) -> Traced:
+        return self._binary("//", other)
+
+    def __rfloordiv__(self, other: Any) -> Traced:
+        return self._binary("//", other, swap=True)
+
+    def __mod__(self, other: Any) -> Traced:
+        return self._binary("%", other)
+
+    def __rmod__(self, other: Any) -> Traced:
+        return self._binary("%", other, swap=True)
+
+    def __pow__(self, other: Any) -> Traced:
+        return self._binary("**", other)
+
+    def __rpow__(self, other: Any) -> Traced:
+        return self._binary("**", other, swap=True)
+
+    def __matmul__(self, other: Any) -> Traced:
+        return self._binary("@", other)
+
+    def __rmatmul__(self, other: Any) -> Traced:
+        return self._binary("@", other, swap=True)
+
+    def __and__(self, other: Any) -> Traced:
+        return self._binary("&", other)
+
+    def __rand__(self, other: Any) -> Traced:
+        return self._binary("&", other, swap=True)
+
+    def __or__(self, other: Any) -> Traced:
+        return self._binary("|", other)
+
+    def __ror__(self, other: Any) -> Traced:
+        return self._binary("|", other, swap=True)
+
     def __xor__(self, other: Any) -> Traced:
         return self._binary("^", other)
 
+    def __rxor__(self, other: Any) -> Traced:
+        return self._binary("^", other, swap=True)
+
+    def __lshift__(self, other: Any) -> Traced:
+        return self._binary("<<", other)
+
+    def __rlshift__(self, other: Any) -> Traced:
+        return self._binary("<<", other, swap=True)
+
+    def __rshift__(self, other: Any) -> Traced:
+        return self._binary(">>", other)
+
+    def __rrshift__(self, other: Any) -> Traced:
+        return self._binary(">>", other, swap=True)
+
     def __neg__(self) -> Traced:
         return Traced(self.b, ops.unary(self.b, "-", self.value))
+
+    def __pos__(self) -> Traced:
+        return self
+
+    def __invert__(self) -> Traced:
+        return Traced(self.b, ops.unary(self.b, "~", self.value))
+
+    def __abs__(self) -> Traced:
+        from .intrinsics import lookup
+
+        lowering = lookup(abs)
+        assert lowering is not None
+        return call(self.b, lowering, (self,), {})
 
     def __lt__(self, other: Any) -> Traced:
         return self._compare("<", other)
@@ -74,6 +141,26 @@ class Traced:
 
     def __ge__(self, other: Any) -> Traced:
         return self._compare(">=", other)
+
+    def __eq__(self, other: Any) -> Traced:  # type: ignore[override]
+        return self._compare("==", other)
+
+    def __ne__(self, other: Any) -> Traced:  # type: ignore[override]
+        return self._compare("!=", other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __bool__(self) -> bool:
+        raise QdrunTypeError(
+            "a Python function that a kernel calls runs while the kernel is compiled: `if`, `while`, `and`, `or`, `not`, min() and max() "
+            "in it cannot look at a value that is only known at run time",
+            hint="decorate the function with @func; or use select(), qd.min() and qd.max()",
+        )
+
+    def __len__(self) -> int:
+        if not isinstance(self.value, Matrix):
+            raise TypeError("a scalar has no components")
+        return self.value.n
 
     def __getitem__(self, index: Any) -> Traced:
         if not isinstance(self.value, Matrix):
@@ -139,3 +226,31 @@ def lower_by_tracing(f: Callable[..., Any]) -> Callable[..., Any]:
         return unwrap(f(*wrapped, **{k: Traced(b, v) for k, v in kw.items()}))
 
     return lowering
+
+
+def trace_call(b: FrontBuilder, fn: Callable[..., Any], args: list[Any], keywords: dict[str, Any]) -> Any:
+    """Run a plain Python function on traced values; what it computes is emitted where it is called.
+
+    Raises:
+        QdrunTypeError: Python raised something in it.
+    """
+    try:
+        out = fn(*(_wrap(b, a) for a in args), **{k: _wrap(b, v) for k, v in keywords.items()})
+    except QdrunCompilationError:
+        raise
+    except Exception as e:
+        name = getattr(fn, "__name__", type(fn).__name__)
+        raise QdrunTypeError(
+            f"{name}() is a Python function and runs while the kernel is compiled, where it raised {type(e).__name__}: {e}",
+            hint="decorate it with @func",
+        ) from e
+    return unwrap(out)
+
+
+def _wrap(b: FrontBuilder, x: Any) -> Any:
+    """Kernel values as traced ones, also inside of lists and tuples."""
+    if isinstance(x, (Op, Const, Matrix)):
+        return Traced(b, x)
+    if isinstance(x, (list, tuple)):
+        return type(x)(_wrap(b, e) for e in x)
+    return x

@@ -96,12 +96,11 @@ class _Verifier:
 
     def block(self, block: Block) -> None:
         """Check each statement; what a block defines is not visible outside it."""
-        before = set(self.defined)
         for s in block:
             for x in operands(s):
                 self.use(x, s)
             self.stmt(s)
-        self.defined = before
+        self.defined.difference_update(s for s in block if isinstance(s, Op))
 
     def stmt(self, s: Stmt) -> None:
         """The rules of one statement."""

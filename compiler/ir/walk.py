@@ -25,14 +25,19 @@ from .nodes import (
 
 
 def walk(block: Block) -> Iterator[Stmt]:
-    """Every statement of the block and of the blocks inside it, in program order."""
-    for s in block:
-        yield s
-        if isinstance(s, If):
-            yield from walk(s.then)
-            yield from walk(s.orelse)
-        elif isinstance(s, Loop):
-            yield from walk(s.body)
+    """Every statement of the block and of the blocks inside it, in program order. The cost of a step does not depend on the depth."""
+    open_blocks = [iter(block)]
+    while open_blocks:
+        for s in open_blocks[-1]:
+            yield s
+            if isinstance(s, If):
+                open_blocks += (iter(s.orelse), iter(s.then))
+                break
+            if isinstance(s, Loop):
+                open_blocks.append(iter(s.body))
+                break
+        else:
+            open_blocks.pop()
 
 
 def operands(s: Stmt) -> tuple[Operand, ...]:
@@ -102,6 +107,39 @@ def written_places(block: Block) -> set[Place]:
         if place is not None and not (isinstance(s, Op) and s.op == "gload"):
             out.add(place)
     return out
+
+
+class Written:
+    """The locals and places that a block, and each block inside it, may write: all found in one walk.
+
+    It knows blocks by identity, so it is of use to one pass, which may remove statements that write nothing.
+    """
+
+    def __init__(self, *blocks: Block) -> None:
+        self._known: dict[int, set[Local | Place]] = {}
+        for block in blocks:
+            self._visit(block)
+
+    def __call__(self, block: Block) -> set[Local | Place]:
+        """What a block writes; not to be changed."""
+        return self._known[id(block)]
+
+    def _visit(self, block: Block) -> set[Local | Place]:
+        out: set[Local | Place] = set()
+        for s in block:
+            if isinstance(s, LocalStore):
+                out.add(s.local)
+            elif isinstance(s, If):
+                out |= self._visit(s.then)
+                out |= self._visit(s.orelse)
+            elif isinstance(s, Loop):
+                out |= self._visit(s.body)
+            elif isinstance(s, GlobalStore):
+                out.add(s.place)
+            elif isinstance(s, Op) and s.op == "atomic":
+                out.add(atomic_of(s)[0])
+        self._known[id(block)] = out
+        return out
 
 
 def kernel_places(kernel: Kernel) -> list[Place]:

@@ -169,7 +169,7 @@ class Tape:
                     raise QdrunRuntimeError("another program became current inside the tape; do: one tape in one program")
                 self.grad()
                 if self.check is not None:
-                    self.check.run(self._calls)
+                    self.check.run(self._calls, [timed.launch for timed in self._timed()])
         finally:
             if self._own_versions:
                 program.versions = None

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import DifferentiationError, GradientWarning, describe
 from ..transforms.lost import VARIED
+from ..transforms.paths import Broken
 from .overwrites import HostWrite, Timed
 from .spots import Region, Spot, access_spot, tensor_spots
 
@@ -37,25 +38,26 @@ def check_broken(program: Program, launches: list[Timed], host_writes: list[Host
             lost.launched(*kernel.variant(args, kwargs))
 
 
-def report(program: Program, kernel: str, load: Access, by: str, line: str, *, strict: bool) -> None:
-    """Say that a gradient is lost at ``load``: ``by`` (a kernel, at ``line``) stored a differentiable value there before.
+def report(program: Program, kernel: str, broken: Broken, by: str, *, strict: bool) -> None:
+    """Say that kernel ``kernel`` reads a differentiable value that kernel ``by`` stored where there is no gradient.
 
     Raises:
         DifferentiationError: ``strict``.
     """
-    place, loc = load[0], getattr(load[2], "loc", None)
+    stored = broken.stored
+    line = f" line {stored.line} (`{stored.text.strip()}`)" if stored else ""
     what = (
-        f"the gradient is lost in `{place.name}`, which has none: `{by}`{line} stores a differentiable value to it, and `{kernel}` computes"
+        f"the gradient is lost in `{broken.array}`, which has none: `{by}`{line} stores a differentiable value to it, and `{kernel}` computes"
         " from what it reads here"
     )
     hint = (
-        f"make `{place.name}` with needs_grad=True; to stop the gradient here on purpose, put the store into a no_grad function"
+        f"make `{broken.array}` with needs_grad=True; to stop the gradient here on purpose, write stop_grad({broken.array}) before the read"
     )
     if strict:
-        raise DifferentiationError(what, loc, hint)
-    if (kernel, place.name) not in program.warned:
-        program.warned.add((kernel, place.name))
-        warn_user(describe(what, loc, hint))
+        raise DifferentiationError(what, broken.loc, hint)
+    if (kernel, broken.array) not in program.warned:
+        program.warned.add((kernel, broken.array))
+        warn_user(describe(what, broken.loc, hint))
 
 
 def warn_user(text: str) -> None:
@@ -84,6 +86,8 @@ class _Lost:
         """A kernel has run."""
         flows = variant.flows
         name = variant.executable.name
+        for broken in variant.broken():
+            report(self.program, name, broken, name, strict=self.strict)
         found = {n: self._origin(variant, bound, loads) for n, loads in enumerate(map(flows.loads.__getitem__, flows.places))}
         hits = {2 << n: origin for n, origin in found.items() if origin is not None}
         for access, mask in flows.writes:
@@ -91,9 +95,8 @@ class _Lost:
             if access[0].differentiable:
                 if origin is not None:
                     load, (_, by, store) = origin
-                    loc = getattr(store[2], "loc", None)
-                    line = f" line {loc.line} (`{loc.text.strip()}`)" if loc else ""
-                    report(self.program, name, load, by, line, strict=self.strict)
+                    broken = Broken(load[0].name, getattr(load[2], "loc", None), getattr(store[2], "loc", None))
+                    report(self.program, name, broken, by, strict=self.strict)
             elif mask & VARIED or origin is not None:
                 spot, region = self._where(variant, bound, access)
                 if spot is not None and (region, name, access) not in self.spots.setdefault(spot, []):

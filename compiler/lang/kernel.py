@@ -17,9 +17,11 @@ from ..ir.walk import kernel_places, walk
 from ..runtime.device import Allocation
 from ..transforms.access import Access, writes_of
 from ..transforms.lost import Flows, flows_of
+from ..transforms.paths import Broken
 from .ahead import AHEAD
 from .arrays import check_memory
 from .binding import Binder, Bound, parameters
+from .broken import report
 from .executable import Executable, GradientExecutable
 from .forward_mode import refuse_in_forward_mode
 from .ndarray import Held, Ndarray
@@ -89,6 +91,10 @@ class Variant:
     def replayed(self) -> tuple[Access, ...]:
         """The loads that the gradient repeats."""
         return self.recipe.reverse(self.program.device)[0].replayed
+
+    def broken(self) -> tuple[Broken, ...]:
+        """Where the gradient is lost in an array without one."""
+        return self.recipe.reverse(self.program.device)[0].broken
 
     @functools.cached_property
     def flows(self) -> Flows:
@@ -252,10 +258,20 @@ class KernelGradient:
 
     def _ready(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[GradientExecutable, Bound]:
         variant, bound = self.kernel.variant(args, kwargs)
-        if not variant.gradient.sizing:
+        written = (place for place, _, _ in variant.recipe.writes)
+        if not variant.gradient.sizing and not any(p.differentiable and p.buffer.kind != "tmp" for p in written):
             raise _nothing_to_differentiate(self.kernel.source.name, variant)
         _refuse_one_array_twice(self.kernel.source.name, variant, bound)
-        return variant.gradient, bound
+        gradient, name = variant.gradient, variant.executable.name
+        for broken in variant.broken():
+            report(variant.program, name, broken, name, strict=False)
+        return gradient, bound
+
+
+def _constant(variant: Variant) -> bool:
+    """Whether a kernel adds constants to what has a gradient, and so hands nothing on; it must not read a gradient."""
+    writes = any(place.differentiable for place, _, _ in variant.recipe.writes)
+    return writes and not any(place.is_grad for place in kernel_places(variant.recipe.ir))
 
 
 def _nothing_to_differentiate(name: str, variant: Variant) -> NothingToDifferentiate:

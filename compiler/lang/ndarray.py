@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from ..errors import QdrunRuntimeError, QdrunTypeError, QdrunValueError
+from ..errors import QdrunRuntimeError, QdrunRuntimeTypeError, QdrunTypeError, QdrunValueError
 from ..frontend.tensor import TensorRef
 from ..frontend.values import count
 from ..ir.nodes import Buffer, Place
@@ -395,7 +395,7 @@ def make_ndarray(
     """An ndarray of any element shape; ``program`` is the current one unless it is given."""
     if (needs_grad or needs_dual) and not dtype.is_real:
         what = "needs_grad=True" if needs_grad else "needs_dual=True"
-        raise QdrunTypeError(f"{dtype} is not supported for an ndarray with {what}", hint="use qd.f32 or qd.f64")
+        raise QdrunRuntimeTypeError(f"{dtype} is not supported for ndarray with {what}\n  do: use qd.f32 or qd.f64")
     extents = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
     if any(not isinstance(e, (int, np.integer)) or e < 0 for e in extents):
         raise QdrunTypeError(f"the shape of an ndarray is made of integers that are not negative, not {shape!r}")

@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from ..codegen.llvm.cost import suggested_lanes
+from ..ir.collector import collector_paused
 from ..ir.nodes import ArgDecl, Buffer, GlobalStore, Kernel, Op, Place, Stmt
 from ..ir.printer import print_kernel
 from ..ir.walk import kernel_places, task_blocks, walk
@@ -95,7 +96,8 @@ class Recipe:
         """
         with self._lock:
             if self._reverse is None:
-                self._reverse = self._kept("reverse", device) or self._keep("reverse", *self._make_reverse(device))
+                with collector_paused():
+                    self._reverse = self._kept("reverse", device) or self._keep("reverse", *self._make_reverse(device))
             return self._reverse
 
     @property
@@ -118,7 +120,8 @@ class Recipe:
         """
         with self._lock:
             if self._tangent is None:
-                self._tangent = self._kept("tangent", device) or self._make_tangent(device)
+                with collector_paused():
+                    self._tangent = self._kept("tangent", device) or self._make_tangent(device)
             return self._tangent
 
     def _make_tangent(self, device: Device) -> tuple[Tangent, Ready]:

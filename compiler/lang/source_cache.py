@@ -28,6 +28,7 @@ from ..frontend.lower import lower
 from ..frontend.signature import ArgSpec, LowerOptions
 from ..frontend.source import FunctionSource
 from ..frontend.tokens import Path
+from ..ir.collector import collector_paused
 from ..ir.nodes import Buffer
 from ..runtime import jit
 from ..runtime.cache import disk_cache, key_of
@@ -202,9 +203,10 @@ def _cold(
     inputs: Inputs | None,
 ) -> tuple[Recipe, list[object]]:
     """Lower, simplify, compile."""
-    lowered = show("lower", lower(source, dict(args), how, inputs))
-    recipe, buffers = COOKBOOK.recipe(lowered, options, device)
-    return recipe, [b.owner for b in buffers]
+    with collector_paused():
+        lowered = show("lower", lower(source, dict(args), how, inputs))
+        recipe, buffers = COOKBOOK.recipe(lowered, options, device)
+        return recipe, [b.owner for b in buffers]
 
 
 def _read_paths(base: str) -> list[list[Path]]:

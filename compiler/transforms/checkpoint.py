@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from ..ir.builder import Builder, const_i64
 from ..ir.nodes import Const, Local, Loop, Op, Operand, Overflow, Stack, StackPut
 from ..ir.types import i64
-from .copies import Env, at, copy_plain, index_at, trip_count
+from .copies import Env, at, copy_plain, index_at, layer, trip_count
 from .slices import LoopInfo
 
 ZERO, ONE = const_i64(0), const_i64(1)
@@ -90,9 +90,9 @@ class Driver:
                 sweep.step(new.index)
             if n:
                 b.store(n, b.op("add", new.index, ONE))
-            inner = dict(env)
-            inner[s.index] = index_at(b, s, begin, new.index)
-            copy_plain(b, s.body, inner, self.info.keep_fwd)
+            with layer(env, s) as inner:
+                inner[s.index] = index_at(b, s, begin, new.index)
+                copy_plain(b, s.body, inner, self.info.keep_fwd)
         rec.n = b.load(n) if n else trips or ZERO
         if sweep:
             rec.d, rec.pad = b.load(sweep.d), sweep.pad
@@ -131,9 +131,9 @@ class Driver:
                 self.save(b, "tape", here)
             _advance(b, slot, here, seg, number)
             with b.if_(b.op("lt", j, b.op("sub", hi2, ONE))):
-                inner: Env = dict(env)
-                inner[self.loop.index] = index_at(b, self.loop, rec.begin, b.op("sub", j, rec.pad))
-                copy_plain(b, self.loop.body, inner, self.info.keep_refill, self.loop.exit)
+                with layer(env, self.loop) as inner:
+                    inner[self.loop.index] = index_at(b, self.loop, rec.begin, b.op("sub", j, rec.pad))
+                    copy_plain(b, self.loop.body, inner, self.info.keep_refill, self.loop.exit)
 
 
 def _advance(b: Builder, slot: Local, here: Operand, seg: Operand, number: Local) -> None:

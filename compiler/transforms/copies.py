@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from ..ir.builder import Builder
 from ..ir.nodes import Assert, Const, GlobalStore, If, Local, LocalStore, Loop, Op, Operand, Stmt
 from ..ir.types import i64
+from ..ir.walk import walk
 from .slices import Keep
 
 Env = dict[Op, Operand]
@@ -30,6 +34,24 @@ def index_at(b: Builder, loop: Loop, begin: Operand, k: Operand) -> Operand:
     if loop.step != 1:
         offset = b.op("mul", offset, Const(loop.step, loop.index.dtype))
     return b.op("add", begin, offset)
+
+
+@contextmanager
+def layer(env: Env, loop: Loop) -> Iterator[Env]:
+    """``env`` for a copy of a loop's body: afterwards it holds what it held before. Costs what the body costs, not what ``env`` holds."""
+    own = [loop.index]
+    for s in walk(loop.body):
+        if isinstance(s, Op):
+            own.append(s)
+        elif isinstance(s, Loop):
+            own.append(s.index)
+    before = {x: env[x] for x in own if x in env}
+    try:
+        yield env
+    finally:
+        for x in own:
+            env.pop(x, None)
+        env.update(before)
 
 
 def copy_plain(b: Builder, block: list[Stmt], env: Env, keep: Keep, inside: Local | None = None) -> None:

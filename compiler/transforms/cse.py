@@ -13,7 +13,7 @@ from ..ir.alias import Aliases
 from ..ir.nodes import Block, Const, GlobalStore, If, Kernel, Local, LocalStore, Loop, Op, Operand, Place, Stmt, Task
 from ..ir.ops import COMMUTATIVE, TABLE
 from ..ir.verify import verified
-from ..ir.walk import place_of, stored_locals, task_blocks, written_places
+from ..ir.walk import Written, place_of, task_blocks
 from .clone import clone_kernel, replace_head, replace_operands
 
 Key = tuple[object, ...]
@@ -51,6 +51,8 @@ class _Merger:
         self.available: dict[Key, Op] = {}
         self.log: list[Key] = []  # keys in the order in which they became available
         self.versions: dict[Local | Place, int] = {}
+        self.changes: list[tuple[Local | Place, int]] = []  # what was written, and its version before
+        self.written = Written(task.prologue, task.body)
         self.fresh = count(1)
 
     def value(self, x: Operand) -> Operand:
@@ -66,7 +68,14 @@ class _Merger:
         """Give new versions to what was, or may have been, written."""
         for target in targets:
             for changed in self.aliases.of(target) if isinstance(target, Place) else (target,):
+                self.changes.append((changed, self.versions.get(changed, 0)))
                 self.versions[changed] = next(self.fresh)
+
+    def go_back(self, mark: int) -> None:
+        """Forget the versions since ``mark``: what was written on one arm was not written on the other."""
+        while len(self.changes) > mark:
+            changed, version = self.changes.pop()
+            self.versions[changed] = version
 
     def block(self, block: Block) -> None:
         """Merge within a block; values of enclosing blocks are available."""
@@ -85,14 +94,14 @@ class _Merger:
             case GlobalStore():
                 self.wrote((s.place,))
             case If():
-                before = dict(self.versions)
+                mark = len(self.changes)
                 self.block(s.then)
-                self.versions = before.copy()
+                self.go_back(mark)
                 self.block(s.orelse)
-                self.versions = before
-                self.wrote(_written(s.then) | _written(s.orelse))
+                self.go_back(mark)
+                self.wrote(self.written(s.then) | self.written(s.orelse))
             case Loop():
-                written = _written(s.body)
+                written = self.written(s.body)
                 self.wrote(written)
                 self.block(s.body)
                 self.wrote(written)
@@ -122,7 +131,3 @@ class _Merger:
             args.sort(key=lambda a: a.id if isinstance(a, Op) else -1)
         version = 0 if TABLE[s.op].pure else self.versions.get(s.attr, 0)  # type: ignore[arg-type]
         return (s.op, s.dtype, s.attr, version, *args)
-
-
-def _written(block: Block) -> set[Local | Place]:
-    return {*stored_locals(block), *written_places(block)}

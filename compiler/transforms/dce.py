@@ -27,7 +27,7 @@ from ..ir.nodes import (
     Task,
 )
 from ..ir.verify import verified
-from ..ir.walk import operands, task_blocks, walk
+from ..ir.walk import operands, task_blocks
 from .clone import clone_kernel
 
 
@@ -44,8 +44,8 @@ def dce_in_place(task: Task) -> bool:
     """Drop the dead code of one task; whether there was any."""
     needed = _Needed(task)
     dropped = [_sweep(block, needed) for block in (task.prologue, task.body)]
-    stores = _DeadStores(task)
-    stores.block(task.body, {r.local for r in task.reductions})
+    stores = _DeadStores(task, {r.local for r in task.reductions})
+    stores.block(task.body)
     return any(dropped) or stores.dropped
 
 
@@ -141,43 +141,78 @@ def _blocks(s: Stmt) -> tuple[Block, ...]:
 
 
 class _DeadStores:
-    """Walks backwards with the set of locals that may still be read."""
+    """Walks backwards with the set of locals that may still be read. One set, changed and changed back: no arm copies it."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Task, after: set[Local]) -> None:
         self.dropped = False
-        self._read = _read(task.body) | {r.local for r in task.reductions}
+        self._live = set(after)
+        self._changes: list[Local] = []  # each changed sides when it was listed
+        self._reads: dict[int, set[Local]] = {}
+        self._all = self._read(task.body) | after
 
-    def block(self, block: Block, live: set[Local]) -> set[Local]:
-        """Drop the block's dead stores; ``live`` is edited to what may be read from the block's beginning on, and returned."""
+    def block(self, block: Block) -> None:
+        """Drop the block's dead stores; afterwards the set holds what may be read from the block's beginning on."""
         kept: Block = []
         for s in reversed(block):
-            if isinstance(s, LocalStore) and s.local not in live:
+            if isinstance(s, LocalStore) and s.local not in self._live:
                 self.dropped = True
                 continue
-            live = self.stmt(s, live)
+            self._stmt(s)
             kept.append(s)
         block[:] = reversed(kept)
-        return live
 
-    def stmt(self, s: Stmt, live: set[Local]) -> set[Local]:
-        """What is live before a statement."""
+    def _stmt(self, s: Stmt) -> None:
         match s:
             case LocalStore():
-                live.discard(s.local)
+                self._set(s.local, False)
             case Op(op="load", attr=Local() as local):
-                live.add(local)
+                self._set(local, True)
             case If():
-                other = self.block(s.orelse, set(live))
-                live = self.block(s.then, live) | other
+                mark = len(self._changes)
+                self.block(s.orelse)
+                other = self._go_back(mark)
+                self.block(s.then)
+                then = self._go_back(mark)
+                for local in {**other, **then}:
+                    after = local in self._live
+                    self._set(local, other.get(local, after) or then.get(local, after))
             case Loop():
-                live |= _read(s.body) | ({s.exit} if s.exit else set())
-                self.block(s.body, set(live))
+                for local in self._read(s.body):
+                    self._set(local, True)
+                if s.exit:
+                    self._set(s.exit, True)
+                mark = len(self._changes)
+                self.block(s.body)
+                self._go_back(mark)
             case Exit():
-                live = set(self._read)  # control goes elsewhere: anything may be read there
-        return live
+                for local in self._all:  # control goes elsewhere: anything may be read there
+                    self._set(local, True)
 
+    def _set(self, local: Local, live: bool) -> None:
+        if (local in self._live) != live:
+            self._live.symmetric_difference_update((local,))
+            self._changes.append(local)
 
-def _read(block: Block) -> set[Local]:
-    """The locals that a block reads, and those by which its loops end."""
-    out = {s.attr for s in walk(block) if isinstance(s, Op) and isinstance(s.attr, Local)}
-    return out | {s.exit for s in walk(block) if isinstance(s, Loop) and s.exit}
+    def _go_back(self, mark: int) -> dict[Local, bool]:
+        """Undo what happened since ``mark``; returns what had changed, and to what."""
+        changed: dict[Local, bool] = {}
+        while len(self._changes) > mark:
+            local = self._changes.pop()
+            changed.setdefault(local, local in self._live)  # the last change of each is met first
+            self._live.symmetric_difference_update((local,))
+        return changed
+
+    def _read(self, block: Block) -> set[Local]:
+        """The locals that a block reads, and those by which its loops end; not to be changed."""
+        known = self._reads.get(id(block))
+        if known is None:
+            known = self._reads[id(block)] = set()
+            for s in block:
+                if isinstance(s, Op):
+                    if isinstance(s.attr, Local):
+                        known.add(s.attr)
+                elif isinstance(s, If):
+                    known |= self._read(s.then) | self._read(s.orelse)
+                elif isinstance(s, Loop):
+                    known |= self._read(s.body) | ({s.exit} if s.exit else set())
+        return known

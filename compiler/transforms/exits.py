@@ -63,7 +63,6 @@ def _lower(block: Block, exit_local: Local | None, sites: Iterator[int]) -> tupl
     """The block without exits, and the code with which it ALWAYS leaves (0: it may fall through, or leaves with several)."""
     out: Block = []
     for position, s in enumerate(block):
-        rest = block[position + 1 :]
         if isinstance(s, Exit):
             assert exit_local is not None
             code = {"break": next(sites), "return": RETURN_SITES + next(sites), "continue": CONTINUE}[s.kind]
@@ -73,11 +72,11 @@ def _lower(block: Block, exit_local: Local | None, sites: Iterator[int]) -> tupl
             returns = _leaves(s.body, ("return",))
             out += _lower_loop(s, sites)
             if returns and s.exit is not None and exit_local is not None:
-                out += _pass_return_on(s, rest, exit_local, sites)
+                out += _pass_return_on(s, block[position + 1 :], exit_local, sites)
                 return out, 0
         elif isinstance(s, If) and (_leaves(s.then) or _leaves(s.orelse)):
             assert exit_local is not None
-            out += _lower_if(s, rest, exit_local, sites)
+            out += _lower_if(s, block[position + 1 :], exit_local, sites)
             return out, 0
         elif isinstance(s, If):
             s.then = _lower(s.then, exit_local, sites)[0]

@@ -14,7 +14,7 @@ from .activity import Activity
 from .collisions import check_stores
 from .copies import Env, at, copy_plain
 from .finals import check_finals
-from .paths import check_paths
+from .paths import Broken, broken_paths
 from .prepare import prepared
 from .reverse import Reverse
 from .scopes import export_values
@@ -29,11 +29,13 @@ class Gradient:
         kernel: no tasks: the kernel writes nothing that has a gradient.
         sizing: what its heap plan is computed from, for each task with adstacks.
         replayed: the accesses of the primal whose content the reverse kernel reads again.
+        broken: where a gradient is lost in an array without one; what is read there counts as a constant.
     """
 
     kernel: Kernel
     sizing: tuple[TaskSizing, ...]
     replayed: tuple[Access, ...] = ()
+    broken: tuple[Broken, ...] = ()
 
 
 @verified()
@@ -48,10 +50,11 @@ def reverse_kernel(kernel: Kernel) -> Gradient:
     """
     kernel = replace(kernel, tasks=[prepared(t) for t in kernel.tasks])
     work = _Reversal(kernel)
+    broken: tuple[Broken, ...] = ()
     if any(p.differentiable and p.buffer.kind != "tmp" for t in kernel.tasks for p, _, _ in writes_of(walk(t.body))):
         for task in reversed(kernel.tasks):
             work.task(task)
-        check_paths(kernel.tasks, work.activities)
+        broken = broken_paths(kernel.tasks, work.activities)
     first = [*_clear_adjoints(kernel), *work.recomputed] if work.reversed else []
     sizing = tuple(
         size_task(
@@ -65,6 +68,7 @@ def reverse_kernel(kernel: Kernel) -> Gradient:
         Kernel(f"{kernel.name}_grad", kernel.args, tasks, [], kernel.tmps, kernel.loc),
         sizing,
         tuple(work.repeated),
+        broken,
     )
 
 

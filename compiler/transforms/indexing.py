@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from math import gcd
 
@@ -36,27 +36,45 @@ class Linear:
 
 def linear(x: Operand) -> Linear:
     """The linear form of an integer value. Whatever is not + - or a product with a literal is a leaf."""
+    forms: dict[Operand, Linear] = {}
+    todo = [x]
+    while todo:  # operands first: a value that is used twice has one form, and a long sum needs no deep recursion
+        top = todo[-1]
+        missing = [a for a in _summands(top) if a not in forms]
+        if missing:
+            todo += missing
+        else:
+            forms[top] = _linear(top, forms)
+            todo.pop()
+    return forms[x]
+
+
+def _summands(x: Operand) -> tuple[Operand, ...]:
+    """The operands that the form of a value is made of."""
+    if isinstance(x, Const) or x.dtype.bits < 32:  # narrow types may wrap
+        return ()
+    if x.op == "cast":
+        return x.args if x.args[0].dtype.is_int and x.dtype.is_int and x.dtype.holds(x.args[0].dtype) else ()
+    return x.args if x.op in ("add", "sub", "neg", "mul") else ()
+
+
+def _linear(x: Operand, forms: Mapping[Operand, Linear]) -> Linear:
+    """The form of a value from those of its operands."""
     if isinstance(x, Const):
         return Linear((), int(x.value))
-    if x.dtype.bits < 32:  # may wrap
-        return Linear(((x, 1),), 0)
-    if x.op == "cast" and x.args[0].dtype.is_int and x.dtype.is_int and x.dtype.holds(x.args[0].dtype):
-        return linear(x.args[0])
-    if x.op in ("add", "sub"):
-        left, right = linear(x.args[0]), linear(x.args[1])
-        zero = Linear((), 0)
-        return left.minus(zero.minus(right)) if x.op == "add" else left.minus(right)
-    if x.op == "neg":
-        return Linear((), 0).minus(linear(x.args[0]))
-    if x.op == "mul":
-        left, right = linear(x.args[0]), linear(x.args[1])
-        if left.leaves and right.leaves:
-            return Linear(((x, 1),), 0)
-        form, factor = (left, right.constant) if left.leaves else (right, left.constant)
-        return Linear(tuple((k, c * factor) for k, c in form.leaves if c * factor), form.constant * factor)
-    if x.op in ("arg", "shape"):
-        return Linear(((_leaf_key(x), 1),), 0)
-    return Linear(((x, 1),), 0)
+    parts = [forms[a] for a in _summands(x)]
+    if parts and x.op == "cast":
+        return parts[0]
+    if parts and x.op == "neg":
+        return parts[0].times(-1)
+    if parts and x.op == "mul":
+        left, right = parts
+        if not (left.leaves and right.leaves):
+            form, factor = (left, right.constant) if left.leaves else (right, left.constant)
+            return form.times(factor)
+    elif parts:
+        return parts[0].plus(parts[1]) if x.op == "add" else parts[0].minus(parts[1])
+    return Linear(((_leaf_key(x) if x.op in ("arg", "shape") else x, 1),), 0)
 
 
 def _leaf_key(x: Op) -> object:
@@ -65,14 +83,17 @@ def _leaf_key(x: Op) -> object:
 
 def is_invariant(x: Operand, written: Container[Place]) -> bool:
     """Whether a value is the same in every iteration of a task that writes ``written``."""
-    if isinstance(x, Const):
-        return True
-    if x.op in ("arg", "shape", "param", "seed"):
-        return True
-    if x.op == "gload":
-        assert isinstance(x.attr, Place)
-        return x.attr not in written and all(is_invariant(a, written) for a in x.args)
-    return x.op not in ("index", "iter", "load", "atomic", "stack_get") and all(is_invariant(a, written) for a in x.args)
+    seen: set[Op] = set()
+    todo = [x]
+    while todo:
+        value = todo.pop()
+        if isinstance(value, Const) or value in seen or value.op in ("arg", "shape", "param", "seed"):
+            continue
+        seen.add(value)
+        if value.op in ("index", "iter", "load", "atomic", "stack_get") or (value.op == "gload" and value.attr in written):
+            return False
+        todo += value.args
+    return True
 
 
 def never_same(a: tuple[Operand, ...], b: tuple[Operand, ...], written: Container[Place]) -> bool:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from ..errors import DifferentiationError
-from ..ir.nodes import GlobalStore, Local, LocalStore, Op, Operand, Place, Stmt, Task
+from dataclasses import dataclass
+
+from ..ir.nodes import GlobalStore, Loc, Local, LocalStore, Op, Operand, Place, Stmt, Task
 from ..ir.walk import atomic_of, index_of
 from .access import Access, Writes, writes_of
 from .activity import Activity
@@ -12,15 +13,21 @@ from .indexing import extents, never_same, own_element
 from .order import Order
 
 
-def check_paths(tasks: list[Task], activities: list[Activity]) -> None:
-    """Refuse a differentiable value that goes through an array without a gradient and comes back into one with a gradient.
+@dataclass(frozen=True)
+class Broken:
+    """A way on which a gradient is lost: ``array`` has none, is read at ``loc``, and was written (a differentiable value) at ``stored``."""
 
-    Raises:
-        DifferentiationError: names the array and both lines.
-    """
+    array: str
+    loc: Loc | None
+    stored: Loc | None
+
+
+def broken_paths(tasks: list[Task], activities: list[Activity]) -> tuple[Broken, ...]:
+    """The arrays without a gradient through which a differentiable value comes back into an array with one, each once."""
     flow = _Flow(tasks, activities)
     while flow.step():
         pass
+    return tuple(flow.broken.values())
 
 
 def _written_value(s: Stmt) -> Operand:
@@ -38,6 +45,7 @@ class _Flow:
         self.written = Writes(*tasks)
         self.lost: dict[Place, list[Access]] = {}
         self.source: dict[Operand | Local, Op] = {}  # what depends on a lost value -> the load that brought it back
+        self.broken: dict[Place, Broken] = {}
         self._seen: set[int] = set()
 
     def step(self) -> bool:
@@ -81,21 +89,14 @@ class _Flow:
             value = _written_value(s)
             if place.differentiable:
                 if value in self.source:
-                    self._refuse(self.source[value])
+                    self._break(self.source[value])
             elif place.dtype.is_real and (value in self.varied or value in self.source) and id(s) not in self._seen:
                 self._seen.add(id(s))
                 self.lost.setdefault(place, []).append((place, index, s))
 
-    def _refuse(self, load: Op) -> None:
+    def _break(self, load: Op) -> None:
         place = _access(load)[0]
-        write = self.lost[place][0][2]
-        line = f"line {write.loc.line}" if getattr(write, "loc", None) else "an earlier statement"  # type: ignore[union-attr]
-        raise DifferentiationError(
-            f"the gradient is lost in `{place.name}`, which has none: {line} writes a differentiable value to it, and the loss may depend"
-            " on what is read here",
-            load.loc,
-            f"make `{place.name}` with needs_grad=True; to stop the gradient here on purpose, write stop_grad({place.name})",
-        )
+        self.broken.setdefault(place, Broken(place.name, load.loc, getattr(self.lost[place][0][2], "loc", None)))
 
 
-__all__ = ["check_paths"]
+__all__ = ["Broken", "broken_paths"]

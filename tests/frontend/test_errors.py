@@ -267,14 +267,25 @@ def test_recursion_is_refused():
     assert "calls itself" in fails(QdrunSyntaxError, kernel)
 
 
-def test_an_undecorated_function_is_refused_with_run_time_values():
+def test_an_undecorated_function_cannot_decide_on_run_time_values():
     def helper(v):
-        return v
+        return v if v > 0 else -v
 
     def kernel(x):
         x[0] = helper(x[1])
 
-    assert "@func" in fails(QdrunTypeError, kernel)
+    message = fails(QdrunTypeError, kernel)
+    assert "@func" in message and "runs while the kernel is compiled" in message and marked(message) == "helper(x[1])"
+
+
+def test_an_error_in_an_undecorated_function_is_shown_at_the_call():
+    def helper(v):
+        return v.missing_member + int(v)
+
+    def kernel(x):
+        x[0] = helper(x[1])
+
+    assert marked(fails(QdrunTypeError, kernel)) == "helper(x[1])"
 
 
 def test_a_path_without_a_return_is_refused():

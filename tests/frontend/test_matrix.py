@@ -3,7 +3,7 @@ import pytest
 from emit_harness import emit
 
 from qdrun.compiler.errors import QdrunIndexError, QdrunNameError, QdrunTypeError
-from qdrun.compiler.frontend import elimination, linalg, matrix, ops
+from qdrun.compiler.frontend import elimination, matrix, ops
 from qdrun.compiler.frontend.build import FrontBuilder
 from qdrun.compiler.frontend.values import Matrix
 from qdrun.compiler.ir.nodes import Const

@@ -16,9 +16,14 @@ COUNTS: Counter[str] = Counter()
 SLOPES = (1e-5, 1e-6)  # two steps of central differences: where they disagree, a branch flips or a corner is near
 
 
+def digest(source: str) -> bytes:
+    """What names a source, and chooses which further checks it gets."""
+    return hashlib.sha256(source.encode()).digest()
+
+
 def compile_once(source: str, names: dict[str, Any]) -> dict[str, Any]:
     """Run source so that ``inspect`` finds it. Equal sources have one file name, so their kernels share machine code."""
-    filename = f"<program {hashlib.sha256(source.encode()).hexdigest()[:16]}>"
+    filename = f"<program {digest(source).hex()[:16]}>"
     linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
     space = {"qd": qd, **names}
     exec(compile(source, filename, "exec"), space)
@@ -117,7 +122,9 @@ def check(source: str, seed: int) -> None:
         assert case.program.usage().get("adstack", 0) == planned
         check_differences(case, got)
         case.close()
-        (check_low, check_forward_mode, check_lanes)[seed % 3](source, seed, got)
+        more = (check_low, check_low, check_forward_mode, check_forward_mode, check_lanes, None)[digest(source)[0] % 6]
+        if more is not None:
+            more(source, seed, got)
         check_options(source, seed, got)
     COUNTS["right"] += 1
 
@@ -174,15 +181,13 @@ def check_low(source: str, seed: int, want: np.ndarray) -> None:
     replay.compare_reverse()
     got = case.gradient()
     COUNTS["with f32"] += 1
-    near = [near_gradient(source, seed, 1e-6 * k) for k in (-1, 1)]
     case.close()
-    if not all(np.isfinite(a).all() for a in (got, want, *near)):
-        return
     scale = max(1.0, float(np.abs(want).max()))
-    smooth = all(np.abs(a - want).max() <= 1e-3 * scale for a in near)
-    if not smooth or np.abs(got - want).max() <= 2e-2 * scale:
+    if not np.isfinite(scale) or np.abs(got - want).max() <= 2e-2 * scale:
         return
-    COUNTS["f32 far from f64"] += 1  # a branch at a value that is equal in exact arithmetic: rare, and counted
+    near = [near_gradient(source, seed, 1e-6 * k) for k in (-1, 1)]
+    if all(np.abs(a - want).max() <= 1e-3 * scale for a in near):
+        COUNTS["f32 far from f64"] += 1  # a branch at a value that is equal in exact arithmetic: rare, and bounded in a test
 
 
 def check_forward_mode(source: str, seed: int, want: np.ndarray) -> None:

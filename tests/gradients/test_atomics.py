@@ -128,7 +128,8 @@ REFUSED = {
         READ,
     ),
     "a maximum that is read between two tasks": (
-        ["for i in x:", "    qd.atomic_max(s[None], x[i])", "for i in x:", "    y[i] = s[None]", "for i in x:", "    qd.atomic_max(s[None], w[i])"],
+        ["for i in x:", "    qd.atomic_max(s[None], x[i])", "for i in x:", "    y[i] = s[None]", "for i in x:",
+            "    qd.atomic_max(s[None], w[i])"],
         2,
         "is not known where line 6 (`y[i] = s[None]`) reads `s`",
         READ,
@@ -282,7 +283,9 @@ def test_a_factor_of_zero_is_refused_at_run_time(lines):
     k(0)
     f["y"].grad.fill(1.0)
     f["s"].grad.fill(1.0)
-    with pytest.raises(qd.QdrunAssertionError, match=r"value` is zero, and its gradient divides by it; do: multiply in a variable") as e:
+    with pytest.raises(
+        qd.QdrunAssertionError, match=r"value` is zero, and its gradient divides by it; do: multiply in a variable"
+    ) as e:
         k.grad(0)
     assert ":4 in kernel `k`" in str(e.value)
 

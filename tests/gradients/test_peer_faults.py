@@ -47,10 +47,13 @@ def refused(lines, words, **options):
 
 # ---- 1: bounds with a difference
 FALLING = {
-    "of two loop indices": ["for p in x:", "    v = x[p]", "    for i in range(8):", "        for j in range(8 - i):", "            v = qd.sin(v) + 0.1", "    y[p] = v"],
-    "of the parallel index": ["for p in x:", "    v = x[p]", "    for i in range(20 - 4 * p):", "        v = qd.sin(v) + 0.1", "    y[p] = v"],
+    "of two loop indices": ["for p in x:", "    v = x[p]", "    for i in range(8):", "        for j in range(8 - i):",
+        "            v = qd.sin(v) + 0.1", "    y[p] = v"],
+    "of the parallel index": ["for p in x:", "    v = x[p]", "    for i in range(20 - 4 * p):", "        v = qd.sin(v) + 0.1",
+        "    y[p] = v"],
     "of two arrays": ["for p in x:", "    v = x[p]", "    for i in range(m[None] - c[p]):", "        v = qd.sin(v) + 0.1", "    y[p] = v"],
-    "of an argument and an array": ["for p in x:", "    v = x[p]", "    for i in range(n - d[p], n):", "        v = qd.sin(v) + 0.1", "    y[p] = v"],
+    "of an argument and an array": ["for p in x:", "    v = x[p]", "    for i in range(n - d[p], n):", "        v = qd.sin(v) + 0.1",
+        "    y[p] = v"],
 }  # fmt: skip
 
 
@@ -89,7 +92,8 @@ def test_many_iterations_with_falling_bounds():
 # ---- 2 and 3: overflow
 @pytest.mark.parametrize("debug", (False, True))
 def test_an_overflow_is_always_found_and_named(debug):
-    k, f, _ = make(["for i in x:", "    v = x[i]", "    j = 0", "    while j < 50:", "        v = qd.sin(v)", "        j += 1", "    y[i] = v"], ad_stack_size=8, debug=debug)  # fmt: skip
+    k, f, _ = make(["for i in x:", "    v = x[i]", "    j = 0", "    while j < 50:", "        v = qd.sin(v)", "        j += 1",
+        "    y[i] = v"], ad_stack_size=8, debug=debug)  # fmt: skip
     k(5, 2.5)
     f["y"].grad.fill(1.0)
     with pytest.raises(qd.AdStackOverflow) as e:
@@ -143,7 +147,9 @@ def test_a_kernel_that_only_returns_a_value_has_no_gradient():
             loss[None] += x[i]
 
     energy()
-    with pytest.raises(qd.QdrunRuntimeError, match=r"returns its result and writes nothing that has a gradient.*\n  do: store the result in"):
+    with pytest.raises(
+        qd.QdrunRuntimeError, match=r"returns its result and writes nothing that has a gradient.*\n  do: store the result in"
+    ):
         energy.grad()
     with qd.ad.Tape(loss=loss):  # looking at a number on the way is no fault
         energy()
@@ -154,7 +160,9 @@ def test_a_kernel_that_only_returns_a_value_has_no_gradient():
 def test_a_value_that_is_read_and_then_overwritten_is_refused_with_both_lines():
     words = "the gradient needs the value of `x` read here, but line 4 (`x[0] = 7.0`) overwrites it"
     refused(["s[None] += x[0] * x[0]", "x[0] = 7.0"], words)
-    refused(["for i in x:", "    y[i] = 2.0 * x[i]", "for i in x:", "    y[i] = y[i] * y[i]"], "needs the value of `y` read here")
+    refused(
+        ["for i in x:", "    y[i] = 2.0 * x[i]", "for i in x:", "    y[i] = y[i] * y[i]"], "needs the value of `y` read here"
+    )
     check(["for i in x:", "    y[i] = 2.0 * x[i]", "    y[i] = y[i] * y[i]"])
 
 
@@ -261,12 +269,15 @@ ACCEPTED = {
     "a bound that changes in the loop": [
         "for i in x:", "    v = x[i]", "    t = n", "    for j in range(t):", "        t += 1", BODY, "    y[i] = v",
     ],
-    "while": ["for i in x:", "    v = x[i]", "    j = 0", "    while v > 0.2 and j < 9:", "        v = v * w[j % 4] * 0.9", "        j += 1", "    y[i] = v"],
+    "while": ["for i in x:", "    v = x[i]", "    j = 0", "    while v > 0.2 and j < 9:", "        v = v * w[j % 4] * 0.9",
+        "        j += 1", "    y[i] = v"],
     "break": ["for i in x:", "    v = x[i]", "    for j in range(9):", BODY, "        if v > 0.9:", "            break", "    y[i] = v"],
-    "continue": ["for i in x:", "    v = x[i]", "    for j in range(9):", "        if (i + j) % 3 == 0:", "            continue", BODY, "    y[i] = v"],
+    "continue": ["for i in x:", "    v = x[i]", "    for j in range(9):", "        if (i + j) % 3 == 0:",
+        "            continue", BODY, "    y[i] = v"],
     "a loop over a field inside a loop": ["for i in x:", "    v = x[i]", "    for j in x:", "        v = qd.sin(v) * x[j]", "    y[i] = v"],
     "loops and statements at the top": [
-        "s[None] += x[0] * 2.0", "t = x[1] * x[1]", "for i in x:", "    y[i] = t * x[i]", "u = t * 3.0", "for i in x:", "    grid[i, 0] = u * x[i]",
+        "s[None] += x[0] * 2.0", "t = x[1] * x[1]", "for i in x:", "    y[i] = t * x[i]", "u = t * 3.0", "for i in x:",
+            "    grid[i, 0] = u * x[i]",
         "s[None] += u",
     ],
     "round": ["for i in x:", "    y[i] = x[i] * x[i] + qd.round(w[i])"],
@@ -275,20 +286,25 @@ ACCEPTED = {
     "bits": ["for i in x:", "    if qd.bit_cast(x[i], qd.i64) > 0:", "        y[i] = x[i] * w[i]"],
     "a remainder of reals": ["for i in x:", "    y[i] = (x[i] * 5.0) % 1.7 + x[i] % w[i]"],
     "a vector that is rebuilt from itself": [
-        "for i in x:", "    p = qd.Vector([x[i], w[i]])", "    for j in range(n):", "        p = qd.Vector([qd.sin(p[1]), p[0] * w[j % 4]])",
+        "for i in x:", "    p = qd.Vector([x[i], w[i]])", "    for j in range(n):",
+            "        p = qd.Vector([qd.sin(p[1]), p[0] * w[j % 4]])",
         "    y[i] = p[0] + 2.0 * p[1]",
     ],
     "a matrix that is multiplied in a loop": [
-        "for i in x:", "    p = qd.Matrix([[x[i], 0.1], [w[i], 0.5]])", "    for j in range(3):", "        p = p @ p", "    y[i] = p[0, 1] + p[1, 1]",
+        "for i in x:", "    p = qd.Matrix([[x[i], 0.1], [w[i], 0.5]])", "    for j in range(3):", "        p = p @ p",
+            "    y[i] = p[0, 1] + p[1, 1]",
     ],
     "an untaken branch with a NaN": ["for i in x:", "    y[i] = qd.select(x[i] > 5.0, qd.log(-x[i]) * w[i], x[i] * x[i])"],
-    "an untaken branch with an infinite slope": ["for i in x:", "    z = x[i] - x[i]", "    y[i] = qd.select(z > 0.0, qd.sqrt(z), 2.0 * x[i])"],
+    "an untaken branch with an infinite slope": ["for i in x:", "    z = x[i] - x[i]",
+        "    y[i] = qd.select(z > 0.0, qd.sqrt(z), 2.0 * x[i])"],
     "a norm": ["for i in x:", "    y[i] = qd.Vector([x[i], w[i]]).norm()"],
     "variables of narrow types": [
-        "for i in x:", "    t = qd.cast(0, qd.i8)", "    v = x[i]", "    for j in range(n):", "        t += qd.cast(1, qd.i8)", "        v = v * qd.sin(v + t)", "    y[i] = v",
+        "for i in x:", "    t = qd.cast(0, qd.i8)", "    v = x[i]", "    for j in range(n):", "        t += qd.cast(1, qd.i8)",
+            "        v = v * qd.sin(v + t)", "    y[i] = v",
     ],
     "variables of 64 bits": [
-        "for i in x:", "    t = qd.cast(3, qd.i64)", "    v = x[i]", "    for j in range(n):", "        t = t * 3 % 1000", "        v = qd.sin(v * (t % 4))", "    y[i] = v",
+        "for i in x:", "    t = qd.cast(3, qd.i64)", "    v = x[i]", "    for j in range(n):", "        t = t * 3 % 1000",
+            "        v = qd.sin(v * (t % 4))", "    y[i] = v",
     ],
 }  # fmt: skip
 

@@ -21,8 +21,10 @@ KERNELS = {
     "a normal factor": ["for i in x:", "    y[i] = qd.sin(x[i]) * qd.randn(qd.f64)"],
     "a branch": ["for i in x:", "    if qd.random(qd.f64) < 0.5:", "        y[i] = x[i] * x[i]", "    else:", "        y[i] = -x[i]"],
     "an element": ["for i in x:", "    k = qd.cast(qd.random(qd.f64) * 6, qd.i32)", "    y[i] = x[k] * x[k]"],
-    "a number of iterations": ["for i in x:", "    v = x[i]", "    while qd.random(qd.f64) < 0.6:", "        v = qd.sin(v)", "    y[i] = v"],
-    "a walk": ["for i in x:", "    v = x[i]", "    for j in range(7):", "        v = qd.sin(v) * (0.5 + qd.random(qd.f64))", "    y[i] = v"],
+    "a number of iterations": ["for i in x:", "    v = x[i]", "    while qd.random(qd.f64) < 0.6:", "        v = qd.sin(v)",
+        "    y[i] = v"],
+    "a walk": ["for i in x:", "    v = x[i]", "    for j in range(7):", "        v = qd.sin(v) * (0.5 + qd.random(qd.f64))",
+        "    y[i] = v"],
     "several axes": ["for i, j in qd.ndrange(6, 3):", "    y[i] += x[i] * x[i] * qd.random(qd.f64)"],
     "a loop in order": [
         "qd.loop_config(serialize=True)", "for i, j in qd.ndrange((1, 6), (2, 4)):", "    y[i] += x[i] * x[i] * qd.random(qd.f64)",
@@ -149,7 +151,9 @@ def test_a_tape_can_check_a_gradient_with_draws():
 
 def test_a_gradient_without_a_launch_is_refused():
     _, k, _, _ = make(KERNELS["a factor"])
-    with pytest.raises(qd.QdrunRuntimeError, match=r"repeats the random numbers of the launch .* none was made\n  do: launch the kernel first"):
+    with pytest.raises(
+        qd.QdrunRuntimeError, match=r"repeats the random numbers of the launch .* none was made\n  do: launch the kernel first"
+    ):
         k.grad()
 
 

@@ -115,6 +115,24 @@ REFUSED = {
         "several iterations write to one element of `y` (line 5 (`y[i + 1] = w[i]`))",
         "give each iteration its own element",
     ),
+    "an element of its own and one from memory": (
+        ["for i in x:", "    y[i] = x[i]", "    y[c[i]] = w[i]"],
+        2,
+        "several iterations write to one element of `y` (line 5 (`y[c[i]] = w[i]`))",
+        "give each iteration its own element",
+    ),
+    "the same elements by every iteration": (
+        ["for i in x:", "    for j in range(3):", "        y[j] = x[i]"],
+        3,
+        "several iterations write to one element of `y`",
+        "give each iteration its own element",
+    ),
+    "one element under a condition that several meet": (
+        ["for i in x:", "    if i % 2 == 0:", "        s[None] = x[i]"],
+        3,
+        "several iterations write to one element of `s`",
+        "give each iteration its own element",
+    ),
     "one row for all columns": (
         ["for i, j in grid:", "    y[i] = grid[i, j]"],
         2,
@@ -126,12 +144,6 @@ REFUSED = {
         2,
         "the gradient needs the value of `x.grad` read here, and changes it itself",
         "copy it to another field",
-    ),
-    "an old value from an array without a gradient": (
-        ["for i in x:", "    y[i] = qd.atomic_add(plain[0], x[i])"],
-        2,
-        "the gradient is lost in `plain`, which has none: line 4",
-        "write stop_grad(plain)",
     ),
     "a sum and a product of one element in any order": (
         ["for i in x:", "    s[None] *= 2.0", "    s[None] += x[i]"],
@@ -157,10 +169,19 @@ REFUSED = {
         "the bits of a value that has a gradient become a number again",
         "compute the number with arithmetic",
     ),
+}
+
+LOST = {
+    "an old value from an array without a gradient": (
+        ["for i in x:", "    y[i] = qd.atomic_add(plain[0], x[i])"],
+        2,
+        "the gradient is lost in `plain`, which has none: `k` line 4",
+        "write stop_grad(plain)",
+    ),
     "a way through a field without a gradient": (
         ["for i in x:", "    plain[i] = x[i] * x[i]", "for i in x:", "    y[i] = plain[3 - i]"],
         4,
-        "the gradient is lost in `plain`, which has none: line 4 writes a differentiable value to it",
+        "the gradient is lost in `plain`, which has none: `k` line 4 (`plain[i] = x[i] * x[i]`) stores a differentiable value to it",
         "make `plain` with needs_grad=True",
     ),
     "a way through a field without a gradient, in a loop": (
@@ -176,6 +197,15 @@ RIGHT = {
     "one value for each row": ["for i, j in grid:", "    y[i] = w[i] * w[i] + 0.0 * n"],
     "a constant that all iterations store": ["for i in x:", "    s[None] = 0.5", "    y[i] = x[i] * x[i]"],
     "a store by one iteration": ["for i in x:", "    if i == n:", "        s[None] = x[i] * x[i]"],
+    "rows of a flat array": [
+        "for i in range(2):", "    for j in range(2):", "        y[i * 2 + j] = x[i] * w[j]", "    for j in range(2):",
+        "        y[i * 2 + j] += 0.5 * x[j] * x[i]",
+    ],
+    "remainders in rows of a flat array": ["for i in range(2):", "    y[i * 2 + (i + n) % 2] = x[i] * w[i]",
+        "    y[i * 2 + (i + n + 1) % 2] += x[i]"],
+    "an element behind the loop's": ["for i in range(3):", "    y[i] = x[i] * w[i]", "    if i == 0:", "        y[3] = x[i] * x[i]"],
+    "halves of an argument's length": ["for i in range(n):", "    y[i] = x[i] * w[i]", "    y[i + n] = x[i]"],
+    "one half from the other": ["for i in range(n):", "    y[i + n] = 0.5 * y[i] + x[i] * x[i]"],
     "two halves": ["for i in range(2):", "    y[i] = x[i] * w[i]", "    y[i + 2] = x[i + 2]"],
     "a product with a literal": ["for i in x:", "    y[i] *= 2.0"],
     "a product with a value that has no gradient": ["for i in x:", "    y[i] *= plain[i] * n"],
@@ -215,6 +245,29 @@ def make(lines):
     returns = " -> qd.i32" if lines[-1].startswith("return") else ""
     source = f"@qd.kernel\ndef k(n: qd.i32){returns}:\n" + "\n".join("    " + line for line in lines)
     return compile_source(source, **names)["k"], f
+
+
+@pytest.mark.parametrize("name", LOST)
+def test_a_gradient_that_is_lost_in_an_array_without_one_is_a_warning_by_name_and_line(name):
+    lines, number, words, remedy = LOST[name]
+    k, f = make(lines)
+    with pytest.warns(qd.GradientWarning) as seen:
+        k.grad(2)
+        k.grad(2)
+    assert len(seen) == 1
+    message = str(seen[0].message)
+    for part in (words, f":{number + 2} in kernel `k`", lines[number - 1].strip(), "\n  do: ", remedy):
+        assert part in message
+    assert not f["x"].grad.to_numpy().any()
+
+
+@pytest.mark.parametrize("name", LOST)
+def test_a_gradient_that_is_lost_is_an_error_under_validation(name):
+    lines, _, words, _ = LOST[name]
+    k, f = make([*lines, "s[None] += y[0]"])
+    with pytest.raises(qd.DifferentiationError) as e, qd.ad.Tape(loss=f["s"], validation=True):
+        k(2)
+    assert words in str(e.value)
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -495,3 +548,35 @@ def test_a_gradient_with_an_index_out_of_bounds_is_stopped_before_it_reads_or_wr
     assert np.isfinite(x.grad.to_numpy()).all()
     x.grad.from_numpy(before)
     gather.grad(2)
+
+
+def test_a_component_seen_as_a_field_is_the_same_memory():
+    start()
+    v, y = qd.Vector.field(2, qd.f64, shape=4, needs_grad=True, name="v"), field(4, name="y")
+    first = v.get_scalar_field(0)
+
+    @qd.kernel
+    def overwrites():
+        for i in y:
+            y[i] = v[i][0] * v[i][0]
+            first[i] = 0.0
+
+    @qd.kernel
+    def apart():
+        for i in y:
+            y[i] = v[i][1] * v[i][1]
+            first[i] = 0.0
+
+    @qd.kernel
+    def shifts():
+        for i in range(3):
+            first[i + 1] = 2.0 * v[i][0]
+
+    with pytest.raises(qd.DataAccessError, match="the gradient needs the value of"):
+        overwrites.grad()
+    with pytest.raises(qd.DataAccessError, match="cross-iteration read-after-write"):
+        shifts.grad()
+    v.fill(3.0)
+    y.grad.fill(1.0)
+    apart.grad()
+    assert v.grad.to_numpy()[:, 1].tolist() == [6.0] * 4

@@ -19,9 +19,12 @@ X = np.array([0.3, 0.5, 0.9])
 BLOCKS = {
     "in the loop": (["for i in x:", "    qd.stop_grad(x)", "    y[i] = x[i] * x[i]"], 0 * X),
     "behind the read": (["for i in x:", "    y[i] = x[i] * x[i]", "    qd.stop_grad(x)"], 0 * X),
-    "in a branch": (["for i in x:", "    y[i] = x[i]", "    if x[i] > 0.4:", "        qd.stop_grad(x)", "        y[i] += x[i] ** 2"], 0 * X + 1),
-    "in an inner loop": (["for i in x:", "    for j in range(3):", "        qd.stop_grad(x)", "        y[i] += x[j]", "    y[i] += 5 * x[i]"], 0 * X + 5),
-    "around inner blocks": (["for i in x:", "    qd.stop_grad(x)", "    for j in range(3):", "        if j != i:", "            y[i] += x[j]"], 0 * X),
+    "in a branch": (["for i in x:", "    y[i] = x[i]", "    if x[i] > 0.4:", "        qd.stop_grad(x)",
+        "        y[i] += x[i] ** 2"], 0 * X + 1),
+    "in an inner loop": (["for i in x:", "    for j in range(3):", "        qd.stop_grad(x)", "        y[i] += x[j]",
+        "    y[i] += 5 * x[i]"], 0 * X + 5),
+    "around inner blocks": (["for i in x:", "    qd.stop_grad(x)", "    for j in range(3):", "        if j != i:",
+        "            y[i] += x[j]"], 0 * X),
     "in one of two loops": (["for i in x:", "    qd.stop_grad(x)", "    y[i] += x[i]", "for i in x:", "    y[i] += 2 * x[i]"], 0 * X + 2),
     "in the kernel": (["qd.stop_grad(x)", "for i in x:", "    y[i] += x[i]", "for i in x:", "    y[i] += 2 * x[i]"], 0 * X),
     "of another field": (["for i in x:", "    qd.stop_grad(w)", "    y[i] += x[i] * w[i]"], 0 * X + 2.0),
@@ -31,12 +34,14 @@ BLOCKS = {
 VALUES = {
     "a value": (["for i in x:", "    y[i] = x[i] * qd.stop_grad(x[i])"], X),
     "a variable": (["for i in x:", "    t = qd.sin(x[i])", "    t = qd.stop_grad(t)", "    y[i] = x[i] * t"], np.sin(X)),
-    "a variable in a loop": (["for i in x:", "    t = x[i]", "    for j in range(3):", "        t = qd.stop_grad(t * x[i]) + x[i]", "    y[i] = t"], 0 * X + 1),
+    "a variable in a loop": (["for i in x:", "    t = x[i]", "    for j in range(3):", "        t = qd.stop_grad(t * x[i]) + x[i]",
+        "    y[i] = t"], 0 * X + 1),
     "a vector": (["for i in x:", "    p = qd.Vector([x[i], 2.0])", "    y[i] = qd.stop_grad(p)[0] * p[0] + p.dot(qd.stop_grad(p))"], 2 * X),
     "a number": (["for i in x:", "    y[i] = x[i] * qd.stop_grad(2.0)"], 0 * X + 2),
     "an integer": (["for i in x:", "    y[i] = x[i] * qd.stop_grad(i)"], np.arange(3.0)),
     "what an atomic adds": (["for i in x:", "    y[i] += qd.stop_grad(x[i] * x[i])"], 0 * X),
-    "what a gradient path would lose": (["for i in x:", "    plain[i] = qd.stop_grad(x[i])", "for i in x:", "    y[i] = plain[i] * x[i]"], X),
+    "what a gradient path would lose": (["for i in x:", "    plain[i] = qd.stop_grad(x[i])", "for i in x:",
+        "    y[i] = plain[i] * x[i]"], X),
     "a condition": (["for i in x:", "    if qd.stop_grad(x[i]) > 0.4:", "        y[i] = 2.0 * x[i]"], np.array([0, 2.0, 2.0])),
 }  # fmt: skip
 
@@ -115,7 +120,8 @@ def test_stop_grad_of_a_vector_field_and_of_an_array():
 @pytest.mark.parametrize(
     ("lines", "error", "words"),
     [
-        (["for i in x:", "    t = x[i]", "    qd.stop_grad(t)", "    y[i] = t"], qd.QdrunSyntaxError, "stop_grad\\(\\) of a value does not change"),
+        (["for i in x:", "    t = x[i]", "    qd.stop_grad(t)",
+            "    y[i] = t"], qd.QdrunSyntaxError, "stop_grad\\(\\) of a value does not change"),
         (["for i in x:", "    y[i] = qd.stop_grad(x, w)"], qd.QdrunTypeError, "takes one field, array or value"),
         (["for i in x:", '    qd.stop_grad("x")'], qd.QdrunTypeError, "has no gradient to stop"),
     ],

@@ -180,6 +180,19 @@ def test_single_precision_on_the_way_is_compared_with_fewer_digits():
             w.total()
 
 
+def test_single_precision_inside_a_kernel():
+    w = Wave()
+
+    @qd.kernel
+    def rough():
+        for i in w.x:
+            v = qd.cast(w.x[i], qd.f32)
+            w.loss[None] += qd.cast(qd.exp(v) * v, qd.f64)
+
+    with qd.ad.Tape(loss=w.loss, grad_check=[w.x]):
+        rough()
+
+
 def test_a_gradient_of_zero():
     w = Wave()
     unused = qd.field(qd.f64, shape=3, needs_grad=True)

@@ -216,8 +216,9 @@ def _table() -> dict[str, Emit]:
         return lambda f, d, v, a: _math(f, name, d, v, a)
 
     own = {
+        "attach": lambda f, d, v, a: a[0], "detach": lambda f, d, v, a: a[0],
         "rsqrt": _rsqrt, "neg": _neg, "abs": _abs, "sgn": _sgn, "bitnot": _bitnot, "not": _bitnot, "isnan": _isnan, "isinf": _isinf,
-        "cdiv": _cdiv, "crem": _crem, "attach": lambda f, d, v, a: a[0], "detach": lambda f, d, v, a: a[0], "floordiv": _floordiv, "mod": _mod, "shl": _shl, "shr": _shr, "sar": _sar, "pow": _pow,
+        "cdiv": _cdiv, "crem": _crem, "floordiv": _floordiv, "mod": _mod, "shl": _shl, "shr": _shr, "sar": _sar, "pow": _pow,
     }  # fmt: skip
     return (
         {c: bin_(c) for c in (*_FLOAT_BIN, "min", "max", "and", "or", "xor")}

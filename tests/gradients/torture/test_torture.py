@@ -84,7 +84,9 @@ def test_each_lane_of_a_batch_has_its_own_gradient(name: str, lanes: int) -> Non
 
 def test_every_thread_of_the_list_has_a_case() -> None:  # warp#1350 and taichi#6172: test_tape_threads.py
     have = {c.thread for c in CASES.values()}
-    want = "warp#1694 warp#729 warp#1293 warp#1740 warp#1552 warp#174 taichi#2425 taichi#8356 taichi#1966 taichi#550 taichi#2505"
+    want = (
+        "warp#1694 warp#729 warp#1293 warp#1740 warp#1552 warp#174 taichi#2425 taichi#8356 taichi#1966 taichi#550 taichi#2505"
+    )
     want += " taichi#7115 taichi#7116 taichi#4332 taichi#8119 quadrants#797 quadrants#791 quadrants#229 taichi#4226"
     want += " genesis-world#2742 genesis-world#2537 genesis-world#2150 genesis-world#2069"
     assert not set(want.split()) - have
