@@ -32,7 +32,12 @@ NAMES = 12  # variables of a kernel: each is assigned again and again
 
 def _statement(rng: random.Random) -> str:
     a, b, c = (f"v{rng.randrange(NAMES)}" for _ in range(3))
-    forms = (f"{a} = {b} * 0.5 + {c} * 0.25", f"{a} = {b} * {c} * 0.1 - {a}", f"{a} += 0.01 * {b}", f"{a} = lib.max({b}, {c}) * 0.5")
+    forms = (
+        f"{a} = {b} * 0.5 + {c} * 0.25",
+        f"{a} = {b} * {c} * 0.1 - {a}",
+        f"{a} += 0.01 * {b}",
+        f"{a} = lib.max({b}, {c}) * 0.5",
+    )
     return rng.choice(forms)
 
 
@@ -92,14 +97,14 @@ def stages(shape: str, n: int) -> dict[str, float]:
     from qdrun.compiler.codegen.llvm.kernel import emit_kernel
     from qdrun.compiler.codegen.llvm.target import Target
     from qdrun.compiler.frontend.lower import lower
+    from qdrun.compiler.ir.process import collector_paused
     from qdrun.compiler.ir.walk import task_blocks
     from qdrun.compiler.runtime.jit import compile_text, host
     from qdrun.compiler.transforms.exits import lower_exits
     from qdrun.compiler.transforms.gradient import reverse_kernel
+    from qdrun.compiler.transforms.injective import race_free
     from qdrun.compiler.transforms.reduce import reduce_kernel
     from qdrun.compiler.transforms.simplify import simplify
-
-    from qdrun.compiler.ir.collector import collector_paused
 
     qd.init(arch=qd.cpu, offline_cache=False)
     out: dict[str, float] = {}
@@ -118,8 +123,9 @@ def stages(shape: str, n: int) -> dict[str, float]:
         def compile_both(prefix: str, ir: Any) -> None:
             def emit() -> str:
                 ready = reduce_kernel(ir)
+                plain = frozenset(op for task in ready.tasks for op in race_free(task))
                 lanes = suggested_lanes(ready, machine.triple, machine.features) if not prefix else 1
-                return emit_kernel(ready, Target("cpu", machine.triple, machine.cpu, machine.features, lanes))
+                return emit_kernel(ready, Target("cpu", machine.triple, machine.cpu, machine.features, lanes), plain)
 
             text = timed(f"{prefix}emit", emit)
             timed(f"{prefix}llvm", compile_text, text, ir.name)

@@ -11,8 +11,11 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from ..errors import QdrunSyntaxError, QdrunTypeError
 from ..ir.nodes import Const
+from ..ir.types import u1
 from .context import Context, describe, is_runtime, is_static
 from .expressions import compile_time, is_target, resolve_target, target_of
 from .inline import inline
@@ -38,9 +41,7 @@ def lower_call(cx: Context, node: ast.Call) -> Any:
     Raises:
         QdrunSyntaxError: star arguments, or a function that kernels do not have.
     """
-    for arg in node.args:
-        if isinstance(arg, ast.Starred):
-            raise cx.refuse(arg)
+    starred = next((a for a in node.args if isinstance(a, ast.Starred)), None)
     if any(k.arg is None for k in node.keywords):
         raise QdrunSyntaxError("`**` arguments cannot be used in a kernel", hint="write the arguments out")
     if isinstance(node.func, ast.Attribute) and node.func.attr == "fill" and _fill(cx, node, node.func):
@@ -49,15 +50,40 @@ def lower_call(cx: Context, node: ast.Call) -> Any:
     if getattr(fn, "__qd_kernel__", False):
         raise QdrunSyntaxError(f"the kernel `{_name(fn)}` cannot be called inside a kernel", hint="make it a @func")
     special = _special(fn)
+    if starred is not None and (hasattr(fn, "__qd_func__") or (special is not None and special is not _ndrange)):
+        raise cx.refuse(starred)
     if special is not None:
         return special(cx, node)
     if hasattr(fn, "__qd_func__"):
         return inline(cx, fn, node)
-    args = [cx.expr(a) for a in node.args]
+    args = _spread(cx, node.args)
     keywords = {str(k.arg): cx.expr(k.value) for k in node.keywords}
     value = _apply(cx, fn, args, keywords)
     cx.consumed(node.func)  # a function that kernels do not know has been called by Python, which ``_python_call`` recorded
     return value
+
+
+def _spread(cx: Context, nodes: list[ast.expr]) -> list[Any]:
+    """The values of arguments; those of ``*sequence``, whose length is known now, one by one.
+
+    Raises:
+        QdrunTypeError: what stands behind a star has no parts.
+    """
+    out: list[Any] = []
+    for node in nodes:
+        if not isinstance(node, ast.Starred):
+            out.append(cx.expr(node))
+            continue
+        value = cx.expr(node.value)
+        cx.consumed(node.value, value)
+        if isinstance(value, Matrix):
+            value = value.items
+        if not isinstance(value, (list, tuple)):
+            raise QdrunTypeError(
+                f"`*` takes a list, a tuple or a vector, not {describe(value)}", hint="write the arguments out"
+            )
+        out += value
+    return out
 
 
 def _special(fn: Any) -> Special | None:
@@ -219,7 +245,8 @@ def _cas(cx: Context, node: ast.Call) -> Any:
 
 def _static(cx: Context, node: ast.Call) -> Any:
     args = _positional(node, "static", 1, 255)
-    values = tuple(cx.static_expr(a) for a in args)
+    found = (cx.static_expr(a) for a in args)
+    values = tuple(bool(v.value) if isinstance(v, Const) and v.dtype is u1 else v for v in found)
     for a, value in zip(args, values):
         cx.consumed(a, value)
     return values[0] if len(values) == 1 else values
@@ -259,7 +286,7 @@ def _range(cx: Context, node: ast.Call) -> Any:
 
 
 def _ndrange(cx: Context, node: ast.Call) -> Any:
-    return ndrange(*(_whole(cx.expr(a)) for a in _positional(node, "ndrange", 1, 12)))
+    return ndrange(*map(_whole, _spread(cx, _positional(node, "ndrange", 1, 12))))
 
 
 def _whole(value: Any) -> Any:
@@ -268,6 +295,8 @@ def _whole(value: Any) -> Any:
         return tuple(map(_whole, value))
     if isinstance(value, Matrix):
         return tuple(map(_whole, value.items))
+    if isinstance(value, (int, np.integer)):
+        return int(value)
     return int(value.value) if isinstance(value, Const) and value.dtype.is_int else value
 
 

@@ -16,7 +16,7 @@ from ..ir.nodes import Block, If, Local, LocalStore, Operand
 from ..ir.types import promote, u1
 from . import ops
 from .context import Context, describe, is_cheap, is_runtime, is_static
-from .expressions import compile_time, number
+from .expressions import as_vectors, compile_time, number
 from .matrix import MatrixLocal, load_matrix
 from .structs import aligned, rebuild, scalars, shape_of
 from .syntax import NDRange
@@ -67,6 +67,7 @@ def _compare(cx: Context, op: ast.cmpop, x: Any, y: Any) -> Any:
     name, compare = COMPARE[type(op)]
     if is_static(x) and is_static(y) and not is_runtime(x) and not is_runtime(y):
         return compile_time(lambda: compare(x, y))
+    x, y = as_vectors(cx, x, y)
     return ops.compare(cx.b, name, number(x), number(y))
 
 
@@ -170,12 +171,17 @@ def _choose(cx: Context, s: If, x: Any, y: Any) -> Any:
 
 def lower_comprehension(cx: Context, node: ast.ListComp | ast.GeneratorExp) -> list[Any]:
     """``[f(i) for i in static(range(n))]``: unrolled while compiling."""
-    return _generate(cx, node.elt, node.generators)
+    return _generate(cx, lambda: cx.expr(node.elt), node.generators)
 
 
-def _generate(cx: Context, element: ast.expr, generators: list[ast.comprehension]) -> list[Any]:
+def lower_dict_comprehension(cx: Context, node: ast.DictComp) -> dict[Any, Any]:
+    """``{i: f(i) for i in range(n)}``: unrolled while compiling; the keys are known now."""
+    return dict(_generate(cx, lambda: (cx.static_expr(node.key), cx.expr(node.value)), node.generators))
+
+
+def _generate(cx: Context, element: Callable[[], Any], generators: list[ast.comprehension]) -> list[Any]:
     if not generators:
-        return [cx.expr(element)]
+        return [element()]
     first, rest = generators[0], generators[1:]
     out: list[Any] = []
     for value in _iterate(cx, first.iter):
@@ -191,9 +197,11 @@ def _iterate(cx: Context, node: ast.expr) -> list[Any]:
     cx.consumed(node, values)
     if isinstance(values, Matrix) and len(values.shape) == 1:
         return list(values.items)
+    if isinstance(values, Matrix):
+        return [Matrix((values.m,), values.items[k * values.m : (k + 1) * values.m]) for k in range(values.n)]
     if isinstance(values, NDRange) and not values.known:
         raise QdrunTypeError("a comprehension needs bounds that are known at compile time")
-    if isinstance(values, Matrix) or not hasattr(values, "__iter__"):
+    if not hasattr(values, "__iter__"):
         raise QdrunTypeError(
             f"a comprehension cannot run over {describe(values)}", hint="run it over static(range(n)) or a tuple"
         )

@@ -357,7 +357,7 @@ _REFUSED: dict[type[ast.AST], tuple[str, str]] = {
     ast.SetComp: ("a set comprehension", "use a list comprehension over static()"),
     ast.DictComp: ("a dict comprehension", "use separate variables"),
     ast.Starred: ("a `*` argument", "write the elements out"),
-    ast.NamedExpr: ("`:=`", "assign on a line of its own"),
+    ast.NamedExpr: ("`:=` in static()", "assign on a line of its own"),
     ast.Match: ("`match`", "use if / elif"),
     ast.Await: ("`await`", "kernels run to their end"),
     ast.AsyncFor: ("`async for`", "use `for`"),

@@ -9,7 +9,7 @@ from ..errors import QdrunCompilationError, QdrunIndexError, QdrunSyntaxError, Q
 from ..ir.nodes import Const, Local, Op
 from . import ops
 from .context import Context, describe, is_runtime, is_static, resolve
-from .matrix import attribute, get_item, swizzle_positions
+from .matrix import attribute, build, get_item, swizzle_positions
 from .parts import components, has_slice
 from .scope import Shared, StructVar
 from .source import read_function
@@ -65,18 +65,23 @@ def lower_tuple(cx: Context, node: ast.Tuple | ast.List) -> Any:
     return tuple(values) if isinstance(node, ast.Tuple) else values
 
 
-def lower_dict(cx: Context, node: ast.Dict) -> Struct:
-    """``{"a": .., "b": ..}``: a struct.
+def lower_dict(cx: Context, node: ast.Dict) -> Any:
+    """``{"a": .., "b": ..}``: a struct. With other keys, all known now: a dict of compile time, read with ``d[key]``.
 
     Raises:
-        QdrunSyntaxError: a key that is no string literal.
+        QdrunSyntaxError: ``**`` of something that is no such dict.
+        QdrunTypeError: a key that is only known at run time.
     """
-    members: dict[str, Any] = {}
+    members: dict[Any, Any] = {}
     for key, value in zip(node.keys, node.values):
-        if not isinstance(key, ast.Constant) or not isinstance(key.value, str):
-            raise QdrunSyntaxError("the keys of a dict in a kernel are string literals", hint="a dict is a struct here")
-        members[key.value] = cx.expr(value)
-    return anonymous(cx.b, members)
+        found = cx.expr(value)
+        if key is not None:
+            members[cx.static_expr(key)] = found
+        elif isinstance(found, dict):
+            members |= found
+        else:
+            raise QdrunSyntaxError(f"`**` takes a dict here, not {describe(found)}", hint="write the entries out")
+    return anonymous(cx.b, members) if all(isinstance(k, str) for k in members) else members
 
 
 def lower_binary(cx: Context, node: ast.BinOp) -> Any:
@@ -94,7 +99,17 @@ def binary(cx: Context, op: str, x: Any, y: Any) -> Any:
         return compile_time(lambda: _PYTHON_BINARY[op](x, y))
     if isinstance(x, (list, tuple)) and isinstance(y, (list, tuple)) and op == "+":
         return tuple(x) + tuple(y)
+    x, y = as_vectors(cx, x, y)
     return ops.binary(cx.b, op, number(x), number(y))
+
+
+def as_vectors(cx: Context, x: Any, y: Any) -> tuple[Any, Any]:
+    """The operands of ``x op y``; a list or a tuple beside a vector or a matrix is one, too."""
+    if isinstance(x, Matrix) and isinstance(y, (list, tuple)):
+        return x, build(cx.b, y)
+    if isinstance(y, Matrix) and isinstance(x, (list, tuple)):
+        return build(cx.b, x), y
+    return x, y
 
 
 def lower_unary(cx: Context, node: ast.UnaryOp) -> Any:

@@ -27,6 +27,9 @@ from .structs import StructMethod, rebuild, scalars, shape_of
 from .targets import is_global
 from .values import Matrix, Struct
 
+MAX_DEPTH = 64
+"""How often a function with a template parameter may be open at once."""
+
 
 def inline(cx: Context, fn: Any, node: ast.Call, top: bool = False) -> Any:
     """The value of a call of a ``func``; its body is lowered here.
@@ -63,8 +66,10 @@ def _refuse_recursion(cx: Context, source: FunctionSource) -> None:
         QdrunSyntaxError: naming the chain of calls.
     """
     open_already = [k for k, frame in enumerate(cx.frames) if frame.source.fn is source.fn]
-    if not open_already:
-        return
+    if not open_already or (
+        len(open_already) < MAX_DEPTH and any(is_template(source.annotation(p.name)) for p in source.parameters)
+    ):
+        return  # what a template parameter decides with static() may end it
     chain = [f"`{frame.source.name}`" for frame in cx.frames[open_already[0] :]] + [f"`{source.name}`"]
     how = "calls itself" if len(chain) == 2 else f"calls itself: {' -> '.join(chain)}"
     raise QdrunSyntaxError(

@@ -110,7 +110,9 @@ class Inputs:
         try:
             for path in paths:
                 if path not in self._values:
-                    self._found(path, self._follow(path, args), path[-1] if path[0] == "name" and len(path) == 3 else _last(path))
+                    self._found(
+                        path, self._follow(path, args), path[-1] if path[0] == "name" and len(path) == 3 else _last(path)
+                    )
                 if self.refused:
                     return False
         except Exception:  # whatever Python raises here, lowering will meet it and say so at the user's line
@@ -197,8 +199,6 @@ def _is_pure(fn: Any) -> bool:
     owner = getattr(fn, "__self__", None)
     builtin = isinstance(fn, (BuiltinFunctionType, BuiltinMethodType))
     return builtin and owner is not None and not isinstance(owner, (ModuleType, type)) and not is_leaf(owner)
-
-
 
 
 __all__ = ["Inputs"]

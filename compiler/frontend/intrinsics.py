@@ -314,6 +314,18 @@ def _lower_sum(b: FrontBuilder, x: Any, start: Any = 0) -> Any:
     )
 
 
+def _lower_truth(name: str) -> Lowering:
+    """``any`` and ``all`` of a vector, a matrix or a list."""
+
+    def lowering(b: FrontBuilder, x: Any) -> Operand:
+        x = matrix.build(b, x) if isinstance(x, (list, tuple)) else x
+        if not isinstance(x, Matrix):
+            raise QdrunTypeError(f"{name}() takes a vector, a matrix or a list, not {ops.describe_value(x)}")
+        return matrix.METHODS[name](b, x)
+
+    return lowering
+
+
 def _lower_log_base(b: FrontBuilder, x: Arg, base: Arg | None = None) -> Value:
     out = _lower_real("log")(b, x)
     return out if base is None else ops.binary(b, "/", out, _lower_real("log")(b, base))
@@ -330,6 +342,8 @@ FOREIGN: dict[Any, Lowering] = {
     builtins.pow: pow.__qd_lower__,
     builtins.round: _lower_round,
     builtins.sum: _lower_sum,
+    builtins.any: _lower_truth("any"),
+    builtins.all: _lower_truth("all"),
     int: _lower_default(int),
     float: _lower_default(float),
     bool: _lower_default(bool),

@@ -74,6 +74,8 @@ EXPRESSIONS: dict[type[ast.AST], ExprHandler] = {
     ast.IfExp: conditions.lower_if_exp,
     ast.ListComp: conditions.lower_comprehension,
     ast.GeneratorExp: conditions.lower_comprehension,
+    ast.DictComp: conditions.lower_dict_comprehension,
+    ast.NamedExpr: statements.lower_named,
     ast.Call: calls.lower_call,
     ast.JoinedStr: messages.lower_format,
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import string
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -34,7 +35,7 @@ def lower_assert(cx: Context, node: ast.Assert) -> None:
     """``assert cond, message``: compiled in debug mode, checked for errors always."""
     with cx.scratch() as block:
         cond = ops.truth(cx.b, cx.expr(node.test))
-        parts = message_parts(cx, node.msg) if node.msg else ["assertion failed"]
+        parts: list[Part] = message_parts(cx, node.msg) if node.msg else ["assertion failed"]
     if not cx.b.debug:
         return
     cx.splice(block)
@@ -72,7 +73,39 @@ def message_parts(cx: Context, node: ast.expr) -> list[Part]:
         template = cx.expr(node.func.value)
         if isinstance(template, str):
             return _template_parts(cx, template, node)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
+        template = cx.expr(node.left)
+        if isinstance(template, str):
+            return _percent_parts(cx, template, cx.expr(node.right))
     return value_parts(cx.expr(node))
+
+
+_PERCENT = re.compile(r"%(?P<spec>[-+ #0]*\d*(?:\.\d+)?)(?P<kind>[a-zA-Z%])")
+
+
+def _percent_parts(cx: Context, template: str, values: Any) -> list[Part]:
+    """``template % values``, as in Python; no names and no ``*``."""
+    rest = list(values) if isinstance(values, tuple) else [values]
+    out: list[Part] = []
+    end = 0
+    for found in _PERCENT.finditer(template):
+        out.append(template[end : found.start()])
+        end = found.end()
+        spec, kind = found["spec"], found["kind"]
+        if kind == "%":
+            out.append("%")
+            continue
+        if not rest:
+            raise QdrunSyntaxError(f"`%{spec}{kind}` has no value", hint="give one value for each `%`")
+        spec = spec.replace("-", "<") if "-" in spec else spec
+        out += _formatted(
+            rest.pop(0),
+            spec + {"i": "d", "u": "d", "s": "", "r": ""}.get(kind, kind) if spec or kind not in "disur" else "",
+            -1,
+        )
+    if rest:
+        raise QdrunSyntaxError("more values than `%` in the text", hint="give one value for each `%`")
+    return [*out, template[end:]]
 
 
 def _spec(cx: Context, part: ast.FormattedValue) -> str:
@@ -91,6 +124,8 @@ def _template_parts(cx: Context, template: str, call: ast.Call) -> list[Part]:
             continue
         if not name:
             name, position = str(position), position + 1
+        elif name.isdigit() and position:
+            raise QdrunSyntaxError("format() mixes {} and {0}", hint="number all braces, or none")
         if name not in values:
             hint = "give format() one argument for each pair of braces"
             raise QdrunSyntaxError(f"format() has no argument for {{{name}}}", hint=hint)
@@ -111,7 +146,9 @@ def _formatted(value: Any, spec: str, conversion: int) -> list[Part]:
             format(1.0 if x.dtype.is_real else 1, spec)
         text = format(value, spec) if not slots else ""
     except (ValueError, TypeError) as e:
-        raise QdrunSyntaxError(f"the format {spec!r} does not fit: {e}", hint="use a format of Python's for this type") from None
+        raise QdrunSyntaxError(
+            f"the format {spec!r} does not fit: {e}", hint="use a format of Python's for this type"
+        ) from None
     return [Slot(p.value, spec) if isinstance(p, Slot) else p for p in parts] if slots else [text]
 
 

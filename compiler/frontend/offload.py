@@ -156,7 +156,15 @@ def top_if(cx: Context, node: ast.If) -> str | None:
         cond = emit_condition(cx, node.test)
         if not isinstance(cond, bool):
             return emit_if(cx, node, cond)
-    return cx.top_block(node.body if cond else node.orelse)
+        body = node.body if cond else node.orelse
+        if any(isinstance(s, ast.For) and own_breaks(s.body) for s in body) and not _is_unrolled_break(cx, body):
+            return cx.block(body)  # a loop that is left early runs in order
+    return cx.top_block(body)
+
+
+def _is_unrolled_break(cx: Context, body: list[ast.stmt]) -> bool:
+    """Whether all loops with breaks of their own among ``body`` are unrolled."""
+    return all(_is_unrolled(cx, s) for s in body if isinstance(s, ast.For) and own_breaks(s.body))
 
 
 def top_for(cx: Context, node: ast.For) -> str | None:

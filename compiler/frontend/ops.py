@@ -64,6 +64,8 @@ def as_value(b: FrontBuilder, x: Any) -> Value:
         value = offer(x)
         if isinstance(value, Matrix):
             return value
+    if isinstance(x, np.ndarray) and x.ndim == 0 and is_number(x.item()):
+        return literal(b, x.item())
     raise QdrunTypeError(f"a number or a matrix is needed here, not {describe_value(x)}")
 
 

@@ -179,6 +179,8 @@ def count_stores(frame: Frame) -> Counter[str]:
                 _count(stores, target)
         elif isinstance(node, ast.AnnAssign):
             _count(stores, node.target)
+        elif isinstance(node, ast.NamedExpr):
+            _count(stores, node.target, 2)
         elif isinstance(node, ast.Call):
             for arg in _written_arguments(frame, node):
                 _count(stores, arg, 2)

@@ -53,6 +53,8 @@ class TemplateArg:
         numbers: its numbers that come with each launch: the path of each, the object that has it, its name there, its type.
     """
 
+    __qd_held__ = True  # ``tokens``: the arrays and numbers are not part of what is known
+
     value: Any
     arrays: tuple[tuple[str, list[Any], ArrayArg], ...] = ()
     numbers: tuple[tuple[str, Any, str, ScalarArg], ...] = ()

@@ -14,7 +14,7 @@ from .conditions import emit_condition
 from .context import Context, describe, is_runtime, rounded
 from .expressions import BINARY, binary, check_writable, target_of
 from .intrinsics import lookup
-from .matrix import new_local
+from .matrix import build, new_local
 from .scope import Binding, Recipe, Shared, StructVar
 from .structs import StructTensor, convert
 from .targets import StructTarget, Target, is_global, update
@@ -30,6 +30,18 @@ def lower_assign(cx: Context, node: ast.Assign) -> None:
     for target in node.targets:
         with cx.at(target):
             assign(cx, target, value)
+
+
+def lower_named(cx: Context, node: ast.NamedExpr) -> Any:
+    """``(a := value)``: an assignment whose value is used.
+
+    Raises:
+        QdrunSyntaxError: it stands where its value may not be needed, or in ``static()``.
+    """
+    if cx.static:
+        raise cx.refuse(node)
+    assign_name(cx, node.target, cx.expr(node.value))
+    return cx.expr(node.target)
 
 
 def lower_annotated(cx: Context, node: ast.AnnAssign) -> None:
@@ -108,8 +120,6 @@ def assign(cx: Context, target: ast.expr, value: Any) -> None:
 def store(cx: Context, target: Target, value: Any) -> None:
     """Write an evaluated value to a target; a list is a vector here."""
     if isinstance(value, (list, tuple)):
-        from .matrix import build
-
         value = build(cx.b, value)
     if not is_runtime(value) and not ops.is_number(value) and not isinstance(value, Struct):
         raise QdrunTypeError(f"{describe(value)} cannot be stored", hint="only numbers, vectors, matrices and structs can")
@@ -201,6 +211,8 @@ def lower_augmented(cx: Context, node: ast.AugAssign) -> None:
     with cx.at(node.target):
         target = target_of(cx, node.target, "an assignment")
     value = cx.expr(node.value)
+    if isinstance(value, (list, tuple)):
+        value = build(cx.b, value)
     if isinstance(value, TensorRef):
         raise QdrunTypeError(
             f"{describe(value)} is not a number", hint="use one of its elements: x[i], or x[None] when it has no axes"

@@ -91,7 +91,7 @@ def describe_struct(value: Struct | StructTensor) -> str:
     return f"{kind}{name} with the members {', '.join(value.items)}"
 
 
-def lower_anonymous(b: FrontBuilder, *args: Any, **members: Any) -> Struct:
+def lower_anonymous(b: FrontBuilder, /, *args: Any, **members: Any) -> Struct:
     """``qd.Struct(a=.., b=..)`` or ``qd.Struct({"a": ..})``.
 
     Raises:

@@ -113,6 +113,10 @@ class Tokens:
         cls = type(value)
         if cls is Op:
             raise Unknown("a value of a kernel")
+        if id(value) in self.origin:
+            return self._leaf(value, path)
+        if hasattr(cls, "__qd_held__"):
+            return self._template(value, path)
         if is_ours(cls) and isinstance(getattr(value, "__qd_func__", None), FunctionSource):
             return self._function(value, path)
         known = known_callable(value)
@@ -133,7 +137,20 @@ class Tokens:
         if is_dataclass(value):
             names = [f.name for f in fields(value) if f.name != "name"]
             return "data", cls.__qualname__, tuple((n, self.of(getattr(value, n), _step(path, "attr", n))) for n in names)
-        return self._leaf(value, path)
+        raise Unknown(f"a {cls.__qualname__}")
+
+    def _template(self, value: Any, path: Path | None) -> Token:
+        """A template argument. What it holds that comes with each launch is known by where it is found, not by what it is now."""
+        arrays, numbers = [], []
+        for k, (where, objects, spec) in enumerate(value.arrays):
+            inside = _step(_step(path, "attr", "arrays"), "item", k)
+            inside = _step(inside, "item", 1)
+            found = tuple(self._leaf(x, _step(inside, "item", n)) for n, x in enumerate(objects))
+            arrays.append((where, found, self.of(spec, None)))
+        for k, (where, owner, key, spec) in enumerate(value.numbers):
+            inside = _step(_step(path, "attr", "numbers"), "item", k)
+            numbers.append((where, self._leaf(owner, _step(inside, "item", 1)), key, self.of(spec, None)))
+        return "template", self.of(value.value, _step(path, "attr", "value")), tuple(arrays), tuple(numbers)
 
     def _function(self, value: Any, path: Path | None) -> Token:
         """A function of the kernel language, bound or not."""

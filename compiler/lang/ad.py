@@ -22,7 +22,7 @@ from .overwrites import HostWrite, Launch, Overwrites, Timed
 from .program import Program, current_program
 from .records import frozen_record
 from .tensor import Tensor
-from .types import MatrixType, NdarrayType
+from .types import MatrixType, NdarrayType, Template
 from .versions import Versions
 
 if TYPE_CHECKING:
@@ -236,7 +236,8 @@ _PLAIN = frozenset((int, float, bool, Ndarray))
 def _frozen(annotation: Any, value: Any) -> Any:
     """An argument as it is now: numbers and vectors are copied, arrays are followed by their memory."""
     is_array = annotation is Tensor or isinstance(annotation, NdarrayType)
-    if not is_array and getattr(value, "ndim", None) == 0 and hasattr(value, "item"):  # a number of numpy or torch
+    typed = annotation is Template and isinstance(value, (np.generic, np.ndarray))  # kernels see the type of such a constant
+    if not is_array and not typed and getattr(value, "ndim", None) == 0 and hasattr(value, "item"):  # a number of numpy or torch
         return value.item()
     if isinstance(annotation, MatrixType):
         return np.array(value.to_numpy() if isinstance(value, Matrix) else value)

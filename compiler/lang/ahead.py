@@ -94,9 +94,13 @@ def compile_ahead(*calls: Any, gradients: bool = False) -> None:
         target, *args = call if isinstance(call, tuple) else (call,)
         if getattr(target, "prepare", None) is None:
             hint = "write qd.compile(k, (k2, x, 1.0))"
-            raise QdrunTypeError(f"qd.compile() takes kernels and tuples (kernel, *arguments), not {type(target).__name__}", hint=hint)
+            raise QdrunTypeError(
+                f"qd.compile() takes kernels and tuples (kernel, *arguments), not {type(target).__name__}", hint=hint
+            )
         # the specialisations of one kernel are made one after another
-        groups.setdefault(id(getattr(target, "kernel", target)), []).append(functools.partial(_prepare, target, args, gradients))
+        groups.setdefault(id(getattr(target, "kernel", target)), []).append(
+            functools.partial(_prepare, target, args, gradients)
+        )
     begun = [(work, AHEAD.submit(functools.partial(_all, work)) if program.device.native else None) for work in groups.values()]
     wait([future for _, future in begun if future is not None])
     for work, future in begun:

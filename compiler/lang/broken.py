@@ -51,12 +51,14 @@ def report(program: Program, kernel: str, broken: Broken, by: str, *, strict: bo
         " from what it reads here"
     )
     hint = (
-        f"make `{broken.array}` with needs_grad=True; to stop the gradient here on purpose, write stop_grad({broken.array}) before the read"
+        f"make `{broken.array}` with needs_grad=True; to stop the gradient here on purpose, write"
+        f" stop_grad({broken.array}) before the read"
     )
     if strict:
         raise DifferentiationError(what, broken.loc, hint)
-    if (kernel, broken.array) not in program.warned:
-        program.warned.add((kernel, broken.array))
+    seen = (kernel, broken.array, broken.loc)
+    if seen not in program.warned:
+        program.warned.add(seen)
         warn_user(describe(what, broken.loc, hint))
 
 

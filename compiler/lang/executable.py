@@ -74,7 +74,13 @@ class Executable:
         tmp = self._words(len(kernel.tmps), "temporaries")
         tmp_grad = self._words(sum(p.grad is not None for p in kernel.tmps) and len(kernel.tmps), "temporaries")
         tmp_dual = self._words(len(kernel.tmps) if "tmp_dual" in ready.kinds else 0, "temporaries")
-        fixed = {CTX_STATUS: self._status, CTX_RET: self._returned, CTX_TMP: tmp, CTX_TMP_GRAD: tmp_grad, CTX_TMP_DUAL: tmp_dual}
+        fixed = {
+            CTX_STATUS: self._status,
+            CTX_RET: self._returned,
+            CTX_TMP: tmp,
+            CTX_TMP_GRAD: tmp_grad,
+            CTX_TMP_DUAL: tmp_dual,
+        }
         for word, array in fixed.items():
             self.context[word] = array.ctypes.data if array.size else 0
         self.context[CTX_POOL] = program.device.pool_address
@@ -83,6 +89,7 @@ class Executable:
         self.context_address = self.context.ctypes.data
         self.status_address = self._status.ctypes.data
         self._entry = program.device.entry(self.compiled)
+        self.shares = bool(kernel.returns or kernel.tmps or ready.draws or self.compiled.messages)  # memory of its launches
         register_context(self.context_address, self.compiled)
 
     def _seed(self) -> int:
@@ -110,7 +117,8 @@ class Executable:
             self.context[CTX_SEED] = self.last_seed
         call.words[0:8] = self.context_address.to_bytes(8, "little")
         buffer = (ctypes.c_char * len(call.words)).from_buffer(call.words)
-        self._entry(ctypes.addressof(buffer))
+        with self.program.running():
+            self._entry(ctypes.addressof(buffer))
         for number, copy_back in call.after:
             if number in self.written:
                 copy_back()
@@ -133,12 +141,16 @@ class Executable:
             return None
         handed_out = any(map(self.program.was_shown, self.owners.values()))  # ``arrays.check_memory`` looks at arrays then
         specs = [
-            ArgSpec(d, keys.get(d.index), host_type if d.index in keys else None, not handed_out and _row_major(keys.get(d.index)))
+            ArgSpec(
+                d, keys.get(d.index), host_type if d.index in keys else None, not handed_out and _row_major(keys.get(d.index))
+            )
             for d in self.args
         ]
         flag = ctypes.addressof(self.program.closed_flag if taped else self.program.slow_flag)
         return make_fast(
-            self.compiled, self.context_address, specs, fallback, self._on_status, flag, self.program.variable, self.program
+            *(self.compiled, self.context_address, specs, fallback, self._on_status, flag, self.program.variable, self.program),
+            state_ptr=ctypes.addressof(self.program.state),
+            shares=self.shares,
         )
 
     @property
@@ -183,6 +195,7 @@ class GradientExecutable(Executable):
     ) -> None:
         super().__init__(program, ready, owners)
         self.sizing, self.primal = sizing, primal
+        self.shares = True  # the heap
         exprs = [e for t in sizing for e in _bounds(t)]
         self._depends_on_data = any(isinstance(e, Read) for e in exprs)
         self.fixed = not any(isinstance(e, (Read, Arg, Extent)) for e in exprs)
@@ -195,7 +208,11 @@ class GradientExecutable(Executable):
         if program.replay_seed is not None:
             return program.replay_seed
         if program.replaying or self.primal.last_seed is None:
-            why = "none was made" if self.primal.last_seed is None else "inside a gradient of your own it is not known which that was"
+            why = (
+                "none was made"
+                if self.primal.last_seed is None
+                else "inside a gradient of your own it is not known which that was"
+            )
             raise QdrunRuntimeError(
                 f"the gradient `{self.name}` repeats the random numbers of the launch that it differentiates, and {why}\n"
                 "  do: launch the kernel first; in a gradient of your own, draw into a field in a kernel of its own, and read the field"
@@ -229,10 +246,11 @@ class GradientExecutable(Executable):
             AdStackOverflow: a loop whose count only running can tell went past its capacity.
             OutOfMemory: the heap does not fit the program's limit; names the bytes.
         """
-        plan = self.plan(call)
-        if plan is not self._set:
-            self._apply(plan)
-        self.launch(call)
+        with self.program.alone():
+            plan = self.plan(call)
+            if plan is not self._set:
+                self._apply(plan)
+            self.launch(call)
         return plan
 
     def _apply(self, plan: HeapPlan) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import QdrunIndexError, QdrunRuntimeError, QdrunTypeError
+from ..errors import QdrunIndexError, QdrunRuntimeError, QdrunRuntimeTypeError, QdrunTypeError
 from ..frontend.tensor import TensorRef
 from ..frontend.values import StructForm, count, flat_index
 from ..ir.nodes import Place
@@ -295,6 +295,8 @@ class Field(Exchange):
     def _assign(self, array: np.ndarray) -> None:
         """Copy an array of the shape that ``to_numpy`` shows, with or without ``keep_dims``."""
         keep = bool(self.element) and self.m == 1 and array.ndim == len(self.shape) + 2
+        if keep and array.shape[-2:] == (1, self.n):
+            array = array.swapaxes(-1, -2)  # row vectors
         assign_array(self._shown(keep), array, self.name)
 
     def from_numpy(self, array: Any) -> None:
@@ -375,8 +377,8 @@ def make_field(
 ) -> Field:
     """A field of any element shape; ``root`` is that of the current program unless it is given."""
     if (needs_grad or needs_dual) and not dtype.is_real:
-        raise QdrunTypeError(
-            f"{dtype} is not supported for a field with needs_grad=True or needs_dual=True", hint="use qd.f32 or qd.f64"
+        raise QdrunRuntimeTypeError(
+            f"{dtype} is not supported for a field with needs_grad=True or needs_dual=True\n  do: use qd.f32 or qd.f64"
         )
     if root is None:
         from .program import current_program

@@ -135,7 +135,7 @@ class FwdMode:
 
     def _warn(self, read: Access, variant: Variant, by: str) -> None:
         place, _, statement = read
-        if (key := (place.name, variant.executable.name)) in self._warned:
+        if (key := (place.name, variant.executable.name, getattr(statement, "loc", None))) in self._warned:
             return
         self._warned.add(key)
         what = f"forward mode loses the tangent in `{place.name}`, which has no dual: {by} stores a value that may depend on the parameter,"

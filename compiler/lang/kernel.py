@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any, TypeVar, overload
 
 import numpy as np
@@ -44,7 +45,9 @@ class Variant:
         self.native = all(isinstance(spec, (ScalarArg, ArrayArg)) for spec in bound.specs.values())
         program.materialize()
         o = program.options
-        options = LowerOptions("", o.default_fp, o.default_ip, o.debug, o.check_out_of_bound, breakpoints=program.arch is Arch.python)
+        options = LowerOptions(
+            "", o.default_fp, o.default_ip, o.debug, o.check_out_of_bound, breakpoints=program.arch is Arch.python
+        )
         self.recipe, memory = SOURCES.recipe(source, bound.specs, options, o, program.device)
         self.owners = {b: m for b, m in zip(self.recipe.buffers, memory) if isinstance(m, Allocation)}
         if any(m.category != EXTERNAL and m.ptr not in program.device.live for m in self.owners.values()):
@@ -53,7 +56,9 @@ class Variant:
                 " inside `with program:` of the program that they belong to"
             )
         self.executable = Executable(program, self.recipe.forward, self.owners)
-        if any(isinstance(m, Held) for m in self.owners.values()):  # an argument may be the array that it refers to: looked at each time
+        if any(
+            isinstance(m, Held) for m in self.owners.values()
+        ):  # an argument may be the array that it refers to: looked at each time
             self.native = self.native and not self.executable.takes_arrays
 
     @functools.cached_property
@@ -188,10 +193,11 @@ class Kernel:
     def _run(self, variant: Variant, bound: Bound) -> Any:
         mode = variant.program.forward
         executable = variant.executable if mode is None else variant.tangent
-        executable.launch(bound.call)
-        if mode is not None:
-            mode.launched(variant, bound)
-        return self._result(executable)
+        with variant.program.alone() if executable.shares else nullcontext():
+            executable.launch(bound.call)
+            if mode is not None:
+                mode.launched(variant, bound)
+            return self._result(executable)
 
     def forget_launcher(self) -> None:
         """Launch through Python until another specialisation is compiled."""
@@ -258,8 +264,7 @@ class KernelGradient:
 
     def _ready(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[GradientExecutable, Bound]:
         variant, bound = self.kernel.variant(args, kwargs)
-        written = (place for place, _, _ in variant.recipe.writes)
-        if not variant.gradient.sizing and not any(p.differentiable and p.buffer.kind != "tmp" for p in written):
+        if not variant.gradient.sizing and not _constant(variant):
             raise _nothing_to_differentiate(self.kernel.source.name, variant)
         _refuse_one_array_twice(self.kernel.source.name, variant, bound)
         gradient, name = variant.gradient, variant.executable.name
@@ -270,7 +275,7 @@ class KernelGradient:
 
 def _constant(variant: Variant) -> bool:
     """Whether a kernel adds constants to what has a gradient, and so hands nothing on; it must not read a gradient."""
-    writes = any(place.differentiable for place, _, _ in variant.recipe.writes)
+    writes = any(place.differentiable and place.buffer.kind != "tmp" for place, _, _ in variant.recipe.writes)
     return writes and not any(place.is_grad for place in kernel_places(variant.recipe.ir))
 
 

@@ -30,7 +30,7 @@ class Matrix(NDArrayOperatorsMixin):
         dt: the type of the components; without it Python numbers take the default types inside kernels.
     """
 
-    __slots__ = ("_data", "_dtype")
+    __slots__ = ("_data", "_dtype", "_how")
     __array_priority__ = 1000
     __qd_lower__ = staticmethod(constructors.lower_matrix)
 
@@ -74,6 +74,11 @@ class Matrix(NDArrayOperatorsMixin):
         """The declared type of the components, None when Python numbers were given without one."""
         return self._dtype
 
+    @property
+    def entries(self) -> np.ndarray:
+        """The components as a numpy array; the memory itself."""
+        return self._data
+
     def get_shape(self) -> tuple[int, ...]:
         """The shape."""
         return self.shape
@@ -103,7 +108,8 @@ class Matrix(NDArrayOperatorsMixin):
         return wrap(result, declared=self._dtype is not None)
 
     def __getitem__(self, index: Any) -> Any:
-        return wrap(self._data[tuple(index) if isinstance(index, (list, Matrix)) else index], declared=self._dtype is not None)
+        part = wrap(self._data[tuple(index) if isinstance(index, (list, Matrix)) else index], declared=self._dtype is not None)
+        return _comparison(part, getattr(self, "_how", None))
 
     def __setitem__(self, index: Any, value: Any) -> None:
         self._data[index] = value._data if isinstance(value, Matrix) else value
@@ -129,7 +135,21 @@ class Matrix(NDArrayOperatorsMixin):
             raise AttributeError(f"a value of shape {self._data.shape} has no components `{name}`")
         self._data[list(positions)] = value._data if isinstance(value, Matrix) else value
 
+    def __eq__(self, other: Any) -> Any:
+        return _comparison(np.equal(self, other), np.all)
+
+    def __ne__(self, other: Any) -> Any:
+        return _comparison(np.not_equal(self, other), np.any)
+
     def __bool__(self) -> bool:
+        """Of ``a == b``: whether all components are equal; of ``a != b``: whether some differ.
+
+        Raises:
+            QdrunTypeError: of any other matrix.
+        """
+        how = getattr(self, "_how", None)
+        if how is not None:
+            return bool(how(self._data))
         raise QdrunTypeError("the truth of a matrix is ambiguous", hint="use .any() or .all()")
 
     def __repr__(self) -> str:
@@ -214,7 +234,13 @@ class Matrix(NDArrayOperatorsMixin):
         return self.__qd_wrap__((self._data if self.ndim == 2 else self._data[:, None]).T.copy())
 
     def trace(self) -> Any:
-        """The sum of the diagonal."""
+        """The sum of the diagonal.
+
+        Raises:
+            QdrunTypeError: the matrix is not square.
+        """
+        if self.ndim != 2 or self.n != self.m:
+            raise QdrunTypeError(f"trace() takes a square matrix, not one of shape {self.shape}")
         return np.trace(self._data).item()
 
     def sum(self) -> Any:
@@ -369,6 +395,13 @@ class Vector(Matrix):
 def _filled(value: int, dt: Any, n: int, m: int | None) -> Matrix:
     shape = (n,) if m is None else (n, m)
     return wrap(np.full(shape, value, resolve(dt).numpy))
+
+
+def _comparison(result: Any, how: Any) -> Any:
+    """The result of ``==`` or ``!=`` of matrices, which has a truth value."""
+    if isinstance(result, Matrix):
+        object.__setattr__(result, "_how", how)
+    return result
 
 
 def wrap(result: Any, declared: bool = True) -> Any:

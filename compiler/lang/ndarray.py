@@ -398,7 +398,7 @@ def make_ndarray(
         raise QdrunRuntimeTypeError(f"{dtype} is not supported for ndarray with {what}\n  do: use qd.f32 or qd.f64")
     extents = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
     if any(not isinstance(e, (int, np.integer)) or e < 0 for e in extents):
-        raise QdrunTypeError(f"the shape of an ndarray is made of integers that are not negative, not {shape!r}")
+        raise QdrunRuntimeTypeError(f"the shape of an ndarray is made of integers that are not negative, not {shape!r}")
     if program is None:
         from .program import current_program
 

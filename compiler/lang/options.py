@@ -59,9 +59,10 @@ class Options:
 # Options of the peer that change nothing here: accepted, so that programs run unchanged.
 PEER_ONLY = frozenset(
     "ad_stack_experimental_enabled ad_stack_sparse_threshold_bytes advanced_optimization cfg_optimization constant_folding"
-    " cuda_stack_limit default_cpu_block_dim default_gpu_block_dim device_memory_GB device_memory_fraction enable_fallback fast_math"
-    " flatten_if force_scalarize_matrix kernel_profiler log_level num_compile_threads opt_level print_full_traceback print_ir"
-    " real_matrix_scalarize short_circuit_operators unrolling_limit verbose".split()
+    " cuda_stack_limit default_cpu_block_dim default_gpu_block_dim device_memory_fraction device_memory_GB enable_fallback"
+    " fast_math flatten_if force_scalarize_matrix gdb_trigger kernel_profiler log_level num_compile_threads opt_level"
+    " print_accessor_ir print_full_traceback print_ir print_kernel_asm print_kernel_llvm_ir print_kernel_llvm_ir_optimized"
+    " print_preprocessed_ir print_struct_llvm_ir real_matrix_scalarize short_circuit_operators unrolling_limit verbose".split()
 )
 
 

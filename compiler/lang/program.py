@@ -8,13 +8,19 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import os
+import threading
+import time
 import weakref
-from contextvars import ContextVar, Token
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from ..errors import OutOfMemory, QdrunRuntimeError
 from ..runtime.cpu import CpuDevice
 from ..runtime.device import Allocation, Device
+from ..runtime.launch_ir import S_NATIVE, S_PYTHON, S_RUNNING, S_WORDS
 from ..runtime.python import PythonDevice
 from .options import Arch, Options, make_options
 from .snode import Root, materialize
@@ -29,7 +35,10 @@ if TYPE_CHECKING:
     from .ndarray import Key, Ndarray
 
 CURRENT: ContextVar[Program | None] = ContextVar("qdrun_program", default=None)
+_BLOCKS: ContextVar[tuple[tuple[Program, Program | None, bool], ...]] = ContextVar("qdrun_blocks", default=())
+"""The `with` blocks of programs around this context: the program, the one before, whether the block closes it."""
 _numbers = itertools.count(1)
+_programs: weakref.WeakSet[Program] = weakref.WeakSet()
 
 
 class Program:
@@ -59,27 +68,37 @@ class Program:
         self.differentiable: weakref.WeakSet[Ndarray] = weakref.WeakSet()
         self.variants: dict[Kernel, dict[tuple[Any, ...], Variant]] = {}
         self.variable = CURRENT
-        self._tokens: list[Token[Program | None]] = []
+        _programs.add(self)
+        self._new = True  # nothing was done in it yet: `with qd.init()`, not `with program`
         self._outer: weakref.ref[Program] | None = None
         self.launches = 0  # those that drew random numbers
         self.last_seed: int | None = None
         self.replay_seed: int | None = None  # of the launch whose gradient a tape runs
         self.shown: dict[Spot, Shown] = {}  # by the first of their spots
         self.replaying = False  # a tape runs its gradients
-        self.warned: set[tuple[str, str]] = set()  # (kernel, array): gradients that are lost, said once
+        self.warned: set[object] = set()  # (kernel, array, line): gradients that are lost, said once
         # Read by native launchers before each launch: non-zero sends the call through Python.
         self.slow_flag, self.closed_flag = ctypes.c_int64(0), ctypes.c_int64(0)
+        self.state = (ctypes.c_int64 * S_WORDS)()  # native launchers read and write it
+        self._turn, self._running = threading.RLock(), dict[object, int]()
         if options.debug:
             self.versions = Versions(self)
 
     # ---- being current
     def __enter__(self) -> Program:
-        self._tokens.append(CURRENT.set(self))
+        before = CURRENT.get()
+        _BLOCKS.set((*_BLOCKS.get(), (self, before, before is self and self._new)))  # else it is only borrowed
+        self._new = False
+        if before is not None:
+            before._new = False
+        CURRENT.set(self)
         return self
 
     def __exit__(self, *error: object) -> None:
-        CURRENT.reset(self._tokens.pop())
-        if not self._tokens:
+        *blocks, (_, before, closes) = _BLOCKS.get()
+        _BLOCKS.set(tuple(blocks))
+        CURRENT.set(before)
+        if closes:
             self.close()
             outer = self._outer() if self._outer else None
             if CURRENT.get() is None and outer is not None and not outer.closed:
@@ -98,6 +117,7 @@ class Program:
             self.closed = True
             self.closed_flag.value = 1
             self._update_slow()
+            _wait_until(self._idle)
             for variant in [v for found in self.variants.values() for v in found.values()]:
                 variant.close()
             self.variants.clear()
@@ -138,9 +158,7 @@ class Program:
         self._versions = versions
         self._update_slow()
 
-    def wrote(
-        self, tensor: Any, index: tuple[int, ...] | None = None, source: Any = None, parts: tuple[Any, ...] = ()
-    ) -> None:
+    def wrote(self, tensor: Any, index: tuple[int, ...] | None = None, source: Any = None, parts: tuple[Any, ...] = ()) -> None:
         """Python is about to write to a field or an ndarray: one element, or all of it.
 
         Args:
@@ -166,13 +184,55 @@ class Program:
             self.shown[found.spots[0]] = found
             if self._versions is not None:
                 self._versions.show(found)
-            for kernel, variants in self.variants.items():  # an array that they are given may be a part of it: they look from now on
+            for (
+                kernel,
+                variants,
+            ) in self.variants.items():  # an array that they are given may be a part of it: they look from now on
                 if any(v.executable.takes_arrays and v.executable.uses(memory) for v in variants.values()):
                     kernel.forget_launcher()
 
     def was_shown(self, memory: Allocation) -> bool:
         """Whether something that lies in an allocation was handed out."""
         return any(spot.base == memory_base(memory) for spot in self.shown)
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """A launch with memory that the program's launches share (returned values, temporaries, the heap): one thread at a time.
+
+        Native launchers look at the state and enter themselves without giving up the interpreter's lock in between.
+        """
+        with self._turn:
+            outer, self.state[S_PYTHON] = self.state[S_PYTHON], 1
+            try:
+                _wait_until(lambda: not self.state[S_NATIVE])
+                yield
+            finally:
+                self.state[S_PYTHON] = outer
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """A launch in Python, which ``close`` waits for.
+
+        Raises:
+            QdrunRuntimeError: the program is closed.
+        """
+        launch = object()
+        self._running[launch] = threading.get_ident()
+        try:
+            if self.closed:
+                raise QdrunRuntimeError("this program was closed on another thread; do: qd.init() again")
+            yield
+        finally:
+            del self._running[launch]
+
+    def _idle(self) -> bool:
+        """Whether no other thread is in the middle of a launch."""
+        return not self.state[S_RUNNING] and set(self._running.values()) <= {threading.get_ident()}
+
+    def _forked(self) -> None:
+        """In a forked child: the other threads, and what they were doing, are gone."""
+        self._turn, self._running = threading.RLock(), {}
+        ctypes.memset(self.state, 0, ctypes.sizeof(self.state))
 
     def _update_slow(self) -> None:
         """Whether launches must come through Python: something records them, or the program is closed."""
@@ -191,7 +251,8 @@ class Program:
 
     def materialize(self) -> None:
         """Give storage to every field that was placed since the last time."""
-        materialize(self.root, self.allocate)
+        with self._turn:
+            materialize(self.root, self.allocate)
 
     def tensors(self) -> list[Any]:
         """Every field (not their gradients) and every ndarray with a gradient."""
@@ -234,6 +295,13 @@ class Program:
         return (self.options.random_seed * 0x9E3779B97F4A7C15 + self.launches * 0xD1342543DE82EF95) & (2**64 - 1)
 
 
+def _wait_until(done: Callable[[], bool]) -> None:
+    wait = 1e-6
+    while not done():
+        time.sleep(wait)
+        wait = min(2 * wait, 1e-3)
+
+
 def _device(arch: Arch, options: Options) -> Device:
     if arch is Arch.python:
         return PythonDevice(options.memory_limit or None)
@@ -253,6 +321,7 @@ def current_program() -> Program:
     program = CURRENT.get()
     if program is None:
         raise QdrunRuntimeError("no program in this thread; do: qd.init() here, or `with program:` around the work of a thread")
+    program._new = False
     return program
 
 
@@ -275,6 +344,15 @@ def reset() -> None:
     program = CURRENT.get()
     if program is not None:
         program.close()
+
+
+def _after_fork() -> None:
+    for program in _programs:
+        program._forked()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def sync() -> None:

@@ -15,9 +15,9 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from ..codegen.llvm.cost import suggested_lanes
-from ..ir.collector import collector_paused
 from ..ir.nodes import ArgDecl, Buffer, GlobalStore, Kernel, Op, Place, Stmt
 from ..ir.printer import print_kernel
+from ..ir.process import collector_paused
 from ..ir.walk import kernel_places, task_blocks, walk
 from ..runtime.cpu import Options as CompileOptions
 from ..runtime.device import Device

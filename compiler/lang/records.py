@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, get_args
 
 import numpy as np
@@ -15,7 +16,7 @@ from ..frontend.signature import ArgSpec, ArrayArg, RecordArg, ScalarArg, Templa
 from ..frontend.values import StructForm, count
 from ..ir.types import DType
 from .annotations import evaluated, is_dataclass_type, member_meaning
-from .matrix import wrap
+from .matrix import Matrix, wrap
 from .ndarray import Ndarray
 from .struct import Struct, StructType
 from .tensor import unwrap
@@ -125,7 +126,10 @@ def frozen_record(annotation: Any, value: Any, freeze: Callable[[Any, Any], Any]
         return out
     if isinstance(value, Struct):
         return value.__copy__()
-    arrays, numbers = _held(value) if annotation is Template else ([], [])
+    if annotation is not Template:
+        return value
+    arrays, numbers = _held(value)
+    value = snapshot(value)
     return Frozen(value, tuple(arrays), tuple(numbers)) if arrays or numbers else value
 
 
@@ -163,18 +167,50 @@ def bind_template(value: Any, bind: Bind, annotation: Any, number: int) -> Bound
     return tuple(keys) if len(keys) > 1 else keys[0], TemplateArg(value, tuple(arrays.values()), tuple(numbers)), number
 
 
-def template_key(value: Any) -> tuple[Any, ...]:
-    """Numbers, strings, types and Python dataclasses by value, everything else by identity (the specialisation keeps it alive)."""
-    if isinstance(value, np.generic):
-        value = value.item()
-    if isinstance(value, float):
-        return float, value, str(value)  # -0.0 == 0.0
+def template_key(value: Any, held: bool = False) -> tuple[Any, ...]:
+    """Data by value, everything else by identity (the specialisation keeps it alive).
+
+    Data are numbers, strings, types, vectors and matrices, numpy arrays, and lists, tuples, dicts and Python dataclasses, item by item:
+    they may have changed since the last launch.
+
+    Args:
+        value: the object.
+        held: it is a part of a container whose ndarrays come with each launch.
+    """
+    if held and isinstance(unwrap(value), Ndarray):
+        return ()
+    if isinstance(value, float) and not isinstance(value, np.generic):
+        return type(value), repr(value)  # -0.0 == 0.0, and a NaN is not equal to itself
     if isinstance(value, (int, str, bool, DType, type(None))):
         return type(value), value
-    if dataclasses.is_dataclass(value) and not isinstance(value, type) and not _is_data_oriented(value):
-        members = (getattr(value, f.name) for f in dataclasses.fields(value))
-        return type(value), *(None if isinstance(unwrap(m), Ndarray) else template_key(m) for m in members)
+    if isinstance(value, Matrix):
+        return type(value), value._dtype, template_key(value._data)
+    if isinstance(value, (np.ndarray, np.generic)) and not value.dtype.hasobject:
+        return type(value), value.dtype.str, value.shape, hashlib.blake2b(value.tobytes()).digest()
+    if isinstance(value, (list, tuple)):
+        inside = held and _is_walked(value)
+        return type(value), *(template_key(x, inside) for x in value)
+    if type(value) is dict:
+        return dict, *((key, template_key(x)) for key, x in value.items())
+    if _is_record(value):
+        return type(value), *(template_key(getattr(value, f.name), True) for f in dataclasses.fields(type(value)))  # type: ignore[arg-type]
     return "id", id(value)
+
+
+def snapshot(value: Any) -> Any:
+    """A copy of what ``template_key`` takes by value."""
+    if isinstance(value, (Matrix, np.ndarray)):
+        return copy.copy(value)
+    if isinstance(value, (list, tuple)):
+        return getattr(type(value), "_make", type(value))(map(snapshot, value))  # that of a named tuple
+    if type(value) is dict:
+        return {key: snapshot(x) for key, x in value.items()}
+    if _is_record(value):
+        out = copy.copy(value)
+        for f in dataclasses.fields(value):
+            object.__setattr__(out, f.name, snapshot(getattr(value, f.name)))
+        return out
+    return value
 
 
 def kept(spec: ArgSpec) -> list[Any]:
@@ -184,11 +220,23 @@ def kept(spec: ArgSpec) -> list[Any]:
     return _kept_objects(spec.value) if isinstance(spec, TemplateArg) else []
 
 
-def _kept_objects(value: Any) -> list[Any]:
-    if not dataclasses.is_dataclass(value) or isinstance(value, type) or _is_data_oriented(value):
-        return [value]
-    members = [getattr(value, f.name) for f in dataclasses.fields(value)]
-    return [x for m in members if not isinstance(unwrap(m), Ndarray) for x in _kept_objects(m)]
+def _kept_objects(value: Any, held: bool = False) -> list[Any]:
+    """What is known by its identity; the arguments are those of ``template_key``."""
+    if held and isinstance(unwrap(value), Ndarray):
+        return []
+    if isinstance(value, (list, tuple)):
+        inside = held and _is_walked(value)
+        return [x for item in value for x in _kept_objects(item, inside)]
+    if type(value) is dict:
+        return [x for item in value.values() for x in _kept_objects(item)]
+    if _is_record(value):
+        return [x for f in dataclasses.fields(value) for x in _kept_objects(getattr(value, f.name), True)]
+    return [value]
+
+
+def _is_record(value: Any) -> bool:
+    """Whether it is an object of a Python dataclass that is not data_oriented."""
+    return dataclasses.is_dataclass(value) and not isinstance(value, type) and not _is_data_oriented(value)
 
 
 def _is_data_oriented(value: Any) -> bool:
@@ -233,12 +281,17 @@ def _walk(owner: Any, path: str, arrays: list[Any], numbers: list[Any], seen: se
 def _look(value: Any, path: str, arrays: list[Any], numbers: list[Any], seen: set[int]) -> None:
     if isinstance(unwrap(value), Ndarray):
         arrays.append((path, value))
-    elif isinstance(value, (list, tuple)) and value and (isinstance(unwrap(value[0]), Ndarray) or _is_container(value[0])):
+    elif isinstance(value, (list, tuple)) and _is_walked(value):
         for k, item in enumerate(value):
             _look(item, f"{path}[{k}]", arrays, numbers, seen)
     elif _is_container(value) and id(value) not in seen:
         seen.add(id(value))
         _walk(value, path, arrays, numbers, seen)
+
+
+def _is_walked(items: Sequence[Any]) -> bool:
+    """Whether the ndarrays in a list or tuple come with each launch."""
+    return bool(items) and (isinstance(unwrap(items[0]), Ndarray) or _is_container(items[0]))
 
 
 def _members(owner: Any) -> Iterator[tuple[str, Any]]:

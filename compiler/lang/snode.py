@@ -86,6 +86,8 @@ class SNode:
         """
         over = Axes(over)
         extents = (dimensions,) * len(over) if isinstance(dimensions, (int, np.integer)) else tuple(dimensions)
+        if len(extents) == 1:
+            extents *= len(over)
         if len(extents) != len(over) or len(set(over)) != len(over):
             raise QdrunRuntimeError(f"dense({over!r}, ..) takes {len(over)} extents of different axes, not {extents}")
         if any(not isinstance(e, (int, np.integer)) or e <= 0 for e in extents):
@@ -106,8 +108,9 @@ class SNode:
             if isinstance(f, (list, tuple)):
                 self.place(*f)
                 continue
-            if hasattr(f, "leaves"):  # a field of structs
-                self.place(*f.leaves())
+            leaves = getattr(f, "leaves", None)
+            if leaves is not None:  # a field of structs
+                self.place(*leaves())
                 continue
             if not isinstance(f, Field):
                 raise QdrunRuntimeError(f"place() takes fields, not {type(f).__name__}; do: make it with qd.field(dtype)")

@@ -67,7 +67,7 @@ class StructType(values.StructForm):
         except QdrunTypeError as e:
             raise QdrunTypeError(f"the member `{name}` of {self.name}: {e.what}", e.loc, e.hint) from None
 
-    def __qd_lower__(self, b: Any, *args: Any, **members: Any) -> values.Struct:
+    def __qd_lower__(self, b: Any, /, *args: Any, **members: Any) -> values.Struct:
         """The constructor inside a kernel."""
         return structs.build(b, self, args, members)
 

@@ -91,6 +91,10 @@ class MatrixType:
         made = Vector(flat, self.dtype)
         return made if len(self.shape) == 1 else wrap(made.to_numpy().reshape(self.shape), declared=made.dtype is not None)
 
+    def __qd_key__(self) -> tuple[Any, ...]:
+        """What kernels that use the type depend on."""
+        return self.shape, self._dtype
+
     def __qd_lower__(self, b: Any, *args: Any) -> values.Matrix:
         """The constructor inside a kernel."""
         return constructors.lower_typed(b, self.shape, self._dtype, args)
@@ -190,6 +194,10 @@ class NdarrayType:
 
     def __hash__(self) -> int:
         return hash(self._parts())
+
+    def __qd_key__(self) -> tuple[Any, ...]:
+        """What kernels that use the type depend on."""
+        return self._parts()
 
     def _parts(self) -> tuple[Any, ...]:
         return self._dtype, self.ndim, self.element, self.needs_grad

@@ -29,8 +29,15 @@ _FOREIGN_FAMILIES = frozenset(
 SLP_LINES = 800
 """Above so many lines of a function, LLVM's SLP vectoriser costs a third of the compilation and gains nothing measurable."""
 
-HUGE_LINES = 20_000
-"""Above so many lines of a function, LLVM's time grows with their square, at about 6 s: a short list of passes and the fast code generator."""
+LOOP_LINES = 4_000
+"""Above so many lines of a function, unrolling and vectorising its loops costs more than all the rest: 5 s of 6 at 10,000 lines."""
+
+LARGE_LINES, LARGE_BLOCK = 20_000, 8_000
+"""At so many lines of a function, or of one basic block, LLVM takes about 6 s, and beyond it the square: a few passes and the fast code
+generator do there."""
+
+HUGE_LINES = 60_000
+"""Even these passes grow faster than the function: beyond so many lines only the fast code generator runs."""
 
 _names = count(1)
 _linker_lock = threading.Lock()
@@ -77,24 +84,43 @@ def _target_machine(opt_level: int) -> Any:
         raise QdrunRuntimeError(f"LLVM has no code generator for this machine ({machine.triple}, {machine.cpu}): {e}") from e
 
 
-def largest_function(text: str) -> int:
-    """Lines of the largest function of a module: what LLVM's time depends on, more than linearly."""
-    most, begin = 0, 0
-    while (begin := text.find("\ndefine ", begin)) >= 0:
-        end = text.find("\n}", begin)
-        most = max(most, text.count("\n", begin, end))
-        begin = end if end > 0 else len(text)
-    return most
+@dataclass(frozen=True, slots=True)
+class Size:
+    """What LLVM's time depends on, more than linearly: lines of a module's largest function and largest basic block."""
+
+    function: int
+    block: int
+
+    @property
+    def large(self) -> bool:
+        """Whether the whole pipeline would take too long."""
+        return self.function > LARGE_LINES or self.block > LARGE_BLOCK
 
 
-def _optimise(module: Any, machine: Any, opt_level: int, lines: int) -> None:
-    """Run the passes that pay for a function of so many lines."""
+def size_of(text: str) -> Size:
+    """The size of a module."""
+    function = block = lines = run = 0
+    for line in text.splitlines():
+        lines, run = lines + 1, run + 1
+        if not line.startswith("  "):  # a label, the head or the end of a function
+            block, run = max(block, run), 0
+            if line.startswith("}"):
+                function = max(function, lines)
+            if not line.endswith(":"):
+                lines = 0
+    return Size(function, block)
+
+
+def _optimise(module: Any, machine: Any, opt_level: int, size: Size) -> None:
+    """Run the passes that pay for a module of this size."""
+    if size.function > HUGE_LINES:
+        return
     tuning = llvm.PipelineTuningOptions(opt_level)
-    tuning.loop_vectorization = tuning.loop_interleaving = opt_level >= 2
-    tuning.slp_vectorization = opt_level >= 2 and lines <= SLP_LINES
-    tuning.loop_unrolling = opt_level >= 1
+    tuning.loop_vectorization = tuning.loop_interleaving = opt_level >= 2 and size.function <= LOOP_LINES
+    tuning.slp_vectorization = opt_level >= 2 and size.function <= SLP_LINES
+    tuning.loop_unrolling = opt_level >= 1 and size.function <= LOOP_LINES
     passes = llvm.create_pass_builder(machine, tuning)
-    if lines <= HUGE_LINES:
+    if not size.large:
         manager = passes.getModulePassManager()
     else:
         manager = llvm.create_new_module_pass_manager()
@@ -137,8 +163,8 @@ def compile_text(text: str, name: str, opt_level: int = 2) -> bytes:
     Raises:
         QdrunRuntimeError: LLVM refuses the text; names the kernel.
     """
-    lines = largest_function(text)
-    machine = _target_machine(opt_level if lines <= HUGE_LINES else 0)
+    size = size_of(text)
+    machine = _target_machine(0 if size.large else opt_level)
     context = llvm.create_context()
     try:
         module = llvm.parse_assembly(text, context)
@@ -146,7 +172,7 @@ def compile_text(text: str, name: str, opt_level: int = 2) -> bytes:
         raise _invalid(name, e) from e
     try:
         _check(module, machine, name)
-        _optimise(module, machine, opt_level, lines)
+        _optimise(module, machine, opt_level, size)
         return _emit_object(machine, module)
     finally:
         module.close()  # before its context: the garbage collector may destroy the two in either order, and one of them crashes
@@ -212,7 +238,10 @@ def _get_linker() -> Any:
         if _linker is None:
             _initialise()
             _load_math_library()
-            _linker = llvm.create_lljit_compiler(_target_machine(2), use_jit_link=False, suppress_errors=True)
+            # JITLink lays the sections of an object side by side. The older linker asks the system for each of them: in a process
+            # with much memory they come to lie more than 2 GB apart, which code of the default model cannot span.
+            side_by_side = sys.platform != "win32"
+            _linker = llvm.create_lljit_compiler(_target_machine(2), use_jit_link=side_by_side, suppress_errors=True)
             keep_for_ever(_linker)  # its destructor would free code that pool threads still run at interpreter exit
     return _linker
 

@@ -199,6 +199,8 @@ def make_fast(
     program: object,
     *,
     keep_gil: bool = False,
+    state_ptr: int = 0,
+    shares: bool = True,
 ) -> Callable[..., Any] | None:
     """A builtin that launches the kernel, or None where there is no native launcher. Returns what the fallback would, or None.
 
@@ -213,6 +215,8 @@ def make_fast(
         program: the kernel's program; with another one current, the fallback decides.
         keep_gil: for kernels so short that giving up the interpreter (27 ns) costs more than it brings. Refused for kernels that
             print, whose pool threads would wait for the interpreter for ever.
+        state_ptr: address of the program's state, ``launch_ir.S_WORDS`` 64-bit words; 0: there is none, and launches are not counted.
+        shares: launches share memory: while one of the program runs on another thread, the fallback decides.
 
     The callable holds references to all of these; memory at the two addresses is the caller's to keep.
     """
@@ -228,11 +232,24 @@ def make_fast(
     head = [compiled.address, context_ptr, slow_flag_ptr, *ids, len(args), int(not keep_gil or bool(compiled.prints)), words]
     wrapper = getattr(host_type, "wrapper_type", None)
     types = (np.ndarray, float, int, bool, bytes, True)
-    head += [*map(id, types), id(host_type) if host_type else 0, id(wrapper) if wrapper else 0]
+    own_state = (ctypes.c_int64 * launch_ir.S_WORDS)()
+    state = (state_ptr, int(shares)) if state_ptr else (ctypes.addressof(own_state), 0)
+    head += [*map(id, types), id(host_type) if host_type else 0, id(wrapper) if wrapper else 0, *state]
     rows = [word for spec in args for word in _arg_row(spec)]
     table = struct.pack(f"{len(head) + len(rows)}q", *head, *rows)
     # the table comes first; the rest is held because the table names it by address
-    held = (table, compiled, fallback, on_status, contextvar, program, host_type, wrapper, *(s.key for s in args), *map(_descr, args))
+    held = (
+        table,
+        compiled,
+        fallback,
+        on_status,
+        contextvar,
+        program,
+        host_type,
+        wrapper,
+        *(s.key for s in args),
+        *map(_descr, args),
+    )
     create = ctypes.pythonapi.PyCFunction_NewEx
     create.restype, create.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.py_object, ctypes.py_object]
     return create(ctypes.addressof(_method_def(compiled.name, function)), held, "qdrun")

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 # words of the table
 (T_ENTRY, T_CONTEXT, T_SLOW_FLAG, T_VAR, T_PROGRAM, T_FALLBACK, T_ON_STATUS, T_NONE, T_NARGS, T_RELEASE, T_WORDS) = range(11)
-T_NUMPY, T_FLOAT, T_INT, T_BOOL, T_BYTES, T_TRUE, T_HOST, T_WRAPPER = range(11, 19)
-T_ARGS = 19
+T_NUMPY, T_FLOAT, T_INT, T_BOOL, T_BYTES, T_TRUE, T_HOST, T_WRAPPER, T_STATE, T_SHARES = range(11, 21)
+T_ARGS = 21
 
 # words of an argument: kind, numpy's dtype object, dimensions, element dimensions (0..2) and their extents, key, words, range
 A_KIND, A_DESCR, A_NDIM, A_ELEMENT, A_E0, A_E1, A_KEY, A_SIZE, A_LOW, A_HIGH = range(10)
 A_WORDS = 10
 KIND_F32, KIND_F64, KIND_INT, KIND_U64, KIND_BOOL, KIND_ARRAY = range(1, 7)
+
+# the state of a program: native launches that run and share memory (0 or 1); the same in Python, or one that waits; native launches that run
+S_NATIVE, S_PYTHON, S_RUNNING = range(3)
+S_WORDS = 3
 
 # numpy's flags: C-contiguous, aligned, writeable
 ARRAY_FLAGS = 0x0001 | 0x0100 | 0x0400
@@ -244,6 +248,14 @@ no:
   ret i1 false
 }
 
+define internal void @count(ptr %state, i64 %k, i64 %by) alwaysinline {
+  %p = getelementptr i64, ptr %state, i64 %k
+  %old = load i64, ptr %p
+  %new = add i64 %old, %by
+  store i64 %new, ptr %p
+  ret void
+}
+
 define ptr @launch(ptr %self, ptr %args, i64 %n, ptr %names) {
 entry:
   %found = alloca ptr
@@ -302,6 +314,19 @@ packed:
   %i1 = add i64 %i, 1
   br label %loop
 go:
+  ; a kernel with memory that its launches share waits in Python for those that run; the interpreter's lock is held up to here
+  %state_i = call i64 @word(ptr %table, i64 $T_STATE$)
+  %state = inttoptr i64 %state_i to ptr
+  %shares = call i64 @word(ptr %table, i64 $T_SHARES$)
+  %taken0 = call i64 @word(ptr %state, i64 $S_NATIVE$)
+  %taken1 = call i64 @word(ptr %state, i64 $S_PYTHON$)
+  %taken = or i64 %taken0, %taken1
+  %waits = and i64 %taken, %shares
+  %goes = icmp eq i64 %waits, 0
+  br i1 %goes, label %start, label %slow
+start:
+  call void @count(ptr %state, i64 $S_NATIVE$, i64 %shares)
+  call void @count(ptr %state, i64 $S_RUNNING$, i64 1)
   %entry_i = call i64 @word(ptr %table, i64 $T_ENTRY$)
   %kernel = inttoptr i64 %entry_i to ptr
   %release_gil = call i64 @word(ptr %table, i64 $T_RELEASE$)
@@ -316,12 +341,15 @@ run_held:
   call void %kernel(ptr %buffer)
   br label %ran
 ran:
+  call void @count(ptr %state, i64 $S_RUNNING$, i64 -1)
+  %given_back = sub i64 0, %shares
   %context = inttoptr i64 %context_i to ptr
   %status = load ptr, ptr %context
   %code = load i64, ptr %status
   %well = icmp eq i64 %code, 0
   br i1 %well, label %none, label %failed
 none:
+  call void @count(ptr %state, i64 $S_NATIVE$, i64 %given_back)
   %none_i = call i64 @word(ptr %table, i64 $T_NONE$)
   %result = inttoptr i64 %none_i to ptr
   call void @Py_IncRef(ptr %result)
@@ -330,6 +358,7 @@ failed:
   %on_status_i = call i64 @word(ptr %table, i64 $T_ON_STATUS$)
   %on_status = inttoptr i64 %on_status_i to ptr
   %answer = call ptr @PyObject_CallNoArgs(ptr %on_status)
+  call void @count(ptr %state, i64 $S_NATIVE$, i64 %given_back)
   ret ptr %answer
 slow:
   %fallback_i = call i64 @word(ptr %table, i64 $T_FALLBACK$)

@@ -50,6 +50,7 @@ class Interpreted:
     seconds: float = 0.0
     from_cache: bool = False
     prints: Sequence[Print] = ()
+    messages: Sequence[Any] = ()  # what goes wrong is raised
 
 
 class PythonDevice(Device):

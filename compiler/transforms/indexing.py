@@ -90,7 +90,9 @@ def is_invariant(x: Operand, written: Container[Place]) -> bool:
         if isinstance(value, Const) or value in seen or value.op in ("arg", "shape", "param", "seed"):
             continue
         seen.add(value)
-        if value.op in ("index", "iter", "load", "atomic", "stack_get") or (value.op == "gload" and value.attr in written):
+        if value.op in ("index", "iter", "load", "atomic", "stack_get"):
+            return False
+        if value.op == "gload" and isinstance(value.attr, Place) and value.attr in written:
             return False
         todo += value.args
     return True

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from qdrun.compiler.errors import QdrunIndexError, QdrunRuntimeError, QdrunTypeError
+from qdrun.compiler.errors import QdrunIndexError, QdrunRuntimeError, QdrunRuntimeTypeError, QdrunTypeError
 from qdrun.compiler.frontend.tensor import TensorRef
 from qdrun.compiler.ir.types import f32, f64, i32
 from qdrun.compiler.lang.field import field
@@ -76,7 +76,7 @@ def test_whole_fields_are_filled_and_copied():
 
 def test_gradients_of_integers_are_refused():
     for kw in ({"needs_grad": True}, {"needs_dual": True}):
-        with pytest.raises(QdrunTypeError, match="i32 is not supported"):
+        with pytest.raises(QdrunRuntimeTypeError, match="i32 is not supported"):
             field(i32, 3, **kw)
     with pytest.raises(QdrunTypeError, match="not real"):
         field(i32, 3).grad

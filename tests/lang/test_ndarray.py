@@ -4,7 +4,7 @@ import struct
 import numpy as np
 import pytest
 
-from qdrun.compiler.errors import QdrunIndexError, QdrunTypeError
+from qdrun.compiler.errors import QdrunIndexError, QdrunRuntimeTypeError, QdrunTypeError
 from qdrun.compiler.frontend.build import FrontBuilder
 from qdrun.compiler.frontend.tensor import from_ndarray_arg
 from qdrun.compiler.ir.nodes import ArgDecl, Assert, Const, Kernel, Task
@@ -79,9 +79,9 @@ def test_whole_arrays_are_filled_and_copied():
 
 
 def test_gradients_of_integers_and_wrong_shapes_are_refused():
-    with pytest.raises(QdrunTypeError, match="i32 is not supported"):
+    with pytest.raises(QdrunRuntimeTypeError, match="i32 is not supported"):
         ndarray(i32, 3, needs_grad=True)
-    with pytest.raises(QdrunTypeError, match="shape"):
+    with pytest.raises(QdrunRuntimeTypeError, match="shape"):
         ndarray(f32, (2, -1))
 
 

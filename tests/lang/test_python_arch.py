@@ -193,13 +193,13 @@ def test_formats_are_those_of_python(capsys):
         def k(x: qd.f32, n: qd.i32):
             v = qd.Vector([x, 2.0])
             print(f"{x:.2f} {n:05d} {v:.1f} {n}")
-            print("{} {:.3f} {0} {b:>4}".format(n, x, b=n), end="!\n")  # noqa: UP030, UP032
+            print("{} {:.3f} {b:>4}".format(n, x, b=n), end="!\n")
             print(f"{'text':>6}|{n!s}")
             assert n < 3, f"{{n}} is {n:03d}, x {x:.1f}"
 
-        with pytest.raises(qd.QdrunAssertionError, match="{n} is 007, x 1.2"):
+        with pytest.raises(qd.QdrunAssertionError, match=r"\{n\} is 007, x 1\.2"):
             k(1.23456, 7)
-        assert capsys.readouterr().out == "1.23 00007 [1.2, 2.0] 7\n7 1.235 7    7!\n  text|7\n"
+        assert capsys.readouterr().out == "1.23 00007 [1.2, 2.0] 7\n7 1.235    7!\n  text|7\n"
 
 
 def test_a_format_that_does_not_fit_is_refused():

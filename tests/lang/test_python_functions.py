@@ -12,7 +12,8 @@ BITS = ["and_", "or_", "xor", "lshift", "rshift"]
 
 
 @pytest.mark.parametrize("name", BINARY)
-def test_functions_of_operator_on_reals(name, rng=np.random.default_rng(3)):
+def test_functions_of_operator_on_reals(name):
+    rng = np.random.default_rng(3)
     fn = getattr(operator, name)
     with qd.init(default_fp=qd.f64):
         x, y = rng.uniform(0.5, 3.0, (2, 5))
@@ -127,7 +128,9 @@ def test_a_method_of_an_object_is_such_a_function():
         assert out[None] == 6.0
 
 
-@pytest.mark.parametrize("decide", [lambda v: v and 1, lambda v: max(v, 2), lambda v: 1 if v == 2 else 0, lambda v: v in (1, 2)])
+@pytest.mark.parametrize(
+    "decide", [lambda v: v and 1, lambda v: max(v, 2), lambda v: 1 if v == 2 else 0, lambda v: v in (1, 2)]
+)
 def test_python_cannot_decide_on_a_value_of_the_run(decide):
     with qd.init():
 

@@ -36,10 +36,10 @@ def field(name, shape, dtype):
     return Place(name, dtype, Buffer("field"), len(shape), shape, strides)
 
 
-def one_task(build, axes=None, lowered=True, **kw):
+def one_task(build, axes=None, lowered=True, args=(), **kw):
     task = Task("t", [], axes=axes or [], **kw)
     build(Builder(task.body))
-    kernel = Kernel("k", [], [task])
+    kernel = Kernel("k", list(args), [task])
     verify_kernel(kernel, lowered)
     return kernel
 
@@ -145,10 +145,10 @@ def test_an_ndarray_argument_is_row_major_with_extents_from_the_launch():
     data = np.zeros((2, 3, 2), np.float32)
     memory = Memory({decl: (2, 3)})
     memory.bind(place.buffer, data)
-    kernel = one_task(lambda b: b.gstore(place, (const_i32(1), const_i32(0)), Const(5.0, f32)))
+    kernel = one_task(lambda b: b.gstore(place, (const_i32(1), const_i32(0)), Const(5.0, f32)), args=[decl])
     run_kernel(kernel, memory)
     assert data[1, 0].tolist() == [0, 5] and data.sum() == 5
-    outside = one_task(lambda b: b.gload(place, (const_i32(2), const_i32(0))))
+    outside = one_task(lambda b: b.gload(place, (const_i32(2), const_i32(0))), args=[decl])
     with pytest.raises(InterpreterError, match="outside its shape"):
         run_kernel(outside, memory)
 
@@ -309,7 +309,7 @@ def test_a_local_is_forgotten_between_iterations():
 
 
 def test_arguments_shapes_and_the_seed_are_values():
-    n, a = ArgDecl("n", "scalar", f32), ArgDecl("a", "ndarray", f32, ndim=2)
+    n, a = ArgDecl("n", "scalar", f32), ArgDecl("a", "ndarray", f32, ndim=2, index=1)
     out = field("out", (3,), f64)
 
     def build(b):
@@ -319,5 +319,6 @@ def test_arguments_shapes_and_the_seed_are_values():
             b.gstore(out, (const_i32(k),), b.cast(x, f64))
 
     memory = Memory()
-    run_kernel(one_task(build), memory, {n: 0.5}, {a: (3, 4)}, seed=9)
+    kernel = one_task(build, args=[n, a])
+    run_kernel(kernel, memory, {n: 0.5}, {a: (3, 4)}, seed=9)
     assert memory.array(out).tolist() == [0.5, 4, 9]

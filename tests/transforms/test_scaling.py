@@ -1,5 +1,6 @@
 """Compilation grows with the kernel, not with its square. Counted in calls of functions, which depend on nothing but the input."""
 
+import importlib
 import sys
 from types import SimpleNamespace
 
@@ -13,7 +14,8 @@ from qdrun.compiler.codegen.llvm.target import Target
 from qdrun.compiler.frontend.lower import lower
 from qdrun.compiler.frontend.source import read_function
 from qdrun.compiler.ir.walk import walk
-from qdrun.compiler.runtime import jit
+from qdrun.compiler.lang import recipe, source_cache
+from qdrun.compiler.runtime import cache, jit
 from qdrun.compiler.transforms.exits import lower_exits
 from qdrun.compiler.transforms.gradient import reverse_kernel
 from qdrun.compiler.transforms.injective import race_free
@@ -99,9 +101,16 @@ def test_other_forms_are_linear_too(tmp_path, form):
     def lines(n):
         body = {
             "top level": [f"    y[{k % 64}] = x[{(k * 7) % 64}] * 2.0" for k in range(n)],
-            "exits": [f"    for i in range(8):\n        for j in range(4):\n            if x[i] > {k}.0:\n                break\n            y[i] += x[i]" for k in range(n // 8)],
-            "variables": ["    for i in range(8):", *(f"        v{k} = x[i] * {k}.5\n        if x[i] > 0.5:\n            v{k} = y[i]" for k in range(n // 3)),
-                          "        y[i] = " + " + ".join(f"v{k}" for k in range(n // 3))],
+            "exits": [
+                f"    for i in range(8):\n        for j in range(4):\n            if x[i] > {k}.0:\n                break\n"
+                "            y[i] += x[i]"
+                for k in range(n // 8)
+            ],
+            "variables": [
+                "    for i in range(8):",
+                *(f"        v{k} = x[i] * {k}.5\n        if x[i] > 0.5:\n            v{k} = y[i]" for k in range(n // 3)),
+                "        y[i] = " + " + ".join(f"v{k}" for k in range(n // 3)),
+            ],
             "elements": ["    for i in range(8):", *(f"        z[i, {k}] = x[i] + z[i, {k}]" for k in range(n))],
         }
         return ["def k():", *body[form]]
@@ -155,28 +164,33 @@ def test_walking_costs_the_same_at_any_depth():
     assert many < 12 * few
 
 
-def test_large_functions_take_the_short_road_through_llvm(tmp_path, monkeypatch):
-    """The same bits with few passes and the fast code generator as with all of them."""
-    with qd.init(arch=qd.cpu, offline_cache=False):
-        kernel = load(tmp_path, "loopy", 64).make(qd)
-        scope = {name: cell.cell_contents for name, cell in zip(kernel.fn.__code__.co_freevars, kernel.fn.__closure__)}
-        results = []
-        for huge in (jit.HUGE_LINES, 10):
-            monkeypatch.setattr(jit, "HUGE_LINES", huge)
-            qd.reset()
-            qd.init(arch=qd.cpu, offline_cache=False)
+@pytest.mark.parametrize("limits", [{"LARGE_LINES": 10}, {"LARGE_BLOCK": 3}, {"LARGE_LINES": 10, "HUGE_LINES": 10}])
+def test_large_functions_take_the_short_road_through_llvm(tmp_path, monkeypatch, limits):
+    """The same bits with few passes, or none, and the fast code generator as with all of them."""
+    results = []
+    for changed in ({}, limits):
+        for name, value in changed.items():
+            monkeypatch.setattr(jit, name, value)
+        monkeypatch.setattr(importlib.import_module("qdrun.compiler.lang.kernel"), "SOURCES", source_cache.SourceCache())
+        monkeypatch.setattr(source_cache, "COOKBOOK", recipe.Cookbook())
+        monkeypatch.setattr(cache, "_memo", cache.Memo())
+        with qd.init(arch=qd.cpu, offline_cache=False):
             kernel = load(tmp_path, "loopy", 64).make(qd)
             scope = {name: cell.cell_contents for name, cell in zip(kernel.fn.__code__.co_freevars, kernel.fn.__closure__)}
             scope["x"].from_numpy(np.linspace(0.1, 1.0, 64, dtype=np.float32))
             kernel()
             scope["y"].grad.fill(1.0)
             kernel.grad()
-            results.append((scope["y"].to_numpy(), scope["x"].grad.to_numpy()))
-    for a, b in zip(*results):
+            code = next(iter(kernel.variants().values())).gradient.compiled.object_bytes
+            results.append((scope["y"].to_numpy(), scope["x"].grad.to_numpy(), code))
+    for a, b in zip(*[r[:2] for r in results]):
         np.testing.assert_array_equal(a, b)
+    assert results[0][2] != results[1][2]
 
 
-def test_the_size_of_a_module_is_that_of_its_largest_function():
-    text = "; head\ndefine void @a() {\n  ret void\n}\ndefine void @b() {\n" + "  %x = add i32 1, 2\n" * 50 + "  ret void\n}\n"
-    assert jit.largest_function(text) == 52
-    assert jit.largest_function("") == 0
+def test_the_size_of_a_module_is_that_of_its_largest_function_and_block():
+    small = "define void @a() {\n  ret void\n}\n"
+    large = "define void @b() {\nentry:\n" + "  %x = add i32 1, 2\n" * 50 + "next:\n" + "  %y = add i32 1, 2\n" * 30 + "  ret void\n}\n"
+    size = jit.size_of("; head\n" + small + large)
+    assert 82 <= size.function <= 85 and 50 <= size.block <= 52
+    assert jit.size_of("") == jit.Size(0, 0)

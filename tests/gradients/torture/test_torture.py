@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import textwrap
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,8 @@ def test_a_thread_is_right_or_refused(name: str, record_property: Any) -> None:
     record_property("torture", (case.thread, name, "refused" if case.refused else "right"))
     if case.refused:
         scene = Scene(case, 0)
-        with pytest.raises(qd.QdrunError) as e:
+        with warnings.catch_warnings(), pytest.raises((qd.QdrunError, qd.GradientWarning)) as e:
+            warnings.simplefilter("error", qd.GradientWarning)
             scene.gradient()
         assert case.refused in str(e.value)
         assert "\n  do: " in str(e.value)
