@@ -100,6 +100,8 @@ def _special(fn: Any) -> Special | None:
 def _apply(cx: Context, fn: Any, args: list[Any], keywords: dict[str, Any]) -> Any:
     """Call with evaluated arguments."""
     values = [*args, *keywords.values()]
+    if cx.inputs is not None and any(map(is_leaf, values)):
+        cx.inputs.refuse(f"an object is handed to {_name(fn)}()")
     known = all(_is_plain(v) for v in values)
     if known and _is_python_function(fn):
         return _python_call(cx, fn, args, keywords)

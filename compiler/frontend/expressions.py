@@ -292,7 +292,7 @@ def _member(cx: Context, base: Struct | StructTarget, name: str) -> Any:
     if name == "keys":
         return tuple(base.items)
     if base.form.owner is not None and hasattr(base.form.owner, name):  # a constant of the dataclass
-        return compile_time(lambda: getattr(base.form.owner, name), name)
+        return compile_time(lambda: _recorded(cx, base.form.owner, name), name)
     raise no_member(base.form, base.items, name)
 
 

@@ -100,6 +100,8 @@ def space_of(cx: Context, over: Any) -> Space:
     if isinstance(over, NDRange):
         return Space([_bounds(cx, lo, hi, bound_type(cx.b, lo, hi)) for lo, hi in over.bounds])
     if isinstance(over, TensorRef):
+        if over.offset is not None and over.extents is not None:
+            return Space([(Const(lo, i32), Const(lo + n, i32)) for lo, n in zip(over.offset, over.extents)])
         return Space([(Const(0, i32), ops.to_operand(cx.b, n)) for n in over.shape(cx.b)])
     if isinstance(over, Grouped):
         return Space(space_of(cx, over.space).axes, grouped=True)
@@ -189,10 +191,10 @@ def _static_space(cx: Context, ref: TensorRef, grouped: bool) -> Any:
     """Every index of a field, known while compiling."""
     if ref.extents is None:
         raise QdrunTypeError(f"the shape of `{ref.name}` is not known at compile time", hint="loop over it without static()")
-    space = NDRange(tuple((0, n) for n in ref.extents))
+    space = NDRange(tuple((lo, lo + n) for lo, n in zip(ref.begins, ref.extents)))
     if grouped:
         return Grouped(space)
-    return range(ref.extents[0]) if ref.ndim == 1 else space
+    return range(*space.bounds[0]) if ref.ndim == 1 else space
 
 
 def ops_vector(cx: Context, index: tuple[int, ...]) -> Matrix:

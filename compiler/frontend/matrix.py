@@ -192,6 +192,11 @@ def set_item(b: FrontBuilder, ml: MatrixLocal, index: Any, value: Arg) -> None:
         b.store(local, ops.to_operand(b, chosen))
 
 
+def index_limit(extent: int, begin: int) -> str:
+    """What a message says of the valid indices of an axis."""
+    return f" of extent {extent}" if begin == 0 else f", whose indices are {begin} to {begin + extent - 1}"
+
+
 def swizzle_positions(shape: tuple[int, ...], name: str) -> tuple[int, ...] | None:
     """The components that a swizzle such as ``xy`` or ``bgr`` names, or None when ``name`` is not one for this shape."""
     if len(shape) != 1:

@@ -69,6 +69,8 @@ class StructTensor:
             return found
         if name == "shape":
             return self.first.shape(b)
+        if name == "offset":
+            return self.first.begins
         if name == "keys":
             return tuple(self.items)
         raise no_member(self.form, self.items, name)

@@ -74,7 +74,9 @@ class Grouped:
     def __iter__(self) -> Iterator[tuple[int, ...]]:
         if isinstance(self.space, NDRange):
             return iter(self.space)
-        return itertools.product(*(range(n) for n in self.space.shape))
+        shape = self.space.shape
+        begins = getattr(self.space, "offset", None) or (0,) * len(shape)
+        return itertools.product(*(range(lo, lo + n) for lo, n in zip(begins, shape)))
 
 
 def grouped(space: Any) -> Grouped:

@@ -10,7 +10,7 @@ from ..errors import QdrunIndexError, QdrunNameError, QdrunTypeError
 from ..ir.nodes import ArgDecl, Assert, Buffer, Const, Operand, Place
 from ..ir.types import DType, i32
 from . import ops
-from .matrix import item_targets
+from .matrix import index_limit, item_targets
 from .values import Arg, Matrix, Value, count
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ class TensorRef:
         arg: the argument that an ndarray came by.
         layout: the axis at each level of nesting in memory, outermost first, where the places know the axes in that order; None: as
             they are counted.
+        offset: the lowest index of each axis; None: 0.
     """
 
     name: str
@@ -39,6 +40,12 @@ class TensorRef:
     extents: tuple[int, ...] | None = None
     arg: ArgDecl | None = None
     layout: tuple[int, ...] | None = None
+    offset: tuple[int, ...] | None = None
+
+    @property
+    def begins(self) -> tuple[int, ...]:
+        """The lowest index of each axis."""
+        return self.offset or (0,) * self.ndim
 
     @property
     def dtype(self) -> DType:
@@ -73,13 +80,15 @@ class TensorRef:
         return b.op("shape", dtype=i32, attr=(self.arg, stored))
 
     def attribute(self, b: FrontBuilder, name: str) -> Any:
-        """``x.name`` inside a kernel: ``shape``, ``grad``, ``dual``, ``dtype``, ``n``, ``m``, ``ndim``.
+        """``x.name`` inside a kernel: ``shape``, ``offset``, ``grad``, ``dual``, ``dtype``, ``n``, ``m``, ``ndim``.
 
         Raises:
             QdrunNameError: there is no such attribute, or no gradient is stored.
         """
         if name == "shape":
             return self.shape(b)
+        if name == "offset":
+            return self.begins
         if name in ("grad", "dual"):
             found = getattr(self, name)
             if found is None:
@@ -159,7 +168,9 @@ class TensorRef:
         return tuple(ops.cast_scalar(b, x, self.dtype) for x in items)
 
     def index(self, b: FrontBuilder, index: Sequence[Arg | None]) -> tuple[Operand, ...]:
-        """The checked index as i32/i64 operands, in the order of the places' axes. Vectors are spread; ``(None,)`` is the 0-D index.
+        """The checked index as i32/i64 operands, counted from 0, in the order of the places' axes.
+
+        Vectors are spread; ``(None,)`` is the 0-D index.
 
         Raises:
             QdrunIndexError: wrong number of indices, or a constant out of range.
@@ -176,26 +187,35 @@ class TensorRef:
         out = tuple(ops.index_operand(b, x) for x in flat)
         for axis, x in enumerate(out):
             self._check(b, axis, x)
+        out = tuple(_from_zero(b, x, begin) for x, begin in zip(out, self.begins))
         return out if self.layout is None else tuple(out[axis] for axis in self.layout)
 
     def _check(self, b: FrontBuilder, axis: int, x: Operand) -> None:
         """Refuse a constant that is out of range; with ``check_bounds``, emit the test of a value."""
-        extent = None if self.extents is None else self.extents[axis]
+        extent, begin = None if self.extents is None else self.extents[axis], self.begins[axis]
         if isinstance(x, Const):
-            if x.value < 0 or (extent is not None and x.value >= extent):
-                limit = "" if extent is None else f" of extent {extent}"
+            if x.value < begin or (extent is not None and x.value >= begin + extent):
+                limit = "" if extent is None else index_limit(extent, begin)
                 raise QdrunIndexError(
                     f"index {x.value} is out of range for axis {axis} of `{self.name}`{limit}",
-                    hint="negative indices do not count from the end" if x.value < 0 else "",
+                    hint="negative indices do not count from the end" if x.value < 0 and not begin else "",
                 )
             if extent is not None:
                 return
         if not b.check_bounds:
             return
-        end = Const(extent, i32) if extent is not None else self._extent(b, axis)
-        inside = ops.logical(b, "and", ops.compare(b, ">=", x, 0), ops.compare(b, "<", x, end))
-        message = f"index out of range: axis {axis} of `{self.name}` has index {{}} but extent {{}}"
+        end = Const(begin + extent, i32) if extent is not None else self._extent(b, axis)
+        inside = ops.logical(b, "and", ops.compare(b, ">=", x, begin), ops.compare(b, "<", x, end))
+        limit = "extent {}" if not begin else f"goes from {begin} to below {{}}"
+        message = f"index out of range: axis {axis} of `{self.name}` has index {{}} but {limit}"
         b.put(Assert(ops.truth(b, inside), message, (x, end), bounds=True))
+
+
+def _from_zero(b: FrontBuilder, x: Operand, begin: int) -> Operand:
+    """An index of an axis that begins at ``begin``, as the places count it."""
+    if begin == 0:
+        return x
+    return Const(x.value - begin, x.dtype) if isinstance(x, Const) else b.op("sub", x, Const(begin, x.dtype))
 
 
 def from_ndarray_arg(decl: ArgDecl, layout: tuple[int, ...] | None = None) -> TensorRef:

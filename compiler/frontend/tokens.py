@@ -130,7 +130,7 @@ class Tokens:
             return "buffer", value.kind, self.buffer(value)
         if isinstance(value, StructForm):
             methods = tuple((n, self._method(m)) for n, m in value.methods.items())
-            return "form", value.name, self.of(value.members, None), methods, self.of(value.owner, None)
+            return "form", value.name, self.of(value.members, None), methods, self.of(value.owner, _step(path, "attr", "owner"))
         key = getattr(cls, "__qd_key__", None)
         if key is not None:
             return "key", cls.__qualname__, self.of(key(value), None)

@@ -15,8 +15,10 @@ from ..ir.types import from_numpy
 from .matrix import Matrix, Vector, wrap
 
 
-def element_index(index: Any, shape: tuple[int, ...], name: str) -> tuple[int, ...]:
-    """A Python index as a checked tuple; ``None`` and ``()`` are the index of a 0-D tensor.
+def element_index(index: Any, shape: tuple[int, ...], name: str, offset: tuple[int, ...] | None = None) -> tuple[int, ...]:
+    """A Python index as a checked tuple, counted from 0; ``None`` and ``()`` are the index of a 0-D tensor.
+
+    ``offset``: the lowest index of each axis, None for zeros.
 
     Raises:
         QdrunIndexError: wrong number of indices, or one out of range.
@@ -33,10 +35,11 @@ def element_index(index: Any, shape: tuple[int, ...], name: str) -> tuple[int, .
         out = tuple(operator.index(p) for p in parts)
     except TypeError as e:
         raise QdrunTypeError(f"the index {index!r} of `{name}` is not an integer") from e
-    for axis, (i, extent) in enumerate(zip(out, shape)):
-        if not 0 <= i < extent:
-            raise QdrunIndexError(f"index {i} is out of range for axis {axis} of `{name}` of extent {extent}")
-    return out
+    for axis, (i, extent, begin) in enumerate(zip(out, shape, offset or (0,) * len(shape))):
+        if not begin <= i < begin + extent:
+            limit = front.index_limit(extent, begin)
+            raise QdrunIndexError(f"index {i} is out of range for axis {axis} of `{name}`{limit}")
+    return out if offset is None else tuple(i - begin for i, begin in zip(out, offset))
 
 
 class _Element:

@@ -237,7 +237,8 @@ def _frozen(annotation: Any, value: Any) -> Any:
     """An argument as it is now: numbers and vectors are copied, arrays are followed by their memory."""
     is_array = annotation is Tensor or isinstance(annotation, NdarrayType)
     typed = annotation is Template and isinstance(value, (np.generic, np.ndarray))  # kernels see the type of such a constant
-    if not is_array and not typed and getattr(value, "ndim", None) == 0 and hasattr(value, "item"):  # a number of numpy or torch
+    number = getattr(value, "ndim", None) == 0 and hasattr(value, "item")  # of numpy or torch
+    if number and not is_array and not typed:
         return value.item()
     if isinstance(annotation, MatrixType):
         return np.array(value.to_numpy() if isinstance(value, Matrix) else value)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import QdrunIndexError, QdrunRuntimeError, QdrunRuntimeTypeError, QdrunTypeError
+from ..errors import QdrunIndexError, QdrunRuntimeError, QdrunRuntimeTypeError, QdrunSyntaxError, QdrunTypeError
 from ..frontend.tensor import TensorRef
 from ..frontend.values import StructForm, count, flat_index
 from ..ir.nodes import Place
@@ -15,7 +15,7 @@ from ..ir.types import DType
 from .access import assign_array, element_index, fill_array, get_element, set_element
 from .dtypes import resolve
 from .interop import Exchange, host_array, numpy_of, torch_of
-from .layout import PLANES, Order, permutation
+from .layout import PLANES, Order, lowest, permutation
 from .snode import AXIS_NAMES, Axes, Root, SNode
 from .types import MatrixType
 
@@ -48,6 +48,7 @@ class Field(Exchange):
         self._ref: TensorRef | None = None
         self._relatives: dict[str, Field] = {}
         self._layout: tuple[int, ...] | None = None
+        self._lowest: tuple[int, ...] | None = None  # the index of the first element; gradients ask their field
         self.planar = False  # each component has a plane of its own; known once the field is placed
 
     @property
@@ -82,6 +83,20 @@ class Field(Exchange):
         node = self.snode or (self.primal.snode if self.primal is not None else None)
         assert node is not None
         return node.shape
+
+    @property
+    def offset(self) -> tuple[int, ...]:
+        """The lowest index of each axis: the indices of axis k are ``offset[k]`` to ``offset[k] + shape[k] - 1``.
+
+        Raises:
+            QdrunRuntimeError: the field is not placed.
+        """
+        return self._begins or (0,) * len(self.shape)
+
+    @property
+    def _begins(self) -> tuple[int, ...] | None:
+        """``offset``, None for zeros."""
+        return (self if self.primal is None else self.primal)._lowest
 
     @property
     def grad(self) -> Field:
@@ -151,16 +166,22 @@ class Field(Exchange):
         """One component as a field of numbers, on the same memory.
 
         Raises:
-            QdrunRuntimeError: the field is not placed.
+            QdrunRuntimeError: the field is not placed. (Its components cannot be placed one by one.)
             QdrunIndexError: there is no such component.
         """
+        if not self.placed:
+            raise QdrunRuntimeError(
+                f"field `{self.name}` is not placed, and its components cannot be placed one by one\n"
+                "  do: place it as a whole, or make it with a shape and layout=qd.Layout.SOA for a plane for each component"
+            )
         return component(self, indices)
 
-    def attach(self, node: SNode) -> None:
-        """Remember the level that it is placed in; ``SNode.place`` calls this.
+    def attach(self, node: SNode, offset: Any = None) -> None:
+        """Remember the level that it is placed in, and the lowest index of each axis; ``SNode.place`` calls this.
 
         Raises:
             QdrunRuntimeError: it is placed already, or elsewhere than its primal's index space, or in another program.
+            QdrunSyntaxError: the offset does not fit the shape.
         """
         if self.snode is not None:
             raise QdrunRuntimeError(f"field `{self.name}` is placed already; a field has one place")
@@ -173,6 +194,17 @@ class Field(Exchange):
                 f"`{self.name}` is placed after a kernel ran: kernels that use `{self.primal.name}` would not see it\n"
                 f"  do: place `{self.name}` together with its field, or before the first kernel"
             )
+        begins = lowest(offset, node.shape)
+        if self.primal is not None and offset is not None and (not self.primal.placed or self.primal._lowest != begins):
+            raise QdrunRuntimeError(
+                f"`{self.name}` has the indices of its field; do: place the field first, and `{self.name}` without an offset"
+            )
+        if begins is not None and any(relative._view is not None for relative in self._relatives.values()):
+            raise QdrunRuntimeError(
+                f"field `{self.name}` gets an offset, and its gradient is in use already; do: place the field first"
+            )
+        if self.primal is None:
+            self._lowest = begins
         self.snode = node
         self.planar = any(PLANES in level.axes for level in node.upward())
 
@@ -237,11 +269,11 @@ class Field(Exchange):
         view = self._content
         if self._ref is None:
             shape = view.shape[: view.ndim - len(self.element)]
-            self._ref = TensorRef(self.name, self._places, self.element, len(shape), shape)
+            self._ref = TensorRef(self.name, self._places, self.element, len(shape), shape, offset=self._begins)
         return self._ref
 
     def __getitem__(self, index: Any) -> Any:
-        view, at = self._content, element_index(index, self.shape, self.name)
+        view, at = self._content, element_index(index, self.shape, self.name, self._begins)
         return get_element(view, at, self._written)
 
     def _written(self, index: tuple[int, ...] | None = None, source: Any = None, parts: tuple[Any, ...] = ()) -> np.ndarray:
@@ -251,7 +283,7 @@ class Field(Exchange):
         return view
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        at = element_index(index, self.shape, self.name)
+        at = element_index(index, self.shape, self.name, self._begins)
         set_element(self._written(at), at, value, self.name)
 
     def _called(self) -> str:
@@ -341,6 +373,7 @@ def field(
     name: str = "",
     order: str | None = None,
     layout: Any = None,
+    offset: int | tuple[int, ...] | None = None,
 ) -> Field:
     """Make a field.
 
@@ -352,16 +385,19 @@ def field(
         name: what messages call it.
         order: the nesting of the axes in memory, as "ji"; without it the last axis is contiguous.
         layout: the same as a tuple of axes, (1, 0); or, for vectors and matrices, ``qd.Layout.SOA``: a plane for each component.
+        offset: the lowest index of each axis, instead of 0; indices run up to ``offset + shape - 1``.
 
     Raises:
         QdrunTypeError: a gradient of an integer field.
+        QdrunSyntaxError: an offset without a shape, or of another length.
         QdrunValueError: a layout that is no permutation of the axes.
     """
     if isinstance(dtype, StructForm):
-        return dtype.field(shape, name, None, needs_grad, needs_dual, layout)  # type: ignore[attr-defined]
+        return dtype.field(shape, name, offset, needs_grad, needs_dual, layout)  # type: ignore[attr-defined]
     if isinstance(dtype, MatrixType):
-        return dtype.field(shape, needs_grad=needs_grad, needs_dual=needs_dual, name=name, order=order, layout=layout)
-    return make_field(resolve(dtype), shape, (), needs_grad, needs_dual, name, order, layout=layout)
+        how = {"needs_grad": needs_grad, "needs_dual": needs_dual, "name": name, "order": order, "layout": layout}
+        return dtype.field(shape, offset=offset, **how)
+    return make_field(resolve(dtype), shape, (), needs_grad, needs_dual, name, order, layout=layout, offset=offset)
 
 
 def make_field(
@@ -374,6 +410,7 @@ def make_field(
     order: str | None = None,
     root: Root | None = None,
     layout: Any = None,
+    offset: Any = None,
 ) -> Field:
     """A field of any element shape; ``root`` is that of the current program unless it is given."""
     if (needs_grad or needs_dual) and not dtype.is_real:
@@ -387,6 +424,10 @@ def make_field(
     out = Field(root, dtype, element, name or root.next_name())
     out.named = bool(name)
     if shape is None:
+        if offset is not None:
+            raise QdrunSyntaxError(
+                f"`{out.name}` has an offset, but no shape\n  do: give a shape, or place it: qd.root.dense(..).place(x, offset=..)"
+            )
         if order is not None or layout not in (None, Order.AOS, Order.NULL):
             raise QdrunRuntimeError(
                 f"`{out.name}` has an order or a layout, but no shape; do: give a shape, or place it with qd.root.dense"
@@ -398,10 +439,10 @@ def make_field(
     out._layout = axes if axes != tuple(range(len(extents))) else None
     wanted = _asked_for(out, needs_grad, needs_dual)
     if layout is not Order.SOA or not element:
-        _level(root, extents, axes).place(*wanted)
+        _level(root, extents, axes).place(*wanted, offset=offset)
         return out
     for each in wanted:  # planes of its own for the field, and for its gradient
-        _level(root.dense(Axes((PLANES,)), out.components), extents, axes).place(each)
+        _level(root.dense(Axes((PLANES,)), out.components), extents, axes).place(each, offset=offset)
     return out
 
 
@@ -444,7 +485,7 @@ def component(whole: Field, indices: tuple[int, ...]) -> Field:
     k = flat_index(whole.element, at)
     view, places = whole._content, whole._places
     out = Field(whole._root, whole.dtype, (), f"{whole.name}[{', '.join(map(str, indices))}]", whole.role)
-    out.snode, out._layout = whole.parent(), whole._layout
+    out.snode, out._layout, out._lowest = whole.parent(), whole._layout, whole._begins
     for role in ("grad", "dual"):
         if not whole.role and role in whole._relatives and whole._relatives[role].placed:
             out._relatives[role] = component(whole._relatives[role], indices)

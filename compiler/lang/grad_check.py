@@ -231,7 +231,8 @@ class GradCheck:
 
     def _fail(self, tensor: Any, at: tuple[int, ...], gradient: float, difference: float, eps: float) -> None:
         tolerance = self._tolerance(tensor)
-        index = ", ".join(map(str, at)) if at else "None"
+        begins = (*(getattr(tensor, "offset", None) or ()), *([0] * len(at)))
+        index = ", ".join(str(begin + k) for begin, k in zip(begins, at)) if at else "None"
         raise GradientCheckError(
             f"the gradient of {_name(tensor)}[{index}] is {gradient:.17g}, differences say {difference:.17g} (step {eps:g}; relative"
             f" tolerance {tolerance.relative:g})\n  do: look at the kernels and the gradients of your own between {_name(tensor)} and the"

@@ -35,6 +35,9 @@ from .spots import EXTERNAL
 
 T = TypeVar("T")
 
+MOST_LAUNCHERS = 8
+"""Specialisations of a kernel that are launched natively, each tried in its turn."""
+
 
 class Variant:
     """One specialisation of a kernel in one program. The gradient is built when it is first asked for."""
@@ -120,6 +123,7 @@ class Kernel:
         functools.update_wrapper(self, fn)
         self.fn = fn
         self._taped: Callable[..., Any] | None = None  # a native launcher that may be used while a tape records
+        self._chained = 0, 0  # the program of the native launchers (its number), and how many there are
 
     @functools.cached_property
     def source(self) -> FunctionSource:
@@ -151,8 +155,7 @@ class Kernel:
             if program.tape is not None:
                 variant.begin_gradient()
             if variant.native:
-                _set_native(self, variant.executable.fast(self.slow_call, bound.call.keys, Ndarray))
-                self._taped = variant.executable.fast(self._launch, bound.call.keys, Ndarray, taped=True)
+                self._add_launcher(variant, bound)
         if bound.call.arrays:
             check_memory(self.source.name, variant, bound.call)
         return variant, bound
@@ -199,9 +202,20 @@ class Kernel:
                 mode.launched(variant, bound)
             return self._result(executable)
 
+    def _add_launcher(self, variant: Variant, bound: Bound) -> None:
+        """Launch natively. What the launcher does not know goes to those of the program's other specialisations, then to Python."""
+        number, before = self._chained
+        chain = number == variant.program.number and 0 < before < MOST_LAUNCHERS
+        slow, taped = (type(self).__call__, self._taped) if chain else (self.slow_call, None)
+        launcher = variant.executable.fast(slow, bound.call.keys, Ndarray)
+        if launcher is not None:
+            _set_native(self, launcher)
+            self._taped = variant.executable.fast(taped or self._launch, bound.call.keys, Ndarray, taped=True)
+            self._chained = variant.program.number, before + 1 if chain else 1
+
     def forget_launcher(self) -> None:
         """Launch through Python until another specialisation is compiled."""
-        self._taped = None
+        self._taped, self._chained = None, (0, 0)
         _set_native(self, Kernel.__call__)
 
     def prepare(self, *args: Any, **kwargs: Any) -> None:

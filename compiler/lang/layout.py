@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Union
 
-from ..errors import QdrunRuntimeError, QdrunValueError
+from ..errors import QdrunRuntimeError, QdrunSyntaxError, QdrunTypeError, QdrunValueError
 from ..ir.types import DType
 
 CHILD_ALIGNMENT = 64
@@ -90,6 +90,27 @@ def permutation(layout: Any, ndim: int) -> tuple[int, ...] | None:
     if sorted(order) != list(range(ndim)):
         raise QdrunValueError(f"layout={order!r} is not a permutation of range({ndim})")
     return None if order == tuple(range(ndim)) else order
+
+
+def lowest(offset: Any, shape: tuple[int, ...]) -> tuple[int, ...] | None:
+    """An ``offset=`` as a checked tuple, the lowest index of each axis; None when every axis begins at 0.
+
+    Raises:
+        QdrunSyntaxError: it has not one entry for each axis.
+        QdrunTypeError: an entry that is no integer.
+        QdrunValueError: the indices do not fit 32 bits.
+    """
+    if offset is None:
+        return None
+    try:
+        out = tuple(map(operator.index, offset)) if isinstance(offset, (tuple, list)) else (operator.index(offset),)
+    except TypeError as e:
+        raise QdrunTypeError(f"offset={offset!r} is not an integer or a tuple of integers") from e
+    if len(out) != len(shape):
+        raise QdrunSyntaxError(f"offset={offset!r} has {len(out)} entries but shape {shape} has {len(shape)}; they must match")
+    if any(begin < -(2**31) or begin + extent > 2**31 - 1 for begin, extent in zip(out, shape)):
+        raise QdrunValueError(f"offset={offset!r} with shape {shape} leads to indices beyond 32 bits")
+    return out if any(out) else None
 
 
 def inverse(layout: tuple[int, ...]) -> tuple[int, ...]:

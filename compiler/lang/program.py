@@ -232,6 +232,7 @@ class Program:
     def _forked(self) -> None:
         """In a forked child: the other threads, and what they were doing, are gone."""
         self._turn, self._running = threading.RLock(), {}
+        self.device.forked()
         ctypes.memset(self.state, 0, ctypes.sizeof(self.state))
 
     def _update_slow(self) -> None:
@@ -347,7 +348,7 @@ def reset() -> None:
 
 
 def _after_fork() -> None:
-    for program in _programs:
+    for program in list(_programs):
         program._forked()
 
 

@@ -96,25 +96,30 @@ class SNode:
         self._adopt(node)
         return node
 
-    def place(self, *fields: Field | Sequence[Field]) -> SNode:
+    def place(self, *fields: Field | Sequence[Field], offset: int | Sequence[int] | None = None) -> SNode:
         """Give fields (and gradients: ``x.grad``) a place in this level's cells, interleaved in this order.
+
+        Args:
+            fields: what is placed.
+            offset: the lowest index of each axis, instead of 0. Gradients have that of their field.
 
         Raises:
             QdrunRuntimeError: a field has a place already, is no field, or the level has memory already.
+            QdrunSyntaxError: the offset has not one entry for each axis.
         """
         from .field import Field
 
         for f in fields:
             if isinstance(f, (list, tuple)):
-                self.place(*f)
+                self.place(*f, offset=offset)
                 continue
             leaves = getattr(f, "leaves", None)
             if leaves is not None:  # a field of structs
-                self.place(*leaves())
+                self.place(*leaves(), offset=offset)
                 continue
             if not isinstance(f, Field):
                 raise QdrunRuntimeError(f"place() takes fields, not {type(f).__name__}; do: make it with qd.field(dtype)")
-            f.attach(self)
+            f.attach(self, offset)
             self._adopt(f)
         return self
 

@@ -268,14 +268,14 @@ class Struct:
             methods: functions that take the struct as their first argument.
             shape: the extents; None leaves the placement to ``qd.root``.
             name: what messages call it.
-            offset: not supported.
+            offset: the lowest index of each axis, instead of 0.
             needs_grad: also place a gradient of every real member.
             needs_dual: also place a dual of every real member.
             layout: ``qd.Layout.AOS`` (default): the members of an element side by side; ``qd.Layout.SOA``: each member by itself.
 
         Raises:
             QdrunTypeError: a member of an unknown type.
-            QdrunRuntimeError: an offset.
+            QdrunSyntaxError: an offset without a shape, or of another length.
         """
         return StructType(**members, **{METHODS: dict(methods or {})}).field(
             shape, name, offset, needs_grad, needs_dual, layout

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import QdrunRuntimeError, QdrunTypeError
+from ..errors import QdrunSyntaxError, QdrunTypeError
 from ..frontend import structs
 from .dtypes import resolve
 from .field import Field, make_field
@@ -113,6 +113,8 @@ class StructField:
         members = self.__dict__.get("_members", {})
         if name in members:
             return members[name]
+        if name == "offset":  # no property: a member may be called so
+            return self._first().offset
         raise AttributeError(f"the struct field has no member `{name}`; its members are {', '.join(members)}")
 
     def __getitem__(self, index: Any) -> Struct:
@@ -213,8 +215,10 @@ def make_struct_field(
     root: Root | None = None,
 ) -> StructField:
     """A field of structs of a type; see ``Struct.field``."""
-    if offset is not None:
-        raise QdrunRuntimeError("fields with an offset are not supported; do: shift the index where the field is used")
+    if offset is not None and shape is None:
+        raise QdrunSyntaxError(
+            "a field of structs has an offset, but no shape\n  do: give a shape, or place it: qd.root.dense(..).place(s, offset=..)"
+        )
     if root is None:
         from .program import current_program
 
@@ -230,11 +234,11 @@ def make_struct_field(
         members[key] = make_field(dtype, None, t.shape if isinstance(t, MatrixType) else (), *roles, full, root=root)
     out = StructField(members, form, name)
     if shape is not None:
-        _place(root, out, shape, getattr(layout, "name", layout))
+        _place(root, out, shape, getattr(layout, "name", layout), offset)
     return out
 
 
-def _place(root: Root, f: StructField, shape: Any, layout: str | None) -> None:
+def _place(root: Root, f: StructField, shape: Any, layout: str | None, offset: Any) -> None:
     """One level for all members, or one for each; the gradients that were asked for follow their fields."""
     extents = (int(shape),) if isinstance(shape, (int, np.integer)) else tuple(shape)
     if layout not in (None, "AOS", "SOA"):
@@ -242,4 +246,4 @@ def _place(root: Root, f: StructField, shape: Any, layout: str | None) -> None:
     groups = [_leaves(m) for m in f.field_dict.values()] if layout == "SOA" else [f.leaves()]
     for group in groups:
         level: SNode = root if not extents else root.dense(Axes(range(len(extents))), extents)
-        level.place(*group)
+        level.place(*group, offset=offset)

@@ -69,6 +69,11 @@ class Tensor(Exchange):
         return self._impl.shape
 
     @property
+    def offset(self) -> tuple[int, ...]:
+        """The lowest index of each axis: that of the field, zeros for an ndarray."""
+        return getattr(self._impl, "offset", None) or (0,) * len(self.shape)
+
+    @property
     def dtype(self) -> Any:
         """The type of one component."""
         return self._impl.dtype
@@ -145,7 +150,7 @@ class Tensor(Exchange):
     def __reduce__(self) -> Any:
         """Pickled as numpy data; unpickled in the program that is current then, with a gradient of zeros if it had one."""
         form = self.dtype, self.element_shape, self.shape, self.backend, self.layout, self.has_grad()
-        return _unpickled, (*form, self._impl._content.copy())
+        return _unpickled, (*form, self._impl._content.copy(), self.offset if any(self.offset) else None)
 
     def __repr__(self) -> str:
         layout = "" if self.layout is None else f", layout={self.layout}"
@@ -209,6 +214,7 @@ def make_tensor(
     layout: Any,
     needs_grad: bool,
     unknown: dict[str, Any],
+    offset: Any = None,
 ) -> Tensor:
     """A tensor of any element shape. ``called`` names the function that the user called; ``unknown`` are keywords that it does not take."""
     needs_dual = bool(unknown.pop("needs_dual", False))
@@ -226,7 +232,7 @@ def make_tensor(
     if where is Backend.NDARRAY:
         return Tensor(make_ndarray(dtype, extents, element, needs_grad, needs_dual=needs_dual, layout=order))
     named = None if order is None else "".join(AXIS_NAMES[axis] for axis in order)
-    return Tensor(make_field(dtype, extents, element, needs_grad, needs_dual, order=named))
+    return Tensor(make_field(dtype, extents, element, needs_grad, needs_dual, order=named, offset=offset))
 
 
 def _unpickled(
@@ -237,7 +243,8 @@ def _unpickled(
     layout: tuple[int, ...] | None,
     grad: bool,
     data: np.ndarray,
+    offset: Any = None,
 ) -> Tensor:
-    out = make_tensor("qd.tensor", dtype, element, shape, backend, layout, grad, {})
+    out = make_tensor("qd.tensor", dtype, element, shape, backend, layout, grad, {}, offset)
     out.from_numpy(data)
     return out

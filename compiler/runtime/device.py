@@ -58,7 +58,7 @@ class Device(ABC):
         self.byte_limit = byte_limit
         self.peak_bytes = 0
         self._used: Counter[str] = Counter()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # the collector may run while it is held, and free ndarrays
         self._live: dict[int, Allocation] = {}
 
     @property
@@ -77,7 +77,7 @@ class Device(ABC):
         if found is not None:
             return found
         with self._lock:
-            return next((a for a in self._live.values() if a.ptr <= address < a.ptr + a.nbytes), None)
+            return next((a for a in list(self._live.values()) if a.ptr <= address < a.ptr + a.nbytes), None)
 
     @property
     def pool_address(self) -> int:
@@ -114,7 +114,7 @@ class Device(ABC):
                 raise OutOfMemory(self._refusal(nbytes, category, f"{self.name} has no more")) from e
             self._live[allocation.ptr] = allocation
             self._used[category] += nbytes
-            self.peak_bytes = max(self.peak_bytes, used + nbytes)
+            self.peak_bytes = max(self.peak_bytes, self._used.total())
         return allocation
 
     def _refusal(self, nbytes: int, category: str, why: str) -> str:
@@ -132,6 +132,10 @@ class Device(ABC):
                 del self._live[allocation.ptr]
                 self._free(allocation)
         allocation.ptr, allocation.view = 0, np.empty(0, np.uint8)
+
+    def forked(self) -> None:
+        """In a forked child: another thread of the parent may have held the lock."""
+        self._lock = threading.RLock()
 
     def close(self) -> None:
         """Free everything. Views of it that someone kept stay readable; addresses do not."""

@@ -16,7 +16,7 @@ A_KIND, A_DESCR, A_NDIM, A_ELEMENT, A_E0, A_E1, A_KEY, A_SIZE, A_LOW, A_HIGH = r
 A_WORDS = 10
 KIND_F32, KIND_F64, KIND_INT, KIND_U64, KIND_BOOL, KIND_ARRAY = range(1, 7)
 
-# the state of a program: native launches that run and share memory (0 or 1); the same in Python, or one that waits; native launches that run
+# the state of a program: whether a native launch runs that shares memory; whether one in Python does, or waits; native launches that run
 S_NATIVE, S_PYTHON, S_RUNNING = range(3)
 S_WORDS = 3
 

@@ -511,3 +511,159 @@ def test_a_heap_that_cannot_grow_leaves_the_smaller_one_to_the_kernels_that_use_
         with pytest.raises(qd.OutOfMemory, match="`long_grad` needs an adstack heap of 800,000 bytes"):
             gradient(long)
         np.testing.assert_array_equal(gradient(short), expect)
+
+
+# ---- several threads in one program
+
+
+def in_threads(program, works):
+    errors = []
+
+    def run(work):
+        try:
+            with program:
+                work()
+        except BaseException as e:
+            errors.append(e)
+
+    threads = [threading.Thread(target=run, args=(work,)) for work in works]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    if errors:
+        raise errors[0]
+
+
+def test_with_borrows_a_program_that_is_in_use_and_leaves_it_open():
+    first = start()
+    x = qd.field(qd.f64, shape=2)
+    second = start()
+    y = qd.field(qd.f64, shape=2)
+    for _ in range(2):
+        with first:
+            x[0] += 1
+        with second:
+            y[0] += 1
+            assert qd.current_program() is second
+    assert not first.closed and not second.closed and qd.current_program() is second
+    first.close()
+    second.close()
+
+
+def test_threads_that_overlap_in_one_program_leave_it_open():
+    program = start()
+    barrier = threading.Barrier(3)
+
+    def work():
+        for _ in range(50):
+            barrier.wait()
+            with program:
+                recur(np.zeros(1), np.zeros(1), 1)
+
+    in_threads(program, [work] * 3)
+    assert not program.closed and qd.current_program() is program
+
+
+def test_threads_in_one_program_get_their_own_results():
+    """Returned numbers, temporaries between loops, failed asserts, the heap of gradients: memory that launches share."""
+    program = start(default_fp=qd.f64, debug=False)
+
+    @qd.kernel
+    def count(n: qd.i32) -> qd.f64:
+        s = 0.0
+        for _ in range(n):
+            s += 1.0
+        return s
+
+    @qd.kernel
+    def spread(out: qd.types.ndarray(), n: qd.i32):
+        s = 0.0
+        for _ in range(n):
+            s += 1.0
+        for i in out:
+            out[i] = s
+
+    def counts(n):
+        def work():
+            out = np.zeros(3)
+            for _ in range(400):
+                assert count(n) == n
+                spread(out, n)
+                assert (out == n).all()
+
+        return work
+
+    def gradients(seed):
+        alone = run_recur(64, 20 + seed, seed)
+
+        def work():
+            for _ in range(60):
+                value, gradient = run_recur(64, 20 + seed, seed)
+                assert value == alone[0] and (gradient == alone[1]).all()
+
+        return work
+
+    in_threads(program, [counts(1000), counts(2000), counts(777)])
+    in_threads(program, [gradients(k) for k in range(3)])
+
+
+def test_the_collector_may_free_ndarrays_at_any_time():
+    """In the middle of an allocation, say, with the device's lock held."""
+    program = start()
+
+    class Ring:
+        def __init__(self):
+            self.me, self.x = self, qd.ndarray(qd.f64, 3, needs_grad=True)
+
+    def work():
+        before = gc.get_threshold()
+        gc.set_threshold(1, 1, 1)
+        try:
+            with program:
+                for k in range(300):
+                    Ring()
+                    program.device.owner(k)
+                    program.usage()
+        finally:
+            gc.set_threshold(*before)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(60)
+    assert not thread.is_alive()
+    gc.collect()
+    assert not program.usage()
+
+
+def test_closing_waits_for_launches_of_other_threads():
+    program = start(cpu_max_num_threads=1)
+    x = qd.field(qd.f64, shape=4_000_000)
+
+    @qd.kernel
+    def long(rounds: qd.i32):
+        for i in x:
+            v = x[i]
+            for _ in range(rounds):
+                v = v * 1.0001 + 1.0
+            x[i] = v
+
+    long(1)
+    long(1)
+    begun, refused = threading.Event(), []
+
+    def work():
+        with program:
+            try:
+                for _ in range(1000):
+                    begun.set()
+                    long(30)
+            except qd.QdrunRuntimeError as e:
+                refused.append(str(e))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    begun.wait()
+    program.close()
+    thread.join()
+    assert len(refused) == 1 and "closed" in refused[0]

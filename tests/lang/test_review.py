@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import collections
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -150,3 +153,107 @@ def test_a_gradient_that_is_placed_after_a_kernel_ran_is_refused():
     k()
     with pytest.raises(qd.QdrunRuntimeError, match="is placed after a kernel ran"):
         qd.root.dense(qd.i, 4).place(x.grad)
+
+
+@dataclasses.dataclass
+class Settings:
+    c: float
+
+
+CONTENTS = {
+    "list": ([1.0], lambda a, v: a.__setitem__(0, v)),
+    "nested": ([[1.0]], lambda a, v: a[0].__setitem__(0, v)),
+    "numpy": (np.array([1.0]), lambda a, v: a.__setitem__(0, v)),
+    "vector": (qd.Vector([1.0]), lambda a, v: a.__setitem__(0, v)),
+    "dict": ({0: 1.0}, lambda a, v: a.__setitem__(0, v)),
+    "dataclass": (Settings(1.0), lambda a, v: setattr(a, "c", v)),
+}
+
+
+@pytest.mark.parametrize("kind", CONTENTS)
+def test_data_given_for_a_template_count_by_their_content_at_the_launch(kind):
+    start()
+    x = qd.field(qd.f64, shape=2, needs_grad=True)
+    loss = qd.field(qd.f64, shape=(), needs_grad=True)
+    given, change = CONTENTS[kind]
+
+    @qd.kernel
+    def scale(a: qd.template()):
+        for i in x:
+            if qd.static(kind == "dataclass"):
+                loss[None] += a.c * x[i]
+            elif qd.static(kind == "nested"):
+                loss[None] += a[0][0] * x[i]
+            else:
+                loss[None] += a[0] * x[i]
+
+    x.fill(1.0)
+    change(given, 1.0)
+    with qd.ad.Tape(loss):
+        scale(given)
+        change(given, 10.0)
+        scale(given)
+        change(given, 100.0)
+    assert loss[None] == 22.0 and x.grad[0] == 11.0
+    assert len(scale.variants()) == 2
+
+
+def test_tuples_made_for_each_launch_are_one_specialisation():
+    start()
+    x, y = qd.field(qd.f64, shape=2), qd.field(qd.f64, shape=2)
+    Pair = collections.namedtuple("Pair", "first second")
+
+    @qd.kernel
+    def add(a: qd.template(), b: qd.template()):
+        for i in a[0]:
+            a[0][i] += a[1][i] + b.first
+
+    y.fill(1.0)
+    for _ in range(5):
+        add((x, y), Pair(1.0, float("nan")))
+    assert x[0] == 10.0 and len(add.variants()) == 1
+    add((y, x), Pair(1.0, float("nan")))
+    assert y[0] == 12.0
+
+
+def test_a_template_number_of_numpy_keeps_its_type():
+    start()
+    x = qd.field(qd.f64, shape=1, needs_grad=True)
+    y = qd.field(qd.f64, shape=1, needs_grad=True)
+
+    @qd.kernel
+    def scale(n: qd.template()):
+        for i in x:
+            y[i] = n / 3 * x[i]
+
+    x.fill(1.0)
+    scale(2.0)
+    scale(np.float32(2.0))
+    single = y[0]
+    y.grad.fill(1.0)
+    with qd.ad.Tape():
+        scale(np.float32(2.0))
+        y.grad.fill(1.0)
+    assert single != 2 / 3 and x.grad[0] == single
+
+
+def test_specialisations_in_turn_are_launched_natively():
+    start()
+
+    @qd.kernel
+    def add(a: qd.types.ndarray()):
+        for i in a:
+            a[i] += 1
+
+    arrays = [qd.ndarray(t, 2) for t in (qd.f64, qd.f32, qd.i32)] + [np.zeros((2,)), qd.tensor(qd.f64, (2,), needs_grad=True)]
+    for a in arrays:
+        add(a)
+    slow, calls = add.binder.bind, []
+    add.binder.bind = lambda *args: calls.append(args) or slow(*args)
+    for _ in range(3):
+        for a in arrays:
+            add(a)
+    assert not calls and all(a[1] == 4 for a in arrays)
+    with pytest.raises(qd.QdrunTypeError):
+        add("no array")
+    assert len(calls) == 1

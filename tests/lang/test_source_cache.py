@@ -216,6 +216,7 @@ HOST = qd.Vector([1.0, 2.0])
 class State:
     x: qd.types.ndarray(dtype=qd.f64, ndim=1)
     k: qd.template()
+    GAIN = 1.0
 
 
 @qd.data_oriented
@@ -242,7 +243,7 @@ def make():
     @qd.kernel
     def state(s: State):
         for i in s.x:
-            s.x[i] += s.k
+            s.x[i] += s.k * s.GAIN
 
     return out, types, state
 """
@@ -275,6 +276,7 @@ def test_types_structs_dataclasses_and_arrays_of_objects(session):
         ("vector(2, qd.f64)", "vector(3, qd.f64)"),
         ("struct(a=qd.f64,", "struct(a=qd.f32,"),
         ("HOST = qd.Vector([1.0, 2.0])", "HOST = qd.Vector([1.0, 4.0])"),
+        ("GAIN = 1.0", "GAIN = 3.0"),
     ):
         _, lowered = use_types(session, TYPES.replace(old, new))
         assert lowered == 1, (old, new)

@@ -1,4 +1,6 @@
 import ctypes
+import subprocess
+import sys
 
 import pytest
 
@@ -60,3 +62,35 @@ def test_the_linker_survives_an_error():
 def test_every_optimisation_level_compiles(level):
     code = jit.load(jit.compile_text(GOOD, "k", level), ["entry"], {}, "k")
     assert code.addresses["entry"]
+
+
+FAR = """
+import ctypes
+from qdrun.compiler.runtime import jit
+
+ops = "".join(f" %a{k + 1} = fmul double %a{k}, {1 + k % 200 / 1024:.12f}\\n" for k in range(2000))
+data = jit.compile_text(f"define double @entry(double %a0) {{\\n{ops} ret double %a2000 }}", "k", 0)
+jit.load(jit.compile_text("define void @entry() { ret void }", "k"), ["entry"], {}, "k")
+libc = ctypes.CDLL(None)
+libc.mmap.restype, libc.munmap.argtypes = ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_size_t]
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+def reserve(size):
+    return libc.mmap(None, size, 0, 0x4022, -1, 0)  # PROT_NONE, private, anonymous, without swap
+pages, wide = reserve(400 * 4096), reserve(1 << 33)
+for size in (1 << 24, 1 << 20, 1 << 16, 1 << 14, 1 << 13, 1 << 12):  # fill what is free above the wide gap
+    while (at := reserve(size)) > wide:
+        pass
+    libc.munmap(at, size)
+for k in range(0, 400, 2):
+    libc.munmap(pages + 4096 * k, 4096)
+code = jit.load(data, ["entry"], {}, "k")
+print(ctypes.CFUNCTYPE(ctypes.c_double, ctypes.c_double)(code.addresses["entry"])(0.0))
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reserves memory as Linux does")
+def test_code_and_its_constants_are_not_torn_apart_where_memory_has_only_small_holes():
+    """Its constants fit a hole of one page, its code only what lies 8 GB lower: an older linker ended the process."""
+    done = subprocess.run([sys.executable, "-c", FAR], capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr[-500:]
+    assert done.stdout.split() == ["0.0"]
