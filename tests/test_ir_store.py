@@ -36,8 +36,6 @@ def test_a_kernel_comes_back_with_the_readers_own_buffers_and_arguments():
     places = {s.attr for s in walk(again.tasks[0].body) if isinstance(s, Op) and s.op == "gload"}
     assert {p.buffer for p in places} == {again_buffer} and all(p.grad.buffer is again_buffer for p in places)
     assert again.args == [again_decl]
-    assert all(
-    )
 
 
 def test_ids_are_fresh_and_keep_their_order():

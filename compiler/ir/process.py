@@ -1,5 +1,5 @@
-"""This process: when it began to load the compiler; its garbage collector, which waits while a kernel is compiled. The IR is one large graph
-that lives until the end, and looking through it again and again takes as long as the passes themselves.
+"""This process: when it began to load the compiler; its garbage collector, which waits while a kernel is compiled. The IR is one large
+graph that lives until the end, and looking through it again and again takes as long as the passes themselves.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-
 
 LOADED = time.time()
 """When this process began to load the compiler, to a second or two."""

@@ -14,7 +14,7 @@ import json
 import os
 import sys
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path as File
@@ -96,7 +96,7 @@ class SourceCache:
         self._recipes: OrderedDict[str, tuple[Recipe, list[int]]] = OrderedDict()
         self._lists: dict[str, list[list[Path]]] = {}  # by base key
         self.lowered = 0  # kernels that had to be lowered
-        self.refusals: list[str] = []  # why records of lowerings were not kept
+        self.refusals: deque[str] = deque(maxlen=64)  # why the last records of lowerings were not kept
 
     def recipe(
         self, source: FunctionSource, args: Mapping[str, ArgSpec], how: LowerOptions, options: Options, device: Device
@@ -233,7 +233,7 @@ def _base_key(inputs: Inputs, how: LowerOptions, options: Options) -> str | None
     versions = (FORMAT, digest, jit.versions(), sys.version, np.__version__, machine.triple, machine.cpu, machine.features)
     kernel = inputs.known.sources[0]
     text = (kernel.name, kernel.file, str(kernel.first), *kernel.lines)
-    return key_of(*versions, repr(text), repr(inputs.tokens), repr(how), str(options.cpu_lanes))
+    return key_of(*versions, repr(text), repr(inputs.tokens), repr(how), f"{options.cpu_lanes} {options.offline_cache}")
 
 
 def _full_key(base: str, inputs: Inputs) -> str:

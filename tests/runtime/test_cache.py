@@ -129,6 +129,19 @@ def test_an_entry_that_is_whole_but_cannot_be_linked_is_compiled_again(tmp_path,
     assert code.addresses["qd_k"] and not cached
 
 
+def test_code_is_found_by_its_key_alone(tmp_path, monkeypatch):
+    monkeypatch.setenv("QDRUN_CACHE_DIR", str(tmp_path))
+    made, _ = cache.load_cached(TEXT.format(789), "k", ["qd_k"], {})
+    assert cache.load_known(made.key, "k", ["qd_k"], {}) is made
+    monkeypatch.setattr(cache, "_memo", Memo())
+    again = cache.load_known(made.key, "k", ["qd_k"], {})
+    assert again is not None and again.object_bytes == made.object_bytes and again.key == made.key
+    monkeypatch.setattr(cache, "_memo", Memo())
+    DiskCache(tmp_path).put(made.key, b"no object file", {})
+    assert cache.load_known(made.key, "k", ["qd_k"], {}) is None
+    assert cache.load_known(key_of("never made"), "k", ["qd_k"], {}) is None
+
+
 def test_without_the_offline_cache_nothing_is_written(tmp_path, monkeypatch):
     monkeypatch.setenv("QDRUN_CACHE_DIR", str(tmp_path))
     cache.load_cached(TEXT.format(456), "k", ["qd_k"], {}, offline_cache=False)
