@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..errors import QdrunSyntaxError, QdrunTypeError
@@ -24,11 +24,15 @@ LOOP_INDEX = "the index of a loop"
 
 @dataclass(frozen=True, eq=False)
 class Space:
-    """A product of ranges: ``axes`` gives (begin, end) of each, ``grouped`` asks for one vector index."""
+    """A product of ranges: ``axes`` gives (begin, end) of each, ``grouped`` asks for one vector index.
+
+    ``shift``: what the kernel's indices are above those of the axes, for each axis; None: nothing.
+    """
 
     axes: list[tuple[Operand, Operand]]
     grouped: bool = False
     step: int = 1
+    shift: tuple[int, ...] | None = None
 
 
 def make_range(cx: Context, *args: Any) -> Any:
@@ -100,11 +104,9 @@ def space_of(cx: Context, over: Any) -> Space:
     if isinstance(over, NDRange):
         return Space([_bounds(cx, lo, hi, bound_type(cx.b, lo, hi)) for lo, hi in over.bounds])
     if isinstance(over, TensorRef):
-        if over.offset is not None and over.extents is not None:
-            return Space([(Const(lo, i32), Const(lo + n, i32)) for lo, n in zip(over.offset, over.extents)])
-        return Space([(Const(0, i32), ops.to_operand(cx.b, n)) for n in over.shape(cx.b)])
+        return Space([(Const(0, i32), ops.to_operand(cx.b, n)) for n in over.shape(cx.b)], shift=over.offset)
     if isinstance(over, Grouped):
-        return Space(space_of(cx, over.space).axes, grouped=True)
+        return replace(space_of(cx, over.space), grouped=True, step=1)
     if isinstance(over, (tuple, list, zip, enumerate)) or is_runtime(over):
         raise QdrunTypeError(f"a loop cannot run over {describe(over)} at run time", hint="unroll it: `for .. in static(..)`")
     hint = "loop over range(), ndrange(), a field, grouped(), or static(..)"
@@ -121,6 +123,8 @@ def bind_index(cx: Context, target: ast.expr, space: Space, indices: list[Operan
     Raises:
         QdrunTypeError: the number of names differs from the number of axes.
     """
+    if space.shift is not None:
+        indices = [cx.b.op("add", x, Const(by, x.dtype)) if by else x for x, by in zip(indices, space.shift)]
     if space.grouped:
         value: Any = Matrix((len(indices),), tuple(indices))
         if not isinstance(target, ast.Name):

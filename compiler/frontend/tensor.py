@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ..errors import QdrunIndexError, QdrunNameError, QdrunTypeError
-from ..ir.nodes import ArgDecl, Assert, Buffer, Const, Operand, Place
+from ..ir.nodes import ArgDecl, Assert, Buffer, Const, Op, Operand, Place
 from ..ir.types import DType, i32
 from . import ops
 from .matrix import index_limit, item_targets
@@ -215,6 +215,8 @@ def _from_zero(b: FrontBuilder, x: Operand, begin: int) -> Operand:
     """An index of an axis that begins at ``begin``, as the places count it."""
     if begin == 0:
         return x
+    if isinstance(x, Op) and x.op == "add" and isinstance(x.args[1], Const) and x.args[1].value == begin:
+        return x.args[0]  # the index of a loop over such a field
     return Const(x.value - begin, x.dtype) if isinstance(x, Const) else b.op("sub", x, Const(begin, x.dtype))
 
 

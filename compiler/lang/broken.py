@@ -47,8 +47,8 @@ def report(program: Program, kernel: str, broken: Broken, by: str, *, strict: bo
     stored = broken.stored
     line = f" line {stored.line} (`{stored.text.strip()}`)" if stored else ""
     what = (
-        f"the gradient is lost in `{broken.array}`, which has none: `{by}`{line} stores a differentiable value to it, and `{kernel}` computes"
-        " from what it reads here"
+        f"the gradient is lost in `{broken.array}`, which has none: `{by}`{line} stores a differentiable value to it, and"
+        f" `{kernel}` computes from what it reads here"
     )
     hint = (
         f"make `{broken.array}` with needs_grad=True; to stop the gradient here on purpose, write"

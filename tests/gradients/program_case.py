@@ -217,7 +217,9 @@ def check_lanes(source: str, seed: int, want: np.ndarray) -> None:
         gradients.append(case.gradient())
         values.append(case.value())
         case.close()
-    difference("debug", gradients[2], gradients[0], 1e-11)  # checks make iterations costlier: partial sums come in another order
+    difference(
+        "debug", gradients[2], gradients[0], 1e-11
+    )  # checks make iterations costlier: partial sums come in another order
     difference("the gradient a second time", gradients[0], want)
     COUNTS["in lanes"] += 1
     scale = max(1.0, float(np.abs(want).max()))

@@ -193,7 +193,7 @@ def test_formats_are_those_of_python(capsys):
         def k(x: qd.f32, n: qd.i32):
             v = qd.Vector([x, 2.0])
             print(f"{x:.2f} {n:05d} {v:.1f} {n}")
-            print("{} {:.3f} {b:>4}".format(n, x, b=n), end="!\n")
+            print("{} {:.3f} {b:>4}".format(n, x, b=n), end="!\n")  # noqa: UP032
             print(f"{'text':>6}|{n!s}")
             assert n < 3, f"{{n}} is {n:03d}, x {x:.1f}"
 

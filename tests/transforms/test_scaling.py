@@ -190,7 +190,13 @@ def test_large_functions_take_the_short_road_through_llvm(tmp_path, monkeypatch,
 
 def test_the_size_of_a_module_is_that_of_its_largest_function_and_block():
     small = "define void @a() {\n  ret void\n}\n"
-    large = "define void @b() {\nentry:\n" + "  %x = add i32 1, 2\n" * 50 + "next:\n" + "  %y = add i32 1, 2\n" * 30 + "  ret void\n}\n"
+    large = (
+        "define void @b() {\nentry:\n"
+        + "  %x = add i32 1, 2\n" * 50
+        + "next:\n"
+        + "  %y = add i32 1, 2\n" * 30
+        + "  ret void\n}\n"
+    )
     size = jit.size_of("; head\n" + small + large)
     assert 82 <= size.function <= 85 and 50 <= size.block <= 52
     assert jit.size_of("") == jit.Size(0, 0)
