@@ -59,19 +59,20 @@ class Variant:
                 " inside `with program:` of the program that they belong to"
             )
         self.executable = Executable(program, self.recipe.forward, self.owners)
-        if any(
-            isinstance(m, Held) for m in self.owners.values()
-        ):  # an argument may be the array that it refers to: looked at each time
+        if any(isinstance(m, Held) for m in self.owners.values()):
+            # An argument may be the array that it refers to: looked at each time.
             self.native = self.native and not self.executable.takes_arrays
 
     @functools.cached_property
     def gradient(self) -> GradientExecutable:
-        """The reverse kernel, compiled.
+        """The reverse kernel, compiled; warns where a gradient is lost.
 
         Raises:
             DifferentiationError: no correct gradient exists, by name and line.
         """
         found, ready = self.recipe.reverse(self.program.device)
+        for broken in found.broken:
+            report(self.program, self.executable.name, broken, self.executable.name, strict=False)
         return GradientExecutable(self.program, ready, self.owners, found.sizing, self.executable)
 
     @functools.cached_property
@@ -255,15 +256,15 @@ class KernelGradient:
             OutOfMemory: the heap does not fit.
         """
         refuse_in_forward_mode(current_program(), f"the gradient of kernel `{self.kernel.source.name}`")
-        gradient, bound = self._ready(args, kwargs)
-        variant, versions = self.kernel.variants().get(bound.key), current_program().versions
-        if versions is not None and variant is not None:
+        variant, bound = self._ready(args, kwargs)
+        gradient, versions = variant.gradient, current_program().versions
+        if versions is not None:
             versions.check(variant, bound.call)
         gradient.launch_gradient(bound.call)
-        if versions is not None and variant is not None:
+        if versions is not None:
             versions.differentiated(variant, bound.call)
         one_array = len(bound.call.arrays) < 2  # two might be one array: looked at in Python, each time
-        if variant is not None and variant.native and one_array and gradient.fixed and gradient is not self._launched:
+        if variant.native and one_array and gradient.fixed and gradient is not self._launched:
             self._launched = gradient
             _set_native(self, gradient.fast(self.slow_call, bound.call.keys, Ndarray))
 
@@ -273,18 +274,15 @@ class KernelGradient:
 
     def plan(self, *args: Any, **kwargs: Any) -> HeapPlan:
         """The adstack heap that ``k.grad(*args)`` will allocate, to the byte. Runs nothing."""
-        gradient, bound = self._ready(args, kwargs)
-        return gradient.plan(bound.call)
+        variant, bound = self._ready(args, kwargs)
+        return variant.gradient.plan(bound.call)
 
-    def _ready(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[GradientExecutable, Bound]:
+    def _ready(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Variant, Bound]:
         variant, bound = self.kernel.variant(args, kwargs)
         if not variant.gradient.sizing and not _constant(variant):
             raise _nothing_to_differentiate(self.kernel.source.name, variant)
         _refuse_one_array_twice(self.kernel.source.name, variant, bound)
-        gradient, name = variant.gradient, variant.executable.name
-        for broken in variant.broken():
-            report(variant.program, name, broken, name, strict=False)
-        return gradient, bound
+        return variant, bound
 
 
 def _constant(variant: Variant) -> bool:

@@ -92,11 +92,14 @@ class Memory:
         """Give zeroed bytes to every buffer of the kernel that has none yet."""
         need: dict[object, int] = {}
         for place in (*kernel_places(kernel), *kernel.tmps):
-            last = sum((n - 1) * s for n, s in zip(self.extents(place), self.strides(place)))
-            end = 0 if 0 in self.extents(place) else place.offset + last + place.dtype.size
-            need[_base(place.buffer)] = max(need.get(_base(place.buffer), 0), end)
+            need[_base(place.buffer)] = max(need.get(_base(place.buffer), 0), self.end(place))
         for base, nbytes in need.items():
             self._bytes.setdefault(base, np.zeros(nbytes + -nbytes % 8, np.uint8))
+
+    def end(self, place: Place) -> int:
+        """The bytes of its buffer that a place reaches to."""
+        last = sum((n - 1) * s for n, s in zip(self.extents(place), self.strides(place)))
+        return 0 if 0 in self.extents(place) else place.offset + last + place.dtype.size
 
     def extents(self, place: Place) -> tuple[int, ...]:
         """How many elements each axis of a place has."""

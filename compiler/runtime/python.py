@@ -115,17 +115,8 @@ def _bytes(
     if buffer.kind in _CONTEXT_WORDS:
         count = len(kernel.returns) if buffer.kind == "ret" else len(kernel.tmps)
         return _at(int(context[_CONTEXT_WORDS[buffer.kind]]), 8 * count)
-    return _at(int(context[layout.buffers[buffer]]), _extent(buffer, kernel))
-
-
-def _extent(buffer: Buffer, kernel: Kernel) -> int:
-    """The bytes of a field buffer that a kernel may touch."""
-    end = 0
-    for place in kernel_places(kernel):
-        if place.buffer is buffer and place.shape is not None and place.strides is not None and 0 not in place.shape:
-            last = sum((n - 1) * s for n, s in zip(place.shape, place.strides))
-            end = max(end, place.offset + last + place.dtype.size)
-    return end
+    nbytes = max(memory.end(place) for place in kernel_places(kernel) if place.buffer is buffer)
+    return _at(int(context[layout.buffers[buffer]]), nbytes)
 
 
 def _at(address: int, nbytes: int) -> np.ndarray:

@@ -29,7 +29,7 @@ from .derivatives import ADJOINT, zero_stays_zero
 from .tangent_flow import TangentFlow
 
 ARMS = {"min": "lt", "max": "gt"}  # the comparison by which the first operand wins
-_WITH_FACTOR = frozenset("sin cos tanh abs mod crem pow".split())
+_WITH_FACTOR = frozenset("sin cos tanh abs mod pow".split())
 _KNOWN_ATOMICS = ("add", "sub", "mul", "min", "max", "xchg")
 
 
