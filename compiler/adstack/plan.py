@@ -13,6 +13,8 @@ from ..ir.nodes import Loc
 from ..ir.types import PLANES
 from .bounds import Host, max_trips
 from .levels import LoopPlan, fixed_capacity, full_tape, thinning, with_levels
+from .machine import Machine
+from .rows import rows_of
 from .sizing import LoopSizing, Region, TaskSizing
 
 UNKNOWN_TRIPS = (64, 63, 1024)  # C1, C2, S of a loop whose count only running can tell: 4,194,304 iterations
@@ -98,9 +100,9 @@ class HeapPlan:
 
 @dataclass(frozen=True)
 class PlanOptions:
-    """``rows``: workers. ``levels``: checkpoint levels of loops with a known bound. ``choose`` overrides every loop (tests)."""
+    """``levels``: checkpoint levels of loops with a known bound. ``choose`` overrides every loop (tests)."""
 
-    rows: int
+    machine: Machine
     levels: int = 1
     unknown: tuple[int, int, int] = UNKNOWN_TRIPS
     fixed_slots: int = 0
@@ -123,10 +125,10 @@ def _plan_task(task: TaskSizing, host: Host, options: PlanOptions) -> TaskPlan:
     planned = tuple(
         PlannedLoop(s.number, plans[s.number], s.range.loc, _row_bytes(s, plans[s.number])) for s in loops if s.stacks
     )
-    rows, source = (options.rows, "workers") if task.parallel else (1, "serial task")
     if not any(words.values()):
-        rows, source = 0, "no stack"
-    return TaskPlan(task.position, task.name, rows, source, task.parallel, planned, words, params)
+        return TaskPlan(task.position, task.name, 0, "no stack", task.parallel, planned, words, params)
+    rows = rows_of(task, host, options.machine)
+    return TaskPlan(task.position, task.name, rows.count, rows.source, task.parallel, planned, words, params)
 
 
 def _plan_loop(s: LoopSizing, host: Host, options: PlanOptions) -> LoopPlan:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..adstack.machine import cpu
 from ..adstack.plan import HeapPlan, PlanOptions, make_plan
 from ..adstack.sizeexpr import Arg, Extent, Read, SizeExpr, parts
 from ..adstack.sizing import TaskSizing
@@ -235,9 +236,8 @@ class GradientExecutable(Executable):
 
     def _options(self) -> PlanOptions:
         o = self.program.options
-        return PlanOptions(
-            self.program.device.threads * self.compiled.lanes, o.ad_checkpoint_levels, fixed_slots=o.ad_stack_size
-        )
+        machine = cpu(self.program.device.threads, self.compiled.lanes)
+        return PlanOptions(machine, o.ad_checkpoint_levels, fixed_slots=o.ad_stack_size)
 
     def launch_gradient(self, call: Call) -> HeapPlan:
         """Plan, provide exactly the planned heap, run.

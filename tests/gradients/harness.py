@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from qdrun.compiler.adstack.levels import LoopPlan, full_tape, thinning, with_levels
+from qdrun.compiler.adstack.machine import cpu
 from qdrun.compiler.adstack.plan import HeapPlan, PlanOptions, make_plan
 from qdrun.compiler.ir.types import PLANES
 from qdrun.compiler.runtime.interpret import Memory, run_kernel
@@ -48,7 +49,7 @@ def levels(s, k, n, seg) -> LoopPlan:
 
 def run_gradient(gradient: Gradient, memory: Memory, choose, scalars=None) -> HeapPlan:
     """Plan, run, and check that no slot beyond the plan was used (the interpreter keys slots; the plan bounds them)."""
-    plan = make_plan(gradient.kernel.name, gradient.sizing, MemoryHost(memory, scalars), PlanOptions(1, choose=choose))
+    plan = make_plan(gradient.kernel.name, gradient.sizing, MemoryHost(memory, scalars), PlanOptions(cpu(1), choose=choose))
     params = {(t.position, name): value for t in plan.tasks for name, value in t.params.items()}
     run_kernel(gradient.kernel, memory, scalars, params=params)
     return plan

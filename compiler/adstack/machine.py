@@ -1,0 +1,52 @@
+"""What a plan must know of the device that will run it: how many iterations are in flight, and which planes it has. No device is asked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+GPU_THREADS = 65_536
+"""Threads in flight of a task with adstacks on a GPU: such a task is launched grid-strided, with never more threads than this."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Device parameters of a plan.
+
+    Attributes:
+        arch: the backend's name.
+        workers: threads in flight of a parallel task with adstacks, at most.
+        lanes: iterations that one worker runs side by side; each has an adstack row of its own.
+        wide: it has 8-byte state words (f64, i64).
+    """
+
+    arch: str
+    workers: int
+    lanes: int = 1
+    wide: bool = True
+
+    @property
+    def rows(self) -> int:
+        """Rows of a parallel task that keeps all workers busy."""
+        return self.workers * self.lanes
+
+
+def cpu(workers: int, lanes: int = 1) -> Machine:
+    """The CPU with a pool of ``workers`` threads."""
+    return Machine("cpu", workers, lanes)
+
+
+def machine(arch: str, workers: int | None = None) -> Machine:
+    """The parameters of a backend that need not be there.
+
+    Args:
+        arch: ``cpu``, ``cuda``, ``amdgpu``, ``vulkan`` or ``metal``.
+        workers: threads in flight; None: 1 on the CPU, ``GPU_THREADS`` on a GPU.
+
+    Raises:
+        ValueError: no such backend.
+    """
+    if arch == "cpu":
+        return cpu(workers or 1)
+    if arch in ("cuda", "amdgpu", "vulkan", "metal"):
+        return Machine(arch, workers or GPU_THREADS, wide=arch != "metal")
+    raise ValueError(f"no backend is called {arch!r}; do: cpu, cuda, amdgpu, vulkan or metal")
