@@ -117,7 +117,15 @@ class AdStackOverflow(QdrunRuntimeError):
 
 
 class OutOfMemory(QdrunError, MemoryError):
-    """A budget or a device is too small for what was asked."""
+    """A budget or a device is too small for what was asked.
+
+    Attributes:
+        smallest: the bytes of the smallest budget that would do, where a plan was asked for; else None.
+    """
+
+    def __init__(self, message: str = "", smallest: int | None = None) -> None:
+        super().__init__(message)
+        self.smallest = smallest
 
 
 class GradientWarning(UserWarning):

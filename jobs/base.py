@@ -26,6 +26,10 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar, get_args, get_origi
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
+from .explain import Explanation, explain
+from .plan import MemoryPlan, PlanEntry, make_plan, used
+from .windows import plan_window, snapshots_of
+
 Gradient = float | np.ndarray
 
 
@@ -36,38 +40,6 @@ class JobParams(BaseModel):
 
 
 P = TypeVar("P", bound=BaseModel)
-_SOURCES = {"context": "launches()", "temporaries": "launches()"}
-
-
-class PlanEntry(BaseModel):
-    """One line of a memory plan: ``bytes`` of one ``kind``, what asks for them, and how they are counted."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    kind: str
-    bytes: int
-    source: str
-    formula: str = ""
-
-
-class MemoryPlan(BaseModel):
-    """What one trial will hold in memory, known before it runs."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    entries: tuple[PlanEntry, ...] = ()
-
-    @property
-    def bytes(self) -> int:
-        """All bytes of the plan."""
-        return sum(entry.bytes for entry in self.entries)
-
-    def by_kind(self) -> dict[str, int]:
-        """Bytes of each kind, in the order of the entries."""
-        kinds: dict[str, int] = {}
-        for entry in self.entries:
-            kinds[entry.kind] = kinds.get(entry.kind, 0) + entry.bytes
-        return kinds
 
 
 @dataclass(frozen=True)
@@ -93,6 +65,8 @@ class Job(Generic[P]):
         wanted: the gradients asked for, a part of ``gradients``.
         seed: a number of this trial alone, for its own random numbers.
         program: the open program, while the job is open.
+        window: time steps that the arrays of ``build`` hold; all of them unless a memory budget says less.
+        snapshot_bytes: of a job with fewer, the budget of its ``qd.ad.checkpointed_steps``; else None.
     """
 
     Params: ClassVar[type[BaseModel]]
@@ -121,6 +95,28 @@ class Job(Generic[P]):
         self.wanted = names
         self.seed = seed
         self.program: Any = None
+        self.window = self.time_steps()
+        self.snapshot_bytes: int | None = None
+        self._steps: Any = None  # the plan of the time steps
+
+    @property
+    def steps_plan(self) -> Any:
+        """The ``StepsPlan`` of an open job whose time steps were fitted into a memory budget; else None."""
+        return self._steps
+
+    def time_steps(self) -> int:
+        """How many time steps ``run`` takes with ``qd.ad.checkpointed_steps``, on arrays that ``build`` gives ``self.window`` slots (state
+        arrays one more); 0: a job that does not. Such a job fits itself into a memory budget.
+        """
+        return 0
+
+    def state(self) -> Sequence[Any]:
+        """The state arrays of the time steps, after ``build``."""
+        return ()
+
+    def scratch(self) -> Sequence[Any]:
+        """The scratch arrays of the time steps, after ``build``."""
+        return ()
 
     def build(self) -> None:
         """Create the fields and kernels of this trial in the current program. Runs no kernel."""
@@ -137,55 +133,28 @@ class Job(Generic[P]):
         """
         return ()
 
-    def plan(self) -> MemoryPlan:
-        """Bytes by kind, without running: what ``build`` allocated, what kernels keep, the largest adstack heap of ``launches``."""
-        if self.program is None:
-            return MemoryPlan()
-        if self.wanted:
-            heap = self._adstack_entry()
-        else:
-            heap = None
-            for kernel, args in self.launches():
-                kernel.prepare(*args)
-        held = {kind: int(amount) for kind, amount in self.program.usage().items() if amount and kind != "adstack"}
-        entries = [PlanEntry(kind=k, bytes=n, source=_SOURCES.get(k, "build()"), formula=self._how(k)) for k, n in held.items()]
-        return MemoryPlan(entries=tuple(entries + ([heap] if heap is not None else [])))
+    def allocates(self) -> Iterable[PlanEntry]:
+        """What ``run`` itself allocates in the program beside gradient heaps; by default the snapshots of time steps."""
+        return [snapshots_of(self._steps)] if self.wanted and self.snapshot_bytes else ()
 
-    def _how(self, kind: str) -> str:
-        if kind == "context":
-            return "arguments, status and plan of each compiled kernel, forward and reverse"
-        return self._largest_fields(kind)
+    def plan(self, *, arch: str | None = None) -> MemoryPlan:
+        """Every byte by kind, without running: what ``build`` allocated, what kernels keep, the heap of the gradients of ``launches``.
 
-    def _largest_fields(self, kind: str) -> str:
-        """The fields behind the bytes of ``kind``, largest first, by the names that they have in the job."""
-        role = {"fields": "", "gradients": "grad"}.get(kind)
-        names = {id(value): name for name, value in vars(self).items()}
-        found = [field for field in self.program.root.fields() if field.role == role and field.placed]
-        found.sort(key=lambda field: -field.view.nbytes)
-        texts = []
-        for one in found[:3]:
-            name = names.get(id(one.primal if role else one), one.name)
-            element = f"{list(one.element)}" if one.element else ""
-            texts.append(f"{name} {'x'.join(map(str, one.shape)) or '1'} {one.dtype}{element} = {one.view.nbytes}")
-        return ", ".join(texts) + (f", {len(found) - 3} smaller" if len(found) > 3 else "")
+        Args:
+            arch: plan for another backend, which need not be there; None: for the program's own.
 
-    def _adstack_entry(self) -> PlanEntry | None:
-        """One heap serves all reverse kernels: each of its planes is as large as the kernel that needs most of it."""
-        heaps = [kernel.grad.plan(*args) for kernel, args in self.launches()]
-        if not heaps:
-            return None
-        planes: dict[str, int] = {}
-        for heap in heaps:
-            planes |= {plane: max(planes.get(plane, 0), amount) for plane, amount in heap.planes.items()}
-        largest = max(heaps, key=lambda heap: heap.bytes)
-        how = "{rows} rows ({rows_from}) x {row_bytes} bytes, {bound} iterations ({bound_from}), {levels} level(s), {file}"
-        rows = [how.format(**row, file=str(row["line"]).rpartition("/")[2]) for row in largest.rows() if row["bytes"]]
-        source = f"gradient of {largest.kernel}" if largest.bytes else "no reverse kernel needs one"
-        return PlanEntry(kind="adstack", bytes=sum(planes.values()), source=source, formula="; ".join(rows))
+        Raises:
+            OutOfMemory: nothing fits the program's ``memory_budget``; names the smallest that would work.
+        """
+        return MemoryPlan() if self.program is None else make_plan(self, arch)
+
+    def explain(self, *, arch: str | None = None) -> Explanation:
+        """The plan taken apart: fields, kernels, loops with their lines, and what each remedy would save. Raises what ``plan`` does."""
+        return explain(self, arch)
 
     def used(self) -> dict[str, int]:
-        """Bytes that the program holds now, by kind: what the plan is compared with."""
-        return {} if self.program is None else {kind: int(amount) for kind, amount in self.program.usage().items() if amount}
+        """The most bytes that the program held of each kind: what the plan is compared with."""
+        return {} if self.program is None else used(self.program)
 
     def peak_bytes(self) -> int | None:
         """The most bytes that the program held at once; None for a job without a program."""
@@ -201,7 +170,12 @@ class Job(Generic[P]):
 
     @contextmanager
     def opened(
-        self, *, backend: str = "cpu", threads: int | None = None, memory_limit_bytes: int | None = None
+        self,
+        *,
+        backend: str = "cpu",
+        threads: int | None = None,
+        memory_limit_bytes: int | None = None,
+        memory_budget_bytes: int | None = None,
     ) -> Iterator[Job[P]]:
         """Open a program of its own, build the job in it, and close it at the end.
 
@@ -209,29 +183,40 @@ class Job(Generic[P]):
             backend: the name of the backend, as in ``device.backend`` of a config.
             threads: CPU threads of the program; None leaves the choice to the compiler.
             memory_limit_bytes: the program raises ``OutOfMemory`` beyond it; None for no limit.
+            memory_budget_bytes: what the program is planned into: gradients recompute more where they would keep too much; None: no budget.
 
         Raises:
-            OutOfMemory: the fields of ``build`` do not fit ``memory_limit_bytes``.
+            OutOfMemory: the fields of ``build`` do not fit ``memory_limit_bytes``, or time steps not ``memory_budget_bytes``.
         """
-        options = {"backend": backend, "threads": threads, "memory_limit_bytes": memory_limit_bytes}
-        with _program(self.precision, **options) if self.needs_compiler else nullcontext() as program:
+        self._fit(backend, threads, memory_budget_bytes)
+        with self._in_program(backend, threads, memory_limit_bytes, memory_budget_bytes):
+            yield self
+
+    def _fit(self, backend: str, threads: int | None, budget: int | None) -> None:
+        """Choose the window of the time steps."""
+        self.window, self.snapshot_bytes, self._steps = self.time_steps(), None, None
+        if budget and self.window > 2:
+            self._steps = plan_window(self, budget, threads, lambda: self._in_program(backend, threads, None, None))
+            self.window = self._steps.window
+            self.snapshot_bytes = self._steps.snapshot_bytes or None
+
+    @contextmanager
+    def _in_program(self, backend: str, threads: int | None, limit: int | None, budget: int | None) -> Iterator[None]:
+        options = {"cpu_max_num_threads": threads, "memory_limit": limit, "memory_budget": budget}
+        with _program(self.precision, backend, options) if self.needs_compiler else nullcontext() as program:
             self.program = program
             try:
                 self.build()
-                yield self
+                yield
             finally:
                 self.program = None
 
 
-def _program(precision: str, *, backend: str, threads: int | None, memory_limit_bytes: int | None) -> Any:
+def _program(precision: str, backend: str, options: dict[str, int | None]) -> Any:
     import qdrun as qd
 
-    options: dict[str, Any] = {"default_fp": getattr(qd, precision)}
-    if threads is not None:
-        options["cpu_max_num_threads"] = threads
-    if memory_limit_bytes is not None:
-        options["memory_limit"] = memory_limit_bytes
-    return qd.init(arch=getattr(qd, backend), **options)
+    given = {name: value for name, value in options.items() if value is not None}
+    return qd.init(arch=getattr(qd, backend), default_fp=getattr(qd, precision), **given)
 
 
 def _shape_of(value: Any) -> Any:
@@ -304,10 +289,18 @@ class Finished:
     seconds: dict[str, float]
 
 
-def execute(job: Job[Any], *, backend: str, threads: int | None, memory_limit_bytes: int | None) -> Finished:
+def execute(
+    job: Job[Any],
+    *,
+    backend: str,
+    threads: int | None,
+    memory_limit_bytes: int | None,
+    memory_budget_bytes: int | None = None,
+) -> Finished:
     """Open, build, plan and run ``job``: the one way through which every trial goes."""
     start = time.perf_counter()
-    with job.opened(backend=backend, threads=threads, memory_limit_bytes=memory_limit_bytes):
+    limits = {"memory_limit_bytes": memory_limit_bytes, "memory_budget_bytes": memory_budget_bytes}
+    with job.opened(backend=backend, threads=threads, **limits):
         built = time.perf_counter()
         plan = job.plan()
         planned = time.perf_counter()

@@ -3,7 +3,7 @@
 A truss of ``columns`` x 2 masses stands on the ground. Its vertical springs are muscles: each changes its rest length by an
 activation that follows a travelling wave of excitation, through first-order muscle dynamics integrated in ``substeps`` inner steps.
 Explicit integration, friction by damping the velocity of what touches the ground. The loss is minus the distance that the centre of
-mass has moved, in m. State is kept for every time step, so that reverse mode can walk back through it.
+mass has moved, in m. The arrays hold a window of time steps, all of them unless a memory budget says less.
 """
 
 from __future__ import annotations
@@ -39,24 +39,28 @@ class MassSpring(Job[MassSpringParams]):
     gradients = ("stiffness", "actuation")
 
     def build(self) -> None:
-        """Fields over (time, mass) and (time, muscle), and the three kernels of a step."""
+        """Fields over (slot, mass) and (slot, muscle), and the three kernels of a step."""
         p = self.params
         if len(p.actuation) != p.columns:
             raise ValueError(f"actuation has {len(p.actuation)} amplitudes for {p.columns} muscles\n  do: give one a column")
         points, springs = truss(p.columns)
         self.n_masses, self.n_springs = len(points), len(springs)
-        real = qd.f64
-        self.x = qd.Vector.field(2, dtype=real, shape=(p.steps + 1, self.n_masses), needs_grad=True)
-        self.v = qd.Vector.field(2, dtype=real, shape=(p.steps + 1, self.n_masses), needs_grad=True)
-        self.force = qd.Vector.field(2, dtype=real, shape=(p.steps, self.n_masses), needs_grad=True)
-        self.activation = qd.field(dtype=real, shape=(p.steps + 1, p.columns), needs_grad=True)
+        real, w = qd.f64, self.window
+        self.x = qd.Vector.field(2, dtype=real, shape=(w + 1, self.n_masses), needs_grad=True)
+        self.v = qd.Vector.field(2, dtype=real, shape=(w + 1, self.n_masses), needs_grad=True)
+        self.force = qd.Vector.field(2, dtype=real, shape=(w, self.n_masses), needs_grad=True)
+        self.activation = qd.field(dtype=real, shape=(w + 1, p.columns), needs_grad=True)
         self.stiffness = qd.field(dtype=real, shape=(), needs_grad=True)
         self.amplitude = qd.field(dtype=real, shape=(p.columns,), needs_grad=True)
         self.loss = qd.field(dtype=real, shape=(), needs_grad=True)
         self.ends = qd.Vector.field(2, dtype=qd.i32, shape=(self.n_springs,))
         self.muscle = qd.field(dtype=qd.i32, shape=(self.n_springs,))
         self.rest = qd.field(dtype=real, shape=(self.n_springs,))
-        self.x.from_numpy(np.concatenate([points[None], np.zeros((p.steps, self.n_masses, 2))]))
+        self.x.from_numpy(np.concatenate([points[None], np.zeros((w, self.n_masses, 2))]))
+        self.start = self.x  # slot 0: of one window, where all began
+        if w < p.steps:
+            self.start = qd.Vector.field(2, dtype=real, shape=(1, self.n_masses))
+            self.start.from_numpy(points[None])
         self.ends.from_numpy(np.array([(a, b) for a, b, _ in springs], dtype=np.int32))
         self.muscle.from_numpy(np.array([m for _, _, m in springs], dtype=np.int32))
         self.rest.from_numpy(np.array([np.linalg.norm(points[a] - points[b]) for a, b, _ in springs]))
@@ -66,70 +70,84 @@ class MassSpring(Job[MassSpringParams]):
 
     def _kernels(self) -> None:
         p = self.params
-        x, v, force, activation, loss = self.x, self.v, self.force, self.activation, self.loss
+        x, v, force, activation, loss, start = self.x, self.v, self.force, self.activation, self.loss, self.start
         stiffness, amplitude, ends, muscle, rest = self.stiffness, self.amplitude, self.ends, self.muscle, self.rest
-        n_masses, columns, substeps, steps = self.n_masses, p.columns, p.substeps, p.steps
+        n_masses, columns, substeps, end = self.n_masses, p.columns, p.substeps, self.window
         dt, omega, gravity, drag = p.dt, p.omega, p.gravity, math.exp(-p.dt * p.damping)
 
         @qd.kernel
-        def excite(t: qd.i32):
+        def excite(t: qd.i32, k: qd.i32):
             for m in range(columns):
                 wanted = qd.sin(omega * dt * t + 6.283185307179586 * m / columns)
-                a = activation[t, m]
+                a = activation[k, m]
                 for _ in range(substeps):
                     a += 4.0 * dt * omega / substeps * (wanted - a) / (1.0 + a * a)
-                activation[t + 1, m] = a
+                activation[k + 1, m] = a
 
         @qd.kernel
-        def pull(t: qd.i32):
+        def pull(k: qd.i32):
             for s in range(ends.shape[0]):
                 a, b, m = ends[s][0], ends[s][1], muscle[s]
                 length = rest[s]
                 if m >= 0:
-                    length *= 1.0 + amplitude[m] * activation[t + 1, m]
-                span = x[t, a] - x[t, b]
+                    length *= 1.0 + amplitude[m] * activation[k + 1, m]
+                span = x[k, a] - x[k, b]
                 distance = span.norm()
                 f = stiffness[None] * (distance - length) / distance * span
-                force[t, a] -= f
-                force[t, b] += f
+                force[k, a] -= f
+                force[k, b] += f
 
         @qd.kernel
-        def advance(t: qd.i32):
+        def advance(k: qd.i32):
             for i in range(n_masses):
-                speed = drag * (v[t, i] + dt * (force[t, i] + qd.Vector([0.0, gravity])))
-                place = x[t, i]
+                speed = drag * (v[k, i] + dt * (force[k, i] + qd.Vector([0.0, gravity])))
+                place = x[k, i]
                 until_ground = dt
                 if place[1] + dt * speed[1] < 0.0 and speed[1] < -1e-6:
                     until_ground = qd.max(0.0, -place[1] / speed[1])
                     speed_after = qd.Vector([0.0, 0.0])
-                    x[t + 1, i] = place + until_ground * speed + (dt - until_ground) * speed_after
-                    v[t + 1, i] = speed_after
+                    x[k + 1, i] = place + until_ground * speed + (dt - until_ground) * speed_after
+                    v[k + 1, i] = speed_after
                 else:
-                    x[t + 1, i] = place + dt * speed
-                    v[t + 1, i] = speed
+                    x[k + 1, i] = place + dt * speed
+                    v[k + 1, i] = speed
 
         @qd.kernel
         def walked():
             for i in range(n_masses):
-                loss[None] -= (x[steps, i][0] - x[0, i][0]) / n_masses
+                loss[None] -= (x[end, i][0] - start[0, i][0]) / n_masses
 
         self.excite, self.pull, self.advance, self.walked = excite, pull, advance, walked
 
     def launches(self) -> list[tuple[object, tuple[object, ...]]]:
         """Every kernel of a step; all steps are alike."""
-        return [(self.excite, (0,)), (self.pull, (0,)), (self.advance, (0,)), (self.walked, ())]
+        return [(self.excite, (0, 0)), (self.pull, (0,)), (self.advance, (0,)), (self.walked, ())]
+
+    def time_steps(self) -> int:
+        """See ``Job.time_steps``."""
+        return self.params.steps
+
+    def state(self) -> list[object]:
+        """What a step hands to the next."""
+        return [self.x, self.v, self.activation]
+
+    def scratch(self) -> list[object]:
+        """What a step leaves for its gradient."""
+        return [self.force]
+
+    def step(self, t: int, k: int) -> None:
+        """Time step t: from slot k to slot k + 1."""
+        self.excite(t, k)
+        self.pull(k)
+        self.advance(k)
 
     def forward(self) -> None:
         """All steps and the loss."""
-        for t in range(self.params.steps):
-            self.excite(t)
-            self.pull(t)
-            self.advance(t)
+        qd.ad.checkpointed_steps(self.step, self.params.steps, self.state(), self.scratch(), budget=self.snapshot_bytes)
         self.walked()
 
     def run(self) -> Outcome:
         """Simulate, and walk back if gradients are wanted."""
-        self.force.fill(0.0)
         if self.wanted:
             with qd.ad.Tape(loss=self.loss):
                 self.forward()

@@ -2,7 +2,8 @@
 
 A square block of particles of a neo-Hookean material, near a corner, flies into wall and floor of a box of ``grid`` x ``grid`` cells.
 The loss is the squared distance of its centre from the target at the end; gradients with respect to the initial velocity and to the
-stiffness. MLS-MPM (Hu et al. 2018) with quadratic weights; state is kept for every time step, on the particles and on the grid.
+stiffness. MLS-MPM (Hu et al. 2018) with quadratic weights. The arrays hold a window of time steps, all of them unless a memory budget
+says less; then the gradient runs steps again.
 """
 
 from __future__ import annotations
@@ -34,16 +35,16 @@ class Mpm88(Job[Mpm88Params]):
     gradients = ("velocity", "stiffness")
 
     def build(self) -> None:
-        """Particle fields over (time, particle), grid fields over (time, cell, cell), and the kernels of a step."""
+        """Particle fields over (slot, particle), grid fields over (slot, cell, cell), and the kernels of a step."""
         p = self.params
-        real, t, n, g = qd.f64, p.steps + 1, p.particles, p.grid
+        real, t, n, g = qd.f64, self.window + 1, p.particles, p.grid
         self.x = qd.Vector.field(2, dtype=real, shape=(t, n), needs_grad=True)
         self.v = qd.Vector.field(2, dtype=real, shape=(t, n), needs_grad=True)
         self.C = qd.Matrix.field(2, 2, dtype=real, shape=(t, n), needs_grad=True)
         self.F = qd.Matrix.field(2, 2, dtype=real, shape=(t, n), needs_grad=True)
-        self.momentum = qd.Vector.field(2, dtype=real, shape=(p.steps, g, g), needs_grad=True)
-        self.mass = qd.field(dtype=real, shape=(p.steps, g, g), needs_grad=True)
-        self.moved = qd.Vector.field(2, dtype=real, shape=(p.steps, g, g), needs_grad=True)
+        self.momentum = qd.Vector.field(2, dtype=real, shape=(self.window, g, g), needs_grad=True)
+        self.mass = qd.field(dtype=real, shape=(self.window, g, g), needs_grad=True)
+        self.moved = qd.Vector.field(2, dtype=real, shape=(self.window, g, g), needs_grad=True)
         self.start = qd.Vector.field(2, dtype=real, shape=(), needs_grad=True)
         self.stiffness = qd.field(dtype=real, shape=(), needs_grad=True)
         self.centre = qd.Vector.field(2, dtype=real, shape=(), needs_grad=True)
@@ -131,7 +132,7 @@ class Mpm88(Job[Mpm88Params]):
 
     def _end_kernels(self) -> None:
         x, v, start, centre, loss = self.x, self.v, self.start, self.centre, self.loss
-        particles, steps = self.params.particles, self.params.steps
+        particles, end = self.params.particles, self.window
         target_x, target_y = self.params.target
 
         @qd.kernel
@@ -142,7 +143,7 @@ class Mpm88(Job[Mpm88Params]):
         @qd.kernel
         def find_centre():
             for q in range(particles):
-                centre[None] += x[steps, q] / particles
+                centre[None] += x[end, q] / particles
 
         @qd.kernel
         def miss():
@@ -151,25 +152,40 @@ class Mpm88(Job[Mpm88Params]):
 
         self.throw, self.find_centre, self.miss = throw, find_centre, miss
 
+    def time_steps(self) -> int:
+        """See ``Job.time_steps``."""
+        return self.params.steps
+
+    def state(self) -> list[object]:
+        """What a step hands to the next."""
+        return [self.x, self.v, self.C, self.F]
+
+    def scratch(self) -> list[object]:
+        """What a step leaves for its gradient."""
+        return [self.momentum, self.mass, self.moved]
+
     def launches(self) -> list[tuple[object, tuple[object, ...]]]:
         """Every kernel; all steps are alike."""
         steps = [(k, (0,)) for k in (self.to_grid, self.on_grid, self.to_particles)]
         return [*steps, (self.throw, ()), (self.find_centre, ()), (self.miss, ())]
 
+    def step(self, t: int, k: int) -> None:
+        """Time step t: from slot k to slot k + 1."""
+        del t
+        self.to_grid(k)
+        self.on_grid(k)
+        self.to_particles(k)
+
     def forward(self) -> None:
         """All steps and the loss."""
         self.throw()
-        for t in range(self.params.steps):
-            self.to_grid(t)
-            self.on_grid(t)
-            self.to_particles(t)
+        qd.ad.checkpointed_steps(self.step, self.params.steps, self.state(), self.scratch(), budget=self.snapshot_bytes)
         self.find_centre()
         self.miss()
 
     def run(self) -> Outcome:
         """Simulate, and go back if gradients are wanted."""
-        for accumulated in (self.momentum, self.mass, self.moved, self.centre):
-            accumulated.fill(0.0)
+        self.centre.fill(0.0)
         if self.wanted:
             with qd.ad.Tape(loss=self.loss):
                 self.forward()

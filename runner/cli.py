@@ -1,4 +1,4 @@
-"""The command line: ``qdrun submit | plan | results | status | devices | cancel``. Only ``submit`` imports ray."""
+"""The command line: ``qdrun submit | plan | explain | results | status | devices | cancel``. Only ``submit`` imports ray."""
 
 from __future__ import annotations
 
@@ -101,19 +101,47 @@ def submit(
 
 
 @app.command()
-def plan(config: Config, as_json: Json = False) -> None:
-    """Show what would run and the memory it would need; run nothing. Exit code 1 when a trial cannot be built or does not fit."""
+def plan(
+    config: Config,
+    arch: Annotated[str | None, typer.Option(help="Plan for this backend, which need not be there.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Show what would run and the memory it would need; run nothing. Exit code 1 when a trial cannot be planned or does not fit."""
     with reported(as_json):
         from . import show
         from .plan import make_plan, prepare
 
         prepared, job = prepare(config)
-        groups = make_plan(prepared, job)
+        groups = make_plan(prepared, job, arch)
         if as_json:
             _print_json(show.plan_data(prepared, groups))
         else:
             print(show.plan_text(prepared, groups))
-        if not all(show.fits(group, prepared.loaded.config.limits.memory) for group in groups):
+        if not all(show.fits(group, prepared.byte_limits) for group in groups):
+            raise typer.Exit(1)
+
+
+@app.command()
+def explain(
+    config: Config,
+    arch: Annotated[str | None, typer.Option(help="For this backend, which need not be there.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Show where every byte of a trial goes, which loop owns it, and what each remedy would save; run nothing.
+
+    Exit code 1 when a trial cannot be planned, or not within memory_budget.
+    """
+    with reported(as_json):
+        from . import explain as show
+        from .plan import prepare
+
+        prepared, job = prepare(config)
+        found = show.explain(prepared, job, arch)
+        if as_json:
+            _print_json(show.data(prepared, found))
+        else:
+            print(show.text(prepared, found))
+        if any(part.error for part in found):
             raise typer.Exit(1)
 
 

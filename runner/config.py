@@ -164,7 +164,10 @@ class LimitsSection(_Section):
 
 
 class RunConfig(_Section):
-    """A whole config. ``gradients: null`` asks for all that the job can give; no ``sweep`` is one trial."""
+    """A whole config. ``gradients: null`` asks for all that the job can give; no ``sweep`` is one trial.
+
+    ``memory_budget``: bytes that one trial is planned into; checkpoints make it fit.
+    """
 
     version: Literal[1]
     name: Annotated[str, BeforeValidator(_parse_name)]
@@ -172,6 +175,7 @@ class RunConfig(_Section):
     gradients: list[str] | None = None
     device: DeviceSection = DeviceSection()
     sweep: SweepSection | None = None
+    memory_budget: Bytes | None = None
     limits: LimitsSection = LimitsSection()
     output: str = Field("runs", min_length=1)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,12 @@ class Prepared(BaseModel):
     gradients: tuple[str, ...]
     trials: tuple[Trial, ...]
 
+    @property
+    def byte_limits(self) -> dict[str, int | None]:
+        """What the plan of a trial must not exceed, by the name of the key in the config."""
+        config = self.loaded.config
+        return {"limits.memory": config.limits.memory, "memory_budget": config.memory_budget}
+
     def spec(self, trial: Trial) -> dict[str, Any]:
         """What a worker needs to run ``trial``, as plain data."""
         config = self.loaded.config
@@ -50,6 +57,7 @@ class Prepared(BaseModel):
             "backend": self.backend,
             "threads": config.device.threads,
             "memory_limit_bytes": config.limits.memory,
+            "memory_budget_bytes": config.memory_budget,
         }
 
 
@@ -76,27 +84,48 @@ def prepare(path: os.PathLike[str], *, local: bool = True) -> tuple[Prepared, ty
     return Prepared(loaded=loaded, target=target, backend=backend, gradients=gradients, trials=trials), job
 
 
-def make_plan(prepared: Prepared, job: type[Job[Any]]) -> list[PlannedGroup]:
-    """Plan one trial of each shape. A job that cannot be built gives a group with an error; the others are planned as well."""
-    shapes: dict[str, list[Trial]] = {}
+def make_plan(prepared: Prepared, job: type[Job[Any]], arch: str | None = None) -> list[PlannedGroup]:
+    """Plan one trial of each shape. A job that cannot be planned gives a group with an error; the others are planned as well.
+
+    Args:
+        prepared: what ``prepare`` gave.
+        job: the class, too.
+        arch: plan for this backend, which need not be there, instead of the config's.
+    """
+    options = {} if arch is None else {"arch": arch}
+    return [_plan_group(prepared, job, group, options) for group in shapes(prepared, job)]
+
+
+def shapes(prepared: Prepared, job: type[Job[Any]]) -> list[list[Trial]]:
+    """The trials in groups that need equal memory, see ``Job.shape_key``."""
+    groups: dict[str, list[Trial]] = {}
     for trial in prepared.trials:
         params = job.Params.model_validate(trial.params)
-        shapes.setdefault(json.dumps(job.shape_key(params), sort_keys=True), []).append(trial)
-    return [_plan_group(prepared, job, group) for group in shapes.values()]
+        groups.setdefault(json.dumps(job.shape_key(params), sort_keys=True), []).append(trial)
+    return list(groups.values())
 
 
-def _plan_group(prepared: Prepared, job: type[Job[Any]], group: list[Trial]) -> PlannedGroup:
-    first = group[0]
-    names, example = tuple(trial.id for trial in group), first.label
+def _plan_group(prepared: Prepared, job: type[Job[Any]], group: list[Trial], options: dict[str, str]) -> PlannedGroup:
+    names, example = tuple(trial.id for trial in group), group[0].label
     try:
-        made = job(job.Params.model_validate(first.params), wanted=prepared.gradients, seed=first.seed)
-        with made.opened(backend=prepared.backend, threads=prepared.loaded.config.device.threads) as opened:
-            return PlannedGroup(trials=names, example=example, plan=opened.plan())
+        with opened(prepared, job, group[0]) as made:
+            return PlannedGroup(trials=names, example=example, plan=made.plan(**options))
     except (
         Exception,
         SystemExit,
     ) as error:  # a user's code: shown by `plan`, and met again, as the trial's own error, by `submit`
         return PlannedGroup(trials=names, example=example, plan=None, error=f"{type(error).__name__}: {error}")
+
+
+def opened(prepared: Prepared, job: type[Job[Any]], trial: Trial, *, budget: bool = True) -> AbstractContextManager[Job[Any]]:
+    """A trial's job, built in a program of its own as a worker would build it; without ``limits.memory``, so that all of it is seen.
+
+    ``budget=False``: also without ``memory_budget``.
+    """
+    made = job(job.Params.model_validate(trial.params), wanted=prepared.gradients, seed=trial.seed)
+    config = prepared.loaded.config
+    limits = {"memory_budget_bytes": config.memory_budget if budget else None}
+    return made.opened(backend=prepared.backend, threads=config.device.threads, **limits)
 
 
 def planned_bytes(groups: list[PlannedGroup]) -> dict[str, int | None]:

@@ -14,7 +14,10 @@ from .journal import plain, read
 from .plan import planned_bytes
 from .trials import Trial
 
-FIXED = ("trial", "index", "replicate", "seed", "status", "loss", "seconds", "planned_bytes", "used_bytes", "attempts")
+FIXED = (
+    *("trial", "index", "replicate", "seed", "status", "loss", "seconds"),
+    *("planned_bytes", "used_bytes", "used_of_planned", "attempts"),
+)
 ERRORS = ("error_type", "error")
 Row = dict[str, Any]
 
@@ -67,6 +70,8 @@ def _end(row: Row, event: dict[str, Any]) -> None:
         row["loss"] = float(event["loss"])
     for name in ("seconds", "planned_bytes", "used_bytes"):
         row[name] = event[name] if event.get(name) is not None else row[name]
+    if row["planned_bytes"] and row["used_bytes"] is not None:
+        row["used_of_planned"] = row["used_bytes"] / row["planned_bytes"]
     if event.get("error"):
         row |= {"error_type": event["error"]["type"], "error": event["error"]["message"]}
     row |= {f"grad.{name}": numbers(value) for name, value in event.get("gradients", {}).items()}
@@ -100,7 +105,8 @@ def _column(values: list[Any], name: str) -> Any:
     import pyarrow as pa
 
     fixed = {"index": pa.int64(), "replicate": pa.int64(), "seed": pa.int64(), "attempts": pa.int64(), "loss": pa.float64()}
-    fixed |= {"planned_bytes": pa.int64(), "used_bytes": pa.int64(), "seconds": pa.float64()}
+    fixed |= {"planned_bytes": pa.int64(), "used_bytes": pa.int64()}
+    fixed |= {"used_of_planned": pa.float64(), "seconds": pa.float64()}
     fixed |= dict.fromkeys(("trial", "status", "error_type", "error"), pa.string())
     if name in fixed:
         return pa.array(values, type=fixed[name])

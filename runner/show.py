@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .devices import cores, memory_bytes
@@ -52,22 +52,29 @@ def plan_data(prepared: Prepared, groups: list[PlannedGroup]) -> dict[str, Any]:
             {"id": t.id, "label": t.label, "replicate": t.replicate, "seed": t.seed, "params": t.params}
             for t in prepared.trials
         ],
-        "memory": [_group_data(group, config.limits.memory) for group in groups],
-        "at_once": _slots(prepared, groups),
+        "memory": [_group_data(group, prepared.byte_limits) for group in groups],
+        "memory_budget": config.memory_budget,
+        "at_once": None if _elsewhere(prepared, groups) else _slots(prepared, groups),
     }
 
 
-def _group_data(group: PlannedGroup, limit: int | None) -> dict[str, Any]:
+def _elsewhere(prepared: Prepared, groups: list[PlannedGroup]) -> str:
+    """The backend that the plans are for, when it is not the one that the trials run on."""
+    return next((g.plan.arch for g in groups if g.plan and g.plan.arch != prepared.backend), "")
+
+
+def _group_data(group: PlannedGroup, limits: Mapping[str, int | None]) -> dict[str, Any]:
     plan = group.plan
     data: dict[str, Any] = {"trials": list(group.trials), "example": group.example, "error": group.error or None}
-    data |= {"bytes": plan.bytes if plan else None, "by_kind": plan.by_kind() if plan else {}}
+    data |= {"arch": plan.arch if plan else None, "bytes": plan.bytes if plan else None}
+    data |= {"by_kind": plan.by_kind() if plan else {}}
     data |= {"entries": [entry.model_dump() for entry in plan.entries] if plan else []}
-    return data | {"fits": None if plan is None else fits(group, limit)}
+    return data | {"fits": None if plan is None else fits(group, limits)}
 
 
-def fits(group: PlannedGroup, limit: int | None) -> bool:
-    """Whether the trials of a group can be built and stay within ``limits.memory``."""
-    return group.plan is not None and (limit is None or group.plan.bytes <= limit)
+def fits(group: PlannedGroup, limits: Mapping[str, int | None]) -> bool:
+    """Whether the trials of a group can be built and stay within ``limits`` (see ``Prepared.byte_limits``)."""
+    return group.plan is not None and not any(limit is not None and group.plan.bytes > limit for limit in limits.values())
 
 
 def _slots(prepared: Prepared, groups: list[PlannedGroup]) -> int:
@@ -82,27 +89,33 @@ def plan_text(prepared: Prepared, groups: list[PlannedGroup]) -> str:
     lines = [
         f"{config.name}: {len(trials)} trials of {prepared.target.text} on {prepared.backend}, {config.device.threads} thread(s) each"
     ]
+    elsewhere = _elsewhere(prepared, groups)
+    lines += [f"planned for {elsewhere}, which need not be there"] if elsewhere else []
     lines += [f"gradients: {', '.join(prepared.gradients) or 'none'}", "", "trials"]
     lines += [f"  {trial.id}  {trial.label}" for trial in trials[:SHOWN_TRIALS]]
     lines += [f"  ... and {len(trials) - SHOWN_TRIALS} more"] if len(trials) > SHOWN_TRIALS else []
     for group in groups:
         lines += ["", f"memory of one trial ({len(group.trials)} trials like {group.example})"]
-        lines += _group_lines(group, config.limits.memory)
+        lines += _group_lines(group, prepared.byte_limits)
+    if elsewhere:
+        return "\n".join(lines)
     slots = _slots(prepared, groups)
     lines += ["", f"at once on this machine ({cores()} cores, {amount(memory_bytes())}): {slots}"]
     lines += [f"waves: {-(-len(trials) // slots)}"] if slots else ["one trial is larger than this machine's memory"]
     return "\n".join(lines)
 
 
-def _group_lines(group: PlannedGroup, limit: int | None) -> list[str]:
+def _group_lines(group: PlannedGroup, limits: Mapping[str, int | None]) -> list[str]:
     if group.plan is None:
-        return [f"  cannot be built: {group.error}"]
+        return ["  " + line for line in f"cannot be planned: {group.error}".splitlines()]
     rows = [[e.kind, str(e.bytes), e.source, e.formula] for e in group.plan.entries]
-    rows.append(["total", str(group.plan.bytes), amount(group.plan.bytes), ""])
+    total = amount(group.plan.bytes) + (", code not included" if group.plan.code_bytes else "")
+    rows.append(["total", str(group.plan.bytes), total, ""])
     lines = [grid(["kind", "bytes", "from", "how"], rows, indent="  ")]
-    return (
-        lines if fits(group, limit) else [*lines, f"  larger than limits.memory ({limit} bytes): these trials will not start"]
-    )
+    for name, limit in limits.items():
+        if limit is not None and group.plan.bytes > limit:
+            lines.append(f"  larger than {name} ({limit} bytes): these trials will not start")
+    return lines
 
 
 def varied(table: list[Row]) -> list[str]:
@@ -124,6 +137,7 @@ def results_text(table: list[Row]) -> str:
         "seconds",
         "planned",
         "used",
+        "used/planned",
     ]
     failed = any(row["error"] for row in table)
     lines = []
@@ -131,6 +145,7 @@ def results_text(table: list[Row]) -> str:
         middle = [row.get(name) for name in (*params, "status", "loss", *gradients)]
         line = [row["trial"], *(_cell(value) for value in middle), _cell(row["seconds"])]
         line += [amount(row["planned_bytes"]), amount(row["used_bytes"])]
+        line.append("-" if row["used_of_planned"] is None else f"{row['used_of_planned']:.2f}")
         error = (row["error"] or "").splitlines()
         lines.append([*line, f"{row['error_type']}: {error[0]}"[:90] if error else ""] if failed else line)
     return grid([*headers, "error"] if failed else headers, lines)

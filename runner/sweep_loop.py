@@ -130,7 +130,7 @@ class SweepLoop:
     def _too_large(self, planned: int | None) -> str:
         if planned is None:
             return ""
-        for name, limit in (("limits.memory", self.limits.memory), ("the memory of the largest node", self.largest_bytes)):
+        for name, limit in (*self.prepared.byte_limits.items(), ("the memory of the largest node", self.largest_bytes)):
             if limit is not None and planned > limit:
                 return f"the plan needs {planned} bytes, {name} is {limit}; the trial was not started"
         return ""

@@ -32,7 +32,7 @@ def trial_record(spec: dict[str, Any]) -> dict[str, Any]:
     try:
         job = load(Target.model_validate(spec["target"]))
         made = job(job.Params.model_validate(spec["params"]), wanted=spec["gradients"], seed=spec["seed"])
-        options = {name: spec[name] for name in ("backend", "threads", "memory_limit_bytes")}
+        options = {name: spec[name] for name in ("backend", "threads", "memory_limit_bytes", "memory_budget_bytes")}
         record = finished_record(execute(made, **options))
     except (Exception, SystemExit) as error:
         record = {"status": "failed", "error": error_record(error)}

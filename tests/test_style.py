@@ -9,8 +9,12 @@ import pytest
 ROOT = Path(__file__).parents[1]
 OURS = ("compiler", "runner", "jobs")
 LINES, HARD_LINES, FUNCTION_LINES = 500, 800, 80
-# The only files that may name a GPU backend: the options of a program and of a config, the inventory, the names that the package hands on.
-MAY_SAY_CUDA = {"compiler/face.py", "compiler/lang/options.py", "compiler/runtime/device.py", "runner/config.py"}
+# The only files that may name a GPU backend: the options of a program and of a config, the inventory, the parameters that plans need of
+# it, the names that the package hands on.
+MAY_SAY_CUDA = {
+    *("compiler/face.py", "compiler/adstack/machine.py", "compiler/lang/options.py", "compiler/runtime/device.py"),
+    "runner/config.py",
+}
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 

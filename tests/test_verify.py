@@ -18,6 +18,7 @@ from qdrun.compiler.ir.nodes import (
     Assert,
     Axis,
     Buffer,
+    ClaimRow,
     Const,
     Exit,
     GlobalStore,
@@ -91,6 +92,22 @@ def of_an_array(task_args=()) -> Kernel:
     return kernel(built(lambda b: b.gload(place, (ZERO,))), *task_args)
 
 
+def unclaimed(write: bool, claim: bool = False) -> Task:
+    """A stack access whose row is claimed nowhere, or in an ``if`` before it."""
+    local = Local(f32)
+    kept = Stack(loop(), "tape", (local,), "t")
+    out = body(stacks=[kept], params=["rows"])
+    b = Builder(out.body)
+    if claim:
+        with b.if_(Const(True, u1)):
+            b.put(ClaimRow())
+    if write:
+        b.put(StackPut(kept, const_i64(0), (ONE,)))
+    else:
+        b.op("stack_get", const_i64(0), dtype=f32, attr=(kept, 0))
+    return out
+
+
 def two_with_one_number() -> Kernel:
     decls = [ArgDecl(n, "scalar", i32, index=k) for n, k in (("a", 0), ("b", 1), ("c", 1))]
     return kernel(body(), *decls)
@@ -149,6 +166,11 @@ BROKEN = [
     (22, "no argument of this kernel", of_an_array),
     (22, "no argument of this kernel", lambda: kernel(body(Op("arg", (), i32, SCALAR)))),
     (22, "one number", two_with_one_number),
+    (23, "writes to a stack before", lambda: unclaimed(write=True)),
+    (23, "writes to a stack before", lambda: unclaimed(write=True, claim=True)),
+    (23, "reads a stack before", lambda: unclaimed(write=False)),
+    (23, "a task without rows", lambda: body(ClaimRow())),
+    (23, "a claim in a loop", lambda: body(loop(body=[ClaimRow()]), params=["rows"])),
 ]
 
 

@@ -1,39 +1,37 @@
-"""The largest trip count of a loop: exact by enumerating the enclosing indices it uses, else by interval arithmetic.
+"""The largest trip count of a loop over all values of the indices around it.
 
-Everything is vectorised with numpy. Interval arithmetic takes both ends: ``range(N - i)`` uses the LOWER bound of i for its upper bound.
+First interval arithmetic: where its bound is met at an end of the indices (``range(N - i)``), that is the answer, whatever the extent.
+Then every tuple of the indices that the bounds use, streamed (``enumerate.py``), as far as that takes seconds. Past that, boxes of
+indices are split in two as long as intervals cannot tell that they hold no larger count. What then is left is an upper bound.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from itertools import count
+from math import prod
 
-import numpy as np
+from ..ir.nodes import Op
+from .enumerate import Space
+from .evaluate import Host, Points
+from .intervals import Interval, Intervals
+from .known import Unknowable, known_nest
+from .sizeexpr import Arg, Extent, Pick, Range, Read, parts
 
-from ..ir.nodes import ArgDecl, Op, Place
-from .sizeexpr import AnyOf, Arg, Bin, Extent, Index, Lit, Range, Read, SizeExpr, Unknown, parts
+FEW = 1 << 12
+"""Index tuples that are looked at before anything else is tried."""
 
-CHUNK = 1 << 20  # index tuples evaluated at a time
-LIMIT = 1 << 26  # index tuples enumerated before interval arithmetic takes over
-INF = float("inf")
-Interval = tuple[float, float]
-ANY: Interval = (-INF, INF)
+MOST_WORK = 1 << 32
+"""Operations of an enumeration: a few seconds."""
 
+MOST_BOXES = 256
+LEAF = 1 << 16  # index tuples of a box that is enumerated instead of split
 
-class Host(Protocol):
-    """What the host knows of a launch before it happens."""
+FAR = 1 << 31
+"""A bound that is no better than this says nothing: thinning holds as much and costs less."""
 
-    def scalar(self, arg: ArgDecl) -> int:
-        """The value of an integer argument."""
-        ...
-
-    def extent(self, arg: ArgDecl, axis: int) -> int:
-        """The extent of an ndarray argument along an axis."""
-        ...
-
-    def array(self, place: Place) -> np.ndarray:
-        """The current content of an integer array, by its indices."""
-        ...
+Box = dict[Op, Interval]
 
 
 @dataclass(frozen=True)
@@ -44,266 +42,104 @@ class Trips:
     source: str
 
 
-class _TooMany(Exception):
-    pass
-
-
 def max_trips(loop: Range, nest: tuple[Range, ...], host: Host) -> Trips:
     """The largest trip count of ``loop`` over all values of the indices around it (``nest``, outermost first)."""
     if loop.end is None:
         return Trips(None, "while")
-    used = _used(loop, nest)
-    bounds = [e for r in (loop, *used) for end in (r.begin, r.end) if end is not None for e in parts(end)]
-    unknown = next((e for e in bounds if isinstance(e, Unknown)), None)
-    if unknown or any(r.end is None for r in used):
-        return Trips(None, unknown.why if unknown else "inside a while loop")
-    if not any(isinstance(e, AnyOf) for e in bounds):
-        try:
-            return Trips(_enumerate(loop, used, host), _source(bounds, used))
-        except _TooMany:
-            pass
-    return _by_intervals(loop, used, host)
+    try:
+        loop, used = known_nest(loop, nest)
+    except Unknowable as e:
+        return Trips(None, str(e))
+    if not used:
+        return Trips(int(Points(host).trips(loop)[1]), _source(loop, used))
+    return _Search(loop, used, host).trips()
 
 
-def _used(loop: Range, nest: tuple[Range, ...]) -> tuple[Range, ...]:
-    """The enclosing ranges whose indices the bounds use, closed over those ranges' own bounds."""
-    wanted: set[Op] = set()
-
-    def need(r: Range) -> None:
-        for end in (r.begin, r.end):
-            if end is not None:
-                wanted.update(e.op for e in parts(end) if isinstance(e, Index))
-
-    need(loop)
-    for r in reversed(nest):
-        if r.index in wanted:
-            need(r)
-    return tuple(r for r in nest if r.index in wanted)
-
-
-def _source(exprs: list[SizeExpr], used: tuple[Range, ...]) -> str:
-    kinds = {"Arg": "argument", "Extent": "shape", "Read": "array"}
-    names = [kinds[k] for k in ("Arg", "Extent", "Read") if any(type(e).__name__ == k for e in exprs)]
+def _source(loop: Range, used: tuple[Range, ...]) -> str:
+    kinds: dict[type, str] = {Arg: "argument", Extent: "shape", Read: "array"}
+    exprs = [e for r in (loop, *used) for end in r.ends for e in parts(end)]
+    names = [name for kind, name in kinds.items() if any(isinstance(e, kind) for e in exprs)]
     source = " and ".join(names) or "literal"
-    return source + (", exact over the enclosing indices" if used else "")
+    picked = {e.range.index for e in exprs if isinstance(e, Pick)}
+    if any(r.index not in picked for r in used):
+        source += ", exact over the enclosing indices"
+    return source + (", the largest over the paths that may be taken" if picked else "")
 
 
-# ---- exact
-@dataclass
-class _Rows:
-    """A table of index tuples. ``bad`` marks tuples whose bound reads outside an array: the loop cannot run there."""
+class _Search:
+    """Looks for the largest count over the tuples of ``used`` indices."""
 
-    host: Host
-    size: int
-    values: dict[Op, np.ndarray] = field(default_factory=dict)
-    bad: np.ndarray = field(default_factory=lambda: np.zeros(1, bool))
+    def __init__(self, loop: Range, used: tuple[Range, ...], host: Host) -> None:
+        self.loop, self.used, self.host = loop, used, host
 
-    def eval(self, e: SizeExpr) -> np.ndarray:
-        match e:
-            case Lit():
-                return np.full(self.size, e.value, np.int64)
-            case Arg():
-                return np.full(self.size, self.host.scalar(e.arg), np.int64)
-            case Extent():
-                return np.full(self.size, self.host.extent(e.arg, e.axis), np.int64)
-            case Index():
-                return self.values[e.op]
-            case Read():
-                return self._read(e)
-            case Bin():
-                return _APPLY[e.op](*(self.eval(a) for a in e.args))
-        raise TypeError(e)
+    def trips(self) -> Trips:
+        source = _source(self.loop, self.used)
+        size, most = self._measure({})
+        if size <= FEW:
+            return Trips(self._look({}), source)
+        few = max(1, int(FEW ** (1 / len(self.used))) // 2)
+        if most == 0 or Space(self.loop, self.used, self.host, {}, few).largest(most) >= most:
+            return Trips(most, source)
+        if size * self._operations() > MOST_WORK:
+            size = self._counted(size)
+        if size * self._operations() <= MOST_WORK:
+            return Trips(self._look({}, most), source)
+        most, exact = self._split(size, most, few)
+        if exact:
+            return Trips(most, source)
+        if most >= FAR:
+            return Trips(None, "an interval bound that is of no use")
+        return Trips(most, f"interval bound: {size:.2g} combinations of indices are too many to look at")
 
-    def _read(self, e: Read) -> np.ndarray:
-        array = self.host.array(e.place)
-        index = []
-        for axis, x in enumerate(e.index):
-            at = self.eval(x)
-            self.bad |= (at < 0) | (at >= array.shape[axis])
-            index.append(np.clip(at, 0, max(0, array.shape[axis] - 1)))
-        if array.size == 0:
-            self.bad[:] = True
-            return np.zeros(self.size, np.int64)
-        return np.broadcast_to(array[tuple(index)].astype(np.int64), self.size)
+    def _measure(self, box: Box) -> tuple[int, int]:
+        """How many tuples a box has, and the most iterations that one of them can have: at most so many."""
+        intervals = Intervals(self.host, box)
+        sizes = []
+        for r in self.used:
+            low, high = intervals.add(r)
+            sizes.append(max(0, (high - low) // abs(r.step) + 1))
+        size = prod(sizes)
+        return size, intervals.trips(self.loop) if size else 0
 
-    def trips(self, r: Range) -> tuple[np.ndarray, np.ndarray]:
-        """First index and trip count of a range, for each row."""
-        assert r.end is not None
-        begin, end = self.eval(r.begin), self.eval(r.end)
-        span = end - begin if r.step > 0 else begin - end
-        count = np.maximum(0, -(-span // abs(r.step)))
-        count[self.bad] = 0
-        return begin, count
+    def _look(self, box: Box, enough: int | None = None) -> int:
+        return Space(self.loop, self.used, self.host, box).largest(enough)
 
-    def expand(self, r: Range, begin: np.ndarray, count: np.ndarray) -> _Rows:
-        """One row for each value of the range."""
-        total = int(count.sum())
-        source = np.repeat(np.arange(self.size), count)
-        offset = np.arange(total) - np.repeat(np.cumsum(count) - count, count)
-        values = {op: v[source] for op, v in self.values.items()}
-        values[r.index] = begin[source] + offset * r.step
-        return _Rows(self.host, total, values, np.zeros(total, bool))
+    def _counted(self, size: int) -> int:
+        """How many tuples there are: counted where all indices but the last have few values, else ``size``."""
+        counted = Space(self.used[-1], self.used[:-1], self.host, {}).sum(LEAF)
+        return size if counted is None else counted
 
+    def _operations(self) -> int:
+        return sum(1 for end in self.loop.ends for _ in parts(end))
 
-def _enumerate(loop: Range, used: tuple[Range, ...], host: Host) -> int:
-    best, seen = 0, 0
-    todo: list[tuple[_Rows, int]] = [(_Rows(host, 1), 0)]
-    while todo:
-        rows, depth = todo.pop()
-        if depth == len(used):
-            count = rows.trips(loop)[1]
-            best = max(best, int(count.max(initial=0)))
-            seen += rows.size
-            if seen > LIMIT:
-                raise _TooMany
-            continue
-        begin, count = rows.trips(used[depth])
-        for part, first, n in _pieces(rows, begin, count, used[depth].step):
-            todo.append((part.expand(used[depth], first, n), depth + 1))
-            if len(todo) > LIMIT // CHUNK + len(used):
-                raise _TooMany
-    return best
+    def _split(self, size: int, most: int, few: int) -> tuple[int, bool]:
+        """Branch and bound: the largest count and True, or an upper bound and False when ``MOST_BOXES`` were not enough."""
+        number, best = count(), 0
+        boxes: list[tuple[int, int, int, Box]] = [(-most, next(number), size, {})]
+        for _ in range(MOST_BOXES):
+            if not boxes or -boxes[0][0] <= best:
+                return best, True
+            for n, bound, box in self._halves(heappop(boxes)[3]):
+                if bound <= best:
+                    continue
+                best = max(best, Space(self.loop, self.used, self.host, box, 0 if n <= LEAF else few).largest(bound))
+                if n > LEAF and bound > best:
+                    heappush(boxes, (-bound, next(number), n, box))
+        return max(best, *(-b[0] for b in boxes)) if boxes else best, not boxes or -boxes[0][0] <= best
 
-
-def _pieces(rows: _Rows, begin: np.ndarray, count: np.ndarray, step: int) -> list[tuple[_Rows, np.ndarray, np.ndarray]]:
-    """Split an expansion so that no piece has many more than CHUNK rows."""
-    total = int(count.sum())
-    if total <= CHUNK:
-        return [(rows, begin, count)]
-    if total > LIMIT:
-        raise _TooMany
-    out = []
-    for row in range(rows.size) if rows.size <= LIMIT // CHUNK else ():
-        one = _Rows(rows.host, 1, {op: v[row : row + 1] for op, v in rows.values.items()})
-        for start in range(0, int(count[row]), CHUNK):
-            n = min(CHUNK, int(count[row]) - start)
-            out.append((one, begin[row : row + 1] + start * step, np.array([n])))
-    if not out:
-        cuts = np.searchsorted(np.cumsum(count), np.arange(CHUNK, total + CHUNK, CHUNK), side="left") + 1
-        for a, z in zip([0, *cuts[:-1].tolist()], cuts.tolist()):
-            part = _Rows(rows.host, len(count[a:z]), {op: v[a:z] for op, v in rows.values.items()})
-            out.append((part, begin[a:z], count[a:z]))
-    return out
+    def _halves(self, box: Box) -> list[tuple[int, int, Box]]:
+        """A box split in the middle of the index that tells most about the count; of each half its measure."""
+        intervals = Intervals(self.host, box)
+        ends = {r.index: intervals.add(r) for r in self.used}
+        splits: list[tuple[tuple[int, ...], list[tuple[int, int, Box]]]] = []
+        for op, (low, high) in ends.items():
+            middle = (low + high) // 2
+            parts = [{**box, op: (low, middle)}, {**box, op: (middle + 1, high)}] if low < high else []
+            found = [(*self._measure(part), part) for part in parts]
+            if found:
+                most = [bound for _, bound, _ in found]
+                splits.append(((max(most), sum(most), low - high), found))
+        return min(splits, key=lambda split: split[0])[1] if splits else []
 
 
-def _floordiv(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    return np.where(b == 0, 0, a // np.where(b == 0, 1, b))
-
-
-def _mod(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    return np.where(b == 0, 0, a % np.where(b == 0, 1, b))
-
-
-def _cdiv(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    q = np.abs(a) // np.where(b == 0, 1, np.abs(b))
-    return np.where(b == 0, 0, np.where((a < 0) != (b < 0), -q, q))
-
-
-_APPLY = {
-    "add": np.add,
-    "sub": np.subtract,
-    "mul": np.multiply,
-    "floordiv": _floordiv,
-    "mod": _mod,
-    "cdiv": _cdiv,
-    "crem": lambda a, b: np.where(b == 0, 0, a - _cdiv(a, b) * b),
-    "min": np.minimum,
-    "max": np.maximum,
-    "neg": np.negative,
-    "abs": np.abs,
-    "and": np.bitwise_and,
-    "or": np.bitwise_or,
-    "xor": np.bitwise_xor,
-    "shl": np.left_shift,
-    "shr": np.right_shift,
-    "sar": np.right_shift,
-    "select": lambda c, a, b: np.where(c != 0, a, b),
-    "lt": lambda a, b: (a < b).astype(np.int64),
-    "le": lambda a, b: (a <= b).astype(np.int64),
-    "gt": lambda a, b: (a > b).astype(np.int64),
-    "ge": lambda a, b: (a >= b).astype(np.int64),
-    "eq": lambda a, b: (a == b).astype(np.int64),
-    "ne": lambda a, b: (a != b).astype(np.int64),
-    "not": lambda a: (a == 0).astype(np.int64),
-}
-
-
-# ---- intervals
-def _by_intervals(loop: Range, used: tuple[Range, ...], host: Host) -> Trips:
-    env: dict[Op, Interval] = {}
-    for r in used:
-        env[r.index] = _index_interval(r, host, env)
-    assert loop.end is not None
-    begin, end = _interval(loop.begin, host, env), _interval(loop.end, host, env)
-    span = end[1] - begin[0] if loop.step > 0 else begin[1] - end[0]
-    if not np.isfinite(span):
-        return Trips(None, "no finite bound")
-    return Trips(max(0, -(-int(span) // abs(loop.step))), "interval bound")
-
-
-def _index_interval(r: Range, host: Host, env: dict[Op, Interval]) -> Interval:
-    assert r.end is not None
-    begin, end = _interval(r.begin, host, env), _interval(r.end, host, env)
-    return (begin[0], max(begin[0], end[1] - 1)) if r.step > 0 else (min(end[0] + 1, begin[1]), begin[1])
-
-
-def _interval(e: SizeExpr, host: Host, env: dict[Op, Interval]) -> Interval:
-    match e:
-        case Lit():
-            return e.value, e.value
-        case Arg():
-            value = float(host.scalar(e.arg))
-            return value, value
-        case Extent():
-            value = float(host.extent(e.arg, e.axis))
-            return value, value
-        case Index():
-            return env.get(e.op, ANY)
-        case Read():
-            return _read_interval(e, host, env)
-        case AnyOf():
-            ends = [_interval(o, host, env) for o in e.options]
-            return min(lo for lo, _ in ends), max(hi for _, hi in ends)
-        case Bin():
-            return _bin_interval(e.op, [_interval(a, host, env) for a in e.args])
-    return ANY
-
-
-def _read_interval(e: Read, host: Host, env: dict[Op, Interval]) -> Interval:
-    array = host.array(e.place)
-    window = []
-    for axis, x in enumerate(e.index):
-        lo, hi = _interval(x, host, env)
-        window.append(slice(int(max(0.0, lo)), int(min(float(array.shape[axis]), hi + 1))))
-    part = array[tuple(window)]
-    return (float(part.min()), float(part.max())) if part.size else (0.0, 0.0)
-
-
-def _bin_interval(op: str, a: list[Interval]) -> Interval:
-    if op == "select":
-        return min(a[1][0], a[2][0]), max(a[1][1], a[2][1])
-    if any(abs(x) == INF for pair in a for x in pair):
-        return ANY
-    (l0, h0), (l1, h1) = a[0], a[-1]
-    if op == "add":
-        return l0 + l1, h0 + h1
-    if op == "sub":
-        return l0 - h1, h0 - l1
-    if op == "neg":
-        return -h0, -l0
-    if op in ("min", "max"):
-        pick = min if op == "min" else max
-        return pick(l0, l1), pick(h0, h1)
-    if op == "mul":
-        corners = [p * q for p in (l0, h0) for q in (l1, h1)]
-        return min(corners), max(corners)
-    if op == "floordiv" and (l1 > 0 or h1 < 0):
-        corners = [p // q for p in (l0, h0) for q in (l1, h1)]
-        return min(corners), max(corners)
-    if op == "mod" and l1 > 0:
-        if l1 == h1 and l0 >= 0 and h0 < l1:
-            return l0, h0
-        return 0.0, min(h1 - 1, h0) if l0 >= 0 else h1 - 1
-    if op in ("lt", "le", "gt", "ge", "eq", "ne", "not"):
-        return 0.0, 1.0
-    return ANY
+__all__ = ["Host", "Trips", "max_trips"]

@@ -11,6 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil
 
+import numpy as np
+
 FOREVER = 1 << 62
 
 
@@ -67,25 +69,41 @@ def fixed_capacity(slots: int, source: str = "") -> LoopPlan:
     return LoopPlan(0, 0, max(1, slots), FOREVER, 1, None, source)
 
 
+def two_levels(k: int, segment: int, source: str = "") -> LoopPlan:
+    """A checkpoint every ``segment`` iterations and one segment of states."""
+    return LoopPlan(-(-k // segment), 0, segment, segment, 2, k, source)
+
+
+def three_levels(k: int, segment: int, blocks: int, source: str = "") -> LoopPlan:
+    """A checkpoint every ``blocks`` segments, those of one block in between, and one segment of states."""
+    return LoopPlan(-(-k // (segment * blocks)), blocks - 1, segment, segment * blocks, 3, k, source)
+
+
 def with_levels(k: int, levels: int, segment: int | None = None, x: int = 1, t: int = 1, source: str = "") -> LoopPlan:
     """The smallest plan of a loop of at most ``k`` iterations with that many levels (and, if given, segment length)."""
     if levels == 1 or k <= 1:
         return full_tape(k, source)
-    segment = segment and min(segment, k)
     if levels == 2:
-        return _two_levels(k, segment, x, t, source)
+        return two_levels(k, min(segment, k) if segment else two_level_length(k, x, t), source)
+    if segment:
+        s = min(segment, k)
+        return three_levels(k, s, _blocks(-(-k // s)), source)
     near = max(1, round((k * x / max(1, t)) ** (1 / 3)))
-    candidates = [segment] if segment else range(max(1, near // 2), min(k, 2 * near + 1) + 1)
-    plans = (
-        LoopPlan(ceil(k / (s * r)), r - 1, s, s * r, 3, k, source)
-        for s in candidates
-        for r in range(2, max(3, 2 * ceil((k / s) ** 0.5)))
-    )
-    return min(plans, key=lambda p: p.words(x, t))
+    lengths = np.arange(max(1, near // 2), min(k, 2 * near + 1) + 1, dtype=np.int64)
+    segments = -(-k // lengths)
+    r = np.maximum(2, np.ceil(np.sqrt(segments)).astype(np.int64))
+    s = int(lengths[np.argmin((-(-segments // r) + r - 1) * x + lengths * t)])
+    return three_levels(k, s, _blocks(-(-k // s)), source)
 
 
-def _two_levels(k: int, segment: int | None, x: int, t: int, source: str) -> LoopPlan:
+def two_level_length(k: int, x: int, t: int) -> int:
+    """The segment length of the smallest two-level plan; the longest of them."""
     root = max(1, round((k * x / max(1, t)) ** 0.5))
-    near = [segment] if segment else range(max(1, root // 2), min(k, 2 * root) + 1)
-    s = min(near, key=lambda s: (ceil(k / s) * x + s * t, -s))
-    return LoopPlan(ceil(k / s), 0, s, s, 2, k, source)
+    lengths = np.arange(min(k, 2 * root), max(1, root // 2) - 1, -1, dtype=np.int64)
+    return int(lengths[np.argmin(-(-k // lengths) * x + lengths * t)])
+
+
+def _blocks(segments: int) -> int:
+    """How many segments make a block so that the blocks and the segments of one are fewest; the most of them."""
+    near = max(2, ceil(segments**0.5))
+    return min(range(max(2, near - 2), near + 3), key=lambda r: (-(-segments // r) + r, -r))

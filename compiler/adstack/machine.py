@@ -3,6 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..errors import QdrunRuntimeError, QdrunTypeError
+from ..ir.types import PLANES
+
+if TYPE_CHECKING:
+    from .plan import HeapPlan
 
 GPU_THREADS = 65_536
 """Threads in flight of a task with adstacks on a GPU: such a task is launched grid-strided, with never more threads than this."""
@@ -43,10 +50,28 @@ def machine(arch: str, workers: int | None = None) -> Machine:
         workers: threads in flight; None: 1 on the CPU, ``GPU_THREADS`` on a GPU.
 
     Raises:
-        ValueError: no such backend.
+        QdrunRuntimeError: no such backend.
     """
     if arch == "cpu":
         return cpu(workers or 1)
     if arch in ("cuda", "amdgpu", "vulkan", "metal"):
         return Machine(arch, workers or GPU_THREADS, wide=arch != "metal")
-    raise ValueError(f"no backend is called {arch!r}; do: cpu, cuda, amdgpu, vulkan or metal")
+    raise QdrunRuntimeError(f"no backend is called `{arch}`\n  do: use one of cpu, cuda, amdgpu, vulkan, metal")
+
+
+def check_words(plan: HeapPlan, machine: Machine) -> HeapPlan:
+    """The plan, if the machine has all of its words.
+
+    Raises:
+        QdrunTypeError: a loop keeps 8-byte states and the machine has none; names the loop.
+    """
+    wide = {plane for plane, size in PLANES.items() if size == 8 and plan.planes[plane]}
+    if machine.wide or not wide:
+        return plan
+    loop = next(p for t in plan.tasks for p in t.loops for k in p.stacks for plane, _ in k.widths if plane in wide)
+    words = " and ".join({"f8": "f64", "i8": "i64"}[plane] for plane in sorted(wide))
+    raise QdrunTypeError(
+        f"the gradient `{plan.kernel}` keeps {words} states, and {machine.arch} has no {words}",
+        loop.loc,
+        "use f32 and i32 for the variables of this loop, or another backend",
+    )

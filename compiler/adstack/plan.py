@@ -7,27 +7,41 @@ slots(K, L, S) * width, summed over loops that are live together (see ``docs/ads
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
 
-from ..ir.nodes import Loc
+from ..errors import OutOfMemory
+from ..ir.nodes import ArgDecl, Loc, Op, Place
 from ..ir.types import PLANES
+from . import show
 from .bounds import Host, max_trips
+from .cost import GUESSED_TRIPS, GUESSED_WHILE, TaskCost, task_cost
+from .layout import Layout
 from .levels import LoopPlan, fixed_capacity, full_tape, thinning, with_levels
 from .machine import Machine
-from .rows import rows_of
-from .sizing import LoopSizing, Region, TaskSizing
+from .options import DEFAULT_THINNING
+from .rows import TINY_STAKE, Demand, Rows, demand_of
+from .search import Ask, Choice, TooSmall, fit
+from .sizing import LoopSizing, StackSizing, TaskSizing
+from .work import Inner
 
-UNKNOWN_TRIPS = (64, 63, 1024)  # C1, C2, S of a loop whose count only running can tell: 4,194,304 iterations
+if TYPE_CHECKING:
+    import numpy as np
+    from rich.table import Table
+
+UNKNOWN_TRIPS = DEFAULT_THINNING  # C1, C2, S of a loop whose count only running can tell: 4,194,304 iterations
 
 
 @dataclass(frozen=True)
 class PlannedLoop:
-    """One loop of a plan: its parameters, where it stands, and words of one row that its stacks take."""
+    """One loop of a plan: its parameters, where it stands, bytes of one row that its stacks take, and those stacks."""
 
     number: int
     plan: LoopPlan
     loc: Loc | None
     row_bytes: int
+    stacks: tuple[StackSizing, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -42,11 +56,18 @@ class TaskPlan:
     loops: tuple[PlannedLoop, ...]
     words: Mapping[str, int]
     params: Mapping[str, int]
+    workers: int = 1
+    seconds: float = field(default=0.0, compare=False)  # predicted, see ``cost.py``
+
+    @property
+    def stride(self) -> Mapping[str, int]:
+        """Words from one row to the next, by plane."""
+        return self.words
 
     @property
     def bytes(self) -> int:
         """Bytes of the heap while this task runs."""
-        return sum(self.rows * n * PLANES[p] for p, n in self.words.items())
+        return sum(self.rows * n * PLANES[p] for p, n in self.stride.items())
 
 
 @dataclass(frozen=True)
@@ -57,24 +78,19 @@ class HeapPlan:
     tasks: tuple[TaskPlan, ...]
 
     @property
-    def row_stride(self) -> dict[str, int]:
-        """Words from one row to the next, by plane. A serial task has one row and needs no stride."""
-        return {p: max((t.words.get(p, 0) for t in self.tasks if t.parallel), default=0) for p in PLANES}
-
-    @property
     def planes(self) -> dict[str, int]:
         """Bytes of each plane."""
-        stride = self.row_stride
-
-        def plane_words(t: TaskPlan, p: str) -> int:
-            return t.rows * stride[p] if t.parallel else t.words.get(p, 0)
-
-        return {p: size * max((plane_words(t, p) for t in self.tasks), default=0) for p, size in PLANES.items()}
+        return {p: size * max((t.rows * t.stride.get(p, 0) for t in self.tasks), default=0) for p, size in PLANES.items()}
 
     @property
     def bytes(self) -> int:
         """What the launch allocates."""
         return sum(self.planes.values())
+
+    @property
+    def seconds(self) -> float:
+        """What the tasks that keep states will take, as the cost model predicts it. Good for comparing plans of one launch."""
+        return sum(t.seconds for t in self.tasks)
 
     def rows(self) -> list[dict[str, object]]:
         """The plan as table rows: one a loop with stacks, with its slots, its bytes and where its bound comes from."""
@@ -91,104 +107,191 @@ class HeapPlan:
                         "bound_from": p.plan.source,
                         "levels": p.plan.levels,
                         "segment": p.plan.S,
+                        "slots": {k.kind: p.plan.slots(k.kind) for k in p.stacks},
                         "row_bytes": p.row_bytes,
                         "bytes": t.rows * p.row_bytes,
                     }
                 )
         return out
 
+    def to_json(self) -> dict[str, object]:
+        """The plan as plain data: bytes in all and by plane, each with its formula, and ``rows()`` as ``loops``."""
+        return show.as_json(self)
+
+    def table(self) -> Table:
+        """The plan as a table for ``rich``: ``rich.print(plan)`` shows it, ``print(plan)`` shows it as plain text."""
+        return show.table(self)
+
+    __rich__ = table
+
+    def __str__(self) -> str:
+        return show.text(self)
+
 
 @dataclass(frozen=True)
 class PlanOptions:
-    """``levels``: checkpoint levels of loops with a known bound. ``choose`` overrides every loop (tests)."""
+    """``levels``: checkpoint levels of loops with a known bound, where no ``budget`` (bytes of the heap) is given.
+
+    ``choose`` overrides every loop (tests).
+    """
 
     machine: Machine
     levels: int = 1
     unknown: tuple[int, int, int] = UNKNOWN_TRIPS
     fixed_slots: int = 0
+    budget: int | None = None
     choose: Callable[[LoopSizing, int | None, str], LoopPlan] | None = field(default=None, compare=False)
 
 
 def make_plan(kernel: str, tasks: tuple[TaskSizing, ...], host: Host, options: PlanOptions) -> HeapPlan:
-    """Plan a launch. Deterministic; touches no device and runs nothing."""
-    return HeapPlan(kernel, tuple(_plan_task(t, host, options) for t in tasks))
+    """Plan a launch. Deterministic; touches no device and runs nothing.
+
+    Raises:
+        OutOfMemory: the budget is too small; names the smallest that is not, and the loop that takes most of it.
+    """
+    asked = [_Asked(t, host, options) for t in tasks]
+    plan = HeapPlan(kernel, tuple(a.plan(a.usual(1 if options.budget is not None else options.levels)) for a in asked))
+    if options.budget is None or plan.bytes <= options.budget or options.choose:
+        return plan
+    keeps = [a for a in asked if a.stateful]
+
+    def planned(choices: list[Choice]) -> HeapPlan:
+        chosen = {a.task.position: c for a, c in zip(keeps, choices)}
+        return HeapPlan(kernel, tuple(a.plan(chosen.get(a.task.position) or a.usual(1)) for a in asked))
+
+    try:
+        found = fit([a.ask() for a in keeps], options.budget, options.fixed_slots, lambda choices: planned(choices).bytes)
+    except TooSmall as e:
+        raise _refusal(planned(e.choices), options.budget) from None
+    return planned(found)
 
 
-def _plan_task(task: TaskSizing, host: Host, options: PlanOptions) -> TaskPlan:
-    loops = task.region.all_loops()
-    plans = {s.number: _plan_loop(s, host, options) for s in loops if s.stacks}
-    layout = _Layout(plans)
-    words = layout.place(task.region, {})
-    params: dict[str, int] = dict(layout.offsets)
-    for number, p in plans.items():
-        params |= {f"C1.{number}": p.C1, f"C2.{number}": p.C2, f"S.{number}": p.S, f"D1.{number}": p.D1}
-    planned = tuple(
-        PlannedLoop(s.number, plans[s.number], s.range.loc, _row_bytes(s, plans[s.number])) for s in loops if s.stacks
+class _NoLaunch:
+    """A host that knows nothing."""
+
+    def scalar(self, arg: ArgDecl) -> int | float:
+        raise LookupError
+
+    def extent(self, arg: ArgDecl, axis: int) -> int:
+        raise LookupError
+
+    def array(self, place: Place) -> np.ndarray:
+        raise LookupError
+
+
+def gate_leaves(tasks: tuple[TaskSizing, ...], options: PlanOptions) -> tuple[Op, ...]:
+    """What plans read of a launch to count gates, see ``Gate.leaves``. Nothing of gates that no launch counts."""
+    out: dict[Op, None] = {}
+    for task in tasks:
+        if task.gate is None or not task.gate.tests:
+            continue
+        try:
+            small = _Asked(task, _NoLaunch(), options).stake < TINY_STAKE
+        except LookupError:  # it depends on the launch
+            small = False
+        if not small:
+            out |= dict.fromkeys(task.gate.leaves())
+    return tuple(out)
+
+
+class _Asked:
+    """One task of a launch: what is known of its loops, and its plans."""
+
+    def __init__(self, task: TaskSizing, host: Host, options: PlanOptions) -> None:
+        self.task, self._host, self._options = task, host, options
+        self._loops = task.region.all_loops()
+        self.stateful = [s for s in self._loops if s.stacks]
+        self._trips = {s.number: max_trips(s.range, s.nest, host) for s in self._loops}
+
+    @cached_property
+    def cost(self) -> TaskCost:
+        """The task's cost model."""
+        trips = {n: t.count for n, t in self._trips.items()}
+        return task_cost(self.task, max(1, self.demand.iterations or 1), trips, self._count)
+
+    def _count(self, inner: Inner) -> int:
+        if isinstance(inner, int):
+            known = self._trips[inner].count
+            return GUESSED_WHILE if known is None else known
+        known = None if inner is None else max_trips(inner, (), self._host).count
+        return GUESSED_TRIPS if known is None else known
+
+    @property
+    def stake(self) -> int:
+        """Bytes of the rows of all workers, with every state on the tape."""
+        words = Layout(self.usual(1).plans).place(self.task.region, {})
+        return (self._options.machine.rows if self.task.parallel else 1) * sum(n * PLANES[p] for p, n in words.items())
+
+    @cached_property
+    def demand(self) -> Demand:
+        """What the launch can use."""
+        return demand_of(self.task, self._host, self._options.machine, self.stake)
+
+    def rows(self, workers: int) -> Rows:
+        """The rows of the task when that many workers may run it."""
+        return self.demand.rows(replace(self._options.machine, workers=workers))
+
+    def ask(self) -> Ask:
+        """What the search must know."""
+        most = self._options.machine.workers if self.task.parallel else 1
+        rows = {w: self.rows(w) for w in fewer(most)}
+        trips = {s.number: self._trips[s.number] for s in self.stateful}
+        return Ask(self.task, trips, self.cost, rows, self._options.machine.lanes)
+
+    def usual(self, levels: int) -> Choice:
+        """Every loop with that many levels, all workers."""
+        return Choice({s.number: self._usual(s, levels) for s in self.stateful}, self._options.machine.workers)
+
+    def _usual(self, s: LoopSizing, levels: int) -> LoopPlan:
+        trips, options = self._trips[s.number], self._options
+        if options.choose:
+            return options.choose(s, trips.count, trips.source)
+        if trips.count is None and options.fixed_slots:
+            return fixed_capacity(options.fixed_slots, f"ad_stack_size: {trips.source}")
+        if trips.count is None:
+            return thinning(*options.unknown, source=f"thinning: {trips.source}")
+        if levels == 1:
+            return full_tape(trips.count, trips.source)
+        return with_levels(trips.count, levels, None, s.bytes("ck1"), s.bytes("tape"), trips.source)
+
+    def plan(self, choice: Choice) -> TaskPlan:
+        """The task under a choice."""
+        task, plans, machine = self.task, choice.plans, replace(self._options.machine, workers=choice.workers)
+        layout = Layout(plans)
+        words = layout.place(task.region, {})
+        params: dict[str, int] = dict(layout.offsets)
+        for number, p in plans.items():
+            params |= {f"C1.{number}": p.C1, f"C2.{number}": p.C2, f"S.{number}": p.S, f"D1.{number}": p.D1}
+        loops = tuple(
+            PlannedLoop(s.number, plans[s.number], s.range.loc, _row_bytes(s, plans[s.number]), s.stacks) for s in self.stateful
+        )
+        head = task.position, task.name
+        if not any(words.values()):
+            return TaskPlan(*head, 0, "no stack", task.parallel, loops, words, params)
+        rows = self.rows(choice.workers)
+        params |= rows.params(machine)
+        time = self.cost.nanoseconds(plans, rows.workers, machine.lanes)
+        return TaskPlan(*head, rows.count, rows.source, task.parallel, loops, words, params, rows.workers, time * 1e-9)
+
+
+def fewer(workers: int) -> list[int]:
+    """Numbers of workers that a search tries: all up to 8, above that every power of two."""
+    if workers <= 8:
+        return list(range(workers, 0, -1))
+    return [workers, *(1 << k for k in reversed(range(workers.bit_length())) if 1 << k < workers)]
+
+
+def _refusal(smallest: HeapPlan, budget: int) -> OutOfMemory:
+    """The error for a budget that nothing fits."""
+    row = max(smallest.rows(), key=lambda row: int(str(row["bytes"])))
+    where = "{line}: {rows} rows ({rows_from}) x {row_bytes} bytes, {bound} iterations ({bound_from})".format(**row)
+    return OutOfMemory(
+        f"the gradient `{smallest.kernel}` does not fit a budget of {budget:,} bytes: its smallest plan needs an adstack heap of"
+        f" {smallest.bytes:,} bytes\n  at {where}\n  do: give a budget of {smallest.bytes} bytes or more, or keep fewer or smaller"
+        " variables from one iteration of this loop to the next",
+        smallest.bytes,
     )
-    if not any(words.values()):
-        return TaskPlan(task.position, task.name, 0, "no stack", task.parallel, planned, words, params)
-    rows = rows_of(task, host, options.machine)
-    return TaskPlan(task.position, task.name, rows.count, rows.source, task.parallel, planned, words, params)
-
-
-def _plan_loop(s: LoopSizing, host: Host, options: PlanOptions) -> LoopPlan:
-    trips = max_trips(s.range, s.nest, host)
-    if options.choose:
-        return options.choose(s, trips.count, trips.source)
-    if trips.count is None and options.fixed_slots:
-        return fixed_capacity(options.fixed_slots, f"ad_stack_size: {trips.source}")
-    if trips.count is None:
-        return thinning(*options.unknown, source=f"thinning: {trips.source}")
-    if options.levels == 1:
-        return full_tape(trips.count, trips.source)
-    return with_levels(trips.count, options.levels, None, s.words("ck1"), s.words("tape"), trips.source)
 
 
 def _row_bytes(s: LoopSizing, p: LoopPlan) -> int:
     return sum(p.slots(k.kind) * n * PLANES[plane] for k in s.stacks for plane, n in k.widths)
-
-
-class _Layout:
-    """Places the stacks of a region in a row. Siblings are side by side; what lies inside their bodies shares one space."""
-
-    def __init__(self, plans: Mapping[int, LoopPlan]) -> None:
-        self.plans = plans
-        self.offsets: dict[str, int] = {}
-
-    def place(self, region: Region, base: Mapping[str, int]) -> dict[str, int]:
-        """Place a region from ``base`` on; returns the first free word of each plane."""
-        own = dict(base)
-        self._place_stacks(region, own)
-        end = dict(own)
-        for inner in self._inner(region):
-            _raise_to(end, self.place(inner, own))
-        return end
-
-    def _place_stacks(self, region: Region, at: dict[str, int]) -> None:
-        """The stacks of a region's loops, one after another; the two arms of an ``if`` overlap."""
-        for loop in region.loops:
-            for stack in loop.stacks:
-                slots = self.plans[loop.number].slots(stack.kind)
-                for plane, width in stack.widths:
-                    self.offsets[f"{stack.name}.{plane}"] = at.get(plane, 0)
-                    at[plane] = at.get(plane, 0) + slots * width
-        for pair in region.arms:
-            ends = []
-            for arm in pair:
-                here = dict(at)
-                self._place_stacks(arm, here)
-                ends.append(here)
-            for end in ends:
-                _raise_to(at, end)
-
-    def _inner(self, region: Region) -> list[Region]:
-        out = [loop.inner for loop in region.loops]
-        for pair in region.arms:
-            for arm in pair:
-                out += self._inner(arm)
-        return out
-
-
-def _raise_to(target: dict[str, int], other: Mapping[str, int]) -> None:
-    for plane, words in other.items():
-        target[plane] = max(target.get(plane, 0), words)

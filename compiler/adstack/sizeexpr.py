@@ -1,24 +1,29 @@
 """SizeExpr: a loop bound as an integer expression that the host can evaluate before a launch.
 
-Leaves are literals, scalar arguments, ndarray extents, indices of enclosing loops and axes, and elements of integer fields and ndarrays
-that the kernel does not write. What only running can tell is ``Unknown``.
+Leaves are literals, scalar arguments, ndarray extents, indices of enclosing loops and axes, and elements of fields and ndarrays
+that the kernel does not write. A value that depends on the path taken is a ``Pick``. What only running can tell is ``Unknown``.
+
+Every expression has the type that the kernel computes it in, and wraps as it does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Union
 
-from ..ir.nodes import ArgDecl, Const, GlobalStore, Kernel, Loc, Local, LocalStore, Loop, Op, Operand, Place, Task
-from ..ir.walk import walk, written_places
+from ..ir.meaning import limits
+from ..ir.nodes import ArgDecl, Loc, Op, Place
+from ..ir.types import DType, i64, u1
 
 
 @dataclass(frozen=True)
 class Lit:
     """A literal."""
 
-    value: int
+    value: int | float | bool
+    dtype: DType = i64
 
 
 @dataclass(frozen=True)
@@ -27,6 +32,11 @@ class Arg:
 
     arg: ArgDecl
 
+    @property
+    def dtype(self) -> DType:
+        """Its type."""
+        return self.arg.dtype
+
 
 @dataclass(frozen=True)
 class Extent:
@@ -34,6 +44,7 @@ class Extent:
 
     arg: ArgDecl
     axis: int
+    dtype: DType = i64
 
 
 @dataclass(frozen=True)
@@ -42,28 +53,52 @@ class Index:
 
     op: Op
 
+    @property
+    def dtype(self) -> DType:
+        """Its type."""
+        return self.op.dtype
+
 
 @dataclass(frozen=True)
 class Read:
-    """An element of an integer array."""
+    """An element of an array."""
 
     place: Place
     index: tuple[SizeExpr, ...]
 
+    @property
+    def dtype(self) -> DType:
+        """The type of the elements."""
+        return self.place.dtype
+
 
 @dataclass(frozen=True)
 class Bin:
-    """An integer operation of ``OPS``."""
+    """An operation of ``OPS``; its operands have one type."""
 
     op: str
     args: tuple[SizeExpr, ...]
+    dtype: DType = i64
 
 
 @dataclass(frozen=True)
-class AnyOf:
-    """One of several values, depending on the path taken: only bounds are known."""
+class Cast:
+    """The value as another integer type, or a real as an integer."""
 
-    options: tuple[SizeExpr, ...]
+    arg: SizeExpr
+    dtype: DType
+
+
+@dataclass(frozen=True)
+class Pick:
+    """A value of a range; which one, only running can tell. Two with one ``range.index`` are the same value."""
+
+    range: Range
+
+    @property
+    def dtype(self) -> DType:
+        """Its type."""
+        return self.range.index.dtype
 
 
 @dataclass(frozen=True)
@@ -72,33 +107,18 @@ class Unknown:
 
     why: str
 
+    @property
+    def dtype(self) -> DType:
+        """Any."""
+        return i64
 
-SizeExpr = Union[Lit, Arg, Extent, Index, Read, Bin, AnyOf, Unknown]
+
+SizeExpr = Union[Lit, Arg, Extent, Index, Read, Bin, Cast, Pick, Unknown]
 
 OPS = frozenset(
-    "add sub mul floordiv mod cdiv crem min max neg abs and or xor shl shr sar select lt le gt ge eq ne not".split()
+    "add sub mul floordiv mod cdiv crem min max neg abs sgn pow and or xor bitnot shl shr sar popcnt clz"
+    " select lt le gt ge eq ne not".split()
 )
-
-
-MOST_PARTS = 400
-"""A plan evaluates its formulas for every launch: larger ones are treated as known only while running."""
-
-DEEPEST = 100
-
-
-def parts(e: SizeExpr) -> Iterator[SizeExpr]:
-    """The expression and everything inside it."""
-    yield e
-    for x in _inner(e):
-        yield from parts(x)
-
-
-def _inner(e: SizeExpr) -> tuple[SizeExpr, ...]:
-    if isinstance(e, Read):
-        return e.index
-    if isinstance(e, Bin):
-        return e.args
-    return e.options if isinstance(e, AnyOf) else ()
 
 
 @dataclass(frozen=True)
@@ -111,107 +131,144 @@ class Range:
     step: int
     loc: Loc | None = None
 
+    @property
+    def ends(self) -> tuple[SizeExpr, ...]:
+        """Begin and end, as far as there are any."""
+        return (self.begin,) if self.end is None else (self.begin, self.end)
 
-@dataclass
-class Reader:
-    """Turns IR values of one task into SizeExprs."""
 
-    kernel: Kernel
-    task: Task
-    _stores: dict[Local, list[Operand]] = field(default_factory=dict)
-    _visiting: set[object] = field(default_factory=set)
-    _known: dict[tuple[Operand, frozenset[object]], SizeExpr] = field(default_factory=dict)
-    _depth: int = 0
-    _sizes: dict[int, int] = field(default_factory=dict)  # of the expressions in ``_known``
+def inner(e: SizeExpr) -> tuple[SizeExpr, ...]:
+    """The expressions that an expression is made of."""
+    match e:
+        case Read():
+            return e.index
+        case Bin():
+            return e.args
+        case Cast():
+            return (e.arg,)
+        case Pick():
+            return e.range.ends
+    return ()
 
-    def __post_init__(self) -> None:
-        self._written = set().union(*(written_places(t.body) for t in self.kernel.tasks))
-        for s in walk(self.task.body):
-            if isinstance(s, LocalStore):
-                self._stores.setdefault(s.local, []).append(s.value)
 
-    def expr(self, x: Operand) -> SizeExpr:
-        """The SizeExpr of a value. One that would be larger than ``MOST_PARTS`` is unknown: a value that is used twice counts twice."""
-        key = x, frozenset(self._visiting)
-        known = self._known.get(key)
-        if known is None:
-            if self._depth >= DEEPEST:
-                return Unknown(f"a formula of more than {DEEPEST} operations one inside the other")
-            self._depth += 1
-            found = self._expr(x)
-            self._depth -= 1
-            self._sizes[id(found)] = size = 1 + sum(self._sizes.get(id(e), 1) for e in _inner(found))
-            known = found if size <= MOST_PARTS else Unknown(f"a formula of more than {MOST_PARTS} operations")
-            self._known[key] = known
-        return known
+def parts(e: SizeExpr) -> Iterator[SizeExpr]:
+    """The expression and everything inside it."""
+    yield e
+    for x in inner(e):
+        yield from parts(x)
 
-    def _expr(self, x: Operand) -> SizeExpr:
-        if isinstance(x, Const):
-            return Lit(int(x.value))
-        if x.op == "arg":
-            assert isinstance(x.attr, ArgDecl)
-            if not x.dtype.is_int or (x.dtype.kind == "u" and x.dtype.bits == 64):
-                return Unknown(f"an argument of type {x.dtype}")
-            return Arg(x.attr)
-        if x.op == "shape":
-            assert isinstance(x.attr, tuple)
-            return Extent(x.attr[0], x.attr[1])
-        if x.op == "index":
-            return Index(x)
-        if x.op == "cast":
-            if not x.args[0].dtype.is_int:
-                return Unknown("a cast of a real value")
-            return self.expr(x.args[0]) if x.dtype.holds(x.args[0].dtype) else Unknown(f"a cast to {x.dtype}, which may wrap")
-        if x.op == "gload":
-            return self._read(x)
-        if x.op == "load":
-            return self._local(x)
-        if x.op in ("add", "sub", "mul", "neg", "shl") and (x.dtype.bits < 32 or x.dtype.kind == "u"):
-            return Unknown(f"arithmetic in {x.dtype}, which may wrap")
-        if x.op in OPS and all(a.dtype.is_int for a in x.args):
-            return Bin(x.op, tuple(self.expr(a) for a in x.args))
-        return Unknown(f"`{x.op}` of a value known only while running")
 
-    def _read(self, x: Op) -> SizeExpr:
-        place = x.attr
-        assert isinstance(place, Place)
-        if place.dtype.is_real:
-            return Unknown("a real element")
-        if place in self._written:
-            return self._temporary(place)
-        return Read(place, tuple(self.expr(a) for a in x.args))
+def rebuilt(e: SizeExpr, f: Callable[[SizeExpr], SizeExpr]) -> SizeExpr:
+    """The expression with ``f`` of each of the expressions it is made of; itself when they stay."""
+    old = inner(e)
+    new = tuple(map(f, old))
+    if all(a is b for a, b in zip(old, new)):
+        return e
+    match e:
+        case Read():
+            return replace(e, index=new)
+        case Bin():
+            return replace(e, args=new)
+        case Cast():
+            return replace(e, arg=new[0])
+        case Pick(range=r):
+            return Pick(replace(r, begin=new[0], end=new[1] if len(new) > 1 else None))
+    return e
 
-    def _temporary(self, place: Place) -> SizeExpr:
-        """A kernel-level variable that is set once, at the top of a serial task: its value."""
-        stores = [(t, s) for t in self.kernel.tasks for s in walk(t.body) if isinstance(s, GlobalStore) and s.place is place]
-        atomics = any(
-            isinstance(s, Op) and s.op == "atomic" and s.attr[0] is place  # type: ignore[index]
-            for t in self.kernel.tasks
-            for s in walk(t.body)
-        )
-        if place.buffer.kind == "tmp" and len(stores) == 1 and not atomics:
-            task, store = stores[0]
-            if not task.axes and any(s is store for s in task.body):
-                return Reader(self.kernel, task).expr(store.value)
-        return Unknown(f"`{place.name}` is written by the same kernel")
 
-    def _local(self, x: Op) -> SizeExpr:
-        local = x.attr
-        assert isinstance(local, Local)
-        if local in self._visiting:
-            return Unknown(f"`{local.name}` is counted in a loop")
-        self._visiting.add(local)
-        options = tuple(dict.fromkeys(self.expr(v) for v in self._stores.get(local, ())))
-        self._visiting.discard(local)
-        unknown = next((e for o in options for e in parts(o) if isinstance(e, Unknown)), None)
-        if unknown:
-            return unknown
-        return AnyOf(options) if len(options) != 1 else options[0]
+def substituted(e: SizeExpr, values: Mapping[Op, SizeExpr]) -> SizeExpr:
+    """The expression at other values of some indices. Its picks become picks of their own: they belong to another moment."""
+    fresh: dict[Op, Op] = {}
 
-    def loop(self, s: Loop) -> Range:
-        """The range of a loop."""
-        return Range(s.index, self.expr(s.begin), None if s.end is None else self.expr(s.end), s.step, s.loc)
+    def at(x: SizeExpr) -> SizeExpr:
+        if isinstance(x, Index):
+            return values.get(x.op, x)
+        x = rebuilt(x, at)
+        if isinstance(x, Pick):
+            index = fresh.setdefault(x.range.index, Op("index", (), x.dtype))
+            return Pick(replace(x.range, index=index))
+        return x
 
-    def axes(self) -> tuple[Range, ...]:
-        """The ranges of the task's axes."""
-        return tuple(Range(a.index, self.expr(a.begin), self.expr(a.end), 1, self.task.loc) for a in self.task.axes)
+    return at(e)
+
+
+# ---- making expressions
+def pick(begin: SizeExpr, end: SizeExpr, dtype: DType = i64) -> Pick:
+    """Some value from ``begin`` to ``end`` - 1."""
+    return Pick(Range(Op("index", (), dtype), begin, end, 1))
+
+
+def any_of(dtype: DType) -> Pick:
+    """Any value of a type."""
+    low, high = limits(dtype)
+    return pick(Lit(low), Lit(high + 1), dtype)
+
+
+def truth() -> Pick:
+    """A condition that only running can tell."""
+    return any_of(u1)
+
+
+def one_of(options: tuple[SizeExpr, ...]) -> SizeExpr:
+    """One of several values, depending on the path taken."""
+    return reduce(lambda a, b: Bin("select", (truth(), b, a), a.dtype), options)
+
+
+def wide(e: SizeExpr) -> SizeExpr:
+    """The value as an i64."""
+    if isinstance(e, Lit):
+        return Lit(int(e.value))
+    return e if e.dtype is i64 else Cast(e, i64)
+
+
+def plus(a: SizeExpr, b: SizeExpr) -> SizeExpr:
+    """The sum of two i64."""
+    if isinstance(a, Lit) and isinstance(b, Lit):
+        return Lit(a.value + b.value)
+    if isinstance(a, Lit):
+        a, b = b, a
+    return a if b == Lit(0) else Bin("add", (a, b))
+
+
+def times(a: SizeExpr, b: SizeExpr) -> SizeExpr:
+    """The product of two i64."""
+    if isinstance(a, Lit) and isinstance(b, Lit):
+        return Lit(a.value * b.value)
+    if isinstance(a, Lit):
+        a, b = b, a
+    return a if b == Lit(1) else b if b == Lit(0) else Bin("mul", (a, b))
+
+
+def minus(a: SizeExpr, b: SizeExpr) -> SizeExpr:
+    """The difference of two i64."""
+    return plus(a, Lit(-b.value)) if isinstance(b, Lit) else Bin("sub", (a, b))
+
+
+def quotient(a: SizeExpr, step: int) -> SizeExpr:
+    """An i64 divided by a positive number, rounded down."""
+    return a if step == 1 else Lit(int(a.value) // step) if isinstance(a, Lit) else Bin("floordiv", (a, Lit(step)))
+
+
+def position(r: Range) -> SizeExpr:
+    """How many iterations came before the current one of a range."""
+    begin, index = wide(r.begin), wide(Index(r.index))
+    return quotient(minus(index, begin) if r.step > 0 else minus(begin, index), abs(r.step))
+
+
+def length(r: Range) -> SizeExpr:
+    """How many iterations a range has."""
+    assert r.end is not None
+    begin, end = wide(r.begin), wide(r.end)
+    span = minus(end, begin) if r.step > 0 else minus(begin, end)
+    n = quotient(plus(span, Lit(abs(r.step) - 1)), abs(r.step))
+    return Lit(max(0, int(n.value))) if isinstance(n, Lit) else Bin("max", (n, Lit(0)))
+
+
+def item(r: Range, k: SizeExpr) -> SizeExpr:
+    """The index of iteration ``k`` of a range."""
+    return as_type(plus(wide(r.begin), times(k, Lit(r.step))), r.index.dtype)
+
+
+def as_type(e: SizeExpr, dtype: DType) -> SizeExpr:
+    """An i64 in another type; it wraps."""
+    return e if e.dtype is dtype else Cast(e, dtype)

@@ -7,9 +7,9 @@ its gradient when ``needs_grad``, and one more for that of its dual when ``needs
 The context belongs to one program and one compiled kernel and outlives its launches::
 
     word  0  status record (see STATUS_WORDS)     word  6..9   heap base of each plane (PLANES)
-    word  1  thread pool                          word 10..13  row stride of each plane, in words of that plane
+    word  1  thread pool                          word 10..13  reserved
     word  2  temporaries                          word 14      launch seed (u64)
-    word  3  returned values (8 bytes each)       word 15      reserved
+    word  3  returned values (8 bytes each)       word 15      launches that have ended, of a kernel that stores to fields
     word  4  tangents of the temporaries
     word  5  adjoints of the temporaries          word 16..    launch parameters of every task, then the field buffers
 
@@ -21,13 +21,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..ir.nodes import ArgDecl, Assert, Buffer, Kernel, Overflow
+from ..ir.nodes import ArgDecl, Assert, Buffer, ClaimRow, Kernel, Overflow
 from ..ir.types import PLANES as PLANE_BYTES
 from ..ir.types import DType
 from ..ir.walk import kernel_buffers, walk
 
 PLANES = tuple(PLANE_BYTES)
-CTX_STATUS, CTX_POOL, CTX_TMP, CTX_RET, CTX_TMP_DUAL, CTX_TMP_GRAD, CTX_HEAP, CTX_ROW_STRIDE, CTX_SEED, CTX_FIXED = (
+CTX_STATUS, CTX_POOL, CTX_TMP, CTX_RET, CTX_TMP_DUAL, CTX_TMP_GRAD, CTX_HEAP, CTX_SEED, CTX_LAUNCHES, CTX_FIXED = (
     0,
     1,
     2,
@@ -35,8 +35,8 @@ CTX_STATUS, CTX_POOL, CTX_TMP, CTX_RET, CTX_TMP_DUAL, CTX_TMP_GRAD, CTX_HEAP, CT
     4,
     5,
     6,
-    10,
     14,
+    15,
     16,
 )
 STATUS_WORDS = 8
@@ -92,6 +92,10 @@ def context_layout(kernel: Kernel) -> ContextLayout:
     return ContextLayout(params, buffers, word)
 
 
-def messages(kernel: Kernel) -> list[Assert | Overflow]:
+Message = Assert | Overflow | ClaimRow
+"""What can stop a launch."""
+
+
+def messages(kernel: Kernel) -> list[Message]:
     """What each status code (minus 1) stands for, in program order."""
-    return [s for t in kernel.tasks for s in walk(t.body) if isinstance(s, (Assert, Overflow))]
+    return [s for t in kernel.tasks for s in walk(t.body) if isinstance(s, Message)]

@@ -234,7 +234,17 @@ class Overflow:
     code: int
 
 
-Stmt = Union[Op, LocalStore, GlobalStore, If, Loop, Exit, Assert, Print, StackPut, Overflow]
+@dataclass(eq=False, slots=True)
+class ClaimRow:
+    """Makes sure that the worker has an adstack row: the first one that it meets in a launch of the task takes the next free row.
+
+    The row is the worker's until the task ends. When all planned rows (the task's launch parameter ``rows``) are taken, the launch stops.
+    """
+
+    loc: Loc | None = None
+
+
+Stmt = Union[Op, LocalStore, GlobalStore, If, Loop, Exit, Assert, Print, StackPut, Overflow, ClaimRow]
 Block = list[Stmt]
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from .nodes import (
     Assert,
     Block,
+    ClaimRow,
     Const,
     Exit,
     GlobalStore,
@@ -121,6 +122,8 @@ class Printer:
                 add(f"put {s.stack.name}[{self.value(s.slot)}] = {', '.join(map(self.value, s.values))}")
             case Overflow():
                 add(f"overflow {s.code}")
+            case ClaimRow():
+                add("claim row")
 
     def _loop(self, s: Loop, depth: int) -> None:
         end = "inf" if s.end is None else self.value(s.end)

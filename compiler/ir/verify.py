@@ -15,6 +15,7 @@ from .nodes import (
     ArgDecl,
     Assert,
     Block,
+    ClaimRow,
     Const,
     Exit,
     GlobalStore,
@@ -61,6 +62,7 @@ RULES: dict[int, str] = {
     20: "`arg` names a scalar argument in its type, `shape` an axis of an array argument; `iter` is i64 and `seed` u64.",
     21: "An assert's message has as many `{..}` as it has values, a print as many formats as parts, or none.",
     22: "The arguments of a kernel are numbered in order, and a kernel's accesses to argument arrays name its own arguments.",
+    23: "A stack access comes after a `claim row` in the same or an enclosing block; it is in no loop, in a task that lists `rows`.",
 }
 
 _VALUES = {"": 0, "cas": 2}
@@ -78,6 +80,7 @@ class _Verifier:
         self.listed: set[Op] = set()
         self.stored: set[Local] = set()
         self.loops = 0
+        self.claimed = False  # in this block or one around it
 
     def fail(self, rule: int, what: str, s: Stmt | None = None) -> None:
         """Stop with the task, the rule's number, what is wrong, and the statement."""
@@ -96,11 +99,13 @@ class _Verifier:
 
     def block(self, block: Block) -> None:
         """Check each statement; what a block defines is not visible outside it."""
+        claimed = self.claimed
         for s in block:
             for x in operands(s):
                 self.use(x, s)
             self.stmt(s)
         self.defined.difference_update(s for s in block if isinstance(s, Op))
+        self.claimed = claimed
 
     def stmt(self, s: Stmt) -> None:
         """The rules of one statement."""
@@ -134,6 +139,10 @@ class _Verifier:
                     self.fail(21, f"{len(s.formats)} formats for {len(s.parts)} parts", s)
             case StackPut():
                 self.stack_put(s)
+            case ClaimRow():
+                if self.loops or "rows" not in self.task.params:
+                    self.fail(23, "a claim in a loop, or of a task without rows", s)
+                self.claimed = True
 
     def truth(self, cond: Operand, what: str, s: Stmt) -> None:
         """Rule 7."""
@@ -217,6 +226,8 @@ class _Verifier:
             self.fail(16, "wrong number of words, or a slot that is not i64", s)
         if any(v.dtype is not x.dtype for v, x in zip(s.values, locals_)) or s.stack not in self.task.stacks:
             self.fail(16, "words of another type, or a stack of another task", s)
+        if not self.claimed:
+            self.fail(23, "writes to a stack before a row is claimed", s)
 
     def stack_get(self, s: Op) -> None:
         """Rule 16 for a read."""
@@ -226,6 +237,8 @@ class _Verifier:
             self.fail(16, "wrong stack, field type or slot type", s)
         if stack not in self.task.stacks:
             self.fail(16, "a stack of another task", s)
+        if not self.claimed:
+            self.fail(23, "reads a stack before a row is claimed", s)
 
     def leaf(self, s: Op) -> None:
         """Rule 20."""

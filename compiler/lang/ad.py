@@ -21,12 +21,16 @@ from .ndarray import Ndarray
 from .overwrites import HostWrite, Launch, Overwrites, Timed
 from .program import Program, current_program
 from .records import frozen_record
+from .steps import Steps, checkpointed_steps, steps_bytes
+from .steps_check import Accesses, enter, handed_over
+from .steps_plan import StepsPlan, plan_steps
 from .tensor import Tensor
 from .types import MatrixType, NdarrayType, Template
 from .versions import Versions
 
 if TYPE_CHECKING:
     from .executable import Call
+    from .steps_window import Window
     from .versions import Event
 
 
@@ -62,6 +66,14 @@ class Tape:
         self._program: Program | None = None
         self._thread = 0
         self._own_versions = False
+
+    in_steps = False
+    """Whether it records a step of ``checkpointed_steps``."""
+
+    @property
+    def inside(self) -> bool:
+        """Whether a function with a gradient of its own runs: what it launches is hidden."""
+        return self._inside is not None
 
     # ---- what is recorded
     def expect(self, what: Any) -> None:
@@ -116,6 +128,31 @@ class Tape:
         self._events.append(None)
         return result
 
+    def steps(self, steps: Steps) -> None:
+        """Run time steps and remember them: as one launch, or, of one window, launch by launch."""
+        self.expect(steps)
+        if steps.windows == 1:
+            self._remember(steps)
+        self.in_steps = True
+        try:
+            steps.record(self)
+        except BaseException as error:  # what ran before is not known
+            self._failed = self._failed or f"{steps!r} raised {type(error).__name__}"
+            raise
+        finally:
+            self.in_steps = False
+        if steps.windows > 1:
+            self._remember(steps)
+
+    def _remember(self, steps: Steps) -> None:
+        self._calls.append((steps, (), {}))
+        self._events.append(None)
+
+    def of_window(self, before: Window | None) -> WindowTape:
+        """A tape of one window of time steps; ``before``: the window, if another one has filled its slot 0."""
+        assert self._program is not None
+        return WindowTape(self, self._program, before)
+
     def failed(self, what: Any, error: BaseException) -> None:
         """A launch raised. What it wrote before has no gradient; one that was refused before it ran wrote nothing."""
         if not isinstance(error, (QdrunCompilationError, OutOfMemory)):
@@ -169,10 +206,13 @@ class Tape:
                     raise QdrunRuntimeError("another program became current inside the tape; do: one tape in one program")
                 self.grad()
                 if self.check is not None:
-                    self.check.run(self._calls, [timed.launch for timed in self._timed()])
+                    sampled = [t for _, steps in self._steps() for t in steps.sample() if isinstance(t, Timed)]
+                    self.check.run(self._calls, [timed.launch for timed in (*self._timed(), *sampled)])
         finally:
             if self._own_versions:
                 program.versions = None
+            for _, steps in self._steps():
+                steps.release()
 
     def grad(self) -> None:
         """Run the gradients of the recorded launches, last to first.
@@ -192,9 +232,13 @@ class Tape:
             )
         timed = self._timed()
         found = Overwrites.of(timed, self._host_writes)
+        for when, steps in self._steps():
+            steps.join(found, when)
         found.check()
         if found.loses():
-            check_broken(program, timed, self._host_writes, strict=self.validation)
+            inner = [(when, t) for when, steps in self._steps() for t in steps.sample()]
+            order = sorted([*((t.when, t) for t in timed), *inner], key=lambda pair: pair[0])
+            check_broken(program, order, self._host_writes, strict=self.validation)
         self._check_versions(program)
         if self.loss is not None:
             _fill(_gradient_of(self.loss), 1)
@@ -206,8 +250,12 @@ class Tape:
 
     def _timed(self) -> list[Timed]:
         """All launches with their numbers, those hidden in functions with a gradient of their own included."""
-        own = [Timed(when, call) for when, call in enumerate(self._calls) if not isinstance(call[0], Replaced)]
+        own = [Timed(when, call) for when, call in enumerate(self._calls) if not isinstance(call[0], (Replaced, Steps))]
         return sorted([*own, *self._hidden], key=lambda t: t.when)
+
+    def _steps(self) -> list[tuple[int, Steps]]:
+        """The time steps among the launches, with their numbers."""
+        return [(when, call[0]) for when, call in enumerate(self._calls) if isinstance(call[0], Steps)]
 
     def _check_versions(self, program: Program) -> None:
         for (kernel, args, kwargs), event in zip(self._calls, self._events):
@@ -215,11 +263,12 @@ class Tape:
                 variant, bound = kernel.variant(args, kwargs)
                 program.versions.check(variant, bound.call, event)
 
-    def _replay(self, found: Overwrites) -> None:
+    def _replay(self, found: Overwrites | None) -> None:
         writes = [w for w in self._host_writes if not w.hidden]
         for when in reversed(range(len(self._calls) + 1)):
             while writes and writes[-1].before == when:
                 write = writes.pop()
+                assert found is not None
                 _reverse_assignment(write, found)
             if when:
                 function, args, kwargs = self._calls[when - 1]
@@ -228,6 +277,45 @@ class Tape:
                 passed = () if isinstance(function, Replaced) else (NothingToDifferentiate,)
                 with contextlib.suppress(*passed):
                     function.grad(*args, **kwargs)
+
+
+class WindowTape(Tape):
+    """The launches of one window of ``checkpointed_steps``, to be run backwards when it is the window's turn."""
+
+    in_steps = True
+
+    def __init__(self, outer: Tape, program: Program, before: Window | None) -> None:
+        super().__init__(clear_gradients=False, validation=outer.validation)
+        self._outer, self._program, self._thread, self._before = outer, program, outer._thread, before
+
+    def expect(self, what: Any) -> None:
+        """See ``Tape.expect``."""
+        self._outer.expect(what)
+
+    def launching(self, call: Call) -> None:
+        """See ``Tape.launching``."""
+        self._outer.launching(call)
+
+    def failed(self, what: Any, error: BaseException) -> None:
+        """See ``Tape.failed``."""
+        self._outer.failed(what, error)
+
+    def hand_to(self, accesses: Accesses, number: int, length: int) -> None:
+        """Have the launches checked: window ``number``, of ``length`` steps."""
+        self._outer._failed = self._outer._failed or self._failed
+        accesses.add(number, self._timed(), self._host_writes, len(self._calls), length)
+
+    def reverse(self) -> None:
+        """Run the gradients of the launches, last to first."""
+        program = self._program
+        assert program is not None
+        found = None
+        if self._host_writes:
+            found = Overwrites.of(self._timed(), self._host_writes)
+            if self._before is not None:
+                enter(found, handed_over(self._before))
+        self._check_versions(program)
+        self._replay(found)
 
 
 _PLAIN = frozenset((int, float, bool, Ndarray))
@@ -351,9 +439,13 @@ def _clear_adjoints(tensors: Iterable[Any]) -> None:
 __all__ = [
     "FwdMode",
     "SNodeGradType",
+    "StepsPlan",
     "Tape",
+    "checkpointed_steps",
     "clear_all_gradients",
     "grad_for",
     "grad_replaced",
     "no_grad",
+    "plan_steps",
+    "steps_bytes",
 ]

@@ -97,6 +97,10 @@ class Binder:
         self.name, self.params = name, list(params)
         self._names = {p.name: k for k, p in enumerate(self.params)}
 
+    def has(self, name: str) -> bool:
+        """Whether the kernel has a parameter of this name."""
+        return name in self._names
+
     def arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         """Positional order of all arguments, defaults filled in.
 

@@ -12,6 +12,7 @@ from ..transforms.lost import VARIED
 from ..transforms.paths import Broken
 from .overwrites import HostWrite, Timed
 from .spots import Region, Spot, access_spot, tensor_spots
+from .steps_check import Moved
 
 if TYPE_CHECKING:
     from ..transforms.access import Access
@@ -20,20 +21,24 @@ if TYPE_CHECKING:
     from .program import Program
 
 
-def check_broken(program: Program, launches: list[Timed], host_writes: list[HostWrite], *, strict: bool) -> None:
+def check_broken(
+    program: Program, launches: list[tuple[int, Timed | Moved]], host_writes: list[HostWrite], *, strict: bool
+) -> None:
     """Follow the values of a tape through arrays without a gradient, and say where a gradient is lost.
 
-    Warns once for each kernel and array.
+    Warns once for each kernel and array. ``launches``: in their order, each with its number on the tape.
 
     Raises:
         DifferentiationError: ``strict`` (validation), instead of the warning.
     """
     lost = _Lost(program, strict)
     writes = [w for w in host_writes if w.index is None]
-    for timed in launches:
-        while writes and writes[0].before <= timed.when:
+    for when, timed in launches:
+        while writes and writes[0].before <= when:
             lost.assigned(writes.pop(0))
-        if not timed.hidden:  # a gradient of its own answers for what happens inside
+        if isinstance(timed, Moved):
+            lost.moved(timed)
+        elif not timed.hidden:  # a gradient of its own answers for what happens inside
             kernel, args, kwargs = timed.launch
             lost.launched(*kernel.variant(args, kwargs))
 
@@ -83,6 +88,13 @@ class _Lost:
         """Python overwrites all of a tensor: constants."""
         for spot, _ in tensor_spots(write.tensor):
             self.spots.pop(spot, None)
+
+    def moved(self, move: Moved) -> None:
+        """The last slot of time steps became the first."""
+        for spot in move.spots:
+            found = self.spots.get(spot, [])
+            last = [(region, by, access) for region, by, access in found if region and region[0] == move.length]
+            found += [((0, *region[1:]), by, access) for region, by, access in last]
 
     def launched(self, variant: Variant, bound: Bound) -> None:
         """A kernel has run."""

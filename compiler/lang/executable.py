@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..adstack.machine import cpu
-from ..adstack.plan import HeapPlan, PlanOptions, make_plan
-from ..adstack.sizeexpr import Arg, Extent, Read, SizeExpr, parts
+from ..adstack.machine import Machine, check_words, cpu
+from ..adstack.plan import HeapPlan, PlanOptions, gate_leaves, make_plan
+from ..adstack.show import capacity, needs
+from ..adstack.sizeexpr import SizeExpr, parts
 from ..adstack.sizing import TaskSizing
 from ..codegen.abi import (
     CTX_HEAP,
+    CTX_LAUNCHES,
     CTX_POOL,
     CTX_RET,
-    CTX_ROW_STRIDE,
     CTX_SEED,
     CTX_STATUS,
     CTX_TMP,
@@ -32,10 +33,17 @@ from ..runtime.cpu import register_context, unregister_context
 from ..runtime.device import Allocation
 from ..runtime.launch import ArgSpec, make_fast
 from ..runtime.status import raise_status
+from .kernel_plan import report_bind
+from .plan_inputs import PlanInputs
+from .remedies import smallest
 
 if TYPE_CHECKING:
     from .program import Program
     from .stored import Ready
+
+
+MOST_PLANS = 256
+"""Plans that a gradient keeps."""
 
 
 @dataclass
@@ -92,6 +100,7 @@ class Executable:
         self._entry = program.device.entry(self.compiled)
         self.shares = bool(kernel.returns or kernel.tmps or ready.draws or self.compiled.messages)  # memory of its launches
         register_context(self.context_address, self.compiled)
+        program.data.enter(self, ready.stores)
 
     def _seed(self) -> int:
         """The seed of the random numbers of a launch."""
@@ -119,7 +128,11 @@ class Executable:
         call.words[0:8] = self.context_address.to_bytes(8, "little")
         buffer = (ctypes.c_char * len(call.words)).from_buffer(call.words)
         with self.program.running():
-            self._entry(ctypes.addressof(buffer))
+            try:
+                self._entry(ctypes.addressof(buffer))
+            finally:
+                if not self.program.device.native:  # machine code counts by itself
+                    self.context[CTX_LAUNCHES] += 1
         for number, copy_back in call.after:
             if number in self.written:
                 copy_back()
@@ -159,6 +172,13 @@ class Executable:
         """Whether an argument is an array."""
         return any(d.kind == "ndarray" for d in self.args)
 
+    def held(self) -> dict[str, int]:
+        """Bytes that it keeps in the program: ``context`` and ``temporaries``."""
+        out = {"context": 0, "temporaries": 0}
+        for allocation in self._memory:
+            out[allocation.category] += allocation.nbytes
+        return out
+
     def uses(self, memory: Allocation) -> bool:
         """Whether a field of the kernel lies in this memory."""
         return any(m.serial == memory.serial for m in self.owners.values())
@@ -166,7 +186,7 @@ class Executable:
     def _on_status(self) -> None:
         raise_status(self.compiled, self.status_address, self._capacity)
 
-    def _capacity(self, loop: Loop) -> int | None:
+    def _capacity(self, loop: Loop) -> str | None:
         return None
 
     def returned(self) -> list[int | float | bool]:
@@ -198,8 +218,9 @@ class GradientExecutable(Executable):
         self.sizing, self.primal = sizing, primal
         self.shares = True  # the heap
         exprs = [e for t in sizing for e in _bounds(t)]
-        self._depends_on_data = any(isinstance(e, Read) for e in exprs)
-        self.fixed = not any(isinstance(e, (Read, Arg, Extent)) for e in exprs)
+        gates = gate_leaves(sizing, self._options())
+        self._inputs = PlanInputs.of(program, self.args, owners, exprs, gates)
+        self.fixed = self._inputs.fixed
         self._plans: dict[tuple[object, ...], HeapPlan] = {}
         self._set: HeapPlan | None = None
 
@@ -220,75 +241,140 @@ class GradientExecutable(Executable):
             )
         return self.primal.last_seed
 
-    def plan(self, call: Call) -> HeapPlan:
-        """The heap of a launch with these arguments. Nothing runs.
+    def plan(self, call: Call, budget: int | None = None, machine: Machine | None = None) -> HeapPlan:
+        """The heap of a launch with these arguments. Nothing runs. ``machine``: another device than the program's; it need not be there.
 
-        Plans that depend on scalars and shapes alone are kept; contents of arrays are read each time.
+        ``budget``: bytes that it may take, at most what the program's memory budget leaves. See ``OutOfMemory`` for a budget that is too small.
+
+        A plan is kept as long as nothing that it was made from has changed, see ``plan_inputs``.
         """
-        key = () if self.fixed else (tuple(call.scalars.items()), tuple((k, a.shape) for k, a in call.arrays.items()))
+        if machine is not None:
+            return self.plan_with(call, machine=machine, budget=self._allowed(budget))
+        budget = self._allowed(budget)
+        key = budget, self._inputs.key(call)
         known = self._plans.get(key)
-        if known is None or self._depends_on_data:
-            known = make_plan(self.name, self.sizing, LaunchHost(call, self.owners), self._options())
-            if len(self._plans) >= 256:
+        if known is not None and self._inputs.unmoved():
+            return known
+        host = LaunchHost(call, self.owners)
+        changed = self._inputs.changed(host)
+        if known is None or changed:
+            if changed or len(self._plans) >= MOST_PLANS:
                 self._plans.clear()
-            self._plans[key] = known
+                self._inputs.look(host)
+            made = self._make_plan(call, self._options(budget))
+            known = self._plans[key] = known if made == known else made
         return known
 
-    def _options(self) -> PlanOptions:
+    def plan_with(self, call: Call, **changes: Any) -> HeapPlan:
+        """The heap with other ``PlanOptions`` than the program's. Made anew each time.
+
+        Raises:
+            QdrunTypeError: a loop keeps words that the machine does not have.
+        """
+        options = replace(self.plan_options(), **changes)
+        return check_words(self._make_plan(call, options), options.machine)
+
+    def _make_plan(self, call: Call, options: PlanOptions) -> HeapPlan:
+        try:
+            return make_plan(self.name, self.sizing, LaunchHost(call, self.owners), options)
+        except OutOfMemory as e:
+            if e.smallest is None or options.budget != self.program.heap_room():
+                raise
+            raise OutOfMemory(_over_budget(self.program, e), e.smallest) from None
+
+    def plan_options(self, machine: Machine | None = None) -> PlanOptions:
+        """The options of a plan without a budget, for the program's own machine or another."""
+        own = self._options()
+        return own if machine is None else replace(own, machine=machine)
+
+    def _allowed(self, budget: int | None) -> int | None:
+        """The bytes that the heap may take: the launch's own budget, and what the program's leaves."""
+        room = self.program.heap_room()
+        if room is None or budget is None:
+            return budget if room is None else room
+        return min(budget, room)
+
+    def _options(self, budget: int | None = None) -> PlanOptions:
         o = self.program.options
         machine = cpu(self.program.device.threads, self.compiled.lanes)
-        return PlanOptions(machine, o.ad_checkpoint_levels, fixed_slots=o.ad_stack_size)
+        return PlanOptions(machine, o.ad_checkpoint_levels, fixed_slots=o.ad_stack_size, budget=budget)
 
-    def launch_gradient(self, call: Call) -> HeapPlan:
+    def launch_gradient(self, call: Call, budget: int | None = None) -> HeapPlan:
         """Plan, provide exactly the planned heap, run.
+
+        Args:
+            call: the arguments.
+            budget: bytes that the heap may take; None: what the program's memory budget leaves, if it has one.
 
         Raises:
             AdStackOverflow: a loop whose count only running can tell went past its capacity.
             OutOfMemory: the heap does not fit the program's limit; names the bytes.
         """
         with self.program.alone():
-            plan = self.plan(call)
+            plan = self.plan(call, budget)
             if plan is not self._set:
-                self._apply(plan)
+                self._apply(plan, call)
             self.launch(call)
         return plan
 
-    def _apply(self, plan: HeapPlan) -> None:
+    def _apply(self, plan: HeapPlan, call: Call) -> None:
         """Write a plan's parameters, and the heap, into the context."""
         try:
             self.program.grow_heap(plan.planes)
         except OutOfMemory as e:
-            raise OutOfMemory(_no_room(plan, e)) from None
-        words, stride = self.compiled.layout.params, plan.row_stride
-        for k, plane in enumerate(PLANES):
-            self.context[CTX_ROW_STRIDE + k] = stride[plane]
+            least = smallest(self, call, self.plan_options().machine).bytes
+            raise OutOfMemory(_no_room(plan, least, e), least) from None
+        words = self.compiled.layout.params
         for task in plan.tasks:
             for name, value in task.params.items():
                 self.context[words[task.position, name]] = value
+            for plane, stride in task.stride.items():
+                self.context[words[task.position, f"stride.{plane}"]] = stride
         self._set = plan
         if plan.bytes:
             self.program.heap_users.add(self)
         self.heap_moved()
+        report_bind(plan)
+
+    def heap_shrank(self) -> None:
+        """The heap may be too small for the plan that is set: the next launch applies its plan anew."""
+        self._set = None
 
     def heap_moved(self) -> None:
         """Take the heap's current addresses; the program calls this after it has replaced a plane."""
         for k, plane in enumerate(PLANES):
             self.context[CTX_HEAP + k] = self.program.heap_address(plane)
 
-    def _capacity(self, loop: Loop) -> int | None:
+    def _capacity(self, loop: Loop) -> str | None:
         planned = [p for t in self._set.tasks for p in t.loops] if self._set else []
-        return next((p.plan.capacity for p in planned if p.loc == loop.loc), None)
+        return next((capacity(p) for p in planned if p.loc == loop.loc), None)
 
 
-def _no_room(plan: HeapPlan, error: OutOfMemory) -> str:
-    """The message for a heap that does not fit: the kernel, the largest loop with its line, what to do."""
-    rows = sorted(plan.rows(), key=lambda row: -int(str(row["bytes"])))
-    where = "{line}: {rows} rows ({rows_from}) x {row_bytes} bytes, {bound} iterations ({bound_from})".format(**rows[0])
-    return (
-        f"the gradient `{plan.kernel}` needs an adstack heap of {plan.bytes:,} bytes: {error}\n  at {where}\n"
-        "  do: qd.init(ad_checkpoint_levels=2) or 3 for fewer bytes and more time, cpu_max_num_threads=1 for fewer rows,"
-        " or a larger memory_limit"
+def _no_room(plan: HeapPlan, least: int, error: OutOfMemory) -> str:
+    """The message for a heap that does not fit: the kernel, the largest loop of each plane with its line, what to do."""
+    where = "".join(f"  {line}\n" for line in needs(plan))
+    less = (
+        f"the same gradient in more time with `budget=` of {least} bytes or more, or qd.init(memory_budget=..); "
+        if least < plan.bytes
+        else ""
     )
+    return (
+        f"the gradient `{plan.kernel}` needs an adstack heap of {plan.bytes:,} bytes: {error}\n{where}"
+        f"  do: {less}fewer or smaller variables in this loop, or a larger memory_limit"
+    )
+
+
+def _over_budget(program: Program, error: OutOfMemory) -> str:
+    """The message for a plan that does not fit what the program's memory budget leaves."""
+    budget, room = program.options.memory_budget, program.heap_room() or 0
+    held = ", ".join(f"{k} {v:,}" for k, v in sorted(program.usage().items()) if k != "adstack") or "nothing"
+    return (
+        f"{str(error).rsplit(_DO, 1)[0]}\n  memory_budget={budget} leaves it {room:,}: the program holds {held}{_DO}"
+        f"qd.init(memory_budget={budget - room + (error.smallest or 0)}) or more, smaller fields, or fewer or smaller variables in this loop"
+    )
+
+
+_DO = "\n  do: "
 
 
 def _bounds(task: TaskSizing) -> list[SizeExpr]:
@@ -300,14 +386,14 @@ def _bounds(task: TaskSizing) -> list[SizeExpr]:
 
 
 class LaunchHost:
-    """What the planner may ask about a launch: arguments, shapes, and the contents of integer arrays."""
+    """What the planner may ask about a launch: arguments, shapes, and the contents of arrays."""
 
     def __init__(self, call: Call, owners: Mapping[Buffer, Allocation]) -> None:
         self._call, self._owners = call, owners
 
-    def scalar(self, arg: ArgDecl) -> int:
-        """The value of an integer argument."""
-        return int(self._call.scalars[arg.index])
+    def scalar(self, arg: ArgDecl) -> int | float:
+        """The value of a scalar argument."""
+        return self._call.scalars[arg.index]
 
     def extent(self, arg: ArgDecl, axis: int) -> int:
         """The extent of an ndarray argument."""

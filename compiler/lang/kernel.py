@@ -7,17 +7,15 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any, TypeVar, overload
 
-import numpy as np
-
+from ..adstack.machine import Machine
 from ..adstack.plan import HeapPlan
-from ..errors import DataAccessError, NothingToDifferentiate, QdrunRuntimeError, QdrunSyntaxError
+from ..errors import QdrunRuntimeError
 from ..frontend.signature import ArrayArg, LowerOptions, ScalarArg
 from ..frontend.source import FunctionSource, read_function
-from ..ir.nodes import ArgDecl
-from ..ir.walk import kernel_places, walk
+from ..ir.walk import walk
 from ..runtime.device import Allocation
 from ..transforms.access import Access, writes_of
-from ..transforms.lost import Flows, flows_of
+from ..transforms.lost import Flows
 from ..transforms.paths import Broken
 from .ahead import AHEAD
 from .arrays import check_memory
@@ -25,11 +23,15 @@ from .binding import Binder, Bound, parameters
 from .broken import report
 from .executable import Executable, GradientExecutable
 from .forward_mode import refuse_in_forward_mode
+from .function import Function
+from .kernel_plan import KernelPlan, kernel_plan
 from .ndarray import Held, Ndarray
-from .options import Arch
+from .no_gradient import is_constant, nothing_to_differentiate, refuse_one_array_twice
+from .options import Arch, bytes_of
 from .program import Program, current_program
 from .records import kept, result
 from .refused import refuse
+from .remedies import remedies
 from .source_cache import SOURCES
 from .spots import EXTERNAL
 
@@ -105,10 +107,10 @@ class Variant:
         """Where the gradient is lost in an array without one."""
         return self.recipe.reverse(self.program.device)[0].broken
 
-    @functools.cached_property
+    @property
     def flows(self) -> Flows:
         """What the values that it stores depend on."""
-        return flows_of(self.recipe.ir)
+        return self.recipe.flows
 
     def adjoints(self) -> list[Access]:
         """What the gradient stores to."""
@@ -223,6 +225,10 @@ class Kernel:
         """Compile for these arguments; runs nothing."""
         self.variant(args, kwargs)
 
+    def plan(self, *args: Any, **kwargs: Any) -> KernelPlan:
+        """What the kernel holds in the program beside fields: its context, temporaries and code. Runs nothing; there is no heap."""
+        return kernel_plan(self.variant(args, kwargs)[0].executable)
+
     def _result(self, executable: Executable) -> Any:
         values = executable.returned()
         if not values:
@@ -250,21 +256,29 @@ class KernelGradient:
     def slow_call(self, *args: Any, **kwargs: Any) -> None:
         """The launch in Python. A gradient whose plan is the same for all arguments is launched natively from then on.
 
+        ``budget=``: bytes that the adstack heap of this launch may take, see ``plan``; the gradient has the same bits under any.
+
         Raises:
             DifferentiationError: the kernel has no correct gradient, by name and line.
             AdStackOverflow: a loop whose count only running can tell went past its capacity.
             OutOfMemory: the heap does not fit.
         """
         refuse_in_forward_mode(current_program(), f"the gradient of kernel `{self.kernel.source.name}`")
+        budget = self._budget(kwargs)
         variant, bound = self._ready(args, kwargs)
         gradient, versions = variant.gradient, current_program().versions
         if versions is not None:
             versions.check(variant, bound.call)
-        gradient.launch_gradient(bound.call)
+        plan = gradient.launch_gradient(bound.call, budget)
         if versions is not None:
             versions.differentiated(variant, bound.call)
+        if budget is not None:  # the next launch without one is planned anew
+            self._launched = None
+            _set_native(self, KernelGradient.__call__)
+            return
         one_array = len(bound.call.arrays) < 2  # two might be one array: looked at in Python, each time
-        if variant.native and one_array and gradient.fixed and gradient is not self._launched:
+        replanned = bool(plan.bytes and variant.program.options.memory_budget)  # the heap may shrink
+        if variant.native and one_array and gradient.fixed and not replanned and gradient is not self._launched:
             self._launched = gradient
             _set_native(self, gradient.fast(self.slow_call, bound.call.keys, Ndarray))
 
@@ -273,53 +287,49 @@ class KernelGradient:
         self._ready(args, kwargs)
 
     def plan(self, *args: Any, **kwargs: Any) -> HeapPlan:
-        """The adstack heap that ``k.grad(*args)`` will allocate, to the byte. Runs nothing."""
+        """The adstack heap that ``k.grad(*args)`` will need, to the byte. Runs nothing.
+
+        Args:
+            args: those of the launch.
+            kwargs: those of the launch, and ``budget``: bytes (a number, or a text such as "64KiB") that the heap may take; the plan is the
+                fastest that fits; ``arch``: plan for this backend, which need not be there, instead of the program's own. A
+                kernel with a parameter of that name keeps it for itself.
+
+        Raises:
+            OutOfMemory: no plan fits; names the smallest budget that one does.
+            QdrunRuntimeError: there is no such backend.
+            QdrunTypeError: a loop keeps words that the backend does not have.
+        """
+        budget, machine = self._budget(kwargs), self._machine(kwargs)
         variant, bound = self._ready(args, kwargs)
-        return variant.gradient.plan(bound.call)
+        return variant.gradient.plan(bound.call, budget, machine)
+
+    def remedies(self, *args: Any, **kwargs: Any) -> dict[str, HeapPlan]:
+        """The plan of a launch, as ``"now"``, and those with more levels, one thread, and the smallest budget. Runs nothing."""
+        machine = self._machine(kwargs)
+        variant, bound = self._ready(args, kwargs)
+        return remedies(variant.gradient, bound.call, machine)
+
+    def _machine(self, kwargs: dict[str, Any]) -> Machine | None:
+        """Takes ``arch`` out of the keywords of a plan, unless the kernel has a parameter of that name. None: the program's own."""
+        if "arch" not in kwargs or self.kernel.binder.has("arch"):
+            return None
+        arch = kwargs.pop("arch")
+        return None if arch is None else current_program().machine(str(arch))
+
+    def _budget(self, kwargs: dict[str, Any]) -> int | None:
+        """Takes ``budget`` out of the keywords of a call, unless the kernel has a parameter of that name."""
+        if "budget" not in kwargs or self.kernel.binder.has("budget"):
+            return None
+        budget = kwargs.pop("budget")
+        return None if budget is None else bytes_of(f"gradient of kernel `{self.kernel.source.name}`: budget", budget)
 
     def _ready(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Variant, Bound]:
         variant, bound = self.kernel.variant(args, kwargs)
-        if not variant.gradient.sizing and not _constant(variant):
-            raise _nothing_to_differentiate(self.kernel.source.name, variant)
-        _refuse_one_array_twice(self.kernel.source.name, variant, bound)
+        if not variant.gradient.sizing and not is_constant(variant):
+            raise nothing_to_differentiate(self.kernel.source.name, variant)
+        refuse_one_array_twice(self.kernel.source.name, variant, bound)
         return variant, bound
-
-
-def _constant(variant: Variant) -> bool:
-    """Whether a kernel adds constants to what has a gradient, and so hands nothing on; it must not read a gradient."""
-    writes = any(place.differentiable and place.buffer.kind != "tmp" for place, _, _ in variant.recipe.writes)
-    return writes and not any(place.is_grad for place in kernel_places(variant.recipe.ir))
-
-
-def _nothing_to_differentiate(name: str, variant: Variant) -> NothingToDifferentiate:
-    if variant.executable.returns:
-        return NothingToDifferentiate(
-            f"kernel `{name}` returns its result and writes nothing that has a gradient: there is no gradient of a returned value\n"
-            "  do: store the result in a 0-D field with needs_grad=True, and set the gradient of that"
-        )
-    reads = any(p.differentiable and p.buffer.kind != "tmp" for p in kernel_places(variant.recipe.ir))
-    verb = "writes" if reads else "touches"
-    return NothingToDifferentiate(
-        f"kernel `{name}` {verb} nothing that has a gradient\n"
-        "  do: make a field with needs_grad=True, or leave out the call of .grad()"
-    )
-
-
-def _refuse_one_array_twice(name: str, variant: Variant, bound: Bound) -> None:
-    """A gradient takes different arguments for different memory; that matters as soon as one of them is written."""
-    arrays = bound.call.arrays
-    if len(arrays) < 2:
-        return
-    written = {place.buffer.owner.index for place, _, _ in variant.recipe.writes if isinstance(place.buffer.owner, ArgDecl)}
-    for a in written & arrays.keys():
-        for b in arrays.keys() - {a}:
-            if np.may_share_memory(arrays[a], arrays[b]):
-                names = [d.name for d in variant.executable.args]
-                raise DataAccessError(
-                    f"kernel `{name}` got one array as `{names[a]}` and `{names[b]}`, and writes to `{names[a]}`",
-                    None,
-                    "pass two arrays: the gradient needs the values that were overwritten",
-                )
 
 
 class BoundKernel:
@@ -337,6 +347,10 @@ class BoundKernel:
     def prepare(self, *args: Any, **kwargs: Any) -> None:
         """See ``Kernel.prepare``."""
         self.kernel.prepare(self.instance, *args, **kwargs)
+
+    def plan(self, *args: Any, **kwargs: Any) -> KernelPlan:
+        """See ``Kernel.plan``."""
+        return self.kernel.plan(self.instance, *args, **kwargs)
 
     @property
     def grad(self) -> BoundGradient:
@@ -362,34 +376,9 @@ class BoundGradient:
         """See ``KernelGradient.plan``."""
         return self._gradient.plan(self._instance, *args, **kwargs)
 
-
-class Function:
-    """A function that is inlined into the kernels that call it."""
-
-    def __init__(self, fn: Callable[..., Any]) -> None:
-        functools.update_wrapper(self, fn)
-        self.fn = fn
-
-    @functools.cached_property
-    def __qd_func__(self) -> FunctionSource:
-        return read_function(self.fn)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        raise QdrunSyntaxError(f"func `{self.fn.__name__}` can only be called in a kernel", None, "call it from a @qd.kernel")
-
-    def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        return self if instance is None else BoundFunction(self, instance)
-
-
-class BoundFunction:
-    """A func that is a method."""
-
-    def __init__(self, function: Function, instance: Any) -> None:
-        self.function, self.__self__ = function, instance
-
-    @property
-    def __qd_func__(self) -> FunctionSource:
-        return self.function.__qd_func__
+    def remedies(self, *args: Any, **kwargs: Any) -> dict[str, HeapPlan]:
+        """See ``KernelGradient.remedies``."""
+        return self._gradient.remedies(self._instance, *args, **kwargs)
 
 
 def _own_class(base: type[T]) -> type[T]:

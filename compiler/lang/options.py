@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
+from numbers import Integral
 from typing import Any
 
 from ..errors import QdrunRuntimeError
@@ -37,6 +39,8 @@ class Options:
         cpu_lanes: iterations of a parallel loop that one thread runs side by side, in SIMD lanes; 0: more than 1 where it pays and
             costs no memory. A gradient with adstacks runs in lanes only when this is given: each lane needs a heap row of its own.
         memory_limit: bytes that the program may allocate; 0: no limit.
+        memory_budget: bytes that the program should need, a number or a text such as "2GiB": the heap of each gradient launch is planned
+            into what the rest of the program leaves of it, the fastest plan that fits; 0: no budget. See docs/memory.md.
         ad_stack_size: slots of the adstack of a loop whose count only running can tell; 0: thinning, for about 4 million iterations.
         ad_checkpoint_levels: 1, 2 or 3 levels for loops with a known bound.
         offline_cache: keep compiled kernels on disk.
@@ -50,6 +54,7 @@ class Options:
     cpu_max_num_threads: int = 0
     cpu_lanes: int = 0
     memory_limit: int = 0
+    memory_budget: int = 0
     ad_stack_size: int = 0
     ad_checkpoint_levels: int = 1
     offline_cache: bool = True
@@ -83,7 +88,9 @@ def make_options(given: dict[str, Any]) -> Options:
     for f in fields(Options):
         text = os.environ.get(f"QD_{f.name.upper()}")
         if text is not None and f.name not in values and isinstance(f.default, (bool, int)):
-            values[f.name] = _number_of(f"QD_{f.name.upper()}", text, type(f.default))
+            values[f.name] = text if f.name == "memory_budget" else _number_of(f"QD_{f.name.upper()}", text, type(f.default))
+    if "memory_budget" in values:
+        values["memory_budget"] = bytes_of("qd.init: memory_budget", values["memory_budget"])
     options = Options(**values)
     if options.debug:
         options = replace(options, check_out_of_bound=True)
@@ -96,6 +103,42 @@ def _number_of(variable: str, text: str, kind: type[int]) -> int:
         return kind(int(text))
     except ValueError:
         raise QdrunRuntimeError(f"the environment variable {variable}={text!r} is not a whole number") from None
+
+
+_UNITS = {
+    "": 1,
+    "B": 1,
+    "KB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
+    "KIB": 2**10,
+    "MIB": 2**20,
+    "GIB": 2**30,
+    "TIB": 2**40,
+}
+
+
+def bytes_of(name: str, amount: object) -> int:
+    """An amount of memory in bytes, given as a whole number or as a text: "2GiB", "512 MB", "4096".
+
+    Args:
+        name: what the amount is for, as messages call it.
+        amount: the number or the text.
+
+    Raises:
+        QdrunRuntimeError: it is neither, or negative.
+    """
+    if isinstance(amount, str):
+        match = re.fullmatch(r"\s*(\d+(?:\.\d*)?)\s*([A-Za-z]*)\s*", amount)
+        unit = _UNITS.get(match[2].upper()) if match else None
+        if match and unit is not None:
+            return int(float(match[1]) * unit) if "." in match[1] else int(match[1]) * unit
+    elif isinstance(amount, Integral) and not isinstance(amount, bool) and int(amount) >= 0:
+        return int(amount)
+    raise QdrunRuntimeError(
+        f'{name}={amount!r} is not an amount of memory; do: a number of bytes, or a text such as "2GiB" or "512MB"'
+    )
 
 
 def _check(o: Options) -> None:

@@ -8,7 +8,7 @@ and scalar arguments; a later write is a conflict unless one of these differs. E
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from ..ir.walk import atomic_of
 from ..transforms.access import Access
 from .annotations import is_dataclass_type
 from .records import Frozen
-from .spots import Form, Spot, argument_spot, forms, memory_base, tensor_spots
+from .spots import Form, Spot, argument_spot, memory_base, tensor_spots
 from .struct import Struct
 from .types import MatrixType
 
@@ -35,13 +35,15 @@ Axes = tuple["np.ndarray | None", ...]
 @dataclass(frozen=True)
 class Timed:
     """A launch with its number. ``hidden``: the name of the function with a gradient of its own that made it; such a gradient's inputs are
-    not known, so only what the launch writes is looked at. ``cut``: it is a ``no_grad`` function.
+    not known, so only what the launch writes is looked at. ``cut``: it is a ``no_grad`` function. ``window``: of ``checkpointed_steps``;
+    windows do not meet: each has the arrays to itself.
     """
 
     when: int
     launch: Launch
     hidden: str = ""
     cut: bool = False
+    window: int = 0
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,7 @@ class HostWrite:
     source: Any = None  # the tensor that it is a copy of
     hidden: bool = False  # made by a function with a gradient of its own
     parts: tuple[Any, ...] = ()  # indices within the element, one in the other, when only a part of it is written
+    window: int = 0  # see ``Timed``
 
     def place(self, tensor: Any) -> tuple[np.ndarray, Any]:
         """What is written in a tensor of the same form: ``array[key]``."""
@@ -69,13 +72,14 @@ class HostWrite:
 
 @dataclass(eq=False)
 class _Use:
-    """One access of a kernel in several launches: when, and the indices that are known (None: anything)."""
+    """One access of a kernel in several launches: when, in which window, and the indices that are known (None: anything)."""
 
     when: np.ndarray
     axes: Axes
     name: str
     kernel: str
     loc: Loc | None
+    window: np.ndarray | None = None  # None: 0 in each launch
 
 
 Uses = dict[object, dict[tuple[object, int], list[_Use]]]  # base -> (layout, offset)
@@ -89,13 +93,16 @@ class Overwrites:
     writes: Uses
     dropped: Uses  # what ``no_grad`` functions store to
     variants: list[Variant]  # of the launches that are not hidden
+    loads: Uses = field(default_factory=dict)  # everything that is read, when it was asked for
+    groups: list[_Group] = field(default_factory=list)
 
     @staticmethod
-    def of(launches: list[Timed], host_writes: list[HostWrite]) -> Overwrites:
-        """Collect the accesses of a tape; the launches in their order."""
+    def of(launches: list[Timed], host_writes: list[HostWrite], loads: bool = False) -> Overwrites:
+        """Collect the accesses of a tape; the launches in their order. ``loads``: also all that the launches read."""
         found = Overwrites({}, {}, {}, [])
         for group in _groups(launches):
-            group.collect(found)
+            group.collect(found, loads)
+            found.groups.append(group)
             if not group.hidden:
                 found.variants.append(group.variant)
         for write in host_writes:
@@ -158,26 +165,28 @@ def _host_use(write: HostWrite, ndim: int) -> _Use:
     known = write.index is not None and len(write.index) == ndim
     axes = tuple(np.array([i]) for i in write.index) if known and write.index is not None else (None,) * ndim
     # between launch ``before - 1`` and launch ``before``
-    return _Use(np.array([write.before - 0.5]), axes, "", "Python", None)
+    return _Use(np.array([write.before - 0.5]), axes, "", "Python", None, np.array([write.window]))
 
 
 def _conflict(first: _Use, then: _Use, same: bool) -> bool:
     """Whether some launch of ``then`` may touch what an earlier one of ``first`` touched."""
     if then.when[-1] <= first.when[0]:
         return False
-    shared = [k for k, (a, b) in enumerate(zip(first.axes, then.axes)) if a is not None and b is not None]
-    if not shared or not same:
+    shared = [k for k, (a, b) in enumerate(zip(first.axes, then.axes)) if same and a is not None and b is not None]
+    windows = first.window is not None or then.window is not None
+    if not shared and not windows:
         return True
     last: dict[tuple[int, ...], float] = {}
-    for key, when in zip(zip(*(_values(then, k) for k in shared)), then.when.tolist()):
+    for key, when in zip(_keys(then, shared, windows), then.when.tolist()):
         last[key] = when
-    return any(last.get(key, -1.0) > when for key, when in zip(zip(*(_values(first, k) for k in shared)), first.when.tolist()))
+    return any(last.get(key, -1.0) > when for key, when in zip(_keys(first, shared, windows), first.when.tolist()))
 
 
-def _values(use: _Use, axis: int) -> list[int]:
-    known = use.axes[axis]
-    assert known is not None
-    return known.tolist()
+def _keys(use: _Use, axes: list[int], windows: bool) -> Iterable[tuple[int, ...]]:
+    """The indices of each launch on some axes, and its window."""
+    known = [a.tolist() for k in axes if (a := use.axes[k]) is not None]
+    window = [0] * len(use.when) if use.window is None else use.window.tolist()
+    return zip(*known, window) if windows else zip(*known)
 
 
 def _error(read: _Use, write: _Use) -> DataAccessError:
@@ -209,10 +218,13 @@ class _Group:
     cut: bool
     when: list[int]
     scalars: dict[int, list[int]]  # integers of each launch, by ArgDecl.index
+    windows: list[int]
 
-    def collect(self, found: Overwrites) -> None:
-        """Add the group's accesses: what its gradient reads again, and what it writes."""
+    def collect(self, found: Overwrites, loads: bool) -> None:
+        """Add the group's accesses: what its gradient reads again, and what it writes; with ``loads`` all that it reads."""
         writes = self.variant.recipe.writes
+        if loads:
+            self._collect(found.loads, self.variant.recipe.loads)
         self._collect(found.writes, writes)
         if not self.hidden:
             self._collect(found.reads, self.variant.replayed())
@@ -222,12 +234,13 @@ class _Group:
     def _collect(self, target: Uses, accesses: Iterable[Access]) -> None:
         seen: set[object] = set()
         for access in accesses:
-            spot, axes = self._spot(access), forms(access[1])
+            spot, axes = self.spot(access), self.variant.recipe.forms(access)
             if spot is not None and (spot, axes) not in seen:
                 seen.add((spot, axes))
                 _add(target, spot, self._use(access, axes))
 
-    def _spot(self, access: Access) -> Spot | None:
+    def spot(self, access: Access) -> Spot | None:
+        """Where an access goes."""
         place, call = access[0], self.bound.call
         owner = place.buffer.owner
         if place.buffer.kind == "arg" and isinstance(owner, ArgDecl):
@@ -238,7 +251,8 @@ class _Group:
     def _use(self, access: Access, axes: tuple[Form | None, ...]) -> _Use:
         name = self.hidden or self.kernel.source.name
         return _Use(
-            np.array(self.when, float), tuple(map(self._axis, axes)), access[0].name, name, getattr(access[2], "loc", None)
+            *(np.array(self.when, float), tuple(map(self._axis, axes)), access[0].name, name, getattr(access[2], "loc", None)),
+            np.array(self.windows) if any(self.windows) else None,
         )
 
     def _axis(self, form: Form | None) -> np.ndarray | None:
@@ -285,9 +299,10 @@ def _groups(launches: list[Timed]) -> list[_Group]:
             scalars = {d.index: int(by_name[d.name]) for d in found[0].executable.args if d.name in by_name}
         group = groups.get((key, timed.hidden, timed.cut))
         if group is None:
-            group = _Group(kernel, *found, timed.hidden, timed.cut, [], {k: [] for k in scalars})
+            group = _Group(kernel, *found, timed.hidden, timed.cut, [], {k: [] for k in scalars}, [])
             groups[key, timed.hidden, timed.cut] = group
         group.when.append(timed.when)
+        group.windows.append(timed.window)
         for k, values_of in group.scalars.items():
             values_of.append(scalars[k])
     for variant in {id(g.variant): g.variant for g in groups.values()}.values():

@@ -17,12 +17,15 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
+from ..adstack.machine import Machine, machine
 from ..errors import OutOfMemory, QdrunRuntimeError
 from ..runtime.cpu import CpuDevice
 from ..runtime.device import Allocation, Device
 from ..runtime.launch_ir import S_NATIVE, S_PYTHON, S_RUNNING, S_WORDS
 from ..runtime.python import PythonDevice
+from .kernel_plan import KernelPlan, code_bytes, kernel_plan, kernels_of
 from .options import Arch, Options, make_options
+from .plan_inputs import DataVersions
 from .snode import Root, materialize
 from .spots import Shown, Spot, memory_base, memory_of, shown
 from .versions import Versions
@@ -75,6 +78,7 @@ class Program:
         self.last_seed: int | None = None
         self.replay_seed: int | None = None  # of the launch whose gradient a tape runs
         self.shown: dict[Spot, Shown] = {}  # by the first of their spots
+        self.data = DataVersions()
         self.replaying = False  # a tape runs its gradients
         self.warned: set[object] = set()  # (kernel, array, line): gradients that are lost, said once
         # Read by native launchers before each launch: non-zero sends the call through Python.
@@ -167,6 +171,7 @@ class Program:
             source: the tensor that it is copied from.
             parts: indices within the element, one in the other, when only a part of it is written.
         """
+        self.data.wrote(memory_of(tensor))
         if self._tape is not None:
             self._tape.wrote(tensor, index, source, parts)
         if self._versions is not None:
@@ -248,6 +253,10 @@ class Program:
         """
         if self.closed:
             raise QdrunRuntimeError("this program is closed; do: qd.init() again")
+        budget = self.options.memory_budget
+        if budget and self._heap and category != "adstack" and self.device.used_bytes + nbytes > budget:
+            with self.alone():
+                self._shrink_heap({})  # the next gradient is planned into what is left
         return self.device.allocate(nbytes, category)
 
     def materialize(self) -> None:
@@ -260,7 +269,13 @@ class Program:
         return [*(f for f in self.root.fields() if not f.role), *self.differentiable]
 
     def grow_heap(self, planes: dict[str, int]) -> None:
-        """Provide heap planes of at least these bytes. A plane that is too small is replaced by one of exactly the size."""
+        """Provide heap planes of at least these bytes. A plane that is too small is replaced by one of exactly the size.
+
+        With a memory budget, planes that other kernels needed larger shrink when there is no room for both.
+        """
+        room = self.heap_room()
+        if room is not None and sum(max(need, self._held(plane)) for plane, need in planes.items()) > room:
+            self._shrink_heap(planes)
         for plane, need in planes.items():
             have = self._heap.get(plane)
             if need > (have.nbytes if have else 0):
@@ -277,6 +292,24 @@ class Program:
                     for user in self.heap_users:
                         user.heap_moved()
 
+    def _held(self, plane: str) -> int:
+        return self._heap[plane].nbytes if plane in self._heap else 0
+
+    def _shrink_heap(self, planes: dict[str, int]) -> None:
+        """Give back the planes that are larger than these bytes, and tell the kernels that counted on them."""
+        for plane in [p for p in self._heap if self._held(p) > planes.get(p, 0)]:
+            self.device.free(self._heap.pop(plane))
+        for user in self.heap_users:
+            user.heap_shrank()
+            user.heap_moved()
+
+    def heap_room(self) -> int | None:
+        """The bytes that ``memory_budget`` leaves for the adstack heap; None without a budget."""
+        if not self.options.memory_budget:
+            return None
+        held = sum(map(self._held, self._heap))
+        return max(0, self.options.memory_budget - (self.device.used_bytes - held))
+
     def heap_address(self, plane: str) -> int:
         """Where a heap plane lies; 0 while there is none."""
         return self._heap[plane].ptr if plane in self._heap else 0
@@ -289,6 +322,23 @@ class Program:
     def peak_bytes(self) -> int:
         """The most bytes that were in use at once."""
         return self.device.peak_bytes
+
+    def machine(self, arch: str) -> Machine | None:
+        """What a plan must know of a backend; None for the program's own.
+
+        Raises:
+            QdrunRuntimeError: there is no such backend.
+        """
+        return None if arch == self.arch.value else machine(arch)
+
+    def peaks(self) -> dict[str, int]:
+        """The most bytes of each category that were in use at once; ``code``: those of its kernels, which belong to the process."""
+        code = code_bytes(kernels_of(self))
+        return self.device.peaks() | ({"code": code} if code else {})
+
+    def kernels(self) -> list[KernelPlan]:
+        """What each compiled kernel holds, gradients and tangents included."""
+        return [kernel_plan(executable) for executable in kernels_of(self)]
 
     def next_seed(self) -> int:
         """A fresh random seed for a launch: a function of the program's seed and the launch's number."""

@@ -18,21 +18,23 @@ from ..codegen.llvm.cost import suggested_lanes
 from ..ir.nodes import ArgDecl, Buffer, GlobalStore, Kernel, Op, Place, Stmt
 from ..ir.printer import print_kernel
 from ..ir.process import collector_paused
-from ..ir.walk import kernel_places, task_blocks, walk
+from ..ir.walk import kernel_places, operands, task_blocks, walk
 from ..runtime.cpu import Options as CompileOptions
 from ..runtime.device import Device
 from ..runtime.jit import host
-from ..transforms.access import Access, writes_of
+from ..transforms.access import Access, loads_of, writes_of
 from ..transforms.exits import lower_exits
 from ..transforms.finals import compares_contents
 from ..transforms.gradient import Gradient, reverse_kernel
 from ..transforms.injective import race_free
+from ..transforms.lost import Flows, flows_of
 from ..transforms.reduce import reduce_kernel
 from ..transforms.simplify import simplify
 from ..transforms.slopes import without_slopes
 from ..transforms.tangent import Tangent, forward_kernel
 from .options import Options
 from .show import show
+from .spots import Form, forms
 from .stored import Ready
 from .stored import ready as ready_of
 
@@ -78,6 +80,7 @@ class Recipe:
         self._reverse: tuple[Gradient, Ready] | None = None
         self._tangent: tuple[Tangent, Ready] | None = None
         self.shelf: Shelf | None = None
+        self._forms: dict[Stmt, tuple[Form | None, ...]] = {}
 
     @functools.cached_property
     def ir(self) -> Kernel:
@@ -144,6 +147,25 @@ class Recipe:
     def writes(self) -> tuple[Access, ...]:
         """Everything that the forward kernel stores to."""
         return tuple(access for task in self.ir.tasks for access in writes_of(walk(task.body)))
+
+    @functools.cached_property
+    def loads(self) -> tuple[Access, ...]:
+        """Everything that the forward kernel reads: loads, and atomics whose old value is used."""
+        statements = [s for t in self.ir.tasks for s in task_blocks(t)]
+        used = {id(x) for s in statements for x in operands(s)}
+        return (*loads_of(statements), *(a for a in writes_of(statements) if id(a[2]) in used))
+
+    @functools.cached_property
+    def flows(self) -> Flows:
+        """What the values that the forward kernel stores depend on."""
+        return flows_of(self.ir)
+
+    def forms(self, access: Access) -> tuple[Form | None, ...]:
+        """The index of one of its accesses as sums of arguments, as far as it is one."""
+        known = self._forms.get(access[2])
+        if known is None:
+            known = self._forms[access[2]] = forms(access[1])
+        return known
 
     def _compile(self, kernel: Kernel, device: Device, lanes: int) -> Ready:
         reduced = reduce_kernel(without_slopes(kernel))

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..codegen.llvm.kernel import symbol
-from ..ir.nodes import Assert, Buffer, Const, Kernel, Loop, Op, Operand, Overflow, Print
+from ..ir.nodes import Assert, Buffer, ClaimRow, Const, Kernel, Loop, Op, Operand, Overflow, Print
 from ..ir.store import StoreError, dump, load
 from ..ir.types import i32
-from ..ir.walk import kernel_buffers
+from ..ir.walk import kernel_buffers, written_places
 from ..runtime.cpu import Compiled, CpuDevice
 from ..runtime.device import Device
 from ..runtime.jit import LoadedCode
@@ -30,6 +30,7 @@ class Ready:
         kinds: the kinds of the buffers that it touches.
         draws: it reads the launch's random seed.
         written: ``ArgDecl.index`` of the arrays that it writes; ("grad", index) for their gradients.
+        stores: what it writes of fields: buffer, and offset of the component.
         read: gives the kernel with its tasks.
     """
 
@@ -38,6 +39,7 @@ class Ready:
     compiled: Compiled
     draws: bool
     written: frozenset[object]
+    stores: tuple[tuple[Buffer, int], ...]
     read: Callable[[], Kernel]
 
     @property
@@ -49,7 +51,9 @@ class Ready:
 def ready(kernel: Kernel, compiled: Compiled, draws: bool, written: frozenset[object]) -> Ready:
     """A kernel that was just compiled."""
     kinds = frozenset(b.kind for b in kernel_buffers(kernel))
-    return Ready(replace(kernel, tasks=[]), kinds, compiled, draws, written, lambda: kernel)
+    places = (p for t in kernel.tasks for p in (*written_places(t.body), *(r.place for r in t.reductions)))
+    stores = tuple(dict.fromkeys((p.buffer, p.offset) for p in places if p.buffer.kind == "field"))
+    return Ready(replace(kernel, tasks=[]), kinds, compiled, draws, written, stores, lambda: kernel)
 
 
 def pack(made: Ready, buffers: Sequence[Buffer], found: Any = None, lazy: Sequence[str] = ()) -> bytes:
@@ -67,7 +71,7 @@ def pack(made: Ready, buffers: Sequence[Buffer], found: Any = None, lazy: Sequen
     assert isinstance(made.compiled.code, LoadedCode)
     names = [] if found is None else list(type(found).__dataclass_fields__)
     at_hand = {name: getattr(found, name) for name in names if name not in lazy}
-    facts = (made.head, made.kinds, _without_code(made.compiled), made.compiled.code.key, made.draws, made.written, at_hand)
+    facts = (made.head, made.kinds, _without_code(made.compiled), made.compiled.code.key, made.draws, made.written, made.stores, at_hand)
     first = dump(facts, buffers)
     known = [*buffers, *made.head.args]
     second = zlib.compress(dump((made.kernel, {name: getattr(found, name) for name in names if name in lazy}), known), 1)
@@ -81,7 +85,7 @@ def unpack(data: bytes, buffers: Sequence[Buffer], device: Device) -> tuple[Read
         StoreError: the bytes are damaged.
     """
     size = int.from_bytes(data[:8], "little")
-    head, kinds, compiled, key, draws, written, at_hand = load(data[8 : 8 + size], buffers)
+    head, kinds, compiled, key, draws, written, stores, at_hand = load(data[8 : 8 + size], buffers)
     assert isinstance(device, CpuDevice)
     compiled = device.restore(compiled, key, [symbol(head)])
     if compiled is None:
@@ -91,7 +95,7 @@ def unpack(data: bytes, buffers: Sequence[Buffer], device: Device) -> tuple[Read
     def rest() -> tuple[Kernel, dict[str, Any]]:
         return load(zlib.decompress(data[8 + size :]), [*buffers, *head.args])
 
-    return Ready(head, kinds, compiled, draws, written, lambda: rest()[0]), Found(at_hand, lambda: rest()[1])
+    return Ready(head, kinds, compiled, draws, written, stores, lambda: rest()[0]), Found(at_hand, lambda: rest()[1])
 
 
 class Found:
@@ -130,6 +134,8 @@ def _bare(s: Any) -> Any:
     if isinstance(s, Overflow):
         loop = Loop(Op("index", (), i32), Const(0, i32), None, loc=s.loop.loc)
         return replace(s, loop=loop)
+    if isinstance(s, ClaimRow):
+        return s
     assert isinstance(s, Print)
     return replace(s, parts=tuple(p if isinstance(p, str) else _typed(p) for p in s.parts))
 

@@ -10,16 +10,16 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from ..codegen.abi import ContextLayout, context_layout, messages
+from ..codegen.abi import ContextLayout, Message, context_layout, messages
 from ..codegen.llvm.kernel import emit_kernel, symbol
 from ..codegen.llvm.report import prints
 from ..codegen.llvm.target import Target, Unsupported
-from ..ir.nodes import Assert, Kernel, Op, Overflow, Print
+from ..ir.nodes import Kernel, Op, Print
 from ..ir.walk import walk
 from . import jit
 from .cache import load_cached, load_known
 from .device import Allocation, Device, host_bytes
-from .pool import Pool, get_pool, parallel_for_address
+from .pool import Pool, get_pool, parallel_for_addresses
 from .status import print_text
 
 _contexts: dict[int, Sequence[Print]] = {}  # live contexts by address: whose print statements a site number means
@@ -44,7 +44,7 @@ class Compiled:
     name: str
     address: int
     layout: ContextLayout
-    messages: list[Assert | Overflow]
+    messages: list[Message]
     task_names: list[str]  # of each message
     prints: list[Print]
     lanes: int
@@ -102,7 +102,7 @@ class CpuDevice(Device):
             code.addresses[symbol(kernel)],
             context_layout(kernel),
             messages(kernel),
-            [t.name for t in kernel.tasks for s in walk(t.body) if isinstance(s, (Assert, Overflow))],
+            [t.name for t in kernel.tasks for s in walk(t.body) if isinstance(s, Message)],
             prints(kernel),
             lanes,
             time.perf_counter() - begin,
@@ -130,7 +130,7 @@ def load_text(text: str, name: str, exports: list[str], options: Options) -> tup
 
 
 def _imports() -> dict[str, int]:
-    return {"qd_parallel_for": parallel_for_address(), "qd_print": ctypes.cast(_on_print, ctypes.c_void_p).value or 0}
+    return {**parallel_for_addresses(), "qd_print": ctypes.cast(_on_print, ctypes.c_void_p).value or 0}
 
 
 def register_context(address: int, compiled: Compiled) -> None:

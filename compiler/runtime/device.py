@@ -58,6 +58,7 @@ class Device(ABC):
         self.byte_limit = byte_limit
         self.peak_bytes = 0
         self._used: Counter[str] = Counter()
+        self._peaks: Counter[str] = Counter()
         self._lock = threading.RLock()  # the collector may run while it is held, and free ndarrays
         self._live: dict[int, Allocation] = {}
 
@@ -94,6 +95,11 @@ class Device(ABC):
         with self._lock:
             return {k: v for k, v in self._used.items() if v}
 
+    def peaks(self) -> dict[str, int]:
+        """The most bytes in use at once of each category; the peak of all together may be less than their sum."""
+        with self._lock:
+            return {k: v for k, v in self._peaks.items() if v}
+
     def allocate(self, nbytes: int, category: str) -> Allocation:
         """Zeroed bytes, aligned to 64.
 
@@ -114,6 +120,7 @@ class Device(ABC):
                 raise OutOfMemory(self._refusal(nbytes, category, f"{self.name} has no more")) from e
             self._live[allocation.ptr] = allocation
             self._used[category] += nbytes
+            self._peaks[category] = max(self._peaks[category], self._used[category])
             self.peak_bytes = max(self.peak_bytes, self._used.total())
         return allocation
 

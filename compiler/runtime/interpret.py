@@ -9,6 +9,7 @@ What the nodes leave to this file:
 - a loop's index is computed without wrapping, as Python's ``range`` does; an endless loop's index wraps;
 - locals and adstack slots are forgotten between iterations: reading one that the same iteration has not written is an error;
 - a reduction over no iterations does not touch its place;
+- there is one worker: its first ``ClaimRow`` in a task takes the one row that it needs;
 - an index outside the place's extents, or bytes outside the buffer, is an error (users' bounds checks are asserts in the IR).
 """
 
@@ -28,6 +29,7 @@ from ..ir.nodes import (
     Assert,
     Block,
     Buffer,
+    ClaimRow,
     Const,
     Exit,
     GlobalStore,
@@ -177,6 +179,7 @@ class _Launch:
     seed: int
     write: Callable[[str], object]
     stop: Callable[[Print, list[Scalar]], None] | None
+    claimed: set[int] = field(default_factory=set)  # the tasks whose one worker has its adstack row
 
 
 @dataclass
@@ -235,11 +238,21 @@ class _Iteration:
             case Print():
                 if self.launch.stop is not None:
                     self.launch.stop(s, [self.value(p) for p in s.parts if not isinstance(p, str)])
+            case ClaimRow():
+                if self.task not in self.launch.claimed and self.launch.params[self.task, "rows"] < 1:
+                    raise AdStackOverflow(describe("an iteration needs an adstack row, and none was planned", s.loc))
+                self.launch.claimed.add(self.task)
             case StackPut():
+                self.claimed()
                 for word, value in enumerate(s.values):
                     self.row[s.stack, int(self.value(s.slot)), word] = self.value(value)
             case Overflow():
                 raise AdStackOverflow(describe("a loop ran more iterations than its adstack was planned for", s.loop.loc))
+
+    def claimed(self) -> None:
+        """An adstack access needs a row."""
+        if self.task not in self.launch.claimed:
+            raise InterpreterError("an adstack is used before a row is claimed")
 
     def loop(self, s: Loop) -> None:
         """Run a loop: until its range ends, its exit local is positive, or a ``break`` leaves it."""
@@ -283,6 +296,7 @@ class _Iteration:
                 memory.write(place, index, update(code, old, *values))
                 return old
             case "stack_get":
+                self.claimed()
                 key = (attr[0], int(self.value(s.args[0])), attr[1])
                 if key not in self.row:
                     raise InterpreterError(f"slot {key[1]} word {key[2]} of {attr[0].name} is read before it is written")

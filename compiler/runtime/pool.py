@@ -102,6 +102,12 @@ def parallel_for_address() -> int:
         return _load().addresses["qd_parallel_for"]
 
 
+def parallel_for_addresses() -> dict[str, int]:
+    """The addresses of the functions that compiled kernels import, by name."""
+    with _lock:
+        return dict(_load().addresses)
+
+
 def get_pool(threads: int | None = None) -> Pool:
     """The process's pool with that many threads (all that are available when None). Threads start with its first loop."""
     count = threads_available() if threads is None else threads
@@ -128,7 +134,7 @@ def _load() -> jit.LoadedCode:
             text = pool_ir.SERIAL_IR + pool_ir.SERIAL_ENTRY_IR
         else:
             text = pool_ir.pool_text(architecture, time.CLOCK_MONOTONIC, int(signal.SIG_SETMASK))
-        _code, _ = load_cached(text, "thread pool", ["qd_parallel_for"], {})
+        _code, _ = load_cached(text, "thread pool", ["qd_parallel_for", "qd_parallel_for_up_to"], {})
         _code.make_immortal()
     return _code
 

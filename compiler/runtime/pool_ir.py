@@ -6,13 +6,16 @@ is 0. A worker that sees a new odd epoch joins with ``cmpxchg state, state + 1``
 closed job cannot be joined, so nobody ever waits for a thread that has not started. Before it sleeps a worker counts itself in
 ``sleepers`` and looks at ``state`` once more; the caller changes ``state`` first and reads ``sleepers`` after: one of them sees the other.
 
+A job may be limited to the workers of a number below ``JOB_LIMIT`` (the caller is number 0): the others see it and do not join. The limit
+is written before the epoch opens; a worker that reads a later job's limit finds, when it joins, that its epoch is over.
+
 Threads start with the first job, in native code: a forked child, whose record was reset, gets new ones the same way.
 """
 
 from __future__ import annotations
 
 # Byte offsets in a pool's record. What different threads write often lies on different cache lines (128: a pair on x86, one on Apple).
-STATE, NEXT, JOB_FN, JOB_FRAME, JOB_N, JOB_CHUNK = 0, 128, 256, 264, 272, 280
+STATE, NEXT, JOB_FN, JOB_FRAME, JOB_N, JOB_CHUNK, JOB_LIMIT = 0, 128, 256, 264, 272, 280, 288
 SLEEPERS, NUMBERS, MUTEX, COND = 384, 388, 448, 512
 BUSY, STARTED, THREADS, SPIN_NS, ATTR, MASK, OLD_MASK = 640, 644, 648, 656, 672, 768, 896
 RECORD_BYTES = 1024
@@ -40,6 +43,10 @@ declare i64 @llvm.smin.i64(i64, i64)
 # For platforms without pthreads.
 SERIAL_ENTRY_IR = r"""
 define void @qd_parallel_for(ptr %pool, ptr %fn, ptr %frame, i64 %n, i64 %chunk) {
+  call void @serial(ptr %fn, ptr %frame, i64 %n, i64 %chunk)
+  ret void
+}
+define void @qd_parallel_for_up_to(ptr %pool, ptr %fn, ptr %frame, i64 %n, i64 %chunk, i64 %limit) {
   call void @serial(ptr %fn, ptr %frame, i64 %n, i64 %chunk)
   ret void
 }
@@ -95,12 +102,16 @@ out:
   ret void
 }
 
-; whether %state is a job that the worker has not yet looked at: an odd epoch other than %seen
-define internal i1 @joinable(i64 %state, i64 %seen) {
+; whether %state is a job for the worker that it has not yet looked at: an odd epoch other than %seen, and a limit above its number
+define internal i1 @joinable(ptr %pool, i64 %number, i64 %state, i64 %seen) {
+  %plimit = getelementptr i8, ptr %pool, i64 $JOB_LIMIT$
+  %limit = load atomic i64, ptr %plimit monotonic, align 8
+  %wanted = icmp slt i64 %number, %limit
   %epoch = lshr i64 %state, 32
   %open = trunc i64 %epoch to i1
   %new = icmp ne i64 %epoch, %seen
-  %go = and i1 %open, %new
+  %fresh = and i1 %open, %new
+  %go = and i1 %fresh, %wanted
   ret i1 %go
 }
 
@@ -123,7 +134,7 @@ idle:                                     ; idle since now
 look:
   %k = phi i64 [0, %idle], [%k1, %pause], [%k1, %still]
   %state = load atomic i64, ptr %pool acquire, align 8
-  %go = call i1 @joinable(i64 %state, i64 %seen)
+  %go = call i1 @joinable(ptr %pool, i64 %number, i64 %state, i64 %seen)
   br i1 %go, label %claim, label %wait
 claim:
   %joined = add i64 %state, 1
@@ -159,7 +170,7 @@ sleep:
   br label %check
 check:
   %state2 = load atomic i64, ptr %pool seq_cst, align 8
-  %go2 = call i1 @joinable(i64 %state2, i64 %seen)
+  %go2 = call i1 @joinable(ptr %pool, i64 %number, i64 %state2, i64 %seen)
   br i1 %go2, label %awake, label %doze
 doze:
   %w = call i32 @pthread_cond_wait(ptr %cond, ptr %mutex)
@@ -203,10 +214,17 @@ out:
 }
 
 define void @qd_parallel_for(ptr %pool, ptr %fn, ptr %frame, i64 %n, i64 %chunk) {
+  call void @qd_parallel_for_up_to(ptr %pool, ptr %fn, ptr %frame, i64 %n, i64 %chunk, i64 9223372036854775807)
+  ret void
+}
+
+; with the workers of a number below %limit
+define void @qd_parallel_for_up_to(ptr %pool, ptr %fn, ptr %frame, i64 %n, i64 %chunk, i64 %limit) {
 entry:
   %pthreads = getelementptr i8, ptr %pool, i64 $THREADS$
   %threads = load i64, ptr %pthreads
-  %alone = icmp sle i64 %threads, 1
+  %most = call i64 @llvm.smin.i64(i64 %threads, i64 %limit)
+  %alone = icmp sle i64 %most, 1
   %one = icmp sle i64 %n, %chunk
   %here = or i1 %alone, %one
   br i1 %here, label %serial, label %take
@@ -237,6 +255,8 @@ open:
   store i64 %n, ptr %pn
   %pchunk = getelementptr i8, ptr %pool, i64 $JOB_CHUNK$
   store i64 %chunk, ptr %pchunk
+  %plimit = getelementptr i8, ptr %pool, i64 $JOB_LIMIT$
+  store atomic i64 %limit, ptr %plimit monotonic, align 8
   %opened = atomicrmw add ptr %pool, i64 4294967296 seq_cst
   %sleepers = getelementptr i8, ptr %pool, i64 $SLEEPERS$
   %asleep = load atomic i32, ptr %sleepers seq_cst, align 4

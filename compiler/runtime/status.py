@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 from ..codegen.abi import STATUS_WORDS
 from ..errors import AdStackOverflow, QdrunAssertionError, QdrunRuntimeError, describe
-from ..ir.nodes import Assert, Loop, Operand, Overflow, Print
+from ..ir.nodes import Assert, ClaimRow, Loop, Operand, Overflow, Print
 
 if TYPE_CHECKING:
     from .cpu import Compiled
 
-Capacity = Callable[[Loop], int | None]
+Capacity = Callable[[Loop], int | str | None]
 
 
 def read_word(word: int, operand: Operand) -> int | float | bool:
@@ -45,7 +45,7 @@ def raise_status(compiled: Compiled, address: int, capacity: Capacity | None = N
 
     Raises:
         QdrunAssertionError: an assert or a bounds check failed.
-        AdStackOverflow: a loop ran further than planned.
+        AdStackOverflow: a loop ran further than planned, or more threads than planned needed an adstack row.
     """
     code, *values = take_status(address)
     if code == 0:
@@ -57,6 +57,8 @@ def raise_status(compiled: Compiled, address: int, capacity: Capacity | None = N
     message = compiled.messages[code - 1]
     if isinstance(message, Assert):
         raise QdrunAssertionError(describe(_assert_text(message, values), message.loc))
+    if isinstance(message, ClaimRow):
+        raise AdStackOverflow(_row_text(message, compiled, compiled.task_names[code - 1]))
     raise AdStackOverflow(_overflow_text(message, compiled, compiled.task_names[code - 1], capacity))
 
 
@@ -76,6 +78,15 @@ def _overflow_text(message: Overflow, compiled: Compiled, task: str, capacity: C
         f"a loop of kernel `{compiled.name}`{where} ran more iterations than its adstack holds{room}",
         loop.loc,
         "give the loop a bound that covers every run, or ask for a larger adstack; the gradients of this launch are not valid",
+    )
+
+
+def _row_text(message: ClaimRow, compiled: Compiled, task: str) -> str:
+    return describe(
+        f"more threads of kernel `{compiled.name}` (task `{task}`) need an adstack row than its plan has rows",
+        message.loc,
+        "the plan counted the iterations that pass the condition here: do not change the arrays that it reads while the launch is"
+        " planned; the gradients of this launch are not valid",
     )
 
 

@@ -14,22 +14,27 @@ _WITH_VALUE = (*CLAIMS, "mul")  # atomics whose backward code reads their value
 class Activity:
     """Activity of one task.
 
-    ``varied`` holds the values and locals that depend on a differentiable array. ``masked`` holds those that a ``select``, ``min`` or
-    ``max`` may drop: their adjoint may be zero at a point where they themselves are infinite or NaN. ``finals``: see ``transforms.finals``.
+    ``varied`` holds the values and locals that depend on a differentiable array, ``active`` those of them that a differentiable array
+    depends on: only these have an adjoint. ``masked`` holds those that a ``select``, ``min`` or ``max`` may drop: their adjoint may be
+    zero at a point where they themselves are infinite or NaN. ``finals``: see ``transforms.finals``.
     """
 
     def __init__(self, task: Task) -> None:
         self.varied: set[Op | Local] = set()
+        self.active: set[Op | Local] = set()
         self._active: dict[int, bool] = {}
         self.masked: set[Op | Local] = set()
-        self._propagate(list(walk(task.body)))
+        statements = list(walk(task.body))
+        self._propagate(statements)
         self.finals = find_finals(task, self.varied)
-        self._mask(list(reversed(list(walk(task.body)))))
+        statements.reverse()
+        self._keep_useful(statements)
+        self._mask(statements)
         self._refuse(task)
 
     def is_varied(self, x: Operand | Local) -> bool:
         """Whether an adjoint of ``x`` can be other than zero."""
-        return x in self.varied
+        return x in self.active
 
     def _propagate(self, statements: list[Stmt]) -> None:
         size = -1
@@ -49,6 +54,33 @@ class Activity:
             return s.attr in self.varied
         return carries(s) and any(a in self.varied for a, rule in zip(s.args, ADJOINT[s.op]) if rule is not None)
 
+    def _keep_useful(self, backwards: list[Stmt]) -> None:
+        """What only decides something, or is never stored, has no adjoint."""
+        useful: set[Operand | Local] = set()
+        size = -1
+        while size != len(useful):
+            size = len(useful)
+            for s in backwards:
+                if isinstance(s, LocalStore):
+                    if s.local in useful:
+                        useful.add(s.value)
+                elif isinstance(s, GlobalStore):
+                    if s.place.differentiable:
+                        useful.add(s.value)
+                elif isinstance(s, Op):
+                    useful.update(self._passes_on(s, useful))
+        self.active = {x for x in self.varied if x in useful}
+
+    def _passes_on(self, s: Op, useful: set[Operand | Local]) -> list[Operand | Local]:
+        """What an operation gives its adjoint to."""
+        if s.op == "atomic":
+            return [s.args[-1]] if atomic_of(s)[0].differentiable else []
+        if s not in useful or s not in self.varied:
+            return []
+        if s.op == "load":
+            return [s.attr]  # type: ignore[list-item]
+        return [a for a, rule in zip(s.args, ADJOINT[s.op]) if rule is not None] if carries(s) else []
+
     def _mask(self, backwards: list[Stmt]) -> None:
         size = -1
         while size != len(self.masked):
@@ -59,7 +91,7 @@ class Activity:
                 elif isinstance(s, Op) and s.op == "load" and s in self.masked:
                     self.masked.add(s.attr)  # type: ignore[arg-type]
                 elif isinstance(s, Op) and (s.op in ("select", "min", "max") or s in self.masked or s in self.finals.claims):
-                    self.masked.update(a for a in s.args if isinstance(a, Op) and a in self.varied)
+                    self.masked.update(a for a in s.args if isinstance(a, Op) and a in self.active)
 
     def is_active(self, s: Stmt) -> bool:
         """Whether the statement has backward code."""
@@ -73,9 +105,9 @@ class Activity:
             case Op(op="atomic"):
                 return atomic_of(s)[0].differentiable and (s.args[-1] in self.varied or self._scales(s))
             case Op():
-                return s in self.varied
+                return s in self.active
             case LocalStore():
-                return s.local in self.varied
+                return s.local in self.active
             case GlobalStore():
                 return s.place.differentiable
             case If():
@@ -100,7 +132,7 @@ class Activity:
             return list(s.args if atomic_of(s)[1] in _WITH_VALUE else s.args[:-1])
         out: list[Operand] = []
         for operand, names in zip(s.args, NEEDS[s.op], strict=True):
-            if operand in self.varied:
+            if operand in self.active:
                 out += [s if n == "r" else s.args[n] for n in names]  # type: ignore[index]
         return out
 

@@ -21,13 +21,17 @@ ZERO, ONE = const_i64(0), const_i64(1)
 
 @dataclass
 class Record:
-    """What the forward phase leaves of a loop, all in values: count, exit site, spacing, pad, entry values of the invariants."""
+    """What the forward phase leaves of a loop, all in values: count, exit site, spacing, pad, entry values of the invariants.
+
+    ``skipped``: the segments that lie in the pad, whole.
+    """
 
     begin: Operand
     invariants: dict[Local, Operand]
     n: Operand = ZERO
     d: Operand = ZERO
     pad: Operand = ZERO
+    skipped: Operand = ZERO
     site: Operand | None = None
 
 
@@ -95,32 +99,40 @@ class Driver:
                 copy_plain(b, s.body, inner, self.info.keep_fwd)
         rec.n = b.load(n) if n else trips or ZERO
         if sweep:
-            rec.d, rec.pad = b.load(sweep.d), sweep.pad
+            rec.d, rec.pad, rec.skipped = b.load(sweep.d), sweep.pad, sweep.skipped
         rec.site = b.load(s.exit) if s.exit else None
         return rec
 
     # ---- backward
-    def refill(
-        self, b: Builder, env: Env, rec: Record, block: Operand, m: Operand, last: Operand, span: tuple[Operand, ...]
-    ) -> None:
-        """Recompute the tape of segment ``m`` of ``block``. span: block start b1, segment start b2, segment end hi2.
-
-        The block's last segment is refilled first: that run starts at the block's checkpoint and fills ck2 on its way.
-        """
-        b1, b2, hi2 = span
+    def segments(self, b: Builder, rec: Record, n: Operand) -> Operand:
+        """How many segments hold the iterations up to ``n``, without those in the pad. With no checkpoints nothing is divided."""
+        count = b.local(b.op("min", n, ONE), "segments")
         seg = self.param("S")
+        with b.if_(b.op("gt", self.param("C1"), ZERO)):
+            up = b.op("add", n, b.op("sub", seg, ONE))
+            b.store(count, b.op("sub", b.op("cdiv", up, seg), rec.skipped))
+        return b.load(count)
+
+    def refill(self, b: Builder, env: Env, rec: Record, m: Operand, span: tuple[Operand, Operand, Operand]) -> None:
+        """Recompute the tape of segment ``m``. span: start and end of the segment, end of the loop.
+
+        The last segment of a block of checkpoints is refilled first: that run starts at the block's checkpoint and fills ck2 on its way.
+        """
+        b2, hi2, n = span
+        seg = self.param("S")
+        block, number_in_block = _divided(b, m, b.op("cdiv", rec.d, seg))
+        b1 = b.op("mul", block, rec.d)
         head = b.op("max", b1, rec.pad)
-        whole = b.op("eq", m, last)
+        whole = b.op("eq", hi2, b.op("min", n, b.op("add", b1, rec.d)))
         with b.if_(b.op("or", whole, b.op("eq", b2, head))) as from_block:
             self.restore(b, "ck1", block)
         with b.into(from_block.orelse):
-            self.restore(b, "ck2", b.op("sub", m, ONE))
+            self.restore(b, "ck2", b.op("sub", number_in_block, ONE))
         for v, value in rec.invariants.items():
             b.store(v, value)
         start = b.op("select", whole, head, b2)
-        offset = b.op("sub", start, b1)
-        slot = b.local(b.op("mod", offset, seg), "slot")
-        number = b.local(b.op("floordiv", offset, seg), "seg")
+        first, rest = _divided(b, b.op("sub", start, b1), seg)
+        slot, number = b.local(rest, "slot"), b.local(first, "seg")
         with b.loop(start, hi2) as run:
             j = run.index
             here = b.load(slot)
@@ -134,6 +146,12 @@ class Driver:
                 with layer(env, self.loop) as inner:
                     inner[self.loop.index] = index_at(b, self.loop, rec.begin, b.op("sub", j, rec.pad))
                     copy_plain(b, self.loop.body, inner, self.info.keep_refill, self.loop.exit)
+
+
+def _divided(b: Builder, x: Operand, y: Operand) -> tuple[Operand, Operand]:
+    """Quotient and remainder of numbers that are not negative."""
+    quotient = b.op("cdiv", x, y)
+    return quotient, b.op("sub", x, b.op("mul", quotient, y))
 
 
 def _advance(b: Builder, slot: Local, here: Operand, seg: Operand, number: Local) -> None:
@@ -156,21 +174,24 @@ class _Sweep:
         self.d = b.local(d1, "d")
         self.slot = b.local(ZERO, "slot")
         self.number = b.local(ZERO, "seg")
-        self.pad = self.first = ZERO
+        self.pad = self.first = self.skipped = ZERO
         pad, first = b.local(ZERO, "pad"), b.local(ZERO, "first")
         # With no checkpoints (C1 = 0) the whole loop is one segment and nothing is divided.
         with b.if_(b.op("gt", self.c1, ZERO)):
             if trips is not None:
                 # Number the iterations so that the last block and segment are full, and tape only the last segment.
-                shift = b.op("mod", b.op("neg", trips), d1)
+                blocks = b.op("cdiv", b.op("add", trips, b.op("sub", d1, ONE)), d1)
+                end = b.op("mul", blocks, d1)
+                shift = b.op("sub", end, trips)
                 b.store(pad, shift)
-                b.store(first, b.op("sub", b.op("add", trips, shift), self.seg))
-                b.store(self.slot, b.op("mod", shift, self.seg))
-                b.store(self.number, b.op("floordiv", shift, self.seg))
+                b.store(first, b.op("sub", end, self.seg))
+                number, slot = _divided(b, shift, self.seg)
+                b.store(self.slot, slot)
+                b.store(self.number, number)
             driver.save(b, "ck1", ZERO)
             b.store(self.count, ONE)
         if trips is not None:
-            self.pad, self.first = b.load(pad), b.load(first)
+            self.pad, self.first, self.skipped = b.load(pad), b.load(first), b.load(self.number)
 
     def step(self, j: Op) -> None:
         """At the entry of iteration j: checkpoint at the start of a segment, tape, advance."""
@@ -208,7 +229,7 @@ class _Sweep:
         limit = b.op("mul", b.op("add", self.c2, ONE), self.seg)
         with b.if_(b.op("gt", twice, limit)):
             b.put(Overflow(self.driver.loop, self.driver.number))
-        half = b.op("floordiv", b.op("add", self.c1, ONE), const_i64(2))
+        half = b.op("sar", b.op("add", self.c1, ONE), ONE)
         with b.loop(ONE, half) as keep:
             source = b.op("mul", keep.index, const_i64(2))
             words = tuple(b.op("stack_get", source, dtype=v.dtype, attr=(stack, k)) for k, v in enumerate(stack.locals))
@@ -216,5 +237,5 @@ class _Sweep:
         b.store(self.count, half)
         b.store(self.d, twice)
         # with an odd C1 this iteration is now in the middle of a block
-        position = b.op("mod", b.op("add", j, self.pad), twice)
-        b.store(self.number, b.op("floordiv", position, self.seg))
+        _, position = _divided(b, b.op("add", j, self.pad), twice)
+        b.store(self.number, b.op("cdiv", position, self.seg))

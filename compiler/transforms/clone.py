@@ -5,12 +5,13 @@ Passes are functions from kernel to kernel: each clones once and edits its own c
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from ..ir.nodes import (
     Assert,
     Axis,
     Block,
+    ClaimRow,
     Exit,
     GlobalStore,
     If,
@@ -42,9 +43,16 @@ def clone_task(task: Task) -> Task:
     return _Cloner(task).task(task)
 
 
+def clone_block(block: Block, values: Mapping[Op, Operand]) -> Block:
+    """The same statements and loops anew. ``values``: what takes the place of some values; all others from outside stay."""
+    cloner = _Cloner(Task("", block))
+    cloner.ops.update(values)
+    return cloner.block(block)
+
+
 class _Cloner:
     def __init__(self, task: Task) -> None:
-        self.ops: dict[Op, Op] = {}
+        self.ops: dict[Op, Operand] = {}
         self.loops: dict[Loop, Loop] = {}
         for s in task_blocks(task):  # first, because a stack or an overflow may name a loop before or after it
             if isinstance(s, Loop):
@@ -101,6 +109,8 @@ class _Cloner:
                 return StackPut(self.stack(s.stack), self.value(s.slot), self.values(s.values))
             case Overflow():
                 return Overflow(self.loops.get(s.loop, s.loop), s.code)
+            case ClaimRow():
+                return ClaimRow(s.loc)
 
     def op(self, s: Op) -> Op:
         """The copy of an operation."""

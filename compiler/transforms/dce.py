@@ -11,6 +11,7 @@ from __future__ import annotations
 from ..ir.nodes import (
     Assert,
     Block,
+    ClaimRow,
     Exit,
     GlobalStore,
     If,
@@ -118,7 +119,7 @@ def _is_effect(s: Stmt) -> bool:
             return s.op == "atomic"
         case Loop():
             return s.end is None
-        case GlobalStore() | Assert() | Print() | StackPut() | Overflow() | Exit():
+        case GlobalStore() | Assert() | Print() | StackPut() | Overflow() | ClaimRow() | Exit():
             return True
     return False
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, replace
 
 from ..adstack.sizing import TaskSizing, size_task
@@ -13,12 +14,15 @@ from .access import Access, Writes, check_cross_iteration, check_replayed_loads,
 from .activity import Activity
 from .collisions import check_stores
 from .copies import Env, at, copy_plain
+from .costs import Costs
 from .finals import check_finals
 from .paths import Broken, broken_paths
 from .prepare import prepared
 from .reverse import Reverse
 from .scopes import export_values
-from .slices import PlainSlicer
+from .slices import PlainSlicer, Slicer
+from .states import with_fewer_states
+from .unroll import MOST_TRIPS
 
 
 @dataclass(frozen=True)
@@ -39,17 +43,21 @@ class Gradient:
 
 
 @verified()
-def reverse_kernel(kernel: Kernel) -> Gradient:
+def reverse_kernel(kernel: Kernel, unroll: int = MOST_TRIPS) -> Gradient:
     """The kernel that accumulates the adjoints of everything ``kernel`` reads, given the adjoints of everything it writes.
 
-    ``kernel`` must be lowered (no ``Exit``) and simplified. The primal is not changed; locals and axis indices are shared.
+    ``kernel`` must be lowered (no ``Exit``) and simplified. The primal is not changed; locals are shared.
+
+    Args:
+        kernel: see above.
+        unroll: the most iterations of a loop that is written out where it would keep states.
 
     Raises:
         DifferentiationError: something has no correct gradient, by name and line.
         DataAccessError: the backward pass would read a value that the kernel overwrites.
     """
     kernel = replace(kernel, tasks=[prepared(t) for t in kernel.tasks])
-    work = _Reversal(kernel)
+    work = _Reversal(kernel, unroll)
     broken: tuple[Broken, ...] = ()
     if any(p.differentiable and p.buffer.kind != "tmp" for t in kernel.tasks for p, _, _ in writes_of(walk(t.body))):
         for task in reversed(kernel.tasks):
@@ -58,7 +66,9 @@ def reverse_kernel(kernel: Kernel) -> Gradient:
     first = [*_clear_adjoints(kernel), *work.recomputed] if work.reversed else []
     sizing = tuple(
         size_task(
-            kernel, task, len(first) + k, new.name, {d.loop: (d.number, tuple(d.stacks.values())) for d in rev.drivers.values()}
+            *(kernel, task, len(first) + k, new.name),
+            {d.loop: (d.number, tuple(d.stacks.values())) for d in rev.drivers.values()},
+            functools.partial(Costs, rev),
         )
         for k, (new, task, rev) in enumerate(work.reversed)
         if rev is not None
@@ -75,8 +85,8 @@ def reverse_kernel(kernel: Kernel) -> Gradient:
 class _Reversal:
     """Takes the tasks of a kernel, last to first."""
 
-    def __init__(self, kernel: Kernel) -> None:
-        self.kernel = kernel
+    def __init__(self, kernel: Kernel, unroll: int) -> None:
+        self.kernel, self._unroll = kernel, unroll
         self.activities: list[Activity] = []
         self.reversed: list[tuple[Task, Task, Reverse | None]] = []  # reverse task, primal, None: it has no adstacks
         self.recomputed: list[Task] = []
@@ -87,19 +97,21 @@ class _Reversal:
 
     def task(self, task: Task) -> None:
         """Reverse one task, and see what it needs."""
-        rev = Reverse(task)
-        self.activities.append(rev.activity)
-        finals = rev.activity.finals
+        slices = Slicer(task)
+        self.activities.append(slices.activity)
+        finals = slices.activity.finals
         check_finals(finals.accesses(), self._after)
         self._after.insert(0, task)
         self._later.add(task)
-        if any(map(rev.activity.is_active, task.body)):
+        if any(map(slices.activity.is_active, task.body)):
             check_cross_iteration(task)
-            check_stores(task, rev.activity.varied)
-            kept = rev.slices.kept()
+            check_stores(task, slices.activity.varied)
+            kept = slices.kept()
             self._replay([*prologue_loads(task), *loads_of(s for s in walk(task.body) if id(s) in kept)])
             self._note(finals.accesses())
-            self.reversed.append((_assemble(task, rev), task, rev))
+            lean, lean_slices = with_fewer_states(task, slices, self._unroll)
+            rev = Reverse(lean, lean_slices)
+            self.reversed.append((_assemble(lean, rev), lean, rev))
             if finals.deferred:
                 self._multiply(task, finals.deferred)
         again = _repeat(task, f"{task.name}_again", frozenset(id(s) for s in walk(task.body) if _sets(s, self._needed)))
@@ -146,6 +158,9 @@ def _assemble(task: Task, rev: Reverse) -> Task:
     stacks = [stack for d in rev.drivers.values() for stack in d.stacks.values()]
     params = [p for d in rev.drivers.values() for p in d.params()]
     params += [f"{stack.name}.{plane}" for stack in stacks for plane in sorted({v.dtype.plane for v in stack.locals})]
+    if stacks:
+        params += ["rows", "threads"]
+        params += [f"stride.{plane}" for plane in sorted({v.dtype.plane for stack in stacks for v in stack.locals})]
     name = f"{task.name}_grad"
     return replace(task, name=name, body=rev.body, axes=axes, prologue=prologue, stacks=stacks, params=params, reductions=[])
 

@@ -10,8 +10,9 @@ A store ``v = s`` gives ``adj(s) += adj(v); adj(v) = 0``; a load gives ``adj(v) 
 
 from __future__ import annotations
 
+from ..adstack.gates import around_stacks
 from ..ir.builder import Builder, const_i64
-from ..ir.nodes import Assert, Block, Const, GlobalStore, If, Local, LocalStore, Loop, Op, Operand, Place, Stmt, Task
+from ..ir.nodes import Assert, Block, ClaimRow, Const, GlobalStore, If, Local, LocalStore, Loop, Op, Operand, Place, Stmt, Task
 from ..ir.types import i64
 from ..ir.walk import atomic_of
 from .checkpoint import Driver, Record
@@ -28,10 +29,10 @@ _ZERO_FACTOR = (
 
 
 class Reverse:
-    """Builds the reverse body of a task. ``drivers`` lists the loops with backward work, in program order."""
+    """Builds the reverse body of a task, given its slices. ``drivers`` lists the loops with backward work, in program order."""
 
-    def __init__(self, task: Task) -> None:
-        self.task, self.slices = task, Slicer(task)
+    def __init__(self, task: Task, slices: Slicer) -> None:
+        self.task, self.slices = task, slices
         self.activity = self.slices.activity
         self.drivers: dict[Loop, Driver] = {}
         self._env: Env = {}  # value of the primal -> its copy in the current last replay
@@ -41,6 +42,8 @@ class Reverse:
         self._pending: dict[Op, Operand] = {}  # adjoint of a value whose uses so far are all in its own block
         self._home: dict[Op, int] = {}  # value -> the block that defines it
         self._level = 0
+        stacked = {s for s, info in self.slices.info.items() if info.tape}
+        self._around = around_stacks(task, stacked) if stacked else None  # where an iteration needs an adstack row
         body: Block = []
         self.b = Builder(body)
         self._forward(task.body)
@@ -51,6 +54,8 @@ class Reverse:
     # ---- forward
     def _forward(self, block: Block) -> None:
         keep = self.slices.keep
+        if self._around and block is self._around.block:
+            self.b.put(ClaimRow(self._around.loc))
         for s in block:
             self.b.loc = getattr(s, "loc", None)
             if isinstance(s, Loop) and s in self.slices.info:
@@ -101,6 +106,8 @@ class Reverse:
     # ---- backward
     def _backward(self, block: Block) -> None:
         previous, self._level = self._level, id(block)
+        if self._around and block is self._around.block and block is not self.task.body:
+            self.b.put(ClaimRow(self._around.loc))  # the forward claim stands in another block
         for s in block:
             if isinstance(s, Op):
                 self._home[s] = id(block)
@@ -194,31 +201,18 @@ class Reverse:
             with self._down(rec.n) as k:
                 self._reverse_iteration(s, rec, k)
             return
-        n = b.op("add", rec.n, rec.pad)
-        seg, levels = driver.param("S"), b.op("gt", driver.param("C1"), ZERO)
-        with self._down(self._ceil_div(n, rec.d, levels)) as block:
-            b1 = b.op("mul", block, rec.d)
-            hi1 = b.op("min", n, b.op("add", b1, rec.d))
-            segments = self._ceil_div(b.op("sub", hi1, b1), seg, levels)
-            with self._down(segments) as m:
-                base = b.op("add", b1, b.op("mul", m, seg))
-                b2 = b.op("max", base, rec.pad)
-                hi2 = b.op("min", hi1, b.op("add", base, seg))
-                missing = b.op("and", b.op("lt", hi2, n), b.op("lt", b2, hi2))  # the forward sweep taped the last segment
-                with b.if_(missing):
-                    driver.refill(b, self._env, rec, block, m, b.op("sub", segments, ONE), (b1, b2, hi2))
-                with self._down(b.op("max", b.op("sub", hi2, b2), ZERO)) as k:
-                    iteration = b.op("add", b2, k)
-                    driver.restore(b, "tape", b.op("sub", iteration, base))
-                    self._reverse_iteration(s, rec, b.op("sub", iteration, rec.pad))
-
-    def _ceil_div(self, x: Operand, y: Operand, levels: Operand) -> Operand:
-        """ceil(x / y) with checkpoints; without them there is one block and one segment (none when x is 0)."""
-        b = self.b
-        out = b.local(b.op("min", x, ONE), "blocks")
-        with b.if_(levels):
-            b.store(out, b.op("floordiv", b.op("add", x, b.op("sub", y, ONE)), y))
-        return b.load(out)
+        n, seg = b.op("add", rec.n, rec.pad), driver.param("S")
+        with self._down(driver.segments(b, rec, n)) as below:
+            m = b.op("add", below, rec.skipped)
+            base = b.op("mul", m, seg)
+            start = b.op("max", base, rec.pad)
+            end = b.op("min", n, b.op("add", base, seg))
+            with b.if_(b.op("lt", end, n)):  # the forward sweep taped the last segment
+                driver.refill(b, self._env, rec, m, (start, end, n))
+            with self._down(b.op("sub", end, start)) as k:
+                iteration = b.op("add", start, k)
+                driver.restore(b, "tape", b.op("sub", iteration, base))
+                self._reverse_iteration(s, rec, b.op("sub", iteration, rec.pad))
 
     def _down(self, n: Operand) -> _Down:
         return _Down(self.b, n)

@@ -29,6 +29,19 @@ def test_a_plan_covers_every_iteration_and_segments_divide_blocks(k, levels, x, 
     assert p.C1 == ceil(k / p.D1)
 
 
+@given(st.integers(2, 1500), st.integers(1, 6), st.data())
+def test_two_levels_are_as_small_as_any_segment_length_makes_them(k, x, data):
+    t = data.draw(st.integers(1, x))
+    assert with_levels(k, 2, None, x, t).words(x, t) == min(ceil(k / s) * x + s * t for s in range(1, k + 1))
+
+
+@given(st.integers(8, 200), st.integers(1, 4), st.data())
+def test_three_levels_are_about_as_small_as_any(k, x, data):
+    t = data.draw(st.integers(1, x))
+    best = min((ceil(k / (s * r)) + r - 1) * x + s * t for s in range(1, k + 1) for r in range(2, k // s + 2))
+    assert with_levels(k, 3, None, x, t).words(x, t) <= best + t
+
+
 def test_more_levels_never_need_more_words():
     for k in (10, 100, 1000, 10_000):
         words = [with_levels(k, n).words(1, 1) for n in (1, 2, 3)]

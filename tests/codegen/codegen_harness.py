@@ -45,6 +45,10 @@ loop:
 out:
   ret void
 }
+define void @qd_parallel_for_up_to(ptr %pool, ptr %fn, ptr %frame, i64 %n, i64 %chunk, i64 %limit) {
+  call void @qd_parallel_for(ptr %pool, ptr %fn, ptr %frame, i64 %n, i64 %chunk)
+  ret void
+}
 @qd_printed = global [4096 x i64] zeroinitializer
 define void @qd_print(ptr %ctx, i64 %site, ptr %values, i64 %n) {
 entry:
@@ -83,7 +87,7 @@ def native_machine():
 def compile_text(text: str, optimise: bool = True):
     """An execution engine for a module. Keep it as long as its functions are used."""
     machine = native_machine()
-    module = L.parse_assembly(re.sub(r"^declare void @qd_(parallel_for|print)\(.*$", "", text, flags=re.M))
+    module = L.parse_assembly(re.sub(r"^declare void @qd_(parallel_for|parallel_for_up_to|print)\(.*$", "", text, flags=re.M))
     module.triple, module.data_layout = L.get_default_triple(), str(machine.target_data)
     module.verify()
     if optimise:
@@ -110,7 +114,7 @@ class Compiled:
         self.returned = np.zeros(max(1, len(kernel.returns)), np.int64)
         self.tmp = np.zeros(4096, np.int64)
 
-    def __call__(self, *args, fields=None, params=None, heap=None, rows=None, backwards=False, seed=0):
+    def __call__(self, *args, fields=None, params=None, heap=None, backwards=False, seed=0):
         ctx = np.zeros(self.layout.words, np.int64)
         ctx[abi.CTX_STATUS], ctx[abi.CTX_POOL] = self.status.ctypes.data, int(backwards)
         ctx[abi.CTX_TMP], ctx[abi.CTX_RET] = self.tmp.ctypes.data, self.returned.ctypes.data
@@ -118,7 +122,6 @@ class Compiled:
         for number, plane in enumerate(abi.PLANES):
             if heap and plane in heap:
                 ctx[abi.CTX_HEAP + number] = heap[plane].ctypes.data
-                ctx[abi.CTX_ROW_STRIDE + number] = rows[plane]
         for key, word in self.layout.params.items():
             ctx[word] = (params or {})[key]
         for buffer, word in self.layout.buffers.items():

@@ -19,6 +19,7 @@ from qdrun.compiler.ir.nodes import (
     Assert,
     Axis,
     Buffer,
+    ClaimRow,
     Const,
     Kernel,
     Op,
@@ -218,6 +219,7 @@ def test_an_adstack_gives_back_what_was_put(lanes, varying_slot):
     n, depth = 700, 6
     x, y = field("x", f32, n), field("y", f64, n)
     task, i, b = parallel(n)
+    b.put(ClaimRow())
     locals_ = tuple(b.local(Const(0, d)) for d in (f32, i32, f16, f64, i8, u1, u64))
     xv = b.gload(x, (i,))
     with b.loop(const_i64(0), const_i64(depth)) as fwd:
@@ -232,19 +234,60 @@ def test_an_adstack_gives_back_what_was_put(lanes, varying_slot):
             got = b.op("stack_get", bwd.index, dtype=q.dtype, attr=(stack, k))
             b.store(total, b.op("add", b.op("mul", b.load(total), Const(1.25, f64)), b.cast(got, f64)))
     b.gstore(y, (i,), b.load(total))
-    task.stacks, task.params = [stack], [f"s0.{p}" for p in abi.PLANES]
+    params = {name.format(p): 8 for p in abi.PLANES for name in ("s0.{}", "stride.{}")} | {"rows": 2, "threads": 2}
+    task.stacks, task.params = [stack], list(params)
     widths = {p: sum(abi.plane_of(q.dtype) == p for q in locals_) for p in abi.PLANES}
     rows = {p: w * depth + 8 for p, w in widths.items()}
     heap = {p: np.zeros(2 * rows[p] * lanes, {"f4": "f4", "f8": "f8", "i4": "i4", "i8": "i8"}[p]) for p in abi.PLANES}
     data = {x.buffer: rng.uniform(0, 50, n).astype("f4"), y.buffer: np.zeros(n)}
     run = Compiled(kernel(task), lanes)
-    run(fields=data, params={(0, f"s0.{p}"): 8 for p in abi.PLANES}, heap=heap, rows=rows)
+    params |= {f"stride.{p}": rows[p] for p in abi.PLANES}
+    assert run(fields=data, params={(0, name): value for name, value in params.items()}, heap=heap)[0] == 0
     want = np.zeros(n)
     for d in range(depth - 1, -1, -1):
         v = data[x.buffer] + np.float32(d)
         for q in locals_:
             want = want * 1.25 + v.astype(q.dtype.numpy).astype("f8")
     assert np.array_equal(data[y.buffer], want)
+
+
+@pytest.mark.parametrize("lanes", LANES)
+@pytest.mark.parametrize("gate", [False, True])
+def test_a_row_is_claimed_once_by_each_worker_and_never_past_the_planned_ones(lanes, gate):
+    n, chunks = 4000, 2
+    x, y = field("x", f32, n), field("y", f32, n)
+    task, i, b = parallel(n)
+    kept = b.local(Const(0.0, f32))
+
+    def body():
+        b.put(ClaimRow())
+        with b.loop(const_i64(0), const_i64(3)) as forward:
+            stack = Stack(forward, "tape", (kept,), "s0")
+            b.put(StackPut(stack, forward.index, (b.op("add", b.gload(x, (i,)), b.cast(forward.index, f32)),)))
+        with b.loop(const_i64(0), const_i64(300)):  # enough work for several chunks
+            b.store(kept, b.op("add", b.load(kept), b.op("stack_get", const_i64(2), dtype=f32, attr=(stack, 0))))
+        b.gstore(y, (i,), b.load(kept))
+        return stack
+
+    if gate:
+        with b.if_(b.op("gt", b.gload(x, (i,)), Const(0.0, f32))):
+            stack = body()
+    else:
+        stack = body()
+    task.stacks, task.params = [stack], ["s0.f4", "stride.f4", "rows", "threads"]
+    run = Compiled(kernel(task), lanes)
+    half = np.arange(n) < n // chunks
+    for rows, passing in ((2, half | True), (1, half | True), (0, half | True), (0, half & False), (1, half & False)):
+        heap = np.full(3 * 3 * lanes, -7.0, np.float32)
+        data = {x.buffer: np.where(passing, 1.5, -1.5).astype(np.float32), y.buffer: np.zeros(n, np.float32)}
+        params = {(0, "s0.f4"): 0, (0, "stride.f4"): 3, (0, "rows"): rows, (0, "threads"): 2}
+        status = run(fields=data, params=params, heap={"f4": heap})
+        needed = 2 if passing.any() or not gate else 0
+        assert bool(status[0] == 0) is (rows >= needed)
+        assert (heap[rows * 3 * lanes :] == -7.0).all(), "a row that was not planned was written"
+        assert (heap[: min(rows, needed) * 3 * lanes] != -7.0).all()
+        if rows >= needed:
+            assert np.array_equal(data[y.buffer] != 0, passing | (not gate))
 
 
 @pytest.mark.parametrize("lanes", LANES)

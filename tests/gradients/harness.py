@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
 import numpy as np
 
 from qdrun.compiler.adstack.levels import LoopPlan, full_tape, thinning, with_levels
 from qdrun.compiler.adstack.machine import cpu
 from qdrun.compiler.adstack.plan import HeapPlan, PlanOptions, make_plan
+from qdrun.compiler.ir.nodes import Op, StackPut
 from qdrun.compiler.ir.types import PLANES
+from qdrun.compiler.runtime import interpret
 from qdrun.compiler.runtime.interpret import Memory, run_kernel
 from qdrun.compiler.transforms.gradient import Gradient
 
@@ -47,11 +54,48 @@ def levels(s, k, n, seg) -> LoopPlan:
     return thinning(4, 15, 4) if k is None else with_levels(k, n, seg, s.words("ck1"), s.words("tape"))
 
 
+@dataclass
+class Watch:
+    """What interpreted kernels did: slots used of each stack, by task and name, and runs of operations."""
+
+    slots: dict[tuple[int, str], int] = field(default_factory=dict)
+    runs: Counter[str] = field(default_factory=Counter)
+
+    def check(self, plan: HeapPlan) -> None:
+        """Fail if a stack used a slot that was not planned."""
+        planned = {(t.position, k.name): p.plan.slots(k.kind) for t in plan.tasks for p in t.loops for k in p.stacks}
+        for stack, used in self.slots.items():
+            assert used <= planned[stack], f"stack {stack} used {used} slots, planned are {planned[stack]}"
+
+
+@contextmanager
+def watched() -> Iterator[Watch]:
+    """Watch everything that is interpreted inside the block."""
+    watch, stmt = Watch(), interpret._Iteration.stmt
+
+    def watching(self, s) -> None:
+        if isinstance(s, StackPut):
+            key, slot = (self.task, s.stack.name), int(self.value(s.slot))
+            assert slot >= 0
+            watch.slots[key] = max(watch.slots.get(key, 0), slot + 1)
+        elif isinstance(s, Op):
+            watch.runs[s.op] += 1
+        stmt(self, s)
+
+    interpret._Iteration.stmt = watching
+    try:
+        yield watch
+    finally:
+        interpret._Iteration.stmt = stmt
+
+
 def run_gradient(gradient: Gradient, memory: Memory, choose, scalars=None) -> HeapPlan:
-    """Plan, run, and check that no slot beyond the plan was used (the interpreter keys slots; the plan bounds them)."""
+    """Plan, run, and check that no slot beyond the plan was used."""
     plan = make_plan(gradient.kernel.name, gradient.sizing, MemoryHost(memory, scalars), PlanOptions(cpu(1), choose=choose))
     params = {(t.position, name): value for t in plan.tasks for name, value in t.params.items()}
-    run_kernel(gradient.kernel, memory, scalars, params=params)
+    with watched() as watch:
+        run_kernel(gradient.kernel, memory, scalars, params=params)
+    watch.check(plan)
     return plan
 
 

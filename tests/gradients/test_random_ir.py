@@ -19,12 +19,13 @@ from qdrun.compiler.runtime.interpret import Memory, run_kernel
 from qdrun.compiler.transforms.exits import lower_exits
 from qdrun.compiler.transforms.gradient import Gradient, reverse_kernel
 from qdrun.compiler.transforms.simplify import simplify
+from qdrun.compiler.transforms.unroll import MOST_TRIPS
 
 FAST = range(0, 24)
 SLOW = range(24, int(os.environ.get("QDRUN_RANDOM_PROGRAMS", "300")))
 
 
-def build(seed: int, simplified: bool) -> tuple[Program, Gradient]:
+def build(seed: int, simplified: bool, unroll: int) -> tuple[Program, Gradient]:
     p = make(seed)
     verify_kernel(p.kernel, lowered=False)
     kernel = lower_exits(p.kernel)
@@ -32,7 +33,7 @@ def build(seed: int, simplified: bool) -> tuple[Program, Gradient]:
         kernel = simplify(kernel)
     verify_kernel(kernel)
     p.kernel = kernel
-    gradient = reverse_kernel(kernel)
+    gradient = reverse_kernel(kernel, unroll)
     verify_kernel(gradient.kernel)
     if simplified:
         gradient = Gradient(simplify(gradient.kernel), gradient.sizing)
@@ -48,7 +49,12 @@ def primal(p: Program, memory: Memory, w_out: np.ndarray, w_own: np.ndarray) -> 
 
 
 def check(seed: int, simplified: bool) -> None:
-    p, gradient = build(seed, simplified)
+    """With short loops written out, and with checkpoints in all of them."""
+    for unroll in (0, MOST_TRIPS):
+        check_gradient(seed, *build(seed, simplified, unroll))
+
+
+def check_gradient(seed: int, p: Program, gradient: Gradient) -> None:
     memory = p.memory(seed)
     weights = memory.array(p.out.grad).copy(), memory.array(p.own.grad).copy()
     x = [memory.array(p.x)]

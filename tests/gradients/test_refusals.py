@@ -358,7 +358,7 @@ def test_an_overflow_names_kernel_line_and_capacity():
     assert "settle" in message
     assert f"{Path(__file__).name}:{first + 9} in kernel `settle`" in message
     assert "while j < n:" in message
-    assert "which is 8" in message
+    assert "which is 8 (ad_stack_size: " in message
     assert "ask for a larger adstack" in message
 
 

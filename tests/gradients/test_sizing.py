@@ -43,7 +43,7 @@ def planned(body: str, n: int, **options):
         ("i, n", 20, 20),
         ("0, n, 4", 21, 6),
         ("n, 0, -4", 21, 6),
-        ("7", 0, 7),
+        ("17", 0, 17),
         ("n - 50", 20, 0),
     ],
 )
@@ -96,12 +96,12 @@ def test_a_linear_wave_stencil_needs_no_adstack():
 
 def test_exclusive_arms_take_the_maximum_and_siblings_the_sum():
     step = STEP.splitlines()[0]
-    arms = f"        if i % 2 == 0:\n            for j in range(7):\n    {step}\n        else:\n"
+    arms = f"        if i % 2 == 0:\n            for j in range(17):\n    {step}\n        else:\n"
     arms += f"            for j in range(n):\n    {step}\n        y[i] = v"
     _, plan = planned(arms, 30)
     assert sum(plan.tasks[-1].words.values()) == 30
-    _, plan = planned(f"        for j in range(7):\n{step}\n        for j in range(n):\n{STEP}", 30)
-    assert sum(plan.tasks[-1].words.values()) == 37
+    _, plan = planned(f"        for j in range(17):\n{step}\n        for j in range(n):\n{STEP}", 30)
+    assert sum(plan.tasks[-1].words.values()) == 47
 
 
 def test_a_plan_runs_nothing():

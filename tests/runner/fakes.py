@@ -32,7 +32,7 @@ class Quadratic(Job[QuadraticParams]):
         cells = self.params.size * 8
         return MemoryPlan(
             entries=(
-                PlanEntry(kind="fields", bytes=cells, source="build()", formula=f"{self.params.size} cells x 8 bytes"),
+                PlanEntry(kind="state", bytes=cells, source="build()", formula=f"{self.params.size} cells x 8 bytes"),
                 PlanEntry(kind="gradients", bytes=cells, source="build()", formula=f"{self.params.size} cells x 8 bytes"),
             )
         )

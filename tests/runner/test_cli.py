@@ -47,7 +47,7 @@ def test_plan_shows_trials_bytes_by_kind_and_where_they_come_from(tmp_path):
         (4, 64, True),
         (4, 16000, False),
     ]
-    assert data["memory"][0]["by_kind"] == {"fields": 32, "gradients": 32}
+    assert data["memory"][0]["by_kind"] == {"state": 32, "gradients": 32}
     assert not (tmp_path / "runs").exists()
 
 

@@ -53,7 +53,7 @@ def test_a_sweep_gives_exact_losses_and_gradients_in_a_table_that_pandas_and_pol
         "status",
         "seconds",
         "error",
-        "planned.fields",
+        "planned.state",
         "used.gradients",
         "out.reach",
         "seed",

@@ -85,6 +85,13 @@ def parallel_for():
     return ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, *ints)(pool.parallel_for_address())
 
 
+def parallel_for_up_to():
+    """The same with one more argument: the number of workers."""
+    ints = ctypes.c_int64, ctypes.c_int64, ctypes.c_int64
+    address = pool.parallel_for_addresses()["qd_parallel_for_up_to"]
+    return ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, *ints)(address)
+
+
 def compiled(text, messages=(), prints=(), name="k"):
     """``text`` defines ``void @qd_k(ptr args)``."""
     code, _ = cpu.load_text(text, name, ["qd_k"], cpu.Options(offline_cache=False))

@@ -9,6 +9,7 @@ from qdrun.compiler.ir.nodes import (
     Assert,
     Axis,
     Buffer,
+    ClaimRow,
     Const,
     Exit,
     Kernel,
@@ -281,19 +282,25 @@ def test_asserts_prints_overflows_and_returns_reach_the_caller():
 
 def test_an_adstack_slot_gives_back_what_was_put_and_nothing_else():
     place, local = field("x", (1,), f32), Local(f32)
-    task = Task("t", [], params=["st"])
+    task = Task("t", [], params=["st", "rows"])
     b = Builder(task.body)
+    b.put(ClaimRow())
     with b.loop(const_i32(0), const_i32(2)):
         pass
-    stack = Stack(task.body[0], "tape", (local,), "st")
+    stack = Stack(task.body[1], "tape", (local,), "st")
     b.block.append(StackPut(stack, const_i64(0), (Const(4.0, f32),)))
     slot = b.op("cast", b.op("sub", Op("param", (), i64, "st"), const_i64(7)), dtype=i64)
     b.gstore(place, (const_i32(0),), b.op("stack_get", slot, dtype=f32, attr=(stack, 0)))
     kernel, memory = Kernel("k", [], [task]), Memory()
-    run_kernel(kernel, memory, params={(0, "st"): 7})
+    run_kernel(kernel, memory, params={(0, "st"): 7, (0, "rows"): 1})
     assert memory.array(place)[0] == 4.0
     with pytest.raises(InterpreterError, match="slot 1 word 0"):
-        run_kernel(kernel, memory, params={(0, "st"): 8})
+        run_kernel(kernel, memory, params={(0, "st"): 8, (0, "rows"): 1})
+    with pytest.raises(AdStackOverflow, match="none was planned"):
+        run_kernel(kernel, memory, params={(0, "st"): 7, (0, "rows"): 0})
+    task.body.pop(0)
+    with pytest.raises(InterpreterError, match="before a row is claimed"):
+        run_kernel(kernel, memory, params={(0, "st"): 7, (0, "rows"): 1})
 
 
 def test_a_local_is_forgotten_between_iterations():

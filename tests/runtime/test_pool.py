@@ -7,7 +7,7 @@ import pytest
 
 from qdrun.compiler.runtime import pool
 
-from .helpers_runtime import load_bodies, parallel_for, run_python
+from .helpers_runtime import load_bodies, parallel_for, parallel_for_up_to, run_python
 
 FORK = """
 import ctypes, os, sys
@@ -56,6 +56,18 @@ def test_worker_numbers_are_in_range_and_exclusive_and_chunks_start_at_multiples
     for _ in range(300):
         run(p.address, code.addresses["exclusive"], ctypes.addressof(frame), 1000, 3)
     assert frame[1] == 0
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 5, 100])
+def test_a_limited_job_is_run_by_the_workers_of_the_lowest_numbers(code, limit):
+    frame, p, run, limited = (ctypes.c_int64 * 64)(min(limit, 5), 0, 3), pool.get_pool(5), parallel_for(), parallel_for_up_to()
+    everybody = (ctypes.c_int64 * 64)(5, 0, 3)
+    buffer = (ctypes.c_int64 * 1000)()
+    for _ in range(100):  # jobs of all workers in between: who sits out one must not miss the next
+        limited(p.address, code.addresses["exclusive"], ctypes.addressof(frame), 1000, 3, limit)
+        run(p.address, code.addresses["exclusive"], ctypes.addressof(everybody), 1000, 3)
+        limited(p.address, code.addresses["count"], ctypes.addressof(buffer), 1000, 3, limit)
+    assert frame[1] == 0 and everybody[1] == 0 and set(buffer) == {100}
 
 
 def test_a_loop_inside_a_loop_runs_in_its_caller(code):

@@ -14,6 +14,7 @@ from ...ir.nodes import (
     Assert,
     Block,
     Buffer,
+    ClaimRow,
     Const,
     Exit,
     GlobalStore,
@@ -30,8 +31,8 @@ from ...ir.nodes import (
     Task,
 )
 from ...ir.types import DType, i64, u1
-from ..abi import CTX_SEED, ContextLayout
-from . import arith, memory, report
+from ..abi import CTX_SEED, ContextLayout, Message
+from . import arith, memory, report, rows
 from .function import Fn, Module
 from .target import Unsupported, const_text, memory_type
 from .uniform import Shapes
@@ -44,7 +45,7 @@ class KernelInfo:
     kernel: Kernel
     layout: ContextLayout
     arg_words: list[int]
-    codes: dict[Assert | Overflow, int]
+    codes: dict[Message, int]
     sites: dict[Print, int]
     plain: frozenset[Op]
 
@@ -61,6 +62,9 @@ class Emitter(Fn):
         self.locals: dict[Local, str] = {}
         self.mask = ""
         self.iteration: tuple[str, bool] = ("0", False)
+        self.stacks: dict[tuple[str, str], str] = {}  # address of slot 0 of this worker's row, by stack and plane
+        self.claimed = False  # before the first iteration
+        self.rolled = _over_stacks(task.body)[0] if task.stacks else set()
 
     # -- operands
     def varying(self, x: Operand) -> bool:
@@ -274,7 +278,7 @@ class Emitter(Fn):
             stay = self.label("stay")
             self.branch(leave, out, stay)
             self.at(stay)
-        self.branch(self._step(s, index, s.index in self.shapes.varying, False) or "true", body, out)
+        self.again(self._step(s, index, s.index in self.shapes.varying, False) or "true", body, out, s in self.rolled)
 
     def _masked_latch(self, s: Loop, index: str, live: str, body: str, out: str) -> None:
         flags = f"<{self.lanes} x i1>"
@@ -290,7 +294,7 @@ class Emitter(Fn):
         if more:
             mask = self.t(f"and {flags} {mask}, {more if vc else self.broadcast(more, 'i1')}")
         self.put(f"store {flags} {mask}, ptr {live}")
-        self.branch(self.any(mask), body, out)
+        self.again(self.any(mask), body, out, s in self.rolled)
 
     def exit_(self, s: Exit) -> None:
         """Refused: control must be structured by now."""
@@ -299,6 +303,23 @@ class Emitter(Fn):
     def reset(self, local: Local) -> None:
         """Give a local a value before an iteration, so that a path that never stores to it reads 0."""
         self.put(f"store {self.ty(local.dtype, local in self.shapes.varying)} zeroinitializer, ptr {self.local(local)}")
+
+
+def _over_stacks(block: Block) -> tuple[set[Loop], bool]:
+    """The loops of a block in which an adstack is read or written, and whether the block does so. They go from iteration to iteration,
+    so that unrolling them gains nothing, and takes LLVM a quarter of its time.
+    """
+    loops: set[Loop] = set()
+    found = False
+    for s in block:
+        for inner in (s.then, s.orelse) if isinstance(s, If) else (s.body,) if isinstance(s, Loop) else ():
+            deeper, here = _over_stacks(inner)
+            loops |= deeper
+            found |= here
+            if here and isinstance(s, Loop):
+                loops.add(s)
+        found |= isinstance(s, StackPut) or (isinstance(s, Op) and s.op == "stack_get")
+    return loops, found
 
 
 _LEAVES: dict[str, Callable[[Emitter, Op], None]] = {
@@ -321,4 +342,5 @@ _STATEMENTS: dict[type, Callable[[Emitter, Any], None]] = {
     Print: report.print_,
     StackPut: memory.stack_put,
     Overflow: report.overflow,
+    ClaimRow: rows.claim,
 }

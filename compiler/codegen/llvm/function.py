@@ -14,6 +14,7 @@ class Module:
         self.declarations: dict[str, str] = {}
         self.helpers: dict[str, str] = {}
         self.functions: list[str] = []
+        self.rolled = 0
 
     def declare(self, name: str, text: str) -> None:
         """Declare an external function once."""
@@ -24,7 +25,14 @@ class Module:
         parts = [head, *self.functions, *self.helpers.values(), *self.declarations.values()]
         if self.target.triple:
             parts.insert(1, f'target triple = "{self.target.triple}"')
-        return "\n".join(parts) + '\n!0 = !{}\n!1 = !{!"branch_weights", i32 1, i32 100000}\n'
+        return "\n".join(parts) + '\n!0 = !{}\n!1 = !{!"branch_weights", i32 1, i32 100000}\n' + self._loops()
+
+    def _loops(self) -> str:
+        """The names of the loops that stay rolled: a node each, as LLVM asks for."""
+        if not self.rolled:
+            return ""
+        names = [f"!{n} = distinct !{{!{n}, !2}}\n" for n in range(3, 3 + self.rolled)]
+        return '!2 = !{!"llvm.loop.unroll.runtime.disable"}\n' + "".join(names)
 
 
 class Fn:
@@ -70,6 +78,13 @@ class Fn:
     def branch(self, cond: str, yes: str, no: str, unlikely: bool = False) -> None:
         """A conditional branch; ``unlikely``: the first way is almost never taken."""
         self.lines.append(f"  br i1 {cond}, label %{yes}, label %{no}{', !prof !1' if unlikely else ''}")
+
+    def again(self, cond: str, body: str, out: str, rolled: bool) -> None:
+        """The branch at the bottom of a loop; ``rolled``: it is not unrolled unless its count is a literal."""
+        self.branch(cond, body, out)
+        if rolled:
+            self.lines[-1] += f", !llvm.loop !{3 + self.module.rolled}"
+            self.module.rolled += 1
 
     def hoist(self, key: object, rhs: str) -> str:
         """A value computed once, at the top of the function."""

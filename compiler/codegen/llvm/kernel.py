@@ -6,12 +6,13 @@ import re
 
 from ...ir.nodes import Kernel, Op, Operand, Task
 from ...ir.types import i64
-from ...ir.walk import walk
-from ..abi import CTX_POOL, CTX_STATUS, arg_offsets, context_layout, messages
+from ...ir.walk import walk, written_places
+from ..abi import CTX_LAUNCHES, CTX_POOL, CTX_STATUS, arg_offsets, context_layout, messages
 from .cost import grain
 from .emitter import Emitter, KernelInfo
 from .function import Module
 from .report import prints
+from .rows import FRAME_CLAIMS, new_claims
 from .target import Target
 from .task import FRAME_AXES, FRAME_CHUNK, FRAME_PARTIALS, MAX_CHUNKS, combine_partials, conditional_locals, emit_task
 from .uniform import Shapes
@@ -47,11 +48,12 @@ def emit_kernel(kernel: Kernel, target: Target, plain: frozenset[Op] = frozenset
 def _emit_entry(module: Module, info: KernelInfo, names: list[str]) -> None:
     slots: list[str] = []
     lines: list[str] = []
-    number = 0
+    number, counts = 0, _stores(info.kernel)
+    ended = ["  " + line for line in _count("%launches")] if counts else []
     for task, name in zip(info.kernel.tasks, names):
         e = Emitter(module, info, task, Shapes(), 1, True)
         e._n = number  # registers of all tasks share this function
-        _run_task(e, task, name)
+        _run_task(e, task, name, counts)
         number = e._n
         slots += e.slots
         lines += e.head + e.lines
@@ -60,11 +62,22 @@ def _emit_entry(module: Module, info: KernelInfo, names: list[str]) -> None:
         slots.append(f"  %partials = alloca [{MAX_CHUNKS * most} x i64]")
     head = [f"define void @{symbol(info.kernel)}(ptr %args) nounwind {{", "entry:", *slots]
     head.append("  %ctx = load ptr, ptr %args, !invariant.load !0")
-    module.functions.append("\n".join([*head, *lines, "  ret void", "}"]))
+    module.functions.append("\n".join([*head, *lines, *ended, "  ret void", "}"]))
 
 
-def _run_task(e: Emitter, task: Task, name: str) -> None:
-    """Prologue, frame, call; the code of one task in the entry."""
+def _stores(kernel: Kernel) -> bool:
+    """Whether a kernel stores to fields."""
+    written = (p for t in kernel.tasks for p in (*written_places(t.body), *(r.place for r in t.reductions)))
+    return any(p.buffer.kind == "field" for p in written)
+
+
+def _count(name: str) -> list[str]:
+    """One more launch has ended, well or not: plans that read what it stores to look again."""
+    return [f"{name} = getelementptr i64, ptr %ctx, i64 {CTX_LAUNCHES}", f"{name}.old = atomicrmw add ptr {name}, i64 1 monotonic"]
+
+
+def _run_task(e: Emitter, task: Task, name: str, counts: bool) -> None:
+    """Prologue, frame, call; the code of one task in the entry, which may count its launches."""
     start = e.label("task")
     e.head += [f"  br label %{start}", f"{start}:"]
     for x in conditional_locals(Task("", task.prologue)):
@@ -74,6 +87,8 @@ def _run_task(e: Emitter, task: Task, name: str) -> None:
     e.put(f"store ptr %args, ptr {frame}")
     if task.reductions:
         e.put(f"store ptr %partials, ptr {_word(e, frame, FRAME_PARTIALS)}")
+    if task.stacks and task.parallel:
+        e.put(f"store ptr {new_claims(e)}, ptr {_word(e, frame, FRAME_CLAIMS)}")
     if task.axes:
         _run_axes(e, task, name, frame)
     else:
@@ -83,6 +98,8 @@ def _run_task(e: Emitter, task: Task, name: str) -> None:
         stop, on = e.label("stop"), e.label("on")
         e.branch(e.t(f"icmp ne i64 {status}, 0"), stop, on, unlikely=True)
         e.at(stop)
+        for line in _count(f"%{e.label('launches')}") if counts else ():
+            e.put(line)
         e.put("ret void")
         e.at(on)
 
@@ -117,8 +134,7 @@ def _run_axes(e: Emitter, task: Task, name: str, frame: str) -> None:
         e.put(f"call void @{name}(ptr {frame}, i64 0, i64 {n}, i64 0)")
         e.jump(ran)
         e.at(large)
-        e.module.declare("qd_parallel_for", "declare void @qd_parallel_for(ptr, ptr, ptr, i64, i64)")
-        e.put(f"call void @qd_parallel_for(ptr {e.context(CTX_POOL, 'ptr')}, ptr @{name}, ptr {frame}, i64 {n}, i64 {chunk})")
+        _call_pool(e, task, f"ptr {e.context(CTX_POOL, 'ptr')}, ptr @{name}, ptr {frame}, i64 {n}, i64 {chunk}")
         e.jump(ran)
         e.at(ran)
     else:
@@ -127,6 +143,16 @@ def _run_axes(e: Emitter, task: Task, name: str, frame: str) -> None:
         _combine(e, task, n, chunk)
     e.jump(after)
     e.at(after)
+
+
+def _call_pool(e: Emitter, task: Task, args: str) -> None:
+    """All threads, or as many as the plan of the adstack counts on."""
+    if task.stacks:
+        e.module.declare("qd_parallel_for_up_to", "declare void @qd_parallel_for_up_to(ptr, ptr, ptr, i64, i64, i64)")
+        e.put(f"call void @qd_parallel_for_up_to({args}, i64 {e.param('threads')})")
+    else:
+        e.module.declare("qd_parallel_for", "declare void @qd_parallel_for(ptr, ptr, ptr, i64, i64)")
+        e.put(f"call void @qd_parallel_for({args})")
 
 
 def _combine(e: Emitter, task: Task, n: str, chunk: str) -> None:

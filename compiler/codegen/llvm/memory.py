@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ...ir.nodes import ArgDecl, Buffer, Const, GlobalStore, Op, Operand, Place, Stack, StackPut
 from ...ir.types import DType, f16, f32, f64, i8, i32, i64, u1
 from ...ir.walk import atomic_of
-from ..abi import CTX_HEAP, CTX_RET, CTX_ROW_STRIDE, CTX_TMP, CTX_TMP_DUAL, CTX_TMP_GRAD, PLANES, address_word, plane_of
+from ..abi import CTX_RET, CTX_TMP, CTX_TMP_DUAL, CTX_TMP_GRAD, address_word, plane_of
 from . import arith
 from .target import Unsupported, memory_type
 
@@ -296,25 +296,14 @@ def _by_lane(e: Emitter, code: str, place: Place, ptr: str, kind: str, values: t
 # -- adstacks
 
 
-def _row(e: Emitter, stack: Stack, plane: str) -> str:
-    """The address of slot 0, field 0 of a stack's plane for this worker. Lanes lie side by side in every word."""
-    number, size = PLANES.index(plane), int(plane[1]) * e.lanes
-    heap = e.context(CTX_HEAP + number, "ptr")
-    row = e.hoist(("row", plane), f"mul i64 %worker, {e.context(CTX_ROW_STRIDE + number)}")
-    offset = e.param(f"{stack.name}.{plane}")
-    word = e.hoist(("word", stack, plane), f"add i64 {row}, {offset}")
-    byte = e.hoist(("byte", stack, plane), f"mul i64 {word}, {size}")
-    return e.hoist(("stack", stack, plane), f"getelementptr i8, ptr {heap}, i64 {byte}")
-
-
 def _word(e: Emitter, stack: Stack, field: int, slot: Operand) -> tuple[str, str, DType]:
     """Address, its kind and the plane's type of one state word."""
     plane = plane_of(stack.locals[field].dtype)
     mates = [k for k, x in enumerate(stack.locals) if plane_of(x.dtype) == plane]
     size, width, place = int(plane[1]) * e.lanes, len(mates), mates.index(field)
-    base = _row(e, stack, plane)
+    base = e.stacks[stack.name, plane]
     if place:
-        base = e.hoist(("field", stack, field), f"getelementptr i8, ptr {base}, i64 {place * size}")
+        base = e.t(f"getelementptr i8, ptr {base}, i64 {place * size}")
     if not e.varying(slot):
         byte = e.t(f"mul i64 {e.operand(slot, False)}, {width * size}")
         return e.t(f"getelementptr i8, ptr {base}, i64 {byte}"), "linear" if e.lanes > 1 else "uniform", _PLANE_TYPES[plane]

@@ -1,4 +1,4 @@
-"""What a kernel tells its launcher: failed assertions, overflown stacks, printed values."""
+"""What a kernel tells its launcher: failed assertions, overflown stacks, rows that are missing, printed values."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ...ir.nodes import Assert, Const, Kernel, Op, Operand, Overflow, Print
 from ...ir.types import u1
 from ...ir.walk import task_blocks
-from ..abi import CTX_STATUS, STATUS_WORDS
+from ..abi import CTX_STATUS, STATUS_WORDS, Message
 from .target import Unsupported
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def overflow(e: Emitter, s: Overflow) -> None:
     e.at(e.label("dead"))
 
 
-def record(e: Emitter, s: Assert | Overflow, args: tuple[Operand, ...], lanes: str) -> None:
+def record(e: Emitter, s: Message, args: tuple[Operand, ...], lanes: str) -> None:
     """The first failure of a launch writes its code and operands; every failure leaves the function."""
     code = e.info.codes.get(s)
     if code is None:

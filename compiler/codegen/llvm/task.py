@@ -1,6 +1,6 @@
 """A task's function: ``void task(ptr frame, i64 begin, i64 end, i64 worker)`` runs the iterations [begin, end).
 
-Frame words: 0 the arguments, 1 the partial results, 2 the chunk length, then begin and extent of each axis.
+Frame words: 0 the arguments, 1 the partial results, 2 the chunk length, 3 the claims of adstack rows, then begin and extent of each axis.
 """
 
 from __future__ import annotations
@@ -8,13 +8,13 @@ from __future__ import annotations
 from ...ir.nodes import Const, If, Local, LocalStore, Loop, Reduction, Task
 from ...ir.types import i64
 from ...ir.walk import walk
-from . import arith, memory
+from . import arith, memory, rows
 from .emitter import Emitter, KernelInfo
 from .function import Module
 from .target import const_text, highest, lowest, memory_type
 from .uniform import Shapes, analyse
 
-FRAME_ARGS, FRAME_PARTIALS, FRAME_CHUNK, FRAME_AXES = 0, 1, 2, 3
+FRAME_ARGS, FRAME_PARTIALS, FRAME_CHUNK, FRAME_CLAIMS, FRAME_AXES = 0, 1, 2, rows.FRAME_CLAIMS, 4
 MAX_CHUNKS = 512
 _TWO_COPIES = 1500  # statements; above this a vectorised task has only the masked copy of its body
 
@@ -25,6 +25,7 @@ def emit_task(module: Module, info: KernelInfo, task: Task, name: str) -> None:
     e = Emitter(module, info, task, analyse(task) if lanes > 1 else Shapes(), lanes, not task.parallel)
     unset = conditional_locals(task)
     _start_reductions(e)
+    rows.claim_at_once(e)
     if task.axes:
         _iterations(e, unset)
     else:

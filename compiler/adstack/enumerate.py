@@ -1,0 +1,137 @@
+"""The largest trip count of a loop by looking at every tuple of the indices that its bounds use, a chunk at a time.
+
+Indices run outermost first, and the last one runs fastest. A tuple whose bounds read outside of an array counts no iterations: the
+loop cannot run there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from ..ir.nodes import Op
+from .evaluate import Host, Points
+from .intervals import Interval
+from .sizeexpr import Range
+
+CHUNK = 1 << 17
+"""Index tuples evaluated at a time: what is made of them stays in the processor's caches."""
+
+LONG = 1 << 12
+"""An innermost index of at least so many values runs alone, while the others stay as they are."""
+
+
+@dataclass
+class Space:
+    """All tuples of ``used`` indices (outermost first; a range may use those before it), and a loop inside.
+
+    Attributes:
+        box: indices that are held between two values, both included.
+        few: of each index only so many values from both ends; 0: all.
+    """
+
+    loop: Range
+    used: tuple[Range, ...]
+    host: Host
+    box: Mapping[Op, Interval]
+    few: int = 0
+
+    def largest(self, enough: int | None = None) -> int:
+        """The largest trip count; the search ends when it has reached ``enough``."""
+        best = 0
+        for points in self._points(Points(self.host), 0):
+            count = points.trips(self.loop)[1]
+            best = max(best, int(np.max(count, initial=0)))
+            if enough is not None and best >= enough:
+                break
+        return best
+
+    def sum(self, limit: int) -> int | None:
+        """All trip counts together; None when there are more than ``limit`` tuples."""
+        total = seen = 0
+        for points in self._points(Points(self.host), 0):
+            seen += points.size
+            if seen > limit:
+                return None
+            count = points.trips(self.loop)[1]
+            total += int(np.sum(count)) * (1 if np.ndim(count) else points.size)
+        return total
+
+    def _points(self, points: Points, depth: int) -> Iterator[Points]:
+        if depth == len(self.used):
+            yield points
+            return
+        r = self.used[depth]
+        begin, count = self._span(r, *points.trips(r))
+        for part in self._expanded(points, r, begin, count):
+            yield from self._points(part, depth + 1)
+
+    def _span(self, r: Range, begin: Any, count: Any) -> tuple[Any, Any]:
+        """First value and number of values of a range inside the box."""
+        begin = np.asarray(begin, np.int64)
+        if r.index not in self.box:
+            return begin, np.asarray(count)
+        low, high = self.box[r.index]
+        near, far = (low - begin, high - begin) if r.step > 0 else (begin - high, begin - low)
+        step = abs(r.step)
+        skip = np.maximum(0, -(-near // step))
+        last = np.minimum(count, far // step + 1)
+        return begin + skip * r.step, np.maximum(0, last - skip)
+
+    def _expanded(self, points: Points, r: Range, begin: np.ndarray, count: np.ndarray) -> Iterator[Points]:
+        """One point for each value of the range at each of ``points``, in pieces of at most ``CHUNK`` (or one point's values)."""
+        if self.few and int(np.max(count, initial=0)) > 2 * self.few:
+            for first, n in _ends(begin, count, r.step, self.few):
+                yield from self._all(points, r, first, n)
+        else:
+            yield from self._all(points, r, begin, count)
+
+    def _all(self, points: Points, r: Range, begin: np.ndarray, count: np.ndarray) -> Iterator[Points]:
+        if begin.ndim == 0 and count.ndim == 0 and points.size == 1:
+            yield from _alone(points, r, int(begin), int(count))
+            return
+        begin, count = np.broadcast_to(begin, points.size), np.broadcast_to(count, points.size)
+        total = int(count.sum())
+        if total >= LONG * points.size:
+            for k in np.flatnonzero(count).tolist():
+                one = Points(points.host, 1, {op: v if np.ndim(v) == 0 else v[k] for op, v in points.values.items()})
+                yield from _alone(one, r, int(begin[k]), int(count[k]))
+            return
+        ends = np.cumsum(count)
+        cuts = [0, *(np.searchsorted(ends, np.arange(CHUNK, total, CHUNK), side="left") + 1).tolist(), points.size]
+        for a, z in pairwise(cuts):
+            if z > a and ends[z - 1] > (ends[a - 1] if a else 0):
+                yield _repeated(points, r, begin[a:z], count[a:z], slice(a, z))
+
+
+def _alone(points: Points, r: Range, begin: int, count: int) -> Iterator[Points]:
+    """The values of a range while all other indices stay."""
+    dtype = r.index.dtype.numpy
+    for start in range(0, count, CHUNK):
+        n = min(CHUNK, count - start)
+        first = begin + start * r.step
+        if n == 1:
+            yield Points(points.host, 1, {**points.values, r.index: dtype.type(first)})
+            continue
+        values = np.arange(first, first + n * r.step, r.step).astype(dtype)
+        yield Points(points.host, n, {**points.values, r.index: values}, (r.index, first) if r.step == 1 else None)
+
+
+def _repeated(points: Points, r: Range, begin: np.ndarray, count: np.ndarray, part: slice) -> Points:
+    """Each point as often as its range has values, with one of them."""
+    total = int(count.sum())
+    offset = np.arange(total) - np.repeat(np.cumsum(count) - count, count)
+    values = {op: v if np.ndim(v) == 0 else np.repeat(v[part], count) for op, v in points.values.items()}
+    values[r.index] = (np.repeat(begin, count) + offset * r.step).astype(r.index.dtype.numpy)
+    return Points(points.host, total, values)
+
+
+def _ends(begin: np.ndarray, count: np.ndarray, step: int, few: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    """The first and the last values of ranges."""
+    first = np.minimum(count, few)
+    last = np.clip(count - first, 0, few)
+    return [(begin, first), (begin + (count - last) * step, last)]

@@ -1,0 +1,83 @@
+"""What a compiled kernel holds in a program beside fields and the gradient heap: known without a launch, and the same after one."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..adstack.plan import HeapPlan
+from ..adstack.show import debug_lines
+from ..runtime.jit import LoadedCode
+
+if TYPE_CHECKING:
+    from .executable import Executable
+    from .program import Program
+
+DEBUG_VARIABLE = "QDRUN_DEBUG_ADSTACK"
+
+
+@dataclass(frozen=True)
+class KernelPlan:
+    """Memory of one compiled kernel; a gradient has one of its own, and its heap is a ``HeapPlan``.
+
+    Attributes:
+        kernel: its name; that of a gradient ends in ``_grad``.
+        context: bytes of the launch context, the status record and the returned values. They belong to the program.
+        temporaries: bytes of what tasks hand to later tasks, with their adjoints and tangents. They belong to the program.
+        code: bytes of the object file. Code belongs to the process: equal kernels of all its programs share it.
+    """
+
+    kernel: str
+    context: int
+    temporaries: int
+    code: int
+
+    @property
+    def bytes(self) -> int:
+        """What the program allocates for it, code not included."""
+        return self.context + self.temporaries
+
+    def rows(self) -> list[dict[str, object]]:
+        """One row a kind: bytes, and how they are counted."""
+        how = {
+            "context": "launch context, status record and returned values, in words of 8 bytes",
+            "temporaries": "values between tasks, with adjoints and tangents, in words of 8 bytes",
+            "code": "object file; the process keeps it once for all programs",
+        }
+        return [{"kind": kind, "bytes": getattr(self, kind), "formula": text} for kind, text in how.items()]
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan as plain data."""
+        return asdict(self) | {"bytes": self.bytes}
+
+
+def kernel_plan(executable: Executable) -> KernelPlan:
+    """The plan of a compiled kernel, from what it has allocated."""
+    held = executable.held()
+    return KernelPlan(executable.name, held["context"], held["temporaries"], code_bytes([executable]))
+
+
+def kernels_of(program: Program) -> list[Executable]:
+    """Every compiled kernel of a program: forward, reverse and tangent, in the order of their making."""
+    found: list[Executable] = []
+    for variants in list(program.variants.values()):
+        for variant in list(variants.values()):
+            made = (variant.__dict__.get(name) for name in ("executable", "gradient", "tangent"))
+            found += [e for e in made if e is not None and e not in found]
+    return found
+
+
+def code_bytes(executables: Iterable[Executable]) -> int:
+    """Bytes of their machine code, what they share counted once."""
+    codes = (getattr(e.compiled, "code", None) for e in executables)
+    return sum(len(code.object_bytes) for code in {id(c): c for c in codes if isinstance(c, LoadedCode)}.values())
+
+
+def report_bind(plan: HeapPlan) -> None:
+    """With ``QDRUN_DEBUG_ADSTACK=1``: say on stderr what heap a gradient was given, one line for each task and plane."""
+    if os.environ.get(DEBUG_VARIABLE, "0") not in ("", "0"):
+        for line in debug_lines(plan):
+            print(line, file=sys.stderr, flush=True)

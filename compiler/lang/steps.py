@@ -1,0 +1,387 @@
+"""``qd.ad.checkpointed_steps``: time steps whose arrays hold a window of a few steps. The gradient runs the others again."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..errors import OutOfMemory, QdrunRuntimeError
+from .options import bytes_of
+from .program import Program, current_program
+from .steps_check import Accesses, Moved, cleared, enter
+from .steps_plan import Action, StepsPlan, extra_runs, fewest, schedule
+from .steps_window import Check, Snapshots, Window, bytes_of_slots, name_of, tolerance_of
+
+if TYPE_CHECKING:
+    from ..runtime.device import Allocation
+    from .ad import Tape, WindowTape
+    from .overwrites import Overwrites, Timed
+
+Step = Callable[[int, int], Any]
+
+
+class Steps:
+    """``n`` steps on a window; see ``checkpointed_steps``.
+
+    A tape records several windows as one launch. One window it records launch by launch, and this before them.
+    """
+
+    def __init__(self, step: Step, n: int, window: Window, snapshots: int) -> None:
+        self.step, self.n, self.window, self.snapshots = step, n, window, snapshots
+        self.windows = -(-n // window.length)
+        self._program: Program = window.program
+        self._accesses = Accesses(window)
+        self._actions: Iterator[Action] = schedule(self.windows, snapshots)
+        self._recorded: WindowTape | None = None
+        self._tape: Tape | None = None
+        self._memory: Snapshots | None = None
+        self._before: tuple[Allocation, list[np.ndarray]] | None = None  # the start's gradient before the tape
+        self._draws: dict[int, int] = {}  # random launches before each window
+        self._checks: dict[int, list[Check]] = {}  # of the state at each window's start, with validation
+        self._done = False
+
+    def __repr__(self) -> str:
+        return f"checkpointed_steps({getattr(self.step, '__qualname__', self.step)}, {self.n})"
+
+    def _bounds(self, number: int) -> tuple[int, int]:
+        """First step and length of a window; they are aligned to the end."""
+        begin = self.n - (self.windows - number) * self.window.length
+        return max(0, begin), self.window.length + min(0, begin)
+
+    # ---- forward
+    def __call__(self) -> None:
+        """Repeat what the tape has recorded as this."""
+        if self.windows == 1:
+            self.window.clear()
+        else:
+            self.forward()
+
+    def forward(self) -> None:
+        """Run all steps, for their values alone."""
+        for number in range(self.windows):
+            self.window.clear()
+            self._run(number)
+            if number + 1 < self.windows:
+                self.window.advance(self._bounds(number)[1])
+
+    def _run(self, number: int) -> None:
+        """Run the steps of a window, whose slots were cleared."""
+        begin, length = self._bounds(number)
+        for k in range(length):
+            self.step(begin + k, k)
+
+    def record(self, tape: Tape) -> None:
+        """Run all steps while ``tape`` records: the last window stays in the arrays, snapshots are kept of others.
+
+        Raises:
+            OutOfMemory: the snapshots do not fit.
+        """
+        if self.windows == 1:
+            with _tape_of(self._program, None):
+                self.window.clear()
+            self._run(0)
+            return
+        self._tape = tape
+        try:
+            what = f"{self!r}: {self.snapshots} snapshots and the final state"
+            self._memory = Snapshots(self.window, self.snapshots + 1, what)
+            self._put_aside()
+            with _tape_of(self._program, None):
+                for action in self._actions:
+                    if action.kind == "gradient":
+                        break
+                    self._forward(action)
+        except BaseException:
+            self.release()
+            raise
+
+    def _forward(self, action: Action) -> None:
+        """One action of the first pass, which records every window: what it reads and writes is looked at once."""
+        number = action.window
+        if action.kind == "store":
+            self._store(action)
+            return
+        self._draws[number] = self._program.launches
+        if self._validates():
+            self._checks[number] = self.window.checks()
+        tape = self._recording(number)
+        tape.hand_to(self._accesses, number, self._bounds(number)[1])
+        if action.kind == "advance":
+            self._recorded = None
+            self.window.advance(self._bounds(number)[1])
+
+    def _recording(self, number: int) -> WindowTape:
+        """Run a window and record it."""
+        assert self._tape is not None
+        self._recorded = None  # what the window before recorded is no longer needed
+        tape = self._tape.of_window(self.window if number else None)
+        self.window.clear()
+        with _tape_of(self._program, tape):
+            self._run(number)
+        self._recorded = tape
+        return tape
+
+    def _put_aside(self) -> None:
+        """A gradient that earlier tapes left at the start belongs to the first window; until it is its turn, slot 0 is another state's."""
+        window = self.window
+        if window.seeded():
+            memory = self._program.allocate(window.start_gradient_bytes, "snapshots")
+            self._before = memory, window.start_gradient_views(memory.view)
+            window.swap_start_gradient(self._before[1])
+
+    def _put_gradient_back(self) -> None:
+        if self._before is not None:
+            self.window.swap_start_gradient(self._before[1])
+            self._program.device.free(self._before[0])
+            self._before = None
+
+    # ---- what the tape around it asks
+    def join(self, found: Overwrites, when: int) -> None:
+        """Check what the steps read and write, and enter it as launch ``when`` of the tape.
+
+        Raises:
+            DataAccessError: the steps cannot be run again, or a gradient would read what was overwritten.
+        """
+        if self.windows > 1:
+            self._accesses.finish()
+            self._accesses.join(found, when)
+        enter(found, cleared(self.window, when))
+
+    def sample(self) -> list[Timed | Moved]:
+        """The launches of the first two windows, and between them the move of the state."""
+        return self._accesses.sample
+
+    # ---- backward
+    def grad(self) -> None:
+        """Run the gradients of all steps, last to first. Afterwards the arrays hold the final state again.
+
+        Raises:
+            QdrunRuntimeError: they were run already; with validation, a step did not do the same twice.
+        """
+        if self._done:
+            raise QdrunRuntimeError(f"the gradients of {self!r} were run already; do: record the steps in another tape")
+        self._done = self.windows > 1  # of one window, everything is still there
+        with _tape_of(self._program, None):
+            if self.windows == 1:
+                self.window.drop_gradients()
+            else:
+                self._go_back()
+
+    def _go_back(self) -> None:
+        assert self._memory is not None
+        self._memory.store(self.snapshots, self.window.length)
+        draws, outside = self._program.launches, self._outside()
+        try:
+            self._gradient(self.windows - 1)
+            for action in self._actions:
+                self._backward(action)
+        finally:
+            self._memory.restore(self.snapshots, self.window.length)
+            self._program.launches = draws
+            for array, memory, content in outside:
+                np.copyto(array, content)
+                self._program.device.free(memory)
+            self.release()
+
+    def _outside(self) -> list[tuple[np.ndarray, Allocation, np.ndarray]]:
+        """Copies of what the steps write and the window does not hold: losses, logs. Running steps again writes there again."""
+        out = []
+        for array in self._accesses.outside.values():
+            memory = self._program.allocate(array.nbytes, "snapshots")
+            content = memory.view.view(array.dtype).reshape(array.shape)
+            content[...] = array
+            out.append((array, memory, content))
+        return out
+
+    def _backward(self, action: Action) -> None:
+        number = action.window
+        if action.kind == "store":
+            self._store(action)
+        elif action.kind == "restore":
+            assert self._memory is not None
+            self._memory.restore(action.slot)
+        elif action.kind == "gradient":
+            self._gradient(number)
+        else:
+            self._program.launches = self._draws[number]
+            length = self._bounds(number)[1]
+            if action.kind == "record":
+                self._recording(number)
+            else:
+                self.window.clear()
+                self._run(number)
+            self._compare(number + 1, length)
+            if action.kind == "advance":
+                self.window.advance(length)
+
+    def _gradient(self, number: int) -> None:
+        """The gradients of the window that is recorded; hands the gradient of its start to the window before."""
+        tape = self._recorded
+        assert tape is not None
+        tape.reverse()
+        if number == 0:
+            self.window.drop_gradients()
+            return
+        self.window.hand_back(self._bounds(number - 1)[1])
+        if number == 1:
+            self._put_gradient_back()
+
+    def _store(self, action: Action) -> None:
+        assert self._memory is not None
+        self._memory.store(action.slot)
+
+    # ---- validation
+    def _validates(self) -> bool:
+        assert self._tape is not None
+        return self._tape.validation or self._program.options.debug
+
+    def _compare(self, number: int, slot: int) -> None:
+        """With validation: what a window that was run again leaves in ``slot`` is what the next one began with.
+
+        Raises:
+            QdrunRuntimeError: it is not; names the array.
+        """
+        for tensor, was in zip(self.window.state, self._checks.get(number, ())):
+            if was.differs(Check.of(tensor._content[slot]), tolerance_of(tensor, self._program)):
+                begin, _ = self._bounds(number)
+                raise QdrunRuntimeError(
+                    f"{self!r}: run again up to step {begin}, {name_of(tensor)} is not what it was: a step did not do the same twice\n"
+                    "  do: let a step depend on its two arguments, the state and arrays that no one changes; draw random numbers in kernels"
+                )
+
+    def release(self) -> None:
+        """Give the snapshots back; a gradient that was put aside returns to its place."""
+        if self._program.closed:
+            return
+        self._put_gradient_back()
+        if self._memory is not None:
+            self._memory.free()
+            self._memory = None
+            self._recorded = None
+
+
+@contextmanager
+def _tape_of(program: Program, tape: Tape | None) -> Iterator[None]:
+    """Let another tape, or none, record."""
+    before = program.tape
+    program.tape = tape
+    try:
+        yield
+    finally:
+        program.tape = before
+
+
+def checkpointed_steps(
+    step: Step,
+    n: int,
+    state: Any,
+    scratch: Any = (),
+    *,
+    budget: int | str | None = None,
+    levels: int | None = None,
+) -> StepsPlan:
+    """Run ``step(t, k)`` for t = 0 .. n - 1 on arrays that hold a window of time steps; a tape gets the gradient of all of them.
+
+    Slot k of a state array is the state k steps after the window's start: the step reads slot k and writes slot k + 1. At the end, the
+    final state is in slot min(n, window). The window's length is that of the first axes. When it is shorter than n, the gradient keeps the
+    state at starts of windows and runs steps again. The gradient is the same to the bit as with a window of n steps, as far as the kernels
+    add up in the same order (``cpu_max_num_threads=1``, or no atomics on reals).
+
+    Args:
+        step: a Python function that launches kernels; it may be called more than once for one t, and must do the same each time.
+        n: time steps.
+        state: fields or ndarrays of window + 1 slots, which the steps hand on. Slot 0 holds the initial state.
+        scratch: fields or ndarrays of window slots: step k writes slot k, and its gradient reads it again. Zero when a step begins.
+        budget: bytes for snapshots, a number or a text such as "2MiB"; None: as many as there are windows, and with
+            ``qd.init(memory_budget=..)`` at most half of what it leaves.
+        levels: run no step again more often than ``levels - 1`` times; without a budget, with as few snapshots as that allows.
+
+    Returns:
+        The plan that was followed. ``slot_bytes`` and ``fixed_bytes`` count the arrays of the window with their gradients.
+
+    Raises:
+        QdrunRuntimeError: shapes that do not fit, a number of steps that is none, steps within steps.
+        OutOfMemory: the budget is too small for the snapshots; names the smallest.
+    """
+    program = current_program()
+    count = _steps(n)
+    program.materialize()
+    window = Window.of(program, state, scratch)
+    tape = program.tape
+    if tape is not None and tape.in_steps:
+        raise QdrunRuntimeError(
+            "checkpointed_steps inside of a step\n  do: put both loops into one step, or one after the other"
+        )
+    recorded = tape is not None and not tape.inside
+    plan = _plan(window, count, budget, levels, program.heap_room() if recorded else None)
+    if count == 0:
+        return plan
+    steps = Steps(step, count, window, plan.snapshots)
+    if tape is not None and recorded:
+        tape.steps(steps)
+    else:
+        steps.forward()
+    return plan
+
+
+def steps_bytes(state: Any, scratch: Any = ()) -> tuple[int, int]:
+    """What ``plan_steps`` asks about arrays: bytes of one slot of the state without gradients, and of one slot of all with them.
+
+    Raises:
+        QdrunRuntimeError: something else than fields and ndarrays is among them.
+    """
+    return bytes_of_slots(state, scratch)
+
+
+def _steps(n: Any) -> int:
+    try:
+        count = operator.index(n)
+    except TypeError:
+        raise QdrunRuntimeError(f"checkpointed_steps: n={n!r} is not a whole number") from None
+    if count < 0:
+        raise QdrunRuntimeError(f"checkpointed_steps: n={n} is negative")
+    return count
+
+
+def _plan(window: Window, n: int, budget: int | str | None, levels: int | None, room: int | None) -> StepsPlan:
+    """How many snapshots to keep; ``room``: what the program's memory budget leaves.
+
+    Raises:
+        OutOfMemory: not even the fewest fit.
+    """
+    made = StepsPlan(n, window.length, 0, window.state_bytes, window.slot_bytes, window.fixed_bytes)
+    windows = made.windows
+    if windows == 1:
+        return made
+    if levels is not None and levels < 2:
+        raise QdrunRuntimeError(
+            f"checkpointed_steps: levels={levels} runs no step again, and {n} steps are more than the window of {window.length}\n"
+            f"  do: levels=2 or more, or arrays of {n + 1} slots"
+        )
+    least = 1 if levels is None else fewest(windows, levels - 1)
+    if budget is not None:
+        limit = bytes_of("checkpointed_steps: budget", budget)
+    elif room is not None:
+        limit = room // 2
+    else:
+        limit = None
+    most = windows - 1
+    if limit is not None and window.state_bytes:
+        most = min(most, limit // window.state_bytes - 1)
+    if most < least:
+        raise OutOfMemory(
+            f"checkpointed_steps: {n} steps in windows of {window.length} keep at least {least} snapshots and the final state, "
+            f"{(least + 1) * window.state_bytes:,} bytes, and the budget is {limit:,}\n"
+            f"  do: budget={(least + 1) * window.state_bytes}, or longer windows",
+            (least + 1) * window.state_bytes,
+        )
+    snapshots = least if levels is not None and limit is None else most
+    assert extra_runs(windows, snapshots) < (levels or windows + 1)
+    return StepsPlan(n, window.length, snapshots, window.state_bytes, window.slot_bytes, window.fixed_bytes)
+
+
+__all__ = ["Steps", "checkpointed_steps", "steps_bytes"]

@@ -1,0 +1,143 @@
+"""Where every byte of a job goes, which loop owns it, and what each remedy would save; on an open job, before it runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, ConfigDict
+
+from .plan import MemoryPlan, field_rows, gradient_plan, heap_planes, heap_room, make_plan
+
+if TYPE_CHECKING:
+    from .base import Job
+
+NOW, SMALLEST = "now", "the smallest budget"  # of ``kernel.grad.remedies``
+STEP_AND_GRADIENT = 3
+"""A time step and its gradient take about three times as long as the step: what running a step again is compared with."""
+PADDING = 512
+"""Bytes that the space between arrays may change by from one window to the next."""
+
+
+class Remedy(BaseModel):
+    """One way to need fewer bytes.
+
+    Attributes:
+        name: what to do, as one would write it.
+        bytes: of the whole trial with it.
+        saves: how many fewer that is.
+        time: predicted time of the gradients in relation to now, from the cost model, for a budget of time steps that of the whole run;
+            None where no gradient keeps states.
+        how: what it changes.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    bytes: int
+    saves: int
+    time: float | None
+    how: str
+
+
+class Explanation(BaseModel):
+    """The memory of one trial, taken apart.
+
+    Attributes:
+        plan: bytes by kind.
+        fields: every field and array with its shape, type and bytes, largest first.
+        kernels: bytes that each compiled kernel keeps.
+        loops: every loop that keeps states: gradient, ``line``, rows, iterations, slots, bytes (of its own; kernels share one heap).
+        remedies: what would save how much.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    plan: MemoryPlan
+    fields: tuple[dict[str, Any], ...] = ()
+    kernels: tuple[dict[str, Any], ...] = ()
+    loops: tuple[dict[str, Any], ...] = ()
+    remedies: tuple[Remedy, ...] = ()
+
+
+def explain(job: Job[Any], arch: str | None = None) -> Explanation:
+    """Take the plan of an open job apart. Compiles its kernels, runs none.
+
+    Args:
+        job: with the fields and kernels of ``build``.
+        arch: for this backend, which need not be there; None: the program's own.
+
+    Raises:
+        OutOfMemory: nothing fits ``memory_budget``.
+    """
+    if job.program is None:
+        return Explanation(plan=job.plan())
+    plan, room = make_plan(job, arch), heap_room(job.program, job.allocates())
+    launches = list(job.launches()) if job.wanted else []
+    heaps = [gradient_plan(kernel, args, arch, room) for kernel, args in launches]
+    loops = [{"gradient": heap.kernel, **row} for heap in heaps for row in heap.rows()]
+    loops.sort(key=lambda row: -row["bytes"])
+    other = {} if arch is None else {"arch": arch}
+    ways = [kernel.grad.remedies(*args, **other) | {NOW: heap} for (kernel, args), heap in zip(launches, heaps)]
+    return Explanation(
+        plan=plan,
+        fields=tuple(field_rows(job)),
+        kernels=tuple(kernel.to_json() for kernel in job.program.kernels()),
+        loops=tuple(loops),
+        remedies=tuple(sorted(_remedies(job, plan, ways) + _windows(job, plan), key=lambda remedy: remedy.saves)),
+    )
+
+
+def _remedies(job: Job[Any], plan: MemoryPlan, ways: list[dict[str, Any]]) -> list[Remedy]:
+    """What each way of planning all gradients would save; none where it would save nothing."""
+    rest = plan.bytes - plan.by_kind().get("adstack", 0)
+    now = sum(way[NOW].seconds for way in ways)
+    out = []
+    for name in dict.fromkeys(name for way in ways for name in way):
+        if name == SMALLEST and job.time_steps():
+            continue  # a budget changes the window, too
+        heaps = [way.get(name, way[NOW]) for way in ways]
+        # Under its smallest budget a gradient has the heap for itself: what others needed is given back.
+        heap = max(h.bytes for h in heaps) if name == SMALLEST else sum(heap_planes(heaps).values())
+        saves = plan.bytes - rest - heap
+        if saves > 0:
+            time = sum(h.seconds for h in heaps) / now if now else None
+            out.append(Remedy(name=_title(name, rest + heap), bytes=rest + heap, saves=saves, time=time, how=_how(name)))
+    return out
+
+
+def _windows(job: Job[Any], plan: MemoryPlan) -> list[Remedy]:
+    """What budgets of a half, a quarter and a tenth would do to a job in time steps."""
+    import qdrun as qd
+
+    steps, kept = job.time_steps(), plan.by_kind().get("snapshots", 0)
+    if steps < 3 or not job.wanted:
+        return []
+    state, slot = qd.ad.steps_bytes(job.state(), job.scratch())
+    fixed = plan.bytes - kept - job.window * slot
+    now = steps * STEP_AND_GRADIENT + (job.steps_plan.replays if job.steps_plan else 0)
+    out = []
+    for part in (2, 4, 10):
+        budget = plan.bytes // part
+        try:
+            found = qd.ad.plan_steps(steps, state, slot, budget - PADDING, fixed_bytes=fixed)
+        except qd.OutOfMemory:
+            continue
+        how = f"{found.windows} windows of {found.window} of {steps} steps, {found.snapshots} snapshots, {found.replays} steps run again"
+        time = (steps * STEP_AND_GRADIENT + found.replays) / now
+        out.append(Remedy(name=f"memory_budget: {budget}", bytes=budget, saves=plan.bytes - budget, time=time, how=how))
+    return out
+
+
+def _title(name: str, total: int) -> str:
+    """The remedy as one writes it into a config, or, where that has no key for it, into ``qd.init``."""
+    if name == "cpu_max_num_threads=1":
+        return "device: {threads: 1}"
+    return f"memory_budget: {total}" if name == SMALLEST else f"qd.init({name})"
+
+
+def _how(name: str) -> str:
+    if name == "cpu_max_num_threads=1":
+        return "one adstack row instead of one for each thread"
+    if name == SMALLEST:
+        return "the smallest budget that works; any larger one is met by the fastest plan that fits"
+    return "fewer states are kept, the others are computed again; a memory_budget of these bytes does it, too"

@@ -1,0 +1,253 @@
+"""The memory plan of a job: every byte that one trial will hold, by kind, with what asks for it and how it is counted.
+
+``docs/memory.md`` describes the kinds. All of this works on an open job, before it runs; ``used`` is what the plan is compared with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from io import StringIO
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, ConfigDict
+
+if TYPE_CHECKING:
+    from .base import Job
+
+CODE = "code"
+KINDS = {"fields": "state", "ndarrays": "state"}
+"""What the program's categories are called in a plan; the others keep their names."""
+
+
+class PlanEntry(BaseModel):
+    """One line of a memory plan: ``bytes`` of one ``kind``, what asks for them, and how they are counted.
+
+    ``plane``: of an adstack entry, the word type. ``where``: the file and line of the loop that takes most of it.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: str
+    bytes: int
+    source: str
+    formula: str = ""
+    plane: str = ""
+    where: str = ""
+
+
+class MemoryPlan(BaseModel):
+    """What one trial will hold in memory, known before it runs.
+
+    Attributes:
+        entries: kinds ``state``, ``gradients``, ``adstack`` (one for each plane), ``snapshots``, ``temporaries``, ``context``, ``code``.
+        arch: the backend that it is for.
+        budget: ``memory_budget`` of the program in bytes, None without one.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    entries: tuple[PlanEntry, ...] = ()
+    arch: str = "cpu"
+    budget: int | None = None
+
+    @property
+    def bytes(self) -> int:
+        """What the program holds at its peak: all entries but ``code``, which belongs to the process and is shared by its trials."""
+        return sum(entry.bytes for entry in self.entries if entry.kind != CODE)
+
+    @property
+    def code_bytes(self) -> int:
+        """Machine code of the trial's kernels."""
+        return self.by_kind().get(CODE, 0)
+
+    def by_kind(self) -> dict[str, int]:
+        """Bytes of each kind, in the order of the entries."""
+        kinds: dict[str, int] = {}
+        for entry in self.entries:
+            kinds[entry.kind] = kinds.get(entry.kind, 0) + entry.bytes
+        return kinds
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan as plain data."""
+        return {"bytes": self.bytes, "by_kind": self.by_kind(), **self.model_dump()}
+
+    def table(self) -> Any:
+        """The plan as a ``rich`` table; ``rich.print(plan)`` shows it."""
+        from rich.table import Table
+
+        out = Table(title=f"{self.bytes:,} bytes on {self.arch}", title_justify="left")
+        for name in ("kind", "bytes", "from", "how"):
+            out.add_column(name, justify="right" if name == "bytes" else "left")
+        for entry in self.entries:
+            out.add_row(entry.kind, f"{entry.bytes:,}", entry.source, entry.formula)
+        return out
+
+    __rich__ = table
+
+    def __str__(self) -> str:
+        from rich.console import Console
+
+        stream = StringIO()
+        Console(file=stream, width=1000, no_color=True, force_terminal=False).print(self.table())
+        return "\n".join(line.rstrip() for line in stream.getvalue().rstrip("\n").splitlines())
+
+
+def used(program: Any) -> dict[str, int]:
+    """The most bytes that a program held of each kind: what the plan is compared with."""
+    return _renamed(program.peaks())
+
+
+def _renamed(categories: dict[str, int]) -> dict[str, int]:
+    out: dict[str, int] = {}
+    for name, amount in categories.items():
+        out[KINDS.get(name, name)] = out.get(KINDS.get(name, name), 0) + int(amount)
+    return out
+
+
+def make_plan(job: Job[Any], arch: str | None = None) -> MemoryPlan:
+    """The plan of an open job. Compiles its kernels, runs none.
+
+    Args:
+        job: with the fields and kernels of ``build``.
+        arch: plan for this backend, which need not be there; None: for the program's own.
+
+    Raises:
+        OutOfMemory: nothing fits ``memory_budget``; names the smallest that would work.
+    """
+    program, launches = job.program, list(job.launches())
+    for kernel, args in launches:
+        (kernel.grad if job.wanted else kernel).prepare(*args)
+    own = list(job.allocates())
+    held = {k: n for k, n in _renamed(program.usage()).items() if n and k != "adstack"}
+    entries = [PlanEntry(kind=k, bytes=n, source=_source(k), formula=_how(job, k)) for k, n in held.items()]
+    entries += own
+    budget = program.options.memory_budget or None
+    if job.wanted and launches:
+        room = heap_room(program, own)
+        try:
+            heaps = [gradient_plan(kernel, args, arch, room) for kernel, args in launches]
+        except MemoryError as error:
+            raise _refusal(entries, _smallest_heap(launches, arch), budget, str(error)) from None
+        entries += adstack_entries(heaps, room)
+    total = sum(entry.bytes for entry in entries)
+    if budget and total > budget:
+        raise _refusal(entries, 0, budget)
+    code = sum(kernel.code for kernel in program.kernels())
+    if arch in (None, program.arch.value) and code:
+        entries.append(
+            PlanEntry(kind=CODE, bytes=used(program)[CODE], source="launches()", formula=_by_kernel(program, "code"))
+        )
+    return MemoryPlan(entries=tuple(entries), arch=arch or program.arch.value, budget=budget)
+
+
+def _smallest_heap(launches: Iterable[tuple[Any, tuple[Any, ...]]], arch: str | None) -> int:
+    """Bytes of the smallest heap under which all of these gradients can run; under a budget planes shrink from one to the next."""
+    other = {} if arch is None else {"arch": arch}
+    return max(kernel.grad.remedies(*args, **other)["the smallest budget"].bytes for kernel, args in launches)
+
+
+def _refusal(entries: list[PlanEntry], heap: int, budget: int | None, why: str = "") -> Exception:
+    """The error for a budget that nothing fits: what needs how much, and the smallest budget that would work."""
+    import qdrun as qd
+
+    needs = [f"{entry.kind} {entry.bytes:,}" for entry in entries] + ([f"gradient heap at least {heap:,}"] if heap else [])
+    smallest = sum(entry.bytes for entry in entries) + heap
+    return qd.OutOfMemory(
+        f"memory_budget of {budget:,} bytes is too small for one trial: {', '.join(needs)}\n"
+        + (f"  {why.splitlines()[0]}\n" if why else "")
+        + f"  do: memory_budget: {smallest} or more, or smaller fields",
+        smallest,
+    )
+
+
+def heap_room(program: Any, own: Iterable[PlanEntry] = ()) -> int | None:
+    """Bytes that ``memory_budget`` leaves for the gradient heap beside what the program holds and what ``run`` will allocate.
+
+    None without a budget.
+    """
+    budget = program.options.memory_budget
+    if not budget:
+        return None
+    held = sum(n for k, n in program.usage().items() if k != "adstack") + sum(entry.bytes for entry in own)
+    return max(0, budget - held)
+
+
+def gradient_plan(kernel: Any, args: tuple[Any, ...], arch: str | None, room: int | None) -> Any:
+    """The ``HeapPlan`` of one launch, with at most ``room`` bytes when that is given."""
+    options = {"arch": arch, "budget": room}
+    return kernel.grad.plan(*args, **{name: value for name, value in options.items() if value is not None})
+
+
+def heap_planes(heaps: Sequence[Any], room: int | None = None) -> dict[str, int]:
+    """The planes of the one heap that serves all of these plans: each as large as the plan that needs most of it.
+
+    Where a memory budget leaves no ``room`` for that, planes shrink between launches: then those of the largest moment, the gradients
+    running in the reverse order of ``heaps``.
+    """
+    held: dict[str, int] = {}
+    most: dict[str, int] = {}
+    for heap in (*reversed(heaps), *reversed(heaps)):
+        grown = {plane: max(held.get(plane, 0), amount) for plane, amount in heap.planes.items()}
+        held = grown if room is None or sum(grown.values()) <= room else dict(heap.planes)
+        most = max(most, held, key=lambda planes: sum(planes.values()))
+    return most
+
+
+def adstack_entries(heaps: Sequence[Any], room: int | None = None) -> list[PlanEntry]:
+    """An entry for each plane of the heap that all reverse kernels share; one of 0 bytes when none needs it."""
+    entries = []
+    for plane, amount in heap_planes(heaps, room).items():
+        if amount:
+            heap = next(heap for heap in heaps if heap.planes[plane] == amount)
+            facts = next(entry for entry in heap.to_json()["planes"] if entry["plane"] == plane)
+            source = f"gradient of {heap.kernel.removesuffix('_grad')}"
+            how = {"formula": facts["formula"], "plane": plane, "where": facts["where"]}
+            entries.append(PlanEntry(kind="adstack", bytes=amount, source=source, **how))
+    return entries or [PlanEntry(kind="adstack", bytes=0, source="no reverse kernel needs one")]
+
+
+_SOURCES = {"context": "launches()", "temporaries": "launches()"}
+
+
+def _source(kind: str) -> str:
+    return _SOURCES.get(kind, "build()")
+
+
+def _how(job: Job[Any], kind: str) -> str:
+    if kind in ("context", "temporaries"):
+        return _by_kernel(job.program, kind)
+    texts = [f"{row['name']} {row['shape']} {row['dtype']} = {row['bytes']}" for row in field_rows(job) if row["kind"] == kind]
+    return _first(texts)
+
+
+def _first(texts: list[str], most: int = 3) -> str:
+    return ", ".join(texts[:most]) + (f", {len(texts) - most} smaller" if len(texts) > most else "")
+
+
+def _by_kernel(program: Any, kind: str) -> str:
+    """Bytes of each kernel, largest first."""
+    amount: Callable[[Any], int] = lambda kernel: getattr(kernel, kind)  # noqa: E731
+    kernels = sorted((k for k in program.kernels() if amount(k)), key=lambda k: -amount(k))
+    return _first([f"{k.kernel} = {amount(k)}" for k in kernels])
+
+
+def field_rows(job: Job[Any]) -> list[dict[str, Any]]:
+    """Every field and gradient of an open job, largest first: name (that of the job's attribute), kind, shape, dtype, bytes."""
+    names = {id(value): name for name, value in reversed(vars(job).items())}  # the first of several names
+    rows = []
+
+    def add(owner: Any, kind: str, one: Any, element: tuple[int, ...], nbytes: int) -> None:
+        row = {"name": names.get(id(owner), getattr(owner, "name", "an ndarray")), "kind": kind}
+        row |= {"shape": "x".join(map(str, one.shape)) or "1", "dtype": f"{one.dtype}{list(element) if element else ''}"}
+        rows.append(row | {"bytes": int(nbytes)})
+
+    for one in job.program.root.fields():
+        if one.placed:
+            owner = one.primal if one.role else one
+            add(owner, "gradients" if one.role else "state", one, one.element, one.view.nbytes)
+    for array in job.program.ndarrays:
+        if (owner := next((x for x in job.program.ndarrays if array in (x.grad, x.dual)), None)) is None:
+            add(array, "state", array, array.element_shape, array.to_numpy(copy=False).nbytes)
+        else:
+            add(owner, "gradients", array, array.element_shape, array.to_numpy(copy=False).nbytes)
+    return sorted(rows, key=lambda row: (-row["bytes"], row["name"], row["kind"]))

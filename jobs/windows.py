@@ -1,0 +1,145 @@
+"""Jobs in time steps under a memory budget: how many steps the arrays hold, and how many states are kept for the way back.
+
+The bytes of such a job are a + b W for a window of W steps: b is the size of a slot of its arrays, and the plan of the job with a window of
+one step says a, the heap of the gradients included. ``qd.ad.plan_steps`` says which window and how many snapshots are fastest within the
+budget. A build with that window is measured, as the padding between arrays, or arrays that are no slots, may take more.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from .plan import PlanEntry, gradient_plan, heap_planes
+
+if TYPE_CHECKING:
+    from .base import Job
+
+HEAP_SHARE = 4
+"""The heap of the gradients gets at most 1 / HEAP_SHARE of the budget, if checkpoints within the kernels make that possible."""
+
+NEARLY = 1.05
+"""A job that seems to need at most so much of its budget without windows is built and planned without."""
+
+_known: dict[tuple[object, ...], Any] = {}
+_MOST = 1024
+
+
+def plan_window(job: Job[Any], budget: int, threads: int | None, probe: Callable[[], AbstractContextManager[Any]]) -> Any:
+    """The ``StepsPlan`` of a job: the fastest that fits ``budget`` bytes. Plans of jobs of one shape are made once.
+
+    Args:
+        job: not open.
+        budget: bytes of the whole program.
+        threads: of the program.
+        probe: opens the job, built with its ``window``, in a program without a budget.
+
+    Raises:
+        OutOfMemory: nothing fits; names the smallest budget.
+    """
+    shape = json.dumps(job.shape_key(job.params), sort_keys=True, default=str)
+    key = type(job), shape, job.wanted, budget, threads
+    if key not in _known:
+        if len(_known) >= _MOST:
+            _known.clear()
+        _known[key] = _plan(job, budget, probe)
+    return _known[key]
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    """Bytes of a job with a window of one step: what ``build`` allocates, one slot of state, one slot of everything, all without the heap
+    of the gradients; and heaps to try, the fastest first.
+    """
+
+    built: int
+    state: int
+    slot: int
+    total: int
+    heaps: tuple[int, ...]
+
+
+def _plan(job: Job[Any], budget: int, probe: Callable[[], AbstractContextManager[Any]]) -> Any:
+    import qdrun as qd
+
+    sizes = _measure(job, budget, probe)
+    steps = job.time_steps()
+    if sizes.total + sizes.heaps[0] + (steps - 1) * sizes.slot <= budget * NEARLY:
+        job.window = steps
+        with probe():
+            if job.plan().bytes <= budget:
+                return qd.ad.plan_steps(steps, sizes.state, sizes.slot)
+    for heap in sizes.heaps[:-1]:
+        try:
+            return _with_heap(job, budget, sizes, heap, probe)
+        except qd.OutOfMemory:
+            continue
+    return _with_heap(job, budget, sizes, sizes.heaps[-1], probe)
+
+
+def _measure(job: Job[Any], budget: int, probe: Callable[[], AbstractContextManager[Any]]) -> _Sizes:
+    import qdrun as qd
+
+    job.window = 1
+    with probe():
+        built = _held(job)
+        state, slot = qd.ad.steps_bytes(job.state(), job.scratch())
+        plan = job.plan()
+        heap = plan.by_kind().get("adstack", 0)
+        share = budget // HEAP_SHARE
+        heaps = [_heap_within(job, share) if heap > share else heap] + ([_heap_within(job, 0)] if heap else [])
+    return _Sizes(built, state if job.wanted else 0, slot, plan.bytes - heap, tuple(heaps))
+
+
+def _with_heap(job: Job[Any], budget: int, sizes: _Sizes, heap: int, probe: Callable[[], AbstractContextManager[Any]]) -> Any:
+    """The plan beside a heap of so many bytes."""
+    import qdrun as qd
+
+    padding = 0
+    while True:
+        fixed = sizes.total - sizes.slot + heap
+        found = qd.ad.plan_steps(job.time_steps(), sizes.state, sizes.slot, budget, fixed_bytes=fixed + padding)
+        job.window = found.window
+        with probe():
+            beyond = _held(job) - sizes.built - (found.window - 1) * sizes.slot
+        if found.bytes - padding + beyond <= budget:
+            return found
+        padding = max(padding + 1, beyond)
+
+
+def _held(job: Job[Any]) -> int:
+    """What ``build`` allocated."""
+    job.program.materialize()
+    return sum(job.program.usage().values())
+
+
+def _heap_within(job: Job[Any], budget: int) -> int:
+    """Bytes of the gradients' heap with checkpoints that fit a budget; as few as possible where nothing does."""
+    import qdrun as qd
+
+    heaps = []
+    for kernel, args in job.launches():
+        try:
+            heaps.append(gradient_plan(kernel, args, None, budget))
+        except qd.OutOfMemory as error:
+            if error.smallest is None:
+                raise
+            heaps.append(gradient_plan(kernel, args, None, error.smallest))
+    return sum(heap_planes(heaps).values())
+
+
+def snapshots_of(plan: Any) -> PlanEntry:
+    """The line of a memory plan for the snapshots of time steps."""
+    return PlanEntry(
+        kind="snapshots",
+        bytes=plan.snapshot_bytes,
+        source="checkpointed_steps",
+        formula=f"({plan.snapshots} + the final one) x {plan.state_bytes} of state; {plan.windows} windows of {plan.window} of"
+        f" {plan.n} steps, {plan.replays} run again",
+    )
+
+
+__all__ = ["plan_window", "snapshots_of"]

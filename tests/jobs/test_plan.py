@@ -1,0 +1,251 @@
+"""A job's memory plan: planned is used for every kind, to the byte, with and without a budget; and what explains it."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import Field
+
+import qdrun as qd
+from qdrun.jobs.base import Job, JobParams, MemoryPlan, Outcome, PlanEntry, check_gradients, execute
+from qdrun.jobs.mass_spring import MassSpring, MassSpringParams
+from qdrun.jobs.plan import heap_planes
+
+
+class ChainParams(JobParams):
+    size: int = Field(8, ge=1, description="cells")
+    inner: int = Field(40, ge=0, description="iterations of the loop in double precision")
+    narrow: int = Field(0, ge=0, description="iterations of the loop in single precision")
+    start: float = Field(0.7, description="the value of each cell at the beginning")
+
+
+class Chain(Job[ChainParams]):
+    """Two kernels with states in different planes, one with a temporary, an ndarray, and an array that only ``run`` makes."""
+
+    gradients = ("start",)
+
+    def build(self) -> None:
+        p = self.params
+        self.start = qd.field(qd.f64, shape=(), needs_grad=True)
+        self.x = qd.field(qd.f64, shape=p.size, needs_grad=True)
+        self.scale = qd.ndarray(qd.f64, p.size)
+        self.loss = qd.field(qd.f64, shape=(), needs_grad=True)
+        self.start[None] = p.start
+        self.scale.from_numpy(np.linspace(0.5, 1.0, p.size))
+        start, x, loss = self.start, self.x, self.loss
+
+        @qd.kernel
+        def spread():
+            first = start[None] * start[None]
+            for i in x:
+                x[i] = first * (1.0 + 0.1 * i)
+
+        @qd.kernel
+        def wide(scale: qd.types.ndarray(qd.f64, ndim=1), inner: qd.i32):
+            for i in x:
+                v = x[i]
+                for _ in range(inner):
+                    v = qd.sin(v) * scale[i] + 0.3
+                loss[None] += v
+
+        @qd.kernel
+        def single(narrow: qd.i32):
+            for i in x:
+                v = qd.cast(x[i], qd.f32)
+                for _ in range(narrow):
+                    v = qd.cos(v) * 0.5
+                loss[None] += 1e-6 * qd.cast(v, qd.f64)  # the noise of f32 must not show in differences
+
+        self.spread, self.wide, self.single = spread, wide, single
+
+    def launches(self):
+        return [(self.spread, ()), (self.wide, (self.scale, self.params.inner)), (self.single, (self.params.narrow,))]
+
+    def allocates(self):
+        return [PlanEntry(kind="snapshots", bytes=8 * self.params.size, source="run()", formula="size x 8 bytes")]
+
+    def run(self) -> Outcome:
+        program = self.program
+        kept = program.allocate(8 * self.params.size, "snapshots")
+        with qd.ad.Tape(loss=self.loss) if self.wanted else qd.current_program():
+            for kernel, args in self.launches():
+                kernel(*args)
+        program.device.free(kept)
+        found = {"start": float(self.start.grad[None])} if self.wanted else {}
+        return Outcome(float(self.loss[None]), found)
+
+
+def run(params: ChainParams, *, wanted: Any = None, threads: int = 2, **limits: int | None):
+    limits = {"memory_limit_bytes": None, **limits}
+    return execute(Chain(params, wanted=wanted), backend="cpu", threads=threads, **limits)
+
+
+def same(plan: MemoryPlan, used: dict[str, int]) -> None:
+    assert {kind: n for kind, n in plan.by_kind().items() if n} == used
+
+
+def test_the_gradient_of_the_job_is_right():
+    (row,) = check_gradients(Chain, ChainParams(size=3, inner=5))
+    assert row.relative_error < 1e-6
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.sampled_from([1, 40]), st.integers(0, 60), st.integers(0, 200), st.integers(1, 2), st.booleans())
+def test_planned_is_used_for_every_kind(size, inner, narrow, threads, gradients):
+    done = run(ChainParams(size=size, inner=inner, narrow=narrow), wanted=None if gradients else (), threads=threads)
+    same(done.plan, done.used)
+    assert done.plan.bytes == done.peak_bytes
+    kinds = set(done.plan.by_kind())
+    assert kinds == {"state", "gradients", "context", "temporaries", "snapshots", "code"} | (
+        {"adstack"} if gradients else set()
+    )
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.integers(0, 60), st.integers(0, 200), st.floats(0.0, 1.2))
+def test_planned_is_used_under_any_budget_and_fits_it(inner, narrow, part):
+    params = ChainParams(inner=inner, narrow=narrow)
+    free = run(params, threads=1)
+    budget = max(1, int(part * free.plan.bytes))  # 0 is no budget
+    try:
+        done = run(params, threads=1, memory_budget_bytes=budget)
+    except qd.OutOfMemory as error:
+        smallest = error.smallest
+        assert smallest is not None and smallest > budget
+        assert f"memory_budget: {smallest} or more" in str(error)
+        done = run(params, threads=1, memory_budget_bytes=smallest)
+        budget = smallest
+        with pytest.raises(qd.OutOfMemory):
+            run(params, threads=1, memory_budget_bytes=smallest - 1)
+    same(done.plan, done.used)
+    assert done.plan.bytes == done.peak_bytes <= budget
+    assert done.plan.budget == budget
+    assert done.outcome == free.outcome, "a budget changes no bit"
+
+
+def test_a_budget_that_even_the_fields_exceed_names_what_they_need():
+    with pytest.raises(qd.OutOfMemory) as error:
+        run(ChainParams(size=1000, inner=0), wanted=(), memory_budget_bytes=1000)
+    message = str(error.value)
+    assert message.startswith("memory_budget of 1,000 bytes is too small for one trial: ")
+    assert "state " in message and "snapshots 8,000" in message
+    assert run(ChainParams(size=1000, inner=0), wanted=(), memory_budget_bytes=error.value.smallest).peak_bytes
+
+
+def test_each_entry_says_what_asks_for_it_and_how_it_is_counted():
+    with Chain(ChainParams(inner=40, narrow=60)).opened(threads=1) as job:
+        plan = job.plan()
+    by_plane = {entry.plane: entry for entry in plan.entries if entry.kind == "adstack"}
+    assert set(by_plane) == {"f8", "f4"}
+    assert by_plane["f8"].source == "gradient of wide" and by_plane["f4"].source == "gradient of single"
+    assert by_plane["f8"].bytes == 40 * 8 and by_plane["f4"].bytes == 60 * 4
+    assert "40 x 1 (tape of test_plan.py:" in by_plane["f8"].formula
+    lines = open(__file__, encoding="utf-8").read().splitlines()
+    assert "range(inner)" in lines[int(by_plane["f8"].where.rpartition(":")[2]) - 1]
+    assert "range(narrow)" in lines[int(by_plane["f4"].where.rpartition(":")[2]) - 1]
+    state = next(entry for entry in plan.entries if entry.kind == "state")
+    assert "x 8 f64 = 64" in state.formula and "scale 8 f64 = 64" in state.formula
+    assert str(plan).startswith(f"{plan.bytes:,} bytes on cpu")
+    data = plan.to_json()
+    assert data["bytes"] == plan.bytes == sum(n for kind, n in data["by_kind"].items() if kind != "code")
+    assert MemoryPlan.model_validate({name: data[name] for name in ("entries", "arch", "budget")}) == plan
+
+
+def test_planes_of_several_gradients_are_each_as_large_as_the_largest_and_shrink_where_there_is_no_room():
+    class Heap:
+        def __init__(self, **planes: int) -> None:
+            self.planes = planes
+
+    heaps = [Heap(f8=100, f4=0), Heap(f8=40, f4=50)]
+    assert heap_planes(heaps) == {"f8": 100, "f4": 50}
+    assert heap_planes(heaps, 150) == {"f8": 100, "f4": 50}
+    assert heap_planes(heaps, 149) == {"f8": 100, "f4": 0}
+    assert heap_planes([]) == {}
+
+
+def test_a_plan_for_another_backend_takes_its_rows():
+    with Chain(ChainParams(size=8, inner=40)).opened(threads=1) as job:
+        here, there = job.plan(), job.plan(arch="cuda")
+        assert there.arch == "cuda" and "code" not in there.by_kind()
+        assert here.by_kind()["state"] == there.by_kind()["state"]
+        planes = {entry.plane: entry.bytes for entry in there.entries if entry.kind == "adstack"}
+        assert planes == {"f8": 8 * 40 * 8, "f4": 8 * 1 * 4}, (
+            "8 rows, one for each iteration; a loop that should not run has 1 slot"
+        )
+        assert job.program.usage().get("adstack", 0) == 0
+        with pytest.raises(qd.QdrunTypeError, match="metal has no f64"):
+            job.plan(arch="metal")
+
+
+# ---- explain
+def test_an_explanation_accounts_for_every_byte():
+    with Chain(ChainParams(inner=400, narrow=600)).opened(threads=2) as job:
+        found = job.explain()
+        kinds = found.plan.by_kind()
+        sums = {kind: sum(row["bytes"] for row in found.fields if row["kind"] == kind) for kind in ("state", "gradients")}
+        assert kinds["gradients"] - 64 <= sums["gradients"] <= kinds["gradients"], "but for padding"
+        assert kinds["state"] - 64 <= sums["state"] <= kinds["state"]
+        assert {row["name"] for row in found.fields} == {"start", "x", "scale", "loss"}
+        for kind in ("context", "temporaries", "code"):
+            assert sum(row[kind] for row in found.kernels) == kinds[kind]
+        assert [row["gradient"] for row in found.loops] == ["wide_grad", "single_grad"]
+        assert [row["bytes"] for row in found.loops] == [2 * 400 * 8, 2 * 600 * 4]
+        assert job.program.usage().get("adstack", 0) == 0, "nothing ran"
+
+
+def test_what_a_remedy_promises_is_what_it_gives():
+    params = ChainParams(inner=400, narrow=600)
+    with Chain(params).opened(threads=2) as job:
+        found = job.explain()
+    remedies = {remedy.name: remedy for remedy in found.remedies}
+    for remedy in found.remedies:
+        assert remedy.saves == found.plan.bytes - remedy.bytes > 0
+        assert remedy.time is not None and remedy.time > 1.0, "every byte saved costs time"
+    assert run(params, threads=1).peak_bytes == remedies["device: {threads: 1}"].bytes
+    for levels in (2, 3):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("QD_AD_CHECKPOINT_LEVELS", str(levels))
+            assert run(params).peak_bytes == remedies[f"qd.init(ad_checkpoint_levels={levels})"].bytes
+    least = found.remedies[-1]
+    assert least.name == f"memory_budget: {least.bytes}"
+    assert run(params, memory_budget_bytes=least.bytes).peak_bytes <= least.bytes
+    with pytest.raises(qd.OutOfMemory):
+        run(params, memory_budget_bytes=least.bytes - 1)
+
+
+def test_a_job_without_gradients_or_without_a_compiler_is_explained_too():
+    class Plain(Job[ChainParams]):
+        needs_compiler = False
+
+        def build(self) -> None: ...
+
+    with Chain(ChainParams(), wanted=()).opened(threads=1) as job:
+        found = job.explain()
+    assert found.loops == () and found.remedies == () and found.fields
+    with Plain(ChainParams()).opened() as job:
+        assert job.explain().plan == MemoryPlan()
+
+
+@pytest.mark.parametrize("part", [2, 4, 10])
+def test_time_steps_have_budgets_as_remedies_and_they_hold(part):
+    def steps() -> MassSpring:
+        return MassSpring(MassSpringParams(steps=120))
+
+    with steps().opened(threads=1) as job:
+        found = job.explain()
+    remedy = next(r for r in found.remedies if r.bytes == found.plan.bytes // part)
+    assert remedy.name == f"memory_budget: {remedy.bytes}" and remedy.time is not None and remedy.time > 1
+    limits = {"backend": "cpu", "threads": 1, "memory_limit_bytes": None}
+    free, done = execute(steps(), **limits), execute(steps(), **limits, memory_budget_bytes=remedy.bytes)
+    same(done.plan, done.used)
+    assert done.plan.bytes == done.peak_bytes <= remedy.bytes
+    assert done.outcome.loss == free.outcome.loss
+    assert all(np.array_equal(done.outcome.gradients[name], value) for name, value in free.outcome.gradients.items())
+    snapshots = next(entry for entry in done.plan.entries if entry.kind == "snapshots")
+    again = int(re.search(r"(\d+) steps run again", remedy.how)[1])
+    assert abs(again - int(re.search(r"(\d+) run again", snapshots.formula)[1])) <= 0.1 * again

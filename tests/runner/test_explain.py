@@ -1,0 +1,202 @@
+"""``qdrun explain``, ``plan --arch`` and ``memory_budget``: every byte accounted for, remedies that hold, refusals with the arithmetic."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from runner_helpers import write_config
+from typer.testing import CliRunner
+
+from qdrun.runner import results
+from qdrun.runner.cli import app
+from qdrun.runner.folder import create
+from qdrun.runner.journal import Journal
+from qdrun.runner.plan import make_plan, prepare
+from qdrun.runner.worker import trial_record
+
+run = CliRunner().invoke
+
+SPIN = """
+from pydantic import Field
+
+import qdrun as qd
+from qdrun.jobs.base import Job, JobParams, Outcome
+
+
+class SpinParams(JobParams):
+    speed: float = Field(1.0, description="how fast")
+    turns: int = Field(300, ge=1, description="iterations")
+
+
+class Spin(Job[SpinParams]):
+    gradients = ("speed",)
+
+    def build(self):
+        self.speed = qd.field(qd.f64, shape=(), needs_grad=True)
+        self.loss = qd.field(qd.f64, shape=(), needs_grad=True)
+        self.speed[None] = self.params.speed
+        speed, loss = self.speed, self.loss
+
+        @qd.kernel
+        def spin(turns: qd.i32):
+            for i in range(64):
+                v = speed[None] + 0.01 * i
+                for _ in range(turns):
+                    v = qd.sin(v) + 0.5
+                loss[None] += v
+
+        self.spin = spin
+
+    def launches(self):
+        return [(self.spin, (self.params.turns,))]
+
+    def run(self):
+        with qd.ad.Tape(loss=self.loss):
+            self.spin(self.params.turns)
+        return Outcome(float(self.loss[None]), {"speed": float(self.speed.grad[None])})
+"""
+
+
+@pytest.fixture
+def spin(tmp_path):
+    """Writes a config on a job whose gradient keeps states; ``more`` are lines of YAML."""
+    (tmp_path / "spin.py").write_text(SPIN, encoding="utf-8")
+
+    def write(more="", sweep="{speed: [1.0, 2.0]}"):
+        path = tmp_path / "spin.yaml"
+        path.write_text(
+            f"version: 1\nname: spin\njob: {{target: 'spin.py:Spin'}}\nsweep: {{params: {sweep}}}\n{more}\n", encoding="utf-8"
+        )
+        return path
+
+    return write
+
+
+def explained(config, *more):
+    result = run(app, ["explain", str(config), "--json", *more])
+    assert result.exit_code in (0, 1), result.output
+    return result.exit_code, json.loads(result.stdout)["memory"]
+
+
+def test_every_byte_is_explained_down_to_the_line_of_the_loop(spin, tmp_path):
+    config = spin("device: {threads: 2}", sweep="{speed: [1.0, 2.0], turns: [200, 300]}")
+    code, parts = explained(config)
+    assert code == 0 and [len(part["trials"]) for part in parts] == [2, 2]
+    line = next(n for n, text in enumerate(SPIN.splitlines(), 1) if "range(turns)" in text)
+    for part, turns in zip(parts, (200, 300)):
+        found = part["explanation"]
+        assert found["plan"]["by_kind"]["adstack"] == 2 * turns * 8
+        (loop,) = found["loops"]
+        assert loop["line"] == f"{tmp_path / 'spin.py'}:{line}"
+        assert (loop["rows"], loop["bound"], loop["bound_from"], loop["bytes"]) == (2, turns, "argument", 2 * turns * 8)
+        entries = found["plan"]["entries"]
+        assert sum(e["bytes"] for e in entries if e["kind"] != "code") == found["plan"]["bytes"]
+    text = run(app, ["explain", str(config)]).stdout
+    assert f"spin.py:{line}" in text
+    assert "2 rows (workers) x 300 x 1 (tape of spin.py" in text
+    for title in ("fields and arrays", "loops that keep states", "kernels", "remedies"):
+        assert title in text
+    assert not (tmp_path / "runs").exists(), "nothing ran"
+
+
+def test_a_remedy_written_into_the_config_does_what_it_says(spin):
+    _, (part,) = explained(spin("device: {threads: 2}"))
+    remedies = {remedy["name"]: remedy for remedy in part["explanation"]["remedies"]}
+    for name in [name for name in remedies if not name.startswith("qd.init")]:
+        _, (again,) = explained(spin(name if name.startswith("device") else f"device: {{threads: 2}}\n{name}"))
+        assert again["error"] == ""
+        assert again["explanation"]["plan"]["bytes"] == remedies[name]["bytes"], name
+
+
+def test_a_budget_goes_through_to_the_trial_and_its_row(spin):
+    plain, _ = prepare(spin())
+    free = trial_record(plain.spec(plain.trials[0]))
+    prepared, job = prepare(spin("memory_budget: 1200"))
+    (group,) = make_plan(prepared, job)
+    assert group.plan.budget == 1200
+    record = trial_record(prepared.spec(prepared.trials[0]))
+    assert record["status"] == "done", record
+    assert record["used_bytes"] == record["planned_bytes"] == group.plan.bytes <= 1200 < free["used_bytes"]
+    assert record["used"] == {kind: n for kind, n in record["planned"].items() if n} == group.plan.by_kind()
+    assert (record["loss"], record["gradients"]) == (free["loss"], free["gradients"]), "the same bits"
+
+
+def test_a_budget_that_nothing_fits_is_refused_by_plan_explain_and_trial_with_one_that_works(spin):
+    config = spin("memory_budget: 600")
+    planned = run(app, ["plan", str(config)])
+    assert planned.exit_code == 1
+    assert "cannot be planned: OutOfMemory: memory_budget of 600 bytes is too small for one trial: state " in planned.stdout
+    smallest = int(re.search(r"memory_budget: (\d+) or more", planned.stdout)[1])
+    code, (part,) = explained(config)
+    assert code == 1 and "memory_budget of 600 bytes is too small" in part["error"]
+    assert part["explanation"]["remedies"][-1]["name"] == f"memory_budget: {smallest}"
+    assert "too small" in run(app, ["explain", str(config)]).stdout
+    prepared, _ = prepare(config)
+    record = trial_record(prepared.spec(prepared.trials[0]))
+    assert record["error"]["type"] == "OutOfMemory" and f"memory_budget: {smallest}" in record["error"]["message"]
+    prepared, _ = prepare(spin(f"memory_budget: {smallest}"))
+    record = trial_record(prepared.spec(prepared.trials[0]))
+    assert record["status"] == "done" and record["used_bytes"] <= smallest
+    assert run(app, ["plan", str(spin(f"memory_budget: {smallest - 1}"))]).exit_code == 1
+
+
+def test_amounts_of_memory_are_read_as_everywhere(spin):
+    assert prepare(spin("memory_budget: 2GiB"))[0].loaded.config.memory_budget == 2 << 30
+    result = run(app, ["plan", str(spin("memory_budget: lots"))])
+    assert result.exit_code == 2 and "`lots` is not an amount of memory" in result.stderr
+
+
+def test_a_plan_above_the_budget_does_not_fit(tmp_path):
+    path = write_config(tmp_path, params={"size": 1000})
+    path.write_text(path.read_text() + "memory_budget: 1KiB\n")
+    result = run(app, ["plan", str(path)])
+    assert result.exit_code == 1
+    assert "larger than memory_budget (1024 bytes): these trials will not start" in result.stdout
+
+
+def test_a_plan_for_another_backend_needs_no_device(spin):
+    config = spin("device: {threads: 2}")
+    result = run(app, ["plan", str(config), "--arch", "cuda"])
+    assert result.exit_code == 0, result.output
+    assert "planned for cuda, which need not be there" in result.stdout
+    assert "64 rows" in result.stdout and "at once" not in result.stdout
+    data = json.loads(run(app, ["plan", str(config), "--arch", "cuda", "--json"]).stdout)
+    assert data["memory"][0]["by_kind"]["adstack"] == 64 * 300 * 8, "one row for each of 64 iterations"
+    assert data["at_once"] is None and data["memory"][0]["arch"] == "cuda"
+    refused = run(app, ["plan", str(config), "--arch", "metal"])
+    assert refused.exit_code == 1 and "keeps f64 states, and metal has no f64" in refused.stdout
+    unknown = run(app, ["explain", str(config), "--arch", "abacus"])
+    assert unknown.exit_code == 1 and "no backend is called `abacus`" in unknown.stdout
+    _, (part,) = explained(config, "--arch", "cuda")
+    assert part["explanation"]["loops"][0]["rows"] == 64
+
+
+def test_a_job_that_cannot_be_built_is_explained_by_its_error(spin, tmp_path):
+    config = spin()
+    (tmp_path / "spin.py").write_text(SPIN.replace("self.spin = spin", "raise RuntimeError('no luck')"), encoding="utf-8")
+    code, (part,) = explained(config)
+    assert code == 1 and part["error"] == "RuntimeError: no luck" and part["explanation"] is None
+    assert "RuntimeError: no luck" in run(app, ["explain", str(config)]).stdout
+
+
+def test_every_row_of_results_says_how_much_of_its_plan_it_used(spin, tmp_path):
+    prepared, job = prepare(spin())
+    folder = create(prepared, tmp_path / "runs")
+    folder.save_plan(make_plan(prepared, job))
+    with Journal(folder.events) as journal:
+        trial = prepared.trials[0]
+        journal.write("started", trial=trial.id, attempt=1)
+        journal.write("ended", trial=trial.id, attempt=1, **trial_record(prepared.spec(trial)))
+    done, waiting = results.rows(folder)
+    assert (done["used_of_planned"], waiting["used_of_planned"]) == (1.0, None)
+    assert done["used.adstack"] == done["planned.adstack"] == 300 * 8
+    assert results.arrow_table([done, waiting]).column("used_of_planned").to_pylist() == [1.0, None]
+    text = run(app, ["results", str(folder.path)]).stdout.splitlines()
+    assert text[0].split()[-1] == "used/planned" and text[2].split()[-1] == "1.00" and text[3].split()[-1] == "-"
+
+
+def test_the_configs_of_the_repository_are_explained():
+    for config in sorted((Path(__file__).parents[2] / "configs").glob("*.yaml")):
+        code, parts = explained(config)
+        assert code == 0 and all(part["explanation"]["plan"]["bytes"] > 0 for part in parts), config
