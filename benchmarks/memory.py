@@ -135,7 +135,9 @@ def random(asked: argparse.Namespace) -> Rows:
 def apart(what: str, *args: Any) -> Any:
     """A function of ``memory_jobs`` in a process of its own."""
     command = [sys.executable, "-m", "benchmarks.memory_jobs", what, json.dumps(args)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    with tempfile.TemporaryDirectory() as cache:
+        environment = {**os.environ, "QDRUN_CACHE_DIR": cache}
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False, env=environment)
     if done.returncode:
         raise SystemExit(f"{what} {args} failed")
     return json.loads(done.stdout.strip().splitlines()[-1])

@@ -3,7 +3,7 @@
     python benchmarks/time_steps.py [--rounds 15] [--json]
 
 Budgets are parts of what the job needs without one. One thread, so that sums have one order. Times are processor seconds of ``run``, the
-smallest of the rounds, which take the budgets in turn. The large jobs are those whose kernels, and not the checks of the tape, take the time.
+smallest of the rounds, which take the budgets in turn. In the large jobs the kernels take the time, and not the checks of the tape.
 """
 
 from __future__ import annotations

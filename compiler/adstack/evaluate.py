@@ -163,8 +163,9 @@ class Points:
                 span = np.where(np.logical_and(high > low, span < 0), MOST, span)
         step = abs(r.step)
         count = np.maximum(span, 0) if step == 1 else np.where(span > 0, (span - 1) // step + 1, 0)
-        wrong = bad | outside
-        return begin, count if wrong is False else np.where(wrong, 0, count)
+        if bad is False and outside is False:
+            return begin, count
+        return begin, np.where(np.logical_or(bad, outside), 0, count)
 
 
 def _where(cond: Values, a: Values, b: Values) -> Values:

@@ -244,7 +244,7 @@ class GradientExecutable(Executable):
     def plan(self, call: Call, budget: int | None = None, machine: Machine | None = None) -> HeapPlan:
         """The heap of a launch with these arguments. Nothing runs. ``machine``: another device than the program's; it need not be there.
 
-        ``budget``: bytes that it may take, at most what the program's memory budget leaves. See ``OutOfMemory`` for a budget that is too small.
+        ``budget``: bytes that it may take, at most what the program's memory budget leaves; too small a one raises ``OutOfMemory``.
 
         A plan is kept as long as nothing that it was made from has changed, see ``plan_inputs``.
         """
@@ -262,7 +262,9 @@ class GradientExecutable(Executable):
                 self._plans.clear()
                 self._inputs.look(host)
             made = self._make_plan(call, self._options(budget))
-            known = self._plans[key] = known if made == known else made
+            if known is None or made != known:  # an equal plan stays the one that is set
+                known = made
+            self._plans[key] = known
         return known
 
     def plan_with(self, call: Call, **changes: Any) -> HeapPlan:
@@ -370,7 +372,7 @@ def _over_budget(program: Program, error: OutOfMemory) -> str:
     held = ", ".join(f"{k} {v:,}" for k, v in sorted(program.usage().items()) if k != "adstack") or "nothing"
     return (
         f"{str(error).rsplit(_DO, 1)[0]}\n  memory_budget={budget} leaves it {room:,}: the program holds {held}{_DO}"
-        f"qd.init(memory_budget={budget - room + (error.smallest or 0)}) or more, smaller fields, or fewer or smaller variables in this loop"
+        f"qd.init(memory_budget={budget - room + (error.smallest or 0)}) or more, smaller fields, or fewer variables in this loop"
     )
 
 

@@ -10,7 +10,8 @@ import pytest
 
 import qdrun as qd
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "gradients")]
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1] / "gradients"))
 from gradient_checks import Point, compile_source, field, ints, start
 from int_programs import compare
 

@@ -194,6 +194,9 @@ def _task(writer: PlanWriter) -> None:
     depth = 2
     for _ in range(writer.number(0, 2)):
         writer.put(depth, f"if {writer.pick(GATES)}:")
+        if writer.number(0, 3) == 0:
+            writer.put(depth + 1, "y[i] += 0.25 * x[i]")
+            writer.put(depth, "else:")
         depth += 1
     for line in FIRST:
         writer.put(depth, line)

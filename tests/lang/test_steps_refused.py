@@ -1,0 +1,305 @@
+"""``qd.ad.checkpointed_steps``: what is refused, and that the program goes on."""
+
+import warnings
+
+import numpy as np
+import pytest
+
+import qdrun as qd
+
+from .steps_chain import Chain, M, plainly
+
+
+@pytest.fixture(autouse=True)
+def no_program():
+    yield
+    qd.reset()
+
+
+def refused(error, match, body):
+    with pytest.raises(error, match=match):
+        body()
+
+
+def test_shapes_and_numbers_that_do_not_fit():
+    chain = Chain(4, 2)
+    steps = qd.ad.checkpointed_steps
+    x, f, step = chain.x, chain.f, chain.step
+    odd = qd.field(qd.f64, shape=(5, M))
+    shifted = qd.field(qd.f64, shape=(3, M), offset=(1, 0))
+    for match, args in {
+        "no state": (step, 4, []),
+        "has no room for a step": (step, 4, [chain.loss]),
+        "of shape \\(5, 5\\) is state in a window of 2 steps": (step, 4, [x, odd]),
+        "of shape \\(5, 5\\) is scratch in a window of 2 steps": (step, 4, [x], [odd]),
+        "an array is given twice": (step, 4, [x, x]),
+        "begins at 1": (step, 4, [shifted]),
+        "not ndarray": (step, 4, [np.zeros((3, M))]),
+        "is negative": (step, -1, [x]),
+        "is not a whole number": (step, 2.5, [x]),
+    }.items():
+        refused(qd.QdrunRuntimeError, match, lambda args=args: steps(*args))
+    assert steps(step, 0, [x], [f]).windows == 1
+
+
+def test_arrays_of_another_program():
+    other = Chain(4, 2)
+    chain = Chain(4, 2)
+    refused(qd.QdrunRuntimeError, "belongs to another", lambda: qd.ad.checkpointed_steps(chain.step, 4, [other.x]))
+
+
+def test_a_budget_that_is_too_small_names_the_smallest():
+    chain = Chain(9, 2)
+    state = 2 * 8 * M + 4
+    with pytest.raises(qd.OutOfMemory, match=f"at least 1 snapshots and the final state, {2 * state} bytes") as error:
+        chain.run(budget=2 * state - 1)
+    assert error.value.smallest == 2 * state
+    chain = Chain(9, 2)
+    assert chain.run(budget=error.value.smallest).snapshots == 1
+    assert chain.results() == plainly(9)
+    refused(qd.QdrunRuntimeError, "levels=1 runs no step again", lambda: Chain(9, 2).run(levels=1))
+
+
+def test_a_limit_that_the_snapshots_pass():
+    Chain(9, 2)
+    qd.current_program().materialize()
+    chain = Chain(9, 2, memory_limit=sum(qd.current_program().usage().values()) + 5 * 84 - 1)
+    refused(qd.OutOfMemory, "4 snapshots and the final state: 5 x 84 bytes of state", chain.run)
+    chain.loss[None] = 0.0  # the program goes on
+    assert "snapshots" not in qd.current_program().usage()
+
+
+def test_what_the_steps_write_and_read_must_be_state():
+    qd.init(default_fp=qd.f64)
+    x = qd.field(qd.f64, shape=3, needs_grad=True, name="x")
+    total = qd.field(qd.f64, shape=(), needs_grad=True, name="total")
+    loss = qd.field(qd.f64, shape=(), needs_grad=True, name="loss")
+
+    @qd.kernel
+    def move(k: qd.i32):
+        x[k + 1] = x[k] + 2.0 * total[None]
+
+    @qd.kernel
+    def gather(k: qd.i32):
+        total[None] += x[k]
+
+    def kernels(t, k):
+        move(k)
+        gather(k)
+
+    def python(t, k):
+        total[None] = 0.1 * t
+        move(k)
+
+    for step, who in ((kernels, "`gather`"), (python, "Python")):
+
+        def run(step=step):
+            with qd.ad.Tape(loss=loss):
+                qd.ad.checkpointed_steps(step, 6, [x])
+
+        refused(qd.DataAccessError, f"{who} writes `total` in a step .* and `move` reads it here", run)
+
+
+def test_a_product_outside_of_the_window_is_refused():
+    """Its gradient reads the final content, which steps that are run again change."""
+    qd.init(default_fp=qd.f64)
+    x = qd.field(qd.f64, shape=3, needs_grad=True, name="x")
+    log = qd.field(qd.f64, shape=6, needs_grad=True, name="log")
+    loss = qd.field(qd.f64, shape=(), needs_grad=True, name="loss")
+
+    @qd.kernel
+    def move(t: qd.i32, k: qd.i32):
+        x[k + 1] = qd.sin(x[k])
+        log[t] *= x[k]
+
+    def run():
+        with qd.ad.Tape(loss=loss):
+            qd.ad.checkpointed_steps(move, 6, [x])
+
+    refused(qd.DataAccessError, "`move` writes `log` in a step", run)
+
+
+def test_a_parameter_that_changes_after_the_steps():
+    def run(window, square):
+        qd.init(default_fp=qd.f64)
+        x = qd.field(qd.f64, shape=window + 1, needs_grad=True, name="x")
+        u = qd.field(qd.f64, shape=(), name="u")
+        loss = qd.field(qd.f64, shape=(), needs_grad=True, name="loss")
+        x[0] = 0.2
+
+        @qd.kernel
+        def move(k: qd.i32):
+            if qd.static(square):
+                x[k + 1] = x[k] * u[None]
+            else:
+                x[k + 1] = x[k] + u[None]
+
+        with qd.ad.Tape(loss=loss):
+            qd.ad.checkpointed_steps(lambda t, k: move(k), 6, [x])
+            u[None] = 5.0
+        return True
+
+    assert run(6, square=False)  # no gradient reads it, and nothing is run again
+    for window, square in ((6, True), (2, False), (2, True)):
+        refused(qd.DataAccessError, "needs the value of `u` read here, but Python", lambda w=window, s=square: run(w, s))
+
+
+def test_an_earlier_launch_that_reads_a_slot():
+    chain = Chain(6, 2)
+    x, loss = chain.x, chain.loss
+
+    @qd.kernel
+    def early(k: qd.i32):
+        loss[None] += x[k, 0] ** 2
+
+    def run(k):
+        with qd.ad.Tape(loss=loss):
+            early(k)
+            qd.ad.checkpointed_steps(chain.step, 6, [chain.x, chain.v, chain.c], [chain.f])
+
+    run(0)
+    refused(qd.DataAccessError, "`early` needs the value of `x` read here, but a later launch", lambda: run(1))
+
+
+def test_steps_on_the_same_arrays_twice_in_a_tape():
+    chain = Chain(6, 3)
+
+    def run():
+        with qd.ad.Tape(loss=chain.loss):
+            for _ in range(2):
+                qd.ad.checkpointed_steps(chain.step, 6, [chain.x, chain.v, chain.c], [chain.f])
+
+    refused(qd.DataAccessError, "in the same tape", run)
+
+
+def test_overwriting_within_a_window():
+    qd.init(default_fp=qd.f64)
+    x = qd.field(qd.f64, shape=4, needs_grad=True, name="x")
+    loss = qd.field(qd.f64, shape=(), needs_grad=True, name="loss")
+
+    @qd.kernel
+    def move(k: qd.i32):
+        x[k + 1] = qd.sin(x[k])
+
+    @qd.kernel
+    def spoil(k: qd.i32):
+        x[k] = 0.0
+
+    def step(t, k):
+        move(k)
+        spoil(k)
+
+    def run():
+        with qd.ad.Tape(loss=loss):
+            qd.ad.checkpointed_steps(step, 6, [x])
+
+    refused(qd.DataAccessError, "`move` needs the value of `x` read here, but a later launch of `spoil`", run)
+
+
+def test_the_number_of_the_step_in_the_place_of_the_slot():
+    chain = Chain(6, 2)
+    chain.step = lambda t, k: chain.advance(t, t)
+    refused(qd.DataAccessError, "reads or writes slot [23] of `.`, which has [23]", chain.run)
+
+
+def test_gradients_that_a_step_writes():
+    chain = Chain(6, 2)
+    x = chain.x
+
+    @qd.kernel
+    def bad(k: qd.i32):
+        x.grad[k, 0] = 1.0
+
+    chain.step = lambda t, k: bad(k)
+    refused(qd.QdrunError, "writes the gradient `x.grad`", chain.run)
+
+
+def test_steps_within_steps():
+    chain = Chain(6, 2)
+    inner = qd.field(qd.f64, shape=3)
+    chain.step = lambda t, k: qd.ad.checkpointed_steps(lambda a, b: None, 2, [inner])
+    refused(qd.QdrunRuntimeError, "inside of a step", chain.run)
+
+
+@pytest.mark.parametrize("when", [0, 4, 8])
+def test_a_step_that_raises_leaves_the_program_usable(when):
+    chain = Chain(9, 2)
+    step = chain.step
+
+    def failing(t, k):
+        if t == when:
+            raise ZeroDivisionError("in a step")
+        step(t, k)
+
+    chain.x.grad.fill(3.0)
+    chain.step = failing
+    refused(ZeroDivisionError, "in a step", lambda: chain.run(clear_gradients=False))
+    assert (chain.x.grad.to_numpy()[0] == 3.0).all()
+    assert "snapshots" not in qd.current_program().usage()
+    again = Chain(9, 2)
+    again.run()
+    assert again.results() == plainly(9)
+
+
+def test_a_step_that_raises_when_it_is_run_again():
+    chain = Chain(9, 2)
+    step, calls = chain.step, []
+
+    def failing(t, k):
+        calls.append(t)
+        if len(calls) > 10:
+            raise ZeroDivisionError("in a replay")
+        step(t, k)
+
+    chain.step = failing
+    refused(ZeroDivisionError, "in a replay", chain.run)
+    program = qd.current_program()
+    assert "snapshots" not in program.usage() and program.tape is None and not program.replaying
+
+
+def test_validation_names_the_array_of_a_step_that_does_not_repeat():
+    def run(validation):
+        chain = Chain(9, 2)
+        step, calls = chain.step, []
+
+        def other(t, k):
+            calls.append(t)
+            step(t + (len(calls) > 9), k)
+
+        chain.step = other
+        chain.tally = lambda t, k: None
+        chain.run(validation=validation)
+
+    refused(qd.QdrunRuntimeError, "run again up to step 7, `[xv]` is not what it was", lambda: run(True))
+    run(False)  # what was not asked for is not looked at
+
+
+def test_gradients_that_were_run_cannot_be_run_again():
+    chain = Chain(6, 2)
+    with qd.ad.Tape(loss=chain.loss) as tape:
+        qd.ad.checkpointed_steps(chain.step, 6, [chain.x, chain.v, chain.c], [chain.f])
+        chain.end(2)
+    refused(qd.QdrunRuntimeError, "were run already", tape.grad)
+
+
+@pytest.mark.parametrize("window", [1, 3])
+def test_a_gradient_lost_in_a_state_without_one(window):
+    def run(**tape):
+        qd.init(default_fp=qd.f64)
+        x = qd.field(qd.f64, shape=window + 1, needs_grad=True, name="x")
+        m = qd.field(qd.f64, shape=window + 1, name="m")
+        loss = qd.field(qd.f64, shape=(), needs_grad=True)
+
+        @qd.kernel
+        def move(k: qd.i32):
+            m[k + 1] = 0.5 * x[k]
+            x[k + 1] = x[k] + m[k]
+
+        with qd.ad.Tape(loss=loss, **tape):
+            qd.ad.checkpointed_steps(lambda t, k: move(k), 6, [x, m])
+
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        run()
+    assert any("the gradient is lost in `m`" in str(w.message) for w in found)
+    refused(qd.DifferentiationError, "the gradient is lost in `m`", lambda: run(validation=True))
