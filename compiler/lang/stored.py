@@ -71,7 +71,16 @@ def pack(made: Ready, buffers: Sequence[Buffer], found: Any = None, lazy: Sequen
     assert isinstance(made.compiled.code, LoadedCode)
     names = [] if found is None else list(type(found).__dataclass_fields__)
     at_hand = {name: getattr(found, name) for name in names if name not in lazy}
-    facts = (made.head, made.kinds, _without_code(made.compiled), made.compiled.code.key, made.draws, made.written, made.stores, at_hand)
+    facts = (
+        made.head,
+        made.kinds,
+        _without_code(made.compiled),
+        made.compiled.code.key,
+        made.draws,
+        made.written,
+        made.stores,
+        at_hand,
+    )
     first = dump(facts, buffers)
     known = [*buffers, *made.head.args]
     second = zlib.compress(dump((made.kernel, {name: getattr(found, name) for name in names if name in lazy}), known), 1)

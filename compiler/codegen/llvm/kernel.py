@@ -73,7 +73,10 @@ def _stores(kernel: Kernel) -> bool:
 
 def _count(name: str) -> list[str]:
     """One more launch has ended, well or not: plans that read what it stores to look again."""
-    return [f"{name} = getelementptr i64, ptr %ctx, i64 {CTX_LAUNCHES}", f"{name}.old = atomicrmw add ptr {name}, i64 1 monotonic"]
+    return [
+        f"{name} = getelementptr i64, ptr %ctx, i64 {CTX_LAUNCHES}",
+        f"{name}.old = atomicrmw add ptr {name}, i64 1 monotonic",
+    ]
 
 
 def _run_task(e: Emitter, task: Task, name: str, counts: bool) -> None:
