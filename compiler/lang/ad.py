@@ -287,6 +287,11 @@ class WindowTape(Tape):
     def __init__(self, outer: Tape, program: Program, before: Window | None) -> None:
         super().__init__(clear_gradients=False, validation=outer.validation)
         self._outer, self._program, self._thread, self._before = outer, program, outer._thread, before
+        self._ends: list[int] = []  # launches up to the end of each step
+
+    def step_done(self) -> None:
+        """A step has made its launches."""
+        self._ends.append(len(self._calls))
 
     def expect(self, what: Any) -> None:
         """See ``Tape.expect``."""
@@ -300,10 +305,10 @@ class WindowTape(Tape):
         """See ``Tape.failed``."""
         self._outer.failed(what, error)
 
-    def hand_to(self, accesses: Accesses, number: int, length: int) -> None:
-        """Have the launches checked: window ``number``, of ``length`` steps."""
+    def hand_to(self, accesses: Accesses, number: int) -> None:
+        """Have the launches checked: window ``number``."""
         self._outer._failed = self._outer._failed or self._failed
-        accesses.add(number, self._timed(), self._host_writes, len(self._calls), length)
+        accesses.add(number, self._timed(), self._host_writes, len(self._calls), self._ends)
 
     def reverse(self) -> None:
         """Run the gradients of the launches, last to first."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from operator import itemgetter
+from struct import Struct
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -94,7 +95,7 @@ class _Watched:
         if self._content is None:
             return True
         now = host.array(self.place)
-        if now.shape != self._content.shape or not np.array_equal(now, self._content):
+        if not np.array_equal(_bits(now), _bits(self._content)):
             return True
         self.seen = version
         return False
@@ -104,6 +105,20 @@ class _Watched:
         self.seen = self.version()
         now = host.array(self.place)
         self._content = now.copy() if now.nbytes <= MOST_COMPARED else None
+
+
+def _bits(x: np.ndarray) -> np.ndarray:
+    """Values that are equal where ``x`` has the same bits: ``0.0`` and ``-0.0`` pass different gates, and a NaN is what it was."""
+    return x.view(f"u{x.itemsize}") if x.dtype.kind == "f" else x
+
+
+def _key_of(integers: list[int], reals: list[int]) -> Callable[[Mapping[int, int | float]], object]:
+    """Gives the scalar arguments of these numbers as a key that tells ``0.0`` from ``-0.0``."""
+    whole = itemgetter(*integers) if integers else lambda _: None
+    if not reals:
+        return whole
+    pack = Struct(f"{len(reals)}d").pack
+    return lambda scalars: (whole(scalars), pack(*(scalars[k] for k in reals)))
 
 
 @dataclass
@@ -139,9 +154,9 @@ class PlanInputs:
         places = [e.place for e in exprs if isinstance(e, Read)] + [x.attr for x in leaves if isinstance(x.attr, Place)]
         reals = {e.arg for e in exprs if isinstance(e, Arg)} | {x.attr for x in leaves if isinstance(x.attr, ArgDecl)}
         wanted = [d for d in args if d.kind == "ndarray" or d.dtype.is_int or d in reals]
-        scalars = [d.index for d in wanted if d.kind == "scalar"]
+        scalars = [d for d in wanted if d.kind == "scalar"]
         return cls(
-            itemgetter(*scalars) if scalars else lambda _: None,
+            _key_of([d.index for d in scalars if not d.dtype.is_real], [d.index for d in scalars if d.dtype.is_real]),
             tuple(d.index for d in wanted if d.kind == "ndarray"),
             tuple(_Watched(program, p, owners.get(p.buffer)) for p in dict.fromkeys(places)),
             not leaves and not any(isinstance(e, (Read, Arg, Extent)) for e in exprs),

@@ -68,11 +68,13 @@ class Steps:
             if number + 1 < self.windows:
                 self.window.advance(self._bounds(number)[1])
 
-    def _run(self, number: int) -> None:
-        """Run the steps of a window, whose slots were cleared."""
+    def _run(self, number: int, tape: WindowTape | None = None) -> None:
+        """Run the steps of a window, whose slots were cleared; ``tape`` is told where one ends."""
         begin, length = self._bounds(number)
         for k in range(length):
             self.step(begin + k, k)
+            if tape is not None:
+                tape.step_done()
 
     def record(self, tape: Tape) -> None:
         """Run all steps while ``tape`` records: the last window stays in the arrays, snapshots are kept of others.
@@ -109,7 +111,7 @@ class Steps:
         if self._validates():
             self._checks[number] = self.window.checks()
         tape = self._recording(number)
-        tape.hand_to(self._accesses, number, self._bounds(number)[1])
+        tape.hand_to(self._accesses, number)
         if action.kind == "advance":
             self._recorded = None
             self.window.advance(self._bounds(number)[1])
@@ -121,7 +123,7 @@ class Steps:
         tape = self._tape.of_window(self.window if number else None)
         self.window.clear()
         with _tape_of(self._program, tape):
-            self._run(number)
+            self._run(number, tape)
         self._recorded = tape
         return tape
 

@@ -73,6 +73,9 @@ class Accesses:
     def __init__(self, window: Window) -> None:
         self._window = window
         self._spots = {spot: tensor for tensor in window for spot, _ in tensor_spots(tensor)}
+        self._handed_on = {spot for tensor in window.state for spot, _ in tensor_spots(tensor)}
+        self._ends: list[int] = []  # the first launch after each step
+        self._slots: list[int] = []  # and the slot of that step
         self._timed: list[Timed] = []
         self._host_writes: list[HostWrite] = []
         self._next = 0
@@ -82,8 +85,9 @@ class Accesses:
         self.outside: dict[Spot, np.ndarray] = {}  # what the steps write and the window does not hold
         self.sample: list[Timed | Moved] = []  # the launches of the first two windows
 
-    def add(self, number: int, timed: list[Timed], host_writes: list[HostWrite], calls: int, length: int) -> None:
-        """Take the launches of window ``number``, of ``length`` steps; they are looked at later, when gradients have been compiled.
+    def add(self, number: int, timed: list[Timed], host_writes: list[HostWrite], calls: int, ends: list[int]) -> None:
+        """Take the launches of window ``number``, whose steps end before launches ``ends``; they are looked at later, when gradients have
+        been compiled.
 
         Raises:
             DataAccessError: see ``finish``.
@@ -92,10 +96,12 @@ class Accesses:
         moved = [Timed(t.when + first, t.launch, t.hidden, t.cut, number) for t in timed]
         self._timed += moved
         self._host_writes += [replace(w, before=w.before + first, window=number) for w in host_writes]
+        self._ends += [first + end for end in ends]
+        self._slots += range(len(ends))
         self._next += calls + 1
         if number < 2:
             spots = tuple(spot for t in self._window.state for spot, _ in tensor_spots(t))
-            self.sample += [*moved, Moved(self._next, spots, length)]
+            self.sample += [*moved, Moved(self._next, spots, len(ends))]
         if len(self._timed) >= BATCH or number == 1:  # the first where t is not k
             self._look()
 
@@ -116,10 +122,10 @@ class Accesses:
             for spot, _ in tensor_spots(write.tensor):
                 if spot not in self._spots:
                     self.outside[spot] = write.tensor._content
-        self._timed, self._host_writes = [], []
+        self._timed, self._host_writes, self._ends, self._slots = [], [], [], []
 
     def _check_slots(self, spot: Spot, use: _Use) -> None:
-        """Refuse an index beyond the window, as far as arguments decide it: t in the place of k."""
+        """Refuse an index beyond the window (t in the place of k), or the slot of another step, as far as arguments decide it."""
         tensor = self._spots.get(spot)
         slots = None if tensor is None or not use.axes else use.axes[_slot_axis(tensor)]
         if tensor is not None and slots is not None and (slots.min() < 0 or slots.max() >= tensor.shape[0]):
@@ -128,6 +134,22 @@ class Accesses:
                 f"a step of {STEPS} reads or writes slot {wrong} of `{use.name or name_of(tensor)}`, which has {tensor.shape[0]}",
                 use.loc,
                 "index the window's arrays by the second argument of the step, its slot, and not by the number of the step",
+            )
+        if tensor is not None and slots is not None and use.kernel != "Python":  # when Python writes, it may be between two steps
+            self._check_step(spot, use, slots)
+
+    def _check_step(self, spot: Spot, use: _Use, slots: np.ndarray) -> None:
+        """Refuse the slot of another step: in a shorter window it would be another one, or none."""
+        own = np.array(self._slots)[np.searchsorted(self._ends, use.when, side="right")]
+        state = spot in self._handed_on
+        wrong = np.flatnonzero((slots < own) | (slots > own + state))
+        if wrong.size:
+            k, slot = int(own[wrong[0]]), int(slots[wrong[0]])
+            raise DataAccessError(
+                f"a step of {STEPS} with slot k = {k} reads or writes slot {slot} of `{use.name}`, "
+                + (f"a state: it has slots {k} and {k + 1}" if state else f"scratch: it has slot {k}"),
+                use.loc,
+                "hand on what later steps need in a state array of its own: before[k + 1] = x[k]",
             )
 
     def _look_outside(self, group: _Group) -> None:
