@@ -13,22 +13,11 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails, PydanticCustomError
 
+from ..compiler.amounts import bytes_in
 from .yaml_lines import ConfigError, Document, KeyPath, Problem, did_you_mean, dotted, read_document
 
 BACKENDS = ("auto", "cpu", "cuda", "amdgpu", "vulkan", "metal")
 AXIS_FORMS = ("grid", "list", "linspace", "logspace", "uniform", "normal")
-UNITS = {
-    "": 1,
-    "B": 1,
-    "KB": 10**3,
-    "MB": 10**6,
-    "GB": 10**9,
-    "TB": 10**12,
-    "KiB": 2**10,
-    "MiB": 2**20,
-    "GiB": 2**30,
-    "TiB": 2**40,
-}
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 TARGET = re.compile(r"(?:[^:\s]+|[^:\n]+\.py):[A-Za-z_]\w*")
 
@@ -41,10 +30,10 @@ def _refuse(what: str, *, allowed: Sequence[str] = (), hint: str = "") -> Pydant
 def _parse_bytes(value: Any) -> Any:
     if isinstance(value, int) and not isinstance(value, bool) and value > 0:
         return value
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", value) if isinstance(value, str) else None
-    if match is None or match[2] not in UNITS or float(match[1]) <= 0:
+    found = bytes_in(value) if isinstance(value, str) else None
+    if not found:
         raise _refuse(f"`{value}` is not an amount of memory", allowed=("bytes as a number", "512MiB", "2GiB", "1.5GB"))
-    return int(float(match[1]) * UNITS[match[2]])
+    return found
 
 
 def _parse_number(value: Any) -> Any:

@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-ERRORS = "compiler.errors"
+ERRORS, AMOUNTS = "compiler.errors", "compiler.amounts"
 # Every package, and what it may import besides itself.
 ALLOWED = {
     "compiler.errors": set(),
+    "compiler.amounts": set(),
     "compiler.ir": set(),
     "compiler.adstack": {"compiler.ir", ERRORS},
     "compiler.transforms": {"compiler.adstack", "compiler.ir", ERRORS},
@@ -18,12 +19,12 @@ ALLOWED = {
     "compiler.runtime": {"compiler.codegen", "compiler.ir", ERRORS},
     "compiler.lang": {
         *("compiler.frontend", "compiler.transforms", "compiler.adstack"),
-        *("compiler.runtime", "compiler.codegen", "compiler.ir", ERRORS),
+        *("compiler.runtime", "compiler.codegen", "compiler.ir", ERRORS, AMOUNTS),
     },
     "compiler.face": {"compiler.lang", "compiler.frontend", "compiler.ir", ERRORS},
     "qdrun": {"compiler.face"},
     "jobs": {"qdrun"},
-    "runner": {"jobs", "compiler.runtime", ERRORS},
+    "runner": {"jobs", "compiler.runtime", ERRORS, AMOUNTS},
     "configs": set(),
 }
 # compiler.errors names the type of a location in an annotation and imports it for type checkers alone.

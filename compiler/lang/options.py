@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import difflib
 import os
-import re
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from numbers import Integral
 from typing import Any
 
+from ..amounts import bytes_in
 from ..errors import QdrunRuntimeError
 from ..ir.types import DType, f32, f64, i32, i64
 
@@ -105,20 +105,6 @@ def _number_of(variable: str, text: str, kind: type[int]) -> int:
         raise QdrunRuntimeError(f"the environment variable {variable}={text!r} is not a whole number") from None
 
 
-_UNITS = {
-    "": 1,
-    "B": 1,
-    "KB": 10**3,
-    "MB": 10**6,
-    "GB": 10**9,
-    "TB": 10**12,
-    "KIB": 2**10,
-    "MIB": 2**20,
-    "GIB": 2**30,
-    "TIB": 2**40,
-}
-
-
 def bytes_of(name: str, amount: object) -> int:
     """An amount of memory in bytes, given as a whole number or as a text: "2GiB", "512 MB", "4096".
 
@@ -130,10 +116,9 @@ def bytes_of(name: str, amount: object) -> int:
         QdrunRuntimeError: it is neither, or negative.
     """
     if isinstance(amount, str):
-        match = re.fullmatch(r"\s*(\d+(?:\.\d*)?)\s*([A-Za-z]*)\s*", amount)
-        unit = _UNITS.get(match[2].upper()) if match else None
-        if match and unit is not None:
-            return int(float(match[1]) * unit) if "." in match[1] else int(match[1]) * unit
+        found = bytes_in(amount)
+        if found is not None:
+            return found
     elif isinstance(amount, Integral) and not isinstance(amount, bool) and int(amount) >= 0:
         return int(amount)
     raise QdrunRuntimeError(

@@ -135,7 +135,9 @@ class Accesses:
                 use.loc,
                 "index the window's arrays by the second argument of the step, its slot, and not by the number of the step",
             )
-        if tensor is not None and slots is not None and use.kernel != "Python":  # when Python writes, it may be between two steps
+        if (
+            tensor is not None and slots is not None and use.kernel != "Python"
+        ):  # when Python writes, it may be between two steps
             self._check_step(spot, use, slots)
 
     def _check_step(self, spot: Spot, use: _Use, slots: np.ndarray) -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from pydantic import Field
 
 import qdrun as qd
+from qdrun.compiler.lang.spots import memory_of
 from qdrun.jobs.base import Job, JobParams, MemoryPlan, Outcome, PlanEntry, check_gradients, execute
 from qdrun.jobs.mass_spring import MassSpring, MassSpringParams
 from qdrun.jobs.plan import heap_planes
@@ -196,6 +197,15 @@ def test_an_explanation_accounts_for_every_byte():
         assert [row["gradient"] for row in found.loops] == ["wide_grad", "single_grad"]
         assert [row["bytes"] for row in found.loops] == [2 * 400 * 8, 2 * 600 * 4]
         assert job.program.usage().get("adstack", 0) == 0, "nothing ran"
+
+
+def test_planning_and_explaining_hand_no_array_out():
+    """An array that was handed out is looked at in every launch afterwards."""
+    with Chain(ChainParams()).opened(threads=1, memory_budget_bytes=100_000) as job:
+        job.plan()
+        job.explain()
+        assert job.program.shown == {}
+        assert not any(job.program.was_shown(memory_of(array)) for array in (job.x, job.x.grad, job.scale, job.loss))
 
 
 def test_what_a_remedy_promises_is_what_it_gives():

@@ -202,6 +202,83 @@ def test_the_number_of_the_step_in_the_place_of_the_slot():
     refused(qd.DataAccessError, "reads or writes slot [23] of `.`, which has [23]", chain.run)
 
 
+@pytest.mark.parametrize("where", ["state", "scratch", "ahead"])
+def test_the_slot_of_another_step(where):
+    """With guards in Python all slots lie within the window; a shorter window would still be another program."""
+    qd.init(default_fp=qd.f64)
+    x = qd.field(qd.f64, shape=4, needs_grad=True, name="x")
+    s = qd.field(qd.f64, shape=3, needs_grad=True, name="s")
+    loss = qd.field(qd.f64, shape=(), needs_grad=True)
+
+    @qd.kernel
+    def square(k: qd.i32):
+        s[k] = x[k] ** 2
+
+    @qd.kernel
+    def move(k: qd.i32):
+        x[k + 1] += qd.sin(x[k])
+
+    @qd.kernel
+    def from_state(k: qd.i32, j: qd.i32):
+        x[k] += x[j]
+
+    @qd.kernel
+    def from_scratch(k: qd.i32, j: qd.i32):
+        x[k] += s[j]
+
+    def step(t, k):
+        square(k)
+        move(k)
+        if where == "state":
+            from_state(k + 1, max(k - 1, 0))
+        elif where == "scratch":
+            from_scratch(k + 1, max(k - 1, 0))
+        else:
+            move(min(k + 1, 2))
+
+    def run():
+        with qd.ad.Tape(loss=loss):
+            qd.ad.checkpointed_steps(step, 6, [x], [s])
+
+    what = {
+        "state": r"slot k = 1 reads or writes slot 0 of `x`, a state: it has slots 1 and 2",
+        "scratch": r"slot k = 1 reads or writes slot 0 of `s`, scratch: it has slot 1",
+        "ahead": r"slot k = 0 reads or writes slot 2 of `x`, a state: it has slots 0 and 1",
+    }
+    refused(qd.DataAccessError, what[where], run)
+
+
+@pytest.mark.parametrize("window", [9, 4, 1])
+def test_a_history_of_two_steps_is_a_state_of_its_own(window):
+    qd.init(default_fp=qd.f64, cpu_max_num_threads=1)
+    x = qd.field(qd.f64, shape=window + 1, needs_grad=True, name="x")
+    before = qd.field(qd.f64, shape=window + 1, needs_grad=True, name="before")
+    a = qd.field(qd.f64, shape=(), needs_grad=True)
+    loss = qd.field(qd.f64, shape=(), needs_grad=True)
+
+    @qd.kernel
+    def move(k: qd.i32):
+        x[k + 1] = 1.5 * x[k] - a[None] * qd.sin(before[k])
+        before[k + 1] = x[k]
+
+    @qd.kernel
+    def end(k: qd.i32):
+        loss[None] += x[k] ** 2
+
+    def value(given):
+        now, last = 0.3, 0.2
+        for _ in range(9):
+            now, last = 1.5 * now - given * np.sin(last), now
+        return now**2
+
+    x[0], before[0], a[None] = 0.3, 0.2, 0.7
+    with qd.ad.Tape(loss=loss):
+        qd.ad.checkpointed_steps(lambda t, k: move(k), 9, [x, before])
+        end(window)
+    assert loss[None] == pytest.approx(value(0.7), rel=1e-12)
+    assert a.grad[None] == pytest.approx((value(0.7 + 1e-6) - value(0.7 - 1e-6)) / 2e-6, rel=1e-7)
+
+
 def test_gradients_that_a_step_writes():
     chain = Chain(6, 2)
     x = chain.x
