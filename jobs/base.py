@@ -118,6 +118,12 @@ class Job(Generic[P]):
         """The scratch arrays of the time steps, after ``build``."""
         return ()
 
+    def logs(self) -> Sequence[Any]:
+        """Other arrays that the time steps write, and none of them reads, after ``build``: a loss, a log. The gradient keeps copies of them
+        while it runs steps again.
+        """
+        return ()
+
     def build(self) -> None:
         """Create the fields and kernels of this trial in the current program. Runs no kernel."""
         raise NotImplementedError(f"{type(self).__name__} has no build()\n  do: write `def build(self) -> None` in it")
@@ -127,15 +133,15 @@ class Job(Generic[P]):
         raise NotImplementedError(f"{type(self).__name__} has no run()\n  do: write `def run(self) -> Outcome` in it")
 
     def launches(self) -> Iterable[tuple[Any, tuple[Any, ...]]]:
-        """Every kernel that ``run`` launches, with arguments as large as any it gets: ``[(self.step, (0,)), ...]``.
+        """Every kernel that ``run`` launches, in that order, with arguments as large as any it gets: ``[(self.step, (0,)), ...]``.
 
         The plan takes the adstack heaps of their gradients from here, and the few words that each compiled kernel keeps.
         """
         return ()
 
     def allocates(self) -> Iterable[PlanEntry]:
-        """What ``run`` itself allocates in the program beside gradient heaps; by default the snapshots of time steps."""
-        return [snapshots_of(self._steps)] if self.wanted and self.snapshot_bytes else ()
+        """What ``run`` itself allocates in the program beside gradient heaps; by default the snapshots of time steps, see ``logs``."""
+        return snapshots_of(self) if self.wanted and self.snapshot_bytes else ()
 
     def plan(self, *, arch: str | None = None) -> MemoryPlan:
         """Every byte by kind, without running: what ``build`` allocated, what kernels keep, the heap of the gradients of ``launches``.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ConfigDict
 
 from .plan import MemoryPlan, field_rows, gradient_plan, heap_planes, heap_room, make_plan
+from .windows import logs_bytes
 
 if TYPE_CHECKING:
     from .base import Job
@@ -95,13 +96,15 @@ def _remedies(job: Job[Any], plan: MemoryPlan, ways: list[dict[str, Any]]) -> li
     for name in dict.fromkeys(name for way in ways for name in way):
         if name == SMALLEST and job.time_steps():
             continue  # a budget changes the window, too
+        if plan.budget and name != SMALLEST:
+            continue  # the planner would spend what they save
         heaps = [way.get(name, way[NOW]) for way in ways]
         # Under its smallest budget a gradient has the heap for itself: what others needed is given back.
         heap = max(h.bytes for h in heaps) if name == SMALLEST else sum(heap_planes(heaps).values())
         saves = plan.bytes - rest - heap
         if saves > 0:
             time = sum(h.seconds for h in heaps) / now if now else None
-            out.append(Remedy(name=_title(name, rest + heap), bytes=rest + heap, saves=saves, time=time, how=_how(name)))
+            out.append(Remedy(name=_title(name, rest + heap), bytes=rest + heap, saves=saves, time=time, how=_how(job, name)))
     return out
 
 
@@ -113,7 +116,7 @@ def _windows(job: Job[Any], plan: MemoryPlan) -> list[Remedy]:
     if steps < 3 or not job.wanted:
         return []
     state, slot = qd.ad.steps_bytes(job.state(), job.scratch())
-    fixed = plan.bytes - kept - job.window * slot
+    fixed = plan.bytes - kept - job.window * slot + logs_bytes(job)
     now = steps * STEP_AND_GRADIENT + (job.steps_plan.replays if job.steps_plan else 0)
     out = []
     for part in (2, 4, 10):
@@ -122,10 +125,27 @@ def _windows(job: Job[Any], plan: MemoryPlan) -> list[Remedy]:
             found = qd.ad.plan_steps(steps, state, slot, budget - PADDING, fixed_bytes=fixed)
         except qd.OutOfMemory:
             continue
-        how = f"{found.windows} windows of {found.window} of {steps} steps, {found.snapshots} snapshots, {found.replays} steps run again"
-        time = (steps * STEP_AND_GRADIENT + found.replays) / now
-        out.append(Remedy(name=f"memory_budget: {budget}", bytes=budget, saves=plan.bytes - budget, time=time, how=how))
+        out.append(_window_remedy(budget, plan.bytes, found, now))
     return out
+
+
+def _window_remedy(budget: int, total: int, found: Any, now: float) -> Remedy:
+    how = f"{found.windows} windows of {found.window} of {found.n} steps, {found.snapshots} snapshots, {found.replays} steps run again"
+    time = (found.n * STEP_AND_GRADIENT + found.replays) / now
+    return Remedy(name=f"memory_budget: {budget}", bytes=budget, saves=total - budget, time=time, how=how)
+
+
+def smallest_windows(job: Job[Any], total: int, now: Any) -> Remedy:
+    """The smallest budget as a remedy.
+
+    Args:
+        job: in time steps, open with that budget.
+        total: bytes of the trial as it is.
+        now: the plan of its time steps as it is, None where one window holds all.
+    """
+    found, budget = job.steps_plan, job.program.options.memory_budget
+    remedy = _window_remedy(budget, total, found, found.n * STEP_AND_GRADIENT + (now.replays if now else 0))
+    return remedy.model_copy(update={"how": f"the smallest budget that works: {remedy.how}"})
 
 
 def _title(name: str, total: int) -> str:
@@ -135,9 +155,10 @@ def _title(name: str, total: int) -> str:
     return f"memory_budget: {total}" if name == SMALLEST else f"qd.init({name})"
 
 
-def _how(name: str) -> str:
+def _how(job: Job[Any], name: str) -> str:
     if name == "cpu_max_num_threads=1":
         return "one adstack row instead of one for each thread"
     if name == SMALLEST:
         return "the smallest budget that works; any larger one is met by the fastest plan that fits"
-    return "fewer states are kept, the others are computed again; a memory_budget of these bytes does it, too"
+    how = "fewer states are kept, the others are computed again"
+    return how if job.time_steps() else f"{how}; a memory_budget of these bytes does it, too"

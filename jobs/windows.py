@@ -52,13 +52,14 @@ def plan_window(job: Job[Any], budget: int, threads: int | None, probe: Callable
 @dataclass(frozen=True)
 class _Sizes:
     """Bytes of a job with a window of one step: what ``build`` allocates, one slot of state, one slot of everything, all without the heap
-    of the gradients; and heaps to try, the fastest first.
+    of the gradients; copies of what the steps write elsewhere; and heaps to try, the fastest first.
     """
 
     built: int
     state: int
     slot: int
     total: int
+    logs: int
     heaps: tuple[int, ...]
 
 
@@ -77,7 +78,10 @@ def _plan(job: Job[Any], budget: int, probe: Callable[[], AbstractContextManager
             return _with_heap(job, budget, sizes, heap, probe)
         except qd.OutOfMemory:
             continue
-    return _with_heap(job, budget, sizes, sizes.heaps[-1], probe)
+    try:
+        return _with_heap(job, budget, sizes, sizes.heaps[-1], probe)
+    except qd.OutOfMemory as error:  # in the words of a config
+        raise qd.OutOfMemory(str(error).replace("do: budget=", "do: memory_budget: "), error.smallest) from None
 
 
 def _measure(job: Job[Any], budget: int, probe: Callable[[], AbstractContextManager[Any]]) -> _Sizes:
@@ -91,7 +95,8 @@ def _measure(job: Job[Any], budget: int, probe: Callable[[], AbstractContextMana
         heap = plan.by_kind().get("adstack", 0)
         share = budget // HEAP_SHARE
         heaps = [_heap_within(job, share) if heap > share else heap] + ([_heap_within(job, 0)] if heap else [])
-    return _Sizes(built, state if job.wanted else 0, slot, plan.bytes - heap, tuple(heaps))
+        logs = logs_bytes(job)
+    return _Sizes(built, state if job.wanted else 0, slot, plan.bytes - heap, logs, tuple(heaps))
 
 
 def _with_heap(job: Job[Any], budget: int, sizes: _Sizes, heap: int, probe: Callable[[], AbstractContextManager[Any]]) -> Any:
@@ -100,7 +105,7 @@ def _with_heap(job: Job[Any], budget: int, sizes: _Sizes, heap: int, probe: Call
 
     padding = 0
     while True:
-        fixed = sizes.total - sizes.slot + heap
+        fixed = sizes.total - sizes.slot + sizes.logs + heap
         found = qd.ad.plan_steps(job.time_steps(), sizes.state, sizes.slot, budget, fixed_bytes=fixed + padding)
         job.window = found.window
         with probe():
@@ -131,15 +136,27 @@ def _heap_within(job: Job[Any], budget: int) -> int:
     return sum(heap_planes(heaps).values())
 
 
-def snapshots_of(plan: Any) -> PlanEntry:
-    """The line of a memory plan for the snapshots of time steps."""
-    return PlanEntry(
-        kind="snapshots",
-        bytes=plan.snapshot_bytes,
-        source="checkpointed_steps",
-        formula=f"({plan.snapshots} + the final one) x {plan.state_bytes} of state; {plan.windows} windows of {plan.window} of"
-        f" {plan.n} steps, {plan.replays} run again",
+def logs_bytes(job: Job[Any]) -> int:
+    """Bytes of the copies that the gradient of several windows keeps of what the steps write outside of the window."""
+    if not job.wanted:
+        return 0
+    arrays = [leaf for array in job.logs() for leaf in (array.leaves() if hasattr(array, "leaves") else [array])]
+    return sum(array._content.nbytes for array in arrays)
+
+
+def snapshots_of(job: Job[Any]) -> list[PlanEntry]:
+    """The lines of a memory plan for what the time steps of an open job keep in a run."""
+    plan, logs = job.steps_plan, logs_bytes(job)
+    how = (
+        f"({plan.snapshots} + the final one) x {plan.state_bytes} of state; {plan.windows} windows of {plan.window} of"
+        f" {plan.n} steps, {plan.replays} run again"
     )
+    entries = [PlanEntry(kind="snapshots", bytes=plan.snapshot_bytes, source="checkpointed_steps", formula=how)]
+    if logs:
+        entries.append(
+            PlanEntry(kind="snapshots", bytes=logs, source="logs()", formula="copies of what the steps write elsewhere")
+        )
+    return entries
 
 
-__all__ = ["plan_window", "snapshots_of"]
+__all__ = ["logs_bytes", "plan_window", "snapshots_of"]

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from ..jobs.base import Job
-from ..jobs.explain import Explanation
+from ..jobs.explain import Explanation, smallest_windows
 from .plan import Prepared, opened, shapes
 from .show import amount, grid
 from .trials import Trial
@@ -42,16 +42,34 @@ def explain(prepared: Prepared, job: type[Job[Any]], arch: str | None = None) ->
 def _explain(prepared: Prepared, job: type[Job[Any]], group: list[Trial], arch: str | None) -> Explained:
     head = {"trials": tuple(trial.id for trial in group), "example": group[0].label}
     error = ""
-    for budget in (True, False):
+    for budget in (prepared.loaded.config.memory_budget, None):
         try:
-            with opened(prepared, job, group[0], budget=budget) as made:
-                return Explained(**head, explanation=made.explain(arch=arch), error=error)
+            with opened(prepared, job, group[0], budget) as made:
+                found = made.explain(arch=arch)
+            return Explained(**head, explanation=_with_smallest(prepared, job, group[0], made, found), error=error)
         except MemoryError as refused:
             error = str(refused)
         except (Exception, SystemExit) as broken:  # a user's code
             error = f"{type(broken).__name__}: {broken}"
             break
     return Explained(**head, explanation=None, error=error)
+
+
+def _with_smallest(prepared: Prepared, job: type[Job[Any]], trial: Trial, made: Job[Any], found: Explanation) -> Explanation:
+    """Adds, for a job in time steps, the smallest budget that works: an open job cannot say, since it decides how long the window is."""
+    if not made.wanted or made.time_steps() < 3 or found.plan.arch != prepared.backend:
+        return found
+    try:
+        with opened(prepared, job, trial, 1):
+            return found
+    except MemoryError as error:
+        smallest = getattr(error, "smallest", None)
+    if smallest is None or smallest >= found.plan.bytes:
+        return found
+    with opened(prepared, job, trial, smallest) as least:
+        remedy = smallest_windows(least, found.plan.bytes, made.steps_plan)
+    others = [other for other in found.remedies if other.bytes > smallest]
+    return found.model_copy(update={"remedies": (*others, remedy)})
 
 
 def data(prepared: Prepared, parts: Sequence[Explained]) -> dict[str, Any]:

@@ -108,7 +108,7 @@ def shapes(prepared: Prepared, job: type[Job[Any]]) -> list[list[Trial]]:
 def _plan_group(prepared: Prepared, job: type[Job[Any]], group: list[Trial], options: dict[str, str]) -> PlannedGroup:
     names, example = tuple(trial.id for trial in group), group[0].label
     try:
-        with opened(prepared, job, group[0]) as made:
+        with opened(prepared, job, group[0], prepared.loaded.config.memory_budget) as made:
             return PlannedGroup(trials=names, example=example, plan=made.plan(**options))
     except (
         Exception,
@@ -117,15 +117,14 @@ def _plan_group(prepared: Prepared, job: type[Job[Any]], group: list[Trial], opt
         return PlannedGroup(trials=names, example=example, plan=None, error=f"{type(error).__name__}: {error}")
 
 
-def opened(prepared: Prepared, job: type[Job[Any]], trial: Trial, *, budget: bool = True) -> AbstractContextManager[Job[Any]]:
-    """A trial's job, built in a program of its own as a worker would build it; without ``limits.memory``, so that all of it is seen.
+def opened(prepared: Prepared, job: type[Job[Any]], trial: Trial, budget: int | None) -> AbstractContextManager[Job[Any]]:
+    """A trial's job, built in a program of its own as a worker would build it, with this ``memory_budget``.
 
-    ``budget=False``: also without ``memory_budget``.
+    Without ``limits.memory``, so that all of it is seen.
     """
     made = job(job.Params.model_validate(trial.params), wanted=prepared.gradients, seed=trial.seed)
     config = prepared.loaded.config
-    limits = {"memory_budget_bytes": config.memory_budget if budget else None}
-    return made.opened(backend=prepared.backend, threads=config.device.threads, **limits)
+    return made.opened(backend=prepared.backend, threads=config.device.threads, memory_budget_bytes=budget)
 
 
 def planned_bytes(groups: list[PlannedGroup]) -> dict[str, int | None]:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
+import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from .devices import cores, memory_bytes
@@ -18,6 +22,8 @@ if TYPE_CHECKING:
 
 SHOWN_TRIALS = 5
 SHOWN_FAILURES = 10
+FOLDED = 12
+"""No column is folded to fewer characters."""
 
 
 def amount(number: int | None) -> str:
@@ -32,11 +38,22 @@ def amount(number: int | None) -> str:
     raise AssertionError("the loop returns")
 
 
-def grid(headers: Sequence[str], lines: Sequence[Sequence[str]], indent: str = "") -> str:
-    """Columns of text, as wide as their longest cell, never wrapped."""
+def grid(headers: Sequence[str], lines: Sequence[Sequence[str]], indent: str = "", room: int | None = None) -> str:
+    """Columns of text, as wide as their longest cell. On a terminal (or within ``room``) the widest are folded until all fit."""
     widths = [max(len(row[i]) for row in [headers, *lines]) for i in range(len(headers))]
-    rows = [headers, ["-" * width for width in widths], *lines]
+    room = _terminal() if room is None else room
+    while room and len(indent) + sum(widths) + 2 * (len(widths) - 1) > room and max(widths) > FOLDED:
+        widths[widths.index(max(widths))] -= 1
+    rows = [headers, ["-" * width for width in widths]]
+    for line in lines:
+        parts = [textwrap.wrap(cell, width) or [""] if len(cell) > width else [cell] for cell, width in zip(line, widths)]
+        rows += zip_longest(*parts, fillvalue="")
     return "\n".join(indent + "  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows)
+
+
+def _terminal() -> int:
+    """Characters in a line of the terminal; 0 where the output goes elsewhere, and lines may be long."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
 
 
 def plan_data(prepared: Prepared, groups: list[PlannedGroup]) -> dict[str, Any]:
@@ -145,10 +162,18 @@ def results_text(table: list[Row]) -> str:
         middle = [row.get(name) for name in (*params, "status", "loss", *gradients)]
         line = [row["trial"], *(_cell(value) for value in middle), _cell(row["seconds"])]
         line += [amount(row["planned_bytes"]), amount(row["used_bytes"])]
-        line.append("-" if row["used_of_planned"] is None else f"{row['used_of_planned']:.2f}")
+        line.append(_ratio(row["used_of_planned"]))
         error = (row["error"] or "").splitlines()
         lines.append([*line, f"{row['error_type']}: {error[0]}"[:90] if error else ""] if failed else line)
     return grid([*headers, "error"] if failed else headers, lines)
+
+
+def _ratio(part: float | None) -> str:
+    """Used by planned bytes; 1.00 is said of equal numbers alone."""
+    if part is None:
+        return "-"
+    text = f"{part:.2f}"
+    return text if part == 1 or text != "1.00" else f"{'>' if part > 1 else '<'} 1.00"
 
 
 def _cell(value: Any) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..ir.nodes import Op
-from .evaluate import Host, Points
+from .evaluate import MOST, Host, Points
 from .intervals import Interval
 from .sizeexpr import Range
 
@@ -58,7 +58,7 @@ class Space:
             if seen > limit:
                 return None
             count = points.trips(self.loop)[1]
-            total += int(np.sum(count)) * (1 if np.ndim(count) else points.size)
+            total += _total(count) * (1 if np.ndim(count) else points.size)
         return total
 
     def _points(self, points: Points, depth: int) -> Iterator[Points]:
@@ -75,11 +75,11 @@ class Space:
         begin = np.asarray(begin, np.int64)
         if r.index not in self.box:
             return begin, np.asarray(count)
-        low, high = self.box[r.index]
-        near, far = (low - begin, high - begin) if r.step > 0 else (begin - high, begin - low)
+        low, high = map(np.int64, self.box[r.index])
+        near, far = (_minus(low, begin), _minus(high, begin)) if r.step > 0 else (_minus(begin, high), _minus(begin, low))
         step = abs(r.step)
-        skip = np.maximum(0, -(-near // step))
-        last = np.minimum(count, far // step + 1)
+        skip = np.minimum(count, np.maximum(0, -(-near // step)))
+        last = np.minimum(count - 1, far // step) + 1
         return begin + skip * r.step, np.maximum(0, last - skip)
 
     def _expanded(self, points: Points, r: Range, begin: np.ndarray, count: np.ndarray) -> Iterator[Points]:
@@ -95,7 +95,7 @@ class Space:
             yield from _alone(points, r, int(begin), int(count))
             return
         begin, count = np.broadcast_to(begin, points.size), np.broadcast_to(count, points.size)
-        total = int(count.sum())
+        total = _total(count)
         if total >= LONG * points.size:
             for k in np.flatnonzero(count).tolist():
                 one = Points(points.host, 1, {op: v if np.ndim(v) == 0 else v[k] for op, v in points.values.items()})
@@ -106,6 +106,19 @@ class Space:
         for a, z in pairwise(cuts):
             if z > a and ends[z - 1] > (ends[a - 1] if a else 0):
                 yield _repeated(points, r, begin[a:z], count[a:z], slice(a, z))
+
+
+def _total(count: Any) -> int:
+    """The sum of trip counts, which may be more than 64 bits hold: then to 53 bits."""
+    rough = float(np.sum(count, dtype=np.float64))
+    return int(rough) if rough >= MOST / 2 else int(np.sum(count, dtype=np.int64))
+
+
+def _minus(a: Any, b: Any) -> Any:
+    """``a - b`` in 64 bits, at the ends of the type saturated."""
+    with np.errstate(all="ignore"):
+        d = a - b
+    return np.where((a < b) == (d < 0), d, np.where(a < b, -MOST, MOST))
 
 
 def _alone(points: Points, r: Range, begin: int, count: int) -> Iterator[Points]:

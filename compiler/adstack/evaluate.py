@@ -158,9 +158,8 @@ class Points:
         (begin, bad), (end, outside) = self.eval(r.begin), self.eval(r.end)
         low, high = (begin, end) if r.step > 0 else (end, begin)
         span = np.subtract(high, low, dtype=np.int64)
-        if max(low.dtype.itemsize, high.dtype.itemsize) == 8:
-            with np.errstate(all="ignore"):
-                span = np.where(np.logical_and(high > low, span < 0), MOST, span)
+        if max(low.dtype.itemsize, high.dtype.itemsize) == 8:  # the difference may have wrapped
+            span = np.where(high > low, np.where(span < 0, MOST, span), 0)
         step = abs(r.step)
         count = np.maximum(span, 0) if step == 1 else np.where(span > 0, (span - 1) // step + 1, 0)
         if bad is False and outside is False:

@@ -284,7 +284,10 @@ def fewer(workers: int) -> list[int]:
 def _refusal(smallest: HeapPlan, budget: int) -> OutOfMemory:
     """The error for a budget that nothing fits."""
     row = max(smallest.rows(), key=lambda row: int(str(row["bytes"])))
-    where = "{line}: {rows} rows ({rows_from}) x {row_bytes} bytes, {bound} iterations ({bound_from})".format(**row)
+    bound = "an unknown number of" if row["bound"] is None else row["bound"]
+    where = "{line}: {rows} rows ({rows_from}) x {row_bytes} bytes, {bound} iterations ({bound_from})".format(
+        **row | {"bound": bound}
+    )
     return OutOfMemory(
         f"the gradient `{smallest.kernel}` does not fit a budget of {budget:,} bytes: its smallest plan needs an adstack heap of"
         f" {smallest.bytes:,} bytes\n  at {where}\n  do: give a budget of {smallest.bytes} bytes or more, or keep fewer or smaller"

@@ -228,7 +228,10 @@ def serial_for(cx: Context, node: ast.For, over: Any) -> None:
 def _counting_down(cx: Context, node: ast.For, space: Space) -> None:
     """A range with a negative step: count the iterations upwards and compute the index."""
     begin, end = space.axes[0]
-    distance = ops.binary(cx.b, "+", ops.binary(cx.b, "-", begin, end), -space.step - 1)
+    first = begin
+    if begin.dtype.bits == 64:  # an empty range must not wrap to a long one
+        first = cx.b.op("max", begin, end)
+    distance = ops.binary(cx.b, "+", ops.binary(cx.b, "-", first, end), -space.step - 1)
     trips = ops.to_operand(cx.b, ops.binary(cx.b, "//", distance, -space.step))
     trips = ops.cast_scalar(cx.b, trips, begin.dtype)
     with cx.b.loop(Const(0, begin.dtype), trips) as lp, cx.frame.scope(), cx.frame.loop("serial"):

@@ -325,7 +325,7 @@ class GradientExecutable(Executable):
             self.program.grow_heap(plan.planes)
         except OutOfMemory as e:
             least = smallest(self, call, self.plan_options().machine).bytes
-            raise OutOfMemory(_no_room(plan, least, e), least) from None
+            raise OutOfMemory(_no_room(self.program, plan, least, e), least) from None
         words = self.compiled.layout.params
         for task in plan.tasks:
             for name, value in task.params.items():
@@ -352,17 +352,19 @@ class GradientExecutable(Executable):
         return next((capacity(p) for p in planned if p.loc == loop.loc), None)
 
 
-def _no_room(plan: HeapPlan, least: int, error: OutOfMemory) -> str:
+def _no_room(program: Program, plan: HeapPlan, least: int, error: OutOfMemory) -> str:
     """The message for a heap that does not fit: the kernel, the largest loop of each plane with its line, what to do."""
     where = "".join(f"  {line}\n" for line in needs(plan))
-    less = (
-        f"the same gradient in more time with `budget=` of {least} bytes or more, or qd.init(memory_budget=..); "
-        if least < plan.bytes
-        else ""
-    )
+    needed = program.device.used_bytes - program.usage().get("adstack", 0) + least
+    limit = program.options.memory_limit
+    less, more = "", "a larger memory_limit"
+    if limit and needed > limit:
+        more = f"a memory_limit of {needed} bytes or more" + (f" and `budget={least}`" if least < plan.bytes else "")
+    elif least < plan.bytes:
+        less = f"the same gradient in more time with `budget=` of {least} bytes or more, or qd.init(memory_budget=..); "
     return (
         f"the gradient `{plan.kernel}` needs an adstack heap of {plan.bytes:,} bytes: {error}\n{where}"
-        f"  do: {less}fewer or smaller variables in this loop, or a larger memory_limit"
+        f"  do: {less}fewer or smaller variables in this loop, or {more}"
     )
 
 

@@ -20,8 +20,11 @@ def at(env: Env, x: Operand) -> Operand:
 
 
 def trip_count(b: Builder, begin: Operand, end: Operand, step: int) -> Operand:
-    """max(0, ceil((end - begin) / step)) in i64."""
+    """max(0, ceil((end - begin) / step)) in i64. Where the difference of two 64-bit ends may wrap, they are compared."""
     lo, hi = b.cast(begin, i64), b.cast(end, i64)
+    if begin.dtype.bits == 64 and not (isinstance(begin, Const) and begin.value == 0 and begin.dtype is i64 and step > 0):
+        runs = b.op("lt" if step > 0 else "gt", begin, end)
+        lo, hi = b.op("select", runs, lo, Const(0, i64)), b.op("select", runs, hi, Const(0, i64))
     span = b.op("sub", hi, lo) if step > 0 else b.op("sub", lo, hi)
     if abs(step) != 1:
         span = b.op("floordiv", b.op("add", span, Const(abs(step) - 1, i64)), Const(abs(step), i64))

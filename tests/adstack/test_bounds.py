@@ -270,6 +270,46 @@ def test_a_span_that_does_not_fit_64_bits_is_not_small():
     assert max_trips(loop(low, high), (), Host()).count == 2**63 - 1
 
 
+@pytest.mark.parametrize("step", [1, -1, 3, -3])
+def test_an_empty_range_whose_span_wraps_has_no_iterations(step):
+    ends = (Lit(2**62), Lit(-(2**62) - 10))
+    assert max_trips(loop(*(ends if step > 0 else ends[::-1]), step), (), Host()).count == 0
+
+
+@pytest.mark.parametrize("longs", [2, 3, 4, 5])
+@pytest.mark.parametrize("long", [2**40, 2**62, 2**63 - 1])
+def test_ranges_whose_lengths_add_up_to_more_than_64_bits_hide_no_other(long, longs):
+    """The long ranges are those of iterations that do not run, say: their tuples must not make the others disappear."""
+    length = Place("length", i64, Buffer("field"), 1, (8,), (8,))
+    table = Place("table", i64, Buffer("field"), 1, (8,), (8,))
+    arrays = {length: np.array([5] * (16 - longs) + [long] * longs), table: np.array([9, 0, 0, 0, 1, 0, 0, 0])}
+
+    class Arrays(Host):
+        def array(self, place):
+            return arrays[place]
+
+    rows = Range(Op("index", (), i32), Lit(0, i32), Lit(16, i32), 1)
+    middle = Range(Op("index", (), i64), Lit(0), Read(length, (Index(rows.index),)), 1)
+    at = Bin("and", (Index(middle.index), Lit(7)))
+    turned = Bin("and", (Bin("add", (Index(middle.index), Lit(1))), Lit(7)))
+    inner = Range(Op("index", (), i64), Lit(0), Bin("add", (Read(table, (at,)), Read(table, (turned,)))), 1)
+    found = max_trips(inner, (rows, middle), Arrays())
+    assert 9 <= (found.count or 9) <= 18
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_a_box_far_from_a_long_range_or_deep_in_it_holds_what_it_should(data):
+    begin = data.draw(st.sampled_from([-(2**61), -5, 0, 2**62]))
+    end = data.draw(st.sampled_from([-(2**61) + 3, 7, 2**62 + 9]))
+    middle = data.draw(st.sampled_from([-(2**63) + 40, -(2**62) + 1, 0, 2**62 + 4, 2**63 - 40]))
+    low, high = (middle + data.draw(st.integers(-9, 9)) for _ in range(2))
+    outer = Range(Op("index", (), i64), Lit(begin), Lit(end), 1)
+    inner = loop(Lit(0), Bin("sub", (Index(outer.index), Lit(middle - 20))))
+    inside = [max(0, v - middle + 20) for v in range(max(begin, low), min(end, high + 1))]
+    assert enumerate.Space(inner, (outer,), Host(), {outer.index: (low, high)}).largest() == max(inside, default=0)
+
+
 def test_what_only_running_can_tell_may_be_bounded_by_something_else():
     unknown = Unknown("who knows")
     assert max_trips(loop(Lit(0), Bin("min", (Arg(N), unknown))), (), Host(n=7)).count == 7

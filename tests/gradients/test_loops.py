@@ -407,3 +407,46 @@ def test_checkpoints_hold_more_than_the_tape_where_a_replay_needs_more(levels):
     (loop,) = k.grad.plan(*args).tasks[-1].loops
     p = loop.plan
     assert loop.row_bytes == 8 * ((p.C1 + p.C2) * 2 + p.tape_slots * 1)
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "step"),
+    [
+        (2**62, -(2**62) - 10, 1),
+        (-(2**62) - 10, 2**62, -1),
+        (-(2**62) - 10, 2**62, -2),
+        (2**63 - 4, 2**63 - 1, 1),
+        (-(2**63) + 5, -(2**63), -2),
+    ],
+)
+def test_a_range_of_64_bits_whose_span_wraps(begin, end, step):
+    """The difference of the ends does not fit 64 bits, or the ends lie at the end of the type."""
+    qd.init(default_fp=qd.f64, cpu_max_num_threads=1, cpu_lanes=1)
+    x = qd.field(qd.f64, shape=4, needs_grad=True)
+    y = qd.field(qd.f64, shape=4, needs_grad=True)
+    start = np.linspace(0.1, 0.9, 4)
+    x.from_numpy(start)
+
+    @qd.kernel
+    def k(a: qd.i64, b: qd.i64):
+        for i in x:
+            v = x[i]
+            n = 0
+            for _ in range(2):
+                for _ in range(a, b, step):
+                    n += 3
+                    v = qd.sin(v)
+                v = v * (1.0 + 0.1 * n)
+            y[i] = v
+
+    k(begin, end)
+    v, slope, n = start.copy(), np.ones(4), 0
+    for _ in range(2):
+        for _ in range(begin, end, step):
+            n, slope, v = n + 3, slope * np.cos(v), np.sin(v)
+        slope, v = slope * (1.0 + 0.1 * n), v * (1.0 + 0.1 * n)
+    np.testing.assert_allclose(y.to_numpy(), v, rtol=1e-14)
+    y.grad.fill(1.0)
+    k.grad(begin, end)
+    np.testing.assert_allclose(x.grad.to_numpy(), slope, rtol=1e-13)
+    assert {row["bound"] for row in k.grad.plan(begin, end).rows()} == {len(range(begin, end, step))}

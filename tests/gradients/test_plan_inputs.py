@@ -243,3 +243,53 @@ def test_random_writes_always_plan_what_a_fresh_plan_would():
         elif what == 4 and n == 0:
             s.count.copy_from(s.other)
         assert s.slots() == [max(0, s.count.to_numpy().max())]
+
+
+@pytest.mark.parametrize("of_array", [True, False], ids=["array", "argument"])
+def test_a_zero_of_the_other_sign_is_another_content(of_array):
+    qd.init(default_fp=qd.f64, cpu_max_num_threads=2, cpu_lanes=1)
+    x, y = (qd.field(qd.f64, shape=64, needs_grad=True) for _ in range(2))
+    d = qd.field(qd.f64, shape=64)
+    x.fill(0.3)
+
+    @qd.kernel
+    def k(n: qd.i32, s: qd.f64):
+        for i in x:
+            if 1.0 / d[i] + 1.0 / s > 0.0:
+                v = x[i]
+                for _ in range(n):
+                    v = qd.sin(v)
+                y[i] = v
+
+    for zero in (-0.0, 0.0, -0.0):
+        d.fill(zero if of_array else 1.0)
+        s = 1.0 if of_array else zero
+        passes = not np.signbit(zero)
+        assert k.grad.plan(200, s).bytes == passes * 2 * 200 * 8
+        x.grad.fill(0.0)
+        y.grad.fill(1.0)
+        k.grad(200, s)
+        assert (x.grad.to_numpy() != 0.0).all() == passes
+
+
+def test_a_nan_that_stays_keeps_its_plan():
+    qd.init(default_fp=qd.f64, cpu_max_num_threads=2, cpu_lanes=1)
+    x, y = (qd.field(qd.f64, shape=64, needs_grad=True) for _ in range(2))
+    d = qd.field(qd.f32, shape=64)
+    d.fill(float("nan"))
+
+    @qd.kernel
+    def k(n: qd.i32, s: qd.f64):
+        for i in x:
+            if d[i] > s:
+                v = x[i]
+                for _ in range(n):
+                    v = qd.sin(v)
+                y[i] = v
+
+    first = k.grad.plan(200, float("nan"))
+    variant = next(iter(qd.current_program().variants[k].values()))
+    known = dict(variant.gradient._plans)
+    d.fill(float("nan"))
+    assert k.grad.plan(200, float("nan")) is first
+    assert variant.gradient._plans == known, "the same key"

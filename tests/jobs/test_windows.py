@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from pydantic import Field
 
 import qdrun as qd
-from qdrun.jobs.base import execute
+from qdrun.jobs.base import Job, JobParams, Outcome, execute
 from qdrun.jobs.mass_spring import MassSpring, MassSpringParams
 from qdrun.jobs.mpm88 import Mpm88, Mpm88Params
 
@@ -45,7 +46,7 @@ def test_the_smallest_budget_works_and_less_is_refused(name):
     with pytest.raises(qd.OutOfMemory, match="time steps do not fit a budget of 1,000 bytes") as error:
         run(JOBS[name], 1000)
     smallest = error.value.smallest
-    assert smallest is not None
+    assert smallest is not None and f"do: memory_budget: {smallest}, fewer steps" in str(error.value)
     job, done = run(JOBS[name], smallest)
     assert done.peak_bytes <= smallest and job.window == 1
     assert numbers(done) == numbers(run(JOBS[name])[1])
@@ -83,3 +84,67 @@ def test_a_job_plans_again_for_each_budget_and_shape():
     assert windows[0] == windows[2] > windows[1]
     job = Mpm88(Mpm88Params(particles=36, steps=80))
     assert run(job, full.peak_bytes)[0].window < 80
+
+
+class DriftParams(JobParams):
+    steps: int = Field(50, ge=1, description="time steps")
+    pull: float = Field(0.4, description="pull to zero")
+
+
+class Drift(Job[DriftParams]):
+    """Steps that write a loss and a log beside their state."""
+
+    gradients = ("pull",)
+
+    def build(self) -> None:
+        self.x = qd.field(qd.f64, shape=(self.window + 1, 4), needs_grad=True)
+        self.pull = qd.field(qd.f64, shape=(), needs_grad=True)
+        self.loss = qd.field(qd.f64, shape=(), needs_grad=True)
+        self.log = qd.field(qd.f32, shape=self.params.steps)
+        self.pull[None] = self.params.pull
+        x, pull, loss, log = self.x, self.pull, self.loss, self.log
+
+        @qd.kernel
+        def move(t: qd.i32, k: qd.i32):
+            for i in range(4):
+                x[k + 1, i] = x[k, i] + 0.1 * qd.cos(t + i) - pull[None] * qd.sin(x[k, i])
+                loss[None] += x[k + 1, i] ** 2
+            log[t] = qd.cast(x[k + 1, 0], qd.f32)
+
+        self.move = move
+
+    def time_steps(self):
+        return self.params.steps
+
+    def state(self):
+        return [self.x]
+
+    def logs(self):
+        return [self.loss, self.log]
+
+    def launches(self):
+        return [(self.move, (0, 0))]
+
+    def run(self) -> Outcome:
+        with qd.ad.Tape(loss=self.loss):
+            qd.ad.checkpointed_steps(self.move, self.params.steps, self.state(), budget=self.snapshot_bytes)
+        return Outcome(self.loss[None], {"pull": float(self.pull.grad[None])}, {"log": self.log.to_numpy()})
+
+
+@pytest.mark.parametrize("percent", [100, 70, 50])
+def test_copies_of_what_the_steps_write_elsewhere_are_planned(percent):
+    _, full = run(Drift(DriftParams()))
+    _, done = run(Drift(DriftParams()), full.peak_bytes * percent // 100)
+    assert done.plan.bytes == done.peak_bytes <= full.peak_bytes * percent // 100
+    assert {k: n for k, n in done.plan.by_kind().items() if n} == done.used
+    assert numbers(done) == numbers(full)
+    copies = [entry.bytes for entry in done.plan.entries if entry.source == "logs()"]
+    assert copies == ([] if percent == 100 else [8 + 50 * 4])
+
+
+def test_the_smallest_budget_counts_these_copies():
+    with pytest.raises(qd.OutOfMemory) as error:
+        run(Drift(DriftParams()), 500)
+    assert error.value.smallest is not None
+    _, done = run(Drift(DriftParams()), error.value.smallest)
+    assert done.plan.bytes == done.peak_bytes <= error.value.smallest

@@ -143,6 +143,39 @@ def test_a_heap_that_does_not_fit_is_refused_with_the_arithmetic_and_a_budget_th
     assert np.array_equal(got, gradient(*growing()[1:], 10_000))
 
 
+def test_a_limit_that_no_budget_fits_names_one_that_works():
+    program, grow, x, y = growing()
+    gradient(grow, x, y, 1)
+    held = program.device.used_bytes - program.usage().get("adstack", 0)
+    _, grow, x, y = growing(memory_limit=held + 100)
+    with pytest.raises(qd.OutOfMemory) as error:
+        gradient(grow, x, y, 10_000)
+    limit, budget = map(int, re.search(r"a memory_limit of (\d+) bytes or more and `budget=(\d+)`", str(error.value)).groups())
+    assert "the same gradient in more time" not in str(error.value), "no budget helps"
+    program, grow, x, y = growing(memory_limit=limit)
+    got = gradient(grow, x, y, 10_000, budget=budget)
+    assert program.peak_bytes == limit and np.array_equal(got, gradient(*growing()[1:], 10_000))
+    with pytest.raises(qd.OutOfMemory):
+        gradient(*growing(memory_limit=limit - 1)[1:], 10_000, budget=budget)
+
+
+def test_a_refusal_of_a_loop_without_a_bound_says_so():
+    qd.init(default_fp=qd.f64, cpu_max_num_threads=1)
+    x = qd.field(qd.f64, shape=2, needs_grad=True)
+    y = qd.field(qd.f64, shape=2, needs_grad=True)
+
+    @qd.kernel
+    def fall(p: qd.f64):
+        for i in x:
+            v = x[i]
+            while v > p:
+                v = qd.sin(v) * 0.99
+            y[i] = v
+
+    with pytest.raises(qd.OutOfMemory, match=r"x 2392 bytes, an unknown number of iterations \(thinning: while\)"):
+        fall.grad.plan(0.5, budget=100)
+
+
 @pytest.mark.parametrize("slots", [8, 0])
 def test_an_overflow_says_how_many_iterations_were_planned_and_how_that_is_counted(slots):
     qd.init(default_fp=qd.f64, cpu_max_num_threads=1, ad_stack_size=slots)

@@ -10,9 +10,12 @@ from typer.testing import CliRunner
 
 from qdrun.runner import results
 from qdrun.runner.cli import app
+from qdrun.runner.explain import explain
+from qdrun.runner.explain import text as explain_text
 from qdrun.runner.folder import create
 from qdrun.runner.journal import Journal
 from qdrun.runner.plan import make_plan, prepare
+from qdrun.runner.show import grid, plan_text, results_text
 from qdrun.runner.worker import trial_record
 
 run = CliRunner().invoke
@@ -109,6 +112,28 @@ def test_a_remedy_written_into_the_config_does_what_it_says(spin):
         assert again["explanation"]["plan"]["bytes"] == remedies[name]["bytes"], name
 
 
+@pytest.mark.parametrize("budget", ["", "memory_budget: 20000", "memory_budget: 100"])
+def test_a_job_in_time_steps_is_told_the_smallest_budget(tmp_path, budget):
+    config = tmp_path / "walk.yaml"
+
+    def write(line):
+        job = "job: {target: 'qdrun.jobs.mass_spring:MassSpring', params: {steps: 30, substeps: 20}}"
+        config.write_text(f"version: 1\nname: walk\n{job}\n{line}\n", encoding="utf-8")
+        return config
+
+    code, (part,) = explained(write(budget))
+    assert code == (budget == "memory_budget: 100"), "explained without the budget that is too small"
+    names = [remedy["name"] for remedy in part["explanation"]["remedies"]]
+    last = part["explanation"]["remedies"][-1]
+    assert last["how"].startswith("the smallest budget that works: 30 windows of 1 of 30 steps")
+    assert len(names) == len(set(names)) and last["bytes"] == min(r["bytes"] for r in part["explanation"]["remedies"])
+    prepared, _ = prepare(write(last["name"]))
+    record = trial_record(prepared.spec(prepared.trials[0]))
+    assert record["status"] == "done" and record["used_bytes"] == record["planned_bytes"] <= last["bytes"]
+    (group,) = make_plan(*prepare(write(f"memory_budget: {last['bytes'] - 1}")))
+    assert group.plan is None and f"memory_budget: {last['bytes']}" in group.error
+
+
 def test_a_budget_goes_through_to_the_trial_and_its_row(spin):
     plain, _ = prepare(spin())
     free = trial_record(plain.spec(plain.trials[0]))
@@ -172,6 +197,28 @@ def test_a_plan_for_another_backend_needs_no_device(spin):
     assert part["explanation"]["loops"][0]["rows"] == 64
 
 
+@pytest.mark.parametrize("width", [100, 140])
+def test_tables_fit_the_terminal_and_lose_no_word(spin, monkeypatch, width):
+    prepared, job = prepare(spin("device: {threads: 2}"))
+    parts, groups = explain(prepared, job), make_plan(prepared, job)
+
+    def tables():
+        return explain_text(prepared, parts), plan_text(prepared, groups)
+
+    whole = tables()
+    monkeypatch.setattr("qdrun.runner.show._terminal", lambda: width)
+    for long, folded in zip(whole, tables()):
+        table = [line for line in folded.splitlines() if line.startswith("  ")]
+        assert max(map(len, table)) <= width
+        assert sorted("".join(long.split()).replace("-", "")) == sorted("".join(folded.split()).replace("-", ""))
+
+
+def test_the_widest_column_of_a_table_is_folded():
+    lines = [["1", "some words in a row"], ["22", "short"]]
+    assert grid(["n", "text"], lines, room=0).splitlines()[-2:] == ["1   some words in a row", "22  short"]
+    assert grid(["n", "text"], lines, room=18).splitlines()[-3:] == ["1   some words in", "    a row", "22  short"]
+
+
 def test_a_job_that_cannot_be_built_is_explained_by_its_error(spin, tmp_path):
     config = spin()
     (tmp_path / "spin.py").write_text(SPIN.replace("self.spin = spin", "raise RuntimeError('no luck')"), encoding="utf-8")
@@ -194,6 +241,8 @@ def test_every_row_of_results_says_how_much_of_its_plan_it_used(spin, tmp_path):
     assert results.arrow_table([done, waiting]).column("used_of_planned").to_pylist() == [1.0, None]
     text = run(app, ["results", str(folder.path)]).stdout.splitlines()
     assert text[0].split()[-1] == "used/planned" and text[2].split()[-1] == "1.00" and text[3].split()[-1] == "-"
+    for part, shown in ((4864 / 4856, "> 1.00"), (0.9999, "< 1.00"), (1.02, "1.02")):
+        assert results_text([{**done, "used_of_planned": part}]).endswith(shown), "1.00 is exactly 1"
 
 
 def test_the_configs_of_the_repository_are_explained():
