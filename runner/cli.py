@@ -32,6 +32,16 @@ Runs = Annotated[Path, typer.Option("--runs", help="Folder where runs lie, to lo
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
 
 
+class Arch(StrEnum):
+    """The backends that can be planned for."""
+
+    cpu = "cpu"
+    cuda = "cuda"
+    amdgpu = "amdgpu"
+    vulkan = "vulkan"
+    metal = "metal"
+
+
 class Format(StrEnum):
     """How ``results`` prints the table."""
 
@@ -103,7 +113,7 @@ def submit(
 @app.command()
 def plan(
     config: Config,
-    arch: Annotated[str | None, typer.Option(help="Plan for this backend, which need not be there.")] = None,
+    arch: Annotated[Arch | None, typer.Option(help="Plan for this backend, which need not be there.")] = None,
     as_json: Json = False,
 ) -> None:
     """Show what would run and the memory it would need; run nothing. Exit code 1 when a trial cannot be planned or does not fit."""
@@ -112,7 +122,7 @@ def plan(
         from .plan import make_plan, prepare
 
         prepared, job = prepare(config)
-        groups = make_plan(prepared, job, arch)
+        groups = make_plan(prepared, job, arch and arch.value)
         if as_json:
             _print_json(show.plan_data(prepared, groups))
         else:
@@ -124,7 +134,7 @@ def plan(
 @app.command()
 def explain(
     config: Config,
-    arch: Annotated[str | None, typer.Option(help="For this backend, which need not be there.")] = None,
+    arch: Annotated[Arch | None, typer.Option(help="For this backend, which need not be there.")] = None,
     as_json: Json = False,
 ) -> None:
     """Show where every byte of a trial goes, which loop owns it, and what each remedy would save; run nothing.
@@ -136,7 +146,7 @@ def explain(
         from .plan import prepare
 
         prepared, job = prepare(config)
-        found = show.explain(prepared, job, arch)
+        found = show.explain(prepared, job, arch and arch.value)
         if as_json:
             _print_json(show.data(prepared, found))
         else:
