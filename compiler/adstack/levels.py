@@ -3,7 +3,7 @@
 - L=1: C1 = C2 = 0, S = K: every state on the tape, nothing recomputed.
 - L=2: C1 = ceil(K/S), D1 = S: about 2 sqrt(K) slots for one more forward run.
 - L=3: D1 = r S, C1 = ceil(K/D1), C2 = r - 1: about 3 cbrt(K) slots for two more.
-- thinning (K unknown): D1 = S and C2 = 2^p - 1, good for C1 * 2^p * S iterations.
+- thinning (K unknown): (C2 + 1) S = 2^p D1, good for C1 (C2 + 1) S iterations.
 """
 
 from __future__ import annotations
@@ -57,11 +57,24 @@ def full_tape(k: int, source: str = "") -> LoopPlan:
     return LoopPlan(0, 0, max(1, k), FOREVER, 1, k, source)
 
 
-def thinning(c1: int, c2: int, s: int, source: str = "") -> LoopPlan:
-    """An unknown trip count, up to ``c1 * (c2 + 1) * s`` iterations. ``c2 + 1`` must be a power of two."""
-    if (c2 + 1) & c2:
-        raise ValueError(f"C2 + 1 = {c2 + 1} must be a power of two")
-    return LoopPlan(c1, c2, s, s, 3, None, source)
+def thinning(c1: int, c2: int, s: int, d1: int | None = None, source: str = "") -> LoopPlan:
+    """An unknown trip count, up to ``c1 * (c2 + 1) * s`` iterations.
+
+    Args:
+        c1: checkpoints of blocks.
+        c2: checkpoints of segments within a block.
+        s: iterations of a segment.
+        d1: iterations of a block at first; None: one segment.
+        source: where the bound would have come from.
+
+    Raises:
+        ValueError: the first block does not become the longest one, ``(c2 + 1) * s``, by doubling.
+    """
+    d1 = s if d1 is None else d1
+    longest, rest = divmod((c2 + 1) * s, d1)
+    if rest or longest & (longest - 1) or d1 % s:
+        raise ValueError(f"a block of {d1} iterations does not become one of (C2 + 1) * S = {(c2 + 1) * s} by doubling")
+    return LoopPlan(c1, c2, s, d1, 3, None, source)
 
 
 def fixed_capacity(slots: int, source: str = "") -> LoopPlan:

@@ -15,8 +15,10 @@ from .levels import LoopPlan, fixed_capacity, full_tape, thinning, three_levels,
 
 REACH = 1_000_000
 """Iterations that every plan of a loop without a bound is good for."""
-DEFAULT_THINNING = (64, 63, 1024)
-_SMALLEST_THINNING = (100, 99, 100, 2500)  # C1, C2, S, D1: 299 slots of one word for 10^6 iterations
+SMALLEST_THINNING = (100, 99, 100, 2500)
+"""C1, C2, S, D1: 299 slots, and no 299 slots hold more than these 10^6 iterations."""
+FASTEST_THINNING = (64, 63, 1024, 1024)
+"""1,151 slots for 4,194,304 iterations; up to 1,024 run once."""
 _BLOCKS = np.array((2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128), np.int64)
 _MORE_BLOCKS = np.array((2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 64, 80, 96, 128, 192, 256), np.int64)
 
@@ -128,14 +130,13 @@ def _known(cost: LoopCost, n: int, source: str, many: int) -> Options:
 @lru_cache(maxsize=64)
 def ladder(source: str) -> list[LoopPlan]:
     """Thinning plans for ``REACH`` iterations and more: fewer slots, later ones of shorter segments and more checkpoints."""
-    plans = [thinning(*DEFAULT_THINNING, source)]
+    plans = [thinning(*FASTEST_THINNING, source=source)]
     for segment in (64, 128, 256, 512, 1024, 2048):
         for inner in (16, 32, 64, 128):
             marks = -(-REACH // (segment * inner))
-            if 8 <= marks <= 128 and marks + inner + segment < sum(DEFAULT_THINNING):
-                plans.append(thinning(marks, inner - 1, segment, source))
-    c1, c2, s, d1 = _SMALLEST_THINNING
-    return [*plans, LoopPlan(c1, c2, s, d1, 3, None, source)]
+            if 8 <= marks <= 128 and marks + inner + segment < sum(FASTEST_THINNING[:3]):
+                plans.append(thinning(marks, inner - 1, segment, source=source))
+    return [*plans, thinning(*SMALLEST_THINNING, source=source)]
 
 
 def pareto(size: np.ndarray, time: np.ndarray) -> np.ndarray:

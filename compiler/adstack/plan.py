@@ -20,7 +20,7 @@ from .cost import GUESSED_TRIPS, GUESSED_WHILE, TaskCost, task_cost
 from .layout import Layout
 from .levels import LoopPlan, fixed_capacity, full_tape, thinning, with_levels
 from .machine import Machine
-from .options import DEFAULT_THINNING
+from .options import FASTEST_THINNING, SMALLEST_THINNING
 from .rows import TINY_STAKE, Demand, Rows, demand_of
 from .search import Ask, Choice, TooSmall, fit
 from .sizing import LoopSizing, StackSizing, TaskSizing
@@ -29,8 +29,6 @@ from .work import Inner
 if TYPE_CHECKING:
     import numpy as np
     from rich.table import Table
-
-UNKNOWN_TRIPS = DEFAULT_THINNING  # C1, C2, S of a loop whose count only running can tell: 4,194,304 iterations
 
 
 @dataclass(frozen=True)
@@ -137,7 +135,7 @@ class PlanOptions:
 
     machine: Machine
     levels: int = 1
-    unknown: tuple[int, int, int] = UNKNOWN_TRIPS
+    unknown: tuple[int, int, int, int] = SMALLEST_THINNING
     fixed_slots: int = 0
     budget: int | None = None
     choose: Callable[[LoopSizing, int | None, str], LoopPlan] | None = field(default=None, compare=False)
@@ -150,7 +148,9 @@ def make_plan(kernel: str, tasks: tuple[TaskSizing, ...], host: Host, options: P
         OutOfMemory: the budget is too small; names the smallest that is not, and the loop that takes most of it.
     """
     asked = [_Asked(t, host, options) for t in tasks]
-    plan = HeapPlan(kernel, tuple(a.plan(a.usual(1 if options.budget is not None else options.levels)) for a in asked))
+    plan = HeapPlan(
+        kernel, tuple(a.plan(a.fastest() if options.budget is not None else a.usual(options.levels)) for a in asked)
+    )
     if options.budget is None or plan.bytes <= options.budget or options.choose:
         return plan
     keeps = [a for a in asked if a.stateful]
@@ -159,11 +159,18 @@ def make_plan(kernel: str, tasks: tuple[TaskSizing, ...], host: Host, options: P
         chosen = {a.task.position: c for a, c in zip(keeps, choices)}
         return HeapPlan(kernel, tuple(a.plan(chosen.get(a.task.position) or a.usual(1)) for a in asked))
 
+    # Of stacks in several planes, or of several tasks, the search knows bytes only about: plans with one level for all may be better.
+    planes = {plane for a in keeps for s in a.stateful for k in s.stacks for plane, _ in k.widths}
+    simple = [HeapPlan(kernel, tuple(a.plan(a.usual(n)) for a in asked)) for n in (1, 2, 3)] if len(planes) > 1 else []
+    fits = [p for p in simple if p.bytes <= options.budget]
     try:
         found = fit([a.ask() for a in keeps], options.budget, options.fixed_slots, lambda choices: planned(choices).bytes)
+        fits.insert(0, planned(found))
     except TooSmall as e:
-        raise _refusal(planned(e.choices), options.budget) from None
-    return planned(found)
+        if not fits:
+            least = min((planned(e.choices), *simple), key=lambda p: p.bytes)
+            raise _refusal(least, options.budget) from None
+    return min(fits, key=lambda p: p.seconds)
 
 
 class _NoLaunch:
@@ -240,16 +247,22 @@ class _Asked:
 
     def usual(self, levels: int) -> Choice:
         """Every loop with that many levels, all workers."""
-        return Choice({s.number: self._usual(s, levels) for s in self.stateful}, self._options.machine.workers)
+        unknown = self._options.unknown
+        return Choice({s.number: self._usual(s, levels, unknown) for s in self.stateful}, self._options.machine.workers)
 
-    def _usual(self, s: LoopSizing, levels: int) -> LoopPlan:
+    def fastest(self) -> Choice:
+        """What a budget with room for everything gives."""
+        plans = {s.number: self._usual(s, 1, FASTEST_THINNING) for s in self.stateful}
+        return Choice(plans, self._options.machine.workers)
+
+    def _usual(self, s: LoopSizing, levels: int, unknown: tuple[int, int, int, int]) -> LoopPlan:
         trips, options = self._trips[s.number], self._options
         if options.choose:
             return options.choose(s, trips.count, trips.source)
         if trips.count is None and options.fixed_slots:
             return fixed_capacity(options.fixed_slots, f"ad_stack_size: {trips.source}")
         if trips.count is None:
-            return thinning(*options.unknown, source=f"thinning: {trips.source}")
+            return thinning(*unknown, source=f"thinning: {trips.source}")
         if levels == 1:
             return full_tape(trips.count, trips.source)
         return with_levels(trips.count, levels, None, s.bytes("ck1"), s.bytes("tape"), trips.source)

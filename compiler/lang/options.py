@@ -41,7 +41,7 @@ class Options:
         memory_limit: bytes that the program may allocate; 0: no limit.
         memory_budget: bytes that the program should need, a number or a text such as "2GiB": the heap of each gradient launch is planned
             into what the rest of the program leaves of it, the fastest plan that fits; 0: no budget. See docs/memory.md.
-        ad_stack_size: slots of the adstack of a loop whose count only running can tell; 0: thinning, for about 4 million iterations.
+        ad_stack_size: slots of the adstack of a loop whose count only running can tell; 0: thinning, for a million iterations.
         ad_checkpoint_levels: 1, 2 or 3 levels for loops with a known bound.
         offline_cache: keep compiled kernels on disk.
         random_seed: seed of ``qd.random``.

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qdrun.compiler.adstack.levels import fixed_capacity, full_tape, thinning, with_levels
+from qdrun.compiler.adstack.options import SMALLEST_THINNING
 
 
 @pytest.mark.parametrize(
@@ -49,14 +50,15 @@ def test_more_levels_never_need_more_words():
 
 
 def test_thinning_reaches_a_million_iterations_in_under_300_slots():
-    p = thinning(86, 127, 86)
-    assert p.capacity >= 900_000
-    assert p.words(1, 1) < 300
+    p = thinning(*SMALLEST_THINNING)
+    assert p.capacity == 1_000_000
+    assert p.words(1, 1) == 299
 
 
-def test_thinning_refuses_inner_checkpoints_that_are_no_power_of_two_less_one():
-    with pytest.raises(ValueError, match="power of two"):
-        thinning(4, 4, 4)
+@pytest.mark.parametrize("params", [(4, 4, 4), (100, 99, 100, 3000), (4, 7, 4, 6)])
+def test_thinning_refuses_blocks_that_do_not_double_to_the_longest(params):
+    with pytest.raises(ValueError, match="by doubling"):
+        thinning(*params)
 
 
 def test_a_fixed_capacity_holds_that_many_iterations_and_no_more():

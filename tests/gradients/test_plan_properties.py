@@ -75,7 +75,7 @@ def check_random_plans(case: PlanCase, guard: Guard, want: np.ndarray, r: random
 
     def choose(s: LoopSizing, count: int | None, source: str) -> LoopPlan:
         if count is None or r.random() < 0.2:
-            return thinning(r.randint(3, 9), 2 ** r.randint(0, 5) - 1 or 1, r.randint(8, 40), source)
+            return thinning(r.randint(3, 9), 2 ** r.randint(0, 5) - 1 or 1, r.randint(8, 40), source=source)
         levels = r.randint(1, 3)
         segment = r.choice([None, 1, 2, 3, r.randint(1, 12)])
         return (
