@@ -131,7 +131,7 @@ def compare(seed: int, breaks: bool) -> list[tuple[int, int | None, str]]:
         plain["run"](x, y, lengths, start, n, seen)
         lines = {k + 1: text for k, text in enumerate(source.splitlines())}
         out = []
-        for task in reverse_kernel(primal).sizing:
+        for task in reverse_kernel(primal, unroll=0).sizing:  # each loop once
             for s in task.region.all_loops():
                 text = lines[s.range.loc.line].strip()
                 number = int(text.split()[1].removeprefix("j"))
