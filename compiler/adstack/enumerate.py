@@ -78,7 +78,7 @@ class Space:
         low, high = map(np.int64, self.box[r.index])
         near, far = (_minus(low, begin), _minus(high, begin)) if r.step > 0 else (_minus(begin, high), _minus(begin, low))
         step = abs(r.step)
-        skip = np.minimum(count, np.maximum(0, -(-near // step)))
+        skip = np.minimum(count, np.maximum(0, near // step + (near % step != 0)))
         last = np.minimum(count - 1, far // step) + 1
         return begin + skip * r.step, np.maximum(0, last - skip)
 

@@ -109,9 +109,9 @@ def test_random_kernels_on_the_interpreter(source, seed):
 
 
 @pytest.mark.slow
-@settings(max_examples=200, deadline=None, suppress_health_check=CHECKS)
+@settings(max_examples=100, deadline=None, suppress_health_check=CHECKS)
 @given(kernel_sources(), st.integers(0, 10**6))
-def test_two_hundred_random_kernels(source, seed):
+def test_a_hundred_random_kernels(source, seed):
     check(source, seed, arch=qd.cpu)
 
 

@@ -23,7 +23,7 @@ from qdrun.compiler.adstack.sizing import LoopSizing
 from qdrun.compiler.ir.types import PLANES
 
 COUNTS: Counter[str] = Counter()
-PARTS, EACH = 16, int(os.environ.get("QDRUN_RANDOM_PLANS", "512")) // 16
+PARTS, EACH = 16, int(os.environ.get("QDRUN_RANDOM_PLANS", "320")) // 16
 
 
 WILD = 1e6
@@ -262,7 +262,7 @@ def test_a_random_kernel_keeps_to_its_plans(number):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(PARTS))
-def test_five_hundred_random_kernels_keep_to_their_plans(part):
+def test_hundreds_of_random_kernels_keep_to_their_plans(part):
     first = (int(os.environ.get("QDRUN_SEED", "0")) * PARTS + part) * EACH + 1000
     for number in range(first, first + EACH):
         try:
