@@ -15,6 +15,7 @@ from qdrun.compiler.ir.builder import Builder, const_i32
 from qdrun.compiler.ir.nodes import ArgDecl, Axis, Buffer, Kernel, Op, Place, Task
 from qdrun.compiler.ir.types import i32
 from qdrun.compiler.ir.verify import verify_kernel
+from qdrun.compiler.runtime import jit
 
 L.initialize_native_target()
 L.initialize_native_asmprinter()
@@ -95,9 +96,19 @@ def compile_text(text: str, optimise: bool = True):
         options.loop_vectorization = options.slp_vectorization = True
         builder = L.create_pass_builder(machine, options)
         builder.getModulePassManager().run(module, builder)
-    engine = L.create_mcjit_compiler(module, machine)
-    engine.finalize_object()
-    return engine
+    named = (*module.functions, *module.global_variables)
+    exports = [x.name for x in named if not x.is_declaration and x.linkage == L.Linkage.external]
+    return Engine(jit.load(machine.emit_object(module), exports, {}, "a test"))
+
+
+class Engine:
+    """The code of a module, linked as the product does: LLVM's older linker aborts when sections lie more than 2 GB apart."""
+
+    def __init__(self, code: jit.LoadedCode) -> None:
+        self.code = code
+
+    def address(self, name: str) -> int:
+        return self.code.addresses[name]
 
 
 class Compiled:
@@ -108,7 +119,7 @@ class Compiled:
         self.kernel = kernel
         self.text = emit_kernel(kernel, Target(lanes=lanes), plain)
         self.engine = compile_text(self.text + POOL, optimise)
-        self.entry = C.CFUNCTYPE(None, C.c_void_p)(self.engine.get_function_address(symbol(kernel)))
+        self.entry = C.CFUNCTYPE(None, C.c_void_p)(self.engine.address(symbol(kernel)))
         self.layout = abi.context_layout(kernel)
         self.status = np.zeros(abi.STATUS_WORDS, np.int64)
         self.returned = np.zeros(max(1, len(kernel.returns)), np.int64)

@@ -86,7 +86,7 @@ def compiled(name, dtype, lanes, libm=True):
         f"  %i1 = add i64 %i, {lanes}\n  %c = icmp slt i64 %i1, %n\n  br i1 %c, label %l, label %x\nx:\n  ret void\n}}"
     )
     engine = compile_text(module.text(""))
-    call = C.CFUNCTYPE(None, C.c_void_p, C.c_void_p, C.c_void_p, C.c_int64)(engine.get_function_address("f"))
+    call = C.CFUNCTYPE(None, C.c_void_p, C.c_void_p, C.c_void_p, C.c_int64)(engine.address("f"))
 
     def run(*xs):
         xs = [np.ascontiguousarray(x, dtype.numpy) for x in xs]

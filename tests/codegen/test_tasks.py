@@ -352,7 +352,7 @@ def test_prints_hand_their_values_over_in_order():
     k = kernel(task)
     run = Compiled(k)
     run()
-    words = np.ctypeslib.as_array((ctypes.c_int64 * 64).from_address(run.engine.get_global_value_address("qd_printed")))
+    words = np.ctypeslib.as_array((ctypes.c_int64 * 64).from_address(run.engine.address("qd_printed")))
     assert [s.parts[0] for s in prints(k)] == ["a ", "only text"]
     assert list(words[:4]) == [4, 0, -4, np.float64(1.5).view("i8")] and words[4] == 1
 
