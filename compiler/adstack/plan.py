@@ -159,9 +159,8 @@ def make_plan(kernel: str, tasks: tuple[TaskSizing, ...], host: Host, options: P
         chosen = {a.task.position: c for a, c in zip(keeps, choices)}
         return HeapPlan(kernel, tuple(a.plan(chosen.get(a.task.position) or a.usual(1)) for a in asked))
 
-    # Of stacks in several planes, or of several tasks, the search knows bytes only about: plans with one level for all may be better.
-    planes = {plane for a in keeps for s in a.stateful for k in s.stacks for plane, _ in k.widths}
-    simple = [HeapPlan(kernel, tuple(a.plan(a.usual(n)) for a in asked)) for n in (1, 2, 3)] if len(planes) > 1 else []
+    # The search knows some bytes only about, and thins its lists: plans with one level for all may be better.
+    simple = [HeapPlan(kernel, tuple(a.plan(a.usual(n)) for a in asked)) for n in (1, 2, 3)]
     fits = [p for p in simple if p.bytes <= options.budget]
     try:
         found = fit([a.ask() for a in keeps], options.budget, options.fixed_slots, lambda choices: planned(choices).bytes)

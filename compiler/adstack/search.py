@@ -90,7 +90,7 @@ class _Search:
         self.asks = asks
         self.numbers: dict[int, tuple[int, int]] = {}  # key of a pick -> task, loop
         loops = sum(len(a.trips) for a in asks)
-        planes = {plane for a in asks for s in a.task.region.all_loops() for k in s.stacks for plane, _ in k.widths}
+        planes = {plane for a in asks for plane in a.task.planes}
         # a plan is to take about a millisecond; where no segment is grown in the end, there are more to choose from
         many = {1: 40, 2: 30, 3: 10 if len(planes) == 1 else 20}.get(loops, 7)
         self.options: list[dict[int, Options]] = []

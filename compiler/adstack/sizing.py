@@ -74,6 +74,11 @@ class TaskSizing:
     work: Work = NO_WORK
     gate: Gate | None = None  # the conditions around all of its loops that keep something
 
+    @property
+    def planes(self) -> set[str]:
+        """The planes that its stacks have words in."""
+        return {plane for s in self.region.all_loops() for k in s.stacks for plane, _ in k.widths}
+
 
 class Costs(Protocol):
     """Counts the work of a task's reverse program."""
