@@ -35,12 +35,12 @@ def sin_recurrence(lib: Any, n: int = 1 << 18, steps: int = 64) -> Case:
             loss[None] += v
 
     def forward() -> None:
-        loss[None] = 0.0
+        loss.fill(0.0)
         run()
 
     def gradient() -> None:
         x.grad.fill(0.0)
-        loss.grad[None] = 1.0
+        loss.grad.fill(1.0)
         run.grad()
 
     return Case(forward, gradient, lambda: (loss[None], x.grad.to_numpy()), [(run, ())])
@@ -96,7 +96,7 @@ def mass_spring(lib: Any, masses: int = 20, steps: int = 1000) -> Case:
 
     def forward() -> None:
         force.fill(0.0)
-        loss[None] = 0.0
+        loss.fill(0.0)
         for t in range(steps):
             springs(t)
             advance(t)
@@ -105,7 +105,7 @@ def mass_spring(lib: Any, masses: int = 20, steps: int = 1000) -> Case:
     def gradient() -> None:
         for f in (x, v, force, k):
             f.grad.fill(0.0)
-        loss.grad[None] = 1.0
+        loss.grad.fill(1.0)
         measure.grad()
         for t in reversed(range(steps)):
             advance.grad(t)
@@ -205,7 +205,7 @@ def mpm88(lib: Any, particles: int = 8192, steps: int = 128, grid: int = 64) -> 
     def forward() -> None:
         gv.fill(0.0)
         gm.fill(0.0)
-        loss[None] = 0.0
+        loss.fill(0.0)
         begin()
         for t in range(steps):
             p2g(t)
@@ -216,7 +216,7 @@ def mpm88(lib: Any, particles: int = 8192, steps: int = 128, grid: int = 64) -> 
     def gradient() -> None:
         for f in (x, v, C, J, gv, gm, gu, push):
             f.grad.fill(0.0)
-        loss.grad[None] = 1.0
+        loss.grad.fill(1.0)
         measure.grad()
         for t in reversed(range(steps)):
             g2p.grad(t)
@@ -347,7 +347,7 @@ def diffmpm(lib: Any, particles: int = 6400, steps: int = 32, grid: int = 120) -
     def gradient() -> None:
         for f in (x, v, C, F, push, mean):
             f.grad.fill(0.0)
-        loss.grad[None] = 1.0
+        loss.grad.fill(1.0)
         measure.grad()
         average.grad()
         for t in reversed(range(steps)):

@@ -14,7 +14,8 @@
     │   ├── GradientCheckError           (AssertionError) Tape(grad_check=..) found a gradient that differs from differences
     │   ├── NothingToDifferentiate       a kernel whose gradient was asked for touches nothing that has one
     │   ├── QdrunAssertionError          (AssertionError) an assert or a bounds check failed in a kernel
-    │   └── AdStackOverflow              a loop ran further than its adstack was planned for
+    │   ├── AdStackOverflow              a loop ran further than its adstack was planned for
+    │   └── DeviceError                  a device, its driver or a kernel on it failed; says whether the process must be restarted
     └── OutOfMemory                      (MemoryError) a budget or a device is too small; names the bytes
 
     GradientWarning                      (UserWarning) a gradient is lost in an array that has none
@@ -114,6 +115,23 @@ class DataAccessError(DifferentiationError, QdrunAssertionError):
 
 class AdStackOverflow(QdrunRuntimeError):
     """A loop ran further than its adstack was planned for. The program stays usable; the gradients of the launch are not."""
+
+
+class DeviceError(QdrunRuntimeError):
+    """A device, its driver or a kernel on it failed.
+
+    Attributes:
+        result: the driver's name of the failure; empty when there is no driver to ask.
+        code: its number; 0 when there is none.
+        restart: no later call of this process can use the device: only a new process can.
+    """
+
+    def __init__(self, message: str = "", result: str = "", code: int = 0, restart: bool = False) -> None:
+        super().__init__(message)
+        self.result, self.code, self.restart = result, code, restart
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (str(self), self.result, self.code, self.restart)
 
 
 class OutOfMemory(QdrunError, MemoryError):

@@ -179,36 +179,41 @@ class Job(Generic[P]):
         self,
         *,
         backend: str = "cpu",
+        device: int | str | None = None,
         threads: int | None = None,
         memory_limit_bytes: int | None = None,
         memory_budget_bytes: int | None = None,
+        arch: str | None = None,
     ) -> Iterator[Job[P]]:
         """Open a program of its own, build the job in it, and close it at the end.
 
         Args:
             backend: the name of the backend, as in ``device.backend`` of a config.
+            device: which of its devices, as in ``device.id`` of a config; None for the first.
             threads: CPU threads of the program; None leaves the choice to the compiler.
             memory_limit_bytes: the program raises ``OutOfMemory`` beyond it; None for no limit.
             memory_budget_bytes: what the program is planned into: gradients recompute more where they would keep too much; None: no budget.
+            arch: choose the window of the time steps for this backend, which need not be there; None: for ``backend``.
 
         Raises:
             OutOfMemory: the fields of ``build`` do not fit ``memory_limit_bytes``, or time steps not ``memory_budget_bytes``.
         """
-        self._fit(backend, threads, memory_budget_bytes)
-        with self._in_program(backend, threads, memory_limit_bytes, memory_budget_bytes):
+        options = {"cpu_max_num_threads": threads, "device": device}
+        self._fit(backend, options, memory_budget_bytes, arch)
+        with self._in_program(backend, options | {"memory_limit": memory_limit_bytes, "memory_budget": memory_budget_bytes}):
             yield self
 
-    def _fit(self, backend: str, threads: int | None, budget: int | None) -> None:
+    def _fit(self, backend: str, options: dict[str, Any], budget: int | None, arch: str | None) -> None:
         """Choose the window of the time steps."""
         self.window, self.snapshot_bytes, self._steps = self.time_steps(), None, None
         if budget and self.window > 2:
-            self._steps = plan_window(self, budget, threads, lambda: self._in_program(backend, threads, None, None))
+            where = backend, *options.values()
+            self._steps = plan_window(self, budget, where, lambda: self._in_program(backend, options), arch)
             self.window = self._steps.window
             self.snapshot_bytes = self._steps.snapshot_bytes or None
 
     @contextmanager
-    def _in_program(self, backend: str, threads: int | None, limit: int | None, budget: int | None) -> Iterator[None]:
-        options = {"cpu_max_num_threads": threads, "memory_limit": limit, "memory_budget": budget}
+    def _in_program(self, backend: str, options: dict[str, Any]) -> Iterator[None]:
         with _program(self.precision, backend, options) if self.needs_compiler else nullcontext() as program:
             self.program = program
             try:
@@ -218,7 +223,7 @@ class Job(Generic[P]):
                 self.program = None
 
 
-def _program(precision: str, backend: str, options: dict[str, int | None]) -> Any:
+def _program(precision: str, backend: str, options: dict[str, Any]) -> Any:
     import qdrun as qd
 
     given = {name: value for name, value in options.items() if value is not None}
@@ -286,19 +291,21 @@ def check_gradients(job: type[Job[Any]], params: BaseModel, *, step: float = 1e-
 
 @dataclass(frozen=True)
 class Finished:
-    """What ``execute`` gives back: the outcome, the plan made before it, bytes used, and seconds of each part."""
+    """What ``execute`` gives back: the outcome, the plan made before it, bytes used, seconds of each part, and the name of the device."""
 
     outcome: Outcome
     plan: MemoryPlan
     used: dict[str, int]
     peak_bytes: int | None
     seconds: dict[str, float]
+    device: str = ""
 
 
 def execute(
     job: Job[Any],
     *,
     backend: str,
+    device: int | str | None = None,
     threads: int | None,
     memory_limit_bytes: int | None,
     memory_budget_bytes: int | None = None,
@@ -306,17 +313,18 @@ def execute(
     """Open, build, plan and run ``job``: the one way through which every trial goes."""
     start = time.perf_counter()
     limits = {"memory_limit_bytes": memory_limit_bytes, "memory_budget_bytes": memory_budget_bytes}
-    with job.opened(backend=backend, threads=threads, **limits):
+    with job.opened(backend=backend, device=device, threads=threads, **limits):
         built = time.perf_counter()
         plan = job.plan()
         planned = time.perf_counter()
         outcome = job.run()
         done = time.perf_counter()
         used, peak = job.used(), job.peak_bytes()
+        name = "" if job.program is None else str(job.program.device.name)
     missing = [name for name in job.wanted if name not in outcome.gradients]
     if missing:
         raise ValueError(
             f"{type(job).__name__}.run() gave no gradient for {', '.join(missing)}\n  do: put it into Outcome.gradients"
         )
     seconds = {"build": built - start, "plan": planned - built, "run": done - planned}
-    return Finished(outcome, plan, used, peak, seconds)
+    return Finished(outcome, plan, used, peak, seconds, name)

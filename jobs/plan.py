@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from .base import Job
 
 CODE = "code"
+OF_THE_DEVICE = ("driver", "frames", "rounding")
+"""Kinds that the process takes of a device beside its program."""
+BESIDE = frozenset((CODE, *OF_THE_DEVICE))
+"""Kinds that are no part of the program's bytes."""
 KINDS = {"fields": "state", "ndarrays": "state"}
 """What the program's categories are called in a plan; the others keep their names."""
 
@@ -39,7 +43,8 @@ class MemoryPlan(BaseModel):
     """What one trial will hold in memory, known before it runs.
 
     Attributes:
-        entries: kinds ``state``, ``gradients``, ``adstack`` (one for each plane), ``snapshots``, ``temporaries``, ``context``, ``code``.
+        entries: kinds ``state``, ``gradients``, ``adstack`` (one for each plane), ``snapshots``, ``temporaries``, ``context``, ``code``,
+            and on a GPU ``driver``, ``frames`` and ``rounding``.
         arch: the backend that it is for.
         budget: ``memory_budget`` of the program in bytes, None without one.
     """
@@ -52,8 +57,13 @@ class MemoryPlan(BaseModel):
 
     @property
     def bytes(self) -> int:
-        """What the program holds at its peak: all entries but ``code``, which belongs to the process and is shared by its trials."""
-        return sum(entry.bytes for entry in self.entries if entry.kind != CODE)
+        """What the program holds at its peak: all entries but ``code`` and what else belongs to the process and is shared by its trials."""
+        return sum(entry.bytes for entry in self.entries if entry.kind not in BESIDE)
+
+    @property
+    def footprint(self) -> int:
+        """What the device has less while the trial runs: ``bytes``, and what the process takes of a GPU beside its program."""
+        return self.bytes + sum(entry.bytes for entry in self.entries if entry.kind in OF_THE_DEVICE)
 
     @property
     def code_bytes(self) -> int:
@@ -245,11 +255,11 @@ def field_rows(job: Job[Any]) -> list[dict[str, Any]]:
         if one.placed:
             owner = one.primal if one.role else one
             add(
-                owner, "gradients" if one.role else "state", one, one.element, one._content.nbytes
+                owner, "gradients" if one.role else "state", one, one.element, one._form.nbytes
             )  # ``view`` would hand it out
     for array in job.program.ndarrays:
         if (owner := next((x for x in job.program.ndarrays if array in (x.grad, x.dual)), None)) is None:
-            add(array, "state", array, array.element_shape, array._content.nbytes)
+            add(array, "state", array, array.element_shape, array._form.nbytes)
         else:
-            add(owner, "gradients", array, array.element_shape, array._content.nbytes)
+            add(owner, "gradients", array, array.element_shape, array._form.nbytes)
     return sorted(rows, key=lambda row: (-row["bytes"], row["name"], row["kind"]))

@@ -28,24 +28,31 @@ _known: dict[tuple[object, ...], Any] = {}
 _MOST = 1024
 
 
-def plan_window(job: Job[Any], budget: int, threads: int | None, probe: Callable[[], AbstractContextManager[Any]]) -> Any:
+def plan_window(
+    job: Job[Any],
+    budget: int,
+    where: tuple[object, ...],
+    probe: Callable[[], AbstractContextManager[Any]],
+    arch: str | None = None,
+) -> Any:
     """The ``StepsPlan`` of a job: the fastest that fits ``budget`` bytes. Plans of jobs of one shape are made once.
 
     Args:
         job: not open.
         budget: bytes of the whole program.
-        threads: of the program.
+        where: backend, threads and device of the program.
         probe: opens the job, built with its ``window``, in a program without a budget.
+        arch: plan for this backend; None: for the program's own.
 
     Raises:
         OutOfMemory: nothing fits; names the smallest budget.
     """
     shape = json.dumps(job.shape_key(job.params), sort_keys=True, default=str)
-    key = type(job), shape, job.wanted, budget, threads
+    key = type(job), shape, job.wanted, budget, where, arch
     if key not in _known:
         if len(_known) >= _MOST:
             _known.clear()
-        _known[key] = _plan(job, budget, probe)
+        _known[key] = _plan(job, budget, probe, arch)
     return _known[key]
 
 
@@ -63,15 +70,15 @@ class _Sizes:
     heaps: tuple[int, ...]
 
 
-def _plan(job: Job[Any], budget: int, probe: Callable[[], AbstractContextManager[Any]]) -> Any:
+def _plan(job: Job[Any], budget: int, probe: Callable[[], AbstractContextManager[Any]], arch: str | None) -> Any:
     import qdrun as qd
 
-    sizes = _measure(job, budget, probe)
+    sizes = _measure(job, budget, probe, arch)
     steps = job.time_steps()
     if sizes.total + sizes.heaps[0] + (steps - 1) * sizes.slot <= budget * NEARLY:
         job.window = steps
         with probe():
-            if job.plan().bytes <= budget:
+            if job.plan(arch=arch).bytes <= budget:
                 return qd.ad.plan_steps(steps, sizes.state, sizes.slot)
     for heap in sizes.heaps[:-1]:
         try:
@@ -84,17 +91,17 @@ def _plan(job: Job[Any], budget: int, probe: Callable[[], AbstractContextManager
         raise qd.OutOfMemory(str(error).replace("do: budget=", "do: memory_budget: "), error.smallest) from None
 
 
-def _measure(job: Job[Any], budget: int, probe: Callable[[], AbstractContextManager[Any]]) -> _Sizes:
+def _measure(job: Job[Any], budget: int, probe: Callable[[], AbstractContextManager[Any]], arch: str | None) -> _Sizes:
     import qdrun as qd
 
     job.window = 1
     with probe():
         built = _held(job)
         state, slot = qd.ad.steps_bytes(job.state(), job.scratch())
-        plan = job.plan()
+        plan = job.plan(arch=arch)
         heap = plan.by_kind().get("adstack", 0)
         share = budget // HEAP_SHARE
-        heaps = [_heap_within(job, share) if heap > share else heap] + ([_heap_within(job, 0)] if heap else [])
+        heaps = [_heap_within(job, share, arch) if heap > share else heap] + ([_heap_within(job, 0, arch)] if heap else [])
         logs = logs_bytes(job)
     return _Sizes(built, state if job.wanted else 0, slot, plan.bytes - heap, logs, tuple(heaps))
 
@@ -121,18 +128,18 @@ def _held(job: Job[Any]) -> int:
     return sum(job.program.usage().values())
 
 
-def _heap_within(job: Job[Any], budget: int) -> int:
+def _heap_within(job: Job[Any], budget: int, arch: str | None) -> int:
     """Bytes of the gradients' heap with checkpoints that fit a budget; as few as possible where nothing does."""
     import qdrun as qd
 
     heaps = []
     for kernel, args in job.launches():
         try:
-            heaps.append(gradient_plan(kernel, args, None, budget))
+            heaps.append(gradient_plan(kernel, args, arch, budget))
         except qd.OutOfMemory as error:
             if error.smallest is None:
                 raise
-            heaps.append(gradient_plan(kernel, args, None, error.smallest))
+            heaps.append(gradient_plan(kernel, args, arch, error.smallest))
     return sum(heap_planes(heaps).values())
 
 
@@ -141,7 +148,7 @@ def logs_bytes(job: Job[Any]) -> int:
     if not job.wanted:
         return 0
     arrays = [leaf for array in job.logs() for leaf in (array.leaves() if hasattr(array, "leaves") else [array])]
-    return sum(array._content.nbytes for array in arrays)
+    return sum(array._form.nbytes for array in arrays)
 
 
 def snapshots_of(job: Job[Any]) -> list[PlanEntry]:

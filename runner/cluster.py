@@ -24,12 +24,16 @@ class ClusterError(QdrunError, ConnectionError):
 
 @dataclass(frozen=True)
 class Capacity:
-    """What the nodes of a cluster offer: cores in all, the most cores and bytes that one node has, and where its dashboard is."""
+    """What the nodes of a cluster offer: cores in all, the most cores and bytes that one node has, and where its dashboard is.
+
+    ``gpus``: devices that Ray knows of and hands out.
+    """
 
     cores: int
     node_cores: int
     node_memory_bytes: int
     dashboard_url: str = ""
+    gpus: int = 0
 
 
 def check_environment(address: str | None) -> None:
@@ -45,10 +49,15 @@ def check_environment(address: str | None) -> None:
         )
 
 
-def open_cluster(address: str | None, *, dashboard: bool = False) -> Capacity:
+def open_cluster(address: str | None, *, dashboard: bool = False, gpus: int = 0) -> Capacity:
     """Start Ray on this machine, or join the cluster at ``address``; a program that has Ray open already keeps using that one.
 
     Ray's processes die with the thread that started them: call it from one that lives as long as the run.
+
+    Args:
+        address: of a cluster; None to start Ray here.
+        dashboard: start its dashboard, too.
+        gpus: devices of this machine that a Ray started here hands out.
 
     Raises:
         ClusterError: it cannot be started or reached, or refuses the token.
@@ -62,7 +71,7 @@ def open_cluster(address: str | None, *, dashboard: bool = False) -> Capacity:
         import ray
         from ray._private import worker as ray_worker
 
-        url = "" if ray.is_initialized() else _init(address, dashboard)
+        url = "" if ray.is_initialized() else _init(address, dashboard, gpus)
         ray_worker._worker_logs_enabled = False  # else Ray prints the deaths of workers on stdout; the run reports them itself
     protect_token()
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
@@ -72,14 +81,15 @@ def open_cluster(address: str | None, *, dashboard: bool = False) -> Capacity:
         node_cores=node_cores,
         node_memory_bytes=max(int(node.get("memory", 0)) for node in nodes),
         dashboard_url=url,
+        gpus=sum(int(node.get("GPU", 0)) for node in nodes),
     )
 
 
-def _init(address: str | None, dashboard: bool) -> str:
+def _init(address: str | None, dashboard: bool, gpus: int) -> str:
     """Start or join; the address of the dashboard, if there is one."""
     import ray
 
-    options = {"address": address} if address is not None else _local_options(dashboard)
+    options = {"address": address} if address is not None else _local_options(dashboard, gpus)
     try:
         context = ray.init(**options, log_to_driver=False, logging_level=logging.ERROR, configure_logging=True)
     except (ConnectionError, RuntimeError, ValueError, OSError, TimeoutError) as error:
@@ -90,8 +100,13 @@ def _init(address: str | None, dashboard: bool) -> str:
     return getattr(context, "dashboard_url", "") or ""
 
 
-def _local_options(dashboard: bool) -> dict[str, Any]:
-    options: dict[str, Any] = {"address": "local", "num_cpus": cores(), "object_store_memory": OBJECT_STORE_BYTES}
+def _local_options(dashboard: bool, gpus: int) -> dict[str, Any]:
+    options: dict[str, Any] = {
+        "address": "local",
+        "num_cpus": cores(),
+        "num_gpus": gpus,
+        "object_store_memory": OBJECT_STORE_BYTES,
+    }
     options |= {"include_dashboard": dashboard, "dashboard_host": "127.0.0.1"}
     if "RAY_TMPDIR" not in os.environ and len(tempfile.gettempdir()) > LONGEST_TEMP_DIR:
         options["_temp_dir"] = tempfile.mkdtemp(prefix="qdrun-", dir="/tmp")  # Ray's socket paths must stay short

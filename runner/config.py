@@ -17,8 +17,11 @@ from ..compiler.amounts import bytes_in
 from .yaml_lines import ConfigError, Document, KeyPath, Problem, did_you_mean, dotted, read_document
 
 BACKENDS = ("auto", "cpu", "cuda", "amdgpu", "vulkan", "metal")
+EMULATED = "emulated"
+"""The ``device.id`` of a device that this machine's CPU plays: for tests, and to try a config where there is no GPU. Slow."""
 AXIS_FORMS = ("grid", "list", "linspace", "logspace", "uniform", "normal")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+DEVICE_ID = re.compile(r"GPU-[0-9a-fA-F-]+|(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?|emulated")
 TARGET = re.compile(r"(?:[^:\s]+|[^:\n]+\.py):[A-Za-z_]\w*")
 
 
@@ -51,6 +54,15 @@ def _parse_name(value: Any) -> Any:
     return value
 
 
+def _parse_device(value: Any) -> Any:
+    whole = isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    if value is not None and not whole and not (isinstance(value, str) and DEVICE_ID.fullmatch(value)):
+        raise _refuse(
+            f"`{value}` does not name a device", allowed=("an index, 0 the first", "GPU-<uuid>", "0000:3b:00.0", EMULATED)
+        )
+    return value
+
+
 def _parse_target(value: Any) -> Any:
     if not isinstance(value, str) or not TARGET.fullmatch(value):
         raise _refuse(f"`{value}` does not name a job", allowed=("package.module:Name", "path/to/file.py:Name"))
@@ -73,9 +85,10 @@ class JobSection(_Section):
 
 
 class DeviceSection(_Section):
-    """Where a trial runs, and how many CPU threads it gets."""
+    """Where a trial runs, and how many CPU threads it gets. ``id``: the one device that all trials run on; None: any that is free."""
 
     backend: Literal["auto", "cpu", "cuda", "amdgpu", "vulkan", "metal"] = "cpu"
+    id: Annotated[int | str | None, BeforeValidator(_parse_device)] = None
     threads: int = Field(default=1, ge=1, le=1024)
 
 
@@ -243,4 +256,4 @@ def _keys_at(model: type[BaseModel], location: tuple[int | str, ...]) -> list[st
     return []
 
 
-__all__ = ["AXIS_FORMS", "BACKENDS", "Axis", "ConfigError", "Loaded", "RunConfig", "load_config", "problems_of"]
+__all__ = ["AXIS_FORMS", "BACKENDS", "EMULATED", "Axis", "ConfigError", "Loaded", "RunConfig", "load_config", "problems_of"]

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict
 
 from ..jobs.base import Job
 from ..jobs.explain import Explanation, smallest_windows
-from .plan import Prepared, opened, shapes
+from .plan import Prepared, opened, planned_for, shapes
 from .show import amount, grid
 from .trials import Trial
 
@@ -44,9 +44,12 @@ def _explain(prepared: Prepared, job: type[Job[Any]], group: list[Trial], arch: 
     error = ""
     for budget in (prepared.loaded.config.memory_budget, None):
         try:
-            with opened(prepared, job, group[0], budget) as made:
-                found = made.explain(arch=arch)
-            return Explained(**head, explanation=_with_smallest(prepared, job, group[0], made, found), error=error)
+            with opened(prepared, job, group[0], budget, arch) as made:
+                found = made.explain(arch=planned_for(prepared, arch))
+                own = made.program is not None and found.plan.arch == made.program.arch.value
+            if own:
+                found = _with_smallest(prepared, job, group[0], made, found, arch)
+            return Explained(**head, explanation=found, error=error)
         except MemoryError as refused:
             error = str(refused)
         except (Exception, SystemExit) as broken:  # a user's code
@@ -55,18 +58,20 @@ def _explain(prepared: Prepared, job: type[Job[Any]], group: list[Trial], arch: 
     return Explained(**head, explanation=None, error=error)
 
 
-def _with_smallest(prepared: Prepared, job: type[Job[Any]], trial: Trial, made: Job[Any], found: Explanation) -> Explanation:
+def _with_smallest(
+    prepared: Prepared, job: type[Job[Any]], trial: Trial, made: Job[Any], found: Explanation, arch: str | None
+) -> Explanation:
     """Adds, for a job in time steps, the smallest budget that works: an open job cannot say, since it decides how long the window is."""
-    if not made.wanted or made.time_steps() < 3 or found.plan.arch != prepared.backend:
+    if not made.wanted or made.time_steps() < 3:
         return found
     try:
-        with opened(prepared, job, trial, 1):
+        with opened(prepared, job, trial, 1, arch):
             return found
     except MemoryError as error:
         smallest = getattr(error, "smallest", None)
     if smallest is None or smallest >= found.plan.bytes:
         return found
-    with opened(prepared, job, trial, smallest) as least:
+    with opened(prepared, job, trial, smallest, arch) as least:
         remedy = smallest_windows(least, found.plan.bytes, made.steps_plan)
     others = [other for other in found.remedies if other.bytes > smallest]
     return found.model_copy(update={"remedies": (*others, remedy)})

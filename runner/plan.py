@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict
 
 from ..jobs.base import Job, MemoryPlan
 from .config import Loaded, load_config
-from .devices import require_device
+from .devices import Place, require_device
 from .target import Target, TargetError, load, resolve
 from .trials import Trial, make_trials, wanted_gradients
 
@@ -35,9 +35,14 @@ class Prepared(BaseModel):
 
     loaded: Loaded
     target: Target
-    backend: str
+    place: Place
     gradients: tuple[str, ...]
     trials: tuple[Trial, ...]
+
+    @property
+    def backend(self) -> str:
+        """What the trials run on."""
+        return self.place.backend
 
     @property
     def byte_limits(self) -> dict[str, int | None]:
@@ -55,6 +60,7 @@ class Prepared(BaseModel):
             "gradients": list(self.gradients),
             "seed": trial.seed,
             "backend": self.backend,
+            "device": self.place.device,
             "threads": config.device.threads,
             "memory_limit_bytes": config.limits.memory,
             "memory_budget_bytes": config.memory_budget,
@@ -78,10 +84,10 @@ def prepare(path: os.PathLike[str], *, local: bool = True) -> tuple[Prepared, ty
         job = load(target)
     except TargetError as error:
         raise document.error(document.problem(("job", "target"), str(error), allowed=error.allowed)) from error
-    backend = require_device(loaded, local=local)
+    place = require_device(loaded, local=local)
     gradients = wanted_gradients(loaded, job)
     trials = tuple(make_trials(loaded, job))
-    return Prepared(loaded=loaded, target=target, backend=backend, gradients=gradients, trials=trials), job
+    return Prepared(loaded=loaded, target=target, place=place, gradients=gradients, trials=trials), job
 
 
 def make_plan(prepared: Prepared, job: type[Job[Any]], arch: str | None = None) -> list[PlannedGroup]:
@@ -92,8 +98,7 @@ def make_plan(prepared: Prepared, job: type[Job[Any]], arch: str | None = None) 
         job: the class, too.
         arch: plan for this backend, which need not be there, instead of the config's.
     """
-    options = {} if arch is None else {"arch": arch}
-    return [_plan_group(prepared, job, group, options) for group in shapes(prepared, job)]
+    return [_plan_group(prepared, job, group, arch) for group in shapes(prepared, job)]
 
 
 def shapes(prepared: Prepared, job: type[Job[Any]]) -> list[list[Trial]]:
@@ -105,11 +110,12 @@ def shapes(prepared: Prepared, job: type[Job[Any]]) -> list[list[Trial]]:
     return list(groups.values())
 
 
-def _plan_group(prepared: Prepared, job: type[Job[Any]], group: list[Trial], options: dict[str, str]) -> PlannedGroup:
+def _plan_group(prepared: Prepared, job: type[Job[Any]], group: list[Trial], arch: str | None) -> PlannedGroup:
     names, example = tuple(trial.id for trial in group), group[0].label
+    other = planned_for(prepared, arch)
     try:
-        with opened(prepared, job, group[0], prepared.loaded.config.memory_budget) as made:
-            return PlannedGroup(trials=names, example=example, plan=made.plan(**options))
+        with opened(prepared, job, group[0], prepared.loaded.config.memory_budget, arch) as made:
+            return PlannedGroup(trials=names, example=example, plan=made.plan(**({} if other is None else {"arch": other})))
     except (
         Exception,
         SystemExit,
@@ -117,14 +123,29 @@ def _plan_group(prepared: Prepared, job: type[Job[Any]], group: list[Trial], opt
         return PlannedGroup(trials=names, example=example, plan=None, error=f"{type(error).__name__}: {error}")
 
 
-def opened(prepared: Prepared, job: type[Job[Any]], trial: Trial, budget: int | None) -> AbstractContextManager[Job[Any]]:
+def planned_for(prepared: Prepared, arch: str | None) -> str | None:
+    """The backend to plan for where the program of ``opened`` is of another one; None where it is its own."""
+    wanted = arch or prepared.backend
+    return None if wanted == _built_on(prepared, wanted) else wanted
+
+
+def _built_on(prepared: Prepared, wanted: str) -> str:
+    """The backend on which a job is built to be planned: the trials' own where this machine has it, else the CPU."""
+    return wanted if wanted == prepared.backend and prepared.place.present else "cpu"
+
+
+def opened(
+    prepared: Prepared, job: type[Job[Any]], trial: Trial, budget: int | None, arch: str | None = None
+) -> AbstractContextManager[Job[Any]]:
     """A trial's job, built in a program of its own as a worker would build it, with this ``memory_budget``.
 
-    Without ``limits.memory``, so that all of it is seen.
+    Without ``limits.memory``, so that all of it is seen. ``arch``: the backend that it is planned for, None for that of the trials.
     """
     made = job(job.Params.model_validate(trial.params), wanted=prepared.gradients, seed=trial.seed)
-    config = prepared.loaded.config
-    return made.opened(backend=prepared.backend, threads=config.device.threads, memory_budget_bytes=budget)
+    config, backend = prepared.loaded.config, _built_on(prepared, arch or prepared.backend)
+    device = prepared.place.device if backend == prepared.backend else None
+    other = planned_for(prepared, arch)
+    return made.opened(backend=backend, device=device, threads=config.device.threads, memory_budget_bytes=budget, arch=other)
 
 
 def planned_bytes(groups: list[PlannedGroup]) -> dict[str, int | None]:
@@ -132,9 +153,21 @@ def planned_bytes(groups: list[PlannedGroup]) -> dict[str, int | None]:
     return {name: group.plan.bytes if group.plan else None for group in groups for name in group.trials}
 
 
-def at_once(groups: list[PlannedGroup], *, cores: int, threads: int, memory_bytes: int, max_concurrent: int | None) -> int:
-    """How many of the largest trials run together on a machine with ``cores`` and ``memory_bytes``; 0 when one does not fit."""
-    largest = max((group.plan.bytes for group in groups if group.plan), default=0)
-    by_memory = memory_bytes // largest if largest else cores
-    slots = min(cores // threads, by_memory)
+def footprints(groups: list[PlannedGroup]) -> dict[str, int | None]:
+    """What the trial's device has less while it runs, by id, see ``MemoryPlan.footprint``."""
+    return {name: group.plan.footprint if group.plan else None for group in groups for name in group.trials}
+
+
+def at_once(
+    groups: list[PlannedGroup], *, cores: int, threads: int, memory_bytes: int, max_concurrent: int | None, place: Place
+) -> int:
+    """How many of the largest trials run together on a machine with ``cores`` and ``memory_bytes``; 0 when one does not fit.
+
+    On devices: one on each.
+    """
+    largest = max((group.plan.footprint for group in groups if group.plan), default=0)
+    if place.backend == "cpu":
+        slots = min(cores // threads, memory_bytes // largest if largest else cores)
+    else:
+        slots = max(1, place.devices) if place.memory_bytes is None or largest <= place.memory_bytes else 0
     return slots if max_concurrent is None else min(slots, max_concurrent)

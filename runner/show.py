@@ -97,7 +97,7 @@ def fits(group: PlannedGroup, limits: Mapping[str, int | None]) -> bool:
 def _slots(prepared: Prepared, groups: list[PlannedGroup]) -> int:
     config = prepared.loaded.config
     limits = {"threads": config.device.threads, "max_concurrent": config.limits.max_concurrent}
-    return at_once(groups, cores=cores(), memory_bytes=memory_bytes(), **limits)
+    return at_once(groups, cores=cores(), memory_bytes=memory_bytes(), place=prepared.place, **limits)
 
 
 def plan_text(prepared: Prepared, groups: list[PlannedGroup]) -> str:
@@ -117,17 +117,35 @@ def plan_text(prepared: Prepared, groups: list[PlannedGroup]) -> str:
     if elsewhere:
         return "\n".join(lines)
     slots = _slots(prepared, groups)
-    lines += ["", f"at once on this machine ({cores()} cores, {amount(memory_bytes())}): {slots}"]
-    lines += [f"waves: {-(-len(trials) // slots)}"] if slots else ["one trial is larger than this machine's memory"]
+    lines += ["", f"at once on this machine ({_here(prepared)}): {slots}"]
+    lines += [f"waves: {-(-len(trials) // slots)}"] if slots else [f"one trial is larger than {_room(prepared)}"]
     return "\n".join(lines)
+
+
+def _here(prepared: Prepared) -> str:
+    """What of this machine the trials use."""
+    place = prepared.place
+    if place.backend == "cpu":
+        return f"{cores()} cores, {amount(memory_bytes())}"
+    which = f"device {place.device}" if place.device is not None else f"{place.devices} devices"
+    return which + (f", {amount(place.memory_bytes)} for a trial" if place.memory_bytes is not None else "")
+
+
+def _room(prepared: Prepared) -> str:
+    return "this machine's memory" if prepared.backend == "cpu" else "what the device has for trials"
 
 
 def _group_lines(group: PlannedGroup, limits: Mapping[str, int | None]) -> list[str]:
     if group.plan is None:
         return ["  " + line for line in f"cannot be planned: {group.error}".splitlines()]
     rows = [[e.kind, str(e.bytes), e.source, e.formula] for e in group.plan.entries]
-    total = amount(group.plan.bytes) + (", code not included" if group.plan.code_bytes else "")
-    rows.append(["total", str(group.plan.bytes), total, ""])
+    plan = group.plan
+    total = amount(plan.bytes) + (", code not included" if plan.code_bytes else "")
+    rows.append(["total", str(plan.bytes), total, ""])
+    if plan.footprint != plan.bytes:
+        rows.append(
+            ["on the device", str(plan.footprint), amount(plan.footprint), "with what the process takes beside its program"]
+        )
     lines = [grid(["kind", "bytes", "from", "how"], rows, indent="  ")]
     for name, limit in limits.items():
         if limit is not None and group.plan.bytes > limit:

@@ -106,7 +106,7 @@ def submit(
         beating(folder),
     ):
         journal.write("submitted", sync=True, command_t=timing.command_t)
-        starting = ray_thread.submit(_start, timing, address, dashboard)
+        starting = ray_thread.submit(_start, timing, address, dashboard, prepared.place.devices)
         state = "failed"
         try:
             stops.starting = True
@@ -139,11 +139,16 @@ def _run(prepared: Prepared, job: type[Job[Any]], starting: Future[Capacity], ru
             f"one trial wants {threads} threads, no node of the cluster has more than {capacity.node_cores} cores\n"
             "  do: lower device.threads"
         )
+    if prepared.backend != "cpu" and prepared.place.device is None and not capacity.gpus:
+        raise ClusterError(
+            f"no node of the cluster has a device for the {prepared.backend} backend that Ray knows of\n"
+            "  do: start Ray on the machines that have some, or run without --address"
+        )
     stops.starting = False
     return SweepLoop(prepared, groups, capacity, run, stops).run()
 
 
-def _start(timing: Timing, address: str | None, dashboard: bool) -> Capacity:
-    capacity = open_cluster(address, dashboard=dashboard)
+def _start(timing: Timing, address: str | None, dashboard: bool, gpus: int) -> Capacity:
+    capacity = open_cluster(address, dashboard=dashboard, gpus=gpus)
     timing.ray_ready_t = time.time()
     return capacity

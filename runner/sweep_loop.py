@@ -10,16 +10,14 @@ from typing import Any, Protocol
 from .cluster import Capacity
 from .folder import RunFolder
 from .journal import Journal
-from .plan import PlannedGroup, Prepared, planned_bytes
+from .places import places
+from .plan import PlannedGroup, Prepared, footprints, planned_bytes
 from .progress import Board, Display
 from .timing import Timing
 from .trials import Trial
-from .worker import run_trial
 
 WAIT_S = 0.2
 GRACE_S = 10.0
-AHEAD = 2
-MIB = 1 << 20
 
 
 class Interrupts(Protocol):
@@ -50,7 +48,7 @@ class Attempt:
 
 
 class SweepLoop:
-    """Runs the trials of one sweep on an open cluster, a task for each, and writes down everything that happens."""
+    """Runs the trials of one sweep on the places of an open cluster, and writes down everything that happens."""
 
     def __init__(
         self, prepared: Prepared, groups: list[PlannedGroup], capacity: Capacity, run: RunContext, interrupts: Interrupts
@@ -63,16 +61,10 @@ class SweepLoop:
             run.screen,
             run.timing,
         )
-        import ray
-
-        self.task = ray.remote(run_trial)
-        config = prepared.loaded.config
-        self.limits, self.threads = config.limits, config.device.threads
-        self.planned = planned_bytes(groups)
-        self.largest_bytes = capacity.node_memory_bytes
-        slots = max(1, capacity.cores // self.threads)
-        self.window = self.limits.max_concurrent or slots + AHEAD
-        self.board.slots = min(slots, self.window)
+        self.limits = prepared.loaded.config.limits
+        self.planned, self.footprints = planned_bytes(groups), footprints(groups)
+        self.places = places(prepared, capacity)
+        self.board.slots = self.places.slots
         self.waiting: deque[tuple[Trial, int]] = deque((trial, 1) for trial in prepared.trials)
         self.attempts: dict[Any, Attempt] = {}
         self.stopping = ""
@@ -81,12 +73,15 @@ class SweepLoop:
     def run(self) -> str:
         """Run until nothing waits or runs; the state of the run: done, failed, cancelled or interrupted."""
         self.board.phase = "running"
-        while self.waiting or self.attempts:
-            self._obey()
-            self._admit()
-            self._collect()
-            self._end_late_ones()
-            self.screen.update()
+        try:
+            while self.waiting or self.attempts:
+                self._obey()
+                self._admit()
+                self._collect()
+                self._end_late_ones()
+                self.screen.update()
+        finally:
+            self.places.close()
         self.board.phase = self.stopping or "finished"
         if self.stopping:
             return self.stopping
@@ -117,34 +112,25 @@ class SweepLoop:
             self.screen.note(f"interrupted: no more trials are started, {wait}")
 
     def _admit(self) -> None:
-        while self.waiting and len(self.attempts) < self.window:
+        while self.waiting and len(self.attempts) < self.places.window:
             trial, number = self.waiting.popleft()
-            too_large = self._too_large(self.planned[trial.id])
+            too_large = self._too_large(trial.id)
             if too_large:
                 error = {"type": "OutOfMemory", "message": too_large, "traceback": ""}
                 self._end(trial, 0, {"status": "failed", "error": error})
             else:
-                stream = self._launch(trial)
+                stream = self.places.launch(trial, self.planned[trial.id])
                 self.attempts[stream] = Attempt(trial, number, stream)
 
-    def _too_large(self, planned: int | None) -> str:
-        if planned is None:
+    def _too_large(self, trial: str) -> str:
+        planned, footprint = self.planned[trial], self.footprints[trial]
+        if planned is None or footprint is None:
             return ""
-        for name, limit in (*self.prepared.byte_limits.items(), ("the memory of the largest node", self.largest_bytes)):
-            if limit is not None and planned > limit:
-                return f"the plan needs {planned} bytes, {name} is {limit}; the trial was not started"
+        wanted = [(planned, *limit) for limit in self.prepared.byte_limits.items()] + [(footprint, *self.places.limit)]
+        for need, name, limit in wanted:
+            if limit is not None and need > limit:
+                return f"the plan needs {need} bytes, {name} is {limit}; the trial was not started"
         return ""
-
-    def _launch(self, trial: Trial) -> Any:
-        memory = -(-(self.planned[trial.id] or 0) // MIB) * MIB
-        task = self.task.options(
-            name=f"{self.prepared.loaded.config.name}/{trial.label}",
-            num_cpus=self.threads,
-            memory=memory or None,
-            num_returns="streaming",
-            max_retries=0,
-        )
-        return task.remote(self.prepared.spec(trial))
 
     def _collect(self) -> None:
         import ray
@@ -161,8 +147,11 @@ class SweepLoop:
                 continue
             if message["kind"] == "started":
                 self._started(attempt, message)
+            elif message.get("restart"):
+                self._again(attempt, message["error"])
             else:
                 del self.attempts[stream]
+                self.places.ended(stream, intact=True)
                 self.timing.add(message)
                 self._end(attempt.trial, attempt.number, message)
 
@@ -193,15 +182,20 @@ class SweepLoop:
             self.screen.note(text)
 
     def _crashed(self, attempt: Attempt, error: Exception) -> None:
-        """The worker process is gone, or Ray could not run the task: try again, as often as ``limits.retries`` says."""
+        """The worker process is gone, or Ray could not run the task."""
+        first = str(error).splitlines()[0] if str(error) else ""
+        self._again(attempt, {"type": type(error).__name__, "message": first, "traceback": ""})
+
+    def _again(self, attempt: Attempt, reason: dict[str, str]) -> None:
+        """Try again in another process, as often as ``limits.retries`` says; then the trial has failed for this reason."""
         del self.attempts[attempt.stream]
+        self.places.ended(attempt.stream, intact=False)
         self.board.running.pop(attempt.trial.id, None)
-        reason = {"type": type(error).__name__, "message": str(error).splitlines()[0] if str(error) else "", "traceback": ""}
         if attempt.number <= self.limits.retries and not self.stopping:
             self.journal.write("retry", trial=attempt.trial.id, attempt=attempt.number, error=reason)
             self.waiting.appendleft((attempt.trial, attempt.number + 1))
             return
-        reason["message"] += f" ({attempt.number} attempts)"
+        reason = reason | {"message": f"{reason['message']} ({attempt.number} attempts)"}
         self._end(attempt.trial, attempt.number, {"status": "failed", "error": reason})
 
     def _end_late_ones(self) -> None:
@@ -214,9 +208,7 @@ class SweepLoop:
                 self._give_up(attempt, "failed", "Timeout", f"the trial ran longer than limits.trial_timeout_s, {limit:g} s")
 
     def _give_up(self, attempt: Attempt, status: str, kind: str, message: str) -> None:
-        import ray
-
-        ray.cancel(attempt.stream, force=True)
+        self.places.stop(attempt.stream)
         del self.attempts[attempt.stream]
         error = {"type": kind, "message": message, "traceback": ""}
         self._end(attempt.trial, attempt.number, {"status": status, "error": error})

@@ -26,16 +26,33 @@ def run_trial(spec: dict[str, Any]) -> Iterator[dict[str, Any]]:
     yield {"kind": "ended", "pid": os.getpid(), "started_t": start, "ended_t": time.time(), **record}
 
 
+class TrialWorker:
+    """The process of a device: runs trials one after the other, and keeps the device and the compiled kernels warm."""
+
+    def __init__(self, backend: str) -> None:
+        self.backend = backend
+
+    def __repr__(self) -> str:
+        return f"TrialWorker({self.backend})"
+
+    def run(self, spec: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        """Run one trial, see ``run_trial``."""
+        yield from run_trial(spec)
+
+
 def trial_record(spec: dict[str, Any]) -> dict[str, Any]:
     """Run one trial here and now; the result as plain data, with ``status`` done or failed."""
     clock = time.perf_counter()
     try:
         job = load(Target.model_validate(spec["target"]))
         made = job(job.Params.model_validate(spec["params"]), wanted=spec["gradients"], seed=spec["seed"])
-        options = {name: spec[name] for name in ("backend", "threads", "memory_limit_bytes", "memory_budget_bytes")}
+        options = {name: spec[name] for name in ("backend", "device", "threads", "memory_limit_bytes", "memory_budget_bytes")}
         record = finished_record(execute(made, **options))
     except (Exception, SystemExit) as error:
+        # a device that is lost to this process, see ``DeviceError``: the error is a record, the process is to be replaced
         record = {"status": "failed", "error": error_record(error)}
+        if getattr(error, "restart", False):
+            record["restart"] = True
     return {**record, "worker_seconds": time.perf_counter() - clock}
 
 
@@ -55,6 +72,7 @@ def finished_record(finished: Finished) -> dict[str, Any]:
         "planned_bytes": finished.plan.bytes,
         "used": finished.used,
         "used_bytes": finished.peak_bytes,
+        "device": finished.device,
     }
     if not math.isfinite(record["loss"]) or bad:
         what = [f"the loss is {record['loss']}"] if not math.isfinite(record["loss"]) else []

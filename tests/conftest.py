@@ -1,5 +1,67 @@
-"""Every pass checks the IR that it produces, in all tests and in the processes that they start (see ``docs/ir.md``)."""
+"""Every pass checks the IR that it produces, in all tests and in the processes that they start (see ``docs/ir.md``).
 
+``--arch cuda`` or ``--arch emulated`` runs tests that ask for the processor on a GPU, or on the emulated one. What ``not_on_a_device.txt``
+names is about the processor itself and is skipped, with its reason. ``--device`` chooses the GPU.
+"""
+
+import fnmatch
+import gc
 import os
+from pathlib import Path
+
+import pytest
 
 os.environ.setdefault("QDRUN_VERIFY", "1")
+TESTS = Path(__file__).parent
+gc.disable()  # until all tests are collected: the half a million objects of that live to the end
+
+
+def pytest_addoption(parser):
+    parser.addoption("--arch", choices=("cpu", "cuda", "emulated"), default="cpu", help="where tests for the CPU run")
+    parser.addoption("--device", default=None, help="which GPU: its number, UUID or PCI address")
+
+
+def pytest_configure(config):
+    if config.getoption("--arch") != "cpu":
+        _redirect("emulated" if config.getoption("--arch") == "emulated" else config.getoption("--device"))
+
+
+def _redirect(device):
+    """``qd.init`` makes programs on a device where a test asks for the CPU."""
+    import qdrun
+    from qdrun.compiler import face
+    from qdrun.compiler.lang import program
+
+    init = program.init
+
+    def elsewhere(arch="cpu", **options):
+        if arch != "cpu":
+            return init(arch, **options)
+        return init("cuda", **({"device": device} if device is not None else {}), **options)
+
+    for module in (program, face, qdrun):
+        module.init = elsewhere
+
+
+def pytest_collection_finish():
+    gc.collect()
+    gc.freeze()  # else each full collection visits them: a fifth of the time of short tests
+    gc.enable()
+
+
+def reasons():
+    """What does not run on a device: patterns of test names, and why."""
+    lines = (TESTS / "not_on_a_device.txt").read_text(encoding="utf-8").splitlines()
+    return [tuple(part.strip() for part in line.split("#", 1)) for line in lines if line.strip() and not line.startswith("#")]
+
+
+def pytest_collection_modifyitems(config, items):
+    if config.getoption("--arch") == "cpu":
+        return
+    known = reasons()
+    for item in items:
+        name = f"{item.path.relative_to(TESTS).as_posix()}::{item.name}"
+        for pattern, why in known:
+            if fnmatch.fnmatchcase(name, pattern.replace("[", "[[]")):
+                item.add_marker(pytest.mark.skip(reason=f"not on a device: {why}"))
+                break

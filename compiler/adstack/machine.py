@@ -13,6 +13,13 @@ if TYPE_CHECKING:
 
 GPU_THREADS = 65_536
 """Threads in flight of a task with adstacks on a GPU: such a task is launched grid-strided, with never more threads than this."""
+CUDA_BLOCK = 128
+"""Threads of a block."""
+CUDA_SHARED = 368
+"""Bytes of shared memory that the tapes of a thread take at most: with the words of a reduction, 48 KiB a block, what every device
+gives; four blocks have room on a multiprocessor of an H100 or H200 at once."""
+CUDA_CACHE = 24 << 20
+"""Bytes of tapes up to which they stay in an L2 cache of 50 MB or more. Past that, running a segment again is faster than reading it."""
 
 
 @dataclass(frozen=True)
@@ -24,12 +31,20 @@ class Machine:
         workers: threads in flight of a parallel task with adstacks, at most.
         lanes: iterations that one worker runs side by side; each has an adstack row of its own.
         wide: it has 8-byte state words (f64, i64).
+        interleaved: the rows of one slot lie side by side in the heap.
+        shared: bytes of on-chip memory for the tapes of one thread; 0: all tapes lie in the heap.
+        block: threads that share their on-chip memory.
+        cache: bytes of full tapes past which a loop is checkpointed even with ``levels=1``; 0: never. Only with ``shared``.
     """
 
     arch: str
     workers: int
     lanes: int = 1
     wide: bool = True
+    interleaved: bool = False
+    shared: int = 0
+    block: int = 1
+    cache: int = 0
 
     @property
     def rows(self) -> int:
@@ -40,6 +55,11 @@ class Machine:
 def cpu(workers: int, lanes: int = 1) -> Machine:
     """The CPU with a pool of ``workers`` threads."""
     return Machine("cpu", workers, lanes)
+
+
+def cuda(workers: int = GPU_THREADS) -> Machine:
+    """An NVIDIA GPU. The same for every device, so that a plan made without one is the plan on it."""
+    return Machine("cuda", workers, interleaved=True, shared=CUDA_SHARED, block=CUDA_BLOCK, cache=CUDA_CACHE)
 
 
 def machine(arch: str, workers: int | None = None) -> Machine:
@@ -54,8 +74,10 @@ def machine(arch: str, workers: int | None = None) -> Machine:
     """
     if arch == "cpu":
         return cpu(workers or 1)
-    if arch in ("cuda", "amdgpu", "vulkan", "metal"):
-        return Machine(arch, workers or GPU_THREADS, wide=arch != "metal")
+    if arch == "cuda":
+        return cuda(workers or GPU_THREADS)
+    if arch in ("amdgpu", "vulkan", "metal"):
+        return Machine(arch, workers or GPU_THREADS, wide=arch != "metal", interleaved=True)
     raise QdrunRuntimeError(f"no backend is called `{arch}`\n  do: use one of cpu, cuda, amdgpu, vulkan, metal")
 
 

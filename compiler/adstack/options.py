@@ -20,7 +20,7 @@ SMALLEST_THINNING = (100, 99, 100, 2500)
 FASTEST_THINNING = (64, 63, 1024, 1024)
 """1,151 slots for 4,194,304 iterations; up to 1,024 run once."""
 _BLOCKS = np.array((2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128), np.int64)
-_MORE_BLOCKS = np.array((2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 64, 80, 96, 128, 192, 256), np.int64)
+MORE_BLOCKS = np.array((2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 64, 80, 96, 128, 192, 256), np.int64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +35,7 @@ class Options:
         cost: the loop's cost model.
         plans: the plans themselves, for a loop without a bound, or of one iteration; else they are made when asked for.
         source: where the bound comes from.
+        grows: what a budget leaves over may go into longer segments.
     """
 
     bytes: np.ndarray
@@ -44,6 +45,7 @@ class Options:
     cost: LoopCost
     plans: tuple[LoopPlan, ...]
     source: str
+    grows: bool = True
 
     def plan(self, k: int) -> LoopPlan:
         """The plan at a position."""
@@ -56,8 +58,8 @@ class Options:
 
     @cached_property
     def two_levels(self) -> np.ndarray:
-        """Which of the plans have two levels, bool."""
-        return self.blocks == 1
+        """Which of the plans have two levels and may have longer segments, bool."""
+        return (self.blocks == 1) & self.grows
 
     def grown(self, room: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Two-level plans with the longest segments that fit.
@@ -112,7 +114,7 @@ def options_of(cost: LoopCost, bound: int | None, source: str, fixed_slots: int,
 def _known(cost: LoopCost, n: int, source: str, many: int) -> Options:
     best = two_level_length(n, cost.x, cost.t)
     two = (best * (max(n - 1, best) / best) ** (np.arange(many) / max(1, many - 1))).round().astype(np.int64)
-    blocks = _MORE_BLOCKS if many >= 20 else _BLOCKS
+    blocks = MORE_BLOCKS if many >= 20 else _BLOCKS
     blocks = blocks[blocks * blocks < n]
     lengths = max(2, many // 5)
     root = np.sqrt(n * cost.x / (cost.t * blocks))

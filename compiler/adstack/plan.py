@@ -17,11 +17,13 @@ from ..ir.types import PLANES
 from . import show
 from .bounds import Host, max_trips
 from .cost import GUESSED_TRIPS, GUESSED_WHILE, TaskCost, task_cost
-from .layout import Layout
+from .layout import ON_CHIP, Layout
 from .levels import LoopPlan, fixed_capacity, full_tape, thinning, with_levels
 from .machine import Machine
-from .options import FASTEST_THINNING, SMALLEST_THINNING
-from .rows import TINY_STAKE, Demand, Rows, demand_of
+from .options import FASTEST_THINNING, SMALLEST_THINNING, Options
+from .placement import Launch, place, placed
+from .placement import options as placed_options
+from .rows import TINY_STAKE, Demand, Rows, demand_of, iterations_of
 from .search import Ask, Choice, TooSmall, fit
 from .sizing import LoopSizing, StackSizing, TaskSizing
 from .work import Inner
@@ -33,18 +35,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PlannedLoop:
-    """One loop of a plan: its parameters, where it stands, bytes of one row that its stacks take, and those stacks."""
+    """One loop of a plan: its parameters, where it stands, bytes of one row of the heap that its stacks take, and those stacks."""
 
     number: int
     plan: LoopPlan
     loc: Loc | None
     row_bytes: int
     stacks: tuple[StackSizing, ...] = ()
+    shared_bytes: int = 0  # of a thread, on chip
 
 
 @dataclass(frozen=True)
 class TaskPlan:
-    """One task: ``rows`` adstack rows of ``words[plane]`` words. ``params`` go to the launch as they are."""
+    """One task: ``rows`` adstack rows of ``words[plane]`` words. ``params`` go to the launch as they are.
+
+    Attributes:
+        shared: names of the stacks that lie on chip and not in the heap; the offset among the ``params`` is then in bytes of a thread.
+        shared_bytes: what they take of the on-chip memory, for each thread.
+        block: threads that share their on-chip memory; 0: the device has none for adstacks.
+    """
 
     position: int
     name: str
@@ -56,6 +65,9 @@ class TaskPlan:
     params: Mapping[str, int]
     workers: int = 1
     seconds: float = field(default=0.0, compare=False)  # predicted, see ``cost.py``
+    shared: frozenset[str] = frozenset()
+    shared_bytes: int = 0
+    block: int = 0
 
     @property
     def stride(self) -> Mapping[str, int]:
@@ -86,30 +98,39 @@ class HeapPlan:
         return sum(self.planes.values())
 
     @property
+    def shared(self) -> frozenset[str]:
+        """The stacks that lie on chip, as ``codegen.llvm.grid_rows.shared_name`` names them. Other stacks, other code."""
+        return frozenset(f"{t.position}:{name}" for t in self.tasks for name in t.shared)
+
+    @property
     def seconds(self) -> float:
         """What the tasks that keep states will take, as the cost model predicts it. Good for comparing plans of one launch."""
         return sum(t.seconds for t in self.tasks)
 
     def rows(self) -> list[dict[str, object]]:
-        """The plan as table rows: one a loop with stacks, with its slots, its bytes and where its bound comes from."""
+        """The plan as table rows: one a loop with stacks, with its slots, its bytes and where its bound comes from.
+
+        ``shared_bytes``, on a device that has it: bytes of on-chip memory for each thread, not part of ``row_bytes``.
+        """
         out: list[dict[str, object]] = []
         for t in self.tasks:
             for p in t.loops:
-                out.append(
-                    {
-                        "task": t.name,
-                        "line": f"{p.loc.file}:{p.loc.line}" if p.loc else "",
-                        "rows": t.rows,
-                        "rows_from": t.rows_source,
-                        "bound": p.plan.bound,
-                        "bound_from": p.plan.source,
-                        "levels": p.plan.levels,
-                        "segment": p.plan.S,
-                        "slots": {k.kind: p.plan.slots(k.kind) for k in p.stacks},
-                        "row_bytes": p.row_bytes,
-                        "bytes": t.rows * p.row_bytes,
-                    }
-                )
+                row: dict[str, object] = {
+                    "task": t.name,
+                    "line": f"{p.loc.file}:{p.loc.line}" if p.loc else "",
+                    "rows": t.rows,
+                    "rows_from": t.rows_source,
+                    "bound": p.plan.bound,
+                    "bound_from": p.plan.source,
+                    "levels": p.plan.levels,
+                    "segment": p.plan.S,
+                    "slots": {k.kind: p.plan.slots(k.kind) for k in p.stacks},
+                    "row_bytes": p.row_bytes,
+                    "bytes": t.rows * p.row_bytes,
+                }
+                if t.block:
+                    row["shared_bytes"] = p.shared_bytes
+                out.append(row)
         return out
 
     def to_json(self) -> dict[str, object]:
@@ -225,7 +246,9 @@ class _Asked:
     @property
     def stake(self) -> int:
         """Bytes of the rows of all workers, with every state on the tape."""
-        words = Layout(self.usual(1).plans).place(self.task.region, {})
+        usual = self.usual(1)
+        words = Layout(usual.plans, usual.shared).place(self.task.region, {})
+        words.pop(ON_CHIP, None)
         return (self._options.machine.rows if self.task.parallel else 1) * sum(n * PLANES[p] for p, n in words.items())
 
     @cached_property
@@ -239,18 +262,39 @@ class _Asked:
 
     def ask(self) -> Ask:
         """What the search must know."""
-        most = self._options.machine.workers if self.task.parallel else 1
-        rows = {w: self.rows(w) for w in fewer(most)}
-        trips = {s.number: self._trips[s.number] for s in self.stateful}
-        return Ask(self.task, trips, self.cost, rows, self._options.machine.lanes)
+        machine = self._options.machine
+        rows = {w: self.rows(w) for w in fewer(machine.workers if self.task.parallel else 1)}
+        if not machine.shared:
+            return Ask(self.task, self._launch.trips, self.cost, rows, machine.lanes)
+        fastest = place(self._launch, 1)
+
+        def options(many: int) -> dict[int, Options]:
+            return placed_options(self._launch, fastest, self.cost.loops, many)
+
+        return Ask(self.task, self._launch.trips, self.cost, rows, machine.lanes, options, fastest.shared)
+
+    @cached_property
+    def _launch(self) -> Launch:
+        """What decides where tapes lie on a device with on-chip memory."""
+        o, trips = self._options, {s.number: self._trips[s.number] for s in self.stateful}
+        rows = o.machine.rows if self.task.parallel else 1
+        iterations = iterations_of(self.task, self._host) if trips and rows > 1 and o.machine.shared else None
+        rows = rows if iterations is None else min(rows, iterations)
+        return Launch(self.task.region, trips, rows, o.machine, o.unknown, o.fixed_slots)
 
     def usual(self, levels: int) -> Choice:
         """Every loop with that many levels, all workers."""
-        unknown = self._options.unknown
-        return Choice({s.number: self._usual(s, levels, unknown) for s in self.stateful}, self._options.machine.workers)
+        o = self._options
+        if o.machine.shared and not o.choose:
+            found = place(self._launch, levels)
+            return Choice(found.plans, o.machine.workers, found.shared)
+        plans = {s.number: self._usual(s, levels, o.unknown) for s in self.stateful}
+        return Choice(plans, o.machine.workers, placed(self._launch, plans) if o.machine.shared else frozenset())
 
     def fastest(self) -> Choice:
         """What a budget with room for everything gives."""
+        if self._options.machine.shared:
+            return self.usual(1)
         plans = {s.number: self._usual(s, 1, FASTEST_THINNING) for s in self.stateful}
         return Choice(plans, self._options.machine.workers)
 
@@ -269,21 +313,23 @@ class _Asked:
     def plan(self, choice: Choice) -> TaskPlan:
         """The task under a choice."""
         task, plans, machine = self.task, choice.plans, replace(self._options.machine, workers=choice.workers)
-        layout = Layout(plans)
+        layout = Layout(plans, choice.shared)
         words = layout.place(task.region, {})
+        on_chip = words.pop(ON_CHIP, 0)
         params: dict[str, int] = dict(layout.offsets)
         for number, p in plans.items():
             params |= {f"C1.{number}": p.C1, f"C2.{number}": p.C2, f"S.{number}": p.S, f"D1.{number}": p.D1}
         loops = tuple(
-            PlannedLoop(s.number, plans[s.number], s.range.loc, _row_bytes(s, plans[s.number]), s.stacks) for s in self.stateful
+            PlannedLoop(s.number, p := plans[s.number], s.range.loc, *_bytes_of(s, p, choice.shared)) for s in self.stateful
         )
         head = task.position, task.name
-        if not any(words.values()):
+        if not any(words.values()) and not on_chip:
             return TaskPlan(*head, 0, "no stack", task.parallel, loops, words, params)
         rows = self.rows(choice.workers)
         params |= rows.params(machine)
         time = self.cost.nanoseconds(plans, rows.workers, machine.lanes)
-        return TaskPlan(*head, rows.count, rows.source, task.parallel, loops, words, params, rows.workers, time * 1e-9)
+        made = TaskPlan(*head, rows.count, rows.source, task.parallel, loops, words, params, rows.workers, time * 1e-9)
+        return replace(made, shared=choice.shared, shared_bytes=on_chip, block=machine.block) if machine.shared else made
 
 
 def fewer(workers: int) -> list[int]:
@@ -308,5 +354,11 @@ def _refusal(smallest: HeapPlan, budget: int) -> OutOfMemory:
     )
 
 
-def _row_bytes(s: LoopSizing, p: LoopPlan) -> int:
-    return sum(p.slots(k.kind) * n * PLANES[plane] for k in s.stacks for plane, n in k.widths)
+def _bytes_of(s: LoopSizing, p: LoopPlan, shared: frozenset[str]) -> tuple[int, tuple[StackSizing, ...], int]:
+    """Bytes of a row in the heap, the stacks, bytes of a thread on chip."""
+    heap = on_chip = 0
+    for k in s.stacks:
+        size = p.slots(k.kind) * sum(n * PLANES[plane] for plane, n in k.widths)
+        on_chip += size * (k.name in shared)
+        heap += size * (k.name not in shared)
+    return heap, s.stacks, on_chip

@@ -78,7 +78,7 @@ def demand_of(task: TaskSizing, host: Host, machine: Machine, stake: int | None 
         machine: its workers are the most that will be asked for.
         stake: bytes of the rows of all workers. A gate is counted if there is enough to save; None: there is.
     """
-    iterations = _iterations(task, host)
+    iterations = iterations_of(task, host)
     gate = task.gate
     if gate is None or iterations == 0:
         return Demand(task.parallel, iterations)
@@ -99,7 +99,8 @@ def demand_of(task: TaskSizing, host: Host, machine: Machine, stake: int | None 
     return Demand(task.parallel, extent.iterations, passing, note=note)
 
 
-def _iterations(task: TaskSizing, host: Host) -> int | None:
+def iterations_of(task: TaskSizing, host: Host) -> int | None:
+    """Iterations of a task's parallel loop, at most; None: unknown."""
     total = 1
     for k, axis in enumerate(task.axes):
         count = max_trips(axis, task.axes[:k], host).count

@@ -30,6 +30,8 @@ class Ask:
         cost: its cost model.
         rows: by the number of workers that may run it.
         lanes: iterations that a worker runs side by side.
+        options: what the loops may choose from, given how many two-level plans; None: all that is useful.
+        shared: the stacks that lie on chip.
     """
 
     task: TaskSizing
@@ -37,14 +39,17 @@ class Ask:
     cost: TaskCost
     rows: Mapping[int, Rows]
     lanes: int
+    options: Callable[[int], dict[int, Options]] | None = None
+    shared: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The plans of a task's loops by number, and the workers that run it."""
+    """The plans of a task's loops by number, the workers that run it, and the stacks that lie on chip."""
 
     plans: Mapping[int, LoopPlan]
     workers: int
+    shared: frozenset[str] = frozenset()
 
 
 class TooSmall(Exception):
@@ -97,9 +102,12 @@ class _Search:
         self.crews: list[tuple[np.ndarray, np.ndarray]] = []  # of each task: rows and rounds by the number of workers
         self.front = NOTHING
         for k, ask in enumerate(asks):
-            options = {
-                n: options_of(ask.cost.loops[n], t.count, t.source, fixed_slots, many) for n, t in sorted(ask.trips.items())
-            }
+            if ask.options:
+                options = ask.options(many)
+            else:
+                options = {
+                    n: options_of(ask.cost.loops[n], t.count, t.source, fixed_slots, many) for n, t in sorted(ask.trips.items())
+                }
             self.options.append(options)
             self.front = shared(self.front, self._task_front(k, ask, options, len(planes) == 1), len(planes) == 1)
 
@@ -136,7 +144,7 @@ class _Search:
             old = plans[task][loop]
             assert old.bound is not None
             plans[task][loop] = two_levels(old.bound, segment, old.source)
-        return [Choice(p, w) for p, w in zip(plans, workers)]
+        return [Choice(p, w, a.shared) for p, w, a in zip(plans, workers, self.asks)]
 
     def grown(self, within: int, budget: int) -> list[Choice]:
         """The best of the first ``within`` points with one two-level loop grown into what is left of the budget."""

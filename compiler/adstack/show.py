@@ -56,6 +56,7 @@ def spaces(task: TaskPlan, plane: str) -> tuple[Space, ...]:
         (task.params[f"{stack.name}.{plane}"], Space(loop, stack.kind, loop.plan.slots(stack.kind), width))
         for loop in task.loops
         for stack in loop.stacks
+        if stack.name not in task.shared
         for own, width in stack.widths
         if own == plane
     ]
@@ -88,6 +89,15 @@ def formula(plan: HeapPlan, plane: str) -> str:
     sums = terms[0] if len(terms) == 1 else f"({' + '.join(terms)})"
     row = "row" if task.rows == 1 else "rows"
     return f"{task.rows} {row} ({task.rows_source}) x {sums} x {PLANES[plane]} bytes"
+
+
+def on_chip(task: TaskPlan) -> str:
+    """How the on-chip memory of a block of threads is counted; empty for a task that uses none."""
+    if not task.shared_bytes:
+        return ""
+    where = [f"{p.plan.tape_slots} slots of {place(p) or 'a loop'}" for p in task.loops if p.shared_bytes]
+    whole = task.shared_bytes * task.block
+    return f"{whole:,} = {task.block} threads x {task.shared_bytes} bytes ({task.name}: {' + '.join(where)})"
 
 
 def _largest(plan: HeapPlan, plane: str) -> str:
@@ -128,7 +138,14 @@ def as_json(plan: HeapPlan) -> dict[str, object]:
         for p, n in plan.planes.items()
         if n
     ]
-    return {"kernel": plan.kernel, "bytes": plan.bytes, "planes": planes, "loops": plan.rows()}
+    out: dict[str, object] = {"kernel": plan.kernel, "bytes": plan.bytes, "planes": planes, "loops": plan.rows()}
+    if any(t.block for t in plan.tasks):
+        out["shared"] = [
+            {"task": t.name, "bytes": t.shared_bytes * t.block, "thread_bytes": t.shared_bytes, "formula": on_chip(t)}
+            for t in plan.tasks
+            if t.shared_bytes
+        ]
+    return out
 
 
 def table(plan: HeapPlan) -> Table:
@@ -138,19 +155,24 @@ def table(plan: HeapPlan) -> Table:
     out = Table(title=f"adstack of {plan.kernel}: {plan.bytes:,} bytes", title_justify="left", caption_justify="left")
     for name in ("loop", "task", "rows", "iterations", "levels", "slots", "bytes a row", "bytes"):
         out.add_column(name, justify="right" if name.startswith("bytes") else "left")
+    chip = any(t.block for t in plan.tasks)
+    if chip:
+        out.add_column("on chip a thread", justify="right")
     for row in plan.rows():
         slots = row["slots"]
         assert isinstance(slots, dict)
         cells = [str(row["line"]).rpartition("/")[2], row["task"], f"{row['rows']} ({row['rows_from']})"]
         cells += [f"{'unknown' if row['bound'] is None else row['bound']} ({row['bound_from']})", row["levels"]]
         cells += [" + ".join(str(n) for n in slots.values() if n), f"{row['row_bytes']:,}", f"{row['bytes']:,}"]
+        cells += [f"{row.get('shared_bytes', 0):,}"] if chip else []
         out.add_row(*map(str, cells))
     out.caption = "\n".join(_sums(plan))
     return out
 
 
 def _sums(plan: HeapPlan) -> list[str]:
-    return [f"{PLANE_NAMES[p]}: {n:,} = {formula(plan, p)}" for p, n in plan.planes.items() if n]
+    sums = [f"{PLANE_NAMES[p]}: {n:,} = {formula(plan, p)}" for p, n in plan.planes.items() if n]
+    return sums + [f"on chip, a block: {line}" for line in map(on_chip, plan.tasks) if line]
 
 
 def text(plan: HeapPlan) -> str:
@@ -179,5 +201,7 @@ def debug_lines(plan: HeapPlan) -> Iterator[str]:
             }
             head = " ".join(f"{name}={value}" for name, value in facts.items())
             yield f'[adstack] {head} source="{task.rows_source}; {"; ".join(bounds)}"'
+        if task.shared_bytes:
+            yield f"[adstack] kernel={plan.kernel} task={task.name} plane=on-chip bytes={on_chip(task)}"
     if not plan.bytes:
         yield f'[adstack] kernel={plan.kernel} bytes=0 source="no stack"'

@@ -7,11 +7,30 @@ its gradient when ``needs_grad``, and one more for that of its dual when ``needs
 The context belongs to one program and one compiled kernel and outlives its launches::
 
     word  0  status record (see STATUS_WORDS)     word  6..9   heap base of each plane (PLANES)
-    word  1  thread pool                          word 10..13  reserved
+    word  1  thread pool                          word 10..13  of a GPU (CTX_GPU ..), see below
     word  2  temporaries                          word 14      launch seed (u64)
     word  3  returned values (8 bytes each)       word 15      launches that have ended, of a kernel that stores to fields
     word  4  tangents of the temporaries
     word  5  adjoints of the temporaries          word 16..    launch parameters of every task, then the field buffers
+
+On a GPU the context is host memory, and so are the status record and the returned values (which the device sees too, at the same
+address); all other addresses are the device's. Word 10: the device's ``LaunchTable``; 11: the function handles of the kernel's device
+functions; 12: the print ring (0: none); 13: scratch. All are 8-byte words::
+
+    launch table (host)                          scratch (device), zero at the start
+    0  stream handle                             0  blocks of a reduction that have arrived (the last one zeroes it)
+    1  number of multiprocessors                 1  adstack rows that have been claimed
+    2  most resident threads of one              2  number of the last launch in which an iteration failed
+    3  launches that host entries have made      16..   values of a prologue that ran on the device (SCRATCH_VALUES)
+    4  bytes of the scratch memory               64..   partial results of reductions, one for each block (SCRATCH_PARTIALS)
+    5  launches that host entries have begun
+
+    print ring (device): 0 words that were asked for, 1 words that there are, 2 prints that found no room, 3 unused, 4.. the records:
+    context address, site number, number of values, the values. Words that no record has taken are zero.
+
+Word 3 of the launch table grows after the last launch of a kernel: what the device's memory holds may have changed since it grew.
+Who takes a status record that is not zero also zeroes word 2 of the scratch memory: a graph launches with the number that it was made with.
+A negative code in the status record is a launch that the driver refused: minus its error code.
 
 The status record is zero when all is well. The first failure stores its code (1 + position in ``messages(kernel)``) in word 0 with a
 compare-and-swap and then up to 7 operand values (each as f64 or i64 bits, by its type) in the words after it.
@@ -39,7 +58,12 @@ CTX_STATUS, CTX_POOL, CTX_TMP, CTX_RET, CTX_TMP_DUAL, CTX_TMP_GRAD, CTX_HEAP, CT
     15,
     16,
 )
+CTX_GPU, CTX_FUNCTIONS, CTX_PRINT, CTX_SCRATCH = 10, 11, 12, 13
 STATUS_WORDS = 8
+TABLE_STREAM, TABLE_PROCESSORS, TABLE_RESIDENT, TABLE_LAUNCHES, TABLE_SCRATCH, TABLE_BEGUN, TABLE_WORDS = 0, 1, 2, 3, 4, 5, 6
+SCRATCH_ARRIVED, SCRATCH_CLAIMS, SCRATCH_FAILED, SCRATCH_VALUES, SCRATCH_PARTIALS = 0, 1, 2, 16, 64
+RING_USED, RING_SIZE, RING_LOST, RING_RECORDS = 0, 1, 2, 4
+RECORD_CONTEXT, RECORD_SITE, RECORD_COUNT, RECORD_VALUES = 0, 1, 2, 3
 
 
 def plane_of(dtype: DType) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import numpy as np
 from ..errors import QdrunIndexError, QdrunTypeError
 from ..frontend import matrix as front
 from ..ir.types import from_numpy
+from ..runtime.mirror import Mirror, copy
 from .matrix import Matrix, Vector, wrap
 
 
@@ -105,6 +107,79 @@ def _element(data: np.ndarray, wrote: Callable[..., Any]) -> Any:
     return out
 
 
+class _Mirrored:
+    """A vector element in memory that the host cannot touch: each use of it reads there, each write goes there."""
+
+    __slots__ = ()
+    _slots = ("_dtype", "_mirror", "_place", "_wrote")
+    if TYPE_CHECKING:
+        _mirror: Mirror
+        _place: np.ndarray
+
+    @property
+    def _data(self) -> np.ndarray:
+        return self._mirror.peek(self._place)
+
+    def _changing(self) -> AbstractContextManager[np.ndarray]:
+        return self._mirror.writing(self._data)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in self._slots:
+            object.__setattr__(self, name, value)
+        else:
+            with self._changing():
+                super().__setattr__(name, value)
+
+    def __getitem__(self, index: Any) -> Any:
+        found = super().__getitem__(index)  # type: ignore[misc]
+        return _mirrored(self._mirror, found._data, found._wrote) if isinstance(found, _Element) else found
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        with self._changing():
+            super().__setitem__(index, value)  # type: ignore[misc]
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kw: Any) -> Any:
+        with self._changing() if kw.get("out") else nullcontext():
+            return super().__array_ufunc__(ufunc, method, *inputs, **kw)  # type: ignore[misc]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.array(self._data, dtype)
+
+    @property
+    def entries(self) -> np.ndarray:
+        """A copy of the components."""
+        return self._data.copy()
+
+    def fill(self, value: Any) -> None:
+        """Set every component."""
+        with self._changing():
+            super().fill(value)  # type: ignore[misc]
+
+
+class _MirroredVector(_Mirrored, _VectorElement):
+    __slots__ = ("_mirror", "_place")
+
+
+class _MirroredMatrix(_Mirrored, _MatrixElement):
+    __slots__ = ("_mirror", "_place")
+
+
+def _mirrored(mirror: Mirror, place: np.ndarray, wrote: Callable[..., Any]) -> Any:
+    if not mirror.covers(place):  # a copy of some components
+        return _element(place, wrote)
+    out: Any = object.__new__(_MirroredVector if place.ndim == 1 else _MirroredMatrix)
+    out._mirror, out._place, out._dtype, out._wrote = mirror, place, from_numpy(place.dtype), wrote
+    return out
+
+
+def mirrored_element(mirror: Mirror, array: np.ndarray, index: tuple[int, ...], wrote: Callable[..., Any]) -> Any:
+    """``get_element`` in memory that the host cannot touch; only the bytes of the element are read there."""
+    found = array[(*index, ...)]
+    if found.ndim:
+        return _mirrored(mirror, found, lambda *parts: wrote(index, parts=parts))
+    return mirror.peek(found).item()
+
+
 def get_element(array: np.ndarray, index: tuple[int, ...], wrote: Callable[..., Any]) -> Any:
     """A scalar element as a Python number; a vector element as a ``Matrix`` that writes through to ``array``.
 
@@ -116,7 +191,9 @@ def get_element(array: np.ndarray, index: tuple[int, ...], wrote: Callable[..., 
     return _element(found, lambda *parts: wrote(index, parts=parts))
 
 
-def set_element(array: np.ndarray, index: tuple[int, ...], value: Any, name: str) -> None:
+def set_element(
+    array: np.ndarray, index: tuple[int, ...], value: Any, name: str, mirror: Mirror | None = None
+) -> None:
     """Write an element: a number, or for a vector element a vector, a list or a number for every component.
 
     Raises:
@@ -126,10 +203,16 @@ def set_element(array: np.ndarray, index: tuple[int, ...], value: Any, name: str
     new = np.asarray(value.to_numpy() if isinstance(value, Matrix) else value)
     if new.shape not in ((), element):
         raise QdrunTypeError(f"`{name}` holds elements of shape {element}, not {new.shape}")
-    array[index] = new
+    if mirror is None:
+        array[index] = new
+        return
+    with mirror.writing(array[(*index, ...)]) as found:
+        found[...] = new
 
 
-def fill_array(array: np.ndarray, value: Any, element: tuple[int, ...], name: str) -> None:
+def fill_array(
+    array: np.ndarray, value: Any, element: tuple[int, ...], name: str, mirror: Mirror | None = None
+) -> None:
     """Write ``value`` to every element.
 
     Raises:
@@ -138,11 +221,16 @@ def fill_array(array: np.ndarray, value: Any, element: tuple[int, ...], name: st
     new = np.asarray(value.to_numpy() if isinstance(value, Matrix) else value)
     if new.shape not in ((), element):
         raise QdrunTypeError(f"`{name}` holds elements of shape {element}, not {new.shape}")
-    array[...] = new
+    if mirror is None:
+        array[...] = new
+    else:
+        mirror.fill(array, new)
 
 
-def assign_array(array: np.ndarray, source: Any, name: str) -> None:
-    """Copy a whole numpy array (or what numpy can read) of the same shape; values are cast.
+def assign_array(
+    array: np.ndarray, source: Any, name: str, mirror: Mirror | None = None, other: Mirror | None = None
+) -> None:
+    """Copy a whole numpy array (or what numpy can read) of the same shape; values are cast. ``other``: the mirror of ``source``, if it has one.
 
     Raises:
         QdrunTypeError: the shapes differ.
@@ -150,4 +238,4 @@ def assign_array(array: np.ndarray, source: Any, name: str) -> None:
     new = np.asarray(source)
     if new.shape != array.shape:
         raise QdrunTypeError(f"`{name}` has shape {array.shape}, the array has shape {new.shape}")
-    array[...] = new
+    copy(mirror, array, other, new)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import NothingToDifferentiate, OutOfMemory, QdrunCompilationError, QdrunRuntimeError
+from ..runtime.mirror import changing
 from .broken import check_broken
 from .custom import Replaced, grad_for, grad_replaced, no_grad
 from .field import Field
@@ -353,9 +354,10 @@ def _reverse_assignment(write: HostWrite, found: Overwrites) -> None:
         return
     if copied:
         assert source is not None
-        source.grad._content[...] += tensor.grad._content
-    array, key = write.place(tensor.grad)
-    array[key] = 0
+        to, gradient = source.grad, tensor.grad._content
+        with changing(to._mirror, to._form) as array:
+            array += gradient
+    write.put(tensor.grad, 0)
 
 
 # ---- losses

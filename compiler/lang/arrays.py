@@ -17,13 +17,16 @@ from ..runtime.device import Allocation
 from .executable import Call
 from .field import Field
 from .interop import host_array, is_torch, lives_elsewhere, mark_written, torch_gradient
+from .lending import lend, take
 from .ndarray import Key, Ndarray, intern_key, pack
+from .near import NearArray, may_share, near_array, offers_device_memory
 from .program import current_program
 from .tensor import Tensor
 from .types import NdarrayType
 
 if TYPE_CHECKING:
     from .kernel import Variant
+    from .program import Program
 
 _EFFORT: Any = 100_000  # steps that an exact answer may take
 ANY_ARRAY = NdarrayType(None, None)
@@ -33,7 +36,7 @@ def is_array(value: Any) -> bool:
     """Whether a value is passed as an array: an ndarray, a tensor on one, a numpy array or a torch tensor."""
     if isinstance(value, Tensor):
         value = value._unwrap()
-    return isinstance(value, (Ndarray, np.ndarray)) or is_torch(value)
+    return isinstance(value, (Ndarray, np.ndarray)) or is_torch(value) or offers_device_memory(value)
 
 
 def bind_array(annotation: NdarrayType, value: Any, call: Call, number: int) -> tuple[Key, ArrayArg]:
@@ -66,16 +69,23 @@ def _bind_own(annotation: NdarrayType, value: Ndarray, call: Call, number: int) 
     _check_type(annotation, key)
     call.arrays[number] = stored
     call.own.add(number)
+    mirror = value._mirror
+    if mirror is not None:
+        call.mirrors[number], call.at[number] = mirror, value.address
+        call.reads[number] = lambda: mirror.read(stored)
     call.keys[number] = key
     call.words += words
     return key
 
 
 def _bind_foreign(annotation: NdarrayType, value: Any, call: Call, number: int) -> Key:
+    program = current_program()
+    if not program.device.on_host:
+        return _bind_on_device(annotation, value, call, number, program)
     array = host_array(value)
     dtype, ndim, element = _type_of(annotation, array)
     wants_grad = is_torch(value) and value.requires_grad and dtype.is_real
-    key = intern_key(current_program(), dtype, ndim, element, wants_grad and annotation.needs_grad is not False)
+    key = intern_key(program, dtype, ndim, element, wants_grad and annotation.needs_grad is not False)
     _check_type(annotation, key)
     passed = _passed(array, dtype, call, number)
     grad = torch_gradient(value) if wants_grad else None
@@ -92,7 +102,54 @@ def _bind_foreign(annotation: NdarrayType, value: Any, call: Call, number: int) 
     return key
 
 
-def _type_of(annotation: NdarrayType, array: np.ndarray) -> tuple[DType, int, tuple[int, ...]]:
+def _bind_on_device(annotation: NdarrayType, value: Any, call: Call, number: int, program: Program) -> Key:
+    """An array of another library where the program's memory is not the host's."""
+    near = near_array(value, program.device.link)
+    array = host_array(value) if near is None else near
+    dtype, ndim, element = _type_of(annotation, array)
+    wants_grad = is_torch(value) and value.requires_grad and dtype.is_real
+    key = intern_key(program, dtype, ndim, element, wants_grad and annotation.needs_grad is not False)
+    _check_type(annotation, key)
+    first = len(call.words)
+    call.words += struct.pack(f"<{1 + ndim}Q", 0, *array.shape[:ndim])
+    call.keys[number] = key
+    _pass_on_device(program, array, call, number, first)
+    if wants_grad:
+        grad = torch_gradient(value)
+        if key.has_grad:
+            there = near_array(grad, program.device.link)
+            given = host_array(grad) if there is None else there
+            _check_gradient(given, array.shape, dtype)
+            call.words += bytes(8)
+            _pass_on_device(program, given, call, ("grad", number), len(call.words) - 8)
+            if there is None and lives_elsewhere(grad):
+                call.after.append((("grad", number), lambda: _copy_to_torch(grad, given)))
+    if is_torch(value):
+        _write_back(value, array, call, number, near is not None)
+    return key
+
+
+def _pass_on_device(program: Program, array: Any, call: Call, number: Any, word: int) -> None:
+    """Put an array's address into the words of the launch, or have it lent when the launch is made. ``number``: as in ``Call.after``."""
+    is_data = isinstance(number, int)
+    if isinstance(array, NearArray):
+        taken = take(array, call, number)
+        call.words[word : word + 8] = taken.address.to_bytes(8, "little")
+        if is_data:
+            call.arrays[number], call.at[number], call.reads[number] = taken, taken.address, taken.copy
+            if array.readonly:
+                call.readonly.append(number)
+        return
+    if is_data:
+        twin = next((k for k, other in call.sources.items() if _same_view(other, array)), None)
+        call.arrays[number] = array if twin is None else call.arrays[twin]
+        call.sources[number] = array
+        if not array.flags.writeable:
+            call.readonly.append(number)
+    lend(program, array, call, number, word)
+
+
+def _type_of(annotation: NdarrayType, array: Any) -> tuple[DType, int, tuple[int, ...]]:
     try:
         dtype = from_numpy(array.dtype.newbyteorder("="))
     except KeyError:
@@ -128,8 +185,7 @@ def _same_view(a: np.ndarray, b: np.ndarray) -> bool:
 def _pass_gradient(grad: Any, shape: tuple[int, ...], dtype: DType, call: Call, number: int) -> int:
     """The address of the gradient of a torch tensor, or of a copy that is written back when the kernel writes to it."""
     array = host_array(grad)
-    if array.shape != shape or array.dtype != dtype.numpy:
-        raise QdrunTypeError(f"its .grad has shape {array.shape} and type {array.dtype}, not {shape} and {dtype}")
+    _check_gradient(array, shape, dtype)
     if array.flags.c_contiguous and not lives_elsewhere(grad):
         return array.ctypes.data
     copy = np.array(array, order="C")
@@ -138,9 +194,14 @@ def _pass_gradient(grad: Any, shape: tuple[int, ...], dtype: DType, call: Call, 
     return copy.ctypes.data
 
 
-def _write_back(value: Any, array: np.ndarray, call: Call, number: int) -> None:
+def _check_gradient(array: Any, shape: tuple[int, ...], dtype: DType) -> None:
+    if array.shape != shape or array.dtype != dtype.numpy:
+        raise QdrunTypeError(f"its .grad has shape {array.shape} and type {array.dtype}, not {shape} and {dtype}")
+
+
+def _write_back(value: Any, array: Any, call: Call, number: int, near: bool = False) -> None:
     """What a torch tensor needs after a kernel has written to it: its content, when that lies elsewhere, and a new version."""
-    if lives_elsewhere(value):  # `array` is a copy, which is up to date by then
+    if lives_elsewhere(value) and not near:  # `array` is a copy, which is up to date by then
         call.after.append((number, lambda: _copy_to_torch(value, array)))
     else:
         call.after.append((number, lambda: mark_written(value)))
@@ -192,7 +253,7 @@ def check_memory(name: str, variant: Variant, call: Call) -> None:
                 )
     for number, array in call.arrays.items():
         given = call.sources.get(number, array)
-        first, end = _bytes_of(given)
+        first, end = _bytes_of(given) if number not in call.at else (call.at[number], call.at[number] + given.nbytes)
         for memory in variant.owners.values():
             if first < memory.ptr + memory.nbytes and memory.ptr < end:
                 _check_field(name, variant, memory, names[number], given, number in written)
@@ -206,7 +267,8 @@ def _check_field(name: str, variant: Variant, memory: Allocation, arg: str, arra
             continue
         assert place.shape is not None
         view = np.ndarray(place.shape, place.dtype.numpy, memory.view.data, place.offset, place.strides)
-        if _share(array, view):
+        # of an array of another library on the device it is known that it lies in the memory of the field; that is enough
+        if isinstance(array, NearArray) or _share(array, view):
             raise QdrunRuntimeError(
                 f"kernel `{name}` uses `{place.name}`, and the array given for `{arg}` is a part of its memory; it writes to one of them\n"
                 "  do: pass a copy"
@@ -221,6 +283,8 @@ def _bytes_of(array: np.ndarray) -> tuple[int, int]:
 
 def _share(a: np.ndarray, b: np.ndarray) -> bool:
     """Whether two arrays have an element in common; True when that is too hard to say."""
+    if isinstance(a, NearArray) or isinstance(b, NearArray):
+        return may_share(a, b)
     try:
         return np.may_share_memory(a, b) and np.shares_memory(a, b, max_work=_EFFORT)
     except np.exceptions.TooHardError:

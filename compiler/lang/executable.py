@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..adstack.machine import Machine, check_words, cpu
+from ..adstack.machine import Machine, check_words
 from ..adstack.plan import HeapPlan, PlanOptions, gate_leaves, make_plan
 from ..adstack.show import capacity, needs
 from ..adstack.sizeexpr import SizeExpr, parts
@@ -32,9 +33,11 @@ from ..ir.nodes import ArgDecl, Buffer, Loop, Place
 from ..runtime.cpu import register_context, unregister_context
 from ..runtime.device import Allocation
 from ..runtime.launch import ArgSpec, make_fast
-from ..runtime.status import raise_status
+from ..runtime.mirror import Mirror, reading
+from ..runtime.status import raise_status, take_status
 from .kernel_plan import report_bind
 from .plan_inputs import PlanInputs
+from .recipe import compiler_input
 from .remedies import smallest
 
 if TYPE_CHECKING:
@@ -44,6 +47,9 @@ if TYPE_CHECKING:
 
 MOST_PLANS = 256
 """Plans that a gradient keeps."""
+
+
+_NOTHING = nullcontext()
 
 
 @dataclass
@@ -58,9 +64,33 @@ class Call:
     sources: dict[int, np.ndarray] = field(default_factory=dict)  # the caller's array where ``arrays`` has a copy of it
     readonly: list[int] = field(default_factory=list)  # arrays that must not be written, by ArgDecl.index
     kept: list[object] = field(default_factory=list)  # what must live until the launch is over
+    # On a device with memory of its own: the mirrors of ndarrays, how the content of an array is read, where its memory lies on the device, what brings the memory
+    # that the launch works on and takes it away.
+    mirrors: dict[int, Mirror] = field(default_factory=dict)
+    reads: dict[int, Callable[[], np.ndarray]] = field(default_factory=dict)
+    at: dict[int, int] = field(default_factory=dict)
+    loans: list[Callable[[Container[object]], AbstractContextManager[None]]] = field(default_factory=list)
     # What is to be done once the array of this index, or its gradient ("grad", index), was written: copies back to arrays that could
     # not be passed as they are.
     after: list[tuple[object, Callable[[], None]]] = field(default_factory=list)
+
+    def content(self, index: int) -> np.ndarray:
+        """The current content of an array argument."""
+        read = self.reads.get(index)
+        return self.arrays[index] if read is None else read()
+
+    def provided(self, written: Container[object]) -> AbstractContextManager[object]:
+        """The memory that the launch works on is there; ``written``: what the kernel writes, as in ``after``."""
+        if not self.loans:
+            return _NOTHING
+        stack = ExitStack()
+        try:
+            for loan in self.loans:
+                stack.enter_context(loan(written))
+        except BaseException:
+            stack.close()
+            raise
+        return stack
 
 
 class Executable:
@@ -78,27 +108,27 @@ class Executable:
         layout = self.compiled.layout
         self._memory: list[Allocation] = []
         self.context = self._words(layout.words)
-        self._status = self._words(STATUS_WORDS)
+        self._status = self._words(STATUS_WORDS) if program.pending is None else program.pending.record(self)
         self._returned = self._words(len(kernel.returns))
-        tmp = self._words(len(kernel.tmps), "temporaries")
-        tmp_grad = self._words(sum(p.grad is not None for p in kernel.tmps) and len(kernel.tmps), "temporaries")
-        tmp_dual = self._words(len(kernel.tmps) if "tmp_dual" in ready.kinds else 0, "temporaries")
-        fixed = {
-            CTX_STATUS: self._status,
-            CTX_RET: self._returned,
-            CTX_TMP: tmp,
-            CTX_TMP_GRAD: tmp_grad,
-            CTX_TMP_DUAL: tmp_dual,
-        }
-        for word, array in fixed.items():
+        for word, array in ((CTX_STATUS, self._status), (CTX_RET, self._returned)):
             self.context[word] = array.ctypes.data if array.size else 0
+        tmps = {
+            CTX_TMP: len(kernel.tmps),
+            CTX_TMP_GRAD: sum(p.grad is not None for p in kernel.tmps) and len(kernel.tmps),
+            CTX_TMP_DUAL: len(kernel.tmps) if "tmp_dual" in ready.kinds else 0,
+        }
+        for word, n in tmps.items():
+            self._memory.append(program.allocate(8 * n, "temporaries"))
+            self.context[word] = self._memory[-1].ptr
         self.context[CTX_POOL] = program.device.pool_address
         for buffer, word in layout.buffers.items():
             self.context[word] = owners[buffer].ptr
         self.context_address = self.context.ctypes.data
         self.status_address = self._status.ctypes.data
+        program.device.fill_context(self.context, self.compiled)
         self._entry = program.device.entry(self.compiled)
-        self.shares = bool(kernel.returns or kernel.tmps or ready.draws or self.compiled.messages)  # memory of its launches
+        shares = kernel.returns or kernel.tmps or ready.draws or self.compiled.messages
+        self.shares = bool(shares) or not program.device.on_host  # memory of its launches; a GPU's kernels have scratch memory in common
         register_context(self.context_address, self.compiled)
         program.data.enter(self, ready.stores)
 
@@ -106,8 +136,9 @@ class Executable:
         """The seed of the random numbers of a launch."""
         return self.program.next_seed()
 
-    def _words(self, n: int, category: str = "context") -> np.ndarray:
-        allocation = self.program.allocate(8 * n, category)
+    def _words(self, n: int) -> np.ndarray:
+        """Words that the host reads and writes."""
+        allocation = self.program.host_words(n, "context")
         self._memory.append(allocation)
         return allocation.view.view(np.uint64)
 
@@ -126,8 +157,8 @@ class Executable:
             self.last_seed = self.program.last_seed = self._seed()
             self.context[CTX_SEED] = self.last_seed
         call.words[0:8] = self.context_address.to_bytes(8, "little")
-        buffer = (ctypes.c_char * len(call.words)).from_buffer(call.words)
-        with self.program.running():
+        with self.program.running(), call.provided(self.written):
+            buffer = (ctypes.c_char * len(call.words)).from_buffer(call.words)
             try:
                 self._entry(ctypes.addressof(buffer))
             finally:
@@ -136,6 +167,8 @@ class Executable:
         for number, copy_back in call.after:
             if number in self.written:
                 copy_back()
+        if self.program.pending is not None and self.program.options.debug:
+            self.program.synchronize()  # an error is raised by the launch that failed
         if self._status[0]:
             self._on_status()
 
@@ -153,10 +186,11 @@ class Executable:
         """
         if self.returns or self.draws or not self.program.device.native:
             return None
-        handed_out = any(map(self.program.was_shown, self.owners.values()))  # ``arrays.check_memory`` looks at arrays then
+        # ``arrays.check_memory`` looks at arrays where memory was handed out; a device with memory of its own needs copies of them.
+        direct = self.program.device.on_host and not any(map(self.program.was_shown, self.owners.values()))
         specs = [
             ArgSpec(
-                d, keys.get(d.index), host_type if d.index in keys else None, not handed_out and _row_major(keys.get(d.index))
+                d, keys.get(d.index), host_type if d.index in keys else None, direct and _row_major(keys.get(d.index))
             )
             for d in self.args
         ]
@@ -184,13 +218,23 @@ class Executable:
         return any(m.serial == memory.serial for m in self.owners.values())
 
     def _on_status(self) -> None:
+        code = int(self._status[:1].view(np.int64)[0])
+        if code < 0:
+            take_status(self.status_address)
+            raise self.program.device.launch_error(-code, self.name)
         raise_status(self.compiled, self.status_address, self._capacity)
+
+    def raise_status(self) -> None:
+        """Raise what the status record says."""
+        self._on_status()
 
     def _capacity(self, loop: Loop) -> str | None:
         return None
 
     def returned(self) -> list[int | float | bool]:
         """The scalars that the last launch returned."""
+        if self.returns:
+            self.program.synchronize()
         return [self._returned[k : k + 1].view(np.uint8)[: d.size].view(d.numpy)[0].item() for k, d in enumerate(self.returns)]
 
     def close(self) -> None:
@@ -216,6 +260,7 @@ class GradientExecutable(Executable):
     ) -> None:
         super().__init__(program, ready, owners)
         self.sizing, self.primal = sizing, primal
+        self._ready, self._plain = ready, ready.compiled  # without adstacks in on-chip memory
         self.shares = True  # the heap
         exprs = [e for t in sizing for e in _bounds(t)]
         gates = gate_leaves(sizing, self._options())
@@ -298,8 +343,7 @@ class GradientExecutable(Executable):
 
     def _options(self, budget: int | None = None) -> PlanOptions:
         o = self.program.options
-        machine = cpu(self.program.device.threads, self.compiled.lanes)
-        return PlanOptions(machine, o.ad_checkpoint_levels, fixed_slots=o.ad_stack_size, budget=budget)
+        return PlanOptions(self.program.own_machine(self.compiled.lanes), o.ad_checkpoint_levels, fixed_slots=o.ad_stack_size, budget=budget)
 
     def launch_gradient(self, call: Call, budget: int | None = None) -> HeapPlan:
         """Plan, provide exactly the planned heap, run.
@@ -326,6 +370,7 @@ class GradientExecutable(Executable):
         except OutOfMemory as e:
             least = smallest(self, call, self.plan_options().machine).bytes
             raise OutOfMemory(_no_room(self.program, plan, least, e), least) from None
+        self._place(plan.shared)
         words = self.compiled.layout.params
         for task in plan.tasks:
             for name, value in task.params.items():
@@ -337,6 +382,17 @@ class GradientExecutable(Executable):
             self.program.heap_users.add(self)
         self.heap_moved()
         report_bind(plan)
+
+    def _place(self, shared: frozenset[str]) -> None:
+        """Take the code that has these adstacks in on-chip memory. Its context is the same."""
+        device = self.program.device
+        if device.on_host:
+            return
+        made = device.variant(self._plain, shared, lambda: compiler_input(self._ready.kernel, self.program.options))
+        if made is not self.compiled:
+            self.compiled = made
+            device.fill_context(self.context, made)
+            self._entry = device.entry(made)
 
     def heap_shrank(self) -> None:
         """The heap may be too small for the plan that is set: the next launch applies its plan anew."""
@@ -407,10 +463,11 @@ class LaunchHost:
         """The current content of a field component or an ndarray argument."""
         if place.buffer in self._owners:
             assert place.shape is not None and place.strides is not None
-            memory = self._owners[place.buffer].view.data
-            return np.ndarray(place.shape, place.dtype.numpy, memory, place.offset, place.strides)
+            memory = self._owners[place.buffer]
+            form = np.ndarray(place.shape, place.dtype.numpy, memory.view.data, place.offset, place.strides)
+            return reading(memory.mirror, form)
         owner = place.buffer.owner
         assert isinstance(owner, ArgDecl)
-        whole = self._call.arrays[owner.index]
+        whole = self._call.content(owner.index)
         element = whole.reshape(*whole.shape[: owner.ndim], -1)
         return element[..., place.offset // place.dtype.size]

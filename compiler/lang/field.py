@@ -12,10 +12,12 @@ from ..frontend.tensor import TensorRef
 from ..frontend.values import StructForm, count, flat_index
 from ..ir.nodes import Place
 from ..ir.types import DType
-from .access import assign_array, element_index, fill_array, get_element, set_element
+from ..runtime.mirror import Mirror
+from .access import assign_array, element_index, fill_array, get_element, mirrored_element, set_element
 from .dtypes import resolve
-from .interop import Exchange, host_array, numpy_of, torch_of
+from .interop import Exchange, host_array
 from .layout import PLANES, Order, lowest, permutation
+from .near import assign_near
 from .snode import AXIS_NAMES, Axes, Root, SNode
 from .types import MatrixType
 
@@ -45,6 +47,7 @@ class Field(Exchange):
         self.along: list[Field] = []  # what is placed with it: gradients that were asked for before it had a place
         self._places: tuple[Place, ...] = ()
         self._view: np.ndarray | None = None
+        self._mirror: Mirror | None = None  # of the memory that ``_view`` shows
         self._ref: TensorRef | None = None
         self._relatives: dict[str, Field] = {}
         self._layout: tuple[int, ...] | None = None
@@ -211,6 +214,7 @@ class Field(Exchange):
     def settle(self, places: tuple[Place, ...], view: np.ndarray) -> None:
         """Receive memory; ``snode.materialize`` calls this."""
         self._places, self._view, self._ref = places, view, None
+        self._mirror = getattr(places[0].buffer.owner, "mirror", None)
         primal = self if self.primal is None else self.primal
         for role, relative in primal._relatives.items():
             for p, own in zip(primal._places, relative._places):
@@ -227,14 +231,31 @@ class Field(Exchange):
 
         Raises:
             QdrunRuntimeError: the field is not placed, or its program is closed.
+            QdrunValueError: it lies on a device whose memory the host cannot touch.
         """
-        content = self._content
+        form = self._form
+        self._refuse_host_view("view")
+        self._show()
+        return form
+
+    def _mirror_if_placed(self) -> Mirror | None:
+        program: Program = self._root.program
+        if self._view is None and self.placed and not program.closed and not program.device.on_host:
+            program.materialize()
+        return self._mirror
+
+    def _show(self) -> None:
         self._root.program.show(self)
-        return content
 
     @property
     def _content(self) -> np.ndarray:
-        """``view``, for our own use: it is not handed out."""
+        """The content, for our own use: it is not handed out, and not written to."""
+        form = self._form
+        return form if self._mirror is None else self._mirror.read(form)
+
+    @property
+    def _form(self) -> np.ndarray:
+        """``view``, for its shape and strides; on a device with memory of its own the content is perhaps an old one."""
         program: Program = self._root.program
         if getattr(program, "closed", False):
             raise QdrunRuntimeError(f"field `{self.name}` belongs to a program that is closed; do: make it after qd.init()")
@@ -266,25 +287,27 @@ class Field(Exchange):
 
     def __qd_value__(self) -> TensorRef:
         """What a kernel sees."""
-        view = self._content
+        view = self._form
         if self._ref is None:
             shape = view.shape[: view.ndim - len(self.element)]
             self._ref = TensorRef(self.name, self._places, self.element, len(shape), shape, offset=self._begins)
         return self._ref
 
     def __getitem__(self, index: Any) -> Any:
-        view, at = self._content, element_index(index, self.shape, self.name, self._begins)
+        view, at = self._form, element_index(index, self.shape, self.name, self._begins)
+        if self._mirror is not None:
+            return mirrored_element(self._mirror, view, at, self._written)
         return get_element(view, at, self._written)
 
     def _written(self, index: tuple[int, ...] | None = None, source: Any = None, parts: tuple[Any, ...] = ()) -> np.ndarray:
         """The memory, about to be written by Python (``index``: one element of it, ``parts``: of that): who keeps records takes note."""
-        view = self._content
+        view = self._form
         self._root.program.wrote(self, index, source, parts)
         return view
 
     def __setitem__(self, index: Any, value: Any) -> None:
         at = element_index(index, self.shape, self.name, self._begins)
-        set_element(self._written(at), at, value, self.name)
+        set_element(self._written(at), at, value, self.name, self._mirror)
 
     def _called(self) -> str:
         return f"`{self.name}`"
@@ -297,13 +320,13 @@ class Field(Exchange):
 
     def fill(self, value: Any) -> None:
         """Write ``value`` (a number, or a vector for vector fields) to every element."""
-        fill_array(self._written(), value, self.element, self.name)
+        fill_array(self._written(), value, self.element, self.name, self._mirror)
 
     def _shown(self, keep_dims: bool) -> np.ndarray:
         """The memory as conversions show it: a matrix of one column is a vector, unless ``keep_dims`` makes every vector a matrix."""
         if not self.element or self.m != 1:
-            return self._content
-        vectors = self._content if len(self.element) == 1 else self._content[..., 0]
+            return self._form
+        vectors = self._form if len(self.element) == 1 else self._form[..., 0]
         return vectors[..., None] if keep_dims else vectors
 
     def to_numpy(self, dtype: Any = None, keep_dims: bool = False, *, copy: bool | None = True) -> np.ndarray:
@@ -316,20 +339,18 @@ class Field(Exchange):
         """
         if isinstance(dtype, bool):  # a field of matrices takes keep_dims first
             dtype, keep_dims = None, dtype
-        self._hand_out(copy)
-        return numpy_of(self._shown(keep_dims), dtype, copy, self._called())
+        return self._as_numpy(lambda: self._shown(keep_dims), dtype, copy)
 
     def to_torch(self, device: Any = None, keep_dims: bool = False, *, copy: bool | None = True) -> Any:
         """The content as a torch tensor; see ``to_numpy``."""
-        self._hand_out(copy)
-        return torch_of(self._shown(keep_dims), device, copy, self._called())
+        return self._as_torch(lambda: self._shown(keep_dims), device, copy)
 
     def _assign(self, array: np.ndarray) -> None:
         """Copy an array of the shape that ``to_numpy`` shows, with or without ``keep_dims``."""
         keep = bool(self.element) and self.m == 1 and array.ndim == len(self.shape) + 2
         if keep and array.shape[-2:] == (1, self.n):
             array = array.swapaxes(-1, -2)  # row vectors
-        assign_array(self._shown(keep), array, self.name)
+        assign_array(self._shown(keep), array, self.name, self._mirror)
 
     def from_numpy(self, array: Any) -> None:
         """Copy an array of shape ``shape + element``; values are cast.
@@ -347,7 +368,8 @@ class Field(Exchange):
             QdrunTypeError: the shapes differ, or it is no dense tensor.
         """
         self._written(None, tensor)
-        self._assign(host_array(tensor, cast=True))
+        if not assign_near(self, tensor, self._form):
+            self._assign(host_array(tensor, cast=True))
 
     def copy_from(self, other: Field) -> None:
         """Copy another field of the same shape.
@@ -358,7 +380,7 @@ class Field(Exchange):
         if not isinstance(other, Field):
             hint = "use x.from_numpy(y.to_numpy(copy=None))"
             raise QdrunTypeError(f"a field copies from a field, not from a {type(other).__name__}", hint=hint)
-        assign_array(self._written(None, other), other._content, self.name)
+        assign_array(self._written(None, other), other._form, self.name, self._mirror, other._mirror)
 
     def __repr__(self) -> str:
         shape = self.shape if self.placed else "not placed"
@@ -483,12 +505,12 @@ def component(whole: Field, indices: tuple[int, ...]) -> Field:
     if len(at) != len(whole.element) or not all(0 <= i < n for i, n in zip(at, whole.element)):
         raise QdrunIndexError(f"`{whole.name}` has no component {indices}: its elements have shape {whole.element}")
     k = flat_index(whole.element, at)
-    view, places = whole._content, whole._places
+    view, places = whole._form, whole._places
     out = Field(whole._root, whole.dtype, (), f"{whole.name}[{', '.join(map(str, indices))}]", whole.role)
     out.snode, out._layout, out._lowest = whole.parent(), whole._layout, whole._begins
     for role in ("grad", "dual"):
         if not whole.role and role in whole._relatives and whole._relatives[role].placed:
             out._relatives[role] = component(whole._relatives[role], indices)
             out._relatives[role].primal = out
-    out._places, out._view = (places[k],), view[(..., *at)]
+    out._places, out._view, out._mirror = (places[k],), view[(..., *at)], whole._mirror
     return out

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import QdrunRuntimeError, describe
+from ..runtime.mirror import changing, copy, store
 from .broken import warn_user
 from .field import Field
 from .matrix import Matrix
@@ -61,10 +62,10 @@ class FwdMode:
         for loss in _losses(self.loss):
             _dual(loss, "loss", program)
         dual = _dual(self.param, "param", program)
-        seed = self._seed_as(dual.view.shape)
+        seed = self._seed_as(dual._form.shape)
         if self.clear_gradients:
             clear_duals(program)
-        dual.view[...] = seed
+        store(dual._mirror, dual._form, seed)
         self._program = program
         program.forward = self
         return self
@@ -74,7 +75,8 @@ class FwdMode:
         assert program is not None
         program.forward = None
         if not program.closed and not any(loss is self.param for loss in _losses(self.loss)):
-            self.param.dual.view[...] = 0
+            dual = self.param.dual
+            store(dual._mirror, dual._form, 0)
         if kind is None and current_program() is not program:
             raise QdrunRuntimeError("another program became current inside of FwdMode; do: one block in one program")
 
@@ -104,19 +106,23 @@ class FwdMode:
         dual = dual_of(tensor)
         tangent = dual_of(source) if isinstance(source, (Field, Ndarray)) else None
         if dual is None:
-            lost = tangent is not None and bool(tangent.view.any())
+            lost = tangent is not None and bool(tangent._content.any())
             for spot, _ in tensor_spots(tensor) if lost or index is None else ():
                 self._lost.pop(spot, None)
                 if lost:
                     self._lost[spot] = {ANYWHERE: ("copy_from", None)}
             return
         if index is None:
-            dual.view[...] = 0 if tangent is None else tangent.view
+            if tangent is None:
+                store(dual._mirror, dual._form, 0)
+            else:
+                copy(dual._mirror, dual._form, tangent._mirror, tangent._form)
             return
-        element = dual.stored if isinstance(dual, Ndarray) else dual.view
+        element = dual.stored if isinstance(dual, Ndarray) else dual._form
         for part in (index, *parts)[:-1]:
             element = element[part]
-        element[(index, *parts)[-1]] = 0
+        with changing(dual._mirror, element):
+            element[(index, *parts)[-1]] = 0
 
     def launched(self, variant: Variant, bound: Bound) -> None:
         """A kernel has run: warn where the tangent of what it read was lost."""
@@ -190,7 +196,7 @@ def clear_duals(program: Program) -> None:
     for tensor in program.tensors():
         dual = dual_of(tensor)
         if dual is not None:
-            dual.view[...] = 0
+            store(dual._mirror, dual._form, 0)
 
 
 def refuse_in_forward_mode(program: Program, what: str) -> None:

@@ -12,8 +12,10 @@ from ..errors import GradientCheckError, QdrunRuntimeError
 from ..ir.nodes import Op
 from ..ir.types import f64
 from ..ir.walk import walk
+from ..runtime.mirror import copy, reading, store
 from .field import Field
 from .ndarray import Ndarray
+from .near import NearArray, put_content
 from .overwrites import HostWrite, Launch
 from .tensor import unwrap
 
@@ -56,20 +58,20 @@ class _Memory:
     """A copy of what a program's fields and ndarrays, and the arrays given from outside, hold."""
 
     own: list[tuple[Allocation, np.ndarray]]
-    outside: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)
+    outside: list[tuple[Any, np.ndarray]] = field(default_factory=list)
 
     @staticmethod
-    def of(program: Program, outside: list[np.ndarray]) -> _Memory:
-        own = [(a, a.view.copy()) for a in program.device.allocations() if a.category in ("fields", "gradients", "ndarrays")]
-        return _Memory(own, [(a, a.copy()) for a in outside])
+    def of(program: Program, outside: list[Any]) -> _Memory:
+        held = [a for a in program.device.allocations() if a.category in ("fields", "gradients", "ndarrays")]
+        return _Memory([(a, reading(a.mirror, a.view).copy()) for a in held], [(a, a.copy()) for a in outside])
 
     def put_back(self) -> None:
         for allocation, content in self.own:
             if not allocation.freed:
-                allocation.view[...] = content
+                store(allocation.mirror, allocation.view, content)
         for array, content in self.outside:
-            if array.flags.writeable:
-                np.copyto(array, content)
+            if not array.readonly if isinstance(array, NearArray) else array.flags.writeable:
+                put_content(array, content)
 
 
 class GradCheck:
@@ -94,7 +96,7 @@ class GradCheck:
         self.loss, self.tensors = loss, [t for t in tensors if t is not loss]
         self._changes: list[_Change] = []
         self._pending: list[_Change] = []
-        self._outside: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        self._outside: dict[int, tuple[Any, np.ndarray]] = {}
         self._program: Program | None = None
 
     # ---- while the tape records
@@ -124,8 +126,7 @@ class GradCheck:
     def settle(self) -> None:
         """Keep what Python wrote since the last launch."""
         for change in self._pending:
-            array, key = change.write.place(change.write.tensor)
-            change.values = np.array(array[key])
+            change.values = change.write.values(change.write.tensor)
         self._changes += self._pending
         self._pending = []
 
@@ -218,7 +219,8 @@ class GradCheck:
         assert program is not None
         self._start.put_back()
         program.launches = self._launches  # the same random numbers
-        tensor._content[...] += (eps * direction).astype(tensor._content.dtype)
+        content = tensor._content
+        store(tensor._mirror, tensor._form, content + (eps * direction).astype(content.dtype))
         changes = list(self._changes)
         for when in range(len(self._calls) + 1):
             while changes and changes[0].write.before == when:
@@ -251,10 +253,9 @@ def _again(change: _Change) -> None:
     """Repeat an assignment from Python."""
     write = change.write
     if write.source is not None:
-        write.tensor._content[...] = write.source._content
+        copy(write.tensor._mirror, write.tensor._form, write.source._mirror, write.source._form)
     else:
-        array, key = write.place(write.tensor)
-        array[key] = change.values
+        write.put(write.tensor, change.values)
 
 
 def _name(tensor: Any) -> str:

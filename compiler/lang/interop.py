@@ -7,24 +7,29 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from ..errors import QdrunRuntimeError, QdrunTypeError, QdrunValueError
+from ..runtime.mirror import Mirror
+from . import near
 from .access import assign_array
 from .dtypes import resolve
 
 _CPU = 1  # DLPack's number of the device
 
 
-class Exchange:
+class Exchange(near.SharedOnDevice):
     """The conversions that fields, ndarrays and tensors share. They all see the canonical shape: ``shape`` and then the element.
 
     A class that has it offers ``view``, the memory as a numpy array, and ``_written()``, the same when it is about to be written.
+    ``_mirror`` looks after the host's copy on a device with memory of its own; it is None where the memory is the host's.
     """
 
     __slots__ = ()
+    _mirror: Mirror | None
 
     @property
     def view(self) -> np.ndarray:
@@ -39,10 +44,53 @@ class Exchange:
     def _written(self, index: tuple[int, ...] | None = None, source: Any = None, parts: tuple[Any, ...] = ()) -> np.ndarray:
         raise NotImplementedError
 
+    @property
+    def _form(self) -> np.ndarray:
+        """The same, for its shape and strides: on a device with memory of its own the content is perhaps an old one."""
+        raise NotImplementedError
+
+    def _mirror_if_placed(self) -> Mirror | None:
+        """``_mirror``, without giving memory to what has none yet."""
+        return self._mirror
+
+    def _show(self) -> None:
+        """Tell whoever keeps records that the memory was handed out."""
+        raise NotImplementedError
+
     def _hand_out(self, copy: bool | None) -> None:
         """The memory itself goes out, unless it is a copy: whoever watches it is told."""
         if copy is not True:
             _ = self.view
+
+    def _refuse_host_view(self, what: str) -> None:
+        """Refuse to show memory to the host that it cannot touch.
+
+        Raises:
+            QdrunValueError: it is on a device with memory of its own.
+        """
+        if self._mirror is not None:
+            raise QdrunValueError(
+                f"{what} of {self._called()}: it lies in the memory of the device, which the host cannot touch\n"
+                "  do: x.to_numpy() for a copy and x.from_numpy(array) to write it back; torch.from_dlpack(x) shares it on the device"
+            )
+
+    def _as_numpy(self, form: Callable[[], np.ndarray], dtype: Any, copy: bool | None) -> np.ndarray:
+        """``to_numpy`` of what ``form`` gives: a view of the memory."""
+        array = form()
+        if self._mirror is None:
+            self._hand_out(copy)
+            return numpy_of(array, dtype, copy, self._called())
+        if copy is False:
+            self._refuse_host_view("copy=False")
+        return numpy_of(self._mirror.copied(array), dtype, None, self._called())
+
+    def _as_torch(self, form: Callable[[], np.ndarray], device: Any, copy: bool | None) -> Any:
+        """``to_torch`` of what ``form`` gives: a view of the memory."""
+        array = form()
+        if self._mirror is None:
+            self._hand_out(copy)
+            return torch_of(array, device, copy, self._called())
+        return near.torch_of(self, array, device, copy)
 
     def _called(self) -> str:
         """What messages call it."""
@@ -59,8 +107,7 @@ class Exchange:
         Raises:
             QdrunValueError: ``copy=False`` with another type.
         """
-        self._hand_out(copy)
-        return numpy_of(self._content, dtype, copy, self._called())
+        return self._as_numpy(lambda: self._form, dtype, copy)
 
     def from_numpy(self, array: Any) -> None:
         """Copy a numpy array, or what numpy can read, of the same shape; values are cast.
@@ -68,7 +115,7 @@ class Exchange:
         Raises:
             QdrunTypeError: the shapes differ.
         """
-        assign_array(self._written(None, array), array, self._called())
+        assign_array(self._written(None, array), array, self._called(), self._mirror)
 
     def to_torch(self, device: Any = None, *, copy: bool | None = True) -> Any:
         """The content as a torch tensor; ``copy`` as in ``to_numpy``.
@@ -76,8 +123,7 @@ class Exchange:
         Raises:
             QdrunValueError: ``copy=False`` with another device, or torch cannot show this memory.
         """
-        self._hand_out(copy)
-        return torch_of(self._content, device, copy, self._called())
+        return self._as_torch(lambda: self._form, device, copy)
 
     def from_torch(self, tensor: Any) -> None:
         """Copy a torch tensor of the same shape, from any device; values are cast.
@@ -85,7 +131,8 @@ class Exchange:
         Raises:
             QdrunTypeError: the shapes differ, or it is no dense tensor.
         """
-        assign_array(self._written(None, tensor), host_array(tensor, cast=True), self._called())
+        if not near.assign_near(self, tensor, self._form):
+            assign_array(self._written(None, tensor), host_array(tensor, cast=True), self._called(), self._mirror)
 
     def to_dlpack(self, versioned: bool = False) -> Any:
         """The memory itself as a DLPack capsule, for ``torch.utils.dlpack.from_dlpack``. ``versioned``: of DLPack 1 instead of 0.
@@ -93,18 +140,25 @@ class Exchange:
         Raises:
             QdrunValueError: its strides are no multiples of the element's size (records of unequal types).
         """
-        return capsule_of(self.view, (1, 0) if versioned else None, self._called())
+        version, form = (1, 0) if versioned else None, self._form
+        if self._mirror is not None:
+            return near.capsule_of(self, form, version)
+        return capsule_of(self.view, version, self._called())
 
     def __dlpack__(
         self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: bool | None = None
     ) -> Any:
+        form = self._form
+        if self._mirror is not None:
+            return near.dlpack(self, form, max_version, dl_device, copy)
         if dl_device is not None and tuple(dl_device) != (_CPU, 0):
             raise QdrunValueError(f"{self._called()} lies in the memory of the CPU, not on DLPack device {tuple(dl_device)}")
         view = np.array(self._content) if copy else self.view
         return capsule_of(view, max_version, self._called())
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return _CPU, 0
+        _ = self._form
+        return (_CPU, 0) if self._mirror is None else near.dlpack_device(self)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         if copy is False:

@@ -63,10 +63,11 @@ class Spot:
 
 @dataclass(frozen=True)
 class Layout:
-    """The bytes that a tree takes, and the spot of each of its leaves."""
+    """The bytes that a tree takes, the spot of each of its leaves, and where each child of the root begins."""
 
     nbytes: int
     spots: dict[Leaf, Spot]
+    starts: tuple[int, ...] = ()
 
 
 Levels = tuple[tuple[int, int, int], ...]
@@ -165,7 +166,7 @@ def layout(root: Dense) -> Layout:
     offsets, size = cell_offsets(root, CHILD_ALIGNMENT)
     for child, offset in zip(root.children, offsets):
         _visit(child, offset, (), spots)
-    return Layout(size, spots)
+    return Layout(size, spots, tuple(offsets))
 
 
 def _visit(node: Leaf | Dense, offset: int, levels: Levels, spots: dict[Leaf, Spot]) -> None:

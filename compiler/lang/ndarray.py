@@ -16,10 +16,12 @@ from ..frontend.values import count
 from ..ir.nodes import Buffer, Place
 from ..ir.types import DType
 from ..runtime.device import Allocation
-from .access import assign_array, element_index, fill_array, get_element, set_element
+from ..runtime.mirror import Mirror, reserved_bytes
+from .access import assign_array, element_index, fill_array, get_element, mirrored_element, set_element
 from .dtypes import resolve
 from .interop import Exchange, host_array
 from .layout import in_memory_order, inverse, permutation
+from .near import NearArray, near_array
 from .spots import EXTERNAL
 from .types import MatrixType
 
@@ -86,6 +88,7 @@ class Ndarray(Exchange):
         "_packed",
         "_program",
         "_memory",
+        "_mirror",
         "_view",
         "_buffer",
         "_name",
@@ -117,6 +120,7 @@ class Ndarray(Exchange):
         nbytes = count(shape) * count(element) * dtype.size
         self._memory: Allocation = program.allocate(nbytes, category) if memory is None else memory
         stored = in_memory_order(shape, layout)
+        self._mirror: Mirror | None = self._memory.mirror
         view = np.ndarray(stored + element, dtype.numpy, self._memory.view.data)
         self._view = view if layout is None else view.transpose(*inverse(layout), *range(len(shape), view.ndim))
         like = program, dtype, shape, element, False, "gradients", False, layout
@@ -139,23 +143,34 @@ class Ndarray(Exchange):
 
         Raises:
             QdrunRuntimeError: the program is closed.
+            QdrunValueError: it lies on a device whose memory the host cannot touch.
         """
-        content = self._content
+        form = self._form
+        self._refuse_host_view("view")
+        self._show()
+        return form
+
+    def _show(self) -> None:
         self._program.show(self)
-        return content
 
     @property
     def _content(self) -> np.ndarray:
-        """``view``, for our own use: it is not handed out."""
+        """The content, for our own use: it is not handed out, and not written to."""
+        form, mirror = self._form, self._mirror
+        return form if mirror is None else mirror.read(form)
+
+    @property
+    def _form(self) -> np.ndarray:
+        """``view``, for its shape and strides; on a device with memory of its own the content is perhaps an old one."""
         if getattr(self._program, "closed", False):
             raise QdrunRuntimeError("this ndarray belongs to a program that is closed; do: make it after qd.init()")
         return self._view
 
     @property
     def stored(self) -> np.ndarray:
-        """The memory as it lies: axes in the order of their nesting, then the element."""
+        """The memory as it lies, for its shape and strides (see ``_form``): axes in the order of their nesting, then the element."""
         layout = self._key.layout
-        return self._content if layout is None else self._content.transpose(*layout, *range(self.ndim, self._view.ndim))
+        return self._form if layout is None else self._form.transpose(*layout, *range(self.ndim, self._view.ndim))
 
     @property
     def layout(self) -> Permutation | None:
@@ -211,18 +226,21 @@ class Ndarray(Exchange):
         return self.dual is not None
 
     def __getitem__(self, index: Any) -> Any:
-        return get_element(self._content, element_index(index, self.shape, "ndarray"), self._written)
+        form, at = self._form, element_index(index, self.shape, "ndarray")
+        if self._mirror is not None:
+            return mirrored_element(self._mirror, form, at, self._written)
+        return get_element(form, at, self._written)
 
     def _written(self, index: tuple[int, ...] | None = None, source: Any = None, parts: tuple[Any, ...] = ()) -> np.ndarray:
         """The memory, about to be written by Python (``index``: one element of it, ``parts``: of that): who keeps records takes note."""
-        view, layout = self._content, self._key.layout
+        view, layout = self._form, self._key.layout
         at = index if index is None or layout is None else in_memory_order(index, layout)
         self._program.wrote(self, at, source, parts)
         return view
 
     def __setitem__(self, index: Any, value: Any) -> None:
         at = element_index(index, self.shape, "ndarray")
-        set_element(self._written(at), at, value, "ndarray")
+        set_element(self._written(at), at, value, "ndarray", self._mirror)
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -232,7 +250,7 @@ class Ndarray(Exchange):
 
     def fill(self, value: Any) -> None:
         """Write ``value`` (a number, or a vector for arrays of vectors) to every element."""
-        fill_array(self._written(), value, self.element_shape, "ndarray")
+        fill_array(self._written(), value, self.element_shape, "ndarray", self._mirror)
 
     def copy_from(self, other: Ndarray) -> None:
         """Copy another ndarray of the same shape.
@@ -243,7 +261,7 @@ class Ndarray(Exchange):
         if not isinstance(other, Ndarray):
             hint = "use x.from_numpy(y.to_numpy(copy=None))"
             raise QdrunTypeError(f"an ndarray copies from an ndarray, not from a {type(other).__name__}", hint=hint)
-        assign_array(self._written(None, other), other._content, "ndarray")
+        assign_array(self._written(None, other), other._form, "ndarray", self._mirror, other._mirror)
 
     @property
     def name(self) -> str:
@@ -271,7 +289,7 @@ class Ndarray(Exchange):
 
     def __qd_value__(self) -> TensorRef:
         """What a kernel sees that refers to the ndarray by name: this very memory, which is kept for as long as the kernel."""
-        view = self._content
+        view = self._form
         if self._ref is None:
             data, rest = self._places("", self), {}
             for role, relative in (("grad", self.grad), ("dual", self.dual)):
@@ -284,7 +302,8 @@ class Ndarray(Exchange):
     def _places(self, suffix: str, array: Ndarray) -> tuple[Place, ...]:
         if array._buffer is None:
             memory = array._memory
-            held = Held(memory.ptr, memory.nbytes, memory.category, memory.view, serial=memory.serial, holder=array)
+            where = memory.ptr, memory.nbytes, memory.category, memory.view
+            held = Held(*where, serial=memory.serial, mirror=memory.mirror, holder=array)
             array._buffer = Buffer("field", held)
         buffer, stored = array._buffer, self.stored
         where = self.ndim, stored.shape[: self.ndim], stored.strides[: self.ndim]
@@ -364,10 +383,14 @@ def from_dlpack(x: Any, copy: bool | None = None) -> Ndarray:
     """
     from .program import current_program
 
+    program = current_program()
+    near = near_array(x, program.device.link)
+    if near is not None and near.dense and near.size and not copy:
+        return _on_near(program, near)
     given = host_array(x)
     order = tuple(sorted(range(given.ndim), key=lambda k: (-given.strides[k], k)))
     dense = given.transpose(order)
-    here = getattr(getattr(x, "device", None), "type", "cpu") == "cpu"
+    here = program.device.on_host and getattr(getattr(x, "device", None), "type", "cpu") == "cpu"
     fits = here and dense.flags.c_contiguous and given.flags.writeable and given.flags.aligned and given.size > 0
     if copy is False and not fits:
         raise QdrunValueError("copy=False: the array is on another device, not dense, not aligned, empty or not to be written")
@@ -379,8 +402,18 @@ def from_dlpack(x: Any, copy: bool | None = None) -> Ndarray:
     flat = dense.reshape(-1).view(np.uint8)
     memory = Allocation(dense.ctypes.data, dense.nbytes, EXTERNAL, flat, freed=True)
     return Ndarray(
-        current_program(), dtype, given.shape, (), False, EXTERNAL, layout=permutation(order, given.ndim), memory=memory
+        program, dtype, given.shape, (), False, EXTERNAL, layout=permutation(order, given.ndim), memory=memory
     )
+
+
+def _on_near(program: Program, near: NearArray) -> Ndarray:
+    """An ndarray on the memory that another library has on the program's device."""
+    memory = Allocation(near.address, near.nbytes, EXTERNAL, reserved_bytes(near.nbytes), freed=True)
+    memory.mirror = mirror = Mirror(near.link, near.address, memory.view, current=False)
+    mirror.shared, mirror.owner = True, near.owner
+    out = Ndarray(program, resolve(near.dtype), near.shape, (), False, EXTERNAL, memory=memory)
+    out._show()
+    return out
 
 
 def make_ndarray(

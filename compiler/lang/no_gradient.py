@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from ..errors import DataAccessError, NothingToDifferentiate
 from ..ir.nodes import ArgDecl
 from ..ir.walk import kernel_places
+from .near import may_share
 
 if TYPE_CHECKING:
     from .binding import Bound
@@ -44,7 +43,7 @@ def refuse_one_array_twice(name: str, variant: Variant, bound: Bound) -> None:
     written = {place.buffer.owner.index for place, _, _ in variant.recipe.writes if isinstance(place.buffer.owner, ArgDecl)}
     for a in written & arrays.keys():
         for b in arrays.keys() - {a}:
-            if np.may_share_memory(arrays[a], arrays[b]):
+            if may_share(arrays[a], arrays[b]):
                 names = [d.name for d in variant.executable.args]
                 raise DataAccessError(
                     f"kernel `{name}` got one array as `{names[a]}` and `{names[b]}`, and writes to `{names[a]}`",

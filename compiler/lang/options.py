@@ -15,7 +15,10 @@ from ..ir.types import DType, f32, f64, i32, i64
 
 
 class Arch(StrEnum):
-    """Backends. Only ``cpu`` and ``python``, the reference interpreter, are built in this version; asking for another says so."""
+    """Backends. ``cpu``, ``cuda`` and ``python``, the reference interpreter, are built in this version; asking for another says so.
+
+    ``gpu`` is the GPU backend that this machine can use.
+    """
 
     cpu = "cpu"
     python = "python"
@@ -45,6 +48,10 @@ class Options:
         ad_checkpoint_levels: 1, 2 or 3 levels for loops with a known bound.
         offline_cache: keep compiled kernels on disk.
         random_seed: seed of ``qd.random``.
+        fast_math: on CUDA, f32 divisions, square roots, sines, cosines, tangents and exponentials may be the GPU's approximations,
+            which are two to four times faster (docs/cuda.md has their errors); elsewhere it changes nothing.
+        device: which GPU: its number, or a text: "GPU-" with its UUID, its PCI address "0000:3b:00.0", or "emulated", an imitation
+            for tests that runs on the CPU.
     """
 
     default_fp: DType = f32
@@ -59,13 +66,15 @@ class Options:
     ad_checkpoint_levels: int = 1
     offline_cache: bool = True
     random_seed: int = 0
+    fast_math: bool = False
+    device: int | str = 0
 
 
 # Options of the peer that change nothing here: accepted, so that programs run unchanged.
 PEER_ONLY = frozenset(
     "ad_stack_experimental_enabled ad_stack_sparse_threshold_bytes advanced_optimization cfg_optimization constant_folding"
     " cuda_stack_limit default_cpu_block_dim default_gpu_block_dim device_memory_fraction device_memory_GB enable_fallback"
-    " fast_math flatten_if force_scalarize_matrix gdb_trigger kernel_profiler log_level num_compile_threads opt_level"
+    " flatten_if force_scalarize_matrix gdb_trigger kernel_profiler log_level num_compile_threads opt_level"
     " print_accessor_ir print_full_traceback print_ir print_kernel_asm print_kernel_llvm_ir print_kernel_llvm_ir_optimized"
     " print_preprocessed_ir print_struct_llvm_ir real_matrix_scalarize short_circuit_operators unrolling_limit verbose".split()
 )
@@ -88,7 +97,8 @@ def make_options(given: dict[str, Any]) -> Options:
     for f in fields(Options):
         text = os.environ.get(f"QD_{f.name.upper()}")
         if text is not None and f.name not in values and isinstance(f.default, (bool, int)):
-            values[f.name] = text if f.name == "memory_budget" else _number_of(f"QD_{f.name.upper()}", text, type(f.default))
+            plain = f.name == "memory_budget" or (f.name == "device" and not text.isdecimal())
+            values[f.name] = text if plain else _number_of(f"QD_{f.name.upper()}", text, type(f.default))
     if "memory_budget" in values:
         values["memory_budget"] = bytes_of("qd.init: memory_budget", values["memory_budget"])
     options = Options(**values)
@@ -124,6 +134,11 @@ def bytes_of(name: str, amount: object) -> int:
     raise QdrunRuntimeError(
         f'{name}={amount!r} is not an amount of memory; do: a number of bytes, or a text such as "2GiB" or "512MB"'
     )
+
+
+def compile_choices(o: Options) -> tuple[int, bool, bool]:
+    """The options that decide the code of a kernel, besides its text: part of every key under which code is kept."""
+    return o.cpu_lanes, o.offline_cache, o.fast_math
 
 
 def _check(o: Options) -> None:

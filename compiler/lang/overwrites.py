@@ -17,6 +17,7 @@ from ..errors import DataAccessError, DifferentiationError
 from ..frontend.syntax import Template
 from ..ir.nodes import ArgDecl, GlobalStore, Loc, Op
 from ..ir.walk import atomic_of
+from ..runtime.mirror import changing, reading
 from ..transforms.access import Access
 from .annotations import is_dataclass_type
 from .records import Frozen
@@ -58,16 +59,27 @@ class HostWrite:
     parts: tuple[Any, ...] = ()  # indices within the element, one in the other, when only a part of it is written
     window: int = 0  # see ``Timed``
 
-    def place(self, tensor: Any) -> tuple[np.ndarray, Any]:
+    def _place(self, tensor: Any) -> tuple[np.ndarray, Any]:
         """What is written in a tensor of the same form: ``array[key]``."""
         array = getattr(tensor, "stored", None)  # an ndarray is indexed in the order of memory
-        array = tensor._content if array is None else array
+        array = tensor._form if array is None else array
         if self.index is None:
             return array, ...
         chain = (self.index, *self.parts)
         for part in chain[:-1]:
             array = array[part]
         return array, chain[-1]
+
+    def values(self, tensor: Any) -> np.ndarray:
+        """A copy of what a tensor of the same form holds there."""
+        array, key = self._place(tensor)
+        return np.array(reading(tensor._mirror, array)[key])
+
+    def put(self, tensor: Any, values: Any) -> None:
+        """Write there, without a note."""
+        array, key = self._place(tensor)
+        with changing(tensor._mirror, array):
+            array[key] = values
 
 
 @dataclass(eq=False)

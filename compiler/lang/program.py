@@ -17,14 +17,15 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
-from ..adstack.machine import Machine, machine
+from ..adstack.machine import Machine, cpu, machine
 from ..errors import OutOfMemory, QdrunRuntimeError
 from ..runtime.cpu import CpuDevice
-from ..runtime.device import Allocation, Device
+from ..runtime.device import Allocation, Device, devices
 from ..runtime.launch_ir import S_NATIVE, S_PYTHON, S_RUNNING, S_WORDS
 from ..runtime.python import PythonDevice
 from .kernel_plan import KernelPlan, code_bytes, kernel_plan, kernels_of
 from .options import Arch, Options, make_options
+from .pending import Pending
 from .plan_inputs import DataVersions
 from .snode import Root, materialize
 from .spots import Shown, Spot, memory_base, memory_of, shown
@@ -85,6 +86,9 @@ class Program:
         self.slow_flag, self.closed_flag = ctypes.c_int64(0), ctypes.c_int64(0)
         self.state = (ctypes.c_int64 * S_WORDS)()  # native launchers read and write it
         self._turn, self._running = threading.RLock(), dict[object, int]()
+        self.pending: Pending | None = None  # of a device whose launches end after their calls
+        if not self.device.on_host:
+            self.pending = Pending(self.device)
         if options.debug:
             self.versions = Versions(self)
 
@@ -103,7 +107,11 @@ class Program:
         _BLOCKS.set(tuple(blocks))
         CURRENT.set(before)
         if closes:
-            self.close()
+            try:
+                self.close()
+            except QdrunRuntimeError:
+                if error[0] is None:  # else what the block raised goes on
+                    raise
             outer = self._outer() if self._outer else None
             if CURRENT.get() is None and outer is not None and not outer.closed:
                 CURRENT.set(outer)
@@ -116,12 +124,18 @@ class Program:
         return self
 
     def close(self) -> None:
-        """Free everything. Fields of a closed program can no longer be used."""
+        """Free everything. Fields of a closed program can no longer be used.
+
+        Raises:
+            QdrunRuntimeError: what a launch since the last wait has reported; everything is freed nevertheless.
+        """
+        failure = None
         if not self.closed:
             self.closed = True
             self.closed_flag.value = 1
             self._update_slow()
             _wait_until(self._idle)
+            failure = self._end()
             for variant in [v for found in self.variants.values() for v in found.values()]:
                 variant.close()
             self.variants.clear()
@@ -130,6 +144,22 @@ class Program:
             self.device.close()
         if CURRENT.get() is self:
             CURRENT.set(None)
+        if failure is not None:
+            raise failure
+
+    def _end(self) -> QdrunRuntimeError | None:
+        """Wait for the last launches; what they report, or what failed."""
+        if self.pending is None:
+            return None
+        try:
+            self.device.synchronize()
+        except QdrunRuntimeError as failure:
+            return failure
+        return None
+
+    def synchronize(self) -> None:
+        """Wait until everything that was launched has ended; see ``sync``."""
+        self.device.synchronize()
 
     # ---- the tape
     @property
@@ -251,13 +281,23 @@ class Program:
         Raises:
             OutOfMemory: the program's limit or the machine is too small.
         """
-        if self.closed:
-            raise QdrunRuntimeError("this program is closed; do: qd.init() again")
+        self._refuse_closed()
         budget = self.options.memory_budget
         if budget and self._heap and category != "adstack" and self.device.used_bytes + nbytes > budget:
             with self.alone():
                 self._shrink_heap({})  # the next gradient is planned into what is left
         return self.device.allocate(nbytes, category)
+
+    def host_words(self, n: int, category: str) -> Allocation:
+        """Zeroed 8-byte words that the host and the device both read and write."""
+        if self.device.on_host:
+            return self.allocate(8 * n, category)
+        self._refuse_closed()
+        return self.device.host_words(n, category)
+
+    def _refuse_closed(self) -> None:
+        if self.closed:
+            raise QdrunRuntimeError("this program is closed; do: qd.init() again")
 
     def materialize(self) -> None:
         """Give storage to every field that was placed since the last time."""
@@ -323,6 +363,10 @@ class Program:
         """The most bytes that were in use at once."""
         return self.device.peak_bytes
 
+    def own_machine(self, lanes: int) -> Machine:
+        """What plans must know of the program's own device; ``lanes``: of the compiled kernel."""
+        return cpu(self.device.threads, lanes) if self.device.on_host else machine(self.device.arch)
+
     def machine(self, arch: str) -> Machine | None:
         """What a plan must know of a backend; None for the program's own.
 
@@ -354,12 +398,33 @@ def _wait_until(done: Callable[[], bool]) -> None:
 
 
 def _device(arch: Arch, options: Options) -> Device:
+    limit = options.memory_limit or None
+    if arch is Arch.cuda:
+        from ..runtime.cuda.device import CudaDevice  # a program on the CPU needs nothing of it
+
+        return CudaDevice(options.device, limit)
+    if options.device != 0:
+        raise QdrunRuntimeError(f"qd.init: device={options.device!r} chooses a GPU; do: qd.init(arch=qd.cuda, device=..)")
     if arch is Arch.python:
-        return PythonDevice(options.memory_limit or None)
+        return PythonDevice(limit)
     if arch is Arch.cpu:
-        return CpuDevice(options.cpu_max_num_threads or None, options.memory_limit or None)
+        return CpuDevice(options.cpu_max_num_threads or None, limit)
     raise QdrunRuntimeError(
         f"qd.init: the {arch.value} backend is not built in this version; do: qd.init(arch=qd.cpu), or see `qdrun devices`"
+    )
+
+
+def _usable_gpu() -> Arch:
+    """The backend that ``qd.gpu`` stands for.
+
+    Raises:
+        QdrunRuntimeError: there is none; says what is missing.
+    """
+    found = {b.name: b for b in devices()}
+    if found["cuda"].usable:
+        return Arch.cuda
+    raise QdrunRuntimeError(
+        f"qd.init: no GPU can be used: {found['cuda'].detail}\n  do: qd.init(arch=qd.cpu), or see `qdrun devices`"
     )
 
 
@@ -380,14 +445,16 @@ def init(arch: Arch | str = Arch.cpu, **options: Any) -> Program:
     """Make a program and make it current in this thread.
 
     Args:
-        arch: the backend: ``qd.cpu``, or ``qd.python`` for the reference interpreter (slow; has ``breakpoint()``).
+        arch: the backend: ``qd.cpu``, ``qd.cuda``, ``qd.gpu`` (the GPU backend that there is), or ``qd.python`` for the reference
+            interpreter (slow; has ``breakpoint()``).
         options: see ``Options``.
 
     Raises:
         KeyError: an unknown option.
         QdrunRuntimeError: a value that is not allowed, or a backend that is not built.
     """
-    return Program(Arch(arch), make_options(options)).activate()
+    wanted = Arch(arch)
+    return Program(_usable_gpu() if wanted is Arch.gpu else wanted, make_options(options)).activate()
 
 
 def reset() -> None:
@@ -407,5 +474,10 @@ if hasattr(os, "register_at_fork"):
 
 
 def sync() -> None:
-    """Wait for the device. On the CPU every launch has finished when its call returns."""
-    current_program()
+    """Wait for the device. On the CPU every launch has finished when its call returns.
+
+    Raises:
+        QdrunRuntimeError: what a launch since the last wait has reported: a failed assertion, an adstack that was too small.
+        DeviceError: the device failed.
+    """
+    current_program().synchronize()

@@ -32,7 +32,7 @@ from ..transforms.reduce import reduce_kernel
 from ..transforms.simplify import simplify
 from ..transforms.slopes import without_slopes
 from ..transforms.tangent import Tangent, forward_kernel
-from .options import Options
+from .options import Options, compile_choices
 from .show import show
 from .spots import Form, forms
 from .stored import Ready
@@ -109,7 +109,7 @@ class Recipe:
         return self._reverse is not None
 
     def _make_reverse(self, device: Device) -> tuple[Gradient, Ready]:
-        found = reverse_kernel(self.ir)
+        found = reverse_kernel(self.ir) if device.on_host else reverse_kernel(self.ir, segmented=True)
         found = replace(found, kernel=show("reverse", simplify(show("reverse-raw", found.kernel))))
         # A row of the heap belongs to a lane: with stacks, one lane a thread keeps the heap small unless asked otherwise.
         has_stacks = any(s.stacks for t in found.sizing for s in t.region.all_loops())
@@ -168,16 +168,21 @@ class Recipe:
         return known
 
     def _compile(self, kernel: Kernel, device: Device, lanes: int) -> Ready:
-        reduced = reduce_kernel(without_slopes(kernel))
-        plain = frozenset(op for task in reduced.tasks for op in race_free(task))
-        lanes = lanes or self._options.cpu_lanes or suggested_lanes(reduced, host().triple, host().features)
-        if self._one_lane:  # mathematical functions of lanes are not those of one lane, to the last bit
-            lanes = 1
-        how = CompileOptions(lanes=lanes, offline_cache=self._options.offline_cache, plain=plain)
+        reduced, how = compiler_input(kernel, self._options)
+        if device.on_host and not self._one_lane:  # functions of lanes are not those of one lane, to the last bit
+            how = replace(how, lanes=lanes or self._options.cpu_lanes or suggested_lanes(reduced, host().triple, host().features))
         draws = any(isinstance(s, Op) and s.op == "seed" for t in kernel.tasks for s in task_blocks(t))
         writes = writes_of(s for t in kernel.tasks for s in walk(t.body))
         written = frozenset(_slot(p.buffer) for p, _, _ in writes if isinstance(p.buffer.owner, ArgDecl))
         return ready_of(kernel, device.compile(reduced, how), draws, written)
+
+
+def compiler_input(kernel: Kernel, options: Options) -> tuple[Kernel, CompileOptions]:
+    """What a device compiles of a kernel, and how, in one lane."""
+    reduced = reduce_kernel(without_slopes(kernel))
+    plain = frozenset(op for task in reduced.tasks for op in race_free(task))
+    how = CompileOptions(lanes=1, offline_cache=options.offline_cache, plain=plain, fast_math=options.fast_math)
+    return reduced, how
 
 
 def _slot(buffer: Buffer) -> object:
@@ -198,7 +203,7 @@ class Cookbook:
     def recipe(self, lowered: Kernel, options: Options, device: Device) -> tuple[Recipe, list[Buffer]]:
         """The recipe of a freshly lowered kernel, which is used up, and its own buffers in the order of the recipe's."""
         buffers = field_buffers(lowered)
-        key = (device.arch, _text(lowered, buffers), str(lowered.loc), options.cpu_lanes, options.offline_cache)
+        key = (device.arch, device.identity, _text(lowered, buffers), str(lowered.loc), *compile_choices(options))
         with self._lock:
             turn = self._making.setdefault(key, threading.Lock())
         with turn:

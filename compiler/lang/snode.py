@@ -224,6 +224,8 @@ def materialize(root: Root, allocate: Allocate) -> None:
     root.done.update(pending)
     for category, allocation in memory.items():
         buffer = Buffer("field", allocation)
+        if allocation.mirror is not None:
+            allocation.mirror.split(layouts[category].starts)
         for leaf, spot in layouts[category].spots.items():
             _settle(leaf, spot, buffer, allocation)
 

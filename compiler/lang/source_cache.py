@@ -32,7 +32,7 @@ from ..ir.process import LOADED, collector_paused
 from ..runtime import jit
 from ..runtime.cache import disk_cache, key_of
 from ..runtime.device import Device
-from .options import Options
+from .options import Options, compile_choices
 from .recipe import COOKBOOK, MOST, Recipe
 from .show import show
 from .stored import Ready, StoreError, pack, unpack
@@ -107,7 +107,7 @@ class SourceCache:
             QdrunCompilationError: see ``lower``.
         """
         inputs = Inputs(source, args)
-        base = _base_key(inputs, how, options) if device.native and not os.environ.get("QDRUN_PRINT") else None
+        base = _base_key(inputs, how, options, device) if device.native and not os.environ.get("QDRUN_PRINT") else None
         if base is None or inputs.refused:
             self.lowered += 1
             return _cold(source, args, how, options, device, None)
@@ -121,36 +121,39 @@ class SourceCache:
                     return found[0], [again.known.buffers[n].owner for n in found[1]]
         self.lowered += 1
         recipe, owners = _cold(source, args, how, options, device, inputs)
-        self._keep(base, inputs, recipe, owners, on_disk)
+        self._keep(base, inputs, recipe, owners, on_disk, device)
         return recipe, owners
 
     def _find(self, key: str, on_disk: bool, options: Options, device: Device) -> tuple[Recipe, list[int]] | None:
+        here = _here(key, device)
         with self._lock:
-            known = self._recipes.get(key)
+            known = self._recipes.get(here)
             if known is not None:
-                self._recipes.move_to_end(key)
+                self._recipes.move_to_end(here)
         if known is None and on_disk:
             known = Shelf(key).open(options, device)
             if known is not None:
-                known = self._remember(key, known)
+                known = self._remember(here, known)
         return known
 
-    def _remember(self, key: str, made: tuple[Recipe, list[int]]) -> tuple[Recipe, list[int]]:
+    def _remember(self, here: str, made: tuple[Recipe, list[int]]) -> tuple[Recipe, list[int]]:
         """The first of several threads that made the same recipe wins."""
         with self._lock:
-            made = self._recipes.setdefault(key, made)
+            made = self._recipes.setdefault(here, made)
             if len(self._recipes) > MOST:
                 self._recipes.popitem(last=False)
             return made
 
-    def _keep(self, base: str, inputs: Inputs, recipe: Recipe, owners: list[object], on_disk: bool) -> None:
+    def _keep(
+        self, base: str, inputs: Inputs, recipe: Recipe, owners: list[object], on_disk: bool, device: Device
+    ) -> None:
         """Remember what was lowered, if the record of it is complete."""
         numbers = {id(b.owner): n for n, b in enumerate(inputs.known.buffers)}
         if inputs.refused or any(id(owner) not in numbers for owner in owners) or len(numbers) != len(inputs.known.buffers):
             self.refusals.append(inputs.refused or "memory that no path leads to")
             return
         key, mine = _full_key(base, inputs), [numbers[id(owner)] for owner in owners]
-        self._remember(key, (recipe, mine))
+        self._remember(_here(key, device), (recipe, mine))
         with self._lock:
             lists = self._lists.setdefault(base, [])
             if inputs.paths not in lists:
@@ -224,7 +227,12 @@ def _tuples(x: Any) -> Any:
     return tuple(map(_tuples, x)) if isinstance(x, list) else x
 
 
-def _base_key(inputs: Inputs, how: LowerOptions, options: Options) -> str | None:
+def _here(key: str, device: Device) -> str:
+    """The key in this process: code is loaded on one device. On disk it is that of every device of its kind."""
+    return f"{device.identity} {key}"
+
+
+def _base_key(inputs: Inputs, how: LowerOptions, options: Options, device: Device) -> str | None:
     """The key of everything that is known before lowering; None when the compiler's own sources cannot be trusted to be what runs."""
     digest = compiler_digest()
     if digest is None:
@@ -233,7 +241,8 @@ def _base_key(inputs: Inputs, how: LowerOptions, options: Options) -> str | None
     versions = (FORMAT, digest, jit.versions(), sys.version, np.__version__, machine.triple, machine.cpu, machine.features)
     kernel = inputs.known.sources[0]
     text = (kernel.name, kernel.file, str(kernel.first), *kernel.lines)
-    return key_of(*versions, repr(text), repr(inputs.tokens), repr(how), f"{options.cpu_lanes} {options.offline_cache}")
+    made_for = device.arch, device.chip_key, *compile_choices(options)
+    return key_of(*versions, repr(text), repr(inputs.tokens), repr(how), repr(made_for))
 
 
 def _full_key(base: str, inputs: Inputs) -> str:

@@ -11,7 +11,9 @@ import numpy as np
 
 from ..frontend.values import count
 from ..ir.nodes import ArgDecl, Operand
+from ..runtime.mirror import reading
 from ..transforms.indexing import linear
+from .near import NearArray, address_of
 
 if TYPE_CHECKING:
     from ..runtime.device import Allocation, Device
@@ -53,9 +55,9 @@ def memory_base(memory: Allocation) -> object:
     return memory.ptr if memory.category == EXTERNAL else memory.serial
 
 
-def base_of(device: Device, array: np.ndarray, ours: bool = False) -> tuple[object, object]:
+def base_of(device: Device, array: Any, ours: bool = False) -> tuple[object, object]:
     """Base and layout of an array that a launch got; ``ours``: it is the memory of an ndarray of ours, and all of it."""
-    address = array.__array_interface__["data"][0]
+    address = address_of(array)
     own = device.owner(address)
     if own is not None:
         return own.serial, "" if ours else (address, array.shape, array.strides)
@@ -81,6 +83,8 @@ def access_spot(variant: Variant, call: Call, access: Access) -> tuple[Spot | No
 
 def root_address(array: Any) -> int:
     """The address of the array that a view is a part of."""
+    if isinstance(array, NearArray):
+        return array.address
     while isinstance(array.base, np.ndarray):
         array = array.base
     storage = getattr(array.base, "untyped_storage", None)  # numpy's view of a torch tensor
@@ -110,8 +114,8 @@ def shown(tensor: Any) -> Shown:
     if hasattr(tensor, "_memory"):
         held = weakref.ref(tensor)
         return Shown(spots, lambda: None if (alive := held()) is None else alive._content)
-    content = tensor._content
-    return Shown(spots, lambda: content)
+    form, mirror = tensor._form, tensor._mirror
+    return Shown(spots, lambda: reading(mirror, form))
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,9 @@ import numpy as np
 from ..errors import OutOfMemory, QdrunRuntimeError
 from .options import bytes_of
 from .program import Program, current_program
-from .steps_check import Accesses, Moved, cleared, enter
+from .steps_check import Accesses, Moved, Outside, cleared, enter
 from .steps_plan import Action, StepsPlan, extra_runs, fewest, schedule
-from .steps_window import Check, Snapshots, Window, bytes_of_slots, name_of, tolerance_of
+from .steps_window import Check, Snapshots, Window, bytes_of_slots, name_of, slot_content, tolerance_of
 
 if TYPE_CHECKING:
     from ..runtime.device import Allocation
@@ -133,12 +133,13 @@ class Steps:
         if window.seeded():
             memory = self._program.allocate(window.start_gradient_bytes, "snapshots")
             self._before = memory, window.start_gradient_views(memory.view)
-            window.swap_start_gradient(self._before[1])
+            window.swap_start_gradient(self._before[1], memory.mirror)
 
     def _put_gradient_back(self) -> None:
         if self._before is not None:
-            self.window.swap_start_gradient(self._before[1])
-            self._program.device.free(self._before[0])
+            memory, slots = self._before
+            self.window.swap_start_gradient(slots, memory.mirror)
+            self._program.device.free(memory)
             self._before = None
 
     # ---- what the tape around it asks
@@ -184,19 +185,19 @@ class Steps:
         finally:
             self._memory.restore(self.snapshots, self.window.length)
             self._program.launches = draws
-            for array, memory, content in outside:
-                np.copyto(array, content)
+            for place, memory, content in outside:
+                place.put(memory.mirror, content)
                 self._program.device.free(memory)
             self.release()
 
-    def _outside(self) -> list[tuple[np.ndarray, Allocation, np.ndarray]]:
+    def _outside(self) -> list[tuple[Outside, Allocation, np.ndarray]]:
         """Copies of what the steps write and the window does not hold: losses, logs. Running steps again writes there again."""
         out = []
-        for array in self._accesses.outside.values():
-            memory = self._program.allocate(array.nbytes, "snapshots")
-            content = memory.view.view(array.dtype).reshape(array.shape)
-            content[...] = array
-            out.append((array, memory, content))
+        for place in self._accesses.outside.values():
+            memory = self._program.allocate(place.array.nbytes, "snapshots")
+            content = memory.view.view(place.array.dtype).reshape(place.array.shape)
+            place.get(memory.mirror, content)
+            out.append((place, memory, content))
         return out
 
     def _backward(self, action: Action) -> None:
@@ -248,7 +249,7 @@ class Steps:
             QdrunRuntimeError: it is not; names the array.
         """
         for tensor, was in zip(self.window.state, self._checks.get(number, ())):
-            if was.differs(Check.of(tensor._content[slot]), tolerance_of(tensor, self._program)):
+            if was.differs(Check.of(slot_content(tensor, slot)), tolerance_of(tensor, self._program)):
                 begin, _ = self._bounds(number)
                 raise QdrunRuntimeError(
                     f"{self!r}: run again up to step {begin}, {name_of(tensor)} is not what it was: a step did not do the same twice\n"

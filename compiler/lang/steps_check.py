@@ -10,7 +10,9 @@ import numpy as np
 
 from ..errors import DataAccessError
 from ..ir.nodes import ArgDecl, Loc
+from ..runtime.mirror import Mirror, copy, reading, store
 from .ndarray import Ndarray
+from .near import NearArray
 from .overwrites import HostWrite, Overwrites, Timed, Uses, _add, _all, _Group, _meeting, _Use
 from .spots import Spot, tensor_spots
 from .steps_window import Window, name_of
@@ -82,7 +84,7 @@ class Accesses:
         self._reads, self._writes, self._loads, self._dropped = _Seen(), _Seen(), _Seen(), _Seen()
         self._variants: dict[int, Variant] = {}
         self._alive: list[Any] = []  # arrays of others: an address means an array only as long as it lives
-        self.outside: dict[Spot, np.ndarray] = {}  # what the steps write and the window does not hold
+        self.outside: dict[Spot, Outside] = {}  # what the steps write and the window does not hold
         self.sample: list[Timed | Moved] = []  # the launches of the first two windows
 
     def add(self, number: int, timed: list[Timed], host_writes: list[HostWrite], calls: int, ends: list[int]) -> None:
@@ -121,7 +123,7 @@ class Accesses:
         for write in self._host_writes:
             for spot, _ in tensor_spots(write.tensor):
                 if spot not in self._spots:
-                    self.outside[spot] = write.tensor._content
+                    self.outside[spot] = Outside(write.tensor._form, write.tensor._mirror)
         self._timed, self._host_writes, self._ends, self._slots = [], [], [], []
 
     def _check_slots(self, spot: Spot, use: _Use) -> None:
@@ -168,7 +170,7 @@ class Accesses:
                     "write gradients outside of the steps, or in a function with a gradient of its own (grad_for)",
                 )
             if spot is not None and spot not in self._spots:
-                self.outside[spot] = _content(group, access)
+                self.outside[spot] = _place_of(group, access)
 
     def finish(self) -> None:
         """Look at all launches.
@@ -239,15 +241,37 @@ def enter(found: Overwrites, uses: Iterable[tuple[Spot, _Use]]) -> None:
         _add(found.writes, spot, use)
 
 
-def _content(group: _Group, access: Access) -> np.ndarray:
+@dataclass(frozen=True, eq=False)
+class Outside:
+    """Memory that the steps write and the window does not hold: ``array`` shows it, ``mirror`` looks after it where it has one."""
+
+    array: Any
+    mirror: Mirror | None
+
+    def get(self, mirror: Mirror | None, content: np.ndarray) -> None:
+        """Copy the memory to ``content``, which has the mirror ``mirror``."""
+        if isinstance(self.array, NearArray):
+            store(mirror, content, self.array.copy())
+        else:
+            copy(mirror, content, self.mirror, self.array)
+
+    def put(self, mirror: Mirror | None, content: np.ndarray) -> None:
+        """Copy it back."""
+        if isinstance(self.array, NearArray):
+            self.array.write(reading(mirror, content))
+        else:
+            copy(self.mirror, self.array, mirror, content)
+
+
+def _place_of(group: _Group, access: Access) -> Outside:
     """The memory that a write goes to, of all of its elements."""
     place, call = access[0], group.bound.call
     owner = place.buffer.owner
     if place.buffer.kind == "arg" and isinstance(owner, ArgDecl):
-        return call.sources.get(owner.index, call.arrays[owner.index])
+        return Outside(call.sources.get(owner.index, call.arrays[owner.index]), call.mirrors.get(owner.index))
     assert place.shape is not None and place.strides is not None
-    memory = group.variant.owners[place.buffer].view.data
-    return np.ndarray(place.shape, place.dtype.numpy, memory, place.offset, place.strides)
+    memory = group.variant.owners[place.buffer]
+    return Outside(np.ndarray(place.shape, place.dtype.numpy, memory.view.data, place.offset, place.strides), memory.mirror)
 
 
-__all__ = ["Accesses", "Moved", "cleared", "enter", "handed_over"]
+__all__ = ["Accesses", "Moved", "Outside", "cleared", "enter", "handed_over"]

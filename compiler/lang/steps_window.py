@@ -11,6 +11,7 @@ import numpy as np
 
 from ..errors import OutOfMemory, QdrunRuntimeError
 from ..frontend.values import count
+from ..runtime.mirror import Mirror, copy, reading, store
 from .field import Field
 from .ndarray import Ndarray
 from .struct_field import StructField
@@ -115,56 +116,57 @@ class Window:
         """Zero what a run of the window fills: slots 1.. of the state, and the scratch."""
         for tensor in self.state:
             with self._dual_from(tensor, 0):
-                tensor._written()[1:] = 0
+                store(tensor._mirror, tensor._written()[1:], 0)
         for tensor in self.scratch:
-            tensor._written()[...] = 0
+            store(tensor._mirror, tensor._written(), 0)
 
     def advance(self, length: int) -> None:
         """Make the state after ``length`` steps the start of the next window."""
         for tensor in self.state:
             with self._dual_from(tensor, length):
                 content = tensor._written()
-                content[0] = content[length]
+                copy(tensor._mirror, content[0, ...], tensor._mirror, content[length, ...])
 
     @contextmanager
     def _dual_from(self, tensor: Any, slot: int) -> Iterator[None]:
         """In forward mode a write clears the dual: afterwards slot 0 of it is what ``slot`` was before."""
         dual = _relative(tensor, "dual") if self.program.forward is not None else None
-        kept = None if dual is None else dual._content[slot].copy()
+        kept = None if dual is None else reading(dual._mirror, dual._form[slot, ...]).copy()
         yield
         if dual is not None:
-            dual._content[0] = kept
+            store(dual._mirror, dual._form[0, ...], kept)
 
     def checks(self) -> list[Check]:
         """What stands for the content of slot 0 of each state array."""
-        return [Check.of(t._content[0]) for t in self.state]
+        return [Check.of(slot_content(t, 0)) for t in self.state]
 
     # ---- gradients
-    def _gradients(self, tensors: Iterable[Any]) -> Iterator[np.ndarray]:
+    def _gradients(self, tensors: Iterable[Any]) -> Iterator[tuple[Mirror | None, np.ndarray]]:
+        """The memory of the gradients, about to be written."""
         for tensor in tensors:
             grad = _relative(tensor, "grad")
             if grad is not None:
-                yield grad._written()
+                yield grad._mirror, grad._written()
 
     def seeded(self) -> bool:
         """Whether slot 0 of a gradient of the state holds something."""
-        return any(g._content[0].any() for t in self.state if (g := _relative(t, "grad")) is not None)
+        return any(slot_content(g, 0).any() for t in self.state if (g := _relative(t, "grad")) is not None)
 
     def hand_back(self, length: int) -> None:
         """Make the gradient of the window's start that of the end of the window before, of ``length`` steps; clear all others."""
-        for grad in self._gradients(self.state):
-            grad[length] = grad[0]
-            grad[:length] = 0
-            grad[length + 1 :] = 0
-        for grad in self._gradients(self.scratch):
-            grad[...] = 0
+        for mirror, grad in self._gradients(self.state):
+            copy(mirror, grad[length, ...], mirror, grad[0, ...])
+            store(mirror, grad[:length], 0)
+            store(mirror, grad[length + 1 :], 0)
+        for mirror, grad in self._gradients(self.scratch):
+            store(mirror, grad, 0)
 
     def drop_gradients(self) -> None:
         """Clear all gradients but that of the start."""
-        for grad in self._gradients(self.state):
-            grad[1:] = 0
-        for grad in self._gradients(self.scratch):
-            grad[...] = 0
+        for mirror, grad in self._gradients(self.state):
+            store(mirror, grad[1:], 0)
+        for mirror, grad in self._gradients(self.scratch):
+            store(mirror, grad, 0)
 
     @property
     def start_gradient_bytes(self) -> int:
@@ -175,12 +177,12 @@ class Window:
         """Room for slot 0 of the state's gradients, in ``memory``."""
         return _views([t for t in self.state if _relative(t, "grad") is not None], memory)
 
-    def swap_start_gradient(self, slots: list[np.ndarray]) -> None:
-        """Exchange slot 0 of the state's gradients with these arrays."""
-        for grad, slot in zip(self._gradients(self.state), slots, strict=True):
-            held = slot.copy()
-            slot[...] = grad[0]
-            grad[0] = held
+    def swap_start_gradient(self, slots: list[np.ndarray], other: Mirror | None) -> None:
+        """Exchange slot 0 of the state's gradients with these arrays, which lie in memory with the mirror ``other``."""
+        for (mirror, grad), slot in zip(self._gradients(self.state), slots, strict=True):
+            held = reading(other, slot).copy()
+            copy(other, slot, mirror, grad[0, ...])
+            store(mirror, grad[0, ...], held)
 
 
 class Snapshots:
@@ -202,12 +204,12 @@ class Snapshots:
     def store(self, number: int, slot: int = 0) -> None:
         """Keep a slot of the state."""
         for tensor, kept in zip(self._window.state, self._slots[number]):
-            kept[...] = tensor._content[slot]
+            copy(self._memory.mirror, kept, tensor._mirror, tensor._form[slot, ...])
 
     def restore(self, number: int, slot: int = 0) -> None:
         """Put it back."""
         for tensor, kept in zip(self._window.state, self._slots[number]):
-            tensor._written()[slot] = kept
+            copy(tensor._mirror, tensor._written()[slot, ...], self._memory.mirror, kept)
 
     def free(self) -> None:
         """Give the memory back."""
@@ -240,9 +242,14 @@ class Check:
         return not abs(self.weighted - other.weighted) <= tolerance * max(self.magnitude, other.magnitude)
 
 
+def slot_content(tensor: Any, slot: int) -> np.ndarray:
+    """The content of one slot of an array."""
+    return reading(tensor._mirror, tensor._form[slot, ...])
+
+
 def tolerance_of(tensor: Any, program: Program) -> float:
     """How far a replay of a state array may be off: not at all on one thread, or for integers."""
-    if not tensor.dtype.is_real or program.device.threads == 1:
+    if not tensor.dtype.is_real or (program.device.on_host and program.device.threads == 1):
         return 0.0
     return ROUNDING[tensor.dtype.size == 8]
 
@@ -303,4 +310,4 @@ def _views(tensors: Iterable[Any], memory: np.ndarray) -> list[np.ndarray]:
     return [out[k] for k in range(len(chosen))]
 
 
-__all__ = ["Check", "Snapshots", "Window", "bytes_of_slots", "name_of", "tolerance_of"]
+__all__ = ["Check", "Snapshots", "Window", "bytes_of_slots", "name_of", "slot_content", "tolerance_of"]

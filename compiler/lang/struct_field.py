@@ -9,6 +9,7 @@ import numpy as np
 
 from ..errors import QdrunSyntaxError, QdrunTypeError
 from ..frontend import structs
+from .access import element_index
 from .dtypes import resolve
 from .field import Field, make_field
 from .snode import Axes, Root, SNode
@@ -118,7 +119,8 @@ class StructField:
         raise AttributeError(f"the struct field has no member `{name}`; its members are {', '.join(members)}")
 
     def __getitem__(self, index: Any) -> Struct:
-        self._first()[index]  # a wrong index is an error now
+        first = self._first()
+        element_index(index, first.shape, first.name, first.offset)  # a wrong index is an error now
         return _Element(self, index)
 
     def __setitem__(self, index: Any, value: Any) -> None:

@@ -97,6 +97,20 @@ class Tensor(Exchange):
     def _content(self) -> np.ndarray:
         return self._impl._content
 
+    @property
+    def _form(self) -> np.ndarray:
+        return self._impl._form
+
+    @property
+    def _mirror(self) -> Any:  # type: ignore[override]
+        return self._impl._mirror
+
+    def _mirror_if_placed(self) -> Any:
+        return self._impl._mirror_if_placed()
+
+    def _show(self) -> None:
+        self._impl._show()
+
     def _written(self, index: tuple[int, ...] | None = None, source: Any = None, parts: tuple[Any, ...] = ()) -> np.ndarray:
         return self._impl._written(index, source, parts)
 

@@ -22,6 +22,8 @@ import numpy as np
 
 from ..errors import DataAccessError
 from ..ir.nodes import ArgDecl, Loc
+from ..runtime.mirror import reading
+from .near import NearArray, address_of, host_content
 from .spots import ANYWHERE, EXTERNAL, Form, Region, Shown, Spot, argument_spot, base_of, forms, memory_base, tensor_spots
 
 if TYPE_CHECKING:
@@ -188,7 +190,7 @@ class Versions:
     def _key(self, variant: Variant, call: Call) -> tuple[object, ...]:
         return id(variant), tuple(call.scalars.values()), tuple(key for key, _ in self._arrays(call))
 
-    def _arrays(self, call: Call) -> list[tuple[tuple[object, object], np.ndarray]]:
+    def _arrays(self, call: Call) -> list[tuple[tuple[object, object], Any]]:
         """The arrays of a launch, each with its base and layout."""
         given = {**call.arrays, **call.sources}
         return [(base_of(self._device, a, index in call.own), a) for index, a in given.items()]
@@ -219,7 +221,7 @@ class Versions:
         spot = argument_spot(self._device, call, part.index, part.offset)
         if spot is None or not part.of_gradient:
             return spot
-        address = call.arrays[part.index].__array_interface__["data"][0]
+        address = call.at.get(part.index) or address_of(call.arrays[part.index])
         gradient = next((a.grad for a in self._arrays_of if a.address == address and a.grad is not None), None)
         return None if gradient is None else Spot(memory_base(gradient._memory), "", part.offset)
 
@@ -260,7 +262,7 @@ class Versions:
             if shown is None or spot in shown.spots or spot.layout != "":
                 del self._sums[key]
 
-    def _watched(self, call: Call) -> Iterator[tuple[tuple[object, object], np.ndarray, tuple[Spot, ...]]]:
+    def _watched(self, call: Call) -> Iterator[tuple[tuple[object, object], Any, tuple[Spot, ...]]]:
         """The memory that others may write to: key of its checksum, content, and what a change is a write to."""
         for (base, layout), array in self._arrays(call):
             if layout != "" and array.size:
@@ -272,7 +274,7 @@ class Versions:
             else:
                 yield _key_of(shown), content, shown.spots
         for base, memory in self._borrowed.items():
-            yield (base, ""), memory.view, (Spot(base, "outside", 0),)
+            yield (base, ""), reading(memory.mirror, memory.view), (Spot(base, "outside", 0),)
 
     def _look(self, call: Call) -> None:
         """Compare what others may have written with the last checksums; a difference is a write."""
@@ -291,9 +293,9 @@ def _key_of(shown: Shown) -> tuple[object, object]:
     return shown.spots[0].base, shown.spots[0]
 
 
-def checksum(array: np.ndarray) -> bytes:
+def checksum(array: np.ndarray | NearArray) -> bytes:
     """16 bytes that stand for the content of an array."""
-    plain = np.ascontiguousarray(array)
+    plain = np.ascontiguousarray(host_content(array))
     return hashlib.blake2b(plain.view(np.uint8).data if plain.ndim else plain.tobytes(), digest_size=16).digest()
 
 

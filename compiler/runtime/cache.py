@@ -219,8 +219,13 @@ def load_cached(
         code.key = key
         return code
 
-    code, known = _memo.get(key, make)
+    code, known = _memo.get(_linked(key, imports), make)
     return code, known or from_disk
+
+
+def _linked(key: str, imports: dict[str, int]) -> str:
+    """The key of loaded code: the same bytes, linked to other addresses, are other code."""
+    return " ".join([key, *(f"{name}={address:x}" for name, address in sorted(imports.items()))])
 
 
 def load_known(key: str, name: str, exports: list[str], imports: dict[str, int]) -> LoadedCode | None:
@@ -235,7 +240,7 @@ def load_known(key: str, name: str, exports: list[str], imports: dict[str, int])
         return code
 
     try:
-        return _memo.get(key, make)[0]
+        return _memo.get(_linked(key, imports), make)[0]
     except KeyError:
         return None
 

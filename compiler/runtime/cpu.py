@@ -29,12 +29,13 @@ _PRINT = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.POINTER(
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How a kernel is compiled. ``plain``: atomics that no other iteration can disturb."""
+    """How a kernel is compiled. ``plain``: atomics that no other iteration can disturb; ``fast_math``: a GPU may approximate f32."""
 
     opt_level: int = 2
     lanes: int = 1
     offline_cache: bool = True
     plain: frozenset[Op] = frozenset()
+    fast_math: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -149,10 +150,21 @@ _print_lock = threading.Lock()
 @_PRINT
 def _on_print(context: int, site: int, values: ctypes._Pointer[ctypes.c_int64], n: int) -> None:
     """Called by kernels, from any thread."""
+    print_record(context, site, values[:n])
+
+
+def print_record(context: int, site: int, values: Sequence[int]) -> None:
+    """Write what a print statement of the kernel with this context printed.
+
+    Args:
+        context: the address of the launch context.
+        site: the statement's position among those of the kernel.
+        values: the 8 bytes of each value, as signed integers.
+    """
     sites = _contexts.get(context)
     if sites is None or not 0 <= site < len(sites):
         return  # the program was closed during its launch
-    text = print_text(sites[site], values[:n])
+    text = print_text(sites[site], values)
     with _print_lock:
         sys.stdout.write(text)
 

@@ -10,7 +10,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Container
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,13 +22,17 @@ from . import jit, pool
 if TYPE_CHECKING:
     from ..ir.nodes import Kernel
     from .cpu import Compiled, Options
+    from .mirror import Link, Mirror
 
 ALIGNMENT = 64
 
 
 @dataclass(eq=False, slots=True)
 class Allocation:
-    """Zeroed device memory. ``view`` shows the bytes to numpy; an allocation of 0 bytes has ``ptr`` 0 and an empty view."""
+    """Zeroed device memory. ``view`` shows the bytes to numpy; an allocation of 0 bytes has ``ptr`` 0 and an empty view.
+
+    Where the device's memory is not the host's, ``view`` is a copy that ``mirror`` looks after: ask it before you read, tell it what you write.
+    """
 
     ptr: int
     nbytes: int
@@ -36,6 +40,13 @@ class Allocation:
     view: np.ndarray[Any, np.dtype[np.uint8]]
     freed: bool = False
     serial: int = field(default_factory=itertools.count(1).__next__)  # unlike the address, never given twice
+    mirror: Mirror | None = None
+
+    def holds(self, address: int) -> bool:
+        """Whether an address, of the device or of the host's copy, lies in it."""
+        if self.ptr <= address < self.ptr + self.nbytes:
+            return True
+        return self.mirror is not None and self.mirror.holds(address)
 
 
 def host_bytes(nbytes: int, category: str) -> Allocation:
@@ -53,6 +64,11 @@ class Device(ABC):
     arch: str
     threads: int
     native: bool = True  # kernels are machine code: a native launcher may call them
+    on_host: bool = True  # its memory is the host's, and a launch has ended when its call returns
+    identity: str = ""  # names the device in this process: code that is loaded on one is not on another
+    chip_key: str = ""  # names what machine code is made for, beside the processor
+    link: Link | None = None  # of a device with memory of its own
+    on_sync: Callable[[], None] | None = None  # what a device that is not calls when the host has waited for it
 
     def __init__(self, byte_limit: int | None = None) -> None:
         self.byte_limit = byte_limit
@@ -78,7 +94,7 @@ class Device(ABC):
         if found is not None:
             return found
         with self._lock:
-            return next((a for a in list(self._live.values()) if a.ptr <= address < a.ptr + a.nbytes), None)
+            return next((a for a in list(self._live.values()) if a.holds(address)), None)
 
     @property
     def pool_address(self) -> int:
@@ -106,6 +122,10 @@ class Device(ABC):
         Raises:
             OutOfMemory: the program's limit or the machine's memory is too small; names the bytes.
         """
+        return self._provide(nbytes, category, self._allocate)
+
+    def _provide(self, nbytes: int, category: str, make: Callable[[int, str], Allocation]) -> Allocation:
+        """Bytes that ``make`` gives, counted under their category and within the limit."""
         if nbytes < 0:
             raise QdrunRuntimeError(f"cannot allocate {nbytes} bytes for {category}")
         if nbytes == 0:
@@ -115,7 +135,7 @@ class Device(ABC):
             if self.byte_limit is not None and used + nbytes > self.byte_limit:
                 raise OutOfMemory(self._refusal(nbytes, category, f"the limit is {self.byte_limit:,}"))
             try:
-                allocation = self._allocate(nbytes, category)
+                allocation = make(nbytes, category)
             except MemoryError as e:
                 raise OutOfMemory(self._refusal(nbytes, category, f"{self.name} has no more")) from e
             self._live[allocation.ptr] = allocation
@@ -149,6 +169,24 @@ class Device(ABC):
         for allocation in list(self._live.values()):
             self.free(allocation)
 
+    def host_words(self, n: int, category: str) -> Allocation:
+        """Zeroed 8-byte words that the host and the device both read and write, at one address."""
+        return self.allocate(8 * n, category)
+
+    def fill_context(self, words: np.ndarray[Any, np.dtype[np.uint64]], compiled: Compiled) -> None:
+        """Write the words of a kernel's context that are this device's own."""
+
+    def synchronize(self) -> None:
+        """Wait until everything that was launched has ended; nothing to do where a launch has ended when its call returns.
+
+        Raises:
+            QdrunRuntimeError: what launches have reported.
+        """
+
+    def launch_error(self, code: int, kernel: str) -> Exception:
+        """The error of a launch that the driver refused with this code."""
+        return QdrunRuntimeError(f"kernel `{kernel}` reported status {-code}, which it does not define: memory was overwritten")
+
     @abstractmethod
     def _allocate(self, nbytes: int, category: str) -> Allocation:
         """At least one zeroed byte; raises MemoryError."""
@@ -161,6 +199,16 @@ class Device(ABC):
     def compile(self, kernel: Kernel, options: Options) -> Compiled:
         """A verified kernel, ready to run."""
 
+    def variant(
+        self, compiled: Compiled, shared: frozenset[str], source: Callable[[], tuple[Kernel, Options]] | None = None
+    ) -> Compiled:
+        """The same kernel with these adstacks in on-chip memory, where there is any. ``source``: gives what was compiled, and how."""
+        return compiled
+
+    def restore(self, compiled: Compiled, key: str, exports: list[str]) -> Compiled | None:
+        """A kernel that another process has compiled, with its code; None when that is not kept, or not kept any more."""
+        return None
+
     @abstractmethod
     def entry(self, compiled: Compiled) -> Callable[[int], None]:
         """Runs a compiled kernel on the argument buffer at an address (``codegen.abi``), to its end.
@@ -171,7 +219,10 @@ class Device(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """One line of the inventory. ``usable`` says whether programs can run on it; ``detail`` says what it is, or why not."""
+    """One line of the inventory. ``usable`` says whether programs can run on it; ``detail`` says what it is, or why not.
+
+    A GPU has a line for each device: ``index`` is its number in this process, ``uuid`` the name that it keeps everywhere.
+    """
 
     name: str
     usable: bool
@@ -179,13 +230,25 @@ class Backend:
     detail: str
     threads: int = 0
     memory_bytes: int = 0
+    index: int = 0
+    uuid: str = ""
 
 
 def devices() -> list[Backend]:
     """Every backend: whether this machine has the hardware and whether this version can use it."""
     threads, memory = pool.threads_available(), _total_memory()
     cpu = f"{jit.host().cpu}, {threads} threads, {memory / 2**30:.1f} GiB"
-    return [Backend("cpu", True, True, cpu, threads, memory), *map(_absent, ("cuda", "amdgpu", "vulkan", "metal"))]
+    return [Backend("cpu", True, True, cpu, threads, memory), *_cuda(), *map(_absent, ("amdgpu", "vulkan", "metal"))]
+
+
+def _cuda() -> list[Backend]:
+    """NVIDIA's devices; cuda-python is loaded only where a driver is."""
+    from .cuda.find import backends
+
+    found = _find_cuda()
+    if not found:
+        return [Backend("cuda", False, False, "no such device on this machine: no NVIDIA driver is loaded")]
+    return [b if b.usable else replace(b, present=True) for b in backends()]
 
 
 def _absent(name: str) -> Backend:
@@ -218,7 +281,7 @@ def _find_metal() -> str:
     return "macOS has Metal" if sys.platform == "darwin" and ctypes.util.find_library("Metal") else ""
 
 
-_DETECTORS = {"cuda": _find_cuda, "amdgpu": _find_amdgpu, "vulkan": _find_vulkan, "metal": _find_metal}
+_DETECTORS = {"amdgpu": _find_amdgpu, "vulkan": _find_vulkan, "metal": _find_metal}
 
 
 def _loadable(library: str) -> bool:

@@ -86,7 +86,7 @@ class Driver:
         n = None if exact else b.local(ZERO, "n")
         if s.exit:
             b.store(s.exit, Const(0, s.exit.dtype))
-        sweep = _Sweep(self, b, trips if exact else None) if self.stacks else None
+        sweep = Sweep(self, b, trips if exact else None) if self.stacks else None
         new = Loop(Op("index", (), i64, None, s.loc), ZERO, trips, exit=s.exit, loc=s.loc)
         b.put(new)
         with b.into(new.body):
@@ -120,7 +120,7 @@ class Driver:
         """
         b2, hi2, n = span
         seg = self.param("S")
-        block, number_in_block = _divided(b, m, b.op("cdiv", rec.d, seg))
+        block, number_in_block = divided(b, m, b.op("cdiv", rec.d, seg))
         b1 = b.op("mul", block, rec.d)
         head = b.op("max", b1, rec.pad)
         whole = b.op("eq", hi2, b.op("min", n, b.op("add", b1, rec.d)))
@@ -131,7 +131,7 @@ class Driver:
         for v, value in rec.invariants.items():
             b.store(v, value)
         start = b.op("select", whole, head, b2)
-        first, rest = _divided(b, b.op("sub", start, b1), seg)
+        first, rest = divided(b, b.op("sub", start, b1), seg)
         slot, number = b.local(rest, "slot"), b.local(first, "seg")
         with b.loop(start, hi2) as run:
             j = run.index
@@ -148,7 +148,7 @@ class Driver:
                     copy_plain(b, self.loop.body, inner, self.info.keep_refill, self.loop.exit)
 
 
-def _divided(b: Builder, x: Operand, y: Operand) -> tuple[Operand, Operand]:
+def divided(b: Builder, x: Operand, y: Operand) -> tuple[Operand, Operand]:
     """Quotient and remainder of numbers that are not negative."""
     quotient = b.op("cdiv", x, y)
     return quotient, b.op("sub", x, b.op("mul", quotient, y))
@@ -163,7 +163,7 @@ def _advance(b: Builder, slot: Local, here: Operand, seg: Operand, number: Local
         b.store(number, b.op("add", b.load(number), ONE))
 
 
-class _Sweep:
+class Sweep:
     """The bookkeeping of a forward sweep. No division in the loop: slot and segment are counted."""
 
     def __init__(self, driver: Driver, b: Builder, trips: Operand | None) -> None:
@@ -185,7 +185,7 @@ class _Sweep:
                 shift = b.op("sub", end, trips)
                 b.store(pad, shift)
                 b.store(first, b.op("sub", end, self.seg))
-                number, slot = _divided(b, shift, self.seg)
+                number, slot = divided(b, shift, self.seg)
                 b.store(self.slot, slot)
                 b.store(self.number, number)
             driver.save(b, "ck1", ZERO)
@@ -197,18 +197,24 @@ class _Sweep:
         """At the entry of iteration j: checkpoint at the start of a segment, tape, advance."""
         b, here = self.b, self.b.load(self.slot)
         with b.if_(b.op("and", b.op("eq", here, ZERO), b.op("gt", j, ZERO))):
-            self._segment_start(j)
+            self.segment_start(j)
         with b.if_(b.op("ge", b.op("add", j, self.pad), self.first)):
             self.driver.save(b, "tape", here)
         after = b.op("add", here, ONE)
         b.store(self.slot, after)
         with b.if_(b.op("eq", after, self.seg)):
             b.store(self.slot, ZERO)
-            following = b.op("add", b.load(self.number), ONE)
-            wraps = b.op("eq", b.op("mul", following, self.seg), b.load(self.d))
-            b.store(self.number, b.op("select", wraps, ZERO, following))
+            self.next_segment()
 
-    def _segment_start(self, j: Op) -> None:
+    def next_segment(self) -> None:
+        """A segment has ended: number the next one in its block."""
+        b = self.b
+        following = b.op("add", b.load(self.number), ONE)
+        wraps = b.op("eq", b.op("mul", following, self.seg), b.load(self.d))
+        b.store(self.number, b.op("select", wraps, ZERO, following))
+
+    def segment_start(self, j: Operand) -> None:
+        """Keep the state at iteration j, where a segment starts."""
         b = self.b
         with b.if_(b.op("eq", self.c1, ZERO)) as one_level:
             b.put(Overflow(self.driver.loop, self.driver.number))
@@ -222,7 +228,7 @@ class _Sweep:
             with b.into(at_block.orelse):
                 self.driver.save(b, "ck2", b.op("sub", b.load(self.number), ONE))
 
-    def _thin(self, j: Op) -> None:
+    def _thin(self, j: Operand) -> None:
         """ck1 is full: drop every second state and double the spacing, or report that ck2 cannot hold a longer block."""
         b, stack = self.b, self.driver.stacks["ck1"]
         twice = b.op("mul", b.load(self.d), const_i64(2))
@@ -237,5 +243,5 @@ class _Sweep:
         b.store(self.count, half)
         b.store(self.d, twice)
         # with an odd C1 this iteration is now in the middle of a block
-        _, position = _divided(b, b.op("add", j, self.pad), twice)
+        _, position = divided(b, b.op("add", j, self.pad), twice)
         b.store(self.number, b.op("cdiv", position, self.seg))

@@ -19,6 +19,7 @@ from .checkpoint import Driver, Record
 from .copies import Env, at, copy_plain, index_at
 from .derivatives import ADJOINT, MULTIPLIES, zero_stays_zero
 from .finals import CLAIMS
+from .segments import driver_of
 from .slices import Slicer
 
 ZERO, ONE = const_i64(0), const_i64(1)
@@ -31,8 +32,8 @@ _ZERO_FACTOR = (
 class Reverse:
     """Builds the reverse body of a task, given its slices. ``drivers`` lists the loops with backward work, in program order."""
 
-    def __init__(self, task: Task, slices: Slicer) -> None:
-        self.task, self.slices = task, slices
+    def __init__(self, task: Task, slices: Slicer, segmented: bool = False) -> None:
+        self.task, self.slices, self._segmented = task, slices, segmented
         self.activity = self.slices.activity
         self.drivers: dict[Loop, Driver] = {}
         self._env: Env = {}  # value of the primal -> its copy in the current last replay
@@ -59,7 +60,7 @@ class Reverse:
         for s in block:
             self.b.loc = getattr(s, "loc", None)
             if isinstance(s, Loop) and s in self.slices.info:
-                driver = self.drivers[s] = Driver(s, self.slices.info[s], len(self.drivers))
+                driver = self.drivers[s] = driver_of(s, self.slices.info[s], len(self.drivers), self._segmented)
                 self._records[s] = driver.forward(self.b, self._env)
             elif isinstance(s, If) and id(s) in keep:
                 new = If(self._cond(s))

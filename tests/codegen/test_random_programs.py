@@ -20,7 +20,7 @@ from irgen import generate
 
 
 @pytest.mark.parametrize("optimise", [False, True])
-@pytest.mark.parametrize("seed", range(150))
+@pytest.mark.parametrize("seed", [*range(60), *(pytest.param(n, marks=pytest.mark.slow) for n in range(60, 150))])
 def test_machine_code_agrees_with_the_interpreter(seed, optimise):
     program = generate(seed, 60)
     kernel = program.kernel

@@ -84,15 +84,16 @@ class Case:
     def differences(self, h: float) -> np.ndarray:
         out = []
         for t in self.inputs:
-            flat = t.view.reshape(-1)
-            for i in range(flat.size):
-                keep = flat[i]
-                flat[i] = keep + h
-                up = self.value()
-                flat[i] = keep - h
-                down = self.value()
-                flat[i] = keep
-                out.append((up - down) / (2 * h))
+            at = t.to_numpy()
+            for i in np.ndindex(at.shape):
+                ends = []
+                for moved in (at[i] + h, at[i] - h):
+                    there = at.copy()
+                    there[i] = moved
+                    t.from_numpy(there)
+                    ends.append(self.value())
+                out.append((ends[0] - ends[1]) / (2 * h))
+            t.from_numpy(at)
         return np.array(out)
 
     def close(self) -> None:

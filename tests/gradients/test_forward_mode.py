@@ -109,14 +109,14 @@ def test_random_kernels_on_the_interpreter(source, seed):
 
 
 @pytest.mark.slow
-@settings(max_examples=100, deadline=None, suppress_health_check=CHECKS)
+@settings(max_examples=50, deadline=None, suppress_health_check=CHECKS)
 @given(kernel_sources(), st.integers(0, 10**6))
-def test_a_hundred_random_kernels(source, seed):
+def test_fifty_random_kernels(source, seed):
     check(source, seed, arch=qd.cpu)
 
 
 @pytest.mark.slow
-@settings(max_examples=40, deadline=None, suppress_health_check=CHECKS)
+@settings(max_examples=20, deadline=None, suppress_health_check=CHECKS)
 @given(kernel_sources(rows=37), st.integers(0, 10**6), st.sampled_from([1, 4, 16]))
 def test_random_kernels_in_lanes(source, seed, lanes):
     check(source, seed, arch=qd.cpu, cpu_lanes=lanes)
@@ -125,7 +125,8 @@ def test_random_kernels_in_lanes(source, seed, lanes):
 # ---- what reverse mode finds hard, and what the peer's forward mode gets wrong or refuses
 @pytest.fixture(params=["cpu", "python"])
 def program(request):
-    with qd.init(arch=request.param, default_fp=qd.f64, offline_cache=False) as program:
+    # one thread: `compare` wants the same bits from two launches, and atomics of several threads come in any order
+    with qd.init(arch=request.param, default_fp=qd.f64, offline_cache=False, cpu_max_num_threads=1) as program:
         yield program
 
 

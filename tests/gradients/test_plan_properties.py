@@ -23,7 +23,7 @@ from qdrun.compiler.adstack.sizing import LoopSizing
 from qdrun.compiler.ir.types import PLANES
 
 COUNTS: Counter[str] = Counter()
-PARTS, EACH = 16, int(os.environ.get("QDRUN_RANDOM_PLANS", "320")) // 16
+PARTS, EACH = 16, int(os.environ.get("QDRUN_RANDOM_PLANS", "160")) // 16
 
 
 WILD = 1e6
@@ -249,20 +249,20 @@ def check_one_heap(numbers: range) -> None:
         case.close()
 
 
-@pytest.mark.parametrize("first", range(0, 12, 3))
+@pytest.mark.parametrize("first", range(0, 6, 3))
 def test_one_heap_serves_several_kernels(first):
     with np.errstate(all="ignore"):
         check_one_heap(range(first, first + 3))
 
 
-@pytest.mark.parametrize("number", range(24))
+@pytest.mark.parametrize("number", range(12))
 def test_a_random_kernel_keeps_to_its_plans(number):
     check(plan_kernel(number), number)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(PARTS))
-def test_hundreds_of_random_kernels_keep_to_their_plans(part):
+def test_many_random_kernels_keep_to_their_plans(part):
     first = (int(os.environ.get("QDRUN_SEED", "0")) * PARTS + part) * EACH + 1000
     for number in range(first, first + EACH):
         try:

@@ -27,7 +27,7 @@ def numbers(done):
     return {name: np.asarray(value).tobytes() for name, value in parts.items()}
 
 
-@pytest.mark.parametrize("percent", [100, 50, 25, 10])
+@pytest.mark.parametrize("percent", [100, 50, pytest.param(25, marks=pytest.mark.slow), 10])
 @pytest.mark.parametrize("name", JOBS)
 def test_a_part_of_the_memory_gives_the_same_bits(name, percent):
     _, full = run(JOBS[name])

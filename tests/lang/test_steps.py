@@ -44,14 +44,14 @@ def check_windows(n, window, snapshots, seed):
     assert "snapshots" not in qd.current_program().usage()
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(st.integers(2, 30), st.integers(1, 8), st.integers(1, 6), st.integers(0, 99))
 def test_windows_and_snapshots_change_no_bit(n, window, snapshots, seed):
     check_windows(n, window, snapshots, seed)
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.integers(2, 60), st.integers(1, 12), st.integers(1, 12), st.integers(0, 99))
 def test_windows_and_snapshots_change_no_bit_in_many_cases(n, window, snapshots, seed):
     check_windows(n, window, snapshots, seed)

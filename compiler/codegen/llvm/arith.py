@@ -1,8 +1,8 @@
 """Every pure operation of ``ir.ops.TABLE`` as LLVM text.
 
-No fast-math flag is ever set, not even ``contract``: LLVM would fuse a product and a sum in one copy of a body and not in another,
-and the reverse pass relies on replayed bodies giving the same bits. Nothing here traps: a division by zero gives 0, and the
-quotient of the least integer by -1 wraps.
+No fast-math flag that moves operations is ever set, not even ``contract``: LLVM would fuse a product and a sum in one copy of a body
+and not in another, and the reverse pass relies on replayed bodies giving the same bits. Nothing here traps: a division by zero gives
+0, and the quotient of the least integer by -1 wraps.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from ...ir.nodes import Const, Op, Operand
 from ...ir.types import DType, f16, f32, u1, u8
-from ..math import library
+from ..math import approximate, library
 from . import power
 from .function import Fn
 from .target import Unsupported, const_text, float_text
@@ -251,17 +251,23 @@ def pure(f: Fn, s: Op, args: list[str], v: bool) -> str:
     if d is f16 and code in _STEPS:
         return _in_steps(f, code, v, args)
     if d is f16 and code not in _AS_IS:
-        out = EMIT[code](f, f32, v, [f.convert(a, f16, f32, v) for a in args])
+        out = _apply(f, code, f32, v, [f.convert(a, f16, f32, v) for a in args])
         return out if code in _TRUTH else f.convert(out, f32, f16, v)
     if d is u1 and code in ("shl", "shr", "sar"):
         return args[0]  # a count modulo one is none
     if d is u1 and code not in _U1_DIRECT:
         out = EMIT[code](f, u8, v, [f.convert(a, u1, u8, v) for a in args])
         return f.convert(out, u8, u1, v)
-    emit = EMIT.get(code)
-    if emit is None:
+    if code not in EMIT:
         raise Unsupported(f"operation {code!r} on {d}")
-    return emit(f, d, v, args)
+    return _apply(f, code, d, v, args)
+
+
+def _apply(f: Fn, code: str, d: DType, v: bool, args: list[str]) -> str:
+    """By the table, or by the machine's approximation where the user allows one."""
+    if f.module.target.fast_math and d is f32 and code in approximate.CODES and not v:
+        return approximate.emit(f, code, args)
+    return EMIT[code](f, d, v, args)
 
 
 def _in_steps(f: Fn, code: str, v: bool, args: list[str]) -> str:

@@ -27,13 +27,14 @@ from ...ir.nodes import (
     Operand,
     Overflow,
     Print,
+    Stack,
     StackPut,
     Task,
 )
 from ...ir.types import DType, i64, u1
 from ..abi import CTX_SEED, ContextLayout, Message
 from . import arith, memory, report, rows
-from .function import Fn, Module
+from .function import ROLLED, Fn, Module
 from .target import Unsupported, const_text, memory_type
 from .uniform import Shapes
 
@@ -48,10 +49,14 @@ class KernelInfo:
     codes: dict[Message, int]
     sites: dict[Print, int]
     plain: frozenset[Op]
+    shared: frozenset[str] = frozenset()  # the adstacks that lie in on-chip memory, see ``grid_rows.shared_name``
 
 
 class Emitter(Fn):
     """Emits blocks of one task into one function. ``serial``: nothing else runs, so an atomic is a load and a store."""
+
+    gpu = False
+    scope = ""  # of atomics, as LLVM writes it
 
     def __init__(self, module: Module, info: KernelInfo, task: Task, shapes: Shapes, lanes: int, serial: bool) -> None:
         super().__init__(module, lanes)
@@ -278,7 +283,7 @@ class Emitter(Fn):
             stay = self.label("stay")
             self.branch(leave, out, stay)
             self.at(stay)
-        self.again(self._step(s, index, s.index in self.shapes.varying, False) or "true", body, out, s in self.rolled)
+        self.again(self._step(s, index, s.index in self.shapes.varying, False) or "true", body, out, self.said_of(s))
 
     def _masked_latch(self, s: Loop, index: str, live: str, body: str, out: str) -> None:
         flags = f"<{self.lanes} x i1>"
@@ -294,7 +299,27 @@ class Emitter(Fn):
         if more:
             mask = self.t(f"and {flags} {mask}, {more if vc else self.broadcast(more, 'i1')}")
         self.put(f"store {flags} {mask}, ptr {live}")
-        self.again(self.any(mask), body, out, s in self.rolled)
+        self.again(self.any(mask), body, out, self.said_of(s))
+
+    def leave(self) -> None:
+        """End the task for this worker: an iteration has failed."""
+        self.put("ret void")
+
+    def said_of(self, s: Loop) -> str:
+        """What LLVM is told of a loop."""
+        return ROLLED if s in self.rolled else ""
+
+    def claim_row(self, s: ClaimRow) -> None:
+        """Give the worker a row of the adstack heap, if it has none."""
+        rows.claim(self, s)
+
+    def stack_word(self, stack: Stack, field: int, slot: Operand) -> tuple[str, str]:
+        """The address of a state word, and its kind."""
+        return memory.stack_word(self, stack, field, slot)
+
+    def printed(self, s: Print, values: list[str]) -> None:
+        """Hand over what a print statement prints, as i64 words."""
+        report.call_printer(self, s, values)
 
     def exit_(self, s: Exit) -> None:
         """Refused: control must be structured by now."""
@@ -342,5 +367,5 @@ _STATEMENTS: dict[type, Callable[[Emitter, Any], None]] = {
     Print: report.print_,
     StackPut: memory.stack_put,
     Overflow: report.overflow,
-    ClaimRow: rows.claim,
+    ClaimRow: lambda e, s: e.claim_row(s),
 }

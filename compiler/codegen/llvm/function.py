@@ -5,6 +5,14 @@ from __future__ import annotations
 from ...ir.types import DType, f16, f32, f64, i64, u1
 from .target import Target, llvm_type
 
+ROLLED = '!"llvm.loop.unroll.runtime.disable"'
+"""A loop is not unrolled unless its count is a literal."""
+
+
+def unrolled(times: int) -> str:
+    """A loop is unrolled that often."""
+    return f'!"llvm.loop.unroll.count", i32 {times}'
+
 
 class Module:
     """Declarations and helper functions that the functions of one module share."""
@@ -14,7 +22,7 @@ class Module:
         self.declarations: dict[str, str] = {}
         self.helpers: dict[str, str] = {}
         self.functions: list[str] = []
-        self.rolled = 0
+        self.loops: list[str] = []  # what LLVM is told of each loop that it is told something of
 
     def declare(self, name: str, text: str) -> None:
         """Declare an external function once."""
@@ -25,14 +33,15 @@ class Module:
         parts = [head, *self.functions, *self.helpers.values(), *self.declarations.values()]
         if self.target.triple:
             parts.insert(1, f'target triple = "{self.target.triple}"')
+        if self.target.layout:
+            parts.insert(1, f'target datalayout = "{self.target.layout}"')
         return "\n".join(parts) + '\n!0 = !{}\n!1 = !{!"branch_weights", i32 1, i32 100000}\n' + self._loops()
 
     def _loops(self) -> str:
-        """The names of the loops that stay rolled: a node each, as LLVM asks for."""
-        if not self.rolled:
-            return ""
-        names = [f"!{n} = distinct !{{!{n}, !2}}\n" for n in range(3, 3 + self.rolled)]
-        return '!2 = !{!"llvm.loop.unroll.runtime.disable"}\n' + "".join(names)
+        """What is said of loops: a node for each loop, as LLVM asks for, and one for each thing said."""
+        said = {what: 2 if what == ROLLED else 3 + len(self.loops) + k for k, what in enumerate(dict.fromkeys(self.loops))}
+        facts = [f"!{n} = !{{{what}}}\n" for what, n in said.items()]
+        return "".join(facts + [f"!{n} = distinct !{{!{n}, !{said[what]}}}\n" for n, what in enumerate(self.loops, 3)])
 
 
 class Fn:
@@ -79,12 +88,12 @@ class Fn:
         """A conditional branch; ``unlikely``: the first way is almost never taken."""
         self.lines.append(f"  br i1 {cond}, label %{yes}, label %{no}{', !prof !1' if unlikely else ''}")
 
-    def again(self, cond: str, body: str, out: str, rolled: bool) -> None:
-        """The branch at the bottom of a loop; ``rolled``: it is not unrolled unless its count is a literal."""
+    def again(self, cond: str, body: str, out: str, said: str) -> None:
+        """The branch at the bottom of a loop, and what LLVM is told of the loop: ``ROLLED``, ``unrolled(n)`` or nothing."""
         self.branch(cond, body, out)
-        if rolled:
-            self.lines[-1] += f", !llvm.loop !{3 + self.module.rolled}"
-            self.module.rolled += 1
+        if said:
+            self.lines[-1] += f", !llvm.loop !{3 + len(self.module.loops)}"
+            self.module.loops.append(said)
 
     def hoist(self, key: object, rhs: str) -> str:
         """A value computed once, at the top of the function."""

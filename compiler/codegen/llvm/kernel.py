@@ -48,7 +48,7 @@ def emit_kernel(kernel: Kernel, target: Target, plain: frozenset[Op] = frozenset
 def _emit_entry(module: Module, info: KernelInfo, names: list[str]) -> None:
     slots: list[str] = []
     lines: list[str] = []
-    number, counts = 0, _stores(info.kernel)
+    number, counts = 0, stores_to_fields(info.kernel)
     ended = ["  " + line for line in _count("%launches")] if counts else []
     for task, name in zip(info.kernel.tasks, names):
         e = Emitter(module, info, task, Shapes(), 1, True)
@@ -65,7 +65,7 @@ def _emit_entry(module: Module, info: KernelInfo, names: list[str]) -> None:
     module.functions.append("\n".join([*head, *lines, *ended, "  ret void", "}"]))
 
 
-def _stores(kernel: Kernel) -> bool:
+def stores_to_fields(kernel: Kernel) -> bool:
     """Whether a kernel stores to fields."""
     written = (p for t in kernel.tasks for p in (*written_places(t.body), *(r.place for r in t.reductions)))
     return any(p.buffer.kind == "field" for p in written)

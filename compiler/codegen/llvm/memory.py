@@ -225,8 +225,11 @@ def _atomic(e: Emitter, code: str, place: Place, ptr: str, values: list[str]) ->
     d = place.dtype
     if alignment(place) != d.size:
         raise Unsupported(f"an atomic on `{place.name}`, whose elements are not aligned")
+    if e.gpu and d.size < 4:
+        return _word_exchange_loop(e, code, place, ptr, values)
     if code == "cas" and d is not u1:
-        pair = e.t(f"cmpxchg ptr {ptr}, {e.ty(d, False)} {values[0]}, {e.ty(d, False)} {values[1]} monotonic monotonic")
+        swap = f"{e.ty(d, False)} {values[0]}, {e.ty(d, False)} {values[1]}"
+        pair = e.t(f"cmpxchg ptr {ptr}, {swap} {e.scope}monotonic monotonic")
         return e.t(f"extractvalue {{ {e.ty(d, False)}, i1 }} {pair}, 0")
     if d is u1 or d is f16:
         return _exchange_loop(e, code, place, ptr, values)
@@ -236,7 +239,10 @@ def _atomic(e: Emitter, code: str, place: Place, ptr: str, values: list[str]) ->
         op = _RMW.get(code) or (("" if d.kind == "i" else "u") + code if code in ("min", "max") else None)
     if op is None:
         return _exchange_loop(e, code, place, ptr, values)
-    return e.t(f"atomicrmw {op} ptr {ptr}, {e.ty(d, False)} {values[0]} monotonic")
+    value = values[0]
+    if e.gpu and op == "fsub":  # there is an instruction for the sum only
+        op, value = "fadd", e.t(f"fneg {e.ty(d, False)} {value}")
+    return e.t(f"atomicrmw {op} ptr {ptr}, {e.ty(d, False)} {value} {e.scope}monotonic")
 
 
 def _exchange_loop(e: Emitter, code: str, place: Place, ptr: str, values: list[str]) -> str:
@@ -244,16 +250,53 @@ def _exchange_loop(e: Emitter, code: str, place: Place, ptr: str, values: list[s
     d, ty = place.dtype, e.ty(place.dtype, False)
     bits = f"i{d.size * 8}"
     seen, again, done = e.slot(bits), e.label("again"), e.label("done")
-    e.put(f"store {bits} {e.t(f'load atomic {bits}, ptr {ptr} monotonic, align {d.size}')}, ptr {seen}")
+    first = e.t(f"load atomic {bits}, ptr {ptr} {e.scope}monotonic, align {d.size}")
+    e.put(f"store {bits} {first}, ptr {seen}")
     e.jump(again)
     e.at(again)
     raw = e.t(f"load {bits}, ptr {seen}")
     old = e.t(f"icmp ne i8 {raw}, 0" if d is u1 else f"bitcast {bits} {raw} to {ty}")
     new = combine(e, code, d, False, old, values)
     new_raw = e.t(f"zext i1 {new} to i8" if d is u1 else f"bitcast {ty} {new} to {bits}")
-    pair = e.t(f"cmpxchg weak ptr {ptr}, {bits} {raw}, {bits} {new_raw} monotonic monotonic")
+    if e.gpu:  # many threads meet at one address, and most of them change nothing: a minimum that is already reached
+        swap = e.label("swap")
+        e.branch(e.t(f"icmp eq {bits} {raw}, {new_raw}"), done, swap)
+        e.at(swap)
+    pair = e.t(f"cmpxchg weak ptr {ptr}, {bits} {raw}, {bits} {new_raw} {e.scope}monotonic monotonic")
     e.put(f"store {bits} {e.t(f'extractvalue {{ {bits}, i1 }} {pair}, 0')}, ptr {seen}")
     e.branch(e.t(f"extractvalue {{ {bits}, i1 }} {pair}, 1"), done, again)
+    e.at(done)
+    return old
+
+
+def _word_exchange_loop(e: Emitter, code: str, place: Place, ptr: str, values: list[str]) -> str:
+    """The same for one or two bytes where the machine exchanges words of four only: the aligned word around them, the rest as it was."""
+    d, bits = place.dtype, f"i{place.dtype.size * 8}"
+    address = e.t(f"ptrtoint ptr {ptr} to i64")
+    into = e.t(f"and i64 {address}, 3")
+    word = e.t(f"getelementptr i8, ptr {ptr}, i64 {e.t(f'sub i64 0, {into}')}")
+    shift = e.t(f"trunc i64 {e.t(f'shl i64 {into}, 3')} to i32")
+    hole = e.t(f"xor i32 {e.t(f'shl i32 {(1 << d.size * 8) - 1}, {shift}')}, -1")
+    seen, again, swap, done = e.slot("i32"), e.label("again"), e.label("swap"), e.label("done")
+    first = e.t(f"load atomic i32, ptr {word} {e.scope}monotonic, align 4")
+    e.put(f"store i32 {first}, ptr {seen}")
+    e.jump(again)
+    e.at(again)
+    whole = e.t(f"load i32, ptr {seen}")
+    raw = e.t(f"trunc i32 {e.t(f'lshr i32 {whole}, {shift}')} to {bits}")
+    old = e.t(f"icmp ne i8 {raw}, 0") if d is u1 else raw if d.is_int else e.t(f"bitcast {bits} {raw} to {e.ty(d, False)}")
+    new = combine(e, code, d, False, old, values)
+    if d is u1:
+        new = e.t(f"zext i1 {new} to i8")
+    elif d.is_real:
+        new = e.t(f"bitcast {e.ty(d, False)} {new} to {bits}")
+    wide = e.t(f"shl i32 {e.t(f'zext {bits} {new} to i32')}, {shift}")
+    target = e.t(f"or i32 {e.t(f'and i32 {whole}, {hole}')}, {wide}")
+    e.branch(e.t(f"icmp eq i32 {whole}, {target}"), done, swap)
+    e.at(swap)
+    pair = e.t(f"cmpxchg weak ptr {word}, i32 {whole}, i32 {target} {e.scope}monotonic monotonic")
+    e.put(f"store i32 {e.t(f'extractvalue {{ i32, i1 }} {pair}, 0')}, ptr {seen}")
+    e.branch(e.t(f"extractvalue {{ i32, i1 }} {pair}, 1"), done, again)
     e.at(done)
     return old
 
@@ -296,8 +339,8 @@ def _by_lane(e: Emitter, code: str, place: Place, ptr: str, kind: str, values: t
 # -- adstacks
 
 
-def _word(e: Emitter, stack: Stack, field: int, slot: Operand) -> tuple[str, str, DType]:
-    """Address, its kind and the plane's type of one state word."""
+def stack_word(e: Emitter, stack: Stack, field: int, slot: Operand) -> tuple[str, str]:
+    """Address and its kind of one state word."""
     plane = plane_of(stack.locals[field].dtype)
     mates = [k for k, x in enumerate(stack.locals) if plane_of(x.dtype) == plane]
     size, width, place = int(plane[1]) * e.lanes, len(mates), mates.index(field)
@@ -306,17 +349,18 @@ def _word(e: Emitter, stack: Stack, field: int, slot: Operand) -> tuple[str, str
         base = e.t(f"getelementptr i8, ptr {base}, i64 {place * size}")
     if not e.varying(slot):
         byte = e.t(f"mul i64 {e.operand(slot, False)}, {width * size}")
-        return e.t(f"getelementptr i8, ptr {base}, i64 {byte}"), "linear" if e.lanes > 1 else "uniform", _PLANE_TYPES[plane]
+        return e.t(f"getelementptr i8, ptr {base}, i64 {byte}"), "linear" if e.lanes > 1 else "uniform"
     ty = e.vec("i64", True)
     byte = e.t(f"mul {ty} {e.operand(slot, True)}, {e.lit(str(width * size), i64, True)}")
     lanes = "<" + ", ".join(f"i64 {k * int(plane[1])}" for k in range(e.lanes)) + ">"
-    return e.t(f"getelementptr i8, ptr {base}, {ty} {e.t(f'add {ty} {byte}, {lanes}')}"), "scattered", _PLANE_TYPES[plane]
+    return e.t(f"getelementptr i8, ptr {base}, {ty} {e.t(f'add {ty} {byte}, {lanes}')}"), "scattered"
 
 
 def stack_put(e: Emitter, s: StackPut) -> None:
     """Write one slot of a stack."""
     for field, value in enumerate(s.values):
-        ptr, kind, wide = _word(e, s.stack, field, s.slot)
+        ptr, kind = e.stack_word(s.stack, field, s.slot)
+        wide = _PLANE_TYPES[plane_of(s.stack.locals[field].dtype)]
         v = kind != "uniform"
         write(e, wide, e.convert(e.operand(value, v), value.dtype, wide, v), ptr, kind, wide.size)
 
@@ -325,6 +369,7 @@ def stack_get(e: Emitter, s: Op) -> None:
     """Read one word of a slot."""
     assert isinstance(s.attr, tuple)
     stack, field = s.attr
-    ptr, kind, wide = _word(e, stack, field, s.args[0])
+    ptr, kind = e.stack_word(stack, field, s.args[0])
+    wide = _PLANE_TYPES[plane_of(stack.locals[field].dtype)]
     v = kind != "uniform"
     e.values[s] = (e.convert(read(e, wide, ptr, kind, wide.size), wide, s.dtype, v), v)

@@ -35,6 +35,7 @@ def _helper(name: str, f: Fn, d: DType, v: bool) -> str:
     """The loop runs once per bit of the greatest exponent; lanes that are done multiply by one."""
     ty, flag = f.ty(d, v), f.vec("i1", v)
     zero, one, minus = f.lit("0", d, v), f.lit("1", d, v), f.lit("-1", d, v)
+    inline = "" if f.module.target.libm else "alwaysinline "  # a call on a GPU goes through memory
     if v:
         any_ = f"  %bits = bitcast {flag} %more to i{f.lanes}\n  %go = icmp ne i{f.lanes} %bits, 0"
     else:
@@ -53,7 +54,7 @@ def _helper(name: str, f: Fn, d: DType, v: bool) -> str:
   %res = select {flag} %negative, {ty} %x2, {ty} %out1
   ret {ty} %res"""
     return f"""\
-define internal {ty} @{name}({ty} %a, {ty} %b) nounwind willreturn memory(none) {{
+define internal {ty} @{name}({ty} %a, {ty} %b) {inline}nounwind willreturn memory(none) {{
 entry:
   br label %loop
 loop:

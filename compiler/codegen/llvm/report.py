@@ -55,7 +55,7 @@ def record(e: Emitter, s: Message, args: tuple[Operand, ...], lanes: str) -> Non
         e.put(f"store i64 {word(e, x, lane)}, ptr {e.t(f'getelementptr i64, ptr {status}, i64 {k + 1}')}")
     e.jump(leave)
     e.at(leave)
-    e.put("ret void")
+    e.leave()
 
 
 def first_lane(e: Emitter, mask: str) -> str:
@@ -80,8 +80,13 @@ def print_(e: Emitter, s: Print) -> None:
     if e.lanes > 1:
         raise Unsupported("print in a vectorised task: lanes would print in another order")
     values: list[Operand] = [p for p in s.parts if isinstance(p, (Op, Const))]
+    e.printed(s, [word(e, x, "0") for x in values])
+
+
+def call_printer(e: Emitter, s: Print, values: list[str]) -> None:
+    """Call the launcher's function with the values (i64) of a print statement."""
     slot = e.slot(f"[{max(1, len(values))} x i64]")
     for k, x in enumerate(values):
-        e.put(f"store i64 {word(e, x, '0')}, ptr {e.t(f'getelementptr i64, ptr {slot}, i64 {k}')}")
+        e.put(f"store i64 {x}, ptr {e.t(f'getelementptr i64, ptr {slot}, i64 {k}')}")
     e.module.declare("qd_print", "declare void @qd_print(ptr, i64, ptr, i64)")
     e.put(f"call void @qd_print(ptr %ctx, i64 {e.info.sites[s]}, ptr {slot}, i64 {len(values)})")

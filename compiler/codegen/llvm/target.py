@@ -18,7 +18,9 @@ class Unsupported(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A machine. ``lanes`` iterations run side by side in one thread; ``libm``: whether scalar code may call C's math library."""
+    """A machine. ``lanes`` iterations run side by side in one thread; ``libm``: whether scalar code may call C's math library;
+    ``layout``: LLVM's data layout, where the text must say it; ``fast_math``: some f32 functions may be the machine's approximations.
+    """
 
     name: str = "cpu"
     triple: str = ""
@@ -26,6 +28,8 @@ class Target:
     features: str = ""
     lanes: int = 1
     libm: bool = True
+    layout: str = ""
+    fast_math: bool = False
 
 
 LLVM_TYPES = {"f16": "half", "f32": "float", "f64": "double", "u1": "i1"}

@@ -111,7 +111,7 @@ def log(e: Lanes, x: str) -> str:
     return e.select(e.cmp("oeq", x, e.c(inf)), x, y)
 
 
-def _log_pair(e: Lanes, x: str) -> tuple[str, str]:
+def log_pair(e: Lanes, x: str) -> tuple[str, str]:
     """The logarithm of a positive finite x, to about 67 bits: what a power needs, since its exponent multiplies the error."""
     m, k = _mantissa(e, x)
     f = e.sub(m, e.c(1.0))  # exact
@@ -149,15 +149,16 @@ def pow_(e: Lanes, x: str, y: str) -> str:
         wide = exp(w, w.mul(w.widen(y), log(w, w.widen(size))))
         main = e.f.convert(wide, f64, f32, e.v)
     else:
-        high, low = _log_pair(e, size)
+        high, low = log_pair(e, size)
         p, p_low = e.two_prod(y, high)
         p_low = e.fma(y, low, p_low)
         # a product that overflows leaves no meaningful rest
         main = exp(e, p, e.select(e.cmp("olt", e.unary("fabs", p), e.c(1000.0)), p_low, e.c(0.0)))
-    return _pow_cases(e, x, y, size, main)
+    return pow_cases(e, x, y, size, main)
 
 
-def _pow_cases(e: Lanes, x: str, y: str, size: str, main: str) -> str:
+def pow_cases(e: Lanes, x: str, y: str, size: str, main: str) -> str:
+    """The power of every pair: ``main`` where no rule of C's says otherwise. ``size``: |x|."""
     one, zero, infinite = e.c(1.0), e.c(0.0), e.c(inf)
     whole = e.cmp("oeq", e.unary("floor", y), y)
     half = e.mul(y, e.c(0.5))

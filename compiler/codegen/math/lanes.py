@@ -46,6 +46,12 @@ class Lanes:
         """Quotient."""
         return self._bin("fdiv", a, b)
 
+    def quotient(self, a: str, b: str) -> str:
+        """A quotient that may be off by two units of the last place, and is 0 when the divisor exceeds 2**126: where it hardly counts.
+        Only the GPU's f32 division makes use of it.
+        """
+        return self.f.t(f"fdiv {'afn ' if self.single else ''}{self.float_ty} {a}, {b}")
+
     def neg(self, a: str) -> str:
         """Negation."""
         return self.f.t(f"fneg {self.float_ty} {a}")
@@ -89,6 +95,17 @@ class Lanes:
     def to_int(self, a: str) -> str:
         """A small float that is whole, as an integer."""
         return self.f.t(f"fptosi {self.float_ty} {a} to {self.int_ty}")
+
+    def nearest(self, x: str, scale: float) -> tuple[str, str]:
+        """The whole number nearest to ``x * scale``, as a float and as an i32 (one value, not lanes): without conversions, which are slow
+        on GPUs. The product must be far smaller than the mantissa's range; of a larger one, or a NaN, the i32 is any number.
+        """
+        magic = 1.5 * 2.0**self.mantissa  # behind it the float's last bit is worth 1
+        shifted = self.fma(x, self.c(scale), self.c(magic))
+        bits = self.bits(shifted)
+        low = bits if self.single else self.f.t(f"trunc i64 {bits} to i32")
+        offset = 0x4B400000 if self.single else 0  # the low word of the f64 constant is zero
+        return self.sub(shifted, self.c(magic)), self.f.t(f"sub i32 {low}, {offset}")
 
     def to_float(self, a: str) -> str:
         """An integer as a float."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from ...ir.types import DType
 from ..llvm.function import Fn, Module
-from . import functions
+from . import functions, scalar
 from .lanes import Lanes
 
 _BODIES: dict[str, Callable[..., str]] = {
@@ -21,6 +21,16 @@ _BODIES: dict[str, Callable[..., str]] = {
     "tanh": functions.tanh,
     "pow": functions.pow_,
 }
+_ONE = {
+    "sin": scalar.sin,
+    "cos": scalar.cos,
+    "tan": scalar.tan,
+    "exp": scalar.exp,
+    "log": scalar.log,
+    "tanh": scalar.tanh,
+    "pow": scalar.pow_,
+}
+"""What a single value on a machine without C's library has instead."""
 _LIMITED = frozenset(("sin", "cos", "tan"))
 
 
@@ -39,14 +49,17 @@ def define(module: Module, symbol: str, name: str, d: DType, lanes: int) -> str:
     v = lanes > 1
     e = Lanes(f, d, v)
     args = ["%a", "%b"][: 2 if name in ("atan2", "pow") else 1]
-    result = _limited(e, name, args[0]) if name in _LIMITED else _BODIES[name](e, *args)
+    if not v and not module.target.libm:
+        result = (_ONE.get(name) or _BODIES[name])(e, *args)
+    else:
+        result = _limited(e, name, args[0]) if name in _LIMITED else _BODIES[name](e, *args)
     ty = f.ty(d, v)
     head = f"define internal {ty} @{symbol}({', '.join(f'{ty} {a}' for a in args)}) alwaysinline nounwind {{\nentry:"
     return "\n".join([head, *f.slots, *f.head, *f.lines, f"  ret {ty} {result}", "}"])
 
 
 def _limited(e: Lanes, name: str, x: str) -> str:
-    """Arguments too large for the reduction go to C's function, one by one; where there is none they give NaN."""
+    """Arguments too large for the reduction go to C's function, one by one; lanes that have none give NaN."""
     limit = e.c(functions.trig_limit(e.single))
     large = e.cmp("ogt", e.unary("fabs", x), limit)
     y = _BODIES[name](e, e.select(large, e.c(0.0), x))

@@ -1,0 +1,115 @@
+"""Array arguments on a device with memory of its own: arrays of the host are lent to it for one launch, arrays on it are taken where they lie."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..errors import QdrunTypeError
+from .interop import is_torch
+from .near import NearArray, stream_of
+
+if TYPE_CHECKING:
+    from ..runtime.mirror import Link
+    from .executable import Call
+    from .program import Program
+
+
+class Loan:
+    """Device memory for one array of the host: allocated, filled, brought back if the kernel has written to it, and freed.
+
+    Args:
+        program: whose device it is.
+        array: the caller's array; its content is what it is at the launch.
+        call: the launch.
+    """
+
+    def __init__(self, program: Program, array: np.ndarray, call: Call) -> None:
+        self._program, self._array, self._call = program, array, call
+        self.uses: list[tuple[object, int]] = []  # what ``Call.after`` names the array, and the byte of ``Call.words`` for its address
+
+    @contextmanager
+    def __call__(self, written: Container[object]) -> Iterator[None]:
+        """The memory is there while the launch is made. After a launch that failed the array is as it was."""
+        device, array = self._program.device, self._array
+        dtype = array.dtype.newbyteorder("=")
+        memory = self._program.allocate(array.nbytes, "arguments")
+        link: Link = device.link  # type: ignore[assignment]
+        try:
+            plain = np.ascontiguousarray(array, dtype)
+            if array.size:
+                link.upload(memory.ptr, plain.ctypes.data, plain.nbytes)
+            for _, at in self.uses:
+                self._call.words[at : at + 8] = memory.ptr.to_bytes(8, "little")
+            yield
+            if array.size and array.flags.writeable and any(number in written for number, _ in self.uses):
+                direct = array.flags.c_contiguous and array.dtype.isnative
+                back = array if direct else plain if plain.base is None and plain is not array else np.empty(array.shape, dtype)
+                link.download(back.ctypes.data, memory.ptr, array.nbytes)
+                if back is not array:
+                    np.copyto(array, back)
+                link.arrived()
+        finally:
+            device.free(memory)
+
+
+def lend(program: Program, array: np.ndarray, call: Call, number: object, word: int) -> None:
+    """Let a launch have an array of the host.
+
+    Args:
+        program: the current one.
+        array: the array; the same view given twice has one memory.
+        call: the launch.
+        number: what ``Call.after`` names it: its ``ArgDecl.index``, or ("grad", index).
+        word: the byte of ``Call.words`` where its address goes.
+    """
+    twin = next((x for x in call.loans if isinstance(x, Loan) and _same_view(x._array, array)), None)
+    if twin is None:
+        twin = Loan(program, array, call)
+        call.loans.append(twin)
+    twin.uses.append((number, word))
+
+
+def _same_view(a: np.ndarray, b: np.ndarray) -> bool:
+    return a is b or (
+        a.__array_interface__["data"] == b.__array_interface__["data"]
+        and (a.dtype, a.shape, a.strides) == (b.dtype, b.shape, b.strides)
+    )
+
+
+def take(near: NearArray, call: Call, number: int) -> NearArray:
+    """The array that the launch works on: an array of the device where it lies, or a dense copy that torch makes of it there.
+
+    Raises:
+        QdrunTypeError: it is not dense, and no array of torch.
+    """
+    value = near.owner
+    stream = stream_of(value)
+    if stream is not None:
+        call.loans.append(_in_order(near.link))
+    if near.dense:
+        return near
+    if not is_torch(value):
+        raise QdrunTypeError(
+            f"an array of the device with strides {near.strides} is not row-major", hint="pass a contiguous copy of it"
+        )
+    copy = value.detach().contiguous()
+    call.kept.append(copy)
+    call.after.append((number, lambda: value.detach().copy_(copy)))
+    return NearArray(copy.data_ptr(), near.shape, near.dense_strides(), near.dtype, copy, near.link, near.readonly)
+
+
+def _in_order(link: Link) -> Any:
+    """Let a launch come after, and before, what another library does on a stream that is not in order with ours."""
+
+    @contextmanager
+    def wait(written: Container[object]) -> Iterator[None]:
+        del written
+        link.settle()
+        yield
+        link.settle()
+
+    return wait

@@ -1,0 +1,413 @@
+"""A GPU as a program's device: its memory, its one stream, its code, its failures."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ...codegen.abi import (
+    CTX_FUNCTIONS,
+    CTX_GPU,
+    CTX_PRINT,
+    CTX_SCRATCH,
+    SCRATCH_PARTIALS,
+    TABLE_LAUNCHES,
+    TABLE_PROCESSORS,
+    TABLE_RESIDENT,
+    TABLE_SCRATCH,
+    TABLE_STREAM,
+    TABLE_WORDS,
+    Message,
+    context_layout,
+    messages,
+)
+from ...codegen.llvm.cuda import cuda_target
+from ...codegen.llvm.emulated import emulated_target
+from ...codegen.llvm.gpu import GpuTarget
+from ...codegen.llvm.grid_kernel import emit_grid
+from ...codegen.llvm.report import prints
+from ...errors import DeviceError, QdrunRuntimeError
+from ...ir.nodes import Kernel
+from ...ir.walk import walk
+from ..cpu import Compiled, Options
+from ..device import Allocation, Device
+from ..mirror import mirrored
+from .code import GpuKernel, Source, Texts, load_code, restore_code
+from .driver import DeviceInfo, Driver
+from .find import find, open_driver
+from .memory import DeviceMemory, PinnedMemory, Usage
+from .prints import WORDS as RING_WORDS
+from .prints import Ring
+from .ptx import target_cpu
+from .results import device_error, result
+
+REDUCTIONS = 8
+"""Reductions of one task that can use the whole grid: scratch has a word for each block and each of them. More take a smaller grid."""
+
+_TABLE_WORDS, _LAST, _LASTS = max(TABLE_WORDS, 32), 8, 16  # words _LAST..: the contexts of the last launches, a ring
+_DLPACK_CUDA = 2  # kDLCUDA
+_ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+_pinned: dict[str, PinnedMemory] = {}
+_pinned_lock = threading.Lock()
+
+
+class CudaDevice(Device):
+    """One GPU. What a program does on it is in the order of one stream; only ``synchronize`` and ``download`` wait for it.
+
+    Attributes:
+        driver, info, stream: what it runs on.
+        identity: names the device in this process: code of different devices is different.
+        chip_key: names what decides the machine code: chip and driver.
+        table: the words that kernels' entries read of the device (``codegen.abi``).
+        on_sync: called after the host has waited: raises what launches have reported.
+        capturing: a graph is being recorded: nothing may be allocated, and what is freed waits.
+    """
+
+    arch, native, on_host = "cuda", True, False
+
+    def __init__(self, which: int | str | None = None, byte_limit: int | None = None, driver: Driver | None = None) -> None:
+        super().__init__(byte_limit)
+        self.driver = driver or open_driver(which)
+        self.info: DeviceInfo = find(self.driver, which)
+        self.driver.open(self.info.index)
+        self.name = self.info.name
+        self.identity = f"{self.driver.name} {self.info.uuid}"
+        self.chip_key = f"{self.driver.name} {self.info.chip} {self.info.driver_version}"
+        self.threads = self.info.sms * self.info.threads_per_sm
+        self.stream = self.driver.stream()
+        self.memory = DeviceMemory(self.driver, self.stream)
+        self._target, self._features = _target(self.driver, self.info)
+        self.dlpack: tuple[int, int] | None = (_DLPACK_CUDA, self.info.index) if self.driver.name == "cuda" else None
+        self.link = self
+        self._capturing = self._closed = False
+        self._dead: DeviceError | None = None
+        self._postponed: list[int] = []
+        self._kernels: dict[int, str] = {}  # names by the address of their contexts
+        self._ring: Ring | None = None
+        with _pinned_lock:
+            self._pinned = _pinned.setdefault(self.identity, PinnedMemory(self.driver))
+        self._make_table()
+
+    def _make_table(self) -> None:
+        partials = REDUCTIONS * (self.threads // self._target.block)
+        nbytes = 8 * (SCRATCH_PARTIALS + partials)
+        self.scratch_address = self._own(nbytes)
+        self.table = np.zeros(_TABLE_WORDS, np.int64)
+        self.table[TABLE_STREAM] = self.stream
+        self.table[TABLE_PROCESSORS] = self.info.sms
+        self.table[TABLE_RESIDENT] = self.info.threads_per_sm
+        self.table[TABLE_SCRATCH] = nbytes
+        self._waited = 0  # launches when the host last waited
+
+    def _own(self, nbytes: int) -> int:
+        """Zeroed memory of the device's own, which no program's category counts."""
+        with self._failing():
+            address = self.memory.allocate(nbytes)
+            self.driver.memset(address, 0, nbytes // 4, 4, self.stream)
+        return address
+
+    # ---- memory
+    def _allocate(self, nbytes: int, category: str) -> Allocation:
+        self._alive()
+        if self._capturing:
+            raise QdrunRuntimeError(
+                f"{category} needs {nbytes:,} bytes while a graph is recorded\n"
+                "  do: run the function once before it is captured, so that everything it needs is there"
+            )
+        with self._failing():
+            address = self.memory.allocate(nbytes)
+            width = 4 if nbytes % 4 == 0 else 1
+            self.driver.memset(address, 0, nbytes // width, width, self.stream)
+        return mirrored(address, nbytes, category, self)
+
+    def host_words(self, n: int, category: str) -> Allocation:
+        """``n`` zeroed 8-byte words of pinned host memory: both sides have them at the same address.
+
+        Raises:
+            OutOfMemory: the program's limit is too small.
+        """
+        return self._provide(8 * n, category, self._pin)
+
+    def _pin(self, nbytes: int, category: str) -> Allocation:
+        self._alive()
+        with self._failing():
+            address = self._pinned.allocate(nbytes)
+        view = np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(address))
+        view.fill(0)
+        return Allocation(address, nbytes, category, view)
+
+    def _free(self, allocation: Allocation) -> None:
+        if self._pinned.owns(allocation.ptr):
+            self._pinned.free(allocation.ptr, self.stream)
+        elif self._capturing:
+            self._postponed.append(allocation.ptr)
+        elif self._dead is None:
+            with self._failing():
+                self.memory.free(allocation.ptr)
+
+    def _refusal(self, nbytes: int, category: str, why: str) -> str:
+        text = super()._refusal(nbytes, category, why)
+        if not why.startswith("the limit") and self._dead is None:
+            free, total = self.driver.memory_info()
+            text += f": {free:,} of {total:,} bytes are free, {self.memory.reserved:,} are reserved by this program"
+        return text
+
+    def occupied(self) -> Usage:
+        """What the device has given out, to this program and to all."""
+        self._alive()
+        with self._failing():
+            free, total = self.driver.memory_info()
+            reserved = self.driver.pool_bytes()[1]
+        return Usage(self.used_bytes, max(reserved, self.memory.reserved), self._pinned.reserved, free, total)
+
+    @property
+    def capturing(self) -> bool:
+        """See the class."""
+        return self._capturing
+
+    @capturing.setter
+    def capturing(self, value: bool) -> None:
+        with self._lock:
+            self._capturing = value
+            if not value:
+                waiting, self._postponed = self._postponed, []
+                for address in waiting:
+                    self.memory.free(address)
+
+    # ---- copies: what mirrors ask for (``runtime.mirror.Link``)
+    @property
+    def lock(self) -> Any:
+        """Reentrant; held by allocations and copies."""
+        return self._lock
+
+    def launches(self) -> int:
+        """Kernels launched so far."""
+        return int(self.table[TABLE_LAUNCHES])
+
+    def download(self, to: int, source: int, nbytes: int) -> None:
+        """Device to host, after everything that is in the stream; it has ended on return."""
+        self._alive()
+        with self._failing():
+            if nbytes:
+                self.driver.download(to, source, nbytes, self.stream)
+
+    def upload(self, to: int, source: int, nbytes: int) -> None:
+        """Host to device, in the order of the stream; the source may change on return. It must not be pinned."""
+        self._alive()
+        with self._failing():
+            if nbytes:
+                self.driver.upload(to, source, nbytes, self.stream)
+
+    def memset(self, to: int, word: int, count: int, width: int) -> None:
+        """``count`` words of 1, 2 or 4 bytes, in the order of the stream."""
+        self._alive()
+        with self._failing():
+            if count:
+                self.driver.memset(to, word, count, width, self.stream)
+
+    def copy(self, to: int, source: int, nbytes: int) -> None:
+        """Device to device, in the order of the stream."""
+        self._alive()
+        with self._failing():
+            if nbytes:
+                self.driver.copy(to, source, nbytes, self.stream)
+
+    def settle(self) -> None:
+        """Wait for what other libraries have put into the default stream."""
+        self._alive()
+        with self._failing():
+            self.driver.synchronize(0)
+
+    def arrived(self) -> None:
+        """The host has waited: raise what launches have reported."""
+        if self.on_sync is not None:
+            self.on_sync()
+
+    def synchronize(self) -> None:
+        """Wait for the stream; write what kernels have printed; raise what they reported.
+
+        Raises:
+            DeviceError: a kernel has failed; names those that may have.
+        """
+        self._alive()
+        releases, launched = self._pinned.waiting(self.stream), self.launches()
+        with self._failing():
+            self.driver.synchronize(self.stream)
+        self._waited = launched
+        self._pinned.settled(releases)
+        if self._ring is not None:
+            self._ring.drain()
+        self.arrived()
+
+    # ---- code
+    def compile(self, kernel: Kernel, options: Options) -> GpuKernel:
+        """A verified kernel, loaded. See ``load_code`` for what it raises."""
+        return self._compile(kernel, options, frozenset())
+
+    def variant(self, compiled: Compiled, shared: frozenset[str], source: Source | None = None) -> GpuKernel:
+        """The same kernel with other adstacks in on-chip memory; ``compiled`` itself without any. Its context fits, but for the words of
+        ``fill_context``.
+
+        Args:
+            compiled: what ``compile`` or ``restore`` gave.
+            shared: names of the adstacks.
+            source: gives the kernel as it was compiled, and how, for one that was restored.
+        """
+        assert isinstance(compiled, GpuKernel)
+        if not shared:
+            return compiled
+        known = compiled.gpu.variants.get(shared)
+        if known is None:
+            read = compiled.gpu.source or source
+            if read is None:
+                raise QdrunRuntimeError(f"kernel `{compiled.name}` was restored, and its IR is not at hand for a variant of it")
+            known = compiled.gpu.variants[shared] = self._compile(*read(), shared)
+        return known
+
+    def _compile(self, kernel: Kernel, options: Options, shared: frozenset[str]) -> GpuKernel:
+        self._alive()
+        begin = time.perf_counter()
+        grid = emit_grid(kernel, self._target, options.plain, shared)
+        features = grid.features if self._features else ""
+        texts = Texts(kernel.name, grid.device, grid.host, grid.entry, tuple(grid.functions), features)
+        with self._failing():
+            code, cached = load_code(texts, self.driver, self.info, self._imports(), options, self.identity)
+        code.source = lambda: (kernel, options)
+        return GpuKernel(
+            kernel.name,
+            code.addresses[grid.entry],
+            context_layout(kernel),
+            messages(kernel),
+            [t.name for t in kernel.tasks for s in walk(t.body) if isinstance(s, Message)],
+            prints(kernel),
+            1,
+            time.perf_counter() - begin,
+            cached,
+            code,
+            texts.functions,
+            tuple(f.local_bytes for f in code.functions),
+        )
+
+    def restore(self, compiled: Compiled, key: str, exports: list[str]) -> GpuKernel | None:
+        """A kernel that another process has compiled for the same chip and driver, with its code; None when that is not kept any more."""
+        self._alive()
+        assert isinstance(compiled, GpuKernel)
+        texts = Texts(compiled.name, "", "", exports[0], compiled.function_names, "")
+        with self._failing():
+            code = restore_code(key, texts, self.driver, self._imports(), self.identity)
+        return None if code is None else replace(compiled, address=code.addresses[exports[0]], code=code)
+
+    def _imports(self) -> dict[str, int]:
+        return {"cuLaunchKernel": self.driver.launch_address, "cuMemsetD32Async": self.driver.memset_address}
+
+    def entry(self, compiled: Compiled) -> Callable[[int], None]:
+        """The host's entry as a function: it returns when the launches are in the stream."""
+        return _ENTRY(compiled.address)
+
+    def fill_context(self, words: np.ndarray, compiled: Compiled) -> None:
+        """Write the words of a launch context that belong to the device.
+
+        Args:
+            words: the context, unsigned 8-byte words of host memory that stay where they are.
+            compiled: the kernel that the context is for.
+        """
+        assert isinstance(compiled, GpuKernel)
+        if compiled.prints and self._ring is None:
+            address = self._own(8 * (RING_WORDS + 4))
+            self._ring = Ring(address, self._read_words, self._write_words)
+        words[CTX_GPU] = self.table.ctypes.data
+        words[CTX_FUNCTIONS] = compiled.gpu.handles
+        words[CTX_PRINT] = self._ring.address if compiled.prints and self._ring else 0
+        words[CTX_SCRATCH] = self.scratch_address
+        self._kernels[words.ctypes.data] = compiled.name
+
+    def _read_words(self, address: int, words: np.ndarray) -> None:
+        self.download(words.ctypes.data, address, words.nbytes)
+
+    def _write_words(self, address: int, words: np.ndarray) -> None:
+        self.upload(address, words.ctypes.data, words.nbytes)
+
+    # ---- failures
+    def launch_error(self, code: int, kernel: str) -> DeviceError:
+        """The error of a launch that the driver refused with this code."""
+        if result(code).restart:
+            self._dead = self._dead or device_error(code, self._suspects())
+            return self._dead
+        return device_error(code, f"kernel `{kernel}` could not be launched")
+
+    def _alive(self) -> None:
+        """Raise the failure that ended this device, if one has."""
+        if self._dead is not None:
+            e = self._dead
+            raise DeviceError(f"the device has failed before: {e}", e.result, e.code, e.restart)
+
+    @contextmanager
+    def _failing(self) -> Iterator[None]:
+        """A block of driver calls: a failure that stays ends the device, and says which kernels were running."""
+        try:
+            yield
+        except DeviceError as e:
+            if not e.restart:
+                raise
+            self._dead = device_error(e.code, self._suspects(), e.result)
+            raise self._dead from e
+
+    def _suspects(self) -> str:
+        """Who failed, as far as the host can know: the kernels that were launched since it last waited."""
+        count = self.launches()
+        numbers = range(max(self._waited, count - _LASTS), count)
+        contexts = dict.fromkeys(int(self.table[_LAST + n % _LASTS]) for n in numbers)
+        names = list(dict.fromkeys(f"`{self._kernels[c]}`" for c in contexts if c in self._kernels))
+        if len(names) <= 1:
+            return f"{f'kernel {names[0]}' if names else 'work'} failed on {self.info.name}"
+        some = "one of the kernels" if count - self._waited <= _LASTS else "an earlier kernel or one of"
+        return f"{some} {', '.join(names)} failed on {self.info.name} (CUDA_LAUNCH_BLOCKING=1 tells which)"
+
+    def forked(self) -> None:
+        """In a forked child, which cannot use the parent's device."""
+        super().forked()
+        self._pinned.forked()
+        self._dead = DeviceError(
+            "a GPU cannot be used by a forked process\n  do: start processes with multiprocessing's `spawn`"
+        )
+
+    def close(self) -> None:
+        """Wait for the stream and free everything. Nothing is raised."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            self.capturing = False
+            if self._dead is None:
+                self.driver.synchronize(self.stream)
+                if self._ring is not None:
+                    self._ring.drain()
+            super().close()
+            if self._dead is None:
+                self._leave()
+        except DeviceError as e:
+            self._dead = self._dead or e
+            super().close()
+
+    def _leave(self) -> None:
+        """Give the device's own memory and the stream back."""
+        self.memory.free(self.scratch_address)
+        if self._ring is not None:
+            self.memory.free(self._ring.address)
+        self._pinned.settled(self._pinned.waiting(self.stream))
+        self.memory.trim()
+        self.driver.close(self.stream)
+
+
+def _target(driver: Driver, info: DeviceInfo) -> tuple[GpuTarget, bool]:
+    """What code is generated for, and whether it becomes PTX."""
+    if driver.name == "cuda":
+        return cuda_target(target_cpu(info)), True
+    return emulated_target(), False

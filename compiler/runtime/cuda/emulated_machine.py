@@ -1,0 +1,251 @@
+"""What emulated devices share: memory, streams of queued work, loaded functions, and the C functions that native code calls."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import os
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from ...errors import DeviceError
+from ..jit import LoadedCode
+from .arena import POISON, Arena, BadAddress
+from .driver import failure
+from .results import RESULTS
+
+SHARED_BYTES = 48 << 10
+MEMORY_BYTES = 8 << 30
+MOST_QUEUED = 4096
+INVALID_VALUE, OUT_OF_MEMORY, INVALID_HANDLE, NOT_FOUND, ILLEGAL_ADDRESS, CAPTURE_UNSUPPORTED, NO_CAPTURE, UNKNOWN = (
+    *(1, 2, 400, 500, 700, 900),
+    *(901, 999),
+)
+_BUFFER, _BUFFER_SIZE = 1, 2  # CU_LAUNCH_PARAM_BUFFER_POINTER, CU_LAUNCH_PARAM_BUFFER_SIZE
+
+Work = Callable[[], None]
+
+RUN = ctypes.PYFUNCTYPE(None, *[ctypes.c_void_p] * 3, ctypes.c_int64)
+_LAUNCH = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, *[ctypes.c_uint] * 7, *[ctypes.c_void_p] * 3)
+_MEMSET = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64, ctypes.c_uint, ctypes.c_size_t, ctypes.c_void_p)
+
+
+class Fault(Exception):
+    """A call that fails with this ``CUresult``."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(code)
+        self.code = code
+
+
+@dataclass
+class Stream:
+    """Work in order: what has not run yet, and the graph that records it, if one does."""
+
+    queue: deque[Work] = field(default_factory=deque)
+    capture: list[Work] | None = None
+    running: bool = False  # a destructor that comes in between must not run what is behind
+
+
+@dataclass
+class Kernel:
+    """A function of a loaded module: ``run(regs, words, order, n)`` runs ``n`` blocks. Queued work keeps the code."""
+
+    name: str
+    run: Any
+    code: LoadedCode
+
+
+@dataclass
+class LoadedModule:
+    """A module, and the handles of its functions."""
+
+    code: LoadedCode | None
+    kernels: dict[str, int]
+
+
+class EmulatedMachine:
+    """One for the process: compiled host code has the addresses of its functions.
+
+    Attributes:
+        eager: queued work runs at once, else as late as it may.
+        arena: device memory.
+        launches: kernels that have run.
+    """
+
+    def __init__(self, eager: bool = False, guard: bool = True) -> None:
+        self.eager, self.arena, self.launches = eager, Arena(MEMORY_BYTES, guard), 0
+        self.lock = threading.RLock()
+        self.numbers = itertools.count(0x1000, 0x10)
+        self.streams: dict[int, Stream] = {}
+        self.modules: dict[int, LoadedModule] = {}
+        self.kernels: dict[int, Kernel] = {}
+        self.pinned: dict[int, np.ndarray] = {}
+        self.events: dict[int, float] = {}
+        self.graphs: dict[int, list[Work]] = {}
+        self._sticky = 0
+        self._next_failures: dict[str, int] = {}
+        self._random = np.random.default_rng(0)
+        self._thunks = _LAUNCH(self._on_launch), _MEMSET(self._on_memset)
+        self.launch_address, self.memset_address = (ctypes.cast(t, ctypes.c_void_p).value or 0 for t in self._thunks)
+
+    # ---- failures
+    def fail_next(self, call: str, code: int) -> None:
+        """The next call of this name ("launch", "allocate", "synchronize", ..) fails with a CUresult. For tests."""
+        self._next_failures[call] = code
+
+    def heal(self) -> None:
+        """Forget a failure that stays, and all queued work. For tests: after such a failure a GPU needs a new process."""
+        self._sticky = 0
+        self._next_failures.clear()
+        for stream in self.streams.values():
+            stream.queue.clear()
+            stream.capture = None
+
+    def guarded(self, call: str, work: Callable[[], Any], doing: str = "") -> Any:
+        """Run a call of the driver under the lock.
+
+        Raises:
+            DeviceError: it fails, or an earlier one has failed for good.
+        """
+        with self.lock:
+            try:
+                code = self._sticky or self._next_failures.pop(call, 0)
+                if code:
+                    raise Fault(code)
+                return work()
+            except Fault as e:
+                if e.code in RESULTS and RESULTS[e.code].restart:
+                    self._sticky = e.code
+                raise failure(e.code, doing or f"{call} failed") from None
+
+    # ---- streams
+    def stream(self, number: int) -> Stream:
+        """The stream of a handle."""
+        if number not in self.streams:
+            raise Fault(INVALID_HANDLE)
+        return self.streams[number]
+
+    def put(self, stream: int, work: Work) -> None:
+        """Queue work, or record it."""
+        s = self.stream(stream)
+        if s.capture is not None:
+            s.capture.append(work)
+            return
+        s.queue.append(work)
+        if self.eager or len(s.queue) >= MOST_QUEUED:
+            self.drain(s)
+
+    def drain(self, s: Stream) -> None:
+        """Run what is queued."""
+        if s.capture is not None:
+            raise Fault(CAPTURE_UNSUPPORTED)
+        if not s.queue or s.running:
+            return
+        s.running = True
+        try:
+            with self.arena.open():
+                while s.queue:
+                    s.queue.popleft()()
+        except BadAddress:
+            s.queue.clear()
+            raise Fault(ILLEGAL_ADDRESS) from None
+        finally:
+            s.running = False
+
+    def drain_all(self) -> None:
+        """Run what is queued anywhere."""
+        for s in self.streams.values():
+            if s.capture is None:
+                self.drain(s)
+
+    # ---- memory
+    def move(self, dst: int, src: int, nbytes: int, *checked: int) -> None:
+        """Copy bytes; each of ``checked`` is the start of a range that must be in one live block."""
+        with self.arena.open():
+            for start in checked:
+                self.arena.check(start, nbytes)
+            ctypes.memmove(dst, src, nbytes)
+
+    def fill(self, ptr: int, word: int, count: int, width: int) -> None:
+        """Fill with words of 1, 2 or 4 bytes."""
+        if not count:
+            return
+        kind = {1: np.uint8, 2: np.uint16, 4: np.uint32}[width]
+        with self.arena.open():
+            self.arena.check(ptr, count * width)
+            np.ctypeslib.as_array((ctypes.c_uint8 * (count * width)).from_address(ptr)).view(kind).fill(word)
+
+    def is_pinned(self, address: int, nbytes: int) -> bool:
+        """Whether a range is pinned host memory; one of the device is refused."""
+        if self.arena.holds(address):
+            raise Fault(INVALID_VALUE)
+        return any(a <= address and address + nbytes <= a + raw.size for a, raw in self.pinned.items())
+
+    # ---- launches
+    def _on_launch(self, function: int | None, *rest: Any) -> int:
+        """``cuLaunchKernel``."""
+        return self._code_of("launch", lambda: self._queue(function or 0, *rest))
+
+    def _on_memset(self, ptr: int, word: int, count: int, stream: int | None) -> int:
+        """``cuMemsetD32Async``."""
+        return self._code_of("memset", lambda: self.put(stream or 0, lambda: self.fill(ptr, word, count, 4)))
+
+    def _code_of(self, call: str, work: Work) -> int:
+        try:
+            self.guarded(call, work)
+        except DeviceError as e:
+            return e.code
+        except Exception:  # native code has called: there is nobody to raise it to
+            traceback.print_exc()
+            return UNKNOWN
+        return 0
+
+    def _queue(self, function: int, *rest: Any) -> None:
+        gx, gy, gz, bx, by, bz, shared, stream, params, extra = rest
+        kernel = self.kernels.get(function)
+        if kernel is None:
+            raise Fault(INVALID_HANDLE)
+        plain = gy == gz == bx == by == bz == 1 and not params
+        if not plain or not 0 < gx < 1 << 31 or shared > SHARED_BYTES:
+            raise Fault(INVALID_VALUE)
+        words = _packed(extra)
+        self.put(stream or 0, lambda: self._run(kernel, words, gx, shared))
+
+    def _run(self, kernel: Kernel, words: Any, blocks: int, shared: int) -> None:
+        """One block after the other, in an order that is none in particular."""
+        self.launches += 1
+        order = self._random.permutation(blocks)
+        memory = np.full(shared + 64, POISON, np.uint8)
+        regs = (ctypes.c_int64 * 8)(0, 0, blocks, 1, memory.ctypes.data + -memory.ctypes.data % 16)
+        kernel.run(ctypes.addressof(regs), ctypes.addressof(words), order.ctypes.data, blocks)
+
+
+def _packed(extra: int | None) -> Any:
+    """A copy of a launch's parameters, which come as one buffer."""
+    given: dict[int, int] = {}
+    at = extra or 0
+    while at and (key := ctypes.c_size_t.from_address(at).value):
+        given[key] = ctypes.c_size_t.from_address(at + 8).value
+        at += 16
+    size = ctypes.c_size_t.from_address(given[_BUFFER_SIZE]).value if given else 0
+    return ctypes.create_string_buffer(ctypes.string_at(given[_BUFFER], size) if size else b"", size + 8)
+
+
+def now() -> float:
+    """Milliseconds, for events."""
+    return 1e3 * time.perf_counter()
+
+
+@cache
+def emulated_machine() -> EmulatedMachine:
+    """The one of this process. ``QDRUN_EMULATED=eager``: queued work runs at once."""
+    return EmulatedMachine(eager=os.environ.get("QDRUN_EMULATED") == "eager")

@@ -1,0 +1,88 @@
+"""Launches from machine code on any thread: the driver's functions behind a few lines that make our context current where it is not.
+
+A kernel's entry calls the driver by address. On a thread that has never used the device the driver refuses (``INVALID_CONTEXT``); where
+another library has made another device current it refuses the stream (``INVALID_HANDLE``). Only then the lines below do more than call:
+a thread without a context gets ours, one with another keeps it.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+
+from .. import jit
+
+_LAUNCH = "ptr {0}f, i32 {0}gx, i32 {0}gy, i32 {0}gz, i32 {0}bx, i32 {0}by, i32 {0}bz, i32 {0}b, ptr {0}s, ptr {0}p, ptr {0}e"
+_MEMSET = "ptr {0}f, i32 {0}v, i64 {0}n, ptr {0}s"
+_WRAPPER = """
+declare i32 @{callee}({types})
+define i32 @{name}({params}) {{
+  %r = call i32 @{callee}({values})
+  switch i32 %r, label %end [ i32 201, label %bind  i32 400, label %push ]
+end:
+  ret i32 %r
+bind:
+  %b = call i32 @cuCtxSetCurrent(ptr inttoptr (i64 {context} to ptr))
+  %again = call i32 @{callee}({values})
+  ret i32 %again
+push:
+  %slot = alloca ptr
+  %u = call i32 @cuCtxPushCurrent(ptr inttoptr (i64 {context} to ptr))
+  %inside = call i32 @{callee}({values})
+  %o = call i32 @cuCtxPopCurrent(ptr %slot)
+  ret i32 %inside
+}}
+"""
+_HEAD = "declare i32 @cuCtxSetCurrent(ptr)\ndeclare i32 @cuCtxPushCurrent(ptr)\ndeclare i32 @cuCtxPopCurrent(ptr)\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """C functions of the driver in this process."""
+
+    launch: int
+    memset: int
+    set_current: int
+    push_current: int
+    pop_current: int
+
+
+@dataclass(frozen=True, slots=True)
+class Launchers:
+    """Addresses with the signatures of ``cuLaunchKernel`` and ``cuMemsetD32Async``."""
+
+    launch: int
+    memset: int
+
+
+_made: dict[tuple[int, Addresses], Launchers] = {}
+_lock = threading.Lock()
+
+
+def text(context: int) -> str:
+    """The module, for one context."""
+    parts = [_HEAD]
+    for name, callee, signature in (("qd_launch", "cuLaunchKernel", _LAUNCH), ("qd_memset", "cuMemsetD32Async", _MEMSET)):
+        values = signature.format("%")
+        types = ", ".join(x.split()[0] for x in values.split(", "))
+        parts.append(_WRAPPER.format(name=name, callee=callee, types=types, params=values, values=values, context=context))
+    return "".join(parts)
+
+
+def launchers(context: int, found: Addresses) -> Launchers:
+    """The functions for a context, made once and never unloaded: kernels' code calls them until the process ends."""
+    key = context, found
+    with _lock:
+        if key not in _made:
+            imports = {
+                "cuLaunchKernel": found.launch,
+                "cuMemsetD32Async": found.memset,
+                "cuCtxSetCurrent": found.set_current,
+                "cuCtxPushCurrent": found.push_current,
+                "cuCtxPopCurrent": found.pop_current,
+            }
+            exports = ["qd_launch", "qd_memset"]
+            code = jit.load(jit.compile_text(text(context), "launch", 1), exports, imports, "launch")
+            code.make_immortal()
+            _made[key] = Launchers(code.addresses["qd_launch"], code.addresses["qd_memset"])
+        return _made[key]

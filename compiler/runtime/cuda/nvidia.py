@@ -1,0 +1,374 @@
+"""NVIDIA's driver through cuda-python, which is imported when a driver is made, never before: the package and its tests run without it,
+and without a GPU.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from typing import Any
+
+from ...errors import DeviceError
+from .driver import DeviceInfo, Function
+from .native import Addresses, launchers
+from .results import device_error
+
+OLDEST_DRIVER = 12000
+"""Of the driver's CUDA version, 1000 * major + 10 * minor: what PTX 8.0 needs."""
+
+KEEP_BYTES = 64 << 20
+"""Freed bytes that a pool keeps for the next allocation instead of giving them back to the device at the next synchronization. Small: other
+processes pack their memory beside ours."""
+
+_LOG_BYTES = 16384
+_LIBRARY = "nvcuda.dll" if os.name == "nt" else "libcuda.so.1"
+_INSTALL_DRIVER = (
+    "install NVIDIA's driver, 525 or newer (in a container: start it with --gpus all), and see that `nvidia-smi` works"
+)
+
+
+def bindings() -> Any:
+    """cuda-python's ``driver`` module.
+
+    Raises:
+        DeviceError: it is not installed.
+    """
+    try:
+        from cuda.bindings import driver
+    except ImportError as e:
+        raise DeviceError(
+            f"CUDA cannot be used: cuda-python is not installed for this Python ({e})\n  do: pip install 'cuda-python>=12.4'"
+        ) from None
+    return driver
+
+
+def initialise() -> Any:
+    """cuda-python's ``driver`` module after ``cuInit``.
+
+    Raises:
+        DeviceError: no cuda-python, no driver, too old a driver, or no device that it can use; says which.
+    """
+    d = bindings()
+    try:
+        (code,) = d.cuInit(0)
+    except Exception as e:  # every version has an exception of its own for a library that is not there
+        raise DeviceError(
+            f"CUDA cannot be used: NVIDIA's driver is not installed on this machine ({_LIBRARY} was not found)\n  do: {_INSTALL_DRIVER}"
+        ) from e
+    if int(code):
+        raise device_error(int(code), "CUDA cannot be used", code.name)
+    code, version = d.cuDriverGetVersion()
+    if int(code) or version < OLDEST_DRIVER:
+        raise DeviceError(
+            f"CUDA cannot be used: the driver speaks CUDA {_dotted(version)}, and {_dotted(OLDEST_DRIVER)} is needed"
+            f"\n  do: {_INSTALL_DRIVER}"
+        )
+    return d
+
+
+def _dotted(version: int) -> str:
+    return f"{version // 1000}.{version % 1000 // 10}"
+
+
+def addresses() -> Addresses:
+    """Where the functions lie in this process. The driver must be there."""
+    library = ctypes.CDLL(_LIBRARY)
+    names = ("cuLaunchKernel", "cuMemsetD32Async", "cuCtxSetCurrent", "cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2")
+    return Addresses(*(ctypes.cast(getattr(library, n), ctypes.c_void_p).value or 0 for n in names))
+
+
+_contexts: dict[int, Any] = {}  # primary contexts by device: held until the process ends, as the modules in them are shared
+_contexts_lock = threading.Lock()
+
+
+class CudaDriver:
+    """NVIDIA's driver, for one device. See ``Driver``.
+
+    The device's primary context is used, which other libraries of the process (PyTorch, CuPy) use, too; so their memory and ours can be
+    given to one another. A call on a thread that has another device's context current leaves that one current.
+    """
+
+    name = "cuda"
+
+    def __init__(self) -> None:
+        self.d = initialise()
+        self.launch_address = self.memset_address = 0
+        self.context = 0
+        self._device = self._pool = None
+
+    # ---- calls
+    def _call(self, doing: str, function: Any, *args: Any) -> Any:
+        """Call the driver with the context current, and return what it gives.
+
+        Raises:
+            DeviceError: the result is not success.
+        """
+        d = self.d
+        current = int(d.cuCtxGetCurrent()[1] or 0)
+        if current == self.context or not self.context:
+            return self._checked(doing, function(*args))
+        if not current:
+            self._checked(doing, d.cuCtxSetCurrent(self.context))
+            return self._checked(doing, function(*args))
+        self._checked(doing, d.cuCtxPushCurrent(self.context))
+        try:
+            return self._checked(doing, function(*args))
+        finally:
+            d.cuCtxPopCurrent()
+
+    @staticmethod
+    def _checked(doing: str, outcome: tuple[Any, ...]) -> Any:
+        code, *rest = outcome
+        if int(code):
+            raise device_error(int(code), doing, getattr(code, "name", ""))
+        return rest[0] if len(rest) == 1 else tuple(rest)
+
+    # ---- devices
+    def device_count(self) -> int:
+        """How many devices CUDA_VISIBLE_DEVICES leaves."""
+        return self._call("counting devices failed", self.d.cuDeviceGetCount)
+
+    def describe(self, index: int) -> DeviceInfo:
+        """A device, without a context on it."""
+        d, doing = self.d, f"looking at CUDA device {index} failed"
+        device = self._call(doing, d.cuDeviceGet, index)
+        names = d.CUdevice_attribute
+
+        def attribute(name: str) -> int:
+            return int(self._call(doing, d.cuDeviceGetAttribute, getattr(names, f"CU_DEVICE_ATTRIBUTE_{name}"), device))
+
+        raw = bytes(self._call(doing, d.cuDeviceGetUuid, device).bytes).hex()
+        return DeviceInfo(
+            index=index,
+            name=_text(self._call(doing, d.cuDeviceGetName, 128, device)),
+            uuid=f"GPU-{raw[:8]}-{raw[8:12]}-{raw[12:16]}-{raw[16:20]}-{raw[20:]}",
+            pci=_text(self._call(doing, d.cuDeviceGetPCIBusId, 32, device)).lower(),
+            cc=(attribute("COMPUTE_CAPABILITY_MAJOR"), attribute("COMPUTE_CAPABILITY_MINOR")),
+            sms=attribute("MULTIPROCESSOR_COUNT"),
+            threads_per_sm=attribute("MAX_THREADS_PER_MULTIPROCESSOR"),
+            memory_bytes=int(self._call(doing, d.cuDeviceTotalMem, device)),
+            l2_bytes=attribute("L2_CACHE_SIZE"),
+            shared_per_block=attribute("MAX_SHARED_MEMORY_PER_BLOCK"),
+            driver_version=int(self._call(doing, d.cuDriverGetVersion)),
+        )
+
+    def open(self, index: int) -> None:
+        """Take a device, with its primary context and a pool of our own."""
+        d, doing = self.d, f"opening CUDA device {index} failed"
+        self._device = self._call(doing, d.cuDeviceGet, index)
+        with _contexts_lock:
+            if index not in _contexts:
+                _contexts[index] = self._call(doing, d.cuDevicePrimaryCtxRetain, self._device)
+        self.context = int(_contexts[index])
+        self.bind()
+        made = launchers(self.context, addresses())
+        self.launch_address, self.memset_address = made.launch, made.memset
+        has_pools = d.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED
+        if self._call(doing, d.cuDeviceGetAttribute, has_pools, self._device):
+            self._pool = self._make_pool(doing, index)
+
+    def _make_pool(self, doing: str, index: int) -> Any:
+        """A pool of our own: what it keeps and how much it holds is not mixed with other libraries' use of the device's default pool."""
+        d = self.d
+        properties = d.CUmemPoolProps()
+        properties.allocType = d.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+        properties.handleTypes = d.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_NONE
+        properties.location.type = d.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+        properties.location.id = index
+        pool = self._call(doing, d.cuMemPoolCreate, properties)
+        threshold = d.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
+        self._call(doing, d.cuMemPoolSetAttribute, pool, threshold, d.cuuint64_t(KEEP_BYTES))
+        return pool
+
+    def bind(self) -> None:
+        """Make the context current, if this thread has none."""
+        if not int(self.d.cuCtxGetCurrent()[1] or 0):
+            self._checked("taking the device on this thread failed", self.d.cuCtxSetCurrent(self.context))
+
+    # ---- streams
+    def stream(self) -> int:
+        """A stream that does not wait for the default one."""
+        return int(self._call("making a stream failed", self.d.cuStreamCreate, 1))  # CU_STREAM_NON_BLOCKING
+
+    def close(self, stream: int) -> None:
+        """Destroy the stream and the pool, and shrink what the context keeps for stacks."""
+        doing, limit = "closing the device failed", self.d.CUlimit.CU_LIMIT_STACK_SIZE
+        self._call(doing, self.d.cuStreamDestroy, stream)
+        self._call(doing, self.d.cuCtxSetLimit, limit, 1024)  # stacks of kernels with large frames are kept by the context else
+        if self._pool is not None:
+            self._call(doing, self.d.cuMemPoolDestroy, self._pool)
+            self._pool = None
+
+    def synchronize(self, stream: int) -> None:
+        """Wait for the stream."""
+        self._call("work on the device failed", self.d.cuStreamSynchronize, stream)
+
+    # ---- memory
+    def allocate(self, nbytes: int, stream: int) -> int:
+        """From the pool; it is aligned to 256 bytes."""
+        doing = f"allocating {nbytes:,} bytes of device memory failed"
+        if self._pool is None:
+            return int(self._call(doing, self.d.cuMemAlloc, nbytes))
+        return int(self._call(doing, self.d.cuMemAllocFromPoolAsync, nbytes, self._pool, stream))
+
+    def free(self, ptr: int, stream: int) -> None:
+        """In the order of the stream."""
+        if self._pool is None:
+            self._call("freeing device memory failed", self.d.cuMemFree, ptr)  # waits for the device
+        else:
+            self._call("freeing device memory failed", self.d.cuMemFreeAsync, ptr, stream)
+
+    def trim(self) -> None:
+        """Give back what the pool keeps."""
+        if self._pool is not None:
+            self._call("giving memory back failed", self.d.cuMemPoolTrimTo, self._pool, 0)
+
+    def pool_bytes(self) -> tuple[int, int]:
+        """Of the pool; 0 where the device has none."""
+        if self._pool is None:
+            return 0, 0
+        names = self.d.CUmemPool_attribute
+        used, reserved = names.CU_MEMPOOL_ATTR_USED_MEM_CURRENT, names.CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT
+        both = (self._call("reading the pool failed", self.d.cuMemPoolGetAttribute, self._pool, x) for x in (used, reserved))
+        a, b = map(int, both)
+        return a, b
+
+    def memory_info(self) -> tuple[int, int]:
+        """Free and total, of all processes."""
+        free, total = self._call("reading the device's memory failed", self.d.cuMemGetInfo)
+        return int(free), int(total)
+
+    def host_allocate(self, nbytes: int) -> int:
+        """Pinned for every context."""
+        portable = 1  # CU_MEMHOSTALLOC_PORTABLE: pinned for every context
+        return int(self._call(f"pinning {nbytes:,} bytes of host memory failed", self.d.cuMemHostAlloc, nbytes, portable))
+
+    def host_free(self, ptr: int) -> None:
+        """Unpin and free."""
+        self._call("freeing pinned memory failed", self.d.cuMemFreeHost, ptr)
+
+    def memset(self, ptr: int, word: int, count: int, width: int, stream: int) -> None:
+        """In the stream."""
+        fill = {1: self.d.cuMemsetD8Async, 2: self.d.cuMemsetD16Async, 4: self.d.cuMemsetD32Async}[width]
+        self._call(f"filling {count * width:,} bytes failed", fill, ptr, word, count, stream)
+
+    def upload(self, dst: int, src_host: int, nbytes: int, stream: int) -> None:
+        """In the stream."""
+        self._call(f"a copy of {nbytes:,} bytes to the device failed", self.d.cuMemcpyHtoDAsync, dst, src_host, nbytes, stream)
+
+    def download(self, dst_host: int, src: int, nbytes: int, stream: int) -> None:
+        """Copy and wait."""
+        self.fetch(dst_host, src, nbytes, stream)
+        self.synchronize(stream)
+
+    def fetch(self, dst_pinned: int, src: int, nbytes: int, stream: int) -> None:
+        """In the stream."""
+        doing = f"a copy of {nbytes:,} bytes from the device failed"
+        self._call(doing, self.d.cuMemcpyDtoHAsync, dst_pinned, src, nbytes, stream)
+
+    def copy(self, dst: int, src: int, nbytes: int, stream: int) -> None:
+        """In the stream; the driver finds out which devices the addresses belong to."""
+        self._call(f"a copy of {nbytes:,} bytes on the device failed", self.d.cuMemcpyAsync, dst, src, nbytes, stream)
+
+    # ---- code
+    def assemble(self, text: bytes, name: str) -> bytes:
+        """PTX to a cubin, by the compiler in the driver."""
+        d, (options, values, log) = self.d, self._logged()
+        doing = f"the driver cannot compile kernel `{name}`"
+        state = self._call(doing, d.cuLinkCreate, len(options), options, values)
+        try:
+            ptx, data = d.CUjitInputType.CU_JIT_INPUT_PTX, text.rstrip(b"\0") + b"\0"
+            label = f"{name}.ptx".encode()
+            self._explained(doing, log, d.cuLinkAddData, state, ptx, data, len(data), label, 0, [], [])
+            address, size = self._explained(doing, log, d.cuLinkComplete, state)
+            return ctypes.string_at(int(address), int(size))
+        finally:
+            d.cuLinkDestroy(state)
+
+    def load_module(self, image: bytes, name: str) -> int:
+        """A cubin, or PTX text."""
+        options, values, log = self._logged()
+        doing = f"the code of kernel `{name}` cannot be loaded"
+        data = image if image.startswith(b"\x7fELF") else image.rstrip(b"\0") + b"\0"
+        return int(self._explained(doing, log, self.d.cuModuleLoadDataEx, data, len(options), options, values))
+
+    def _logged(self) -> tuple[list[Any], list[Any], bytearray]:
+        """Options of the driver's compiler with a buffer for what it complains of."""
+        j, log = self.d.CUjit_option, bytearray(_LOG_BYTES)
+        return [j.CU_JIT_ERROR_LOG_BUFFER, j.CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES], [log, len(log)], log
+
+    def _explained(self, doing: str, log: bytearray, function: Any, *args: Any) -> Any:
+        """A call of the compiler; its log is part of the error."""
+        try:
+            return self._call(doing, function, *args)
+        except DeviceError as e:
+            said = log.split(b"\0")[0].decode(errors="replace")
+            raise device_error(e.code, doing, e.result, said) from None
+
+    def function(self, module: int, name: str) -> Function:
+        """With what a thread of it takes."""
+        d, doing = self.d, f"kernel function `{name}` is not in its code"
+        handle = self._call(doing, d.cuModuleGetFunction, module, name.encode())
+        names = d.CUfunction_attribute
+
+        def attribute(of: str) -> int:
+            return int(self._call(doing, d.cuFuncGetAttribute, getattr(names, f"CU_FUNC_ATTRIBUTE_{of}"), handle))
+
+        return Function(int(handle), attribute("LOCAL_SIZE_BYTES"), attribute("NUM_REGS"), attribute("SHARED_SIZE_BYTES"))
+
+    def unload(self, module: int) -> None:
+        """Drop a module."""
+        self._call("unloading code failed", self.d.cuModuleUnload, module)
+
+    # ---- events
+    def event(self) -> int:
+        """With a time stamp."""
+        return int(self._call("making an event failed", self.d.cuEventCreate, 0))
+
+    def event_free(self, event: int) -> None:
+        """Destroy it."""
+        self._call("freeing an event failed", self.d.cuEventDestroy, event)
+
+    def record(self, event: int, stream: int) -> None:
+        """In the stream."""
+        self._call("recording an event failed", self.d.cuEventRecord, event, stream)
+
+    def event_wait(self, event: int) -> None:
+        """On the host."""
+        self._call("work on the device failed", self.d.cuEventSynchronize, event)
+
+    def stream_wait(self, stream: int, event: int) -> None:
+        """On the device."""
+        self._call("waiting for another stream failed", self.d.cuStreamWaitEvent, stream, event, 0)
+
+    def elapsed_ms(self, begin: int, end: int) -> float:
+        """Between two events, to about half a microsecond."""
+        return float(self._call("reading two events failed", self.d.cuEventElapsedTime, begin, end))
+
+    # ---- graphs
+    def capture_begin(self, stream: int) -> None:
+        """Only this thread's calls are watched."""
+        mode = self.d.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+        self._call("recording a graph failed", self.d.cuStreamBeginCapture, stream, mode)
+
+    def capture_end(self, stream: int) -> int:
+        """End the recording, and instantiate."""
+        doing = "recording a graph failed"
+        graph = self._call(doing, self.d.cuStreamEndCapture, stream)
+        try:
+            return int(self._call(doing, self.d.cuGraphInstantiate, graph, 0))
+        finally:
+            self.d.cuGraphDestroy(graph)
+
+    def graph_launch(self, graph: int, stream: int) -> None:
+        """One launch for the whole graph."""
+        self._call("launching a graph failed", self.d.cuGraphLaunch, graph, stream)
+
+    def graph_free(self, graph: int) -> None:
+        """Destroy it."""
+        self._call("freeing a graph failed", self.d.cuGraphExecDestroy, graph)
+
+
+def _text(raw: bytes) -> str:
+    return raw.split(b"\0")[0].decode(errors="replace")

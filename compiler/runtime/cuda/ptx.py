@@ -1,0 +1,206 @@
+"""LLVM text -> PTX -> cubin, each kept on disk under the key of everything that decides it.
+
+LLVM ends the process on what its PTX back end cannot select; the emitter's closed table of operations keeps that from it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from functools import cache
+from typing import Any
+
+import llvmlite.binding as llvm
+
+from ...codegen.llvm import nvptx_table
+from ...errors import DeviceError, QdrunRuntimeError
+from .. import jit
+from ..cache import DiskCache, disk_cache, key_of
+from .driver import DeviceInfo, Driver
+
+TRIPLE = "nvptx64-nvidia-cuda"
+CHIPS = ((7, 0), (7, 5), (8, 0), (8, 6), (8, 9), (9, 0))
+"""Compute capabilities that code is made for. A newer device takes that of the newest: its driver compiles the PTX."""
+
+_LAYOUT = re.compile(r'^target datalayout = ".*"\n', re.M)
+_TRIPLE = re.compile(r'^target triple = ".*"\n', re.M)
+_DRIVER_OF_WIDE = 12010  # reads PTX 8.1, in which a kernel may have 32 KB of parameters instead of 4
+
+
+def target_cpu(info: DeviceInfo) -> str:
+    """LLVM's name of the processor that a device's code is made for.
+
+    Raises:
+        DeviceError: the device is too old.
+    """
+    fitting = [c for c in CHIPS if c <= info.cc]
+    if not fitting:
+        raise DeviceError(
+            f"{info.name} has compute capability {info.cc[0]}.{info.cc[1]}, and 7.0 is needed\n"
+            "  do: use another device, see `qdrun devices`"
+        )
+    return f"sm_{fitting[-1][0]}{fitting[-1][1]}"
+
+
+@cache
+def _initialise() -> Any:
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    try:
+        return llvm.Target.from_triple(TRIPLE)
+    except RuntimeError as e:
+        raise QdrunRuntimeError(
+            f"this llvmlite has no code generator for NVIDIA's GPUs: {e}\n  do: pip install llvmlite"
+        ) from e
+
+
+def _machine(cpu: str, features: str, opt_level: int) -> Any:
+    """Position-independence and the code model mean nothing to PTX."""
+    if not re.fullmatch(r"\+ptx\d\d", features):
+        raise QdrunRuntimeError(f"{features!r} names no PTX version")
+    return _initialise().create_target_machine(cpu=cpu, features=features, opt=opt_level, reloc="default", codemodel="default")
+
+
+def _headed(text: str, machine: Any) -> str:
+    """The text with this LLVM's own data layout. It must be there when the text is parsed: without it an i64 is aligned to 4 bytes, and
+    each access becomes two. Versions of LLVM differ in parts of it that our code does not use.
+    """
+    head = f'target datalayout = "{machine.target_data}"\ntarget triple = "{TRIPLE}"\n'
+    return head + _TRIPLE.sub("", _LAYOUT.sub("", text))
+
+
+def compile_ptx(text: str, name: str, cpu: str, features: str = "+ptx80", opt_level: int = 3) -> str:
+    """PTX of a device module.
+
+    Args:
+        text: LLVM text of the module.
+        name: the kernel, for messages.
+        cpu: a chip of ``CHIPS``, as ``sm_90``.
+        features: the PTX version, as ``+ptx80``.
+        opt_level: of LLVM's passes and code generator.
+
+    Raises:
+        QdrunRuntimeError: LLVM refuses the text; names the kernel.
+    """
+    if cpu not in {f"sm_{a}{b}" for a, b in CHIPS}:  # LLVM would only warn, and write PTX for a chip that does not exist
+        raise QdrunRuntimeError(f"no chip is called {cpu!r}")
+    nvptx_table.check(text, name)
+    size = jit.size_of(text)
+    machine = _machine(cpu, features, 1 if size.large else opt_level)
+    context = llvm.create_context()
+    try:
+        module = llvm.parse_assembly(_headed(text, machine), context)
+    except RuntimeError as e:
+        raise _invalid(name, e) from e
+    try:
+        try:
+            module.verify()
+        except RuntimeError as e:
+            raise _invalid(name, e) from e
+        _optimise(module, machine, opt_level, size)
+        return _emit(machine, module)
+    finally:
+        module.close()  # before its context
+
+
+def _invalid(name: str, error: RuntimeError) -> QdrunRuntimeError:
+    return QdrunRuntimeError(
+        f"the compiler produced invalid LLVM text for the GPU code of kernel `{name}`: {error}\n"
+        "  do: this is a bug in qdrun; report it with the kernel's source"
+    )
+
+
+def _optimise(module: Any, machine: Any, opt_level: int, size: jit.Size) -> None:
+    """The whole pipeline for what is not too large. Nothing is vectorised: PTX has no lanes."""
+    if size.function > jit.HUGE_LINES:
+        return
+    tuning = llvm.PipelineTuningOptions(opt_level)
+    tuning.loop_vectorization = tuning.loop_interleaving = tuning.slp_vectorization = False
+    tuning.loop_unrolling = size.function <= jit.LOOP_LINES
+    passes = llvm.create_pass_builder(machine, tuning)
+    if not size.large:
+        manager = passes.getModulePassManager()
+    else:
+        manager = llvm.create_new_module_pass_manager()
+        manager.add_sroa_pass()
+        manager.add_instruction_combine_pass()
+        manager.add_simplify_cfg_pass()
+    jit._call("LLVMPY_RunNewModulePassManager", manager, module, passes)
+
+
+def _emit(machine: Any, module: Any) -> str:
+    """What ``machine.emit_assembly(module)`` does, without llvmlite's lock around it."""
+    lib = llvm.ffi.lib
+    with llvm.ffi.OutputString() as error:
+        buffer = jit._call("LLVMPY_TargetMachineEmitToMemory", machine, module, 0, error)
+        if not buffer:
+            raise RuntimeError(str(error))
+    try:
+        return ctypes.string_at(lib.LLVMPY_GetBufferStart(buffer), lib.LLVMPY_GetBufferSize(buffer)).decode()
+    finally:
+        lib.LLVMPY_DisposeMemoryBuffer(buffer)
+
+
+def ptx_key(text: str, cpu: str, features: str, opt_level: int) -> str:
+    """The key of a module's PTX."""
+    return key_of("ptx", text, cpu, features, str(opt_level), jit.versions())
+
+
+def image_key(ptx: str, info: DeviceInfo) -> str:
+    """The key of a module's machine code: the driver compiles it, for one chip."""
+    return key_of("cubin", ptx, info.chip, str(info.driver_version))
+
+
+def check_features(features: str, info: DeviceInfo, name: str) -> None:
+    """Refuse PTX that the driver is too old for.
+
+    Raises:
+        DeviceError: names the kernel.
+    """
+    if features > "+ptx80" and info.driver_version < _DRIVER_OF_WIDE:
+        raise DeviceError(
+            f"kernel `{name}` has more than 4 KB of parameters, which drivers before CUDA 12.1 do not take\n"
+            "  do: install a newer NVIDIA driver, or give the kernel fewer arrays"
+        )
+
+
+def build(text: str, name: str, features: str, driver: Driver, info: DeviceInfo, keep: bool = True) -> tuple[bytes, str, bool]:
+    """The machine code of a device module, the key that it lies under on disk, and whether it came from there.
+
+    Args:
+        text: LLVM text.
+        name: the kernel, for messages.
+        features: the PTX version.
+        driver: compiles PTX for the open device.
+        info: the device.
+        keep: look on the disk, and keep what was made there.
+
+    Raises:
+        QdrunRuntimeError: LLVM refuses the text.
+        DeviceError: the driver refuses the PTX; has its log.
+    """
+    check_features(features, info, name)
+    disk = disk_cache() if keep else None
+    cpu = target_cpu(info)
+    first = ptx_key(text, cpu, features, 3)
+    ptx = _kept(disk, first)
+    known = ptx is not None
+    if ptx is None:
+        ptx = compile_ptx(text, name, cpu, features).encode()
+        _keep(disk, first, ptx, {"name": name, "chip": cpu, "versions": jit.versions()})
+    second = image_key(ptx.decode(), info)
+    image = _kept(disk, second)
+    if image is None:
+        image, known = driver.assemble(ptx, name), False
+        _keep(disk, second, image, {"name": name, "chip": info.chip, "driver": info.driver_version})
+    return image, second, known
+
+
+def _kept(disk: DiskCache | None, key: str) -> bytes | None:
+    entry = disk.get(key) if disk else None
+    return entry[0] if entry else None
+
+
+def _keep(disk: DiskCache | None, key: str, data: bytes, header: dict[str, Any]) -> None:
+    if disk:
+        disk.put(key, data, header)

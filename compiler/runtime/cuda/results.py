@@ -1,0 +1,125 @@
+"""What a CUresult means: its name, what happened in words, what to do, and whether the process can go on.
+
+The numbers are those of ``cuda.h``; they never change meaning between versions of the driver.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...errors import DeviceError, OutOfMemory
+
+OUT_OF_MEMORY, INVALID_CONTEXT, INVALID_HANDLE, NOT_READY = 2, 201, 400, 600
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One CUresult. ``restart``: CUDA reports it again to every later call of the process."""
+
+    name: str
+    what: str
+    do: str = ""
+    restart: bool = False
+
+
+_BOUNDS = "run the kernel with qd.init(debug=True), which checks every index"
+_UPDATE = "install a newer NVIDIA driver"
+_OURS = "this is a bug in qdrun; report it with the kernel's source"
+_INSTALL = "see that `nvidia-smi` works as this user"
+_AGAIN = "see the driver's log (`dmesg | grep -i xid`); if it comes again, the device or its driver is at fault"
+
+RESULTS: dict[int, Result] = {
+    1: Result("INVALID_VALUE", "a value was refused", _OURS),
+    2: Result("OUT_OF_MEMORY", "the device has no more memory", "see Program.usage() and `nvidia-smi` for who holds it"),
+    3: Result("NOT_INITIALIZED", "CUDA is not initialised in this process", "after a fork, use multiprocessing's `spawn`"),
+    4: Result("DEINITIALIZED", "CUDA is shutting down in this process", "close the program before the interpreter ends"),
+    34: Result(
+        "STUB_LIBRARY", "libcuda is the stub of the toolkit", "take it off LD_LIBRARY_PATH; the driver brings the real one"
+    ),
+    36: Result("CALL_REQUIRES_NEWER_DRIVER", "the driver is too old", _UPDATE),
+    46: Result(
+        "DEVICE_UNAVAILABLE", "another process has the device for itself", "wait for it, or see `nvidia-smi -q -d COMPUTE`"
+    ),
+    100: Result("NO_DEVICE", "the driver has no device that it can use", "see `nvidia-smi -L` and CUDA_VISIBLE_DEVICES"),
+    101: Result("INVALID_DEVICE", "there is no such device", "see `nvidia-smi -L` and CUDA_VISIBLE_DEVICES"),
+    200: Result("INVALID_IMAGE", "the code is damaged", "clear the kernel cache"),
+    201: Result("INVALID_CONTEXT", "the device's context is not current on this thread", _OURS),
+    209: Result("NO_BINARY_FOR_GPU", "the code was made for another device", "clear the kernel cache"),
+    214: Result(
+        "ECC_UNCORRECTABLE", "the device's memory has failed", "run `nvidia-smi -q -d ECC` and take the device out", True
+    ),
+    218: Result("INVALID_PTX", "the driver refuses the code", _OURS),
+    220: Result("NVLINK_UNCORRECTABLE", "the link between devices has failed", _AGAIN, True),
+    221: Result("JIT_COMPILER_NOT_FOUND", "the driver's compiler is missing", "install the driver's libnvidia-ptxjitcompiler"),
+    222: Result("UNSUPPORTED_PTX_VERSION", "the driver is too old for the code", _UPDATE),
+    223: Result("JIT_COMPILATION_DISABLED", "CUDA_DISABLE_PTX_JIT forbids compiling", "unset CUDA_DISABLE_PTX_JIT"),
+    226: Result("CONTAINED", "the device's memory has failed", _AGAIN, True),
+    304: Result("OPERATING_SYSTEM", "a call of the operating system has failed", _INSTALL),
+    400: Result("INVALID_HANDLE", "a handle of another device or a closed one was used", _OURS),
+    600: Result("NOT_READY", "work is still running", _OURS),
+    700: Result("ILLEGAL_ADDRESS", "it read or wrote memory that is not its own", _BOUNDS, True),
+    701: Result("LAUNCH_OUT_OF_RESOURCES", "a block needs more registers or shared memory than there are", _OURS),
+    702: Result("LAUNCH_TIMEOUT", "it ran longer than the display's watchdog allows", "use a device without a display", True),
+    709: Result("CONTEXT_IS_DESTROYED", "the device's context was destroyed by somebody", "do not reset the device", True),
+    710: Result("ASSERT", "an assertion of the device failed", _OURS, True),
+    714: Result("HARDWARE_STACK_ERROR", "its call stack was overrun", _BOUNDS, True),
+    715: Result("ILLEGAL_INSTRUCTION", "it met an instruction that the device does not have", _OURS, True),
+    716: Result("MISALIGNED_ADDRESS", "it used an address that is not aligned", _BOUNDS, True),
+    717: Result("INVALID_ADDRESS_SPACE", "it used an address of the wrong space", _BOUNDS, True),
+    718: Result("INVALID_PC", "it jumped out of its code", _BOUNDS, True),
+    719: Result("LAUNCH_FAILED", "it was stopped by the device (a trap, or a fault without a name)", _BOUNDS, True),
+    800: Result("NOT_PERMITTED", "this user or this moment does not permit it", "read nothing back while a graph is recorded"),
+    801: Result("NOT_SUPPORTED", "the device or its driver cannot do it", _UPDATE),
+    802: Result("SYSTEM_NOT_READY", "the system's devices are not ready", "start nvidia-fabricmanager"),
+    803: Result(
+        "SYSTEM_DRIVER_MISMATCH", "libcuda and the kernel's driver have different versions", "reboot, or reload the driver"
+    ),
+    804: Result("COMPAT_NOT_SUPPORTED_ON_DEVICE", "the compatibility libcuda does not run on this device", _UPDATE),
+    900: Result("STREAM_CAPTURE_UNSUPPORTED", "it cannot be part of a graph", "take it out of the captured function"),
+    901: Result(
+        "STREAM_CAPTURE_INVALIDATED", "something in the captured function ended the recording", "capture launches only"
+    ),
+    906: Result(
+        "STREAM_CAPTURE_IMPLICIT", "it waits for the device, which a graph cannot", "take it out of the captured function"
+    ),
+    908: Result("STREAM_CAPTURE_WRONG_THREAD", "the recording was begun by another thread", "begin and end it on one thread"),
+    999: Result("UNKNOWN", "the driver does not say why", _AGAIN, True),
+}
+"""What we say of each result that a launch, a copy or an allocation can give."""
+
+
+def result(code: int, name: str = "") -> Result:
+    """What a CUresult means. ``name``: the driver's name of one that the table does not have, with or without ``CUDA_ERROR_``."""
+    known = RESULTS.get(code)
+    if known is not None:
+        return known
+    return Result(name.removeprefix("CUDA_ERROR_") or f"error {code}", "the driver refused", _AGAIN)
+
+
+def device_error(code: int, doing: str, name: str = "", detail: str = "") -> DeviceError:
+    """The error of a call that failed.
+
+    Args:
+        code: the CUresult.
+        doing: what was tried, as in "kernel `f` failed" or "a copy of 8 bytes failed": opens the message.
+        name: the driver's own name of the result.
+        detail: what the driver says beyond it, a log say.
+    """
+    r = result(code, name)
+    lines = [f"{doing}: {r.what} (CUDA_ERROR_{r.name})", *(f"  {line}" for line in detail.strip().splitlines())]
+    if r.restart:
+        lines.append("  the device cannot be used any more by this process")
+        lines.append(f"  do: restart the process; {r.do}")
+    elif r.do:
+        lines.append(f"  do: {r.do}")
+    return DeviceError("\n".join(lines), f"CUDA_ERROR_{r.name}", code, r.restart)
+
+
+def is_full(error: DeviceError) -> bool:
+    """Whether a call failed because the device has no more memory."""
+    return error.code == OUT_OF_MEMORY
+
+
+def out_of_memory(error: DeviceError, doing: str) -> OutOfMemory:
+    """The memory error of a call that is no allocation of ours: loading code, a stack of a kernel."""
+    return OutOfMemory(f"{doing}: {str(error).split(': ', 1)[-1]}")

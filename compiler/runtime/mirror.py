@@ -1,0 +1,404 @@
+"""Memory that the host cannot touch, and its copy on the host: fields and arrays of a device with memory of its own.
+
+The rule: *the device's memory is the content, the mirror is a copy of it*. Every write of the host goes to the device at once. A block
+of the mirror is current when no kernel was launched since it was last equal to the device's memory: ``Link.launches`` counts launches,
+and a block remembers the count. Whoever reads the mirror asks for its blocks first (``pull``). Nothing is kept back, so nothing must be
+written before a launch, and launches need not know of mirrors.
+
+Why it holds. The count moves after a launch is in the queue, and a block notes the count that it saw *before* its bytes were copied: a
+launch that comes in between leaves a count that is too old, and the block is copied again. Copies and launches run in the order of one queue. What the
+host does with a mirror, it does under the device's lock.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from mmap import mmap
+from types import TracebackType
+from typing import Any, Protocol
+
+import numpy as np
+
+from .device import Allocation, host_bytes
+
+UNSEEN = frozenset({"adstack", "temporaries", "arguments"})
+"""Categories of memory that no host code reads: they have no mirror."""
+
+LAZY = 1 << 20
+"""Mirrors of so many bytes are reserved and not committed: they cost memory where they are read, and nothing before."""
+
+SMALL = 1 << 16
+"""A write of so many bytes keeps a current mirror current; a larger one goes to the device alone."""
+
+PEEK_BYTES = 1 << 16
+"""Bytes that take about as long to copy as it takes to ask for one element: a block that is read in single elements is copied as a whole
+once as many elements were asked for as it has times this."""
+
+_PRIVATE, _ANONYMOUS, _NORESERVE = 0x02, 0x20, 0x4000  # of Linux; ``mmap`` does not name the last one everywhere
+
+
+class Link(Protocol):
+    """What mirrors ask of their device. Addresses are plain numbers.
+
+    Attributes:
+        lock: a reentrant lock.
+        dlpack: type and number of the device in DLPack; None: no other library can use its memory.
+        stream: the queue's handle for other libraries.
+    """
+
+    lock: Any
+    dlpack: tuple[int, int] | None
+    stream: int
+
+    def launches(self) -> int:
+        """Kernels launched so far: it moves after a launch is in the queue."""
+        ...
+
+    def download(self, to: int, source: int, nbytes: int) -> None:
+        """Device to host, after all that is in the queue; it has ended on return."""
+        ...
+
+    def upload(self, to: int, source: int, nbytes: int) -> None:
+        """Host to device, in the order of the queue; the host's bytes may change on return."""
+        ...
+
+    def memset(self, to: int, word: int, count: int, width: int) -> None:
+        """``count`` words of 1, 2 or 4 bytes, in the order of the queue."""
+        ...
+
+    def copy(self, to: int, source: int, nbytes: int) -> None:
+        """Device to device, in the order of the queue."""
+        ...
+
+    def settle(self) -> None:
+        """Wait for all that was begun on the device, here and by other libraries."""
+        ...
+
+    def arrived(self) -> None:
+        """The host has waited for the queue: raise what launches have reported."""
+        ...
+
+
+def mirrored(ptr: int, nbytes: int, category: str, link: Link) -> Allocation:
+    """Zeroed device memory as an allocation, with a mirror of zeros unless no host code reads its category."""
+    if category in UNSEEN:
+        return Allocation(ptr, nbytes, category, np.empty(0, np.uint8))
+    allocation = Allocation(ptr, nbytes, category, reserved_bytes(nbytes))
+    allocation.mirror = Mirror(link, ptr, allocation.view)
+    return allocation
+
+
+def reserved_bytes(nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """Zeroed host memory that is taken from the system page by page, as it is touched."""
+    if nbytes < LAZY or not _RESERVES:
+        return host_bytes(nbytes, "mirror").view
+    return np.frombuffer(mmap(-1, nbytes, flags=_PRIVATE | _ANONYMOUS | _NORESERVE), np.uint8)
+
+
+def _can_reserve() -> bool:
+    try:
+        mmap(-1, 4096, flags=_PRIVATE | _ANONYMOUS | _NORESERVE).close()
+    except (OSError, ValueError, TypeError):
+        return False
+    return True
+
+
+_RESERVES = _can_reserve()
+
+
+class Mirror:
+    """The host's copy of one allocation, in blocks that are copied as a whole.
+
+    Attributes:
+        link: the device.
+        ptr: the address of the device's memory.
+        owner: keeps memory alive that is not ours.
+        shared: other libraries have the device's memory: no block is ever current.
+        view: the bytes.
+    """
+
+    def __init__(self, link: Link, ptr: int, view: np.ndarray[Any, np.dtype[np.uint8]], *, current: bool = True) -> None:
+        self.link, self.ptr, self.view, self.shared = link, ptr, view, False
+        self.owner: object = None
+        self._base, self._size = view.ctypes.data, view.nbytes
+        self._starts, self._seen, self._peeks = [0], [link.launches() if current else -1], [0]
+
+    def split(self, starts: Sequence[int]) -> None:
+        """Make blocks that begin at these bytes, in rising order from 0; all are as current as the whole was."""
+        self._starts, self._seen, self._peeks = list(starts), [self._seen[0]] * len(starts), [0] * len(starts)
+
+    # ---- reading
+    def pull(self, first: int = 0, end: int | None = None) -> None:
+        """Make the blocks that hold bytes ``first`` to ``end`` current.
+
+        Raises:
+            QdrunRuntimeError: a launch that ended since then reports a failure.
+        """
+        end = self._size if end is None else end
+        if first >= end:
+            return
+        with self.link.lock:
+            if self.shared:
+                self.link.settle()
+            count = self.link.launches()
+            blocks = range(self._block(first), self._block(end - 1) + 1)
+            stale = [k for k in blocks if self.shared or self._seen[k] != count]
+            for begin, last in _runs(stale):
+                low, high = self._starts[begin], self._end(last)
+                self.link.download(self._base + low, self.ptr + low, high - low)
+            for k in stale:
+                self._seen[k], self._peeks[k] = count, 0
+        if stale:
+            self.link.arrived()
+
+    def read(self, array: np.ndarray) -> np.ndarray:
+        """A part of the mirror, current."""
+        first, end, _ = self.bounds(array)
+        self.pull(first, end)
+        return array
+
+    def peek(self, array: np.ndarray) -> np.ndarray:
+        """A few bytes of the mirror, current; what lies around them need not be."""
+        first, end, dense = self.bounds(array)
+        if first >= end:
+            return array
+        with self.link.lock:
+            k = self._block(first)
+            if not dense or self.shared or self._block(end - 1) != k:
+                return self.read(array)
+            if self._seen[k] == self.link.launches():
+                return array
+            self._peeks[k] += 1
+            if self._peeks[k] * PEEK_BYTES >= self._end(k) - self._starts[k]:
+                return self.read(array)
+            self.link.download(self._base + first, self.ptr + first, end - first)
+        self.link.arrived()
+        return array
+
+    def copied(self, array: np.ndarray) -> np.ndarray:
+        """The content of a part as an array of its own, row-major; it does not pass through the mirror if that is not current."""
+        first, end, _ = self.bounds(array)
+        if not array.flags.c_contiguous or first >= end:
+            return np.array(self.read(array), order="C")
+        out = np.empty(array.shape, array.dtype)
+        with self.link.lock:
+            count = self.link.launches()
+            blocks = range(self._block(first), self._block(end - 1) + 1)
+            if not self.shared and all(self._seen[k] == count for k in blocks):
+                out[...] = array
+                return out
+            if self.shared:
+                self.link.settle()
+            self.link.download(out.ctypes.data, self.ptr + first, end - first)
+        self.link.arrived()
+        return out
+
+    # ---- writing
+    def writing(self, array: np.ndarray) -> AbstractContextManager[np.ndarray]:
+        """A block of code that writes all of a part of the mirror; at its end the device has it."""
+        return _Writing(self, array)
+
+    def assign(self, array: np.ndarray, source: np.ndarray) -> None:
+        """Write an array of the same shape to a part; values are cast."""
+        first, end, dense = self.bounds(array)
+        if not (dense and array.flags.c_contiguous) or end - first <= SMALL:
+            with self.writing(array):
+                array[...] = source
+            return
+        plain = np.ascontiguousarray(source, array.dtype)
+        with self.link.lock:
+            self._begin_foreign()
+            self.link.upload(self.ptr + first, plain.ctypes.data, plain.nbytes)
+            self.forget(first, end)
+
+    def fill(self, array: np.ndarray, value: np.ndarray) -> None:
+        """Write a number, or one element of ``array``'s last axes, everywhere in a part."""
+        first, end, dense = self.bounds(array)
+        tile = _tile(array, value) if dense else None
+        if tile is None or end - first <= SMALL:
+            with self.writing(array):
+                array[...] = value
+            return
+        with self.link.lock:
+            self._begin_foreign()
+            self._fill(self.ptr + first, end - first, tile)
+            self.forget(first, end)
+
+    def _fill(self, to: int, nbytes: int, tile: bytes) -> None:
+        for width in (1, 2, 4):
+            if len(tile) % width == 0 and tile == tile[:width] * (len(tile) // width):
+                self.link.memset(to, int.from_bytes(tile[:width], "little"), nbytes // width, width)
+                return
+        done = min(nbytes, len(tile) * max(1, SMALL // len(tile)))
+        chunk = np.frombuffer(tile * (done // len(tile)), np.uint8)
+        self.link.upload(to, chunk.ctypes.data, done)
+        while done < nbytes:  # each copy doubles what is there
+            more = min(done, nbytes - done)
+            self.link.copy(to + done, to, more)
+            done += more
+
+    def copy_from(self, array: np.ndarray, other: Mirror | None, source: np.ndarray) -> None:
+        """Copy a part of another mirror (None: of the host's memory), of the same shape; within the device where both lie alike."""
+        if other is None:
+            self.assign(array, source)
+            return
+        (first, end, dense), (begin, _, packed) = self.bounds(array), other.bounds(source)
+        alike = array.dtype == source.dtype and array.shape == source.shape and array.strides == source.strides
+        if not (alike and dense and packed and other.link is self.link):
+            self.assign(array, other.read(source))
+            return
+        with self.link.lock:
+            self._begin_foreign()
+            self.link.copy(self.ptr + first, other.ptr + begin, end - first)
+            self.forget(first, end)
+
+    def overwrite(self, array: np.ndarray, source: int) -> None:
+        """Copy memory of the device, at address ``source``, to a part that is row-major."""
+        first, end, _ = self.bounds(array)
+        with self.link.lock:
+            self._begin_foreign()
+            self.link.copy(self.ptr + first, source, end - first)
+            self.forget(first, end)
+
+    def forget(self, first: int = 0, end: int | None = None) -> None:
+        """The device's memory was written past the mirror."""
+        end = self._size if end is None else end
+        for k in range(self._block(first), self._block(end - 1) + 1) if first < end else ():
+            self._seen[k] = -1
+
+    # ---- inside
+    def bounds(self, array: np.ndarray) -> tuple[int, int, bool]:
+        """The bytes of a part of the mirror: first, one after the last, and whether all in between belong to it."""
+        if array.size == 0:
+            return 0, 0, True
+        if array.flags.c_contiguous:
+            first = array.__array_interface__["data"][0] - self._base
+            return first, first + array.nbytes, True
+        low, high = np.lib.array_utils.byte_bounds(array)
+        return low - self._base, high - self._base, high - low == array.nbytes
+
+    def device_address(self, array: np.ndarray) -> int:
+        """Where the first element of a part of the mirror lies on the device."""
+        return self.ptr + array.__array_interface__["data"][0] - self._base
+
+    def covers(self, array: np.ndarray) -> bool:
+        """Whether an array lies in the mirror."""
+        return self.holds(array.__array_interface__["data"][0])
+
+    def holds(self, address: int) -> bool:
+        """Whether an address of the host lies in the mirror."""
+        return 0 <= address - self._base < self._size
+
+    def _block(self, at: int) -> int:
+        return bisect_right(self._starts, at) - 1
+
+    def _end(self, block: int) -> int:
+        return self._starts[block + 1] if block + 1 < len(self._starts) else self._size
+
+    def _begin_foreign(self) -> None:
+        """Before a write to memory that other libraries have: what they have begun comes first."""
+        if self.shared:
+            self.link.settle()
+
+    def _written(self, first: int, end: int, count: int) -> None:
+        """Send bytes of the mirror to the device. Blocks that they cover are current as of ``count``; others are what they were."""
+        if first >= end:
+            return
+        self._begin_foreign()
+        self.link.upload(self.ptr + first, self._base + first, end - first)
+        for k in range(self._block(first), self._block(end - 1) + 1):
+            if first <= self._starts[k] and self._end(k) <= end:
+                self._seen[k] = count
+
+
+class _Writing:
+    """See ``Mirror.writing``. What lies between the bytes of a part that is not dense is made current first: it is sent, too."""
+
+    def __init__(self, mirror: Mirror, array: np.ndarray) -> None:
+        self._mirror, self._array = mirror, array
+
+    def __enter__(self) -> np.ndarray:
+        mirror = self._mirror
+        mirror.link.lock.acquire()
+        try:
+            self._first, self._end, dense = mirror.bounds(self._array)
+            self._count = mirror.link.launches()
+            if not dense:
+                mirror.pull(self._first, self._end)
+        except BaseException:
+            mirror.link.lock.release()
+            raise
+        return self._array
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        try:
+            if kind is None:
+                self._mirror._written(self._first, self._end, self._count)
+            else:
+                self._mirror.forget(self._first, self._end)
+        finally:
+            self._mirror.link.lock.release()
+
+
+def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:
+    """Rising numbers as first and last of each run without a gap."""
+    out: list[tuple[int, int]] = []
+    for k in numbers:
+        if out and out[-1][1] == k - 1:
+            out[-1] = out[-1][0], k
+        else:
+            out.append((k, k))
+    return out
+
+
+def _tile(array: np.ndarray, value: np.ndarray) -> bytes | None:
+    """The bytes that repeat when ``value`` is everywhere in a dense array; None where they do not."""
+    if value.ndim == 0:
+        return value.astype(array.dtype).tobytes()
+    if array.flags.c_contiguous and value.shape == array.shape[array.ndim - value.ndim :]:
+        return np.ascontiguousarray(value, array.dtype).tobytes()
+    return None
+
+
+# ---- the same for memory that has a mirror and memory that needs none (``mirror`` is None)
+def reading(mirror: Mirror | None, array: np.ndarray) -> np.ndarray:
+    """A part of some memory, with its content of now."""
+    return array if mirror is None else mirror.read(array)
+
+
+def writing(mirror: Mirror | None, array: np.ndarray) -> AbstractContextManager[np.ndarray]:
+    """A block of code that writes all of a part of some memory."""
+    return nullcontext(array) if mirror is None else mirror.writing(array)
+
+
+def changing(mirror: Mirror | None, array: np.ndarray) -> AbstractContextManager[np.ndarray]:
+    """A block of code that reads a part of some memory and writes to it."""
+    if mirror is None:
+        return nullcontext(array)
+    mirror.read(array)
+    return mirror.writing(array)
+
+
+def store(mirror: Mirror | None, array: np.ndarray, value: Any) -> None:
+    """Write what numpy can broadcast to a part of some memory."""
+    if mirror is None:
+        array[...] = value
+        return
+    new = np.asarray(value)
+    if new.shape == array.shape and new.ndim:
+        mirror.assign(array, new)
+    else:
+        mirror.fill(array, new)
+
+
+def copy(mirror: Mirror | None, array: np.ndarray, other: Mirror | None, source: np.ndarray) -> None:
+    """Copy a part of some memory to another one of the same shape."""
+    if mirror is None:
+        array[...] = reading(other, source)
+    else:
+        mirror.copy_from(array, other, source)
+
+
+__all__ = ["Link", "Mirror", "changing", "copy", "mirrored", "reading", "store", "writing"]

@@ -1,0 +1,139 @@
+"""The loop driver for GPUs: the same stacks and parameters as ``checkpoint.Driver``, with a loop over segments around one over iterations.
+
+What happens at the start of a segment stands between the two loops, so that an iteration does nothing but its body and, where it is
+taped, one put: on a GPU the bookkeeping of an iteration costs more than a short body does. The price is code: the sweep and the refill
+hold a copy of the body for iterations that are taped and one for those that are not.
+"""
+
+from __future__ import annotations
+
+from ..ir.builder import Builder
+from ..ir.nodes import Const, Loop, Op, Operand, Overflow
+from ..ir.types import i64
+from ..ir.walk import walk
+from .checkpoint import ONE, ZERO, Driver, Record, Sweep, divided
+from .copies import Env, at, copy_plain, index_at, layer, trip_count
+from .slices import Keep, LoopInfo
+
+MOST_STATEMENTS = 256
+"""Statements of a body that gets copies of its own: the bookkeeping of a longer one costs little beside it."""
+
+
+def driver_of(loop: Loop, info: LoopInfo, number: int, segmented: bool) -> Driver:
+    """The driver of a loop: ``segmented`` asks for loops over segments, where they pay."""
+    kept = [s for s in walk(loop.body) if id(s) in info.keep_fwd or id(s) in info.keep_refill]
+    pays = len(kept) <= MOST_STATEMENTS and not any(isinstance(s, Loop) for s in kept)
+    return (SegmentedDriver if segmented and info.tape and pays else Driver)(loop, info, number)
+
+
+class SegmentedDriver(Driver):
+    """The stacks of one loop whose body holds no loop that a sweep must run."""
+
+    # ---- forward
+    def forward(self, b: Builder, env: Env) -> Record:
+        """Emit the forward sweep and return what it records."""
+        s = self.loop
+        begin = at(env, s.begin)
+        rec = Record(begin, {v: b.load(v) for v in self.info.inv})
+        trips = None if s.end is None else trip_count(b, begin, at(env, s.end), s.step)
+        if trips is not None and s.exit is None:
+            sweep, rec.n = self._bounded(b, env, begin, trips), trips
+        else:
+            sweep, rec.n = self._open(b, env, begin, trips)
+        rec.d, rec.pad, rec.skipped = b.load(sweep.d), sweep.pad, sweep.skipped
+        rec.site = b.load(s.exit) if s.exit else None
+        return rec
+
+    def _bounded(self, b: Builder, env: Env, begin: Operand, trips: Operand) -> Sweep:
+        """The count is known and holds: all segments but the last run without a tape."""
+        sweep, seg = Sweep(self, b, trips), self.param("S")
+        shift = b.load(sweep.slot)
+        whole = b.local(ZERO, "whole")  # segments before the last
+        with b.if_(b.op("gt", self.param("C1"), ZERO)) as checkpoints:
+            before = b.op("sub", b.op("cdiv", sweep.first, seg), sweep.skipped)
+            b.store(whole, b.op("max", before, ZERO))
+        with b.into(checkpoints.orelse), b.if_(b.op("gt", trips, seg)):
+            b.put(Overflow(self.loop, self.number))
+        count = b.load(whole)
+        with b.loop(ZERO, count) as segments:
+            low = b.op("sub", b.op("mul", segments.index, seg), shift)
+            start = b.op("max", low, ZERO)
+            self._enter(b, sweep, start, segments.index)
+            self._run(b, env, begin, (start, b.op("add", low, seg)), self.info.keep_fwd)
+        base = b.op("sub", b.op("mul", count, seg), shift)
+        start = b.op("max", base, ZERO)
+        self._enter(b, sweep, start, count)
+        self._run(b, env, begin, (start, trips), self.info.keep_fwd, base)
+        return sweep
+
+    def _open(self, b: Builder, env: Env, begin: Operand, trips: Operand | None) -> tuple[Sweep, Operand]:
+        """An exit ends it: every segment may be the last, so all are taped. Returns the count, too."""
+        s, n, seg = self.loop, b.local(ZERO, "n"), self.param("S")
+        assert s.exit is not None
+        b.store(s.exit, Const(0, s.exit.dtype))
+        sweep = Sweep(self, b, None)
+        last = None if trips is None else b.op("cdiv", b.op("add", trips, b.op("sub", seg, ONE)), seg)
+        outer = Loop(Op("index", (), i64, None, s.loc), ZERO, last, exit=s.exit, loc=s.loc)
+        b.put(outer)
+        with b.into(outer.body):
+            start = b.op("mul", outer.index, seg)
+            self._enter(b, sweep, start, outer.index)
+            end = b.op("add", start, seg)
+            end = end if trips is None else b.op("min", end, trips)
+            inner = Loop(Op("index", (), i64, None, s.loc), start, end, exit=s.exit, loc=s.loc)
+            b.put(inner)
+            with b.into(inner.body):
+                self.save(b, "tape", b.op("sub", inner.index, start))
+                b.store(n, b.op("add", inner.index, ONE))
+                with layer(env, s) as own:
+                    own[s.index] = index_at(b, s, begin, inner.index)
+                    copy_plain(b, s.body, own, self.info.keep_fwd)
+        return sweep, b.load(n)
+
+    def _enter(self, b: Builder, sweep: Sweep, start: Operand, number: Operand) -> None:
+        """Before each segment but the first: count it, and keep a checkpoint."""
+        with b.if_(b.op("gt", number, ZERO)):
+            sweep.next_segment()
+            sweep.segment_start(start)
+
+    def _run(
+        self, b: Builder, env: Env, begin: Operand, span: tuple[Operand, Operand], keep: Keep, tape: Operand | None = None
+    ) -> None:
+        """The iterations of a span; ``tape``: they are put on the tape, this one (an iteration's number) in slot 0."""
+        with b.loop(*span) as run:
+            if tape is not None:
+                self.save(b, "tape", b.op("sub", run.index, tape))
+            with layer(env, self.loop) as inner:
+                inner[self.loop.index] = index_at(b, self.loop, begin, run.index)
+                copy_plain(b, self.loop.body, inner, keep, self.loop.exit)
+
+    # ---- backward
+    def refill(self, b: Builder, env: Env, rec: Record, m: Operand, span: tuple[Operand, Operand, Operand]) -> None:
+        """See ``Driver.refill``. Iterations are numbered from the loop's first one here, without the pad."""
+        b2, hi2, n = span
+        seg = self.param("S")
+        block, number_in_block = divided(b, m, b.op("cdiv", rec.d, seg))
+        b1 = b.op("mul", block, rec.d)
+        head = b.op("max", b1, rec.pad)
+        whole = b.op("eq", hi2, b.op("min", n, b.op("add", b1, rec.d)))
+        with b.if_(b.op("or", whole, b.op("eq", b2, head))) as from_block:
+            self.restore(b, "ck1", block)
+        with b.into(from_block.orelse):
+            self.restore(b, "ck2", b.op("sub", number_in_block, ONE))
+        for v, value in rec.invariants.items():
+            b.store(v, value)
+        first = b.op("cdiv", b.op("sub", head, b1), seg)
+        with b.loop(b.op("select", whole, first, number_in_block), number_in_block) as segments:
+            low = b.op("add", b1, b.op("mul", segments.index, seg))
+            with b.if_(b.op("gt", segments.index, first)):
+                self.save(b, "ck2", b.op("sub", segments.index, ONE))
+            ends = b.op("max", low, head), b.op("add", low, seg)
+            self._run(b, env, rec.begin, self._shifted(b, rec, *ends), self.info.keep_refill)
+        last = b.op("sub", hi2, ONE)
+        base = b.op("sub", b.op("mul", m, seg), rec.pad)
+        start, end = self._shifted(b, rec, b2, last)
+        self._run(b, env, rec.begin, (start, end), self.info.keep_refill, base)
+        self.save(b, "tape", b.op("sub", end, base))
+
+    def _shifted(self, b: Builder, rec: Record, start: Operand, end: Operand) -> tuple[Operand, Operand]:
+        return b.op("sub", start, rec.pad), b.op("sub", end, rec.pad)
