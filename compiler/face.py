@@ -107,6 +107,7 @@ from .lang import (
 )
 from .lang.ahead import compile_ahead as compile
 from .lang.field import Field
+from .lang.graph import Graph, capture
 from .lang.kinds import MatrixField, MatrixNdarray, MatrixTensor, ScalarField, ScalarNdarray, VectorNdarray, VectorTensor
 from .lang.layout import Order as Layout
 from .lang.names import (

@@ -230,6 +230,11 @@ def _program(precision: str, backend: str, options: dict[str, Any]) -> Any:
     return qd.init(arch=getattr(qd, backend), default_fp=getattr(qd, precision), **given)
 
 
+def _name(program: Any) -> str:
+    """What a program runs on: the name of its device, and where there are several the UUID."""
+    return "" if program is None else f"{program.device.name} {program.device.identity.partition(' ')[2]}".strip()
+
+
 def _shape_of(value: Any) -> Any:
     if isinstance(value, float):
         return "float"
@@ -312,7 +317,7 @@ def execute(
 ) -> Finished:
     """Open, build, plan and run ``job``: the one way through which every trial goes."""
     start = time.perf_counter()
-    limits = {"memory_limit_bytes": memory_limit_bytes, "memory_budget_bytes": memory_budget_bytes}
+    limits: dict[str, Any] = {"memory_limit_bytes": memory_limit_bytes, "memory_budget_bytes": memory_budget_bytes}
     with job.opened(backend=backend, device=device, threads=threads, **limits):
         built = time.perf_counter()
         plan = job.plan()
@@ -320,7 +325,7 @@ def execute(
         outcome = job.run()
         done = time.perf_counter()
         used, peak = job.used(), job.peak_bytes()
-        name = "" if job.program is None else str(job.program.device.name)
+        name = _name(job.program)
     missing = [name for name in job.wanted if name not in outcome.gradients]
     if missing:
         raise ValueError(

@@ -254,9 +254,7 @@ def field_rows(job: Job[Any]) -> list[dict[str, Any]]:
     for one in job.program.root.fields():
         if one.placed:
             owner = one.primal if one.role else one
-            add(
-                owner, "gradients" if one.role else "state", one, one.element, one._form.nbytes
-            )  # ``view`` would hand it out
+            add(owner, "gradients" if one.role else "state", one, one.element, one._form.nbytes)  # ``view`` would hand it out
     for array in job.program.ndarrays:
         if (owner := next((x for x in job.program.ndarrays if array in (x.grad, x.dual)), None)) is None:
             add(array, "state", array, array.element_shape, array._form.nbytes)

@@ -18,10 +18,10 @@ from .yaml_lines import ConfigError, Document, KeyPath, Problem, did_you_mean, d
 
 BACKENDS = ("auto", "cpu", "cuda", "amdgpu", "vulkan", "metal")
 EMULATED = "emulated"
-"""The ``device.id`` of a device that this machine's CPU plays: for tests, and to try a config where there is no GPU. Slow."""
+"""The ``device.id`` of a GPU that this machine's CPU plays: for tests, and to try a config where there is none. Slow."""
 AXIS_FORMS = ("grid", "list", "linspace", "logspace", "uniform", "normal")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
-DEVICE_ID = re.compile(r"GPU-[0-9a-fA-F-]+|(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?|emulated")
+DEVICE_ID = re.compile(r"(?:GPU|MIG)-[0-9a-fA-F-]+|(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]|emulated(?::\d)?")
 TARGET = re.compile(r"(?:[^:\s]+|[^:\n]+\.py):[A-Za-z_]\w*")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..compiler.runtime.device import Backend
@@ -56,9 +57,9 @@ def require_device(loaded: Loaded, *, local: bool = True) -> Place:
     """
     wanted, document = loaded.config.device, loaded.document
     rows = devices()
-    usable = [row.name for row in rows if row.usable]
+    usable = list(dict.fromkeys(row.name for row in rows if row.usable))
     absent = wanted.backend not in (*usable, "auto")
-    if absent and wanted.id != EMULATED and (local or wanted.backend == "cpu"):
+    if absent and not emulated(wanted.id) and (local or wanted.backend == "cpu"):
         reason = next(row.detail for row in rows if row.name == wanted.backend)
         problem = document.problem(
             ("device", "backend"),
@@ -71,39 +72,43 @@ def require_device(loaded: Loaded, *, local: bool = True) -> Place:
         what = f"one trial wants {wanted.threads} threads, this machine has {cores()} cores"
         raise document.error(document.problem(("device", "threads"), what, hint=f"ask for at most {cores()}"))
     backend = next((name for name in usable if name != "cpu"), "cpu") if wanted.backend == "auto" else wanted.backend
-    if wanted.id is None:
-        return _place(next(row for row in rows if row.name == backend), local)
-    if backend == "cpu":
-        raise document.error(document.problem(("device", "id"), "the cpu backend has one device", hint="leave `id` out"))
-    if not local:
-        what = "Ray chooses among the devices of a cluster"
-        raise document.error(document.problem(("device", "id"), what, hint="leave `id` out, or run without --address"))
-    if wanted.id == EMULATED:
-        return Place(backend, EMULATED)
-    return _named(loaded, next(row for row in rows if row.name == backend))
+    here = [row for row in rows if row.name == backend and row.usable]
+    if wanted.id is not None:
+        return _named(loaded, backend, here, local)
+    if backend == "cpu" or not local:
+        return Place(backend, present=bool(here))
+    return Place(backend, devices=len(here), memory_bytes=min(free_for_trials(row.memory_bytes) for row in here))
 
 
-def _place(row: Backend, local: bool) -> Place:
-    if row.name == "cpu" or not local:
-        return Place(row.name, present=row.usable)
-    return Place(
-        row.name, None, row.usable, len(row.devices), min((free_for_trials(d.memory_bytes) for d in row.devices), default=None)
-    )
+def emulated(device: int | str | None) -> bool:
+    """Whether a ``device.id`` means a device that the CPU plays."""
+    return isinstance(device, str) and device.partition(":")[0] == EMULATED
 
 
-def _named(loaded: Loaded, row: Backend) -> Place:
+def _named(loaded: Loaded, backend: str, here: Sequence[Backend], local: bool) -> Place:
     """The device that ``device.id`` names, by index, UUID or PCI address."""
-    wanted = loaded.config.device.id
-    for device in row.devices:
-        if wanted in (device.index, device.uuid) or str(wanted).lower() in (
-            device.pci.lower(),
-            device.pci.lower().partition(":")[2],
-        ):
-            return Place(row.name, wanted, memory_bytes=free_for_trials(device.memory_bytes))
-    known = tuple(f"{device.index}, {device.uuid} or {device.pci} ({device.name})" for device in row.devices)
-    raise loaded.document.error(
-        loaded.document.problem(("device", "id"), f"no {row.name} device is called `{wanted}`", allowed=known)
-    )
+    wanted, document = loaded.config.device.id, loaded.document
+    known: tuple[str, ...] = ()
+    if backend == "cpu":
+        what, hint = "the cpu backend has one device", "leave `id` out"
+    elif emulated(wanted):
+        return Place(backend, wanted)
+    elif not local:
+        what, hint = "Ray chooses among the devices of a cluster", "leave `id` out, or run without --address"
+    else:
+        found = [row for row in here if _is(row, wanted)]
+        if len(found) == 1:
+            return Place(backend, wanted, memory_bytes=free_for_trials(found[0].memory_bytes))
+        what, hint = f"{len(found) or 'no'} {backend} devices are called `{wanted}`", "give an index, a UUID or a PCI address"
+        known = tuple(f"{row.index} ({row.detail})" for row in here)
+    raise document.error(document.problem(("device", "id"), what, allowed=known, hint=hint))
+
+
+def _is(row: Backend, wanted: int | str | None) -> bool:
+    if isinstance(wanted, int):
+        return row.index == wanted
+    name = str(wanted).lower()
+    return row.uuid.lower().startswith(name) or name in row.detail.lower().split(", ")[-1]
 
 
 def free_for_trials(memory_bytes: int) -> int:

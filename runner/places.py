@@ -60,7 +60,7 @@ class TaskPlaces:
         slots = max(1, capacity.cores // self.threads)
         self.window = config.limits.max_concurrent or slots + AHEAD
         self.slots = min(slots, self.window)
-        self.limit = ("the memory of the largest node", capacity.node_memory_bytes)
+        self.limit: tuple[str, int | None] = ("the memory of the largest node", capacity.node_memory_bytes)
 
     def launch(self, trial: Trial, planned: int | None) -> Any:
         """Queue the task with the threads and the bytes of the trial."""
@@ -103,7 +103,7 @@ class DevicePlaces:
         self.options = {"num_cpus": config.device.threads, "num_gpus": 0 if prepared.place.device is not None else 1}
         count = 1 if prepared.place.device is not None else capacity.gpus
         self.slots = self.window = min(count, config.limits.max_concurrent or count)
-        self.limit = ("what the device has for trials", prepared.place.memory_bytes)
+        self.limit: tuple[str, int | None] = ("what the device has for trials", prepared.place.memory_bytes)
         self.idle: list[Any] = []
         self.busy: dict[Any, Any] = {}
 

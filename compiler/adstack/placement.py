@@ -116,12 +116,15 @@ def placed(launch: Launch, plans: Mapping[int, LoopPlan]) -> frozenset[str]:
     return names
 
 
-def options(launch: Launch, placement: Placement, costs: Mapping[int, LoopCost], many: int) -> dict[int, Options]:
-    """The plans of each loop that a budget may choose from: where the tapes lie stays, and nothing is larger than by default.
+def options(
+    launch: Launch, placement: Placement, fastest: Placement, costs: Mapping[int, LoopCost], many: int
+) -> dict[int, Options]:
+    """The plans of each loop that a budget may choose from: where the tapes lie stays, and nothing is larger than in the fastest plan.
 
     Args:
-        launch: what decided the placement.
-        placement: the fastest one.
+        launch: what decided the placements.
+        placement: where the tapes lie, and the largest plans of those on chip.
+        fastest: what a budget with room for it gives.
         costs: the cost models of the loops.
         many: about how many two-level plans of a loop in the heap.
     """
@@ -134,7 +137,8 @@ def options(launch: Launch, placement: Placement, costs: Mapping[int, LoopCost],
             out[s.number] = _listed([plan], [plan.words(cost.x, cost.t)], cost)
         else:
             found = options_of(cost, trips.count, trips.source, launch.fixed_slots, many)
-            at = found.bytes <= plan.words(cost.x, cost.t)
+            first = plan if tape_of(s) in fastest.shared else fastest.plans[s.number]
+            at = found.bytes <= max(plan.words(cost.x, cost.t), first.words(cost.x, cost.t))
             out[s.number] = replace(
                 found,
                 bytes=found.bytes[at],

@@ -98,9 +98,10 @@ class HeapPlan:
         return sum(self.planes.values())
 
     @property
-    def shared(self) -> frozenset[str]:
-        """The stacks that lie on chip, as ``codegen.llvm.grid_rows.shared_name`` names them. Other stacks, other code."""
-        return frozenset(f"{t.position}:{name}" for t in self.tasks for name in t.shared)
+    def far(self) -> frozenset[str]:
+        """On a device with on-chip memory: the tapes that lie in the heap, as ``codegen.llvm.grid_rows.name_of`` names them. Other code."""
+        tapes = ((t, k.name) for t in self.tasks if t.block for p in t.loops for k in p.stacks if k.kind == "tape")
+        return frozenset(f"{t.position}:{name}" for t, name in tapes if name not in t.shared)
 
     @property
     def seconds(self) -> float:
@@ -266,12 +267,12 @@ class _Asked:
         rows = {w: self.rows(w) for w in fewer(machine.workers if self.task.parallel else 1)}
         if not machine.shared:
             return Ask(self.task, self._launch.trips, self.cost, rows, machine.lanes)
-        fastest = place(self._launch, 1)
+        fastest, small = place(self._launch, 1), place(self._launch, 2)
 
         def options(many: int) -> dict[int, Options]:
-            return placed_options(self._launch, fastest, self.cost.loops, many)
+            return placed_options(self._launch, small, fastest, self.cost.loops, many)
 
-        return Ask(self.task, self._launch.trips, self.cost, rows, machine.lanes, options, fastest.shared)
+        return Ask(self.task, self._launch.trips, self.cost, rows, machine.lanes, options, small.shared)
 
     @cached_property
     def _launch(self) -> Launch:

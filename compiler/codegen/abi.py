@@ -24,6 +24,7 @@ functions; 12: the print ring (0: none); 13: scratch. All are 8-byte words::
     3  launches that host entries have made      16..   values of a prologue that ran on the device (SCRATCH_VALUES)
     4  bytes of the scratch memory               64..   partial results of reductions, one for each block (SCRATCH_PARTIALS)
     5  launches that host entries have begun
+    8..   the contexts of the last launches: number n is at word 8 + n mod 16 (TABLE_RECENT, RECENT)
 
     print ring (device): 0 words that were asked for, 1 words that there are, 2 prints that found no room, 3 unused, 4.. the records:
     context address, site number, number of values, the values. Words that no record has taken are zero.
@@ -60,7 +61,8 @@ CTX_STATUS, CTX_POOL, CTX_TMP, CTX_RET, CTX_TMP_DUAL, CTX_TMP_GRAD, CTX_HEAP, CT
 )
 CTX_GPU, CTX_FUNCTIONS, CTX_PRINT, CTX_SCRATCH = 10, 11, 12, 13
 STATUS_WORDS = 8
-TABLE_STREAM, TABLE_PROCESSORS, TABLE_RESIDENT, TABLE_LAUNCHES, TABLE_SCRATCH, TABLE_BEGUN, TABLE_WORDS = 0, 1, 2, 3, 4, 5, 6
+TABLE_STREAM, TABLE_PROCESSORS, TABLE_RESIDENT, TABLE_LAUNCHES, TABLE_SCRATCH, TABLE_BEGUN = 0, 1, 2, 3, 4, 5
+TABLE_RECENT, RECENT, TABLE_WORDS = 8, 16, 24
 SCRATCH_ARRIVED, SCRATCH_CLAIMS, SCRATCH_FAILED, SCRATCH_VALUES, SCRATCH_PARTIALS = 0, 1, 2, 16, 64
 RING_USED, RING_SIZE, RING_LOST, RING_RECORDS = 0, 1, 2, 4
 RECORD_CONTEXT, RECORD_SITE, RECORD_COUNT, RECORD_VALUES = 0, 1, 2, 3

@@ -117,7 +117,7 @@ class _Mirrored:
         _place: np.ndarray
 
     @property
-    def _data(self) -> np.ndarray:
+    def _data(self) -> np.ndarray:  # instead of the slot of that name
         return self._mirror.peek(self._place)
 
     def _changing(self) -> AbstractContextManager[np.ndarray]:
@@ -156,11 +156,11 @@ class _Mirrored:
             super().fill(value)  # type: ignore[misc]
 
 
-class _MirroredVector(_Mirrored, _VectorElement):
+class _MirroredVector(_Mirrored, _VectorElement):  # pyright: ignore[reportIncompatibleVariableOverride]
     __slots__ = ("_mirror", "_place")
 
 
-class _MirroredMatrix(_Mirrored, _MatrixElement):
+class _MirroredMatrix(_Mirrored, _MatrixElement):  # pyright: ignore[reportIncompatibleVariableOverride]
     __slots__ = ("_mirror", "_place")
 
 
@@ -191,9 +191,7 @@ def get_element(array: np.ndarray, index: tuple[int, ...], wrote: Callable[..., 
     return _element(found, lambda *parts: wrote(index, parts=parts))
 
 
-def set_element(
-    array: np.ndarray, index: tuple[int, ...], value: Any, name: str, mirror: Mirror | None = None
-) -> None:
+def set_element(array: np.ndarray, index: tuple[int, ...], value: Any, name: str, mirror: Mirror | None = None) -> None:
     """Write an element: a number, or for a vector element a vector, a list or a number for every component.
 
     Raises:
@@ -210,9 +208,7 @@ def set_element(
         found[...] = new
 
 
-def fill_array(
-    array: np.ndarray, value: Any, element: tuple[int, ...], name: str, mirror: Mirror | None = None
-) -> None:
+def fill_array(array: np.ndarray, value: Any, element: tuple[int, ...], name: str, mirror: Mirror | None = None) -> None:
     """Write ``value`` to every element.
 
     Raises:
@@ -227,10 +223,8 @@ def fill_array(
         mirror.fill(array, new)
 
 
-def assign_array(
-    array: np.ndarray, source: Any, name: str, mirror: Mirror | None = None, other: Mirror | None = None
-) -> None:
-    """Copy a whole numpy array (or what numpy can read) of the same shape; values are cast. ``other``: the mirror of ``source``, if it has one.
+def assign_array(array: np.ndarray, source: Any, name: str, mirror: Mirror | None = None, other: Mirror | None = None) -> None:
+    """Copy a whole numpy array (or what numpy can read) of the same shape; values are cast. ``other``: the mirror of ``source``.
 
     Raises:
         QdrunTypeError: the shapes differ.

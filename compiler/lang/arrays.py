@@ -118,7 +118,7 @@ def _bind_on_device(annotation: NdarrayType, value: Any, call: Call, number: int
         grad = torch_gradient(value)
         if key.has_grad:
             there = near_array(grad, program.device.link)
-            given = host_array(grad) if there is None else there
+            given: Any = host_array(grad) if there is None else there
             _check_gradient(given, array.shape, dtype)
             call.words += bytes(8)
             _pass_on_device(program, given, call, ("grad", number), len(call.words) - 8)
@@ -136,7 +136,8 @@ def _pass_on_device(program: Program, array: Any, call: Call, number: Any, word:
         taken = take(array, call, number)
         call.words[word : word + 8] = taken.address.to_bytes(8, "little")
         if is_data:
-            call.arrays[number], call.at[number], call.reads[number] = taken, taken.address, taken.copy
+            arrays: dict[int, Any] = call.arrays
+            arrays[number], call.at[number], call.reads[number] = taken, taken.address, taken.copy
             if array.readonly:
                 call.readonly.append(number)
         return

@@ -64,8 +64,8 @@ class Call:
     sources: dict[int, np.ndarray] = field(default_factory=dict)  # the caller's array where ``arrays`` has a copy of it
     readonly: list[int] = field(default_factory=list)  # arrays that must not be written, by ArgDecl.index
     kept: list[object] = field(default_factory=list)  # what must live until the launch is over
-    # On a device with memory of its own: the mirrors of ndarrays, how the content of an array is read, where its memory lies on the device, what brings the memory
-    # that the launch works on and takes it away.
+    # On a device with memory of its own: the mirrors of ndarrays, how the content of an array is read, where its memory lies on the
+    # device, what brings the memory that the launch works on and takes it away.
     mirrors: dict[int, Mirror] = field(default_factory=dict)
     reads: dict[int, Callable[[], np.ndarray]] = field(default_factory=dict)
     at: dict[int, int] = field(default_factory=dict)
@@ -128,7 +128,9 @@ class Executable:
         program.device.fill_context(self.context, self.compiled)
         self._entry = program.device.entry(self.compiled)
         shares = kernel.returns or kernel.tmps or ready.draws or self.compiled.messages
-        self.shares = bool(shares) or not program.device.on_host  # memory of its launches; a GPU's kernels have scratch memory in common
+        self.shares = (
+            bool(shares) or not program.device.on_host
+        )  # memory of its launches; a GPU's kernels have scratch memory in common
         register_context(self.context_address, self.compiled)
         program.data.enter(self, ready.stores)
 
@@ -153,6 +155,8 @@ class Executable:
             raise QdrunRuntimeError(
                 f"kernel `{self.name}` belongs to a program that is closed; do: qd.init() and make the fields again"
             )
+        if self.program.recording is not None:
+            self.program.recording.launching(self, call)
         if self.draws:
             self.last_seed = self.program.last_seed = self._seed()
             self.context[CTX_SEED] = self.last_seed
@@ -189,9 +193,7 @@ class Executable:
         # ``arrays.check_memory`` looks at arrays where memory was handed out; a device with memory of its own needs copies of them.
         direct = self.program.device.on_host and not any(map(self.program.was_shown, self.owners.values()))
         specs = [
-            ArgSpec(
-                d, keys.get(d.index), host_type if d.index in keys else None, direct and _row_major(keys.get(d.index))
-            )
+            ArgSpec(d, keys.get(d.index), host_type if d.index in keys else None, direct and _row_major(keys.get(d.index)))
             for d in self.args
         ]
         flag = ctypes.addressof(self.program.closed_flag if taped else self.program.slow_flag)
@@ -260,7 +262,7 @@ class GradientExecutable(Executable):
     ) -> None:
         super().__init__(program, ready, owners)
         self.sizing, self.primal = sizing, primal
-        self._ready, self._plain = ready, ready.compiled  # without adstacks in on-chip memory
+        self._ready, self._plain = ready, ready.compiled  # with all tapes in on-chip memory
         self.shares = True  # the heap
         exprs = [e for t in sizing for e in _bounds(t)]
         gates = gate_leaves(sizing, self._options())
@@ -343,7 +345,9 @@ class GradientExecutable(Executable):
 
     def _options(self, budget: int | None = None) -> PlanOptions:
         o = self.program.options
-        return PlanOptions(self.program.own_machine(self.compiled.lanes), o.ad_checkpoint_levels, fixed_slots=o.ad_stack_size, budget=budget)
+        return PlanOptions(
+            self.program.own_machine(self.compiled.lanes), o.ad_checkpoint_levels, fixed_slots=o.ad_stack_size, budget=budget
+        )
 
     def launch_gradient(self, call: Call, budget: int | None = None) -> HeapPlan:
         """Plan, provide exactly the planned heap, run.
@@ -358,6 +362,8 @@ class GradientExecutable(Executable):
         """
         with self.program.alone():
             plan = self.plan(call, budget)
+            if self.program.recording is not None:
+                self.program.recording.planned(self, call, budget, plan)
             if plan is not self._set:
                 self._apply(plan, call)
             self.launch(call)
@@ -370,7 +376,7 @@ class GradientExecutable(Executable):
         except OutOfMemory as e:
             least = smallest(self, call, self.plan_options().machine).bytes
             raise OutOfMemory(_no_room(self.program, plan, least, e), least) from None
-        self._place(plan.shared)
+        self._place(plan.far)
         words = self.compiled.layout.params
         for task in plan.tasks:
             for name, value in task.params.items():
@@ -383,12 +389,12 @@ class GradientExecutable(Executable):
         self.heap_moved()
         report_bind(plan)
 
-    def _place(self, shared: frozenset[str]) -> None:
-        """Take the code that has these adstacks in on-chip memory. Its context is the same."""
+    def _place(self, far: frozenset[str]) -> None:
+        """Take the code that has these tapes in the heap. Its context is the same."""
         device = self.program.device
         if device.on_host:
             return
-        made = device.variant(self._plain, shared, lambda: compiler_input(self._ready.kernel, self.program.options))
+        made = device.variant(self._plain, far, lambda: compiler_input(self._ready.kernel, self.program.options))
         if made is not self.compiled:
             self.compiled = made
             device.fill_context(self.context, made)

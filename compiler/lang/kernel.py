@@ -154,6 +154,8 @@ class Kernel:
         variants = self.variants()
         variant = variants.get(bound.key)
         if variant is None:
+            if program.recording is not None:
+                program.recording.new(self)
             variant = variants[bound.key] = Variant(program, self.source, bound)
             if program.tape is not None:
                 variant.begin_gradient()
@@ -183,7 +185,8 @@ class Kernel:
                     tape.launching(bound.call)
                 result, event = versions.launch(variant, bound.call, lambda: self._run(variant, bound))
             else:
-                result = (self._taped or self._launch)(*args, **kwargs)
+                known = None if program.recording is not None else self._taped
+                result = (known or self._launch)(*args, **kwargs)
         except BaseException as error:
             if tape is not None:
                 tape.failed(self, error)
@@ -194,6 +197,9 @@ class Kernel:
 
     def _launch(self, *args: Any, **kwargs: Any) -> Any:
         """The launch in Python: compiles, converts, raises. What it has compiled is launched natively from then on."""
+        recording = current_program().recording
+        if recording is not None:
+            recording.keep(args, kwargs)
         return self._run(*self.variant(args, kwargs))
 
     def _run(self, variant: Variant, bound: Bound) -> Any:
@@ -326,6 +332,10 @@ class KernelGradient:
 
     def _ready(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Variant, Bound]:
         variant, bound = self.kernel.variant(args, kwargs)
+        recording = variant.program.recording
+        if recording is not None:
+            recording.reversed(variant)
+            recording.keep(args, kwargs)
         if not variant.gradient.sizing and not is_constant(variant):
             raise nothing_to_differentiate(self.kernel.source.name, variant)
         refuse_one_array_twice(self.kernel.source.name, variant, bound)

@@ -1,4 +1,4 @@
-"""Array arguments on a device with memory of its own: arrays of the host are lent to it for one launch, arrays on it are taken where they lie."""
+"""Array arguments on a device with memory of its own: arrays of the host are lent to it for one launch, those on it are taken as they lie."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ class Loan:
 
     def __init__(self, program: Program, array: np.ndarray, call: Call) -> None:
         self._program, self._array, self._call = program, array, call
-        self.uses: list[tuple[object, int]] = []  # what ``Call.after`` names the array, and the byte of ``Call.words`` for its address
+        self.uses: list[
+            tuple[object, int]
+        ] = []  # what ``Call.after`` names the array, and the byte of ``Call.words`` for its address
 
     @contextmanager
     def __call__(self, written: Container[object]) -> Iterator[None]:

@@ -401,9 +401,7 @@ def from_dlpack(x: Any, copy: bool | None = None) -> Ndarray:
         return out
     flat = dense.reshape(-1).view(np.uint8)
     memory = Allocation(dense.ctypes.data, dense.nbytes, EXTERNAL, flat, freed=True)
-    return Ndarray(
-        program, dtype, given.shape, (), False, EXTERNAL, layout=permutation(order, given.ndim), memory=memory
-    )
+    return Ndarray(program, dtype, given.shape, (), False, EXTERNAL, layout=permutation(order, given.ndim), memory=memory)
 
 
 def _on_near(program: Program, near: NearArray) -> Ndarray:

@@ -1,8 +1,8 @@
 """Memory on a device that several libraries use: arrays of others that kernels take where they lie, and ours as theirs.
 
-Our memory goes out through DLPack and ``__cuda_array_interface__``. Theirs is known by the latter, which torch, cupy, jax, warp and numba have.
-Launches and other libraries are in order as far as these use the default stream of the device; what runs on another stream is waited for
-where memory changes hands.
+Our memory goes out through DLPack and ``__cuda_array_interface__``. Theirs is known by the latter, which torch, cupy, jax, warp and numba
+have. Launches and other libraries are in order as far as these use the default stream of the device; what runs on another stream is
+waited for where memory changes hands.
 """
 
 from __future__ import annotations

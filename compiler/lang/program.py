@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from .ad import Tape
     from .executable import GradientExecutable
     from .forward_mode import FwdMode
+    from .graph import Recording
     from .kernel import Kernel, Variant
     from .ndarray import Key, Ndarray
 
@@ -65,6 +66,7 @@ class Program:
         self._tape: Tape | None = None
         self._forward: FwdMode | None = None
         self._versions: Versions | None = None
+        self._recording: Recording | None = None
         self._heap: dict[str, Allocation] = {}
         self.heap_users: weakref.WeakSet[GradientExecutable] = weakref.WeakSet()
         self.ndarrays: weakref.WeakSet[Ndarray] = weakref.WeakSet()
@@ -149,7 +151,7 @@ class Program:
 
     def _end(self) -> QdrunRuntimeError | None:
         """Wait for the last launches; what they report, or what failed."""
-        if self.pending is None:
+        if self.pending is None or self.device.dead:
             return None
         try:
             self.device.synchronize()
@@ -183,6 +185,16 @@ class Program:
         self._update_slow()
 
     @property
+    def recording(self) -> Recording | None:
+        """The graph that is recorded now."""
+        return self._recording
+
+    @recording.setter
+    def recording(self, recording: Recording | None) -> None:
+        self._recording = recording
+        self._update_slow()
+
+    @property
     def versions(self) -> Versions | None:
         """Who wrote what, and when: kept with ``debug=True`` and while a tape validates."""
         return self._versions
@@ -202,6 +214,8 @@ class Program:
             parts: indices within the element, one in the other, when only a part of it is written.
         """
         self.data.wrote(memory_of(tensor))
+        if self._recording is not None:
+            self._recording.wrote(memory_of(tensor))
         if self._tape is not None:
             self._tape.wrote(tensor, index, source, parts)
         if self._versions is not None:
@@ -272,7 +286,8 @@ class Program:
 
     def _update_slow(self) -> None:
         """Whether launches must come through Python: something records them, or the program is closed."""
-        self.slow_flag.value = int(any(x is not None for x in (self._tape, self._versions, self._forward)) or self.closed)
+        active = self._tape, self._versions, self._forward, self._recording
+        self.slow_flag.value = int(any(x is not None for x in active) or self.closed)
 
     # ---- memory
     def allocate(self, nbytes: int, category: str) -> Allocation:
@@ -349,6 +364,10 @@ class Program:
             return None
         held = sum(map(self._held, self._heap))
         return max(0, self.options.memory_budget - (self.device.used_bytes - held))
+
+    def heap_memory(self, plane: str) -> Allocation | None:
+        """A heap plane; None while there is none."""
+        return self._heap.get(plane)
 
     def heap_address(self, plane: str) -> int:
         """Where a heap plane lies; 0 while there is none."""

@@ -144,9 +144,7 @@ class SourceCache:
                 self._recipes.popitem(last=False)
             return made
 
-    def _keep(
-        self, base: str, inputs: Inputs, recipe: Recipe, owners: list[object], on_disk: bool, device: Device
-    ) -> None:
+    def _keep(self, base: str, inputs: Inputs, recipe: Recipe, owners: list[object], on_disk: bool, device: Device) -> None:
         """Remember what was lowered, if the record of it is complete."""
         numbers = {id(b.owner): n for n, b in enumerate(inputs.known.buffers)}
         if inputs.refused or any(id(owner) not in numbers for owner in owners) or len(numbers) != len(inputs.known.buffers):

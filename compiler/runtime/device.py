@@ -31,7 +31,7 @@ ALIGNMENT = 64
 class Allocation:
     """Zeroed device memory. ``view`` shows the bytes to numpy; an allocation of 0 bytes has ``ptr`` 0 and an empty view.
 
-    Where the device's memory is not the host's, ``view`` is a copy that ``mirror`` looks after: ask it before you read, tell it what you write.
+    Where the device's memory is not the host's, ``view`` is a copy that ``mirror`` looks after: read and write through it.
     """
 
     ptr: int
@@ -100,6 +100,11 @@ class Device(ABC):
     def pool_address(self) -> int:
         """The thread pool of parallel loops, 0 where the device has none."""
         return 0
+
+    @property
+    def dead(self) -> bool:
+        """Whether it has failed, has said so, and cannot be used any more."""
+        return False
 
     @property
     def used_bytes(self) -> int:
@@ -173,10 +178,10 @@ class Device(ABC):
         """Zeroed 8-byte words that the host and the device both read and write, at one address."""
         return self.allocate(8 * n, category)
 
-    def fill_context(self, words: np.ndarray[Any, np.dtype[np.uint64]], compiled: Compiled) -> None:
+    def fill_context(self, words: np.ndarray, compiled: Compiled) -> None:  # noqa: B027
         """Write the words of a kernel's context that are this device's own."""
 
-    def synchronize(self) -> None:
+    def synchronize(self) -> None:  # noqa: B027
         """Wait until everything that was launched has ended; nothing to do where a launch has ended when its call returns.
 
         Raises:

@@ -6,8 +6,8 @@ and a block remembers the count. Whoever reads the mirror asks for its blocks fi
 written before a launch, and launches need not know of mirrors.
 
 Why it holds. The count moves after a launch is in the queue, and a block notes the count that it saw *before* its bytes were copied: a
-launch that comes in between leaves a count that is too old, and the block is copied again. Copies and launches run in the order of one queue. What the
-host does with a mirror, it does under the device's lock.
+launch that comes in between leaves a count that is too old, and the block is copied again. Copies and launches run in the order of one
+queue. What the host does with a mirror, it does under the device's lock.
 """
 
 from __future__ import annotations

@@ -72,7 +72,8 @@ class GridCompiled:
         )
         self.entry = C.CFUNCTYPE(None, C.c_void_p)(self.host.addresses[code.entry])
         self.handles = np.array([self.device.addresses[n] for n in code.functions], np.int64)
-        self.table = np.array([77, processors, resident, 0, 8 * SCRATCH_WORDS], np.int64)
+        self.table = np.zeros(abi.TABLE_WORDS, np.int64)
+        self.table[:5] = 77, processors, resident, 0, 8 * SCRATCH_WORDS
         self.layout = abi.context_layout(kernel)
         self.status = np.zeros(abi.STATUS_WORDS, np.int64)
         self.returned = np.zeros(max(1, len(kernel.returns)), np.int64)

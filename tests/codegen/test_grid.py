@@ -147,7 +147,9 @@ def test_bounds_that_only_the_device_can_read(writes):
     assert not data[y.buffer].any()
 
 
-@pytest.mark.parametrize("first, second", [("arg", "arg"), ("arg", "field"), ("field", "arg"), ("tmp", "arg"), ("field", "field")])
+@pytest.mark.parametrize(
+    "first, second", [("arg", "arg"), ("arg", "field"), ("field", "arg"), ("tmp", "arg"), ("field", "field")]
+)
 def test_bounds_are_read_before_whatever_may_be_the_same_memory_is_written(first, second):
     decls, places = [], []
     for number, kind in enumerate((first, second)):
@@ -236,7 +238,14 @@ def test_a_reduction_over_no_iterations_leaves_its_place_alone():
     assert np.isnan(out[0])
 
 
-ORDERLESS = {"add": np.add, "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor, "min": np.minimum, "max": np.maximum}
+ORDERLESS = {
+    "add": np.add,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+    "min": np.minimum,
+    "max": np.maximum,
+}
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,32 @@ import numpy as np
 from qdrun.compiler.runtime.cuda.driver import DeviceInfo, Function, failure
 
 INFOS = (
-    DeviceInfo(0, "Test GPU", "GPU-0aaa0000-0000-0000-0000-000000000000", "0000:3b:00.0", (9, 0), 4, 256, 1 << 30, 1 << 20, 49152, 13000),
-    DeviceInfo(1, "Test GPU", "GPU-0bbb0000-0000-0000-0000-000000000000", "0001:af:00.0", (12, 0), 4, 256, 1 << 30, 1 << 20, 49152, 13000),
+    DeviceInfo(
+        0,
+        "Test GPU",
+        "GPU-0aaa0000-0000-0000-0000-000000000000",
+        "0000:3b:00.0",
+        (9, 0),
+        4,
+        256,
+        1 << 30,
+        1 << 20,
+        49152,
+        13000,
+    ),
+    DeviceInfo(
+        1,
+        "Test GPU",
+        "GPU-0bbb0000-0000-0000-0000-000000000000",
+        "0001:af:00.0",
+        (12, 0),
+        4,
+        256,
+        1 << 30,
+        1 << 20,
+        49152,
+        13000,
+    ),
 )
 
 
@@ -57,9 +81,9 @@ class FakeDriver:
         if nbytes + self.kept + sum(b.size for b in self.blocks.values()) > self.limit:
             raise failure(2, f"allocating {nbytes:,} bytes failed")
         raw = np.full(nbytes + 256, 0xFF, np.uint8)
-        address = raw.ctypes.data + -raw.ctypes.data % 256
-        self.blocks[address] = raw[:nbytes]
-        return address
+        skip = -raw.ctypes.data % 256
+        block = self.blocks[raw.ctypes.data + skip] = raw[skip : skip + nbytes]
+        return block.ctypes.data
 
     def free(self, ptr, stream):
         self._note("free", ptr)

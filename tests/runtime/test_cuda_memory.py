@@ -1,5 +1,7 @@
 """Where device memory comes from: chunks, the pool's order, what happens when the device is full, words that both sides see."""
 
+from itertools import pairwise
+
 import pytest
 
 from qdrun.compiler.errors import DeviceError
@@ -19,7 +21,7 @@ def test_small_blocks_share_a_chunk_and_do_not_overlap():
     found = sorted((memory.allocate(n), n) for n in sizes)
     assert driver.names() == ["allocate"] and memory.reserved == CHUNK
     assert all(a % 64 == 0 for a, _ in found)
-    assert all(a + n <= b for (a, n), (b, _) in zip(found, found[1:]))
+    assert all(a + n <= b for (a, n), (b, _) in pairwise(found))
 
 
 def test_a_freed_small_block_is_the_next_of_its_size():

@@ -31,7 +31,7 @@ def test_the_message_of_an_illegal_address():
 def test_a_result_that_nobody_knows_keeps_the_drivers_name():
     e = results.device_error(918, "a graph failed", "CUDA_ERROR_GRAPH_RECAPTURE_FAILURE")
     assert e.result == "CUDA_ERROR_GRAPH_RECAPTURE_FAILURE" and not e.restart
-    assert failure(12345, "x").result == "CUDA_ERROR_error 12345"
+    assert failure(12345, "x").result == "CUresult 12345"
 
 
 def test_a_log_is_part_of_the_message():
@@ -49,7 +49,9 @@ def test_device_errors_are_runtime_errors_and_pickle():
 def test_only_out_of_memory_is_full():
     assert results.is_full(failure(2, "x")) and not results.is_full(failure(1, "x"))
     e = results.out_of_memory(failure(2, "loading failed"), "the code of kernel `f` does not fit")
-    assert isinstance(e, OutOfMemory) and str(e).startswith("the code of kernel `f` does not fit: the device has no more memory")
+    assert isinstance(e, OutOfMemory) and str(e).startswith(
+        "the code of kernel `f` does not fit: the device has no more memory"
+    )
 
 
 @pytest.mark.parametrize("code", sorted(results.RESULTS))

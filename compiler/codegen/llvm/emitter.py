@@ -49,7 +49,7 @@ class KernelInfo:
     codes: dict[Message, int]
     sites: dict[Print, int]
     plain: frozenset[Op]
-    shared: frozenset[str] = frozenset()  # the adstacks that lie in on-chip memory, see ``grid_rows.shared_name``
+    far: frozenset[str] = frozenset()  # on a GPU, the tapes that do not lie on chip, see ``grid_rows.name_of``
 
 
 class Emitter(Fn):

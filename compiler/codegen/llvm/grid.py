@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...ir.nodes import Buffer, ClaimRow, Local, Loop, Op, Operand, Print, Stack, Task
+from ...ir.nodes import ClaimRow, Local, Loop, Op, Operand, Print, Stack, Task
 from ...ir.types import DType, i64, u1
 from ...ir.walk import walk, written_places
 from ..abi import CTX_PRINT, CTX_SCRATCH, CTX_STATUS, SCRATCH_FAILED, SCRATCH_PARTIALS, SCRATCH_VALUES, Message
@@ -55,12 +55,12 @@ class GridEmitter(Emitter):
     scope = 'syncscope("device") '
 
     def __init__(
-        self, module: Module, info: KernelInfo, task: Task, hardware: Hardware, failures: Failures, shared: frozenset[str]
+        self, module: Module, info: KernelInfo, task: Task, hardware: Hardware, failures: Failures
     ) -> None:
         super().__init__(module, info, task, Shapes(), 1, not task.parallel)
         assert isinstance(module.target, GpuTarget)
         self.target: GpuTarget = module.target
-        self.hardware, self.failures, self.shared = hardware, failures, shared
+        self.hardware, self.failures = hardware, failures
         self.words: dict[Word, str] = {}
         self.where = where(task)
         self.threads_of_block = self.target.block if task.parallel else 1
@@ -187,17 +187,16 @@ def fails(task: Task) -> bool:
 def emit_task(e: GridEmitter, name: str) -> DeviceFunction:
     """Add the device function of a task to its module."""
     unset = conditional_locals(e.task)
-    if e.failures.looks:
-        _skip_after_failure(e)
     _prologue(e)
     grid_reduce.start(e)
+    bounds = _bounds(e)
+    e.count = bounds[2]
+    if e.failures.looks:
+        _skip_after_failure(e)
+    grid_rows.start(e)
     if e.task.axes:
-        bounds = _bounds(e)
-        e.count = bounds[2]
-        grid_rows.start(e)
         _iterations(e, unset, *bounds)
     else:
-        grid_rows.start(e)
         for x in unset:
             e.reset(x)
         e.block(e.task.body)
@@ -225,19 +224,15 @@ def emit_before(e: GridEmitter, name: str) -> DeviceFunction:
 def _define(e: GridEmitter, name: str, before: bool) -> DeviceFunction:
     size = 8 * len(e.words)
     if size > e.target.most_bytes:
-        raise Unsupported(
-            f"a task that uses {len(e.words)} fields and arguments; a GPU takes {e.target.most_bytes // 8}"
-        )
+        raise Unsupported(f"a task that uses {len(e.words)} fields and arguments; a GPU takes {e.target.most_bytes // 8}")
     e.module.functions.append(e.hardware.define(e, name))
     return DeviceFunction(name, e.task, e.number, list(e.words), before)
 
 
 def _skip_after_failure(e: GridEmitter) -> None:
-    """Nothing runs after a task that has failed, as on the CPU. No reduction of this task, either."""
-    stop, go = e.label("stop"), e.label("go")
-    e.branch(e.failed(), stop, go, unlikely=True)
-    e.at(stop)
-    e.put("ret void")  # all threads of the grid do: none waits
+    """No iteration runs after a task that has failed, as on the CPU. The blocks of this one still arrive: it may be failing as well."""
+    go = e.label("go")
+    e.branch(e.failed(), e.finish, go, unlikely=True)
     e.at(go)
 
 
@@ -270,7 +265,9 @@ def _bounds(e: GridEmitter) -> tuple[list[str], list[str], str]:
         sizes.append(e.t(f"call i64 @llvm.smax.i64(i64 {e.t(f'sub i64 {last}, {begins[-1]}')}, i64 0)"))
         product = e.t(f"mul i64 {product}, {sizes[-1]}") if product else sizes[-1]
     count = literal_count(e.task)
-    if count is not None:
+    if not e.task.axes:
+        product = ""
+    elif count is not None:
         product = str(count)
     elif e.where == "host":
         product = e.parameter(Word("count"))

@@ -17,11 +17,13 @@ from ..abi import (
     CTX_LAUNCHES,
     CTX_SCRATCH,
     CTX_STATUS,
+    RECENT,
     SCRATCH_CLAIMS,
     SCRATCH_PARTIALS,
     TABLE_BEGUN,
     TABLE_LAUNCHES,
     TABLE_PROCESSORS,
+    TABLE_RECENT,
     TABLE_RESIDENT,
     TABLE_SCRATCH,
     TABLE_STREAM,
@@ -30,7 +32,7 @@ from .emitter import Emitter, KernelInfo
 from .function import Module
 from .gpu import GpuTarget, Word
 from .grid import DeviceFunction, to_word
-from .grid_rows import shared_bytes, shared_name
+from .grid_rows import on_chip, shared_bytes
 from .kernel import stores_to_fields, symbol
 from .prologue import where
 from .task import conditional_locals
@@ -79,6 +81,12 @@ def emit_entry(module: Module, info: KernelInfo, target: GpuTarget, functions: l
         lines += e.head + e.lines
     ended = ["  br label %ended", "ended:", f"  %table.p = getelementptr i64, ptr %ctx, i64 {CTX_GPU}"]
     ended += ["  %table = load ptr, ptr %table.p", *_count("%table", TABLE_LAUNCHES, "launches")]
+    ended += [
+        f"  %recent = and i64 %launches.old, {RECENT - 1}",
+        f"  %recent.n = add i64 %recent, {TABLE_RECENT}",
+        "  %recent.p = getelementptr i64, ptr %table, i64 %recent.n",
+        "  store ptr %ctx, ptr %recent.p",
+    ]
     if stores_to_fields(info.kernel):
         ended += _count("%ctx", CTX_LAUNCHES, "stores")
     refused = [
@@ -224,7 +232,7 @@ def _launch(e: Emitter, f: DeviceFunction, position: int, blocks: str, block: in
     handle = e.t(f"getelementptr i64, ptr {e.context(CTX_FUNCTIONS, 'ptr')}, i64 {position}")
     handle = e.t(f"load ptr, ptr {handle}")
     shared = "0"
-    if not f.before and any(shared_name(e.number, stack.name) in e.info.shared for stack in f.task.stacks):
+    if not f.before and any(on_chip(e, stack) for stack in f.task.stacks):
         shared = e.t(f"trunc i64 {e.t(f'mul i64 {shared_bytes(e, f.task)}, {block}')} to i32")
     grid = blocks if blocks.isdigit() else e.t(f"trunc i64 {blocks} to i32")
     dims = f"i32 {grid}, i32 1, i32 1, i32 {block}, i32 1, i32 1, i32 {shared}"

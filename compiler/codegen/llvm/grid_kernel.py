@@ -35,7 +35,7 @@ class GridCode:
 
 
 def emit_grid(
-    kernel: Kernel, target: GpuTarget, plain: frozenset[Op] = frozenset(), shared: frozenset[str] = frozenset()
+    kernel: Kernel, target: GpuTarget, plain: frozenset[Op] = frozenset(), far: frozenset[str] = frozenset()
 ) -> GridCode:
     """Both modules of a kernel.
 
@@ -43,7 +43,7 @@ def emit_grid(
         kernel: verified IR with exits lowered.
         target: the GPU.
         plain: atomics that no other iteration can disturb; they become a load and a store.
-        shared: the adstacks that lie in on-chip memory, as ``grid_rows.shared_name`` names them.
+        far: the tapes that lie in the heap, as ``grid_rows.name_of`` names them; all others lie on chip.
 
     Raises:
         Unsupported: the kernel has something that this GPU cannot do.
@@ -51,15 +51,15 @@ def emit_grid(
     module = Module(target)
     codes = {s: k + 1 for k, s in enumerate(messages(kernel))}
     sites = {s: k for k, s in enumerate(prints(kernel))}
-    info = KernelInfo(kernel, context_layout(kernel), arg_offsets(kernel.args), codes, sites, plain, shared)
+    info = KernelInfo(kernel, context_layout(kernel), arg_offsets(kernel.args), codes, sites, plain, far)
     hardware = _HARDWARE[target.name]()
     functions: list[DeviceFunction] = []
     failures = _failures(kernel)
     for number, task in enumerate(kernel.tasks):
         name = f"{symbol(kernel)}_{number}"
         if where(task) == "before":
-            functions.append(emit_before(GridEmitter(module, info, task, hardware, Failures(), shared), f"{name}_before"))
-        functions.append(emit_task(GridEmitter(module, info, task, hardware, failures[number], shared), name))
+            functions.append(emit_before(GridEmitter(module, info, task, hardware, Failures()), f"{name}_before"))
+        functions.append(emit_task(GridEmitter(module, info, task, hardware, failures[number]), name))
     host = Module(Target())
     emit_entry(host, info, target, functions)
     size = max((8 * len(f.words) for f in functions), default=0)

@@ -136,7 +136,7 @@ def _fold_blocks(e: GridEmitter, k: int, r: Reduction) -> None:
         some = e.label("some")
         e.branch(e.t(f"icmp sgt i64 {e.count}, 0"), some, first)
         e.at(some)
-    if e.failures.sets:
+    if e.failures.sets or e.failures.looks:
         fine = e.label("fine")
         e.branch(e.failed(), first, fine, unlikely=True)
         e.at(fine)

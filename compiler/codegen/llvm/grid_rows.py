@@ -28,9 +28,14 @@ _MOST = 160
 """Operations of a loop that is unrolled four times, functions counted as ``_FUNCTION``."""
 
 
-def shared_name(task: int, stack: str) -> str:
-    """How a stack of a task (its number in the kernel) is named among all stacks of the kernel that lie on chip."""
+def name_of(task: int, stack: str) -> str:
+    """How a stack of a task (its number in the kernel) is named among all stacks of the kernel."""
     return f"{task}:{stack}"
+
+
+def on_chip(e: Emitter, stack: Stack) -> bool:
+    """Whether a stack of the task lies on chip: the tapes that are not said to be far."""
+    return stack.kind == "tape" and name_of(e.number, stack.name) not in e.info.far
 
 
 def planes_of(stack: Stack) -> list[str]:
@@ -47,7 +52,7 @@ def shared_bytes(e: Emitter, task: Task) -> str:
     """In the host's entry: bytes of on-chip memory that each thread of a launch gets, i64: up to the end of its last stack."""
     most = "0"
     for stack in task.stacks:
-        if shared_name(e.number, stack.name) in e.info.shared:
+        if on_chip(e, stack):
             slots = e.param(f"S.{stack.name.rpartition('.')[2]}")
             for plane in planes_of(stack):
                 size = e.t(f"mul i64 {slots}, {width_of(stack, plane) * int(plane[1])}")
@@ -82,7 +87,7 @@ def _find(e: GridEmitter, row: str) -> None:
     for stack in e.task.stacks:
         for plane in planes_of(stack):
             name = f"{stack.name}.{plane}"
-            if shared_name(e.number, stack.name) in e.info.shared:
+            if on_chip(e, stack):
                 e.stacks[stack.name, plane] = _on_chip(e, name, int(plane[1]))
             else:
                 e.stacks[stack.name, plane] = _in_heap(e, name, plane, row)
@@ -153,7 +158,7 @@ def unrolling(e: GridEmitter, s: Loop) -> str:
         puts |= isinstance(x, StackPut)
         weight += _FUNCTION if isinstance(x, Op) and x.op in _LONG else 1
         if isinstance(x, Op) and x.op == "stack_get" and isinstance(x.attr, tuple):
-            far |= shared_name(e.number, x.attr[0].name) not in e.info.shared
+            far |= not on_chip(e, x.attr[0])
     if far and puts:  # slots that move, once in a while
         return ROLLED
     times = 8 if far and weight <= _MOST // 2 else 4 if weight <= _MOST else 2 if weight <= 2 * _MOST else 1
@@ -166,7 +171,7 @@ def word(e: GridEmitter, stack: Stack, field: int, slot: Operand) -> str:
     size, width = int(plane[1]), width_of(stack, plane)
     place = [k for k, x in enumerate(stack.locals) if plane_of(x.dtype) == plane].index(field)
     base, at = e.stacks[stack.name, plane], e.operand(slot, False)
-    if shared_name(e.number, stack.name) in e.info.shared:
+    if on_chip(e, stack):
         step = size * e.threads_of_block
         if place:
             base = e.t(f"getelementptr i8, ptr {base}, i32 {place * step}")

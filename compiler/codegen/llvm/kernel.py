@@ -20,7 +20,7 @@ from .uniform import Shapes
 
 def symbol(kernel: Kernel) -> str:
     """The name of the entry function."""
-    return "qd_" + re.sub(r"\W", "_", kernel.name)
+    return "qd_" + re.sub(r"\W", "_", kernel.name, flags=re.ASCII)
 
 
 def emit_kernel(kernel: Kernel, target: Target, plain: frozenset[Op] = frozenset()) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import inf, nan
 
 from ...ir.types import f32, f64
@@ -111,14 +112,19 @@ def log(e: Lanes, x: str) -> str:
     return e.select(e.cmp("oeq", x, e.c(inf)), x, y)
 
 
-def log_pair(e: Lanes, x: str) -> tuple[str, str]:
-    """The logarithm of a positive finite x, to about 67 bits: what a power needs, since its exponent multiplies the error."""
+def log_pair(e: Lanes, x: str, reciprocal: Callable[[Lanes, str], str] | None = None) -> tuple[str, str]:
+    """The logarithm of a positive finite x, to about 67 bits: what a power needs, since its exponent multiplies the error.
+
+    ``reciprocal``: where it is cheaper than divisions; it may be off by a few units of the last place.
+    """
     m, k = _mantissa(e, x)
     f = e.sub(m, e.c(1.0))  # exact
     d, d_low = e.two_sum(e.c(2.0), f)
-    s = e.div(f, d)
+    inverse = reciprocal(e, d) if reciprocal else ""
+    s = e.mul(f, inverse) if inverse else e.div(f, d)
     left = e.fma(e.neg(s), d, f)
-    s_low = e.div(e.fma(e.neg(s), d_low, left), d)
+    left = e.fma(e.neg(s), d_low, left)
+    s_low = e.mul(left, inverse) if inverse else e.div(left, d)
     z, z_low = e.two_prod(s, s)
     z_low = e.fma(e.add(s, s), s_low, z_low)
     c, c_low = e.two_prod(z, s)  # the cube

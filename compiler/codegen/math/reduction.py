@@ -7,6 +7,7 @@ is almost never taken. The error of what is left is about one unit of its last p
 
 from __future__ import annotations
 
+import struct
 from fractions import Fraction
 from itertools import pairwise
 from math import inf, nan
@@ -39,17 +40,26 @@ def reduced(e: Lanes, x: str) -> tuple[str, str]:
     f.put(f"store i32 {whole}, ptr {quadrant}")
     size = e.unary("fabs", x)
     far, done = f.label("far"), f.label("near")
-    f.branch(e.cmp("ogt", size, e.c(trig_limit(e.single))), far, done, unlikely=True)
+    f.branch(_large(e, size), far, done, unlikely=True)
     f.at(far)
     r, whole = (_far_single if e.single else _far_double)(e, e.bits(size))
     minus = e.negative(x)
-    r = e.select(e.cmp("oeq", size, e.c(inf)), e.c(nan), e.select(minus, e.neg(r), r))
+    r = e.select(e.cmp("olt", size, e.c(inf)), e.select(minus, e.neg(r), r), e.c(nan))
     f.put(f"store {e.float_ty} {r}, ptr {left}")
     back = f.t(f"sub i32 0, {whole}")
     f.put(f"store i32 {f.t(f'select i1 {minus}, i32 {back}, i32 {whole}')}, ptr {quadrant}")
     f.jump(done)
     f.at(done)
     return f.t(f"load {e.float_ty}, ptr {left}"), f.t(f"load i32, ptr {quadrant}")
+
+
+def _large(e: Lanes, size: str) -> str:
+    """Whether a size is past the limit. f64: from its high word, for comparisons of f64 are slow; a NaN is large, too."""
+    limit = trig_limit(e.single)
+    if e.single:
+        return e.cmp("ogt", size, e.c(limit))
+    high = e.f.t(f"trunc i64 {e.i('lshr', e.bits(size), e.ci(32))} to i32")
+    return e.f.t(f"icmp sgt i32 {high}, {struct.unpack('<q', struct.pack('<d', limit))[0] >> 32}")
 
 
 def _table(e: Lanes, bits: int) -> tuple[str, str]:

@@ -18,12 +18,25 @@ def _polys(e: Lanes, r: str) -> tuple[str, str]:
     """Sine and cosine of r, within pi/4."""
     z = e.mul(r, r)
     s = e.fma(e.mul(r, z), e.poly(z, e.k.sin), r)
+    return s, e.fma(z, e.fma(z, e.poly(z, e.k.cos), e.c(-0.5)), e.c(1.0))
+
+
+def _reciprocal(e: Lanes, b: str) -> str:
+    """1 / b to a unit of the last place or so, for b that f32 has as a normal number: f64 from 22 bits by Newton's steps, twice."""
     if e.single:
-        return s, e.fma(z, e.fma(z, e.poly(z, e.k.cos), e.c(-0.5)), e.c(1.0))
-    half = e.mul(z, e.c(0.5))
-    near = e.sub(e.c(1.0), half)
-    lost = e.sub(e.sub(e.c(1.0), near), half)
-    return s, e.add(near, e.fma(e.mul(z, z), e.poly(z, e.k.cos), lost))
+        return e.quotient(e.c(1.0), b)
+    one = Lanes(e.f, f32, False)
+    q = e.widen(one.quotient(one.c(1.0), e.f.convert(b, f64, f32, False)))
+    for _ in range(2):
+        q = e.fma(e.fma(e.neg(b), q, e.c(1.0)), q, q)
+    return q
+
+
+def _divide(e: Lanes, a: str, b: str) -> str:
+    """a / b, almost always rounded correctly; neither may come near the ends of f32's range, but for a zero or tiny a and b = 1."""
+    q = _reciprocal(e, b)
+    s = e.mul(a, q)
+    return e.fma(e.fma(e.neg(s), b, a), q, s)
 
 
 def _odd(e: Lanes, quadrant: str) -> str:
@@ -58,7 +71,7 @@ def tan(e: Lanes, x: str) -> str:
     r, quadrant = reduced(e, x)
     s, c = _polys(e, r)
     odd = _odd(e, quadrant)
-    y = e.div(e.select(odd, e.neg(c), s), e.select(odd, s, c))
+    y = _divide(e, e.select(odd, e.neg(c), s), e.select(odd, s, c))
     return e.select(e.cmp("oeq", x, e.c(0.0)), x, y)
 
 
@@ -97,7 +110,7 @@ def exp(e: Lanes, x: str, low: str = "") -> str:
 def log(e: Lanes, x: str) -> str:
     """The natural logarithm; f32 without a division."""
     if not e.single:
-        return functions.log(e, x)
+        return _log_double(e, x)
     small = e.cmp("olt", x, e.c(2.0**-126))
     b = e.bits(e.select(small, e.mul(x, e.c(2.0**23)), x))
     k = e.i("and", e.i("sub", b, e.ci(0x3F2AAAAB)), e.ci(-(1 << 23)))  # the exponent of x / (2/3), in its place
@@ -110,6 +123,34 @@ def log(e: Lanes, x: str) -> str:
     return e.select(e.cmp("oeq", x, e.c(0.0)), e.c(-inf), y)
 
 
+def _split(e: Lanes, b: str) -> tuple[str, str]:
+    """The bits of a normal f64 as the bits of a number within [sqrt(1/2), sqrt(2)) or an ulp of f32 more, and the exponent, an i32."""
+    f = e.f
+    high = f.t(f"trunc i64 {e.i('lshr', b, e.ci(32))} to i32")
+    k = f.t(f"ashr i32 {f.t(f'sub i32 {high}, {0x3FE6A09E}')}, 20")
+    shift = e.i("shl", f.t(f"zext i32 {f.t(f'shl i32 {k}, 20')} to i64"), e.ci(32))
+    return e.from_bits(e.i("sub", b, shift)), k
+
+
+def _log_double(e: Lanes, x: str) -> str:
+    """As ``functions.log``, by a reciprocal and with integers of 32 bits."""
+    f = e.f
+    high = f.t(f"trunc i64 {e.i('lshr', e.bits(x), e.ci(32))} to i32")
+    small = f.t(f"icmp slt i32 {high}, {1 << 20}")  # or negative
+    m, k = _split(e, e.bits(e.select(small, e.mul(x, e.c(2.0**54)), x)))
+    k = f.t(f"sub i32 {k}, {f.t(f'select i1 {small}, i32 54, i32 0')}")
+    n = f.t(f"sitofp i32 {k} to double")
+    g = e.sub(m, e.c(1.0))
+    s = _divide(e, g, e.add(e.c(2.0), g))
+    z = e.mul(s, s)
+    half = e.mul(e.mul(g, g), e.c(0.5))
+    low = e.fma(n, e.c(e.k.ln2_short[1]), e.mul(s, e.fma(z, e.poly(z, e.k.log), half)))
+    y = e.add(e.fma(n, e.c(e.k.ln2_short[0]), g), e.sub(low, half))
+    odd = e.icmp("uge", e.bits(x), e.ci(0x7FF << 52))  # infinite, NaN or negative
+    y = e.select(odd, e.fma(x, e.c(inf), e.c(inf)), y)
+    return e.select(e.cmp("oeq", x, e.c(0.0)), e.c(-inf), y)
+
+
 def tanh(e: Lanes, x: str) -> str:
     """The hyperbolic tangent."""
     a = e.unary("fabs", x)
@@ -117,7 +158,7 @@ def tanh(e: Lanes, x: str) -> str:
     small = e.fma(e.mul(a, z), e.poly(z, e.k.tanh), a)
     full = 10.0 if e.single else 20.0  # 1 to the last place from here on
     y, k = _exp_core(e, e.select(e.cmp("ogt", a, e.c(full)), e.c(2 * full), e.add(a, a)), "")
-    big = e.sub(e.c(1.0), e.quotient(e.c(2.0), e.fma(y, _power_of_two(e, k), e.c(1.0))))
+    big = e.fma(e.c(-2.0), _reciprocal(e, e.fma(y, _power_of_two(e, k), e.c(1.0))), e.c(1.0))
     return e.copysign(e.select(e.cmp("olt", a, e.c(0.625)), small, big), x)
 
 
@@ -127,7 +168,7 @@ def pow_(e: Lanes, x: str, y: str) -> str:
     if e.single:
         main = e.f.convert(_pow_single(Lanes(e.f, f64, False), e, size, y), f64, f32, False)
     else:
-        high, low = functions.log_pair(e, size)
+        high, low = functions.log_pair(e, size, _reciprocal)
         p, p_low = e.two_prod(y, high)
         p_low = e.fma(y, low, p_low)
         # a product that overflows leaves no meaningful rest
@@ -138,11 +179,8 @@ def pow_(e: Lanes, x: str, y: str) -> str:
 def _pow_single(w: Lanes, e: Lanes, x: str, y: str) -> str:
     """exp(y * log(x)) for a finite x > 0, each f32, to 35 bits."""
     f = w.f
-    b = w.bits(w.widen(x))  # no f32 is subnormal there
-    high = f.t(f"trunc i64 {w.i('lshr', b, w.ci(32))} to i32")
-    k = f.t(f"ashr i32 {f.t(f'sub i32 {high}, {0x3FE6A09E}')}, 20")
-    shift = w.i("shl", f.t(f"zext i32 {f.t(f'shl i32 {k}, 20')} to i64"), w.ci(32))
-    m = w.sub(w.from_bits(w.i("sub", b, shift)), w.c(1.0))
+    m, k = _split(w, w.bits(w.widen(x)))  # no f32 is subnormal there
+    m = w.sub(m, w.c(1.0))
     d = w.add(m, w.c(2.0))
     q = w.widen(e.quotient(e.c(1.0), f.convert(d, f64, f32, False)))
     q = w.fma(w.fma(w.neg(d), q, w.c(1.0)), q, q)  # Newton: from 22 bits to 44

@@ -17,9 +17,11 @@ from ...codegen.abi import (
     CTX_GPU,
     CTX_PRINT,
     CTX_SCRATCH,
+    RECENT,
     SCRATCH_PARTIALS,
     TABLE_LAUNCHES,
     TABLE_PROCESSORS,
+    TABLE_RECENT,
     TABLE_RESIDENT,
     TABLE_SCRATCH,
     TABLE_STREAM,
@@ -39,19 +41,18 @@ from ...ir.walk import walk
 from ..cpu import Compiled, Options
 from ..device import Allocation, Device
 from ..mirror import mirrored
+from .constants import fills
 from .code import GpuKernel, Source, Texts, load_code, restore_code
 from .driver import DeviceInfo, Driver
 from .find import find, open_driver
 from .memory import DeviceMemory, PinnedMemory, Usage
-from .prints import WORDS as RING_WORDS
-from .prints import Ring
+from .prints import RING_WORDS, Ring
 from .ptx import target_cpu
 from .results import device_error, result
 
 REDUCTIONS = 8
 """Reductions of one task that can use the whole grid: scratch has a word for each block and each of them. More take a smaller grid."""
 
-_TABLE_WORDS, _LAST, _LASTS = max(TABLE_WORDS, 32), 8, 16  # words _LAST..: the contexts of the last launches, a ring
 _DLPACK_CUDA = 2  # kDLCUDA
 _ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 _pinned: dict[str, PinnedMemory] = {}
@@ -87,6 +88,8 @@ class CudaDevice(Device):
         self.dlpack: tuple[int, int] | None = (_DLPACK_CUDA, self.info.index) if self.driver.name == "cuda" else None
         self.link = self
         self._capturing = self._closed = False
+        self._foreign = False  # other libraries have memory that the graph being recorded writes
+        self._graphs: dict[int, bool] = {}  # by their handles: whether they must wait for other libraries
         self._dead: DeviceError | None = None
         self._postponed: list[int] = []
         self._kernels: dict[int, str] = {}  # names by the address of their contexts
@@ -99,7 +102,7 @@ class CudaDevice(Device):
         partials = REDUCTIONS * (self.threads // self._target.block)
         nbytes = 8 * (SCRATCH_PARTIALS + partials)
         self.scratch_address = self._own(nbytes)
-        self.table = np.zeros(_TABLE_WORDS, np.int64)
+        self.table = np.zeros(TABLE_WORDS, np.int64)
         self.table[TABLE_STREAM] = self.stream
         self.table[TABLE_PROCESSORS] = self.info.sms
         self.table[TABLE_RESIDENT] = self.info.threads_per_sm
@@ -116,11 +119,7 @@ class CudaDevice(Device):
     # ---- memory
     def _allocate(self, nbytes: int, category: str) -> Allocation:
         self._alive()
-        if self._capturing:
-            raise QdrunRuntimeError(
-                f"{category} needs {nbytes:,} bytes while a graph is recorded\n"
-                "  do: run the function once before it is captured, so that everything it needs is there"
-            )
+        self._recordable(f"{category} needs {nbytes:,} bytes", "run the function once before it is captured")
         with self._failing():
             address = self.memory.allocate(nbytes)
             width = 4 if nbytes % 4 == 0 else 1
@@ -137,6 +136,7 @@ class CudaDevice(Device):
 
     def _pin(self, nbytes: int, category: str) -> Allocation:
         self._alive()
+        self._recordable(f"{category} needs {nbytes:,} bytes", "run the function once before it is captured")
         with self._failing():
             address = self._pinned.allocate(nbytes)
         view = np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(address))
@@ -194,6 +194,10 @@ class CudaDevice(Device):
     def download(self, to: int, source: int, nbytes: int) -> None:
         """Device to host, after everything that is in the stream; it has ended on return."""
         self._alive()
+        self._recordable(
+            "the host reads memory of the device, which launches that are not run yet may write",
+            "read after the graph was launched",
+        )
         with self._failing():
             if nbytes:
                 self.driver.download(to, source, nbytes, self.stream)
@@ -201,9 +205,21 @@ class CudaDevice(Device):
     def upload(self, to: int, source: int, nbytes: int) -> None:
         """Host to device, in the order of the stream; the source may change on return. It must not be pinned."""
         self._alive()
+        if self._capturing:
+            self._upload_constants(to, source, nbytes)
+            return
         with self._failing():
             if nbytes:
                 self.driver.upload(to, source, nbytes, self.stream)
+
+    def _upload_constants(self, to: int, source: int, nbytes: int) -> None:
+        data = np.frombuffer(ctypes.string_at(source, nbytes), np.uint8)
+        found = fills(to, data) if nbytes else []
+        if found is None:
+            self._recordable(f"the host writes {nbytes:,} bytes of many values to the device", "write them before, or in a kernel")
+            return
+        for at, word, count, width in found:
+            self.memset(at, word, count, width)
 
     def memset(self, to: int, word: int, count: int, width: int) -> None:
         """``count`` words of 1, 2 or 4 bytes, in the order of the stream."""
@@ -220,8 +236,11 @@ class CudaDevice(Device):
                 self.driver.copy(to, source, nbytes, self.stream)
 
     def settle(self) -> None:
-        """Wait for what other libraries have put into the default stream."""
+        """Wait for what other libraries have put into the default stream. In a graph: whenever it is launched."""
         self._alive()
+        if self._capturing:
+            self._foreign = True
+            return
         with self._failing():
             self.driver.synchronize(0)
 
@@ -237,6 +256,7 @@ class CudaDevice(Device):
             DeviceError: a kernel has failed; names those that may have.
         """
         self._alive()
+        self._recordable("the host waits for the device", "wait after the graph was launched")
         releases, launched = self._pinned.waiting(self.stream), self.launches()
         with self._failing():
             self.driver.synchronize(self.stream)
@@ -246,35 +266,79 @@ class CudaDevice(Device):
             self._ring.drain()
         self.arrived()
 
+    # ---- graphs
+    def begin_graph(self) -> None:
+        """From now on this thread's launches, fills and copies are recorded and do not run."""
+        self._alive()
+        with self._failing():
+            self.driver.capture_begin(self.stream)
+        self._foreign = False
+        self.capturing = True
+
+    def end_graph(self) -> int:
+        """The graph of what was recorded."""
+        self.capturing = False
+        with self._failing():
+            handle = self.driver.capture_end(self.stream)
+        self._graphs[handle] = self._foreign
+        return handle
+
+    def launch_graph(self, handle: int, name: str) -> None:
+        """Put a graph into the stream. ``name``: for messages."""
+        self._alive()
+        if self._graphs[handle]:
+            self.settle()
+        with self._failing():
+            self.driver.graph_launch(handle, self.stream)
+        self._kernels[-handle] = name
+        self.table[_LAST + self.launches() % _LASTS] = -handle
+        self.launched_outside()
+
+    def launched_outside(self) -> None:
+        """The device's memory may have changed by something else than the launch of a kernel."""
+        self.table[TABLE_LAUNCHES] += 1
+
+    def drop_graph(self, handle: int) -> None:
+        """Forget a graph; one that is running ends first."""
+        if self._graphs.pop(handle, None) is not None and self._dead is None:
+            self.driver.graph_free(handle)
+
+    def _recordable(self, what: str, do: str) -> None:
+        """Refuse what cannot be part of a graph, while one is recorded."""
+        if self._capturing:
+            raise QdrunRuntimeError(f"{what} while a graph is recorded\n  do: {do}")
+
     # ---- code
     def compile(self, kernel: Kernel, options: Options) -> GpuKernel:
         """A verified kernel, loaded. See ``load_code`` for what it raises."""
         return self._compile(kernel, options, frozenset())
 
-    def variant(self, compiled: Compiled, shared: frozenset[str], source: Source | None = None) -> GpuKernel:
-        """The same kernel with other adstacks in on-chip memory; ``compiled`` itself without any. Its context fits, but for the words of
+    def variant(self, compiled: Compiled, far: frozenset[str], source: Source | None = None) -> GpuKernel:
+        """The same kernel with some tapes in the heap; ``compiled`` itself, all of whose tapes lie on chip, without any. Its context fits, but for the words of
         ``fill_context``.
 
         Args:
             compiled: what ``compile`` or ``restore`` gave.
-            shared: names of the adstacks.
+            far: those tapes, see ``grid_rows.name_of``.
             source: gives the kernel as it was compiled, and how, for one that was restored.
         """
         assert isinstance(compiled, GpuKernel)
-        if not shared:
+        if not far:
             return compiled
-        known = compiled.gpu.variants.get(shared)
+        known = compiled.gpu.variants.get(far)
         if known is None:
             read = compiled.gpu.source or source
             if read is None:
                 raise QdrunRuntimeError(f"kernel `{compiled.name}` was restored, and its IR is not at hand for a variant of it")
-            known = compiled.gpu.variants[shared] = self._compile(*read(), shared)
+            known = compiled.gpu.variants[far] = self._compile(*read(), far)
         return known
 
-    def _compile(self, kernel: Kernel, options: Options, shared: frozenset[str]) -> GpuKernel:
+    def _compile(self, kernel: Kernel, options: Options, far: frozenset[str]) -> GpuKernel:
         self._alive()
+        self._recordable(f"kernel `{kernel.name}` is compiled", "run the function once before it is captured")
         begin = time.perf_counter()
-        grid = emit_grid(kernel, self._target, options.plain, shared)
+        target = replace(self._target, fast_math=options.fast_math and self._features)  # an imitation has no approximations
+        grid = emit_grid(kernel, target, options.plain, far)
         features = grid.features if self._features else ""
         texts = Texts(kernel.name, grid.device, grid.host, grid.entry, tuple(grid.functions), features)
         with self._failing():
@@ -321,7 +385,7 @@ class CudaDevice(Device):
         assert isinstance(compiled, GpuKernel)
         if compiled.prints and self._ring is None:
             address = self._own(8 * (RING_WORDS + 4))
-            self._ring = Ring(address, self._read_words, self._write_words)
+            self._ring = Ring(address, self._read_words, self._write_words, RING_WORDS)
         words[CTX_GPU] = self.table.ctypes.data
         words[CTX_FUNCTIONS] = compiled.gpu.handles
         words[CTX_PRINT] = self._ring.address if compiled.prints and self._ring else 0
@@ -341,6 +405,11 @@ class CudaDevice(Device):
             self._dead = self._dead or device_error(code, self._suspects())
             return self._dead
         return device_error(code, f"kernel `{kernel}` could not be launched")
+
+    @property
+    def dead(self) -> bool:
+        """Whether a failure that stays has been raised."""
+        return self._dead is not None
 
     def _alive(self) -> None:
         """Raise the failure that ended this device, if one has."""
@@ -362,12 +431,12 @@ class CudaDevice(Device):
     def _suspects(self) -> str:
         """Who failed, as far as the host can know: the kernels that were launched since it last waited."""
         count = self.launches()
-        numbers = range(max(self._waited, count - _LASTS), count)
-        contexts = dict.fromkeys(int(self.table[_LAST + n % _LASTS]) for n in numbers)
+        numbers = range(max(self._waited, count - RECENT), count)
+        contexts = dict.fromkeys(int(self.table[TABLE_RECENT + n % RECENT]) for n in numbers)
         names = list(dict.fromkeys(f"`{self._kernels[c]}`" for c in contexts if c in self._kernels))
         if len(names) <= 1:
             return f"{f'kernel {names[0]}' if names else 'work'} failed on {self.info.name}"
-        some = "one of the kernels" if count - self._waited <= _LASTS else "an earlier kernel or one of"
+        some = "one of the kernels" if count - self._waited <= RECENT else "an earlier kernel or one of"
         return f"{some} {', '.join(names)} failed on {self.info.name} (CUDA_LAUNCH_BLOCKING=1 tells which)"
 
     def forked(self) -> None:
@@ -387,6 +456,8 @@ class CudaDevice(Device):
             self.capturing = False
             if self._dead is None:
                 self.driver.synchronize(self.stream)
+                for handle in list(self._graphs):
+                    self.drop_graph(handle)
                 if self._ring is not None:
                     self._ring.drain()
             super().close()

@@ -60,21 +60,27 @@ def _is(info: DeviceInfo, name: str) -> bool:
 def backends() -> list[Backend]:
     """The rows of the inventory: one for each device of this process, or one that says why there is none."""
     from .nvidia import CudaDriver
-    from .ptx import target_cpu
 
     try:
         driver = CudaDriver()
-        rows = []
-        for k in range(driver.device_count()):
-            info = driver.describe(k)
-            rows.append(_row(info))
-            target_cpu(info)
+        infos = [driver.describe(k) for k in range(driver.device_count())]
     except DeviceError as e:
-        return [Backend("cuda", False, False, " ".join(str(e).split()))]
-    return rows or [Backend("cuda", False, False, "NVIDIA's driver is there, but no device that this process may use")]
+        return [Backend("cuda", False, False, _line(e))]
+    return [_row(i) for i in infos] or [Backend("cuda", False, False, "no device that this process may use")]
+
+
+def _line(error: DeviceError) -> str:
+    return " ".join(str(error).split())
 
 
 def _row(info: DeviceInfo) -> Backend:
+    from .ptx import target_cpu
+
     version = f"{info.driver_version // 1000}.{info.driver_version % 1000 // 10}"
     detail = f"{info.name}, {info.chip}, {info.memory_bytes / 2**30:.1f} GiB, CUDA {version}, {info.uuid}, {info.pci}"
-    return Backend("cuda", True, True, detail, info.sms * info.threads_per_sm, info.memory_bytes, info.index, info.uuid)
+    usable = True
+    try:
+        target_cpu(info)
+    except DeviceError as e:
+        usable, detail = False, _line(e)
+    return Backend("cuda", usable, True, detail, info.sms * info.threads_per_sm, info.memory_bytes, info.index, info.uuid)

@@ -22,7 +22,7 @@ define i32 @{name}({params}) {{
 end:
   ret i32 %r
 bind:
-  %b = call i32 @cuCtxSetCurrent(ptr inttoptr (i64 {context} to ptr))
+  %set = call i32 @cuCtxSetCurrent(ptr inttoptr (i64 {context} to ptr))
   %again = call i32 @{callee}({values})
   ret i32 %again
 push:

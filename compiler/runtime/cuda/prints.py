@@ -19,7 +19,7 @@ from ...codegen.abi import (
 )
 from ..cpu import print_record
 
-WORDS = 1 << 17
+RING_WORDS = 1 << 17
 """Of a ring: 1 MiB holds some ten thousand lines between two waits."""
 
 
@@ -31,7 +31,7 @@ class Ring:
         address: int,
         read: Callable[[int, np.ndarray], None],
         write: Callable[[int, np.ndarray], None],
-        words: int = WORDS,
+        words: int,
     ) -> None:
         self.address, self._read, self._write, self._words = address, read, write, words
         self._reset(self._words)

@@ -93,7 +93,7 @@ def result(code: int, name: str = "") -> Result:
     known = RESULTS.get(code)
     if known is not None:
         return known
-    return Result(name.removeprefix("CUDA_ERROR_") or f"error {code}", "the driver refused", _AGAIN)
+    return Result(name.removeprefix("CUDA_ERROR_"), "the driver refused", _AGAIN)
 
 
 def device_error(code: int, doing: str, name: str = "", detail: str = "") -> DeviceError:
@@ -106,13 +106,14 @@ def device_error(code: int, doing: str, name: str = "", detail: str = "") -> Dev
         detail: what the driver says beyond it, a log say.
     """
     r = result(code, name)
-    lines = [f"{doing}: {r.what} (CUDA_ERROR_{r.name})", *(f"  {line}" for line in detail.strip().splitlines())]
+    said = f"CUDA_ERROR_{r.name}" if r.name else f"CUresult {code}"
+    lines = [f"{doing}: {r.what} ({said})", *(f"  {line}" for line in detail.strip().splitlines())]
     if r.restart:
         lines.append("  the device cannot be used any more by this process")
         lines.append(f"  do: restart the process; {r.do}")
     elif r.do:
         lines.append(f"  do: {r.do}")
-    return DeviceError("\n".join(lines), f"CUDA_ERROR_{r.name}", code, r.restart)
+    return DeviceError("\n".join(lines), said, code, r.restart)
 
 
 def is_full(error: DeviceError) -> bool:

@@ -1,0 +1,33 @@
+"""Host writes in a graph: as fills with numbers, which are part of the graph. A copy would read the host's memory when the graph runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+MOST = 64
+"""Fills of one write."""
+
+
+def fills(to: int, data: np.ndarray) -> list[tuple[int, int, int, int]] | None:
+    """The fills that write some bytes to an address: address, word, count and width in bytes of each. None: more than ``MOST``.
+
+    Args:
+        to: the address.
+        data: u8 of shape (n,), the bytes.
+    """
+    out = []
+    whole = len(data) % 4 == 0 and to % 4 == 0
+    for at, word, count, width in _runs(data.view(np.uint32) if whole else data):
+        if len(out) == MOST:
+            return None
+        out.append((to + at, word, count, width))
+    return out
+
+
+def _runs(words: np.ndarray) -> Iterator[tuple[int, int, int, int]]:
+    """Runs of equal words."""
+    edges = [0, *(np.flatnonzero(words[1:] != words[:-1]) + 1).tolist(), len(words)]
+    for first, end in zip(edges, edges[1:]):
+        yield first * words.itemsize, int(words[first]), end - first, words.itemsize

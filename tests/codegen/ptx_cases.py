@@ -1,0 +1,144 @@
+"""Kernels whose PTX the tests look at. Run as a program: compiles all of them and writes PTX by name as JSON, for LLVM may end the process."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
+from codegen_harness import array, field, parallel
+from irgen import generate
+
+from qdrun.compiler.codegen.llvm.cuda import cuda_target
+from qdrun.compiler.codegen.llvm.grid_kernel import emit_grid
+from qdrun.compiler.ir.builder import Builder, const_i32
+from qdrun.compiler.ir.nodes import Assert, Axis, Const, Kernel, Op, Print, Reduction, Task
+from qdrun.compiler.ir.types import DType, f16, f32, f64, i8, i16, i32, i64, u1, u8, u32, u64
+from qdrun.compiler.runtime.cuda.ptx import compile_ptx
+
+TYPES = [f16, f32, f64, i8, u8, i16, i32, u32, i64, u64, u1]
+N = 1 << 20
+
+
+def _kernel(*tasks: Task, args=()) -> Kernel:
+    return Kernel("k", list(args), list(tasks))
+
+
+def _zero(d: DType) -> Const:
+    return Const(0.0 if d.is_real else False if d is u1 else 0, d)
+
+
+def stream() -> Kernel:
+    """y[i, j] = x[i, j] ** 2 over literal extents"""
+    x, y = field("x", f32, 1 << 12, 300), field("y", f32, 1 << 12, 300)
+    task = Task("t", [])
+    task.axes = [Axis(Op("index", (), i32), const_i32(0), const_i32(n)) for n in (1 << 12, 300)]
+    b = Builder(task.body)
+    at = tuple(a.index for a in task.axes)
+    value = b.gload(x, at)
+    b.gstore(y, at, b.op("mul", value, value))
+    return _kernel(task)
+
+
+def arrays() -> Kernel:
+    """The same for arrays of any size"""
+    (dx, x), (dy, y) = array("x", f32, 2, 0), array("y", f32, 2, 1)
+    task = Task("t", [])
+    pb = Builder(task.prologue)
+    task.axes = [Axis(Op("index", (), i32), const_i32(0), pb.op("shape", dtype=i32, attr=(dx, k))) for k in (0, 1)]
+    b = Builder(task.body)
+    at = tuple(a.index for a in task.axes)
+    value = b.gload(x, at)
+    b.gstore(y, at, b.op("mul", value, value))
+    return _kernel(task, args=[dx, dy])
+
+
+def loop() -> Kernel:
+    """A loop over a local, with a condition inside"""
+    x, y = field("x", f32, N), field("y", f32, N)
+    task, i, b = parallel(N)
+    u = b.local(b.gload(x, (i,)))
+    with b.loop(const_i32(0), const_i32(1000)) as s:
+        with b.if_(b.op("gt", b.load(u), Const(1.0, f32))):
+            b.store(u, b.op("sub", b.load(u), Const(1.0, f32)))
+        b.store(u, b.op("add", b.op("mul", b.load(u), b.load(u)), b.op("cast", s.index, dtype=f32)))
+    b.gstore(y, (i,), b.load(u))
+    return _kernel(task)
+
+
+def atomics(d: DType) -> Kernel:
+    """Every atomic of a type"""
+    x, y = field("x", d, N), field("y", d, 64)
+    task, i, b = parallel(N)
+    at = (b.op("mod", i, const_i32(64)),)
+    value = b.gload(x, (i,))
+    codes = ["add", "sub", "mul", "min", "max", "xchg"] + ([] if d.is_real else ["and", "or", "xor", "cas"])
+    for code in codes:
+        values = (_zero(d), value) if code == "cas" else (value,)
+        b.gstore(x, (i,), b.op("atomic", *at, *values, dtype=d, attr=(y, code)))
+    return _kernel(task)
+
+
+def reductions(d: DType) -> Kernel:
+    """Sum, least and greatest of a type in one task"""
+    x, total = field("x", d, N), field("total", d, 3)
+    task, i, b = parallel(N)
+    for k, code in enumerate(("add", "min", "max")):
+        r = b.local(_zero(d), "r")
+        task.body.pop()
+        b.store(r, b.op(code, b.load(r), b.gload(x, (i,))))
+        task.reductions.append(Reduction(r, total, (const_i32(k),), code))
+    return _kernel(task)
+
+
+def failures() -> Kernel:
+    """An assertion, then a task that looks whether it failed and prints"""
+    x, total = field("x", f32, N), field("total", f32)
+    first, i, b = parallel(N)
+    value = b.gload(x, (i,))
+    b.put(Assert(b.op("lt", value, Const(1.0, f32)), "{} at {}", (value, i)))
+    second, i, b = parallel(N, "second")
+    r = b.local(_zero(f32), "r")
+    second.body.pop()
+    b.put(Print(("x = ", b.gload(x, (i,)))))
+    b.store(r, b.op("add", b.load(r), b.gload(x, (i,))))
+    second.reductions.append(Reduction(r, total, (), "add"))
+    return _kernel(first, second)
+
+
+def many(n: int = 1200) -> Kernel:
+    """More than 4 KB of parameters"""
+    task = Task("t", [])
+    b = Builder(task.body)
+    for k in range(n):
+        b.gstore(field(f"x{k}", f32), (), Const(1.0, f32))
+    return _kernel(task)
+
+
+def random(seed: int) -> Kernel:
+    """A random structured program"""
+    kernel = generate(seed, 60).kernel
+    for number, decl in enumerate(kernel.args):
+        decl.index = number
+    return kernel
+
+
+CASES: dict[str, Callable[[], Kernel]] = {"stream": stream, "arrays": arrays, "loop": loop, "failures": failures, "many": many}
+CASES |= {f"atomics {d}": lambda d=d: atomics(d) for d in TYPES}
+CASES |= {f"reductions {d}": lambda d=d: reductions(d) for d in TYPES if d is not u1}
+CASES |= {f"random {seed}": lambda seed=seed: random(seed) for seed in range(20)}
+
+
+def main() -> None:
+    """Write the PTX of all cases."""
+    out: dict[str, str] = {}
+    for name, make in CASES.items():
+        code = emit_grid(make(), cuda_target())
+        out[name] = compile_ptx(code.device, name, "sm_90", code.features)
+    json.dump(out, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

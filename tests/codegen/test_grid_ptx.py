@@ -1,0 +1,80 @@
+"""The PTX of device functions: what it must hold for speed and order. All is compiled in a process of its own (``ptx_cases``)."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from ptx_cases import CASES, TYPES
+
+FILE = Path(__file__).parent / "ptx_cases.py"
+
+
+@pytest.fixture(scope="module")
+def ptx() -> dict[str, str]:
+    done = subprocess.run([sys.executable, str(FILE)], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_memory_is_reached_by_its_own_space_and_nothing_lies_in_a_stack_frame(ptx, name):
+    text = ptx[name]
+    assert ".local" not in text and "__local_depot" not in text
+    generic = re.findall(r"^\s+(?:ld|st|atom|red)\.(?!param|global|shared|relaxed\.gpu\.global|relaxed\.sys\.global).*", text, re.M)
+    assert not generic, generic[:3]
+    assert "call" not in text  # math functions and powers are inlined
+
+
+def test_literal_extents_are_divided_by_in_32_bits_without_a_division(ptx):
+    assert not re.search(r"\bdiv\.|\brem\.", ptx["stream"])
+    assert re.search(r"mul\.hi\.u32|mul\.wide\.u32", ptx["stream"])
+    assert "div.u32" in ptx["arrays"]  # extents that come with the launch: 32 bits where they are small
+
+
+def test_what_is_only_read_goes_through_the_read_only_cache_where_nobody_can_write_it(ptx):
+    assert ".reqntid 128" in ptx["stream"]
+    assert "ld.global.nc" not in ptx["stream"]  # two fields, one is written: a user may have made both of the same memory
+    assert "ld.global.nc" in ptx["loop"] or "ld.global" in ptx["loop"]
+
+
+@pytest.mark.parametrize("dtype", [d.name for d in TYPES])
+def test_atomics_are_those_of_the_device(ptx, dtype):
+    text = ptx[f"atomics {dtype}"]
+    assert ".sys." not in text  # the scope of the device is enough, and fast
+    if dtype in ("f32", "f64"):
+        assert f"atom.global.add.{dtype}" in text and "atom.relaxed.gpu.global.cas" in text or "cas" in text
+    elif dtype in ("i32", "u32", "i64", "u64"):
+        bits = dtype[1:]
+        kind = "s" if dtype[0] == "i" else "u"
+        assert all(f"atom.global.{x}" in text for x in (f"min.{kind}{bits}", f"max.{kind}{bits}", f"and.b{bits}", f"exch.b{bits}"))
+    else:
+        assert "cas.b32" in text and "cas.b16" not in text  # narrow types by the word around them
+
+
+def test_a_failure_is_written_for_the_host_to_see_and_barriers_are_reached_by_all(ptx):
+    first, second = re.split(r"\.visible \.entry qd_k_1\(", ptx["failures"])
+    assert "atom.relaxed.sys.global.cas.b64" in first and "bar.sync" not in first
+    for text in (first, second):
+        assert len(re.findall(r"^\s+ret;", text, re.M)) == 1  # no thread leaves before the others
+    assert "fence.sc.gpu" in second and "bar.sync" in second
+
+
+def test_many_parameters_need_a_newer_version(ptx):
+    assert ".version 8.1" in ptx["many"] and ".version 8.0" in ptx["stream"]
+    assert ptx["many"].count(".param .u64") == 1200
+
+
+@pytest.mark.parametrize("name", ["stream", "arrays", "failures", "many", "atomics f16", "atomics u1", "reductions i64"])
+def test_the_assembler_takes_it(ptx, name):
+    nvjitlink = pytest.importorskip("cuda.bindings.nvjitlink")
+    text = ptx[name].encode()
+    handle = nvjitlink.create(1, ["-arch=sm_90"])
+    nvjitlink.add_data(handle, nvjitlink.InputType.PTX, text + b"\0", len(text) + 1, name)
+    nvjitlink.complete(handle)
+    assert nvjitlink.get_linked_cubin_size(handle) > 1000
+    nvjitlink.destroy(handle)

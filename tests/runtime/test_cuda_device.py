@@ -1,0 +1,383 @@
+"""A GPU as a program's device, on a driver that runs nothing and on the emulated one."""
+
+import gc
+
+import numpy as np
+import pytest
+
+import qdrun as qd
+from qdrun.compiler.codegen.abi import (
+    CTX_FUNCTIONS,
+    CTX_GPU,
+    CTX_PRINT,
+    CTX_SCRATCH,
+    TABLE_LAUNCHES,
+    TABLE_PROCESSORS,
+    TABLE_STREAM,
+)
+from qdrun.compiler.errors import DeviceError, OutOfMemory, QdrunRuntimeError
+from qdrun.compiler.ir.nodes import Buffer, Const, GlobalStore, Kernel, Place, Print, Task
+from qdrun.compiler.ir.types import f32, i32
+from qdrun.compiler.runtime.cpu import Options
+from qdrun.compiler.runtime.cuda.code import frame_bytes
+from qdrun.compiler.runtime.cuda.device import CudaDevice
+from qdrun.compiler.runtime.cuda.emulated import EmulatedDriver
+from qdrun.compiler.runtime.cuda.find import find
+from qdrun.compiler.runtime.cuda.memory import CHUNK
+
+from .fake_driver import INFOS, FakeDriver
+
+
+def store_kernel(name="k", value=1.5, tasks=1):
+    place = Place("x", f32, Buffer("field"), 1, (4,), (4,))
+    body = GlobalStore(place, (Const(2, i32),), Const(value, f32))
+    return Kernel(name, [], [Task(f"{name}_{t}", [body]) for t in range(tasks)])
+
+
+@pytest.fixture
+def fake():
+    device = CudaDevice(driver=FakeDriver())
+    yield device
+    device.close()
+
+
+@pytest.fixture
+def emulated():
+    device = CudaDevice("emulated")
+    yield device
+    device.driver.machine.heal()
+    device.close()
+
+
+# ---- which device
+@pytest.mark.parametrize(
+    "which, index",
+    [
+        *((None, 0), (0, 0), (1, 1), ("1", 1), ("GPU-0bbb", 1), ("gpu-0AAA0000-0000-0000-0000-000000000000", 0)),
+        *(("0000:3b:00.0", 0), ("3B:00.0", 0), ("0001:af:00.0", 1)),
+    ],
+)
+def test_a_device_is_found_by_number_uuid_or_pci_id(which, index):
+    assert find(FakeDriver(), which).index == index
+
+
+@pytest.mark.parametrize("which", [2, -1, "GPU-", "GPU-1", "GPU-0", "af:00.0", "H200", ""])
+def test_a_name_that_is_none_or_two_is_refused_with_the_list(which):
+    with pytest.raises(DeviceError) as e:
+        find(FakeDriver(), which)
+    assert all(f"{i.index}: {i.name}, {i.uuid}, {i.pci}" in str(e.value) for i in INFOS)
+    assert f"called {which!r}; this process has" in str(e.value)
+
+
+def test_no_device_at_all():
+    with pytest.raises(DeviceError, match=r"this process has no device\n  do: see `nvidia-smi -L` and CUDA_VISIBLE_DEVICES"):
+        find(FakeDriver(infos=()))
+
+
+def test_the_second_emulated_device():
+    device = CudaDevice("emulated:1")
+    assert device.info.index == 1 and device.identity != CudaDevice("emulated").identity
+    device.close()
+
+
+# ---- memory
+def test_bytes_are_counted_as_they_were_asked_for(fake):
+    own = fake.memory.reserved
+    a, b, w = fake.allocate(100, "fields"), fake.allocate(1 << 20, "adstack"), fake.host_words(8, "context")
+    assert fake.usage() == {"fields": 100, "adstack": 1 << 20, "context": 64} and fake.used_bytes == 100 + (1 << 20) + 64
+    assert {x.ptr % 64 for x in (a, b, w)} == {0}
+    assert fake.memory.reserved == own + CHUNK + (1 << 20)
+    occupied = fake.occupied()
+    assert occupied.used == fake.used_bytes and occupied.reserved >= own + CHUNK + (1 << 20) and occupied.total == 1 << 30
+    for x in (a, b, w):
+        fake.free(x)
+    assert fake.usage() == {} and fake.memory.reserved == own + CHUNK
+
+
+def test_memory_is_zero_and_words_are_the_hosts(fake):
+    odd, even = fake.allocate(5001, "fields"), fake.allocate(5000, "fields")
+    assert not fake.driver.blocks[odd.ptr].any() and not fake.driver.blocks[even.ptr].any()
+    assert [c[3:] for c in fake.driver.calls if c[0] == "memset"][-2:] == [(5001, 1), (1250, 4)]
+    w = fake.host_words(3, "context")
+    assert w.view.tolist() == [0] * 24 and w.view.ctypes.data == w.ptr and w.mirror is None
+
+
+def test_the_limit_holds_for_device_and_pinned_memory():
+    device = CudaDevice(byte_limit=1000, driver=FakeDriver())
+    device.allocate(900, "fields")
+    with pytest.raises(OutOfMemory, match=r"adstack needs 200 bytes; 900 are in use \(fields 900\); the limit is 1,000$"):
+        device.allocate(200, "adstack")
+    with pytest.raises(OutOfMemory, match="context needs 104 bytes"):
+        device.host_words(13, "context")
+    device.host_words(12, "context")
+    device.close()
+
+
+def test_a_full_device_says_what_is_free_and_whose_it_is():
+    driver = FakeDriver()
+    device = CudaDevice(driver=driver)
+    own = driver.limit - driver.memory_info()[0]
+    driver.limit = own + (1 << 20)
+    kept = device.allocate(1 << 19, "fields")
+    with pytest.raises(OutOfMemory) as e:
+        device.allocate(1 << 20, "adstack")
+    assert str(e.value) == (
+        "adstack needs 1,048,576 bytes; 524,288 are in use (fields 524,288); Test GPU has no more: "
+        f"524,288 of {driver.limit:,} bytes are free, {own + (1 << 19):,} are reserved by this program"
+    )
+    device.free(kept)
+    device.allocate(1 << 20, "adstack")  # and the device lives on
+    device.close()
+
+
+def test_while_a_graph_is_recorded_nothing_is_allocated_and_frees_wait(fake):
+    a = fake.allocate(1 << 20, "fields")
+    fake.capturing = True
+    with pytest.raises(
+        QdrunRuntimeError, match=r"adstack needs 64 bytes while a graph is recorded\n  do: run the function once before"
+    ):
+        fake.allocate(64, "adstack")
+    fake.free(a)
+    assert "free" not in fake.driver.names() and fake.used_bytes == 0
+    fake.capturing = False
+    assert fake.driver.calls[-1] == ("free", next(c[1] for c in fake.driver.calls if c[0] == "free"))
+    fake.allocate(64, "adstack")
+
+
+def test_closing_gives_everything_back():
+    device = CudaDevice(driver=FakeDriver())
+    device.allocate(10, "fields")
+    device.allocate(1 << 20, "fields")
+    device.close()
+    device.close()
+    pinned = device._pinned.reserved
+    assert sum(b.size for b in device.driver.blocks.values()) <= pinned and device.driver.names().count("close") == 1
+    assert device.used_bytes == 0
+
+
+# ---- code
+def test_a_module_is_loaded_once_for_all_programs_of_a_device(tmp_path, monkeypatch):
+    monkeypatch.setenv("QDRUN_CACHE_DIR", str(tmp_path))
+    one, two, other = CudaDevice("emulated"), CudaDevice("emulated"), CudaDevice("emulated:1")
+    kernel = store_kernel(value=41.0)
+    a, b, c = (d.compile(kernel, Options()) for d in (one, two, other))
+    assert a.code is b.code and b.from_cache and not a.from_cache
+    assert c.code is not a.code and c.functions[0].handle != a.functions[0].handle
+    assert a.object_bytes and a.lanes == 1 and a.function_names == ("qd_k_0",)
+    for d in (one, two, other):
+        d.close()
+
+
+def test_a_kernel_is_restored_by_its_key(tmp_path, monkeypatch):
+    monkeypatch.setenv("QDRUN_CACHE_DIR", str(tmp_path))
+    device = CudaDevice("emulated")
+    made = device.compile(store_kernel(value=42.0), Options())
+    found = device.restore(made, made.code.key, ["qd_k"])
+    assert found is not None and found.address and found.functions[0].handle and found.gpu.handles
+    with pytest.raises(QdrunRuntimeError, match="was restored, and its IR is not at hand"):
+        device.variant(found, frozenset({"0:a"}))
+    assert device.variant(found, frozenset()) is found
+    assert device.restore(made, "0" * 64 + " " + "1" * 64, ["qd_k"]) is None
+    device.close()
+
+
+def test_functions_and_stack_frames_are_known_before_a_launch():
+    device = CudaDevice(driver=FakeDriver())
+    made = device.compile(store_kernel(tasks=2, value=43.0), Options(offline_cache=False))
+    assert made.frames == (0, 2048) and [f.registers for f in made.functions] == [40, 40]
+    assert frame_bytes(made, device.info) == 4 * 256 * 1024
+    assert device.driver.names()[-3:] == ["load_module", "function", "function"]
+    device.close()
+
+
+def test_code_that_does_not_fit_the_device_is_out_of_memory():
+    device = CudaDevice(driver=FakeDriver())
+    device.driver.failures["load_module"] = 2
+    with pytest.raises(OutOfMemory, match="the code of kernel `k` does not fit: the device has no more memory"):
+        device.compile(store_kernel(value=44.0), Options(offline_cache=False))
+    device.driver.failures["function"] = 500
+    with pytest.raises(DeviceError):
+        device.compile(store_kernel(value=44.0), Options(offline_cache=False))
+    assert device.driver.names()[-1] == "unload"
+    device.close()
+
+
+def test_a_module_is_unloaded_with_its_last_user(monkeypatch):
+    from qdrun.compiler.runtime.cuda import code
+
+    monkeypatch.setattr(code, "_codes", code.Memo(recent=0))
+    device = CudaDevice(driver=FakeDriver())
+    made = device.compile(store_kernel(value=45.0), Options(offline_cache=False))
+    assert "unload" not in device.driver.names()
+    made.gpu.source = None
+    del made
+    gc.collect()
+    assert "unload" in device.driver.names()
+    device.close()
+
+
+def test_the_words_of_a_context(fake):
+    made = fake.compile(store_kernel(value=46.0), Options(offline_cache=False))
+    words = np.zeros(32, np.uint64)
+    fake.fill_context(words, made)
+    assert words[CTX_GPU] == fake.table.ctypes.data and words[CTX_SCRATCH] == fake.scratch_address
+    assert words[CTX_FUNCTIONS] == made.gpu.handles and words[CTX_PRINT] == 0
+    assert fake.table[TABLE_STREAM] == fake.stream and fake.table[TABLE_PROCESSORS] == 4
+    printing = fake.compile(Kernel("p", [], [Task("p_0", [Print(("hello\n",))])]), Options(offline_cache=False))
+    fake.fill_context(words, printing)
+    assert words[CTX_PRINT] != 0
+
+
+# ---- failures
+def test_a_failure_that_stays_ends_the_device_and_names_the_kernel(fake):
+    made = fake.compile(store_kernel("bad", value=47.0), Options(offline_cache=False))
+    words = np.zeros(32, np.uint64)
+    fake.fill_context(words, made)
+    fake.table[8 + int(fake.table[TABLE_LAUNCHES]) % 16] = words.ctypes.data  # what a launch leaves
+    fake.table[TABLE_LAUNCHES] += 1
+    fake.driver.failures["synchronize"] = 700
+    with pytest.raises(DeviceError, match=r"^kernel `bad` failed on Test GPU: it read or wrote memory") as e:
+        fake.synchronize()
+    assert e.value.restart and e.value.result == "CUDA_ERROR_ILLEGAL_ADDRESS"
+    calls = len(fake.driver.calls)
+    later = (
+        fake.synchronize,
+        lambda: fake.allocate(8, "fields"),
+        lambda: fake.host_words(1, "context"),
+        lambda: fake.upload(1, 1, 1),
+        lambda: fake.download(1, 1, 1),
+        lambda: fake.compile(store_kernel(), Options()),
+    )
+    for call in later:
+        with pytest.raises(DeviceError, match=r"^the device has failed before: kernel `bad` failed") as e:
+            call()
+        assert e.value.restart
+    assert len(fake.driver.calls) == calls  # the driver is not asked again
+
+
+def test_several_kernels_may_have_failed(fake):
+    contexts = [np.zeros(32, np.uint64) for _ in range(3)]
+    for k, words in enumerate(contexts):
+        fake.fill_context(words, fake.compile(store_kernel(f"k{k}", value=50.0 + k), Options(offline_cache=False)))
+        fake.table[8 + k] = words.ctypes.data
+        fake.table[TABLE_LAUNCHES] += 1
+        if k == 0:
+            fake.synchronize()  # all went well until here
+    fake.driver.failures["download"] = 719
+    with pytest.raises(
+        DeviceError, match=r"^one of the kernels `k1`, `k2` failed on Test GPU \(CUDA_LAUNCH_BLOCKING=1 tells which\)"
+    ):
+        fake.download(np.zeros(1).ctypes.data, 1, 8)
+
+
+def test_a_refused_launch_names_its_kernel_and_the_device_lives_on(fake):
+    e = fake.launch_error(701, "k")
+    assert (
+        str(e).startswith("kernel `k` could not be launched: a block needs more registers or shared memory") and not e.restart
+    )
+    fake.synchronize()
+    e = fake.launch_error(700, "innocent")
+    assert e.restart and "innocent" not in str(e)
+    with pytest.raises(DeviceError, match="has failed before"):
+        fake.synchronize()
+
+
+def test_a_dead_device_closes_without_asking_the_driver(fake):
+    fake.allocate(1 << 20, "fields")
+    fake.driver.failures["synchronize"] = 719
+    with pytest.raises(DeviceError):
+        fake.synchronize()
+    fake.driver.calls.clear()
+    fake.close()
+    assert fake.driver.calls == [] and fake.used_bytes == 0
+
+
+def test_a_failure_that_passes_leaves_the_device_alone(fake):
+    fake.driver.failures["upload"] = 1
+    with pytest.raises(DeviceError) as e:
+        fake.upload(1, 1, 8)
+    assert not e.value.restart
+    fake.synchronize()
+
+
+def test_a_forked_process_cannot_use_its_parents_device(fake):
+    fake.forked()
+    with pytest.raises(DeviceError, match=r"a GPU cannot be used by a forked process\n  do: start processes with"):
+        fake.allocate(8, "fields")
+    fake.driver.calls.clear()
+    fake.close()
+    assert fake.driver.calls == []
+
+
+# ---- end to end, on the emulated device
+def test_an_illegal_address_in_a_kernel_ends_the_program_by_name():
+    with qd.init(arch=qd.cuda, device="emulated") as program:
+        x = qd.field(qd.f32, shape=4)
+
+        @qd.kernel
+        def fill():
+            for i in x:
+                x[i] = 1.0
+
+        fill()
+        qd.sync()
+        fill()
+        program.device.driver.machine.fail_next("synchronize", 700)
+        try:
+            with pytest.raises(DeviceError, match="kernel `fill` failed on emulated device: it read or wrote memory") as e:
+                qd.sync()
+            assert e.value.restart
+            with pytest.raises(DeviceError, match="has failed before"):
+                x.to_numpy()
+        finally:
+            program.device.driver.machine.heal()
+
+
+def test_a_launch_that_the_driver_refuses_raises_at_the_launch():
+    with qd.init(arch=qd.cuda, device="emulated") as program:
+        x = qd.field(qd.f32, shape=4)
+
+        @qd.kernel
+        def fill():
+            for i in x:
+                x[i] = 1.0
+
+        program.device.driver.machine.fail_next("launch", 701)
+        with pytest.raises(DeviceError, match="kernel `fill` could not be launched: a block needs more registers") as e:
+            fill()
+        assert not e.value.restart
+        fill()
+        assert x.to_numpy().tolist() == [1.0] * 4
+
+
+def test_prints_come_at_sync_and_lost_ones_are_counted(capsys, monkeypatch):
+    from qdrun.compiler.runtime.cuda import device
+
+    monkeypatch.setattr(device, "RING_WORDS", 40)
+    with qd.init(arch=qd.cuda, device="emulated"):
+
+        @qd.kernel
+        def say(n: qd.i32):
+            for i in range(n):
+                print("i", i)
+
+        say(3)
+        assert capsys.readouterr().out == ""
+        qd.sync()
+        assert sorted(capsys.readouterr().out.splitlines()) == ["i 0", "i 1", "i 2"]
+        say(30)
+        qd.sync()
+        said = capsys.readouterr().out.splitlines()
+        kept = [line for line in said if line.startswith("i ")]
+        assert 0 < len(kept) < 30 and said[-1] == f"... {30 - len(kept)} prints are lost: call qd.sync() more often"
+        say(1)
+        qd.sync()
+        assert capsys.readouterr().out == "i 0\n"
+
+
+def test_the_emulated_driver_has_every_call_of_the_protocol():
+    from qdrun.compiler.runtime.cuda.driver import Driver
+
+    driver = EmulatedDriver()
+    wanted = [n for n in vars(Driver) if not n.startswith("_")]
+    assert len(wanted) > 25 and not [n for n in wanted if not callable(getattr(driver, n))]
