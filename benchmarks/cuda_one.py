@@ -99,15 +99,31 @@ def figures(lib: Any, case: Case, arch: str, seconds: float) -> dict[str, Any]:
     lib.sync()
     out |= {"first_cpu_s": time.process_time() - cpu, "first_s": time.perf_counter() - begin, "timed": {}}
     for name, f in case.timed.items():
-        row = clock.measure(f, seconds)
-        if name in case.launches:
-            row |= {"launches": case.launches[name], "host_us": 1e3 * row["host_ms"] / case.launches[name]}
+        row = out["timed"][name] = clock.measure(f, seconds) | per_launch(case, name)
+        row["host_us"] = 1e3 * row["host_ms"] / row["launches"]
         if name in case.moved:
             row["bytes_per_s"] = case.moved[name] / row["ms"] * 1e3
-        out["timed"][name] = row
+        if arch != "cpu" and row["launches"] > 10 and hasattr(lib, "capture"):
+            out["timed"][f"{name}_graph"] = graph(lib, f, clock, seconds) | per_launch(case, name)
     if arch == "cuda":
         out["device_bytes"] = used_bytes()
     return out
+
+
+def per_launch(case: Case, name: str) -> dict[str, int]:
+    """How many launches a timed function makes."""
+    return {"launches": case.launches.get(name, 1)}
+
+
+def graph(lib: Any, f: Any, clock: Clock, seconds: float) -> dict[str, Any]:
+    """The same launches as one graph; ``capture_ms``: to record and build it."""
+    begin = time.perf_counter()
+    try:
+        made = lib.capture(f)
+    except lib.QdrunError as e:
+        return {"error": str(e)}
+    capture_ms = 1e3 * (time.perf_counter() - begin)
+    return clock.measure(made, seconds) | {"capture_ms": capture_ms}
 
 
 def cold(package: str, arch: str, cache: str, small: bool) -> dict[str, Any]:

@@ -18,6 +18,11 @@ def report(results: Results) -> str:
     if "rows" in curve:
         parts += ["## 1,024 steps under budgets", table(_curve(curve))]
     faults = [f"- {case} {package}: {r['error']}" for case, by in results.items() for package, r in by.items() if "error" in r]
+    for case, by in results.items():
+        for package, r in by.items():
+            faults += [
+                f"- {case} {package} {name}: {row['error']}" for name, row in r.get("timed", {}).items() if "error" in row
+            ]
     wrong = [f"- {line}" for line in disagreements(results)]
     parts += ["## Failed or left out", *(faults or ["none"]), "## Results that disagree", *(wrong or ["none"])]
     return "\n".join(parts) + "\n"
@@ -53,9 +58,13 @@ def _figures(case: str, by: dict[str, Any]) -> Iterator[tuple[str, str, float]]:
     """What to show of a case: path in its figures, unit, factor."""
     timed = {name: row for r in by.values() for name, row in r.get("timed", {}).items()}
     for name, row in timed.items():
-        if case == "launch":
+        if "error" in row:
+            continue
+        if case == "launch" and "host_us" in row:
             yield f"{name}.host_us", "us a launch, host", 1.0
         yield f"{name}.ms", "ms", 1.0
+        if name.endswith("_graph") and "ms" in row:
+            yield f"{name}.ms", "us a launch, device", 1e3 / row["launches"]
         if "bytes_per_s" in row and case == "saxpy":
             yield f"{name}.bytes_per_s", "TB/s", 1e-12
     if any(r.get("bytes") for r in by.values()):

@@ -3,6 +3,7 @@
 from .errors import (
     AdStackOverflow,
     DataAccessError,
+    DeviceError,
     DifferentiationError,
     GradientCheckError,
     GradientWarning,

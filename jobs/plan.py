@@ -129,6 +129,8 @@ def make_plan(job: Job[Any], arch: str | None = None) -> MemoryPlan:
         (kernel.grad if job.wanted else kernel).prepare(*args)
     own = list(job.allocates())
     held = {k: n for k, n in _renamed(program.usage()).items() if n and k != "adstack"}
+    if "context" in held:
+        held["context"] = program.context_bytes(arch or program.arch.value)
     entries = [PlanEntry(kind=k, bytes=n, source=_source(k), formula=_how(job, k)) for k, n in held.items()]
     entries += own
     budget = program.options.memory_budget or None
@@ -147,6 +149,10 @@ def make_plan(job: Job[Any], arch: str | None = None) -> MemoryPlan:
         entries.append(
             PlanEntry(kind=CODE, bytes=used(program)[CODE], source="launches()", formula=_by_kernel(program, "code"))
         )
+    entries += [
+        PlanEntry(kind=b.kind, bytes=b.bytes, source=b.source, formula=b.formula)
+        for b in program.beside(arch or program.arch.value, total - held.get("context", 0))
+    ]
     return MemoryPlan(entries=tuple(entries), arch=arch or program.arch.value, budget=budget)
 
 

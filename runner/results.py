@@ -16,7 +16,7 @@ from .trials import Trial
 
 FIXED = (
     *("trial", "index", "replicate", "seed", "status", "loss", "seconds"),
-    *("planned_bytes", "used_bytes", "used_of_planned", "attempts"),
+    *("planned_bytes", "used_bytes", "used_of_planned", "attempts", "device"),
 )
 ERRORS = ("error_type", "error")
 Row = dict[str, Any]
@@ -68,7 +68,7 @@ def _end(row: Row, event: dict[str, Any]) -> None:
     row["attempts"] = event.get("attempt", row["attempts"])
     if event.get("loss") is not None:
         row["loss"] = float(event["loss"])
-    for name in ("seconds", "planned_bytes", "used_bytes"):
+    for name in ("seconds", "planned_bytes", "used_bytes", "device"):
         row[name] = event[name] if event.get(name) is not None else row[name]
     if row["planned_bytes"] and row["used_bytes"] is not None:
         row["used_of_planned"] = row["used_bytes"] / row["planned_bytes"]
@@ -107,7 +107,7 @@ def _column(values: list[Any], name: str) -> Any:
     fixed = {"index": pa.int64(), "replicate": pa.int64(), "seed": pa.int64(), "attempts": pa.int64(), "loss": pa.float64()}
     fixed |= {"planned_bytes": pa.int64(), "used_bytes": pa.int64()}
     fixed |= {"used_of_planned": pa.float64(), "seconds": pa.float64()}
-    fixed |= dict.fromkeys(("trial", "status", "error_type", "error"), pa.string())
+    fixed |= dict.fromkeys(("trial", "status", "device", "error_type", "error"), pa.string())
     if name in fixed:
         return pa.array(values, type=fixed[name])
     depth = max((_depth(value) for value in values if value is not None), default=0)

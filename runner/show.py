@@ -84,6 +84,7 @@ def _group_data(group: PlannedGroup, limits: Mapping[str, int | None]) -> dict[s
     plan = group.plan
     data: dict[str, Any] = {"trials": list(group.trials), "example": group.example, "error": group.error or None}
     data |= {"arch": plan.arch if plan else None, "bytes": plan.bytes if plan else None}
+    data |= {"footprint": plan.footprint if plan else None}
     data |= {"by_kind": plan.by_kind() if plan else {}}
     data |= {"entries": [entry.model_dump() for entry in plan.entries] if plan else []}
     return data | {"fits": None if plan is None else fits(group, limits)}

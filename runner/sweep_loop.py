@@ -195,7 +195,8 @@ class SweepLoop:
             self.journal.write("retry", trial=attempt.trial.id, attempt=attempt.number, error=reason)
             self.waiting.appendleft((attempt.trial, attempt.number + 1))
             return
-        reason = reason | {"message": f"{reason['message']} ({attempt.number} attempts)"}
+        first, *rest = reason["message"].splitlines() or [""]
+        reason = reason | {"message": "\n".join([f"{first} ({attempt.number} attempts)", *rest])}
         self._end(attempt.trial, attempt.number, {"status": "failed", "error": reason})
 
     def _end_late_ones(self) -> None:

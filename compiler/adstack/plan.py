@@ -99,7 +99,7 @@ class HeapPlan:
 
     @property
     def far(self) -> frozenset[str]:
-        """On a device with on-chip memory: the tapes that lie in the heap, as ``codegen.llvm.grid_rows.name_of`` names them. Other code."""
+        """The tapes that lie in the heap of a device with on-chip memory, as ``codegen.llvm.grid_rows.name_of`` names them."""
         tapes = ((t, k.name) for t in self.tasks if t.block for p in t.loops for k in p.stacks if k.kind == "tape")
         return frozenset(f"{t.position}:{name}" for t, name in tapes if name not in t.shared)
 

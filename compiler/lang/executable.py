@@ -108,7 +108,9 @@ class Executable:
         layout = self.compiled.layout
         self._memory: list[Allocation] = []
         self.context = self._words(layout.words)
-        self._status = self._words(STATUS_WORDS) if program.pending is None else program.pending.record(self)
+        self._status = self._words(STATUS_WORDS)
+        if program.pending is not None:
+            program.pending.enter(self, self._status)
         self._returned = self._words(len(kernel.returns))
         for word, array in ((CTX_STATUS, self._status), (CTX_RET, self._returned)):
             self.context[word] = array.ctypes.data if array.size else 0
@@ -361,9 +363,8 @@ class GradientExecutable(Executable):
             OutOfMemory: the heap does not fit the program's limit; names the bytes.
         """
         with self.program.alone():
-            plan = self.plan(call, budget)
-            if self.program.recording is not None:
-                self.program.recording.planned(self, call, budget, plan)
+            recording = self.program.recording
+            plan = self.plan(call, budget) if recording is None else recording.plan(self, call, budget)
             if plan is not self._set:
                 self._apply(plan, call)
             self.launch(call)

@@ -6,11 +6,11 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..codegen.abi import CTX_LAUNCHES, PLANES
 from ..errors import DeviceError, QdrunRuntimeError
-from ..runtime.device import Allocation
+from ..runtime.device import Unrecordable
 from .program import Program, current_program
 
 if TYPE_CHECKING:
@@ -26,10 +26,10 @@ class Recording:
     """What is noted while a function is recorded: what its launches use, so that a graph never runs on memory or plans that are gone.
 
     Attributes:
-        thread: the one that records; launches of others are refused.
+        thread: the one that records; launches of others wait.
         executables: what was launched, with the code that was launched.
         gradients: each gradient launch with its arguments, its budget and its plan.
-        written: memory that Python writes to in between.
+        written: fields and ndarrays that Python writes to in between.
         kept: arguments.
     """
 
@@ -37,7 +37,7 @@ class Recording:
         self.program, self.name, self.thread = program, name, threading.get_ident()
         self.executables: dict[Executable, object] = {}
         self.gradients: list[tuple[GradientExecutable, Call, int | None, HeapPlan]] = []
-        self.written: list[Allocation] = []
+        self.written: dict[int, Any] = {}
         self.kept: list[object] = []
 
     def launching(self, executable: Executable, call: Call) -> None:
@@ -46,8 +46,6 @@ class Recording:
         Raises:
             QdrunRuntimeError: a graph cannot do what it does.
         """
-        if threading.get_ident() != self.thread:
-            self._refuse(f"kernel `{executable.name}` is launched in another thread", "launch it before or after")
         if executable.returns:
             self._refuse(f"kernel `{executable.name}` returns values, which the host waits for", "store them in a field")
         if executable.draws:
@@ -64,12 +62,20 @@ class Recording:
         self.executables[executable] = executable.compiled
         self.kept.append(call)
 
-    def planned(self, gradient: GradientExecutable, call: Call, budget: int | None, plan: HeapPlan) -> None:
-        """A gradient is about to be recorded with this plan.
+    def plan(self, gradient: GradientExecutable, call: Call, budget: int | None) -> HeapPlan:
+        """The plan of a gradient that is about to be recorded.
 
         Raises:
-            QdrunRuntimeError: the program's heap is too small for it.
+            QdrunRuntimeError: the plan depends on what launches of the graph write, or the program's heap is too small for it.
         """
+        try:
+            plan = gradient.plan(call, budget)
+        except Unrecordable:
+            self._refuse(
+                f"the gradient `{gradient.name}` plans its adstack heap from an array that may have been written since it was planned"
+                " last: a heap cannot be sized in a graph",
+                "write the bounds of its loops outside",
+            )
         for plane, need in plan.planes.items():
             memory = self.program.heap_memory(plane)
             have = memory.nbytes if memory is not None else 0
@@ -80,6 +86,7 @@ class Recording:
                     _FIRST,
                 )
         self.gradients.append((gradient, call, budget, plan))
+        return plan
 
     def new(self, kernel: Kernel) -> None:
         """Refuse a kernel that would have to be compiled for its arguments.
@@ -98,15 +105,15 @@ class Recording:
         if "gradient" not in variant.__dict__:
             self._refuse(f"the gradient of kernel `{variant.executable.name}` is not compiled yet", _FIRST)
 
-    def wrote(self, memory: Allocation) -> None:
-        """Python writes to some memory between two launches."""
-        self.written.append(memory)
+    def wrote(self, tensor: Any) -> None:
+        """Python writes to a field or an ndarray between two launches."""
+        self.written[id(tensor)] = tensor
 
     def keep(self, *arguments: object) -> None:
         """Arguments that must live as long as the graph."""
         self.kept.append(arguments)
 
-    def _refuse(self, what: str, do: str) -> None:
+    def _refuse(self, what: str, do: str) -> NoReturn:
         raise QdrunRuntimeError(f"{what}, while the graph of `{self.name}` is recorded\n  do: {do}")
 
 
@@ -121,7 +128,6 @@ class Graph:
         self.program, self.name, self.launches = recording.program, recording.name, launches
         self._recording, self._device, self._handle = recording, device, handle
         self._contexts = [e.context for e in recording.executables]
-        self._written = {m.serial: m for m in recording.written}.values()
         watched: dict[tuple[GradientExecutable, int], tuple[GradientExecutable, Call, int | None, HeapPlan]] = {}
         for entry in recording.gradients:
             if not entry[0].fixed or self.program.options.memory_budget:
@@ -154,8 +160,8 @@ class Graph:
             self._device.launch_graph(self._handle, f"graph of {self.name}")
             for context in self._contexts:
                 context[CTX_LAUNCHES] += 1
-            for memory in self._written:
-                program.data.wrote(memory)
+            for tensor in self._recording.written.values():
+                program.data.wrote(tensor)
 
     def _check(self) -> None:
         """Refuse to run with another heap than the one that is there, or is needed."""
@@ -198,7 +204,7 @@ def capture(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Graph:
             draws random numbers, prints, or launches a kernel that returns a value. Names it.
     """
     program = current_program()
-    name = getattr(function, "__qualname__", type(function).__name__)
+    name = getattr(function, "__qualname__", type(function).__name__).rsplit("<locals>.", maxsplit=1)[-1]
     device = _device(program, name)
     with program.running(), program.alone(), device.lock:
         recording = Recording(program, name)

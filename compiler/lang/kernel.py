@@ -416,7 +416,7 @@ def kernel(
         fn: the function.
         pure: a hint of the peer that means nothing here.
         fastcache: a hint of the peer that means nothing here: every kernel is cached on disk.
-        graph: refused, as there are no graphs of launches.
+        graph: refused: ``qd.capture`` records graphs.
         checkpoints: refused, too.
 
     Raises:

@@ -14,7 +14,7 @@ from ..runtime.jit import LoadedCode
 
 if TYPE_CHECKING:
     from .executable import Executable
-    from .program import Program
+    from .process_memory import Accounts
 
 DEBUG_VARIABLE = "QDRUN_DEBUG_ADSTACK"
 
@@ -60,7 +60,7 @@ def kernel_plan(executable: Executable) -> KernelPlan:
     return KernelPlan(executable.name, held["context"], held["temporaries"], code_bytes([executable]))
 
 
-def kernels_of(program: Program) -> list[Executable]:
+def kernels_of(program: Accounts) -> list[Executable]:
     """Every compiled kernel of a program: forward, reverse and tangent, in the order of their making."""
     found: list[Executable] = []
     for variants in list(program.variants.values()):

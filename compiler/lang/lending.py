@@ -1,4 +1,5 @@
-"""Array arguments on a device with memory of its own: arrays of the host are lent to it for one launch, those on it are taken as they lie."""
+"""Array arguments on a device with memory of its own: arrays of the host are lent to it for one launch, those on it are taken as they lie.
+"""
 
 from __future__ import annotations
 

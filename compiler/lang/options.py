@@ -49,7 +49,7 @@ class Options:
         offline_cache: keep compiled kernels on disk.
         random_seed: seed of ``qd.random``.
         fast_math: on CUDA, f32 divisions, square roots, sines, cosines, tangents and exponentials may be the GPU's approximations,
-            which are two to four times faster (docs/cuda.md has their errors); elsewhere it changes nothing.
+            which are two to four times faster (docs/gpu-math.md has their errors); elsewhere it changes nothing.
         device: which GPU: its number, or a text: "GPU-" with its UUID, its PCI address "0000:3b:00.0", or "emulated", an imitation
             for tests that runs on the CPU.
     """

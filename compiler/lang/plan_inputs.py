@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from operator import itemgetter
 from struct import Struct
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from ..adstack.sizeexpr import Arg, Extent, Read, SizeExpr
 from ..codegen.abi import CTX_LAUNCHES
 from ..ir.nodes import ArgDecl, Buffer, Op, Place
 from ..runtime.device import Allocation
-from .spots import EXTERNAL, memory_base
+from .spots import EXTERNAL, memory_base, memory_of
 
 if TYPE_CHECKING:
     from .executable import Call, Executable
@@ -38,7 +38,7 @@ class DataVersions:
     """The versions of a program's memory.
 
     Attributes:
-        from_python: writes from Python so far, by the base of the memory.
+        from_python: writes from Python so far: of fields by their components, of other memory by its base.
         kernels: what each kernel stores to, and its context, in which it counts its launches.
     """
 
@@ -52,10 +52,16 @@ class DataVersions:
         if stored:
             self.kernels.append((stored, executable.context.data))
 
-    def wrote(self, memory: Allocation) -> None:
-        """Python is about to write to some memory."""
-        base = memory_base(memory)
-        self.from_python[base] = self.from_python.get(base, 0) + 1
+    def wrote(self, tensor: Any) -> None:
+        """Python is about to write to a field or an ndarray."""
+        base = memory_base(memory_of(tensor))
+        counts = self.from_python
+        if hasattr(tensor, "_memory"):  # an ndarray
+            counts[base] = counts.get(base, 0) + 1
+            return
+        for place in tensor._places:  # other fields in the same memory have not changed
+            stored = base, place.offset
+            counts[stored] = counts.get(stored, 0) + 1
 
     def counters(self, stored: Stored) -> list[memoryview]:
         """The contexts of the kernels that store to an array."""
@@ -82,7 +88,7 @@ class _Watched:
         data = self._data
         if len(data.kernels) != self._kernels:
             self._kernels, self._contexts = len(data.kernels), data.counters((self._base, self.place.offset))
-        version = data.from_python.get(self._base, 0)
+        version = data.from_python.get(self._base, 0) + data.from_python.get((self._base, self.place.offset), 0)
         for context in self._contexts:
             version += context[CTX_LAUNCHES]
         return version

@@ -23,10 +23,10 @@ from ..runtime.cpu import CpuDevice
 from ..runtime.device import Allocation, Device, devices
 from ..runtime.launch_ir import S_NATIVE, S_PYTHON, S_RUNNING, S_WORDS
 from ..runtime.python import PythonDevice
-from .kernel_plan import KernelPlan, code_bytes, kernel_plan, kernels_of
 from .options import Arch, Options, make_options
 from .pending import Pending
 from .plan_inputs import DataVersions
+from .process_memory import Accounts
 from .snode import Root, materialize
 from .spots import Shown, Spot, memory_base, memory_of, shown
 from .versions import Versions
@@ -46,7 +46,7 @@ _numbers = itertools.count(1)
 _programs: weakref.WeakSet[Program] = weakref.WeakSet()
 
 
-class Program:
+class Program(Accounts):
     """One device with what lives on it.
 
     Attributes:
@@ -91,6 +91,7 @@ class Program:
         self.pending: Pending | None = None  # of a device whose launches end after their calls
         if not self.device.on_host:
             self.pending = Pending(self.device)
+            self.device.exclusive = self.alone
         if options.debug:
             self.versions = Versions(self)
 
@@ -186,8 +187,9 @@ class Program:
 
     @property
     def recording(self) -> Recording | None:
-        """The graph that is recorded now."""
-        return self._recording
+        """The graph that this thread records now."""
+        recording = self._recording
+        return recording if recording is not None and recording.thread == threading.get_ident() else None
 
     @recording.setter
     def recording(self, recording: Recording | None) -> None:
@@ -213,9 +215,9 @@ class Program:
             source: the tensor that it is copied from.
             parts: indices within the element, one in the other, when only a part of it is written.
         """
-        self.data.wrote(memory_of(tensor))
-        if self._recording is not None:
-            self._recording.wrote(memory_of(tensor))
+        self.data.wrote(tensor)
+        if self._recording is not None and self.recording is not None:
+            self._recording.wrote(tensor)
         if self._tape is not None:
             self._tape.wrote(tensor, index, source, parts)
         if self._versions is not None:
@@ -373,15 +375,6 @@ class Program:
         """Where a heap plane lies; 0 while there is none."""
         return self._heap[plane].ptr if plane in self._heap else 0
 
-    def usage(self) -> dict[str, int]:
-        """Bytes in use by category: fields, gradients, ndarrays, adstack, temporaries."""
-        return self.device.usage()
-
-    @property
-    def peak_bytes(self) -> int:
-        """The most bytes that were in use at once."""
-        return self.device.peak_bytes
-
     def own_machine(self, lanes: int) -> Machine:
         """What plans must know of the program's own device; ``lanes``: of the compiled kernel."""
         return cpu(self.device.threads, lanes) if self.device.on_host else machine(self.device.arch)
@@ -393,15 +386,6 @@ class Program:
             QdrunRuntimeError: there is no such backend.
         """
         return None if arch == self.arch.value else machine(arch)
-
-    def peaks(self) -> dict[str, int]:
-        """The most bytes of each category that were in use at once; ``code``: those of its kernels, which belong to the process."""
-        code = code_bytes(kernels_of(self))
-        return self.device.peaks() | ({"code": code} if code else {})
-
-    def kernels(self) -> list[KernelPlan]:
-        """What each compiled kernel holds, gradients and tangents included."""
-        return [kernel_plan(executable) for executable in kernels_of(self)]
 
     def next_seed(self) -> int:
         """A fresh random seed for a launch: a function of the program's seed and the launch's number."""

@@ -170,7 +170,9 @@ class Recipe:
     def _compile(self, kernel: Kernel, device: Device, lanes: int) -> Ready:
         reduced, how = compiler_input(kernel, self._options)
         if device.on_host and not self._one_lane:  # functions of lanes are not those of one lane, to the last bit
-            how = replace(how, lanes=lanes or self._options.cpu_lanes or suggested_lanes(reduced, host().triple, host().features))
+            how = replace(
+                how, lanes=lanes or self._options.cpu_lanes or suggested_lanes(reduced, host().triple, host().features)
+            )
         draws = any(isinstance(s, Op) and s.op == "seed" for t in kernel.tasks for s in task_blocks(t))
         writes = writes_of(s for t in kernel.tasks for s in walk(t.body))
         written = frozenset(_slot(p.buffer) for p, _, _ in writes if isinstance(p.buffer.owner, ArgDecl))

@@ -9,7 +9,10 @@ from ..errors import QdrunTypeError
 _SPARSE = "sparse fields (pointer, bitmasked, dynamic) are not supported", "use dense fields, and a field of flags or of counts"
 _QUANT = "quantized types are not supported", "store i8, i16 or f16"
 _MESH = "meshes are not supported", "store the mesh in fields of indices"
-_GRAPH = "kernels do not become graphs by themselves", "on a GPU, qd.capture(function) records what a function launches as one graph"
+_GRAPH = (
+    "kernels do not become graphs by themselves",
+    "on a GPU, qd.capture(function) records what a function launches as one graph",
+)
 _STREAM = "streams and events are not supported: kernels run in the order of their calls", "call the kernels one after another"
 _GPU = "there is no GPU backend in this version", "write the loop without it"
 _PROFILER = "the profiler is not supported", "measure around qd.sync() with time.perf_counter()"

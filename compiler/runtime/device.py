@@ -10,6 +10,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Container
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -57,6 +58,10 @@ def host_bytes(nbytes: int, category: str) -> Allocation:
     return Allocation(view.ctypes.data, nbytes, category, view)
 
 
+class Unrecordable(QdrunRuntimeError):
+    """Something cannot be part of the graph that is being recorded."""
+
+
 class Device(ABC):
     """One program's device: allocates bytes by category and counts them, compiles, launches."""
 
@@ -69,6 +74,7 @@ class Device(ABC):
     chip_key: str = ""  # names what machine code is made for, beside the processor
     link: Link | None = None  # of a device with memory of its own
     on_sync: Callable[[], None] | None = None  # what a device that is not calls when the host has waited for it
+    exclusive: Callable[[], AbstractContextManager[Any]] = nullcontext  # a block in which no other thread launches
 
     def __init__(self, byte_limit: int | None = None) -> None:
         self.byte_limit = byte_limit
@@ -205,9 +211,9 @@ class Device(ABC):
         """A verified kernel, ready to run."""
 
     def variant(
-        self, compiled: Compiled, shared: frozenset[str], source: Callable[[], tuple[Kernel, Options]] | None = None
+        self, compiled: Compiled, far: frozenset[str], source: Callable[[], tuple[Kernel, Options]] | None = None
     ) -> Compiled:
-        """The same kernel with these adstacks in on-chip memory, where there is any. ``source``: gives what was compiled, and how."""
+        """The same kernel with these tapes in the heap, where there is on-chip memory. ``source``: gives what was compiled, and how."""
         return compiled
 
     def restore(self, compiled: Compiled, key: str, exports: list[str]) -> Compiled | None:

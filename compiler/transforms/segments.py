@@ -55,15 +55,14 @@ class SegmentedDriver(Driver):
         with b.into(checkpoints.orelse), b.if_(b.op("gt", trips, seg)):
             b.put(Overflow(self.loop, self.number))
         count = b.load(whole)
-        with b.loop(ZERO, count) as segments:
+        with b.loop(ZERO, b.op("add", count, ONE)) as segments:
             low = b.op("sub", b.op("mul", segments.index, seg), shift)
             start = b.op("max", low, ZERO)
             self._enter(b, sweep, start, segments.index)
-            self._run(b, env, begin, (start, b.op("add", low, seg)), self.info.keep_fwd)
-        base = b.op("sub", b.op("mul", count, seg), shift)
-        start = b.op("max", base, ZERO)
-        self._enter(b, sweep, start, count)
-        self._run(b, env, begin, (start, trips), self.info.keep_fwd, base)
+            with b.if_(b.op("lt", segments.index, count)) as early:
+                self._run(b, env, begin, (start, b.op("add", low, seg)), self.info.keep_fwd)
+            with b.into(early.orelse):
+                self._run(b, env, begin, (start, trips), self.info.keep_fwd, low)
         return sweep
 
     def _open(self, b: Builder, env: Env, begin: Operand, trips: Operand | None) -> tuple[Sweep, Operand]:

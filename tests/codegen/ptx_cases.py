@@ -1,4 +1,4 @@
-"""Kernels whose PTX the tests look at. Run as a program: compiles all of them and writes PTX by name as JSON, for LLVM may end the process."""
+"""Kernels whose PTX the tests look at. Run as a program, it writes the PTX of all of them as JSON: LLVM may end the process."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
+sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parent))
 from codegen_harness import array, field, parallel
 from irgen import generate
 
@@ -93,6 +94,17 @@ def reductions(d: DType) -> Kernel:
     return _kernel(task)
 
 
+def total() -> Kernel:
+    """A sum into a temporary: no field is written"""
+    x, out = field("x", f32, N), field("out", f32, kind="tmp")
+    task, i, b = parallel(N)
+    r = b.local(_zero(f32), "r")
+    task.body.pop()
+    b.store(r, b.op("add", b.load(r), b.gload(x, (i,))))
+    task.reductions.append(Reduction(r, out, (), "add"))
+    return _kernel(task)
+
+
 def failures() -> Kernel:
     """An assertion, then a task that looks whether it failed and prints"""
     x, total = field("x", f32, N), field("total", f32)
@@ -125,7 +137,14 @@ def random(seed: int) -> Kernel:
     return kernel
 
 
-CASES: dict[str, Callable[[], Kernel]] = {"stream": stream, "arrays": arrays, "loop": loop, "failures": failures, "many": many}
+CASES: dict[str, Callable[[], Kernel]] = {
+    "stream": stream,
+    "arrays": arrays,
+    "loop": loop,
+    "sum": total,
+    "failures": failures,
+    "many": many,
+}
 CASES |= {f"atomics {d}": lambda d=d: atomics(d) for d in TYPES}
 CASES |= {f"reductions {d}": lambda d=d: reductions(d) for d in TYPES if d is not u1}
 CASES |= {f"random {seed}": lambda seed=seed: random(seed) for seed in range(20)}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from qdrun.compiler.errors import QdrunError
 from qdrun.compiler.ir.builder import Builder, const_i32
 from qdrun.compiler.ir.nodes import ArgDecl, Assert, Axis, Const, Kernel, Op, Print, Reduction, Task
 from qdrun.compiler.ir.types import f16, f32, f64, i8, i16, i32, i64, u1, u8, u32, u64
-from qdrun.compiler.runtime.interpret import Memory, run_kernel
+from qdrun.compiler.runtime.interpret import run_kernel
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from irgen import generate

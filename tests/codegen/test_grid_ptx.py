@@ -16,7 +16,7 @@ FILE = Path(__file__).parent / "ptx_cases.py"
 
 @pytest.fixture(scope="module")
 def ptx() -> dict[str, str]:
-    done = subprocess.run([sys.executable, str(FILE)], capture_output=True, text=True, timeout=300)
+    done = subprocess.run([sys.executable, str(FILE)], capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     return json.loads(done.stdout)
 
@@ -25,7 +25,9 @@ def ptx() -> dict[str, str]:
 def test_memory_is_reached_by_its_own_space_and_nothing_lies_in_a_stack_frame(ptx, name):
     text = ptx[name]
     assert ".local" not in text and "__local_depot" not in text
-    generic = re.findall(r"^\s+(?:ld|st|atom|red)\.(?!param|global|shared|relaxed\.gpu\.global|relaxed\.sys\.global).*", text, re.M)
+    generic = re.findall(
+        r"^\s+(?:ld|st|atom|red)\.(?!param|global|shared|relaxed\.gpu\.global|relaxed\.sys\.global).*", text, re.M
+    )
     assert not generic, generic[:3]
     assert "call" not in text  # math functions and powers are inlined
 
@@ -37,9 +39,8 @@ def test_literal_extents_are_divided_by_in_32_bits_without_a_division(ptx):
 
 
 def test_what_is_only_read_goes_through_the_read_only_cache_where_nobody_can_write_it(ptx):
-    assert ".reqntid 128" in ptx["stream"]
     assert "ld.global.nc" not in ptx["stream"]  # two fields, one is written: a user may have made both of the same memory
-    assert "ld.global.nc" in ptx["loop"] or "ld.global" in ptx["loop"]
+    assert "ld.global.nc" in ptx["sum"] and ".reqntid 128" in ptx["sum"]
 
 
 @pytest.mark.parametrize("dtype", [d.name for d in TYPES])
@@ -47,11 +48,13 @@ def test_atomics_are_those_of_the_device(ptx, dtype):
     text = ptx[f"atomics {dtype}"]
     assert ".sys." not in text  # the scope of the device is enough, and fast
     if dtype in ("f32", "f64"):
-        assert f"atom.global.add.{dtype}" in text and "atom.relaxed.gpu.global.cas" in text or "cas" in text
+        assert f"atom.global.add.{dtype}" in text and "atom.relaxed.gpu.global.cas" in text
     elif dtype in ("i32", "u32", "i64", "u64"):
         bits = dtype[1:]
         kind = "s" if dtype[0] == "i" else "u"
-        assert all(f"atom.global.{x}" in text for x in (f"min.{kind}{bits}", f"max.{kind}{bits}", f"and.b{bits}", f"exch.b{bits}"))
+        assert all(
+            f"atom.global.{x}" in text for x in (f"min.{kind}{bits}", f"max.{kind}{bits}", f"and.b{bits}", f"exch.b{bits}")
+        )
     else:
         assert "cas.b32" in text and "cas.b16" not in text  # narrow types by the word around them
 

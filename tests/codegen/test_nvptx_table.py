@@ -93,6 +93,7 @@ SIGNATURES = {
     "i1 i32 i1": ("vote.any.sync", "vote.all.sync"),
     "i32 i32 i32": ("match.any.sync.i32",),
     "i32 i32 i64": ("match.any.sync.i64",),
+    "i32 float": ("f2i.", "f2ui."),
     "float float": ("ex2.", "lg2.", "rcp.", "rsqrt."),
 }
 """Result and operands of NVIDIA's intrinsics, by the beginnings of their names."""

@@ -58,7 +58,7 @@ def everything(dtype) -> Kernel:
     ("triple", "features"),
     [
         ("aarch64-unknown-linux-gnu", ""),
-        ("arm64-apple-darwin", ""),
+        pytest.param("arm64-apple-darwin", "", marks=pytest.mark.slow),
         ("x86_64-pc-windows-msvc", "+avx2,+fma,+f16c"),
         ("x86_64-unknown-linux-gnu", ""),
     ],

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from pydantic import Field
 
 import qdrun as qd
+from qdrun.compiler.lang.process_memory import _frames
 from qdrun.jobs.base import Job, JobParams, MemoryPlan, Outcome, PlanEntry, check_gradients, execute
 from qdrun.jobs.mass_spring import MassSpring, MassSpringParams
 from qdrun.jobs.plan import heap_planes
@@ -170,8 +171,8 @@ def test_planes_of_several_gradients_are_each_as_large_as_the_largest_and_shrink
 
 def test_a_plan_for_another_backend_takes_its_rows():
     with Chain(ChainParams(size=8, inner=40)).opened(threads=1) as job:
-        here, there = job.plan(), job.plan(arch="cuda")
-        assert there.arch == "cuda" and "code" not in there.by_kind()
+        here, there = job.plan(), job.plan(arch="amdgpu")
+        assert there.arch == "amdgpu" and "code" not in there.by_kind()
         assert here.by_kind()["state"] == there.by_kind()["state"]
         planes = {entry.plane: entry.bytes for entry in there.entries if entry.kind == "adstack"}
         assert planes == {"f8": 8 * 40 * 8, "f4": 8 * 1 * 4}, (
@@ -180,6 +181,74 @@ def test_a_plan_for_another_backend_takes_its_rows():
         assert job.program.usage().get("adstack", 0) == 0
         with pytest.raises(qd.QdrunTypeError, match="metal has no f64"):
             job.plan(arch="metal")
+
+
+GPU = {"backend": "cuda", "device": "emulated", "threads": 1}
+
+
+@pytest.mark.parametrize("budget", [None, 40, 75])
+@pytest.mark.parametrize(
+    "job",
+    [
+        Chain(ChainParams(inner=40)),
+        Chain(ChainParams(size=70, inner=300, narrow=500)),
+        MassSpring(MassSpringParams(steps=20, substeps=10)),
+    ],
+    ids=["tapes on chip", "tapes in the heap", "time steps"],
+)
+def test_a_gpu_is_planned_without_one_to_the_byte(job, budget):
+    """On the CPU for the GPU, on the (emulated) GPU, and what a run there holds: the same bytes of every kind, and the same results."""
+
+    def again() -> Job[Any]:
+        return type(job)(job.params)
+
+    free = execute(again(), backend="cpu", threads=1, memory_limit_bytes=None)
+    with again().opened(**GPU) as there:
+        total = there.plan().bytes
+    limit = None if budget is None else total * budget // 100
+    try:
+        with again().opened(threads=1, memory_budget_bytes=limit, arch="cuda") as here:
+            planned = here.plan(arch="cuda")
+    except qd.OutOfMemory:
+        with pytest.raises(qd.OutOfMemory), again().opened(**GPU, memory_budget_bytes=limit) as there:
+            there.plan()
+        return
+    done = execute(again(), **GPU, memory_limit_bytes=None, memory_budget_bytes=limit)
+    beside = ("driver", "frames", "rounding", "code")
+    kinds = {kind: n for kind, n in planned.by_kind().items() if kind not in beside}
+    assert kinds == {kind: n for kind, n in done.plan.by_kind().items() if kind not in beside}
+    assert {kind: n for kind, n in kinds.items() if n} == {kind: n for kind, n in done.used.items() if kind != "code"}
+    assert planned.bytes == done.plan.bytes == done.peak_bytes and (limit is None or done.peak_bytes <= limit)
+    assert done.device.startswith("emulated")
+    for name, value in free.outcome.gradients.items():
+        np.testing.assert_allclose(done.outcome.gradients[name], value, rtol=1e-6, atol=1e-15)
+
+
+def test_what_a_process_takes_of_a_gpu_is_listed_and_not_part_of_the_program():
+    with Chain(ChainParams(size=100, inner=400)).opened(threads=1) as job:
+        here, there = job.plan(), job.plan(arch="cuda")
+    kinds = there.by_kind()
+    assert here.footprint == here.bytes and not {"driver", "frames", "rounding"} & set(here.by_kind())
+    assert kinds["driver"] == 552_000_000 and kinds["frames"] == 0
+    device_bytes = there.bytes - kinds["context"]  # contexts are the host's
+    assert (device_bytes + kinds["rounding"]) % (32 << 20) == 0 <= kinds["rounding"] < 32 << 20
+    assert there.footprint == there.bytes + kinds["driver"] + kinds["rounding"]
+
+
+def test_frames_of_kernels_are_counted_for_all_threads_that_may_be_resident():
+    class Compiled:
+        def __init__(self, *frames: int) -> None:
+            self.frames = frames
+
+    class Executable:
+        def __init__(self, name: str, compiled: object) -> None:
+            self.name, self.compiled = name, compiled
+
+    threads = 132 * 2048
+    small = _frames([Executable("a", Compiled(0, 1024)), Executable("b", object())], threads)
+    assert small.bytes == 0 and "1024 bytes of stack" in small.formula
+    large = _frames([Executable("a", Compiled(40)), Executable("b", Compiled(8, 2048))], threads)
+    assert large.bytes == 132 * 2048 * 1024 and large.formula.startswith("`b`: 270,336 resident threads x (2048 - 1024)")
 
 
 # ---- explain

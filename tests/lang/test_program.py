@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import qdrun as qd
+from qdrun.compiler.lang.options import compile_choices, make_options
 
 
 @pytest.fixture(autouse=True)
@@ -667,3 +668,12 @@ def test_closing_waits_for_launches_of_other_threads():
     program.close()
     thread.join()
     assert len(refused) == 1 and "closed" in refused[0]
+
+
+def test_fast_math_is_part_of_the_keys_of_code(monkeypatch):
+    plain, fast = make_options({}), make_options({"fast_math": True})
+    assert not plain.fast_math
+    assert compile_choices(plain) != compile_choices(fast)
+    monkeypatch.setenv("QD_FAST_MATH", "1")
+    assert make_options({}).fast_math
+    start(fast_math=True)  # accepted where it changes nothing

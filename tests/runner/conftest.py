@@ -30,10 +30,16 @@ def ray_folder():
 
 @pytest.fixture(scope="session")
 def local_ray(ray_folder):
-    """A Ray with two cores, open in this process: `submit` uses the one that is open."""
+    """A Ray with two cores and two pretended GPUs, open in this process: `submit` uses the one that is open."""
     import ray
 
-    options = {"num_cpus": 2, "include_dashboard": False, "log_to_driver": False, "object_store_memory": 100 << 20}
+    options = {
+        "num_cpus": 2,
+        "num_gpus": 2,
+        "include_dashboard": False,
+        "log_to_driver": False,
+        "object_store_memory": 100 << 20,
+    }
     ray.init(address="local", logging_level="ERROR", **options)
     yield ray
     ray.shutdown()

@@ -7,6 +7,7 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
+from qdrun.compiler.errors import DeviceError
 from qdrun.jobs.base import Job, JobParams, MemoryPlan, Outcome, PlanEntry
 
 
@@ -28,13 +29,14 @@ class Quadratic(Job[QuadraticParams]):
     def build(self):
         self.target = np.array(self.params.target)
 
-    def plan(self):
+    def plan(self, *, arch=None):
         cells = self.params.size * 8
         return MemoryPlan(
+            arch=arch or "cpu",
             entries=(
                 PlanEntry(kind="state", bytes=cells, source="build()", formula=f"{self.params.size} cells x 8 bytes"),
                 PlanEntry(kind="gradients", bytes=cells, source="build()", formula=f"{self.params.size} cells x 8 bytes"),
-            )
+            ),
         )
 
     def used(self):
@@ -57,3 +59,35 @@ class Quadratic(Job[QuadraticParams]):
         slope = 2 * self.params.scale * away
         exact = {"x": float(slope.sum()), "target": -slope}
         return Outcome(loss, {name: exact[name] for name in self.wanted}, {"reach": float(away.max())})
+
+
+class DeviceParams(JobParams):
+    number: int = Field(0, description="of the trial")
+    marks: str = Field("", description="a folder for notes")
+    mood: Literal["good", "lost", "lost once", "crash once", "hang"] = "good"
+    sleep_s: float = Field(0.0, ge=0, description="pretended work, s")
+
+
+class OnDevice(Job[DeviceParams]):
+    """Says which process it ran in and which devices that sees, and loses its device when it is told to."""
+
+    needs_compiler = False
+
+    def plan(self, *, arch=None):
+        beside = (PlanEntry(kind="driver", bytes=1 << 20, source="the process"),) if arch == "cuda" else ()
+        return MemoryPlan(entries=(PlanEntry(kind="state", bytes=4096, source="build()"), *beside), arch=arch or "cpu")
+
+    def build(self): ...
+
+    def run(self):
+        mood, mark = self.params.mood, os.path.join(self.params.marks, f"{self.params.number}")
+        first = not os.path.exists(mark)
+        with open(mark, "a", encoding="ascii") as stream:
+            stream.write(f"{os.getpid()}\n")
+        if mood == "lost" or (mood == "lost once" and first):
+            raise DeviceError("kernel `k` read or wrote outside of its memory", "CUDA_ERROR_ILLEGAL_ADDRESS", 700, restart=True)
+        if mood == "crash once" and first:
+            os._exit(9)
+        time.sleep(3600.0 if mood == "hang" else self.params.sleep_s)
+        seen = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+        return Outcome(1.0, {}, {"pid": os.getpid(), "sees": float(seen) if seen.isdigit() else -1.0})

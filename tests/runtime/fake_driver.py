@@ -137,3 +137,13 @@ class FakeDriver:
 
     def unload(self, module):
         self._note("unload", module)
+
+    def capture_begin(self, stream):
+        self._note("capture_begin", stream)
+
+    def capture_end(self, stream):
+        self._note("capture_end", stream)
+        return next(self._numbers)
+
+    def graph_free(self, graph):
+        self._note("graph_free", graph)

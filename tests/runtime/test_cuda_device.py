@@ -131,16 +131,31 @@ def test_a_full_device_says_what_is_free_and_whose_it_is():
 
 
 def test_while_a_graph_is_recorded_nothing_is_allocated_and_frees_wait(fake):
-    a = fake.allocate(1 << 20, "fields")
-    fake.capturing = True
-    with pytest.raises(
-        QdrunRuntimeError, match=r"adstack needs 64 bytes while a graph is recorded\n  do: run the function once before"
+    a, kernel = fake.allocate(1 << 20, "fields"), store_kernel(value=40.0)
+    fake.begin_graph()
+    for call, what in (
+        (lambda: fake.allocate(64, "adstack"), "adstack needs 64 bytes"),
+        (lambda: fake.host_words(8, "context"), "context needs 64 bytes"),
+        (lambda: fake.compile(kernel, Options()), "kernel `k` is compiled"),
+        (fake.synchronize, "the host waits for the device"),
     ):
-        fake.allocate(64, "adstack")
+        with pytest.raises(QdrunRuntimeError, match=f"^{what} while a graph is recorded\n  do: "):
+            call()
     fake.free(a)
     assert "free" not in fake.driver.names() and fake.used_bytes == 0
-    fake.capturing = False
-    assert fake.driver.calls[-1] == ("free", next(c[1] for c in fake.driver.calls if c[0] == "free"))
+    fake.end_graph()
+    assert fake.driver.names()[-2:] == ["capture_end", "free"]  # a free that came before would be part of the graph
+    fake.allocate(64, "adstack")
+
+
+def test_a_recording_that_fails_frees_what_was_waiting(fake):
+    a = fake.allocate(1 << 20, "fields")
+    fake.begin_graph()
+    fake.free(a)
+    fake.driver.failures["capture_end"] = 901
+    with pytest.raises(DeviceError, match=r"ended the recording \(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED\)") as e:
+        fake.end_graph()
+    assert not e.value.restart and fake.driver.names()[-1] == "free"
     fake.allocate(64, "adstack")
 
 
@@ -276,10 +291,31 @@ def test_a_refused_launch_names_its_kernel_and_the_device_lives_on(fake):
         str(e).startswith("kernel `k` could not be launched: a block needs more registers or shared memory") and not e.restart
     )
     fake.synchronize()
+    fake.table[TABLE_LAUNCHES] += 1  # another kernel is running
     e = fake.launch_error(700, "innocent")
     assert e.restart and "innocent" not in str(e)
     with pytest.raises(DeviceError, match="has failed before"):
         fake.synchronize()
+
+
+def test_a_launch_that_waits_for_its_kernel_names_it(fake, monkeypatch):
+    fake.table[TABLE_LAUNCHES] += 3
+    monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", "1")
+    assert str(fake.launch_error(716, "guilty")).startswith(
+        "kernel `guilty` failed on Test GPU: it used an address that is not"
+    )
+
+
+def test_a_first_launch_that_fails_is_its_own(fake):
+    assert str(fake.launch_error(715, "only")).startswith("kernel `only` failed on Test GPU: it met an instruction")
+
+
+def test_a_launch_without_room_for_stacks_is_out_of_memory(fake):
+    e = fake.launch_error(2, "deep")
+    assert isinstance(e, OutOfMemory) and not fake.dead
+    assert str(e).startswith(
+        "kernel `deep` could not be launched: no room for the stacks of its threads: the device has no more memory"
+    )
 
 
 def test_a_dead_device_closes_without_asking_the_driver(fake):

@@ -45,7 +45,9 @@ def test_without_a_driver_the_error_says_what_to_install(monkeypatch):
         raise RuntimeError("Failed to dlopen libcuda.so.1")
 
     with_bindings(monkeypatch, init)
-    with pytest.raises(DeviceError, match=r"NVIDIA's driver is not installed on this machine \(libcuda.so.1 was not found\)\n  do: install"):
+    with pytest.raises(
+        DeviceError, match=r"NVIDIA's driver is not installed on this machine \(libcuda.so.1 was not found\)\n  do: install"
+    ):
         nvidia.initialise()
 
 
@@ -59,7 +61,9 @@ def test_a_driver_that_does_not_start_says_why(monkeypatch, code, what):
 
 def test_a_driver_that_is_too_old_is_refused(monkeypatch):
     with_bindings(monkeypatch, version=11080)
-    with pytest.raises(DeviceError, match=r"the driver speaks CUDA 11\.8, and 12\.0 is needed\n  do: install NVIDIA's driver, 525 or newer"):
+    with pytest.raises(
+        DeviceError, match=r"the driver speaks CUDA 11\.8, and 12\.0 is needed\n  do: install NVIDIA's driver, 525 or newer"
+    ):
         nvidia.initialise()
 
 
@@ -99,5 +103,7 @@ def test_a_device_that_is_too_old_is_in_the_list_and_not_usable(monkeypatch):
 
 
 def test_importing_the_backend_loads_no_cuda_python():
-    code = "import sys, qdrun, qdrun.compiler.runtime.cuda.device; sys.exit(any(m.split('.')[0] == 'cuda' for m in sys.modules))"
+    code = (
+        "import sys, qdrun, qdrun.compiler.runtime.cuda.device; sys.exit(any(m.split('.')[0] == 'cuda' for m in sys.modules))"
+    )
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=120).returncode == 0

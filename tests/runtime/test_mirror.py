@@ -250,18 +250,14 @@ def test_several_threads_write_while_launches_go_on():
     wrong = []
 
     def work(k: int) -> None:
-        mine, rng = arrays[k], random.Random(k)
+        mine, rng, here = arrays[k], random.Random(k), slice(64 * k, 64 * k + 64)
         model = np.zeros(64, np.int64)
         for step in range(200):
             i = rng.randrange(64)
             with m.writing(mine[i, ...]) as place:
                 place[...] = step
             model[i] = step
-            link.launch(
-                lambda memory: np.add(
-                    memory.view(np.int64)[64 * k : 64 * k + 64], 1, out=memory.view(np.int64)[64 * k : 64 * k + 64]
-                )
-            )
+            link.launch(lambda memory: np.add(memory.view(np.int64)[here], 1, out=memory.view(np.int64)[here]))
             model += 1
             if step % 3 == 0 and not np.array_equal(m.copied(mine), model):
                 wrong.append((k, step))

@@ -78,7 +78,7 @@ def compare(small, large):
     return {name: many[name] / few[name] / growth for name in few}
 
 
-@pytest.mark.parametrize("shape", ["straight", "branchy", "loopy"])
+@pytest.mark.parametrize("shape", ["straight", *(pytest.param(s, marks=pytest.mark.slow) for s in ("branchy", "loopy"))])
 def test_every_stage_is_linear_in_the_statements(tmp_path, shape):
     with qd.init(arch=qd.cpu, offline_cache=False):
         sources = [load(tmp_path, shape, n).make(qd).source for n in (SMALL, LARGE)]

@@ -122,12 +122,15 @@ class Emitter(Fn):
 
     # -- statements
     def block(self, block: Block) -> None:
-        """Every statement of a block, in order."""
+        """Every statement of a block, in order. What becomes known in it is not known after it: it may not run."""
+        known = self.known
+        self.known = dict(known)
         for s in block:
             if type(s) is Op:
                 self.op(s)
             else:
                 _STATEMENTS[type(s)](self, s)
+        self.known = known
 
     def op(self, s: Op) -> None:
         """One value."""

@@ -57,6 +57,7 @@ class Fn:
         self.slots: list[str] = []
         self.head: list[str] = []
         self.hoisted: dict[object, str] = {}
+        self.known: dict[object, tuple[str, ...]] = {}  # registers that this block and the ones inside may use again
         self._n = 0
 
     # -- text
@@ -175,9 +176,17 @@ class Fn:
         """Truncates; out of range saturates, NaN gives 0 (a plain fptosi would be undefined)."""
         if src is f16:
             x, src = self._to("fpext", x, f16, f32, v), f32
+        if (
+            src is f32 and dst.bits == 32 and self.module.target.triple.startswith("nvptx")
+        ):  # the instruction saturates by itself
+            return self._converted(f"llvm.nvvm.f2{'i' if dst.kind == 'i' else 'ui'}.rz", "i32", f"float {x}")
         name = f"llvm.fpto{'s' if dst.kind == 'i' else 'u'}i.sat.{self.suffix(dst, v)}.{self.suffix(src, v)}"
         self.module.declare(name, f"declare {self.ty(dst, v)} @{name}({self.ty(src, v)})")
         return self.t(f"call {self.ty(dst, v)} @{name}({self.ty(src, v)} {x})")
+
+    def _converted(self, name: str, ty: str, operand: str) -> str:
+        self.module.declare(name, f"declare {ty} @{name}({operand.split()[0]})")
+        return self.t(f"call {ty} @{name}({operand})")
 
     def _float_to_float(self, x: str, src: DType, dst: DType, v: bool) -> str:
         if src.bits < dst.bits:

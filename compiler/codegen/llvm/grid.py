@@ -12,7 +12,7 @@ from ...ir.nodes import ClaimRow, Local, Loop, Op, Operand, Print, Stack, Task
 from ...ir.types import DType, i64, u1
 from ...ir.walk import walk, written_places
 from ..abi import CTX_PRINT, CTX_SCRATCH, CTX_STATUS, SCRATCH_FAILED, SCRATCH_PARTIALS, SCRATCH_VALUES, Message
-from . import grid_reduce, grid_rows, ring
+from . import grid_copies, grid_reduce, grid_rows, ring
 from .emitter import Emitter, KernelInfo
 from .function import Fn, Module
 from .gpu import GpuTarget, Hardware, Word
@@ -54,9 +54,7 @@ class GridEmitter(Emitter):
     gpu = True
     scope = 'syncscope("device") '
 
-    def __init__(
-        self, module: Module, info: KernelInfo, task: Task, hardware: Hardware, failures: Failures
-    ) -> None:
+    def __init__(self, module: Module, info: KernelInfo, task: Task, hardware: Hardware, failures: Failures) -> None:
         super().__init__(module, info, task, Shapes(), 1, not task.parallel)
         assert isinstance(module.target, GpuTarget)
         self.target: GpuTarget = module.target
@@ -284,20 +282,80 @@ def _iterations(e: GridEmitter, unset: list[Local], begins: list[str], sizes: li
         stay = e.label("stay")
         e.branch(over, e.finish, stay)
         e.at(stay)
-    body, out = e.label("iteration"), e.label("done")
     it = e.slot(ty)
     e.put(f"store {ty} {first}, ptr {it}")
-    e.branch(e.t(f"icmp slt {ty} {first}, {count}"), body, out)
+    copies = grid_copies.start(e, grid_copies.copies_of(e.task, e.info.plain))
+    if len(copies) > 1:
+        (_tiles if grid_copies.TILED else _pass)(e, Walk(it, ty, stride, count, begins, sizes), copies, unset)
+        grid_copies.join(e, copies)
+    _pass(e, Walk(it, ty, stride, count, begins, sizes), copies[:1], unset)
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """How a thread walks: the slot of its next iteration, the type of iteration numbers, and registers of that type."""
+
+    it: str
+    ty: str
+    stride: str
+    count: str
+    begins: list[str]
+    sizes: list[str]
+
+
+def _pass(e: GridEmitter, w: Walk, copies: list[grid_copies.Copy], unset: list[Local]) -> None:
+    """Iterations while there are enough left for all copies of the body."""
+    ty, body, out = w.ty, e.label("iteration"), e.label("done")
+    ahead = e.t(f"mul nsw {ty} {w.stride}, {len(copies) - 1}") if len(copies) > 1 else ""
+
+    def enough(now: str) -> str:
+        last = e.t(f"add nsw {ty} {now}, {ahead}") if ahead else now
+        return e.t(f"icmp slt {ty} {last}, {w.count}")
+
+    e.branch(enough(e.t(f"load {ty}, ptr {w.it}")), body, out)
     e.at(body)
-    now = e.t(f"load {ty}, ptr {it}")
-    _indices(e, now, ty, begins, sizes)
-    for x in unset:
-        e.reset(x)
-    e.block(e.task.body)
-    following = e.t(f"add nsw {ty} {now}, {stride}")
-    e.put(f"store {ty} {following}, ptr {it}")
-    e.branch(e.t(f"icmp slt {ty} {following}, {count}"), body, out)
+    now = e.t(f"load {ty}, ptr {w.it}")
+    for copy in copies:
+        copy.enter(e)
+        _indices(e, now, ty, w.begins, w.sizes)
+        copy.iteration = e.iteration
+        now = e.t(f"add nsw {ty} {now}, {w.stride}")
+    grid_copies.body(e, copies, unset)
+    e.put(f"store {ty} {now}, ptr {w.it}")
+    e.branch(enough(now), body, out)
     e.at(out)
+
+
+def _tiles(e: GridEmitter, w: Walk, copies: list[grid_copies.Copy], unset: list[Local]) -> None:
+    """Blocks take whole tiles, as many iterations as the block has threads for each copy of the body, where that leaves no thread idle.
+    The rest begins after the last of them.
+    """
+    ty, n, body, out = w.ty, len(copies), e.label("tile"), e.label("tiled")
+    size = n * e.threads_of_block
+    whole = e.t(f"udiv {ty} {w.count}, {size}")
+    many = e.t(f"icmp sge {ty} {w.count}, {e.t(f'mul nsw {ty} {w.stride}, {n}')}")
+    tiles = e.t(f"select i1 {many}, {ty} {whole}, {ty} 0")
+    at, wide = e.slot(ty), ty == "i64"
+    block, blocks, mine = (
+        e.t(f"zext i32 {x} to i64") if wide else x
+        for x in (e.hardware.block_number(e), e.hardware.blocks(e), e.hardware.thread_in_block(e))
+    )
+    e.put(f"store {ty} {block}, ptr {at}")
+    e.branch(e.t(f"icmp slt {ty} {block}, {tiles}"), body, out)
+    e.at(body)
+    tile = e.t(f"load {ty}, ptr {at}")
+    first = e.t(f"add nuw nsw {ty} {e.t(f'mul nuw nsw {ty} {tile}, {size}')}, {mine}")
+    for k, copy in enumerate(copies):
+        copy.enter(e)
+        _indices(e, e.t(f"add nuw nsw {ty} {first}, {k * e.threads_of_block}"), ty, w.begins, w.sizes)
+        copy.iteration = e.iteration
+    grid_copies.body(e, copies, unset)
+    following = e.t(f"add nuw nsw {ty} {tile}, {blocks}")
+    e.put(f"store {ty} {following}, ptr {at}")
+    e.branch(e.t(f"icmp slt {ty} {following}, {tiles}"), body, out)
+    e.at(out)
+    first, done = e.t(f"load {ty}, ptr {w.it}"), e.t(f"mul nsw {ty} {tiles}, {size}")
+    e.put(f"store {ty} {e.t(f'add nsw {ty} {first}, {done}')}, ptr {w.it}")
 
 
 def _narrow(e: GridEmitter, begins: list[str]) -> bool:

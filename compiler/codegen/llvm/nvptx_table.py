@@ -33,6 +33,7 @@ NVVM = frozenset(
         *(f"shfl.sync.{how}.{ty}" for how in ("idx", "up", "down", "bfly") for ty in ("i32", "f32")),
         *("vote.ballot.sync", "vote.any.sync", "vote.all.sync", "activemask", "match.any.sync.i32", "match.any.sync.i64"),
         *("ex2.approx.f", "ex2.approx.ftz.f", "lg2.approx.f", "lg2.approx.ftz.f", "rcp.approx.ftz.f", "rsqrt.approx.f"),
+        *("f2i.rz", "f2ui.rz"),
     )
 )
 """NVIDIA's own. A misspelt one would silently become a call."""

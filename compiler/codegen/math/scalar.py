@@ -11,7 +11,6 @@ from ...ir.types import f32, f64
 from . import functions
 from .constants import POW_EXP, POW_LOG
 from .lanes import Lanes
-from .reduction import reduced
 
 
 def _polys(e: Lanes, r: str) -> tuple[str, str]:
@@ -33,7 +32,7 @@ def _reciprocal(e: Lanes, b: str) -> str:
 
 
 def _divide(e: Lanes, a: str, b: str) -> str:
-    """a / b, almost always rounded correctly; neither may come near the ends of f32's range, but for a zero or tiny a and b = 1."""
+    """The quotient a / b, almost always rounded correctly. Neither may come near the ends of f32's range, unless b is about 1."""
     q = _reciprocal(e, b)
     s = e.mul(a, q)
     return e.fma(e.fma(e.neg(s), b, a), q, s)
@@ -51,24 +50,21 @@ def _flip(e: Lanes, y: str, quadrant: str) -> str:
     return e.from_bits(e.i("xor", e.bits(y), sign))
 
 
-def sin(e: Lanes, x: str) -> str:
-    """The sine."""
-    r, quadrant = reduced(e, x)
+def sin(e: Lanes, x: str, r: str, quadrant: str) -> str:
+    """The sine of x, of which ``reduction`` has left r in a quadrant."""
     s, c = _polys(e, r)
     y = _flip(e, e.select(_odd(e, quadrant), c, s), quadrant)
     return e.select(e.cmp("oeq", x, e.c(0.0)), x, y)  # keeps the sign of zero
 
 
-def cos(e: Lanes, x: str) -> str:
-    """The cosine."""
-    r, quadrant = reduced(e, x)
+def cos(e: Lanes, x: str, r: str, quadrant: str) -> str:
+    """The cosine of x, of which ``reduction`` has left r in a quadrant."""
     s, c = _polys(e, r)
     return _flip(e, e.select(_odd(e, quadrant), s, c), e.f.t(f"add i32 {quadrant}, 1"))
 
 
-def tan(e: Lanes, x: str) -> str:
-    """The tangent."""
-    r, quadrant = reduced(e, x)
+def tan(e: Lanes, x: str, r: str, quadrant: str) -> str:
+    """The tangent of x, of which ``reduction`` has left r in a quadrant."""
     s, c = _polys(e, r)
     odd = _odd(e, quadrant)
     y = _divide(e, e.select(odd, e.neg(c), s), e.select(odd, s, c))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 import numpy as np
 
@@ -29,5 +30,5 @@ def fills(to: int, data: np.ndarray) -> list[tuple[int, int, int, int]] | None:
 def _runs(words: np.ndarray) -> Iterator[tuple[int, int, int, int]]:
     """Runs of equal words."""
     edges = [0, *(np.flatnonzero(words[1:] != words[:-1]) + 1).tolist(), len(words)]
-    for first, end in zip(edges, edges[1:]):
+    for first, end in pairwise(edges):
         yield first * words.itemsize, int(words[first]), end - first, words.itemsize

@@ -5,8 +5,7 @@ from __future__ import annotations
 import ctypes
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -25,7 +24,6 @@ from ...codegen.abi import (
     TABLE_RESIDENT,
     TABLE_SCRATCH,
     TABLE_STREAM,
-    TABLE_WORDS,
     Message,
     context_layout,
     messages,
@@ -39,16 +37,16 @@ from ...errors import DeviceError, QdrunRuntimeError
 from ...ir.nodes import Kernel
 from ...ir.walk import walk
 from ..cpu import Compiled, Options
-from ..device import Allocation, Device
+from ..device import Allocation, Device, Unrecordable
 from ..mirror import mirrored
-from .constants import fills
 from .code import GpuKernel, Source, Texts, load_code, restore_code
+from .constants import fills
 from .driver import DeviceInfo, Driver
+from .failing import Failing
 from .find import find, open_driver
 from .memory import DeviceMemory, PinnedMemory, Usage
 from .prints import RING_WORDS, Ring
 from .ptx import target_cpu
-from .results import device_error, result
 
 REDUCTIONS = 8
 """Reductions of one task that can use the whole grid: scratch has a word for each block and each of them. More take a smaller grid."""
@@ -59,7 +57,7 @@ _pinned: dict[str, PinnedMemory] = {}
 _pinned_lock = threading.Lock()
 
 
-class CudaDevice(Device):
+class CudaDevice(Failing, Device):
     """One GPU. What a program does on it is in the order of one stream; only ``synchronize`` and ``download`` wait for it.
 
     Attributes:
@@ -74,12 +72,11 @@ class CudaDevice(Device):
     arch, native, on_host = "cuda", True, False
 
     def __init__(self, which: int | str | None = None, byte_limit: int | None = None, driver: Driver | None = None) -> None:
-        super().__init__(byte_limit)
-        self.driver = driver or open_driver(which)
-        self.info: DeviceInfo = find(self.driver, which)
+        Device.__init__(self, byte_limit)
+        driver = driver or open_driver(which)
+        Failing.__init__(self, driver, find(driver, which))
         self.driver.open(self.info.index)
         self.name = self.info.name
-        self.identity = f"{self.driver.name} {self.info.uuid}"
         self.chip_key = f"{self.driver.name} {self.info.chip} {self.info.driver_version}"
         self.threads = self.info.sms * self.info.threads_per_sm
         self.stream = self.driver.stream()
@@ -88,11 +85,10 @@ class CudaDevice(Device):
         self.dlpack: tuple[int, int] | None = (_DLPACK_CUDA, self.info.index) if self.driver.name == "cuda" else None
         self.link = self
         self._capturing = self._closed = False
+        self._recorder = 0  # the thread that records
         self._foreign = False  # other libraries have memory that the graph being recorded writes
         self._graphs: dict[int, bool] = {}  # by their handles: whether they must wait for other libraries
-        self._dead: DeviceError | None = None
         self._postponed: list[int] = []
-        self._kernels: dict[int, str] = {}  # names by the address of their contexts
         self._ring: Ring | None = None
         with _pinned_lock:
             self._pinned = _pinned.setdefault(self.identity, PinnedMemory(self.driver))
@@ -102,16 +98,14 @@ class CudaDevice(Device):
         partials = REDUCTIONS * (self.threads // self._target.block)
         nbytes = 8 * (SCRATCH_PARTIALS + partials)
         self.scratch_address = self._own(nbytes)
-        self.table = np.zeros(TABLE_WORDS, np.int64)
         self.table[TABLE_STREAM] = self.stream
         self.table[TABLE_PROCESSORS] = self.info.sms
         self.table[TABLE_RESIDENT] = self.info.threads_per_sm
         self.table[TABLE_SCRATCH] = nbytes
-        self._waited = 0  # launches when the host last waited
 
     def _own(self, nbytes: int) -> int:
         """Zeroed memory of the device's own, which no program's category counts."""
-        with self._failing():
+        with self._lock, self._failing():
             address = self.memory.allocate(nbytes)
             self.driver.memset(address, 0, nbytes // 4, 4, self.stream)
         return address
@@ -187,10 +181,6 @@ class CudaDevice(Device):
         """Reentrant; held by allocations and copies."""
         return self._lock
 
-    def launches(self) -> int:
-        """Kernels launched so far."""
-        return int(self.table[TABLE_LAUNCHES])
-
     def download(self, to: int, source: int, nbytes: int) -> None:
         """Device to host, after everything that is in the stream; it has ended on return."""
         self._alive()
@@ -216,7 +206,9 @@ class CudaDevice(Device):
         data = np.frombuffer(ctypes.string_at(source, nbytes), np.uint8)
         found = fills(to, data) if nbytes else []
         if found is None:
-            self._recordable(f"the host writes {nbytes:,} bytes of many values to the device", "write them before, or in a kernel")
+            self._recordable(
+                f"the host writes {nbytes:,} bytes of many values to the device", "write them before, or in a kernel"
+            )
             return
         for at, word, count, width in found:
             self.memset(at, word, count, width)
@@ -257,29 +249,34 @@ class CudaDevice(Device):
         """
         self._alive()
         self._recordable("the host waits for the device", "wait after the graph was launched")
+        with self._lock:  # another thread may record
+            pass
         releases, launched = self._pinned.waiting(self.stream), self.launches()
         with self._failing():
             self.driver.synchronize(self.stream)
         self._waited = launched
         self._pinned.settled(releases)
         if self._ring is not None:
-            self._ring.drain()
+            with self.exclusive():
+                self._ring.drain()
         self.arrived()
 
     # ---- graphs
     def begin_graph(self) -> None:
-        """From now on this thread's launches, fills and copies are recorded and do not run."""
+        """From now on this thread's launches, fills and copies are recorded and do not run. Hold ``lock`` until the end."""
         self._alive()
         with self._failing():
             self.driver.capture_begin(self.stream)
-        self._foreign = False
+        self._foreign, self._recorder = False, threading.get_ident()
         self.capturing = True
 
     def end_graph(self) -> int:
         """The graph of what was recorded."""
-        self.capturing = False
-        with self._failing():
-            handle = self.driver.capture_end(self.stream)
+        try:
+            with self._failing():
+                handle = self.driver.capture_end(self.stream)
+        finally:
+            self.capturing = False  # frees what was waiting: not before the end, or it would be part of the graph
         self._graphs[handle] = self._foreign
         return handle
 
@@ -291,7 +288,7 @@ class CudaDevice(Device):
         with self._failing():
             self.driver.graph_launch(handle, self.stream)
         self._kernels[-handle] = name
-        self.table[_LAST + self.launches() % _LASTS] = -handle
+        self.table[TABLE_RECENT + self.launches() % RECENT] = -handle
         self.launched_outside()
 
     def launched_outside(self) -> None:
@@ -304,9 +301,9 @@ class CudaDevice(Device):
             self.driver.graph_free(handle)
 
     def _recordable(self, what: str, do: str) -> None:
-        """Refuse what cannot be part of a graph, while one is recorded."""
-        if self._capturing:
-            raise QdrunRuntimeError(f"{what} while a graph is recorded\n  do: {do}")
+        """Refuse what cannot be part of a graph, in the thread that records one."""
+        if self._capturing and self._recorder == threading.get_ident():
+            raise Unrecordable(f"{what} while a graph is recorded\n  do: {do}")
 
     # ---- code
     def compile(self, kernel: Kernel, options: Options) -> GpuKernel:
@@ -314,8 +311,8 @@ class CudaDevice(Device):
         return self._compile(kernel, options, frozenset())
 
     def variant(self, compiled: Compiled, far: frozenset[str], source: Source | None = None) -> GpuKernel:
-        """The same kernel with some tapes in the heap; ``compiled`` itself, all of whose tapes lie on chip, without any. Its context fits, but for the words of
-        ``fill_context``.
+        """The same kernel with some tapes in the heap; ``compiled`` itself, all of whose tapes lie on chip, without any. Its context
+        fits, but for the words of ``fill_context``.
 
         Args:
             compiled: what ``compile`` or ``restore`` gave.
@@ -343,7 +340,8 @@ class CudaDevice(Device):
         texts = Texts(kernel.name, grid.device, grid.host, grid.entry, tuple(grid.functions), features)
         with self._failing():
             code, cached = load_code(texts, self.driver, self.info, self._imports(), options, self.identity)
-        code.source = lambda: (kernel, options)
+        if any(t.stacks for t in kernel.tasks):
+            code.source = lambda: (kernel, options)
         return GpuKernel(
             kernel.name,
             code.addresses[grid.entry],
@@ -398,47 +396,7 @@ class CudaDevice(Device):
     def _write_words(self, address: int, words: np.ndarray) -> None:
         self.upload(address, words.ctypes.data, words.nbytes)
 
-    # ---- failures
-    def launch_error(self, code: int, kernel: str) -> DeviceError:
-        """The error of a launch that the driver refused with this code."""
-        if result(code).restart:
-            self._dead = self._dead or device_error(code, self._suspects())
-            return self._dead
-        return device_error(code, f"kernel `{kernel}` could not be launched")
-
-    @property
-    def dead(self) -> bool:
-        """Whether a failure that stays has been raised."""
-        return self._dead is not None
-
-    def _alive(self) -> None:
-        """Raise the failure that ended this device, if one has."""
-        if self._dead is not None:
-            e = self._dead
-            raise DeviceError(f"the device has failed before: {e}", e.result, e.code, e.restart)
-
-    @contextmanager
-    def _failing(self) -> Iterator[None]:
-        """A block of driver calls: a failure that stays ends the device, and says which kernels were running."""
-        try:
-            yield
-        except DeviceError as e:
-            if not e.restart:
-                raise
-            self._dead = device_error(e.code, self._suspects(), e.result)
-            raise self._dead from e
-
-    def _suspects(self) -> str:
-        """Who failed, as far as the host can know: the kernels that were launched since it last waited."""
-        count = self.launches()
-        numbers = range(max(self._waited, count - RECENT), count)
-        contexts = dict.fromkeys(int(self.table[TABLE_RECENT + n % RECENT]) for n in numbers)
-        names = list(dict.fromkeys(f"`{self._kernels[c]}`" for c in contexts if c in self._kernels))
-        if len(names) <= 1:
-            return f"{f'kernel {names[0]}' if names else 'work'} failed on {self.info.name}"
-        some = "one of the kernels" if count - self._waited <= RECENT else "an earlier kernel or one of"
-        return f"{some} {', '.join(names)} failed on {self.info.name} (CUDA_LAUNCH_BLOCKING=1 tells which)"
-
+    # ---- the end
     def forked(self) -> None:
         """In a forked child, which cannot use the parent's device."""
         super().forked()

@@ -1,7 +1,7 @@
 """The driver's interface on the processor, for tests: devices with a memory of their own, streams, modules, graphs.
 
 A module is LLVM text of code for this machine (``codegen.llvm.emulated``): functions ``void f(ptr regs, ptr words)`` of the special
-registers and of the launch's packed parameters. Blocks have one thread and run one after the other, in no particular order.
+registers and of the launch's packed parameters. Blocks have one thread and run one after the other, shuffled.
 
 It is stricter than a GPU where that finds faults: device memory cannot be touched by the host (``arena``), work that was queued runs as
 late as it may, and a failure stays, as on a GPU, until the process ends (``heal`` is for the tests of that).

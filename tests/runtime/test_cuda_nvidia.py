@@ -1,0 +1,264 @@
+"""The calls of NVIDIA's driver, on a stand-in for cuda-python that notes them; and that cuda-python takes them so."""
+
+import ctypes
+import re
+from enum import IntEnum
+from pathlib import Path
+
+import pytest
+
+from qdrun.compiler.errors import DeviceError
+from qdrun.compiler.runtime.cuda import native, nvidia
+from qdrun.compiler.runtime.cuda.native import Addresses, launchers
+
+Code = IntEnum("Code", {"CUDA_SUCCESS": 0, "CUDA_ERROR_INVALID_PTX": 218, "CUDA_ERROR_LAUNCH_FAILED": 719})
+OURS, OTHERS = 0xC0, 0xD0
+
+
+class Names:
+    """Any enumeration: a member is its own name."""
+
+    def __getattr__(self, name):
+        return name
+
+
+class Bindings:
+    """``current``: this thread's context; ``fails``: results by call; ``gives``: what calls return."""
+
+    def __init__(self):
+        self.current, self.calls, self.fails, self.gives, self.pools = 0, [], {}, {}, 1
+        for name in (
+            "CUdevice_attribute",
+            "CUmemPool_attribute",
+            "CUjit_option",
+            "CUjitInputType",
+            "CUfunction_attribute",
+            "CUlimit",
+        ):
+            setattr(self, name, Names())
+        for name in ("CUstreamCaptureMode", "CUmemAllocationType", "CUmemAllocationHandleType", "CUmemLocationType"):
+            setattr(self, name, Names())
+        self.cuuint64_t = int
+
+    class CUmemPoolProps:
+        def __init__(self):
+            self.location = Names()
+
+    def __getattr__(self, name):
+        if not name.startswith("cu"):
+            raise AttributeError(name)
+
+        def call(*args):
+            self.calls.append((name, *args))
+            code = self.fails.get(name, 0)
+            if code:
+                return (Code(code), None)
+            if name == "cuCtxGetCurrent":
+                return Code(0), self.current
+            if name in ("cuCtxSetCurrent", "cuCtxPushCurrent"):
+                self.before, self.current = self.current, args[0]
+                return (Code(0),)
+            if name == "cuCtxPopCurrent":
+                self.current = self.before
+                return Code(0), OURS
+            if name == "cuDeviceGetAttribute":
+                return Code(0), self.pools if "POOLS" in args[0] else 7
+            given = self.gives.get(name)
+            return (Code(0), *given) if given else (Code(0),)
+
+        return call
+
+    def names(self):
+        return [c[0] for c in self.calls if c[0] != "cuCtxGetCurrent"]
+
+
+@pytest.fixture
+def d(monkeypatch):
+    fake = Bindings()
+    fake.gives |= {
+        "cuDriverGetVersion": (13000,),
+        "cuDeviceGet": (0,),
+        "cuDevicePrimaryCtxRetain": (OURS,),
+        "cuMemPoolCreate": ("pool",),
+    }
+    fake.gives |= {"cuMemAllocFromPoolAsync": (512,), "cuMemAlloc": (512,), "cuStreamCreate": (3,), "cuMemGetInfo": (1, 2)}
+    monkeypatch.setattr(nvidia, "bindings", lambda: fake)
+    monkeypatch.setattr(nvidia, "addresses", lambda: Addresses(1, 2, 3, 4, 5))
+    monkeypatch.setattr(nvidia, "launchers", lambda context, found: native.Launchers(10, 11))
+    monkeypatch.setattr(nvidia, "_contexts", {})
+    return fake
+
+
+@pytest.fixture
+def driver(d):
+    made = nvidia.CudaDriver()
+    made.open(0)
+    d.calls.clear()
+    return made
+
+
+def test_opening_takes_the_primary_context_once_and_makes_a_pool_that_keeps_little(d):
+    for _ in range(2):
+        driver = nvidia.CudaDriver()
+        driver.open(0)
+    assert d.names().count("cuDevicePrimaryCtxRetain") == 1 and d.current == OURS
+    assert ("cuMemPoolSetAttribute", "pool", "CU_MEMPOOL_ATTR_RELEASE_THRESHOLD", 64 << 20) in d.calls
+    assert (driver.launch_address, driver.memset_address) == (10, 11)
+
+
+def test_a_thread_without_a_context_gets_ours(d, driver):
+    d.current = 0
+    driver.synchronize(3)
+    assert d.names() == ["cuCtxSetCurrent", "cuStreamSynchronize"] and d.current == OURS
+    d.calls.clear()
+    driver.synchronize(3)
+    assert d.names() == ["cuStreamSynchronize"]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_thread_with_anothers_context_keeps_it(d, driver, fails):
+    d.current = OTHERS
+    d.fails = {"cuStreamSynchronize": 719} if fails else {}
+    if fails:
+        with pytest.raises(DeviceError):
+            driver.synchronize(3)
+    else:
+        driver.synchronize(3)
+    assert d.names() == ["cuCtxPushCurrent", "cuStreamSynchronize", "cuCtxPopCurrent"] and d.current == OTHERS
+
+
+def test_memory_comes_from_the_pool_in_the_order_of_the_stream(d, driver):
+    assert driver.allocate(100, 3) == 512
+    driver.free(512, 3)
+    driver.trim()
+    assert d.calls[1::2] == [
+        ("cuMemAllocFromPoolAsync", 100, "pool", 3),
+        ("cuMemFreeAsync", 512, 3),
+        ("cuMemPoolTrimTo", "pool", 0),
+    ]
+
+
+def test_a_device_without_pools_allocates_directly(d):
+    d.pools = 0
+    driver = nvidia.CudaDriver()
+    driver.open(0)
+    assert driver.allocate(100, 3) == 512
+    driver.free(512, 3)
+    driver.trim()
+    assert d.names()[-2:] == ["cuMemAlloc", "cuMemFree"] and driver.pool_bytes() == (0, 0)
+
+
+def test_the_drivers_compiler_log_is_in_the_error(d, driver):
+    real = d.__getattr__("cuLinkAddData")
+    d.gives |= {"cuLinkCreate": ("state",)}
+    d.fails = {"cuLinkAddData": 218}
+
+    def link(*args):
+        log = next(c for c in d.calls if c[0] == "cuLinkCreate")[3][0]
+        log[:14] = b"line 3: nope\0!"
+        return real(*args)
+
+    d.cuLinkAddData = link
+    with pytest.raises(DeviceError) as e:
+        driver.assemble(b"ptx", "f")
+    assert str(e.value).splitlines()[:2] == [
+        "the driver cannot compile kernel `f`: the driver refuses the code (CUDA_ERROR_INVALID_PTX)",
+        "  line 3: nope",
+    ]
+    assert d.names()[-1] == "cuLinkDestroy"
+
+
+def test_an_assembled_image_is_copied_before_the_link_is_destroyed(d, driver):
+    data = ctypes.create_string_buffer(b"\x7fELFcubin", 9)
+    d.gives |= {"cuLinkCreate": ("state",), "cuLinkComplete": (ctypes.addressof(data), 9)}
+    assert driver.assemble(b"text\0\0", "f") == b"\x7fELFcubin"
+    (added,) = (c for c in d.calls if c[0] == "cuLinkAddData")
+    assert added[3:6] == (b"text\0", 5, b"f.ptx") and d.names()[-1] == "cuLinkDestroy"
+
+
+def test_a_cubin_is_loaded_as_it_is_and_text_with_its_end(d, driver):
+    d.gives["cuModuleLoadDataEx"] = (77,)
+    assert driver.load_module(b"\x7fELF\0\0", "f") == driver.load_module(b"text", "f") == 77
+    assert [c[1] for c in d.calls if c[0] == "cuModuleLoadDataEx"] == [b"\x7fELF\0\0", b"text\0"]
+
+
+# ---- launches from machine code
+LAUNCH = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, *[ctypes.c_uint] * 7, *[ctypes.c_void_p] * 3)
+MEMSET = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64, ctypes.c_uint, ctypes.c_size_t, ctypes.c_void_p)
+CONTEXT = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
+
+
+class Machine:
+    """C functions as a driver has them. ``answers``: results of the launches to come."""
+
+    def __init__(self):
+        self.calls, self.answers = [], []
+        self.keep = [LAUNCH(self.launch), MEMSET(self.memset), *(CONTEXT(self.context(n)) for n in ("set", "push", "pop"))]
+        self.found = Addresses(*(ctypes.cast(f, ctypes.c_void_p).value for f in self.keep))
+
+    def answer(self):
+        return self.answers.pop(0) if self.answers else 0
+
+    def launch(self, *args):
+        self.calls.append(("launch", *args))
+        return self.answer()
+
+    def memset(self, *args):
+        self.calls.append(("memset", *args))
+        return self.answer()
+
+    def context(self, name):
+        def call(context):
+            self.calls.append((name, context if name != "pop" else None))
+            return 0
+
+        return call
+
+
+ARGS = (1 << 40, 2, 3, 4, 5, 6, 7, 8, 9 << 40, 10 << 40, 11 << 40)
+
+
+@pytest.mark.parametrize(
+    "answers, result, calls",
+    [
+        ([0], 0, ["launch"]),
+        ([719], 719, ["launch"]),
+        ([201, 0], 0, ["launch", "set", "launch"]),
+        ([201, 701], 701, ["launch", "set", "launch"]),
+        ([400, 0], 0, ["launch", "push", "launch", "pop"]),
+        ([400, 400], 400, ["launch", "push", "launch", "pop"]),
+    ],
+)
+def test_a_launch_makes_the_context_current_where_it_is_not(answers, result, calls):
+    machine = Machine()
+    made = launchers(0x123456789A, machine.found)
+    machine.answers = list(answers)
+    assert LAUNCH(made.launch)(*ARGS) == result
+    assert [c[0] for c in machine.calls] == calls
+    assert all(c[1:] == ARGS for c in machine.calls if c[0] == "launch")
+    assert all(c[1] == 0x123456789A for c in machine.calls if c[0] in ("set", "push"))
+    machine.calls, machine.answers = [], list(answers)
+    assert MEMSET(made.memset)(1 << 40, 2, 3 << 32, 4 << 40) == result
+    assert [c[0].replace("memset", "launch") for c in machine.calls] == calls
+    assert machine.calls[0][1:] == machine.calls[-1 if calls[-1] == "launch" else -2][1:] == (1 << 40, 2, 3 << 32, 4 << 40)
+
+
+def test_launchers_are_made_once_for_a_context():
+    machine = Machine()
+    assert launchers(5, machine.found) is launchers(5, machine.found) is not launchers(6, machine.found)
+
+
+def test_cuda_python_has_every_name_that_is_used():
+    d = pytest.importorskip("cuda.bindings.driver")
+    text = Path(nvidia.__file__).read_text()
+    functions = set(re.findall(r"\bd\.(cu\w+)", text))
+    assert len(functions) > 45 and not [f for f in functions if not hasattr(d, f)]
+    for group, member in re.findall(r"\bd\.(CU\w+)\.(CU_\w+)", text):
+        assert hasattr(getattr(d, group), member), (group, member)
+    members = set(re.findall(r"\b(CU_(?:MEMPOOL_ATTR|JIT)_\w+)", text))
+    groups = (d.CUmemPool_attribute, d.CUjit_option, d.CUjitInputType)
+    assert not [m for m in members if not any(hasattr(g, m) for g in groups)]
+    for name in re.findall(r'attribute\("(\w+)"\)', text):
+        assert hasattr(d.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}") or hasattr(
+            d.CUfunction_attribute, f"CU_FUNC_ATTRIBUTE_{name}"
+        )

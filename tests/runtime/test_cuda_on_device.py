@@ -1,0 +1,301 @@
+"""NVIDIA's driver itself: runs where there is a device, with or without ``--arch cuda``."""
+
+import ctypes
+import importlib.metadata
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+import qdrun as qd
+from qdrun.compiler.errors import DeviceError, OutOfMemory
+from qdrun.compiler.runtime.cuda.code import frame_bytes
+from qdrun.compiler.runtime.cuda.device import CudaDevice
+from qdrun.compiler.runtime.cuda.find import backends, find
+from qdrun.compiler.runtime.cuda.ptx import compile_ptx, target_cpu
+from qdrun.compiler.runtime.device import _find_cuda
+
+pytestmark = pytest.mark.skipif(
+    not (_find_cuda() and any(b.usable for b in backends())), reason="needs an NVIDIA device, its driver and cuda-python"
+)
+FRAME = """
+define ptx_kernel void @big(ptr %x, i64 %i) {
+entry:
+  %a = alloca [1024 x i32], align 4
+  br label %loop
+loop:
+  %k = phi i64 [ 0, %entry ], [ %next, %loop ]
+  %p = getelementptr i32, ptr %a, i64 %k
+  %v = load volatile i32, ptr %x
+  store volatile i32 %v, ptr %p
+  %next = add i64 %k, 1
+  %more = icmp slt i64 %next, 1024
+  br i1 %more, label %loop, label %done
+done:
+  %q = getelementptr i32, ptr %a, i64 %i
+  %w = load volatile i32, ptr %q
+  store i32 %w, ptr %x
+  ret void
+}
+"""
+
+
+@pytest.fixture
+def device():
+    made = CudaDevice(0)
+    yield made
+    made.close()
+
+
+def read(device, address, nbytes):
+    out = np.zeros(nbytes, np.uint8)
+    device.download(out.ctypes.data, address, nbytes)
+    return out
+
+
+def test_a_device_is_what_the_driver_says(device):
+    info = device.info
+    assert info.sms > 0 and info.threads_per_sm >= 1024 and info.memory_bytes > 1 << 30 and info.cc >= (7, 0)
+    assert info.shared_per_block >= 48 << 10 and info.l2_bytes > 0 and info.driver_version >= 12000
+    assert info.uuid.startswith("GPU-") and len(info.uuid) == 40
+    for name in (info.uuid, info.pci, info.uuid[:12], str(info.index)):
+        assert find(device.driver, name) == info
+
+
+def test_memory_is_zero_and_keeps_what_is_written(device):
+    rng = np.random.default_rng(0)
+    for nbytes in (1, 3, 64, 5000, 1 << 20, (64 << 20) + 5):
+        a = device.allocate(nbytes, "adstack")
+        assert not read(device, a.ptr, nbytes).any()
+        data = rng.integers(0, 256, nbytes, np.uint8)
+        device.upload(a.ptr, data.ctypes.data, nbytes)
+        sent, data = data.copy(), np.zeros(1, np.uint8)  # the source may go at once
+        assert (read(device, a.ptr, nbytes) == sent).all()
+        device.free(a)
+    assert device.used_bytes == 0
+
+
+def test_the_pool_counts_to_the_byte_and_gives_back(device):
+    before = device.driver.pool_bytes()[0]
+    a = device.allocate(10_000_001, "adstack")
+    assert 10_000_001 <= device.driver.pool_bytes()[0] - before <= 10_000_001 + 4096
+    assert device.occupied().reserved >= 10_000_001
+    device.free(a)
+    device.memory.trim()
+    assert device.driver.pool_bytes()[0] == before
+
+
+def test_a_full_device_stays_usable_and_holds_nothing_back(device):
+    free = device.driver.memory_info()[0]
+    with pytest.raises(OutOfMemory, match=r"has no more: [\d,]+ of [\d,]+ bytes are free, [\d,]+ are reserved by this program"):
+        device.allocate(free + (1 << 30), "adstack")
+    assert device.driver.memory_info()[0] > free - (256 << 20)
+    a = device.allocate(1 << 20, "adstack")
+    assert not read(device, a.ptr, 1 << 20).any()
+
+
+def test_pinned_words_are_at_one_address_for_both_sides(device):
+    w, a = device.host_words(16, "context"), device.allocate(128, "adstack")
+    w.view[:] = np.arange(128, dtype=np.uint8)
+    device.copy(a.ptr, w.ptr, 128)
+    device.memset(w.ptr, 7, 64, 1)
+    device.synchronize()
+    assert w.view.tolist() == [7] * 64 + list(range(64, 128)) and read(device, a.ptr, 128).tolist() == list(range(128))
+
+
+def test_events_measure_and_other_streams_wait(device):
+    driver = device.driver
+    a, begin, end, other = device.allocate(1 << 28, "adstack"), driver.event(), driver.event(), driver.stream()
+    driver.record(begin, device.stream)
+    device.memset(a.ptr, 5, a.nbytes // 4, 4)
+    driver.record(end, device.stream)
+    driver.stream_wait(other, end)
+    driver.event_wait(end)
+    assert 0.01 < driver.elapsed_ms(begin, end) < 100
+    driver.event_free(begin)
+    driver.event_free(end)
+
+
+def test_a_graph_is_recorded_and_replayed(device):
+    driver, a = device.driver, device.allocate(64, "adstack")
+    driver.capture_begin(device.stream)
+    driver.memset(a.ptr, 9, 64, 1, device.stream)
+    graph = driver.capture_end(device.stream)
+    assert not read(device, a.ptr, 64).any()  # recorded, not run
+    driver.graph_launch(graph, device.stream)
+    assert (read(device, a.ptr, 64) == 9).all()
+    driver.graph_free(graph)
+
+
+def test_a_large_frame_is_known_before_the_launch(device):
+    image = device.driver.assemble(compile_ptx(FRAME, "big", target_cpu(device.info)).encode(), "big")
+    module = device.driver.load_module(image, "big")
+    function = device.driver.function(module, "big")
+    assert function.local_bytes >= 4096 and function.registers > 0 and function.handle
+    device.driver.unload(module)
+
+
+def test_bad_ptx_gives_the_compilers_words_and_hurts_nothing(device):
+    bad = b".version 8.0\n.target sm_70\n.address_size 64\n.visible .entry k() { nonsense; }\n"
+    for call in (device.driver.assemble, device.driver.load_module):
+        with pytest.raises(DeviceError, match=r"kernel `k`(.|\n)*line 4") as e:
+            call(bad, "k")
+        assert not e.value.restart
+    device.synchronize()
+
+
+def test_programs_launch_from_threads_that_have_never_seen_the_device():
+    results = []
+    with qd.init(arch=qd.cuda) as program:
+        x = qd.field(qd.f32, shape=1000)
+
+        @qd.kernel
+        def add(a: qd.f32):
+            for i in x:
+                x[i] += a
+
+        add(1.0)
+        add(1.0)  # by the native launcher
+
+        def work():
+            with program:
+                for _ in range(50):
+                    add(1.0)
+                results.append(True)
+
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+        assert results == [True] * 4 and (x.to_numpy() == 202.0).all()
+
+
+def test_programs_open_and_close_without_a_trace():
+    def used():
+        with qd.init(arch=qd.cuda) as program:
+            x = qd.field(qd.f32, shape=1 << 20)
+
+            @qd.kernel
+            def fill(a: qd.f32):
+                for i in x:
+                    x[i] = a
+
+            fill(2.0)
+            assert x[5] == 2.0
+            free = program.device.driver.memory_info()[0]
+        return free
+
+    first = used()
+    assert all(used() > first - (64 << 20) for _ in range(20))
+
+
+def test_a_kernel_says_what_its_stack_costs():
+    with qd.init(arch=qd.cuda) as program:
+        x = qd.field(qd.f32, shape=64)
+
+        @qd.kernel
+        def fill():
+            for i in x:
+                x[i] = 1.0
+
+        fill()
+        qd.sync()
+        (variants,) = program.variants.values()
+        compiled = next(iter(variants.values())).executable.compiled
+        assert compiled.frames == (0,) and frame_bytes(compiled, program.device.info) == 0
+
+
+FATAL = """
+import ctypes, sys
+import numpy as np
+import qdrun as qd
+from qdrun.compiler.errors import DeviceError
+with qd.init(arch=qd.cuda) as program:
+    x = qd.field(qd.i32, shape=8)
+    @qd.kernel
+    def wild(k: qd.i32):
+        for i in range(8):
+            x[i + k] = 1
+    wild(0); qd.sync()
+    wild(1 << 30)
+    try:
+        qd.sync()
+        sys.exit(3)
+    except DeviceError as e:
+        assert e.restart and "kernel `wild` failed" in str(e) and e.result == "CUDA_ERROR_ILLEGAL_ADDRESS", e
+    try:
+        wild(0); x.to_numpy()
+        sys.exit(4)
+    except DeviceError as e:
+        assert e.restart and "restart the process" in str(e), e
+try:
+    qd.init(arch=qd.cuda)
+    sys.exit(5)
+except DeviceError as e:
+    assert e.restart, e
+print("as it should be")
+"""
+
+
+def test_an_illegal_address_names_the_kernel_and_asks_for_a_restart():
+    done = subprocess.run([sys.executable, "-c", FATAL], capture_output=True, text=True, check=False, timeout=120)
+    assert (done.returncode, done.stdout) == (0, "as it should be\n"), done.stdout + done.stderr
+
+
+FORKED = """
+import os, qdrun as qd
+from qdrun.compiler.errors import DeviceError
+program = qd.init(arch=qd.cuda)
+x = qd.field(qd.f32, shape=4); x[0] = 1.0
+pid = os.fork()
+if not pid:
+    try:
+        x[0]
+    except DeviceError as e:
+        os._exit(0 if "forked process" in str(e) else 1)
+    os._exit(2)
+assert os.waitpid(pid, 0)[1] == 0 and x[0] == 1.0
+print("fine")
+"""
+
+
+def test_a_forked_process_is_told_so():
+    done = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, check=False, timeout=120)
+    assert done.stdout == "fine\n", done.stdout + done.stderr
+
+
+def test_another_librarys_context_stays_current(device):
+    """A thread that works on a context of somebody else keeps it."""
+    d, found = device.driver.d, []
+    major = int(importlib.metadata.version("cuda-bindings").partition(".")[0])
+
+    def work():
+        theirs = d.cuCtxCreate(*([None] if major >= 13 else []), 0, device.info.index)
+        assert int(theirs[0]) == 0
+        before = int(d.cuCtxGetCurrent()[1])
+        a = device.allocate(1 << 20, "adstack")
+        device.memset(a.ptr, 1, 1 << 20, 1)
+        found.append((int(d.cuCtxGetCurrent()[1]) == before, read(device, a.ptr, 4).tolist()))
+        d.cuCtxDestroy(theirs[1])
+
+    t = threading.Thread(target=work)
+    t.start()
+    t.join()
+    assert found == [(True, [1, 1, 1, 1])]
+
+
+def test_the_c_functions_are_there(device):
+    assert device.driver.launch_address and device.driver.memset_address
+    memset = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64, ctypes.c_uint, ctypes.c_size_t, ctypes.c_void_p)(
+        device.driver.memset_address
+    )
+    a, codes = device.allocate(64, "adstack"), []
+    t = threading.Thread(
+        target=lambda: codes.append(memset(a.ptr, 0x01010101, 16, device.stream))
+    )  # a thread without a context
+    t.start()
+    t.join()
+    assert codes == [0] and (read(device, a.ptr, 64) == 1).all()

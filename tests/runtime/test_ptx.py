@@ -1,0 +1,101 @@
+"""LLVM text to PTX and to machine code, and what is kept of both."""
+
+import dataclasses
+
+import pytest
+
+from qdrun.compiler.errors import DeviceError, QdrunRuntimeError
+from qdrun.compiler.runtime.cuda import ptx
+
+from .fake_driver import INFOS, FakeDriver
+
+TEXT = """
+define ptx_kernel void @k(ptr %x, i64 %n) {
+entry:
+  %p = getelementptr i64, ptr %x, i64 3
+  store i64 %n, ptr %p
+  ret void
+}
+"""
+
+
+def test_ptx_is_made_for_the_chip_and_version_that_were_asked_for():
+    text = ptx.compile_ptx(TEXT, "k", "sm_80")
+    assert ".version 8.0" in text and ".target sm_80" in text and ".visible .entry k(" in text
+    assert ".version 8.1" in ptx.compile_ptx(TEXT, "k", "sm_90", "+ptx81")
+
+
+def test_an_i64_is_stored_at_once_whatever_layout_the_text_has():
+    for head in ("", 'target datalayout = "e-i64:32"\n', 'target triple = "x86_64-unknown-linux-gnu"\n'):
+        text = ptx.compile_ptx(head + TEXT, "k", "sm_90")
+        assert text.count("st.global") == 1 and "b64 \t[%rd" in text.replace("u64", "b64"), text
+
+
+def test_text_that_llvm_refuses_names_the_kernel():
+    for bad in (TEXT.replace("i64 %n, ptr %p", "i64 %m, ptr %p"), TEXT.replace("ret void", "ret i32 0")):
+        with pytest.raises(QdrunRuntimeError, match="invalid LLVM text for the GPU code of kernel `k`"):
+            ptx.compile_ptx(bad, "k", "sm_90")
+
+
+@pytest.mark.parametrize("cpu, features", [("sm_99", "+ptx80"), ("sm_90", "+sse"), ("sm_90", "")])
+def test_a_chip_or_a_version_that_llvm_would_guess_is_refused(cpu, features):
+    with pytest.raises(QdrunRuntimeError, match=r"no chip|no PTX version"):
+        ptx.compile_ptx(TEXT, "k", cpu, features)
+
+
+@pytest.mark.parametrize(
+    "cc, cpu", [((7, 0), "sm_70"), ((8, 0), "sm_80"), ((8, 7), "sm_86"), ((9, 0), "sm_90"), ((12, 1), "sm_90")]
+)
+def test_a_device_gets_the_newest_code_that_it_can_run(cc, cpu):
+    assert ptx.target_cpu(dataclasses.replace(INFOS[0], cc=cc)) == cpu
+
+
+def test_a_device_that_is_too_old_is_refused():
+    with pytest.raises(DeviceError, match=r"Test GPU has compute capability 6.1, and 7.0 is needed"):
+        ptx.target_cpu(dataclasses.replace(INFOS[0], cc=(6, 1)))
+
+
+def test_parameters_of_more_than_4_kb_need_a_driver_that_takes_them():
+    old = dataclasses.replace(INFOS[0], driver_version=12000)
+    ptx.check_features("+ptx80", old, "k")
+    ptx.check_features("+ptx81", INFOS[0], "k")
+    with pytest.raises(DeviceError, match="kernel `k` has more than 4 KB of parameters"):
+        ptx.check_features("+ptx81", old, "k")
+
+
+@pytest.fixture
+def kept(tmp_path, monkeypatch):
+    monkeypatch.setenv("QDRUN_CACHE_DIR", str(tmp_path))
+    compiled = []
+    real = ptx.compile_ptx
+    monkeypatch.setattr(ptx, "compile_ptx", lambda *args: compiled.append(args[1]) or real(*args))
+    return compiled
+
+
+def test_ptx_is_kept_by_text_and_machine_code_by_ptx_driver_and_chip(kept):
+    driver = FakeDriver()
+    image, key, known = ptx.build(TEXT, "k", "+ptx80", driver, INFOS[0])
+    assert image.startswith(b"\x7fELF") and not known
+    assert ptx.build(TEXT, "k", "+ptx80", driver, INFOS[0]) == (image, key, True)
+    assert (kept, driver.names()) == (["k"], ["assemble"])
+    newer = dataclasses.replace(INFOS[0], driver_version=13010)
+    assert ptx.build(TEXT, "k", "+ptx80", driver, newer)[2] is False  # LLVM has nothing to do, the driver has
+    assert (kept, driver.names()) == (["k"], ["assemble"] * 2)
+    other = ptx.build(TEXT, "k", "+ptx80", driver, INFOS[1])[1]
+    assert other != key and (kept, len(driver.calls)) == (["k"], 3)  # another chip, the same PTX
+    ptx.build(TEXT.replace("i64 3", "i64 4"), "k2", "+ptx80", driver, INFOS[0])
+    assert kept == ["k", "k2"]
+
+
+def test_nothing_is_kept_where_nothing_shall_be(kept, tmp_path):
+    for _ in range(2):
+        ptx.build(TEXT, "k", "+ptx80", FakeDriver(), INFOS[0], keep=False)
+    assert kept == ["k", "k"] and not list(tmp_path.rglob("*.qdo"))
+
+
+def test_a_damaged_entry_is_made_again(kept, tmp_path):
+    driver = FakeDriver()
+    image = ptx.build(TEXT, "k", "+ptx80", driver, INFOS[0])[0]
+    for path in tmp_path.rglob("*.qdo"):
+        path.write_bytes(path.read_bytes()[:-3])
+    assert ptx.build(TEXT, "k", "+ptx80", driver, INFOS[0])[0] == image and len(kept) == 2
