@@ -1,6 +1,6 @@
 """Ours beside the peers on a GPU: times, bytes, launches, compilation.
 
-    python -m benchmarks.cuda --out FOLDER [--arch cuda] [--small] [--only case,..] [--packages qdrun,..] [--limit 460]
+    python -m benchmarks.cuda --out FOLDER [--arch cuda] [--small] [--only case,..] [--packages qdrun,..] [--limit 460] [--profile case,..]
 
 Each case runs with each package in a process of its own, with a time limit: a failure, or a lost context, costs that one row. Results are
 FOLDER/<case>.<package>.json as they come, all of them in FOLDER/results.json, and the tables in FOLDER/report.md. ``--arch cpu --small``
@@ -10,6 +10,7 @@ tries everything without a GPU. Medians, by CUDA events where the package launch
 from __future__ import annotations
 
 import argparse
+import csv
 import json
 import os
 import shutil
@@ -123,28 +124,37 @@ def case_figures(package: str, case: str, asked: argparse.Namespace, limit: floa
         shutil.rmtree(cache, ignore_errors=True)
 
 
-def profile(asked: argparse.Namespace) -> str:
-    """Nsight Compute's counters of the first row: our forward and gradient kernel, as it prints them."""
+def profile(case: str, asked: argparse.Namespace) -> str:
+    """Nsight Compute's counters of our forward and gradient kernels in one case, as it prints them."""
     texts = []
+    skip = 1 if case.startswith("sin") else 60  # what has the caches cold
     for once in ("forward", "gradient"):
-        command = ["ncu", "--clock-control", "none", "--launch-skip", "1", "--launch-count", "4", "-k", "regex:^qd_", "--csv"]
-        command += [
-            "--metrics",
-            ",".join(METRICS),
-            sys.executable,
-            "-m",
-            "benchmarks.cuda_one",
-            "qdrun",
-            "sin1024",
-            "--once",
-            once,
+        command = [
+            "ncu",
+            "--clock-control",
+            "none",
+            "--launch-skip",
+            str(skip),
+            "--launch-count",
+            "6",
+            "-k",
+            "regex:^qd_",
+            "--csv",
         ]
+        command += ["--metrics", ",".join(METRICS), sys.executable, "-m", "benchmarks.cuda_one", "qdrun", case, "--once", once]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=asked.case_limit, check=False)
-            texts.append(f"{once}\n" + done.stdout[-6000:] + done.stderr[-1500:])
+            lines = [line for line in done.stdout.splitlines() if line.startswith('"')]
+            texts.append("\n".join([f"{case} {once}", *map(_short, lines), done.stderr[-1000:] if not lines else ""]))
         except (OSError, subprocess.TimeoutExpired) as e:
-            texts.append(f"{once}\n{e}")
+            texts.append(f"{case} {once}: {e}")
     return "\n".join(texts)
+
+
+def _short(line: str) -> str:
+    """Kernel, block, grid, metric, unit and value of a line of Nsight Compute's."""
+    cells = next(csv.reader([line]))
+    return " | ".join([cells[0], *(c.split("(")[0] for c in cells[4:5]), *cells[7:9], *cells[-3:]]) if len(cells) > 12 else line
 
 
 def main() -> None:
@@ -158,14 +168,15 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1.0, help="to measure one function")
     parser.add_argument("--case-limit", type=float, default=90.0, help="seconds of one process")
     parser.add_argument("--limit", type=float, default=460.0, help="seconds of everything; what is left over then is named")
-    parser.add_argument("--profile", action="store_true", help="Nsight Compute on the first row, after everything")
+    parser.add_argument("--profile", default="", help="Nsight Compute on these cases, with commas, after everything")
     asked = parser.parse_args()
     asked.out.mkdir(parents=True, exist_ok=True)
     results = run(asked)
     (asked.out / "results.json").write_text(json.dumps(results, indent=1, ensure_ascii=False))
     text = report(results)
     if asked.profile:
-        text += "\n## Nsight Compute\n```\n" + profile(asked) + "\n```\n"
+        found = [profile(case, asked) for case in asked.profile.split(",")]
+        text += "\n## Nsight Compute\n```\n" + "\n".join(found) + "\n```\n"
     (asked.out / "report.md").write_text(text)
     print(text)
 

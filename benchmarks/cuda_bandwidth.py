@@ -3,7 +3,7 @@
     python -m benchmarks.cuda_bandwidth [--n 268435456] [--device 0]
 
 For each kernel (saxpy, copy, sum, a stencil) it prints TB/s moved for 1 to 8 iterations side by side, a block's threads or a grid's
-apart, and 1, 2 or 4 times as many blocks as the device holds at once; last a plain copy by the driver. The right answer is checked first.
+apart, and 1 to 512 times as many blocks as the device holds at once; last a plain copy by the driver. The right answer is checked first.
 """
 
 from __future__ import annotations
@@ -93,18 +93,19 @@ def main() -> None:
     given = parser.parse_args()
     which = int(given.device) if str(given.device).isdigit() else given.device
     print(f"{'kernel':<9}{'copies':>7}{'apart':>7}{'blocks':>8}{'TB/s':>8}")
-    for copies, tiled in ((1, False), (2, False), (4, False), (8, False), (2, True), (4, True), (8, True)):
-        grid_copies.MOST_COPIES, grid_copies.LOADS, grid_copies.TILED = copies, 8 * copies, tiled
+    for copies, apart in ((1, "grid"), (4, "grid"), (4, "block"), (2, "one"), (4, "one"), (8, "one")):
+        grid_copies.MOST_COPIES, grid_copies.LOADS, grid_copies.TILED = copies, 8 * copies, apart != "grid"
+        grid_copies.SIDE_BY_SIDE = apart == "one"
         qd.init(arch=qd.cuda, device=which, offline_cache=False)
         found, fields = kernels(given.n)
         check(found, fields, given.n)
         table = current_program().device.table
         held = int(table[TABLE_RESIDENT])
-        for times in (1, 2, 4):
+        for times in (1, 4, 16, 64, 512):
             table[TABLE_RESIDENT] = held * times
             for name, (run, nbytes) in found.items():
                 rate = nbytes / time_of(run) / 1e12
-                print(f"{name:<9}{copies:>7}{'block' if tiled else 'grid':>7}{times:>7}x{rate:>8.2f}", flush=True)
+                print(f"{name:<9}{copies:>7}{apart:>7}{times:>7}x{rate:>8.2f}", flush=True)
     device, nbytes = current_program().device, 4 * given.n
     source, target = (device.driver.allocate(nbytes, device.stream) for _ in range(2))
     seconds = time_of(lambda: device.driver.copy(target, source, nbytes, device.stream))

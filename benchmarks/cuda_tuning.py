@@ -29,7 +29,7 @@ from qdrun.compiler.runtime.cuda import device as device_module
 
 ITERATIONS = 1 << 22
 STEPS = (1024, 256, 64)
-THREADS, SHARED, CODES = (65_536, 131_072, 262_144), (128, 192, 256, 368), tuple(product((2, 4, 8), (0, 4, 8)))
+THREADS, SHARED, CODES = (65_536, 131_072, 262_144), (184, 256, 368), tuple(product((4, 8, 16), (0, 4, 7)))
 _SOURCE = """
 import qdrun as qd
 

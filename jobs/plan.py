@@ -129,8 +129,6 @@ def make_plan(job: Job[Any], arch: str | None = None) -> MemoryPlan:
         (kernel.grad if job.wanted else kernel).prepare(*args)
     own = list(job.allocates())
     held = {k: n for k, n in _renamed(program.usage()).items() if n and k != "adstack"}
-    if "context" in held:
-        held["context"] = program.context_bytes(arch or program.arch.value)
     entries = [PlanEntry(kind=k, bytes=n, source=_source(k), formula=_how(job, k)) for k, n in held.items()]
     entries += own
     budget = program.options.memory_budget or None

@@ -7,6 +7,7 @@ names is about the processor itself and is skipped, with its reason. ``--device`
 import fnmatch
 import gc
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
+    os.environ["QDRUN_TEST_ARCH"] = config.getoption("--arch")
     if config.getoption("--arch") != "cpu":
         _redirect("emulated" if config.getoption("--arch") == "emulated" else config.getoption("--device"))
 
@@ -35,9 +37,9 @@ def _redirect(device):
     init = program.init
 
     def elsewhere(arch="cpu", **options):
-        if arch != "cpu":
+        if arch not in ("cpu", "cuda"):
             return init(arch, **options)
-        return init("cuda", **({"device": device} if device is not None else {}), **options)
+        return init("cuda", **({"device": device} if device is not None else {}) | options)
 
     for module in (program, face, qdrun):
         module.init = elsewhere
@@ -65,3 +67,28 @@ def pytest_collection_modifyitems(config, items):
             if fnmatch.fnmatchcase(name, pattern.replace("[", "[[]")):
                 item.add_marker(pytest.mark.skip(reason=f"not on a device: {why}"))
                 break
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item, nextitem):
+    """A worker of pytest-xdist that has lost its GPU ends, so that a fresh one runs what is left."""
+    done = yield
+    if _lost_device and os.environ.get("PYTEST_XDIST_WORKER"):
+        time.sleep(0.2)  # the report goes first
+        os._exit(1)
+    return done
+
+
+_lost_device: list[str] = []
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    """Remember that the device is gone for this process."""
+    if call.excinfo is not None and getattr(call.excinfo.value, "restart", False):
+        _lost_device.append(item.nodeid)
+    report = yield
+    if report.failed and "QDRUN_FAILED_LOG" in os.environ:  # at once: a run that is cut off says what it has found
+        with open(os.environ["QDRUN_FAILED_LOG"], "a", encoding="utf-8") as log:
+            log.write(f"{item.nodeid}\n    {' / '.join(str(call.excinfo.value).splitlines()[:3]) if call.excinfo else ''}\n")
+    return report

@@ -13,7 +13,14 @@ LINES, HARD_LINES, FUNCTION_LINES = 500, 800, 80
 # it, the names that the package hands on.
 MAY_SAY_CUDA = {
     *("compiler/lang/process_memory.py", "compiler/lang/graph.py"),
-    *("compiler/face.py", "compiler/adstack/machine.py", "compiler/lang/options.py", "compiler/lang/near.py", "compiler/lang/program.py", "compiler/runtime/device.py"),
+    *(
+        "compiler/face.py",
+        "compiler/adstack/machine.py",
+        "compiler/lang/options.py",
+        "compiler/lang/near.py",
+        "compiler/lang/program.py",
+        "compiler/runtime/device.py",
+    ),
     *("runner/config.py", "runner/cli.py"),
     *("compiler/codegen/llvm/cuda.py", "compiler/codegen/llvm/grid_kernel.py"),
 }

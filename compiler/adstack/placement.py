@@ -85,8 +85,11 @@ def tape_of(s: LoopSizing) -> str:
     return next(k.name for k in s.stacks if k.kind == "tape")
 
 
-def place(launch: Launch, levels: int) -> Placement:
-    """The plans of a task with that many levels; 1: as is fastest."""
+def place(launch: Launch, levels: int, roomy: bool = False) -> Placement:
+    """The plans of a task with that many levels; 1: as is fast, three where checkpoints of two would not stay in the device's cache.
+
+    ``roomy``: memory does not matter, two levels are enough.
+    """
     slots = _filled(launch, launch.loops)
     kept = []
     if levels == 1:
@@ -101,7 +104,24 @@ def place(launch: Launch, levels: int) -> Placement:
             plans[s.number] = full_tape(trips.count, trips.source)
         else:
             plans[s.number] = _planned(launch, s, slots.get(s.number, 0), levels)
-    return Placement(plans, frozenset(tape_of(s) for s in launch.loops if s.number in slots))
+    shared = frozenset(tape_of(s) for s in launch.loops if s.number in slots)
+    if levels == 1 and not roomy and launch.rows * _heap_bytes(launch, plans, shared) > launch.machine.cache:
+        for s in launch.loops:
+            less = _planned(launch, s, slots.get(s.number, 0), 3)
+            if s not in kept and _far_bytes(s, less, shared) < _far_bytes(s, plans[s.number], shared):
+                plans[s.number] = less
+    return Placement(plans, shared)
+
+
+def _heap_bytes(launch: Launch, plans: Mapping[int, LoopPlan], shared: frozenset[str] = frozenset()) -> int:
+    """Bytes of a row of the heap. Loops without a plan have no slots."""
+    words = Layout({n: plans.get(n, _NOTHING) for n in launch.trips}, shared).place(launch.region, {})
+    return sum(n * PLANES[p] for p, n in words.items() if p != ON_CHIP)
+
+
+def _far_bytes(s: LoopSizing, plan: LoopPlan, shared: frozenset[str]) -> int:
+    """Bytes of a row of the heap that one loop takes."""
+    return plan.words(s.bytes("ck1"), 0 if tape_of(s) in shared else s.bytes("tape"))
 
 
 def placed(launch: Launch, plans: Mapping[int, LoopPlan]) -> frozenset[str]:
@@ -207,9 +227,8 @@ def _cached(launch: Launch, loops: list[LoopSizing]) -> list[LoopSizing]:
     """Those of the loops whose tapes stay in the heap whole: as many as the device's cache holds, smaller ones first."""
     left = loops
     while left:
-        plans = {n: _NOTHING for n in launch.trips} | {s.number: replace(_NOTHING, S=launch.wanted(s)) for s in left}
-        words = Layout(plans).place(launch.region, {})
-        if launch.rows * sum(n * PLANES[p] for p, n in words.items()) <= launch.machine.cache:
+        plans = {s.number: replace(_NOTHING, S=launch.wanted(s)) for s in left}
+        if launch.rows * _heap_bytes(launch, plans) <= launch.machine.cache:
             break
         size = {s.number: launch.wanted(s) * s.bytes("tape") for s in left}
         left = [s for s in left if 2 * size[s.number] <= max(size.values())]

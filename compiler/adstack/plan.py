@@ -267,7 +267,7 @@ class _Asked:
         rows = {w: self.rows(w) for w in fewer(machine.workers if self.task.parallel else 1)}
         if not machine.shared:
             return Ask(self.task, self._launch.trips, self.cost, rows, machine.lanes)
-        fastest, small = place(self._launch, 1), place(self._launch, 2)
+        fastest, small = place(self._launch, 1, roomy=True), place(self._launch, 2)
 
         def options(many: int) -> dict[int, Options]:
             return placed_options(self._launch, small, fastest, self.cost.loops, many)
@@ -294,8 +294,10 @@ class _Asked:
 
     def fastest(self) -> Choice:
         """What a budget with room for everything gives."""
-        if self._options.machine.shared:
-            return self.usual(1)
+        o = self._options
+        if o.machine.shared and not o.choose:
+            found = place(self._launch, 1, roomy=True)
+            return Choice(found.plans, o.machine.workers, found.shared)
         plans = {s.number: self._usual(s, 1, FASTEST_THINNING) for s in self.stateful}
         return Choice(plans, self._options.machine.workers)
 

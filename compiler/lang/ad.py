@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import NothingToDifferentiate, OutOfMemory, QdrunCompilationError, QdrunRuntimeError
-from ..runtime.mirror import changing
+from ..runtime.mirror import changing, clear
 from .broken import check_broken
 from .custom import Replaced, grad_for, grad_replaced, no_grad
 from .field import Field
@@ -438,9 +438,8 @@ def clear_all_gradients(gradient_type: SNodeGradType | str = SNodeGradType.ADJOI
 
 
 def _clear_adjoints(tensors: Iterable[Any]) -> None:
-    for tensor in tensors:
-        if has_grad(tensor):
-            tensor.grad.fill(0)
+    found = [tensor.grad for tensor in tensors if has_grad(tensor)]
+    clear((grad._mirror, view) for grad, view in [(grad, grad._written()) for grad in found])
 
 
 __all__ = [

@@ -16,9 +16,9 @@ from ..runtime.mirror import Mirror
 from .access import assign_array, element_index, fill_array, get_element, mirrored_element, set_element
 from .dtypes import resolve
 from .interop import Exchange, host_array
-from .layout import PLANES, Order, lowest, permutation
+from .layout import PLANES, Order, lowest, nesting, permutation
 from .near import assign_near
-from .snode import AXIS_NAMES, Axes, Root, SNode
+from .snode import Axes, Root, SNode, level_of
 from .types import MatrixType
 
 if TYPE_CHECKING:
@@ -457,46 +457,20 @@ def make_field(
         out.along = _asked_for(out, needs_grad, needs_dual)[1:]
         return out
     extents = (int(shape),) if isinstance(shape, (int, np.integer)) else tuple(shape)
-    axes = _nesting(extents, order) if layout is None or isinstance(layout, Order) else permutation(layout, len(extents))
+    axes = nesting(extents, order) if layout is None or isinstance(layout, Order) else permutation(layout, len(extents))
     out._layout = axes if axes != tuple(range(len(extents))) else None
     wanted = _asked_for(out, needs_grad, needs_dual)
     if layout is not Order.SOA or not element:
-        _level(root, extents, axes).place(*wanted, offset=offset)
+        level_of(root, extents, axes).place(*wanted, offset=offset)
         return out
     for each in wanted:  # planes of its own for the field, and for its gradient
-        _level(root.dense(Axes((PLANES,)), out.components), extents, axes).place(each, offset=offset)
+        level_of(root.dense(Axes((PLANES,)), out.components), extents, axes).place(each, offset=offset)
     return out
 
 
 def _asked_for(out: Field, needs_grad: bool, needs_dual: bool) -> list[Field]:
     """The field, then its gradient and its dual as far as they are to be stored."""
     return [out, *([out.grad] if needs_grad else []), *([out.dual] if needs_dual else [])]
-
-
-def _nesting(extents: tuple[int, ...], order: str | None) -> tuple[int, ...] | None:
-    """The axes of an ``order`` as numbers.
-
-    Raises:
-        QdrunRuntimeError: it does not name each axis once.
-    """
-    if order is None:
-        return None
-    if sorted(order) != list(AXIS_NAMES[: len(extents)]):
-        raise QdrunRuntimeError(
-            f"order={order!r} does not name the axes of shape {extents}; do: order={AXIS_NAMES[: len(extents)]!r}"
-        )
-    return tuple(AXIS_NAMES.index(letter) for letter in order)
-
-
-def _level(top: SNode, extents: tuple[int, ...], nesting: tuple[int, ...] | None) -> SNode:
-    """The level of a field that is given a shape: one dense, or one per axis when their order is asked for."""
-    if not extents:
-        return top
-    if nesting is None:
-        return top.dense(Axes(range(len(extents))), extents)
-    for axis in nesting:
-        top = top.dense(Axes((axis,)), extents[axis])
-    return top
 
 
 def component(whole: Field, indices: tuple[int, ...]) -> Field:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import QdrunRuntimeError, describe
-from ..runtime.mirror import changing, copy, store
+from ..runtime.mirror import changing, clear, copy, store
 from .broken import warn_user
 from .field import Field
 from .matrix import Matrix
@@ -193,10 +193,8 @@ def _dual(tensor: Any, what: str, program: Program) -> Any:
 
 def clear_duals(program: Program) -> None:
     """Set the duals of all fields and ndarrays of a program to zero."""
-    for tensor in program.tensors():
-        dual = dual_of(tensor)
-        if dual is not None:
-            store(dual._mirror, dual._form, 0)
+    found = [dual for tensor in program.tensors() if (dual := dual_of(tensor)) is not None]
+    clear((dual._mirror, dual._form) for dual in found)
 
 
 def refuse_in_forward_mode(program: Program, what: str) -> None:

@@ -208,8 +208,8 @@ def capture(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Graph:
     device = _device(program, name)
     with program.running(), program.alone(), device.lock:
         recording = Recording(program, name)
-        before = device.launches()
         with _recorded(program, device, recording) as handles:
+            before = device.launches()
             function(*args, **kwargs)
         graph = Graph(recording, device, handles[0], device.launches() - before)
         device.launched_outside()  # what the host knows of the device's memory from the recording is not so

@@ -7,8 +7,10 @@ placed in one ``dense`` is interleaved (an array of structures) and what has a `
 from __future__ import annotations
 
 import operator
+from bisect import bisect_right
 from dataclasses import dataclass, field
 from enum import Enum
+from math import prod
 from typing import Any, Union
 
 from ..errors import QdrunRuntimeError, QdrunSyntaxError, QdrunTypeError, QdrunValueError
@@ -69,6 +71,13 @@ class Layout:
     spots: dict[Leaf, Spot]
     starts: tuple[int, ...] = ()
 
+    def used(self) -> list[int]:
+        """Bytes of each child of the root that hold numbers; the rest are gaps."""
+        out = [0] * len(self.starts)
+        for leaf, spot in self.spots.items():
+            out[bisect_right(self.starts, spot.offset) - 1] += prod(spot.shape) * leaf.size
+        return out
+
 
 Levels = tuple[tuple[int, int, int], ...]
 """(axis, extent, stride) of each level above a leaf, outermost first."""
@@ -91,6 +100,21 @@ def permutation(layout: Any, ndim: int) -> tuple[int, ...] | None:
     if sorted(order) != list(range(ndim)):
         raise QdrunValueError(f"layout={order!r} is not a permutation of range({ndim})")
     return None if order == tuple(range(ndim)) else order
+
+
+def nesting(extents: tuple[int, ...], order: str | None) -> tuple[int, ...] | None:
+    """The axes of an ``order`` as numbers.
+
+    Raises:
+        QdrunRuntimeError: it does not name each axis once.
+    """
+    if order is None:
+        return None
+    if sorted(order) != list(AXIS_NAMES[: len(extents)]):
+        raise QdrunRuntimeError(
+            f"order={order!r} does not name the axes of shape {extents}; do: order={AXIS_NAMES[: len(extents)]!r}"
+        )
+    return tuple(AXIS_NAMES.index(letter) for letter in order)
 
 
 def lowest(offset: Any, shape: tuple[int, ...]) -> tuple[int, ...] | None:

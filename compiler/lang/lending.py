@@ -1,5 +1,4 @@
-"""Array arguments on a device with memory of its own: arrays of the host are lent to it for one launch, those on it are taken as they lie.
-"""
+"""Array arguments on a device with memory of its own: those of the host are lent for one launch, those of the device taken as they lie."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class Pending:
 
     def enter(self, executable: Executable, status: np.ndarray) -> None:
         """A kernel, and its status record, which lives as long as the program."""
-        self._codes.append(memoryview(status[:1].view(np.int64)))
+        self._codes.append(status[:1].view(np.int64).data)
         self._users.append(weakref.ref(executable))
 
     def look(self) -> None:

@@ -1,4 +1,4 @@
-"""The bytes of a program, what its process takes of a GPU beside them, and what a plan for a backend that is not there counts otherwise.
+"""The bytes of a program by category and kernel, and what its process takes of a GPU beside them.
 
 What the process takes, no allocator counts, and the device has it less all the same. The numbers were measured on an H200 with driver 580
 (CUDA 13.0): other drivers take other amounts of about this size.
@@ -62,11 +62,6 @@ class Accounts:
     def kernels(self) -> list[KernelPlan]:
         """What each compiled kernel holds, gradients and tangents included."""
         return [kernel_plan(executable) for executable in kernels_of(self)]
-
-    def context_bytes(self, arch: str) -> int:
-        """Bytes of the category ``context`` that its compiled kernels would hold on another backend: the same on all."""
-        del arch
-        return self.usage().get("context", 0)
 
     def beside(self, arch: str, device_bytes: int) -> list[Beside]:
         """What the process takes of a device beside the program; nothing on the CPU, on an emulated device, and where it is not known.

@@ -187,6 +187,17 @@ def _fields(node: SNode) -> Iterator[Field]:
             yield child
 
 
+def level_of(top: SNode, extents: tuple[int, ...], nested: tuple[int, ...] | None) -> SNode:
+    """The level of a field that is given a shape: one dense, or one per axis when their order is asked for."""
+    if not extents:
+        return top
+    if nested is None:
+        return top.dense(Axes(range(len(extents))), extents)
+    for axis in nested:
+        top = top.dense(Axes((axis,)), extents[axis])
+    return top
+
+
 def _tree(node: SNode | Field, category: str) -> Dense | Leaf | None:
     """The layout tree of what belongs to a category, or None when nothing does."""
     if not isinstance(node, SNode):
@@ -225,7 +236,7 @@ def materialize(root: Root, allocate: Allocate) -> None:
     for category, allocation in memory.items():
         buffer = Buffer("field", allocation)
         if allocation.mirror is not None:
-            allocation.mirror.split(layouts[category].starts)
+            allocation.mirror.split(layouts[category].starts, layouts[category].used())
         for leaf, spot in layouts[category].spots.items():
             _settle(leaf, spot, buffer, allocation)
 

@@ -13,7 +13,7 @@ queue. What the host does with a mirror, it does under the device's lock.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from mmap import mmap
 from types import TracebackType
@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from .device import Allocation, host_bytes
+from .device import Allocation, Unrecordable, host_bytes
 
 UNSEEN = frozenset({"adstack", "temporaries", "arguments"})
 """Categories of memory that no host code reads: they have no mirror."""
@@ -124,10 +124,17 @@ class Mirror:
         self.owner: object = None
         self._base, self._size = view.ctypes.data, view.nbytes
         self._starts, self._seen, self._peeks = [0], [link.launches() if current else -1], [0]
+        self._used: list[int] = []
 
-    def split(self, starts: Sequence[int]) -> None:
-        """Make blocks that begin at these bytes, in rising order from 0; all are as current as the whole was."""
+    def split(self, starts: Sequence[int], used: Sequence[int] = ()) -> None:
+        """Make blocks; all are as current as the whole was.
+
+        Args:
+            starts: where they begin, in rising order from 0.
+            used: bytes of each that hold something; the others are gaps.
+        """
         self._starts, self._seen, self._peeks = list(starts), [self._seen[0]] * len(starts), [0] * len(starts)
+        self._used = list(used)
 
     # ---- reading
     def pull(self, first: int = 0, end: int | None = None) -> None:
@@ -225,6 +232,20 @@ class Mirror:
             self._begin_foreign()
             self._fill(self.ptr + first, end - first, tile)
             self.forget(first, end)
+
+    def clear(self, arrays: Sequence[np.ndarray]) -> None:
+        """Write zeros to parts; where they fill a block together, gaps aside, to all of the block at once."""
+        of_block: dict[int, list[np.ndarray]] = {}
+        for array in arrays:
+            of_block.setdefault(self._block(self.bounds(array)[0]), []).append(array)
+        for k, parts in of_block.items():
+            if len(parts) > 1 and self._used and sum(a.nbytes for a in parts) == self._used[k]:
+                begin = self._starts[k]
+                whole = self.view[begin : self._end(k)]
+                self.fill(whole, np.asarray(0))
+            else:
+                for array in parts:
+                    self.fill(array, np.asarray(0))
 
     def _fill(self, to: int, nbytes: int, tile: bytes) -> None:
         for width in (1, 2, 4):
@@ -327,6 +348,12 @@ class _Writing:
             self._count = mirror.link.launches()
             if not dense:
                 mirror.pull(self._first, self._end)
+        except Unrecordable:
+            mirror.link.lock.release()
+            raise Unrecordable(
+                "Python writes to a field that has others between its elements in memory, while a graph is recorded\n"
+                "  do: write it in a kernel, or place it by itself"
+            ) from None
         except BaseException:
             mirror.link.lock.release()
             raise
@@ -393,6 +420,18 @@ def store(mirror: Mirror | None, array: np.ndarray, value: Any) -> None:
         mirror.fill(array, new)
 
 
+def clear(parts: Iterable[tuple[Mirror | None, np.ndarray]]) -> None:
+    """Write zeros to parts of several memories."""
+    of_mirror: dict[Mirror, list[np.ndarray]] = {}
+    for mirror, array in parts:
+        if mirror is None:
+            array[...] = 0
+        else:
+            of_mirror.setdefault(mirror, []).append(array)
+    for mirror, arrays in of_mirror.items():
+        mirror.clear(arrays)
+
+
 def copy(mirror: Mirror | None, array: np.ndarray, other: Mirror | None, source: np.ndarray) -> None:
     """Copy a part of some memory to another one of the same shape."""
     if mirror is None:
@@ -401,4 +440,4 @@ def copy(mirror: Mirror | None, array: np.ndarray, other: Mirror | None, source:
         mirror.copy_from(array, other, source)
 
 
-__all__ = ["Link", "Mirror", "changing", "copy", "mirrored", "reading", "store", "writing"]
+__all__ = ["Link", "Mirror", "changing", "clear", "copy", "mirrored", "reading", "store", "writing"]

@@ -104,6 +104,9 @@ class Driver:
         return rec
 
     # ---- backward
+    def enter_backward(self, b: Builder, rec: Record, n: Operand) -> None:
+        """Before the loop over the segments of the iterations up to ``n``."""
+
     def segments(self, b: Builder, rec: Record, n: Operand) -> Operand:
         """How many segments hold the iterations up to ``n``, without those in the pad. With no checkpoints nothing is divided."""
         count = b.local(b.op("min", n, ONE), "segments")

@@ -203,6 +203,7 @@ class Reverse:
                 self._reverse_iteration(s, rec, k)
             return
         n, seg = b.op("add", rec.n, rec.pad), driver.param("S")
+        driver.enter_backward(b, rec, n)
         with self._down(driver.segments(b, rec, n)) as below:
             m = b.op("add", below, rec.skipped)
             base = b.op("mul", m, seg)

@@ -15,6 +15,8 @@ from .checkpoint import ONE, ZERO, Driver, Record, Sweep, divided
 from .copies import Env, at, copy_plain, index_at, layer, trip_count
 from .slices import Keep, LoopInfo
 
+_POSITION = ((ONE, "per_block"), (ZERO, "block"), (ZERO, "in_block"))
+
 MOST_STATEMENTS = 256
 """Statements of a body that gets copies of its own: the bookkeeping of a longer one costs little beside it."""
 
@@ -107,11 +109,32 @@ class SegmentedDriver(Driver):
                 copy_plain(b, self.loop.body, inner, keep, self.loop.exit)
 
     # ---- backward
+    def enter_backward(self, b: Builder, rec: Record, n: Operand) -> None:
+        """Where the last segment stands: its block and its number there, counted down from now on, without a division for each."""
+        seg = self.param("S")
+        self._per_block, self._block, self._number = (b.local(start, name) for start, name in _POSITION)
+        with b.if_(b.op("gt", self.param("C1"), ZERO)):
+            per_block = b.op("cdiv", rec.d, seg)
+            last = b.op("sub", b.op("cdiv", b.op("add", n, b.op("sub", seg, ONE)), seg), ONE)
+            block, number = divided(b, last, per_block)
+            for local, value in zip((self._per_block, self._block, self._number), (per_block, block, number)):
+                b.store(local, value)
+
+    def _step_back(self, b: Builder) -> tuple[Operand, Operand]:
+        """Block and number of the segment before the one that was reversed last."""
+        before = b.op("sub", b.load(self._number), ONE)
+        wraps = b.op("lt", before, ZERO)
+        number = b.op("select", wraps, b.op("sub", b.load(self._per_block), ONE), before)
+        block = b.op("select", wraps, b.op("sub", b.load(self._block), ONE), b.load(self._block))
+        b.store(self._number, number)
+        b.store(self._block, block)
+        return block, number
+
     def refill(self, b: Builder, env: Env, rec: Record, m: Operand, span: tuple[Operand, Operand, Operand]) -> None:
         """See ``Driver.refill``. Iterations are numbered from the loop's first one here, without the pad."""
         b2, hi2, n = span
         seg = self.param("S")
-        block, number_in_block = divided(b, m, b.op("cdiv", rec.d, seg))
+        block, number_in_block = self._step_back(b)
         b1 = b.op("mul", block, rec.d)
         head = b.op("max", b1, rec.pad)
         whole = b.op("eq", hi2, b.op("min", n, b.op("add", b1, rec.d)))
@@ -121,7 +144,7 @@ class SegmentedDriver(Driver):
             self.restore(b, "ck2", b.op("sub", number_in_block, ONE))
         for v, value in rec.invariants.items():
             b.store(v, value)
-        first = b.op("cdiv", b.op("sub", head, b1), seg)
+        first = b.op("select", b.op("eq", block, ZERO), rec.skipped, ZERO)  # the pad lies in the first block
         with b.loop(b.op("select", whole, first, number_in_block), number_in_block) as segments:
             low = b.op("add", b1, b.op("mul", segments.index, seg))
             with b.if_(b.op("gt", segments.index, first)):

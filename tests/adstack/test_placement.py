@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -60,7 +61,7 @@ def check(tasks, found: HeapPlan) -> None:
                             spans.append((first, first + plans[at.number].slots(s.kind) * width * size))
                             assert plans[at.number].slots(s.kind) == t.params[f"S.{at.number}"], "the launcher counts with S"
                 spans.sort()
-                assert all(a[1] <= b[0] for a, b in zip(spans, spans[1:]))
+                assert all(a[1] <= b[0] for a, b in pairwise(spans))
                 ends += [end for _, end in spans]
         assert max(ends) == t.shared_bytes
         assert t.bytes == sum(t.rows * n * PLANES[p] for p, n in t.words.items())
@@ -91,22 +92,15 @@ def test_plans_that_others_have_made_are_placed_too(tasks, n):
 @settings(max_examples=30, deadline=None)
 @given(kernels(), st.floats(0, 1.2))
 def test_a_budget_holds_and_the_smallest_one_works(tasks, share):
-    least, whole = smallest(tasks), plan(tasks, GPU).bytes
+    least, whole = smallest(tasks), plan(tasks, GPU, budget=1 << 60).bytes
+    assert plan(tasks, GPU).bytes <= whole
     found = plan(tasks, GPU, budget=least + int(share * (whole - least)))
-    assert found.bytes <= least + int(share * (whole - least)) or found.bytes == least
+    assert found.bytes <= least + int(share * (whole - least))
     check(tasks, found)
     assert plan(tasks, GPU, budget=least).bytes <= least
     if least:
         with pytest.raises(OutOfMemory, match=f"does not fit a budget of {least - 1:,} bytes"):
             plan(tasks, GPU, budget=least - 1)
-
-
-@settings(max_examples=30, deadline=None)
-@given(kernels(), st.lists(st.floats(0, 1.1), min_size=2, max_size=6))
-def test_more_bytes_are_never_predicted_slower(tasks, shares):
-    least, whole = smallest(tasks), plan(tasks, GPU).bytes
-    found = [plan(tasks, GPU, budget=least + int(share * (whole - least))) for share in sorted(shares)]
-    assert all(a.seconds >= b.seconds for a, b in zip(found, found[1:]))
 
 
 # ---- what is chosen
@@ -142,11 +136,19 @@ def test_states_of_several_planes_share_the_memory_of_a_thread():
     assert at == [0, 80, 240]
 
 
+def test_checkpoints_that_would_leave_the_cache_have_three_levels_unless_a_budget_has_room():
+    tasks = one_loop(100_000)
+    found, roomy = plan(tasks, GPU), plan(tasks, GPU, budget=1 << 40)
+    assert found.rows()[0]["levels"] == 3 and roomy.rows()[0]["levels"] == 2
+    assert 10 * found.bytes < roomy.bytes and found.far == roomy.far == frozenset()
+    assert plan(one_loop(100_000, rows=100), GPU).rows()[0]["levels"] == 2
+
+
 def test_a_state_too_wide_for_the_chip_lies_in_the_heap():
     wide = {"f8": CUDA_SHARED // 8 // 8 + 1}
     found = plan(one_loop(10_000, wide), GPU)
-    assert found.far == {"0:tape.0"} and found.rows()[0]["levels"] == 2 and found.tasks[0].shared_bytes == 0
-    assert found.rows()[0]["segment"] == 100, "the smallest with two levels"
+    assert found.far == {"0:tape.0"} and found.rows()[0]["levels"] == 3 and found.tasks[0].shared_bytes == 0
+    assert plan(one_loop(10_000, wide), GPU, levels=2).rows()[0]["segment"] == 100, "the smallest with two levels"
 
 
 def test_loops_that_are_live_together_share_by_their_needs():
@@ -181,7 +183,7 @@ def test_levels_that_are_asked_for_are_given():
 
 def test_a_budget_thins_the_checkpoints_before_it_gives_up_threads():
     tasks = one_loop(10_000)
-    whole = plan(tasks, GPU)
+    whole = plan(tasks, GPU, budget=1 << 40)
     half = plan(tasks, GPU, budget=whole.bytes // 2)
     assert half.tasks[0].workers == 65_536 and half.rows()[0]["levels"] == 3 and half.tasks[0].shared == whole.tasks[0].shared
     few = plan(tasks, GPU, budget=100_000)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import subprocess
 import sys
+from dataclasses import replace
 
 from qdrun.compiler.codegen.llvm import arith
 from qdrun.compiler.codegen.llvm.cuda import cuda_target
@@ -89,8 +90,6 @@ def kernel_of(module: Module, name: str, code: str, operands: list[DType], resul
 
 def module_of(types: tuple[DType, ...], **target: object) -> Module:
     """Every operation of these types."""
-    from dataclasses import replace
-
     module = Module(replace(cuda_target(), **target))  # type: ignore[arg-type]
     for d in types:
         for k, (code, operands, result) in enumerate(operations(d)):

@@ -11,6 +11,7 @@ from codegen_harness import array, field, parallel
 from grid_harness import SCRATCH_WORDS, GridCompiled
 
 from qdrun.compiler.codegen import abi
+from qdrun.compiler.codegen.llvm import grid_copies
 from qdrun.compiler.codegen.llvm.cuda import cuda_target
 from qdrun.compiler.codegen.llvm.gpu import Word
 from qdrun.compiler.codegen.llvm.grid_kernel import emit_grid
@@ -375,3 +376,63 @@ def test_kernels_with_many_parameters():
     assert [int(a[0]) for a in list(fields.values())[:1500]] == list(range(1500))
     with pytest.raises(Unsupported, match="a task that uses 4301 fields and arguments; a GPU takes 4095"):
         emit_grid(many_fields(4300), cuda_target())
+
+
+@pytest.mark.parametrize(
+    "n, grid",
+    [
+        (1, (1, 32)),
+        (8191, (256, 32)),
+        (8447, (264, 32)),
+        (8448, (132, 64)),
+        (16895, (264, 64)),
+        (16896, (132, 128)),
+        (1 << 30, (2112, 128)),
+    ],
+)
+def test_blocks_are_small_where_there_would_be_too_few_of_them(n, grid):
+    decl = ArgDecl("n", "scalar", i64, index=0)
+    x = field("x", i64)
+    task = Task("t", [])
+    task.axes.append(axis(Builder(task.prologue).op("arg", dtype=i64, attr=decl), dtype=i64))
+    Builder(task.body).atomic("add", x, (), task.axes[0].index)
+    run = GridCompiled(kernel(task, args=[decl]), processors=132, resident=2048, target=cuda_target())
+    run(n, fields={x.buffer: np.zeros(1, "i8")})
+    assert [launch[:2] for launch in run.driver.launches] == [grid]
+
+
+def test_blocks_that_fold_or_run_short_bodies_have_all_their_threads():
+    x, total = field("x", f32, 1 << 20), field("total", f32)
+    fold, i, b = parallel(100)
+    r = b.local(Const(0.0, f32), "r")
+    fold.body.clear()
+    b.store(r, b.op("add", b.load(r), b.gload(x, (i,))))
+    fold.reductions.append(Reduction(r, total, (), "add"))
+    short, i, b = parallel(100, "short")
+    b.gstore(x, (i,), b.gload(x, (i,)))
+    run = GridCompiled(kernel(fold, short), processors=132, resident=2048, target=cuda_target())
+    run(fields={x.buffer: np.zeros(1, "f4"), total.buffer: np.zeros(1, "f4")})
+    assert [launch[:2] for launch in run.driver.launches] == [(1, 128), (1, 128)]
+
+
+@pytest.mark.parametrize("tiled", [False, True])
+@pytest.mark.parametrize("n", [1, 5, 23, 24, 25, 47, 48, 49, 1000])
+def test_iterations_side_by_side_leave_none_out(n, tiled, monkeypatch):
+    monkeypatch.setattr(grid_copies, "TILED", tiled)
+    x, y, total = field("x", i32, 1000), field("y", i32, 1000), field("total", i32)
+    task, i, b = parallel(n)
+    u = b.local(const_i32(0), "u")
+    r = b.local(const_i32(0), "r")
+    del task.body[1]
+    with b.if_(b.op("gt", b.gload(x, (i,)), const_i32(50))):
+        b.store(u, i)
+    b.store(r, b.op("add", b.load(r), b.load(u)))
+    b.gstore(y, (i,), b.op("add", b.gload(y, (i,)), b.op("add", b.load(u), const_i32(1))))
+    task.reductions.append(Reduction(r, total, (), "add"))
+    assert grid_copies.copies_of(task, frozenset()) == 4
+    data = rng.integers(0, 100, 1000).astype("i4")
+    out, s = np.full(1000, 7, "i4"), np.zeros(1, "i4")
+    GridCompiled(kernel(task))(fields={x.buffer: data, y.buffer: out, total.buffer: s})
+    want = np.where(data > 50, np.arange(1000), 0)
+    assert np.array_equal(out[:n], want[:n] + 8) and (out[n:] == 7).all()
+    assert s[0] == want[:n].sum()

@@ -287,6 +287,7 @@ def test_a_factor_of_zero_is_refused_at_run_time(lines):
         qd.QdrunAssertionError, match=r"value` is zero, and its gradient divides by it; do: multiply in a variable"
     ) as e:
         k.grad(0)
+        qd.sync()
     assert ":4 in kernel `k`" in str(e.value)
 
 

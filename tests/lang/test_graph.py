@@ -388,6 +388,38 @@ def test_host_writes_become_fills():
     assert fills(0, np.zeros(1 << 20, np.uint8)) == [(0, 0, 1 << 18, 4)]
 
 
+def test_what_the_host_knows_is_not_part_of_a_graph(program):
+    """Reads are refused before the first launch, too; and a write of one field in two sends nothing of the other."""
+    x, y, z = (qd.field(qd.f32) for _ in range(3))
+    qd.root.dense(qd.i, 40).place(x, y)
+    qd.root.dense(qd.i, 40).place(z)
+
+    @qd.kernel
+    def add():
+        for i in x:
+            z[i] += x[i] + y[i]
+
+    x.fill(1.0)
+    y.fill(2.0)
+    add()
+    assert y[1] == 2.0 and z[3] == 3.0
+    with pytest.raises(qd.QdrunRuntimeError, match="the host reads memory of the device"):
+        qd.capture(lambda: y[1])
+    with pytest.raises(qd.QdrunRuntimeError, match="Python writes to a field that has others between its elements in memory"):
+        qd.capture(x.fill, 5.0)
+
+    def work():
+        z.fill(10.0)
+        assert z[5] == 10.0  # as it was written in the graph
+        add()
+
+    y.fill(4.0)
+    graph = qd.capture(work)
+    y.fill(6.0)
+    graph()
+    assert z.to_numpy().tolist() == [17.0] * 40 and y[39] == 6.0
+
+
 def test_a_plan_that_depends_on_the_graph_is_refused(program):
     chain = Chain(count=20)
 
@@ -402,7 +434,9 @@ def test_a_plan_that_depends_on_the_graph_is_refused(program):
 
     chain.step(0, 0.1)
     work()
-    message = "the gradient `step_grad` plans its adstack heap from an array that may have been written since it was planned last"
+    message = (
+        "the gradient `step_grad` plans its adstack heap from an array that may have been written since it was planned last"
+    )
     with pytest.raises(qd.QdrunRuntimeError, match=message):
         qd.capture(work)
     chain(0.1)

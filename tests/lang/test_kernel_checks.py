@@ -46,6 +46,7 @@ def test_prints_come_in_order_with_values_and_separators(capfd):
         print()
 
     k(3, 0.5)
+    qd.sync()
     assert capfd.readouterr().out == "start\ni-0-0\ni-1-3\ni-2-6\na=3 b=0.5 [3, 2] True!\n\n"
 
 
@@ -56,6 +57,7 @@ def test_prints_of_parallel_loops_are_whole_lines(capfd):
             print("line", i, 0.5)
 
     k()
+    qd.sync()
     lines = capfd.readouterr().out.splitlines()
     assert sorted(lines) == sorted(f"line {i} 0.5" for i in range(200))
 
@@ -68,6 +70,7 @@ def test_prints_of_every_type(capfd):
         )
 
     k()
+    qd.sync()
     assert capfd.readouterr().out.startswith("-5 255 18446744073709551615 -1 0.5 {} ")
 
 

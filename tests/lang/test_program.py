@@ -15,6 +15,7 @@ import pytest
 
 import qdrun as qd
 from qdrun.compiler.lang.options import compile_choices, make_options
+from qdrun.compiler.runtime.device import devices
 
 
 @pytest.fixture(autouse=True)
@@ -257,11 +258,19 @@ def test_wrong_options_are_refused_by_name(options, error, text):
     assert text in str(caught.value)
 
 
-@pytest.mark.parametrize("arch", ["cuda", "amdgpu", "vulkan", "metal", "gpu"])
+@pytest.mark.parametrize("arch", ["amdgpu", "vulkan", "metal"])
 def test_other_backends_are_refused_by_name(arch):
     with pytest.raises(qd.QdrunRuntimeError, match=f"the {arch} backend is not built in this version") as caught:
         qd.init(arch=getattr(qd, arch))
     assert "qd.cpu" in str(caught.value)
+
+
+@pytest.mark.parametrize("arch, text", [("cuda", "CUDA cannot be used: "), ("gpu", "qd.init: no GPU can be used: ")])
+def test_without_a_gpu_it_is_said_what_is_missing(arch, text):
+    if next(b for b in devices() if b.name == "cuda").usable:
+        pytest.skip("there is a GPU")
+    with pytest.raises(qd.QdrunRuntimeError, match=f"{text}.*\n  do: "):
+        qd.init(arch=getattr(qd, arch))
 
 
 def test_an_unknown_arch_is_refused():

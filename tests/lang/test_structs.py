@@ -409,6 +409,7 @@ def test_structs_are_printed(capfd):
             print(f[i], f"and {f[i].pos}")
 
     k()
+    qd.sync()
     assert capfd.readouterr().out == "Ball(pos=[1.0, 2.0, 3.0], m=4.0) and [1.0, 2.0, 3.0]\n"
 
 

@@ -53,6 +53,30 @@ def test_a_chunk_that_went_back_leaves_nothing_in_the_bins():
     assert all(any(a <= b and b + SMALL <= z for a, z in spans) for b in again) and len(set(again)) == len(again)
 
 
+@pytest.mark.parametrize("nbytes", [SMALL, 1 << 20])
+def test_the_collector_may_free_in_the_middle_of_an_allocation(nbytes):
+    driver, memory = memory_of()
+    blocks = [memory.allocate(SMALL) for _ in range(2 * CHUNK // SMALL)]
+    large = memory.allocate(1 << 21)
+    real = driver.allocate
+
+    def collected(*args):
+        for b in [*blocks, large]:
+            memory.free(b)  # every chunk becomes empty
+        assert set(blocks) and driver.names().count("free") == 0  # not yet
+        return real(*args)
+
+    driver.allocate = collected
+    new = memory.allocate(nbytes)
+    driver.allocate = real
+    assert driver.names().count("free") == 2  # the large one, and one of the chunks: another one stays
+    spans = [(base, base + raw.size) for base, raw in driver.blocks.items()]
+    assert any(a <= new and new + nbytes <= z for a, z in spans)
+    memory.free(new)
+    memory.trim()
+    assert not driver.blocks
+
+
 def test_large_blocks_come_from_the_driver_one_by_one():
     driver, memory = memory_of()
     a, b = memory.allocate(SMALL + 1), memory.allocate(1 << 20)
@@ -93,27 +117,44 @@ def test_a_failure_that_is_not_a_full_device_is_passed_on(when):
 
 def test_pinned_words_are_given_out_again_only_after_their_stream_was_waited_for():
     memory = PinnedMemory(FakeDriver())
-    a = memory.allocate(64)
+    a = memory.allocate(64, 7)
     before = memory.waiting(7)
-    memory.free(a, 7)
+    memory.free(a)
     memory.settled(before)  # that wait began before the block was freed
-    b = memory.allocate(64)
+    b = memory.allocate(64, 8)
     assert b != a
     memory.settled(memory.waiting(8))  # another program's stream
-    assert memory.allocate(64) not in (a, b)
+    assert memory.allocate(64, 8) not in (a, b)
     memory.settled(memory.waiting(7))
-    assert memory.allocate(64) == a
+    assert memory.allocate(64, 8) == a
+
+
+def test_a_stream_that_ends_gives_its_pinned_words_back_and_no_others():
+    memory = PinnedMemory(FakeDriver())
+    a, b, c = memory.allocate(64, 7), memory.allocate(64, 8), memory.allocate(64, 7)
+    memory.free(c)
+    memory.ended(7)
+    assert not memory.owns(a) and memory.owns(b)
+    assert {memory.allocate(64, 9), memory.allocate(64, 9)} == {a, c}
 
 
 def test_pinned_memory_is_never_unpinned():
     driver = FakeDriver()
     memory = PinnedMemory(driver)
-    blocks = [memory.allocate(1 << 16) for _ in range(4)]
+    blocks = [memory.allocate(1 << 16, 1) for _ in range(4)]
     for b in blocks:
-        memory.free(b, 1)
+        memory.free(b)
     memory.settled(memory.waiting(1))
     assert "host_free" not in driver.names() and memory.reserved == 4 << 16
-    assert {memory.allocate(1 << 16) for _ in range(4)} == set(blocks)
+    assert {memory.allocate(1 << 16, 1) for _ in range(4)} == set(blocks)
+
+
+def test_everything_is_released_whoever_uses_it():
+    driver, memory = memory_of()
+    for n in (10, SMALL, 1 << 20):
+        memory.allocate(n)
+    memory.release()
+    assert not driver.blocks and memory.reserved == 0 and driver.names()[-2:] == ["synchronize", "trim"]
 
 
 def test_a_block_larger_than_a_chunk_has_a_chunk_of_its_own():

@@ -20,6 +20,7 @@ from qdrun.compiler.runtime.device import _find_cuda
 pytestmark = pytest.mark.skipif(
     not (_find_cuda() and any(b.usable for b in backends())), reason="needs an NVIDIA device, its driver and cuda-python"
 )
+MEMSET = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64, ctypes.c_uint, ctypes.c_size_t, ctypes.c_void_p)
 FRAME = """
 define ptx_kernel void @big(ptr %x, i64 %i) {
 entry:
@@ -278,20 +279,19 @@ def test_another_librarys_context_stays_current(device):
         before = int(d.cuCtxGetCurrent()[1])
         a = device.allocate(1 << 20, "adstack")
         device.memset(a.ptr, 1, 1 << 20, 1)
-        found.append((int(d.cuCtxGetCurrent()[1]) == before, read(device, a.ptr, 4).tolist()))
+        assert MEMSET(device.driver.memset_address)(a.ptr + 4, 0x02020202, 1, device.stream) == 0  # as machine code does
+        found.append((int(d.cuCtxGetCurrent()[1]) == before, read(device, a.ptr + 2, 4).tolist()))
         d.cuCtxDestroy(theirs[1])
 
     t = threading.Thread(target=work)
     t.start()
     t.join()
-    assert found == [(True, [1, 1, 1, 1])]
+    assert found == [(True, [1, 1, 2, 2])]
 
 
 def test_the_c_functions_are_there(device):
     assert device.driver.launch_address and device.driver.memset_address
-    memset = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64, ctypes.c_uint, ctypes.c_size_t, ctypes.c_void_p)(
-        device.driver.memset_address
-    )
+    memset = MEMSET(device.driver.memset_address)
     a, codes = device.allocate(64, "adstack"), []
     t = threading.Thread(
         target=lambda: codes.append(memset(a.ptr, 0x01010101, 16, device.stream))

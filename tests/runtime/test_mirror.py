@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from qdrun.compiler.runtime import mirror as mirrors
-from qdrun.compiler.runtime.mirror import Mirror, changing, copy, mirrored, reading, store, writing
+from qdrun.compiler.runtime.mirror import Mirror, changing, clear, copy, mirrored, reading, store, writing
 
 
 class FakeLink:
@@ -195,6 +195,23 @@ def test_one_element_costs_its_bytes_and_many_the_block():
     waits = link.waits
     assert link.looked == waits  # failures of launches are asked for whenever the host has waited
     assert m.peek(array[7, ...]) == 3.0 and link.waits == waits  # nothing was launched: the host's copy is current
+
+
+def test_parts_that_fill_a_block_are_cleared_at_once():
+    link, parts, model = the_parts()
+    m = parts[0].mirror
+    m.split([0, 512, 1024, 1088, 2048], [512, 32 * 12, 4, 960, 2048])
+    link.launch(lambda memory: memory.fill(1))
+    model[:] = 1
+    clear([(p.mirror, p.array) for p in parts[1:3]])  # the two that are interleaved
+    assert link.waits == 0
+    model[512:1024] = 0  # the gap behind them, too
+    assert all(np.array_equal(m.copied(p.array), p.model) for p in parts)
+    link.launch(lambda memory: memory.fill(1))
+    model[:] = 1
+    clear([(p.mirror, p.array) for p in parts[1:2]] + [(None, own := np.ones(3))])  # one of the two
+    parts[1].model[...] = 0
+    assert all(np.array_equal(m.copied(p.array), p.model) for p in parts) and not own.any()
 
 
 def test_a_write_costs_no_read_and_no_wait():

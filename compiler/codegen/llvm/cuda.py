@@ -37,6 +37,10 @@ class CudaHardware:
         """``%nctaid.x``"""
         return self._register(e, "nctaid")
 
+    def threads(self, e: GridEmitter) -> str:
+        """``%ntid.x``"""
+        return self._register(e, "ntid")
+
     def _register(self, e: GridEmitter, name: str) -> str:
         full = f"llvm.nvvm.read.ptx.sreg.{name}.x"
         e.module.declare(full, f"declare i32 @{full}()")
@@ -63,7 +67,7 @@ class CudaHardware:
         """A kernel with one parameter for each word."""
         quiet = e.pointer_attributes()
         params = ", ".join(f"{w.ty}{quiet.get(w, '')} {reg}" for w, reg in e.words.items())
-        bounds = f'"nvvm.reqntid"="{e.threads_of_block}"'
+        bounds = f'"nvvm.{"maxntid" if e.flexible else "reqntid"}"="{e.threads_of_block}"'
         if e.task.stacks and e.task.parallel:
             bounds += f' "nvvm.minctasm"="{STACK_BLOCKS}"'
         head = [f"define ptx_kernel void @{name}({params}) nounwind {bounds} {{", "entry:"]

@@ -37,6 +37,10 @@ class EmulatedHardware:
         """A word of the machine."""
         return self._word(e, REG_BLOCKS)
 
+    def threads(self, e: GridEmitter) -> str:
+        """One."""
+        return "1"
+
     def _word(self, e: GridEmitter, word: int) -> str:
         p = e.hoist(("reg*", word), f"getelementptr i64, ptr %regs, i64 {word}")
         return e.hoist(("reg", word), f"load i32, ptr {p}")

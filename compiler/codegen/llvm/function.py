@@ -179,14 +179,12 @@ class Fn:
         if (
             src is f32 and dst.bits == 32 and self.module.target.triple.startswith("nvptx")
         ):  # the instruction saturates by itself
-            return self._converted(f"llvm.nvvm.f2{'i' if dst.kind == 'i' else 'ui'}.rz", "i32", f"float {x}")
+            name = f"llvm.nvvm.f2{'i' if dst.kind == 'i' else 'ui'}.rz"
+            self.module.declare(name, f"declare i32 @{name}(float)")
+            return self.t(f"call i32 @{name}(float {x})")
         name = f"llvm.fpto{'s' if dst.kind == 'i' else 'u'}i.sat.{self.suffix(dst, v)}.{self.suffix(src, v)}"
         self.module.declare(name, f"declare {self.ty(dst, v)} @{name}({self.ty(src, v)})")
         return self.t(f"call {self.ty(dst, v)} @{name}({self.ty(src, v)} {x})")
-
-    def _converted(self, name: str, ty: str, operand: str) -> str:
-        self.module.declare(name, f"declare {ty} @{name}({operand.split()[0]})")
-        return self.t(f"call {ty} @{name}({operand})")
 
     def _float_to_float(self, x: str, src: DType, dst: DType, v: bool) -> str:
         if src.bits < dst.bits:

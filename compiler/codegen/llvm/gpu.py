@@ -56,6 +56,10 @@ class Hardware(Protocol):
         """How many blocks run the function."""
         ...
 
+    def threads(self, e: GridEmitter) -> str:
+        """How many threads a block has, where the launch decides it."""
+        ...
+
     def barrier(self, e: GridEmitter) -> None:
         """All threads of the block arrive before one goes on."""
         ...

@@ -28,13 +28,16 @@ _TALK = (CTX_SCRATCH, CTX_STATUS, CTX_PRINT)
 
 @dataclass(frozen=True, slots=True)
 class DeviceFunction:
-    """A function of the device module and its parameters in order. ``before``: of one thread, for the prologue of its task."""
+    """A function of the device module and its parameters in order. ``before``: of one thread, for the prologue of its task;
+    ``flexible``: its launch decides how large blocks are.
+    """
 
     name: str
     task: Task
     number: int
     words: list[Word]
     before: bool = False
+    flexible: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,8 @@ class GridEmitter(Emitter):
         self.words: dict[Word, str] = {}
         self.where = where(task)
         self.threads_of_block = self.target.block if task.parallel else 1
+        self.copies = grid_copies.copies_of(task, info.plain)
+        self.flexible = task.parallel and not task.stacks and not task.reductions and self.copies == 1
         self.finish = self.label("finish")
         self.count = ""  # of iterations
         self._bounds = {x for x in wanted(task) if isinstance(x, Op)}
@@ -102,6 +107,9 @@ class GridEmitter(Emitter):
         out = {w: " noalias" for w in pointers if w not in users}
         if read_only or len(users) == 1:
             out |= dict.fromkeys(users, " noalias readonly" if read_only else " noalias")
+        for w in users:
+            if w.what in fields and w.kind == "ctx":  # the program's own memory: wide accesses need to know
+                out[w] = out.get(w, "") + " align 16"
         return out
 
     # -- the grid
@@ -113,7 +121,7 @@ class GridEmitter(Emitter):
     def thread_narrow(self) -> str:
         """The number of this thread in the grid, i32: a grid has fewer than 2**31 threads."""
         block, mine = self.hardware.block_number(self), self.hardware.thread_in_block(self)
-        first = self.hoist("first", f"mul nuw nsw i32 {block}, {self.threads_of_block}")
+        first = self.hoist("first", f"mul nuw nsw i32 {block}, {self._block()}")
         return self.hoist("thread", f"add nuw nsw i32 {first}, {mine}")
 
     def threads(self) -> str:
@@ -123,7 +131,10 @@ class GridEmitter(Emitter):
 
     def threads_narrow(self) -> str:
         """How many threads the grid has, i32."""
-        return self.hoist("threads", f"mul nuw nsw i32 {self.hardware.blocks(self)}, {self.threads_of_block}")
+        return self.hoist("threads", f"mul nuw nsw i32 {self.hardware.blocks(self)}, {self._block()}")
+
+    def _block(self) -> str:
+        return self.hardware.threads(self) if self.flexible else str(self.threads_of_block)
 
     def scratch(self, word: int) -> str:
         """The address of a word of the scratch memory."""
@@ -210,7 +221,7 @@ def emit_before(e: GridEmitter, name: str) -> DeviceFunction:
     values = wanted(e.task)
     if len(values) > SCRATCH_PARTIALS - SCRATCH_VALUES:
         raise Unsupported(f"a parallel loop with {len(values)} bounds that are read from memory")
-    e.threads_of_block, e.where = 1, "thread"
+    e.threads_of_block, e.where, e.flexible = 1, "thread", False
     _prologue(e)
     for k, x in enumerate(values):
         word = e.convert(e.operand(x, False), x.dtype, i64, False)
@@ -224,7 +235,7 @@ def _define(e: GridEmitter, name: str, before: bool) -> DeviceFunction:
     if size > e.target.most_bytes:
         raise Unsupported(f"a task that uses {len(e.words)} fields and arguments; a GPU takes {e.target.most_bytes // 8}")
     e.module.functions.append(e.hardware.define(e, name))
-    return DeviceFunction(name, e.task, e.number, list(e.words), before)
+    return DeviceFunction(name, e.task, e.number, list(e.words), before, e.flexible)
 
 
 def _skip_after_failure(e: GridEmitter) -> None:
@@ -284,7 +295,7 @@ def _iterations(e: GridEmitter, unset: list[Local], begins: list[str], sizes: li
         e.at(stay)
     it = e.slot(ty)
     e.put(f"store {ty} {first}, ptr {it}")
-    copies = grid_copies.start(e, grid_copies.copies_of(e.task, e.info.plain))
+    copies = grid_copies.start(e, e.copies)
     if len(copies) > 1:
         (_tiles if grid_copies.TILED else _pass)(e, Walk(it, ty, stride, count, begins, sizes), copies, unset)
         grid_copies.join(e, copies)
@@ -344,10 +355,13 @@ def _tiles(e: GridEmitter, w: Walk, copies: list[grid_copies.Copy], unset: list[
     e.branch(e.t(f"icmp slt {ty} {block}, {tiles}"), body, out)
     e.at(body)
     tile = e.t(f"load {ty}, ptr {at}")
+    if grid_copies.SIDE_BY_SIDE:
+        mine = e.t(f"mul nuw nsw {ty} {mine}, {n}")
     first = e.t(f"add nuw nsw {ty} {e.t(f'mul nuw nsw {ty} {tile}, {size}')}, {mine}")
+    apart = 1 if grid_copies.SIDE_BY_SIDE else e.threads_of_block
     for k, copy in enumerate(copies):
         copy.enter(e)
-        _indices(e, e.t(f"add nuw nsw {ty} {first}, {k * e.threads_of_block}"), ty, w.begins, w.sizes)
+        _indices(e, e.t(f"add nuw nsw {ty} {first}, {k * apart}"), ty, w.begins, w.sizes)
         copy.iteration = e.iteration
     grid_copies.body(e, copies, unset)
     following = e.t(f"add nuw nsw {ty} {tile}, {blocks}")

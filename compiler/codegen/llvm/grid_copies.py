@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 TILED = True
 """Whether the iterations of a thread lie a block's threads apart, or a grid's."""
 
+SIDE_BY_SIDE = False
+"""Whether the iterations of a thread in a tile follow one another: loads and stores of 16 bytes where the elements lie side by side."""
+
 MOST_COPIES, LOADS, STATEMENTS = 4, 8, 48
 """Iterations side by side; loads on their way that are enough; statements of a body that is short."""
 

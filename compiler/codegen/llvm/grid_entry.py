@@ -41,6 +41,7 @@ from .uniform import Shapes
 _LAUNCH = "declare i32 @cuLaunchKernel(ptr, i32, i32, i32, i32, i32, i32, i32, ptr, ptr, ptr)"
 _MEMSET = "declare i32 @cuMemsetD32Async(ptr, i32, i64, ptr)"
 _MOST_BLOCKS = (1 << 31) - 1
+_WARP = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,8 +162,11 @@ def _run_task(e: Emitter, task: Task, target: GpuTarget, functions: list[tuple[i
         _zero(e, SCRATCH_CLAIMS)
     for position, f in functions:
         wide = task.parallel and not f.before
-        blocks = _blocks(e, task, target, bounds.count) if wide else "1"
-        _launch(e, f, position, blocks, target.block if wide else 1, bounds)
+        block = "1"
+        if wide:
+            block = _block(e, target, bounds.count) if f.flexible and bounds.count else str(target.block)
+        blocks = _blocks(e, task, block, bounds.count) if wide else "1"
+        _launch(e, f, position, blocks, block, bounds)
     e.jump(after)
     e.at(after)
 
@@ -189,33 +193,47 @@ def _wide(e: Emitter, x: Operand) -> str:
     return e.convert(e.operand(x, False), x.dtype, i64, False)
 
 
-def _blocks(e: Emitter, task: Task, target: GpuTarget, count: str) -> str:
+def _block(e: Emitter, target: GpuTarget, count: str) -> str:
+    """Threads of a block: fewer where few iterations would else leave multiprocessors without work."""
+    block = str(target.block)
+    for size in (target.block // 2, target.block // 4):
+        if size >= _WARP:
+            most = e.t(f"mul i64 {_table(e, TABLE_PROCESSORS)}, {2 * size}")
+            block = e.t(f"select i1 {e.t(f'icmp slt i64 {count}, {most}')}, i64 {size}, i64 {block}")
+    return block
+
+
+def _blocks(e: Emitter, task: Task, block: str, count: str) -> str:
     """Blocks of a launch: one thread for each iteration, at most as many as the device holds at once or the plan has threads, and no more
     than there is room for their partial results.
     """
     e.module.declare("smin64", "declare i64 @llvm.smin.i64(i64, i64)")
     if task.stacks:
-        most = _ceil(e, e.param("threads"), target.block)
+        most = _ceil(e, e.param("threads"), block)
     else:
-        per = e.t(f"udiv i64 {_table(e, TABLE_RESIDENT)}, {target.block}")
+        per = e.t(f"udiv i64 {_table(e, TABLE_RESIDENT)}, {block}")
         most = e.t(f"mul i64 {_table(e, TABLE_PROCESSORS)}, {per}")
     if task.reductions:
         words = e.t(f"sub i64 {e.t(f'udiv i64 {_table(e, TABLE_SCRATCH)}, 8')}, {SCRATCH_PARTIALS}")
         most = _least(e, most, e.t(f"udiv i64 {words}, {len(task.reductions)}"))
-    return _least(e, most, _ceil(e, count, target.block) if count else str(_MOST_BLOCKS))
+    return _least(e, most, _ceil(e, count, block) if count else str(_MOST_BLOCKS))
 
 
-def _ceil(e: Emitter, n: str, by: int) -> str:
-    if by == 1:
+def _ceil(e: Emitter, n: str, by: str) -> str:
+    if by == "1":
         return n
-    return e.t(f"udiv i64 {e.t(f'add i64 {n}, {by - 1}')}, {by}")
+    return e.t(f"udiv i64 {e.t(f'add i64 {n}, {_less_one(e, by)}')}, {by}")
+
+
+def _less_one(e: Emitter, n: str) -> str:
+    return str(int(n) - 1) if n.isdigit() else e.t(f"sub i64 {n}, 1")
 
 
 def _least(e: Emitter, a: str, b: str) -> str:
     return e.t(f"call i64 @llvm.smin.i64(i64 {a}, i64 {b})")
 
 
-def _launch(e: Emitter, f: DeviceFunction, position: int, blocks: str, block: int, bounds: Bounds) -> None:
+def _launch(e: Emitter, f: DeviceFunction, position: int, blocks: str, block: str, bounds: Bounds) -> None:
     """Words, then the call. All parameters are one packed buffer, which the driver copies."""
     e.module.declare("cuLaunchKernel", _LAUNCH)
     extra = "null"
@@ -235,7 +253,8 @@ def _launch(e: Emitter, f: DeviceFunction, position: int, blocks: str, block: in
     if not f.before and any(on_chip(e, stack) for stack in f.task.stacks):
         shared = e.t(f"trunc i64 {e.t(f'mul i64 {shared_bytes(e, f.task)}, {block}')} to i32")
     grid = blocks if blocks.isdigit() else e.t(f"trunc i64 {blocks} to i32")
-    dims = f"i32 {grid}, i32 1, i32 1, i32 {block}, i32 1, i32 1, i32 {shared}"
+    threads = block if block.isdigit() else e.t(f"trunc i64 {block} to i32")
+    dims = f"i32 {grid}, i32 1, i32 1, i32 {threads}, i32 1, i32 1, i32 {shared}"
     stream = _table(e, TABLE_STREAM, "ptr")
     _checked(e, e.t(f"call i32 @cuLaunchKernel(ptr {handle}, {dims}, ptr {stream}, ptr null, ptr {extra})"))
 

@@ -60,7 +60,7 @@ def emit_grid(
         if where(task) == "before":
             functions.append(emit_before(GridEmitter(module, info, task, hardware, Failures()), f"{name}_before"))
         functions.append(emit_task(GridEmitter(module, info, task, hardware, failures[number]), name))
-    host = Module(Target())
+    host = Module(Target(libm=False))  # a bound that uses sin is the same here and on the device
     emit_entry(host, info, target, functions)
     size = max((8 * len(f.words) for f in functions), default=0)
     return GridCode(

@@ -8,7 +8,6 @@ is almost never taken. The error of what is left is about one unit of its last p
 from __future__ import annotations
 
 import struct
-from fractions import Fraction
 from itertools import pairwise
 from math import inf, nan
 
@@ -150,8 +149,3 @@ def _to_double(e: Lanes, p: str) -> str:
     r, rest = e.two_prod(high, e.c(e.k.half_pi[0]))
     rest = e.add(rest, e.fma(high, e.c(e.k.half_pi[1]), e.mul(low, e.c(e.k.half_pi[0]))))
     return e.add(r, rest)
-
-
-def table_value() -> Fraction:
-    """What the table says that 2/pi is."""
-    return Fraction(int(TWO_OVER_PI, 16), 1 << (4 * len(TWO_OVER_PI)))

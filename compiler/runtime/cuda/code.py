@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import weakref
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -162,6 +163,7 @@ def _keep_text(texts: Texts, options: Options) -> str:
 
 
 def _load(host: LoadedCode, image: bytes, key: str, texts: Texts, driver: Driver) -> GpuCode:
+    _unload_unused()
     try:
         module = driver.load_module(image, texts.name)
         try:
@@ -174,17 +176,22 @@ def _load(host: LoadedCode, image: bytes, key: str, texts: Texts, driver: Driver
             raise results.out_of_memory(e, f"the code of kernel `{texts.name}` does not fit") from e
         raise
     code = GpuCode(host, image, key, functions)
-    weakref.finalize(
-        code, _unload, driver, module
-    ).atexit = False  # at exit the driver may be gone; the module goes with the process
+    # At exit the driver may be gone; modules go with the process.
+    weakref.finalize(code, _unused.append, (driver, module)).atexit = False
     return code
 
 
-def _unload(driver: Driver, module: int) -> None:
-    try:
-        driver.unload(module)
-    except DeviceError:
-        pass  # the device has failed, and its modules with it
+_unused: deque[tuple[Driver, int]] = deque()
+
+
+def _unload_unused() -> None:
+    """Unload modules that nobody uses any more. Not in the collector, which may run anywhere, in a recording say."""
+    while _unused:
+        try:
+            driver, module = _unused.popleft()
+            driver.unload(module)
+        except (DeviceError, IndexError):
+            pass  # the device has failed, and its modules with it; or another thread was faster
 
 
 def _after_fork() -> None:

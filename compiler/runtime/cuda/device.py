@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -44,7 +45,7 @@ from .constants import fills
 from .driver import DeviceInfo, Driver
 from .failing import Failing
 from .find import find, open_driver
-from .memory import DeviceMemory, PinnedMemory, Usage
+from .memory import Holdings, PinnedMemory, Usage, release_abandoned
 from .prints import RING_WORDS, Ring
 from .ptx import target_cpu
 
@@ -79,8 +80,13 @@ class CudaDevice(Failing, Device):
         self.name = self.info.name
         self.chip_key = f"{self.driver.name} {self.info.chip} {self.info.driver_version}"
         self.threads = self.info.sms * self.info.threads_per_sm
-        self.stream = self.driver.stream()
-        self.memory = DeviceMemory(self.driver, self.stream)
+        release_abandoned()
+        with _pinned_lock:
+            self._pinned = _pinned.setdefault(self.identity, PinnedMemory(self.driver))
+        self._holdings = Holdings(self.driver, self._pinned)
+        self.stream, self.memory = self._holdings.stream, self._holdings.memory
+        self._finalizer = weakref.finalize(self, self._holdings.abandon)  # a program that nobody closes
+        self._finalizer.atexit = False  # then everything goes with the process
         self._target, self._features = _target(self.driver, self.info)
         self.dlpack: tuple[int, int] | None = (_DLPACK_CUDA, self.info.index) if self.driver.name == "cuda" else None
         self.link = self
@@ -90,8 +96,6 @@ class CudaDevice(Failing, Device):
         self._graphs: dict[int, bool] = {}  # by their handles: whether they must wait for other libraries
         self._postponed: list[int] = []
         self._ring: Ring | None = None
-        with _pinned_lock:
-            self._pinned = _pinned.setdefault(self.identity, PinnedMemory(self.driver))
         self._make_table()
 
     def _make_table(self) -> None:
@@ -132,14 +136,14 @@ class CudaDevice(Failing, Device):
         self._alive()
         self._recordable(f"{category} needs {nbytes:,} bytes", "run the function once before it is captured")
         with self._failing():
-            address = self._pinned.allocate(nbytes)
+            address = self._pinned.allocate(nbytes, self.stream)
         view = np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(address))
         view.fill(0)
         return Allocation(address, nbytes, category, view)
 
     def _free(self, allocation: Allocation) -> None:
         if self._pinned.owns(allocation.ptr):
-            self._pinned.free(allocation.ptr, self.stream)
+            self._pinned.free(allocation.ptr)
         elif self._capturing:
             self._postponed.append(allocation.ptr)
         elif self._dead is None:
@@ -228,12 +232,13 @@ class CudaDevice(Failing, Device):
                 self.driver.copy(to, source, nbytes, self.stream)
 
     def settle(self) -> None:
-        """Wait for what other libraries have put into the default stream. In a graph: whenever it is launched."""
+        """Wait for the stream, and for what other libraries have put into the default one. In a graph: whenever it is launched."""
         self._alive()
         if self._capturing:
             self._foreign = True
             return
         with self._failing():
+            self.driver.synchronize(self.stream)
             self.driver.synchronize(0)
 
     def arrived(self) -> None:
@@ -251,6 +256,7 @@ class CudaDevice(Failing, Device):
         self._recordable("the host waits for the device", "wait after the graph was launched")
         with self._lock:  # another thread may record
             pass
+        release_abandoned()
         releases, launched = self._pinned.waiting(self.stream), self.launches()
         with self._failing():
             self.driver.synchronize(self.stream)
@@ -269,6 +275,7 @@ class CudaDevice(Failing, Device):
             self.driver.capture_begin(self.stream)
         self._foreign, self._recorder = False, threading.get_ident()
         self.capturing = True
+        self.launched_outside()  # what the host knows of the device's memory is not what a launch of the graph will find
 
     def end_graph(self) -> int:
         """The graph of what was recorded."""
@@ -400,6 +407,7 @@ class CudaDevice(Failing, Device):
     def forked(self) -> None:
         """In a forked child, which cannot use the parent's device."""
         super().forked()
+        self._finalizer.detach()
         self._pinned.forked()
         self._dead = DeviceError(
             "a GPU cannot be used by a forked process\n  do: start processes with multiprocessing's `spawn`"
@@ -419,20 +427,11 @@ class CudaDevice(Failing, Device):
                 if self._ring is not None:
                     self._ring.drain()
             super().close()
-            if self._dead is None:
-                self._leave()
+            if self._finalizer.detach() is not None and self._dead is None:
+                self._holdings.release()
         except DeviceError as e:
             self._dead = self._dead or e
             super().close()
-
-    def _leave(self) -> None:
-        """Give the device's own memory and the stream back."""
-        self.memory.free(self.scratch_address)
-        if self._ring is not None:
-            self.memory.free(self._ring.address)
-        self._pinned.settled(self._pinned.waiting(self.stream))
-        self.memory.trim()
-        self.driver.close(self.stream)
 
 
 def _target(driver: Driver, info: DeviceInfo) -> tuple[GpuTarget, bool]:

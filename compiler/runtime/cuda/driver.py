@@ -82,7 +82,7 @@ class Driver(Protocol):
         ...
 
     def stream(self) -> int:
-        """A new stream, which waits for no other one."""
+        """A new stream. It is in order with the default stream and waits for no other one."""
         ...
 
     def close(self, stream: int) -> None:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections import defaultdict
-from collections.abc import Callable
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from ...errors import DeviceError
@@ -88,6 +89,15 @@ class Slab:
         for chunk in [c for c in self._chunks if not c.live and self._drop is not None]:
             self._release(chunk)
 
+    def release(self) -> None:
+        """Give every chunk back, whoever uses it."""
+        chunks, self._chunks = self._chunks, []
+        self._bins.clear()
+        self._live.clear()
+        if self._drop is not None:
+            for chunk in chunks:
+                self._drop(chunk.base)
+
     def _new_chunk(self, size: int) -> Chunk:
         nbytes = max(size, self._chunk_bytes)
         chunk = Chunk(self._make(nbytes), nbytes)
@@ -116,17 +126,18 @@ class Usage:
 
 
 class DeviceMemory:
-    """A device's memory, for one stream."""
+    """A device's memory, for one stream. One thread at a time; what the collector frees in the middle of a call waits for its end."""
 
     def __init__(self, driver: Driver, stream: int) -> None:
         self._driver, self._stream = driver, stream
         self._slab = Slab(self._take, lambda ptr: driver.free(ptr, stream), CHUNK)
         self._large: dict[int, int] = {}
+        self._busy, self._freed = False, deque[int]()
 
     @property
     def reserved(self) -> int:
         """Bytes that were asked of the driver: blocks, and whole chunks."""
-        return sum(self._large.values()) + self._slab.reserved
+        return sum(self._large.copy().values()) + self._slab.reserved
 
     def allocate(self, nbytes: int) -> int:
         """An address, a multiple of 64; the content is arbitrary.
@@ -134,33 +145,68 @@ class DeviceMemory:
         Raises:
             MemoryError: the device is full, also after everything that only waits to be freed was freed.
         """
-        if nbytes <= SMALL:
-            return self._slab.allocate(nbytes)
-        address = self._take(nbytes)
-        self._large[address] = nbytes
-        return address
+        with self._undisturbed():
+            if nbytes <= SMALL:
+                return self._slab.allocate(nbytes)
+            address = self._take(nbytes)
+            self._large[address] = nbytes
+            return address
 
     def free(self, address: int) -> None:
         """Give a block back, in the order of the stream."""
+        self._freed.append(address)
+        if not self._busy:
+            with self._undisturbed():
+                pass
+
+    def trim(self) -> None:
+        """Wait for the stream, and give all that is free back to the device."""
+        with self._undisturbed():
+            self._trim()
+
+    def release(self) -> None:
+        """Free everything, and give it back to the device."""
+        with self._undisturbed():
+            blocks, self._large = self._large, {}
+            for address in blocks:
+                self._driver.free(address, self._stream)
+            self._slab.release()
+            self._trim()
+            self._freed.clear()
+
+    @contextmanager
+    def _undisturbed(self) -> Iterator[None]:
+        """A block that changes what is kept here; what was freed meanwhile is freed at its end."""
+        self._busy = True
+        try:
+            yield
+            while self._freed:
+                self._give_back(self._freed.popleft())
+        finally:
+            self._busy = False
+
+    def _give_back(self, address: int) -> None:
         if self._slab.owns(address):
             self._slab.free(address)
         else:
             del self._large[address]
             self._driver.free(address, self._stream)
 
-    def trim(self) -> None:
-        """Wait for the stream, and give all that is free back to the device."""
+    def _trim(self) -> None:
         self._slab.trim()
         self._driver.synchronize(self._stream)
         self._driver.trim()
 
     def _take(self, nbytes: int) -> int:
+        release_abandoned()
         try:
             return self._driver.allocate(nbytes, self._stream)
         except DeviceError as e:
             if not is_full(e):
                 raise
-        self.trim()
+        while self._freed:
+            self._give_back(self._freed.popleft())
+        self._trim()
         try:
             return self._driver.allocate(nbytes, self._stream)
         except DeviceError as e:
@@ -179,7 +225,7 @@ class PinnedMemory:
 
     def __init__(self, driver: Driver) -> None:
         self._slab = Slab(driver.host_allocate, None, PINNED_CHUNK)
-        self._owned: set[int] = set()
+        self._owned: dict[int, int] = {}  # the stream of each block in use
         self._waiting: dict[int, tuple[int, int]] = {}  # stream and address by the number of the release
         self._releases = itertools.count(1)
         self._lock = threading.RLock()  # the collector may free while it is held
@@ -189,27 +235,26 @@ class PinnedMemory:
         """Bytes of all chunks."""
         return self._slab.reserved
 
-    def allocate(self, nbytes: int) -> int:
-        """An address, a multiple of 64; the content is arbitrary."""
+    def allocate(self, nbytes: int, stream: int) -> int:
+        """An address, a multiple of 64, for work in one stream; the content is arbitrary."""
         with self._lock:
             address = self._slab.allocate(nbytes)
-            self._owned.add(address)
+            self._owned[address] = stream
             return address
 
     def owns(self, address: int) -> bool:
         """Whether a block at this address is in use."""
         return address in self._owned
 
-    def free(self, address: int, stream: int) -> None:
-        """Take a block back. Work that is in the stream may still write to it."""
+    def free(self, address: int) -> None:
+        """Take a block back. Work that is in its stream may still write to it."""
         with self._lock:
-            self._owned.discard(address)
-            self._waiting[next(self._releases)] = stream, address
+            self._waiting[next(self._releases)] = self._owned.pop(address), address
 
     def waiting(self, stream: int) -> list[int]:
         """Releases that have not taken effect: ask before the stream is waited for."""
         with self._lock:
-            return [number for number, (of, _) in self._waiting.items() if of == stream]
+            return [number for number, (of, _) in self._waiting.copy().items() if of == stream]
 
     def settled(self, releases: list[int]) -> None:
         """Nothing in the stream uses the blocks of these releases any more."""
@@ -219,6 +264,55 @@ class PinnedMemory:
                 if address:
                     self._slab.free(address)
 
+    def ended(self, stream: int) -> None:
+        """A stream is empty and goes: take back all blocks for work in it."""
+        with self._lock:
+            for address in [a for a, of in self._owned.copy().items() if of == stream]:
+                self.free(address)
+            self.settled(self.waiting(stream))
+
     def forked(self) -> None:
         """In a forked child: another thread of the parent may have held the lock."""
         self._lock = threading.RLock()
+
+
+class Holdings:
+    """Everything that one device holds of its driver.
+
+    Attributes:
+        memory: the device's.
+        pinned: words of the host, shared by the programs of the process.
+    """
+
+    def __init__(self, driver: Driver, pinned: PinnedMemory) -> None:
+        self._driver, self.stream = driver, driver.stream()
+        self.memory, self.pinned = DeviceMemory(driver, self.stream), pinned
+
+    def release(self) -> None:
+        """Wait for the stream, and give everything back.
+
+        Raises:
+            DeviceError: the device has failed.
+        """
+        self._driver.synchronize(self.stream)
+        self.pinned.ended(self.stream)
+        self.memory.release()
+        self._driver.close(self.stream)
+
+    def abandon(self) -> None:
+        """Nobody has closed the device and it is gone: ``release_abandoned`` gives everything back. The collector calls this anywhere, in
+        the middle of an import say, so nothing is done here.
+        """
+        _abandoned.append(self)
+
+
+_abandoned: deque[Holdings] = deque()
+
+
+def release_abandoned() -> None:
+    """Release what devices held that are gone and were never closed."""
+    while _abandoned:
+        try:
+            _abandoned.popleft().release()
+        except (DeviceError, IndexError):
+            pass  # the device has failed, and what it held goes with the process; or another thread was faster

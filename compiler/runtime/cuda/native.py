@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass
 
-from .. import jit
+from ..cache import load_cached
 
 _LAUNCH = "ptr {0}f, i32 {0}gx, i32 {0}gy, i32 {0}gz, i32 {0}bx, i32 {0}by, i32 {0}bz, i32 {0}b, ptr {0}s, ptr {0}p, ptr {0}e"
 _MEMSET = "ptr {0}f, i32 {0}v, i64 {0}n, ptr {0}s"
@@ -22,18 +22,23 @@ define i32 @{name}({params}) {{
 end:
   ret i32 %r
 bind:
-  %set = call i32 @cuCtxSetCurrent(ptr inttoptr (i64 {context} to ptr))
+  %set = call i32 @cuCtxSetCurrent(ptr @qd_context)
   %again = call i32 @{callee}({values})
   ret i32 %again
 push:
   %slot = alloca ptr
-  %u = call i32 @cuCtxPushCurrent(ptr inttoptr (i64 {context} to ptr))
+  %u = call i32 @cuCtxPushCurrent(ptr @qd_context)
   %inside = call i32 @{callee}({values})
   %o = call i32 @cuCtxPopCurrent(ptr %slot)
   ret i32 %inside
 }}
 """
-_HEAD = "declare i32 @cuCtxSetCurrent(ptr)\ndeclare i32 @cuCtxPushCurrent(ptr)\ndeclare i32 @cuCtxPopCurrent(ptr)\n"
+_HEAD = """
+@qd_context = external global i8
+declare i32 @cuCtxSetCurrent(ptr)
+declare i32 @cuCtxPushCurrent(ptr)
+declare i32 @cuCtxPopCurrent(ptr)
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +64,13 @@ _made: dict[tuple[int, Addresses], Launchers] = {}
 _lock = threading.Lock()
 
 
-def text(context: int) -> str:
-    """The module, for one context."""
+def text() -> str:
+    """The module. The context is a symbol whose address it is, so that the code is the same for all and is kept on disk."""
     parts = [_HEAD]
     for name, callee, signature in (("qd_launch", "cuLaunchKernel", _LAUNCH), ("qd_memset", "cuMemsetD32Async", _MEMSET)):
         values = signature.format("%")
         types = ", ".join(x.split()[0] for x in values.split(", "))
-        parts.append(_WRAPPER.format(name=name, callee=callee, types=types, params=values, values=values, context=context))
+        parts.append(_WRAPPER.format(name=name, callee=callee, types=types, params=values, values=values))
     return "".join(parts)
 
 
@@ -80,9 +85,10 @@ def launchers(context: int, found: Addresses) -> Launchers:
                 "cuCtxSetCurrent": found.set_current,
                 "cuCtxPushCurrent": found.push_current,
                 "cuCtxPopCurrent": found.pop_current,
+                "qd_context": context,
             }
             exports = ["qd_launch", "qd_memset"]
-            code = jit.load(jit.compile_text(text(context), "launch", 1), exports, imports, "launch")
+            code = load_cached(text(), "launch", exports, imports, 1)[0]
             code.make_immortal()
             _made[key] = Launchers(code.addresses["qd_launch"], code.addresses["qd_memset"])
         return _made[key]

@@ -188,8 +188,8 @@ class CudaDriver:
 
     # ---- streams
     def stream(self) -> int:
-        """A stream that does not wait for the default one."""
-        return int(self._call("making a stream failed", self.d.cuStreamCreate, 1))  # CU_STREAM_NON_BLOCKING
+        """A stream that is in order with the default one, on which torch and others work: memory is shared with them."""
+        return int(self._call("making a stream failed", self.d.cuStreamCreate, 0))  # CU_STREAM_DEFAULT
 
     def close(self, stream: int) -> None:
         """Destroy the stream and the pool, and shrink what the context keeps for stacks."""

@@ -1,0 +1,64 @@
+"""Tests that were written for the CPU, on the emulated GPU (``pytest --arch emulated``), each list in a process of its own.
+
+All of them can be run so, and on a GPU with ``--arch cuda``; what cannot is in ``tests/not_on_a_device.txt``, with the reason.
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FAST = ["tests/lang/test_field.py", "tests/lang/test_custom_gradients.py"]
+SLOW = {
+    "language": [f"tests/lang/test_{n}.py" for n in ("kernel_language", "kernel_arguments", "linalg", "structs", "snode")],
+    "gradients": ["tests/gradients/torture", "tests/lang/test_forward_mode.py", "tests/lang/test_overwrites.py"],
+}
+
+
+def run(paths: list[str]) -> None:
+    ended = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "--arch",
+            "emulated",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "-p",
+            "no:xdist",
+            *OPTIONS,
+            *paths,
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stdout[-8000:] + ended.stderr[-2000:]
+
+
+OPTIONS = ["-o", "addopts=--import-mode=importlib -m 'not slow'"]
+
+
+def test_some_of_the_suite_runs_on_the_emulated_device():
+    run(FAST)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", SLOW)
+def test_much_of_the_suite_runs_on_the_emulated_device(part):
+    run(SLOW[part])
+
+
+def test_what_is_skipped_exists():
+    """A pattern that names no file is a leftover."""
+    lines = (ROOT / "tests" / "not_on_a_device.txt").read_text(encoding="utf-8").splitlines()
+    named = [line.split("#")[0].strip() for line in lines if line.strip() and not line.startswith("#")]
+    for pattern in named:
+        path, name = pattern.split("::")
+        text = (ROOT / "tests" / path).read_text(encoding="utf-8")
+        assert f"def {name.rstrip('*')}" in text or name == "*", pattern
