@@ -74,6 +74,25 @@ class Clock:
         return event, wall, host
 
 
+def batch(stream: int, sync: Callable[[], None], before: Callable[[], None], f: Callable[[], None], times: int) -> float:
+    """Milliseconds of one of many launches, by events. ``before`` keeps the device busy until the host has launched them all."""
+    from cuda.bindings import driver
+
+    first, last = (_checked(driver.cuEventCreate(0)) for _ in range(2))
+    sync()
+    before()
+    _checked(driver.cuEventRecord(first, stream))
+    for _ in range(times):
+        f()
+    _checked(driver.cuEventRecord(last, stream))
+    waits = driver.cuEventQuery(first)[0] != driver.CUresult.CUDA_SUCCESS  # else the device was done with ``before`` too early
+    _checked(driver.cuEventSynchronize(last))
+    ms = float(_checked(driver.cuEventElapsedTime(first, last))) / times
+    for made in (first, last):
+        _checked(driver.cuEventDestroy(made))
+    return ms if waits else -ms
+
+
 def _checked(result: tuple[Any, ...]) -> Any:
     """The value of a driver call.
 

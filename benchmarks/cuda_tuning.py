@@ -1,8 +1,9 @@
 """Adstacks on a GPU: the gradient of the sin recurrence over threads, on-chip bytes a thread, unrolling and launch bounds.
 
 ``python -m benchmarks.cuda_tuning [--json FILE] [--quick] [--emulated]``: a line for each choice with milliseconds, bytes of the heap,
-registers and the error against f64. It decides the constants of ``adstack/machine.py``, ``codegen/llvm/grid_rows.py`` and
-``codegen/llvm/cuda.py``.
+registers and the error against f64. It decides the constants of ``adstack/machine.py``, ``adstack/placement.py``,
+``codegen/llvm/grid_rows.py`` and ``codegen/llvm/cuda.py``. Times are those of one of many launches that the device runs without a pause;
+one with a ``-`` before it has pauses.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
-import re
 import sys
 import tempfile
 import time
@@ -22,14 +22,26 @@ from typing import Any
 import numpy as np
 
 import qdrun as qd
-from benchmarks.cuda_clock import Clock
+from benchmarks.cuda_clock import batch
+from qdrun.compiler.adstack import placement
 from qdrun.compiler.adstack.machine import cuda
+from qdrun.compiler.codegen.llvm import cuda as cuda_code
+from qdrun.compiler.codegen.llvm import grid_rows
 from qdrun.compiler.lang.program import Program
-from qdrun.compiler.runtime.cuda import device as device_module
 
 ITERATIONS = 1 << 22
 STEPS = (1024, 256, 64)
-THREADS, SHARED, CODES = (65_536, 131_072, 262_144), (184, 256, 368), tuple(product((4, 8, 16), (0, 4, 7)))
+ALL = tuple(product((4, 8, 16), (4, 6, 8), (65_536, 131_072, 262_144), (184, 284, 368), ((4, 0), (8, 1))))
+"""Unrolling, blocks a multiprocessor that registers are held for, threads, bytes on chip a thread, ``STEP`` and ``OVER``."""
+QUICK = (
+    *((8, 4, threads, 368, (4, 0)) for threads in (65_536, 131_072, 262_144)),
+    *((8, 4, threads, 368, (8, 1)) for threads in (65_536, 262_144)),
+    (8, 6, 131_072, 284, (8, 1)),
+    (8, 6, 262_144, 284, (8, 1)),
+    (8, 8, 131_072, 184, (8, 1)),
+    (4, 4, 262_144, 368, (4, 0)),
+)
+_FILLER = 16_384  # steps of the forward kernel while launches are queued: about 18 ms
 _SOURCE = """
 import qdrun as qd
 
@@ -45,25 +57,22 @@ def make(x, y):
 """
 
 
-def edited(text: str, unroll: int, blocks: int) -> str:
-    """The device code with other unrolling and launch bounds."""
-    text = re.sub(r'"llvm.loop.unroll.count", i32 4\b', f'"llvm.loop.unroll.count", i32 {unroll}', text)
-    return re.sub(r' "nvvm.minctasm"="\d+"', f' "nvvm.minctasm"="{blocks}"' if blocks else "", text)
-
-
 class Choices:
     """What the compiler and the planner are made to do."""
 
     def __init__(self) -> None:
-        self.unroll, self.blocks, self.machine = 4, 4, cuda()
-        emit = device_module.emit_grid
-
-        def emitted(*args: Any, **kwargs: Any) -> Any:
-            grid = emit(*args, **kwargs)
-            return replace(grid, device=edited(grid.device, self.unroll, self.blocks))
-
-        device_module.emit_grid = emitted
+        self.machine = cuda()
         Program.own_machine = lambda program, lanes: self.machine  # type: ignore[method-assign]
+
+    def code(self, unroll: int, blocks: int) -> None:
+        """For the kernels that are compiled from now on."""
+        grid_rows.OFTEN, cuda_code.STACK_BLOCKS = unroll, blocks
+
+    def plans(self, threads: int, shared: int, even: tuple[int, int]) -> None:
+        """For the plans that are made from now on."""
+        self.machine = replace(cuda(threads), shared=shared)
+        placement.STEP, placement.OVER = even
+        _forget()
 
 
 def kernel_of(folder: str, name: str, x: Any, y: Any) -> Any:
@@ -97,13 +106,17 @@ def registers_of(kernel: Any) -> int:
     return max((getattr(f, "registers", 0) for f in functions), default=0)
 
 
-def measured(kernel: Any, clock: Clock, steps: int, seconds: float) -> dict[str, Any]:
+def measured(kernel: Any, steps: int, stream: int | None, times: int) -> dict[str, Any]:
     """Time, bytes, placement of one choice."""
     plan = kernel.grad.plan(steps, 0.1)
     row = plan.rows()[0]
     kernel.grad(steps, 0.1)
-    took = clock.measure(lambda: kernel.grad(steps, 0.1), seconds, least=3, most=5)
-    return {"ms": took["least_ms"], "bytes": plan.bytes, "segment": row["segment"], "levels": row["levels"]}
+
+    def once() -> float:
+        return batch(stream or 0, qd.sync, lambda: kernel(_FILLER, 0.1), lambda: kernel.grad(steps, 0.1), times)
+
+    ms = min((once() for _ in range(3)), key=abs) if stream is not None else 0.0
+    return {"ms": ms, "bytes": plan.bytes, "segment": row["segment"], "levels": row["levels"]}
 
 
 def main() -> None:
@@ -119,23 +132,22 @@ def main() -> None:
     x, y = qd.field(qd.f32, n, needs_grad=True), qd.field(qd.f32, n, needs_grad=True)
     start = np.random.default_rng(1).uniform(-1, 1, n).astype(np.float32)
     x.from_numpy(start)
-    clock = Clock(qd.sync, None if options.emulated else qd.current_program().device.stream)
-    codes = ((4, 4), (8, 4)) if options.quick else CODES
+    stream = None if options.emulated else qd.current_program().device.stream
+    made: dict[tuple[int, int], tuple[Any, float]] = {}
     with tempfile.TemporaryDirectory() as folder:
-        for unroll, blocks in codes:
-            choices.unroll, choices.blocks, choices.machine = unroll, blocks, cuda()
-            kernel = kernel_of(folder, f"march_{unroll}_{blocks}", x, y)
-            kernel(8, 0.0)
-            error = error_of(kernel, x, y, start, 300)
-            for threads, shared, steps in product(THREADS, SHARED, STEPS):
-                choices.machine = replace(cuda(threads), shared=shared, cache=0)
-                _forget()
-                found = measured(kernel, clock, steps, 0.02)
-                rows.append(
-                    {"unroll": unroll, "minctasm": blocks, "threads": threads, "shared": shared, "steps": steps}
-                    | found
-                    | {"registers": registers_of(kernel), "error": error}
-                )
+        for unroll, blocks, threads, shared, even in QUICK if options.quick else ALL:
+            code = {"unroll": unroll, "minctasm": blocks}
+            choices.plans(threads, shared, even)
+            if (unroll, blocks) not in made:
+                choices.code(unroll, blocks)
+                kernel = kernel_of(folder, f"march_{unroll}_{blocks}", x, y)
+                kernel(8, 0.0)
+                made[unroll, blocks] = kernel, error_of(kernel, x, y, start, 300)
+            kernel, error = made[unroll, blocks]
+            for steps in STEPS:
+                found = measured(kernel, steps, stream, 10)
+                chosen = code | {"threads": threads, "shared": shared, "even": f"{even[0]}+{even[1]}", "steps": steps}
+                rows.append(chosen | found | {"registers": registers_of(kernel), "error": error})
     _show(rows)
     print(f"{time.perf_counter() - begin:.1f} s in all")
     if options.json:
@@ -156,16 +168,15 @@ def _forget() -> None:
 
 
 def _show(rows: list[dict[str, Any]]) -> None:
-    names = ("unroll", "minctasm", "registers", "threads", "shared", "segment")
+    keys = ("unroll", "minctasm", "registers", "threads", "shared", "even")
+    names = (*keys, "segment", "levels")
     print("  ".join(f"{name:>9}" for name in (*names, *(f"K={k} ms" for k in STEPS), "MB", "error")))
     groups: dict[tuple[Any, ...], dict[int, dict[str, Any]]] = {}
     for row in rows:
-        groups.setdefault(tuple(row[k] for k in ("unroll", "minctasm", "registers", "threads", "shared")), {})[row["steps"]] = (
-            row
-        )
+        groups.setdefault(tuple(row[k] for k in keys), {})[row["steps"]] = row
     for key, by_steps in groups.items():
         most = by_steps[STEPS[0]]
-        cells = [*key, most["segment"], *(f"{by_steps[k]['ms']:.3f}" for k in STEPS)]
+        cells = [*key, most["segment"], most["levels"], *(f"{by_steps[k]['ms']:.3f}" for k in STEPS)]
         cells += [f"{most['bytes'] / 1e6:.2f}", f"{most['error']:.1e}"]
         print("  ".join(f"{cell!s:>9}" for cell in cells))
 

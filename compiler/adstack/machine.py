@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ..errors import QdrunRuntimeError, QdrunTypeError
@@ -13,6 +13,11 @@ if TYPE_CHECKING:
 
 GPU_THREADS = 65_536
 """Threads in flight of a task with adstacks on a GPU: such a task is launched grid-strided, with never more threads than this."""
+CUDA_THREADS = 262_144
+"""The same on an NVIDIA GPU where every tape of the task lies on chip and the checkpoints of all threads take at most ``CUDA_HEAP``: a
+multiprocessor that is done with a block has another to take. A power of two times ``GPU_THREADS``."""
+CUDA_HEAP = 16 << 20
+"""Bytes of checkpoints for which a task gets more than ``GPU_THREADS`` threads."""
 CUDA_BLOCK = 128
 """Threads of a block."""
 CUDA_SHARED = 368
@@ -35,6 +40,8 @@ class Machine:
         shared: bytes of on-chip memory for the tapes of one thread; 0: all tapes lie in the heap.
         block: threads that share their on-chip memory.
         cache: bytes of full tapes past which a loop is checkpointed even with ``levels=1``; 0: never. Only with ``shared``.
+        most: workers of a task whose tapes all lie on chip, at most, where their checkpoints take ``small`` bytes or less; 0: ``workers``.
+        small: see ``most``.
     """
 
     arch: str
@@ -45,6 +52,8 @@ class Machine:
     shared: int = 0
     block: int = 1
     cache: int = 0
+    most: int = 0
+    small: int = 0
 
     @property
     def rows(self) -> int:
@@ -57,9 +66,11 @@ def cpu(workers: int, lanes: int = 1) -> Machine:
     return Machine("cpu", workers, lanes)
 
 
-def cuda(workers: int = GPU_THREADS) -> Machine:
+def cuda(workers: int | None = None) -> Machine:
     """An NVIDIA GPU. The same for every device, so that a plan made without one is the plan on it."""
-    return Machine("cuda", workers, interleaved=True, shared=CUDA_SHARED, block=CUDA_BLOCK, cache=CUDA_CACHE)
+    threads, most = (workers, 0) if workers else (GPU_THREADS, CUDA_THREADS)
+    own = Machine("cuda", threads, interleaved=True, shared=CUDA_SHARED, block=CUDA_BLOCK, cache=CUDA_CACHE)
+    return replace(own, most=most, small=CUDA_HEAP)
 
 
 def machine(arch: str, workers: int | None = None) -> Machine:
@@ -75,7 +86,7 @@ def machine(arch: str, workers: int | None = None) -> Machine:
     if arch == "cpu":
         return cpu(workers or 1)
     if arch == "cuda":
-        return cuda(workers or GPU_THREADS)
+        return cuda(workers)
     if arch in ("amdgpu", "vulkan", "metal"):
         return Machine(arch, workers or GPU_THREADS, wide=arch != "metal", interleaved=True)
     raise QdrunRuntimeError(f"no backend is called `{arch}`\n  do: use one of cpu, cuda, amdgpu, vulkan, metal")

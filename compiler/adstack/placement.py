@@ -26,8 +26,9 @@ from .sizing import LoopSizing, Region
 
 LEAST_SEGMENT = 8
 """Iterations of a segment on chip, at least: a shorter one runs too much again."""
-STEP = 4
-"""Segments on chip are multiples of it: the loops over them are unrolled that often."""
+STEP, OVER = 4, 0
+"""Segments on chip are multiples of ``STEP`` and ``OVER``: the loops over them are unrolled. A refill runs one iteration less than it has
+slots."""
 THINNING_SEGMENTS = (88, 64, 44, 40, 32, 24, 16, LEAST_SEGMENT)
 """Segments on chip of loops without a bound."""
 _NOTHING = LoopPlan(0, 0, 0, 1, 1, None)
@@ -111,6 +112,15 @@ def place(launch: Launch, levels: int, roomy: bool = False) -> Placement:
             if s not in kept and _far_bytes(s, less, shared) < _far_bytes(s, plans[s.number], shared):
                 plans[s.number] = less
     return Placement(plans, shared)
+
+
+def workers_of(launch: Launch, placement: Placement) -> int:
+    """Workers of a parallel task: more than usual where every tape lies on chip and the heap stays small all the same."""
+    machine, far = launch.machine, [s for s in launch.loops if tape_of(s) not in placement.shared]
+    workers, row = machine.workers, machine.lanes * _heap_bytes(launch, placement.plans, placement.shared)
+    while not far and 2 * workers <= machine.most and 2 * workers * row <= machine.small:
+        workers *= 2
+    return workers
 
 
 def _heap_bytes(launch: Launch, plans: Mapping[int, LoopPlan], shared: frozenset[str] = frozenset()) -> int:
@@ -252,7 +262,11 @@ def _planned(launch: Launch, s: LoopSizing, slots: int, levels: int) -> LoopPlan
         return full_tape(k, source)
     if not slots:
         return with_levels(k, max(2, levels), None, s.bytes("ck1"), s.bytes("tape"), source)
-    return with_levels(k, max(2, levels), slots // STEP * STEP if slots > STEP else slots, source=source)
+    return with_levels(k, max(2, levels), _even(slots), source=source)
+
+
+def _even(slots: int) -> int:
+    return (slots - OVER) // STEP * STEP + OVER if slots > STEP else slots
 
 
 def _thinning(segment: int, source: str) -> LoopPlan:

@@ -21,7 +21,7 @@ from .layout import ON_CHIP, Layout
 from .levels import LoopPlan, fixed_capacity, full_tape, thinning, with_levels
 from .machine import Machine
 from .options import FASTEST_THINNING, SMALLEST_THINNING, Options
-from .placement import Launch, place, placed
+from .placement import Launch, Placement, place, placed, workers_of
 from .placement import options as placed_options
 from .rows import TINY_STAKE, Demand, Rows, demand_of, iterations_of
 from .search import Ask, Choice, TooSmall, fit
@@ -288,7 +288,7 @@ class _Asked:
         o = self._options
         if o.machine.shared and not o.choose:
             found = place(self._launch, levels)
-            return Choice(found.plans, o.machine.workers, found.shared)
+            return Choice(found.plans, self._workers(found) if levels == 1 else o.machine.workers, found.shared)
         plans = {s.number: self._usual(s, levels, o.unknown) for s in self.stateful}
         return Choice(plans, o.machine.workers, placed(self._launch, plans) if o.machine.shared else frozenset())
 
@@ -297,9 +297,13 @@ class _Asked:
         o = self._options
         if o.machine.shared and not o.choose:
             found = place(self._launch, 1, roomy=True)
-            return Choice(found.plans, o.machine.workers, found.shared)
+            return Choice(found.plans, self._workers(found), found.shared)
         plans = {s.number: self._usual(s, 1, FASTEST_THINNING) for s in self.stateful}
         return Choice(plans, self._options.machine.workers)
+
+    def _workers(self, placement: Placement) -> int:
+        """The usual number, or more: not behind a gate, which is counted up to the usual number only."""
+        return self._options.machine.workers if self.task.gate else workers_of(self._launch, placement)
 
     def _usual(self, s: LoopSizing, levels: int, unknown: tuple[int, int, int, int]) -> LoopPlan:
         trips, options = self._trips[s.number], self._options
@@ -330,7 +334,7 @@ class _Asked:
             return TaskPlan(*head, 0, "no stack", task.parallel, loops, words, params)
         rows = self.rows(choice.workers)
         params |= rows.params(machine)
-        time = self.cost.nanoseconds(plans, rows.workers, machine.lanes)
+        time = self.cost.nanoseconds(plans, min(rows.workers, self._options.machine.workers), machine.lanes)
         made = TaskPlan(*head, rows.count, rows.source, task.parallel, loops, words, params, rows.workers, time * 1e-9)
         return replace(made, shared=choice.shared, shared_bytes=on_chip, block=machine.block) if machine.shared else made
 

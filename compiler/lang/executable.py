@@ -153,10 +153,7 @@ class Executable:
             QdrunAssertionError: an assert or a bounds check failed.
             AdStackOverflow: a loop ran further than its adstack was planned for.
         """
-        if self.program.closed:
-            raise QdrunRuntimeError(
-                f"kernel `{self.name}` belongs to a program that is closed; do: qd.init() and make the fields again"
-            )
+        self._usable()
         if self.program.recording is not None:
             self.program.recording.launching(self, call)
         if self.draws:
@@ -177,6 +174,14 @@ class Executable:
             self.program.synchronize()  # an error is raised by the launch that failed
         if self._status[0]:
             self._on_status()
+
+    def _usable(self) -> None:
+        if self.program.closed:
+            raise QdrunRuntimeError(
+                f"kernel `{self.name}` belongs to a program that is closed; do: qd.init() and make the fields again"
+            )
+        if self.program.device.dead:  # a forked child cannot even touch the context
+            self.program.synchronize()
 
     def fast(
         self, fallback: Callable[..., Any], keys: Mapping[int, object], host_type: type, taped: bool = False
@@ -222,6 +227,7 @@ class Executable:
         return any(m.serial == memory.serial for m in self.owners.values())
 
     def _on_status(self) -> None:
+        self.program.device.reported()
         code = int(self._status[:1].view(np.int64)[0])
         if code < 0:
             take_status(self.status_address)
@@ -362,6 +368,7 @@ class GradientExecutable(Executable):
             AdStackOverflow: a loop whose count only running can tell went past its capacity.
             OutOfMemory: the heap does not fit the program's limit; names the bytes.
         """
+        self._usable()
         with self.program.alone():
             recording = self.program.recording
             plan = self.plan(call, budget) if recording is None else recording.plan(self, call, budget)
@@ -396,7 +403,7 @@ class GradientExecutable(Executable):
         if device.on_host:
             return
         made = device.variant(self._plain, far, lambda: compiler_input(self._ready.kernel, self.program.options))
-        if made is not self.compiled:
+        if made.code is not self.compiled.code:
             self.compiled = made
             device.fill_context(self.context, made)
             self._entry = device.entry(made)

@@ -22,6 +22,7 @@ class Pending:
     def __init__(self, device: Device) -> None:
         self._codes: list[memoryview] = []  # the first word of each status record is 0 as long as all is well
         self._users: list[weakref.ref[Executable]] = []
+        self._device = device
         device.on_sync = self.look
 
     def enter(self, executable: Executable, status: np.ndarray) -> None:
@@ -42,5 +43,6 @@ class Pending:
                 user = self._users[number]()
                 if user is None:
                     code[0] = 0
+                    self._device.reported()
                 else:
                     user.raise_status()

@@ -285,11 +285,13 @@ class Program(Accounts):
         self._turn, self._running = threading.RLock(), {}
         self.device.forked()
         ctypes.memset(self.state, 0, ctypes.sizeof(self.state))
+        self.closed_flag.value = int(self.closed or self.device.dead)
+        self._update_slow()
 
     def _update_slow(self) -> None:
-        """Whether launches must come through Python: something records them, or the program is closed."""
+        """Whether launches must come through Python: something records them, the program is closed, or its device is lost."""
         active = self._tape, self._versions, self._forward, self._recording
-        self.slow_flag.value = int(any(x is not None for x in active) or self.closed)
+        self.slow_flag.value = int(any(x is not None for x in active) or self.closed or self.device.dead)
 
     # ---- memory
     def allocate(self, nbytes: int, category: str) -> Allocation:

@@ -194,6 +194,9 @@ class Device(ABC):
             QdrunRuntimeError: what launches have reported.
         """
 
+    def reported(self) -> None:  # noqa: B027
+        """A failure of a launch was raised."""
+
     def launch_error(self, code: int, kernel: str) -> Exception:
         """The error of a launch that the driver refused with this code."""
         return QdrunRuntimeError(f"kernel `{kernel}` reported status {-code}, which it does not define: memory was overwritten")

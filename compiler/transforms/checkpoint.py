@@ -8,6 +8,8 @@ The forward sweep tapes the last segment itself, so a loop that fits one segment
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from ..ir.builder import Builder, const_i64
@@ -107,6 +109,12 @@ class Driver:
     def enter_backward(self, b: Builder, rec: Record, n: Operand) -> None:
         """Before the loop over the segments of the iterations up to ``n``."""
 
+    @contextmanager
+    def backwards(self, b: Builder, n: Operand) -> Iterator[Operand]:
+        """``with``: a loop over the iterations of a segment; gives n - 1 to 0."""
+        with down(b, n) as index:
+            yield index
+
     def segments(self, b: Builder, rec: Record, n: Operand) -> Operand:
         """How many segments hold the iterations up to ``n``, without those in the pad. With no checkpoints nothing is divided."""
         count = b.local(b.op("min", n, ONE), "segments")
@@ -149,6 +157,13 @@ class Driver:
                 with layer(env, self.loop) as inner:
                     inner[self.loop.index] = index_at(b, self.loop, rec.begin, b.op("sub", j, rec.pad))
                     copy_plain(b, self.loop.body, inner, self.info.keep_refill, self.loop.exit)
+
+
+@contextmanager
+def down(b: Builder, n: Operand) -> Iterator[Op]:
+    """``with``: a loop whose index runs from n - 1 to 0."""
+    with b.loop(b.op("sub", n, ONE), const_i64(-1), -1) as lp:
+        yield lp.index
 
 
 def divided(b: Builder, x: Operand, y: Operand) -> tuple[Operand, Operand]:

@@ -13,9 +13,8 @@ from __future__ import annotations
 from ..adstack.gates import around_stacks
 from ..ir.builder import Builder, const_i64
 from ..ir.nodes import Assert, Block, ClaimRow, Const, GlobalStore, If, Local, LocalStore, Loop, Op, Operand, Place, Stmt, Task
-from ..ir.types import i64
 from ..ir.walk import atomic_of
-from .checkpoint import Driver, Record
+from .checkpoint import Driver, Record, down
 from .copies import Env, at, copy_plain, index_at
 from .derivatives import ADJOINT, MULTIPLIES, zero_stays_zero
 from .finals import CLAIMS
@@ -34,6 +33,7 @@ class Reverse:
 
     def __init__(self, task: Task, slices: Slicer, segmented: bool = False) -> None:
         self.task, self.slices, self._segmented = task, slices, segmented
+        self._zero = -0.0 if segmented else 0.0  # x + -0.0 is x, whatever x is: a GPU's compiler drops the addition
         self.activity = self.slices.activity
         self.drivers: dict[Loop, Driver] = {}
         self._env: Env = {}  # value of the primal -> its copy in the current last replay
@@ -49,7 +49,7 @@ class Reverse:
         self.b = Builder(body)
         self._forward(task.body)
         self._backward(task.body)
-        zeros: Block = [LocalStore(v, Const(0.0, v.dtype)) for v in self._adjoint.values()]
+        zeros: Block = [LocalStore(v, Const(self._zero, v.dtype)) for v in self._adjoint.values()]
         self.body = zeros + body
 
     # ---- forward
@@ -100,7 +100,7 @@ class Reverse:
         total = self._pending.pop(s, None)
         if s in self._adjoint:
             outer = self.b.load(self._adjoint[s])
-            self.b.store(self._adjoint[s], Const(0.0, s.dtype))
+            self.b.store(self._adjoint[s], Const(self._zero, s.dtype))
             total = outer if total is None else self.b.op("add", total, outer)
         return total
 
@@ -130,7 +130,7 @@ class Reverse:
                         self._backward(source)
             case LocalStore():
                 value = self.b.load(self._adj(s.local))
-                self.b.store(self._adj(s.local), Const(0.0, s.local.dtype))
+                self.b.store(self._adj(s.local), Const(self._zero, s.local.dtype))
                 self._give(s.value, value)
             case GlobalStore():
                 index, grad = tuple(at(self._env, i) for i in s.index), _grad(s.place)
@@ -199,25 +199,22 @@ class Reverse:
     def _backward_loop(self, s: Loop) -> None:
         driver, rec, b = self.drivers[s], self._records[s], self.b
         if not driver.stacks:
-            with self._down(rec.n) as k:
+            with down(b, rec.n) as k:
                 self._reverse_iteration(s, rec, k)
             return
         n, seg = b.op("add", rec.n, rec.pad), driver.param("S")
         driver.enter_backward(b, rec, n)
-        with self._down(driver.segments(b, rec, n)) as below:
+        with down(b, driver.segments(b, rec, n)) as below:
             m = b.op("add", below, rec.skipped)
             base = b.op("mul", m, seg)
             start = b.op("max", base, rec.pad)
             end = b.op("min", n, b.op("add", base, seg))
             with b.if_(b.op("lt", end, n)):  # the forward sweep taped the last segment
                 driver.refill(b, self._env, rec, m, (start, end, n))
-            with self._down(b.op("sub", end, start)) as k:
+            with driver.backwards(b, b.op("sub", end, start)) as k:
                 iteration = b.op("add", start, k)
                 driver.restore(b, "tape", b.op("sub", iteration, base))
                 self._reverse_iteration(s, rec, b.op("sub", iteration, rec.pad))
-
-    def _down(self, n: Operand) -> _Down:
-        return _Down(self.b, n)
 
     def _reverse_iteration(self, s: Loop, rec: Record, k: Operand) -> None:
         b = self.b
@@ -232,23 +229,6 @@ class Reverse:
         self._backward(s.body)
         if s.exit:
             del self._site[s.exit]
-
-
-class _Down:
-    """``with``: a loop whose index runs from n - 1 to 0."""
-
-    def __init__(self, b: Builder, n: Operand) -> None:
-        self.b, first = b, b.op("sub", n, ONE)
-        self.loop = Loop(Op("index", (), i64, None, b.loc), first, const_i64(-1), step=-1, loc=b.loc)
-
-    def __enter__(self) -> Op:
-        self.b.put(self.loop)
-        self._context = self.b.into(self.loop.body)
-        self._context.__enter__()
-        return self.loop.index
-
-    def __exit__(self, *error: object) -> None:
-        self._context.__exit__(None, None, None)
 
 
 def _grad(place: Place) -> Place:

@@ -2,14 +2,18 @@
 
 What happens at the start of a segment stands between the two loops, so that an iteration does nothing but its body and, where it is
 taped, one put: on a GPU the bookkeeping of an iteration costs more than a short body does. The price is code: the sweep and the refill
-hold a copy of the body for iterations that are taped and one for those that are not.
+hold a copy of the body for iterations that are taped and one for those that are not. Inside a segment 32 bits count: no plan of a GPU
+has 2^31 slots.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from ..ir.builder import Builder
 from ..ir.nodes import Const, Loop, Op, Operand, Overflow
-from ..ir.types import i64
+from ..ir.types import i32, i64
 from ..ir.walk import walk
 from .checkpoint import ONE, ZERO, Driver, Record, Sweep, divided
 from .copies import Env, at, copy_plain, index_at, layer, trip_count
@@ -101,14 +105,26 @@ class SegmentedDriver(Driver):
         self, b: Builder, env: Env, begin: Operand, span: tuple[Operand, Operand], keep: Keep, tape: Operand | None = None
     ) -> None:
         """The iterations of a span; ``tape``: they are put on the tape, this one (an iteration's number) in slot 0."""
-        with b.loop(*span) as run:
-            if tape is not None:
-                self.save(b, "tape", b.op("sub", run.index, tape))
+        start, end = span
+        slot = None if tape is None else b.op("sub", start, tape)
+        with b.loop(Const(0, i32), b.cast(b.op("sub", end, start), i32)) as run:
+            t = b.cast(run.index, i64)
+            if slot is not None:
+                self.save(b, "tape", b.op("add", slot, t))
             with layer(env, self.loop) as inner:
-                inner[self.loop.index] = index_at(b, self.loop, begin, run.index)
+                inner[self.loop.index] = index_at(b, self.loop, begin, b.op("add", start, t))
                 copy_plain(b, self.loop.body, inner, keep, self.loop.exit)
 
     # ---- backward
+    @contextmanager
+    def backwards(self, b: Builder, n: Operand) -> Iterator[Operand]:
+        """See ``Driver.backwards``. The 64-bit number is beside the count: LLVM sees an address that moves by the same bytes each time."""
+        number = b.local(b.op("sub", n, ONE), "k")
+        with b.loop(Const(0, i32), b.cast(n, i32)):
+            now = b.load(number)
+            b.store(number, b.op("sub", now, ONE))
+            yield now
+
     def enter_backward(self, b: Builder, rec: Record, n: Operand) -> None:
         """Where the last segment stands: its block and its number there, counted down from now on, without a division for each."""
         seg = self.param("S")

@@ -15,7 +15,7 @@ from nests import Builder, kernels, literal_range, plan
 from test_layout import live_sets, swapped
 
 from qdrun.compiler.adstack.levels import full_tape, with_levels
-from qdrun.compiler.adstack.machine import CUDA_CACHE, CUDA_SHARED, cuda, machine
+from qdrun.compiler.adstack.machine import CUDA_CACHE, CUDA_HEAP, CUDA_SHARED, cuda, machine
 from qdrun.compiler.adstack.options import REACH
 from qdrun.compiler.adstack.plan import HeapPlan
 from qdrun.compiler.adstack.show import debug_lines, spaces
@@ -109,15 +109,15 @@ def test_a_short_loop_needs_no_heap():
         found = plan(one_loop(count), GPU)
         assert found.bytes == 0 and found.far == frozenset()
         assert found.tasks[0].shared_bytes == 4 * count and found.rows()[0]["levels"] == 1
-        assert found.tasks[0].params["threads"] == 65_536
+        assert found.tasks[0].params["threads"] == 262_144
 
 
 def test_a_long_loop_of_many_rows_gets_checkpoints_in_the_heap_and_a_segment_on_chip():
     found = plan(one_loop(1024), GPU)
     segment = CUDA_SHARED // 4
     assert found.rows()[0]["slots"] == {"ck1": -(-1024 // segment), "ck2": 0, "tape": segment}
-    assert found.bytes == 65_536 * 12 * 4 and found.rows()[0]["shared_bytes"] == CUDA_SHARED
-    assert found.planes == {"f4": 65_536 * 12 * 4, "f8": 0, "i4": 0, "i8": 0}
+    assert found.bytes == 262_144 * 12 * 4 and found.rows()[0]["shared_bytes"] == CUDA_SHARED
+    assert found.planes == {"f4": 262_144 * 12 * 4, "f8": 0, "i4": 0, "i8": 0}
 
 
 def test_a_tape_that_stays_in_the_cache_stays_whole():
@@ -126,6 +126,18 @@ def test_a_tape_that_stays_in_the_cache_stays_whole():
         found = plan(one_loop(1024, rows=count), GPU)
         assert found.rows()[0]["levels"] == levels
         assert found.far == (frozenset({"0:tape.0"}) if levels == 1 else frozenset())
+
+
+def test_more_threads_run_where_every_tape_lies_on_chip_and_the_heap_stays_small():
+    slots = CUDA_SHARED // 4
+    for count, threads in ((16 * slots, 262_144), (16 * slots + 1, 131_072), (32 * slots, 131_072), (32 * slots + 1, 65_536)):
+        found = plan(one_loop(count, rows=1 << 22), GPU)
+        assert found.tasks[0].params["threads"] == found.tasks[0].params["rows"] == found.tasks[0].rows == threads
+        assert threads == 65_536 or found.bytes <= CUDA_HEAP
+    wide = {"f8": CUDA_SHARED // 8 // 8 + 1}
+    assert plan(one_loop(2, wide, rows=1 << 22), GPU, levels=2).tasks[0].workers == 65_536
+    assert plan(one_loop(1024, rows=1 << 22), cuda(65_536)).tasks[0].workers == 65_536, "as many as were asked for"
+    assert plan(one_loop(1024, rows=100_000), GPU).tasks[0].rows == 100_000
 
 
 def test_states_of_several_planes_share_the_memory_of_a_thread():
@@ -195,7 +207,7 @@ def test_how_it_is_shown():
     text = str(found)
     assert "on chip a thread" in text
     assert "on chip, a block: 47,104 = 128 threads x 368 bytes (t: 92 slots of nests.py:7)" in text
-    assert "4-byte reals: 3,145,728 = 65536 rows (workers) x 12 x 1 (checkpoints of nests.py:7) x 4 bytes" in text
+    assert "4-byte reals: 12,582,912 = 262144 rows (workers) x 12 x 1 (checkpoints of nests.py:7) x 4 bytes" in text
     data = found.to_json()
     assert data["shared"] == [
         {

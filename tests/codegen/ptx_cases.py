@@ -56,6 +56,16 @@ def arrays() -> Kernel:
     return _kernel(task, args=[dx, dy])
 
 
+def saxpy(d: DType, arrays: bool = False) -> Kernel:
+    """y[i] = 3 * x[i] + y[i] of fields or of arrays"""
+    (dx, ax), (dy, ay) = array("x", d, 1, 0), array("y", d, 1, 1)
+    x, y = (ax, ay) if arrays else (field("x", d, N), field("y", d, N))
+    task, i, b = parallel(N)
+    value = b.op("mul", b.gload(x, (i,)), Const(3.0 if d.is_real else 3, d))
+    b.gstore(y, (i,), b.op("add", value, b.gload(y, (i,))))
+    return _kernel(task, args=[dx, dy] if arrays else [])
+
+
 def loop() -> Kernel:
     """A loop over a local, with a condition inside"""
     x, y = field("x", f32, N), field("y", f32, N)
@@ -146,6 +156,8 @@ CASES: dict[str, Callable[[], Kernel]] = {
     "many": many,
 }
 CASES |= {f"atomics {d}": lambda d=d: atomics(d) for d in TYPES}
+CASES |= {f"saxpy {d}": lambda d=d: saxpy(d) for d in TYPES if d is not u1}
+CASES["saxpy of arrays"] = lambda: saxpy(f32, True)
 CASES |= {f"reductions {d}": lambda d=d: reductions(d) for d in TYPES if d is not u1}
 CASES |= {f"random {seed}": lambda seed=seed: random(seed) for seed in range(20)}
 

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from ptx_cases import CASES, TYPES
 
+from qdrun.compiler.ir.types import u1
+
 FILE = Path(__file__).parent / "ptx_cases.py"
 
 
@@ -43,6 +45,17 @@ def test_what_is_only_read_goes_through_the_read_only_cache_where_nobody_can_wri
     assert "ld.global.nc" in ptx["sum"] and ".reqntid 128" in ptx["sum"]
 
 
+@pytest.mark.parametrize("case", [*(d.name for d in TYPES if d is not u1), "of arrays"])
+def test_short_bodies_move_16_bytes_at_a_time(ptx, case):
+    text = ptx[f"saxpy {case}"]
+    wide = "v2.b64" if case.endswith("64") else "v4.b32"
+    stores = 2 if case.endswith("64") else 1  # four iterations at a time, or more
+    assert len(re.findall(rf"ld\.global\.{wide}", text)) == 2 * stores
+    assert len(re.findall(rf"st\.global\.{wide}", text)) == stores
+    one = r"(?:ld|st)\.global\.(?:nc\.)?[bu]\d+"
+    assert len(re.findall(one, text)) == 3  # what is left over
+
+
 @pytest.mark.parametrize("dtype", [d.name for d in TYPES])
 def test_atomics_are_those_of_the_device(ptx, dtype):
     text = ptx[f"atomics {dtype}"]
@@ -72,7 +85,9 @@ def test_many_parameters_need_a_newer_version(ptx):
     assert ptx["many"].count(".param .u64") == 1200
 
 
-@pytest.mark.parametrize("name", ["stream", "arrays", "failures", "many", "atomics f16", "atomics u1", "reductions i64"])
+@pytest.mark.parametrize(
+    "name", ["stream", "arrays", "failures", "many", "saxpy i8", "saxpy f16", "atomics f16", "atomics u1", "reductions i64"]
+)
 def test_the_assembler_takes_it(ptx, name):
     nvjitlink = pytest.importorskip("cuda.bindings.nvjitlink")
     text = ptx[name].encode()

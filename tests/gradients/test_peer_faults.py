@@ -98,6 +98,7 @@ def test_an_overflow_is_always_found_and_named(debug):
     f["y"].grad.fill(1.0)
     with pytest.raises(qd.AdStackOverflow) as e:
         k.grad(5, 2.5)
+        qd.sync()  # a device reports it when the host waits
     message = str(e.value)
     assert ":6 in kernel `k`" in message
     assert "which is 8" in message

@@ -247,7 +247,7 @@ def test_random_writes_always_plan_what_a_fresh_plan_would():
 
 @pytest.mark.parametrize("of_array", [True, False], ids=["array", "argument"])
 def test_a_zero_of_the_other_sign_is_another_content(of_array):
-    qd.init(default_fp=qd.f64, cpu_max_num_threads=2, cpu_lanes=1)
+    program = qd.init(default_fp=qd.f64, cpu_max_num_threads=2, cpu_lanes=1)
     x, y = (qd.field(qd.f64, shape=64, needs_grad=True) for _ in range(2))
     d = qd.field(qd.f64, shape=64)
     x.fill(0.3)
@@ -265,7 +265,7 @@ def test_a_zero_of_the_other_sign_is_another_content(of_array):
         d.fill(zero if of_array else 1.0)
         s = 1.0 if of_array else zero
         passes = not np.signbit(zero)
-        assert k.grad.plan(200, s).bytes == passes * 2 * 200 * 8
+        assert k.grad.plan(200, s).bytes == passes * min(program.own_machine(1).workers, 64) * 200 * 8
         x.grad.fill(0.0)
         y.grad.fill(1.0)
         k.grad(200, s)

@@ -225,7 +225,7 @@ def test_a_plan_that_is_too_small_overflows_and_the_program_goes_on(name, arch):
         run = Run(CHAIN, size=3, arch=arch)
         with pytest.raises(qd.AdStackOverflow, match=r"in kernel `k`[\s\S]*for j in range\(n\):") as e:
             run.gradient(41, fixed(plan))
-        if arch is qd.cpu:
+        if arch is qd.cpu and run.program.device.on_host:  # on a device another plan is set by then, and nothing is guarded
             assert f"which is {plan.capacity}" in str(e.value)
             guard.check(run.program, plan_with(run.k, (41, 0), fixed(plan)))
         assert np.array_equal(run.gradient(41)[0], want)

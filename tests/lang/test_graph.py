@@ -11,13 +11,16 @@ from qdrun.compiler.runtime.cuda.constants import MOST, fills
 N = 300
 
 
-@pytest.fixture
-def program(request):
+def opened(request, **options):
     if request.config.getoption("--arch") == "cuda":
         device = request.config.getoption("--device")
-        made = qd.init(arch=qd.cuda, **({} if device is None else {"device": device}))
-    else:
-        made = qd.init(arch=qd.cuda, device="emulated")
+        return qd.init(arch=qd.cuda, **({} if device is None else {"device": device}) | options)
+    return qd.init(arch=qd.cuda, device="emulated", **options)
+
+
+@pytest.fixture
+def program(request):
+    made = opened(request)
     yield made
     if not made.closed:
         made.close()
@@ -361,6 +364,39 @@ def test_an_exception_of_the_function_leaves_no_graph(program):
     program.close()
     with pytest.raises(qd.QdrunRuntimeError, match="belongs to a program that is closed"):
         graph()
+
+
+def test_launches_after_one_that_has_failed_are_whole(request):
+    """Tasks behind a failed one are left out in its launch alone, also where each launch of a graph has the same number."""
+    with opened(request, check_out_of_bound=True):
+        x, y = qd.field(qd.i32, shape=N), qd.field(qd.i32, shape=N)
+        total, ahead = qd.field(qd.i32, shape=()), qd.field(qd.i32, shape=())
+
+        @qd.kernel
+        def both():
+            for i in x:
+                total[None] += x[(i + ahead[None]) % (N + 1)]
+            for i in x:
+                y[i] += 1
+
+        def check(launch):
+            total[None], ahead[None] = 0, 0
+            before = y[3]
+            for _ in range(2):
+                launch()
+            qd.sync()
+            assert total[None] == 4 * N and y.to_numpy().tolist() == [before + 2] * N
+            ahead[None] = 1
+            launch()
+            with pytest.raises(qd.QdrunAssertionError, match="axis 0 of `x` has index 300"):
+                qd.sync()
+            assert y.to_numpy().tolist() == [before + 2] * N
+
+        x.fill(2)
+        check(both)
+        first, second = qd.capture(both), qd.capture(both)
+        for launch in (first, first, second, both, second):
+            check(launch)
 
 
 def test_no_graph_without_a_device_that_has_them():

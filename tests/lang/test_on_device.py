@@ -332,6 +332,82 @@ def test_an_adstack_that_was_too_small_is_reported():
         qd.sync()
 
 
+def test_the_lines_of_an_error_are_the_kernels_own():
+    """Code is shared by kernels of the same text; what they report is not."""
+    qd.init(arch=qd.cuda, device="emulated", ad_stack_size=600)
+    x, y = qd.field(qd.f64, shape=(3,), needs_grad=True), qd.field(qd.f64, shape=(3,), needs_grad=True)
+
+    def made(number):
+        if number:
+
+            @qd.kernel
+            def many(n: qd.i32):
+                for i in x:
+                    v, k = x[i], 0
+                    while k < n:
+                        v = qd.sin(v)
+                        k += 1
+                    y[i] = v  # the first
+
+        else:
+
+            @qd.kernel
+            def many(n: qd.i32):
+                for i in x:
+                    v, k = x[i], 0
+                    while k < n:
+                        v = qd.sin(v)
+                        k += 1
+                    y[i] = v
+
+        return many
+
+    lines = set()
+    for k in (made(1), made(0)):
+        assert k.grad.plan(1000).bytes
+        k.grad(1000)
+        with pytest.raises(AdStackOverflow, match="than its adstack holds, which is 600") as e:
+            qd.sync()
+        lines.add(str(e.value).split("\n")[1])
+    assert len(lines) == 2
+
+
+def test_sums_into_an_element_that_is_computed_before_the_loop():
+    """On the host, by every thread, or by one before the others; literal bounds need no computation."""
+    qd.init(arch=qd.cuda, device="emulated")
+    x, y = qd.field(qd.f64, shape=(40, 3)), qd.field(qd.f64, shape=6)
+    c = qd.field(qd.i32, shape=7)
+
+    @qd.kernel
+    def host(n: qd.i32):
+        for i in range(3, 40):
+            y[n % 5] += x[i, 0]
+
+    @qd.kernel
+    def thread(n: qd.i32):
+        for i, j in qd.ndrange((3, 40), 3):
+            y[c[n] % 6] += x[i, j]
+
+    @qd.kernel
+    def mixed(n: qd.i32):
+        for i, j in qd.ndrange((3, 40), (c[n], 3)):
+            y[c[n] % 6] += x[i, j]
+
+    @qd.kernel
+    def before(n: qd.i32):
+        for i in range(3, 40):
+            y[c[n] % 6] += x[i, 0]
+            c[6] = 2
+
+    x.fill(1.0)
+    c.from_numpy(np.array([5, 4, 3, 2, 1, 0, 2], np.int32))
+    host(10)
+    thread(3)
+    mixed(4)
+    before(2)
+    assert y.to_numpy().tolist() == [37.0, 74.0, 111.0, 37.0, 0.0, 0.0]
+
+
 # ---- in order
 def test_launches_are_native_and_in_the_order_of_the_queue():
     x = qd.field(qd.i64, shape=())

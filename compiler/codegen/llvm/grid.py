@@ -12,7 +12,7 @@ from ...ir.nodes import ClaimRow, Local, Loop, Op, Operand, Print, Stack, Task
 from ...ir.types import DType, i64, u1
 from ...ir.walk import walk, written_places
 from ..abi import CTX_PRINT, CTX_SCRATCH, CTX_STATUS, SCRATCH_FAILED, SCRATCH_PARTIALS, SCRATCH_VALUES, Message
-from . import grid_copies, grid_reduce, grid_rows, ring
+from . import grid_copies, grid_reduce, grid_rows, grid_wide, ring
 from .emitter import Emitter, KernelInfo
 from .function import Fn, Module
 from .gpu import GpuTarget, Hardware, Word
@@ -29,7 +29,7 @@ _TALK = (CTX_SCRATCH, CTX_STATUS, CTX_PRINT)
 @dataclass(frozen=True, slots=True)
 class DeviceFunction:
     """A function of the device module and its parameters in order. ``before``: of one thread, for the prologue of its task;
-    ``flexible``: its launch decides how large blocks are.
+    ``flexible``: its launch decides how large blocks are; ``wide``: a thread takes so many iterations at once by wide accesses, or 1.
     """
 
     name: str
@@ -38,6 +38,7 @@ class DeviceFunction:
     words: list[Word]
     before: bool = False
     flexible: bool = False
+    wide: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,7 @@ class GridEmitter(Emitter):
         self.words: dict[Word, str] = {}
         self.where = where(task)
         self.threads_of_block = self.target.block if task.parallel else 1
-        self.copies = grid_copies.copies_of(task, info.plain)
+        self.copies, self.wide_accesses = grid_copies.copies_of(task, info.plain)
         self.flexible = task.parallel and not task.stacks and not task.reductions and self.copies == 1
         self.finish = self.label("finish")
         self.count = ""  # of iterations
@@ -92,6 +93,10 @@ class GridEmitter(Emitter):
             raw = from_word(self, self.parameter(Word("value", x)), memory_type(x.dtype))
             return self.hoist(("truth", raw), f"icmp ne i8 {raw}, 0") if x.dtype is u1 else raw
         return super().operand(x, v)
+
+    def varying(self, x: Operand) -> bool:
+        """See ``Emitter``; what the host has computed is one value."""
+        return x in self.values and super().varying(x)
 
     def pointer_attributes(self) -> dict[Word, str]:
         """Which pointers nothing else points to: the program's own memory (temporaries, heap, returned values) always; that of fields and
@@ -235,7 +240,8 @@ def _define(e: GridEmitter, name: str, before: bool) -> DeviceFunction:
     if size > e.target.most_bytes:
         raise Unsupported(f"a task that uses {len(e.words)} fields and arguments; a GPU takes {e.target.most_bytes // 8}")
     e.module.functions.append(e.hardware.define(e, name))
-    return DeviceFunction(name, e.task, e.number, list(e.words), before, e.flexible)
+    wide = e.copies if e.wide_accesses is not None and not before else 1
+    return DeviceFunction(name, e.task, e.number, list(e.words), before, e.flexible, wide)
 
 
 def _skip_after_failure(e: GridEmitter) -> None:
@@ -268,10 +274,14 @@ def _bounds(e: GridEmitter) -> tuple[list[str], list[str], str]:
             known = begin is not None and end is not None
             sizes.append(str(max(0, end - begin)) if known else e.parameter(Word("size", k)))  # type: ignore[operator]
             continue
-        begins.append(e.convert(e.operand(axis.begin, False), axis.begin.dtype, i64, False))
-        last = e.convert(e.operand(axis.end, False), axis.end.dtype, i64, False)
-        e.module.declare("smax64", "declare i64 @llvm.smax.i64(i64, i64)")
-        sizes.append(e.t(f"call i64 @llvm.smax.i64(i64 {e.t(f'sub i64 {last}, {begins[-1]}')}, i64 0)"))
+        if begin is not None and end is not None:  # the prologue has something else, the place of a reduction
+            begins.append(str(begin))
+            sizes.append(str(max(0, end - begin)))
+        else:
+            begins.append(e.convert(e.operand(axis.begin, False), axis.begin.dtype, i64, False))
+            last = e.convert(e.operand(axis.end, False), axis.end.dtype, i64, False)
+            e.module.declare("smax64", "declare i64 @llvm.smax.i64(i64, i64)")
+            sizes.append(e.t(f"call i64 @llvm.smax.i64(i64 {e.t(f'sub i64 {last}, {begins[-1]}')}, i64 0)"))
         product = e.t(f"mul i64 {product}, {sizes[-1]}") if product else sizes[-1]
     count = literal_count(e.task)
     if not e.task.axes:
@@ -339,13 +349,16 @@ def _pass(e: GridEmitter, w: Walk, copies: list[grid_copies.Copy], unset: list[L
 
 def _tiles(e: GridEmitter, w: Walk, copies: list[grid_copies.Copy], unset: list[Local]) -> None:
     """Blocks take whole tiles, as many iterations as the block has threads for each copy of the body, where that leaves no thread idle.
-    The rest begins after the last of them.
+    The rest begins after the last of them. Copies lie a block's threads apart, but those that share accesses follow one another.
     """
     ty, n, body, out = w.ty, len(copies), e.label("tile"), e.label("tiled")
+    group = e.wide_accesses.group if e.wide_accesses is not None else 1
     size = n * e.threads_of_block
     whole = e.t(f"udiv {ty} {w.count}, {size}")
-    many = e.t(f"icmp sge {ty} {w.count}, {e.t(f'mul nsw {ty} {w.stride}, {n}')}")
-    tiles = e.t(f"select i1 {many}, {ty} {whole}, {ty} 0")
+    use = e.t(f"icmp sge {ty} {w.count}, {e.t(f'mul nsw {ty} {w.stride}, {n}')}")
+    if e.wide_accesses is not None:
+        use = e.t(f"and i1 {use}, {grid_wide.aligned(e, e.wide_accesses, w.begins[-1], w.sizes[-1])}")
+    tiles = e.t(f"select i1 {use}, {ty} {whole}, {ty} 0")
     at, wide = e.slot(ty), ty == "i64"
     block, blocks, mine = (
         e.t(f"zext i32 {x} to i64") if wide else x
@@ -355,13 +368,13 @@ def _tiles(e: GridEmitter, w: Walk, copies: list[grid_copies.Copy], unset: list[
     e.branch(e.t(f"icmp slt {ty} {block}, {tiles}"), body, out)
     e.at(body)
     tile = e.t(f"load {ty}, ptr {at}")
-    if grid_copies.SIDE_BY_SIDE:
-        mine = e.t(f"mul nuw nsw {ty} {mine}, {n}")
+    if group > 1:
+        mine = e.t(f"mul nuw nsw {ty} {mine}, {group}")
     first = e.t(f"add nuw nsw {ty} {e.t(f'mul nuw nsw {ty} {tile}, {size}')}, {mine}")
-    apart = 1 if grid_copies.SIDE_BY_SIDE else e.threads_of_block
     for k, copy in enumerate(copies):
         copy.enter(e)
-        _indices(e, e.t(f"add nuw nsw {ty} {first}, {k * apart}"), ty, w.begins, w.sizes)
+        beyond = k // group * group * e.threads_of_block + k % group
+        _indices(e, e.t(f"add nuw nsw {ty} {first}, {beyond}"), ty, w.begins, w.sizes)
         copy.iteration = e.iteration
     grid_copies.body(e, copies, unset)
     following = e.t(f"add nuw nsw {ty} {tile}, {blocks}")

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from ...ir.nodes import GlobalStore, If, Local, LocalStore, Op, Task
 from ...ir.walk import walk
-from . import arith
+from . import arith, grid_wide
+from .grid_wide import Wide
 from .task import identity
 
 if TYPE_CHECKING:
@@ -21,11 +22,8 @@ if TYPE_CHECKING:
 TILED = True
 """Whether the iterations of a thread lie a block's threads apart, or a grid's."""
 
-SIDE_BY_SIDE = False
-"""Whether the iterations of a thread in a tile follow one another: loads and stores of 16 bytes where the elements lie side by side."""
-
 MOST_COPIES, LOADS, STATEMENTS = 4, 8, 48
-"""Iterations side by side; loads on their way that are enough; statements of a body that is short."""
+"""Iterations side by side, where an access is one element; loads on their way that are enough; statements of a body that is short."""
 
 
 @dataclass(slots=True)
@@ -42,15 +40,21 @@ class Copy:
         e.values, e.wide, e.locals, e.iteration = self.values, self.wide, self.locals, self.iteration
 
 
-def copies_of(task: Task, plain: frozenset[Op]) -> int:
-    """How many iterations a thread takes at once."""
+def copies_of(task: Task, plain: frozenset[Op]) -> tuple[int, Wide | None]:
+    """How many iterations a thread takes at once, and which accesses they share."""
     body = list(walk(task.body))
     if not task.parallel or task.stacks or len(body) > STATEMENTS:
-        return 1
+        return 1, None
     if not all(isinstance(s, (Op, LocalStore, GlobalStore, If)) for s in body):
-        return 1
+        return 1, None
     loads = sum(isinstance(s, Op) and (s.op == "gload" or s in plain) for s in body)
-    return max(1, min(MOST_COPIES, LOADS // loads)) if loads else 1
+    if not loads:
+        return 1, None
+    n = max(1, min(MOST_COPIES, LOADS // loads))
+    wide = grid_wide.plan(task, plain) if TILED and loads <= LOADS else None
+    if wide is None or wide.group * len(body) > MOST_COPIES * STATEMENTS:
+        return n, None
+    return max(n, wide.group), wide
 
 
 def start(e: GridEmitter, n: int) -> list[Copy]:
@@ -72,7 +76,12 @@ def body(e: GridEmitter, copies: list[Copy], unset: list[Local]) -> None:
         copy.enter(e)
         for x in unset:
             e.reset(x)
+    wide = e.wide_accesses if len(copies) > 1 else None
     for s in e.task.body:
+        if wide is not None and s in wide.accesses:
+            for k in range(0, len(copies), wide.group):
+                grid_wide.emit(e, wide, s, copies[k : k + wide.group])
+            continue
         for copy in copies:
             copy.enter(e)
             e.block([s])

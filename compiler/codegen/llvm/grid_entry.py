@@ -42,6 +42,8 @@ _LAUNCH = "declare i32 @cuLaunchKernel(ptr, i32, i32, i32, i32, i32, i32, i32, p
 _MEMSET = "declare i32 @cuMemsetD32Async(ptr, i32, i64, ptr)"
 _MOST_BLOCKS = (1 << 31) - 1
 _WARP = 32
+_ROUNDS = 16
+"""How many times as many blocks as the device holds at once a launch with wide accesses may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +167,7 @@ def _run_task(e: Emitter, task: Task, target: GpuTarget, functions: list[tuple[i
         block = "1"
         if wide:
             block = _block(e, target, bounds.count) if f.flexible and bounds.count else str(target.block)
-        blocks = _blocks(e, task, block, bounds.count) if wide else "1"
+        blocks = _blocks(e, f, block, bounds.count) if wide else "1"
         _launch(e, f, position, blocks, block, bounds)
     e.jump(after)
     e.at(after)
@@ -203,11 +205,12 @@ def _block(e: Emitter, target: GpuTarget, count: str) -> str:
     return block
 
 
-def _blocks(e: Emitter, task: Task, block: str, count: str) -> str:
+def _blocks(e: Emitter, f: DeviceFunction, block: str, count: str) -> str:
     """Blocks of a launch: one thread for each iteration, at most as many as the device holds at once or the plan has threads, and no more
-    than there is room for their partial results.
+    than there is room for their partial results. With wide accesses more, if each thread has enough to do.
     """
     e.module.declare("smin64", "declare i64 @llvm.smin.i64(i64, i64)")
+    task = f.task
     if task.stacks:
         most = _ceil(e, e.param("threads"), block)
     else:
@@ -216,7 +219,15 @@ def _blocks(e: Emitter, task: Task, block: str, count: str) -> str:
     if task.reductions:
         words = e.t(f"sub i64 {e.t(f'udiv i64 {_table(e, TABLE_SCRATCH)}, 8')}, {SCRATCH_PARTIALS}")
         most = _least(e, most, e.t(f"udiv i64 {words}, {len(task.reductions)}"))
-    return _least(e, most, _ceil(e, count, block) if count else str(_MOST_BLOCKS))
+    if not count:
+        return _least(e, most, str(_MOST_BLOCKS))
+    blocks = _least(e, most, _ceil(e, count, block))
+    if f.wide == 1 or task.reductions:
+        return blocks
+    busy = e.t(f"udiv i64 {count}, {e.t(f'mul i64 {block}, {f.wide}')}")
+    rounds = _least(e, e.t(f"mul i64 {most}, {_ROUNDS}"), busy)
+    e.module.declare("smax64", "declare i64 @llvm.smax.i64(i64, i64)")
+    return e.t(f"call i64 @llvm.smax.i64(i64 {blocks}, i64 {rounds})")
 
 
 def _ceil(e: Emitter, n: str, by: str) -> str:

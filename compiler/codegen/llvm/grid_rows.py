@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 _LONG = frozenset("sin cos tan asin acos atan atan2 sinh cosh tanh exp log pow".split())
 _FUNCTION = 16
+OFTEN = 8
+"""How often a short loop is written out: one of a quarter of the operations below, or of half where a state
+is read from the heap, which takes longest."""
 _MOST = 160
 """Operations of a loop that is unrolled four times, functions counted as ``_FUNCTION``."""
 
@@ -147,7 +150,7 @@ def _on_chip(e: GridEmitter, name: str, size: int) -> str:
 
 def unrolling(e: GridEmitter, s: Loop) -> str:
     """How often an innermost loop of a task with stacks is written out: a GPU has no other means to read the next state before it has
-    done with this one. Twice as often where a state is read from the heap, which takes longest.
+    done with this one, and each counts and branches beside a body that may be short.
     """
     if not e.task.stacks or s.exit is not None or any(isinstance(x, Loop) for x in s.body):
         return ""
@@ -161,7 +164,8 @@ def unrolling(e: GridEmitter, s: Loop) -> str:
             far |= not on_chip(e, x.attr[0])
     if far and puts:  # slots that move, once in a while
         return ROLLED
-    times = 8 if far and weight <= _MOST // 2 else 4 if weight <= _MOST else 2 if weight <= 2 * _MOST else 1
+    often = weight <= (_MOST // 2 if far else _MOST // 4)
+    times = OFTEN if often else 4 if weight <= _MOST else 2 if weight <= 2 * _MOST else 1
     return unrolled(times) if times > 1 else ""
 
 

@@ -18,6 +18,7 @@ from ...codegen.abi import (
     CTX_PRINT,
     CTX_SCRATCH,
     RECENT,
+    SCRATCH_FAILED,
     SCRATCH_PARTIALS,
     TABLE_LAUNCHES,
     TABLE_PROCESSORS,
@@ -93,6 +94,7 @@ class CudaDevice(Failing, Device):
         self._capturing = self._closed = False
         self._recorder = 0  # the thread that records
         self._foreign = False  # other libraries have memory that the graph being recorded writes
+        self._reported = False  # a failure was raised since the last launch of a graph
         self._graphs: dict[int, bool] = {}  # by their handles: whether they must wait for other libraries
         self._postponed: list[int] = []
         self._ring: Ring | None = None
@@ -292,11 +294,18 @@ class CudaDevice(Failing, Device):
         self._alive()
         if self._graphs[handle]:
             self.settle()
+        if self._reported:  # perhaps of this graph, whose launches have the same numbers each time
+            self._reported = False
+            self.memset(self.scratch_address + 8 * SCRATCH_FAILED, 0, 2, 4)
         with self._failing():
             self.driver.graph_launch(handle, self.stream)
         self._kernels[-handle] = name
         self.table[TABLE_RECENT + self.launches() % RECENT] = -handle
         self.launched_outside()
+
+    def reported(self) -> None:
+        """A failure of a launch was raised: it holds up no later one."""
+        self._reported = True
 
     def launched_outside(self) -> None:
         """The device's memory may have changed by something else than the launch of a kernel."""
@@ -335,7 +344,10 @@ class CudaDevice(Failing, Device):
             if read is None:
                 raise QdrunRuntimeError(f"kernel `{compiled.name}` was restored, and its IR is not at hand for a variant of it")
             known = compiled.gpu.variants[far] = self._compile(*read(), far)
-        return known
+        # Code is shared by kernels of the same text; lines and names are each kernel's own.
+        return replace(
+            compiled, address=known.address, code=known.code, function_names=known.function_names, frames=known.frames
+        )
 
     def _compile(self, kernel: Kernel, options: Options, far: frozenset[str]) -> GpuKernel:
         self._alive()
