@@ -112,9 +112,6 @@ class GridEmitter(Emitter):
         out = {w: " noalias" for w in pointers if w not in users}
         if read_only or len(users) == 1:
             out |= dict.fromkeys(users, " noalias readonly" if read_only else " noalias")
-        for w in users:
-            if w.what in fields and w.kind == "ctx":  # the program's own memory: wide accesses need to know
-                out[w] = out.get(w, "") + " align 16"
         return out
 
     # -- the grid
