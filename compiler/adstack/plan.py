@@ -92,7 +92,7 @@ class HeapPlan:
         """Bytes of each plane."""
         return {p: size * max((t.rows * t.stride.get(p, 0) for t in self.tasks), default=0) for p, size in PLANES.items()}
 
-    @property
+    @cached_property
     def bytes(self) -> int:
         """What the launch allocates."""
         return sum(self.planes.values())

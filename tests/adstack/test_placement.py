@@ -49,7 +49,6 @@ def check(tasks, found: HeapPlan) -> None:
         plans = {p.number: p.plan for p in t.loops}
         assert 0 <= t.shared_bytes <= CUDA_SHARED
         assert all(name.startswith("tape.") for name in t.shared), "checkpoints lie in the heap"
-        ends = [0]
         for one in swapped(task.region):
             for live in live_sets(one):
                 spans = []
@@ -62,8 +61,14 @@ def check(tasks, found: HeapPlan) -> None:
                             assert plans[at.number].slots(s.kind) == t.params[f"S.{at.number}"], "the launcher counts with S"
                 spans.sort()
                 assert all(a[1] <= b[0] for a, b in pairwise(spans))
-                ends += [end for _, end in spans]
-        assert max(ends) == t.shared_bytes
+        ends = [
+            t.params[f"{s.name}.{plane}"] + plans[at.number].slots(s.kind) * width * PLANES[plane]
+            for at in task.region.all_loops()  # ``live_sets`` does not meet every arm of deeply nested ifs
+            for s in at.stacks
+            if s.name in t.shared
+            for plane, width in s.widths
+        ]
+        assert max(ends, default=0) == t.shared_bytes
         assert t.bytes == sum(t.rows * n * PLANES[p] for p, n in t.words.items())
         for plane, words in t.words.items():
             assert sum(s.words for s in spaces(t, plane)) == words

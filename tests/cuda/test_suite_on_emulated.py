@@ -13,11 +13,12 @@ ROOT = Path(__file__).parents[2]
 FAST = ["tests/lang/test_field.py", "tests/lang/test_custom_gradients.py"]
 SLOW = {
     "language": [f"tests/lang/test_{n}.py" for n in ("kernel_language", "kernel_arguments", "linalg", "structs", "snode")],
-    "gradients": ["tests/gradients/torture", "tests/lang/test_forward_mode.py", "tests/lang/test_overwrites.py"],
+    "gradients": ["tests/gradients/test_structs.py", "tests/lang/test_forward_mode.py", "tests/lang/test_overwrites.py"],
+    "torture": ["tests/gradients/torture", "-k", "loop or while or nest"],  # all of it takes four minutes
 }
 
 
-def run(paths: list[str]) -> None:
+def run(arguments: list[str]) -> None:
     ended = subprocess.run(
         [
             sys.executable,
@@ -31,7 +32,7 @@ def run(paths: list[str]) -> None:
             "-p",
             "no:xdist",
             *OPTIONS,
-            *paths,
+            *arguments,
         ],
         cwd=ROOT,
         capture_output=True,
