@@ -124,14 +124,16 @@ class Driver:
             b.store(count, b.op("sub", b.op("cdiv", up, seg), rec.skipped))
         return b.load(count)
 
-    def refill(self, b: Builder, env: Env, rec: Record, m: Operand, span: tuple[Operand, Operand, Operand]) -> None:
-        """Recompute the tape of segment ``m``. span: start and end of the segment, end of the loop.
+    def restart(
+        self, b: Builder, rec: Record, position: tuple[Operand, Operand], span: tuple[Operand, Operand, Operand]
+    ) -> tuple[Operand, Operand, Operand]:
+        """Restore the state that a refill starts from. ``position``: block of the segment, and its number there; ``span`` as in ``refill``.
 
-        The last segment of a block of checkpoints is refilled first: that run starts at the block's checkpoint and fills ck2 on its way.
+        Returns:
+            Start of the block, its first iteration that is not in the pad, and whether the segment is the block's last.
         """
+        block, number_in_block = position
         b2, hi2, n = span
-        seg = self.param("S")
-        block, number_in_block = divided(b, m, b.op("cdiv", rec.d, seg))
         b1 = b.op("mul", block, rec.d)
         head = b.op("max", b1, rec.pad)
         whole = b.op("eq", hi2, b.op("min", n, b.op("add", b1, rec.d)))
@@ -141,6 +143,16 @@ class Driver:
             self.restore(b, "ck2", b.op("sub", number_in_block, ONE))
         for v, value in rec.invariants.items():
             b.store(v, value)
+        return b1, head, whole
+
+    def refill(self, b: Builder, env: Env, rec: Record, m: Operand, span: tuple[Operand, Operand, Operand]) -> None:
+        """Recompute the tape of segment ``m``. span: start and end of the segment, end of the loop.
+
+        The last segment of a block of checkpoints is refilled first: that run starts at the block's checkpoint and fills ck2 on its way.
+        """
+        b2, hi2, _ = span
+        seg = self.param("S")
+        b1, head, whole = self.restart(b, rec, divided(b, m, b.op("cdiv", rec.d, seg)), span)
         start = b.op("select", whole, head, b2)
         first, rest = divided(b, b.op("sub", start, b1), seg)
         slot, number = b.local(rest, "slot"), b.local(first, "seg")

@@ -148,18 +148,10 @@ class SegmentedDriver(Driver):
 
     def refill(self, b: Builder, env: Env, rec: Record, m: Operand, span: tuple[Operand, Operand, Operand]) -> None:
         """See ``Driver.refill``. Iterations are numbered from the loop's first one here, without the pad."""
-        b2, hi2, n = span
+        b2, hi2, _ = span
         seg = self.param("S")
         block, number_in_block = self._step_back(b)
-        b1 = b.op("mul", block, rec.d)
-        head = b.op("max", b1, rec.pad)
-        whole = b.op("eq", hi2, b.op("min", n, b.op("add", b1, rec.d)))
-        with b.if_(b.op("or", whole, b.op("eq", b2, head))) as from_block:
-            self.restore(b, "ck1", block)
-        with b.into(from_block.orelse):
-            self.restore(b, "ck2", b.op("sub", number_in_block, ONE))
-        for v, value in rec.invariants.items():
-            b.store(v, value)
+        b1, head, whole = self.restart(b, rec, (block, number_in_block), span)
         first = b.op("select", b.op("eq", block, ZERO), rec.skipped, ZERO)  # the pad lies in the first block
         with b.loop(b.op("select", whole, first, number_in_block), number_in_block) as segments:
             low = b.op("add", b1, b.op("mul", segments.index, seg))

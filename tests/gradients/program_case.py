@@ -8,7 +8,7 @@ from collections import Counter
 from typing import Any
 
 import numpy as np
-from replay import Replay, difference
+from replay import Replay, central_differences, difference
 
 import qdrun as qd
 
@@ -82,19 +82,7 @@ class Case:
         return np.concatenate([t.grad.to_numpy().reshape(-1).astype(float) for t in self.inputs])
 
     def differences(self, h: float) -> np.ndarray:
-        out = []
-        for t in self.inputs:
-            at = t.to_numpy()
-            for i in np.ndindex(at.shape):
-                ends = []
-                for moved in (at[i] + h, at[i] - h):
-                    there = at.copy()
-                    there[i] = moved
-                    t.from_numpy(there)
-                    ends.append(self.value())
-                out.append((ends[0] - ends[1]) / (2 * h))
-            t.from_numpy(at)
-        return np.array(out)
+        return central_differences(self.inputs, self.value, h)
 
     def close(self) -> None:
         self.program.close()

@@ -184,3 +184,20 @@ def difference(name: str, got: np.ndarray, want: np.ndarray, tolerance: float = 
                 same |= np.abs(a.astype(float) - b) <= tolerance * scale * (1.0 if a.itemsize == 8 else 1e6)
                 same |= a == b
     assert same.all(), f"{name}: compiled {a[~same][:4]}, interpreted {b[~same][:4]} at {np.argwhere(~same)[:4].tolist()}"
+
+
+def central_differences(inputs, value, h: float) -> np.ndarray:
+    """The slope of ``value()`` along each element of the ``inputs``, in their order."""
+    out = []
+    for t in inputs:
+        at = t.to_numpy()
+        for i in np.ndindex(at.shape):
+            ends = []
+            for moved in (at[i] + h, at[i] - h):
+                there = at.copy()
+                there[i] = moved
+                t.from_numpy(there)
+                ends.append(value())
+            out.append((ends[0] - ends[1]) / (2 * h))
+        t.from_numpy(at)
+    return np.array(out)

@@ -14,7 +14,7 @@ import qdrun as qd
 
 sys.path.insert(0, str(Path(__file__).parent))
 from kernels import compile_source, kernel_sources
-from replay import difference, same
+from replay import central_differences, difference, same
 
 COUNTS = {"right": 0, "refused": 0, "kinked components": 0}
 CHECKS = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much, HealthCheck.large_base_example]
@@ -52,19 +52,7 @@ class Case:
         return np.concatenate([t.grad.to_numpy().reshape(-1) for t in (self.x, self.v, self.c)])
 
     def differences(self, h: float) -> np.ndarray:
-        out = []
-        for t in (self.x, self.v, self.c):
-            at = t.to_numpy()
-            for i in np.ndindex(at.shape):
-                ends = []
-                for moved in (at[i] + h, at[i] - h):
-                    there = at.copy()
-                    there[i] = moved
-                    t.from_numpy(there)
-                    ends.append(self.value())
-                out.append((ends[0] - ends[1]) / (2 * h))
-            t.from_numpy(at)
-        return np.array(out)
+        return central_differences((self.x, self.v, self.c), self.value, h)
 
 
 def check(source: str, seed: int) -> None:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from ...ir.nodes import ClaimRow, Loop, Op, Operand, Stack, StackPut, Task
 from ...ir.walk import walk
 from ..abi import CTX_HEAP, PLANES, SCRATCH_CLAIMS, plane_of
-from . import report
 from .function import ROLLED, unrolled
+from .rows import check
 
 if TYPE_CHECKING:
     from .emitter import Emitter
@@ -81,7 +81,7 @@ def claim(e: GridEmitter, s: ClaimRow) -> None:
     if e.task.parallel:
         _find(e, _claimed(e, s))
     else:
-        _check(e, s, "0")
+        check(e, s, "0")
         _find(e, "0")
 
 
@@ -115,20 +115,11 @@ def _claimed(e: GridEmitter, s: ClaimRow) -> str:
     e.jump(have)
     e.at(count)
     row = e.t(f"atomicrmw add ptr {e.scratch(SCRATCH_CLAIMS)}, i64 1 {e.scope}monotonic")
-    _check(e, s, row)
+    check(e, s, row)
     e.put(f"store i64 {row}, ptr {mine}")
     e.jump(have)
     e.at(have)
     return e.t(f"load i64, ptr {mine}")
-
-
-def _check(e: GridEmitter, s: ClaimRow, row: str) -> None:
-    """A row that was not planned is reported, never used."""
-    none, fine = e.label("norow"), e.label("row")
-    e.branch(e.t(f"icmp sge i64 {row}, {e.param('rows')}"), none, fine, unlikely=True)
-    e.at(none)
-    report.record(e, s, (), "")
-    e.at(fine)
 
 
 def _in_heap(e: GridEmitter, name: str, plane: str, row: str) -> str:

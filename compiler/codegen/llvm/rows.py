@@ -42,7 +42,7 @@ def claim(e: Emitter, s: ClaimRow) -> None:
     if e.task.parallel:
         row = _row(e, s)
     else:
-        _check(e, s, "0")
+        check(e, s, "0")
         row = "0"
     for stack in e.task.stacks:
         for plane in sorted({v.dtype.plane for v in stack.locals}):
@@ -65,14 +65,14 @@ def _row(e: Emitter, s: ClaimRow) -> str:
     e.branch(e.t(f"icmp eq i64 {e.t(f'load i64, ptr {mine}')}, 0"), take, have, unlikely=True)
     e.at(take)
     row = e.t(f"atomicrmw add ptr {claims}, i64 1 monotonic")
-    _check(e, s, row)
+    check(e, s, row)
     e.put(f"store i64 {e.t(f'add i64 {row}, 1')}, ptr {mine}")
     e.jump(have)
     e.at(have)
     return e.t(f"sub i64 {e.t(f'load i64, ptr {mine}')}, 1")
 
 
-def _check(e: Emitter, s: ClaimRow, row: str) -> None:
+def check(e: Emitter, s: ClaimRow, row: str) -> None:
     """A row that was not planned is reported, never used."""
     none, fine = e.label("norow"), e.label("row")
     e.branch(e.t(f"icmp sge i64 {row}, {e.param('rows')}"), none, fine, unlikely=True)
