@@ -42,6 +42,18 @@ def collisions(task: Task, varied: set[Op | Local], kept: Callable[[Place], bool
                 yield access, write[2]
 
 
+def shared_stores(task: Task) -> set[GlobalStore]:
+    """The stores of a parallel task whose element other iterations may store, too: the same value, or by the user's word another element.
+
+    Reverse mode exchanges the element's adjoint with zero there, so that one of them takes all of it, whoever comes first.
+    """
+    stores = [s for s in walk(task.body) if isinstance(s, GlobalStore) and s.place.differentiable]
+    if not task.parallel or not stores:
+        return set()
+    written, ranges = Writes(task), extents(task)
+    return {s for s in stores if not own_element(s.index, s.index, written, ranges)}
+
+
 def _refusal(access: Access, write: Stmt) -> DataAccessError:
     place, _, store = access
     again = f" ({line_of(write)})" if write is not store else ""

@@ -5,7 +5,8 @@ stack: its condition is a value. A loop is a ``checkpoint.Driver``: forward swee
 each iteration from the last: restore the tape, ``forward(body)`` (the last replay), ``backward(body)``.
 
 Adjoints live in locals, one a variable and one a value that is used in an inner block; inside one block they are plain values.
-A store ``v = s`` gives ``adj(s) += adj(v); adj(v) = 0``; a load gives ``adj(v) += adj(load)``.
+A store ``v = s`` gives ``adj(s) += adj(v); adj(v) = 0``; a load gives ``adj(v) += adj(load)``. Where other iterations may store to the
+element, too, the adjoint is exchanged with zero: one of them takes it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from ..ir.builder import Builder, const_i64
 from ..ir.nodes import Assert, Block, ClaimRow, Const, GlobalStore, If, Local, LocalStore, Loop, Op, Operand, Place, Stmt, Task
 from ..ir.walk import atomic_of
 from .checkpoint import Driver, Record, down
+from .collisions import shared_stores
 from .copies import Env, at, copy_plain, index_at
 from .derivatives import ADJOINT, MULTIPLIES, zero_stays_zero
 from .finals import CLAIMS
@@ -43,6 +45,7 @@ class Reverse:
         self._pending: dict[Op, Operand] = {}  # adjoint of a value whose uses so far are all in its own block
         self._home: dict[Op, int] = {}  # value -> the block that defines it
         self._level = 0
+        self._shared = shared_stores(task)
         stacked = {s for s, info in self.slices.info.items() if info.tape}
         self._around = around_stacks(task, stacked) if stacked else None  # where an iteration needs an adstack row
         body: Block = []
@@ -134,9 +137,12 @@ class Reverse:
                 self._give(s.value, value)
             case GlobalStore():
                 index, grad = tuple(at(self._env, i) for i in s.index), _grad(s.place)
-                value = self.b.gload(grad, index)
-                self._give(s.value, value)
-                self.b.gstore(grad, index, Const(0.0, grad.dtype))
+                zero = Const(0.0, grad.dtype)
+                if s in self._shared and self.activity.is_varied(s.value):
+                    self._give(s.value, self.b.atomic("xchg", grad, index, zero))
+                else:
+                    self._give(s.value, self.b.gload(grad, index))
+                    self.b.gstore(grad, index, zero)
             case Op(op="atomic"):
                 self._backward_atomic(s)
             case Op():

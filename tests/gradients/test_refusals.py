@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 import qdrun as qd
+from qdrun.compiler.ir.nodes import GlobalStore, Op
+from qdrun.compiler.ir.walk import atomic_of, walk
 
 sys.path.insert(0, str(Path(__file__).parent))
 from gradient_checks import Point, compile_source, field, ints, start
@@ -195,6 +197,7 @@ LOST = {
 RIGHT = {
     "one value that all iterations store": ["for i in x:", "    s[None] = x[0] * 2.0", "    w[i] = 0.5 * w[i]"],
     "one value for each row": ["for i, j in grid:", "    y[i] = w[i] * w[i] + 0.0 * n"],
+    "one value for each pair": ["for i in x:", "    y[i // 2] = x[i // 2] * w[i // 2] + 0.0 * n"],
     "a constant that all iterations store": ["for i in x:", "    s[None] = 0.5", "    y[i] = x[i] * x[i]"],
     "a store by one iteration": ["for i in x:", "    if i == n:", "        s[None] = x[i] * x[i]"],
     "rows of a flat array": [
@@ -294,6 +297,19 @@ def test_a_kernel_without_a_gradient_still_runs_forward(name):
 def test_what_looks_alike_and_has_a_gradient_is_right(name):
     k, f = make(RIGHT[name])
     Point(k, (2,), list(f.values()), list(f.values())).check()
+
+
+@pytest.mark.parametrize("name", ["one value that all iterations store", "one value for each row", "one value for each pair"])
+def test_of_iterations_that_store_one_value_one_takes_the_adjoint(name):
+    """Whichever comes first: threads that all read it before one of them has cleared it would count it several times."""
+    k, _ = make(RIGHT[name])
+    k.grad(2)
+    (variant,) = k.variants().values()
+    gradient, _ = variant.recipe.reverse(variant.program.device)
+    found = [s for t in gradient.kernel.tasks for s in walk(t.body)]
+    exchanged = {atomic_of(s)[0].name for s in found if isinstance(s, Op) and s.op == "atomic" and atomic_of(s)[1] == "xchg"}
+    assert len(exchanged) == 1
+    assert not exchanged & {s.place.name for s in found if isinstance(s, GlobalStore)}
 
 
 def test_writes_to_what_has_no_gradient_are_not_repeated():
