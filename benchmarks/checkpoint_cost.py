@@ -147,9 +147,9 @@ def measure(name: str, real: Any, folder: Path, repeats: int) -> list[Measured]:
     for plan, choose in PLANS.items():
 
         def planned(choose: Choose = choose) -> HeapPlan:
-            return gradient.plan_with(call, choose=choose)
+            return gradient.plans.plan_with(call, choose=choose)
 
-        gradient._apply(planned())
+        gradient._apply(planned(), call)
         times = []
         for _ in range(repeats):
             y.grad.fill(1.0)

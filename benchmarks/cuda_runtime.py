@@ -1,24 +1,26 @@
 """What the runtime costs on a GPU: opening, code, memory, copies between numpy and the device.
 
-    python -m benchmarks.cuda_runtime [--json FILE]
+    python -m benchmarks.cuda_runtime [--json FILE] [--copies] [--device emulated --small]
 
-Copies: the driver's own way for pageable memory, and two pinned buffers of ours that a few threads fill while the other one is copied.
+Copies: the driver's own way for pageable memory, the product's (``runtime/cuda/staging.py``: two pinned buffers, one of which a few threads
+fill while the device copies the other), and the product's with other buffers and threads, to set its constants by.
 """
 
 from __future__ import annotations
 
 import argparse
-import ctypes
+import itertools
 import json
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 
-from qdrun.compiler.runtime.cuda import ptx
+import qdrun as qd
+from qdrun.compiler.runtime.cuda import ptx, staging
 from qdrun.compiler.runtime.cuda.device import CudaDevice
+from qdrun.compiler.runtime.cuda.staging import Staging
 
 TEXT = """
 define ptx_kernel void @k(ptr %x, i64 %n) {
@@ -28,7 +30,6 @@ entry:
   ret void
 }
 """
-CHUNK = 8 << 20
 
 
 def median(work, repeat=5):
@@ -91,59 +92,36 @@ def memory(device: CudaDevice) -> dict[str, float]:
     return out
 
 
-class Staging:
-    """Two pinned buffers: one is filled or emptied by threads while the device copies the other."""
-
-    def __init__(self, device: CudaDevice, threads: int) -> None:
-        self.device, self.threads, self.pool = device, threads, ThreadPoolExecutor(threads)
-        self.buffers = [device.host_words(CHUNK // 8, "staging") for _ in range(2)]
-        self.events = [device.driver.event() for _ in range(2)]
-
-    def move(self, to: int, source: int, nbytes: int) -> None:
-        part = -(-nbytes // self.threads // 4096) * 4096
-        spans = [(k, min(part, nbytes - k)) for k in range(0, nbytes, part)]
-        list(self.pool.map(lambda s: ctypes.memmove(to + s[0], source + s[0], s[1]), spans))
-
-    def upload(self, to: int, source: int, nbytes: int) -> None:
-        driver, stream = self.device.driver, self.device.stream
-        for k, at in enumerate(range(0, nbytes, CHUNK)):
-            n, buffer, event = min(CHUNK, nbytes - at), self.buffers[k % 2].ptr, self.events[k % 2]
-            if k >= 2:
-                driver.event_wait(event)
-            self.move(buffer, source + at, n)
-            driver.upload(to + at, buffer, n, stream)
-            driver.record(event, stream)
-        driver.synchronize(stream)
-
-    def download(self, to: int, source: int, nbytes: int) -> None:
-        driver, stream = self.device.driver, self.device.stream
-        starts = list(range(0, nbytes, CHUNK))
-
-        def begin(k: int) -> None:
-            driver.fetch(self.buffers[k % 2].ptr, source + starts[k], min(CHUNK, nbytes - starts[k]), stream)
-            driver.record(self.events[k % 2], stream)
-
-        begin(0)
-        for k, at in enumerate(starts):
-            driver.event_wait(self.events[k % 2])
-            if k + 1 < len(starts):
-                begin(k + 1)
-            self.move(to + at, self.buffers[k % 2].ptr, min(CHUNK, nbytes - at))
-
-
-def copies(device: CudaDevice, nbytes: int) -> dict[str, float]:
-    """GB/s of copies of one size, each way."""
+def copies(device: CudaDevice, nbytes: int, chunks: tuple[int, ...], threads: tuple[int, ...]) -> dict[str, float]:
+    """GB/s of copies of one size, each way: by the driver, as the product is set, and by other buffers and threads."""
     host, a = np.ones(nbytes, np.uint8), device.allocate(nbytes, "adstack")
-    address = host.ctypes.data
+    address, kept = host.ctypes.data, [host]
+
+    def new() -> int:
+        kept[:] = [np.empty(nbytes, np.uint8)]
+        return kept[0].ctypes.data
+
+    def driver_up() -> None:
+        device.driver.upload(a.ptr, address, nbytes, device.stream)
+        device.synchronize()
+
+    def product_up() -> None:
+        device.upload(a.ptr, address, nbytes)
+        device.synchronize()
+
     work = {
-        "up, driver": lambda: (device.upload(a.ptr, address, nbytes), device.synchronize()),
-        "down, driver": lambda: device.download(address, a.ptr, nbytes),
-        "down, driver, new array": lambda: device.download(np.empty(nbytes, np.uint8).ctypes.data, a.ptr, nbytes),
+        "up, driver": driver_up,
+        "up, product": product_up,
+        "down, driver": lambda: device.driver.download(address, a.ptr, nbytes, device.stream),
+        "down, product": lambda: device.download(address, a.ptr, nbytes),
+        "down to a new array, driver": lambda: device.driver.download(new(), a.ptr, nbytes, device.stream),
+        "down to a new array, product": lambda: device.download(new(), a.ptr, nbytes),
     }
-    for threads in (1, 2, 4, 8) if nbytes > CHUNK else ():
-        staging = Staging(device, threads)
-        work[f"up, {threads} threads"] = lambda s=staging: s.upload(a.ptr, address, nbytes)
-        work[f"down, {threads} threads"] = lambda s=staging: s.download(address, a.ptr, nbytes)
+    for chunk, n in itertools.product(chunks, threads):
+        own = Staging(device.driver, device.stream, chunk << 20, n)
+        name = f"{chunk} MiB x {n} threads"
+        work[f"up, {name}"] = lambda own=own: (own.upload(a.ptr, address, nbytes), device.synchronize())
+        work[f"down, {name}"] = lambda own=own: own.download(address, a.ptr, nbytes)
     out = {}
     for what, call in work.items():
         call()
@@ -152,14 +130,44 @@ def copies(device: CudaDevice, nbytes: int) -> dict[str, float]:
     return out
 
 
+def whole_fields(which: int | str, nbytes: int) -> dict[str, float]:
+    """GB/s of ``from_numpy`` and ``to_numpy``, and of a kernel with a numpy array, with the driver's way and with the product's."""
+    out, values = {}, np.ones(nbytes // 4, np.float32)
+
+    @qd.kernel
+    def touch(a: qd.types.ndarray(qd.f32, 1)):
+        a[0] += 1.0
+
+    with qd.init(arch=qd.cuda, device=which) as program:
+        x = qd.field(qd.f32, nbytes // 4)
+        for name, threshold in (("driver", 1 << 62), ("product", staging.THRESHOLD)):
+            staging.THRESHOLD = threshold
+            work = {"from_numpy": lambda: x.from_numpy(values), "to_numpy": x.to_numpy, "argument": lambda: touch(values)}
+            for what, call in work.items():
+                call()
+                ms = median(lambda call=call: (call(), program.device.synchronize()))
+                out[f"{what}, {name}, {nbytes >> 20:,} MiB"] = nbytes / 1e6 / ms
+    return out
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--copies", action="store_true", help="copies alone")
+    parser.add_argument("--device", default=0, type=lambda x: int(x) if x.isdigit() else x)
+    parser.add_argument("--small", action="store_true")
     args = parser.parse_args()
-    device, opened = opening()
-    found = {"opening, ms": opened, "code, ms": code(device), "memory, ms": memory(device), "copies, GB/s": {}}
-    for nbytes in (1 << 16, 1 << 20, 1 << 26, 1 << 30):
-        found["copies, GB/s"] |= copies(device, nbytes)
+    found: dict[str, dict[str, float]] = {}
+    if args.copies or args.device != 0:
+        device = CudaDevice(args.device)
+    else:
+        device, found["opening, ms"] = opening()
+        found |= {"code, ms": code(device), "memory, ms": memory(device)}
+    found["copies, GB/s"] = rates = {}
+    for mib in (1, 2, 4, 8, 16) if args.small else (1, 2, 4, 8, 16, 64, 256, 1024):
+        many = mib in (16, 64, 256)
+        rates |= copies(device, mib << 20, (1, 2, 4, 8) if many else (), (1, 2, 4, 8, 12) if many else ())
+    rates |= whole_fields(args.device, (16 if args.small else 256) << 20)
     found["device"] = {device.info.name: device.info.driver_version}
     device.close()
     for part, rows in found.items():

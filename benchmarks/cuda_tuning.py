@@ -66,7 +66,7 @@ class Choices:
 
     def code(self, unroll: int, blocks: int) -> None:
         """For the kernels that are compiled from now on."""
-        grid_rows.OFTEN, cuda_code.STACK_BLOCKS = unroll, blocks
+        grid_rows.OFTEN, cuda_code.SMALL_STACK_BLOCKS = unroll, blocks
 
     def plans(self, threads: int, shared: int, even: tuple[int, int]) -> None:
         """For the plans that are made from now on."""
@@ -160,11 +160,7 @@ def _forget() -> None:
         for variant in variants.values():
             gradient = variant.__dict__.get("gradient")
             if gradient is not None:
-                gradient._plans.clear()
-                gradient._set = None
-    # native launches of a gradient know one plan
-    for kernel in qd.current_program().variants:
-        kernel.grad._launched = None
+                gradient.replan()
 
 
 def _show(rows: list[dict[str, Any]]) -> None:

@@ -79,7 +79,7 @@ def planning() -> list[dict[str, Any]]:
 
 
 def unchanged(name: str) -> float:
-    """Seconds of ``GradientExecutable.plan``, the one way to a plan, when nothing changed since the last one."""
+    """Seconds of ``GradientPlans.plan``, the one way to a plan, when nothing changed since the last one."""
     import qdrun as qd
     from benchmarks.memory_cases import CASES, THREADS
 

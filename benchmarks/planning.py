@@ -29,7 +29,7 @@ Row = dict[str, object]
 
 
 def launches(repeats: int) -> Iterator[Row]:
-    """Plans of one gradient, microseconds each: ``GradientExecutable.plan``, and around it ``kernel.grad.plan`` with its arguments."""
+    """Plans of one gradient, microseconds each: ``GradientPlans.plan``, and around it ``kernel.grad.plan`` with its arguments."""
     with qd.init(default_fp=qd.f64, cpu_max_num_threads=1):
         x, y = (qd.field(qd.f64, shape=1000, needs_grad=True) for _ in range(2))
         start = qd.field(qd.i32, shape=1001)

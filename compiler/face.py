@@ -28,6 +28,7 @@ from .errors import (
     QuadrantsSyntaxError,
     QuadrantsTypeError,
 )
+from .frontend.block import global_thread_idx
 from .frontend.intrinsics import (
     abs,
     acos,
@@ -102,6 +103,7 @@ from .lang import (
     math,
     ndarray,
     reset,
+    simt,
     sync,
     template,
     types,

@@ -18,7 +18,7 @@ job that needs it is opened.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, Literal, TypeVar, get_args, get_origin
@@ -26,8 +26,10 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar, get_args, get_origi
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
+from .checks import GradientCheck, check_gradients
 from .explain import Explanation, explain
 from .plan import MemoryPlan, PlanEntry, make_plan, used
+from .session import Session
 from .windows import plan_window, snapshots_of
 
 Gradient = float | np.ndarray
@@ -58,6 +60,8 @@ class Job(Generic[P]):
         Params: the model of the parameters; taken from ``Job[...]``.
         gradients: the names of the gradients that ``run`` can give.
         precision: the default float type of the program.
+        live: the parameters that only ``fill`` reads: an open job can take other values of them, see ``set``.
+        horizon: the parameter that counts time steps, if there is one: `qdrun check` shortens it.
         needs_compiler: False for a job that uses no kernels; ``program`` is then None.
 
     Attributes of a job:
@@ -71,7 +75,9 @@ class Job(Generic[P]):
 
     Params: ClassVar[type[BaseModel]]
     gradients: ClassVar[tuple[str, ...]] = ()
-    precision: ClassVar[Literal["f32", "f64"]] = "f64"
+    precision: Literal["f32", "f64"] = "f64"
+    live: ClassVar[tuple[str, ...]] = ()
+    horizon: ClassVar[str] = "steps"
     needs_compiler: ClassVar[bool] = True
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -80,10 +86,11 @@ class Job(Generic[P]):
             model = get_args(base)[0] if get_origin(base) is Job else None
             if isinstance(model, type) and issubclass(model, BaseModel):
                 cls.Params = model
-        if isinstance(cls.gradients, str):
-            raise TypeError(
-                f'{cls.__name__}.gradients is text, not a tuple of names\n  do: write gradients = ("{cls.gradients}",)'
-            )
+        for name in ("gradients", "live"):
+            text = getattr(cls, name)
+            if isinstance(text, str):
+                raise TypeError(f'{cls.__name__}.{name} is text, not a tuple of names\n  do: write {name} = ("{text}",)')
+        _check_live(cls)
 
     def __init__(self, params: P, *, wanted: Sequence[str] | None = None, seed: int = 0) -> None:
         names = tuple(self.gradients if wanted is None else wanted)
@@ -128,8 +135,27 @@ class Job(Generic[P]):
         """Create the fields and kernels of this trial in the current program. Runs no kernel."""
         raise NotImplementedError(f"{type(self).__name__} has no build()\n  do: write `def build(self) -> None` in it")
 
+    def fill(self) -> None:
+        """Give the fields their first values: those of the parameters in ``live``, and whatever ``run`` changes and then reads. Called
+        after ``build``, and again by ``set``. Runs no kernel.
+        """
+
+    def set(self, params: P) -> bool:
+        """Give an open job other parameters: ``run`` then gives what it would in a job built with them.
+
+        Returns:
+            Whether that is possible: only parameters in ``live`` differ, and their shapes do not. Else nothing has changed, and the job
+            must be built again.
+        """
+        differ = {name for name in type(params).model_fields if getattr(params, name) != getattr(self.params, name)}
+        if not self.live or not differ <= set(self.live) or self.shape_key(params) != self.shape_key(self.params):
+            return False
+        self.params = params
+        self.fill()
+        return True
+
     def run(self) -> Outcome:
-        """Run the simulation and its gradients once. Called after ``build``."""
+        """Run the simulation and its gradients once. Called after ``build`` and ``fill``, and again after ``set``."""
         raise NotImplementedError(f"{type(self).__name__} has no run()\n  do: write `def run(self) -> Outcome` in it")
 
     def launches(self) -> Iterable[tuple[Any, tuple[Any, ...]]]:
@@ -218,9 +244,27 @@ class Job(Generic[P]):
             self.program = program
             try:
                 self.build()
+                self.fill()
                 yield
             finally:
                 self.program = None
+
+
+def _check_live(cls: type[Job[Any]]) -> None:
+    """The names in ``live`` are parameters, and something fills them in.
+
+    Raises:
+        TypeError: they are not.
+    """
+    params = getattr(cls, "Params", None)
+    unknown = [name for name in cls.live if params is not None and name not in params.model_fields]
+    if unknown:
+        allowed = ", ".join(params.model_fields) if params is not None else ""
+        raise TypeError(f"{cls.__name__}.live names `{unknown[0]}`, which is no parameter\n  do: name one of: {allowed}")
+    if cls.live and cls.fill is Job.fill:
+        raise TypeError(
+            f"{cls.__name__} has live parameters and no fill()\n  do: move what gives fields their first values from build to fill"
+        )
 
 
 def _program(precision: str, backend: str, options: dict[str, Any]) -> Any:
@@ -246,54 +290,6 @@ def _shape_of(value: Any) -> Any:
     return value
 
 
-class GradientCheck(BaseModel):
-    """One gradient of a job beside the central difference of its loss; ``relative_error`` is 0 where they agree."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    name: str
-    index: tuple[int, ...]
-    given: float
-    difference: float
-    relative_error: float
-
-
-def check_gradients(job: type[Job[Any]], params: BaseModel, *, step: float = 1e-5, seed: int = 0) -> list[GradientCheck]:
-    """Compare every gradient whose name is a parameter (a float or a list of them) with central differences of the loss.
-
-    Each difference runs the job twice, so keep the run short. ``step`` is relative to the parameter, absolute at zero.
-
-    Raises:
-        ValueError: no gradient of the job has the name of a parameter.
-    """
-    values = params.model_dump(mode="json")
-    names = [name for name in job.gradients if name in values]
-    if not names:
-        raise ValueError(f"no gradient of {job.__name__} is a parameter\n  do: name a gradient as the parameter it belongs to")
-
-    def outcome(changed: dict[str, Any], wanted: Sequence[str]) -> Outcome:
-        with job(job.Params.model_validate(changed), wanted=wanted, seed=seed).opened() as opened:
-            return opened.run()
-
-    given = outcome(values, names).gradients
-    rows = []
-    for name in names:
-        point = np.array(values[name], dtype=np.float64)
-        for index in np.ndindex(point.shape):
-            delta = step * (abs(point[index]) or 1.0)
-            losses = []
-            for sign in (1.0, -1.0):
-                moved = point.copy()
-                moved[index] += sign * delta
-                losses.append(outcome({**values, name: moved.tolist()}, ()).loss)
-            difference = (losses[0] - losses[1]) / (2.0 * delta)
-            exact = float(np.asarray(given[name], dtype=np.float64)[index])
-            scale = max(abs(exact), abs(difference), 1e-300)
-            error = abs(exact - difference) / scale
-            rows.append(GradientCheck(name=name, index=index, given=exact, difference=difference, relative_error=error))
-    return rows
-
-
 @dataclass(frozen=True)
 class Finished:
     """What ``execute`` gives back: the outcome, the plan made before it, bytes used, seconds of each part, and the name of the device."""
@@ -314,17 +310,21 @@ def execute(
     threads: int | None,
     memory_limit_bytes: int | None,
     memory_budget_bytes: int | None = None,
+    body: Callable[[Session], Outcome] = Session.run,
 ) -> Finished:
-    """Open, build, plan and run ``job``: the one way through which every trial goes."""
+    """Open, build, plan and run ``job``: the one way through which every trial goes.
+
+    ``body``: what to do with the open job, by default to run it once; an optimisation runs it again and again.
+    """
     start = time.perf_counter()
     limits: dict[str, Any] = {"memory_limit_bytes": memory_limit_bytes, "memory_budget_bytes": memory_budget_bytes}
-    with job.opened(backend=backend, device=device, threads=threads, **limits):
+    with Session(job, backend=backend, device=device, threads=threads, **limits) as session:
         built = time.perf_counter()
         plan = job.plan()
         planned = time.perf_counter()
-        outcome = job.run()
+        outcome = body(session)
         done = time.perf_counter()
-        used, peak = job.used(), job.peak_bytes()
+        session.measure()
         name = _name(job.program)
     missing = [name for name in job.wanted if name not in outcome.gradients]
     if missing:
@@ -332,4 +332,19 @@ def execute(
             f"{type(job).__name__}.run() gave no gradient for {', '.join(missing)}\n  do: put it into Outcome.gradients"
         )
     seconds = {"build": built - start, "plan": planned - built, "run": done - planned}
-    return Finished(outcome, plan, used, peak, seconds, name)
+    return Finished(outcome, plan, session.used, session.peak_bytes, seconds, name)
+
+
+__all__ = [
+    "Finished",
+    "Gradient",
+    "GradientCheck",
+    "Job",
+    "JobParams",
+    "MemoryPlan",
+    "Outcome",
+    "PlanEntry",
+    "Session",
+    "check_gradients",
+    "execute",
+]

@@ -37,9 +37,10 @@ class MassSpring(Job[MassSpringParams]):
     """Gradients of the distance walked with respect to stiffness and to the amplitude of each muscle."""
 
     gradients = ("stiffness", "actuation")
+    live = ("stiffness", "actuation")
 
     def build(self) -> None:
-        """Fields over (slot, mass) and (slot, muscle), and the three kernels of a step."""
+        """Fields over (slot, mass) and (slot, muscle), and the kernels of a step."""
         p = self.params
         if len(p.actuation) != p.columns:
             raise ValueError(f"actuation has {len(p.actuation)} amplitudes for {p.columns} muscles\n  do: give one a column")
@@ -56,17 +57,24 @@ class MassSpring(Job[MassSpringParams]):
         self.ends = qd.Vector.field(2, dtype=qd.i32, shape=(self.n_springs,))
         self.muscle = qd.field(dtype=qd.i32, shape=(self.n_springs,))
         self.rest = qd.field(dtype=real, shape=(self.n_springs,))
-        self.x.from_numpy(np.concatenate([points[None], np.zeros((w, self.n_masses, 2))]))
         self.start = self.x  # slot 0: of one window, where all began
         if w < p.steps:
             self.start = qd.Vector.field(2, dtype=real, shape=(1, self.n_masses))
-            self.start.from_numpy(points[None])
         self.ends.from_numpy(np.array([(a, b) for a, b, _ in springs], dtype=np.int32))
         self.muscle.from_numpy(np.array([m for _, _, m in springs], dtype=np.int32))
         self.rest.from_numpy(np.array([np.linalg.norm(points[a] - points[b]) for a, b, _ in springs]))
-        self.stiffness[None] = p.stiffness
-        self.amplitude.from_numpy(np.array(p.actuation))
         self._kernels()
+
+    def fill(self) -> None:
+        """The robot at rest, with its stiffness and its amplitudes."""
+        points, _ = truss(self.params.columns)
+        self.x.from_numpy(np.concatenate([points[None], np.zeros((self.window, self.n_masses, 2))]))
+        if self.start is not self.x:
+            self.start.from_numpy(points[None])
+        self.v.fill(0.0)
+        self.activation.fill(0.0)
+        self.stiffness[None] = self.params.stiffness
+        self.amplitude.from_numpy(np.array(self.params.actuation))
 
     def _kernels(self) -> None:
         p = self.params

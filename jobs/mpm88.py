@@ -14,6 +14,9 @@ from pydantic import Field
 import qdrun as qd
 from qdrun.jobs.base import Job, JobParams, Outcome
 
+SIDE = 0.2
+"""Of the block, m."""
+
 
 class Mpm88Params(JobParams):
     """The box has a side of 1 m; the block's density is 1 kg/m^2."""
@@ -33,6 +36,7 @@ class Mpm88(Job[Mpm88Params]):
     """Gradients of the squared miss with respect to the initial velocity and the stiffness."""
 
     gradients = ("velocity", "stiffness")
+    live = ("velocity", "stiffness")
 
     def build(self) -> None:
         """Particle fields over (slot, particle), grid fields over (slot, cell, cell), and the kernels of a step."""
@@ -49,20 +53,25 @@ class Mpm88(Job[Mpm88Params]):
         self.stiffness = qd.field(dtype=real, shape=(), needs_grad=True)
         self.centre = qd.Vector.field(2, dtype=real, shape=(), needs_grad=True)
         self.loss = qd.field(dtype=real, shape=(), needs_grad=True)
-        self.start[None] = p.velocity
-        self.stiffness[None] = p.stiffness
+        self.volume = SIDE * SIDE / n
+        self._step_kernels()
+        self._end_kernels()
+
+    def fill(self) -> None:
+        """The block at rest in its corner, not deformed; what it is thrown with, and its stiffness."""
+        t, n = self.window + 1, self.params.particles
         first = np.zeros((t, n, 2))
-        side = 0.2
         per_row = int(np.ceil(np.sqrt(n)))
         k = np.arange(n)
-        first[0] = np.stack([0.6 + side * (k % per_row) / per_row, 0.2 + side * (k // per_row) / per_row], axis=1)
+        first[0] = np.stack([0.6 + SIDE * (k % per_row) / per_row, 0.2 + SIDE * (k // per_row) / per_row], axis=1)
         self.x.from_numpy(first)
         identity = np.zeros((t, n, 2, 2))
         identity[0] = np.eye(2)
         self.F.from_numpy(identity)
-        self.volume = side * side / n
-        self._step_kernels()
-        self._end_kernels()
+        self.v.fill(0.0)
+        self.C.fill(0.0)
+        self.start[None] = self.params.velocity
+        self.stiffness[None] = self.params.stiffness
 
     def _step_kernels(self) -> None:
         p = self.params

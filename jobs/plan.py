@@ -128,7 +128,7 @@ def make_plan(job: Job[Any], arch: str | None = None) -> MemoryPlan:
     for kernel, args in launches:
         (kernel.grad if job.wanted else kernel).prepare(*args)
     own = list(job.allocates())
-    held = {k: n for k, n in _renamed(program.usage()).items() if n and k != "adstack"}
+    held = {k: n for k, n in _renamed(program.usage()).items() if n and k not in ("adstack", "staging")}
     entries = [PlanEntry(kind=k, bytes=n, source=_source(k), formula=_how(job, k)) for k, n in held.items()]
     entries += own
     budget = program.options.memory_budget or None
@@ -182,7 +182,7 @@ def heap_room(program: Any, own: Iterable[PlanEntry] = ()) -> int | None:
     budget = program.options.memory_budget
     if not budget:
         return None
-    held = sum(n for k, n in program.usage().items() if k != "adstack") + sum(entry.bytes for entry in own)
+    held = program.device.used_bytes - program.usage().get("adstack", 0) + sum(entry.bytes for entry in own)
     return max(0, budget - held)
 
 

@@ -125,7 +125,7 @@ def _with_heap(job: Job[Any], budget: int, sizes: _Sizes, heap: int, probe: Call
 def _held(job: Job[Any]) -> int:
     """What ``build`` allocated."""
     job.program.materialize()
-    return sum(job.program.usage().values())
+    return job.program.device.used_bytes
 
 
 def _heap_within(job: Job[Any], budget: int, arch: str | None) -> int:

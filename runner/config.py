@@ -2,192 +2,187 @@
 
 from __future__ import annotations
 
-import math
 import re
 import types
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Any, Literal, Union, get_args, get_origin
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
-from pydantic_core import ErrorDetails, PydanticCustomError
+from pydantic import BaseModel, Field, GetJsonSchemaHandler, ValidationError, field_validator, model_validator
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, ErrorDetails
 
-from ..compiler.amounts import bytes_in
+from .axes import AXIS_FORMS, Axis, Section, SweepSection
+from .optimize_section import OptimizeSection
+from .overrides import overridden
+from .values import EMULATED, Budget, Bytes, DeviceId, Name, Seconds, Share, TargetText, Uri, allowed_count, is_whole, refuse
 from .yaml_lines import ConfigError, Document, KeyPath, Problem, did_you_mean, dotted, read_document
 
 BACKENDS = ("auto", "cpu", "cuda", "amdgpu", "vulkan", "metal")
-EMULATED = "emulated"
-"""The ``device.id`` of a GPU that this machine's CPU plays: for tests, and to try a config where there is none. Slow."""
-AXIS_FORMS = ("grid", "list", "linspace", "logspace", "uniform", "normal")
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
-DEVICE_ID = re.compile(r"(?:GPU|MIG)-[0-9a-fA-F-]+|(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]|emulated(?::\d)?")
-TARGET = re.compile(r"(?:[^:\s]+|[^:\n]+\.py):[A-Za-z_]\w*")
+BackendName = Literal["auto", "cpu", "cuda", "amdgpu", "vulkan", "metal"]
+RETRIES = {"infra": 5, "oom": 2, "crash": 2}
+"""How often a trial is tried again by default, by the class of its failure."""
 
 
-def _refuse(what: str, *, allowed: Sequence[str] = (), hint: str = "") -> PydanticCustomError:
-    """An error of a validator that carries the allowed values and what to do."""
-    return PydanticCustomError("refused", "{what}", {"what": what, "allowed": list(allowed), "hint": hint})
+class JobSection(Section):
+    """Which job to run, and the parameters that all trials share. Dotted names set parts of nested ones."""
+
+    target: TargetText
+    params: dict[str, Any] = Field({})
 
 
-def _parse_bytes(value: Any) -> Any:
-    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
-        return value
-    found = bytes_in(value) if isinstance(value, str) else None
-    if not found:
-        raise _refuse(f"`{value}` is not an amount of memory", allowed=("bytes as a number", "512MiB", "2GiB", "1.5GB"))
-    return found
+class DeviceSection(Section):
+    """Where a trial runs, and how many CPU threads it gets.
 
+    Attributes:
+        backend: one, or several in the order of preference: the first that has a device; ``auto``: GPUs before the CPU.
+        id: the one device that all trials run on; None: any that is free.
+        threads: CPU threads of a trial.
+        min_memory: leave devices with less memory for trials alone.
+        slots: lanes of a device: programs that run on it at once; None: as many as the runner thinks best.
+    """
 
-def _parse_number(value: Any) -> Any:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise _refuse(f"`{value}` is not a finite number")
-    return value
-
-
-def _parse_name(value: Any) -> Any:
-    if not isinstance(value, str) or not NAME.fullmatch(value):
-        raise _refuse(
-            f"`{value}` cannot be the name of a run",
-            hint="use 1 to 64 letters, digits, `-`, `_` and `.`, a letter or digit first",
-        )
-    return value
-
-
-def _parse_device(value: Any) -> Any:
-    whole = isinstance(value, int) and not isinstance(value, bool) and value >= 0
-    if value is not None and not whole and not (isinstance(value, str) and DEVICE_ID.fullmatch(value)):
-        raise _refuse(
-            f"`{value}` does not name a device", allowed=("an index, 0 the first", "GPU-<uuid>", "0000:3b:00.0", EMULATED)
-        )
-    return value
-
-
-def _parse_target(value: Any) -> Any:
-    if not isinstance(value, str) or not TARGET.fullmatch(value):
-        raise _refuse(f"`{value}` does not name a job", allowed=("package.module:Name", "path/to/file.py:Name"))
-    return value
-
-
-Bytes = Annotated[int, BeforeValidator(_parse_bytes)]
-Number = Annotated[Any, BeforeValidator(_parse_number)]
-
-
-class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-
-class JobSection(_Section):
-    """Which job to run, and the parameters that all trials share."""
-
-    target: Annotated[str, BeforeValidator(_parse_target)]
-    params: dict[str, Any] = {}
-
-
-class DeviceSection(_Section):
-    """Where a trial runs, and how many CPU threads it gets. ``id``: the one device that all trials run on; None: any that is free."""
-
-    backend: Literal["auto", "cpu", "cuda", "amdgpu", "vulkan", "metal"] = "cpu"
-    id: Annotated[int | str | None, BeforeValidator(_parse_device)] = None
+    backend: BackendName | list[BackendName] = "cpu"
+    id: DeviceId = None
     threads: int = Field(default=1, ge=1, le=1024)
+    min_memory: Bytes | None = None
+    slots: int | None = Field(default=None, ge=1, le=1024)
 
-
-class Axis(_Section):
-    """The values of one parameter: exactly one of the forms is set. A plain list in YAML is ``grid``."""
-
-    grid: list[Any] | None = Field(None, min_length=1)
-    listed: list[Any] | None = Field(None, alias="list", min_length=1)
-    linspace: list[Number] | None = None
-    logspace: list[Number] | None = None
-    uniform: list[Number] | None = None
-    normal: list[Number] | None = None
-
-    @model_validator(mode="before")
+    @field_validator("backend", mode="before")
     @classmethod
-    def _from_short_form(cls, value: Any) -> Any:
+    def _names(cls, value: Any) -> Any:
+        for word in value if isinstance(value, list) else [value]:
+            if not isinstance(word, str) or word not in BACKENDS:
+                hint = did_you_mean(str(word), BACKENDS) or "write one of them, or a list of several"
+                raise refuse(f"`{word}` is not allowed here", allowed=BACKENDS, hint=hint)
         if isinstance(value, list):
-            return {"grid": value}
-        if not isinstance(value, dict):
-            raise _refuse(
-                "a swept parameter needs a list or one form", allowed=AXIS_FORMS, hint="a fixed value belongs into job.params"
-            )
+            if not value:
+                raise refuse("the list of backends is empty", allowed=BACKENDS, hint="name at least one")
+            twice = next((word for word in value if value.count(word) > 1), None)
+            if twice or ("auto" in value and len(value) > 1):
+                what = f"`{twice}` stands twice" if twice else "`auto` is all of them already"
+                raise refuse(what, allowed=BACKENDS[1:], hint="name each backend once")
         return value
 
     @model_validator(mode="after")
-    def _one_form_of_the_right_length(self) -> Axis:
-        if len(self.model_fields_set) != 1:
-            raise _refuse("a swept parameter needs exactly one form", allowed=AXIS_FORMS)
-        form, values = self.form
-        if form in ("linspace", "logspace"):
-            _check_points(form, values, "[first, last, how many]")
-        if form in ("uniform", "normal"):
-            parts = "[low, high]" if form == "uniform" else "[mean, deviation]"
-            if len(values) == 3:
-                _check_points(form, values, parts[:-1] + ", how many]")
-            elif len(values) != 2:
-                raise _refuse(f"`{form}` is {parts}, with `how many` as a third number in a grid")
-            if form == "uniform" and values[0] >= values[1]:
-                raise _refuse("`uniform` needs low < high")
-            if form == "normal" and values[1] <= 0:
-                raise _refuse("`normal` needs a deviation above 0")
+    def _an_id_is_of_one_backend(self) -> DeviceSection:
+        if self.id is not None and isinstance(self.backend, list):
+            raise refuse("`id` names a device of one backend", allowed=BACKENDS, hint="write backend: and one word")
         return self
 
     @property
-    def form(self) -> tuple[str, list[Any]]:
-        """The name of the form as YAML spells it, and its list."""
-        name = next(iter(self.model_fields_set))
-        return ("list" if name == "listed" else name), getattr(self, name)
+    def backends(self) -> tuple[str, ...]:
+        """The words of ``backend``, the most wanted first."""
+        return tuple(self.backend) if isinstance(self.backend, list) else (self.backend,)
 
 
-def _check_points(form: str, values: list[Any], parts: str) -> None:
-    if len(values) != 3 or not isinstance(values[2], int) or not 1 <= values[2] <= 100_000:
-        raise _refuse(f"`{form}` is {parts}, the last a whole number from 1 to 100000")
+class RetriesSection(Section):
+    """How often a trial is tried again, by the class of its failure: a lost machine or device, memory, a crash of its own process."""
+
+    infra: int = Field(RETRIES["infra"], ge=0, le=100)
+    oom: int = Field(RETRIES["oom"], ge=0, le=100)
+    crash: int = Field(RETRIES["crash"], ge=0, le=100)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_number_for_all(cls, value: Any) -> Any:
+        if is_whole(value):
+            return dict.fromkeys(RETRIES, value)
+        if not isinstance(value, dict):
+            hint = "write 3, or {infra: 5, oom: 2, crash: 2}"
+            raise refuse(f"`{value}` is neither a whole number nor a map", allowed=("a count", *RETRIES), hint=hint)
+        return value
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return {"anyOf": [{"type": "integer", "minimum": 0}, handler(core)]}
 
 
-class SweepSection(_Section):
-    """Which trials to run: the product of the axes (grid), all together (zip), random draws (random), or written out (list)."""
+class LimitsSection(Section):
+    """What a trial may take, how often a failed one is tried again, and when the run is given up.
 
-    method: Literal["grid", "zip", "random", "list"] = "grid"
-    seed: int = Field(0, ge=0)
-    params: dict[str, Axis] = {}
-    zip: list[Annotated[list[str], Field(min_length=2)]] = []
-    trials: list[dict[str, Any]] | None = Field(None, min_length=1)
-    samples: int | None = Field(None, ge=1, le=100_000)
-    repeat: int = Field(1, ge=1, le=100_000)
+    Attributes:
+        trial_timeout: seconds, or ``10m``, after which a trial is stopped.
+        trial_timeout_s: the same in seconds; the older name.
+        retries: by class of failure; one number for all of them.
+        memory: bytes that one trial may plan and use.
+        max_concurrent: trials at once.
+        max_failed: a count, or ``10%`` of the trials: when more have failed, no more are started.
+    """
 
-
-class LimitsSection(_Section):
-    """What a trial may take, and how often a crashed one is tried again."""
-
+    trial_timeout: Seconds | None = None
     trial_timeout_s: float | None = Field(default=None, gt=0)
-    retries: int = Field(default=1, ge=0, le=10)
+    retries: RetriesSection = RetriesSection.model_validate({})
     memory: Bytes | None = None
     max_concurrent: int | None = Field(default=None, ge=1)
+    max_failed: Share | None = None
+
+    @model_validator(mode="after")
+    def _one_timeout(self) -> LimitsSection:
+        if self.trial_timeout is not None and self.trial_timeout_s is not None:
+            what = "`trial_timeout` and `trial_timeout_s` say the same"
+            raise refuse(what, allowed=("trial_timeout",), hint="remove trial_timeout_s")
+        return self
+
+    @property
+    def timeout_s(self) -> float | None:
+        """Seconds that a trial may take; None: any."""
+        return self.trial_timeout if self.trial_timeout is not None else self.trial_timeout_s
+
+    def failures_allowed(self, trials: int) -> int | None:
+        """How many of so many trials may fail before the run is given up; None: all."""
+        return allowed_count(self.max_failed, trials)
 
 
-class RunConfig(_Section):
+class RunConfig(Section):
     """A whole config. ``gradients: null`` asks for all that the job can give; no ``sweep`` is one trial.
 
-    ``memory_budget``: bytes that one trial is planned into; checkpoints make it fit.
+    ``memory_budget``: bytes that one trial is planned into; checkpoints make it fit. ``auto``: the runner chooses them for each trial.
+    ``storage``: where the run's folder is made, a folder or an fsspec URI; ``output`` is its older name.
     """
 
     version: Literal[1]
-    name: Annotated[str, BeforeValidator(_parse_name)]
+    name: Name
     job: JobSection
     gradients: list[str] | None = None
     device: DeviceSection = DeviceSection()
     sweep: SweepSection | None = None
-    memory_budget: Bytes | None = None
+    optimize: OptimizeSection | None = None
+    memory_budget: Budget | None = None
     limits: LimitsSection = LimitsSection()
-    output: str = Field("runs", min_length=1)
+    storage: Uri | None = None
+    output: Uri = "runs"
+
+    @model_validator(mode="after")
+    def _one_storage(self) -> RunConfig:
+        if self.storage is not None and "output" in self.model_fields_set:
+            raise refuse("`storage` and `output` say the same", allowed=("storage",), hint="remove output")
+        return self
+
+    @property
+    def uri(self) -> str:
+        """Where the run's folder is made: a local path or an fsspec URI."""
+        return self.storage or self.output
+
+    @property
+    def elastic(self) -> bool:
+        """Whether the runner chooses the budget of each trial."""
+        return self.memory_budget == "auto"
+
+    @property
+    def budget_bytes(self) -> int | None:
+        """The budget in bytes; None without one, and where the runner chooses it."""
+        return None if self.elastic else self.memory_budget
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """A validated config and the document it came from."""
+    """A validated config, the document it came from, and what ``--set`` changed in it."""
 
     config: RunConfig
     document: Document
+    overrides: tuple[str, ...] = ()
 
     @property
     def folder(self) -> Path:
@@ -195,20 +190,25 @@ class Loaded:
         return Path(self.document.file).resolve().parent
 
 
-def load_config(path: Path) -> Loaded:
+def load_config(path: Path, overrides: Sequence[str] = ()) -> Loaded:
     """Read and validate a config file.
 
+    Args:
+        path: of the file.
+        overrides: texts such as ``limits.memory=1GiB``, set one after the other before the config is validated.
+
     Raises:
-        ConfigError: the file cannot be read or something in it is wrong; every problem is named with its line.
+        ConfigError: the file cannot be read or something in it, or in an override, is wrong; every problem is named with its line.
     """
     document = read_document(path)
     if not isinstance(document.data, dict):
         raise document.error(document.problem((), "a config is a map of keys", allowed=tuple(RunConfig.model_fields)))
+    document = overridden(document, overrides)
     try:
         config = RunConfig.model_validate(document.data)
     except ValidationError as error:
         raise document.error(*problems_of(document, error, RunConfig)) from error
-    return Loaded(config, document)
+    return Loaded(config, document, tuple(overrides))
 
 
 def problems_of(document: Document, error: ValidationError, model: type[BaseModel], prefix: KeyPath = ()) -> list[Problem]:
@@ -256,4 +256,20 @@ def _keys_at(model: type[BaseModel], location: tuple[int | str, ...]) -> list[st
     return []
 
 
-__all__ = ["AXIS_FORMS", "BACKENDS", "EMULATED", "Axis", "ConfigError", "Loaded", "RunConfig", "load_config", "problems_of"]
+__all__ = [
+    "AXIS_FORMS",
+    "BACKENDS",
+    "EMULATED",
+    "RETRIES",
+    "Axis",
+    "ConfigError",
+    "DeviceSection",
+    "LimitsSection",
+    "Loaded",
+    "OptimizeSection",
+    "RetriesSection",
+    "RunConfig",
+    "SweepSection",
+    "load_config",
+    "problems_of",
+]

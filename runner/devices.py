@@ -57,27 +57,50 @@ def require_device(loaded: Loaded, *, local: bool = True) -> Place:
     """
     wanted, document = loaded.config.device, loaded.document
     rows = devices()
-    usable = list(dict.fromkeys(row.name for row in rows if row.usable))
-    absent = wanted.backend not in (*usable, "auto")
-    if absent and not emulated(wanted.id) and (local or wanted.backend == "cpu"):
-        reason = next(row.detail for row in rows if row.name == wanted.backend)
-        problem = document.problem(
-            ("device", "backend"),
-            f"no {wanted.backend} device can be used: {reason}",
-            allowed=(*usable, "auto"),
-            hint="`qdrun devices` shows what this machine has",
-        )
-        raise document.error(problem)
+    backend = _choose(loaded, rows, local)
     if local and wanted.threads > cores():
         what = f"one trial wants {wanted.threads} threads, this machine has {cores()} cores"
         raise document.error(document.problem(("device", "threads"), what, hint=f"ask for at most {cores()}"))
-    backend = next((name for name in usable if name != "cpu"), "cpu") if wanted.backend == "auto" else wanted.backend
-    here = [row for row in rows if row.name == backend and row.usable]
+    here = [row for row in rows if row.name == backend and row.usable and _roomy(row, wanted.min_memory)]
     if wanted.id is not None:
         return _named(loaded, backend, here, local)
     if backend == "cpu" or not local:
         return Place(backend, present=bool(here))
     return Place(backend, devices=len(here), memory_bytes=min(free_for_trials(row.memory_bytes) for row in here))
+
+
+def _choose(loaded: Loaded, rows: Sequence[Backend], local: bool) -> str:
+    """The first backend of ``device.backend`` that has a device with ``device.min_memory`` here; elsewhere, the first.
+
+    Raises:
+        ConfigError: none has.
+    """
+    wanted, document = loaded.config.device, loaded.document
+    usable = list(dict.fromkeys(row.name for row in rows if row.usable))
+    names = [*(name for name in usable if name != "cpu"), "cpu"] if wanted.backends == ("auto",) else list(wanted.backends)
+    if emulated(wanted.id) or (not local and wanted.backends != ("auto",) and names[0] != "cpu"):
+        return names[0]
+    roomy = {row.name for row in rows if row.usable and _roomy(row, wanted.min_memory)}
+    found = next((name for name in names if name in roomy), None)
+    if found is not None:
+        return found
+    hint = "`qdrun devices` shows what this machine has"
+    small = [row for row in rows if row.usable and row.name in names]
+    if small:
+        what = f"no device has {wanted.min_memory} bytes for trials: " + ", ".join(f"{row.name} {_room(row)}" for row in small)
+        raise document.error(document.problem(("device", "min_memory"), what, hint=f"lower it; {hint}"))
+    reasons = [next(row.detail for row in rows if row.name == name) for name in names]
+    what = "; ".join(f"no {name} device can be used: {reason}" for name, reason in zip(names, reasons))
+    raise document.error(document.problem(("device", "backend"), what, allowed=(*usable, "auto"), hint=hint))
+
+
+def _room(row: Backend) -> int:
+    """Bytes for trials of a device."""
+    return row.memory_bytes if row.name == "cpu" else free_for_trials(row.memory_bytes)
+
+
+def _roomy(row: Backend, least: int | None) -> bool:
+    return least is None or _room(row) >= least
 
 
 def emulated(device: int | str | None) -> bool:

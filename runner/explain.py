@@ -42,7 +42,7 @@ def explain(prepared: Prepared, job: type[Job[Any]], arch: str | None = None) ->
 def _explain(prepared: Prepared, job: type[Job[Any]], group: list[Trial], arch: str | None) -> Explained:
     head = {"trials": tuple(trial.id for trial in group), "example": group[0].label}
     error = ""
-    for budget in (prepared.loaded.config.memory_budget, None):
+    for budget in (prepared.loaded.config.budget_bytes, None):
         try:
             with opened(prepared, job, group[0], budget, arch) as made:
                 found = made.explain(arch=planned_for(prepared, arch))

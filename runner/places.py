@@ -57,7 +57,7 @@ class TaskPlaces:
         self.prepared, self.task = prepared, ray.remote(run_trial)
         config = prepared.loaded.config
         self.threads = config.device.threads
-        slots = max(1, capacity.cores // self.threads)
+        slots = min(max(1, capacity.cores // self.threads), config.device.slots or capacity.cores)
         self.window = config.limits.max_concurrent or slots + AHEAD
         self.slots = min(slots, self.window)
         self.limit: tuple[str, int | None] = ("the memory of the largest node", capacity.node_memory_bytes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,10 @@ from pydantic import BaseModel, ConfigDict
 
 from ..jobs.base import Job, MemoryPlan
 from .config import Loaded, load_config
+from .descent import section_data
 from .devices import Place, require_device
 from .target import Target, TargetError, load, resolve
-from .trials import Trial, make_trials, wanted_gradients
+from .trials import Trial, check_optimize, make_trials, wanted_gradients
 
 
 class PlannedGroup(BaseModel):
@@ -48,7 +50,20 @@ class Prepared(BaseModel):
     def byte_limits(self) -> dict[str, int | None]:
         """What the plan of a trial must not exceed, by the name of the key in the config."""
         config = self.loaded.config
-        return {"limits.memory": config.limits.memory, "memory_budget": config.memory_budget}
+        return {"limits.memory": config.limits.memory, "memory_budget": config.budget_bytes}
+
+    @property
+    def resolved(self) -> dict[str, Any]:
+        """The config as it was understood, as plain data: defaults filled in, overrides applied."""
+        config = self.loaded.config
+        data = config.model_dump(mode="json", by_alias=True, exclude_none=True) | {
+            "gradients": list(self.gradients),
+            "job": {"target": self.target.text, "params": config.job.params},
+        }
+        data["device"]["backend"] = self.backend
+        if config.optimize is not None:
+            data["optimize"] = section_data(config.optimize, self.gradients, self.trials[0].params)
+        return data | ({"overrides": list(self.loaded.overrides)} if self.loaded.overrides else {})
 
     def spec(self, trial: Trial) -> dict[str, Any]:
         """What a worker needs to run ``trial``, as plain data."""
@@ -63,31 +78,43 @@ class Prepared(BaseModel):
             "device": self.place.device,
             "threads": config.device.threads,
             "memory_limit_bytes": config.limits.memory,
-            "memory_budget_bytes": config.memory_budget,
+            "memory_budget_bytes": config.budget_bytes,
+            "optimize": section_data(config.optimize, self.gradients, trial.params),
         }
 
 
-def prepare(path: os.PathLike[str], *, local: bool = True) -> tuple[Prepared, type[Job[Any]]]:
+def prepare(path: os.PathLike[str], *, local: bool = True, overrides: Sequence[str] = ()) -> tuple[Prepared, type[Job[Any]]]:
     """Load a config, its job, its device and its trials; start nothing.
 
     Args:
         path: the YAML file.
         local: the trials will run on this machine, so its devices and cores must suffice.
+        overrides: of keys of the config, see ``load_config``.
 
     Raises:
         ConfigError: anything in the config is wrong, each problem with its line.
     """
-    loaded = load_config(Path(path))
-    document, config = loaded.document, loaded.config
-    try:
-        target = resolve(config.job.target, loaded.folder)
-        job = load(target)
-    except TargetError as error:
-        raise document.error(document.problem(("job", "target"), str(error), allowed=error.allowed)) from error
+    loaded = load_config(Path(path), overrides)
+    target, job = load_job(loaded)
     place = require_device(loaded, local=local)
     gradients = wanted_gradients(loaded, job)
     trials = tuple(make_trials(loaded, job))
+    check_optimize(loaded, job, gradients, trials)
     return Prepared(loaded=loaded, target=target, place=place, gradients=gradients, trials=trials), job
+
+
+def load_job(loaded: Loaded) -> tuple[Target, type[Job[Any]]]:
+    """The job of a config.
+
+    Raises:
+        ConfigError: its target names no job.
+    """
+    try:
+        target = resolve(loaded.config.job.target, loaded.folder)
+        return target, load(target)
+    except TargetError as error:
+        document = loaded.document
+        raise document.error(document.problem(("job", "target"), str(error), allowed=error.allowed)) from error
 
 
 def make_plan(prepared: Prepared, job: type[Job[Any]], arch: str | None = None) -> list[PlannedGroup]:
@@ -114,7 +141,7 @@ def _plan_group(prepared: Prepared, job: type[Job[Any]], group: list[Trial], arc
     names, example = tuple(trial.id for trial in group), group[0].label
     other = planned_for(prepared, arch)
     try:
-        with opened(prepared, job, group[0], prepared.loaded.config.memory_budget, arch) as made:
+        with opened(prepared, job, group[0], prepared.loaded.config.budget_bytes, arch) as made:
             return PlannedGroup(trials=names, example=example, plan=made.plan(**({} if other is None else {"arch": other})))
     except (
         Exception,
@@ -159,15 +186,22 @@ def footprints(groups: list[PlannedGroup]) -> dict[str, int | None]:
 
 
 def at_once(
-    groups: list[PlannedGroup], *, cores: int, threads: int, memory_bytes: int, max_concurrent: int | None, place: Place
+    groups: list[PlannedGroup],
+    *,
+    cores: int,
+    threads: int,
+    memory_bytes: int,
+    max_concurrent: int | None,
+    place: Place,
+    lanes: int | None = None,
 ) -> int:
     """How many of the largest trials run together on a machine with ``cores`` and ``memory_bytes``; 0 when one does not fit.
 
-    On devices: one on each.
+    On devices: one on each. ``lanes``: `device.slots`, the most that run at once on the CPU.
     """
     largest = max((group.plan.footprint for group in groups if group.plan), default=0)
     if place.backend == "cpu":
-        slots = min(cores // threads, memory_bytes // largest if largest else cores)
+        slots = min(cores // threads, memory_bytes // largest if largest else cores, lanes or cores)
     else:
         slots = max(1, place.devices) if place.memory_bytes is None or largest <= place.memory_bytes else 0
     return slots if max_concurrent is None else min(slots, max_concurrent)

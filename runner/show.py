@@ -11,9 +11,9 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from .devices import cores, memory_bytes
-from .journal import plain
 from .plan import PlannedGroup, Prepared, at_once
-from .results import Row, best
+from .store.journal import plain
+from .store.table import Row, best
 from .trials import short
 
 if TYPE_CHECKING:
@@ -71,8 +71,18 @@ def plan_data(prepared: Prepared, groups: list[PlannedGroup]) -> dict[str, Any]:
         ],
         "memory": [_group_data(group, prepared.byte_limits) for group in groups],
         "memory_budget": config.memory_budget,
+        "overrides": list(prepared.loaded.overrides),
         "at_once": None if _elsewhere(prepared, groups) else _slots(prepared, groups),
     }
+
+
+def _descent(prepared: Prepared) -> str:
+    """The optimisation of each trial in one line."""
+    data = prepared.resolved["optimize"]
+    rate = data["learning_rate"]
+    said = f"{rate:g}" if isinstance(rate, float) else ", ".join(rate)
+    names = ", ".join(data["params"])
+    return f"optimize: {names} by {data['rule']}, at most {data['steps']} steps, learning rate {said}"
 
 
 def _elsewhere(prepared: Prepared, groups: list[PlannedGroup]) -> str:
@@ -97,7 +107,7 @@ def fits(group: PlannedGroup, limits: Mapping[str, int | None]) -> bool:
 
 def _slots(prepared: Prepared, groups: list[PlannedGroup]) -> int:
     config = prepared.loaded.config
-    limits = {"threads": config.device.threads, "max_concurrent": config.limits.max_concurrent}
+    limits = {"threads": config.device.threads, "max_concurrent": config.limits.max_concurrent, "lanes": config.device.slots}
     return at_once(groups, cores=cores(), memory_bytes=memory_bytes(), place=prepared.place, **limits)
 
 
@@ -109,7 +119,10 @@ def plan_text(prepared: Prepared, groups: list[PlannedGroup]) -> str:
     ]
     elsewhere = _elsewhere(prepared, groups)
     lines += [f"planned for {elsewhere}, which need not be there"] if elsewhere else []
-    lines += [f"gradients: {', '.join(prepared.gradients) or 'none'}", "", "trials"]
+    lines += [f"set: {', '.join(prepared.loaded.overrides)}"] if prepared.loaded.overrides else []
+    lines += [f"gradients: {', '.join(prepared.gradients) or 'none'}"]
+    lines += [_descent(prepared)] if config.optimize is not None else []
+    lines += ["", "trials"]
     lines += [f"  {trial.id}  {trial.label}" for trial in trials[:SHOWN_TRIALS]]
     lines += [f"  ... and {len(trials) - SHOWN_TRIALS} more"] if len(trials) > SHOWN_TRIALS else []
     for group in groups:
@@ -211,9 +224,9 @@ def summary_data(done: Submitted) -> dict[str, Any]:
     failures = [row for row in done.rows if row["status"] == "failed"]
     return plain(
         {
-            "run": done.folder.path.name,
-            "folder": str(done.folder.path),
-            "results": str(done.folder.table),
+            "run": done.folder.name,
+            "folder": done.folder.uri,
+            "results": done.folder.table,
             "state": done.state,
             "exit_code": done.exit_code,
             "trials": len(done.rows),
@@ -248,7 +261,7 @@ def summary_text(done: Submitted) -> str:
     parts = [("in all", timing["ended_s"], "s"), ("to the first trial", timing["first_start_s"], "s")]
     parts += [("overhead per trial", timing["overhead_ms_per_trial"], "ms")]
     lines.append("time: " + ", ".join(f"{value:.2f} {unit} {word}" for word, value, unit in parts if value is not None))
-    lines += [f"results: {done.folder.table}", f"next: qdrun results {done.folder.path}"]
+    lines += [f"results: {done.folder.table}", f"next: qdrun results {done.folder.uri}"]
     return "\n".join(lines)
 
 

@@ -9,16 +9,16 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from ..jobs.base import Job
-from . import results
 from .cluster import Capacity, ClusterError, check_environment, close_cluster, open_cluster
-from .folder import BEAT_EVERY_S, RunFolder, create
-from .journal import Journal
 from .plan import Prepared, make_plan
 from .progress import Board, display
+from .store import space, table
+from .store.journal import Journal
+from .store.layout import BEAT_EVERY_S, RunFolder, create
+from .store.owner import OwnerLost
 from .sweep_loop import RunContext, SweepLoop
 from .timing import Timing
 
@@ -29,7 +29,7 @@ class Submitted:
 
     folder: RunFolder
     state: str
-    rows: list[results.Row]
+    rows: list[table.Row]
     timing: dict[str, float | None]
 
     @property
@@ -68,14 +68,14 @@ def counted_signals(stops: Stops) -> Iterator[None]:
 
 
 @contextmanager
-def beating(folder: RunFolder) -> Iterator[None]:
+def beating(journal: Journal) -> Iterator[None]:
     """Write the heartbeat of the run from a thread, so that a long plan or a slow start does not look like a lost run."""
     over = threading.Event()
 
     def beat() -> None:
         while not over.wait(BEAT_EVERY_S):
-            with suppress(OSError):  # a full or absent disk may come back; the next beat tells
-                folder.beat()
+            with suppress(OSError, OwnerLost):  # an absent disk may come back; a lost run is met again at the next write
+                journal.beat()
 
     thread = threading.Thread(target=beat, name="heartbeat", daemon=True)
     thread.start()
@@ -87,23 +87,24 @@ def beating(folder: RunFolder) -> Iterator[None]:
 
 
 def submit(
-    prepared: Prepared, job: type[Job[Any]], *, output: Path, timing: Timing, address: str | None, dashboard: bool, quiet: bool
+    prepared: Prepared, job: type[Job[Any]], *, output: str, timing: Timing, address: str | None, dashboard: bool, quiet: bool
 ) -> Submitted:
     """Run all trials of ``prepared`` and leave a run folder under ``output``.
 
     Raises:
         ClusterError: Ray cannot be started or joined; no trial was started.
+        StorageFull: there is no room for the run.
     """
     check_environment(address)
     folder = create(prepared, output)
-    board = Board(run=folder.path.name, total=len(prepared.trials))
+    board = Board(run=folder.name, total=len(prepared.trials))
     # Ray's processes die with the thread that started them, so that thread lives as long as the run.
     with (
-        Journal(folder.events) as journal,
+        Journal(folder) as journal,
         display(board, quiet=quiet) as screen,
         ThreadPoolExecutor(1) as ray_thread,
         counted_signals(stops := Stops()),
-        beating(folder),
+        beating(journal),
     ):
         journal.write("submitted", sync=True, command_t=timing.command_t)
         starting = ray_thread.submit(_start, timing, address, dashboard, prepared.place.devices)
@@ -118,17 +119,20 @@ def submit(
             timing.ended_t = time.time()
             journal.write("finished", sync=True, state=state, timing=timing.summary())
             try:
-                results.write_parquet(folder)
+                table.write_parquet(folder)
             finally:
                 wait([starting])
                 close_cluster()
-    return Submitted(folder, state, results.rows(folder), timing.summary())
+    return Submitted(folder, state, table.rows(folder), timing.summary())
 
 
 def _run(prepared: Prepared, job: type[Job[Any]], starting: Future[Capacity], run: RunContext, stops: Stops) -> str:
     groups = make_plan(prepared, job)  # meanwhile Ray starts, which is mostly waiting
     run.timing.planned_t = time.time()
     run.folder.save_plan(groups)
+    warning = space.check_room(run.folder.files, space.estimate(prepared.trials, groups, prepared.gradients))
+    if warning:
+        run.screen.note(warning)
     capacity = starting.result()
     if capacity.dashboard_url:
         run.screen.note(f"dashboard: http://{capacity.dashboard_url} (it asks for a token: `ray get-auth-token` prints it)")

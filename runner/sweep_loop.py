@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from .cluster import Capacity
-from .folder import RunFolder
-from .journal import Journal
 from .places import places
 from .plan import PlannedGroup, Prepared, footprints, planned_bytes
 from .progress import Board, Display
+from .store.journal import Journal
+from .store.layout import RunFolder
+from .store.owner import cancel_requests
 from .timing import Timing
 from .trials import Trial
 
@@ -89,7 +90,7 @@ class SweepLoop:
 
     def _obey(self) -> None:
         """Ctrl-C once: start no more and wait a little for what runs. Twice, or a cancel request: stop everything now."""
-        if self.folder.cancel.exists() and not self.stopping:
+        if not self.stopping and cancel_requests(self.folder, self.journal.owner).whole:
             self._stop("cancelled", 0.0)
         if self.interrupts.count and not self.stopping:
             self._stop("interrupted", GRACE_S if self.interrupts.count == 1 else 0.0)
@@ -148,7 +149,7 @@ class SweepLoop:
             if message["kind"] == "started":
                 self._started(attempt, message)
             elif message.get("restart"):
-                self._again(attempt, message["error"])
+                self._again(attempt, message["error"], self.limits.retries.infra)
             else:
                 del self.attempts[stream]
                 self.places.ended(stream, intact=True)
@@ -175,6 +176,14 @@ class SweepLoop:
         if record["status"] == "failed":
             lines = record["error"]["message"].splitlines() or [""]
             self._note(f"{trial.label} failed: {record['error']['type']}: {lines[0]}")
+            self._give_up_run()
+
+    def _give_up_run(self) -> None:
+        """Start no more trials when more have failed than ``limits.max_failed`` allows."""
+        allowed, failed = self.limits.failures_allowed(self.board.total), self.board.counts["failed"]
+        if allowed is not None and failed > allowed and not self.stopping:
+            self.screen.note(f"{failed} trials failed, limits.max_failed allows {allowed}: no more are started")
+            self._stop("failed", GRACE_S)
 
     def _note(self, text: str) -> None:
         self.board.notes.append(text)
@@ -184,14 +193,14 @@ class SweepLoop:
     def _crashed(self, attempt: Attempt, error: Exception) -> None:
         """The worker process is gone, or Ray could not run the task."""
         first = str(error).splitlines()[0] if str(error) else ""
-        self._again(attempt, {"type": type(error).__name__, "message": first, "traceback": ""})
+        self._again(attempt, {"type": type(error).__name__, "message": first, "traceback": ""}, self.limits.retries.crash)
 
-    def _again(self, attempt: Attempt, reason: dict[str, str]) -> None:
+    def _again(self, attempt: Attempt, reason: dict[str, str], retries: int) -> None:
         """Try again in another process, as often as ``limits.retries`` says; then the trial has failed for this reason."""
         del self.attempts[attempt.stream]
         self.places.ended(attempt.stream, intact=False)
         self.board.running.pop(attempt.trial.id, None)
-        if attempt.number <= self.limits.retries and not self.stopping:
+        if attempt.number <= retries and not self.stopping:
             self.journal.write("retry", trial=attempt.trial.id, attempt=attempt.number, error=reason)
             self.waiting.appendleft((attempt.trial, attempt.number + 1))
             return
@@ -200,13 +209,13 @@ class SweepLoop:
         self._end(attempt.trial, attempt.number, {"status": "failed", "error": reason})
 
     def _end_late_ones(self) -> None:
-        limit = self.limits.trial_timeout_s
+        limit = self.limits.timeout_s
         if limit is None:
             return
         now = time.monotonic()
         for attempt in list(self.attempts.values()):
             if attempt.since is not None and now - attempt.since > limit:
-                self._give_up(attempt, "failed", "Timeout", f"the trial ran longer than limits.trial_timeout_s, {limit:g} s")
+                self._give_up(attempt, "failed", "Timeout", f"the trial ran longer than limits.trial_timeout, {limit:g} s")
 
     def _give_up(self, attempt: Attempt, status: str, kind: str, message: str) -> None:
         self.places.stop(attempt.stream)

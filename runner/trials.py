@@ -5,13 +5,16 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from ..jobs import paths
 from ..jobs.base import Job
-from .config import Loaded, explain
+from .config import Loaded, OptimizeSection, explain
+from .descent import optimized
 from .sweep import Point, SweepError, expand
 from .yaml_lines import ConfigError, KeyPath, Problem, did_you_mean, dotted
 
@@ -97,8 +100,8 @@ def make_trials(loaded: Loaded, job: type[Job[Any]]) -> list[Trial]:
     for index, point in enumerate(points):
         try:
             params = resolve(job, config.job.params, point.values)
-        except ValidationError as error:
-            problems |= {problem.path: problem for problem in _problems(loaded, job, error, point, index)}
+        except (ValidationError, paths.PathError) as error:
+            problems |= {problem.path: problem for problem in _problems(loaded, job, error, point)}
             if len(problems) >= MAX_PROBLEMS:
                 break
             continue
@@ -118,39 +121,105 @@ def make_trials(loaded: Loaded, job: type[Job[Any]]) -> list[Trial]:
 def resolve(job: type[Job[Any]], base: dict[str, Any], swept: dict[str, Any]) -> dict[str, Any]:
     """The parameters of a trial as plain data: ``base`` with the swept values set, checked strictly, defaults filled in.
 
+    Names with dots lead into nested parameters and items of lists, see ``qdrun.jobs.paths``.
+
     Raises:
+        PathError: a dotted name leads nowhere.
         pydantic.ValidationError: they are not the job's parameters.
     """
-    values = copy.deepcopy(base)
-    for name, value in swept.items():
-        *outer, last = name.split(".")
-        here = values
-        for part in outer:
-            inner = here.setdefault(part, {})
-            here = inner if isinstance(inner, dict) else here
-        here[last] = value
+    values = copy.deepcopy({name: value for name, value in base.items() if "." not in name})
+    dotted_names = {name: value for name, value in base.items() if "." in name}
+    for name, value in (*dotted_names.items(), *swept.items()):
+        try:
+            paths.put(values, name, copy.deepcopy(value), job.Params)
+        except paths.PathError as error:
+            error.add_note(name)
+            raise
     return job.Params.model_validate_json(json.dumps(values), strict=True).model_dump(mode="json")
 
 
-def _problems(loaded: Loaded, job: type[Job[Any]], error: ValidationError, point: Point, index: int) -> Iterable[Problem]:
+def _problems(loaded: Loaded, job: type[Job[Any]], error: ValidationError | paths.PathError, point: Point) -> Iterable[Problem]:
+    if isinstance(error, paths.PathError):
+        yield _path_problem(loaded, error, point)
+        return
     for item in error.errors(include_url=False):
         what, allowed, hint = explain(item, job.Params)
         name = dotted(tuple(part for part in item["loc"] if isinstance(part, str)))
-        swept = next((key for key in point.values if name == key or name.startswith(key + ".")), None)
         if item["type"] == "extra_forbidden":
             what = f"the job has no parameter `{name}`"
         elif item["type"] == "missing":
             what, hint = f"the job needs the parameter `{name}`", f"add `{name}` to job.params or to the sweep"
-        yield loaded.document.problem(_place(loaded, item["loc"], swept, index), what, allowed=allowed, hint=hint)
+        yield loaded.document.problem(_place(loaded, item["loc"], point), what, allowed=allowed, hint=hint)
 
 
-def _place(loaded: Loaded, location: tuple[int | str, ...], swept: str | None, index: int) -> KeyPath:
-    sweep = loaded.config.sweep
-    if swept is None or sweep is None:
-        return ("job", "params", *location)
-    if sweep.method == "list":
-        return ("sweep", "trials", index // sweep.repeat, swept)
-    return ("sweep", "params", swept)
+def _path_problem(loaded: Loaded, error: paths.PathError, point: Point) -> Problem:
+    name = error.__notes__[0]
+    place = _place(loaded, tuple(name.split(".")), point) if name in point.values else ("job", "params", name)
+    return loaded.document.problem(place, error.what, allowed=error.allowed, hint=error.hint)
 
 
-__all__ = ["ConfigError", "Trial", "make_trials", "resolve", "short", "trial_id", "trial_seed", "wanted_gradients"]
+def _place(loaded: Loaded, location: tuple[int | str, ...], point: Point) -> KeyPath:
+    """The key of the config that sets the parameter at ``location``."""
+    sweep, where = loaded.config.sweep, ".".join(map(str, location))
+    for name in sorted((*point.values, *(key for key in loaded.config.job.params if "." in key)), key=len, reverse=True):
+        if name == where or name.startswith(where + ".") or where.startswith(name + "."):
+            if name not in point.values or sweep is None:
+                return ("job", "params", name)
+            return ("sweep", "trials", point.item, name) if sweep.method == "list" else ("sweep", "params", name)
+    return ("job", "params", *location)
+
+
+def check_optimize(loaded: Loaded, job: type[Job[Any]], gradients: Sequence[str], trials: Sequence[Trial]) -> None:
+    """The parameters of ``optimize`` are real parameters with a gradient, and every trial starts within their bounds.
+
+    Raises:
+        ConfigError: they are not.
+    """
+    section, document = loaded.config.optimize, loaded.document
+    if section is None or not trials:
+        return
+    names = optimized(section, gradients, trials[0].params)
+    possible = tuple(name for name in gradients if paths.has(trials[0].params, name))
+    problems = [] if names else [document.problem(("optimize",), "no gradient is a parameter: there is nothing to optimise")]
+    named = {("params", i): name for i, name in enumerate(section.params or ())}
+    named |= {(part, name): name for part in ("bounds", "scale") for name in getattr(section, part)}
+    for place, name in named.items():
+        if name not in (possible if place[0] == "params" else names):
+            here = possible if place[0] == "params" else tuple(names)
+            hint = did_you_mean(name, here) or "name a parameter that `gradients` has, too"
+            what = f"`{name}` is not a parameter with a gradient" if place[0] == "params" else f"`{name}` is not optimised"
+            problems.append(document.problem(("optimize", *place), what, allowed=here, hint=hint))
+        elif place[0] == "params" and (section.params or []).count(name) > 1:
+            problems.append(document.problem(("optimize", *place), f"`{name}` stands twice", hint="name it once"))
+    if problems:
+        raise document.error(*problems)
+    for trial in trials:
+        for name in names:
+            _check_start(loaded, section, trial, name)
+
+
+def _check_start(loaded: Loaded, section: OptimizeSection, trial: Trial, name: str) -> None:
+    """The values of a parameter that a trial starts from: real numbers, within the bounds."""
+    document, value = loaded.document, paths.get(trial.params, name)
+    try:
+        numbers = np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError):
+        what = f"`{name}` is `{short(value)}`: only numbers and lists of them can be optimised"
+        raise document.error(document.problem(("optimize", "params"), what, hint="leave it out of optimize.params")) from None
+    low, high = section.bounds.get(name, (-np.inf, np.inf))
+    if np.any(numbers < low) or np.any(numbers > high):
+        what = f"trial {trial.label} starts with {name} = {short(value)}, outside of [{low:g}, {high:g}]"
+        raise document.error(document.problem(("optimize", "bounds", name), what, hint="widen the bounds, or start within"))
+
+
+__all__ = [
+    "ConfigError",
+    "Trial",
+    "check_optimize",
+    "make_trials",
+    "resolve",
+    "short",
+    "trial_id",
+    "trial_seed",
+    "wanted_gradients",
+]

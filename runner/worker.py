@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..jobs.base import Finished, execute
+from .descent import body_of
 from .target import Target, load
 
 MAX_TEXT = 20_000
@@ -47,7 +48,7 @@ def trial_record(spec: dict[str, Any]) -> dict[str, Any]:
         job = load(Target.model_validate(spec["target"]))
         made = job(job.Params.model_validate(spec["params"]), wanted=spec["gradients"], seed=spec["seed"])
         options = {name: spec[name] for name in ("backend", "device", "threads", "memory_limit_bytes", "memory_budget_bytes")}
-        record = finished_record(execute(made, **options))
+        record = finished_record(execute(made, **options, body=body_of(spec.get("optimize"))))
     except (Exception, SystemExit) as error:
         # a device that is lost to this process, see ``DeviceError``: the error is a record, the process is to be replaced
         record = {"status": "failed", "error": error_record(error)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,10 @@ KeyPath = tuple[str | int, ...]
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing wrong with a config: what, at which line (1-based) and column (0-based), and what would be right."""
+    """One thing wrong with a config: what, at which line (1-based) and column (0-based), and what would be right.
+
+    ``source``: where the value came from, if not from the file.
+    """
 
     what: str
     line: int | None = None
@@ -29,6 +32,7 @@ class Problem:
     path: str = ""
     allowed: tuple[str, ...] = ()
     hint: str = ""
+    source: str = ""
 
 
 class ConfigError(QdrunError, ValueError):
@@ -44,7 +48,14 @@ class ConfigError(QdrunError, ValueError):
     def as_json(self) -> dict[str, Any]:
         """The error as plain data, for ``--json``."""
         problems = [
-            {"what": p.what, "file": self.file, "line": p.line, "key": p.path, "allowed": list(p.allowed), "hint": p.hint}
+            {
+                "what": p.what,
+                "file": p.source or self.file,
+                "line": p.line,
+                "key": p.path,
+                "allowed": list(p.allowed),
+                "hint": p.hint,
+            }
             for p in self.problems
         ]
         return {"error": {"type": "ConfigError", "message": str(self), "problems": problems}}
@@ -52,7 +63,7 @@ class ConfigError(QdrunError, ValueError):
 
 def render(file: str, text: str, problem: Problem) -> str:
     """One problem as text: file and line, what is wrong, the user's line with a caret, the allowed values, what to do."""
-    where = f"{file}:{problem.line}" if problem.line is not None else file
+    where = problem.source or (f"{file}:{problem.line}" if problem.line is not None else file)
     key = f"`{problem.path}`: " if problem.path else ""
     lines = [f"{where}: {key}{problem.what}"]
     source = text.splitlines()
@@ -96,15 +107,22 @@ _PLAIN_TAGS = {f"tag:yaml.org,2002:{kind}" for kind in ("null", "bool", "int", "
 
 @dataclass(frozen=True)
 class Document:
-    """A parsed YAML file: its data, and for every key and item the line and column where it stands."""
+    """A parsed YAML file: its data, and for every key and item the line and column where it stands.
+
+    ``sources``: where values came from that replaced those of the file.
+    """
 
     file: str
     text: str
     data: Any
     marks: dict[KeyPath, tuple[int, int]]
+    sources: dict[KeyPath, str] = field(default_factory=dict)
 
     def problem(self, path: KeyPath, what: str, *, allowed: Sequence[str] = (), hint: str = "") -> Problem:
         """A problem at ``path``, located at the deepest part of the path that the file has."""
+        source = next((self.sources[path[:n]] for n in range(len(path), 0, -1) if path[:n] in self.sources), "")
+        if source:
+            return Problem(what, None, 0, dotted(path), tuple(allowed), hint, source)
         known = next((path[:n] for n in range(len(path), 0, -1) if path[:n] in self.marks), ())
         line, column = self.marks.get(known, (1, 0))
         return Problem(what, line, column, dotted(path), tuple(allowed), hint)

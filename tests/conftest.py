@@ -7,14 +7,19 @@ names is about the processor itself and is skipped, with its reason. ``--device`
 import fnmatch
 import gc
 import os
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
 os.environ.setdefault("QDRUN_VERIFY", "1")
+# The cache of compiled kernels is the tests' own: the user's is left as it is. It is kept: a second run compiles what has changed.
+os.environ.setdefault("QDRUN_CACHE_DIR", str(Path.home() / ".cache" / "qdrun-tests"))
 TESTS = Path(__file__).parent
 gc.disable()  # until all tests are collected: the half a million objects of that live to the end
+# Until all tests are collected bytecode is kept: the processes that tests start compile our modules no more. What tests write is not.
+NO_BYTECODE, sys.dont_write_bytecode = sys.dont_write_bytecode, False
 
 
 def pytest_addoption(parser):
@@ -49,6 +54,7 @@ def pytest_collection_finish():
     gc.collect()
     gc.freeze()  # else each full collection visits them: a fifth of the time of short tests
     gc.enable()
+    sys.dont_write_bytecode = NO_BYTECODE
 
 
 def reasons():

@@ -41,8 +41,12 @@ from qdrun.compiler.ir.verify import RULES, VerifyError, verified, verify_kernel
 ONE, ZERO = Const(1.0, f32), const_i32(0)
 
 
-def field(dtype=f32, ndim=1) -> Place:
-    return Place("x", dtype, Buffer("field"), ndim, (8,) * ndim, (4,) * ndim)
+def field(dtype=f32, ndim=1, kind="field") -> Place:
+    return Place("x", dtype, Buffer(kind), ndim, (8,) * ndim, (4,) * ndim)
+
+
+def axis() -> Axis:
+    return Axis(Op("index", (), i32), const_i32(0), const_i32(8))
 
 
 def loop(**given) -> Loop:
@@ -171,6 +175,10 @@ BROKEN = [
     (23, "reads a stack before", lambda: unclaimed(write=False)),
     (23, "a task without rows", lambda: body(ClaimRow())),
     (23, "a claim in a loop", lambda: body(loop(body=[ClaimRow()]), params=["rows"])),
+    (24, "there are no blocks here", lambda: body(Op("barrier", (), i32))),
+    (24, "there are no blocks here", lambda: body(Op("barrier", (), i32), axes=[axis()])),
+    (24, "there are no blocks here", lambda: body(prologue=[Op("barrier", (), i32)], axes=[axis()], block=32)),
+    (24, "there are no blocks here", lambda: body(GlobalStore(field(kind="block"), (ZERO,), ONE), axes=[axis()])),
 ]
 
 

@@ -15,6 +15,7 @@ from math import prod
 from ..ir.nodes import Op
 from .enumerate import Space
 from .evaluate import Host, Points
+from .far import reducer_of
 from .intervals import Interval, Intervals
 from .known import Unknowable, known_nest
 from .sizeexpr import Arg, Extent, Pick, Range, Read, parts
@@ -74,6 +75,9 @@ class _Search:
 
     def trips(self) -> Trips:
         source = _source(self.loop, self.used)
+        reduced = self._reduced()
+        if reduced is not None:
+            return Trips(reduced, source)
         size, most = self._measure({})
         if size <= FEW:
             return Trips(self._look({}), source)
@@ -94,12 +98,23 @@ class _Search:
     def _measure(self, box: Box) -> tuple[int, int]:
         """How many tuples a box has, and the most iterations that one of them can have: at most so many."""
         intervals = Intervals(self.host, box)
+        size = self._size(intervals)
+        return size, intervals.trips(self.loop) if size else 0
+
+    def _size(self, intervals: Intervals) -> int:
         sizes = []
         for r in self.used:
             low, high = intervals.add(r)
             sizes.append(max(0, (high - low) // abs(r.step) + 1))
-        size = prod(sizes)
-        return size, intervals.trips(self.loop) if size else 0
+        return prod(sizes)
+
+    def _reduced(self) -> int | None:
+        """The largest count as a device finds it in one look at everything; None: the host looks, or there is too much."""
+        reducer = reducer_of(self.host)
+        if reducer is None or self._size(Intervals(self.host)) * self._operations() > MOST_WORK:
+            return None
+        found = reducer.trips(Space(self.loop, self.used, self.host, {}))
+        return None if found is None else found[0]
 
     def _look(self, box: Box, enough: int | None = None) -> int:
         return Space(self.loop, self.used, self.host, box).largest(enough)

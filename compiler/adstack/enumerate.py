@@ -9,14 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from ..ir.nodes import Op
 from .evaluate import MOST, Host, Points
+from .far import reducer_of
 from .intervals import Interval
-from .sizeexpr import Range
+from .sizeexpr import Range, depends
 
 CHUNK = 1 << 17
 """Index tuples evaluated at a time: what is made of them stays in the processor's caches."""
@@ -41,7 +43,10 @@ class Space:
     few: int = 0
 
     def largest(self, enough: int | None = None) -> int:
-        """The largest trip count; the search ends when it has reached ``enough``."""
+        """The largest trip count; the search ends when it has reached ``enough``, which none is larger than."""
+        reducer = reducer_of(self.host)
+        if reducer is not None and (reduced := reducer.trips(self)) is not None:
+            return reduced[0]
         best = 0
         for points in self._points(Points(self.host), 0):
             count = points.trips(self.loop)[1]
@@ -52,6 +57,13 @@ class Space:
 
     def sum(self, limit: int) -> int | None:
         """All trip counts together; None when there are more than ``limit`` tuples."""
+        reducer = reducer_of(self.host)
+        if reducer is not None and not any(map(depends, self.used)):
+            if prod(int(Points(self.host).trips(r)[1]) for r in self.used) > limit:
+                return None
+            reduced = reducer.trips(self)
+            if reduced is not None and reduced[1] >= 0:
+                return reduced[1]
         total = seen = 0
         for points in self._points(Points(self.host), 0):
             seen += points.size
@@ -60,6 +72,11 @@ class Space:
             count = points.trips(self.loop)[1]
             total += _total(count) * (1 if np.ndim(count) else points.size)
         return total
+
+    def span(self, r: Range) -> tuple[int, int]:
+        """First value and number of values, inside the box, of a range that uses no index."""
+        begin, count = self._span(r, *Points(self.host).trips(r))
+        return int(begin), int(count)
 
     def _points(self, points: Points, depth: int) -> Iterator[Points]:
         if depth == len(self.used):

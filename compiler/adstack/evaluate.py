@@ -11,6 +11,7 @@ import numpy as np
 from ..ir.meaning import limits, scalar
 from ..ir.nodes import ArgDecl, Op, Place
 from ..ir.types import DType
+from .far import reducer_of, single
 from .sizeexpr import Arg, Bin, Cast, Extent, Index, Lit, Pick, Range, Read, SizeExpr
 
 Values = Any
@@ -20,7 +21,7 @@ MOST = np.iinfo(np.int64).max
 
 
 class Host(Protocol):
-    """What the host knows of a launch before it happens."""
+    """What the host knows of a launch before it happens. With an attribute ``reducer``, some arrays lie elsewhere: see ``far.py``."""
 
     def scalar(self, arg: ArgDecl) -> int | float:
         """The value of a scalar argument."""
@@ -95,6 +96,11 @@ class Points:
         return APPLY[e.op](*values).astype(e.dtype.numpy, copy=False), bad
 
     def _read(self, e: Read) -> tuple[Values, Values]:
+        reducer = reducer_of(self.host)
+        if reducer is not None and reducer.far(e.place):
+            one = single(self.host, e.place, [self.eval(x) for x in e.index])
+            if one is not None:
+                return one
         array = self.host.array(e.place)
         if array.size == 0:
             return e.dtype.numpy.type(0), True

@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from ..ir.meaning import scalar
-from ..ir.nodes import Axis, Const, Op, Operand
+from ..ir.nodes import Axis, Const, Op, Operand, Place
 from .evaluate import APPLY, Host, cast
+from .far import reducer_of, single
 from .gates import Gate
 
 Values = Any
@@ -68,6 +69,11 @@ def count_passing(gate: Gate, extent: Extent, host: Host, enough: int) -> int:
     """
     others = math.prod(n for k, n in enumerate(extent.sizes) if k not in extent.used)
     found = 0
+    reducer = reducer_of(host)
+    if reducer is not None and extent.iterations and extent.used:
+        counted = reducer.passing(gate, extent)
+        if counted is not None:
+            return counted * others
     if extent.iterations:
         axes = [gate.axes[k] for k in extent.used]
         for windows in _windows([range(extent.begins[k], extent.begins[k] + extent.sizes[k]) for k in extent.used]):
@@ -156,8 +162,13 @@ class _Block:
         return np.arange(window.start, window.stop).astype(index.dtype.numpy).reshape(shape)
 
     def _read(self, x: Op) -> tuple[Values, Values]:
-        assert x.attr is not None
-        array = self.host.array(x.attr)  # type: ignore[arg-type]
+        assert isinstance(x.attr, Place)
+        reducer = reducer_of(self.host)
+        if reducer is not None and reducer.far(x.attr):
+            one = single(self.host, x.attr, [self.eval(i) for i in x.args])
+            if one is not None:
+                return one
+        array = self.host.array(x.attr)
         if array.size == 0:
             return x.dtype.numpy.type(0), np.True_
         part = self._window(x, array)

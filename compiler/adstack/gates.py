@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Set
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from ..ir.nodes import Axis, Block, Const, If, Kernel, Loc, Local, LocalStore, Loop, Op, Operand, Place, Stmt, Task
+from ..ir.types import f16, f32
 from ..ir.walk import stored_locals, walk, written_places
 
 EXACT_REAL = frozenset("add sub mul div neg abs min max sqrt select lt le gt ge eq ne cast isnan isinf detach".split())
@@ -55,6 +57,11 @@ class Gate:
     tests: tuple[Condition, ...]
     dropped: tuple[str, ...]
     axes: tuple[Axis, ...]
+
+    @cached_property
+    def approximable(self) -> bool:
+        """Whether a test divides f32 or f16 numbers or takes a root of one."""
+        return any(op.op in ("div", "sqrt") and op.dtype in (f16, f32) for t in self.tests for op in _ops(t.cond))
 
     def leaves(self) -> tuple[Op, ...]:
         """Everything that a count reads of a launch: ops ``gload``, ``arg`` and ``shape``."""

@@ -8,12 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from ..ir.meaning import INTEGER, limits, scalar
 from ..ir.nodes import Op
 from ..ir.types import DType
 from .evaluate import Host, Points, cast
+from .far import reducer_of, shape_of
 from .sizeexpr import Arg, Bin, Cast, Extent, Index, Lit, Pick, Range, Read, SizeExpr
 
 Interval = tuple[int, int]
@@ -82,7 +81,7 @@ class Intervals:
             case Cast():
                 return self._cast(e)
             case Read():
-                return self._read(e)
+                return self._ends(e, e.dtype)
             case Bin():
                 return self._bin(e)
         raise TypeError(e)
@@ -92,23 +91,26 @@ class Intervals:
             low, high = self.of(e.arg)
             return (low, high) if e.dtype.kind != "b" else (int(low > 0 or high < 0), int((low, high) != (0, 0)))
         if isinstance(e.arg, Read):
-            values = cast(self._part(e.arg), e.dtype)
-            return (int(values.min()), int(values.max())) if values.size else (0, 0)
+            return self._ends(e.arg, e.dtype)
         value = int(cast(Points(self.host).eval(e.arg)[0], e.dtype))
         return value, value
 
-    def _read(self, e: Read) -> Interval:
-        part = self._part(e)
-        return (int(part.min()), int(part.max())) if part.size else (0, 0)
-
-    def _part(self, e: Read) -> np.ndarray:
-        """The elements that a read may meet."""
-        array = self.host.array(e.place)
+    def _ends(self, e: Read, dtype: DType) -> Interval:
+        """The least and the most of the elements that a read may meet, in an integer type; 0 where there are none."""
+        reducer = reducer_of(self.host)
+        elsewhere = reducer is not None and reducer.far(e.place)
+        array = None if elsewhere else self.host.array(e.place)
         window = []
-        for x, extent in zip(e.index, array.shape):
+        for x, extent in zip(e.index, shape_of(self.host, e.place) if array is None else array.shape):
             low, high = self.of(x)
-            window.append(slice(max(0, low), max(0, min(extent, high + 1))))
-        return array[tuple(window)]
+            window.append((max(0, low), max(0, min(extent, high + 1))))
+        if any(first >= end for first, end in window):
+            return 0, 0
+        if reducer is not None and elsewhere and (found := reducer.ends(e, tuple(window), dtype)) is not None:
+            return found
+        array = self.host.array(e.place) if array is None else array
+        values = cast(array[tuple(slice(*w) for w in window)], dtype)
+        return int(values.min()), int(values.max())
 
     def _bin(self, e: Bin) -> Interval:
         if e.op in _COMPARE:

@@ -26,10 +26,10 @@ from .sizing import LoopSizing, Region
 
 LEAST_SEGMENT = 8
 """Iterations of a segment on chip, at least: a shorter one runs too much again."""
-STEP, OVER = 4, 0
+STEP, OVER = 8, 1
 """Segments on chip are multiples of ``STEP`` and ``OVER``: the loops over them are unrolled. A refill runs one iteration less than it has
 slots."""
-THINNING_SEGMENTS = (88, 64, 44, 40, 32, 24, 16, LEAST_SEGMENT)
+THINNING_SEGMENTS = (64, 44, 40, 32, 24, 16, LEAST_SEGMENT)
 """Segments on chip of loops without a bound."""
 _NOTHING = LoopPlan(0, 0, 0, 1, 1, None)
 

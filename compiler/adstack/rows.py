@@ -85,6 +85,8 @@ def demand_of(task: TaskSizing, host: Host, machine: Machine, stake: int | None 
     note = f"; not counted: {', '.join(gate.dropped)}" if gate.dropped else ""
     if not gate.tests:
         return Demand(task.parallel, iterations, note=note)
+    if machine.approximate and gate.approximable:
+        return Demand(task.parallel, iterations, note="; gate not counted: fast_math approximates a division or a root in it")
     if stake is not None and stake < TINY_STAKE:
         return Demand(task.parallel, iterations, note=f"; gate not counted: all rows take {stake:,} bytes")
     extent = extent_of(gate, host)

@@ -158,6 +158,11 @@ def parts(e: SizeExpr) -> Iterator[SizeExpr]:
         yield from parts(x)
 
 
+def depends(r: Range) -> bool:
+    """Whether the ends of a range use an index."""
+    return any(isinstance(x, (Index, Pick)) for end in r.ends for x in parts(end))
+
+
 def rebuilt(e: SizeExpr, f: Callable[[SizeExpr], SizeExpr]) -> SizeExpr:
     """The expression with ``f`` of each of the expressions it is made of; itself when they stay."""
     old = inner(e)

@@ -16,6 +16,7 @@ import numpy as np
 from ..errors import QdrunSyntaxError, QdrunTypeError
 from ..ir.nodes import Const
 from ..ir.types import u1
+from .block import SPECIAL as _BLOCK
 from .context import Context, describe, is_runtime, is_static
 from .expressions import compile_time, is_target, resolve_target, target_of
 from .inline import inline
@@ -352,4 +353,5 @@ _SPECIAL: dict[Any, Special] = {
     builtins.enumerate: _sequence(enumerate),
     builtins.tuple: _tuple,
     builtins.list: _tuple,
+    **_BLOCK,
 }

@@ -18,6 +18,7 @@ from ..ir.nodes import Assert, Axis, Block, Buffer, Const, GlobalStore, Kernel, 
 from ..ir.types import DType
 from ..ir.walk import stored_locals, walk
 from . import ops
+from .block import block_dim
 from .conditions import emit_condition
 from .context import Context, can_repeat, clone
 from .loops import Space, bind_index, iterable, no_else, own_breaks, serial_for, space_of, unrolled
@@ -188,7 +189,7 @@ def top_for(cx: Context, node: ast.For) -> str | None:
             over, _ = iterable(cx, node.iter)
         return unrolled(cx, node, over, cx.top_block)
     cx.tasks.close(cx)
-    _parallel_for(cx, node, bool(config.get("serialize")))
+    _parallel_for(cx, node, bool(config.get("serialize")), block_dim(config.get("block_dim")))
     return None
 
 
@@ -202,10 +203,10 @@ def _is_unrolled(cx: Context, node: ast.For) -> bool:
             cx.where = before
 
 
-def _parallel_for(cx: Context, node: ast.For, serialize: bool) -> None:
+def _parallel_for(cx: Context, node: ast.For, serialize: bool, block: int) -> None:
     """One task: bounds into its prologue, the body into its body."""
     task = cx.tasks.new(cx.b.loc)
-    task.serialize = serialize
+    task.serialize, task.block = serialize, block
     before = cx.where
     try:
         cx.where = "prologue"

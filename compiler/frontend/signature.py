@@ -80,6 +80,7 @@ class LowerOptions:
         debug: compile asserts and check every index.
         check_out_of_bound: check every index.
         breakpoints: ``breakpoint()`` is allowed: the kernel will be interpreted.
+        blocks: threads meet in blocks: the kernel is for a GPU.
         returns: the types of the returned scalars, row-major; None: as they come.
     """
 
@@ -90,6 +91,7 @@ class LowerOptions:
     check_out_of_bound: bool = False
     returns: tuple[DType, ...] | None = None
     breakpoints: bool = False
+    blocks: bool = True
 
 
 def bind_arguments(cx: Context, frame: Frame, source: FunctionSource, args: dict[str, ArgSpec]) -> None:

@@ -111,7 +111,9 @@ def loop_config(
     bit_vectorize: bool = False,
     name: str | None = None,
 ) -> None:
-    """Settings of the next loop of the kernel. ``serialize=True`` or ``parallelize=1`` run it in order; the others mean nothing here."""
+    """Settings of the next loop of the kernel. ``serialize=True`` or ``parallelize=1`` run it in order; ``block_dim``: threads of a block
+    on a GPU, at most 1,024. The others mean nothing here.
+    """
     del serialize, block_dim, parallelize, bit_vectorize, name
     _kernel_only("loop_config")
 

@@ -16,7 +16,7 @@ _ARGS = ("arg", "arg_grad", "arg_dual")
 
 def base(buffer: Buffer) -> object:
     """What a launch supplies one address for: buffers with equal bases are the same bytes."""
-    if buffer.kind == "field":
+    if buffer.kind in ("field", "block"):
         return buffer
     return (buffer.kind, buffer.owner) if buffer.kind in _ARGS else buffer.kind
 
@@ -70,7 +70,7 @@ class Aliases:
     """For each place, the places among ``places`` that may share memory with it (itself included); found once each."""
 
     def __init__(self, places: Iterable[Place]) -> None:
-        self._places = list(dict.fromkeys(places))
+        self.all = self._places = list(dict.fromkeys(places))
         self._known: dict[Place, list[Place]] = {}
 
     def of(self, place: Place) -> list[Place]:

@@ -72,12 +72,15 @@ class Op:
 
 Operand = Union[Op, Const]
 
-BufferKind = Literal["field", "arg", "arg_grad", "arg_dual", "tmp", "tmp_grad", "tmp_dual", "ret"]
+BufferKind = Literal["field", "arg", "arg_grad", "arg_dual", "tmp", "tmp_grad", "tmp_dual", "ret", "block"]
 
 
 @dataclass(eq=False, slots=True)
 class Buffer:
-    """One base address that a launch must supply. ``owner`` is the field storage or the ``ArgDecl`` it belongs to."""
+    """One base address that a launch must supply. ``owner`` is the field storage or the ``ArgDecl`` it belongs to.
+
+    One of kind ``block`` has no such address: each block of threads of a task has its own, for as long as it runs.
+    """
 
     kind: BufferKind
     owner: object = None
@@ -262,13 +265,15 @@ class Reduction:
     """``local`` starts each chunk of iterations as the identity of ``code`` and keeps its value from one iteration to the next.
 
     The chunks' values are combined in chunk order after the loop, then combined with ``place[index]``: no atomics, the same bits
-    on every run. ``index`` holds constants or values of the prologue.
+    on every run. ``index`` holds constants or values of the prologue. Where the element need not exist in a launch that never updates it
+    (``sure`` is false), ``place`` is left alone if the values combine to the identity.
     """
 
     local: Local
     place: Place
     index: tuple[Operand, ...]
     code: Literal["add", "min", "max"]
+    sure: bool = True
 
 
 @dataclass(eq=False, slots=True)
@@ -284,6 +289,7 @@ class Task:
     serialize: bool = False
     reductions: list[Reduction] = field(default_factory=list)
     loc: Loc | None = None
+    block: int = 0  # threads of a block on a GPU, as the loop was told; 0: as the backend likes it
 
     @property
     def parallel(self) -> bool:

@@ -54,6 +54,9 @@ TABLE: dict[str, OpInfo] = {
     "load": OpInfo(0, "given", "any", pure=False),  # attr: Local
     "gload": OpInfo(-1, "given", "any", pure=False),  # attr: Place; operands: indices
     "atomic": OpInfo(-1, "given", "any", pure=False),  # attr: (Place, code); operands: indices, values; gives the old content
+    "barrier": OpInfo(
+        0, "given", "any", pure=False
+    ),  # all threads of the block arrive before one goes on; its value means nothing
     "stack_get": OpInfo(1, "given", "any", pure=False),  # attr: (Stack, field); operand: slot
 }
 

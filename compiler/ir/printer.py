@@ -134,12 +134,14 @@ class Printer:
 
     def task(self, t: Task) -> None:
         """Print a task: its prologue, its axes, its body."""
-        self.lines.append(f"task {t.name}{' serialize' if t.serialize else ''}:")
+        block = f" block {t.block}" if t.block else ""
+        self.lines.append(f"task {t.name}{' serialize' if t.serialize else ''}{block}:")
         self.block(t.prologue, 1)
         for a in t.axes:
             self.lines.append(f"  axis {self.value(a.index)} in [{self.value(a.begin)}, {self.value(a.end)})")
         for r in t.reductions:
-            self.lines.append(f"  reduce {r.code} {self.local(r.local)} into {self.place(r.place)}{self._index(r.index)}")
+            some = "" if r.sure else " if any"
+            self.lines.append(f"  reduce{some} {r.code} {self.local(r.local)} into {self.place(r.place)}{self._index(r.index)}")
         self.block(t.body, 2)
 
 

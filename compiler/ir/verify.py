@@ -63,6 +63,7 @@ RULES: dict[int, str] = {
     21: "An assert's message has as many `{..}` as it has values, a print as many formats as parts, or none.",
     22: "The arguments of a kernel are numbered in order, and a kernel's accesses to argument arrays name its own arguments.",
     23: "A stack access comes after a `claim row` in the same or an enclosing block; it is in no loop, in a task that lists `rows`.",
+    24: "A barrier and an access to memory of a block stand in the body of a parallel task that says how large its blocks are.",
 }
 
 _VALUES = {"": 0, "cas": 2}
@@ -81,6 +82,7 @@ class _Verifier:
         self.stored: set[Local] = set()
         self.loops = 0
         self.claimed = False  # in this block or one around it
+        self.in_body = False
 
     def fail(self, rule: int, what: str, s: Stmt | None = None) -> None:
         """Stop with the task, the rule's number, what is wrong, and the statement."""
@@ -185,6 +187,8 @@ class _Verifier:
             self.memory(s)
         elif s.op == "stack_get":
             self.stack_get(s)
+        elif s.op == "barrier":
+            self.together(s)
         elif s.op in ("arg", "shape", "iter", "seed"):
             self.leaf(s)
         else:
@@ -218,6 +222,13 @@ class _Verifier:
             self.fail(11, "type differs from the place", s)
         if self.args is not None and isinstance(place.buffer.owner, ArgDecl) and place.buffer.owner not in self.args:
             self.fail(22, f"`{place.name}` belongs to no argument of this kernel", s)
+        if place.buffer.kind == "block":
+            self.together(s)
+
+    def together(self, s: Stmt) -> None:
+        """Rule 24."""
+        if not self.in_body or not self.task.parallel or self.task.block < 1:
+            self.fail(24, "there are no blocks here", s)
 
     def stack_put(self, s: StackPut) -> None:
         """Rule 16 for a write."""
@@ -313,6 +324,7 @@ def verify_task(task: Task, lowered: bool = True, args: set[ArgDecl] | None = No
     v.prologue()
     v.defined = {a.index for a in task.axes}
     v.stored = {r.local for r in task.reductions}
+    v.in_body = True
     v.block(task.body)
 
 

@@ -109,14 +109,30 @@ def written_places(block: Block) -> set[Place]:
     return out
 
 
+def is_barrier(s: Stmt) -> bool:
+    """Whether a statement waits for the other threads of its block."""
+    return isinstance(s, Op) and s.op == "barrier"
+
+
+def cooperates(task: Task) -> bool:
+    """Whether the iterations of a task meet in blocks: it has a barrier, or memory that the threads of a block share."""
+    for s in walk(task.body):
+        place = place_of(s)
+        if is_barrier(s) or (place is not None and place.buffer.kind == "block"):
+            return True
+    return False
+
+
 class Written:
     """The locals and places that a block, and each block inside it, may write: all found in one walk.
 
-    It knows blocks by identity, so it is of use to one pass, which may remove statements that write nothing.
+    It knows blocks by identity, so it is of use to one pass, which may remove statements that write nothing. At a barrier, other threads
+    have written whatever there is.
     """
 
     def __init__(self, *blocks: Block) -> None:
         self._known: dict[int, set[Local | Place]] = {}
+        self._everything = {p for block in blocks for s in walk(block) if (p := place_of(s)) is not None}
         for block in blocks:
             self._visit(block)
 
@@ -138,6 +154,8 @@ class Written:
                 out.add(s.place)
             elif isinstance(s, Op) and s.op == "atomic":
                 out.add(atomic_of(s)[0])
+            elif is_barrier(s):
+                out |= self._everything
         self._known[id(block)] = out
         return out
 

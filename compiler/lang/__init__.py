@@ -1,6 +1,6 @@
 """What a user touches: init and its options, fields, ndarrays, vectors, kernels, the tape."""
 
-from . import ad, math, types
+from . import ad, math, simt, types
 from .field import field
 from .kernel import data_oriented, func, kernel
 from .matrix import Matrix, Vector
@@ -33,6 +33,7 @@ __all__ = [
     "math",
     "ndarray",
     "reset",
+    "simt",
     "sync",
     "template",
     "types",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections.abc import Iterable
 from enum import StrEnum
@@ -30,7 +29,7 @@ from .types import MatrixType, NdarrayType, Template
 from .versions import Versions
 
 if TYPE_CHECKING:
-    from .executable import Call
+    from .call import Call
     from .steps_window import Window
     from .versions import Event
 
@@ -98,7 +97,7 @@ class Tape:
 
     def record(self, kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any], event: Event | None = None) -> None:
         """Remember one launch."""
-        if not all(type(a) in _PLAIN for a in args) or kwargs:
+        if kwargs or not _PLAIN.issuperset(map(type, args)):
             params = kernel.binder.params
             args, kwargs = tuple(kernel.binder.arguments(args, kwargs)), {}
             args = tuple(_frozen(p.annotation, a) for p, a in zip(params, args, strict=True))
@@ -265,6 +264,8 @@ class Tape:
                 program.versions.check(variant, bound.call, event)
 
     def _replay(self, found: Overwrites | None) -> None:
+        program, seeds = self._program, self._seeds
+        assert program is not None
         writes = [w for w in self._host_writes if not w.hidden]
         for when in reversed(range(len(self._calls) + 1)):
             while writes and writes[-1].before == when:
@@ -273,11 +274,12 @@ class Tape:
                 _reverse_assignment(write, found)
             if when:
                 function, args, kwargs = self._calls[when - 1]
-                assert self._program is not None
-                self._program.replay_seed = self._seeds.get(when - 1)
-                passed = () if isinstance(function, Replaced) else (NothingToDifferentiate,)
-                with contextlib.suppress(*passed):
+                program.replay_seed = seeds.get(when - 1)
+                try:
                     function.grad(*args, **kwargs)
+                except NothingToDifferentiate:
+                    if isinstance(function, Replaced):
+                        raise
 
 
 class WindowTape(Tape):

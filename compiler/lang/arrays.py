@@ -14,7 +14,7 @@ from ..frontend.signature import ArrayArg
 from ..ir.types import DType, from_numpy
 from ..ir.walk import kernel_places
 from ..runtime.device import Allocation
-from .executable import Call
+from .call import Call
 from .field import Field
 from .interop import host_array, is_torch, lives_elsewhere, mark_written, torch_gradient
 from .lending import lend, take
@@ -236,8 +236,8 @@ def check_memory(name: str, variant: Variant, call: Call) -> None:
         QdrunRuntimeError: an array that is read-only is written; an array that had to be copied shares elements with another one, or an
             array shares elements with a field that the kernel uses, and one of the two is written.
     """
-    written = variant.executable.written
-    names = [d.name for d in variant.executable.args]
+    written = variant.recipe.forward.written
+    names = [d.name for d in variant.head.args]
     for number in call.readonly:
         if number in written:
             raise QdrunRuntimeError(

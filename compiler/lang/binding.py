@@ -18,7 +18,7 @@ from ..ir import types as t
 from ..ir.types import DType
 from .annotations import is_dataclass_type, meaning
 from .arrays import ANY_ARRAY, bind_array, is_array
-from .executable import Call
+from .call import Call
 from .field import Field
 from .matrix import Matrix
 from .ndarray import Ndarray

@@ -99,7 +99,7 @@ class _Lost:
     def launched(self, variant: Variant, bound: Bound) -> None:
         """A kernel has run."""
         flows = variant.flows
-        name = variant.executable.name
+        name = variant.head.name
         for broken in variant.broken():
             report(self.program, name, broken, name, strict=self.strict)
         found = {n: self._origin(variant, bound, loads) for n, loads in enumerate(map(flows.loads.__getitem__, flows.places))}

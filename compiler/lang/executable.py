@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Container, Mapping
-from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ..adstack.machine import Machine, check_words
-from ..adstack.plan import HeapPlan, PlanOptions, gate_leaves, make_plan
+from ..adstack.machine import Machine
+from ..adstack.plan import HeapPlan
 from ..adstack.show import capacity, needs
-from ..adstack.sizeexpr import SizeExpr, parts
-from ..adstack.sizing import TaskSizing
 from ..codegen.abi import (
     CTX_HEAP,
     CTX_LAUNCHES,
@@ -29,14 +26,15 @@ from ..codegen.abi import (
     STATUS_WORDS,
 )
 from ..errors import OutOfMemory, QdrunRuntimeError
-from ..ir.nodes import ArgDecl, Buffer, Loop, Place
+from ..ir.nodes import Buffer, Loop
 from ..runtime.cpu import register_context, unregister_context
 from ..runtime.device import Allocation
+from ..runtime.guard import Guard
 from ..runtime.launch import ArgSpec, make_fast
-from ..runtime.mirror import Mirror, reading
 from ..runtime.status import raise_status, take_status
+from .call import Call
+from .gradient_plans import MOST_PLANS, GradientPlans, LaunchHost
 from .kernel_plan import report_bind
-from .plan_inputs import PlanInputs
 from .recipe import compiler_input
 from .remedies import smallest
 
@@ -45,52 +43,14 @@ if TYPE_CHECKING:
     from .stored import Ready
 
 
-MOST_PLANS = 256
-"""Plans that a gradient keeps."""
+class Settings(NamedTuple):
+    """What a plan sets: bytes of the planes of the heap, the tapes that lie in it, numbers of words of the context with their values."""
 
-
-_NOTHING = nullcontext()
-
-
-@dataclass
-class Call:
-    """The arguments of one launch: the words of the argument buffer, and what the planner may read of them."""
-
-    words: bytearray
-    scalars: dict[int, int | float] = field(default_factory=dict)  # by ArgDecl.index
-    arrays: dict[int, np.ndarray] = field(default_factory=dict)  # by ArgDecl.index; element axes last
-    keys: dict[int, object] = field(default_factory=dict)  # type key of each of our ndarrays, by ArgDecl.index
-    own: set[int] = field(default_factory=set)  # ndarrays of this program, by ArgDecl.index
-    sources: dict[int, np.ndarray] = field(default_factory=dict)  # the caller's array where ``arrays`` has a copy of it
-    readonly: list[int] = field(default_factory=list)  # arrays that must not be written, by ArgDecl.index
-    kept: list[object] = field(default_factory=list)  # what must live until the launch is over
-    # On a device with memory of its own: the mirrors of ndarrays, how the content of an array is read, where its memory lies on the
-    # device, what brings the memory that the launch works on and takes it away.
-    mirrors: dict[int, Mirror] = field(default_factory=dict)
-    reads: dict[int, Callable[[], np.ndarray]] = field(default_factory=dict)
-    at: dict[int, int] = field(default_factory=dict)
-    loans: list[Callable[[Container[object]], AbstractContextManager[None]]] = field(default_factory=list)
-    # What is to be done once the array of this index, or its gradient ("grad", index), was written: copies back to arrays that could
-    # not be passed as they are.
-    after: list[tuple[object, Callable[[], None]]] = field(default_factory=list)
-
-    def content(self, index: int) -> np.ndarray:
-        """The current content of an array argument."""
-        read = self.reads.get(index)
-        return self.arrays[index] if read is None else read()
-
-    def provided(self, written: Container[object]) -> AbstractContextManager[object]:
-        """The memory that the launch works on is there; ``written``: what the kernel writes, as in ``after``."""
-        if not self.loans:
-            return _NOTHING
-        stack = ExitStack()
-        try:
-            for loan in self.loans:
-                stack.enter_context(loan(written))
-        except BaseException:
-            stack.close()
-            raise
-        return stack
+    plan: HeapPlan
+    planes: dict[str, int]
+    far: frozenset[str]
+    at: np.ndarray
+    values: np.ndarray
 
 
 class Executable:
@@ -103,7 +63,7 @@ class Executable:
         kernel = ready.head
         self.program, self.name, self.args, self.draws = program, kernel.name, kernel.args, ready.draws
         self.last_seed: int | None = None  # of the last launch, when it draws random numbers
-        self.compiled, self.owners, self.written = ready.compiled, owners, ready.written
+        self.compiled, self.owners, self.written = ready.compiled(program.device), owners, ready.written
         self.returns = kernel.returns
         layout = self.compiled.layout
         self._memory: list[Allocation] = []
@@ -208,7 +168,12 @@ class Executable:
             *(self.compiled, self.context_address, specs, fallback, self._on_status, flag, self.program.variable, self.program),
             state_ptr=ctypes.addressof(self.program.state),
             shares=self.shares,
+            **self._guarded(),
         )
+
+    def _guarded(self) -> dict[str, Any]:
+        """What a native launch must look at, as ``make_fast`` takes it."""
+        return {}
 
     @property
     def takes_arrays(self) -> bool:
@@ -260,24 +225,59 @@ def _row_major(key: object) -> bool:
 class GradientExecutable(Executable):
     """A reverse kernel: each launch is planned, its heap provided, its parameters set. ``primal``: the kernel that it reverses."""
 
-    def __init__(
-        self,
-        program: Program,
-        ready: Ready,
-        owners: Mapping[Buffer, Allocation],
-        sizing: tuple[TaskSizing, ...],
-        primal: Executable,
-    ) -> None:
-        super().__init__(program, ready, owners)
-        self.sizing, self.primal = sizing, primal
-        self._ready, self._plain = ready, ready.compiled  # with all tapes in on-chip memory
+    def __init__(self, plans: GradientPlans, ready: Ready, primal: Executable) -> None:
+        super().__init__(plans.program, ready, plans.owners)
+        self.plans, self.primal = plans, primal
+        self.sizing, self._inputs, self.fixed = plans.sizing, plans.inputs, plans.inputs.fixed
+        self._ready, self._plain = ready, self.compiled  # with all tapes in on-chip memory
         self.shares = True  # the heap
-        exprs = [e for t in sizing for e in _bounds(t)]
-        gates = gate_leaves(sizing, self._options())
-        self._inputs = PlanInputs.of(program, self.args, owners, exprs, gates)
-        self.fixed = self._inputs.fixed
-        self._plans: dict[tuple[object, ...], HeapPlan] = {}
         self._set: HeapPlan | None = None
+        self._known_settings: dict[int, Settings] = {}  # by the plan's id
+        self._guards: dict[int, Guard] = {}  # of the native launchers, by the addresses of their code
+        written = {w if isinstance(w, int) else w[1] for w in primal.written if isinstance(w, (int, tuple))}
+        arrays = [d.index for d in self.args if d.kind == "ndarray"]
+        self._apart = [(a, b) for a in arrays for b in arrays if a in written and a != b and not (b in written and b < a)]
+
+    def _guarded(self) -> dict[str, Any]:
+        guard = Guard(self.args, self._apart)
+        before, self._guards[self.compiled.address] = self._guards.get(self.compiled.address), guard
+        if before is not None:
+            before.disarm()
+        return {"guard": guard, "prepare": partial(self.prepare, guard) if self._inputs.by_words else None}
+
+    def _disarm(self) -> None:
+        guard = self._guards.get(self.compiled.address)
+        if guard is not None:
+            guard.disarm()
+
+    def prepare(self, guard: Guard, words: bytes) -> bool | None:
+        """Plan a native launch and set its plan.
+
+        Args:
+            guard: of the launcher.
+            words: the argument buffer after its first word.
+
+        Returns:
+            None: the launch may go; False: it is for another launcher, or for Python.
+
+        Raises:
+            OutOfMemory: the heap does not fit.
+        """
+        self._usable()
+        with self.program.alone():
+            decisive = self._inputs.decisive(words)
+            plan = self.plans.of_words(words, decisive)
+            if plan is not self._set:
+                self._apply(plan, words)
+            if not self.replanned(plan, None):
+                self._arm(decisive)
+        return None if guard.armed else False
+
+    def _arm(self, decisive: tuple[int, ...]) -> None:
+        """Let native launches pass whose plan is that of these words, which is set. Nobody else launches meanwhile."""
+        guard, counted = self._guards.get(self.compiled.address), self._inputs.counted(self.program.data)
+        if guard is not None and counted is not None:
+            guard.arm(tuple(zip(self._inputs.words, decisive)), counted)
 
     def _seed(self) -> int:
         """The seed of the launch that is differentiated: a tape has recorded it, else it is the last launch's."""
@@ -296,66 +296,15 @@ class GradientExecutable(Executable):
             )
         return self.primal.last_seed
 
-    def plan(self, call: Call, budget: int | None = None, machine: Machine | None = None) -> HeapPlan:
-        """The heap of a launch with these arguments. Nothing runs. ``machine``: another device than the program's; it need not be there.
+    def plan(self, call: Call, budget: int | None = None, machine: Machine | None = None, launched: bool = False) -> HeapPlan:
+        """See ``GradientPlans.plan``."""
+        return self.plans.plan(call, budget, machine, launched)
 
-        ``budget``: bytes that it may take, at most what the program's memory budget leaves; too small a one raises ``OutOfMemory``.
-
-        A plan is kept as long as nothing that it was made from has changed, see ``plan_inputs``.
-        """
-        if machine is not None:
-            return self.plan_with(call, machine=machine, budget=self._allowed(budget))
-        budget = self._allowed(budget)
-        key = budget, self._inputs.key(call)
-        known = self._plans.get(key)
-        if known is not None and self._inputs.unmoved():
-            return known
-        host = LaunchHost(call, self.owners)
-        changed = self._inputs.changed(host)
-        if known is None or changed:
-            if changed or len(self._plans) >= MOST_PLANS:
-                self._plans.clear()
-                self._inputs.look(host)
-            made = self._make_plan(call, self._options(budget))
-            if known is None or made != known:  # an equal plan stays the one that is set
-                known = made
-            self._plans[key] = known
-        return known
-
-    def plan_with(self, call: Call, **changes: Any) -> HeapPlan:
-        """The heap with other ``PlanOptions`` than the program's. Made anew each time.
-
-        Raises:
-            QdrunTypeError: a loop keeps words that the machine does not have.
-        """
-        options = replace(self.plan_options(), **changes)
-        return check_words(self._make_plan(call, options), options.machine)
-
-    def _make_plan(self, call: Call, options: PlanOptions) -> HeapPlan:
-        try:
-            return make_plan(self.name, self.sizing, LaunchHost(call, self.owners), options)
-        except OutOfMemory as e:
-            if e.smallest is None or options.budget != self.program.heap_room():
-                raise
-            raise OutOfMemory(_over_budget(self.program, e), e.smallest) from None
-
-    def plan_options(self, machine: Machine | None = None) -> PlanOptions:
-        """The options of a plan without a budget, for the program's own machine or another."""
-        own = self._options()
-        return own if machine is None else replace(own, machine=machine)
-
-    def _allowed(self, budget: int | None) -> int | None:
-        """The bytes that the heap may take: the launch's own budget, and what the program's leaves."""
-        room = self.program.heap_room()
-        if room is None or budget is None:
-            return budget if room is None else room
-        return min(budget, room)
-
-    def _options(self, budget: int | None = None) -> PlanOptions:
-        o = self.program.options
-        return PlanOptions(
-            self.program.own_machine(self.compiled.lanes), o.ad_checkpoint_levels, fixed_slots=o.ad_stack_size, budget=budget
-        )
+    def replan(self) -> None:
+        """Make all plans anew: something has changed that no plan looks at."""
+        self.plans.forget()
+        self._known_settings.clear()
+        self.heap_shrank()
 
     def launch_gradient(self, call: Call, budget: int | None = None) -> HeapPlan:
         """Plan, provide exactly the planned heap, run.
@@ -371,31 +320,46 @@ class GradientExecutable(Executable):
         self._usable()
         with self.program.alone():
             recording = self.program.recording
-            plan = self.plan(call, budget) if recording is None else recording.plan(self, call, budget)
+            plan = self.plan(call, budget, launched=True) if recording is None else recording.plan(self, call, budget)
             if plan is not self._set:
                 self._apply(plan, call)
             self.launch(call)
+            if not self.replanned(plan, budget):
+                self._arm(self._inputs.decisive(call.words[8:]))
         return plan
 
-    def _apply(self, plan: HeapPlan, call: Call) -> None:
-        """Write a plan's parameters, and the heap, into the context."""
+    def replanned(self, plan: HeapPlan, budget: int | None) -> bool:
+        """Whether the next launch must be planned whatever its arguments are: under a budget, the room for the heap may change."""
+        return budget is not None or bool(plan.bytes and self.program.options.memory_budget)
+
+    def _apply(self, plan: HeapPlan, call: Call | bytes) -> None:
+        """Write a plan's parameters, and the heap, into the context. ``call``: or the words of its arguments."""
+        self._disarm()
+        known = self._known_settings.get(id(plan))
+        if known is None:
+            if len(self._known_settings) >= MOST_PLANS:
+                self._known_settings.clear()
+            known = self._known_settings[id(plan)] = self._settings_of(plan)
         try:
-            self.program.grow_heap(plan.planes)
+            self.program.grow_heap(known.planes)
         except OutOfMemory as e:
-            least = smallest(self, call, self.plan_options().machine).bytes
+            whole = call if isinstance(call, Call) else self.plans.call_of(call)
+            least = smallest(self.plans, whole, self.plans.plan_options().machine).bytes
             raise OutOfMemory(_no_room(self.program, plan, least, e), least) from None
-        self._place(plan.far)
-        words = self.compiled.layout.params
-        for task in plan.tasks:
-            for name, value in task.params.items():
-                self.context[words[task.position, name]] = value
-            for plane, stride in task.stride.items():
-                self.context[words[task.position, f"stride.{plane}"]] = stride
+        self._place(known.far)
+        self.context[known.at] = known.values
         self._set = plan
-        if plan.bytes:
+        if plan.bytes and self not in self.program.heap_users:
             self.program.heap_users.add(self)
-        self.heap_moved()
+            self.heap_moved()
         report_bind(plan)
+
+    def _settings_of(self, plan: HeapPlan) -> Settings:
+        words, found = self.compiled.layout.params, dict[int, int]()
+        for task in plan.tasks:
+            found |= {words[task.position, name]: value for name, value in task.params.items()}
+            found |= {words[task.position, f"stride.{plane}"]: stride for plane, stride in task.stride.items()}
+        return Settings(plan, plan.planes, plan.far, np.array(list(found), np.int64), np.array(list(found.values()), np.uint64))
 
     def _place(self, far: frozenset[str]) -> None:
         """Take the code that has these tapes in the heap. Its context is the same."""
@@ -404,13 +368,14 @@ class GradientExecutable(Executable):
             return
         made = device.variant(self._plain, far, lambda: compiler_input(self._ready.kernel, self.program.options))
         if made.code is not self.compiled.code:
-            self.compiled = made
+            self.compiled = made  # each native launcher knows one code, and has a guard
             device.fill_context(self.context, made)
             self._entry = device.entry(made)
 
     def heap_shrank(self) -> None:
         """The heap may be too small for the plan that is set: the next launch applies its plan anew."""
         self._set = None
+        self._disarm()
 
     def heap_moved(self) -> None:
         """Take the heap's current addresses; the program calls this after it has replaced a plane."""
@@ -438,50 +403,4 @@ def _no_room(program: Program, plan: HeapPlan, least: int, error: OutOfMemory) -
     )
 
 
-def _over_budget(program: Program, error: OutOfMemory) -> str:
-    """The message for a plan that does not fit what the program's memory budget leaves."""
-    budget, room = program.options.memory_budget, program.heap_room() or 0
-    held = ", ".join(f"{k} {v:,}" for k, v in sorted(program.usage().items()) if k != "adstack") or "nothing"
-    return (
-        f"{str(error).rsplit(_DO, 1)[0]}\n  memory_budget={budget} leaves it {room:,}: the program holds {held}{_DO}"
-        f"qd.init(memory_budget={budget - room + (error.smallest or 0)}) or more, smaller fields, or fewer variables in this loop"
-    )
-
-
-_DO = "\n  do: "
-
-
-def _bounds(task: TaskSizing) -> list[SizeExpr]:
-    """Every expression that the plan of a task depends on."""
-    ranges = [*task.axes] if any(s.stacks for s in task.region.all_loops()) else []
-    for s in task.region.all_loops():
-        ranges += [s.range, *s.nest]
-    return [e for r in ranges for end in (r.begin, r.end) if end is not None for e in parts(end)]
-
-
-class LaunchHost:
-    """What the planner may ask about a launch: arguments, shapes, and the contents of arrays."""
-
-    def __init__(self, call: Call, owners: Mapping[Buffer, Allocation]) -> None:
-        self._call, self._owners = call, owners
-
-    def scalar(self, arg: ArgDecl) -> int | float:
-        """The value of a scalar argument."""
-        return self._call.scalars[arg.index]
-
-    def extent(self, arg: ArgDecl, axis: int) -> int:
-        """The extent of an ndarray argument."""
-        return self._call.arrays[arg.index].shape[axis]
-
-    def array(self, place: Place) -> np.ndarray:
-        """The current content of a field component or an ndarray argument."""
-        if place.buffer in self._owners:
-            assert place.shape is not None and place.strides is not None
-            memory = self._owners[place.buffer]
-            form = np.ndarray(place.shape, place.dtype.numpy, memory.view.data, place.offset, place.strides)
-            return reading(memory.mirror, form)
-        owner = place.buffer.owner
-        assert isinstance(owner, ArgDecl)
-        whole = self._call.content(owner.index)
-        element = whole.reshape(*whole.shape[: owner.ndim], -1)
-        return element[..., place.offset // place.dtype.size]
+__all__ = ["Call", "Executable", "GradientExecutable", "LaunchHost"]

@@ -128,7 +128,7 @@ class FwdMode:
         """A kernel has run: warn where the tangent of what it read was lost."""
         found = variant.recipe.tangent(variant.program.device)[0]
         for read, write in found.broken:
-            self._warn(read, variant, f"`{variant.executable.name}`" + _line(getattr(write[2], "loc", None)))
+            self._warn(read, variant, f"`{variant.head.name}`" + _line(getattr(write[2], "loc", None)))
         for read in found.read if self._lost else ():
             spot, region = access_spot(variant, bound.call, read)
             for where, (kernel, loc) in self._lost.get(spot, {}).items() if spot is not None else ():
@@ -137,11 +137,11 @@ class FwdMode:
         for write in found.lost:
             spot, region = access_spot(variant, bound.call, write)
             if spot is not None:
-                self._lost.setdefault(spot, {})[region] = variant.executable.name, getattr(write[2], "loc", None)
+                self._lost.setdefault(spot, {})[region] = variant.head.name, getattr(write[2], "loc", None)
 
     def _warn(self, read: Access, variant: Variant, by: str) -> None:
         place, _, statement = read
-        if (key := (place.name, variant.executable.name, getattr(statement, "loc", None))) in self._warned:
+        if (key := (place.name, variant.head.name, getattr(statement, "loc", None))) in self._warned:
             return
         self._warned.add(key)
         what = f"forward mode loses the tangent in `{place.name}`, which has no dual: {by} stores a value that may depend on the parameter,"

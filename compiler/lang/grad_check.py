@@ -21,7 +21,7 @@ from .tensor import unwrap
 
 if TYPE_CHECKING:
     from ..runtime.device import Allocation
-    from .executable import Call
+    from .call import Call
     from .kernel import Variant
     from .program import Program
 

@@ -69,7 +69,7 @@ class Recording:
             QdrunRuntimeError: the plan depends on what launches of the graph write, or the program's heap is too small for it.
         """
         try:
-            plan = gradient.plan(call, budget)
+            plan = gradient.plan(call, budget, launched=True)
         except Unrecordable:
             self._refuse(
                 f"the gradient `{gradient.name}` plans its adstack heap from an array that may have been written since it was planned"
@@ -103,7 +103,7 @@ class Recording:
             QdrunRuntimeError: it would.
         """
         if "gradient" not in variant.__dict__:
-            self._refuse(f"the gradient of kernel `{variant.executable.name}` is not compiled yet", _FIRST)
+            self._refuse(f"the gradient of kernel `{variant.head.name}` is not compiled yet", _FIRST)
 
     def wrote(self, tensor: Any) -> None:
         """Python writes to a field or an ndarray between two launches."""
@@ -172,7 +172,7 @@ class Graph:
                     " the gradients that need most"
                 )
         for gradient, call, budget, plan in self._watched:
-            now = gradient.plan(call, budget)
+            now = gradient.plan(call, budget, launched=True)
             if now != plan:
                 raise QdrunRuntimeError(
                     f"{self!r} was recorded with an adstack heap of {plan.bytes:,} bytes for the gradient `{gradient.name}`, which"

@@ -9,112 +9,26 @@ from typing import Any, TypeVar, overload
 
 from ..adstack.machine import Machine
 from ..adstack.plan import HeapPlan
-from ..errors import QdrunRuntimeError
-from ..frontend.signature import ArrayArg, LowerOptions, ScalarArg
 from ..frontend.source import FunctionSource, read_function
-from ..ir.walk import walk
-from ..runtime.device import Allocation
-from ..transforms.access import Access, writes_of
-from ..transforms.lost import Flows
-from ..transforms.paths import Broken
-from .ahead import AHEAD
 from .arrays import check_memory
 from .binding import Binder, Bound, parameters
-from .broken import report
 from .executable import Executable, GradientExecutable
 from .forward_mode import refuse_in_forward_mode
 from .function import Function
 from .kernel_plan import KernelPlan, kernel_plan
-from .ndarray import Held, Ndarray
+from .ndarray import Ndarray
 from .no_gradient import is_constant, nothing_to_differentiate, refuse_one_array_twice
-from .options import Arch, bytes_of
-from .program import Program, current_program
-from .records import kept, result
+from .options import bytes_of
+from .program import current_program
+from .records import result
 from .refused import refuse
 from .remedies import remedies
-from .source_cache import SOURCES
-from .spots import EXTERNAL
+from .variant import Variant
 
 T = TypeVar("T")
 
 MOST_LAUNCHERS = 8
 """Specialisations of a kernel that are launched natively, each tried in its turn."""
-
-
-class Variant:
-    """One specialisation of a kernel in one program. The gradient is built when it is first asked for."""
-
-    def __init__(self, program: Program, source: FunctionSource, bound: Bound) -> None:
-        self.program = program
-        self.keeps = [x for spec in bound.specs.values() for x in kept(spec)]
-        self.native = all(isinstance(spec, (ScalarArg, ArrayArg)) for spec in bound.specs.values())
-        program.materialize()
-        o = program.options
-        options = LowerOptions(
-            "", o.default_fp, o.default_ip, o.debug, o.check_out_of_bound, breakpoints=program.arch is Arch.python
-        )
-        self.recipe, memory = SOURCES.recipe(source, bound.specs, options, o, program.device)
-        self.owners = {b: m for b, m in zip(self.recipe.buffers, memory) if isinstance(m, Allocation)}
-        if any(m.category != EXTERNAL and m.ptr not in program.device.live for m in self.owners.values()):
-            raise QdrunRuntimeError(
-                f"kernel `{source.name}` uses a field of another program\n  do: make the fields after qd.init(), or launch it"
-                " inside `with program:` of the program that they belong to"
-            )
-        self.executable = Executable(program, self.recipe.forward, self.owners)
-        if any(isinstance(m, Held) for m in self.owners.values()):
-            # An argument may be the array that it refers to: looked at each time.
-            self.native = self.native and not self.executable.takes_arrays
-
-    @functools.cached_property
-    def gradient(self) -> GradientExecutable:
-        """The reverse kernel, compiled; warns where a gradient is lost.
-
-        Raises:
-            DifferentiationError: no correct gradient exists, by name and line.
-        """
-        found, ready = self.recipe.reverse(self.program.device)
-        for broken in found.broken:
-            report(self.program, self.executable.name, broken, self.executable.name, strict=False)
-        return GradientExecutable(self.program, ready, self.owners, found.sizing, self.executable)
-
-    @functools.cached_property
-    def tangent(self) -> Executable:
-        """The forward-mode kernel, compiled: it computes values and tangents.
-
-        Raises:
-            DifferentiationError: something has no tangent, by name and line.
-        """
-        ready = self.recipe.tangent(self.program.device)[1]
-        return self.executable if ready is self.recipe.forward else Executable(self.program, ready, self.owners)
-
-    def close(self) -> None:
-        """Forget the launch contexts; the program is being closed."""
-        for name in ("executable", "gradient", "tangent"):
-            made = self.__dict__.get(name)
-            if made is not None:
-                made.close()
-
-    def begin_gradient(self) -> None:
-        """Compile the gradient on another thread: a tape will need it."""
-        if self.program.device.native and not self.recipe.reversed:
-            AHEAD.submit(functools.partial(self.recipe.reverse, self.program.device))
-
-    def replayed(self) -> tuple[Access, ...]:
-        """The loads that the gradient repeats."""
-        return self.recipe.reverse(self.program.device)[0].replayed
-
-    def broken(self) -> tuple[Broken, ...]:
-        """Where the gradient is lost in an array without one."""
-        return self.recipe.reverse(self.program.device)[0].broken
-
-    @property
-    def flows(self) -> Flows:
-        """What the values that it stores depend on."""
-        return self.recipe.flows
-
-    def adjoints(self) -> list[Access]:
-        """What the gradient stores to."""
-        return [a for t in self.recipe.reverse(self.program.device)[0].kernel.tasks for a in writes_of(walk(t.body))]
 
 
 class Kernel:
@@ -159,8 +73,6 @@ class Kernel:
             variant = variants[bound.key] = Variant(program, self.source, bound)
             if program.tape is not None:
                 variant.begin_gradient()
-            if variant.native:
-                self._add_launcher(variant, bound)
         if bound.call.arrays:
             check_memory(self.source.name, variant, bound.call)
         return variant, bound
@@ -203,6 +115,7 @@ class Kernel:
         return self._run(*self.variant(args, kwargs))
 
     def _run(self, variant: Variant, bound: Bound) -> Any:
+        self._compiled(variant, bound)
         mode = variant.program.forward
         executable = variant.executable if mode is None else variant.tangent
         with variant.program.alone() if executable.shares else nullcontext():
@@ -211,15 +124,27 @@ class Kernel:
                 mode.launched(variant, bound)
             return self._result(executable)
 
-    def _add_launcher(self, variant: Variant, bound: Bound) -> None:
+    def _compiled(self, variant: Variant, bound: Bound) -> None:
+        """Compile a specialisation that was planned only, and launch it natively from now on."""
+        if variant.launched:
+            return
+        if variant.program.recording is not None and "executable" not in variant.__dict__:
+            variant.program.recording.new(self)
+        executable = variant.executable
+        with variant.program.alone():
+            if not variant.launched and variant.native:
+                self._add_launcher(variant, executable, bound)
+            variant.launched = True
+
+    def _add_launcher(self, variant: Variant, executable: Executable, bound: Bound) -> None:
         """Launch natively. What the launcher does not know goes to those of the program's other specialisations, then to Python."""
         number, before = self._chained
         chain = number == variant.program.number and 0 < before < MOST_LAUNCHERS
         slow, taped = (type(self).__call__, self._taped) if chain else (self.slow_call, None)
-        launcher = variant.executable.fast(slow, bound.call.keys, Ndarray)
+        launcher = executable.fast(slow, bound.call.keys, Ndarray)
         if launcher is not None:
             _set_native(self, launcher)
-            self._taped = variant.executable.fast(taped or self._launch, bound.call.keys, Ndarray, taped=True)
+            self._taped = executable.fast(taped or self._launch, bound.call.keys, Ndarray, taped=True)
             self._chained = variant.program.number, before + 1 if chain else 1
 
     def forget_launcher(self) -> None:
@@ -229,11 +154,13 @@ class Kernel:
 
     def prepare(self, *args: Any, **kwargs: Any) -> None:
         """Compile for these arguments; runs nothing."""
-        self.variant(args, kwargs)
+        self._compiled(*self.variant(args, kwargs))
 
     def plan(self, *args: Any, **kwargs: Any) -> KernelPlan:
         """What the kernel holds in the program beside fields: its context, temporaries and code. Runs nothing; there is no heap."""
-        return kernel_plan(self.variant(args, kwargs)[0].executable)
+        variant, bound = self.variant(args, kwargs)
+        self._compiled(variant, bound)
+        return kernel_plan(variant.executable)
 
     def _result(self, executable: Executable) -> Any:
         values = executable.returned()
@@ -253,14 +180,16 @@ class KernelGradient:
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
-        self._launched: GradientExecutable | None = None
+        self._launched: set[tuple[GradientExecutable, int]] = set()  # natively, each with the address of its code
+        self._program = 0  # the number of the program that they belong to
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:
         """Run the reverse kernel with the arguments of the forward call; see ``slow_call`` for what it raises."""
         self.slow_call(*args, **kwargs)
 
     def slow_call(self, *args: Any, **kwargs: Any) -> None:
-        """The launch in Python. A gradient whose plan is the same for all arguments is launched natively from then on.
+        """The launch in Python. From then on launches with the same plan are native: Python comes back when something that the plan was
+        made from has another value, or may have one.
 
         ``budget=``: bytes that the adstack heap of this launch may take, see ``plan``; the gradient has the same bits under any.
 
@@ -278,22 +207,32 @@ class KernelGradient:
         plan = gradient.launch_gradient(bound.call, budget)
         if versions is not None:
             versions.differentiated(variant, bound.call)
-        if budget is not None:  # the next launch without one is planned anew
-            self._launched = None
-            _set_native(self, KernelGradient.__call__)
-            return
-        one_array = len(bound.call.arrays) < 2  # two might be one array: looked at in Python, each time
-        replanned = bool(plan.bytes and variant.program.options.memory_budget)  # the heap may shrink
-        if variant.native and one_array and gradient.fixed and not replanned and gradient is not self._launched:
-            self._launched = gradient
-            _set_native(self, gradient.fast(self.slow_call, bound.call.keys, Ndarray))
+        if (
+            variant.native
+            and (gradient, gradient.compiled.address) not in self._launched
+            and not gradient.replanned(plan, budget)
+        ):
+            self._add_launcher(gradient, bound)
+
+    def _add_launcher(self, gradient: GradientExecutable, bound: Bound) -> None:
+        """Launch natively. What the launcher does not know goes to those of the program's other specialisations, then to Python."""
+        number = gradient.program.number
+        chain = number == self._program and 0 < len(self._launched) < MOST_LAUNCHERS
+        launcher = gradient.fast(type(self).__call__ if chain else self.slow_call, bound.call.keys, Ndarray)
+        if not chain:
+            self._launched.clear()
+        self._program = number
+        self._launched.add((gradient, gradient.compiled.address))
+        _set_native(self, launcher)
 
     def prepare(self, *args: Any, **kwargs: Any) -> None:
         """Compile the kernel and its gradient for these arguments; runs nothing."""
-        self._ready(args, kwargs)
+        variant, bound = self._ready(args, kwargs)
+        self.kernel._compiled(variant, bound)
+        _ = variant.gradient
 
     def plan(self, *args: Any, **kwargs: Any) -> HeapPlan:
-        """The adstack heap that ``k.grad(*args)`` will need, to the byte. Runs nothing.
+        """The adstack heap that ``k.grad(*args)`` will need, to the byte. Runs nothing, and compiles nothing.
 
         Args:
             args: those of the launch.
@@ -308,13 +247,13 @@ class KernelGradient:
         """
         budget, machine = self._budget(kwargs), self._machine(kwargs)
         variant, bound = self._ready(args, kwargs)
-        return variant.gradient.plan(bound.call, budget, machine)
+        return variant.plans.plan(bound.call, budget, machine)
 
     def remedies(self, *args: Any, **kwargs: Any) -> dict[str, HeapPlan]:
         """The plan of a launch, as ``"now"``, and those with more levels, one thread, and the smallest budget. Runs nothing."""
         machine = self._machine(kwargs)
         variant, bound = self._ready(args, kwargs)
-        return remedies(variant.gradient, bound.call, machine)
+        return remedies(variant.plans, bound.call, machine)
 
     def _machine(self, kwargs: dict[str, Any]) -> Machine | None:
         """Takes ``arch`` out of the keywords of a plan, unless the kernel has a parameter of that name. None: the program's own."""
@@ -336,7 +275,7 @@ class KernelGradient:
         if recording is not None:
             recording.reversed(variant)
             recording.keep(args, kwargs)
-        if not variant.gradient.sizing and not is_constant(variant):
+        if not variant.plans.sizing and not is_constant(variant):
             raise nothing_to_differentiate(self.kernel.source.name, variant)
         refuse_one_array_twice(self.kernel.source.name, variant, bound)
         return variant, bound

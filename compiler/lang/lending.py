@@ -14,7 +14,7 @@ from .near import NearArray, stream_of
 
 if TYPE_CHECKING:
     from ..runtime.mirror import Link
-    from .executable import Call
+    from .call import Call
     from .program import Program
 
 

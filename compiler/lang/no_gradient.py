@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..errors import DataAccessError, NothingToDifferentiate
-from ..ir.nodes import ArgDecl
 from ..ir.walk import kernel_places
 from .near import may_share
 
@@ -22,7 +21,7 @@ def is_constant(variant: Variant) -> bool:
 
 def nothing_to_differentiate(name: str, variant: Variant) -> NothingToDifferentiate:
     """The error for a kernel whose gradient would do nothing."""
-    if variant.executable.returns:
+    if variant.head.returns:
         return NothingToDifferentiate(
             f"kernel `{name}` returns its result and writes nothing that has a gradient: there is no gradient of a returned value\n"
             "  do: store the result in a 0-D field with needs_grad=True, and set the gradient of that"
@@ -40,11 +39,11 @@ def refuse_one_array_twice(name: str, variant: Variant, bound: Bound) -> None:
     arrays = bound.call.arrays
     if len(arrays) < 2:
         return
-    written = {place.buffer.owner.index for place, _, _ in variant.recipe.writes if isinstance(place.buffer.owner, ArgDecl)}
+    written = {w if isinstance(w, int) else w[1] for w in variant.recipe.forward.written if isinstance(w, (int, tuple))}
     for a in written & arrays.keys():
         for b in arrays.keys() - {a}:
             if may_share(arrays[a], arrays[b]):
-                names = [d.name for d in variant.executable.args]
+                names = [d.name for d in variant.head.args]
                 raise DataAccessError(
                     f"kernel `{name}` got one array as `{names[a]}` and `{names[b]}`, and writes to `{names[a]}`",
                     None,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from ..ir.walk import atomic_of
 from ..runtime.mirror import changing, reading
 from ..transforms.access import Access
 from .annotations import is_dataclass_type
+from .ndarray import Ndarray
 from .records import Frozen
 from .spots import Form, Spot, argument_spot, memory_base, tensor_spots
 from .struct import Struct
@@ -33,8 +34,7 @@ Launch = tuple[Any, tuple[Any, ...], dict[str, Any]]
 Axes = tuple["np.ndarray | None", ...]
 
 
-@dataclass(frozen=True)
-class Timed:
+class Timed(NamedTuple):
     """A launch with its number. ``hidden``: the name of the function with a gradient of its own that made it; such a gradient's inputs are
     not known, so only what the launch writes is looked at. ``cut``: it is a ``no_grad`` function. ``window``: of ``checkpointed_steps``;
     windows do not meet: each has the arrays to itself.
@@ -289,9 +289,62 @@ def _adds(access: Access) -> bool:
 
 
 def _groups(launches: list[Timed]) -> list[_Group]:
-    groups: dict[object, _Group] = {}
-    variants: dict[object, tuple[Variant, Bound]] = {}
+    made = _Groups()
+    # launches that differ in their numbers only, by kernel, the types of the numbers, and the arrays
+    alike: dict[object, tuple[_Group, list[tuple[int, list[int]]]]] = {}
+    counts: dict[int, int] = {}  # arguments of a kernel that is looked at here; -1: of another one
     for timed in launches:
+        kernel, args, kwargs = timed.launch
+        count = counts.get(id(kernel))
+        if count is None:
+            params = kernel.binder.params
+            count = counts[id(kernel)] = -1 if any(map(_is_special, params)) else len(params)
+        if count != len(args) or kwargs or not _PLAIN.issuperset(map(type, args)):
+            made.add(timed)
+            continue
+        key = id(kernel), timed.hidden, timed.cut, *[id(a) if type(a) is Ndarray else type(a) for a in args]
+        known = alike.get(key)
+        if known is None:
+            group = made.add(timed)
+            alike[key] = group, made.columns(group)
+            continue
+        group, columns = known
+        group.when.append(timed.when)
+        group.windows.append(timed.window)
+        for k, column in columns:
+            column.append(int(args[k]))
+    found = made.found()
+    for variant in {id(g.variant): g.variant for g in found}.values():
+        variant.begin_gradient()
+    return found
+
+
+_PLAIN = frozenset((int, float, bool, Ndarray))
+
+
+def _is_special(param: Param) -> bool:
+    """Whether launches may differ in more than numbers, arrays and other objects that are the same each time."""
+    return param.annotation is Template or isinstance(param.annotation, MatrixType) or is_dataclass_type(param.annotation)
+
+
+class _Groups:
+    """Groups as they are found, launch by launch."""
+
+    def __init__(self) -> None:
+        self._groups: dict[object, _Group] = {}
+        self._variants: dict[object, tuple[Variant, Bound]] = {}
+
+    def found(self) -> list[_Group]:
+        """All of them."""
+        return list(self._groups.values())
+
+    def columns(self, group: _Group) -> list[tuple[int, list[int]]]:
+        """Which arguments of a launch go to which of the group's lists."""
+        names = {p.name: k for k, p in enumerate(group.kernel.binder.params)}
+        return [(names[d.name], group.scalars[d.index]) for d in group.variant.head.args if d.index in group.scalars]
+
+    def add(self, timed: Timed) -> _Group:
+        """Add a launch, and give its group."""
         kernel, args, kwargs = timed.launch
         params = kernel.binder.params
         values = args if len(args) == len(params) and not kwargs else kernel.binder.arguments(args, kwargs)
@@ -304,22 +357,20 @@ def _groups(launches: list[Timed]) -> list[_Group]:
         else:
             fixed = [p.annotation is Template for p in params]
             key = id(kernel), tuple(_kind(v, f) for v, f in zip(values, fixed))
-            if key not in variants:
-                variants[key] = kernel.variant(args, kwargs)
-            found = variants[key]
+            if key not in self._variants:
+                self._variants[key] = kernel.variant(args, kwargs)
+            found = self._variants[key]
             by_name = {p.name: v for p, v, f in zip(params, values, fixed) if isinstance(v, int) and not f}
-            scalars = {d.index: int(by_name[d.name]) for d in found[0].executable.args if d.name in by_name}
-        group = groups.get((key, timed.hidden, timed.cut))
+            scalars = {d.index: int(by_name[d.name]) for d in found[0].head.args if d.name in by_name}
+        group = self._groups.get((key, timed.hidden, timed.cut))
         if group is None:
             group = _Group(kernel, *found, timed.hidden, timed.cut, [], {k: [] for k in scalars}, [])
-            groups[key, timed.hidden, timed.cut] = group
+            self._groups[key, timed.hidden, timed.cut] = group
         group.when.append(timed.when)
         group.windows.append(timed.window)
         for k, values_of in group.scalars.items():
             values_of.append(scalars[k])
-    for variant in {id(g.variant): g.variant for g in groups.values()}.values():
-        variant.begin_gradient()
-    return list(groups.values())
+        return group
 
 
 def _kind(value: Any, fixed: bool) -> object:

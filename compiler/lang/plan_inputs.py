@@ -8,19 +8,22 @@ version has moved, the content decides, too: a write that changes nothing costs 
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from operator import itemgetter
-from struct import Struct
+from struct import Struct, unpack_from
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..adstack.evaluate import Host
+from ..adstack.far import reducer_of
 from ..adstack.sizeexpr import Arg, Extent, Read, SizeExpr
-from ..codegen.abi import CTX_LAUNCHES
+from ..codegen.abi import CTX_LAUNCHES, arg_words
 from ..ir.nodes import ArgDecl, Buffer, Op, Place
 from ..runtime.device import Allocation
+from ..runtime.guard import word_numbers
 from .spots import EXTERNAL, memory_base, memory_of
 
 if TYPE_CHECKING:
@@ -29,6 +32,9 @@ if TYPE_CHECKING:
 
 MOST_COMPARED = 1 << 22
 """Bytes of an array of which a copy is kept to compare with. A larger one is evaluated again when it may have changed."""
+
+FEW = 1 << 14
+"""Bytes that are faster compared as text."""
 
 Stored = tuple[object, int]
 """The base of some memory, and the offset of one scalar-valued array in it."""
@@ -40,32 +46,40 @@ class DataVersions:
     Attributes:
         from_python: writes from Python so far: of fields by their components, of other memory by its base.
         kernels: what each kernel stores to, and its context, in which it counts its launches.
+        changes: counts new kernels, and memory that is handed out: what has no version then, or is written by more.
     """
 
     def __init__(self) -> None:
-        self.from_python: dict[object, int] = {}
-        self.kernels: list[tuple[frozenset[Stored], memoryview]] = []
+        self.from_python: dict[object, ctypes.c_int64] = {}
+        self.kernels: list[tuple[frozenset[Stored], np.ndarray]] = []
+        self.changes = ctypes.c_int64(0)
+
+    def writes(self, what: object) -> ctypes.c_int64:
+        """The counter of the writes from Python to a component of a field, or to a base. Native launchers read it, too."""
+        found = self.from_python.get(what)
+        return self.from_python.setdefault(what, ctypes.c_int64(0)) if found is None else found
 
     def enter(self, executable: Executable, stores: Iterable[tuple[Buffer, int]]) -> None:
         """A kernel that counts its launches in its context, and what it stores to: field buffers with the offsets of components."""
         stored = frozenset((memory_base(executable.owners[b]), offset) for b, offset in stores)
         if stored:
-            self.kernels.append((stored, executable.context.data))
+            self.kernels.append((stored, executable.context))
+            self.changes.value += 1
 
     def wrote(self, tensor: Any) -> None:
         """Python is about to write to a field or an ndarray."""
         base = memory_base(memory_of(tensor))
-        counts = self.from_python
         if hasattr(tensor, "_memory"):  # an ndarray
-            counts[base] = counts.get(base, 0) + 1
+            self.writes(base).value += 1
             return
         for place in tensor._places:  # other fields in the same memory have not changed
-            stored = base, place.offset
-            counts[stored] = counts.get(stored, 0) + 1
+            self.writes((base, place.offset)).value += 1
 
-    def counters(self, stored: Stored) -> list[memoryview]:
-        """The contexts of the kernels that store to an array."""
-        return [context for to, context in self.kernels if stored in to]
+    def counters(self, base: object, offset: int) -> list[ctypes.c_int64]:
+        """What counts the writes to an array: those of the kernels that store to it, and Python's. The memory is the program's."""
+        at = 8 * CTX_LAUNCHES
+        kernels = [ctypes.c_int64.from_buffer(context.data, at) for to, context in self.kernels if (base, offset) in to]
+        return [*kernels, self.writes(base), self.writes((base, offset))]
 
 
 class _Watched:
@@ -73,25 +87,32 @@ class _Watched:
 
     def __init__(self, program: Program, place: Place, memory: Allocation | None) -> None:
         self.place = place
-        self._program, self._memory = program, memory
+        self._program, self.memory = program, memory
         self._base = None if memory is None else memory_base(memory)
         self._versioned = memory is not None and memory.category != EXTERNAL and not place.is_grad
         self._data, self._shown = program.data, program.shown
-        self._kernels, self._contexts = -1, list[memoryview]()
+        self._kernels, self._counters = -1, list[ctypes.c_int64]()
         self.seen: int | None = None  # the version of the last look
         self._content: np.ndarray | None = None
 
     def version(self) -> int | None:
         """Never the same again once the content may have changed; None: anybody may change it at any time."""
-        if not self._versioned or (self._shown and self._memory is not None and self._program.was_shown(self._memory)):
+        if not self._versioned or (self._shown and self.memory is not None and self._program.was_shown(self.memory)):
             return None
         data = self._data
         if len(data.kernels) != self._kernels:
-            self._kernels, self._contexts = len(data.kernels), data.counters((self._base, self.place.offset))
-        version = data.from_python.get(self._base, 0) + data.from_python.get((self._base, self.place.offset), 0)
-        for context in self._contexts:
-            version += context[CTX_LAUNCHES]
+            self._kernels, self._counters = len(data.kernels), data.counters(self._base, self.place.offset)
+        version = 0
+        for counter in self._counters:
+            version += counter.value
         return version
+
+    def counted(self) -> list[tuple[int, int]] | None:
+        """The counters behind the version, by address, with what they say now; None when the content may be another than was seen."""
+        if self.seen is None or self.version() != self.seen:
+            return None
+        found = [(ctypes.addressof(c), c.value) for c in self._counters]
+        return found if sum(value for _, value in found) == self.seen else None
 
     def changed(self, host: Host) -> bool:
         """Whether the content may be another than when it was ``look``ed at."""
@@ -101,16 +122,62 @@ class _Watched:
         if self._content is None:
             return True
         now = host.array(self.place)
-        if not np.array_equal(_bits(now), _bits(self._content)):
+        if not _same(now, self._content):
             return True
         self.seen = version
         return False
 
     def look(self, host: Host) -> None:
         """Remember what there is now. The version is read first: a write in between is seen the next time."""
-        self.seen = self.version()
+        self.seen, self._content = self.version(), None
+        reducer = reducer_of(host)
+        if reducer is not None and reducer.far(self.place):  # what is not copied is not compared: it is evaluated again
+            return
         now = host.array(self.place)
         self._content = now.copy() if now.nbytes <= MOST_COMPARED else None
+
+
+def _decisive(args: list[ArgDecl], exprs: list[SizeExpr], leaves: list[Op]) -> tuple[int, ...]:
+    """The words of the arguments and extents that are read by bounds and gates."""
+    at, out = word_numbers(args), set[int]()
+    for e in exprs:
+        if isinstance(e, Arg):
+            out.add(at[e.arg.index])
+        elif isinstance(e, Extent):
+            out.add(at[e.arg.index] + 1 + e.axis)
+    for x in leaves:
+        if isinstance(x.attr, ArgDecl):
+            out.add(at[x.attr.index])
+        elif isinstance(x.attr, tuple):  # an extent
+            arg, axis = x.attr
+            assert isinstance(arg, ArgDecl) and isinstance(axis, int)
+            out.add(at[arg.index] + 1 + axis)
+    return tuple(sorted(out))
+
+
+def read_words(args: Iterable[ArgDecl], words: bytes) -> tuple[dict[int, int | float], dict[int, np.ndarray]]:
+    """The scalars of a launch, and arrays of the shapes of its arrays with nothing in them, by ``ArgDecl.index``.
+
+    Args:
+        args: of the kernel.
+        words: the argument buffer after its first word.
+    """
+    scalars: dict[int, int | float] = {}
+    arrays: dict[int, np.ndarray] = {}
+    at = 0
+    for d in args:
+        if d.kind == "scalar":
+            scalars[d.index] = np.frombuffer(words, d.dtype.numpy, 1, at)[0].item()
+        else:
+            shape = unpack_from(f"<{d.ndim}q", words, at + 8)
+            arrays[d.index] = np.broadcast_to(np.zeros((), d.dtype.numpy), (*shape, *d.element))
+        at += 8 * arg_words(d)
+    return scalars, arrays
+
+
+def _same(a: np.ndarray, b: np.ndarray) -> bool:
+    """Whether two arrays of one shape have the same bits."""
+    return a.tobytes() == b.tobytes() if a.nbytes <= FEW else np.array_equal(_bits(a), _bits(b))
 
 
 def _bits(x: np.ndarray) -> np.ndarray:
@@ -136,12 +203,15 @@ class PlanInputs:
         arrays: numbers of the array arguments whose extents count.
         watched: arrays whose elements count.
         fixed: nothing of a launch counts at all.
+        words: numbers of the words of the argument buffer that decide the bytes of a plan without a budget. Others only decide which of
+            the plans under a budget is the fastest.
     """
 
     scalars: Callable[[Mapping[int, int | float]], object]
     arrays: tuple[int, ...]
     watched: tuple[_Watched, ...]
     fixed: bool
+    words: tuple[int, ...]
 
     @classmethod
     def of(
@@ -156,7 +226,7 @@ class PlanInputs:
 
         The cost model looks at integers and extents that the memory itself does not depend on, so all of them count.
         """
-        exprs, leaves = list(exprs), list(leaves)
+        args, exprs, leaves = list(args), list(exprs), list(leaves)
         places = [e.place for e in exprs if isinstance(e, Read)] + [x.attr for x in leaves if isinstance(x.attr, Place)]
         reals = {e.arg for e in exprs if isinstance(e, Arg)} | {x.attr for x in leaves if isinstance(x.attr, ArgDecl)}
         wanted = [d for d in args if d.kind == "ndarray" or d.dtype.is_int or d in reals]
@@ -166,12 +236,40 @@ class PlanInputs:
             tuple(d.index for d in wanted if d.kind == "ndarray"),
             tuple(_Watched(program, p, owners.get(p.buffer)) for p in dict.fromkeys(places)),
             not leaves and not any(isinstance(e, (Read, Arg, Extent)) for e in exprs),
+            _decisive(args, exprs, leaves),
         )
 
     def key(self, call: Call) -> object:
         """What tells plans of one content apart."""
         key = self.scalars(call.scalars)
         return (key, *(call.arrays[k].shape for k in self.arrays)) if self.arrays else key
+
+    @property
+    def by_words(self) -> bool:
+        """Whether the words of the arguments tell all that a plan reads of them: not the elements of an array argument."""
+        return all(w.memory is not None for w in self.watched)
+
+    def decisive(self, words: bytes | bytearray) -> tuple[int, ...]:
+        """What tells plans without a budget apart: less than ``key``. ``words``: the argument buffer after its first word."""
+        if not self.words:
+            return ()
+        whole = memoryview(words).cast("q")
+        return tuple([whole[k - 1] for k in self.words])
+
+    def counted(self, data: DataVersions) -> list[tuple[int, int]] | None:
+        """Counters by address, with their values: as long as they stay, all arrays are what they were when they were last looked at.
+
+        None: this cannot be told by counters, or something was written since then.
+        """
+        if not self.watched:
+            return []
+        found = [(ctypes.addressof(data.changes), data.changes.value)]
+        for w in self.watched:
+            counted = w.counted()
+            if counted is None:
+                return None
+            found += counted
+        return found
 
     def unmoved(self) -> bool:
         """Whether all arrays have the versions that they had. False tells nothing: ask ``changed``."""

@@ -46,7 +46,9 @@ class Accounts:
     variants: dict[Kernel, dict[tuple[Any, ...], Variant]]
 
     def usage(self) -> dict[str, int]:
-        """Bytes in use by category: fields, gradients, ndarrays, adstack, temporaries."""
+        """Bytes in use by category: fields, gradients, ndarrays, adstack, temporaries. On a GPU ``staging``, too: pinned memory of the host
+        for large copies, which is no memory of the device and which no limit counts.
+        """
         return self.device.usage()
 
     @property

@@ -10,10 +10,9 @@ import ctypes
 import itertools
 import os
 import threading
-import time
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +20,7 @@ from ..adstack.machine import Machine, cpu, machine
 from ..errors import OutOfMemory, QdrunRuntimeError
 from ..runtime.cpu import CpuDevice
 from ..runtime.device import Allocation, Device, devices
-from ..runtime.launch_ir import S_NATIVE, S_PYTHON, S_RUNNING, S_WORDS
+from ..runtime.launch_ir import S_RUNNING, S_WORDS
 from ..runtime.python import PythonDevice
 from .options import Arch, Options, make_options
 from .pending import Pending
@@ -29,6 +28,7 @@ from .plan_inputs import DataVersions
 from .process_memory import Accounts
 from .snode import Root, materialize
 from .spots import Shown, Spot, memory_base, memory_of, shown
+from .turns import Alone, wait_until
 from .versions import Versions
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ class Program(Accounts):
             self.closed = True
             self.closed_flag.value = 1
             self._update_slow()
-            _wait_until(self._idle)
+            wait_until(self._idle)
             failure = self._end()
             for variant in [v for found in self.variants.values() for v in found.values()]:
                 variant.close()
@@ -233,32 +233,26 @@ class Program(Accounts):
                 for spot in [s for s, known in self.shown.items() if known.content() is None]:
                     del self.shown[spot]
             self.shown[found.spots[0]] = found
+            self.data.changes.value += 1
             if self._versions is not None:
                 self._versions.show(found)
             for (
                 kernel,
                 variants,
             ) in self.variants.items():  # an array that they are given may be a part of it: they look from now on
-                if any(v.executable.takes_arrays and v.executable.uses(memory) for v in variants.values()):
+                if any(v.takes_arrays and v.uses(memory) for v in variants.values()):
                     kernel.forget_launcher()
 
     def was_shown(self, memory: Allocation) -> bool:
         """Whether something that lies in an allocation was handed out."""
         return any(spot.base == memory_base(memory) for spot in self.shown)
 
-    @contextmanager
-    def alone(self) -> Iterator[None]:
+    def alone(self) -> AbstractContextManager[None]:
         """A launch with memory that the program's launches share (returned values, temporaries, the heap): one thread at a time.
 
         Native launchers look at the state and enter themselves without giving up the interpreter's lock in between.
         """
-        with self._turn:
-            outer, self.state[S_PYTHON] = self.state[S_PYTHON], 1
-            try:
-                _wait_until(lambda: not self.state[S_NATIVE])
-                yield
-            finally:
-                self.state[S_PYTHON] = outer
+        return Alone(self._turn, self.state)
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -379,7 +373,11 @@ class Program(Accounts):
 
     def own_machine(self, lanes: int) -> Machine:
         """What plans must know of the program's own device; ``lanes``: of the compiled kernel."""
-        return cpu(self.device.threads, lanes) if self.device.on_host else machine(self.device.arch)
+        return (
+            cpu(self.device.threads, lanes)
+            if self.device.on_host
+            else machine(self.device.arch, fast_math=self.options.fast_math)
+        )
 
     def machine(self, arch: str) -> Machine | None:
         """What a plan must know of a backend; None for the program's own.
@@ -387,19 +385,12 @@ class Program(Accounts):
         Raises:
             QdrunRuntimeError: there is no such backend.
         """
-        return None if arch == self.arch.value else machine(arch)
+        return None if arch == self.arch.value else machine(arch, fast_math=self.options.fast_math)
 
     def next_seed(self) -> int:
         """A fresh random seed for a launch: a function of the program's seed and the launch's number."""
         self.launches += 1
         return (self.options.random_seed * 0x9E3779B97F4A7C15 + self.launches * 0xD1342543DE82EF95) & (2**64 - 1)
-
-
-def _wait_until(done: Callable[[], bool]) -> None:
-    wait = 1e-6
-    while not done():
-        time.sleep(wait)
-        wait = min(2 * wait, 1e-3)
 
 
 def _device(arch: Arch, options: Options) -> Device:

@@ -19,6 +19,7 @@ from ..ir.nodes import ArgDecl, Buffer, GlobalStore, Kernel, Op, Place, Stmt
 from ..ir.printer import print_kernel
 from ..ir.process import collector_paused
 from ..ir.walk import kernel_places, operands, task_blocks, walk
+from ..runtime.cpu import Compiled
 from ..runtime.cpu import Options as CompileOptions
 from ..runtime.device import Device
 from ..runtime.jit import host
@@ -55,16 +56,16 @@ class Shelf(Protocol):
 
 
 class Recipe:
-    """One lowered kernel. The forward code is made at once, the reverse code when it is first asked for.
+    """One lowered kernel. Its forward, reverse and forward-mode code is made when it is first launched; plans need none.
 
     Attributes:
         shelf: where other processes find what was compiled, if anywhere.
     """
 
-    def __init__(self, lowered: Kernel, buffers: list[Buffer], options: Options, device: Device) -> None:
+    def __init__(self, lowered: Kernel, buffers: list[Buffer], options: Options) -> None:
         self._begin(buffers, options)
         self.ir = show("simplify", simplify(lower_exits(lowered)))
-        self.forward = self._compile(self.ir, device, 0)
+        self.forward = self._compile(self.ir, 0)
 
     @classmethod
     def stored(cls, forward: Ready, buffers: list[Buffer], options: Options, shelf: Shelf) -> Recipe:
@@ -92,7 +93,7 @@ class Recipe:
         return compares_contents(self.ir)
 
     def reverse(self, device: Device) -> tuple[Gradient, Ready]:
-        """The reverse kernel with its sizing, compiled.
+        """The reverse kernel with its sizing: all that plans need. It is compiled when it is first launched.
 
         Raises:
             DifferentiationError: no correct gradient exists, by name and line.
@@ -105,15 +106,33 @@ class Recipe:
 
     @property
     def reversed(self) -> bool:
-        """Whether the reverse kernel is at hand."""
-        return self._reverse is not None
+        """Whether the reverse kernel is compiled."""
+        return self._reverse is not None and self._reverse[1].made is not None
 
     def _make_reverse(self, device: Device) -> tuple[Gradient, Ready]:
         found = reverse_kernel(self.ir) if device.on_host else reverse_kernel(self.ir, segmented=True)
         found = replace(found, kernel=show("reverse", simplify(show("reverse-raw", found.kernel))))
+        return found, self._compile(found.kernel, self._lanes(found))
+
+    def _lanes(self, found: Gradient) -> int:
+        """The lanes of the reverse kernel; 0: whatever suits it."""
         # A row of the heap belongs to a lane: with stacks, one lane a thread keeps the heap small unless asked otherwise.
         has_stacks = any(s.stacks for t in found.sizing for s in t.region.all_loops())
-        return found, self._compile(found.kernel, device, (self._options.cpu_lanes or 1) if has_stacks else 0)
+        return (self._options.cpu_lanes or 1) if has_stacks else 0
+
+    def compile_reverse(self, device: Device) -> None:
+        """Compile the reverse kernel.
+
+        Raises:
+            DifferentiationError: no correct gradient exists, by name and line.
+        """
+        self.reverse(device)[1].compiled(device)
+
+    def planned_lanes(self, device: Device) -> int:
+        """The lanes that a plan of the gradient must know. Compiles where lanes were asked for that it may not take."""
+        found, ready = self.reverse(device)
+        known = 1 if self._lanes(found) <= 1 or not device.on_host else 0  # without a stack lanes do not count
+        return known or ready.compiled(device).lanes
 
     def tangent(self, device: Device) -> tuple[Tangent, Ready]:
         """The forward-mode kernel, compiled: it computes values and tangents.
@@ -132,15 +151,18 @@ class Recipe:
             return Tangent(self.ir), self.forward
         found = forward_kernel(self.ir)
         found = replace(found, kernel=show("tangent", simplify(show("tangent-raw", found.kernel))))
-        return self._keep("tangent", found, self._compile(found.kernel, device, 0))
+        return self._keep("tangent", found, self._compile(found.kernel, 0))
 
     def _kept(self, kind: str, device: Device) -> tuple[Any, Ready] | None:
         kept = self.shelf.get(kind, self.buffers, device) if self.shelf is not None else None
         return None if kept is None else (kept[1], kept[0])
 
     def _keep(self, kind: str, found: Any, made: Ready) -> tuple[Any, Ready]:
-        if self.shelf is not None:
-            self.shelf.put(kind, made, self.buffers, found)
+        def put() -> None:
+            if self.shelf is not None:
+                self.shelf.put(kind, made, self.buffers, found)
+
+        made.once_compiled(put)
         return found, made
 
     @functools.cached_property
@@ -167,16 +189,19 @@ class Recipe:
             known = self._forms[access[2]] = forms(access[1])
         return known
 
-    def _compile(self, kernel: Kernel, device: Device, lanes: int) -> Ready:
-        reduced, how = compiler_input(kernel, self._options)
-        if device.on_host and not self._one_lane:  # functions of lanes are not those of one lane, to the last bit
-            how = replace(
-                how, lanes=lanes or self._options.cpu_lanes or suggested_lanes(reduced, host().triple, host().features)
-            )
+    def _compile(self, kernel: Kernel, lanes: int) -> Ready:
+        def make(device: Device) -> Compiled:
+            reduced, how = compiler_input(kernel, self._options)
+            if device.on_host and not self._one_lane:  # functions of lanes are not those of one lane, to the last bit
+                how = replace(
+                    how, lanes=lanes or self._options.cpu_lanes or suggested_lanes(reduced, host().triple, host().features)
+                )
+            return device.compile(reduced, how)
+
         draws = any(isinstance(s, Op) and s.op == "seed" for t in kernel.tasks for s in task_blocks(t))
         writes = writes_of(s for t in kernel.tasks for s in walk(t.body))
         written = frozenset(_slot(p.buffer) for p, _, _ in writes if isinstance(p.buffer.owner, ArgDecl))
-        return ready_of(kernel, device.compile(reduced, how), draws, written)
+        return ready_of(kernel, make, draws, written)
 
 
 def compiler_input(kernel: Kernel, options: Options) -> tuple[Kernel, CompileOptions]:
@@ -211,7 +236,7 @@ class Cookbook:
         with turn:
             known = self._recipes.get(key)
             if known is None:
-                known = Recipe(lowered, _detach(lowered, buffers), options, device)
+                known = Recipe(lowered, _detach(lowered, buffers), options)
             with self._lock:
                 self._recipes[key] = known
                 self._recipes.move_to_end(key)

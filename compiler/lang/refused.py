@@ -14,7 +14,8 @@ _GRAPH = (
     "on a GPU, qd.capture(function) records what a function launches as one graph",
 )
 _STREAM = "streams and events are not supported: kernels run in the order of their calls", "call the kernels one after another"
-_GPU = "there is no GPU backend in this version", "write the loop without it"
+_WARP = "operations of warps are not supported", "use qd.simt.block: reduce_add, inclusive_add, sync_any_nonzero, shared arrays"
+_FENCE = "fences without a barrier are not supported", "use qd.simt.block.sync()"
 _PROFILER = "the profiler is not supported", "measure around qd.sync() with time.perf_counter()"
 _CLOCK = "kernels cannot read the clock", "measure around the launch with time.perf_counter()"
 _LINALG = "sparse matrices and their solvers are not supported", "write the iteration (conjugate gradients) with kernels"
@@ -28,7 +29,7 @@ REFUSED: dict[str, tuple[str, str]] = {
     **dict.fromkeys("Mesh MeshInstance mesh_local mesh_patch_idx".split(), _MESH),
     **dict.fromkeys("GraphStatus graph graph_do_while graph_parallel graph_parallel_context checkpoint".split(), _GRAPH),
     **dict.fromkeys("Event Stream create_event create_stream stream_parallel".split(), _STREAM),
-    **dict.fromkeys("simt DeviceCapability global_thread_idx".split(), _GPU),
+    "DeviceCapability": ("programs do not ask what a device can do", "see `qdrun devices`, or program.device"),
     **dict.fromkeys("clock_counter clock_freq_hz".split(), _CLOCK),
     **dict.fromkeys("linalg sparse sparse_matrix_builder".split(), _LINALG),
     **dict.fromkeys("experimental interop lang tools compound_types enums ndarray_type primitive_types utils".split(), _INNER),
@@ -40,6 +41,13 @@ REFUSED: dict[str, tuple[str, str]] = {
     "algorithms": ("the peer's parallel algorithms are not supported", "use numpy on x.to_numpy(), or write a kernel"),
     "perf_dispatch": ("choosing kernels by their speed is not supported", "call the kernel that you want"),
     "profiler": _PROFILER,
+    "simt.grid": (
+        "no kernel waits for all blocks",
+        "end the loop: the next loop of the kernel begins when all blocks are done",
+    ),
+    **dict.fromkeys(("simt.subgroup", "simt.warp"), _WARP),
+    **dict.fromkeys(("simt.block.mem_fence", "simt.block.mem_sync"), _FENCE),
+    "simt.block.radix_rank_match_atomic_or": ("sorting in a block is not supported", "use atomics on a shared array"),
     "ref": ("arguments of a func by reference need qd.template()", "annotate the parameter with qd.template()"),
     "volatile_load": ("kernels that wait for each other are not supported", "read with qd.atomic_add(x[i], 0)"),
 }

@@ -11,16 +11,17 @@ from ..adstack.plan import HeapPlan
 from ..errors import OutOfMemory
 
 if TYPE_CHECKING:
-    from .executable import Call, GradientExecutable
+    from .call import Call
+    from .gradient_plans import GradientPlans
 
 NOW, SMALLEST = "now", "the smallest budget"
 
 
-def remedies(gradient: GradientExecutable, call: Call, machine: Machine | None = None) -> dict[str, HeapPlan]:
+def remedies(gradient: GradientPlans, call: Call, machine: Machine | None = None) -> dict[str, HeapPlan]:
     """The plan of a launch as it is (``"now"``), with more checkpoint levels, with one thread, and with as few bytes as it can.
 
     Args:
-        gradient: the reverse kernel.
+        gradient: plans the launches of the reverse kernel.
         call: the arguments of the launch.
         machine: of another backend than the program's.
 
@@ -41,7 +42,7 @@ def remedies(gradient: GradientExecutable, call: Call, machine: Machine | None =
     return found
 
 
-def smallest(gradient: GradientExecutable, call: Call, machine: Machine) -> HeapPlan:
+def smallest(gradient: GradientPlans, call: Call, machine: Machine) -> HeapPlan:
     """The plan of the fewest bytes that a budget can get."""
     try:
         return gradient.plan_with(call, machine=machine, budget=0)

@@ -159,10 +159,14 @@ class SourceCache:
                 del lists[LISTS:]
         if on_disk:
             shelf = Shelf(key)
-            shelf.put("forward", recipe.forward, recipe.buffers, None, mine)
             if recipe.shelf is None:
                 recipe.shelf = shelf
-            self._write_paths(base)
+
+            def put() -> None:
+                shelf.put("forward", recipe.forward, recipe.buffers, None, mine)
+                self._write_paths(base)
+
+            recipe.forward.once_compiled(put)
 
     def _paths(self, base: str, on_disk: bool) -> list[list[Path]]:
         with self._lock:
@@ -178,7 +182,7 @@ class SourceCache:
         disk = disk_cache()
         if disk is not None:
             with self._lock:
-                lists = self._lists[base]
+                lists = self._lists.setdefault(base, [])
                 lists += [paths for paths in _read_paths(base) if paths not in lists]
                 del lists[LISTS:]
                 text = json.dumps(lists).encode()

@@ -18,7 +18,7 @@ from .near import NearArray, address_of
 if TYPE_CHECKING:
     from ..runtime.device import Allocation, Device
     from ..transforms.access import Access
-    from .executable import Call
+    from .call import Call
     from .kernel import Variant
 
 Region = tuple["int | None", ...]

@@ -6,13 +6,15 @@ The machine code itself lies in an entry of its own, under the key that the text
 from __future__ import annotations
 
 import functools
+import threading
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from ..codegen.llvm.kernel import symbol
 from ..ir.nodes import Assert, Buffer, ClaimRow, Const, Kernel, Loop, Op, Operand, Overflow, Print
+from ..ir.process import collector_paused
 from ..ir.store import StoreError, dump, load
 from ..ir.types import i32
 from ..ir.walk import kernel_buffers, written_places
@@ -21,9 +23,8 @@ from ..runtime.device import Device
 from ..runtime.jit import LoadedCode
 
 
-@dataclass(frozen=True, eq=False)
 class Ready:
-    """Machine code, and the kernel that it was made from.
+    """A kernel that can be launched, and its machine code, which is made when it is first asked for.
 
     Attributes:
         head: the kernel without its tasks.
@@ -34,26 +35,69 @@ class Ready:
         read: gives the kernel with its tasks.
     """
 
-    head: Kernel
-    kinds: frozenset[str]
-    compiled: Compiled
-    draws: bool
-    written: frozenset[object]
-    stores: tuple[tuple[Buffer, int], ...]
-    read: Callable[[], Kernel]
+    def __init__(self, facts: Facts, read: Callable[[], Kernel], code: Compiled | Callable[[Device], Compiled]) -> None:
+        self.head, self.kinds, self.draws, self.written, self.stores = facts
+        self.read = read
+        self._lock = threading.Lock()
+        self._made = code if isinstance(code, Compiled) else None
+        self._make = None if isinstance(code, Compiled) else code
+        self._then: list[Callable[[], None]] = []
 
     @property
     def kernel(self) -> Kernel:
         """The kernel with its tasks."""
         return self.read()
 
+    @property
+    def made(self) -> Compiled | None:
+        """The machine code, if it was made."""
+        return self._made
 
-def ready(kernel: Kernel, compiled: Compiled, draws: bool, written: frozenset[object]) -> Ready:
-    """A kernel that was just compiled."""
+    def compiled(self, device: Device) -> Compiled:
+        """The machine code. Of several threads that ask for it at once, one makes it, and the others wait.
+
+        Args:
+            device: compiles; all devices that share a recipe make the same code.
+
+        Raises:
+            QdrunRuntimeError: the code is refused; the next one who asks meets the same error.
+        """
+        if self._made is None:
+            with self._lock:
+                if self._made is None and self._make is not None:
+                    with collector_paused():
+                        self._made = self._make(device)
+                    self._make = None
+                    while self._then:
+                        self._then.pop(0)()
+        assert self._made is not None
+        return self._made
+
+    def once_compiled(self, then: Callable[[], None]) -> None:
+        """Do this when the machine code is there: at once, if it is."""
+        with self._lock:
+            if self._made is None:
+                self._then.append(then)
+                return
+        then()
+
+
+class Facts(NamedTuple):
+    """What is known of a kernel without its tasks, see ``Ready``."""
+
+    head: Kernel
+    kinds: frozenset[str]
+    draws: bool
+    written: frozenset[object]
+    stores: tuple[tuple[Buffer, int], ...]
+
+
+def ready(kernel: Kernel, make: Callable[[Device], Compiled], draws: bool, written: frozenset[object]) -> Ready:
+    """A kernel that ``make`` compiles."""
     kinds = frozenset(b.kind for b in kernel_buffers(kernel))
     places = (p for t in kernel.tasks for p in (*written_places(t.body), *(r.place for r in t.reductions)))
     stores = tuple(dict.fromkeys((p.buffer, p.offset) for p in places if p.buffer.kind == "field"))
-    return Ready(replace(kernel, tasks=[]), kinds, compiled, draws, written, stores, lambda: kernel)
+    return Ready(Facts(replace(kernel, tasks=[]), kinds, draws, written, stores), lambda: kernel, make)
 
 
 def pack(made: Ready, buffers: Sequence[Buffer], found: Any = None, lazy: Sequence[str] = ()) -> bytes:
@@ -68,14 +112,15 @@ def pack(made: Ready, buffers: Sequence[Buffer], found: Any = None, lazy: Sequen
     Raises:
         StoreError: it holds something that cannot be stored.
     """
-    assert isinstance(made.compiled.code, LoadedCode)
+    compiled = made.made
+    assert compiled is not None and isinstance(compiled.code, LoadedCode)
     names = [] if found is None else list(type(found).__dataclass_fields__)
     at_hand = {name: getattr(found, name) for name in names if name not in lazy}
     facts = (
         made.head,
         made.kinds,
-        _without_code(made.compiled),
-        made.compiled.code.key,
+        _without_code(compiled),
+        compiled.code.key,
         made.draws,
         made.written,
         made.stores,
@@ -103,7 +148,8 @@ def unpack(data: bytes, buffers: Sequence[Buffer], device: Device) -> tuple[Read
     def rest() -> tuple[Kernel, dict[str, Any]]:
         return load(zlib.decompress(data[8 + size :]), [*buffers, *head.args])
 
-    return Ready(head, kinds, compiled, draws, written, stores, lambda: rest()[0]), Found(at_hand, lambda: rest()[1])
+    facts = Facts(head, kinds, draws, written, stores)
+    return Ready(facts, lambda: rest()[0], compiled), Found(at_hand, lambda: rest()[1])
 
 
 class Found:

@@ -29,7 +29,7 @@ from .spots import ANYWHERE, EXTERNAL, Form, Region, Shown, Spot, argument_spot,
 if TYPE_CHECKING:
     from ..runtime.device import Allocation
     from ..transforms.access import Access
-    from .executable import Call
+    from .call import Call
     from .kernel import Variant
     from .program import Program
 
@@ -125,7 +125,7 @@ class Versions:
         self._borrowed.update((memory_base(m), m) for m in variant.owners.values() if m.category == EXTERNAL)
         self._look(call)
         key = self._key(variant, call)
-        event = self._event(variant.executable.name, variant.executable.args, call)
+        event = self._event(variant.head.name, variant.head.args, call)
         self._records.pop(key, None)
         try:
             result = run()
@@ -179,7 +179,7 @@ class Versions:
 
     def differentiated(self, variant: Variant, call: Call) -> None:
         """A gradient ran: what it wrote (the gradients of fields) may be data of other kernels."""
-        event = self._event(f"{variant.executable.name}.grad", variant.executable.args, call)
+        event = self._event(f"{variant.head.name}.grad", variant.head.args, call)
         self._enter(self._plan(variant, "gradient", variant.adjoints), call, event)
 
     # ---- inside

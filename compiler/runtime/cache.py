@@ -16,7 +16,7 @@ import time
 import warnings
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -111,16 +111,16 @@ class DiskCache:
 
     def sweep(self) -> None:
         """Bring the folder under its size limit, oldest use first, and remove what dead writers left."""
-        entries: list[tuple[float, int, Path]] = []
-        for path in self.folder.glob("??/*"):
+        entries: list[tuple[float, int, str]] = []
+        for file in _files(self.folder):
             try:
-                stat = path.stat()
+                stat = file.stat()
             except OSError:
                 continue  # another process removed it
-            if path.suffix == _SUFFIX:
-                entries.append((stat.st_mtime, stat.st_size, path))
-            elif path.suffix == ".tmp" and time.time() - stat.st_mtime > _STALE_SECONDS:
-                _remove(path)
+            if file.name.endswith(_SUFFIX):
+                entries.append((stat.st_mtime, stat.st_size, file.path))
+            elif file.name.endswith(".tmp") and time.time() - stat.st_mtime > _STALE_SECONDS:
+                _remove(file.path)
         excess = sum(size for _, size, _ in entries) - self.size_limit
         if excess <= 0:
             return
@@ -132,9 +132,24 @@ class DiskCache:
             excess -= size
 
 
-def _remove(path: Path) -> None:
+def _files(folder: Path) -> Iterator[os.DirEntry[str]]:
+    """What lies in the folders of two letters. A full cache has tens of thousands of files: a ``Path`` for each takes a second."""
+    for inner in _listed(folder):
+        if len(inner.name) == 2 and inner.is_dir():
+            yield from _listed(inner.path)
+
+
+def _listed(folder: Path | str) -> list[os.DirEntry[str]]:
     try:
-        path.unlink()
+        with os.scandir(folder) as found:
+            return list(found)
+    except OSError:
+        return []  # another process removed it, or it is not ours to read
+
+
+def _remove(path: Path | str) -> None:
+    try:
+        os.unlink(path)
     except OSError:
         pass  # gone already, or in a folder that can only be read
 

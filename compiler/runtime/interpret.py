@@ -337,6 +337,8 @@ def _run_task(task: Task, number: int, launch: _Launch, chunk: int | None) -> No
         return
     finish_chunk()
     for r, total in zip(task.reductions, totals):
+        if not r.sure and total == identity(r.code, r.place.dtype):
+            continue
         index = prologue.index(r.index)
         launch.memory.write(r.place, index, update(r.code, launch.memory.read(r.place, index), total))
 

@@ -26,6 +26,7 @@ from ..ir.types import DType, f16, f32, f64, u1, u64
 from . import jit, launch_ir
 from .cache import load_cached
 from .cpu import Compiled
+from .guard import Guard
 from .status import Capacity, raise_status
 
 _METH_FASTCALL_KEYWORDS = 0x80 | 0x02
@@ -201,6 +202,8 @@ def make_fast(
     keep_gil: bool = False,
     state_ptr: int = 0,
     shares: bool = True,
+    guard: Guard | None = None,
+    prepare: Callable[[bytes], object] | None = None,
 ) -> Callable[..., Any] | None:
     """A builtin that launches the kernel, or None where there is no native launcher. Returns what the fallback would, or None.
 
@@ -217,6 +220,9 @@ def make_fast(
             print, whose pool threads would wait for the interpreter for ever.
         state_ptr: address of the program's state, ``launch_ir.S_WORDS`` 64-bit words; 0: there is none, and launches are not counted.
         shares: launches share memory: while one of the program runs on another thread, the fallback decides.
+        guard: launches pass while it is armed and all is as it says.
+        prepare: called with the words of the arguments when the guard stops a launch. None: the launch is tried again, once; anything else:
+            the fallback decides.
 
     The callable holds references to all of these; memory at the two addresses is the caller's to keep.
     """
@@ -235,6 +241,7 @@ def make_fast(
     own_state = (ctypes.c_int64 * launch_ir.S_WORDS)()
     state = (state_ptr, int(shares)) if state_ptr else (ctypes.addressof(own_state), 0)
     head += [*map(id, types), id(host_type) if host_type else 0, id(wrapper) if wrapper else 0, *state]
+    head += [guard.address if guard is not None else 0, id(prepare) if prepare is not None else 0]
     rows = [word for spec in args for word in _arg_row(spec)]
     table = struct.pack(f"{len(head) + len(rows)}q", *head, *rows)
     # the table comes first; the rest is held because the table names it by address
@@ -247,6 +254,8 @@ def make_fast(
         program,
         host_type,
         wrapper,
+        guard,
+        prepare,
         *(s.key for s in args),
         *map(_descr, args),
     )

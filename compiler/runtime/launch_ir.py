@@ -6,10 +6,12 @@ table does not describe goes to the Python fallback, which converts, compiles or
 
 from __future__ import annotations
 
+from .guard_ir import GUARD_IR, GUARD_WORDS
+
 # words of the table
 (T_ENTRY, T_CONTEXT, T_SLOW_FLAG, T_VAR, T_PROGRAM, T_FALLBACK, T_ON_STATUS, T_NONE, T_NARGS, T_RELEASE, T_WORDS) = range(11)
-T_NUMPY, T_FLOAT, T_INT, T_BOOL, T_BYTES, T_TRUE, T_HOST, T_WRAPPER, T_STATE, T_SHARES = range(11, 21)
-T_ARGS = 21
+T_NUMPY, T_FLOAT, T_INT, T_BOOL, T_BYTES, T_TRUE, T_HOST, T_WRAPPER, T_STATE, T_SHARES, T_GUARD, T_PREPARE = range(11, 23)
+T_ARGS = 23
 
 # words of an argument: kind, numpy's dtype object, dimensions, element dimensions (0..2) and their extents, key, words, range
 A_KIND, A_DESCR, A_NDIM, A_ELEMENT, A_E0, A_E1, A_KEY, A_SIZE, A_LOW, A_HIGH = range(10)
@@ -26,6 +28,7 @@ ARRAY_FLAGS = 0x0001 | 0x0100 | 0x0400
 LAUNCHER_IR = r"""
 declare ptr @PyObject_Vectorcall(ptr, ptr, i64, ptr)
 declare ptr @PyObject_CallNoArgs(ptr)
+declare ptr @PyBytes_FromStringAndSize(ptr, i64)
 declare i64 @PyLong_AsLongLong(ptr)
 declare i64 @PyLong_AsUnsignedLongLong(ptr)
 declare ptr @PyErr_Occurred()
@@ -301,7 +304,7 @@ loop:
   %arg = phi ptr [%arg0, %build], [%arg1, %packed]
   %slot = phi ptr [%slot0, %build], [%slot1, %packed]
   %done = icmp eq i64 %i, %n
-  br i1 %done, label %go, label %one
+  br i1 %done, label %arranged, label %one
 one:
   %po = getelementptr ptr, ptr %args, i64 %i
   %o = load ptr, ptr %po
@@ -313,7 +316,11 @@ packed:
   %arg1 = getelementptr i64, ptr %arg, i64 $A_WORDS$
   %i1 = add i64 %i, 1
   br label %loop
+arranged:
+  %no_overlap = call i1 @apart(ptr %table, ptr %buffer)
+  br i1 %no_overlap, label %go, label %slow
 go:
+  %again = phi i1 [false, %arranged], [true, %renewed]
   ; a kernel with memory that its launches share waits in Python for those that run; the interpreter's lock is held up to here
   %state_i = call i64 @word(ptr %table, i64 $T_STATE$)
   %state = inttoptr i64 %state_i to ptr
@@ -323,7 +330,40 @@ go:
   %taken = or i64 %taken0, %taken1
   %waits = and i64 %taken, %shares
   %goes = icmp eq i64 %waits, 0
-  br i1 %goes, label %start, label %slow
+  br i1 %goes, label %guarded, label %slow
+guarded:
+  %ready = call i1 @prepared(ptr %table, ptr %buffer)
+  br i1 %ready, label %start, label %renew
+renew:
+  ; Python prepares this launch from its words, once: without a handler, or when that does not like them, it makes all of the call
+  %prepare_i = call i64 @word(ptr %table, i64 $T_PREPARE$)
+  %no_handler = icmp eq i64 %prepare_i, 0
+  %give_up = or i1 %again, %no_handler
+  br i1 %give_up, label %slow, label %prepare
+prepare:
+  %prepare_f = inttoptr i64 %prepare_i to ptr
+  %given_words = sub i64 %words, 1
+  %given_bytes = shl i64 %given_words, 3
+  %given = call ptr @PyBytes_FromStringAndSize(ptr %slot0, i64 %given_bytes)
+  %no_memory = icmp eq ptr %given, null
+  br i1 %no_memory, label %error, label %ask
+ask:
+  store ptr %given, ptr %found
+  %answer_p = call ptr @PyObject_Vectorcall(ptr %prepare_f, ptr %found, i64 1, ptr null)
+  call void @Py_DecRef(ptr %given)
+  %refused = icmp eq ptr %answer_p, null
+  br i1 %refused, label %error, label %answered
+answered:
+  call void @Py_DecRef(ptr %answer_p)
+  %answer_i = ptrtoint ptr %answer_p to i64
+  %none_0 = call i64 @word(ptr %table, i64 $T_NONE$)
+  %agreed = icmp eq i64 %answer_i, %none_0
+  br i1 %agreed, label %renewed, label %slow
+renewed:
+  ; that may have closed the program, or begun to record
+  %raised_now = load i64, ptr %flag_p
+  %calm_now = icmp eq i64 %raised_now, 0
+  br i1 %calm_now, label %go, label %slow
 start:
   call void @count(ptr %state, i64 $S_NATIVE$, i64 %shares)
   call void @count(ptr %state, i64 $S_RUNNING$, i64 1)
@@ -373,6 +413,7 @@ error:
 IMPORTS = (
     "PyObject_Vectorcall",
     "PyObject_CallNoArgs",
+    "PyBytes_FromStringAndSize",
     "PyLong_AsLongLong",
     "PyLong_AsUnsignedLongLong",
     "PyErr_Occurred",
@@ -387,8 +428,8 @@ IMPORTS = (
 
 def launcher_text(offsets: dict[str, int]) -> str:
     """The launcher's module for an interpreter whose objects have these byte offsets."""
-    values = {k: v for k, v in globals().items() if isinstance(v, int)} | offsets
-    text = LAUNCHER_IR
+    values = {k: v for k, v in globals().items() if isinstance(v, int)} | GUARD_WORDS | offsets
+    text = GUARD_IR + LAUNCHER_IR
     for name, value in values.items():
         text = text.replace(f"${name}$", str(value))
     return text

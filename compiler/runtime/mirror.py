@@ -300,6 +300,11 @@ class Mirror:
         low, high = np.lib.array_utils.byte_bounds(array)
         return low - self._base, high - self._base, high - low == array.nbytes
 
+    def spread(self, array: np.ndarray) -> int:
+        """Bytes that are copied when a part is read as a whole, unless they are current: those of its blocks."""
+        first, end, _ = self.bounds(array)
+        return 0 if first >= end else self._end(self._block(end - 1)) - self._starts[self._block(first)]
+
     def device_address(self, array: np.ndarray) -> int:
         """Where the first element of a part of the mirror lies on the device."""
         return self.ptr + array.__array_interface__["data"][0] - self._base

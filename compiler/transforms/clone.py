@@ -75,9 +75,11 @@ class _Cloner:
         for a in t.axes:
             index = self.ops[a.index] = Op("index", (), a.index.dtype, None, a.index.loc)
             axes.append(Axis(index, self.value(a.begin), self.value(a.end)))
-        reductions = [Reduction(r.local, r.place, self.values(r.index), r.code) for r in t.reductions]
+        reductions = [Reduction(r.local, r.place, self.values(r.index), r.code, r.sure) for r in t.reductions]
         body = self.block(t.body)
-        return Task(t.name, body, axes, prologue, list(self.stacks.values()), list(t.params), t.serialize, reductions, t.loc)
+        return Task(
+            t.name, body, axes, prologue, list(self.stacks.values()), list(t.params), t.serialize, reductions, t.loc, t.block
+        )
 
     def block(self, block: Block) -> Block:
         """The copies of statements."""

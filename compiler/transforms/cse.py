@@ -113,7 +113,9 @@ class _Merger:
             place = place_of(s)
             assert place is not None
             self.wrote((place,))
-        if s.op in ("atomic", "stack_get"):
+        if s.op == "barrier":
+            self.wrote(self.aliases.all)
+        if s.op in ("atomic", "barrier", "stack_get"):
             return True
         key = self.key(s)
         earlier = self.available.get(key)

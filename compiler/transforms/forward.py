@@ -132,7 +132,7 @@ class _Forwarder:
         self.set(tables[form], literals, {index: s.value})
 
     def op(self, s: Op) -> bool:
-        """Replace a load; an atomic ends what is known of its place."""
+        """Replace a load; an atomic ends what is known of its place, a barrier what is known of all."""
         found: Operand | None = None
         if s.op == "load":
             assert isinstance(s.attr, Local)
@@ -146,6 +146,9 @@ class _Forwarder:
             place = place_of(s)
             assert place is not None
             self.clobber(place)
+        elif s.op == "barrier":
+            for place in self.aliases.all:
+                self.set(self.cells, place, None)
         if found is None:
             return True
         self.known[s] = found

@@ -12,6 +12,7 @@ from ..ir.verify import verified
 from ..ir.walk import atomic_of, place_of, walk
 from .access import Access, Writes, check_cross_iteration, check_replayed_loads, loads_of, prologue_loads, writes_of
 from .activity import Activity
+from .blocks import refuse_blocks
 from .collisions import check_stores
 from .copies import Env, at, copy_plain
 from .costs import Costs
@@ -61,6 +62,7 @@ def reverse_kernel(kernel: Kernel, unroll: int = MOST_TRIPS, segmented: bool = F
     work = _Reversal(kernel, unroll, segmented)
     broken: tuple[Broken, ...] = ()
     if any(p.differentiable and p.buffer.kind != "tmp" for t in kernel.tasks for p, _, _ in writes_of(walk(t.body))):
+        refuse_blocks(kernel, "gradient")
         for task in reversed(kernel.tasks):
             work.task(task)
         broken = broken_paths(kernel.tasks, work.activities)

@@ -4,8 +4,9 @@ An atomic add, sub, min or max becomes a ``Reduction`` when nobody reads its res
 and the task touches the place in no other way. Several such atomics of one kind on one element share one reduction. Float sums
 are included: their bits then depend on the chunks, which depend on the number of iterations alone.
 
-A loop with iterations is combined even if none of them did an update, so the element must exist: either it provably does (no
-axes, or a literal inside a field's shape), or every iteration updates it. Run it after ``simplify`` and after the reverse pass.
+A loop with iterations is combined even if none of them did an update, so the element must exist: either it provably does (no axes, or a
+literal inside a field's shape), or every iteration updates it. Else the place is left alone where the values combine to the identity.
+Run it after ``simplify`` and after the reverse pass.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from ..ir.builder import Builder
 from ..ir.nodes import Assert, Block, Const, Exit, If, Kernel, Local, Loop, Op, Operand, Overflow, Place, Reduction, Stmt, Task
 from ..ir.ops import TABLE
 from ..ir.verify import verified
-from ..ir.walk import atomic_of, operands, place_of, task_blocks, walk, written_places
+from ..ir.walk import atomic_of, cooperates, operands, place_of, task_blocks, walk, written_places
 from .clone import clone_kernel
 from .cse import key_of
 
@@ -40,7 +41,7 @@ def reduce_kernel(kernel: Kernel) -> Kernel:
 
 def reduce_in_place(task: Task) -> bool:
     """Find the reductions of one task; whether there are any."""
-    if not task.parallel:
+    if not task.parallel or cooperates(task):
         return False
     reducer = _Reducer(task)
     for group in _groups(task):
@@ -97,15 +98,14 @@ class _Reducer:
             place, key = atomic_of(s)[0], tuple(map(key_of, s.args[:-1]))
             if key not in known:
                 index = tuple(map(self.hoist, s.args[:-1]))
-                known[key] = Reduction(Local(place.dtype, place.name), place, index, code)
+                known[key] = Reduction(Local(place.dtype, place.name), place, index, code, sure=False)
                 self.task.reductions.append(known[key])
+            known[key].sure |= s in self.always or _inside(place, s.args[:-1])
             self.updates[s] = known[key]
 
     def fits(self, s: Op) -> bool:
         """Whether one atomic can be an update of a register."""
-        index = s.args[:-1]
-        exists = s in self.always or _inside(atomic_of(s)[0], index)
-        return s not in self.used and exists and all(map(self.same_for_all, index))
+        return s not in self.used and all(map(self.same_for_all, s.args[:-1]))
 
     def same_for_all(self, x: Operand) -> bool:
         """Whether a value is the same in every iteration and can be computed before the loop, whatever the arguments are."""

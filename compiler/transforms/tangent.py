@@ -23,6 +23,7 @@ from ..ir.nodes import Block, Const, GlobalStore, If, Kernel, Local, LocalStore,
 from ..ir.verify import verified
 from ..ir.walk import atomic_of, operands, walk
 from .access import Access
+from .blocks import refuse_blocks
 from .clone import clone_kernel
 from .collisions import collisions
 from .derivatives import ADJOINT, zero_stays_zero
@@ -59,6 +60,7 @@ def forward_kernel(kernel: Kernel) -> Tangent:
     Raises:
         DifferentiationError: something has no tangent, by name and line.
     """
+    refuse_blocks(kernel, "tangent")
     out = clone_kernel(kernel)
     out.name = f"{kernel.name}_tangent"
     flow = TangentFlow(out.tasks)

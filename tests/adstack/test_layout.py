@@ -78,7 +78,7 @@ def _swap(region: Region) -> Region:
     return Region(region.loops, tuple((b, a) for a, b in region.arms))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(regions(), st.randoms(use_true_random=False))
 def test_stacks_that_are_live_together_do_not_overlap_and_a_row_is_no_longer_than_they_need(region, random):
     plans = {
@@ -100,7 +100,7 @@ def test_stacks_that_are_live_together_do_not_overlap_and_a_row_is_no_longer_tha
                 assert not spans or spans[-1][1] <= words[plane]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(regions(), st.randoms(use_true_random=False))
 def test_a_row_without_ifs_is_as_long_as_the_longest_live_set(region, random):
     region = _without_ifs(region)

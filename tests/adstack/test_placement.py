@@ -17,6 +17,7 @@ from test_layout import live_sets, swapped
 from qdrun.compiler.adstack.levels import full_tape, with_levels
 from qdrun.compiler.adstack.machine import CUDA_CACHE, CUDA_HEAP, CUDA_SHARED, cuda, machine
 from qdrun.compiler.adstack.options import REACH
+from qdrun.compiler.adstack.placement import OVER, STEP
 from qdrun.compiler.adstack.plan import HeapPlan
 from qdrun.compiler.adstack.show import debug_lines, spaces
 from qdrun.compiler.adstack.sizing import Region, TaskSizing
@@ -25,6 +26,7 @@ from qdrun.compiler.ir.types import PLANES
 
 GPU = cuda()
 MANY = 1 << 22
+SEGMENT = (CUDA_SHARED // 4 - OVER) // STEP * STEP + OVER  # of one 4-byte state
 THREADS = st.sampled_from([1, 100, 65_536])
 
 
@@ -119,10 +121,10 @@ def test_a_short_loop_needs_no_heap():
 
 def test_a_long_loop_of_many_rows_gets_checkpoints_in_the_heap_and_a_segment_on_chip():
     found = plan(one_loop(1024), GPU)
-    segment = CUDA_SHARED // 4
+    segment = SEGMENT
     assert found.rows()[0]["slots"] == {"ck1": -(-1024 // segment), "ck2": 0, "tape": segment}
-    assert found.bytes == 262_144 * 12 * 4 and found.rows()[0]["shared_bytes"] == CUDA_SHARED
-    assert found.planes == {"f4": 262_144 * 12 * 4, "f8": 0, "i4": 0, "i8": 0}
+    assert found.bytes == 262_144 * 16 * 4 and found.rows()[0]["shared_bytes"] == 4 * SEGMENT
+    assert found.planes == {"f4": 262_144 * 16 * 4, "f8": 0, "i4": 0, "i8": 0}
 
 
 def test_a_tape_that_stays_in_the_cache_stays_whole():
@@ -134,7 +136,7 @@ def test_a_tape_that_stays_in_the_cache_stays_whole():
 
 
 def test_more_threads_run_where_every_tape_lies_on_chip_and_the_heap_stays_small():
-    slots = CUDA_SHARED // 4
+    slots = SEGMENT
     for count, threads in ((16 * slots, 262_144), (16 * slots + 1, 131_072), (32 * slots, 131_072), (32 * slots + 1, 65_536)):
         found = plan(one_loop(count, rows=1 << 22), GPU)
         assert found.tasks[0].params["threads"] == found.tasks[0].params["rows"] == found.tasks[0].rows == threads
@@ -148,9 +150,10 @@ def test_more_threads_run_where_every_tape_lies_on_chip_and_the_heap_stays_small
 def test_states_of_several_planes_share_the_memory_of_a_thread():
     found = plan(one_loop(1000, {"f4": 1, "f8": 1, "i4": 1}), GPU)
     row = found.rows()[0]
-    assert row["segment"] == 20 and row["shared_bytes"] == 20 * 16
+    assert row["segment"] == 17 and row["shared_bytes"] == 17 * 16
     at = [found.tasks[0].params[f"tape.0.{p}"] for p in ("f4", "f8", "i4")]
-    assert at == [0, 80, 240]
+    assert at == [0, 72, 208], "a plane begins at a multiple of its word"
+    assert found.tasks[0].shared_bytes >= 208 + 17 * 4
 
 
 def test_checkpoints_that_would_leave_the_cache_have_three_levels_unless_a_budget_has_room():
@@ -175,8 +178,8 @@ def test_loops_that_are_live_together_share_by_their_needs():
     beside = build.loop(1000, {"f4": 1}, {"f4": 1}, [1, 2])
     found = plan((TaskSizing(0, "t", (literal_range(MANY),), True, Region((outer, beside))),), GPU)
     slots = {row["slots"]["tape"]: row["levels"] for row in found.rows()}
-    assert slots == {20: 1, 36: 2}, "the inner loop is whole; the others have what is left, in equal parts"
-    assert found.tasks[0].shared_bytes == 4 * (20 + 36 + 36)
+    assert slots == {20: 1, 25: 2}, "the inner loop is whole; the others have what is left, in equal parts"
+    assert found.tasks[0].shared_bytes == 4 * (20 + 25 + 25)
 
 
 def test_a_loop_without_a_bound_reaches_as_far_as_on_the_cpu():
@@ -211,18 +214,18 @@ def test_how_it_is_shown():
     found = plan(one_loop(1024), GPU)
     text = str(found)
     assert "on chip a thread" in text
-    assert "on chip, a block: 47,104 = 128 threads x 368 bytes (t: 92 slots of nests.py:7)" in text
-    assert "4-byte reals: 12,582,912 = 262144 rows (workers) x 12 x 1 (checkpoints of nests.py:7) x 4 bytes" in text
+    assert "on chip, a block: 33,280 = 128 threads x 260 bytes (t: 65 slots of nests.py:7)" in text
+    assert "4-byte reals: 16,777,216 = 262144 rows (workers) x 16 x 1 (checkpoints of nests.py:7) x 4 bytes" in text
     data = found.to_json()
     assert data["shared"] == [
         {
             "task": "t",
-            "bytes": 47_104,
-            "thread_bytes": 368,
-            "formula": "47,104 = 128 threads x 368 bytes (t: 92 slots of nests.py:7)",
+            "bytes": 33_280,
+            "thread_bytes": 260,
+            "formula": "33,280 = 128 threads x 260 bytes (t: 65 slots of nests.py:7)",
         }
     ]
-    assert "plane=on-chip bytes=47,104 = 128 threads x 368 bytes" in list(debug_lines(found))[-1]
+    assert "plane=on-chip bytes=33,280 = 128 threads x 260 bytes" in list(debug_lines(found))[-1]
     there = plan(one_loop(1024), machine("vulkan"))
     assert "on chip" not in str(there) and "shared" not in there.to_json() and "shared_bytes" not in there.rows()[0]
     assert there.bytes == 65_536 * 1024 * 4

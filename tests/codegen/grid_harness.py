@@ -47,14 +47,18 @@ class FakeDriver:
         if not function:
             return 0
         assert bx == 1
-        blocks = list(range(gx))
-        self.random.shuffle(blocks)
-        for block in blocks:
+        self.run(function, gx, words, on_chip)
+        return 0
+
+    def run(self, function: int, blocks: int, words: np.ndarray, on_chip: np.ndarray) -> None:
+        """Run the blocks of one thread, one after the other, in a random order."""
+        order = list(range(blocks))
+        self.random.shuffle(order)
+        for block in order:
             on_chip[:] = 0xA5
             regs = np.zeros(REG_WORDS, np.int64)
-            regs[REG_BLOCK], regs[REG_BLOCKS], regs[REG_THREADS], regs[REG_SHARED] = block, gx, 1, on_chip.ctypes.data
+            regs[REG_BLOCK], regs[REG_BLOCKS], regs[REG_THREADS], regs[REG_SHARED] = block, blocks, 1, on_chip.ctypes.data
             _FUNCTION(function)(regs.ctypes.data, words.ctypes.data)
-        return 0
 
     def _memset(self, at, value, count, stream) -> int:
         np.ctypeslib.as_array((C.c_uint32 * count).from_address(at))[:] = value
@@ -62,15 +66,21 @@ class FakeDriver:
 
 
 class GridCompiled:
-    """A kernel ready to run; the interface of ``codegen_harness.Compiled``. With another ``target``, its host's side alone runs."""
+    """A kernel ready to run; the interface of ``codegen_harness.Compiled``. With another ``target``, its host's side alone runs.
 
-    def __init__(self, kernel, plain=frozenset(), processors=3, resident=2, opt_level=2, target=None) -> None:
+    ``imports``: what the device's code calls.
+    """
+
+    def __init__(
+        self, kernel, plain=frozenset(), processors=3, resident=2, opt_level=2, target=None, driver=None, imports=None
+    ) -> None:
         verify_kernel(kernel)
-        self.kernel, self.driver = kernel, FakeDriver()
+        self.kernel, self.driver = kernel, driver or FakeDriver()
         self.code = code = emit_grid(kernel, target or emulated_target(), plain)
         addresses = dict.fromkeys(code.functions, 0)  # of another target: it is launched, and does not run
         if target is None:
-            self.device = jit.load(jit.compile_text(code.device, kernel.name, opt_level), code.functions, {}, kernel.name)
+            text = jit.compile_text(code.device, kernel.name, opt_level)
+            self.device = jit.load(text, code.functions, imports or {}, kernel.name)
             addresses = self.device.addresses
         self.host = jit.load(
             jit.compile_text(code.host, kernel.name, opt_level), [code.entry], self.driver.imports, kernel.name

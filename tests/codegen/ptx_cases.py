@@ -15,7 +15,7 @@ from irgen import generate
 from qdrun.compiler.codegen.llvm.cuda import cuda_target
 from qdrun.compiler.codegen.llvm.grid_kernel import emit_grid
 from qdrun.compiler.ir.builder import Builder, const_i32
-from qdrun.compiler.ir.nodes import Assert, Axis, Const, Kernel, Op, Print, Reduction, Task
+from qdrun.compiler.ir.nodes import ArgDecl, Assert, Axis, Buffer, Const, Kernel, Op, Place, Print, Reduction, Task
 from qdrun.compiler.ir.types import DType, f16, f32, f64, i8, i16, i32, i64, u1, u8, u32, u64
 from qdrun.compiler.runtime.cuda.ptx import compile_ptx
 
@@ -115,6 +115,32 @@ def total() -> Kernel:
     return _kernel(task)
 
 
+def counter(d: DType) -> Kernel:
+    """Numbers for the elements that a condition picks, and others for those that it does not: a counter for each"""
+    x, out, counts = field("x", f32, N), field("out", d, N), field("counts", d, 4)
+    task, i, b = parallel(N)
+    with b.if_(b.op("gt", b.gload(x, (i,)), Const(0.5, f32))) as s:
+        b.gstore(out, (i,), b.op("atomic", const_i32(1), Const(1, d), dtype=d, attr=(counts, "add")))
+    with b.into(s.orelse):
+        b.gstore(out, (i,), b.op("atomic", const_i32(1), Const(1, d), dtype=d, attr=(counts, "add")))
+    return _kernel(task)
+
+
+def bins(d: DType, code: str) -> Kernel:
+    """Values that threads add to one element of an array, while others read it"""
+    decl, k = array("bins", d, 1, 0)
+    scalar = ArgDecl("k", "scalar", i32, index=1)
+    x, y = field("x", d, N), field("y", d, N)
+    task, i, b = parallel(N)
+    at = b.op("arg", dtype=i32, attr=scalar)
+    value = b.gload(x, (i,))
+    with b.loop(const_i32(0), i):
+        with b.if_(b.op("ne", value, _zero(d))):
+            b.op("atomic", at, value, dtype=d, attr=(k, code))
+    b.gstore(y, (i,), b.gload(k, (at,)))
+    return _kernel(task, args=[decl, scalar])
+
+
 def failures() -> Kernel:
     """An assertion, then a task that looks whether it failed and prints"""
     x, total = field("x", f32, N), field("total", f32)
@@ -128,6 +154,22 @@ def failures() -> Kernel:
     b.store(r, b.op("add", b.load(r), b.gload(x, (i,))))
     second.reductions.append(Reduction(r, total, (), "add"))
     return _kernel(first, second)
+
+
+def meeting(d: DType) -> Kernel:
+    """Threads of a block exchange what they have, twice; the last block is not full"""
+    x, y = field("x", d, 1000), field("y", d, 1000)
+    tile = Place("tile", d, Buffer("block"), 1, (64,), (d.size,))
+    task, i, b = parallel(1000)
+    task.block = 64
+    mine = b.op("and", i, const_i32(63))
+    b.gstore(tile, (mine,), b.gload(x, (i,)))
+    b.op("barrier", dtype=i32)
+    with b.loop(const_i32(0), const_i32(40)) as loop:
+        b.op("atomic", b.op("and", loop.index, const_i32(63)), Const(1, d), dtype=d, attr=(tile, "add"))
+        b.op("barrier", dtype=i32)
+    b.gstore(y, (i,), b.gload(tile, (b.op("xor", mine, const_i32(63)),)))
+    return _kernel(task)
 
 
 def many(n: int = 1200) -> Kernel:
@@ -157,8 +199,11 @@ CASES: dict[str, Callable[[], Kernel]] = {
 }
 CASES |= {f"atomics {d}": lambda d=d: atomics(d) for d in TYPES}
 CASES |= {f"saxpy {d}": lambda d=d: saxpy(d) for d in TYPES if d is not u1}
+CASES |= {f"block {d}": lambda d=d: meeting(d) for d in TYPES if d is not u1}
 CASES["saxpy of arrays"] = lambda: saxpy(f32, True)
 CASES |= {f"reductions {d}": lambda d=d: reductions(d) for d in TYPES if d is not u1}
+CASES |= {f"counter {d}": lambda d=d: counter(d) for d in (i32, u32, i64, u64)}
+CASES |= {f"bins {d} {c}": lambda d=d, c=c: bins(d, c) for d in (f32, f64, i32, u64) for c in ("add", "sub", "max")}
 CASES |= {f"random {seed}": lambda seed=seed: random(seed) for seed in range(20)}
 
 

@@ -28,7 +28,9 @@ def test_memory_is_reached_by_its_own_space_and_nothing_lies_in_a_stack_frame(pt
     text = ptx[name]
     assert ".local" not in text and "__local_depot" not in text
     generic = re.findall(
-        r"^\s+(?:ld|st|atom|red)\.(?!param|global|shared|relaxed\.gpu\.global|relaxed\.sys\.global).*", text, re.M
+        r"^\s+(?:ld|st|atom|red)\.(?!param|global|shared|relaxed\.gpu\.global|relaxed\.gpu\.shared|relaxed\.sys\.global).*",
+        text,
+        re.M,
     )
     assert not generic, generic[:3]
     assert "call" not in text  # math functions and powers are inlined
@@ -72,6 +74,31 @@ def test_atomics_are_those_of_the_device(ptx, dtype):
         assert "cas.b32" in text and "cas.b16" not in text  # narrow types by the word around them
 
 
+@pytest.mark.parametrize("dtype", ["i32", "u32", "i64", "u64"])
+def test_a_warp_counts_once_and_in_each_branch_by_itself(ptx, dtype):
+    text = ptx[f"counter {dtype}"]
+    arms = 2 * (4 + 1)  # two arms, for four iterations side by side and for one
+    words = int(dtype[1:]) // 32
+    assert len(re.findall(r"activemask\.b32", text)) == len(re.findall(rf"atom\.global\.add\.u{dtype[1:]}", text)) == arms
+    assert len(re.findall(r"shfl\.sync\.idx\.b32", text)) == arms * words and "%lanemask_lt" in text
+    # From the mask to the shuffle by it there is one way around the atomic, and no other mask: the lanes that were there arrive.
+    for mask in re.findall(r"activemask\.b32\s+(%r\d+);", text):
+        assert len(re.findall(rf"shfl\.sync\.idx\.b32[^;]* {mask};", text)) == words
+    assert "red." not in text and "match" not in text
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f64", "i32", "u64"])
+@pytest.mark.parametrize("code", ["add", "sub", "max"])
+def test_a_warp_folds_what_its_lanes_have_before_one_atomic(ptx, dtype, code):
+    text = ptx[f"bins {dtype} {code}"]
+    assert len(re.findall(r"activemask\.b32", text)) == 1 and len(re.findall(r"vote\.sync\.ballot\.b32", text)) == 2
+    assert len(re.findall(r"shfl\.sync\.idx\.b32", text)) == int(dtype[1:]) // 32
+    (mask,) = re.findall(r"activemask\.b32\s+(%r\d+);", text)
+    assert all(x == mask for x in re.findall(r"(?:shfl|vote)\.sync[^;]* (%r\d+);", text))
+    atomics = re.findall(r"(?:atom|red)\.(?:relaxed\.gpu\.)?global\.(\w+)", text)
+    assert atomics == (["cas"] if code == "max" and dtype[0] == "f" else ["max" if code == "max" else "add"])
+
+
 def test_a_failure_is_written_for_the_host_to_see_and_barriers_are_reached_by_all(ptx):
     first, second = re.split(r"\.visible \.entry qd_k_1\(", ptx["failures"])
     assert "atom.relaxed.sys.global.cas.b64" in first and "bar.sync" not in first
@@ -86,7 +113,20 @@ def test_many_parameters_need_a_newer_version(ptx):
 
 
 @pytest.mark.parametrize(
-    "name", ["stream", "arrays", "failures", "many", "saxpy i8", "saxpy f16", "atomics f16", "atomics u1", "reductions i64"]
+    "name",
+    [
+        "stream",
+        "arrays",
+        "failures",
+        "many",
+        "saxpy i8",
+        "saxpy f16",
+        "atomics f16",
+        "atomics u1",
+        "reductions i64",
+        "counter u64",
+        "bins f64 max",
+    ],
 )
 def test_the_assembler_takes_it(ptx, name):
     nvjitlink = pytest.importorskip("cuda.bindings.nvjitlink")
@@ -96,3 +136,13 @@ def test_the_assembler_takes_it(ptx, name):
     nvjitlink.complete(handle)
     assert nvjitlink.get_linked_cubin_size(handle) > 1000
     nvjitlink.destroy(handle)
+
+
+@pytest.mark.parametrize("dtype", [d.name for d in TYPES if d is not u1])
+def test_blocks_meet_where_all_threads_come_by(ptx, dtype):
+    text = ptx[f"block {dtype}"]
+    assert ".reqntid 64" in text and ".shared .align 16 .b8 qd_array_0_0[" in text
+    assert "ld.global.nc" not in text
+    store, barrier = text.index("st.shared"), text.index("bar.sync")
+    assert text.index("ld.global") < store < barrier < text.rindex("ld.shared")
+    assert len(re.findall(r"bar\.sync\s+0;", text)) >= 3  # before the loop, in it, before the next block

@@ -83,6 +83,7 @@ SIGNATURES = {
         "read.ptx.sreg.ctaid.",
         "read.ptx.sreg.nctaid.",
         "read.ptx.sreg.laneid",
+        "read.ptx.sreg.lanemask.lt",
     ),
     "i64": ("read.ptx.sreg.clock64", "read.ptx.sreg.globaltimer"),
     "void": ("barrier0", "membar."),

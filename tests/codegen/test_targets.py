@@ -53,7 +53,7 @@ def everything(dtype) -> Kernel:
 
 
 @pytest.mark.parametrize("lanes", [1, 8])
-@pytest.mark.parametrize("dtype", [f16, f32, f64, i8, u16, i32, i64])
+@pytest.mark.parametrize("dtype", [f16, f32, i32, *(pytest.param(d, marks=pytest.mark.slow) for d in (f64, i8, u16, i64))])
 @pytest.mark.parametrize(
     ("triple", "features"),
     [

@@ -232,7 +232,7 @@ def test_the_page_of_configs_names_every_key_and_every_column():
     from pydantic import BaseModel
 
     from qdrun.runner.config import AXIS_FORMS, Axis, RunConfig
-    from qdrun.runner.results import ERRORS, FIXED
+    from qdrun.runner.store.table import ERRORS, FIXED
 
     page = (ROOT / "docs" / "running-sweeps.md").read_text(encoding="utf-8")
 

@@ -142,7 +142,8 @@ def test_random_numbers_are_uniform_and_differ_by_iteration_call_and_seed():
     out = emit(body, n=2000, seed=5)
     assert ((out >= 0) & (out < 1)).all() and abs(out.mean() - 0.5) < 0.03 and abs(out.std() - 12**-0.5) < 0.02
     assert len(np.unique(out)) > 3990 and abs(np.corrcoef(out.T)[0, 1]) < 0.07
-    assert np.array_equal(out, emit(body, n=2000, seed=5)) and not np.array_equal(out, emit(body, n=2000, seed=6))
+    first = emit(body, n=50, seed=5)
+    assert np.array_equal(out[:50], first) and not np.array_equal(first, emit(body, n=50, seed=6))
 
 
 def test_random_numbers_differ_in_each_turn_of_a_loop():

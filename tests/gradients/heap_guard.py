@@ -132,7 +132,7 @@ def guarded(pad: int = 3) -> Iterator[Guard]:
 def plan_with(k: Any, args: tuple[Any, ...], choose: Callable[..., LoopPlan]) -> HeapPlan:
     """The plan of a kernel's gradient whose loops are chosen by ``choose(sizing, count, source)``."""
     exe, bound = _gradient(k, args)
-    return make_plan(exe.name, exe.sizing, LaunchHost(bound.call, exe.owners), replace(exe._options(), choose=choose))
+    return make_plan(exe.name, exe.sizing, LaunchHost(bound.call, exe.owners), replace(exe.plans._options(), choose=choose))
 
 
 def launch_under(k: Any, args: tuple[Any, ...], plan: HeapPlan) -> None:

@@ -96,27 +96,27 @@ def check(source: str, seed: int, **options) -> None:
         assert abs(got - other) <= 1e-9 * largest
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=CHECKS)
+@settings(max_examples=5, deadline=None, suppress_health_check=CHECKS)
 @given(kernel_sources(), st.integers(0, 10**6))
 def test_random_kernels(source, seed):
     check(source, seed, arch=qd.cpu)
 
 
-@settings(max_examples=5, deadline=None, suppress_health_check=CHECKS)
+@settings(max_examples=4, deadline=None, suppress_health_check=CHECKS)
 @given(kernel_sources(), st.integers(0, 10**6))
 def test_random_kernels_on_the_interpreter(source, seed):
     check(source, seed, arch=qd.python)
 
 
 @pytest.mark.slow
-@settings(max_examples=50, deadline=None, suppress_health_check=CHECKS)
+@settings(max_examples=30, deadline=None, suppress_health_check=CHECKS)
 @given(kernel_sources(), st.integers(0, 10**6))
-def test_fifty_random_kernels(source, seed):
+def test_thirty_random_kernels(source, seed):
     check(source, seed, arch=qd.cpu)
 
 
 @pytest.mark.slow
-@settings(max_examples=20, deadline=None, suppress_health_check=CHECKS)
+@settings(max_examples=12, deadline=None, suppress_health_check=CHECKS)
 @given(kernel_sources(rows=37), st.integers(0, 10**6), st.sampled_from([1, 4, 16]))
 def test_random_kernels_in_lanes(source, seed, lanes):
     check(source, seed, arch=qd.cpu, cpu_lanes=lanes)

@@ -14,7 +14,7 @@ from harness import PLANS
 
 import qdrun as qd
 from qdrun.compiler.adstack.machine import CUDA_SHARED, cuda
-from qdrun.compiler.lang import executable
+from qdrun.compiler.lang import gradient_plans
 
 N = 37
 STARTS, WEIGHTS = (np.random.default_rng(7).uniform(low, 0.9, N) for low in (0.2, -0.9))
@@ -164,7 +164,7 @@ def test_a_budget_changes_bytes_and_no_bit(name, args):
 def test_any_plan_of_any_placement_has_the_same_bits(name, monkeypatch):
     """All plans of the interpreter's tests; tapes on chip as long as there is room, or all in the heap."""
     want = [Case("cpu", qd.f64).gradient(*launch)[1] for launch in SOME]
-    options = executable.GradientExecutable._options
+    options = gradient_plans.GradientPlans._options
     for room in (CUDA_SHARED, 64, 1):
         machine = cuda(5)
         machine = type(machine)(**{**machine.__dict__, "shared": room})
@@ -173,7 +173,7 @@ def test_any_plan_of_any_placement_has_the_same_bits(name, monkeypatch):
             own = options(self, budget)
             return type(own)(**{**own.__dict__, "machine": machine, "choose": PLANS[name]})
 
-        monkeypatch.setattr(executable.GradientExecutable, "_options", chosen)
+        monkeypatch.setattr(gradient_plans.GradientPlans, "_options", chosen)
         for launch, gradient in zip(SOME, want):
             got = Case("emulated", qd.f64).gradient(*launch)
             assert np.array_equal(got[1], gradient), (launch, room)

@@ -70,7 +70,7 @@ def judge_all(seeds, **options):
 
 
 def test_random_memory_kernels_on_the_interpreter():
-    judge_all(range(80), arch=qd.python)
+    judge_all(range(40), arch=qd.python)
 
 
 def test_random_memory_kernels_compiled():
@@ -80,5 +80,5 @@ def test_random_memory_kernels_compiled():
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(4))
 def test_many_random_memory_kernels(part):
-    judge_all(range(1000 + 120 * part, 1120 + 120 * part), arch=qd.python)
+    judge_all(range(1000 + 60 * part, 1060 + 60 * part), arch=qd.python)
     judge_all(range(3000 + 25 * part, 3025 + 25 * part), cpu_max_num_threads=2)

@@ -255,7 +255,7 @@ def test_one_heap_serves_several_kernels(first):
         check_one_heap(range(first, first + 3))
 
 
-@pytest.mark.parametrize("number", range(12))
+@pytest.mark.parametrize("number", [*range(9), *(pytest.param(n, marks=pytest.mark.slow) for n in range(9, 12))])
 def test_a_random_kernel_keeps_to_its_plans(number):
     check(plan_kernel(number), number)
 

@@ -22,7 +22,7 @@ from qdrun.compiler.transforms.simplify import simplify
 from qdrun.compiler.transforms.unroll import MOST_TRIPS
 
 FAST = range(0, 12)
-SLOW = range(12, int(os.environ.get("QDRUN_RANDOM_PROGRAMS", "100")))
+SLOW = range(12, int(os.environ.get("QDRUN_RANDOM_PROGRAMS", "60")))
 
 
 def build(seed: int, simplified: bool, unroll: int) -> tuple[Program, Gradient]:

@@ -79,21 +79,21 @@ def check(source: str, seed: int) -> None:
     COUNTS["right"] += 1
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=CHECKS)
+@settings(max_examples=5, deadline=None, suppress_health_check=CHECKS)
 @given(kernel_sources(), st.integers(0, 10**6))
 def test_random_kernels_have_the_right_gradient(source, seed):
     check(source, seed)
 
 
 @pytest.mark.slow
-@settings(max_examples=50, deadline=None, suppress_health_check=CHECKS)
+@settings(max_examples=30, deadline=None, suppress_health_check=CHECKS)
 @given(kernel_sources(), st.integers(0, 10**6))
-def test_fifty_random_kernels_have_the_right_gradient(source, seed):
+def test_thirty_random_kernels_have_the_right_gradient(source, seed):
     check(source, seed)
 
 
 @pytest.mark.slow
-@settings(max_examples=15, deadline=None, suppress_health_check=CHECKS)
+@settings(max_examples=8, deadline=None, suppress_health_check=CHECKS)
 @given(kernel_sources(rows=37), st.integers(0, 10**6))
 def test_simd_lanes_compute_what_one_lane_computes(source, seed):
     values = []

@@ -119,7 +119,7 @@ def test_a_tape_begins_its_gradients_before_it_ends(monkeypatch):
     begun = []
     pool = ahead.Ahead()
     monkeypatch.setattr(pool, "submit", begun.append)
-    kernels = importlib.import_module("qdrun.compiler.lang.kernel")
+    kernels = importlib.import_module("qdrun.compiler.lang.variant")
     monkeypatch.setattr(kernels, "AHEAD", pool)
     monkeypatch.setattr(kernels, "SOURCES", source_cache.SourceCache())
     monkeypatch.setattr(source_cache, "COOKBOOK", recipe.Cookbook())

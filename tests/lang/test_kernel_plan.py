@@ -83,6 +83,8 @@ def test_gradients_and_methods_have_plans_too():
     box = Box()
     assert box.square.plan(3).kernel == "square"
     assert box.square.grad.plan(40).bytes == box.square.grad.remedies(40)["now"].bytes > 0
+    assert [plan.kernel for plan in program.kernels()] == ["square"], "a gradient that was planned only is not compiled"
+    box.square.grad.prepare(40)
     assert [plan.kernel for plan in program.kernels()] == ["square", "square_grad"]
     assert sum(plan.context for plan in program.kernels()) == program.usage()["context"]
 

@@ -13,7 +13,7 @@ import qdrun as qd
 from qdrun.compiler.lang import source_cache
 from qdrun.compiler.lang.recipe import Cookbook
 
-KERNELS = importlib.import_module("qdrun.compiler.lang.kernel")
+KERNELS = importlib.import_module("qdrun.compiler.lang.variant")
 rng = np.random.default_rng(20)
 
 

@@ -232,6 +232,9 @@ def test_the_memory_is_not_shown_to_the_host():
         x.to_dlpack()
     assert not hasattr(x, "__cuda_array_interface__")
     assert x.to_numpy(copy=None).tolist() == [0, 0, 0]
+
+
+def test_the_processor_is_not_chosen_by_a_number():
     with pytest.raises(QdrunRuntimeError, match=r"device=1 chooses a GPU; do: qd.init\(arch=qd.cuda, device=..\)"):
         qd.init(arch=qd.cpu, device=1)
 

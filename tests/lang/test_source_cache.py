@@ -18,7 +18,7 @@ from qdrun.compiler.lang import recipe as recipe_module
 from qdrun.compiler.lang import source_cache
 from qdrun.compiler.runtime.cache import DiskCache
 
-KERNELS = importlib.import_module("qdrun.compiler.lang.kernel")
+KERNELS = importlib.import_module("qdrun.compiler.lang.variant")
 
 MODEL = """
 import enum

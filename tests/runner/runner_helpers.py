@@ -17,7 +17,7 @@ output: {output}
 """
 
 
-def write_config(folder, *, params=None, sweep=None, limits=None, target=None, text=None):
+def write_config(folder, *, params=None, sweep=None, limits=None, target=None, text=None, optimize=None):
     """A config file in ``folder``, runs under ``folder/runs``."""
     path = Path(folder) / "fake.yaml"
     if text is None:
@@ -28,6 +28,8 @@ def write_config(folder, *, params=None, sweep=None, limits=None, target=None, t
             limits=json.dumps(limits or {}),
             output=json.dumps(str(Path(folder) / "runs")),
         )
+    if optimize is not None:
+        text += f"optimize: {json.dumps(optimize)}\n"
     path.write_text(text, encoding="utf-8")
     return path
 

@@ -10,10 +10,11 @@ from runner_helpers import write_config
 from typer.testing import CliRunner
 
 from qdrun.runner.cli import app
-from qdrun.runner.folder import RunFolder, create
-from qdrun.runner.journal import Journal
 from qdrun.runner.plan import make_plan, prepare
 from qdrun.runner.progress import Board, Lines, display
+from qdrun.runner.store.journal import Journal, segments
+from qdrun.runner.store.layout import RunFolder, create
+from qdrun.runner.store.owner import cancel_requests
 from qdrun.runner.worker import trial_record
 
 run = CliRunner().invoke
@@ -25,7 +26,7 @@ def half_done(tmp_path):
     prepared, job = prepare(write_config(tmp_path, sweep={"mood": ["good", "raise", "hang", "crash"]}))
     folder = create(prepared, tmp_path / "runs")
     folder.save_plan(make_plan(prepared, job))
-    with Journal(folder.events) as journal:
+    with Journal(folder) as journal:
         journal.write("submitted")
         for trial in prepared.trials[:3]:
             journal.write("started", trial=trial.id, attempt=1)
@@ -78,8 +79,8 @@ def test_results_work_while_the_run_goes_on_in_every_format(half_done, tmp_path)
 
 
 def test_a_journal_with_a_torn_last_line_is_still_read(half_done):
-    whole = half_done.events.read_bytes()
-    half_done.events.write_bytes(whole[:-20])
+    journal = half_done.path / next(segments(half_done))
+    journal.write_bytes(journal.read_bytes()[:-20])
     rows = json.loads(run(app, ["results", str(half_done.path), "--json"]).stdout)
     assert [row["status"] for row in rows] == ["done", "running", "running", "waiting"]
 
@@ -87,21 +88,22 @@ def test_a_journal_with_a_torn_last_line_is_still_read(half_done):
 def test_status_tells_a_running_run_from_a_lost_one(half_done, tmp_path):
     state = json.loads(run(app, ["status", str(half_done.path), "--json"]).stdout)
     assert (state["state"], state["trials"], state["best"]["loss"]) == ("running", 4, 1.0)
-    half_done.heartbeat.write_text(json.dumps({"t": time.time() - 100, "pid": 1, "host": "elsewhere"}))
+    (half_done.path / "heartbeat.json").write_text(json.dumps({"t": time.time() - 100, "pid": 1, "host": "elsewhere"}))
     listed = json.loads(run(app, ["status", "--runs", str(tmp_path / "runs"), "--json"]).stdout)
     assert [entry["state"] for entry in listed] == ["lost"]
     assert "lost" in run(app, ["status", "--runs", str(tmp_path / "runs")]).stdout
     assert "nothing to stop, the run is lost" in run(app, ["cancel", str(half_done.path)]).stdout
-    assert not half_done.cancel.exists()
+    assert not cancel_requests(half_done).whole
 
 
 def test_a_run_that_is_planned_for_long_still_shows_signs_of_life(half_done):
     from qdrun.runner.submit import beating
 
-    half_done.heartbeat.unlink()
-    with beating(half_done):
+    heartbeat = half_done.path / "heartbeat.json"
+    heartbeat.unlink()
+    with Journal(half_done) as journal, beating(journal):
         deadline = time.monotonic() + 30
-        while not half_done.heartbeat.exists() and time.monotonic() < deadline:
+        while not heartbeat.exists() and time.monotonic() < deadline:
             time.sleep(0.05)
     assert json.loads(run(app, ["status", str(half_done.path), "--json"]).stdout)["state"] == "running"
 

@@ -50,7 +50,7 @@ def test_an_unknown_key_names_the_line_the_allowed_keys_and_the_nearest_one(tmp_
         c.yaml:9: `limits.memroy`: unknown key
              9 | limits: {memroy: 2GiB}
                |          ^^^^^^
-          allowed: trial_timeout_s, retries, memory, max_concurrent
+          allowed: trial_timeout, trial_timeout_s, retries, memory, max_concurrent, max_failed
           do: did you mean `memory`?"""
     )
 
@@ -81,7 +81,7 @@ def test_all_problems_are_named_at_once_in_the_order_of_their_lines(tmp_path):
         ("name: robot\n", "", "c.yaml:1: `name`: this key is missing"),
         ("{logspace: [2, 4, 6]}", "{lgspace: [2, 4, 6]}", "did you mean `logspace`?"),
         ("{logspace: [2, 4, 6]}", "3", "c.yaml:8: `sweep.params.stiffness`: a swept parameter needs a list or one form"),
-        ("{logspace: [2, 4, 6]}", "{logspace: [2, 4]}", "`logspace` is [first, last, how many]"),
+        ("{logspace: [2, 4, 6]}", "{logspace: [2, 4]}", "`logspace` is [exponent of the first, of the last, how many]"),
         (
             "{logspace: [2, 4, 6]}",
             "{logspace: [2, a, 6]}",
@@ -89,7 +89,7 @@ def test_all_problems_are_named_at_once_in_the_order_of_their_lines(tmp_path):
         ),
         ("{logspace: [2, 4, 6]}", "[]", "c.yaml:8: `sweep.params.stiffness`"),
         ("{logspace: [2, 4, 6]}", "{uniform: [2, 1, 6]}", "`uniform` needs low < high"),
-        ("{memory: 2GiB}", '{retries: "3"}', "c.yaml:9: `limits.retries`: input should be a valid integer, got '3'"),
+        ("{memory: 2GiB}", '{retries: "3"}', "c.yaml:9: `limits.retries`: `3` is neither a whole number nor a map"),
         ("{memory: 2GiB}", "{trial_timeout_s: 0}", "greater than 0"),
         ('"jobs.py:Robot"', "robot", "`robot` does not name a job"),
         ("{memory: 2GiB}", "{memory: 1, memory: 2}", "c.yaml:9: the key `memory` stands twice (first in line 9)"),
@@ -146,6 +146,115 @@ def test_what_does_not_fit_the_job_is_said_at_the_line_that_sets_it(tmp_path, ch
     with pytest.raises(ConfigError) as caught:
         prepare(write_config(tmp_path, **changes))
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"x": {"range": [0, 5, 0]}}, ["`range` is [first, end, step]", "do: write, for example, {range: [0, 10, 2]}"]),
+        ({"x": {"range": [5, 0]}}, ["the step leads away from the end"]),
+        ({"x": {"linspace": [0, 1]}}, ["`linspace` is [first, last, how many]", "{linspace: [0, 1, 5]}"]),
+        ({"x": {"linspace": [0, 1, 2.5]}}, ["a whole number from 1 to 100000"]),
+        ({"x": {"loguniform": [0, 1, 3]}}, ["`loguniform` needs 0 < low", "{loguniform: [1e-4, 1e-1, 5]}"]),
+        ({"x": {"normal": [0, 0, 3]}}, ["`normal` needs a deviation above 0"]),
+        ({"size": {"randint": [0, 2.5, 3]}}, ["`randint` needs whole numbers"]),
+        ({"size": {"randint": [4, 4, 3]}}, ["`randint` needs low < high", "allowed: randint: [low, high], without high"]),
+        ({"x": {"uniform": [0, 1]}}, ["`uniform` draws values and nothing says how many", "do: add samples: 5"]),
+        ({"x": {"uniform": [0, 1, 3], "samples": 3}}, ["says twice how many values to draw"]),
+        ({"x": {"uniform": [0]}}, ["`uniform` is [low, high]", "a third number or as `samples`"]),
+        ({"x": {"grid": [0], "samples": 3}}, ["`grid` draws nothing", "allowed: uniform, loguniform, normal, randint, choice"]),
+        ({"x": {"grid": [0], "list": [1]}}, ["exactly one form, not 2: grid, list", "allowed: grid, list, range"]),
+        ({"x": {"choice": []}}, ["`sweep.params.x.choice`", "at least 1 item"]),
+        ({"x": {"samples": 3}}, ["exactly one form", "{linspace: [0, 1, 5]}"]),
+        ({"target.2": [1.0]}, ["`target` has 2 items and no `2`", "allowed: 0, 1", "do: use an index"]),
+        ({"x.y": [1.0]}, ["`sweep.params.x.y`: `x` is one value and has no `y`", "do: set `x` itself"]),
+    ],
+)
+def test_a_wrong_form_names_its_key_its_line_what_is_allowed_and_a_fix(tmp_path, keys, said):
+    path = write_config(tmp_path, sweep=keys)
+    with pytest.raises(ConfigError) as caught:
+        prepare(path)
+    text = str(caught.value)
+    assert f"fake.yaml:7: `sweep.params.{next(iter(keys))}" in text
+    for part in said:
+        assert part in text
+
+
+def loaded(tmp_path, text):
+    path = tmp_path / "c.yaml"
+    path.write_text(GOOD.replace("limits: {memory: 2GiB}\n", "") + text)
+    return load_config(path).config
+
+
+def test_limits_by_class_of_failure_in_units_and_as_shares(tmp_path):
+    limits = loaded(tmp_path, 'limits: {trial_timeout: 10m, retries: {oom: 1}, max_failed: "10%"}\n').limits
+    assert limits.timeout_s == 600.0
+    assert (limits.retries.infra, limits.retries.oom, limits.retries.crash) == (5, 1, 2)
+    assert [limits.failures_allowed(n) for n in (9, 10, 24)] == [0, 1, 2]
+    older = loaded(tmp_path, "limits: {trial_timeout_s: 90, retries: 3, max_failed: 4}\n").limits
+    assert older.timeout_s == 90.0
+    assert (older.retries.infra, older.retries.oom, older.retries.crash, older.failures_allowed(9)) == (3, 3, 3, 4)
+    assert loaded(tmp_path, "").limits.failures_allowed(9) is None
+    assert [loaded(tmp_path, f"limits: {{trial_timeout: {t}}}").limits.timeout_s for t in ("1.5h", "30s", "45", '"2 d"')] == [
+        5400.0,
+        30.0,
+        45.0,
+        172800.0,
+    ]
+
+
+def test_device_budget_and_storage(tmp_path):
+    config = loaded(
+        tmp_path, "device: {backend: [cuda, cpu], min_memory: 4GiB, slots: 3}\nmemory_budget: auto\nstorage: memory://r\n"
+    )
+    assert config.device.backends == ("cuda", "cpu")
+    assert (config.device.min_memory, config.device.slots) == (4 << 30, 3)
+    assert (config.elastic, config.budget_bytes, config.uri) == (True, None, "memory://r")
+    config = loaded(tmp_path, "memory_budget: 1GiB\noutput: there\n")
+    assert (config.elastic, config.budget_bytes, config.uri) == (False, 1 << 30, "there")
+    assert loaded(tmp_path, "").uri == "runs"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("limits: {trial_timeout: 10 weeks}", ["`limits.trial_timeout`: `10 weeks` is not a time", "90s, 10m, 1.5h, 2d"]),
+        ("limits: {trial_timeout: 1m, trial_timeout_s: 60}", ["say the same", "do: remove trial_timeout_s"]),
+        ("limits: {retries: {ooom: 1}}", ["`limits.retries.ooom`: unknown key", "allowed: infra, oom, crash", "`oom`?"]),
+        ("limits: {retries: {crash: -1}}", ["`limits.retries.crash`", "greater than or equal to 0"]),
+        ('limits: {max_failed: "120%"}', ["`limits.max_failed`: `120%` is neither a count nor a share", '"10%"']),
+        ("device: {backend: []}", ["`device.backend`: the list of backends is empty"]),
+        ("device: {backend: [cpu, cpu]}", ["`cpu` stands twice", "name each backend once"]),
+        ("device: {backend: [auto, cpu]}", ["`auto` is all of them already"]),
+        ("device: {backend: [cpu, vulcan]}", ["`vulcan` is not allowed here", "did you mean `vulkan`?"]),
+        ("device: {backend: [cuda, cpu], id: 0}", ["`id` names a device of one backend"]),
+        ("device: {slots: 0}", ["`device.slots`", "greater than or equal to 1"]),
+        (
+            "memory_budget: soon",
+            ["`memory_budget`: `soon` is not an amount of memory, and not `auto`", "allowed: auto, bytes as a number"],
+        ),
+        ("storage: s4://bucket", ["`storage`: `s4` is no protocol of fsspec", "s3, "]),
+        ('storage: ""', ["neither a folder nor a URI", "s3://bucket/runs"]),
+        ("storage: a\noutput: b", ["`storage` and `output` say the same", "do: remove output"]),
+    ],
+)
+def test_what_is_wrong_with_devices_limits_and_storage_is_said(tmp_path, text, said):
+    message = error_of(tmp_path, GOOD.replace("limits: {memory: 2GiB}\n", "") + text + "\n")
+    for part in said:
+        assert part in message
+
+
+def test_the_first_backend_that_has_a_device_with_enough_memory_is_taken(tmp_path):
+    path = write_config(tmp_path)
+    text = path.read_text()
+    path.write_text(text + "device: {backend: [metal, vulkan, cpu]}\n")
+    assert prepare(path)[0].backend == "cpu"
+    path.write_text(text + "device: {backend: [metal, vulkan]}\n")
+    with pytest.raises(ConfigError, match=r"no metal device can be used: .*; no vulkan device can be used: "):
+        prepare(path)
+    path.write_text(text + "device: {backend: cpu, min_memory: 900TB}\n")
+    with pytest.raises(ConfigError, match=r"`device.min_memory`: no device has 900000000000000 bytes for trials: cpu \d+"):
+        prepare(path)
 
 
 def test_a_gradient_that_the_job_does_not_have_is_refused(tmp_path):

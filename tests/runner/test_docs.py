@@ -29,7 +29,7 @@ def written(tmp_path_factory):
 
 def test_the_snippets_run(written):
     snippets = re.findall(r"```python\n(.*?)```", PAGE, re.S)
-    assert len(snippets) == 2
+    assert len(snippets) == 3
     for snippet in snippets:
         done = subprocess.run([sys.executable, "-c", snippet], cwd=written, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr

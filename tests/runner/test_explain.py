@@ -8,14 +8,14 @@ import pytest
 from runner_helpers import write_config
 from typer.testing import CliRunner
 
-from qdrun.runner import results
 from qdrun.runner.cli import app
 from qdrun.runner.explain import explain
 from qdrun.runner.explain import text as explain_text
-from qdrun.runner.folder import create
-from qdrun.runner.journal import Journal
 from qdrun.runner.plan import make_plan, prepare
 from qdrun.runner.show import grid, plan_text, results_text
+from qdrun.runner.store import table
+from qdrun.runner.store.journal import Journal
+from qdrun.runner.store.layout import create
 from qdrun.runner.worker import trial_record
 
 run = CliRunner().invoke
@@ -231,14 +231,14 @@ def test_every_row_of_results_says_how_much_of_its_plan_it_used(spin, tmp_path):
     prepared, job = prepare(spin())
     folder = create(prepared, tmp_path / "runs")
     folder.save_plan(make_plan(prepared, job))
-    with Journal(folder.events) as journal:
+    with Journal(folder) as journal:
         trial = prepared.trials[0]
         journal.write("started", trial=trial.id, attempt=1)
         journal.write("ended", trial=trial.id, attempt=1, **trial_record(prepared.spec(trial)))
-    done, waiting = results.rows(folder)
+    done, waiting = table.rows(folder)
     assert (done["used_of_planned"], waiting["used_of_planned"]) == (1.0, None)
     assert done["used.adstack"] == done["planned.adstack"] == 300 * 8
-    assert results.arrow_table([done, waiting]).column("used_of_planned").to_pylist() == [1.0, None]
+    assert table.arrow_table([done, waiting]).column("used_of_planned").to_pylist() == [1.0, None]
     text = run(app, ["results", str(folder.path)]).stdout.splitlines()
     assert text[0].split()[-1] == "used/planned" and text[2].split()[-1] == "1.00" and text[3].split()[-1] == "-"
     for part, shown in ((4864 / 4856, "> 1.00"), (0.9999, "< 1.00"), (1.02, "1.02")):

@@ -8,11 +8,11 @@ import pytest
 from typer.testing import CliRunner
 
 from qdrun.jobs.base import Finished, Job, JobParams, MemoryPlan, Outcome
-from qdrun.runner import results
 from qdrun.runner.cli import app
 from qdrun.runner.config import TARGET
-from qdrun.runner.folder import RunFolder
-from qdrun.runner.status import list_runs
+from qdrun.runner.store import table
+from qdrun.runner.store.layout import RunFolder
+from qdrun.runner.store.status import list_runs
 from qdrun.runner.sweep import SweepError, axis_values
 from qdrun.runner.worker import error_record, finished_record
 
@@ -21,7 +21,7 @@ from qdrun.runner.worker import error_record, finished_record
     "values", [[[1, "a"]], [[1, [2]]], [2**70, None], [[1.5], ["b"]], [True, [1]], [2**60 + 1, 0.5], ["x", 1]]
 )
 def test_a_column_of_mixed_values_becomes_text_and_loses_nothing(values):
-    column = results._column(values, "param.mixed")
+    column = table._column(values, "param.mixed")
     assert isinstance(column, pa.Array)
     assert len(column) == len(values)
 

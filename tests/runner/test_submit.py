@@ -16,9 +16,10 @@ import pytest
 from runner_helpers import only_run, write_config
 from typer.testing import CliRunner
 
-from qdrun.runner import cluster, status
+from qdrun.runner import cluster
 from qdrun.runner.cli import app
-from qdrun.runner.folder import RunFolder
+from qdrun.runner.store import status
+from qdrun.runner.store.layout import RunFolder
 
 QDRUN = [sys.executable, "-c", "from qdrun.runner.cli import main; main()"]
 
@@ -76,7 +77,7 @@ def test_trials_that_raise_or_are_not_finite_are_rows_with_their_errors_and_the_
     assert (nan["status"], nan["error_type"], nan["loss"]) == ("failed", "NotFinite", "NaN")
     assert (good["status"], good["loss"]) == ("done", 1.0)
     assert CliRunner().invoke(app, ["status", summary["folder"], "--json"]).stdout.count('"failed"') == 2
-    events = Path(summary["folder"], "events.jsonl").read_text()
+    events = next(Path(summary["folder"]).glob("events/*.jsonl")).read_text()
     assert "in run" in events
     assert "fakes.py" in events
 
@@ -117,8 +118,8 @@ def test_a_cancel_request_stops_the_run_and_keeps_the_finished_rows(local_ray, t
 
     def cancel_after_the_first_row():
         while (
-            not list(tmp_path.glob("runs/*/events.jsonl"))
-            or '"ended"' not in next(tmp_path.glob("runs/*/events.jsonl")).read_text()
+            not list(tmp_path.glob("runs/*/events/*.jsonl"))
+            or '"ended"' not in next(tmp_path.glob("runs/*/events/*.jsonl")).read_text()
         ):
             time.sleep(0.05)
         result = CliRunner().invoke(app, ["cancel", str(only_run(tmp_path))])
@@ -140,7 +141,7 @@ def test_ctrl_c_keeps_the_finished_rows_and_exits_130(ray_folder, tmp_path):
     submitting = subprocess.Popen([*QDRUN, "submit", str(config)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and submitting.poll() is None:
-        journal = list(tmp_path.glob("runs/*/events.jsonl"))
+        journal = list(tmp_path.glob("runs/*/events/*.jsonl"))
         if journal and '"ended"' in journal[0].read_text():
             break
         time.sleep(0.1)
@@ -161,7 +162,9 @@ def test_ctrl_c_while_ray_still_starts_exits_130_and_leaves_a_readable_run(ray_f
     config = write_config(tmp_path)
     submitting = subprocess.Popen([*QDRUN, "submit", str(config)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and not any(path.stat().st_size for path in tmp_path.glob("runs/*/events.jsonl")):
+    while time.monotonic() < deadline and not any(
+        '"submitted"' in path.read_text() for path in tmp_path.glob("runs/*/events/*.jsonl")
+    ):
         time.sleep(0.02)
     submitting.send_signal(signal.SIGINT)
     _, err = submitting.communicate(timeout=90)

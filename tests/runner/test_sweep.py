@@ -1,13 +1,17 @@
 """Sweeps expand in order, the same for the same seed; ids and seeds do not depend on the order."""
 
+import json
 import math
 
 import pytest
 from fakes import Quadratic
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
+from runner_helpers import write_config
 
-from qdrun.runner.config import SweepSection
+from qdrun.runner.config import ConfigError, SweepSection
+from qdrun.runner.plan import prepare
 from qdrun.runner.sweep import SweepError, expand
 from qdrun.runner.trials import resolve, trial_id, trial_seed
 
@@ -75,6 +79,108 @@ def test_zipped_axes_advance_together():
     assert values(method="zip", params={"a": [1, 2], "b": [5, 6]}) == [{"a": 1, "b": 5}, {"a": 2, "b": 6}]
 
 
+DRAWN = {
+    "uniform": ([-1, 3], lambda v: -1 <= v < 3),
+    "loguniform": ([1e-3, 10], lambda v: 1e-3 <= v <= 10),
+    "normal": ([5, 2], math.isfinite),
+    "randint": ([-3, 9], lambda v: isinstance(v, int) and -3 <= v < 9),
+    "choice": (["u", "v", 3, [1, 2]], lambda v: v in ("u", "v", 3, [1, 2])),
+}
+
+
+@given(st.sampled_from(sorted(DRAWN)), st.integers(0, 2**40), st.integers(1, 30), st.integers(1, 30), NAMES)
+def test_draws_follow_from_seed_and_name_alone_in_every_method_and_more_of_them_begin_alike(form, seed, count, more, name):
+    parts, belongs = DRAWN[form]
+    axis = {form: parts}
+    alone = [v[name] for v in values(seed=seed, samples=count, params={name: axis})]
+    assert len(alone) == count and all(map(belongs, alone))
+    assert alone == [v[name] for v in values(seed=seed, params={name: axis | {"samples": count}})]
+    other = {"z": [1]} | {name: axis}
+    assert alone == [v[name] for v in values(seed=seed, samples=count, params=other)]
+    assert alone == [v[name] for v in values(seed=seed, samples=count, method="random", params=other)]
+    longer = values(seed=seed, samples=count + more, method="zip", params={name: axis})
+    assert alone == [v[name] for v in longer][:count]
+    if form != "choice":
+        assert alone == [v[name] for v in values(seed=seed, params={name: {form: [*parts, count]}})]
+
+
+def test_draws_of_other_names_and_seeds_differ_and_have_their_distribution():
+    def draws(name, seed, form):
+        return [v[name] for v in values(seed=seed, samples=4000, params={name: {form: DRAWN[form][0]}})]
+
+    for form in ("uniform", "loguniform", "normal"):
+        assert draws("a", 1, form) != draws("b", 1, form)
+        assert draws("a", 1, form) != draws("a", 2, form)
+    mean = lambda found: sum(found) / len(found)
+    assert mean(draws("a", 1, "uniform")) == pytest.approx(1.0, abs=0.08)
+    assert mean([math.log10(v) for v in draws("a", 1, "loguniform")]) == pytest.approx(-1.0, abs=0.08)
+    assert mean(draws("a", 1, "normal")) == pytest.approx(5.0, abs=0.15)
+    assert set(draws("a", 1, "randint")) == set(range(-3, 9))
+    assert {json.dumps(v) for v in draws("a", 1, "choice")} == {'"u"', '"v"', "3", "[1, 2]"}
+
+
+@given(st.integers(-50, 50), st.integers(-50, 50), st.integers(-7, 7).filter(bool))
+def test_range_of_whole_numbers_is_that_of_python(first, end, step):
+    expected = list(range(first, end, step))
+    if expected:
+        assert [v["a"] for v in values(params={"a": {"range": [first, end, step]}})] == expected
+    else:
+        with pytest.raises(ValidationError):
+            sweep(params={"a": {"range": [first, end, step]}})
+
+
+@given(st.floats(-100, 100), st.floats(0.01, 10), st.integers(1, 50))
+def test_range_of_reals_leaves_its_end_out_for_all_its_rounding(first, step, count):
+    found = [v["a"] for v in values(params={"a": {"range": [first, first + count * step, step]}})]
+    assert found == [first + k * step for k in range(count)]
+
+
+@given(AXES, st.data())
+def test_exclude_leaves_out_what_it_describes_and_nothing_else(axes, data):
+    everything = values(params=axes)
+    rules = data.draw(st.lists(st.sampled_from(everything), min_size=1, max_size=3))
+    rules = [{name: point[name] for name in data.draw(st.sets(st.sampled_from(sorted(point)), min_size=1))} for point in rules]
+    kept = [point for point in everything if not any(all(point[n] == v for n, v in rule.items()) for rule in rules)]
+    if not kept:
+        with pytest.raises(SweepError, match="all trials are excluded"):
+            expand(sweep(params=axes, exclude=rules))
+    else:
+        assert values(params=axes, exclude=rules) == kept  # in their order
+
+
+def test_exclude_works_in_every_method_and_sees_through_rounding():
+    third = {"linspace": [0, 1, 11]}
+    assert len(values(params={"a": third}, exclude=[{"a": 0.3}])) == 10
+    assert values(method="zip", params={"a": [1, 2], "b": [3, 4]}, exclude=[{"a": 1}]) == [{"a": 2, "b": 4}]
+    assert values(method="list", trials=[{"a": 1}, {"b": 2}], exclude=[{"a": 1}]) == [{"b": 2}]
+    random = {"method": "random", "samples": 40, "params": {"a": {"randint": [0, 3]}}}
+    assert [v["a"] for v in values(**random, exclude=[{"a": 1}])] == [v["a"] for v in values(**random) if v["a"] != 1]
+    assert values(params={"a": [True, 1]}, exclude=[{"a": 1}]) == [{"a": True}]
+
+
+def test_equal_draws_in_a_grid_are_repetitions():
+    points = expand(sweep(samples=30, params={"a": {"randint": [0, 3]}, "b": [1, 2]}))
+    assert len(points) == 60
+    assert len({(p.values["a"], p.values["b"], p.replicate) for p in points}) == 60
+
+
+def test_an_error_in_a_list_names_the_item_that_it_is_in_although_others_are_excluded(tmp_path):
+    section = {"method": "list", "trials": [{"x": 1}, {"x": 2}, {"scale": -1}], "exclude": [{"x": 1}], "repeat": 2}
+    path = write_config(tmp_path)
+    text = path.read_text()
+    start, end = text.index("sweep:"), text.index("limits:")
+    path.write_text(text[:start] + f"sweep: {json.dumps(section)}\n" + text[end:])
+    with pytest.raises(ConfigError, match=r"`sweep.trials\[2\].scale`"):
+        prepare(path)
+
+
+def test_dotted_names_lead_into_nested_models_and_lists():
+    assert resolve(Quadratic, {}, {"target.1": 7.5})["target"] == [0.0, 7.5]
+    assert resolve(Quadratic, {"target": [1, 2, 3]}, {"target.2": 9.0})["target"] == [1.0, 2.0, 9.0]
+    assert resolve(Quadratic, {"target.0": 4.0}, {"target.1": 5.0})["target"] == [4.0, 5.0]
+    assert resolve(Quadratic, {}, {})["target"] == [0.0, 1.0]  # the default was not changed in place
+
+
 def test_equal_random_draws_are_repetitions():
     points = expand(sweep(method="random", samples=20, params={"a": ["x", "y"]}))
     assert len({(p.values["a"], p.replicate) for p in points}) == 20
@@ -87,7 +193,13 @@ def test_equal_random_draws_are_repetitions():
         ({"params": {"a": [1, 1]}}, "two trials are equal"),
         ({"params": {"a": [1, 2], "b": [1]}, "zip": [["a", "b"]]}, "equally many values: a 2, b 1"),
         ({"params": {"a": [1], "b": [1]}, "zip": [["a", "z"]]}, "`z` is not a swept parameter"),
-        ({"params": {"a": {"uniform": [0, 1]}}}, "needs how many values"),
+        ({"params": {"a": {"uniform": [0, 1]}}}, "nothing says how many"),
+        ({"params": {"a": [1, 2]}, "samples": 3}, "nothing is drawn with `samples`"),
+        ({"method": "random", "samples": 3, "params": {"a": {"uniform": [0, 1, 9]}}}, "takes no number of values of its own"),
+        ({"params": {"a": [1, 2]}, "exclude": [{"b": 1}]}, "`b` is not a swept parameter"),
+        ({"params": {"a": [1, 2]}, "exclude": [{"a": 3}]}, 'no trial has {"a": 3}'),
+        ({"params": {"a": [1, 2]}, "exclude": [{"a": 1}, {"a": 2}]}, "all trials are excluded"),
+        ({"params": {"a": {"range": [0, 1, 1e-7]}}}, "10000000 values, more than 100000"),
         ({"method": "random", "params": {"a": [1]}}, "`samples` is needed"),
         ({"method": "list", "params": {"a": [1]}}, "method `list` needs `trials`"),
         ({"params": {"a": {"linspace": [0, 1, 1000]}, "b": {"linspace": [0, 1, 1000]}}}, "1000000 trials are more than 100000"),

@@ -107,6 +107,9 @@ class FakeDriver:
     def host_free(self, ptr):
         self._note("host_free", ptr)
 
+    def is_pinned(self, address):
+        return False
+
     def memset(self, ptr, word, count, width, stream):
         self._note("memset", ptr, word, count, width)
         ctypes.memmove(ptr, word.to_bytes(width, "little") * count, width * count)

@@ -12,6 +12,7 @@ import pytest
 
 import qdrun as qd
 from qdrun.compiler.errors import DeviceError, OutOfMemory
+from qdrun.compiler.runtime.cuda import staging
 from qdrun.compiler.runtime.cuda.code import frame_bytes
 from qdrun.compiler.runtime.cuda.device import CudaDevice
 from qdrun.compiler.runtime.cuda.find import backends, find
@@ -324,3 +325,127 @@ def test_the_c_functions_are_there(device):
     t.start()
     t.join()
     assert codes == [0] and (read(device, a.ptr, 64) == 1).all()
+
+
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize("nbytes", [8 * MIB - 1, 8 * MIB, 8 * MIB + 1, 12 * MIB, 100 * MIB + 13])
+def test_large_copies_are_whole_and_in_order(device, nbytes):
+    rng = np.random.default_rng(nbytes)
+    a, b = (device.allocate(nbytes, "adstack") for _ in range(2))
+    for _ in range(3):
+        data = rng.integers(0, 256, nbytes, np.uint8)
+        sent = data.copy()
+        device.upload(a.ptr, sent.ctypes.data, nbytes)
+        sent[:] = 0x55  # the source may change
+        device.copy(b.ptr, a.ptr, nbytes)
+        device.memset(a.ptr, 7, nbytes, 1)
+        assert (read(device, b.ptr, nbytes) == data).all() and (read(device, a.ptr, nbytes) == 7).all()
+    assert device.usage().get("staging", 0) == (0 if nbytes < staging.THRESHOLD else 2 * staging.CHUNK)
+
+
+def test_threads_copy_at_once_while_kernels_run(device):
+    n, wrong = 20 * MIB + 3, []
+    blocks = [device.allocate(n, "adstack") for _ in range(4)]
+
+    def work(k):
+        rng = np.random.default_rng(k)
+        for _ in range(6):
+            data = rng.integers(0, 256, n, np.uint8)
+            device.upload(blocks[k].ptr, data.ctypes.data, n)
+            if not (read(device, blocks[k].ptr, n) == data).all():
+                wrong.append(k)
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not wrong
+
+
+@pytest.mark.parametrize("nbytes", [4096, 64 * MIB])
+def test_pinned_memory_may_change_when_the_call_returns(device, nbytes):
+    a, busy = device.allocate(nbytes, "adstack"), device.allocate(1 << 30, "adstack")
+    ptr = device.driver.host_allocate(nbytes)
+    assert device.driver.is_pinned(ptr) and not device.driver.is_pinned(np.zeros(nbytes, np.uint8).ctypes.data)
+    pinned = np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(ptr))
+    data = np.random.default_rng(nbytes).integers(0, 256, nbytes, np.uint8)
+    pinned[:] = data
+    for k in range(20):  # the copy's turn comes later
+        device.memset(busy.ptr, k, busy.nbytes // 4, 4)
+    device.upload(a.ptr, ptr, nbytes)
+    pinned[:] = 0
+    assert (read(device, a.ptr, nbytes) == data).all()
+    device.driver.host_free(ptr)
+
+
+@pytest.mark.parametrize("dtype", [qd.i32, qd.u32, qd.i64])
+def test_a_warp_counts_exactly_in_any_branches(dtype):
+    n = 1 << 22
+    with qd.init(arch=qd.cuda):
+        x, out, counts = qd.field(qd.i32, n), qd.field(qd.i32, n), qd.field(dtype, 4)
+
+        @qd.kernel
+        def sort(step: dtype):
+            for i in range(n):
+                k = 0
+                while k < x[i] % 5:  # lanes leave at different times
+                    counts[3] += step
+                    k += 1
+                if x[i] % 3 == 0:
+                    out[qd.cast(qd.atomic_add(counts[0], 1), qd.i32)] = i
+                elif x[i] % 3 == 1:
+                    out[n - 1 - qd.cast(qd.atomic_add(counts[1], 1), qd.i32)] = i
+                else:
+                    qd.atomic_sub(counts[2], step)
+                if counts[2] == 12345:  # keeps the atomics: no sums of each thread's own
+                    x[i] = 0
+
+        for seed in range(4):
+            values = np.random.default_rng(seed).integers(0, 60, n).astype(np.int32)
+            values[: n // 4] = seed * 3  # whole warps alike
+            x.from_numpy(values)
+            counts.fill(0)
+            sort(2)
+            found, held = out.to_numpy(), counts.to_numpy().astype(dtype.numpy)
+            first, second, third = (np.flatnonzero(values % 3 == k) for k in range(3))
+            assert held[0] == len(first) and held[1] == len(second)
+            assert held[2] == np.array(-2 * len(third)).astype(dtype.numpy) and held[3] == 2 * (values % 5).sum()
+            assert (np.sort(found[: len(first)]) == first).all()
+            assert (np.sort(found[n - len(second) :]) == second).all()
+
+
+@pytest.mark.parametrize("dtype", [qd.f32, qd.f64, qd.i32, qd.i64])
+def test_a_warp_folds_exactly_in_any_branches(dtype):
+    n = 1 << 20
+    with qd.init(arch=qd.cuda):
+        x, bins = qd.field(qd.i32, n), qd.field(dtype, 8)
+
+        @qd.kernel
+        def fold(at: qd.i32):
+            for i in range(n):
+                v = qd.cast(x[i], dtype)
+                k = 0
+                while k < x[i] % 4:
+                    if (k + i) % 3 != 0:
+                        bins[at] += v
+                    k += 1
+                if x[i] % 2 == 0:
+                    qd.atomic_max(bins[at + 1], v)
+                    qd.atomic_min(bins[at + 2], v)
+                if bins[at] == 0.5 or bins[at + 1] == 0.5:  # keeps the atomics
+                    x[i] = 0
+
+        for seed in range(3):
+            values = np.random.default_rng(seed).integers(-6, 8, n).astype(np.int32)  # sums stay small: exact in f32
+            x.from_numpy(values)
+            bins.fill(0)
+            fold(3)
+            many = np.zeros(n, np.int64)
+            for k in range(4):
+                many += (values % 4 > k) & ((k + np.arange(n)) % 3 != 0)
+            even = values[values % 2 == 0]
+            want = [0, 0, 0, (many * values).sum(), even.max(), even.min(), 0, 0]
+            assert bins.to_numpy().tolist() == want

@@ -120,7 +120,7 @@ def test_a_kernel_that_writes_outside_of_its_block_is_found(bench):
         bench.driver.synchronize(bench.stream)
 
 
-@pytest.mark.parametrize("wrong", [{"grid": 0}, {"block": 2}, {"shared": 49 << 10}])
+@pytest.mark.parametrize("wrong", [{"grid": 0}, {"block": 1025}, {"shared": 49 << 10}])
 def test_launches_that_a_device_refuses(bench, wrong):
     assert bench.launch(**wrong) == 1
 

@@ -82,7 +82,7 @@ def outcome(kernel, place):
 
 
 @pytest.mark.parametrize(
-    "first", [*range(0, 600, 100), *(pytest.param(n, marks=pytest.mark.slow) for n in range(600, 2000, 100))]
+    "first", [*range(0, 300, 100), *(pytest.param(n, marks=pytest.mark.slow) for n in range(300, 2000, 100))]
 )
 def test_random_programs_mean_the_same_before_and_after(first):
     for seed in range(first, first + 100):

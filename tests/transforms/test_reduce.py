@@ -79,7 +79,7 @@ def test_an_atomic_stays_when_its_element_depends_on_the_iteration():
     assert reductions(lambda b, i: b.atomic("add", x, (b.gload(n, (i,)),), f(1.0))) == 0
 
 
-def test_an_atomic_stays_when_the_element_may_not_exist():
+def test_an_element_that_may_not_exist_is_touched_by_those_alone_that_update_it():
     decl = ArgDecl("k", "scalar", i32)
 
     def build(b, i):
@@ -92,7 +92,20 @@ def test_an_atomic_stays_when_the_element_may_not_exist():
         b.put(Assert(b.op("ge", k, const_i32(0)), "k is negative"))
         b.atomic("add", x, (k,), f(1.0))
 
-    assert reductions(build) == 0 and reductions(checked) == 0
+    def both(b, i):
+        k = b.op("arg", dtype=i32, attr=decl)
+        with b.if_(b.op("ge", k, const_i32(0))):
+            b.atomic("add", x, (k,), f(1.0))
+        b.atomic("add", x, (k,), f(1.0))
+
+    for make, sure in ((build, False), (checked, False), (both, True)):
+        out = reduce_kernel(kernel(make, axis()))
+        verify_kernel(out)
+        assert [r.sure for r in out.tasks[0].reductions] == [sure]
+    for k, want in ((3, 4.0), (-1, 0.0)):
+        memory = Memory.of({})
+        run_kernel(reduce_kernel(kernel(build, axis())), memory, {decl: k})
+        assert memory.array(x).sum() == want and memory.array(x)[3] == want
     assert reductions(lambda b, i: b.atomic("add", x, (const_i32(99),), f(1.0))) == 1  # every iteration does it anyway
     with_length = ndarray("a")
     assert reductions(lambda b, i: b.atomic("add", with_length, ZERO, f(1.0))) == 1

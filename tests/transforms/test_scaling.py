@@ -171,7 +171,7 @@ def test_large_functions_take_the_short_road_through_llvm(tmp_path, monkeypatch,
     for changed in ({}, limits):
         for name, value in changed.items():
             monkeypatch.setattr(jit, name, value)
-        monkeypatch.setattr(importlib.import_module("qdrun.compiler.lang.kernel"), "SOURCES", source_cache.SourceCache())
+        monkeypatch.setattr(importlib.import_module("qdrun.compiler.lang.variant"), "SOURCES", source_cache.SourceCache())
         monkeypatch.setattr(source_cache, "COOKBOOK", recipe.Cookbook())
         monkeypatch.setattr(cache, "_memo", cache.Memo())
         with qd.init(arch=qd.cpu, offline_cache=False):

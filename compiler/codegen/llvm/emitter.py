@@ -29,9 +29,11 @@ from ...ir.nodes import (
     Print,
     Stack,
     StackPut,
+    Stmt,
     Task,
 )
 from ...ir.types import DType, i64, u1
+from ...ir.walk import atomic_of
 from ..abi import CTX_SEED, ContextLayout, Message
 from . import arith, memory, report, rows
 from .function import ROLLED, Fn, Module
@@ -126,11 +128,15 @@ class Emitter(Fn):
         known = self.known
         self.known = dict(known)
         for s in block:
-            if type(s) is Op:
-                self.op(s)
-            else:
-                _STATEMENTS[type(s)](self, s)
+            self.statement(s)
         self.known = known
+
+    def statement(self, s: Stmt) -> None:
+        """One statement."""
+        if type(s) is Op:
+            self.op(s)
+        else:
+            _STATEMENTS[type(s)](self, s)
 
     def op(self, s: Op) -> None:
         """One value."""
@@ -173,6 +179,14 @@ class Emitter(Fn):
     def seed(self, s: Op) -> None:
         """The seed of this launch."""
         self.values[s] = (self.context(CTX_SEED), False)
+
+    def barrier(self, s: Op) -> None:
+        """Refused: only a GPU has threads that wait for each other."""
+        raise Unsupported("a barrier: the threads of a block meet on GPUs only")
+
+    def block_memory(self, buffer: Buffer) -> str:
+        """The address of memory of a block; refused, see ``barrier``."""
+        raise Unsupported("a shared array: the threads of a block meet on GPUs only")
 
     def local(self, x: Local) -> str:
         """The slot of a local."""
@@ -312,6 +326,11 @@ class Emitter(Fn):
         """What LLVM is told of a loop."""
         return ROLLED if s in self.rolled else ""
 
+    def atomic(self, s: Op, ptr: str, values: list[str]) -> str:
+        """An atomic that other threads may disturb, of one value; what the place held."""
+        place, code = atomic_of(s)
+        return memory.exchange(self, code, place, ptr, values)
+
     def claim_row(self, s: ClaimRow) -> None:
         """Give the worker a row of the adstack heap, if it has none."""
         rows.claim(self, s)
@@ -356,6 +375,7 @@ _LEAVES: dict[str, Callable[[Emitter, Op], None]] = {
     "shape": Emitter.shape,
     "iter": Emitter.iter_,
     "seed": Emitter.seed,
+    "barrier": lambda e, s: e.barrier(s),
     "gload": memory.load,
     "atomic": memory.atomic,
     "stack_get": memory.stack_get,

@@ -1,8 +1,9 @@
-"""The device code of a GPU made for the processor, to run it without a GPU: a block is one thread.
+"""The device code of a GPU made for the processor, to run it without a GPU: a block is one thread, unless its threads meet.
 
 A device function is ``void name(ptr regs, ptr words)``: the special registers as 8-byte words, and its parameters, packed::
 
-    0  thread in its block (0)     1  block     2  number of blocks     3  threads of a block     4  address of what the launch asks for
+    0  thread in its block     1  block     2  number of blocks     3  threads of a block     4  address of what the launch asks for
+    5  address of the shared arrays     6  address of ``void barrier(ptr regs, i64 site)``
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from .gpu import GpuTarget
 if TYPE_CHECKING:
     from .grid import GridEmitter
 
-REG_THREAD, REG_BLOCK, REG_BLOCKS, REG_THREADS, REG_SHARED, REG_WORDS = 0, 1, 2, 3, 4, 8
+REG_THREAD, REG_BLOCK, REG_BLOCKS, REG_THREADS, REG_SHARED, REG_ARRAYS, REG_BARRIER, REG_WORDS = 0, 1, 2, 3, 4, 5, 6, 8
 
 
 def emulated_target(triple: str = "", cpu: str = "", features: str = "") -> GpuTarget:
@@ -26,8 +27,8 @@ class EmulatedHardware:
     """Device functions as functions of the processor."""
 
     def thread_in_block(self, e: GridEmitter) -> str:
-        """The one thread."""
-        return "0"
+        """The one thread, or a word of the machine where threads meet."""
+        return self._word(e, REG_THREAD) if e.threads_of_block > 1 else "0"
 
     def block_number(self, e: GridEmitter) -> str:
         """A word of the machine."""
@@ -46,19 +47,46 @@ class EmulatedHardware:
         return e.hoist(("reg", word), f"load i32, ptr {p}")
 
     def barrier(self, e: GridEmitter) -> None:
-        """One thread waits for nobody."""
+        """One thread waits for nobody; several call the machine with the number of the barrier, so that it sees whether it is one."""
+        if e.threads_of_block > 1:
+            site = e.barriers = e.barriers + 1
+            e.put(f"call void {self._pointer(e, REG_BARRIER)}(ptr %regs, i64 {site})")
 
     def shared_words(self, e: GridEmitter, words: int) -> str:
-        """The one thread's own memory."""
+        """The one thread's own memory: blocks whose threads meet have no reductions."""
         slot = e.hoisted.get(("shared", words))
         if slot is None:
             slot = e.hoisted["shared", words] = e.slot(f"[{words} x i64]")
         return slot
 
+    def array(self, e: GridEmitter, task: int, begin: int, size: int) -> str:
+        """Memory of the machine's."""
+        base = self._pointer(e, REG_ARRAYS)
+        return e.hoist(("array", begin), f"getelementptr i8, ptr {base}, i64 {begin}")
+
     def dynamic_shared(self, e: GridEmitter) -> str:
         """A word of the machine."""
-        p = e.hoist(("reg*", REG_SHARED), f"getelementptr i64, ptr %regs, i64 {REG_SHARED}")
-        return e.hoist(("reg", REG_SHARED), f"load ptr, ptr {p}")
+        return self._pointer(e, REG_SHARED)
+
+    def _pointer(self, e: GridEmitter, word: int) -> str:
+        p = e.hoist(("reg*", word), f"getelementptr i64, ptr %regs, i64 {word}")
+        return e.hoist(("reg", word), f"load ptr, ptr {p}")
+
+    def lanes(self, e: GridEmitter) -> str:
+        """A warp is one thread."""
+        return "1"
+
+    def lanes_below(self, e: GridEmitter) -> str:
+        """There are none."""
+        return "0"
+
+    def ballot(self, e: GridEmitter, mask: str, flag: str) -> str:
+        """Its own flag."""
+        return e.t(f"zext i1 {flag} to i32")
+
+    def from_lane(self, e: GridEmitter, mask: str, value: str, lane: str) -> str:
+        """Its own value."""
+        return value
 
     def define(self, e: GridEmitter, name: str) -> str:
         """A function that loads its words first."""

@@ -68,8 +68,28 @@ class Hardware(Protocol):
         """The generic address of so many 8-byte words of on-chip memory that the threads of a block share, of a size known here."""
         ...
 
+    def array(self, e: GridEmitter, task: int, begin: int, size: int) -> str:
+        """The generic address of a shared array: so many bytes of a task's, which begin at ``begin``, both multiples of 16."""
+        ...
+
     def dynamic_shared(self, e: GridEmitter) -> str:
         """The generic address of the on-chip memory whose size the launch decides."""
+        ...
+
+    def lanes(self, e: GridEmitter) -> str:
+        """A bit for each thread of the warp that is here now, with this one."""
+        ...
+
+    def lanes_below(self, e: GridEmitter) -> str:
+        """The bits of the threads of the warp with lower numbers."""
+        ...
+
+    def ballot(self, e: GridEmitter, mask: str, flag: str) -> str:
+        """The bits of the lanes of a mask, all of which come here, whose flag (i1) is set."""
+        ...
+
+    def from_lane(self, e: GridEmitter, mask: str, value: str, lane: str) -> str:
+        """The i32 that a lane of a mask has, all of which come here."""
         ...
 
     def define(self, e: GridEmitter, name: str) -> str:

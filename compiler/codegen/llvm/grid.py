@@ -7,12 +7,13 @@ has computed of the prologue. A failed iteration leaves by a jump to the functio
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
-from ...ir.nodes import ClaimRow, Local, Loop, Op, Operand, Print, Stack, Task
+from ...ir.nodes import Block, Buffer, ClaimRow, Local, Loop, Op, Operand, Print, Stack, Task
 from ...ir.types import DType, i64, u1
 from ...ir.walk import walk, written_places
 from ..abi import CTX_PRINT, CTX_SCRATCH, CTX_STATUS, SCRATCH_FAILED, SCRATCH_PARTIALS, SCRATCH_VALUES, Message
-from . import grid_copies, grid_reduce, grid_rows, grid_wide, ring
+from . import grid_block, grid_copies, grid_reduce, grid_rows, grid_warp, grid_wide, ring
 from .emitter import Emitter, KernelInfo
 from .function import Fn, Module
 from .gpu import GpuTarget, Hardware, Word
@@ -65,9 +66,15 @@ class GridEmitter(Emitter):
         self.hardware, self.failures = hardware, failures
         self.words: dict[Word, str] = {}
         self.where = where(task)
-        self.threads_of_block = self.target.block if task.parallel else 1
+        self.meeting, self.may_fail = grid_block.meeting(task), fails(task)
+        self.part = (
+            ""  # whether the thread has an iteration, where its block meets: "" if so, a register, or a slot if it may fail
+        )
+        self.barriers = 0
+        self.way_out = ""  # where code that only such threads run ends
+        self.threads_of_block = grid_block.threads_of(task, self.target)
         self.copies, self.wide_accesses = grid_copies.copies_of(task, info.plain)
-        self.flexible = task.parallel and not task.stacks and not task.reductions and self.copies == 1
+        self.flexible = task.parallel and not (task.stacks or task.reductions or task.block) and self.copies == 1
         self.finish = self.label("finish")
         self.count = ""  # of iterations
         self._bounds = {x for x in wanted(task) if isinstance(x, Op)}
@@ -104,6 +111,8 @@ class GridEmitter(Emitter):
 
         Not that of the scratch memory and the like, through which blocks talk to each other.
         """
+        if self.meeting is not None:  # at a barrier, memory is what other threads have made of it
+            return {}
         pointers = [w for w in self.words if w.ty == "ptr" and (w.kind != "ctx" or w.what not in _TALK)]
         fields = {n: b for b, n in self.info.layout.buffers.items()}
         users = [w for w in pointers if w.kind == "arg" or w.what in fields]
@@ -147,12 +156,54 @@ class GridEmitter(Emitter):
         number = self.t(f"load i64, ptr {self.scratch(SCRATCH_FAILED)}")
         return self.t(f"icmp eq i64 {number}, {self.parameter(Word('launch'))}")
 
+    # -- threads that meet
+    def block(self, block: Block) -> None:
+        """See ``Emitter``; where threads meet, those without an iteration go along."""
+        if self.meeting is None or id(block) not in self.meeting.open:
+            super().block(block)
+            return
+        for s in block:
+            grid_block.run(self, s, self.meeting)
+
+    def is_active(self) -> str:
+        """Whether this thread has an iteration that has not failed (i1)."""
+        return self.t(f"load i1, ptr {self.part}") if self.may_fail else self.part
+
+    def barrier(self, s: Op) -> None:
+        """All threads of the block arrive."""
+        self.hardware.barrier(self)
+
+    def block_memory(self, buffer: Buffer) -> str:
+        """The address of a shared array."""
+        begin, size = grid_block.arrays(self.task)[buffer]
+        return self.hardware.array(self, self.number, begin, size)
+
+    def narrow_count(self, begins: list[str]) -> bool:
+        """Whether iterations fit into i32."""
+        return _narrow(self, begins)
+
+    def start_iteration(self, now: str, ty: str, begins: list[str], sizes: list[str]) -> None:
+        """The indices of an iteration."""
+        _indices(self, now, ty, begins, sizes)
+
     # -- what ends an iteration or leaves the device
     def leave(self) -> None:
         """End the task for this thread, at the end of the function. A failure is noted for the tasks that follow."""
         if self.failures.sets:
             self.put(f"store i64 {self.parameter(Word('launch'))}, ptr {self.scratch(SCRATCH_FAILED)}")
-        self.jump(self.finish)
+        if self.way_out:
+            self.put(f"store i1 false, ptr {self.part}")
+        self.jump(self.way_out or self.finish)
+
+    def atomic(self, s: Op, ptr: str, values: list[str]) -> str:
+        """Together with the other threads of the warp where all of them mean one element."""
+        together = grid_warp.atomic(self, s, ptr, values)
+        return super().atomic(s, ptr, values) if together is None else together
+
+    @cached_property
+    def uniform(self) -> grid_warp.Uniform:
+        """What is the same in all threads."""
+        return grid_warp.Uniform(self.task)
 
     def claim_row(self, s: ClaimRow) -> None:
         """Give the thread a row of the adstack heap, if it has none."""
@@ -205,7 +256,9 @@ def emit_task(e: GridEmitter, name: str) -> DeviceFunction:
     if e.failures.looks:
         _skip_after_failure(e)
     grid_rows.start(e)
-    if e.task.axes:
+    if e.meeting is not None:
+        grid_block.iterations(e, e.meeting, unset, *bounds)
+    elif e.task.axes:
         _iterations(e, unset, *bounds)
     else:
         for x in unset:
@@ -395,13 +448,13 @@ def _indices(e: GridEmitter, now: str, ty: str, begins: list[str], sizes: list[s
     both numbers are small.
     """
     e.iteration = (now if ty == "i64" else e.t(f"zext i32 {now} to i64"), False)
-    left = now
+    left, nsw = now, "" if e.meeting is not None else "nsw "  # a thread without an iteration may be past the end of the type
     for k in range(len(e.task.axes) - 1, -1, -1):
         axis = e.task.axes[k]
         relative = left
         if k:
             relative, left = e.t(f"urem {ty} {left}, {sizes[k]}"), e.t(f"udiv {ty} {left}, {sizes[k]}")
-        index = relative if begins[k] == "0" else e.t(f"add nsw {ty} {relative}, {begins[k]}")
+        index = relative if begins[k] == "0" else e.t(f"add {nsw}{ty} {relative}, {begins[k]}")
         wide = index if ty == "i64" else e.t(f"sext i32 {index} to i64")
         e.wide[axis.index] = wide
         e.values[axis.index] = (_narrowed(e, axis.index.dtype, index, ty, wide), False)
@@ -413,4 +466,5 @@ def _narrowed(e: GridEmitter, d: DType, index: str, ty: str, wide: str) -> str:
         return wide
     if d.bits == 32 and ty == "i32":
         return index
-    return e.t(f"trunc {'nuw' if d.kind == 'u' else 'nsw'} {ty} {index} to {e.ty(d, False)}")
+    flag = "" if e.meeting is not None else "nuw " if d.kind == "u" else "nsw "
+    return e.t(f"trunc {flag}{ty} {index} to {e.ty(d, False)}")

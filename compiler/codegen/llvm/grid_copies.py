@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ...ir.nodes import GlobalStore, If, Local, LocalStore, Op, Task
-from ...ir.walk import walk
+from ...ir.walk import cooperates, walk
 from . import arith, grid_wide
 from .grid_wide import Wide
 from .task import identity
@@ -43,7 +43,7 @@ class Copy:
 def copies_of(task: Task, plain: frozenset[Op]) -> tuple[int, Wide | None]:
     """How many iterations a thread takes at once, and which accesses they share."""
     body = list(walk(task.body))
-    if not task.parallel or task.stacks or len(body) > STATEMENTS:
+    if not task.parallel or task.stacks or cooperates(task) or len(body) > STATEMENTS:
         return 1, None
     if not all(isinstance(s, (Op, LocalStore, GlobalStore, If)) for s in body):
         return 1, None

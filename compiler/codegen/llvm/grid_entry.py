@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from ...ir.nodes import ClaimRow, Op, Operand, Task
 from ...ir.types import i64
+from ...ir.walk import cooperates
 from ..abi import (
     CTX_FUNCTIONS,
     CTX_GPU,
@@ -32,6 +33,7 @@ from .emitter import Emitter, KernelInfo
 from .function import Module
 from .gpu import GpuTarget, Word
 from .grid import DeviceFunction, to_word
+from .grid_block import threads_of
 from .grid_rows import on_chip, shared_bytes
 from .kernel import stores_to_fields, symbol
 from .prologue import where
@@ -166,7 +168,7 @@ def _run_task(e: Emitter, task: Task, target: GpuTarget, functions: list[tuple[i
         wide = task.parallel and not f.before
         block = "1"
         if wide:
-            block = _block(e, target, bounds.count) if f.flexible and bounds.count else str(target.block)
+            block = _block(e, target, bounds.count) if f.flexible and bounds.count else str(threads_of(task, target))
         blocks = _blocks(e, f, block, bounds.count) if wide else "1"
         _launch(e, f, position, blocks, block, bounds)
     e.jump(after)
@@ -211,10 +213,15 @@ def _blocks(e: Emitter, f: DeviceFunction, block: str, count: str) -> str:
     """
     e.module.declare("smin64", "declare i64 @llvm.smin.i64(i64, i64)")
     task = f.task
+    if cooperates(task) and count:
+        return _least(e, _ceil(e, count, block), str(_MOST_BLOCKS))
     if task.stacks:
         most = _ceil(e, e.param("threads"), block)
     else:
         per = e.t(f"udiv i64 {_table(e, TABLE_RESIDENT)}, {block}")
+        if cooperates(task):  # the emulated device holds fewer threads than a block has
+            e.module.declare("umax64", "declare i64 @llvm.umax.i64(i64, i64)")
+            per = e.t(f"call i64 @llvm.umax.i64(i64 {per}, i64 1)")
         most = e.t(f"mul i64 {_table(e, TABLE_PROCESSORS)}, {per}")
     if task.reductions:
         words = e.t(f"sub i64 {e.t(f'udiv i64 {_table(e, TABLE_SCRATCH)}, 8')}, {SCRATCH_PARTIALS}")

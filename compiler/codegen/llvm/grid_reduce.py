@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ...ir.nodes import Reduction
 from ..abi import SCRATCH_ARRIVED, SCRATCH_PARTIALS
 from . import arith, memory
-from .task import identity
+from .task import differs, identity
 
 if TYPE_CHECKING:
     from .grid import GridEmitter
@@ -140,6 +140,10 @@ def _fold_blocks(e: GridEmitter, k: int, r: Reduction) -> None:
         fine = e.label("fine")
         e.branch(e.failed(), first, fine, unlikely=True)
         e.at(fine)
+    if not r.sure:
+        exists = e.label("exists")
+        e.branch(differs(e, r, whole), exists, first)
+        e.at(exists)
     ptr, _ = memory.address(e, r.place, r.index)
     align = memory.alignment(r.place)
     old = memory.read(e, d, ptr, "uniform", align)

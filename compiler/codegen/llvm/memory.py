@@ -30,6 +30,8 @@ def buffer_base(e: Emitter, buffer: Buffer) -> str:
     """The base address that a launch supplies, loaded once."""
     if buffer.kind == "field":
         return e.context(e.info.layout.buffers[buffer], "ptr")
+    if buffer.kind == "block":
+        return e.block_memory(buffer)
     if buffer.kind in _CONTEXT_BUFFERS:
         return e.context(_CONTEXT_BUFFERS[buffer.kind], "ptr")
     assert isinstance(buffer.owner, ArgDecl)
@@ -192,8 +194,8 @@ def atomic(e: Emitter, s: Op) -> None:
     values = s.args[place.ndim :]
     plain = e.serial or s in e.info.plain
     if e.lanes == 1:
-        change = _plain if plain else _atomic
-        e.values[s] = (change(e, code, place, ptr, [e.operand(x, False) for x in values]), False)
+        given = [e.operand(x, False) for x in values]
+        e.values[s] = (_plain(e, code, place, ptr, given) if plain else e.atomic(s, ptr, given), False)
         return
     if plain and kind != "uniform":
         old = read(e, place.dtype, ptr, kind, alignment(place))
@@ -221,7 +223,8 @@ def _plain(e: Emitter, code: str, place: Place, ptr: str, values: list[str]) -> 
     return old
 
 
-def _atomic(e: Emitter, code: str, place: Place, ptr: str, values: list[str]) -> str:
+def exchange(e: Emitter, code: str, place: Place, ptr: str, values: list[str]) -> str:
+    """One atomic by the machine's instruction, or a loop around one; what was there."""
     d = place.dtype
     if alignment(place) != d.size:
         raise Unsupported(f"an atomic on `{place.name}`, whose elements are not aligned")
@@ -323,7 +326,7 @@ def _by_lane(e: Emitter, code: str, place: Place, ptr: str, kind: str, values: t
     elif kind == "scattered":
         here = e.t(f"extractelement {e.vec('ptr', True)} {ptr}, i64 {lane}")
     ones = [e.t(f"extractelement {e.ty(d, True)} {x}, i64 {lane}") for x in vectors]
-    was = (_plain if plain else _atomic)(e, code, place, here, ones)
+    was = (_plain if plain else exchange)(e, code, place, here, ones)
     if d is u1:
         was = e.t(f"zext i1 {was} to i8")
     olds = e.t(f"load {vec}, ptr {old}")  # whole vectors only: an indexed slot would have to live in memory

@@ -28,7 +28,7 @@ NVVM = frozenset(
     f"llvm.nvvm.{name}"
     for name in (
         *(f"read.ptx.sreg.{r}.{axis}" for r in ("tid", "ntid", "ctaid", "nctaid") for axis in "xyz"),
-        *("read.ptx.sreg.laneid", "read.ptx.sreg.clock64", "read.ptx.sreg.globaltimer"),
+        *("read.ptx.sreg.laneid", "read.ptx.sreg.lanemask.lt", "read.ptx.sreg.clock64", "read.ptx.sreg.globaltimer"),
         *("barrier.cta.sync.aligned.all", "barrier0", "bar.warp.sync", "membar.cta", "membar.gl", "membar.sys"),
         *(f"shfl.sync.{how}.{ty}" for how in ("idx", "up", "down", "bfly") for ty in ("i32", "f32")),
         *("vote.ballot.sync", "vote.any.sync", "vote.all.sync", "activemask", "match.any.sync.i32", "match.any.sync.i64"),

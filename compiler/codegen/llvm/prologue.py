@@ -34,6 +34,8 @@ def wanted(task: Task) -> list[Operand]:
 
 def _meet(a: Buffer, b: Buffer) -> bool:
     """Whether two buffers may share memory. A caller may pass the same memory as two arguments, or a field's as an argument."""
+    if "block" in (a.kind, b.kind):
+        return False
     if "tmp" in a.kind or "tmp" in b.kind or "ret" in (a.kind, b.kind):
         return a.kind == b.kind
     if a.kind == b.kind == "field":

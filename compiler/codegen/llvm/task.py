@@ -219,6 +219,12 @@ def identity(r: Reduction) -> str:
     return const_text(Const(float(value) if d.is_real else value, d))
 
 
+def differs(e: Emitter, r: Reduction, value: str) -> str:
+    """Whether a partial result is not the identity (i1): then some iteration has updated the element, so it exists."""
+    how = "fcmp une" if r.local.dtype.is_real else "icmp ne"
+    return e.t(f"{how} {e.ty(r.local.dtype, False)} {value}, {identity(r)}")
+
+
 def _start_reductions(e: Emitter) -> None:
     for r in e.task.reductions:
         v = e.lanes > 1
@@ -262,8 +268,14 @@ def combine_partials(e: Emitter, k: int, r: Reduction, chunks: str) -> None:
     e.put(f"store i64 {n}, ptr {number}")
     e.branch(e.t(f"icmp slt i64 {n}, {chunks}"), body, out)
     e.at(out)
+    whole, done = e.t(f"load {ty}, ptr {total}"), e.label("combined")
+    if not r.sure:
+        exists = e.label("exists")
+        e.branch(differs(e, r, whole), exists, done)
+        e.at(exists)
     ptr, _ = memory.address(e, r.place, r.index)
     align = memory.alignment(r.place)
     old = memory.read(e, d, ptr, "uniform", align)
-    value = arith.binary(e, r.code, d, False, old, e.t(f"load {ty}, ptr {total}"))
-    memory.write(e, d, value, ptr, "uniform", align)
+    memory.write(e, d, arith.binary(e, r.code, d, False, old, whole), ptr, "uniform", align)
+    e.jump(done)
+    e.at(done)

@@ -19,17 +19,17 @@ class Shapes:
     varying: set[Op | Local | Loop] = field(default_factory=set)
 
 
-def analyse(task: Task) -> Shapes:
-    """The shapes of a parallel task."""
+def analyse(task: Task, same: frozenset[Op] = frozenset()) -> Shapes:
+    """The shapes of a parallel task. ``same``: operations whose result does not vary, whatever their operands do."""
     shapes = Shapes({a.index for a in task.axes} | {r.local for r in task.reductions})
     size = -1
     while size != len(shapes.varying):
         size = len(shapes.varying)
-        _block(task.body, False, shapes.varying)
+        _block(task.body, False, shapes.varying, same)
     return shapes
 
 
-def _block(block: Block, control: bool, varying: set[Op | Local | Loop]) -> None:
+def _block(block: Block, control: bool, varying: set[Op | Local | Loop], same: frozenset[Op]) -> None:
     def varies(x: Operand) -> bool:
         return not isinstance(x, Const) and x in varying
 
@@ -37,18 +37,18 @@ def _block(block: Block, control: bool, varying: set[Op | Local | Loop]) -> None
         match s:
             case Op():
                 own = s.attr in varying if s.op == "load" else s.op in ("iter", "atomic", "stack_get")
-                if own or any(map(varies, s.args)):
+                if (own or any(map(varies, s.args))) and s not in same:
                     varying.add(s)
             case LocalStore():
                 if control or varies(s.value):
                     varying.add(s.local)
             case If():
                 inner = control or varies(s.cond)
-                _block(s.then, inner, varying)
-                _block(s.orelse, inner, varying)
+                _block(s.then, inner, varying, same)
+                _block(s.orelse, inner, varying, same)
             case Loop():
                 if varies(s.begin):
                     varying.add(s.index)
                 if varies(s.begin) or (s.end is not None and varies(s.end)) or s.exit in varying:
                     varying.add(s)
-                _block(s.body, control or s in varying, varying)
+                _block(s.body, control or s in varying, varying, same)

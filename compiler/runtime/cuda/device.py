@@ -41,6 +41,7 @@ from ...ir.walk import walk
 from ..cpu import Compiled, Options
 from ..device import Allocation, Device, Unrecordable
 from ..mirror import mirrored
+from . import staging
 from .code import GpuKernel, Source, Texts, load_code, restore_code
 from .constants import fills
 from .driver import DeviceInfo, Driver
@@ -85,7 +86,7 @@ class CudaDevice(Failing, Device):
         with _pinned_lock:
             self._pinned = _pinned.setdefault(self.identity, PinnedMemory(self.driver))
         self._holdings = Holdings(self.driver, self._pinned)
-        self.stream, self.memory = self._holdings.stream, self._holdings.memory
+        self.stream, self.memory, self._staging = self._holdings.stream, self._holdings.memory, self._holdings.staging
         self._finalizer = weakref.finalize(self, self._holdings.abandon)  # a program that nobody closes
         self._finalizer.atexit = False  # then everything goes with the process
         self._target, self._features = _target(self.driver, self.info)
@@ -165,7 +166,13 @@ class CudaDevice(Failing, Device):
         with self._failing():
             free, total = self.driver.memory_info()
             reserved = self.driver.pool_bytes()[1]
-        return Usage(self.used_bytes, max(reserved, self.memory.reserved), self._pinned.reserved, free, total)
+        pinned = self._pinned.reserved + self._staging.nbytes
+        return Usage(self.used_bytes, max(reserved, self.memory.reserved), pinned, free, total)
+
+    def usage(self) -> dict[str, int]:
+        """See ``Device``; ``staging``: pinned memory of the host for large copies, which no limit counts."""
+        held = self._staging.nbytes
+        return super().usage() | ({"staging": held} if held else {})
 
     @property
     def capturing(self) -> bool:
@@ -194,19 +201,33 @@ class CudaDevice(Failing, Device):
             "the host reads memory of the device, which launches that are not run yet may write",
             "read after the graph was launched",
         )
-        with self._failing():
-            if nbytes:
+        with self._lock, self._failing():
+            large = nbytes >= staging.THRESHOLD and not self.driver.is_pinned(to)
+            if nbytes and not (large and self._staging.download(to, source, nbytes)):
                 self.driver.download(to, source, nbytes, self.stream)
 
     def upload(self, to: int, source: int, nbytes: int) -> None:
-        """Host to device, in the order of the stream; the source may change on return. It must not be pinned."""
+        """Host to device, in the order of the stream; the source may change on return."""
         self._alive()
-        if self._capturing:
-            self._upload_constants(to, source, nbytes)
-            return
-        with self._failing():
-            if nbytes:
+        with self._lock:
+            if self._capturing:
+                self._upload_constants(to, source, nbytes)
+                return
+            with self._failing():
+                if nbytes:
+                    self._upload(to, source, nbytes)
+
+    def _upload(self, to: int, source: int, nbytes: int) -> None:
+        large = nbytes >= staging.THRESHOLD
+        if not self.driver.is_pinned(source):
+            if not (large and self._staging.upload(to, source, nbytes)):
                 self.driver.upload(to, source, nbytes, self.stream)
+        elif large:
+            self.driver.upload(to, source, nbytes, self.stream)
+            self.driver.synchronize(self.stream)  # the device reads such memory when the copy's turn comes
+        else:
+            now = np.frombuffer(ctypes.string_at(source, nbytes), np.uint8)
+            self.driver.upload(to, now.ctypes.data, nbytes, self.stream)
 
     def _upload_constants(self, to: int, source: int, nbytes: int) -> None:
         data = np.frombuffer(ctypes.string_at(source, nbytes), np.uint8)

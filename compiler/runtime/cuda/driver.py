@@ -121,6 +121,10 @@ class Driver(Protocol):
         """Give pinned memory back; nothing may be using it."""
         ...
 
+    def is_pinned(self, address: int) -> bool:
+        """Whether an address is pinned memory of the host, ours or another library's."""
+        ...
+
     def memset(self, ptr: int, word: int, count: int, width: int, stream: int) -> None:
         """Fill with ``count`` words of ``width`` bytes (1, 2 or 4)."""
         ...

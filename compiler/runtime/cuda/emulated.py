@@ -165,6 +165,10 @@ class EmulatedDriver:
 
         self.machine.guarded("host_free", call)
 
+    def is_pinned(self, address: int) -> bool:
+        """Of ``host_allocate``."""
+        return self.machine.guarded("is_pinned", lambda: self.machine.is_pinned(address, 1))
+
     def memset(self, ptr: int, word: int, count: int, width: int, stream: int) -> None:
         """In the stream."""
         m = self.machine

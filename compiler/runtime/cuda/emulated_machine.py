@@ -20,15 +20,13 @@ from ...errors import DeviceError
 from ..jit import LoadedCode
 from .arena import POISON, Arena, BadAddress
 from .driver import failure
+from .emulated_block import RUN_FREE, SHARED_BYTES, Diverged, run_blocks
 from .results import RESULTS
 
-SHARED_BYTES = 48 << 10
 MEMORY_BYTES = 8 << 30
 MOST_QUEUED = 4096
-INVALID_VALUE, OUT_OF_MEMORY, INVALID_HANDLE, NOT_FOUND, ILLEGAL_ADDRESS, CAPTURE_UNSUPPORTED, NO_CAPTURE, UNKNOWN = (
-    *(1, 2, 400, 500, 700, 900),
-    *(901, 999),
-)
+INVALID_VALUE, OUT_OF_MEMORY, INVALID_HANDLE, NOT_FOUND, ILLEGAL_ADDRESS, LAUNCH_FAILED = 1, 2, 400, 500, 700, 719
+CAPTURE_UNSUPPORTED, NO_CAPTURE, UNKNOWN = 900, 901, 999
 _BUFFER, _BUFFER_SIZE = 1, 2  # CU_LAUNCH_PARAM_BUFFER_POINTER, CU_LAUNCH_PARAM_BUFFER_SIZE
 
 Work = Callable[[], None]
@@ -213,18 +211,26 @@ class EmulatedMachine:
         kernel = self.kernels.get(function)
         if kernel is None:
             raise Fault(INVALID_HANDLE)
-        plain = gy == gz == bx == by == bz == 1 and not params
-        if not plain or not 0 < gx < 1 << 31 or shared > SHARED_BYTES:
+        plain = gy == gz == by == bz == 1 and not params
+        if not plain or not 0 < gx < 1 << 31 or not 0 < bx <= 1024 or shared > SHARED_BYTES:
             raise Fault(INVALID_VALUE)
         words = _packed(extra)
-        self.put(stream or 0, lambda: self._run(kernel, words, gx, shared))
+        self.put(stream or 0, lambda: self._run(kernel, words, gx, bx, shared))
 
-    def _run(self, kernel: Kernel, words: Any, blocks: int, shared: int) -> None:
+    def _run(self, kernel: Kernel, words: Any, blocks: int, threads: int, shared: int) -> None:
         """One block after the other."""
         self.launches += 1
         order = _order(blocks)
-        memory = np.full(shared + 64, POISON, np.uint8)
-        regs = (ctypes.c_int64 * 8)(0, 0, blocks, 1, memory.ctypes.data + -memory.ctypes.data % 16)
+        if threads > 1:
+            try:
+                run = RUN_FREE(kernel.code.addresses[f"{kernel.name}.run"])
+                run_blocks(run, ctypes.addressof(words), order, threads, shared)
+            except Diverged:
+                raise Fault(LAUNCH_FAILED) from None
+            return
+        memory = np.full(shared + SHARED_BYTES + 64, POISON, np.uint8)
+        base = memory.ctypes.data + -memory.ctypes.data % 16
+        regs = (ctypes.c_int64 * 8)(0, 0, blocks, 1, base, base + -(-shared // 16) * 16)
         kernel.run(ctypes.addressof(regs), ctypes.addressof(words), order.ctypes.data, blocks)
 
 

@@ -18,6 +18,7 @@ from ...errors import DeviceError
 from ..device import ALIGNMENT
 from .driver import Driver
 from .results import is_full
+from .staging import Staging
 
 SMALL = 4096
 """Blocks of at most so many bytes come out of chunks."""
@@ -282,11 +283,13 @@ class Holdings:
     Attributes:
         memory: the device's.
         pinned: words of the host, shared by the programs of the process.
+        staging: buffers for large copies.
     """
 
     def __init__(self, driver: Driver, pinned: PinnedMemory) -> None:
         self._driver, self.stream = driver, driver.stream()
         self.memory, self.pinned = DeviceMemory(driver, self.stream), pinned
+        self.staging = Staging(driver, self.stream)
 
     def release(self) -> None:
         """Wait for the stream, and give everything back.
@@ -296,6 +299,7 @@ class Holdings:
         """
         self._driver.synchronize(self.stream)
         self.pinned.ended(self.stream)
+        self.staging.release()
         self.memory.release()
         self._driver.close(self.stream)
 

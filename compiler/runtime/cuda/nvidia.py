@@ -248,6 +248,12 @@ class CudaDriver:
         """Unpin and free."""
         self._call("freeing pinned memory failed", self.d.cuMemFreeHost, ptr)
 
+    def is_pinned(self, address: int) -> bool:
+        """The driver knows no other memory of the host: it fails for it, which is no error here."""
+        self.bind()
+        code, kind = self.d.cuPointerGetAttribute(self.d.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address)
+        return not int(code) and int(kind) == int(self.d.CUmemorytype.CU_MEMORYTYPE_HOST)
+
     def memset(self, ptr: int, word: int, count: int, width: int, stream: int) -> None:
         """In the stream."""
         fill = {1: self.d.cuMemsetD8Async, 2: self.d.cuMemsetD16Async, 4: self.d.cuMemsetD32Async}[width]

@@ -69,7 +69,6 @@ class Scene:
         self.case = case
         options = {"cpu_max_num_threads": 1, "cpu_lanes": 1, **case.options, **options}
         self.program = qd.init(arch=qd.cpu, default_fp=qd.f64, offline_cache=False, **options)
-        r = np.random.default_rng(seed)
 
         def real(*shape: int) -> Any:
             return qd.field(qd.f64, shape=shape, needs_grad=True)
@@ -88,11 +87,6 @@ class Scene:
             "start": qd.field(qd.i32, shape=size + 1),
             "plain": qd.field(qd.f64, shape=size),
         }
-        for name, f in self.fields.items():
-            given = case.values.get(name)
-            f.from_numpy(np.asarray(r.uniform(case.low, case.high, f.to_numpy().shape) if given is None else given, float))
-        for name in ("y", "loss"):
-            self.fields[name].fill(case.values.get(name, 0.0) if name == "y" else 0.0)
         plain["count"].from_numpy(np.resize([3, 0, 6, 1], size).astype(np.int32))
         plain["start"].from_numpy(np.cumsum(np.resize([0, 3, 0, 5, 1], size + 1)).astype(np.int32))
         self.names = {**self.fields, **plain, "N": size}
@@ -100,6 +94,17 @@ class Scene:
         self.inputs = [self.fields[n] for n in case.inputs]
         self.outputs = [self.fields[n] for n in ("y", "z", "s", "grid")]
         self.all = list(self.fields.values())
+        self.draw(seed)
+
+    def draw(self, seed: int) -> None:
+        """Other values in the fields, and other weights: the kernels stay as they were compiled."""
+        r = np.random.default_rng(seed)
+        case = self.case
+        for name, f in self.fields.items():
+            given = case.values.get(name)
+            f.from_numpy(np.asarray(r.uniform(case.low, case.high, f.to_numpy().shape) if given is None else given, float))
+        for name in ("y", "loss"):
+            self.fields[name].fill(case.values.get(name, 0.0) if name == "y" else 0.0)
         self.before = [f.to_numpy().copy() for f in self.all]
         self.weights = [r.uniform(0.5, 1.5, f.to_numpy().shape) for f in self.outputs]
 

@@ -6,46 +6,44 @@ import csv
 import io
 import json
 import os
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
-from .folder import LOST_AFTER_S, RunFolder
-from .journal import plain, read
-from .plan import planned_bytes
-from .trials import Trial
+from ..plan import planned_bytes
+from ..trials import Trial
+from .files import open_files
+from .journal import Event, plain
+from .layout import LOST_AFTER_S, RunFolder
+from .replay import Replay, replay
 
 FIXED = (
     *("trial", "index", "replicate", "seed", "status", "loss", "seconds"),
     *("planned_bytes", "used_bytes", "used_of_planned", "attempts", "device"),
 )
-ERRORS = ("error_type", "error")
+ERRORS = ("failure", "error_type", "error")
 Row = dict[str, Any]
 
 
 def rows(folder: RunFolder) -> list[Row]:
     """One row for each trial of the run, in the order of the sweep, finished or not."""
-    return _rows(folder, read(folder.events)[0])
+    trials = folder.trials()
+    return rows_of(folder, replay(folder, trials=[trial.id for trial in trials], slim=False), trials)
 
 
-def _rows(folder: RunFolder, events: list[dict[str, Any]]) -> list[Row]:
+def rows_of(folder: RunFolder, found: Replay, trials: Sequence[Trial] = ()) -> list[Row]:
+    """The rows of a run that was replayed; with gradients and outputs when that was not ``slim``. ``trials``: where they are known."""
     planned = planned_bytes(folder.plan())
-    table = {trial.id: _waiting(trial, planned.get(trial.id)) for trial in folder.trials()}
-    over = any(event["event"] == "finished" for event in events)
-    for event in events:
-        row = table.get(event.get("trial", ""))
-        if row is None:
-            continue
-        if event["event"] == "started":
-            row |= {"status": "running", "attempts": event["attempt"]}
-        elif event["event"] == "retry":
-            row["status"] = "waiting"
-        elif event["event"] == "ended":
-            _end(row, event)
-    if over or folder.silent_s() > LOST_AFTER_S:
-        word = "cancelled" if over else "lost"
-        for row in table.values():
-            row["status"] = word if row["status"] in ("waiting", "running") else row["status"]
-    return list(table.values())
+    unfinished = "cancelled" if found.finished is not None else "lost" if folder.silent_s() > LOST_AFTER_S else None
+    table = []
+    for trial in trials or folder.trials():
+        row, state = _waiting(trial, planned.get(trial.id)), found.trials[trial.id]
+        row |= {"status": state.status, "attempts": max((tried.attempt.number for tried in state.attempts), default=0)}
+        if state.entry is not None:
+            _end(row, state.entry.event)
+        elif unfinished:
+            row["status"] = unfinished
+        table.append(row)
+    return table
 
 
 def _waiting(trial: Trial, planned: int | None) -> Row:
@@ -63,9 +61,9 @@ def flat(params: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return values
 
 
-def _end(row: Row, event: dict[str, Any]) -> None:
-    row["status"] = event["status"]
+def _end(row: Row, event: Event) -> None:
     row["attempts"] = event.get("attempt", row["attempts"])
+    row["failure"] = event.get("failure")
     if event.get("loss") is not None:
         row["loss"] = float(event["loss"])
     for name in ("seconds", "planned_bytes", "used_bytes", "device"):
@@ -74,8 +72,10 @@ def _end(row: Row, event: dict[str, Any]) -> None:
         row["used_of_planned"] = row["used_bytes"] / row["planned_bytes"]
     if event.get("error"):
         row |= {"error_type": event["error"]["type"], "error": event["error"]["message"]}
-    row |= {f"grad.{name}": numbers(value) for name, value in event.get("gradients", {}).items()}
-    row |= {f"out.{name}": numbers(value) for name, value in event.get("outputs", {}).items()}
+    for prefix, kind in (("grad", "gradients"), ("out", "outputs")):
+        for name, value in event.get(kind, {}).items():  # large ones lie in files of their own: a column says which
+            large = isinstance(value, dict)
+            row[f"{prefix}_file.{name}" if large else f"{prefix}.{name}"] = value["file"] if large else numbers(value)
     row |= {f"planned.{kind}": value for kind, value in event.get("planned", {}).items()}
     row |= {f"used.{kind}": value for kind, value in event.get("used", {}).items()}
 
@@ -88,7 +88,7 @@ def numbers(value: Any) -> Any:
 def columns(table: list[Row]) -> list[str]:
     """The names of all columns: the fixed ones, parameters, gradients, outputs, bytes by kind, and the error at the end."""
     seen = dict.fromkeys(name for row in table for name in row)
-    groups = ("param.", "grad.", "out.", "planned.", "used.")
+    groups = ("param.", "grad.", "grad_file.", "out.", "out_file.", "planned.", "used.")
     named = [name for prefix in groups for name in seen if name.startswith(prefix)]
     return [*FIXED, *named, *ERRORS]
 
@@ -107,7 +107,7 @@ def _column(values: list[Any], name: str) -> Any:
     fixed = {"index": pa.int64(), "replicate": pa.int64(), "seed": pa.int64(), "attempts": pa.int64(), "loss": pa.float64()}
     fixed |= {"planned_bytes": pa.int64(), "used_bytes": pa.int64()}
     fixed |= {"used_of_planned": pa.float64(), "seconds": pa.float64()}
-    fixed |= dict.fromkeys(("trial", "status", "device", "error_type", "error"), pa.string())
+    fixed |= dict.fromkeys(("trial", "status", "device", "failure", "error_type", "error"), pa.string())
     if name in fixed:
         return pa.array(values, type=fixed[name])
     depth = max((_depth(value) for value in values if value is not None), default=0)
@@ -143,18 +143,28 @@ def _one_type(values: list[Any]) -> bool:
     return len(kinds) <= 1 or kinds <= {int, float}
 
 
-def write_parquet(folder: RunFolder, path: Path | None = None) -> Path:
+def write_parquet(folder: RunFolder, path: str | os.PathLike[str] | None = None) -> str:
     """Rebuild the Parquet table of the run from its journal, atomically; returns its path.
 
+    The file says in its metadata whether the run had ended (``qdrun.complete``) and how (``qdrun.state``).
+
     Raises:
+        StorageFull: no room; an older table stays as it was.
         OSError: the table cannot be written; an older one stays as it was.
     """
     import pyarrow.parquet as pq
 
-    target = path or folder.table
-    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
-    pq.write_table(arrow_table(rows(folder)), partial)
-    os.replace(partial, target)
+    found = replay(folder, slim=False)
+    state = found.finished["state"] if found.finished else "unfinished"
+    said = {"qdrun.run": folder.name, "qdrun.complete": json.dumps(found.complete), "qdrun.state": str(state)}
+    stream = io.BytesIO()
+    pq.write_table(arrow_table(rows_of(folder, found)).replace_schema_metadata(said), stream)
+    if path is None:
+        folder.files.put("results.parquet", stream.getvalue())
+        return folder.table
+    target = os.fspath(path)
+    where, slash, name = target.rpartition("/")
+    open_files(where or slash or ".").put(name, stream.getvalue())
     return target
 
 
@@ -173,6 +183,11 @@ def as_csv(table: list[Row]) -> str:
         values = [row.get(name) for name in names]
         writer.writerow(["" if v is None else json.dumps(plain(v)) if isinstance(v, list | dict) else v for v in values])
     return stream.getvalue()
+
+
+def to_pandas(table: list[Row]) -> Any:
+    """The rows as a ``pandas.DataFrame``; pandas must be installed."""
+    return arrow_table(table).to_pandas()
 
 
 def best(table: list[Row]) -> Row | None:

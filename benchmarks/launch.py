@@ -1,0 +1,220 @@
+"""What a launch from Python costs: kernels, gradients by what their plans read, tapes; and a plan before anything is compiled.
+
+    python -m benchmarks.launch [--packages qdrun,quadrants] [--json] [--arch cpu|emulated|cuda]
+
+Host time: the least of several repeats, in a process for each package. The loops are short, so that the launch is what is measured; on a
+GPU the launches of a repeat are waited for outside of the time.
+"""
+
+import argparse
+import contextlib
+import importlib
+import io
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.one import OPTIONS
+
+MANY = 1000
+Timed = dict[str, Callable[[], object]]
+
+
+def gradients(lib: Any) -> Timed:
+    """Launches of gradients that differ in what their plans read."""
+    x, y = (lib.field(lib.f32, shape=8, needs_grad=True) for _ in range(2))
+    alive = lib.field(lib.i32, shape=8)
+    a, b = (lib.ndarray(lib.f32, (8,), needs_grad=True) for _ in range(2))
+    alive[3] = 1
+
+    @lib.kernel
+    def empty():
+        pass
+
+    @lib.kernel
+    def straight(t: lib.i32, c: lib.f32):
+        for i in x:
+            y[i] += lib.sin(x[i]) * c + t
+
+    @lib.kernel
+    def arrays(a: lib.types.ndarray(dtype=lib.f32, ndim=1), b: lib.types.ndarray(dtype=lib.f32, ndim=1)):
+        for i in x:
+            y[i] += a[i] * b[i] * x[i]
+
+    @lib.kernel
+    def constant(t: lib.i32):
+        for i in x:
+            v = x[i]
+            for _ in range(20):
+                v = lib.sin(v)
+            y[i] += v + t
+
+    @lib.kernel
+    def counted(n: lib.i32, c: lib.f32):
+        for i in x:
+            v = x[i]
+            for _ in range(n):
+                v = lib.sin(v) * c
+            y[i] += v
+
+    @lib.kernel
+    def gated():
+        for i in x:
+            if alive[i] > 0:
+                v = x[i]
+                for _ in range(300):
+                    v = lib.sin(v)
+                y[i] += v
+
+    @lib.kernel
+    def wake(i: lib.i32):
+        alive[i] = 1
+
+    def gated_and_written() -> None:
+        wake(3)
+        gated.grad()
+
+    return {
+        "a kernel without arguments": empty,
+        "a kernel of two numbers": lambda: straight(3, 2.0),
+        "gradient without a loop": lambda: straight.grad(3, 2.0),
+        "gradient of two ndarrays": lambda: arrays.grad(a, b),
+        "gradient, a loop of 20 steps": lambda: constant.grad(3),
+        "gradient, a loop of n steps, the same n": lambda: counted.grad(20, 1.0),
+        "the same n, another number": _turns(counted.grad, (20, 1.0), (20, 2.0)),
+        "n changes with each launch": _turns(counted.grad, (20, 1.0), (21, 1.0)),
+        "gradient behind a gate in a field": gated.grad,
+        "the same, and a kernel writes the field before": gated_and_written,
+    }
+
+
+def _turns(f: Callable[..., None], *calls: tuple[Any, ...]) -> Callable[[], None]:
+    """Calls with these arguments by turns."""
+    turn = [0]
+
+    def call() -> None:
+        turn[0] = (turn[0] + 1) % len(calls)
+        f(*calls[turn[0]])
+
+    return call
+
+
+def tapes(lib: Any) -> Timed:
+    """1,000 launches and their gradients, in each of these functions."""
+    x = lib.field(lib.f32, shape=(MANY + 1, 8), needs_grad=True)
+    loss = lib.field(lib.f32, shape=(), needs_grad=True)
+
+    @lib.kernel
+    def step(t: lib.i32, c: lib.f32):
+        for i in range(8):
+            x[t + 1, i] = c * lib.sin(x[t, i])
+
+    @lib.kernel
+    def add():
+        for i in range(8):
+            loss[None] += x[0, i]
+
+    def of_steps() -> None:
+        with lib.ad.Tape(loss):
+            for t in range(MANY):
+                step(t, 0.9)
+
+    def of_one() -> None:
+        with lib.ad.Tape(loss):
+            for _ in range(MANY):
+                add()
+
+    return {"tape: a launch of two numbers and its gradient": of_steps, "tape: a launch without arguments": of_one}
+
+
+def planned(lib: Any) -> float:
+    """CPU seconds of a first plan: nothing of the gradient was compiled before, and nothing is."""
+    x, y = (lib.field(lib.f32, shape=64, needs_grad=True) for _ in range(2))
+
+    @lib.kernel
+    def nest(n: lib.i32):
+        for i in x:
+            v, w = x[i], 2.0 * x[i]
+            for j in range(n):
+                v = lib.sin(v) * w + x[j]
+                for _ in range(n):
+                    w = w * v + lib.cos(w)
+            y[i] = v + w
+
+    begin = time.process_time()
+    nest.grad.plan(20)
+    return time.process_time() - begin
+
+
+def best(f: Callable[[], object], number: int, wait: Callable[[], object], repeats: int = 60) -> float:
+    """Seconds of one call."""
+    for _ in range(3):
+        f()
+    found = float("inf")
+    for _ in range(repeats):
+        wait()
+        begin = time.perf_counter()
+        for _ in range(number):
+            f()
+        found = min(found, time.perf_counter() - begin)
+    wait()
+    return found / number
+
+
+def measure(package: str, arch: str) -> dict[str, float]:
+    """All figures of one package: microseconds by name; the plan in milliseconds."""
+    lib = importlib.import_module(package)
+    options: dict[str, Any] = OPTIONS[package] | {"default_fp": lib.f32}
+    if arch == "emulated":
+        options["device"] = arch
+    with contextlib.redirect_stdout(io.StringIO()):
+        lib.init(
+            arch=lib.cpu if arch == "cpu" else lib.cuda, **options, **({"cpu_max_num_threads": 1} if arch == "cpu" else {})
+        )
+    number = 100
+    out: dict[str, float] = {}
+    for name, f in gradients(lib).items():
+        with contextlib.suppress(*(() if package == "qdrun" else (RuntimeError,))):  # a peer that refuses has no figure
+            out[name] = 1e6 * best(f, number, lib.sync)
+    out |= {name: 1e6 * best(f, 1, lib.sync, 12) / MANY for name, f in tapes(lib).items()}
+    if package == "qdrun":
+        out["a first plan, CPU ms"] = 1e3 * planned(lib)
+    return out
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--packages", default="qdrun,quadrants")
+    parser.add_argument("--arch", default="cpu", choices=["cpu", "emulated", "cuda"])
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--one")
+    options = parser.parse_args()
+    if options.one:
+        print(json.dumps(measure(options.one, options.arch)))
+        return
+    packages = options.packages.split(",")
+    found: dict[str, dict[str, float]] = {}
+    for package in packages:
+        command = [sys.executable, "-m", "benchmarks.launch", "--one", package, "--arch", options.arch]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            sys.exit(f"{package}: {done.stderr}")
+        found[package] = json.loads(done.stdout.splitlines()[-1])
+    if options.json:
+        print(json.dumps(found))
+        return
+    table = Table("launch, us", *packages, title=f"Host time on {options.arch}")
+    for name in found[packages[0]]:
+        table.add_row(name, *(f"{found[p][name]:,.2f}" if name in found[p] else "-" for p in packages))
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,257 @@
+"""The packer alone: microseconds per decision, and makespans beside a rule that takes the first in the queue, on the best fitting device.
+
+    python -m benchmarks.packing [decisions] [makespan] [elastic] [--seeds 8] [--queued 20000] [--json]
+
+On virtual time: no device and no Ray. Decisions are CPU time of one thread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import heapq
+import json
+import random
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from rich.console import Console
+from rich.table import Table
+
+from qdrun.runner.packing import Claim, Device, Packer, Pool, Request, lower_bound, simulate
+
+GIB = 1 << 30
+Row = dict[str, object]
+CARDS = (24, 24, 80, 80)
+SMALL, LARGE = (0.5, 1, 2, 3, 4, 6, 8, 12, 16), (26, 32, 40, 48, 56, 70)
+SECONDS: dict[str, Callable[[random.Random], float]] = {
+    "uniform 0.2-1.8 s": lambda r: r.uniform(0.2, 1.8),
+    "log-normal, mean 1 s": lambda r: r.lognormvariate(-0.125, 0.5),
+    "exponential, mean 1 s": lambda r: min(8.0, r.expovariate(1.0)),
+}
+
+
+@dataclass
+class Case:
+    """Requests, the seconds that each takes, and where."""
+
+    requests: list[Request]
+    seconds: dict[str, float]
+    pools: list[Pool] = field(default_factory=list)
+    devices: list[Device] = field(default_factory=list)
+
+    def bound(self) -> float:
+        """The lower bound of the makespan, whether the packer knows the seconds or not."""
+        known = [
+            Request(
+                *(r.id, r.user, r.run, {kind: Claim(c.points, self.seconds[r.id]) for kind, c in r.claims.items()}, r.submitted)
+            )
+            for r in self.requests
+        ]
+        return lower_bound(known, self.pools, self.devices).seconds
+
+
+def cards(lanes: int, process: int = 0) -> tuple[list[Pool], list[Device]]:
+    """Two cards of 24 GiB and two of 80."""
+    pools = [Pool(f"card{i}", size * GIB) for i, size in enumerate(CARDS)]
+    return pools, [Device(f"gpu{i}", f"card{i}", f"{size} GiB", lanes, process) for i, size in enumerate(CARDS)]
+
+
+def mixed(seed: int, count: int, lanes: int, seconds: str, *, known: bool = False, distinct: bool = False) -> Case:
+    """Trials of 0.5 to 16 GiB, and 11 % of 26 to 70. ``distinct``: bytes and seconds differ from each to the next."""
+    r, kinds = random.Random(seed), sorted({f"{size} GiB" for size in CARDS})
+    shared: dict[object, dict[str, Claim]] = {}
+    requests, takes = [], {}
+    for number in range(count):
+        gib = r.choice(LARGE) if r.random() < 0.11 else r.choice(SMALL)
+        took = SECONDS[seconds](r)
+        size = int(gib * GIB) + (number << 10 if distinct else 0)
+        claim = {kind: Claim.of([(size, 1.0)], took if known else None) for kind in kinds}
+        claims = claim if known or distinct else shared.setdefault(size, claim)
+        requests.append(Request(f"t{number}", "u", "run", claims, 0.0))
+        takes[f"t{number}"] = took
+    return Case(requests, takes, *cards(lanes))
+
+
+def packed(case: Case) -> float:
+    """The makespan of the packer."""
+    return simulate(case.requests, case.pools, case.devices, takes=lambda p: case.seconds[p.request.id]).finish
+
+
+def first_in_best_fit(case: Case, skip: bool = False) -> float:
+    """The makespan of a plain rule: the first in the queue goes to the device where the fewest bytes are left; the others wait behind it.
+
+    ``skip``: those behind one that does not fit may go first.
+    """
+    free = {d.id: next(p.capacity for p in case.pools if p.id == d.pool) for d in case.devices}
+    lanes = {d.id: d.lanes for d in case.devices}
+    queue, events, now = [(r.id, next(iter(r.claims.values())).points[0].bytes) for r in case.requests], [], 0.0
+    while queue or events:
+        left = []
+        for position, (name, size) in enumerate(queue):
+            able = [device for device in free if lanes[device] and free[device] >= size]
+            if not able:
+                left.append((name, size))
+                if not skip or not any(lanes.values()):
+                    left += queue[position + 1 :]
+                    break
+                continue
+            device = min(able, key=lambda device: free[device])
+            free[device] -= size
+            lanes[device] -= 1
+            heapq.heappush(events, (now + case.seconds[name], name, device, size))
+        queue = left
+        now, _, device, size = heapq.heappop(events)
+        free[device] += size
+        lanes[device] += 1
+    return now
+
+
+def makespan(seeds: int) -> Iterator[Row]:
+    """Makespan over lower bound, mean and largest of the seeds, for 500 trials."""
+    for seconds in SECONDS:
+        for lanes in (4, 8, 16):
+            row: Row = {"seconds": seconds, "lanes": lanes}
+            rules: dict[str, Callable[[int], float]] = {
+                "packer": lambda seed: _ratio(mixed(seed, 500, lanes, seconds), packed),
+                "packer, seconds known": lambda seed: _ratio(mixed(seed, 500, lanes, seconds, known=True), packed),
+                "first in, best fit": lambda seed: _ratio(mixed(seed, 500, lanes, seconds), first_in_best_fit),
+                "any in, best fit": lambda seed: _ratio(mixed(seed, 500, lanes, seconds), lambda c: first_in_best_fit(c, True)),
+            }
+            for name, rule in rules.items():
+                ratios = [rule(seed) for seed in range(seeds)]
+                row[name] = f"{sum(ratios) / seeds:.3f} ({max(ratios):.3f})"
+            yield row
+
+
+def _ratio(case: Case, rule: Callable[[Case], float]) -> float:
+    return rule(case) / case.bound()
+
+
+def decisions(queued: int) -> Iterator[Row]:
+    """CPU microseconds to end one request and to place what may start then, with ``queued`` in the queue at first."""
+    for name, users, distinct, known in (
+        ("15 shapes of one user", 1, False, False),
+        ("15 shapes of each of 10 users", 10, False, False),
+        ("all of different bytes", 1, True, False),
+        ("all of different bytes and seconds", 1, True, True),
+        ("15 shapes with curves of three points", 1, False, False),
+    ):
+        case = mixed(0, queued, 8, "log-normal, mean 1 s", known=known, distinct=distinct)
+        if "curves" in name:
+            _bend(case)
+        requests = [Request(r.id, f"u{i % users}", r.run, r.claims, r.submitted, r.trials) for i, r in enumerate(case.requests)]
+        runs = [_decide(case, requests) for _ in range(3)]
+        yield {"queue": name} | {key: round(min(run[key] for run in runs), 1) for key in runs[0]}
+
+
+def _bend(case: Case) -> None:
+    bent: dict[int, dict[str, Claim]] = {}
+    for i, r in enumerate(case.requests):
+        size = next(iter(r.claims.values())).points[0].bytes
+        claims = bent.setdefault(size, {k: Claim.of([(size, 1.0), (size // 3, 1.3), (size // 8, 1.8)], 1.0) for k in r.claims})
+        case.requests[i] = Request(r.id, r.user, r.run, claims, r.submitted)
+
+
+def _decide(case: Case, requests: list[Request]) -> dict[str, float]:
+    packer, clock = Packer(), time.process_time
+    for pool in case.pools:
+        packer.add_pool(pool)
+    for device in case.devices:
+        packer.add_device(device)
+    begun = clock()
+    packer.submit(requests)
+    submitted, spent, placed, now = clock() - begun, 0.0, 0, 0.0
+    events: list[tuple[float, str]] = []
+    while True:
+        begun = clock()
+        placements = packer.next(now)
+        spent += clock() - begun
+        placed += len(placements)
+        for placement in placements:
+            heapq.heappush(events, (now + case.seconds[placement.request.id] * placement.point.time, placement.request.id))
+        if not events:
+            assert placed == len(requests)
+            return {"us per submit": submitted / placed * 1e6, "us per decision": spent / placed * 1e6}
+        now, name = heapq.heappop(events)
+        begun = clock()
+        packer.finish(name)
+        spent += clock() - begun
+
+
+def elastic(seeds: int) -> Iterator[Row]:
+    """Runs with curves: how much earlier they finish with smaller points, on random cards and curves."""
+    for count in (20, 60, 200):
+        ratios = []
+        for seed in range(25 * seeds):
+            requests, pools, devices = curves(seed, count)
+            fixed = simulate(requests, pools, devices, elastic=False).finish
+            ratios.append(simulate(requests, pools, devices).finish / fixed)
+        yield {
+            "trials": count,
+            "runs": len(ratios),
+            "finish with / without": f"{sum(ratios) / len(ratios):.3f}",
+            "earliest": f"{min(ratios):.2f}",
+            "earlier": sum(r < 1 - 1e-9 for r in ratios),
+            "later": sum(r > 1 + 1e-9 for r in ratios),
+            "latest": f"{max(ratios):.2f}",
+        }
+
+
+def curves(seed: int, count: int) -> tuple[list[Request], list[Pool], list[Device]]:
+    """Random cards of random speeds, and trials of one to eight shapes with curves of up to five points; all of them fit."""
+    r = random.Random(f"{seed} {count}")
+    sizes = [r.choice((16, 24, 48, 80)) for _ in range(r.randint(1, 4))]
+    pools = [Pool(f"card{i}", size * GIB) for i, size in enumerate(sizes)]
+    process = r.choice((0, GIB // 2))
+    devices = [Device(f"gpu{i}", f"card{i}", f"{size} GiB", r.choice((2, 4, 8, 16)), process) for i, size in enumerate(sizes)]
+    speed = {device.kind: r.choice((1.0, 1.0, 1.0, 2.0, 4.0)) for device in devices}
+    shapes = []
+    for _ in range(r.randint(1, 8)):
+        points = [(int(min(r.choice((0.5, 1, 2, 4, 8, 16, 32, 60)) * r.uniform(0.8, 1.2), max(sizes) - 1) * GIB), 1.0)]
+        for _ in range(r.randint(0, 4)):
+            points.append((int(points[-1][0] * r.uniform(0.2, 0.8)), points[-1][1] * r.uniform(1.05, 1.6)))
+        seconds = r.uniform(0.2, 3.0)
+        shapes.append({kind: Claim.of(points, seconds * factor) for kind, factor in speed.items()})
+    return [Request(f"t{i}", "u", "run", r.choice(shapes), 0.0) for i in range(count)], pools, devices
+
+
+def show(title: str, rows: list[Row], console: Console) -> None:
+    """One table."""
+    table = Table(title=title)
+    for name in rows[0]:
+        table.add_column(name)
+    for row in rows:
+        table.add_row(*(str(value) for value in row.values()))
+    console.print(table)
+
+
+def main() -> None:
+    """Run the parts that are named, all by default."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", metavar="part", help="decisions, makespan, elastic")
+    parser.add_argument("--seeds", type=int, default=8)
+    parser.add_argument("--queued", type=int, default=20_000)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    parts: dict[str, tuple[str, Callable[[], Iterator[Row]]]] = {
+        "decisions": (f"CPU time with {options.queued:,} requests queued", lambda: decisions(options.queued)),
+        "makespan": (
+            "500 trials on 2 x 24 and 2 x 80 GiB: makespan / lower bound, mean (largest)",
+            lambda: makespan(options.seeds),
+        ),
+        "elastic": ("Smaller points of the curves", lambda: elastic(options.seeds)),
+    }
+    unknown = set(options.parts) - set(parts)
+    if unknown:
+        parser.error(f"no part {', '.join(sorted(unknown))}: there are {', '.join(parts)}")
+    out = {name: list(make()) for name, (_, make) in parts.items() if name in (options.parts or parts)}
+    if options.json:
+        print(json.dumps(out, indent=1))
+    else:
+        for name, rows in out.items():
+            show(parts[name][0], rows, Console())
+
+
+if __name__ == "__main__":
+    main()

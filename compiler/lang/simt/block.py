@@ -1,0 +1,197 @@
+"""``qd.simt.block``: blocks of threads, the memory that they share, barriers, and what is made of these: sums, scans, votes.
+
+Sums and the like count the threads that have an iteration. They are called by all threads of a block together, as ``sync()`` is, and their
+order is always the same, so that their bits are.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...frontend.block import SharedArray, block_size, global_thread_idx, sync, thread_idx
+from ...frontend.intrinsics import cast as _cast
+from ...frontend.intrinsics import max as _max
+from ...frontend.intrinsics import min as _min
+from ...frontend.syntax import atomic_max, static_assert
+from ...ir.types import i32
+from ..kernel import func
+from ..refused import REFUSED, Refused
+
+
+@func
+def _add(a: Any, b: Any) -> Any:
+    return a + b
+
+
+@func
+def _least(a: Any, b: Any) -> Any:
+    return _min(a, b)
+
+
+@func
+def _most(a: Any, b: Any) -> Any:
+    return _max(a, b)
+
+
+@func
+def reduce_all(value: Any, block_dim: Any, op: Any, dtype: Any) -> Any:
+    """The values of all threads of the block combined by ``op``, an associative func of two values, in the order of the threads.
+
+    ``block_dim``: that of the loop; ``dtype``: the type of the values.
+    """
+    static_assert(block_dim == block_size(), "block_dim is not that of the loop around")
+    parts, count = SharedArray(block_dim, dtype), SharedArray(1, i32)
+    t = thread_idx()
+    sync()  # the last use of these arrays is over
+    parts[t] = value
+    if t == 0:
+        count[0] = 0
+    sync()
+    atomic_max(count[0], t + 1)
+    reach = 1
+    while reach < block_dim:
+        sync()
+        if t % (2 * reach) == 0 and t + reach < count[0]:
+            parts[t] = op(parts[t], parts[t + reach])
+        reach *= 2
+    sync()
+    return parts[0]
+
+
+@func
+def reduce(value: Any, block_dim: Any, op: Any, dtype: Any) -> Any:
+    """As ``reduce_all``: every thread gets the result."""
+    return reduce_all(value, block_dim, op, dtype)
+
+
+@func
+def reduce_all_add(value: Any, block_dim: Any, dtype: Any) -> Any:
+    """The sum of the values of all threads of the block."""
+    return reduce_all(value, block_dim, _add, dtype)
+
+
+@func
+def reduce_all_min(value: Any, block_dim: Any, dtype: Any) -> Any:
+    """The least of the values of all threads of the block."""
+    return reduce_all(value, block_dim, _least, dtype)
+
+
+@func
+def reduce_all_max(value: Any, block_dim: Any, dtype: Any) -> Any:
+    """The greatest of the values of all threads of the block."""
+    return reduce_all(value, block_dim, _most, dtype)
+
+
+reduce_add, reduce_min, reduce_max = reduce_all_add, reduce_all_min, reduce_all_max
+
+
+@func
+def inclusive_scan(value: Any, block_dim: Any, op: Any, dtype: Any) -> Any:
+    """The values of this thread and of all before it in the block, combined by ``op``, an associative func of two values."""
+    static_assert(block_dim == block_size(), "block_dim is not that of the loop around")
+    parts = SharedArray(block_dim, dtype)
+    t = thread_idx()
+    sync()  # the last use of the array is over
+    parts[t] = value
+    reach = 1
+    while reach < block_dim:
+        sync()
+        total = parts[t]
+        if t >= reach:
+            total = op(parts[t - reach], total)
+        sync()
+        parts[t] = total
+        reach *= 2
+    return parts[t]
+
+
+@func
+def exclusive_scan(value: Any, block_dim: Any, op: Any, identity: Any, dtype: Any) -> Any:
+    """The values of all threads before this one in the block, combined by ``op``; ``identity`` for the first one."""
+    static_assert(block_dim == block_size(), "block_dim is not that of the loop around")
+    sums = SharedArray(block_dim, dtype)
+    t = thread_idx()
+    mine = inclusive_scan(value, block_dim, op, dtype)
+    sync()
+    sums[t] = mine
+    sync()
+    out = mine
+    if t == 0:
+        out = identity
+    else:
+        out = sums[t - 1]
+    return out
+
+
+@func
+def inclusive_add(value: Any, block_dim: Any, dtype: Any) -> Any:
+    """The sum of the values of this thread and of all before it in the block."""
+    return inclusive_scan(value, block_dim, _add, dtype)
+
+
+@func
+def inclusive_min(value: Any, block_dim: Any, dtype: Any) -> Any:
+    """The least of the values of this thread and of all before it in the block."""
+    return inclusive_scan(value, block_dim, _least, dtype)
+
+
+@func
+def inclusive_max(value: Any, block_dim: Any, dtype: Any) -> Any:
+    """The greatest of the values of this thread and of all before it in the block."""
+    return inclusive_scan(value, block_dim, _most, dtype)
+
+
+@func
+def exclusive_add(value: Any, block_dim: Any, dtype: Any) -> Any:
+    """The sum of the values of all threads before this one in the block."""
+    return exclusive_scan(value, block_dim, _add, 0, dtype)
+
+
+@func
+def sync_count_nonzero(predicate: Any) -> Any:
+    """A barrier; for how many threads of the block the predicate is not 0 (i32)."""
+    return reduce_all(_cast(predicate != 0, i32), block_size(), _add, i32)
+
+
+@func
+def sync_any_nonzero(predicate: Any) -> Any:
+    """A barrier; 1 if the predicate is not 0 for some thread of the block, else 0 (i32)."""
+    return reduce_all(_cast(predicate != 0, i32), block_size(), _most, i32)
+
+
+@func
+def sync_all_nonzero(predicate: Any) -> Any:
+    """A barrier; 1 if the predicate is not 0 for all threads of the block, else 0 (i32)."""
+    return reduce_all(_cast(predicate != 0, i32), block_size(), _least, i32)
+
+
+def __getattr__(name: str) -> Refused:
+    if f"simt.block.{name}" in REFUSED:
+        return Refused(f"simt.block.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+__all__ = [
+    "SharedArray",
+    "block_size",
+    "exclusive_add",
+    "exclusive_scan",
+    "global_thread_idx",
+    "inclusive_add",
+    "inclusive_max",
+    "inclusive_min",
+    "inclusive_scan",
+    "reduce",
+    "reduce_add",
+    "reduce_all",
+    "reduce_all_add",
+    "reduce_all_max",
+    "reduce_all_min",
+    "reduce_max",
+    "reduce_min",
+    "sync",
+    "sync_all_nonzero",
+    "sync_any_nonzero",
+    "sync_count_nonzero",
+    "thread_idx",
+]

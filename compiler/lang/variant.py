@@ -1,0 +1,163 @@
+"""One specialisation of a kernel in one program: what is compiled of it, and when."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+from ..errors import QdrunRuntimeError
+from ..frontend.signature import ArrayArg, LowerOptions, ScalarArg
+from ..frontend.source import FunctionSource
+from ..ir.nodes import Kernel
+from ..ir.walk import walk
+from ..runtime.device import Allocation
+from ..transforms.access import Access, writes_of
+from ..transforms.lost import Flows
+from ..transforms.paths import Broken
+from .ahead import AHEAD
+from .binding import Bound
+from .broken import report
+from .executable import Executable, GradientExecutable
+from .gradient_plans import GradientPlans
+from .ndarray import Held
+from .options import Arch
+from .program import Program
+from .records import kept
+from .source_cache import SOURCES
+from .spots import EXTERNAL
+
+V = TypeVar("V")
+
+
+class once(Generic[V]):
+    """A property of a ``Variant`` that is made once, whichever threads ask for it at once, and kept in its ``__dict__``."""
+
+    def __init__(self, make: Callable[[Any], V]) -> None:
+        self._make, self.__doc__ = make, make.__doc__
+
+    def __get__(self, variant: Any, owner: type) -> V:
+        if variant is None:
+            return self  # type: ignore[return-value]
+        made, name = variant.__dict__, self._make.__name__
+        with variant.lock:
+            if name not in made:
+                made[name] = self._make(variant)
+        return made[name]
+
+
+class Variant:
+    """One specialisation of a kernel in one program. The gradient is built when it is first asked for."""
+
+    def __init__(self, program: Program, source: FunctionSource, bound: Bound) -> None:
+        self.program, self.lock = program, threading.RLock()
+        self.keeps = [x for spec in bound.specs.values() for x in kept(spec)]
+        self.native = all(isinstance(spec, (ScalarArg, ArrayArg)) for spec in bound.specs.values())
+        program.materialize()
+        o = program.options
+        options = LowerOptions(
+            *("", o.default_fp, o.default_ip, o.debug, o.check_out_of_bound),
+            breakpoints=program.arch is Arch.python,
+            blocks=not program.device.on_host,
+        )
+        self.recipe, memory = SOURCES.recipe(source, bound.specs, options, o, program.device)
+        self.owners = {b: m for b, m in zip(self.recipe.buffers, memory) if isinstance(m, Allocation)}
+        if any(m.category != EXTERNAL and m.ptr not in program.device.live for m in self.owners.values()):
+            raise QdrunRuntimeError(
+                f"kernel `{source.name}` uses a field of another program\n  do: make the fields after qd.init(), or launch it"
+                " inside `with program:` of the program that they belong to"
+            )
+        if any(isinstance(m, Held) for m in self.owners.values()):
+            # An argument may be the array that it refers to: looked at each time.
+            self.native = self.native and not self.takes_arrays
+        self.launched = False  # natively, from its first launch on
+
+    @property
+    def head(self) -> Kernel:
+        """The lowered kernel without its tasks: name, arguments, returned types."""
+        return self.recipe.forward.head
+
+    @property
+    def takes_arrays(self) -> bool:
+        """Whether an argument is an array."""
+        return any(d.kind == "ndarray" for d in self.head.args)
+
+    def uses(self, memory: Allocation) -> bool:
+        """Whether a field of the kernel lies in this memory."""
+        return any(m.serial == memory.serial for m in self.owners.values())
+
+    @once
+    def executable(self) -> Executable:
+        """The kernel, compiled.
+
+        Raises:
+            QdrunRuntimeError: LLVM or the driver refuses the code; names the kernel.
+        """
+        return Executable(self.program, self.recipe.forward, self.owners)
+
+    @once
+    def plans(self) -> GradientPlans:
+        """What plans the launches of the gradient; nothing is compiled for it. Warns where a gradient is lost.
+
+        Raises:
+            DifferentiationError: no correct gradient exists, by name and line.
+        """
+        device = self.program.device
+        found, ready = self.recipe.reverse(device)
+        for broken in found.broken:
+            report(self.program, self.head.name, broken, self.head.name, strict=False)
+        return GradientPlans(self.program, ready.head, self.owners, found.sizing, self.recipe.planned_lanes(device))
+
+    @once
+    def gradient(self) -> GradientExecutable:
+        """The reverse kernel, compiled.
+
+        Raises:
+            DifferentiationError: see ``plans``.
+            QdrunRuntimeError: see ``executable``.
+        """
+        plans = self.plans
+        return GradientExecutable(plans, self.recipe.reverse(self.program.device)[1], self.executable)
+
+    @once
+    def tangent(self) -> Executable:
+        """The forward-mode kernel, compiled: it computes values and tangents.
+
+        Raises:
+            DifferentiationError: something has no tangent, by name and line.
+        """
+        ready = self.recipe.tangent(self.program.device)[1]
+        return self.executable if ready is self.recipe.forward else Executable(self.program, ready, self.owners)
+
+    def close(self) -> None:
+        """Forget the launch contexts; the program is being closed."""
+        for name in ("executable", "gradient", "tangent"):
+            made = self.__dict__.get(name)
+            if made is not None:
+                made.close()
+
+    def begin_gradient(self) -> None:
+        """Compile the gradient on another thread: a tape will need it."""
+        if self.program.device.native and not self.recipe.reversed:
+            AHEAD.submit(functools.partial(self.recipe.compile_reverse, self.program.device))
+
+    def replayed(self) -> tuple[Access, ...]:
+        """The loads that the gradient repeats."""
+        return self.recipe.reverse(self.program.device)[0].replayed
+
+    def broken(self) -> tuple[Broken, ...]:
+        """Where the gradient is lost in an array without one."""
+        return self.recipe.reverse(self.program.device)[0].broken
+
+    @property
+    def flows(self) -> Flows:
+        """What the values that it stores depend on."""
+        return self.recipe.flows
+
+    def adjoints(self) -> list[Access]:
+        """What the gradient stores to."""
+        return [a for t in self.recipe.reverse(self.program.device)[0].kernel.tasks for a in writes_of(walk(t.body))]
+
+
+__all__ = ["Variant"]

@@ -1,0 +1,104 @@
+"""Blocks of more than one thread on the emulated device: a thread of the processor for each, and barriers that see who is missing."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from .arena import POISON
+
+SHARED_BYTES = 48 << 10
+RUN_FREE = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3, ctypes.c_int64)  # other threads run meanwhile
+_BARRIER = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)
+_END = -1
+_teams: dict[int, Team] = {}
+
+
+class Diverged(Exception):
+    """The threads of a block did not come to the same barrier."""
+
+
+class Team:
+    """The threads of one block after the other, with one memory."""
+
+    def __init__(self, threads: int, memory: np.ndarray) -> None:
+        self.threads, self.memory = threads, memory
+        self.diverged = False
+        self._lock = threading.Condition()
+        self._sites: list[int] = []  # where the threads that have arrived stand
+        self._round = 0
+
+    def meet(self, site: int) -> None:
+        """Wait until all threads have arrived. ``site``: the barrier's number, or ``_END``. Once they have diverged, nobody waits."""
+        with self._lock:
+            if self.diverged:
+                return
+            self._sites.append(site)
+            if len(self._sites) < self.threads:
+                now = self._round
+                self._lock.wait_for(lambda: self._round != now or self.diverged)
+                return
+            self.diverged = len(set(self._sites)) > 1
+            self._sites.clear()
+            self._round += 1
+            if site == _END:
+                self.memory[:] = POISON  # nothing is left for the next block
+            self._lock.notify_all()
+
+
+@_BARRIER
+def _barrier(regs: int, site: int) -> None:
+    """What device code calls: the registers say whose thread it is."""
+    _teams[(ctypes.c_int64 * 8).from_address(regs)[7]].meet(site)
+
+
+@cache
+def barrier_address() -> int:
+    """The address of the function that device code calls at a barrier."""
+    return ctypes.cast(_barrier, ctypes.c_void_p).value or 0
+
+
+def run_blocks(run: Callable[..., Any], words: int, order: Sequence[int] | np.ndarray, threads: int, shared: int) -> None:
+    """Run blocks of several threads.
+
+    Args:
+        run: the native loop over blocks, which lets other threads of Python run.
+        words: the address of the launch's parameters.
+        order: the blocks in the order in which they run.
+        threads: of a block.
+        shared: bytes of memory that the launch asks for.
+
+    Raises:
+        Diverged: some threads of a block came to a barrier, and others to another one or to the end.
+    """
+    memory = np.full(shared + SHARED_BYTES + 64, POISON, np.uint8)
+    base = memory.ctypes.data + -memory.ctypes.data % 16
+    team = Team(threads, memory)
+    _teams[id(team)] = team
+    blocks = np.ascontiguousarray(order, np.int64)
+
+    def work(number: int) -> None:
+        regs = (ctypes.c_int64 * 8)(
+            *(number, 0, len(blocks), threads, base, base + -(-shared // 16) * 16, barrier_address(), id(team))
+        )
+        for k in range(len(blocks)):
+            run(ctypes.addressof(regs), words, blocks.ctypes.data + 8 * k, 1)
+            team.meet(_END)
+            if team.diverged:
+                return
+
+    workers = [threading.Thread(target=work, args=(n,), daemon=True) for n in range(threads)]
+    try:
+        for w in workers:
+            w.start()
+        for w in workers:
+            w.join()
+    finally:
+        del _teams[id(team)]
+    if team.diverged:
+        raise Diverged

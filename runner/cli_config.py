@@ -1,0 +1,54 @@
+"""The commands about a config alone: ``qdrun schema | check``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .cli_base import Config, Json, Set, complete_configs, print_json, reported
+
+
+def schema(
+    config: Annotated[
+        Path | None,
+        typer.Argument(help="With the parameters of the job of this config.", autocompletion=complete_configs),
+    ] = None,
+) -> None:
+    """Print the JSON schema of a config, for editors. docs/running-sweeps.md says how they use it."""
+    with reported(as_json=False):
+        from .schema import config_schema
+
+        print_json(config_schema(config))
+
+
+def check(
+    config: Config,
+    changes: Set = [],  # noqa: B006 - typer makes a list of its own
+    horizon: Annotated[int | None, typer.Option(min=1, help="Time steps to run; 32 at most if not given.")] = None,
+    tolerance: Annotated[
+        float | None, typer.Option(min=0.0, help="Largest relative error; 1e-4 in f64, 5e-2 in f32 if not given.")
+    ] = None,
+    most: Annotated[int, typer.Option(min=1, help="Elements of one gradient to look at one by one.")] = 8,
+    as_json: Json = False,
+) -> None:
+    """Compare the gradients of a job with finite differences of its loss, for the first trial of a config.
+
+    Exit code 1 when they differ.
+    """
+    with reported(as_json):
+        from . import check as checking
+        from .plan import prepare
+
+        prepared, job = prepare(config, overrides=changes)
+        found = checking.check(prepared, job, horizon=horizon, tolerance=tolerance, most=most)
+        if as_json:
+            print_json(found.data())
+        else:
+            print(found.text())
+        if not found.agrees:
+            raise typer.Exit(1)
+
+
+__all__ = ["check", "schema"]

@@ -1,0 +1,164 @@
+"""Gradient descent in one trial: the loop around a session of the job. Runs on a worker; the program is kept where the job can.
+
+The row of such a trial has, beside the job's own outputs at the point that is kept: ``out.opt.<parameter>``, the values found;
+``out.opt.history``, the loss before the first step and after each; ``out.opt.steps``; ``out.opt.kept``, the step of the point that is
+shown; ``out.opt.gradient_norm`` there; ``out.opt.stopped``, why it was over, as a number of ``STOPPED``; ``out.opt.builds``, how often
+the job was built.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from pydantic import BaseModel, ValidationError
+
+from ..compiler.errors import QdrunError
+from ..jobs import paths
+from ..jobs.base import Outcome, Session
+from .optimize import Arrays, State, clipped, free_part, global_norm, projected, rate_at, update
+from .optimize_section import OptimizeSection
+
+STOPPED = ("steps", "gradient_norm", "loss", "patience", "not_finite")
+"""Why a descent was over, by the number in ``out.opt.stopped``."""
+
+
+class DescentError(QdrunError, ValueError):
+    """A step left the range that the job allows, or a gradient is not one of the parameter."""
+
+
+@dataclass
+class _Path:
+    """What a descent has seen: losses, and the point to show."""
+
+    history: list[float] = field(default_factory=list)
+    best: float = math.inf
+    kept: int = 0
+    point: Arrays = field(default_factory=dict)
+    outcome: Outcome | None = None
+    norm: float = 0.0
+    since: int = 0
+    """Steps since the best loss became better by more than ``stop.progress``."""
+    mark: float = math.inf
+
+
+def body_of(optimize: Mapping[str, Any] | None) -> Callable[[Session], Outcome]:
+    """What a worker does with an open job: ``execute(job, .., body=body_of(spec["optimize"]))``. None: run it once.
+
+    Args:
+        optimize: ``OptimizeSection`` as plain data, with ``params`` filled in, see ``section_data``.
+    """
+    if optimize is None:
+        return Session.run
+    section = OptimizeSection.model_validate(optimize)
+    return lambda session: descend(session, section)
+
+
+def section_data(section: OptimizeSection | None, gradients: Sequence[str], values: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The section as plain data for ``body_of``, with the parameters that it means when it names none."""
+    if section is None:
+        return None
+    data = section.model_dump(mode="json", exclude_unset=True)
+    data["bounds"] = {name: [None if math.isinf(end) else end for end in ends] for name, ends in section.bounds.items()}
+    return {"rule": section.rule, "steps": section.steps} | data | {"params": optimized(section, gradients, values)}
+
+
+def optimized(section: OptimizeSection, gradients: Sequence[str], values: Mapping[str, Any]) -> list[str]:
+    """The parameters that are optimised: those that the section names, else all gradients that are parameters."""
+    return list(section.params) if section.params is not None else [name for name in gradients if paths.has(values, name)]
+
+
+def descend(session: Session, section: OptimizeSection) -> Outcome:
+    """Minimise the loss from the job's parameters on; the outcome of the point that is kept, with what the module lists.
+
+    Raises:
+        DescentError: a step leaves what the job's parameters allow, or the gradient has another shape than its parameter.
+    """
+    start = session.job.params.model_dump(mode="json")
+    names = list(section.params or ())
+    scale = {name: section.scale.get(name, 1.0) for name in names}
+    bounds = {name: (ends[0] / scale[name], ends[1] / scale[name]) for name, ends in section.bounds.items()}
+    x = {name: np.asarray(paths.get(start, name), dtype=np.float64) / scale[name] for name in names}
+    seen, state, stopped = _Path(), State(), STOPPED[0]
+    for step in range(section.steps + 1):
+        outcome = session.run(_params(session, start, _real(section, x), step) if step else None)
+        g = {name: scale[name] * _gradient(outcome, name, x[name]) for name in names}
+        norm = global_norm(free_part(x, g, bounds))
+        _look(seen, section, outcome, x, norm, step)
+        stopped = _over(seen, section, outcome, norm)
+        if stopped or step == section.steps:
+            break
+        g = g if section.clip is None else clipped(g, section.clip)
+        x, state = update(section.rule, section.options, state, x, g, rate_at(step, section.learning_rate, section.steps))
+        x = projected(x, bounds)
+    return _result(seen, _real(section, seen.point), stopped or STOPPED[0], session.builds)
+
+
+def _real(section: OptimizeSection, x: Arrays) -> dict[str, np.ndarray]:
+    """Parameters in their own units, within their bounds to the bit."""
+    return projected({name: section.scale.get(name, 1.0) * value for name, value in x.items()}, section.bounds)
+
+
+def _params(session: Session, start: dict[str, Any], x: Arrays, step: int) -> BaseModel:
+    values = copy.deepcopy(start)
+    for name, value in x.items():
+        paths.put(values, name, value.tolist())
+    try:
+        return type(session.job.params).model_validate(values)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise DescentError(
+            f"step {step} sets {where} to {first['input']}, which the job refuses: {first['msg'].lower()}\n"
+            f"  do: give optimize.bounds for {where}, or a smaller optimize.learning_rate"
+        ) from error
+
+
+def _gradient(outcome: Outcome, name: str, x: np.ndarray) -> np.ndarray:
+    g = np.asarray(outcome.gradients[name], dtype=np.float64)
+    if g.shape != x.shape:
+        raise DescentError(
+            f"the gradient of `{name}` has the shape {g.shape}, the parameter {x.shape}\n"
+            "  do: let run() give one number for each number of the parameter"
+        )
+    return g
+
+
+def _look(seen: _Path, section: OptimizeSection, outcome: Outcome, x: Arrays, norm: float, step: int) -> None:
+    """Note a point. One that is not finite is kept as it is, so that its row says so."""
+    loss = float(outcome.loss)
+    seen.history.append(loss)
+    finite = math.isfinite(loss) and math.isfinite(norm)
+    if not finite or section.keep == "last" or loss < seen.best or seen.outcome is None:
+        seen.kept, seen.point, seen.outcome, seen.norm = step, x, outcome, norm
+    seen.best = min(seen.best, loss)
+    seen.since += 1
+    if loss < seen.mark - section.stop.progress:
+        seen.mark, seen.since = loss, 0
+
+
+def _over(seen: _Path, section: OptimizeSection, outcome: Outcome, norm: float) -> str:
+    """Why the descent is over at this point; empty when it is not."""
+    stop, loss = section.stop, float(outcome.loss)
+    if not math.isfinite(loss) or not math.isfinite(norm):
+        return "not_finite"
+    if stop.gradient_norm is not None and norm <= stop.gradient_norm:
+        return "gradient_norm"
+    if stop.loss is not None and loss <= stop.loss:
+        return "loss"
+    return "patience" if stop.patience is not None and seen.since >= stop.patience else ""
+
+
+def _result(seen: _Path, point: Arrays, stopped: str, builds: int) -> Outcome:
+    assert seen.outcome is not None
+    found: dict[str, Any] = {f"opt.{name}": value for name, value in point.items()}
+    found |= {"opt.history": np.array(seen.history), "opt.steps": float(len(seen.history) - 1), "opt.kept": float(seen.kept)}
+    found |= {"opt.gradient_norm": seen.norm, "opt.stopped": float(STOPPED.index(stopped)), "opt.builds": float(builds)}
+    return Outcome(seen.outcome.loss, seen.outcome.gradients, {**seen.outcome.outputs, **found})
+
+
+__all__ = ["STOPPED", "DescentError", "body_of", "descend", "optimized", "section_data"]

@@ -1,0 +1,23 @@
+"""Which trial runs where: bytes of pools, lanes of devices, users' shares. Pure: no Ray, no clock, no I/O."""
+
+from .claims import Claim, ClaimPoint, Placement, Request
+from .packer import Packer
+from .pools import Device, Pool, Reservation
+from .predict import Bound, Forecast, best_forecast, lower_bound, misfit, simulate
+
+__all__ = [
+    "Bound",
+    "Claim",
+    "ClaimPoint",
+    "Device",
+    "Forecast",
+    "Packer",
+    "Placement",
+    "Pool",
+    "Request",
+    "Reservation",
+    "best_forecast",
+    "lower_bound",
+    "misfit",
+    "simulate",
+]

@@ -1,0 +1,86 @@
+"""Users' shares of the cluster, and who goes first."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Collection, KeysView
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class _Held:
+    bytes: int = 0
+    lanes: int = 0
+
+
+class Shares:
+    """What each user holds. A share is the larger one of two: of all bytes, and of all lanes (dominant resource).
+
+    A user is below the fair share when, of n users that wait or run, it holds less than 1/n; or nothing at all.
+    """
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self.lanes = 0
+        self._held: dict[str, _Held] = {}
+        self._sorted: list[tuple[float, str]] = []
+
+    def resize(self, bytes: int, lanes: int) -> None:
+        """The cluster's bytes and lanes have changed."""
+        self.bytes, self.lanes = bytes, lanes
+        self._sorted = sorted((self.share(user), user) for user in self._held)
+
+    def add(self, user: str, bytes: int) -> None:
+        """A request of ``bytes`` started."""
+        held = self._held.get(user)
+        if held is None:
+            held = self._held[user] = _Held()
+        else:
+            del self._sorted[bisect_left(self._sorted, (self.share(user), user))]
+        held.bytes += bytes
+        held.lanes += 1
+        insort(self._sorted, (self.share(user), user))
+
+    def remove(self, user: str, bytes: int) -> None:
+        """A request of ``bytes`` ended."""
+        held = self._held[user]
+        del self._sorted[bisect_left(self._sorted, (self.share(user), user))]
+        held.bytes -= bytes
+        held.lanes -= 1
+        if held.lanes:
+            insort(self._sorted, (self.share(user), user))
+        else:
+            del self._held[user]
+
+    def held(self, user: str) -> tuple[int, int]:
+        """Bytes and lanes of a user."""
+        held = self._held.get(user)
+        return (held.bytes, held.lanes) if held else (0, 0)
+
+    def share(self, user: str, more: int | None = None) -> float:
+        """A user's share, with one more request of ``more`` bytes if given."""
+        held = self._held.get(user)
+        size, lanes = (held.bytes, held.lanes) if held else (0, 0)
+        if more is not None:
+            size, lanes = size + more, lanes + 1
+        return max(size / self.bytes if self.bytes else 0.0, lanes / self.lanes if self.lanes else 0.0)
+
+    def holders(self) -> KeysView[str]:
+        """Users that run something."""
+        return self._held.keys()
+
+    def order(self, users: Collection[str]) -> list[str]:
+        """Users by share, the smallest first; equal shares by name."""
+        if len(users) < 2:
+            return list(users)
+        nothing = sorted(user for user in users if user not in self._held)
+        return nothing + [user for _, user in self._sorted if user in users]
+
+    def deserves(self, user: str, more: int, active: int) -> bool:
+        """Whether a user with nothing that fits gets a reservation of ``more`` bytes.
+
+        It does when somebody holds more than it, and it would hold at most 1/``active`` with the request, or holds nothing.
+        """
+        if active < 2 or not self._sorted or self._sorted[-1][0] <= self.share(user):
+            return False
+        return user not in self._held or self.share(user, more) <= 1.0 / active

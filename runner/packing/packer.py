@@ -1,0 +1,465 @@
+"""The packer: events in, placements out. It never promises more bytes of a pool than there are."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from .claims import Claim, Key, Placement, Request, amount
+from .fairness import Shares
+from .outlook import Outlook
+from .pools import Device, DeviceState, Pool, PoolState, Reservation, Running
+from .queue import LOOK, SLOW, Group, Waiting, first_fitting
+from .views import snapshot, why_waiting
+
+AGE_S = 60.0
+
+
+class Packer:
+    """Places requests on devices.
+
+    Args:
+        age_s: a request is overtaken, and gets a reservation, when one that was first asked for this many seconds later has started.
+        elastic: requests may start at smaller points of their curves than the first that fits the devices of a class, where that does
+            not make the predicted finish later.
+    """
+
+    def __init__(self, age_s: float = AGE_S, elastic: bool = True) -> None:
+        self.age_s = age_s
+        self._pools: dict[str, PoolState] = {}
+        self._devices: dict[str, DeviceState] = {}
+        self._waiting = Waiting(elastic)
+        self._shares = Shares()
+        self._outlook = Outlook(self._waiting.groups)
+        self._where: dict[str, DeviceState] = {}
+        self._room: dict[str, int] = {}
+        self._bytes = self._lanes = 0
+        self._newest = -math.inf
+        self._reserved: Reservation | None = None
+        self._turn_of_age = True
+        self._touched: set[str] = set()
+        self._again: set[str] = set()
+
+    # The devices
+
+    def add_pool(self, pool: Pool) -> None:
+        """Add a pool, or change the capacity of one."""
+        state = self._pools.get(pool.id)
+        if state is None:
+            self._pools[pool.id] = PoolState(pool)
+        else:
+            state.pool = pool
+        self._refit()
+
+    def add_device(self, device: Device) -> None:
+        """Add a device of a pool that is there. Its worker is charged from the first placement, or ``worker_started``, on.
+
+        Raises:
+            ValueError: there is such a device already, or no such pool.
+        """
+        if device.id in self._devices:
+            raise ValueError(f"there is a device {device.id} already: lose_device takes it away")
+        pool = self._pools.get(device.pool)
+        if pool is None:
+            raise ValueError(f"device {device.id} is on pool {device.pool}, which is not there: add_pool comes first")
+        state = self._devices[device.id] = DeviceState(device, pool)
+        pool.devices[device.id] = state
+        self._refit()
+
+    def lose_device(self, device: str) -> list[Request]:
+        """A device is gone, with its worker; what ran there. Submit that again to have it run elsewhere."""
+        lost = self.worker_ended(device)
+        state = self._devices.pop(device)
+        del state.pool.devices[device]
+        if not state.pool.devices:
+            del self._pools[state.pool.pool.id]
+        if self._reserved is not None and self._reserved.device == device:
+            self._drop_reservation()
+        self._refit()
+        return lost
+
+    def set_foreign(self, pool: str, bytes: int) -> None:
+        """Others hold this much of a pool now. What was placed before stays; nothing is added until it fits again."""
+        state = self._pools[pool]
+        if state.foreign != bytes:
+            state.foreign = bytes
+            self._resize()
+
+    def worker_started(self, device: str) -> None:
+        """A worker lives on the device: its process is charged. ``next`` has charged it already where it placed something."""
+        self._devices[device].open()
+
+    def worker_ended(self, device: str) -> list[Request]:
+        """The worker of a device is gone, its process is charged no more; what ran there went with it."""
+        state = self._devices[device]
+        lost = [self._stop(request, ended=False).request for request in list(state.running)]
+        state.shut()
+        self._touched.add(state.device.pool)
+        return lost
+
+    # The requests
+
+    def submit(self, requests: Iterable[Request]) -> None:
+        """Queue requests. One that fits no device waits for one that may come, see ``misfit``.
+
+        Raises:
+            ValueError: a request of that id waits or runs already.
+        """
+        keys: dict[int, tuple[Key, Mapping[str, Claim]]] = {}
+        count = len(self._waiting)
+        for request in requests:
+            if request.id in self._waiting or request.id in self._where:
+                raise ValueError(f"request {request.id} of {request.user} waits or runs already")
+            made = keys.get(id(request.claims))  # the mapping is kept beside it, so that its id stays taken
+            if made is None:
+                made = keys[id(request.claims)] = (request.key(), request.claims)
+            self._outlook.wait(self._waiting.add(request, made[0]), 1)
+        if len(self._waiting) > count:
+            self._touch_all()
+
+    def withdraw(self, ids: Iterable[str]) -> list[Request]:
+        """Take requests out of the queue; those that waited. One that runs goes on: ``finish`` says when it ended."""
+        out = []
+        for name in ids:
+            if name in self._waiting:
+                out.append(self._take(name)[0])
+        return out
+
+    def finish(self, request: str) -> Request:
+        """A request ended, whatever came of it: its bytes and its lane are free.
+
+        Raises:
+            KeyError: it does not run.
+        """
+        return self._stop(request, ended=True).request
+
+    def adopt(self, request: Request, device: str, index: int, started: float) -> None:
+        """A request runs already, at point ``index`` of its claim: charge it, be there room or not (a ledger that starts again)."""
+        if request.id in self._where or request.id in self._waiting:
+            raise ValueError(f"request {request.id} of {request.user} waits or runs already")
+        self._start(request, self._devices[device], index, started)
+
+    def next(self, now: float) -> list[Placement]:
+        """All that may start now. ``now``: seconds of a clock that never goes back."""
+        self._outlook.tick(now)
+        out: list[Placement] = []
+        self._touched |= self._again
+        self._again.clear()
+        while self._touched and len(self._waiting):
+            ready = [
+                (state.pool.pool.capacity, len(state.running), name)
+                for pool in self._touched
+                if pool in self._pools
+                for name, state in self._pools[pool].devices.items()
+                if state.room >= 0
+            ]
+            self._touched.clear()
+            heapq.heapify(ready)
+            while ready and len(self._waiting):
+                capacity, _, name = heapq.heappop(ready)
+                state = self._devices[name]
+                placement = self._place(state, now)
+                if placement is not None:
+                    out.append(placement)
+                    if state.room >= 0:
+                        heapq.heappush(ready, (capacity, len(state.running), name))
+        if self._reserved is None and len(self._waiting):
+            self._reserve(now)
+        return out
+
+    def idle_in_the_way(self) -> list[str]:
+        """Devices whose idle worker keeps a request of another device on the same pool from starting: end those.
+
+        To be asked after ``next``, when what waits fits nowhere.
+        """
+        out: list[str] = []
+        for pool in self._pools.values():
+            idle = {
+                name: state.device.process_bytes for name, state in pool.devices.items() if state.worker and not state.running
+            }
+            if idle and len(pool.devices) > 1 and sum(idle.values()):
+                out += self._in_the_way(pool, idle)
+        return out
+
+    # What is seen from outside
+
+    @property
+    def reservation(self) -> Reservation | None:
+        """The one there is."""
+        return self._reserved
+
+    def counts(self) -> tuple[int, int]:
+        """How many requests wait, and run."""
+        return len(self._waiting), len(self._where)
+
+    def why(self, request: str) -> str:
+        """Where a request runs, or the arithmetic of why it waits.
+
+        Raises:
+            KeyError: it neither waits nor runs.
+        """
+        if request in self._where:
+            run = self._where[request].running[request]
+            return f"runs on {run.device.id} with {amount(run.point.bytes)}"
+        found = self._waiting.get(request)
+        if found is None:
+            raise KeyError(f"request {request} neither waits nor runs")
+        return why_waiting(found[0], found[1], self._devices, self._reserved)
+
+    def snapshot(self) -> dict[str, Any]:
+        """Pools, devices, users, groups that wait, and the reservation, as plain data. Bytes, counts, and shares of 1."""
+        return snapshot(self._pools, self._devices, self._waiting, self._shares, self._reserved)
+
+    # Inside
+
+    def _touch_all(self) -> None:
+        self._touched.update(self._pools)
+
+    def _resize(self) -> None:
+        """Usable bytes have changed: what a claim may have on each class now, and what the cluster has in all."""
+        self._room, lanes, usable = {}, {}, {}
+        for state in self._devices.values():
+            kind = state.device.kind
+            self._room[kind] = max(self._room.get(kind, -1), state.most)
+            lanes[kind] = lanes.get(kind, 0) + state.device.lanes
+        for pool in self._pools.values():
+            least: dict[str, int] = {}
+            for state in pool.devices.values():
+                least[state.device.kind] = max(least.get(state.device.kind, 0), state.most)
+            for kind, most in least.items():
+                usable[kind] = usable.get(kind, 0) + most
+        self._outlook.resize(lanes, usable)
+        self._bytes = sum(max(0, pool.usable) for pool in self._pools.values() if pool.devices)
+        self._lanes = sum(lanes.values())
+        self._shares.resize(self._bytes, self._lanes)
+        if self._reserved is not None:
+            device = self._devices.get(self._reserved.device)
+            if device is None or self._reserved.need > device.most:
+                self._drop_reservation()
+        self._waiting.unpark()
+        self._touch_all()
+
+    def _refit(self) -> None:
+        """Devices or capacities have changed: find the base points of all that waits again."""
+        limits: dict[str, int] = {}
+        for state in self._devices.values():
+            most = state.pool.pool.capacity - state.device.process_bytes
+            limits[state.device.kind] = max(limits.get(state.device.kind, -1), most)
+        self._waiting.fit(limits)
+        self._outlook.forget()
+        self._resize()
+
+    def _drop_reservation(self) -> None:
+        if self._reserved is not None:
+            self._reserved = None
+            self._touch_all()
+
+    def _take(self, name: str) -> tuple[Request, Group]:
+        request, group = self._waiting.remove(name)
+        self._outlook.wait(group, -1)
+        if self._reserved is not None and self._reserved.request == name:
+            self._drop_reservation()
+        return request, group
+
+    def _stop(self, name: str, ended: bool) -> Running:
+        state = self._where.pop(name)
+        run = state.stop(name)
+        self._shares.remove(run.request.user, run.point.bytes)
+        self._outlook.stop(name, ended)
+        self._touched.add(state.device.pool)
+        return run
+
+    def _start(self, request: Request, state: DeviceState, index: int, now: float) -> Running:
+        claim = request.claims[state.device.kind]
+        point = claim.points[index]
+        end = math.inf if claim.seconds is None else now + claim.seconds * point.time
+        run = Running(request, state.device, point, now, end)
+        state.start(run)
+        self._where[request.id] = state
+        self._shares.add(request.user, point.bytes)
+        self._outlook.start(run)
+        self._newest = max(self._newest, request.submitted)
+        return run
+
+    def _grant(self, state: DeviceState, group: Group, index: int, now: float, why: str, name: str | None = None) -> Placement:
+        request, _ = self._take(name if name is not None else self._waiting.head(group).id)
+        run = self._start(request, state, index, now)
+        return Placement(request, state.device.id, run.point, why)
+
+    def _place(self, state: DeviceState, now: float) -> Placement | None:
+        room = state.room
+        if room < 0:
+            return None
+        reserved = self._reserved
+        if reserved is not None:
+            placement = self._place_reserved(reserved, state, room, now)
+            if placement is not None:
+                return placement
+            target = self._devices[reserved.device]
+            if target.pool is state.pool:
+                return self._backfill(reserved, target, state, room, now)
+        kind, users = state.device.kind, self._shares.order(self._waiting.users)
+        largest = self._wants_large(state)
+        why = "the largest that fits" if largest else "the smallest"
+        group = self._choose(state, room, largest, users, now)
+        if group is not None:
+            return self._grant(state, group, group.bases[kind], now, why)
+        for user in users:
+            for group, k in self._waiting.users[user].smaller(kind, room):
+                if self._allowed(group, state, k, now):
+                    return self._grant(state, group, k, now, f"point {k + 1} of its curve: nothing fits at full size")
+        return None
+
+    def _choose(self, state: DeviceState, room: int, largest: bool, users: Sequence[str], now: float) -> Group | None:
+        """The best fit of some users below the fair share; where they have none, that of the user with the smallest share."""
+        kind, best, fair = state.device.kind, None, 0.0
+        if len(users) > 1:
+            fair = 1.0 / len(self._waiting.users.keys() | self._shares.holders())
+        for count, user in enumerate(users):
+            if best is not None and (count >= LOOK or self._shares.share(user) >= fair):
+                break
+            queue = self._waiting.users[user]
+            group = queue.first(kind, room, largest)
+            if group is not None and kind in group.slow:
+                fitting = queue.fitting(kind, room, largest)
+                group = next((other for other in fitting if self._allowed(other, state, other.bases[kind], now)), None)
+            if group is None:
+                continue
+            if best is None or (group.bytes > best.bytes) == largest:
+                best = group
+        return best
+
+    def _wants_large(self, state: DeviceState) -> bool:
+        """Whether the device has fewer of its bytes in use than of its lanes, under the pressure of the queue on both."""
+        pool, waiting = state.pool, self._waiting
+        pressure = 1.0
+        if waiting.count and self._bytes and self._lanes:
+            pressure = max(1.0, (waiting.bytes / self._bytes) / (waiting.count / self._lanes))
+        used = (pool.claimed + pool.process) / pool.usable if pool.usable > 0 else 1.0
+        return used <= pressure * len(state.running) / state.device.lanes or not state.running
+
+    def _allowed(self, group: Group, state: DeviceState, index: int, now: float) -> bool:
+        """Whether a request may start at a slower place than the best one that exists now."""
+        seconds = group.seconds(state.device.kind, index)
+        if seconds <= group.best * SLOW or seconds <= self._best(group) * SLOW:
+            return True
+        if self._outlook.allows(group, state.device.kind, index, now):
+            return True
+        self._again.add(state.device.pool)
+        return False
+
+    def _best(self, group: Group) -> float:
+        """Seconds at the fastest place that a group has, were all of ours gone; infinite when there is none now."""
+        best = math.inf
+        for kind in group.bases:
+            k = first_fitting(group.claims[kind], self._room.get(kind, -1))
+            if k is not None:
+                best = min(best, group.seconds(kind, k))
+        return best
+
+    def _place_reserved(self, reserved: Reservation, state: DeviceState, room: int, now: float) -> Placement | None:
+        found = self._waiting.get(reserved.request)
+        if found is None or state.device.kind not in found[1].bases:
+            return None
+        k = first_fitting(found[0].claims[state.device.kind], room)
+        if k is None:
+            return None
+        due = state.device.id == reserved.device and k <= reserved.index
+        if due or self._allowed(found[1], state, k, now):
+            return self._grant(state, found[1], k, now, f"reserved: {reserved.why}", reserved.request)
+        return None
+
+    def _backfill(
+        self, reserved: Reservation, target: DeviceState, state: DeviceState, room: int, now: float
+    ) -> Placement | None:
+        """Something that provably leaves the reservation its bytes and its lane when they would be free."""
+        when, spare, lanes = target.free_at(reserved.need, now)
+        if when == math.inf:
+            return None
+        kind, opening, beside = state.device.kind, state.opening, state is not target or lanes >= 1
+        for user in self._shares.order(self._waiting.users):
+            for group in self._waiting.users[user].fitting(kind, room, largest=True):
+                k = group.bases[kind]
+                over = group.known and now + group.seconds(kind, k) <= when and opening <= spare
+                if (over or (beside and group.point_bytes(kind, k) + opening <= spare)) and self._allowed(group, state, k, now):
+                    return self._grant(state, group, k, now, "back-filled: the reservation waits no longer for it")
+        return None
+
+    def _runnable(self, group: Group) -> bool:
+        room = self._room
+        return any(group.claims[kind].smallest <= room.get(kind, -1) for kind in group.bases)
+
+    def _reserve(self, now: float) -> None:
+        """Reserve for the oldest of those overtaken, or for a user below the fair share; in turn when there are both."""
+        old, poor = self._overtaken(), self._below_share()
+        if old is None and poor is None:
+            return
+        aged = old is not None and (poor is None or self._turn_of_age)
+        chosen, why = (
+            (old, f"overtaken by requests {self.age_s:g} s younger") if aged else (poor, "its user is below the fair share")
+        )
+        self._turn_of_age = not aged
+        assert chosen is not None  # one of the two is there
+        request, group = chosen
+        target = self._target(group, now)
+        if target is not None:
+            state, k = target
+            self._reserved = Reservation(request.id, state.device.id, k, group.point_bytes(state.device.kind, k), now, why)
+            self._touched.add(state.device.pool)
+
+    def _overtaken(self) -> tuple[Request, Group] | None:
+        old, before = None, self._newest - self.age_s
+        if self._waiting.overtaken(before):
+            for user in self._waiting.users:
+                found = self._waiting.oldest(user, self._runnable)
+                if found is not None and found[0].submitted < before:
+                    old, before = found, found[0].submitted
+        return old
+
+    def _below_share(self) -> tuple[Request, Group] | None:
+        active = len(self._waiting.users.keys() | self._shares.holders())
+        if active < 2:
+            return None
+        for user in self._shares.order(self._waiting.users):
+            if self._shares.share(user) >= 1.0 / active:
+                break  # and so do all after it
+            found = self._waiting.oldest(user, self._runnable)
+            if found is not None and self._shares.deserves(user, found[1].bytes, active):
+                return found
+        return None
+
+    def _target(self, group: Group, now: float) -> tuple[DeviceState, int] | None:
+        """The device that has the bytes first: by the known ends, else the one with the most free."""
+        able = []
+        for state in self._devices.values():
+            if state.device.kind in group.bases:
+                k = first_fitting(group.claims[state.device.kind], state.most)
+                if k is not None:
+                    need = group.point_bytes(state.device.kind, k)
+                    able.append((state.pool.free - state.opening - need, state.device.id, state, k, need))
+        best = min(
+            heapq.nlargest(4, able, key=lambda item: item[0]),
+            key=lambda item: (
+                item[2].free_at(item[4], now)[0] + group.seconds(item[2].device.kind, item[3]),
+                -item[0],
+                item[1],
+            ),
+            default=None,
+        )
+        return None if best is None else (best[2], best[3])
+
+    def _in_the_way(self, pool: PoolState, idle: Mapping[str, int]) -> list[str]:
+        for group in self._waiting.groups():
+            for state in pool.devices.values():
+                if state.device.kind not in group.bases or len(state.running) >= state.device.lanes:
+                    continue
+                others = {name: size for name, size in idle.items() if name != state.device.id}
+                k = first_fitting(group.claims[state.device.kind], state.most)
+                if k is None:
+                    continue
+                need = group.point_bytes(state.device.kind, k)
+                if state.room < need <= state.room + sum(others.values()):
+                    return [name for name, size in others.items() if size]
+        return []

@@ -1,0 +1,164 @@
+"""Pools of bytes, the devices that share them, and what is charged to them now."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from .claims import ClaimPoint, Request, amount
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Physical memory: a card, unified memory, the RAM of a host. ``capacity``: bytes that may be used in all, the reserve taken off."""
+
+    id: str
+    capacity: int
+
+    def __post_init__(self) -> None:
+        if self.capacity < 0:
+            raise ValueError(f"pool {self.id} has a capacity of {self.capacity} bytes")
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """What trials run on.
+
+    Attributes:
+        id: its name in placements.
+        pool: the pool that holds its memory; several devices may share one.
+        kind: the class of devices for which one claim holds.
+        lanes: requests that run at once.
+        process_bytes: context, frames and code, charged once while a worker lives here, idle or not.
+    """
+
+    id: str
+    pool: str
+    kind: str
+    lanes: int
+    process_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        if self.lanes < 1 or self.process_bytes < 0:
+            raise ValueError(f"device {self.id} needs at least one lane and no negative process_bytes: {self}")
+
+
+@dataclass(slots=True)
+class Running:
+    """A request that runs; ``end``: when it is over at the latest, infinite when that is not known."""
+
+    request: Request
+    device: Device
+    point: ClaimPoint
+    start: float
+    end: float
+
+
+@dataclass(slots=True)
+class PoolState:
+    """The account of a pool: ``claimed`` by requests, ``process`` by workers, ``foreign`` by others."""
+
+    pool: Pool
+    claimed: int = 0
+    process: int = 0
+    foreign: int = 0
+    devices: dict[str, DeviceState] = field(default_factory=dict)
+
+    @property
+    def usable(self) -> int:
+        """Bytes that all workers and requests of ours together may have now."""
+        return self.pool.capacity - self.foreign
+
+    @property
+    def free(self) -> int:
+        """Bytes left now; negative when others took what was promised."""
+        return self.pool.capacity - self.foreign - self.claimed - self.process
+
+
+@dataclass(slots=True)
+class DeviceState:
+    """A device, whether a worker is charged there, and what runs."""
+
+    device: Device
+    pool: PoolState
+    worker: bool = False
+    running: dict[str, Running] = field(default_factory=dict)
+
+    @property
+    def opening(self) -> int:
+        """Bytes that the first placement pays besides its own."""
+        return 0 if self.worker else self.device.process_bytes
+
+    @property
+    def room(self) -> int:
+        """The largest point that can be placed now; negative when there is none."""
+        if len(self.running) >= self.device.lanes:
+            return -1
+        return self.pool.free - self.opening
+
+    @property
+    def most(self) -> int:
+        """The largest point that can be placed once all else of ours in the pool has ended."""
+        return self.pool.usable - self.device.process_bytes
+
+    def open(self) -> None:
+        """Charge the worker."""
+        if not self.worker:
+            self.worker = True
+            self.pool.process += self.device.process_bytes
+
+    def shut(self) -> None:
+        """Take the charge of the worker off."""
+        if self.worker:
+            self.worker = False
+            self.pool.process -= self.device.process_bytes
+
+    def start(self, run: Running) -> None:
+        """Charge a request, and the worker that it needs."""
+        self.open()
+        self.running[run.request.id] = run
+        self.pool.claimed += run.point.bytes
+
+    def stop(self, request: str) -> Running:
+        """Take the charge of a request off; the worker stays."""
+        run = self.running.pop(request)
+        self.pool.claimed -= run.point.bytes
+        return run
+
+    def free_at(self, need: int, now: float) -> tuple[float, int, int]:
+        """When a request of ``need`` bytes fits here if nothing else starts, with the bytes and lanes that are then left beside it.
+
+        Infinite when some request whose end is not known, or is past, has to end before. ``need`` must be at most ``most``.
+        """
+        spare, lanes = self.pool.free - self.opening - need, self.device.lanes - len(self.running) - 1
+        when = now
+        runs = [run for other in self.pool.devices.values() for run in other.running.values()]
+        for run in sorted(runs, key=lambda run: run.end if run.end > now else math.inf):
+            if spare >= 0 and lanes >= 0:
+                break
+            when = run.end if run.end > now else math.inf
+            spare += run.point.bytes
+            lanes += run.device.id == self.device.id
+        return (when, spare, lanes) if spare >= 0 and lanes >= 0 else (math.inf, spare, lanes)
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """No other request may start in the pool of ``device`` if that could hold ``request`` up. ``index``: the point that it waits for."""
+
+    request: str
+    device: str
+    index: int
+    need: int
+    since: float
+    why: str
+
+
+def too_small(request: Request, state: DeviceState) -> str:
+    """The arithmetic of a request that can never run on a device of its class."""
+    least, pool, process = request.claims[state.device.kind].smallest, state.pool, state.device.process_bytes
+    text = (
+        f"needs {amount(least)} at its smallest on {state.device.id} ({state.device.kind}), and its process {amount(process)}"
+    )
+    others = f", of which others hold {amount(pool.foreign)}" if pool.foreign else ""
+    return f"{text}: {amount(least + process)}, more than the {amount(pool.pool.capacity)} of pool {pool.pool.id}{others}"

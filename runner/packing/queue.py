@@ -1,0 +1,272 @@
+"""What waits: requests in groups of one user and equal claims, indexed by bytes for each class of devices."""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from .claims import Claim, Key, Request
+
+INFINITY = float("inf")
+Entry = tuple[float, int, Request]
+SLOW = 1.0 + 1e-9  # times that differ by no more are equal
+LOOK = 8  # how many requests of different claims are looked at where the first one may not be placed
+
+
+class Group:
+    """Requests of one user with equal claims, the oldest first.
+
+    Attributes:
+        bases: for each class of devices that it can run on, the index of the first point that the largest pool of the class holds.
+        known: whether the seconds of all its claims are known; otherwise a second here is a unit of time.
+        best: seconds at the fastest of its bases; ``slow``: the classes where its base is slower than that.
+    """
+
+    __slots__ = ("area", "bases", "best", "bytes", "claims", "heap", "key", "known", "number", "size", "slow", "user")
+
+    def __init__(self, number: int, user: str, key: Key, limits: Mapping[str, int]) -> None:
+        self.number, self.user, self.key = number, user, key
+        self.claims: dict[str, Claim] = dict(key)
+        self.heap: list[Entry] = []
+        self.size = 0
+        self.known = all(claim.seconds is not None for claim in self.claims.values())
+        self.fit(limits)
+
+    def fit(self, limits: Mapping[str, int]) -> None:
+        """The devices have changed: the largest bytes that a claim may have by class are ``limits``."""
+        self.bases: dict[str, int] = {}
+        for kind, claim in self.claims.items():
+            index = first_fitting(claim, limits.get(kind, -1))
+            if index is not None:
+                self.bases[kind] = index
+        self.best = min((self.seconds(kind, k) for kind, k in self.bases.items()), default=0.0)
+        self.slow = frozenset(kind for kind, k in self.bases.items() if self.seconds(kind, k) > self.best * SLOW)
+        self.area = min((self.point_bytes(kind, k) * self.seconds(kind, k) for kind, k in self.bases.items()), default=0.0)
+        self.bytes = max((self.point_bytes(kind, k) for kind, k in self.bases.items()), default=0)
+
+    def seconds(self, kind: str, index: int) -> float:
+        """How long a request runs at a point of its curve."""
+        claim = self.claims[kind]
+        return (claim.seconds if self.known and claim.seconds is not None else 1.0) * claim.points[index].time
+
+    def point_bytes(self, kind: str, index: int) -> int:
+        """Bytes at a point of the curve."""
+        return self.claims[kind].points[index].bytes
+
+
+def first_fitting(claim: Claim, room: int) -> int | None:
+    """The fastest point of at most ``room`` bytes."""
+    if claim.smallest > room:
+        return None
+    return next(index for index, point in enumerate(claim.points) if point.bytes <= room)
+
+
+@dataclass(slots=True)
+class _Waits:
+    entry: Entry
+    group: Group
+
+
+class UserQueue:
+    """The groups of one user, and for each class of devices what fits into how many bytes."""
+
+    def __init__(self) -> None:
+        self.groups: dict[Key, Group] = {}
+        self.count = 0
+        self.oldest: list[Entry] = []
+        self.parked: list[Entry] = []
+        self._by_number: dict[int, Group] = {}
+        self._bases: dict[str, list[tuple[int, float, int]]] = {}
+        self._smaller: dict[str, list[tuple[int, float, int, int]]] = {}
+
+    def index(self, group: Group, elastic: bool) -> None:
+        """Make a group findable by bytes."""
+        self._by_number[group.number] = group
+        for kind, base in group.bases.items():
+            points = group.claims[kind].points
+            insort(self._bases.setdefault(kind, []), (points[base].bytes, -group.seconds(kind, base), group.number))
+            for k in range(base + 1, len(points) if elastic else 0):
+                insort(self._smaller.setdefault(kind, []), (points[k].bytes, -group.seconds(kind, k), group.number, k))
+
+    def forget(self, group: Group, elastic: bool) -> None:
+        """Undo ``index``."""
+        del self._by_number[group.number]
+        for kind, base in group.bases.items():
+            points, rows = group.claims[kind].points, self._bases[kind]
+            del rows[bisect_left(rows, (points[base].bytes, -group.seconds(kind, base), group.number))]
+            for k in range(base + 1, len(points) if elastic else 0):
+                less = self._smaller[kind]
+                del less[bisect_left(less, (points[k].bytes, -group.seconds(kind, k), group.number, k))]
+
+    def clear_index(self) -> None:
+        """Forget all groups."""
+        self._by_number.clear()
+        self._bases.clear()
+        self._smaller.clear()
+
+    def first(self, kind: str, room: int, largest: bool) -> Group | None:
+        """The first of ``fitting``."""
+        rows = self._bases.get(kind)
+        if not rows or rows[0][0] > room:
+            return None
+        row = rows[0]
+        if largest:
+            row = rows[-1] if rows[-1][0] <= room else rows[bisect_right(rows, (room, 1.0, 0)) - 1]
+            row = rows[bisect_left(rows, (row[0], -INFINITY, 0))] if len(rows) > 1 else row
+        return self._by_number[row[2]]
+
+    def fitting(self, kind: str, room: int, largest: bool) -> Iterator[Group]:
+        """Some groups whose base on ``kind`` fits: from the largest bytes down or from the smallest up, the longest of equal ones first."""
+        rows = self._bases.get(kind)
+        if not rows or rows[0][0] > room:
+            return
+        if not largest:
+            for size, _, number in rows[:LOOK]:
+                if size <= room:
+                    yield self._by_number[number]
+            return
+        end = bisect_right(rows, (room, 1.0, 0))
+        for _ in range(LOOK):
+            first = bisect_left(rows, (rows[end - 1][0], -INFINITY, 0))
+            yield self._by_number[rows[first][2]]
+            end = first
+            if not end:
+                return
+
+    def smaller(self, kind: str, room: int) -> Iterator[tuple[Group, int]]:
+        """Some points beyond a group's base that fit, the largest bytes first."""
+        rows = self._smaller.get(kind)
+        if not rows or rows[0][0] > room:
+            return
+        end = bisect_right(rows, (room, 1.0, 0, 0))
+        for _, _, number, k in reversed(rows[max(0, end - LOOK) : end]):
+            yield self._by_number[number], k
+
+
+class Waiting:
+    """All that waits. ``count`` and ``bytes`` are of those that some device can hold."""
+
+    def __init__(self, elastic: bool) -> None:
+        self.users: dict[str, UserQueue] = {}
+        self.count = 0
+        self.bytes = 0
+        self._elastic = elastic
+        self._entries: dict[str, _Waits] = {}
+        self._limits: dict[str, int] = {}
+        self._number = 0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, request: object) -> bool:
+        return request in self._entries
+
+    def fit(self, limits: Mapping[str, int]) -> None:
+        """The devices have changed: find the bases of every group again."""
+        self._limits = dict(limits)
+        self.count = self.bytes = 0
+        for queue in self.users.values():
+            queue.clear_index()
+            for group in queue.groups.values():
+                group.fit(self._limits)
+                if group.bases:
+                    queue.index(group, self._elastic)
+                    self.count += group.size
+                    self.bytes += group.bytes * group.size
+        self.unpark()
+
+    def groups(self) -> Iterator[Group]:
+        """Every group."""
+        for queue in self.users.values():
+            yield from queue.groups.values()
+
+    def add(self, request: Request, key: Key) -> Group:
+        """Queue a request; its group."""
+        queue = self.users.get(request.user)
+        if queue is None:
+            queue = self.users[request.user] = UserQueue()
+        group = queue.groups.get(key)
+        self._number += 1
+        if group is None:
+            group = queue.groups[key] = Group(self._number, request.user, key, self._limits)
+            if group.bases:
+                queue.index(group, self._elastic)
+        entry = (request.submitted, self._number, request)
+        heapq.heappush(group.heap, entry)
+        heapq.heappush(queue.oldest, entry)
+        self._entries[request.id] = _Waits(entry, group)
+        group.size += 1
+        queue.count += 1
+        if group.bases:
+            self.count += 1
+            self.bytes += group.bytes
+        return group
+
+    def get(self, request: str) -> tuple[Request, Group] | None:
+        """A request that waits, with its group."""
+        waits = self._entries.get(request)
+        return (waits.entry[2], waits.group) if waits else None
+
+    def head(self, group: Group) -> Request:
+        """The oldest of a group, which must have one."""
+        heap = group.heap
+        while not self._valid(heap[0]):
+            heapq.heappop(heap)
+        return heap[0][2]
+
+    def remove(self, request: str) -> tuple[Request, Group]:
+        """Take a request out."""
+        waits = self._entries.pop(request)
+        group, queue = waits.group, self.users[waits.group.user]
+        group.size -= 1
+        queue.count -= 1
+        if group.bases:
+            self.count -= 1
+            self.bytes -= group.bytes
+        if not group.size:
+            if group.bases:
+                queue.forget(group, self._elastic)
+            del queue.groups[group.key]
+        elif len(group.heap) > 2 * group.size + 64:
+            group.heap = [entry for entry in group.heap if self._valid(entry)]
+            heapq.heapify(group.heap)
+        self._trim(queue, group.user)
+        return waits.entry[2], group
+
+    def oldest(self, user: str, runnable: Callable[[Group], bool]) -> tuple[Request, Group] | None:
+        """The oldest request of a user whose group is ``runnable``; the others before it are parked until ``unpark``."""
+        queue = self.users[user]
+        while queue.oldest:
+            entry = queue.oldest[0]
+            if self._valid(entry):
+                group = self._entries[entry[2].id].group
+                if runnable(group):
+                    return entry[2], group
+                queue.parked.append(entry)
+            heapq.heappop(queue.oldest)
+        return None
+
+    def overtaken(self, before: float) -> bool:
+        """Whether some request may have been submitted before then; never False when one was, unless it is parked."""
+        return any(queue.oldest and queue.oldest[0][0] < before for queue in self.users.values())
+
+    def unpark(self) -> None:
+        """Look at all requests again for the oldest."""
+        for queue in self.users.values():
+            for entry in queue.parked:
+                heapq.heappush(queue.oldest, entry)
+            queue.parked.clear()
+
+    def _valid(self, entry: Entry) -> bool:
+        waits = self._entries.get(entry[2].id)
+        return waits is not None and waits.entry[1] == entry[1]
+
+    def _trim(self, queue: UserQueue, user: str) -> None:
+        if not queue.count:
+            del self.users[user]
+        elif len(queue.oldest) + len(queue.parked) > 2 * queue.count + 64:
+            queue.oldest = [entry for entry in queue.oldest if self._valid(entry)]
+            queue.parked = [entry for entry in queue.parked if self._valid(entry)]
+            heapq.heapify(queue.oldest)

@@ -1,0 +1,109 @@
+"""What the packer tells people: why a request waits, and everything as plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from .claims import Request, amount
+from .fairness import Shares
+from .pools import DeviceState, PoolState, Reservation, too_small
+from .queue import Group, Waiting, first_fitting
+
+
+def why_waiting(request: Request, group: Group, devices: Mapping[str, DeviceState], reserved: Reservation | None) -> str:
+    """The arithmetic of why a request waits."""
+    states = [state for state in devices.values() if state.device.kind in request.claims]
+    if not states:
+        return f"has claims for devices of {', '.join(sorted(request.claims))}: there is none"
+    able = [state for state in states if request.claims[state.device.kind].smallest <= state.most]
+    if not able:
+        return too_small(request, max(states, key=lambda state: state.most))
+    if reserved is not None and reserved.request == request.id:
+        pool = devices[reserved.device].pool
+        free = f"pool {pool.pool.id} has {amount(max(0, pool.free))} free of {amount(pool.pool.capacity)}"
+        return f"needs {amount(reserved.need)}: {free}; {reserved.device} is reserved for it ({reserved.why})"
+    return _not_yet(request, group, max(able, key=lambda state: state.room), devices, reserved)
+
+
+def _not_yet(
+    request: Request, group: Group, state: DeviceState, devices: Mapping[str, DeviceState], reserved: Reservation | None
+) -> str:
+    claim, pool, device = request.claims[state.device.kind], state.pool, state.device
+    least = f"needs {amount(claim.smallest)}" + (" at its smallest" if len(claim.points) > 1 else "")
+    least += f" and {amount(state.opening)} for its process" if state.opening else ""
+    free = f"pool {pool.pool.id} has {amount(max(0, pool.free))} free of {amount(pool.pool.capacity)}"
+    if len(state.running) >= device.lanes:
+        return f"{least}: all {device.lanes} lanes of {device.id} are taken, {free}"
+    if claim.smallest > state.room:
+        return f"{least}: {free}"
+    if reserved is not None and devices[reserved.device].pool is pool:
+        return f"{least}: {free}, reserved for {reserved.request}"
+    k = first_fitting(claim, state.room)
+    if k is not None and k > group.bases.get(device.kind, k):
+        base, fits = claim.points[group.bases[device.kind]].bytes, claim.points[k].bytes
+        return f"waits for {amount(base)}, {free}: with {amount(fits)} it may end last"
+    return f"{least}: {free}; others go first, or it would end later on {device.id} than on the device that it waits for"
+
+
+def snapshot(
+    pools: Mapping[str, PoolState],
+    devices: Mapping[str, DeviceState],
+    waiting: Waiting,
+    shares: Shares,
+    reserved: Reservation | None,
+) -> dict[str, Any]:
+    """Everything as plain data, see ``Packer.snapshot``."""
+    return {
+        "pools": [_pool(state) for state in pools.values()],
+        "devices": [_device(state) for state in devices.values()],
+        "users": [_user(user, waiting, shares) for user in sorted({*waiting.users, *shares.holders()})],
+        "waiting": [_group(group) for group in waiting.groups()],
+        "reservation": None
+        if reserved is None
+        else {
+            "request": reserved.request,
+            "device": reserved.device,
+            "bytes": reserved.need,
+            "since": reserved.since,
+            "why": reserved.why,
+        },
+    }
+
+
+def _pool(state: PoolState) -> dict[str, Any]:
+    return {
+        "id": state.pool.id,
+        "capacity": state.pool.capacity,
+        "foreign": state.foreign,
+        "process": state.process,
+        "claimed": state.claimed,
+        "free": state.free,
+    }
+
+
+def _device(state: DeviceState) -> dict[str, Any]:
+    running = [
+        {"request": name, "user": run.request.user, "trials": run.request.trials, "bytes": run.point.bytes, "since": run.start}
+        for name, run in state.running.items()
+    ]
+    device = state.device
+    return {
+        "id": device.id,
+        "kind": device.kind,
+        "pool": device.pool,
+        "lanes": device.lanes,
+        "worker": state.worker,
+        "running": running,
+    }
+
+
+def _user(user: str, waiting: Waiting, shares: Shares) -> dict[str, Any]:
+    held, lanes = shares.held(user)
+    count = waiting.users[user].count if user in waiting.users else 0
+    return {"user": user, "waiting": count, "running": lanes, "bytes": held, "share": shares.share(user)}
+
+
+def _group(group: Group) -> dict[str, Any]:
+    curves = {kind: [[point.bytes, point.time] for point in claim.points] for kind, claim in group.key}
+    return {"user": group.user, "count": group.size, "claims": curves, "fits": bool(group.bases)}

@@ -1,0 +1,288 @@
+"""What attempts leave behind: a line in the journal, and a folder for what is too large for a line.
+
+A record (loss, gradients, outputs, bytes, seconds) of up to ``INLINE_BYTES`` of arrays is a line of the journal and nothing else: the
+measurements are in benchmarks/store.py. A larger one leaves its arrays as ``gradients.safetensors`` and ``outputs.safetensors`` in a
+folder of the attempt, then ``result.json``, which says that they are whole; then the line of the journal that names them. A runner that
+died between the two is made good by ``replay.recover``. ``safetensors`` because a file maps into memory, holds names, types and shapes,
+and runs no code when it is read; its package is 1.4 MB and needs nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+import numpy as np
+
+from ...compiler.errors import QdrunError
+from .files import LocalFiles, escaped
+from .journal import Event, Journal, line_of, plain
+from .layout import RunFolder
+
+INLINE_BYTES = 64 << 10
+LOG_BYTES = 16 << 20
+ARRAYS = ("gradients", "outputs")
+STREAMS = ("stdout", "stderr")
+Record = dict[str, Any]
+Array = np.ndarray[Any, Any]
+
+
+class Failure(StrEnum):
+    """Why an attempt ended without a result; retries are counted for each class."""
+
+    infrastructure = "infrastructure"
+    out_of_memory = "out_of_memory"
+    crash = "crash"
+    timeout = "timeout"
+    user_error = "user_error"
+    not_finite = "not_finite"
+    cancelled = "cancelled"
+
+
+class ResultMissing(QdrunError, LookupError):
+    """The arrays of a trial are not where its row says."""
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One try of one trial: which, the how-many-th of the run, and by which owner. No other owner writes to its folder."""
+
+    trial: str
+    number: int
+    owner: int = 1
+
+    @property
+    def folder(self) -> str:
+        """Its folder below the run's: ``trials/<id>/a2``; ``a2-owner3`` when another than the first owner made it."""
+        return f"trials/{escaped(self.trial)}/a{self.number}" + (f"-owner{self.owner}" if self.owner > 1 else "")
+
+
+def started(journal: Journal, attempts: Mapping[Attempt, Event] | list[tuple[Attempt, Event]], *, sync: bool = False) -> None:
+    """Write down that attempts run now, with where and with how many bytes: one write for a whole batch.
+
+    Raises:
+        StorageFull, OwnerLost: see ``Journal.write_all``.
+    """
+    pairs = attempts.items() if isinstance(attempts, Mapping) else attempts
+    journal.write_all([("started", {"trial": a.trial, "attempt": a.number, **place}) for a, place in pairs], sync=sync)
+
+
+def ended(journal: Journal, records: list[tuple[Attempt, Record]], *, sync: bool = False) -> None:
+    """Accept records, one for each trial: from here on these are the rows of their trials. One write for a whole batch.
+
+    Raises:
+        StorageFull, OwnerLost: see ``Journal.write_all``.
+    """
+    events = [("ended", {"trial": a.trial, "attempt": a.number, **_by(journal, a), **record}) for a, record in records]
+    journal.write_all(events, sync=sync)
+
+
+def retried(journal: Journal, attempt: Attempt, failure: Failure, error: Mapping[str, str]) -> None:
+    """Write down that an attempt failed and its trial waits again.
+
+    Raises:
+        StorageFull, OwnerLost: see ``Journal.write_all``.
+    """
+    fields = {"trial": attempt.trial, "attempt": attempt.number, "failure": failure, "error": dict(error)}
+    journal.write("retry", **_by(journal, attempt), **fields)
+
+
+def requeued(journal: Journal, trials: Mapping[str, str]) -> None:
+    """Write down that ended trials are to run again, each with the reason; their new row replaces the old one.
+
+    Raises:
+        StorageFull, OwnerLost: see ``Journal.write_all``.
+    """
+    journal.write_all([("requeued", {"trial": trial, "reason": why}) for trial, why in trials.items()], sync=True)
+
+
+def _by(journal: Journal, attempt: Attempt) -> Event:
+    return {} if attempt.owner == journal.owner.number else {"by": attempt.owner}
+
+
+def pack(folder: RunFolder, attempt: Attempt, record: Mapping[str, Any]) -> Record:
+    """What the journal is to say of ``record``; large arrays are saved in files and replaced by their shapes.
+
+    Runs in the worker. Arrays are numpy arrays or nested lists of numbers.
+
+    Raises:
+        StorageFull: no room; nothing of the attempt counts, call it again.
+    """
+    slim, files = dict(record), {}
+    for kind in ARRAYS:
+        arrays = {name: np.asarray(value) for name, value in (record.get(kind) or {}).items()}
+        if not arrays:
+            continue
+        large, path = _large(arrays), f"{attempt.folder}/{kind}.safetensors"
+        if large:
+            data = _safetensors(large)
+            folder.files.put(path, data)
+            files[path] = len(data)
+        slim[kind] = {
+            name: {"shape": list(a.shape), "dtype": str(a.dtype), "file": path} if name in large else a.tolist()
+            for name, a in arrays.items()
+        }
+    if files:
+        slim["files"] = files
+        folder.files.put(f"{attempt.folder}/result.json", line_of(plain(slim)))
+    return slim
+
+
+def _large(arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """The arrays that do not go into a line: the largest ones, until the others have at most ``INLINE_BYTES``."""
+    inline, large = 0, {}
+    for name, array in sorted(arrays.items(), key=lambda item: item[1].nbytes):
+        inline += array.nbytes
+        if inline > INLINE_BYTES:
+            large[name] = array
+    return large
+
+
+def _safetensors(arrays: Mapping[str, Array]) -> bytes:
+    from safetensors.numpy import save
+
+    if "__metadata__" in arrays:
+        raise ValueError("an array cannot be named __metadata__\n  do: give the gradient or output of the job another name")
+    return save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
+
+
+def left_behind(folder: RunFolder, attempt: Attempt) -> Record | None:
+    """The result of an attempt that no journal names yet; None when it has none, or one whose files are not whole."""
+    try:
+        record = json.loads(folder.files.read(f"{attempt.folder}/result.json"))
+        sizes = folder.files.sizes(attempt.folder)
+        whole = all(sizes.get(path.rpartition("/")[2]) == size for path, size in record["files"].items())
+    except (FileNotFoundError, ValueError, KeyError, AttributeError, TypeError):
+        return None
+    return record if whole else None
+
+
+def arrays_of(folder: RunFolder, record: Mapping[str, Any], kind: str = "gradients") -> dict[str, Array]:
+    """The gradients (or ``outputs``) of a record of the journal, wherever they lie. Local files are mapped, not read.
+
+    Raises:
+        ResultMissing: a file that the record names is not there or is damaged.
+    """
+    named: dict[str, Any] = record.get(kind) or {}
+    found: dict[str, Array] = {}
+    for name, value in named.items():
+        if not isinstance(value, dict):
+            found[name] = np.asarray(_numbers(value), dtype=np.float64)
+        elif name not in found:
+            found |= _load(folder, str(value["file"]))
+    return {name: found[name] for name in named}
+
+
+def _numbers(value: Any) -> Any:
+    return [_numbers(item) for item in value] if isinstance(value, list) else float(value)
+
+
+def _load(folder: RunFolder, path: str) -> dict[str, Array]:
+    from safetensors import SafetensorError
+    from safetensors.numpy import load, load_file
+
+    if ".." in path.split("/") or path.startswith("/"):
+        raise ResultMissing(f"{folder.name} names a file outside of itself: {path}\n  do: do not trust this run folder")
+    try:
+        if isinstance(folder.files, LocalFiles):
+            return load_file(Path(folder.files.root, path))
+        return load(folder.files.read(path))
+    except (FileNotFoundError, SafetensorError) as error:
+        raise ResultMissing(
+            f"{folder.uri}/{path}: {error}\n  do: run the trial again: `qdrun resume {folder.uri}` with the trial requeued"
+        ) from error
+
+
+def write_spec(folder: RunFolder, attempt: Attempt, spec: Mapping[str, Any]) -> None:
+    """Keep what a worker was given, so that the attempt can be run again by hand.
+
+    Raises:
+        StorageFull: no room.
+    """
+    folder.files.put(f"{attempt.folder}/spec.json", json.dumps(plain(dict(spec)), indent=1).encode(), durable=False)
+
+
+class Log:
+    """What an attempt prints, in a file of its own that is made with the first byte. It never fails a trial.
+
+    On an object store the text is kept in a temporary file and uploaded by ``close``. Beyond ``LOG_BYTES``, and where there is no room,
+    text is dropped; ``dropped`` counts its bytes and the last line of the log says so.
+    """
+
+    def __init__(self, folder: RunFolder, attempt: Attempt, stream: str, limit: int = LOG_BYTES) -> None:
+        assert stream in STREAMS, stream
+        self.folder, self.path = folder, f"{attempt.folder}/{stream}.log"
+        self.limit, self.length, self.dropped = limit, 0, 0
+        self._file: IO[bytes] | None = None
+
+    def __enter__(self) -> Log:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def write(self, data: bytes) -> None:
+        """Append bytes; they can be read at once where the run is local."""
+        kept, written = data[: max(0, self.limit - self.length)], 0
+        with suppress(OSError):  # a full disk: what is lost is counted
+            while written < len(kept):
+                written += self._open().write(kept[written:])
+        self.length += written
+        self.dropped += len(data) - written
+
+    def _open(self) -> IO[bytes]:
+        if self._file is None:
+            files = self.folder.files
+            if isinstance(files, LocalFiles):
+                path = Path(files.root, self.path)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                self._file = open(path, "ab", buffering=0)
+            else:
+                self._file = tempfile.TemporaryFile()
+        return self._file
+
+    def close(self) -> None:
+        """End the log; upload it where the run is not local."""
+        if self.dropped:
+            note = f"\n[{self.dropped} bytes were dropped: the log was full, or the disk was]\n".encode()
+            self.limit += len(note)
+            self.write(note)
+        file, self._file = self._file, None
+        if file is None:
+            return
+        with file:
+            if not isinstance(self.folder.files, LocalFiles):
+                file.seek(0)
+                try:
+                    self.folder.files.put(self.path, self._before() + file.read())
+                except OSError:
+                    self.dropped += self.length
+
+    def _before(self) -> bytes:
+        """What an earlier log of the same attempt holds."""
+        try:
+            return self.folder.files.read(self.path)
+        except FileNotFoundError:
+            return b""
+
+
+def read_log(folder: RunFolder, attempt: Attempt, stream: str, start: int = 0) -> bytes:
+    """What an attempt has printed so far, from byte ``start`` on; nothing when it printed nothing."""
+    assert stream in STREAMS, stream
+    try:
+        return folder.files.read(f"{attempt.folder}/{stream}.log", start)
+    except FileNotFoundError:
+        return b""
+
+
+def log_path(folder: RunFolder, attempt: Attempt, stream: str) -> str:
+    """Where the log of an attempt lies."""
+    return os.path.join(folder.uri, attempt.folder, f"{stream}.log")

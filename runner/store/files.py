@@ -1,0 +1,459 @@
+"""Files on any fsspec file system: whole files that appear at once or not at all, files that only grow, and what a full disk does.
+
+Locally a whole file is written beside its place, synced and renamed, and a growing file is appended to. Object stores have neither
+rename nor append: an object appears whole, so a growing file is an object that is written again, longer, at each ``sync``.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import quote
+
+from ...compiler.errors import QdrunError
+
+FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+class StorageFull(QdrunError, OSError):
+    """There is no room where the run is stored. Nothing that was written before is lost; what could not be written waits."""
+
+
+class StorageUnknown(QdrunError, ValueError):
+    """A URI names a file system that is not installed or does not exist."""
+
+
+def escaped(name: str) -> str:
+    """``name`` as one component of a path, whatever it holds; a name of letters, digits, ``-``, ``_`` and ``.`` stays as it is."""
+    text = quote(name, safe="", errors="backslashreplace").replace("~", "%7E")
+    text = "%2E" + text[1:] if text.startswith(".") else text
+    return (
+        text
+        if 0 < len(text) <= 200
+        else f"{text[:160]}%{hashlib.sha256(name.encode('utf-8', 'backslashreplace')).hexdigest()[:16]}"
+    )
+
+
+@contextmanager
+def full_said(where: str) -> Iterator[None]:
+    """Turn the errors of a full disk, of whatever library, into ``StorageFull``."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in FULL or isinstance(error, StorageFull):
+            raise
+        raise StorageFull(
+            f"no room left in {where}: {os.strerror(error.errno or 0)}\n"
+            "  do: make room there; a run that still runs goes on by itself, another one with `qdrun resume`"
+        ) from error
+
+
+class Growing(Protocol):
+    """A file that only grows, with one writer."""
+
+    immediate: bool
+    """Whether ``append`` reaches the file; else ``sync`` does."""
+
+    @property
+    def length(self) -> int:
+        """Bytes appended so far."""
+        ...
+
+    def append(self, data: bytes) -> None:
+        """Add bytes at the end: all of them, or none and ``StorageFull``."""
+        ...
+
+    def sync(self) -> None:
+        """Make what was appended survive a loss of power."""
+        ...
+
+    def close(self) -> None:
+        """Sync and let go."""
+        ...
+
+
+class Files(Protocol):
+    """What the store asks of a file system. Paths are relative to ``root``, with ``/``."""
+
+    root: str
+
+    def read(self, path: str, start: int = 0, end: int | None = None) -> bytes:
+        """Bytes of a file; raises FileNotFoundError."""
+        ...
+
+    def put(self, path: str, data: bytes, *, durable: bool = True) -> None:
+        """Write a whole file: a reader sees the old one or the new one. ``durable``: also after a loss of power."""
+        ...
+
+    def claim(self, path: str, data: bytes) -> bool:
+        """Write a whole file where there is none; False where there is one."""
+        ...
+
+    def exists(self, path: str) -> bool:
+        """Whether there is such a file."""
+        ...
+
+    def names(self, path: str) -> list[str]:
+        """Names in a folder, sorted; none when it does not exist. Unfinished files of ours are left out."""
+        ...
+
+    def sizes(self, path: str) -> dict[str, int]:
+        """Bytes of the files in a folder, by name."""
+        ...
+
+    def remove(self, path: str) -> None:
+        """Remove a file that may not be there."""
+        ...
+
+    def grow(self, path: str) -> Growing:
+        """A new growing file; raises FileExistsError."""
+        ...
+
+    def touch(self, path: str) -> None:
+        """Mark a file as changed now, without room for a new one."""
+        ...
+
+    def changed(self, path: str) -> float:
+        """When a file was last changed, in seconds since the epoch; 0 when that is not known."""
+        ...
+
+    def free_bytes(self) -> int | None:
+        """Bytes that can still be written; None where nobody can say."""
+        ...
+
+    def at(self, path: str) -> Files:
+        """The files below a folder."""
+        ...
+
+
+PARTIAL = ".partial"
+
+
+class LocalFiles:
+    """Files of this machine, or of a mounted disk."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+
+    def _path(self, path: str) -> str:
+        return os.path.join(self.root, path) if path else self.root
+
+    def read(self, path: str, start: int = 0, end: int | None = None) -> bytes:
+        """See ``Files``."""
+        with open(self._path(path), "rb") as stream:
+            stream.seek(start)
+            return stream.read() if end is None else stream.read(end - start)
+
+    def put(self, path: str, data: bytes, *, durable: bool = True) -> None:
+        """See ``Files``."""
+        with full_said(self.root):
+            target = self._path(path)
+            partial = self._partial(target, data, durable)
+            try:
+                os.replace(partial, target)
+            except OSError:
+                _forget(partial)
+                raise
+            if durable:
+                _sync_folder(os.path.dirname(target))
+
+    def _partial(self, target: str, data: bytes, durable: bool) -> str:
+        """Write the bytes beside ``target``; when there is no room, leave nothing behind."""
+        folder, name = os.path.split(target)
+        _make_folder(folder, durable)
+        partial = os.path.join(folder, f".{name}.{secrets.token_hex(4)}{PARTIAL}")
+        file = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+        try:
+            try:
+                _write_all(file, data)
+                if durable:
+                    os.fsync(file)
+            finally:
+                os.close(file)
+        except OSError:
+            _forget(partial)
+            raise
+        return partial
+
+    def claim(self, path: str, data: bytes) -> bool:
+        """See ``Files``. By a hard link to a finished file: it is there whole or not at all."""
+        with full_said(self.root):
+            target = self._path(path)
+            partial = self._partial(target, data, durable=True)
+            try:
+                os.link(partial, target)
+            except FileExistsError:
+                return False
+            finally:
+                _forget(partial)
+            _sync_folder(os.path.dirname(target))
+            return True
+
+    def exists(self, path: str) -> bool:
+        """See ``Files``."""
+        return os.path.exists(self._path(path))
+
+    def names(self, path: str) -> list[str]:
+        """See ``Files``."""
+        try:
+            return sorted(name for name in os.listdir(self._path(path)) if not name.endswith(PARTIAL))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def sizes(self, path: str) -> dict[str, int]:
+        """See ``Files``."""
+        found = {}
+        for name in self.names(path):
+            full = self._path(f"{path}/{name}")
+            if os.path.isfile(full):
+                found[name] = os.path.getsize(full)
+        return found
+
+    def remove(self, path: str) -> None:
+        """See ``Files``."""
+        _forget(self._path(path))
+
+    def grow(self, path: str) -> Growing:
+        """See ``Files``."""
+        with full_said(self.root):
+            return _LocalGrowing(self._path(path))
+
+    def touch(self, path: str) -> None:
+        """See ``Files``."""
+        if self.exists(path):
+            os.utime(self._path(path))
+
+    def changed(self, path: str) -> float:
+        """See ``Files``."""
+        try:
+            return os.stat(self._path(path)).st_mtime
+        except FileNotFoundError:
+            return 0.0
+
+    def free_bytes(self) -> int | None:
+        """See ``Files``: on the disk of the nearest folder that exists."""
+        folder = Path(self.root).absolute()
+        while not folder.exists():
+            folder = folder.parent
+        found = os.statvfs(folder)
+        return found.f_bavail * found.f_frsize
+
+    def at(self, path: str) -> LocalFiles:
+        """See ``Files``."""
+        return LocalFiles(self._path(path))
+
+
+class _LocalGrowing:
+    """A file of this machine that only grows."""
+
+    immediate = True
+
+    def __init__(self, path: str) -> None:
+        self.path, self.length = path, 0
+        self._torn = self._unsynced = False
+        _make_folder(os.path.dirname(path), durable=True)
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o644)
+        _sync_folder(os.path.dirname(path))
+
+    def append(self, data: bytes) -> None:
+        """See ``Growing``. What a full disk tore is cut off again; where that fails too, the next line begins on a line of its own."""
+        with full_said(os.path.dirname(self.path)):
+            try:
+                _write_all(self._file, b"\n" + data if self._torn else data)
+            except OSError:
+                self._cut()
+                raise
+        self.length += len(data) + self._torn
+        self._torn, self._unsynced = False, True
+
+    def _cut(self) -> None:
+        try:
+            os.ftruncate(self._file, self.length)
+        except OSError:
+            self.length, self._torn = os.fstat(self._file).st_size, True
+
+    def sync(self) -> None:
+        """See ``Growing``."""
+        if self._unsynced:
+            with full_said(os.path.dirname(self.path)):
+                os.fsync(self._file)
+            self._unsynced = False
+
+    def close(self) -> None:
+        """See ``Growing``."""
+        try:
+            self.sync()
+        finally:
+            os.close(self._file)
+
+
+def _write_all(file: int, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(file, rest) :]
+
+
+def _make_folder(folder: str, durable: bool) -> None:
+    """``os.makedirs`` that syncs the folder above each new one."""
+    if not folder or os.path.isdir(folder):
+        return
+    above = os.path.dirname(folder)
+    _make_folder(above, durable)
+    try:
+        os.mkdir(folder)
+    except FileExistsError:
+        return
+    if durable:
+        _sync_folder(above or ".")
+
+
+def _sync_folder(folder: str) -> None:
+    file = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)
+
+
+def _forget(path: str) -> None:
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        return
+
+
+class ObjectFiles:
+    """Files of an object store, or of anything else that fsspec opens: every file is written whole."""
+
+    def __init__(self, system: Any, base: str, root: str) -> None:
+        self.system, self.base, self.root = system, base.rstrip("/"), root.rstrip("/")
+
+    def _path(self, path: str) -> str:
+        return f"{self.base}/{path}" if path else self.base
+
+    def read(self, path: str, start: int = 0, end: int | None = None) -> bytes:
+        """See ``Files``."""
+        whole = start == 0 and end is None
+        return self.system.cat_file(self._path(path), **({} if whole else {"start": start, "end": end}))
+
+    def put(self, path: str, data: bytes, *, durable: bool = True) -> None:
+        """See ``Files``."""
+        with full_said(self.root):
+            self.system.pipe_file(self._path(path), data)
+
+    def claim(self, path: str, data: bytes) -> bool:
+        """See ``Files``. Where a store cannot refuse to overwrite, whoever reads his own bytes back has the claim."""
+        if self.exists(path):
+            return False
+        try:
+            with full_said(self.root):
+                self.system.pipe_file(self._path(path), data, mode="create")
+        except FileExistsError:
+            return False
+        return self.read(path) == data
+
+    def exists(self, path: str) -> bool:
+        """See ``Files``. Asks the store, not a cached listing."""
+        try:
+            self.system.cat_file(self._path(path), start=0, end=1)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def _listed(self, path: str) -> list[dict[str, Any]]:
+        self.system.invalidate_cache(self._path(path))
+        try:
+            found = self.system.ls(self._path(path), detail=True)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        return [entry for entry in found if entry["name"].strip("/") != self._path(path).strip("/")]
+
+    def names(self, path: str) -> list[str]:
+        """See ``Files``."""
+        return sorted(entry["name"].rstrip("/").rpartition("/")[2] for entry in self._listed(path))
+
+    def sizes(self, path: str) -> dict[str, int]:
+        """See ``Files``."""
+        return {entry["name"].rpartition("/")[2]: entry["size"] for entry in self._listed(path) if entry["type"] == "file"}
+
+    def remove(self, path: str) -> None:
+        """See ``Files``."""
+        if self.exists(path):
+            self.system.rm_file(self._path(path))
+
+    def grow(self, path: str) -> Growing:
+        """See ``Files``."""
+        if self.exists(path):
+            raise FileExistsError(path)
+        return _ObjectGrowing(lambda data: self.put(path, data))
+
+    def touch(self, path: str) -> None:
+        """See ``Files``: an object store has no way to say it."""
+
+    def changed(self, path: str) -> float:
+        """See ``Files``: clocks of stores are not ours."""
+        return 0.0
+
+    def free_bytes(self) -> int | None:
+        """See ``Files``."""
+        return None
+
+    def at(self, path: str) -> ObjectFiles:
+        """See ``Files``."""
+        return ObjectFiles(self.system, self._path(path), f"{self.root}/{path}")
+
+
+class _ObjectGrowing:
+    """An object that is written again, longer, at each sync."""
+
+    immediate = False
+
+    def __init__(self, put: Callable[[bytes], None]) -> None:
+        self._put, self._data, self._written = put, bytearray(), 0
+
+    @property
+    def length(self) -> int:
+        """Bytes appended so far."""
+        return len(self._data)
+
+    def append(self, data: bytes) -> None:
+        """See ``Growing``."""
+        self._data += data
+
+    def sync(self) -> None:
+        """See ``Growing``."""
+        if self._written < len(self._data):
+            self._put(bytes(self._data))
+            self._written = len(self._data)
+
+    def close(self) -> None:
+        """See ``Growing``."""
+        self.sync()
+
+
+def open_files(uri: str | os.PathLike[str]) -> Files:
+    """The files at a local path or at any fsspec URI (``memory://runs``, ``s3://bucket/runs``).
+
+    Raises:
+        StorageUnknown: no such file system, or it is not installed.
+    """
+    text = os.fspath(uri)
+    if "://" not in text:
+        return LocalFiles(text)
+    if text.startswith("file://"):
+        return LocalFiles(text.removeprefix("file://"))
+    import fsspec
+
+    try:
+        system, base = fsspec.core.url_to_fs(text)
+    except (ImportError, ValueError) as error:
+        raise StorageUnknown(
+            f"cannot open {text}: {error}\n  do: use a local folder, or install the file system: `pip install 'qdrun[s3]'` for s3://"
+        ) from error
+    return ObjectFiles(system, base, text)

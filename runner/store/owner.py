@@ -1,0 +1,146 @@
+"""Who may write to a run: numbered claims, of which the highest holds; and what others ask of the owner.
+
+A claim is a file that is made once and never changed: ``owners/000002.json`` takes the run over from owner 1. Owner 1 looks whether it
+exists before each write to the journal, and stops. What it may have written in between is cut off by the first line of owner 2's
+journal, which says how many bytes of each older segment count (journal.py).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import secrets
+import time
+from dataclasses import dataclass
+
+from ...compiler.errors import QdrunError
+from .files import Files, escaped
+from .layout import LOST_AFTER_S, RunFolder, alive
+
+OWNERS, REQUESTS = "owners", "requests"
+
+
+class OwnerLost(QdrunError, RuntimeError):
+    """Another process has taken the run over; this one must not write any more."""
+
+
+class RunAlive(QdrunError, RuntimeError):
+    """A run cannot be taken over: the process behind it gives signs of life."""
+
+
+@dataclass(frozen=True)
+class Owner:
+    """A claim on a run: its number, a token that no other claim has, and the process that made it."""
+
+    number: int
+    token: str
+    pid: int
+    host: str
+    t: float
+
+
+def _claim_name(number: int, over: bool = False) -> str:
+    return f"{OWNERS}/{number:06}.{'over' if over else 'json'}"
+
+
+def owner_numbers(files: Files) -> list[int]:
+    """The numbers of all claims, lowest first."""
+    return [int(name[:6]) for name in files.names(OWNERS) if name[:6].isdigit() and name.endswith(".json")]
+
+
+def latest_owner(folder: RunFolder) -> Owner | None:
+    """Who holds the run; None when nobody has claimed it yet."""
+    numbers = owner_numbers(folder.files)
+    return Owner(**json.loads(folder.files.read(_claim_name(numbers[-1])))) if numbers else None
+
+
+def take(folder: RunFolder, *, force: bool = False) -> Owner:
+    """Claim a run for this process.
+
+    Args:
+        folder: the run.
+        force: also from an owner that gives signs of life.
+
+    Raises:
+        RunAlive: the owner gives signs of life, or somebody else claimed the run at this moment.
+        StorageFull: no room for the claim.
+    """
+    before = latest_owner(folder)
+    if before is not None and not force and not folder.files.exists(_claim_name(before.number, over=True)):
+        silent = _silent_s(folder, before)
+        if silent < LOST_AFTER_S:
+            raise RunAlive(
+                f"{folder.name} is run by process {before.pid} on {before.host}, heard of {silent:.0f} s ago\n"
+                f"  do: wait for its end, or stop it with `qdrun cancel {folder.uri}`"
+            )
+    number = before.number + 1 if before else 1
+    owner = Owner(number, secrets.token_hex(8), os.getpid(), platform.node(), time.time())
+    if not folder.files.claim(_claim_name(number), json.dumps(owner.__dict__).encode()):
+        raise RunAlive(f"{folder.name} was taken over by another process at this moment\n  do: `qdrun status {folder.uri}`")
+    return owner
+
+
+def _silent_s(folder: RunFolder, owner: Owner) -> float:
+    """Seconds since ``owner`` was heard of; infinite when its process on this host is gone."""
+    if owner.host == platform.node() and not alive(owner.pid):
+        return float("inf")
+    beat = folder.last_beat()
+    heard = beat["t"] if beat is not None and beat["owner"] == owner.number else 0.0
+    return time.time() - max(heard, owner.t)
+
+
+def give_up(folder: RunFolder, owner: Owner) -> None:
+    """Say that ``owner`` writes no more, so that the next one need not wait for its silence.
+
+    Raises:
+        StorageFull: no room; the next owner waits.
+    """
+    folder.files.put(_claim_name(owner.number, over=True), b"", durable=False)
+
+
+def check_owner(folder: RunFolder, owner: Owner) -> None:
+    """Make sure that nobody has taken the run over from ``owner``: one look for one file.
+
+    Raises:
+        OwnerLost: somebody has.
+    """
+    if folder.files.exists(_claim_name(owner.number + 1)):
+        now = latest_owner(folder)
+        who = f"process {now.pid} on {now.host}" if now else "another process"
+        raise OwnerLost(
+            f"{who} has taken {folder.name} over from this one; nothing more is written here\n"
+            f"  do: `qdrun status {folder.uri}` shows how the run goes on"
+        )
+
+
+@dataclass(frozen=True)
+class CancelRequests:
+    """What others want stopped: the whole run, or single trials."""
+
+    whole: bool = False
+    trials: frozenset[str] = frozenset()
+
+
+def ask_to_cancel(folder: RunFolder, trial: str | None = None) -> None:
+    """Leave a request for the owner to stop the run, or one trial. Asking twice is asking once; the next owner is not asked.
+
+    Raises:
+        StorageFull: no room for the request.
+    """
+    numbers = owner_numbers(folder.files)
+    what = "run" if trial is None else f"trial-{escaped(trial)}"
+    request = {"t": time.time(), "trial": trial, "pid": os.getpid(), "host": platform.node()}
+    folder.files.put(f"{REQUESTS}/{numbers[-1] if numbers else 1:06}-cancel-{what}.json", json.dumps(request).encode())
+
+
+def cancel_requests(folder: RunFolder, owner: Owner | None = None) -> CancelRequests:
+    """What ``owner`` was asked to stop, by default the latest owner. Lists one folder, and reads nothing when it is empty."""
+    names = folder.files.names(REQUESTS)
+    if not names:
+        return CancelRequests()
+    number = owner.number if owner else max(owner_numbers(folder.files), default=1)
+    mine = [name for name in names if name.startswith(f"{number:06}-cancel-")]
+    trials = [name for name in mine if "-cancel-trial-" in name]
+    wanted = (json.loads(folder.files.read(f"{REQUESTS}/{name}"))["trial"] for name in trials)
+    return CancelRequests(len(mine) > len(trials), frozenset(wanted))

@@ -1,0 +1,212 @@
+"""The state of every trial of a run, from its journal alone; and what a new owner makes good before it goes on.
+
+The rules: a trial waits, an attempt of it runs, ``ended`` gives it its row. The first row counts, and a further one is ``doubled``,
+unless ``requeued`` asked for it. A new owner ends all attempts of the one before: what has no row by then waits again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from .attempts import Attempt, Failure, Record, ended, left_behind
+from .journal import Entry, Events, Journal, event_at, read
+from .layout import LOST_AFTER_S, RunFolder
+
+Status = Literal["waiting", "running", "done", "failed", "cancelled", "poisoned"]
+FINAL = ("done", "failed", "cancelled", "poisoned")
+
+
+@dataclass
+class AttemptState:
+    """One try: ``status`` is running, one of ``FINAL``, retried (its trial waits again), or lost (with its owner)."""
+
+    attempt: Attempt
+    status: str
+    started_t: float | None = None
+    ended_t: float | None = None
+    failure: str | None = None
+    place: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class TrialState:
+    """A trial as the journal has it.
+
+    Attributes:
+        id: of the trial.
+        status: waiting, running, or how it ended.
+        attempts: all of its tries, the last one last.
+        entry: its row: the ``ended`` event that counts; None while it has none.
+    """
+
+    id: str
+    status: Status = "waiting"
+    attempts: list[AttemptState] = field(default_factory=list)
+    entry: Entry | None = None
+
+    @property
+    def next_number(self) -> int:
+        """The number of the next attempt."""
+        return 1 + max((state.attempt.number for state in self.attempts), default=0)
+
+    @property
+    def failure(self) -> str | None:
+        """The class of its last failure."""
+        return next((state.failure for state in reversed(self.attempts) if state.failure), None)
+
+    def failures(self) -> Counter[str]:
+        """Failed attempts by class, over all owners: what limits retries. Attempts lost with an owner count as infrastructure."""
+        return Counter(state.failure for state in self.attempts if state.failure)
+
+
+@dataclass
+class Replay:
+    """A run as its journal has it.
+
+    Attributes:
+        trials: by id, in the order of the sweep.
+        finished: the ``finished`` event of the latest owner; None while the run goes on, or when its owner is gone.
+        owner: the number of the latest owner that wrote; 0 for a run of format 1, and before the first.
+        last_t: the time of the last event.
+        damaged, refused: lines of the journal, see ``Events``.
+        doubled: rows that came after the one that counts.
+        unknown: events of trials that the run does not have.
+    """
+
+    trials: dict[str, TrialState]
+    finished: dict[str, Any] | None = None
+    owner: int = 0
+    last_t: float | None = None
+    damaged: int = 0
+    refused: int = 0
+    doubled: int = 0
+    unknown: int = 0
+
+    def counts(self) -> Counter[str]:
+        """Trials by status."""
+        return Counter(state.status for state in self.trials.values())
+
+    @property
+    def complete(self) -> bool:
+        """Whether every trial has its row."""
+        return all(state.status in FINAL for state in self.trials.values())
+
+
+def replay(
+    folder: RunFolder, *, events: Events | None = None, trials: Iterable[str] | None = None, slim: bool = True
+) -> Replay:
+    """Read a journal; one pass over its lines, and no file of any trial is opened.
+
+    Args:
+        folder: the run.
+        events: its journal, where it was read already.
+        trials: the ids of its trials, where they are known.
+        slim: leave gradients and outputs out of the rows.
+    """
+    events = read(folder, slim=slim) if events is None else events
+    names = trials if trials is not None else [trial.id for trial in folder.trials()]
+    out = Replay({name: TrialState(name) for name in names}, damaged=events.damaged, refused=events.refused)
+    for entry in events.entries:
+        _apply(out, entry)
+    return out
+
+
+def _apply(out: Replay, entry: Entry) -> None:
+    event, kind = entry.event, entry.event["event"]
+    out.owner, out.last_t = entry.owner, event.get("t", out.last_t)
+    if kind == "owner":
+        out.finished = None
+        for state in out.trials.values():
+            _lose(state)
+    elif kind == "finished":
+        out.finished = event
+    elif kind in ("started", "ended", "retry", "requeued"):
+        state = out.trials.get(str(event.get("trial")))
+        if state is None:
+            out.unknown += 1
+        elif kind == "started":
+            _start(state, entry)
+        elif kind == "requeued":
+            state.status, state.entry = "waiting", None
+        elif state.entry is not None:
+            out.doubled += kind == "ended"
+        elif kind == "retry":
+            _end(state, entry, "retried", event.get("failure") or Failure.infrastructure)
+            state.status = "waiting"
+        else:
+            status = event.get("status")
+            status = status if status in FINAL else "failed"
+            _end(state, entry, status, event.get("failure"))
+            state.status, state.entry = status, entry
+
+
+def _lose(state: TrialState) -> None:
+    for tried in state.attempts:
+        if tried.status == "running":
+            tried.status, tried.failure = "lost", Failure.infrastructure
+    if state.status == "running":
+        state.status = "waiting"
+
+
+def _identity(entry: Entry) -> Attempt:
+    event = entry.event
+    return Attempt(str(event["trial"]), int(event.get("attempt", 0)), int(event.get("by", entry.owner) or 1))
+
+
+def _start(state: TrialState, entry: Entry) -> None:
+    event = entry.event
+    beside = ("seq", "t", "event", "trial", "attempt", "by")
+    place = {name: value for name, value in event.items() if name not in beside}
+    state.attempts.append(AttemptState(_identity(entry), "running", event.get("t"), place=place))
+    if state.entry is None:
+        state.status = "running"
+
+
+def _end(state: TrialState, entry: Entry, status: str, failure: str | None) -> None:
+    attempt = _identity(entry)
+    known = next((tried for tried in reversed(state.attempts) if tried.attempt == attempt), None)
+    if known is None:  # it was never started: too large, or cancelled while it waited; or its line is damaged
+        if attempt.number == 0 or status == "cancelled":
+            return
+        known = AttemptState(attempt, status)
+        state.attempts.append(known)
+    known.status, known.ended_t, known.failure = status, entry.event.get("t"), failure
+
+
+def recover(folder: RunFolder, journal: Journal) -> Replay:
+    """What a new owner does first: accept the results that attempts of former owners left whole without a line in the journal.
+
+    Opens one file for each attempt that was running when its owner died. Gives the state from which the run goes on: every trial either
+    has its one row or waits.
+
+    Raises:
+        StorageFull, OwnerLost: see ``Journal.write_all``.
+    """
+    state = replay(folder)
+    found: list[tuple[Attempt, Record]] = []
+    for trial in state.trials.values():
+        for tried in reversed(trial.attempts):
+            if trial.entry is None and tried.status == "lost":
+                record = left_behind(folder, tried.attempt)
+                if record is not None:
+                    found.append((tried.attempt, record | {"recovered": True}))
+                    break
+    if not found:
+        return state
+    ended(journal, found, sync=True)
+    return replay(folder)
+
+
+def record_of(folder: RunFolder, state: TrialState) -> Record | None:
+    """The whole row of a trial, gradients and outputs included; None while it has none."""
+    return None if state.entry is None else event_at(folder, state.entry)
+
+
+def run_state(folder: RunFolder, state: Replay) -> str:
+    """Running, done, failed, cancelled, interrupted: the journal's last word; or lost, when the process behind the run is silent."""
+    if state.finished is not None:
+        return str(state.finished.get("state", "failed"))
+    return "running" if folder.silent_s() < LOST_AFTER_S else "lost"

@@ -1,0 +1,105 @@
+"""Room on the disk: what a run will write at least, and whether that is there, before the first trial starts.
+
+Every number comes from the plan and the parameters. The gradient with respect to a parameter has the parameter's shape; of another
+gradient only an upper bound is known before the job runs, the plan's ``gradients``. A run is refused when even the least does not fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..plan import PlannedGroup
+from ..trials import Trial
+from .attempts import INLINE_BYTES
+from .files import Files, StorageFull
+
+LINE_BYTES = 1500
+"""Of a trial without its arrays: its lines in the journal (measured: 1.1 to 1.4 KB), its plan by kind included, and its row."""
+TEXT_BYTES = 20
+"""Of a number in a line of the journal."""
+BLOCK_BYTES = 4096
+"""What a small file takes of a disk."""
+NUMBER_BYTES = 8
+SPARE_BYTES = 16 << 20
+"""What must be left: logs, the table, the next plan."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Bytes that a run will write: at ``least``, and at ``most`` as far as its plan says; of ``trials`` trials."""
+
+    least: int
+    most: int
+    trials: int
+
+
+def estimate(trials: Iterable[Trial], groups: Iterable[PlannedGroup], gradients: Iterable[str]) -> Estimate:
+    """What the records of ``trials`` will take.
+
+    Args:
+        trials: the trials of the run.
+        groups: their plans.
+        gradients: the names of the gradients that are kept.
+    """
+    wanted = tuple(gradients)
+    planned = {name: group for group in groups for name in group.trials}
+    least = most = count = 0
+    for trial in trials:
+        known = [_numbers(trial.params[name]) for name in wanted if name in trial.params]
+        group = planned.get(trial.id)
+        bound = group.plan.by_kind().get("gradients", 0) if group is not None and group.plan is not None else 0
+        low = record_bytes(sum(known) + len(wanted) - len(known))
+        least += low
+        most += low if len(known) == len(wanted) else max(low, record_bytes(bound // NUMBER_BYTES))
+        count += 1
+    return Estimate(least, most, count)
+
+
+def _numbers(value: Any) -> int:
+    if isinstance(value, Mapping):
+        return sum(_numbers(item) for item in value.values())
+    if isinstance(value, list | tuple):
+        return sum(_numbers(item) for item in value)
+    return 1
+
+
+def record_bytes(numbers: int) -> int:
+    """What the record of one trial with so many numbers takes: as text in the journal and in the table, or as a file."""
+    if numbers * NUMBER_BYTES <= INLINE_BYTES:
+        return LINE_BYTES + numbers * (TEXT_BYTES + NUMBER_BYTES)
+    return LINE_BYTES + 4 * BLOCK_BYTES + numbers * NUMBER_BYTES
+
+
+def check_room(files: Files, wanted: Estimate) -> str:
+    """Compare a run with the room there is; gives a warning where it may not suffice, else nothing. An object store is never full.
+
+    Raises:
+        StorageFull: there is less than the run will write at least; nothing was started.
+    """
+    free = files.free_bytes()
+    if free is None:
+        return ""
+    need = wanted.least + SPARE_BYTES
+    if free < need:
+        raise StorageFull(
+            f"not enough room in {files.root}: {wanted.trials} trials will write at least {_amount(wanted.least)} "
+            f"({_amount(wanted.least // max(1, wanted.trials))} each, and {_amount(SPARE_BYTES)} must be left), {_amount(free)} are free\n"
+            "  do: make room, set `output` to another disk, or ask for fewer `gradients`; nothing was started"
+        )
+    if free < wanted.most + SPARE_BYTES:
+        return (
+            f"{files.root} has {_amount(free)} free; gradients as large as the plan's would take up to {_amount(wanted.most)}: "
+            "the run will pause when the disk is full"
+        )
+    return ""
+
+
+def _amount(number: int) -> str:
+    size = float(number)
+    for unit in ("B", "KiB", "MiB"):
+        if size < 1024:
+            return f"{number} B" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} GiB"

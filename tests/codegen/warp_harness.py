@@ -1,0 +1,153 @@
+"""Runs the code of a warp on the processor: 32 threads, a callback for each thing that the lanes of a warp do together.
+
+Which lanes are "there" at a point is decided at random among those that have come, so that every division of a warp is met that a GPU
+may make. A lane of a mask that does not come, or that comes to something else, is an error.
+"""
+
+from __future__ import annotations
+
+import ctypes as C
+import random
+import threading
+
+import numpy as np
+from grid_harness import FakeDriver, GridCompiled
+
+from qdrun.compiler.codegen.llvm import grid_kernel
+from qdrun.compiler.codegen.llvm.emulated import REG_BLOCK, REG_BLOCKS, REG_THREADS, REG_WORDS, EmulatedHardware
+
+LANES = 32
+_LANES, _BALLOT, _SHUFFLE = (C.CFUNCTYPE(C.c_uint32, C.c_void_p, *[C.c_uint32] * n) for n in (1, 3, 4))
+_FUNCTION = C.CFUNCTYPE(None, C.c_void_p, C.c_void_p)
+
+
+class WarpHardware(EmulatedHardware):
+    """Each block of one thread is a lane of one warp. Every call has a number: lanes meet at one and the same."""
+
+    def __init__(self) -> None:
+        self.sites = 0
+
+    def _call(self, e, name, *args):
+        self.sites += 1
+        e.module.declare(name, f"declare i32 @{name}(ptr, i32{', i32' * len(args)})")
+        given = "".join(f", i32 {a}" for a in args)
+        return e.t(f"call i32 @{name}(ptr %regs, i32 {self.sites}{given}) convergent nomerge")
+
+    def lanes(self, e):
+        return self._call(e, "test_lanes")
+
+    def lanes_below(self, e):
+        return e.hoist("below", f"sub i32 {e.hoist('one', f'shl i32 1, {self.block_number(e)}')}, 1")
+
+    def ballot(self, e, mask, flag):
+        return self._call(e, "test_ballot", mask, e.t(f"zext i1 {flag} to i32"))
+
+    def from_lane(self, e, mask, value, lane):
+        return self._call(e, "test_shuffle", mask, value, lane)
+
+
+class Warp:
+    """The meeting points. ``whole``: lanes that wait at one place are always taken together."""
+
+    def __init__(self, seed: int, lanes: int, whole: bool) -> None:
+        self.random, self.whole = random.Random(seed), whole
+        self.change = threading.Condition()
+        self.running, self.waiting = set(range(lanes)), {}  # by lane: what it waits for
+        self.answers, self.masks, self.faults = {}, [], []
+
+    def arrive(self, regs: int, what: tuple) -> int:
+        """Wait with the others, and get the answer."""
+        lane = C.c_int64.from_address(regs + 8 * REG_BLOCK).value
+        with self.change:
+            self.waiting[lane] = what
+            self._serve()
+            while lane not in self.answers:
+                if not self.change.wait(20) or self.faults:
+                    self.faults.append(f"lane {lane} waits for {what}")
+                    self.change.notify_all()
+                    return 0
+            return self.answers.pop(lane)
+
+    def leave(self, lane: int) -> None:
+        """A lane has ended."""
+        with self.change:
+            self.running.discard(lane)
+            self._serve()
+
+    def _serve(self) -> None:
+        if set(self.waiting) | set(self.answers) != self.running or self.answers:
+            return  # some still run
+        for lane, (kind, site, *args) in list(self.waiting.items()):
+            if kind != "lanes" and lane in self.waiting:
+                group = [k for k in range(LANES) if args[0] >> k & 1]
+                if all(self.waiting.get(k, ())[:3] == (kind, site, args[0]) for k in group):
+                    self._together(kind, group)
+        if not self.answers:
+            self._gather()
+        if not self.answers and self.waiting:
+            self.faults.append(f"nobody can go on: {self.waiting}")
+        self.change.notify_all()
+
+    def _together(self, kind: str, group: list[int]) -> None:
+        asked = {k: self.waiting.pop(k)[3:] for k in group}
+        for k, args in asked.items():
+            if kind == "ballot":
+                self.answers[k] = sum(1 << j for j in group if asked[j][0])
+                continue
+            if args[1] not in asked:
+                self.faults.append(f"lane {k} asks lane {args[1]}, which is not one of {group}")
+            self.answers[k] = asked.get(args[1], (0,))[0]
+
+    def _gather(self) -> None:
+        """Some of the lanes that come to one atomic are there together."""
+        sites = sorted({what[1] for what in self.waiting.values() if what[0] == "lanes"})
+        if not sites:
+            return
+        site = self.random.choice(sites)
+        there = sorted(k for k, what in self.waiting.items() if what == ("lanes", site))
+        if not self.whole:
+            there = self.random.sample(there, self.random.randint(1, len(there)))
+        mask = sum(1 << k for k in there)
+        self.masks.append(mask)
+        for k in there:
+            del self.waiting[k]
+            self.answers[k] = mask
+
+
+class WarpDriver(FakeDriver):
+    """Launches the blocks of a grid at once, each in a thread: the lanes of one warp."""
+
+    def __init__(self, seed: int, whole: bool) -> None:
+        super().__init__()
+        self.seed, self.whole, self.masks = seed, whole, []
+        self.warp = Warp(0, 0, whole)
+        self.calls = {
+            "test_lanes": _LANES(lambda regs, site: self.warp.arrive(regs, ("lanes", site))),
+            "test_ballot": _BALLOT(lambda regs, site, *args: self.warp.arrive(regs, ("ballot", site, *args))),
+            "test_shuffle": _SHUFFLE(lambda regs, site, *args: self.warp.arrive(regs, ("shuffle", site, *args))),
+        }
+        self.device_imports = {name: C.cast(f, C.c_void_p).value or 0 for name, f in self.calls.items()}
+
+    def run(self, function: int, blocks: int, words: np.ndarray, on_chip: np.ndarray) -> None:
+        self.warp = warp = Warp(self.seed, blocks, self.whole)
+
+        def lane(number: int) -> None:
+            regs = np.zeros(REG_WORDS, np.int64)
+            regs[REG_BLOCK], regs[REG_BLOCKS], regs[REG_THREADS] = number, blocks, 1
+            _FUNCTION(function)(regs.ctypes.data, words.ctypes.data)
+            warp.leave(number)
+
+        threads = [threading.Thread(target=lane, args=(k,)) for k in range(blocks)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+        assert not warp.faults, warp.faults[0]
+        self.masks += warp.masks
+
+
+def warp_of(monkeypatch, kernel, seed: int = 0, whole: bool = False) -> GridCompiled:
+    """A kernel that one warp of at most 32 lanes runs; ``driver.masks`` are those of the lanes that were there at each atomic."""
+    monkeypatch.setitem(grid_kernel._HARDWARE, "emulated", WarpHardware)
+    driver = WarpDriver(seed, whole)
+    return GridCompiled(kernel, processors=1, resident=LANES, driver=driver, imports=driver.device_imports)

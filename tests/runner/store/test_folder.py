@@ -1,0 +1,269 @@
+"""The folder of a run: the same on every file system, old ones readable, and no name that leads out of it."""
+
+import pickle
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from store_helpers import RESOLVED, CountingFiles, make_run, record, rows_written, run_one, trials
+
+from qdrun.runner.store.attempts import (
+    Attempt,
+    Log,
+    ResultMissing,
+    arrays_of,
+    ended,
+    pack,
+    read_log,
+    requeued,
+    retried,
+    started,
+    write_spec,
+)
+from qdrun.runner.store.files import LocalFiles, StorageUnknown, escaped, open_files
+from qdrun.runner.store.journal import Journal, read
+from qdrun.runner.store.layout import ConfigChanged, RunFolder, RunNotFound, all_runs, config_hash, find, write_run
+from qdrun.runner.store.owner import ask_to_cancel, cancel_requests
+from qdrun.runner.store.replay import record_of, recover, replay
+from qdrun.runner.store.status import list_runs, status
+from qdrun.runner.store.table import arrow_table, rows, to_pandas, write_parquet
+
+OLD = Path(__file__).parent / "format1" / "20260101-120000-robot-0001"
+
+
+def act(folder, steps):
+    """Does the same things with a run, wherever it lies; what can be seen of it after each."""
+    names, seen, journal = list(replay(folder).trials), [], Journal(folder)
+    for what, trial in steps:
+        name, owner = names[trial], journal.owner.number
+        attempt = Attempt(name, replay(folder).trials[name].next_number, owner)
+        if what == "take":
+            journal.close()
+            journal = Journal(folder)
+            recover(folder, journal)
+        elif what == "start":
+            started(journal, [(attempt, {"device": "cpu"})])
+        elif what == "left":
+            started(journal, [(attempt, {})])
+            pack(folder, attempt, record(trial, np.full(9000, float(trial))))
+        elif what == "end":
+            large = np.full(9000, float(trial)) if trial % 2 else None
+            ended(journal, [(attempt, pack(folder, attempt, record(trial, large)))])
+        elif what == "retry":
+            retried(journal, attempt, "crash", {"type": "Crash", "message": "", "traceback": ""})
+        elif what == "requeue":
+            requeued(journal, {name: "asked"})
+        elif what == "cancel":
+            ask_to_cancel(folder, name)
+        else:
+            with Log(folder, attempt, "stdout") as log:
+                log.write(b"hello\n")
+        journal.write("mark", sync=True)
+        state = replay(folder)
+        seen.append([(t.status, t.next_number, dict(t.failures())) for t in state.trials.values()])
+        seen.append((state.owner, state.doubled, rows_written(folder), cancel_requests(folder, journal.owner)))
+        seen.append([arrays_of(folder, record_of(folder, t) or {}) for t in state.trials.values()])
+        seen.append(read_log(folder, attempt, "stdout"))
+    journal.close()
+    return [str(item) for item in seen] + [str(rows(folder))]
+
+
+STEPS = st.tuples(st.sampled_from(["take", "start", "left", "end", "retry", "requeue", "cancel", "log"]), st.integers(0, 2))
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.lists(STEPS, max_size=8))
+def test_a_run_in_memory_and_one_on_the_disk_behave_alike(tmp_path_factory, steps):
+    here = tmp_path_factory.mktemp("runs")
+    assert act(make_run(here), steps) == act(make_run(f"memory://alike/{here.name}"), steps)
+
+
+def test_runs_are_found_and_listed_wherever_they_lie(where):
+    folder, other = make_run(where), make_run(where, 1)
+    assert {run.name for run in all_runs(where)} == {folder.name, other.name}
+    assert find(folder.name, where).uri == find(folder.uri, where).uri == folder.uri
+    with pytest.raises(
+        RunNotFound, match=f"no run at `nothing`\n  do: give the folder of a run; the latest in .*{folder.name}"
+    ):
+        find("nothing", where)
+    with pytest.raises(RunNotFound, match="there are no runs in"):
+        find("nothing", where + "/none")
+    assert [row["state"] for row in list_runs(where)] == ["running", "running"]
+    assert pickle.loads(pickle.dumps(folder)).info() == folder.info()  # what crosses to a worker is the URI alone
+
+
+def test_a_file_system_that_is_not_there_is_named_with_the_remedy():
+    with pytest.raises(StorageUnknown, match=r"cannot open nowhere://x: .*\n  do: use a local folder, or install"):
+        open_files("nowhere://x")
+    assert isinstance(open_files("file:///data/runs"), LocalFiles)
+    with pytest.raises(ValueError, match="is not a folder of this machine"):
+        print(RunFolder("memory://x/y").path)
+
+
+def test_the_plan_is_written_once_and_the_config_is_compared(where):
+    folder = make_run(where)
+    before = folder.plan()
+    folder.save_plan([])
+    assert folder.plan() == before
+    folder.check_config(dict(reversed(RESOLVED.items())))
+    with pytest.raises(ConfigChanged, match="was made from another config: gradients, job differ\n  do: submit the new config"):
+        folder.check_config(RESOLVED | {"gradients": ["y"], "job": {"target": "other:J", "params": {}}})
+    assert folder.info()["config_hash"] == config_hash(RESOLVED)
+
+
+@given(st.text())
+def test_no_name_leads_out_of_its_folder(name):
+    part = escaped(name)
+    assert (
+        part
+        and len(part) <= 200
+        and set(part) <= set("%-_." + "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
+    )
+    assert not part.startswith(".")
+    assert Attempt(name, 1).folder.count("/") == 2
+
+
+@given(st.lists(st.text(max_size=80), unique=True, max_size=5))
+def test_different_names_stay_different(names):
+    assert len({escaped(name) for name in names}) == len(names)
+
+
+def test_a_run_with_an_evil_name_stays_inside(tmp_path):
+    where = tmp_path / "runs"
+    folder = write_run(where, "../../evil/\x00", "", RESOLVED, trials(1), {})
+    assert folder.path.parent == where
+    assert find(folder.name, where).info()["name"] == "../../evil/\x00"
+
+
+def test_a_record_that_names_a_file_outside_is_refused(tmp_path):
+    folder = make_run(tmp_path)
+    row = {"gradients": {"x": {"shape": [1], "dtype": "float64", "file": "../../other.safetensors"}}}
+    with pytest.raises(ResultMissing, match="names a file outside of itself"):
+        arrays_of(folder, row)
+    row["gradients"]["x"]["file"] = "trials/none/a1/gradients.safetensors"
+    with pytest.raises(ResultMissing, match="run the trial again"):
+        arrays_of(folder, row)
+
+
+def test_small_arrays_stay_in_the_journal_and_large_ones_go_to_a_file(where):
+    folder = make_run(where, 2)
+    names = list(replay(folder).trials)
+    rng = np.random.default_rng(1)
+    small, large = rng.standard_normal((64, 127)), rng.standard_normal((64, 129)).astype(np.float32).repeat(2, 0)
+    with Journal(folder) as journal:
+        for name, array in zip(names, (small, large)):
+            attempt = Attempt(name, 1)
+            packed = pack(
+                folder, attempt, {"status": "done", "loss": 1.0, "gradients": {"x": array, "a/b": -1.5}, "outputs": {}}
+            )
+            ended(journal, [(attempt, packed)])
+    assert folder.files.names("trials") == [names[1]]
+    for name, array in zip(names, (small, large)):
+        found = arrays_of(folder, record_of(folder, replay(folder).trials[name]))
+        np.testing.assert_array_equal(found["x"], array)
+        assert found["a/b"] == -1.5
+    first, second = rows(folder)
+    assert first["grad.a/b"] == -1.5 and len(first["grad.x"]) == 64
+    assert second["grad.a/b"] == -1.5 and "grad.x" not in second
+    assert second["grad_file.x"] == f"trials/{names[1]}/a1/gradients.safetensors"
+    assert arrow_table([first, second]).num_rows == 2
+    with pytest.raises(ValueError, match="an array cannot be named __metadata__"):
+        pack(folder, Attempt(names[0], 2), {"gradients": {"__metadata__": large}})
+
+
+def test_numbers_that_are_not_finite_survive(where):
+    folder = make_run(where, 1)
+    (name,) = replay(folder).trials
+    with Journal(folder) as journal:
+        run_one(folder, journal, name, float("nan"), [float("inf"), 1.5, float("-inf")])
+    (row,) = rows(folder)
+    assert np.isnan(row["loss"])
+    assert row["grad.x"] == [float("inf"), 1.5, float("-inf")]
+    np.testing.assert_array_equal(arrays_of(folder, record_of(folder, replay(folder).trials[name]))["x"], row["grad.x"])
+
+
+def test_the_table_says_whether_the_run_has_ended(where, tmp_path):
+    folder = make_run(where)
+    names = list(replay(folder).trials)
+    with Journal(folder) as journal:
+        run_one(folder, journal, names[0], 1.0)
+        journal.write("mark", sync=True)
+        out = write_parquet(folder, tmp_path / "half.parquet")
+        said = pq.read_schema(out).metadata
+        assert (said[b"qdrun.complete"], said[b"qdrun.state"]) == (b"false", b"unfinished")
+        for index, name in enumerate(names[1:], 1):
+            run_one(folder, journal, name, index)
+        journal.write("finished", sync=True, state="done")
+    assert write_parquet(folder) == folder.table
+    (tmp_path / "whole.parquet").write_bytes(folder.files.read("results.parquet"))
+    said = pq.read_schema(tmp_path / "whole.parquet").metadata
+    assert (said[b"qdrun.complete"], said[b"qdrun.state"], said[b"qdrun.run"]) == (b"true", b"done", folder.name.encode())
+    assert to_pandas(rows(folder))["loss"].tolist() == [1.0, 1.0, 2.0]
+    assert status(folder)["state"] == "done"
+
+
+def test_a_spec_is_kept_as_plain_text(where):
+    folder = make_run(where, 1)
+    attempt = Attempt(trials(1)[0].id, 2, 3)
+    write_spec(folder, attempt, {"params": {"x": float("inf")}})
+    assert b'"Infinity"' in folder.files.read(f"trials/{attempt.trial}/a2-owner3/spec.json")
+
+
+def check_old(folder):
+    table = {row["trial"]: row for row in rows(folder)}
+    assert [row["status"] for row in table.values()] == ["done", "done", "failed", "done", "cancelled"]
+    assert [row["attempts"] for row in table.values()] == [1, 1, 1, 2, 0]
+    assert table["98c93e13e145"]["error_type"] == "RuntimeError"
+    assert table["d131c9b580a4"]["loss"] == -0.009750942485906196
+    assert len(table["d131c9b580a4"]["grad.actuation"]) == 4
+
+
+def test_a_run_folder_of_format_1_is_still_read(tmp_path):
+    folder = find(OLD.name, OLD.parent)
+    check_old(folder)
+    found = status(folder)
+    assert (found["state"], found["cancel_requested"], found["damaged_lines"]) == ("cancelled", True, 0)
+    assert found["best"]["trial"] == "d131c9b580a4"
+    copied = RunFolder(shutil.copytree(OLD, tmp_path / OLD.name))
+    assert pq.read_table(write_parquet(copied)).num_rows == 5
+
+
+def test_a_run_folder_of_format_1_can_go_on(tmp_path):
+    folder = RunFolder(shutil.copytree(OLD, tmp_path / OLD.name))
+    with Journal(folder) as journal:
+        requeued(journal, {"6529821d9a2b": "cancelled"})
+        run_one(folder, journal, "6529821d9a2b", 4.0)
+        journal.write("finished", state="failed", sync=True)
+    assert [row["status"] for row in rows(folder)] == ["done", "done", "failed", "done", "done"]
+    assert read(folder).damaged == 0
+    assert [event["seq"] for event in read(folder).events] == list(range(19))
+
+
+def test_twenty_thousand_trials_are_replayed_by_a_handful_of_reads(where):
+    count = 20_000
+    folder = make_run(where, count)
+    names = [trial.id for trial in trials(count)]
+    done = count - count % 64
+    with Journal(folder) as journal:
+        for start in range(0, done, 64):
+            batch = [Attempt(name, 1) for name in names[start : start + 64]]
+            started(journal, [(attempt, {"device": "cpu"}) for attempt in batch])
+            ended(journal, [(attempt, record(1.0)) for attempt in batch])
+        running = [Attempt(name, 1) for name in names[-10:]]
+        started(journal, [(attempt, {}) for attempt in running], sync=True)
+    segments = len(folder.files.names("events"))
+    counting = folder.files = CountingFiles(folder.files)
+    state = replay(folder)
+    assert state.counts() == {"done": done, "running": 10, "waiting": count - done - 10}
+    assert counting.calls["read"] <= segments + 3  # the segments, the trials, the journal of format 1
+    assert sum(counting.calls.values()) <= segments + 4
+    counting.calls.clear()
+    with Journal(folder) as journal:
+        opened = counting.calls.copy()
+        recover(folder, journal)
+    assert (counting.calls - opened)["read"] <= 2 * segments + 4 + len(running)
+    assert counting.calls.total() <= 5 * segments + 2 * len(running) + 40

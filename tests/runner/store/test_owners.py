@@ -1,0 +1,188 @@
+"""One writer at a time: who took a run over wins, whatever the one before still writes; what others may ask of the owner."""
+
+import json
+import os
+import platform
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from store_helpers import make_run, record, rows_written, run_one
+
+from qdrun.runner.store import journal as journal_module
+from qdrun.runner.store.attempts import Attempt, arrays_of, ended, pack, started
+from qdrun.runner.store.journal import Journal, read
+from qdrun.runner.store.owner import (
+    CancelRequests,
+    OwnerLost,
+    RunAlive,
+    ask_to_cancel,
+    cancel_requests,
+    latest_owner,
+)
+from qdrun.runner.store.replay import record_of, recover, replay
+from qdrun.runner.store.status import request_cancel
+
+
+def test_a_stale_owner_notices_at_its_next_write_and_writes_nothing(where):
+    folder = make_run(where)
+    first, second, _ = replay(folder).trials
+    stale = Journal(folder)
+    run_one(folder, stale, first, 1.0)
+    stale.write("mark", sync=True)
+    with Journal(folder, force=True) as new:
+        before = len(read(folder).entries)
+        with pytest.raises(OwnerLost, match=f"process {os.getpid()} on .* has taken {folder.name} over from this one") as lost:
+            stale.write("ended", trial=second, attempt=1, status="done", loss=9.0, sync=True)
+        assert f"qdrun status {folder.uri}" in str(lost.value)
+        with pytest.raises(OwnerLost):
+            stale.beat()
+        stale.close()
+        assert len(read(folder).entries) == before
+        run_one(folder, new, second, 2.0)
+    assert [record_of(folder, t)["loss"] for t in replay(folder).trials.values() if t.entry] == [1.0, 2.0]
+
+
+def test_what_a_stale_owner_wrote_after_it_had_looked_is_refused(where, monkeypatch):
+    folder = make_run(where)
+    first, second, third = replay(folder).trials
+    stale = Journal(folder)
+    run_one(folder, stale, first, 1.0)
+    stale.write("mark", sync=True)
+    with Journal(folder, force=True) as new:
+        with monkeypatch.context() as blind:  # it had looked just before the take-over
+            blind.setattr(journal_module, "check_owner", lambda folder, owner: None)
+            run_one(folder, stale, second, 8.0)
+            run_one(folder, stale, third, 9.0)
+            stale.write("mark", sync=True)
+        run_one(folder, new, second, 2.0)
+    found = read(folder)
+    assert found.refused == 5
+    state = replay(folder)
+    assert rows_written(folder) == {first: 1, second: 1}
+    assert record_of(folder, state.trials[second])["loss"] == 2.0
+    assert state.trials[third].status == "waiting"
+
+
+ACTIONS = st.lists(
+    st.tuples(st.sampled_from(["take", "write", "blind", "sync"]), st.integers(0, 3), st.integers(0, 3)), max_size=14
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(ACTIONS)
+def test_however_owners_come_and_go_each_trial_has_one_row_by_an_owner_that_counted(tmp_path_factory, actions):
+    folder = make_run(tmp_path_factory.mktemp("runs"), 4)
+    names, owners, kept = list(replay(folder).trials), [Journal(folder)], {}
+    look = journal_module.check_owner
+    for action, who, trial in actions:
+        journal = owners[who % len(owners)]
+        latest = journal is owners[-1]
+        journal_module.check_owner = (lambda folder, owner: None) if action == "blind" else look
+        try:
+            if action == "take":
+                owners.append(Journal(folder, force=True))
+            elif action == "sync":
+                journal.write("mark", sync=True)
+            else:
+                loss = len(owners) * 10.0 + trial
+                ended(journal, [(Attempt(names[trial], 1, journal.owner.number), record(loss))])
+                if latest:
+                    kept.setdefault(names[trial], loss)
+        except OwnerLost:
+            assert not latest
+        finally:
+            journal_module.check_owner = look
+    state = replay(folder)
+    assert {name: record_of(folder, trial)["loss"] for name, trial in state.trials.items() if trial.entry} == kept
+    for journal in owners:
+        journal.close()
+
+
+def test_a_run_whose_process_lives_is_not_taken_over(where):
+    folder = make_run(where)
+    with Journal(folder) as journal:
+        with pytest.raises(RunAlive, match=f"is run by process {os.getpid()} on .*, heard of 0 s ago\n  do: wait") as alive:
+            Journal(folder)
+        assert f"qdrun cancel {folder.uri}" in str(alive.value)
+        assert latest_owner(folder) == journal.owner
+    with Journal(folder) as journal:  # the one before has let it go
+        assert journal.owner.number == 2
+
+
+@pytest.mark.parametrize(
+    ("pid", "host", "age", "taken"), [(2**22 + 1, None, 0, True), (1, "else", 0, False), (1, "else", 99, True)]
+)
+def test_who_is_silent_loses_the_run(where, pid, host, age, taken):
+    folder = make_run(where)
+    claim = {"number": 1, "token": "a", "pid": pid, "host": host or platform.node(), "t": time.time() - age}
+    folder.files.put("owners/000001.json", json.dumps(claim).encode())
+    if taken:
+        Journal(folder).close()
+    else:
+        with pytest.raises(RunAlive, match="process 1 on else"):
+            Journal(folder)
+
+
+def test_a_heartbeat_keeps_the_run(where):
+    folder = make_run(where)
+    old = {"number": 1, "token": "a", "pid": 1, "host": "else", "t": time.time() - 99}
+    folder.files.put("owners/000001.json", json.dumps(old).encode())
+    folder.files.put("heartbeat.json", json.dumps({"t": time.time(), "pid": 1, "host": "else", "owner": 1}).encode())
+    with pytest.raises(RunAlive):
+        Journal(folder)
+
+
+def test_two_claims_at_once_give_one_owner(where, monkeypatch):
+    folder = make_run(where)
+    real = folder.files.claim
+
+    def overtaken(path, data):
+        assert real(path, json.dumps({"number": 1, "token": "b", "pid": 1, "host": "else", "t": time.time()}).encode())
+        return real(path, data)
+
+    monkeypatch.setattr(folder.files, "claim", overtaken)
+    with pytest.raises(RunAlive, match="was taken over by another process at this moment"):
+        Journal(folder)
+    assert latest_owner(folder).host == "else"
+
+
+def test_a_stale_worker_cannot_touch_the_files_of_a_later_attempt(where):
+    folder = make_run(where)
+    first = next(iter(replay(folder).trials))
+    stale = Journal(folder)
+    started(stale, [(Attempt(first, 1), {})])
+    stale.write("mark", sync=True)
+    with Journal(folder, force=True) as new:
+        recover(folder, new)
+        run_one(folder, new, first, 2.0, np.full(9000, 2.0), number=2)
+        pack(folder, Attempt(first, 2), record(7.0, np.full(9000, 7.0)))  # the stale runner tries again as well
+    row = record_of(folder, replay(folder).trials[first])
+    assert row["loss"] == 2.0
+    assert arrays_of(folder, row)["x"][0] == 2.0
+    assert sorted(folder.files.names(f"trials/{first}")) == ["a2", "a2-owner2"]
+
+
+def test_requests_to_cancel_reach_this_owner_and_not_the_next(where):
+    folder = make_run(where)
+    first, second, _ = replay(folder).trials
+    with Journal(folder) as journal:
+        assert cancel_requests(folder, journal.owner) == CancelRequests()
+        ask_to_cancel(folder, first)
+        ask_to_cancel(folder, first)
+        ask_to_cancel(folder, "../../evil")
+        assert cancel_requests(folder, journal.owner) == CancelRequests(False, frozenset([first, "../../evil"]))
+        assert request_cancel(folder) == ("running", True)
+        assert cancel_requests(folder, journal.owner).whole
+        journal.beat()
+    with Journal(folder) as journal:
+        assert cancel_requests(folder, journal.owner) == CancelRequests()
+        run_one(folder, journal, second, 1.0)
+        journal.write("mark", sync=True)
+        assert request_cancel(folder, second) == ("running", False)
+        with pytest.raises(LookupError, match="has no trial nothing\n  do: `qdrun results"):
+            request_cancel(folder, "nothing")
+        journal.write("finished", sync=True, state="done")
+    assert request_cancel(folder) == ("done", False)

@@ -1,0 +1,228 @@
+"""``qdrun check``: right gradients pass, wrong ones do not, whatever the precision and the shape; exit codes and output."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pydantic import Field
+from runner_helpers import write_config
+from typer.testing import CliRunner
+
+from qdrun.jobs.base import Job, JobParams, Outcome, check_gradients
+from qdrun.jobs.checks import run_checks
+from qdrun.runner.cli import app
+
+JOBS = """
+import numpy as np
+from pydantic import Field
+import qdrun as qd
+from qdrun.jobs.base import Job, JobParams, Outcome
+
+
+class Params(JobParams):
+    x: float = Field(2.0, gt=0)
+    many: list[float] = [0.5] * 40
+    ticks: int = Field(100, ge=2)
+    off: float = 0.0
+    loss: float = 1.0
+
+
+class Right(Job[Params]):
+    gradients = ("x", "many")
+    horizon = "ticks"
+    needs_compiler = False
+
+    def build(self): ...
+
+    def run(self):
+        p, many = self.params, np.array(self.params.many)
+        if p.loss < 0:
+            raise ZeroDivisionError("no such loss")
+        weights = np.arange(many.size) + 1.0
+        loss = p.loss * p.ticks * (p.x**3 + np.sum(weights * many**2))
+        exact = {"x": 3 * p.loss * p.ticks * p.x**2, "many": 2 * p.loss * p.ticks * weights * many}
+        exact["many"][17] += p.off
+        return Outcome(float(loss), {name: exact[name] for name in self.wanted})
+
+
+class Unnamed(Right):
+    gradients = ("other",)
+
+
+class Kernels(Job[Params]):
+    gradients = ("x",)
+    precision = "f32"
+    horizon = "ticks"
+    real = qd.f64
+
+    def build(self):
+        real = self.real if self.real is not None else self.program.options.default_fp
+        self.x, self.loss = (qd.field(real, shape=(), needs_grad=True) for _ in range(2))
+        self.x[None] = self.params.x
+        x, loss, ticks = self.x, self.loss, self.params.ticks
+
+        @qd.kernel
+        def cube():
+            for _ in range(ticks):
+                loss[None] += x[None] * x[None] * x[None]
+
+        self.cube = cube
+
+    def run(self):
+        with qd.ad.Tape(loss=self.loss):
+            self.cube()
+        return Outcome(float(self.loss[None]), {"x": float(self.x.grad[None]) + self.params.off} if self.wanted else {})
+
+
+class Single(Kernels):
+    real = qd.f32
+
+
+class Default(Kernels):
+    real = None
+"""
+
+
+@pytest.fixture
+def config(tmp_path):
+    (tmp_path / "own.py").write_text(JOBS)
+
+    def write(name, params=None):
+        path = write_config(tmp_path, target=f"own.py:{name}", params=params, sweep={"off": [0.0]})
+        path.write_text(path.read_text().replace("gradients: [x, target]\n", "").split("sweep:")[0])
+        return str(path)
+
+    return write
+
+
+def run(*words):
+    result = CliRunner().invoke(app, ["check", *words])
+    return result.exit_code, result.stdout, result.stderr
+
+
+def test_gradients_that_are_right_pass_on_a_short_horizon_and_large_ones_are_sampled(config):
+    code, out, _ = run(config("Right"))
+    assert code == 0, out
+    assert "horizon: ticks = 32 of 100" in out and "tolerance: 0.0001 relative, in f64" in out
+    data = json.loads(run(config("Right"), "--json", "--most", "5")[1])
+    assert [(row["name"], row["index"]) for row in data["rows"]] == [
+        ("x", []),
+        *(("many", [i]) for i in (0, 9, 19, 29, 39)),
+        ("many (direction)", []),
+    ]
+    assert all(row["relative_error"] < 1e-7 and row["agrees"] and row["tells"] for row in data["rows"])
+    assert data["horizon"] == {"ticks": 32}
+    assert json.loads(run(config("Right"), "--json", "--horizon", "7")[1])["rows"][0]["given"] == 7 * 12
+
+
+@pytest.mark.parametrize("words", [(), ("--most", "40")], ids=["seen by the direction", "seen by its own row"])
+def test_one_wrong_element_is_found(config, words):
+    code, out, _ = run(config("Right"), "--set", "job.params.off=40.0", *words)
+    assert code == 1
+    assert out.count("DIFFERS") == 1 and "gradients differ" in out
+    assert ("many[17]" if words else "many (direction)") in next(line for line in out.splitlines() if "DIFFERS" in line)
+    assert run(config("Right"), "--set", "job.params.off=40.0", "--tolerance", "0.9", *words)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "precision", "tolerance"), [("Kernels", "f64", 1e-4), ("Single", "f32", 5e-2), ("Default", "f64", 1e-4)]
+)
+def test_a_job_runs_in_f64_where_it_can_and_the_tolerance_follows(config, name, precision, tolerance):
+    data = json.loads(run(config(name), "--json")[1])
+    assert (data["precision"], data["tolerance"], data["agrees"]) == (precision, tolerance, True)
+    assert run(config(name, {"off": 300.0}))[0] == 1  # of 384
+
+
+def test_gradients_below_the_noise_tell_nothing_and_do_not_pass(config):
+    code, out, _ = run(config("Right", {"loss": 0.0}))
+    assert code == 1
+    assert "nothing to compare" in out and "do: a longer --horizon" in out
+
+
+def test_one_sided_differences_at_the_edge_of_what_the_model_allows():
+    class Edge(JobParams):
+        x: float = 0.0
+
+        def model_post_init(self, context):
+            if not 0.0 <= self.x <= 1.0:
+                raise ValueError("outside")
+
+    class Parabola(Job[Edge]):
+        gradients = ("x",)
+        needs_compiler = False
+
+        def build(self): ...
+
+        def run(self):
+            return Outcome((self.params.x + 2.0) ** 3, {"x": 3 * (self.params.x + 2.0) ** 2})
+
+    for x, slope in ((0.0, 12.0), (1.0, 27.0), (0.5, 18.75)):
+        (row,) = check_gradients(Parabola, Edge(x=x))
+        assert row.given == slope
+        assert row.difference == pytest.approx(slope, rel=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "said"),
+    [
+        ("Unnamed", ["--set", "job.params.x=2.0"], "no gradient of Unnamed is a parameter"),
+        ("Right", ["--horizon", "1"], "Right does not take ticks = 1: input should be greater than or equal to 2"),
+        ("Right", ["--set", "job.params.loss=-1.0"], "Right raised ZeroDivisionError at "),
+        ("Right", ["--set", "job.params.x=-1.0"], "`job.params.x`: input should be greater than 0"),
+    ],
+)
+def test_what_cannot_be_checked_is_said(config, name, words, said):
+    code, _, err = run(config(name), *words)
+    assert code == 2 and said in err
+
+
+def test_a_job_without_time_steps_takes_no_horizon(tmp_path):
+    path = str(write_config(tmp_path))
+    code, out, _ = run(path)
+    assert code == 0 and "horizon" not in out
+    code, _, err = run(path, "--horizon", "5")
+    assert code == 2 and 'has no parameter `steps` to set to --horizon 5\n  do: write horizon = "<name>"' in err
+
+
+def test_the_job_is_built_once_where_only_live_parameters_change():
+    from qdrun.jobs.mass_spring import MassSpring, MassSpringParams
+
+    class Counted(MassSpring):
+        built = 0
+
+        def build(self):
+            type(self).built += 1
+            super().build()
+
+    rows, precision = run_checks(Counted(MassSpringParams(steps=32)))
+    assert (Counted.built, precision, len(rows)) == (1, "f64", 5)
+    assert all(row.agrees(1e-6) and row.tells for row in rows)
+
+
+def test_a_gradient_of_another_shape_is_refused():
+    class Wrong(JobParams):
+        x: list[float] = Field([1.0, 2.0])
+
+    class Shapes(Job[Wrong]):
+        gradients = ("x",)
+        needs_compiler = False
+
+        def build(self): ...
+
+        def run(self):
+            return Outcome(1.0, {"x": np.zeros(3)})
+
+    with pytest.raises(ValueError, match=r"the gradient of `x` has the shape \(3,\), the parameter \(2,\)"):
+        check_gradients(Shapes, Wrong())
+
+
+def test_the_example_configs_have_right_gradients():
+    for path in sorted((Path(__file__).parents[2] / "configs").glob("*.yaml")):
+        assert run(str(path))[0] == 0, path
+
+
+def test_a_loss_that_is_a_small_rest_of_large_parts_has_more_noise_than_its_digits(config):
+    path = str(Path(__file__).parents[2] / "configs" / "optimize.yaml")
+    code, out, _ = run(path, "--horizon", "16")  # the robot has not touched the ground: it moves by the rounding of its masses
+    assert code == 1 and "nothing to compare" in out and "DIFFERS" not in out
