@@ -75,7 +75,9 @@ def process(package: str, case: str, asked: argparse.Namespace, cache: str, limi
         "QDRUN_CACHE_DIR": f"{cache}/ours",
         "CUDA_CACHE_DISABLE": "1",
         "WARP_CACHE_PATH": f"{cache}/warp",
+        "PYTHONPYCACHEPREFIX": f"{cache}/bytecode",  # as an installed package has it: the second process finds it
     }
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, errors="replace", timeout=limit, check=False, env=environment

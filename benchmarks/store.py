@@ -5,7 +5,7 @@ python -m benchmarks.store [--trials 1000] [--numbers 1,128,1024,8192,65536] [--
 Each way writes the same record with a gradient of so many f64. ``line``: our journal; ``file``: our safetensors file, result.json and
 the line (what ``pack`` does beyond 64 KiB); ``sqlite``: a transaction each, WAL, synchronous=NORMAL; ``files``: JSON to a partial file,
 then rename; ``files+fsync``: the same, durable. Ours and SQLite sync at most twice a second or at checkpoints; ``file`` and
-``files+fsync`` sync every record. Microseconds a record (mean), and bytes on the disk a record.
+``files+fsync`` sync every record. Microseconds a record (mean), how many of them on the processor, and bytes on the disk a record.
 """
 
 from __future__ import annotations
@@ -96,8 +96,8 @@ def size_of(folder: str) -> int:
     return sum(path.stat().st_blocks * 512 for path in Path(folder).rglob("*") if path.is_file())
 
 
-def measure(way: Callable[[str], Any], numbers: int, count: int, where: str | None) -> tuple[float, int]:
-    """Microseconds and bytes on the disk for each of ``count`` records."""
+def measure(way: Callable[[str], Any], numbers: int, count: int, where: str | None) -> tuple[float, float, int]:
+    """Microseconds, those of them on the processor, and bytes on the disk for each of ``count`` records."""
     gradient = np.random.default_rng(7).standard_normal(numbers)
     names = [f"{index:012x}" for index in range(count)]
     kinds = {"planned": {"state": 84032, "gradients": 83656, "adstack": 64}, "used": {"state": 84032, "gradients": 83656}}
@@ -105,11 +105,11 @@ def measure(way: Callable[[str], Any], numbers: int, count: int, where: str | No
     with tempfile.TemporaryDirectory(dir=where) as folder:
         with way(folder) as write:
             before = size_of(folder)
-            begin = time.perf_counter()
+            begin, busy = time.perf_counter(), time.process_time()
             for name in names:
                 write(name, record)
-            spent = time.perf_counter() - begin
-        return 1e6 * spent / count, (size_of(folder) - before) // count
+            spent, busy = time.perf_counter() - begin, time.process_time() - busy
+        return 1e6 * spent / count, 1e6 * busy / count, (size_of(folder) - before) // count
 
 
 def measure_replay(count: int, where: str | None) -> dict[str, float]:
@@ -149,7 +149,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     out: dict[str, Any] = {"records": [], "replay": {}}
-    print(f"{'numbers':>8} {'way':12} {'us a record':>12} {'bytes a record':>15}")
+    print(f"{'numbers':>8} {'way':12} {'us a record':>12} {'on the CPU':>11} {'bytes a record':>15}")
     for numbers in map(int, options.numbers.split(",")):
         count = max(20, min(options.trials, 20_000_000 // (numbers * 8)))
         ways: dict[str, Callable[[str], Any]] = {
@@ -160,9 +160,9 @@ def main() -> None:
             "files+fsync": lambda folder: files(folder, durable=True),
         }
         for name, way in ways.items():
-            micros, size = measure(way, numbers, count, options.folder)
-            out["records"].append({"numbers": numbers, "way": name, "us": micros, "bytes": size})
-            print(f"{numbers:8} {name:12} {micros:12.1f} {size:15,}", flush=True)
+            micros, busy, size = measure(way, numbers, count, options.folder)
+            out["records"].append({"numbers": numbers, "way": name, "us": micros, "cpu_us": busy, "bytes": size})
+            print(f"{numbers:8} {name:12} {micros:12.1f} {busy:11.1f} {size:15,}", flush=True)
     out["replay"] = measure_replay(options.replay, options.folder)
     print(f"{options.replay:,} trials: " + ", ".join(f"{what} {spent:.2f} s" for what, spent in out["replay"].items()))
     if options.json:

@@ -192,7 +192,8 @@ def cast(x: Values, dtype: DType) -> Values:
     whole = x.astype(np.float64)
     inside = (whole > low - 1) & (whole < high + 1)
     found = np.where(inside, whole, 0.0).astype(dtype.numpy)
-    ends = np.where(np.isnan(whole), 0, np.where(whole < 0, low, high)).astype(dtype.numpy)
+    none, least, most = (np.asarray(end, dtype.numpy) for end in (0, low, high))  # numpy 1 makes C longs of Python's integers
+    ends = np.where(np.isnan(whole), none, np.where(whole < 0, least, most))
     return np.where(inside, found, ends)
 
 

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TextIO
 
 from ..codegen.abi import ContextLayout, Message, context_layout, messages
 from ..codegen.llvm.kernel import emit_kernel, symbol
@@ -20,9 +21,10 @@ from . import jit
 from .cache import load_cached, load_known
 from .device import Allocation, Device, host_bytes
 from .pool import Pool, get_pool, parallel_for_addresses
-from .status import print_text
+from .status import OUTPUT, print_text
 
-_contexts: dict[int, Sequence[Print]] = {}  # live contexts by address: whose print statements a site number means
+_contexts: dict[int, tuple[Sequence[Print], TextIO | None]] = {}
+"""Live contexts by address: whose print statements a site number means, and where they print."""
 _ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 _PRINT = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.POINTER(ctypes.c_int64), ctypes.c_int64)
 
@@ -136,7 +138,7 @@ def _imports() -> dict[str, int]:
 
 def register_context(address: int, compiled: Compiled) -> None:
     """Make a context's print statements known. A program does this when it fills the context, before the first launch."""
-    _contexts[address] = compiled.prints
+    _contexts[address] = compiled.prints, OUTPUT.get()
 
 
 def unregister_context(address: int) -> None:
@@ -161,12 +163,12 @@ def print_record(context: int, site: int, values: Sequence[int]) -> None:
         site: the statement's position among those of the kernel.
         values: the 8 bytes of each value, as signed integers.
     """
-    sites = _contexts.get(context)
-    if sites is None or not 0 <= site < len(sites):
+    sites, output = _contexts.get(context, ((), None))
+    if not 0 <= site < len(sites):
         return  # the program was closed during its launch
     text = print_text(sites[site], values)
     with _print_lock:
-        sys.stdout.write(text)
+        (output or sys.stdout).write(text)
 
 
 def _after_fork() -> None:

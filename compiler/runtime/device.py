@@ -115,12 +115,13 @@ class Device(ABC):
     @property
     def used_bytes(self) -> int:
         """Bytes in use now."""
-        return self._used.total()
+        return sum(
+            list(self._used.values())
+        )  # a list in one step: other threads look, and never wait for a copy that holds the lock
 
     def usage(self) -> dict[str, int]:
-        """Bytes in use now, by category."""
-        with self._lock:
-            return {k: v for k, v in self._used.items() if v}
+        """Bytes in use now, by category. Waits for nothing, see ``used_bytes``."""
+        return {k: v for k, v in list(self._used.items()) if v}
 
     def peaks(self) -> dict[str, int]:
         """The most bytes in use at once of each category; the peak of all together may be less than their sum."""
@@ -246,6 +247,51 @@ class Backend:
     memory_bytes: int = 0
     index: int = 0
     uuid: str = ""
+
+
+class Held(ABC):
+    """A device that this process has taken.
+
+    Attributes:
+        name, uuid, pci: what it says of itself; empty where there is nothing to say.
+    """
+
+    name = uuid = pci = ""
+
+    @abstractmethod
+    def memory(self) -> tuple[int, int]:
+        """Bytes that are free, of all processes together, and all bytes; 0 where that is not known."""
+
+
+class HeldHost(Held):
+    """The processor."""
+
+    name = "cpu"
+
+    def memory(self) -> tuple[int, int]:
+        """Of the machine's RAM."""
+        try:
+            lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        except OSError:
+            return 0, _total_memory()
+        found = {name: int(rest.split()[0]) << 10 for name, _, rest in (line.partition(":") for line in lines)}
+        return found["MemAvailable"], found["MemTotal"]
+
+
+def hold(backend: str, which: int | str | None = None) -> Held:
+    """Take a device for this process, as programs with these options will, and say which one it is.
+
+    Raises:
+        DeviceError: there is none that is called so, or it cannot be used.
+        QdrunRuntimeError: the backend is not built in this version.
+    """
+    if backend == "cpu":
+        return HeldHost()
+    if backend == "cuda":
+        from .cuda.held import HeldDevice
+
+        return HeldDevice(which)
+    raise QdrunRuntimeError(f"the {backend} backend is not built in this version\n  do: see `qdrun devices`")
 
 
 def devices() -> list[Backend]:

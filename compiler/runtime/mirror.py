@@ -224,14 +224,19 @@ class Mirror:
         """Write a number, or one element of ``array``'s last axes, everywhere in a part."""
         first, end, dense = self.bounds(array)
         tile = _tile(array, value) if dense else None
-        if tile is None or end - first <= SMALL:
+        if tile is None:
             with self.writing(array):
                 array[...] = value
             return
         with self.link.lock:
+            count = self.link.launches()
             self._begin_foreign()
             self._fill(self.ptr + first, end - first, tile)
-            self.forget(first, end)
+            if end - first <= SMALL:  # the mirror has it, too: an element that is read next needs no copy
+                array[...] = value
+                self._covered(first, end, count)
+            else:
+                self.forget(first, end)
 
     def clear(self, arrays: Sequence[np.ndarray]) -> None:
         """Write zeros to parts; where they fill a block together, gaps aside, to all of the block at once."""
@@ -334,6 +339,10 @@ class Mirror:
             return
         self._begin_foreign()
         self.link.upload(self.ptr + first, self._base + first, end - first)
+        self._covered(first, end, count)
+
+    def _covered(self, first: int, end: int, count: int) -> None:
+        """Both sides have the same bytes now."""
         for k in range(self._block(first), self._block(end - 1) + 1):
             if first <= self._starts[k] and self._end(k) <= end:
                 self._seen[k] = count

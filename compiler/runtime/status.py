@@ -5,7 +5,8 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, TextIO
 
 from ..codegen.abi import STATUS_WORDS
 from ..errors import AdStackOverflow, QdrunAssertionError, QdrunRuntimeError, describe
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from .cpu import Compiled
 
 Capacity = Callable[[Loop], int | str | None]
+OUTPUT: ContextVar[TextIO | None] = ContextVar("qdrun_output", default=None)
+"""Where kernels print that are made ready to launch in this context, whatever thread runs them; None: ``sys.stdout`` at that moment."""
 
 
 def read_word(word: int, operand: Operand) -> int | float | bool:

@@ -30,6 +30,15 @@ ON_A_GPU = os.environ.get("QDRUN_TEST_ARCH") == "cuda"
 WHERE = {} if ON_A_GPU else {"device": "emulated"}
 
 
+LIMIT = 1 << 16
+
+
+@pytest.fixture(autouse=True)
+def _limit(monkeypatch):
+    """Arrays of more than 64 KiB are large here."""
+    monkeypatch.setattr(device_reducer, "SMALL_ARRAY", LIMIT)
+
+
 @pytest.fixture
 def device():
     yield qd.init(arch=qd.cuda, default_fp=qd.f64, **WHERE)
@@ -252,7 +261,7 @@ def test_the_ends_of_a_part_of_an_array(dtype, device, everything):
 
 
 # ---- whole programs
-COUNT = 20_000  # more than SMALL_ARRAY in 4 bytes each
+COUNT = 20_000  # more than LIMIT in 4 bytes each
 
 
 def opened(arch: str):
@@ -452,6 +461,7 @@ def recipe(*args):
     return found
 
 device_reducer.COOKBOOK.recipe = recipe
+device_reducer.SMALL_ARRAY = 1 << 16
 qd.init(arch=qd.cuda, device="emulated", offline_cache=True)
 x, y = (qd.field(qd.f64, shape=20_000, needs_grad=True) for _ in range(2))
 n = qd.field(qd.i32, shape=20_000)

@@ -594,3 +594,24 @@ def test_atomics_of_every_type_lose_nothing_in_parallel(name):
     k(seen)
     assert total[None] == 100 and most[None] == 99 and seen.tolist() == [1] * 100
     assert slots.to_numpy().tolist() == [sum(i % 3 for i in range(100) if i % 4 == c) for c in range(4)]
+
+
+@pytest.mark.parametrize("dtype", ["i8", "i16", "i32", "i64"])
+def test_the_least_integer_is_its_own_negative(dtype):
+    """NVIDIA's assembler gets this wrong for 16 bits (see ``runtime.cuda.ptx.mended``)."""
+    qd.init(arch=qd.cpu)
+    d = getattr(qd, dtype)
+    x, y, z = qd.field(d, shape=3), qd.field(qd.i32, shape=(3, 3)), qd.field(qd.i64, shape=3)
+
+    @qd.kernel
+    def k():
+        for i in x:
+            n, m = -x[i], abs(x[i])
+            y[i, 0], y[i, 1], y[i, 2] = n < 0, m < 0, n >= m
+            z[i] = n
+
+    least = int(np.iinfo(dtype.replace("i", "int")).min)
+    x.from_numpy(np.array([least, 5, -5], dtype.replace("i", "int")))
+    k()
+    assert y.to_numpy().tolist() == [[1, 1, 1], [1, 0, 0], [0, 0, 1]]
+    assert z.to_numpy().tolist() == [least, -5, 5]

@@ -2,6 +2,7 @@
 
 import ctypes
 import re
+from collections import Counter
 from enum import IntEnum
 from pathlib import Path
 
@@ -86,6 +87,7 @@ def d(monkeypatch):
     monkeypatch.setattr(nvidia, "addresses", lambda: Addresses(1, 2, 3, 4, 5))
     monkeypatch.setattr(nvidia, "launchers", lambda context, found: native.Launchers(10, 11))
     monkeypatch.setattr(nvidia, "_contexts", {})
+    monkeypatch.setattr(nvidia, "_streams", Counter())
     return fake
 
 
@@ -136,6 +138,19 @@ def test_memory_comes_from_the_pool_in_the_order_of_the_stream(d, driver):
         ("cuMemFreeAsync", 512, 3),
         ("cuMemPoolTrimTo", "pool", 0),
     ]
+
+
+def test_only_the_last_program_of_a_device_gives_the_stacks_back(d, driver):
+    """The call waits for the device: programs on other threads would wait with it."""
+    other = nvidia.CudaDriver()
+    other.open(0)
+    first, second = driver.stream(), other.stream()
+    d.calls.clear()
+    driver.close(first)
+    assert d.names() == ["cuStreamDestroy", "cuMemPoolDestroy"]
+    d.calls.clear()
+    other.close(second)
+    assert d.names() == ["cuStreamDestroy", "cuCtxSetLimit", "cuMemPoolDestroy"]
 
 
 def test_a_device_without_pools_allocates_directly(d):

@@ -1,6 +1,7 @@
 """LLVM text to PTX and to machine code, and what is kept of both."""
 
 import dataclasses
+import re
 
 import pytest
 
@@ -29,6 +30,33 @@ def test_an_i64_is_stored_at_once_whatever_layout_the_text_has():
     for head in ("", 'target datalayout = "e-i64:32"\n', 'target triple = "x86_64-unknown-linux-gnu"\n'):
         text = ptx.compile_ptx(head + TEXT, "k", "sm_90")
         assert text.count("st.global") == 1 and "b64 \t[%rd" in text.replace("u64", "b64"), text
+
+
+SHORT = """
+declare i16 @llvm.abs.i16(i16, i1)
+define ptx_kernel void @k(ptr %x, ptr %y) {
+entry:
+  %a = load i16, ptr %x
+  %n = sub i16 0, %a
+  %m = call i16 @llvm.abs.i16(i16 %a, i1 false)
+  %c = icmp sge i16 %n, %m
+  %z = zext i1 %c to i32
+  store i32 %z, ptr %y
+  ret void
+}
+"""
+
+
+def test_16_bits_are_negated_in_16_bits():
+    """The assembler would take 32, and -32768 would be positive in a comparison."""
+    text = ptx.compile_ptx(SHORT, "k", "sm_90")
+    assert "neg.s16" not in text and "abs.s16" not in text
+    negated = re.search(r"not\.b16 (%rs\d+), (%rs\d+);\n\tadd\.s16 (%rs\d+), (%rs\d+), 1;", text)
+    assert negated and negated[1] == negated[3] == negated[4] != negated[2]
+    assert re.search(
+        r"\{ \.reg \.b16 %sign; shr\.s16 %sign, (%rs\d+), 15; xor\.b16 (%rs\d+), \1, %sign; sub\.s16 \2, \2, %sign; \}", text
+    )
+    assert "neg.s32" in ptx.mended("\tneg.s32 \t%r1, %r2;\n") and ptx.mended(text) == text
 
 
 def test_text_that_llvm_refuses_names_the_kernel():

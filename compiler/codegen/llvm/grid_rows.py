@@ -149,6 +149,8 @@ def unrolling(e: GridEmitter, s: Loop) -> str:
     for x in walk(s.body):
         if isinstance(x, Loop):
             return ""
+        if isinstance(x, Op) and x.op == "atomic" and e.uniform.way(x):
+            return ""  # what the lanes of a warp do together stands once: LLVM would not copy it
         puts |= isinstance(x, StackPut)
         weight += _FUNCTION if isinstance(x, Op) and x.op in _LONG else 1
         if isinstance(x, Op) and x.op == "stack_get" and isinstance(x.attr, tuple):

@@ -11,7 +11,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -256,7 +256,13 @@ def now() -> float:
     return 1e3 * time.perf_counter()
 
 
-@cache
+_machines: list[EmulatedMachine] = []
+_making = threading.Lock()
+
+
 def emulated_machine() -> EmulatedMachine:
-    """The one of this process. ``QDRUN_EMULATED=eager``: queued work runs at once."""
-    return EmulatedMachine(eager=os.environ.get("QDRUN_EMULATED") == "eager")
+    """The one of this process, whichever threads ask for it first. ``QDRUN_EMULATED=eager``: queued work runs at once."""
+    with _making:
+        if not _machines:
+            _machines.append(EmulatedMachine(eager=os.environ.get("QDRUN_EMULATED") == "eager"))
+        return _machines[0]

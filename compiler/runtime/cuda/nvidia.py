@@ -7,6 +7,7 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
+from collections import Counter
 from typing import Any
 
 from ...errors import DeviceError
@@ -80,6 +81,7 @@ def addresses() -> Addresses:
 
 _contexts: dict[int, Any] = {}  # primary contexts by device: held until the process ends, as the modules in them are shared
 _contexts_lock = threading.Lock()
+_streams: Counter[int] = Counter()  # open ones of each context: the programs that live side by side
 
 
 class CudaDriver:
@@ -189,13 +191,24 @@ class CudaDriver:
     # ---- streams
     def stream(self) -> int:
         """A stream that is in order with the default one, on which torch and others work: memory is shared with them."""
-        return int(self._call("making a stream failed", self.d.cuStreamCreate, 0))  # CU_STREAM_DEFAULT
+        made = int(self._call("making a stream failed", self.d.cuStreamCreate, 0))  # CU_STREAM_DEFAULT
+        with _contexts_lock:
+            _streams[self.context] += 1
+        return made
 
     def close(self, stream: int) -> None:
-        """Destroy the stream and the pool, and shrink what the context keeps for stacks."""
+        """Destroy the stream and the pool. The last of the context's streams shrinks what that keeps for stacks: it waits for the whole
+        device, and the kernels of others would need their stacks again.
+        """
         doing, limit = "closing the device failed", self.d.CUlimit.CU_LIMIT_STACK_SIZE
+        with _contexts_lock:
+            _streams[self.context] -= 1
+            last = _streams[self.context] <= 0
         self._call(doing, self.d.cuStreamDestroy, stream)
-        self._call(doing, self.d.cuCtxSetLimit, limit, 1024)  # stacks of kernels with large frames are kept by the context else
+        if last:
+            self._call(
+                doing, self.d.cuCtxSetLimit, limit, 1024
+            )  # stacks of kernels with large frames are kept by the context else
         if self._pool is not None:
             self._call(doing, self.d.cuMemPoolDestroy, self._pool)
             self._pool = None
@@ -249,10 +262,17 @@ class CudaDriver:
         self._call("freeing pinned memory failed", self.d.cuMemFreeHost, ptr)
 
     def is_pinned(self, address: int) -> bool:
-        """The driver knows no other memory of the host: it fails for it, which is no error here."""
+        """Whether the driver has a kind for it. (Asked by ``cuPointerGetAttribute``, it fails for ordinary memory; a host's address it has
+        for that, too, where the device can read all of the host's memory.)
+        """
         self.bind()
-        code, kind = self.d.cuPointerGetAttribute(self.d.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address)
-        return not int(code) and int(kind) == int(self.d.CUmemorytype.CU_MEMORYTYPE_HOST)
+        try:
+            code, found = self.d.cuPointerGetAttributes(
+                1, [self.d.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE], address
+            )
+        except ValueError:  # 0 is no name of a kind: what the driver has not made
+            return False
+        return not int(code) and int(found[0]) == int(self.d.CUmemorytype.CU_MEMORYTYPE_HOST)
 
     def memset(self, ptr: int, word: int, count: int, width: int, stream: int) -> None:
         """In the stream."""

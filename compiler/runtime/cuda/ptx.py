@@ -98,7 +98,7 @@ def compile_ptx(text: str, name: str, cpu: str, features: str = "+ptx80", opt_le
         except RuntimeError as e:
             raise _invalid(name, e) from e
         _optimise(module, machine, opt_level, size)
-        return _emit(machine, module)
+        return mended(_emit(machine, module))
     finally:
         module.close()  # before its context
 
@@ -141,9 +141,23 @@ def _emit(machine: Any, module: Any) -> str:
         lib.LLVMPY_DisposeMemoryBuffer(buffer)
 
 
+_SHORT = re.compile(r"^\t(neg|abs)\.s16 \s*(%rs\d+), (%rs\d+);$", re.MULTILINE)
+_LONG = {
+    "neg": "\tnot.b16 {0}, {1};\n\tadd.s16 {0}, {0}, 1;",
+    "abs": "\t{{ .reg .b16 %sign; shr.s16 %sign, {1}, 15; xor.b16 {0}, {1}, %sign; sub.s16 {0}, {0}, %sign; }}",
+}
+
+
+def mended(ptx: str) -> str:
+    """PTX without ``neg.s16`` and ``abs.s16``: NVIDIA's assembler (12.x and 13.0, sm_90) works them out in 32 bits, and forgets that -32768
+    is its own negative when a comparison or a conversion follows.
+    """
+    return _SHORT.sub(lambda m: _LONG[m[1]].format(m[2], m[3]), ptx)
+
+
 def ptx_key(text: str, cpu: str, features: str, opt_level: int) -> str:
     """The key of a module's PTX."""
-    return key_of("ptx", text, cpu, features, str(opt_level), jit.versions())
+    return key_of("ptx 2", text, cpu, features, str(opt_level), jit.versions())
 
 
 def image_key(ptx: str, info: DeviceInfo) -> str:

@@ -19,13 +19,13 @@ from ..jit import LoadedCode
 from ..pool import get_pool, parallel_for_addresses
 from .driver import Driver
 
-CHUNK = 4 << 20
+CHUNK = 8 << 20
 """Bytes of one buffer."""
 
-THREADS = 4
+THREADS = 8
 """Threads that fill or empty a buffer; fewer where the process has fewer."""
 
-THRESHOLD = 8 << 20
+THRESHOLD = 64 << 20
 """Copies of fewer bytes go the driver's own way."""
 
 PART = 256 << 10
