@@ -30,6 +30,7 @@ from .checks import GradientCheck, check_gradients
 from .explain import Explanation, explain
 from .plan import MemoryPlan, PlanEntry, make_plan, used
 from .session import Session
+from .watch import Stopped, Watch
 from .windows import plan_window, snapshots_of
 
 Gradient = float | np.ndarray
@@ -71,6 +72,7 @@ class Job(Generic[P]):
         program: the open program, while the job is open.
         window: time steps that the arrays of ``build`` hold; all of them unless a memory budget says less.
         snapshot_bytes: of a job with fewer, the budget of its ``qd.ad.checkpointed_steps``; else None.
+        watch: how far it is, and whether somebody has asked it to stop.
     """
 
     Params: ClassVar[type[BaseModel]]
@@ -102,6 +104,7 @@ class Job(Generic[P]):
         self.wanted = names
         self.seed = seed
         self.program: Any = None
+        self.watch = Watch()
         self.window = self.time_steps()
         self.snapshot_bytes: int | None = None
         self._steps: Any = None  # the plan of the time steps
@@ -157,6 +160,14 @@ class Job(Generic[P]):
     def run(self) -> Outcome:
         """Run the simulation and its gradients once. Called after ``build`` and ``fill``, and again after ``set``."""
         raise NotImplementedError(f"{type(self).__name__} has no run()\n  do: write `def run(self) -> Outcome` in it")
+
+    def checkpoint(self) -> None:
+        """Call it at the start of each time step, on the host: the step is counted, and a run that somebody has stopped ends here.
+
+        Raises:
+            Stopped: somebody has asked for the end.
+        """
+        self.watch.step()
 
     def launches(self) -> Iterable[tuple[Any, tuple[Any, ...]]]:
         """Every kernel that ``run`` launches, in that order, with arguments as large as any it gets: ``[(self.step, (0,)), ...]``.
@@ -321,6 +332,7 @@ def execute(
     with Session(job, backend=backend, device=device, threads=threads, **limits) as session:
         built = time.perf_counter()
         plan = job.plan()
+        job.watch.check()
         planned = time.perf_counter()
         outcome = body(session)
         done = time.perf_counter()
@@ -345,6 +357,8 @@ __all__ = [
     "Outcome",
     "PlanEntry",
     "Session",
+    "Stopped",
+    "Watch",
     "check_gradients",
     "execute",
 ]

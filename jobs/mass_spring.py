@@ -63,18 +63,24 @@ class MassSpring(Job[MassSpringParams]):
         self.ends.from_numpy(np.array([(a, b) for a, b, _ in springs], dtype=np.int32))
         self.muscle.from_numpy(np.array([m for _, _, m in springs], dtype=np.int32))
         self.rest.from_numpy(np.array([np.linalg.norm(points[a] - points[b]) for a, b, _ in springs]))
+        self.at_rest = False
         self._kernels()
 
     def fill(self) -> None:
-        """The robot at rest, with its stiffness and its amplitudes."""
+        """The robot at rest, with its stiffness and its amplitudes. Where all steps have slots, a run leaves slot 0 as it was."""
+        if not self.at_rest:
+            self._rest()
+        self.at_rest = self.window == self.params.steps
+        self.stiffness[None] = self.params.stiffness
+        self.amplitude.from_numpy(np.array(self.params.actuation))
+
+    def _rest(self) -> None:
         points, _ = truss(self.params.columns)
         self.x.from_numpy(np.concatenate([points[None], np.zeros((self.window, self.n_masses, 2))]))
         if self.start is not self.x:
             self.start.from_numpy(points[None])
         self.v.fill(0.0)
         self.activation.fill(0.0)
-        self.stiffness[None] = self.params.stiffness
-        self.amplitude.from_numpy(np.array(self.params.actuation))
 
     def _kernels(self) -> None:
         p = self.params
@@ -145,6 +151,7 @@ class MassSpring(Job[MassSpringParams]):
 
     def step(self, t: int, k: int) -> None:
         """Time step t: from slot k to slot k + 1."""
+        self.checkpoint()
         self.excite(t, k)
         self.pull(k)
         self.advance(k)

@@ -44,7 +44,12 @@ class Session:
         self._open.close()
 
     def run(self, params: BaseModel | None = None) -> Outcome:
-        """Run the job, with other parameters if they are given; the outcome is that of a job built with them."""
+        """Run the job, with other parameters if they are given; the outcome is that of a job built with them.
+
+        Raises:
+            Stopped: somebody has asked for the end, see ``Job.watch``.
+        """
+        self.job.watch.run()
         wanted = self.job.params if params is None else params
         if not (self._fresh and wanted == self.job.params) and not self.job.set(wanted):
             self.measure()

@@ -1,1 +1,18 @@
-"""Submit, schedule, run, collect."""
+"""Submit, schedule, run, collect. From Python: ``from qdrun.runner import submit, load``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .api import Results, load, submit
+
+__all__ = ["Results", "load", "submit"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from . import api
+
+    return getattr(api, name)

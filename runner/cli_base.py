@@ -1,19 +1,13 @@
-"""What all commands share: arguments, options with their completion, and how errors become messages and exit codes."""
+"""What all commands share: arguments and options with their completion; see ``commands/output.py`` for what they say."""
 
 from __future__ import annotations
 
-import json
-import os
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from ..compiler.errors import QdrunError
-from .yaml_lines import ConfigError
+from .commands.output import print_document, print_json, reported
 
 
 def complete_runs(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -41,6 +35,7 @@ def complete_configs(incomplete: str) -> list[str]:
 
 Config = Annotated[Path, typer.Argument(help="YAML file of the run.", autocompletion=complete_configs)]
 Run = Annotated[str, typer.Argument(help="Folder or URI of a run, or its id.", autocompletion=complete_runs)]
+Trial = Annotated[str | None, typer.Argument(help="Id of a trial, its beginning, or @n: its place in the sweep, from 0.")]
 Runs = Annotated[str, typer.Option("--runs", help="Folder or URI where runs lie, to look up ids.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
 Set = Annotated[
@@ -53,30 +48,4 @@ Set = Annotated[
     ),
 ]
 
-
-@contextmanager
-def reported(as_json: bool) -> Iterator[None]:
-    """Turn our errors into a message and an exit code: 2 for what is wrong before anything starts, 130 for Ctrl-C."""
-    try:
-        yield
-    except ConfigError as error:
-        _fail(error.as_json(), str(error), as_json)
-    except BrokenPipeError:  # `qdrun results RUN | head`: the reader has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except (QdrunError, OSError) as error:
-        _fail({"error": {"type": type(error).__name__, "message": str(error)}}, str(error), as_json)
-    except KeyboardInterrupt:
-        raise typer.Exit(130) from None
-
-
-def _fail(data: dict[str, Any], text: str, as_json: bool) -> None:
-    if as_json:
-        print_json(data)
-    else:
-        print(text, file=sys.stderr)
-    raise typer.Exit(2)
-
-
-def print_json(data: Any) -> None:
-    """Print one JSON document."""
-    print(json.dumps(data, indent=1, allow_nan=False))
+__all__ = ["Config", "Json", "Run", "Runs", "Set", "Trial", "print_document", "print_json", "reported"]

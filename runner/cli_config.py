@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from .cli_base import Config, Json, Set, complete_configs, print_json, reported
+from .cli_base import Config, Json, Set, complete_configs, print_document, print_json, reported
 
 
 def schema(
@@ -44,7 +44,7 @@ def check(
         prepared, job = prepare(config, overrides=changes)
         found = checking.check(prepared, job, horizon=horizon, tolerance=tolerance, most=most)
         if as_json:
-            print_json(found.data())
+            print_document("check", found.data())
         else:
             print(found.text())
         if not found.agrees:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
+import re
+import socket
 import tempfile
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,11 +18,14 @@ from .devices import cores
 
 OBJECT_STORE_BYTES = 256 << 20
 LONGEST_TEMP_DIR = 40
+CONNECT_S = 5.0
 _OURS: list[bool] = []  # not empty while this process holds a Ray that `open_cluster` opened
 
 
 class ClusterError(QdrunError, ConnectionError):
     """Ray cannot be started or joined; nothing was run."""
+
+    exit_code = 4
 
 
 @dataclass(frozen=True)
@@ -37,11 +43,13 @@ class Capacity:
 
 
 def check_environment(address: str | None) -> None:
-    """Refuse to start Ray without its password: it listens on every interface of the machine.
+    """Refuse to start Ray without its password: it listens on every interface of the machine. Look whether an address can be right.
 
     Raises:
-        ClusterError: ``RAY_AUTH_MODE`` turns token auth off for a local run.
+        ClusterError: ``RAY_AUTH_MODE`` turns token auth off for a local run, or nothing listens at the address.
     """
+    if address is not None:
+        check_address(address)
     if address is None and os.environ.get("RAY_AUTH_MODE", "token") != "token":
         raise ClusterError(
             f"RAY_AUTH_MODE={os.environ['RAY_AUTH_MODE']} would leave Ray open: it listens on every interface of this machine\n"
@@ -64,6 +72,8 @@ def open_cluster(address: str | None, *, dashboard: bool = False, gpus: int = 0)
     """
     check_environment(address)
     os.environ.setdefault("RAY_AUTH_MODE", "token")
+    if address is not None:  # else twenty lines about a wrong token come before our one
+        os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "error")
     os.environ.setdefault("RAY_DEDUP_LOGS", "0")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     with warnings.catch_warnings():
@@ -92,12 +102,112 @@ def _init(address: str | None, dashboard: bool, gpus: int) -> str:
     options = {"address": address} if address is not None else _local_options(dashboard, gpus)
     try:
         context = ray.init(**options, log_to_driver=False, logging_level=logging.ERROR, configure_logging=True)
-    except (ConnectionError, RuntimeError, ValueError, OSError, TimeoutError) as error:
-        what = f"cannot join the Ray cluster at {address}" if address is not None else "cannot start Ray on this machine"
-        hint = "check the address and the token (RAY_AUTH_TOKEN or ~/.ray/auth_token)" if address else "see the cause above"
-        raise ClusterError(f"{what}: {error}\n  do: {hint}") from error
+    except Exception as error:  # of Ray: ConnectionError, RuntimeError, AuthenticationError and others, see `translated`
+        raise translated(error, address) from error
     _OURS.append(True)
     return getattr(context, "dashboard_url", "") or ""
+
+
+def check_address(address: str) -> None:
+    """Refuse an address that Ray would wait for: half a minute where nothing listens.
+
+    Raises:
+        ClusterError: it is of another kind, its name is unknown, or nothing listens there.
+    """
+    if "://" in address:
+        kind = address.partition("://")[0]
+        what = {"ray": "of Ray Client, which qdrun does not use", "http": "of a dashboard", "https": "of a dashboard"}
+        raise ClusterError(
+            f"cannot join the Ray cluster at {address}: that is an address {what.get(kind, 'that Ray does not know')}\n"
+            "  do: give the host and port that `ray start --head` printed, as in head:6379"
+        )
+    if address in ("auto", "local"):
+        return
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdigit() or not 0 < int(port) < 65536:
+        raise ClusterError(
+            f"cannot join the Ray cluster at {address}: that is no host:port\n  do: write for example {address}:6379"
+            if not colon
+            else f"cannot join the Ray cluster at {address}: `{port}` is no port\n  do: write for example {host}:6379"
+        )
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_S).close()
+    except OSError as error:
+        raise ClusterError(_unreachable(address, host, error)) from error
+
+
+def _unreachable(address: str, host: str, error: OSError) -> str:
+    """What a connection that failed means, and what to do."""
+    head = f"cannot join the Ray cluster at {address}: "
+    if isinstance(error, socket.gaierror):
+        return f"{head}no machine is called {host}\n  do: check the name; `ray start --head` prints the address"
+    if isinstance(error, ConnectionRefusedError):
+        return (
+            f"{head}{host} refuses the connection: no Ray listens on that port\n"
+            "  do: `ray status` on that machine says whether Ray runs; `ray start --head --port 6379` starts it"
+        )
+    if isinstance(error, TimeoutError):
+        return f"{head}no answer within {CONNECT_S:g} s\n  do: check the address, and that no firewall stands in between"
+    return f"{head}{error.strerror or error}\n  do: check the address and the network"
+
+
+def translated(error: BaseException, address: str | None) -> ClusterError:
+    """Ray's error about a cluster in words that say what to do. Ray says `Failed to connect` for a wrong token as for a dead head."""
+    text = " ".join(str(part) for part in _chain(error))
+    where = f"cannot join the Ray cluster at {address}" if address is not None else "cannot start Ray on this machine"
+    if "Version mismatch" in text or "version mismatch" in text:
+        return ClusterError(
+            f"{where}: {_versions(text)}\n  do: install that Ray and that Python here, or run qdrun on the cluster"
+        )
+    if type(error).__name__ == "AuthenticationError" or "authentication token" in text or "unauthenticated" in text.lower():
+        return ClusterError(f"{where}: {_about_token()}")
+    if "RAY_AUTH_TOKEN_PATH" in text:
+        return ClusterError(f"{where}: {_about_token()}")
+    if address is not None and isinstance(error, ConnectionError | TimeoutError):
+        return ClusterError(
+            f"{where}: something listens there and does not let us in: another token, another program, or a head that hangs\n"
+            f"  token: {_about_token()}"
+        )
+    first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    return ClusterError(f"{where}: {first}\n  do: look into the logs in {ray_folder()}/session_latest/logs")
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """An error and those that it was made from."""
+    seen: BaseException | None = error
+    while seen is not None:
+        yield seen
+        seen = seen.__cause__ or seen.__context__
+
+
+def _versions(text: str) -> str:
+    """Which versions differ, from Ray's message: first those of the cluster, then ours."""
+    rays, pythons = re.findall(r"Ray: (\S+)", text), re.findall(r"Python: (\S+)", text)
+    if len(rays) < 2 or len(pythons) < 2:
+        return "its versions of Ray or Python are others"
+    return f"it runs Ray {rays[0]} and Python {pythons[0]}, here are Ray {rays[1]} and Python {pythons[1]}"
+
+
+def _about_token() -> str:
+    """Which token was used, and what to do when it was the wrong one."""
+    copy = "copy the cluster's token (there: `ray get-auth-token`)"
+    if os.environ.get("RAY_AUTH_MODE", "token") != "token":
+        return f"RAY_AUTH_MODE={os.environ['RAY_AUTH_MODE']}, so no token was sent\n  do: unset RAY_AUTH_MODE, and {copy}"
+    if os.environ.get("RAY_AUTH_TOKEN"):
+        return f"the token in the variable RAY_AUTH_TOKEN was sent, which is not the cluster's\n  do: {copy} into it"
+    path = token_file()
+    if not path.is_file():
+        return f"there is no token in {path}\n  do: {copy} into that file, with permissions 0600"
+    if not path.stat().st_size:
+        return f"the token file {path} is empty\n  do: {copy} into it, with permissions 0600"
+    if not os.access(path, os.R_OK):
+        return f"the token file {path} cannot be read by you\n  do: chown it to you and chmod 600 it"
+    return f"the token in {path} was sent, which is not the cluster's, or its head is too busy\n  do: {copy} into that file"
+
+
+def ray_folder() -> str:
+    """Where Ray keeps its sessions."""
+    return os.path.join(os.environ.get("RAY_TMPDIR") or tempfile.gettempdir(), "ray")
 
 
 def _local_options(dashboard: bool, gpus: int) -> dict[str, Any]:
@@ -127,8 +237,10 @@ def protect_token() -> None:
 
 def close_cluster() -> None:
     """Stop what ``open_cluster`` started, or leave the cluster that it joined; a Ray that was open before it stays open."""
+    if not _OURS:  # then Ray need not even be loaded: it looks at RAY_AUTH_MODE when it is, and never again
+        return
     import ray
 
-    if _OURS and ray.is_initialized():
+    if ray.is_initialized():
         _OURS.clear()
         ray.shutdown()

@@ -61,7 +61,9 @@ def require_device(loaded: Loaded, *, local: bool = True) -> Place:
     if local and wanted.threads > cores():
         what = f"one trial wants {wanted.threads} threads, this machine has {cores()} cores"
         raise document.error(document.problem(("device", "threads"), what, hint=f"ask for at most {cores()}"))
-    here = [row for row in rows if row.name == backend and row.usable and _roomy(row, wanted.min_memory)]
+    here = [
+        row for row in rows if row.name == backend and row.usable and (wanted.id is not None or _roomy(row, wanted.min_memory))
+    ]
     if wanted.id is not None:
         return _named(loaded, backend, here, local)
     if backend == "cpu" or not local:

@@ -67,20 +67,25 @@ class Prepared(BaseModel):
 
     def spec(self, trial: Trial) -> dict[str, Any]:
         """What a worker needs to run ``trial``, as plain data."""
+        return self.shared_spec() | self.own_spec(trial)
+
+    def shared_spec(self) -> dict[str, Any]:
+        """The part of ``spec`` that all trials have in common."""
         config = self.loaded.config
         return {
             "target": self.target.model_dump(),
-            "trial": trial.id,
-            "params": trial.params,
             "gradients": list(self.gradients),
-            "seed": trial.seed,
             "backend": self.backend,
             "device": self.place.device,
             "threads": config.device.threads,
             "memory_limit_bytes": config.limits.memory,
             "memory_budget_bytes": config.budget_bytes,
-            "optimize": section_data(config.optimize, self.gradients, trial.params),
         }
+
+    def own_spec(self, trial: Trial) -> dict[str, Any]:
+        """The part of ``spec`` that is the trial's own."""
+        optimize = section_data(self.loaded.config.optimize, self.gradients, trial.params)
+        return {"trial": trial.id, "params": trial.params, "seed": trial.seed, "optimize": optimize}
 
 
 def prepare(path: os.PathLike[str], *, local: bool = True, overrides: Sequence[str] = ()) -> tuple[Prepared, type[Job[Any]]]:
@@ -183,25 +188,3 @@ def planned_bytes(groups: list[PlannedGroup]) -> dict[str, int | None]:
 def footprints(groups: list[PlannedGroup]) -> dict[str, int | None]:
     """What the trial's device has less while it runs, by id, see ``MemoryPlan.footprint``."""
     return {name: group.plan.footprint if group.plan else None for group in groups for name in group.trials}
-
-
-def at_once(
-    groups: list[PlannedGroup],
-    *,
-    cores: int,
-    threads: int,
-    memory_bytes: int,
-    max_concurrent: int | None,
-    place: Place,
-    lanes: int | None = None,
-) -> int:
-    """How many of the largest trials run together on a machine with ``cores`` and ``memory_bytes``; 0 when one does not fit.
-
-    On devices: one on each. ``lanes``: `device.slots`, the most that run at once on the CPU.
-    """
-    largest = max((group.plan.footprint for group in groups if group.plan), default=0)
-    if place.backend == "cpu":
-        slots = min(cores // threads, memory_bytes // largest if largest else cores, lanes or cores)
-    else:
-        slots = max(1, place.devices) if place.memory_bytes is None or largest <= place.memory_bytes else 0
-    return slots if max_concurrent is None else min(slots, max_concurrent)

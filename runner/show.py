@@ -2,26 +2,59 @@
 
 from __future__ import annotations
 
+import platform
 import shutil
 import sys
 import textwrap
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from .devices import cores, memory_bytes
-from .plan import PlannedGroup, Prepared, at_once
+from .plan import PlannedGroup, Prepared
 from .store.journal import plain
 from .store.table import Row, best
 from .trials import short
 
 if TYPE_CHECKING:
-    from ..compiler.runtime.device import Backend
-    from .submit import Submitted
+    from .ledger.inventory import Found
+    from .placement import Predicted
+    from .store.layout import RunFolder
+
+
+class Ended(Protocol):
+    """A run that a command has brought to its end."""
+
+    @property
+    def folder(self) -> RunFolder:
+        """Of the run."""
+        ...
+
+    @property
+    def state(self) -> str:
+        """How it ended."""
+        ...
+
+    @property
+    def rows(self) -> list[Row]:
+        """Its table."""
+        ...
+
+    @property
+    def timing(self) -> dict[str, float | None]:
+        """Where the seconds went."""
+        ...
+
+    @property
+    def exit_code(self) -> int:
+        """Of the command."""
+        ...
+
 
 SHOWN_TRIALS = 5
 SHOWN_FAILURES = 10
+SHOWN_DEVICES = 16
 FOLDED = 12
 """No column is folded to fewer characters."""
 
@@ -56,8 +89,8 @@ def _terminal() -> int:
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
 
 
-def plan_data(prepared: Prepared, groups: list[PlannedGroup]) -> dict[str, Any]:
-    """The plan as plain data."""
+def plan_data(prepared: Prepared, groups: list[PlannedGroup], placed: Predicted | None = None) -> dict[str, Any]:
+    """The plan as plain data, with where the trials would run, where that is known."""
     config = prepared.loaded.config
     return {
         "name": config.name,
@@ -72,7 +105,8 @@ def plan_data(prepared: Prepared, groups: list[PlannedGroup]) -> dict[str, Any]:
         "memory": [_group_data(group, prepared.byte_limits) for group in groups],
         "memory_budget": config.memory_budget,
         "overrides": list(prepared.loaded.overrides),
-        "at_once": None if _elsewhere(prepared, groups) else _slots(prepared, groups),
+        "at_once": None if placed is None else placed.at_once,
+        "placement": None if placed is None else placed.data(),
     }
 
 
@@ -97,22 +131,11 @@ def _group_data(group: PlannedGroup, limits: Mapping[str, int | None]) -> dict[s
     data |= {"footprint": plan.footprint if plan else None}
     data |= {"by_kind": plan.by_kind() if plan else {}}
     data |= {"entries": [entry.model_dump() for entry in plan.entries] if plan else []}
-    return data | {"fits": None if plan is None else fits(group, limits)}
+    return data | {"fits": None if plan is None else not _beyond(plan.bytes, limits)}
 
 
-def fits(group: PlannedGroup, limits: Mapping[str, int | None]) -> bool:
-    """Whether the trials of a group can be built and stay within ``limits`` (see ``Prepared.byte_limits``)."""
-    return group.plan is not None and not any(limit is not None and group.plan.bytes > limit for limit in limits.values())
-
-
-def _slots(prepared: Prepared, groups: list[PlannedGroup]) -> int:
-    config = prepared.loaded.config
-    limits = {"threads": config.device.threads, "max_concurrent": config.limits.max_concurrent, "lanes": config.device.slots}
-    return at_once(groups, cores=cores(), memory_bytes=memory_bytes(), place=prepared.place, **limits)
-
-
-def plan_text(prepared: Prepared, groups: list[PlannedGroup]) -> str:
-    """The plan for people: trials, bytes of one trial by kind and where each number comes from, how many run at once."""
+def plan_text(prepared: Prepared, groups: list[PlannedGroup], placed: Predicted | None = None) -> str:
+    """The plan for people: trials, bytes of one trial by kind and where each number comes from, where they would run."""
     config, trials = prepared.loaded.config, prepared.trials
     lines = [
         f"{config.name}: {len(trials)} trials of {prepared.target.text} on {prepared.backend}, {config.device.threads} thread(s) each"
@@ -128,25 +151,31 @@ def plan_text(prepared: Prepared, groups: list[PlannedGroup]) -> str:
     for group in groups:
         lines += ["", f"memory of one trial ({len(group.trials)} trials like {group.example})"]
         lines += _group_lines(group, prepared.byte_limits)
-    if elsewhere:
-        return "\n".join(lines)
-    slots = _slots(prepared, groups)
-    lines += ["", f"at once on this machine ({_here(prepared)}): {slots}"]
-    lines += [f"waves: {-(-len(trials) // slots)}"] if slots else [f"one trial is larger than {_room(prepared)}"]
-    return "\n".join(lines)
+    return "\n".join(lines + ([] if placed is None else _placement_lines(placed)))
 
 
-def _here(prepared: Prepared) -> str:
-    """What of this machine the trials use."""
-    place = prepared.place
-    if place.backend == "cpu":
-        return f"{cores()} cores, {amount(memory_bytes())}"
-    which = f"device {place.device}" if place.device is not None else f"{place.devices} devices"
-    return which + (f", {amount(place.memory_bytes)} for a trial" if place.memory_bytes is not None else "")
-
-
-def _room(prepared: Prepared) -> str:
-    return "this machine's memory" if prepared.backend == "cpu" else "what the device has for trials"
+def _placement_lines(placed: Predicted) -> list[str]:
+    data = placed.data()
+    rows = [
+        [
+            *(row["device"], amount(row["for_trials_bytes"]), amount(row["process_bytes"]), str(row["lanes"])),
+            *(str(row["at_once"]), str(row["trials"]), amount(row["peak_bytes"]), f"{100 * row['busy']:.0f} %"),
+        ]
+        for row in data["devices"][:SHOWN_DEVICES]
+    ]
+    headers = ["device", "for trials", "process", "lanes", "at once", "trials", "peak", "in use"]
+    lines = ["", f"placement on {data['where']}", grid(headers, rows, indent="  ")]
+    more = len(data["devices"]) - SHOWN_DEVICES
+    lines += [f"  ... and {more} more devices"] if more > 0 else []
+    if placed.placed:
+        lines.append(f"  at once: {placed.at_once}, waves: {data['waves']}")
+        finish = f"{data['finish']:g} times the longest trial, were they all as long"
+        lines.append(f"  finish: {finish}; no packing ends before {data['bound']:.6g} (by {data['bound_by']})")
+    if placed.misfits:
+        lines += ["", "does not fit"]
+    for misfit in placed.misfits:
+        lines.append(f"  {misfit.trials} trials like {misfit.example}: {misfit.why}")
+    return lines
 
 
 def _group_lines(group: PlannedGroup, limits: Mapping[str, int | None]) -> list[str]:
@@ -161,10 +190,13 @@ def _group_lines(group: PlannedGroup, limits: Mapping[str, int | None]) -> list[
             ["on the device", str(plan.footprint), amount(plan.footprint), "with what the process takes beside its program"]
         )
     lines = [grid(["kind", "bytes", "from", "how"], rows, indent="  ")]
-    for name, limit in limits.items():
-        if limit is not None and group.plan.bytes > limit:
-            lines.append(f"  larger than {name} ({limit} bytes): these trials will not start")
-    return lines
+    beyond = _beyond(plan.bytes, limits)
+    return lines + [f"  larger than {name} ({limit} bytes): these trials will not start" for name, limit in beyond.items()]
+
+
+def _beyond(bytes: int, limits: Mapping[str, int | None]) -> dict[str, int]:
+    """The limits that a plan exceeds."""
+    return {name: limit for name, limit in limits.items() if limit is not None and bytes > limit}
 
 
 def varied(table: list[Row]) -> list[str]:
@@ -218,7 +250,7 @@ def _cell(value: Any) -> str:
     return short(value)
 
 
-def summary_data(done: Submitted) -> dict[str, Any]:
+def summary_data(done: Ended) -> dict[str, Any]:
     """How a submit ended, as plain data."""
     found = best(done.rows)
     failures = [row for row in done.rows if row["status"] == "failed"]
@@ -239,7 +271,7 @@ def summary_data(done: Submitted) -> dict[str, Any]:
     )
 
 
-def summary_text(done: Submitted) -> str:
+def summary_text(done: Ended) -> str:
     """How a submit ended, for people: counts, best trial, failures, seconds, where the results lie."""
     counts = Counter(row["status"] for row in done.rows)
     timing, found = done.timing, best(done.rows)
@@ -275,25 +307,63 @@ def status_text(states: list[dict[str, Any]]) -> str:
         loss = "-" if state["best"] is None else short(state["best"]["loss"])
         word = f"{state['state']} (stopping)" if state["cancel_requested"] and state["state"] == "running" else state["state"]
         lines.append([state["id"], word, counts, loss, f"{state['seconds']:.1f}"])
-    return grid(["run", "state", "trials", "best loss", "seconds"], lines)
+    reasons = [line for state in states for line in _waiting_lines(state.get("waiting", []))]
+    return "\n".join([grid(["run", "state", "trials", "best loss", "seconds"], lines), *reasons])
 
 
-def devices_text(rows: list[Backend]) -> str:
-    """One line for each backend."""
-    lines = [[row.name, "yes" if row.usable else "no", row.detail] for row in rows]
-    return grid(["backend", "usable", "what it is, or why not"], lines)
+def resume_text(data: Mapping[str, Any]) -> str:
+    """What ``resume`` keeps, runs and leaves, by reason."""
+    lines = [["kept", str(len(data["kept"])), "they have succeeded"]] if data["kept"] else []
+    for word in ("retried", "skipped"):
+        reasons = Counter(data[word].values()).most_common()
+        lines += [[word, str(count), why] for why, count in reasons[:SHOWN_FAILURES]]
+        rest = reasons[SHOWN_FAILURES:]
+        lines += [[word, str(sum(count for _, count in rest)), f"{len(rest)} other reasons"]] if rest else []
+    hint = ["`--failed` runs the skipped ones again"] if data["skipped"] else []
+    return "\n".join([f"{data['run']}: {data['state']}", grid(["", "trials", "why"], lines), *hint])
 
 
-def devices_data(rows: list[Backend]) -> list[dict[str, Any]]:
+def list_text(rows: list[dict[str, Any]]) -> str:
+    """One line for each run of ``ls``."""
+    if not rows:
+        return "no runs"
+    lines = []
+    for row in rows:
+        created = "-" if row["created"] is None else time.strftime("%Y-%m-%d %H:%M", time.localtime(row["created"]))
+        counts = [f"{row['finished']}/{row['trials']}", str(row["failed"])]
+        lines.append([row["id"], created, row["state"], *counts, "-" if row["best"] is None else short(row["best"])])
+    return grid(["run", "created", "state", "finished", "failed", "best loss"], lines)
+
+
+def _waiting_lines(groups: list[dict[str, Any]]) -> list[str]:
+    lines = ["", "waiting"] if groups else []
+    return lines + [f"  {group['count']}: {group['why']}" for group in groups]
+
+
+def devices_data(rows: Sequence[Found]) -> list[dict[str, Any]]:
     """The inventory as plain data."""
+    names = ("id", "backend", "usable", "index", "uuid", "pci", "model", "kind", "driver", "pool", "threads", "lanes")
     return [
-        {
-            "backend": r.name,
-            "usable": r.usable,
-            "present": r.present,
-            "detail": r.detail,
-            "threads": r.threads,
-            "memory_bytes": r.memory_bytes,
-        }
-        for r in rows
+        {name: getattr(row, name) for name in names}
+        | {"node": row.node or platform.node(), "memory_bytes": row.total, "free_bytes": row.free}
+        | {"for_trials_bytes": max(0, row.capacity - row.foreign) if row.usable else 0}
+        | {"process_bytes": row.process_bytes, "why": row.why}
+        for row in rows
     ]
+
+
+def devices_text(rows: list[dict[str, Any]]) -> str:
+    """One line for each device, then what is not there and why; devices that share a pool share its memory."""
+    there = [row for row in rows if row["usable"]]
+    lines = [
+        [
+            *(row["id"], row["model"], row["uuid"] or "-", row["pci"] or "-", amount(row["memory_bytes"])),
+            *(amount(row["free_bytes"]), amount(row["for_trials_bytes"]), str(row["lanes"])),
+            *(row["driver"] or "-", row["kind"], row["pool"]),
+        ]
+        for row in there
+    ]
+    headers = ["device", "model", "uuid", "pci", "memory", "free", "for trials", "lanes", "driver", "kind", "pool"]
+    absent = [[row["id"], row["why"]] for row in rows if not row["usable"]]
+    parts = [grid(headers, lines)] + ([grid(["backend", "why not"], absent)] if absent else [])
+    return "\n\n".join(parts)

@@ -10,12 +10,13 @@ from typing import Any, Protocol
 from .cluster import Capacity
 from .places import places
 from .plan import PlannedGroup, Prepared, footprints, planned_bytes
-from .progress import Board, Display
 from .store.journal import Journal
 from .store.layout import RunFolder
 from .store.owner import cancel_requests
 from .timing import Timing
 from .trials import Trial
+from .watch.board import Board
+from .watch.live import Display
 
 WAIT_S = 0.2
 GRACE_S = 10.0
@@ -80,6 +81,7 @@ class SweepLoop:
                 self._admit()
                 self._collect()
                 self._end_late_ones()
+                self.journal.retry()
                 self.screen.update()
         finally:
             self.places.close()
@@ -159,7 +161,7 @@ class SweepLoop:
     def _started(self, attempt: Attempt, message: dict[str, Any]) -> None:
         attempt.since = time.monotonic()
         self.timing.first_start_t = self.timing.first_start_t or message["t"]
-        self.board.started(attempt.trial.id, attempt.trial.label)
+        self.board.started(attempt.trial.id, attempt.trial.label, claimed=self.footprints[attempt.trial.id])
         place = {"pid": message["pid"], "host": message["host"], "worker_t": message["t"]}
         self.journal.write("started", trial=attempt.trial.id, attempt=attempt.number, **place)
 
@@ -167,7 +169,7 @@ class SweepLoop:
         """Write down the end of a trial, whatever it was."""
         record = {name: value for name, value in message.items() if name != "kind"}
         self.journal.write("ended", trial=trial.id, attempt=number, **record)
-        self.board.stopped(trial.id, record["status"], trial.label, record.get("loss"))
+        self.board.stopped(trial.id, record["status"], trial.label, record.get("loss"), record)
         planned = self.planned[trial.id]
         if record.get("planned_bytes") not in (None, planned):
             self._note(
@@ -199,8 +201,8 @@ class SweepLoop:
         """Try again in another process, as often as ``limits.retries`` says; then the trial has failed for this reason."""
         del self.attempts[attempt.stream]
         self.places.ended(attempt.stream, intact=False)
-        self.board.running.pop(attempt.trial.id, None)
         if attempt.number <= retries and not self.stopping:
+            self.board.retried(attempt.trial.id)
             self.journal.write("retry", trial=attempt.trial.id, attempt=attempt.number, error=reason)
             self.waiting.appendleft((attempt.trial, attempt.number + 1))
             return

@@ -8,6 +8,7 @@ import importlib.util
 import os
 import sys
 import tempfile
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,9 @@ from pydantic import BaseModel
 
 from ..compiler.errors import QdrunError
 from ..jobs.base import Job
+
+_loading = threading.RLock()
+"""Lanes of a worker ask for the same job at once; nobody must see a module that is half imported."""
 
 
 class TargetError(QdrunError):
@@ -63,10 +67,11 @@ def load(target: Target) -> type[Job[Any]]:
     Raises:
         TargetError: the module cannot be imported, has no such name, or the name is not a job with parameters.
     """
-    if target.import_root and target.import_root not in sys.path:
-        sys.path.append(target.import_root)  # last: an installed package is never shadowed
     try:
-        module = _load_file(target) if target.file is not None else importlib.import_module(target.module or "")
+        with _loading:
+            if target.import_root and target.import_root not in sys.path:
+                sys.path.append(target.import_root)  # last: an installed package is never shadowed
+            module = _load_file(target) if target.file is not None else importlib.import_module(target.module or "")
     except (Exception, SystemExit) as error:
         raise TargetError(f"importing {target.file or target.module} failed: {type(error).__name__}: {error}") from error
     jobs = tuple(name for name, value in vars(module).items() if _is_job(value) and value.__module__ == module.__name__)

@@ -21,7 +21,7 @@ MAY_SAY_CUDA = {
         "compiler/lang/program.py",
         "compiler/runtime/device.py",
     ),
-    *("runner/config.py", "runner/cli.py"),
+    *("runner/config.py", "runner/commands/planning.py", "runner/ledger/inventory.py"),
     *("compiler/codegen/llvm/cuda.py", "compiler/codegen/llvm/grid_kernel.py"),
 }
 

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from .program import Program
 
 SMALL_ARRAY = 1 << 21
-"""Bytes of an array (of its block of memory) up to which it is copied and looked at by numpy: on an H200 that takes 0.6 ms for 1 MiB and 2.1
-ms for 4 MiB, against 1.0 ms for two questions to the device and a new plan (``benchmarks.cuda_planning``)."""
+"""Bytes of an array (of its block of memory) up to which it is copied and looked at by numpy: on an H200 that takes 0.6 ms for 1 MiB and
+2.1 ms for 4 MiB, against 1.0 ms for two questions to the device and a new plan (docs/benchmarks.md)."""
 
 ALL = 1 << 61
 """As ``few``: all values of a range count."""

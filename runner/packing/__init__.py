@@ -3,7 +3,7 @@
 from .claims import Claim, ClaimPoint, Placement, Request
 from .packer import Packer
 from .pools import Device, Pool, Reservation
-from .predict import Bound, Forecast, best_forecast, lower_bound, misfit, simulate
+from .predict import Bound, Forecast, best_forecast, lower_bound, misfit, simulate, without_curves
 
 __all__ = [
     "Bound",
@@ -20,4 +20,5 @@ __all__ = [
     "lower_bound",
     "misfit",
     "simulate",
+    "without_curves",
 ]

@@ -60,11 +60,6 @@ class Claim:
         return cls(tuple(ClaimPoint(size, time / kept[0][1]) for size, time in kept), seconds)
 
     @property
-    def fixed(self) -> Claim:
-        """The same without the smaller points."""
-        return self if len(self.points) == 1 else Claim(self.points[:1], self.seconds)
-
-    @property
     def smallest(self) -> int:
         """Bytes of the smallest point."""
         return self.points[-1].bytes

@@ -16,7 +16,7 @@ class _Held:
 class Shares:
     """What each user holds. A share is the larger one of two: of all bytes, and of all lanes (dominant resource).
 
-    A user is below the fair share when, of n users that wait or run, it holds less than 1/n; or nothing at all.
+    The fair share is 1/n where n users wait or run.
     """
 
     def __init__(self) -> None:
@@ -79,8 +79,11 @@ class Shares:
     def deserves(self, user: str, more: int, active: int) -> bool:
         """Whether a user with nothing that fits gets a reservation of ``more`` bytes.
 
-        It does when somebody holds more than it, and it would hold at most 1/``active`` with the request, or holds nothing.
+        It does when it holds nothing and others do; or when it holds less than half the fair share of 1/``active`` and would not hold
+        more than that share with the request.
         """
-        if active < 2 or not self._sorted or self._sorted[-1][0] <= self.share(user):
+        if active < 2:
             return False
-        return user not in self._held or self.share(user, more) <= 1.0 / active
+        if user not in self._held:
+            return bool(self._held)
+        return self.share(user) < 0.5 / active and self.share(user, more) <= 1.0 / active

@@ -11,10 +11,11 @@ from .claims import Claim, Key, Placement, Request, amount
 from .fairness import Shares
 from .outlook import Outlook
 from .pools import Device, DeviceState, Pool, PoolState, Reservation, Running
-from .queue import LOOK, SLOW, Group, Waiting, first_fitting
+from .queue import SLOW, Group, Waiting, first_fitting
 from .views import snapshot, why_waiting
 
 AGE_S = 60.0
+USERS = 8  # of the users below the fair share, so many are looked at for the best fit
 
 
 class Packer:
@@ -318,7 +319,7 @@ class Packer:
         if len(users) > 1:
             fair = 1.0 / len(self._waiting.users.keys() | self._shares.holders())
         for count, user in enumerate(users):
-            if best is not None and (count >= LOOK or self._shares.share(user) >= fair):
+            if best is not None and (count >= USERS or self._shares.share(user) >= fair):
                 break
             queue = self._waiting.users[user]
             group = queue.first(kind, room, largest)
@@ -327,7 +328,7 @@ class Packer:
                 group = next((other for other in fitting if self._allowed(other, state, other.bases[kind], now)), None)
             if group is None:
                 continue
-            if best is None or (group.bytes > best.bytes) == largest:
+            if best is None or (group.bytes > best.bytes if largest else group.bytes < best.bytes):
                 best = group
         return best
 
@@ -423,7 +424,7 @@ class Packer:
         if active < 2:
             return None
         for user in self._shares.order(self._waiting.users):
-            if self._shares.share(user) >= 1.0 / active:
+            if self._shares.share(user) >= 0.5 / active:
                 break  # and so do all after it
             found = self._waiting.oldest(user, self._runnable)
             if found is not None and self._shares.deserves(user, found[1].bytes, active):

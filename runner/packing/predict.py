@@ -5,11 +5,12 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from .claims import Placement, Request
+from .claims import Claim, Placement, Request
 from .packer import AGE_S, Packer
 from .pools import Device, DeviceState, Pool, PoolState, too_small
+from .queue import first_fitting
 
 
 @dataclass(frozen=True)
@@ -224,7 +225,7 @@ def best_forecast(requests: Iterable[Request], pools: Iterable[Pool], devices: I
     """The earlier one of the runs with and without elasticity; without it when they are equal.
 
     The packer's rule looks at one placement. Which trial meets which device can go wrong in the long run all the same (an anomaly of all
-    packing by lists); a run for which this says ``elastic=False`` asks with ``Claim.fixed``.
+    packing by lists); a run for which this says ``elastic=False`` submits what ``without_curves`` gives.
     """
     requests, pools, devices = list(requests), list(pools), list(devices)
     fixed = simulate(requests, pools, devices, elastic=False)
@@ -232,6 +233,34 @@ def best_forecast(requests: Iterable[Request], pools: Iterable[Pool], devices: I
         return fixed
     bent = simulate(requests, pools, devices)
     return bent if bent.finish < fixed.finish else fixed
+
+
+def without_curves(requests: Iterable[Request], pools: Iterable[Pool], devices: Iterable[Device]) -> list[Request]:
+    """The requests with one point for each class: the fastest that the largest pool of the class holds. Classes that hold none go.
+
+    A request that fits nowhere stays as it is.
+    """
+    states = {pool.id: PoolState(pool) for pool in pools}
+    limits: dict[str, int] = {}
+    for device in devices:
+        limits[device.kind] = max(limits.get(device.kind, -1), DeviceState(device, states[device.pool]).most)
+    made: dict[int, tuple[Mapping[str, Claim], Request]] = {}
+    out: list[Request] = []
+    for request in requests:
+        if id(request.claims) not in made:
+            made[id(request.claims)] = _one_point(request.claims, limits), request
+        out.append(replace(request, claims=made[id(request.claims)][0]))
+    return out
+
+
+def _one_point(claims: Mapping[str, Claim], limits: Mapping[str, int]) -> Mapping[str, Claim]:
+    out: dict[str, Claim] = {}
+    for kind, claim in claims.items():
+        k = first_fitting(claim, limits.get(kind, -1))
+        if k is not None:
+            time = claim.points[k].time
+            out[kind] = Claim.of([(claim.points[k].bytes, 1.0)], None if claim.seconds is None else claim.seconds * time)
+    return out or claims
 
 
 def _split(requests: Iterable[Request], pools: list[Pool], devices: list[Device]) -> tuple[list[Request], dict[str, str]]:

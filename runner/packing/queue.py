@@ -127,13 +127,13 @@ class UserQueue:
                 if size <= room:
                     yield self._by_number[number]
             return
-        end = bisect_right(rows, (room, 1.0, 0))
-        for _ in range(LOOK):
+        end, left = bisect_right(rows, (room, 1.0, 0)), LOOK
+        while end and left:
             first = bisect_left(rows, (rows[end - 1][0], -INFINITY, 0))
-            yield self._by_number[rows[first][2]]
-            end = first
-            if not end:
-                return
+            equal = rows[first : min(end, first + left)]
+            for _, _, number in equal:
+                yield self._by_number[number]
+            end, left = first, left - len(equal)
 
     def smaller(self, kind: str, room: int) -> Iterator[tuple[Group, int]]:
         """Some points beyond a group's base that fit, the largest bytes first."""

@@ -19,6 +19,7 @@ from urllib.parse import quote
 from ...compiler.errors import QdrunError
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
+NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
 class StorageFull(QdrunError, OSError):
@@ -182,7 +183,7 @@ class LocalFiles:
         return partial
 
     def claim(self, path: str, data: bytes) -> bool:
-        """See ``Files``. By a hard link to a finished file: it is there whole or not at all."""
+        """See ``Files``. By a hard link to a finished file, so that it is there whole or not at all; without links: made, then written."""
         with full_said(self.root):
             target = self._path(path)
             partial = self._partial(target, data, durable=True)
@@ -190,6 +191,11 @@ class LocalFiles:
                 os.link(partial, target)
             except FileExistsError:
                 return False
+            except OSError as error:
+                if error.errno not in NO_LINKS:
+                    raise
+                if not _made(target, data):
+                    return False
             finally:
                 _forget(partial)
             _sync_folder(os.path.dirname(target))
@@ -319,6 +325,20 @@ def _sync_folder(folder: str) -> None:
         os.fsync(file)
     finally:
         os.close(file)
+
+
+def _made(path: str, data: bytes) -> bool:
+    """Make a file where there is none and write it."""
+    try:
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+    except FileExistsError:
+        return False
+    try:
+        _write_all(file, data)
+        os.fsync(file)
+    finally:
+        os.close(file)
+    return True
 
 
 def _forget(path: str) -> None:

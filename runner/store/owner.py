@@ -52,7 +52,12 @@ def owner_numbers(files: Files) -> list[int]:
 def latest_owner(folder: RunFolder) -> Owner | None:
     """Who holds the run; None when nobody has claimed it yet."""
     numbers = owner_numbers(folder.files)
-    return Owner(**json.loads(folder.files.read(_claim_name(numbers[-1])))) if numbers else None
+    if not numbers:
+        return None
+    try:
+        return Owner(**json.loads(folder.files.read(_claim_name(numbers[-1]))))
+    except (ValueError, TypeError):  # damaged: it holds all the same, for a process that nobody knows
+        return Owner(numbers[-1], "", 0, "an unknown host", 0.0)
 
 
 def take(folder: RunFolder, *, force: bool = False) -> Owner:
@@ -96,7 +101,7 @@ def give_up(folder: RunFolder, owner: Owner) -> None:
     Raises:
         StorageFull: no room; the next owner waits.
     """
-    folder.files.put(_claim_name(owner.number, over=True), b"", durable=False)
+    folder.files.put(_claim_name(owner.number, over=True), b"{}", durable=False)
 
 
 def check_owner(folder: RunFolder, owner: Owner) -> None:

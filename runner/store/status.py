@@ -45,10 +45,11 @@ def _asked(folder: RunFolder) -> bool:
 
 def list_runs(where: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """The state of every run under ``where``, oldest first. A run whose files are damaged does not hide the others."""
-    return [_status_or_damage(folder) for folder in all_runs(where)]
+    return [status_or_damage(folder) for folder in all_runs(where)]
 
 
-def _status_or_damage(folder: RunFolder) -> dict[str, Any]:
+def status_or_damage(folder: RunFolder) -> dict[str, Any]:
+    """The state of one run, or ``damaged`` with the reason where its files cannot be read."""
     try:
         return status(folder)
     except (OSError, ValueError, KeyError) as error:

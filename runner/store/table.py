@@ -173,10 +173,10 @@ def as_json(table: list[Row]) -> list[Row]:
     return [plain(row) for row in table]
 
 
-def as_csv(table: list[Row]) -> str:
-    """The rows as CSV with a header; arrays are JSON texts, missing values are empty."""
+def as_csv(table: list[Row], named: Sequence[str] | None = None) -> str:
+    """The rows as CSV with a header; arrays are JSON texts, missing values are empty. ``named``: these columns alone."""
     stream = io.StringIO()
-    names = columns(table)
+    names = columns(table) if named is None else named
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(names)
     for row in table:

@@ -28,7 +28,7 @@ ALL_PAGES = [
     ROOT / "benchmarks" / "README.md",
     *sorted((ROOT / "docs" / "decisions").glob("*.md")),
 ]
-NEEDS_A_RUN = ("submit", "results", "status", "cancel")
+NEEDS_A_RUN = ("submit", "results", "status", "cancel", "watch", "logs", "resume", "report")
 
 # Runs the blocks of a page: reads [[kind, code], ...] and prints [[stdout, message of the error], ...].
 DRIVER = r"""

@@ -138,6 +138,15 @@ def test_a_path_sets_one_value_and_leaves_the_other_defaults(path, value):
     assert Nested(needed=[0.0]).layers[1].width == 7  # the model's default is its own
 
 
+def test_a_path_finds_the_defaults_of_what_is_half_given():
+    values = {"needed": [0.0], "layers": [{}, {"width": 8}], "named": {"a": {}}, "best": {}}
+    for path in ("layers.1.taps.0", "named.a.taps.0", "best.taps.0"):
+        paths.put(values, path, 9.0, Nested)
+    whole = Nested.model_validate(values)
+    assert (whole.layers[1].width, whole.layers[1].taps) == (8, (9.0, 1.5))
+    assert whole.named["a"].taps == whole.best.taps == (9.0, 1.5)
+
+
 @pytest.mark.parametrize(
     ("path", "said", "allowed"),
     [

@@ -15,7 +15,7 @@ class QuadraticParams(JobParams):
     x: float = Field(1.0, description="position, m")
     scale: float = Field(1.0, gt=0, description="stiffness, N/m")
     target: list[float] = Field([0.0, 1.0], min_length=1, description="points to reach, m")
-    size: int = Field(4, ge=1, le=1 << 30, description="cells of the pretended field")
+    size: int = Field(4, ge=1, le=1 << 36, description="cells of the pretended field")
     sleep_s: float = Field(0.0, ge=0, description="pretended work, s")
     mood: Literal["good", "raise", "hang", "crash", "nan", "big"] = "good"
 

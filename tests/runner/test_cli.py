@@ -11,10 +11,11 @@ from typer.testing import CliRunner
 
 from qdrun.runner.cli import app
 from qdrun.runner.plan import make_plan, prepare
-from qdrun.runner.progress import Board, Lines, display
 from qdrun.runner.store.journal import Journal, segments
 from qdrun.runner.store.layout import RunFolder, create
 from qdrun.runner.store.owner import cancel_requests
+from qdrun.runner.watch.board import Board
+from qdrun.runner.watch.live import Lines, display
 from qdrun.runner.worker import trial_record
 
 run = CliRunner().invoke
@@ -38,7 +39,7 @@ def half_done(tmp_path):
 def test_plan_shows_trials_bytes_by_kind_and_where_they_come_from(tmp_path):
     config = write_config(tmp_path, sweep={"size": [4, 1000], "x": [0, 1, 2, 3]}, limits={"memory": "1KiB"})
     result = run(app, ["plan", str(config)])
-    assert result.exit_code == 1  # the large ones do not fit
+    assert result.exit_code == 3  # the large ones do not fit
     assert "fake: 8 trials of" in result.stdout
     assert "... and 3 more" in result.stdout
     assert "1000 cells x 8 bytes" in result.stdout
@@ -81,23 +82,23 @@ def test_results_work_while_the_run_goes_on_in_every_format(half_done, tmp_path)
 def test_a_journal_with_a_torn_last_line_is_still_read(half_done):
     journal = half_done.path / next(segments(half_done))
     journal.write_bytes(journal.read_bytes()[:-20])
-    rows = json.loads(run(app, ["results", str(half_done.path), "--json"]).stdout)
+    rows = json.loads(run(app, ["results", str(half_done.path), "--json"]).stdout)["rows"]
     assert [row["status"] for row in rows] == ["done", "running", "running", "waiting"]
 
 
 def test_status_tells_a_running_run_from_a_lost_one(half_done, tmp_path):
-    state = json.loads(run(app, ["status", str(half_done.path), "--json"]).stdout)
+    (state,) = json.loads(run(app, ["status", str(half_done.path), "--json"]).stdout)["runs"]
     assert (state["state"], state["trials"], state["best"]["loss"]) == ("running", 4, 1.0)
     (half_done.path / "heartbeat.json").write_text(json.dumps({"t": time.time() - 100, "pid": 1, "host": "elsewhere"}))
     listed = json.loads(run(app, ["status", "--runs", str(tmp_path / "runs"), "--json"]).stdout)
-    assert [entry["state"] for entry in listed] == ["lost"]
+    assert [entry["state"] for entry in listed["runs"]] == ["lost"]
     assert "lost" in run(app, ["status", "--runs", str(tmp_path / "runs")]).stdout
     assert "nothing to stop, the run is lost" in run(app, ["cancel", str(half_done.path)]).stdout
     assert not cancel_requests(half_done).whole
 
 
 def test_a_run_that_is_planned_for_long_still_shows_signs_of_life(half_done):
-    from qdrun.runner.submit import beating
+    from qdrun.runner.sweep_run import beating
 
     heartbeat = half_done.path / "heartbeat.json"
     heartbeat.unlink()
@@ -105,7 +106,7 @@ def test_a_run_that_is_planned_for_long_still_shows_signs_of_life(half_done):
         deadline = time.monotonic() + 30
         while not heartbeat.exists() and time.monotonic() < deadline:
             time.sleep(0.05)
-    assert json.loads(run(app, ["status", str(half_done.path), "--json"]).stdout)["state"] == "running"
+    assert json.loads(run(app, ["status", str(half_done.path), "--json"]).stdout)["runs"][0]["state"] == "running"
 
 
 def test_a_run_that_is_not_there_names_those_that_are(half_done, tmp_path):
@@ -116,10 +117,11 @@ def test_a_run_that_is_not_there_names_those_that_are(half_done, tmp_path):
 
 
 def test_devices_say_what_is_usable_and_why_not(tmp_path):
-    rows = {row["backend"]: row for row in json.loads(run(app, ["devices", "--json"]).stdout)}
+    rows = {row["backend"]: row for row in json.loads(run(app, ["devices", "--json"]).stdout)["devices"]}
     assert list(rows) == ["cpu", "cuda", "amdgpu", "vulkan", "metal"]
     assert rows["cpu"]["usable"]
-    assert all(row["detail"] for row in rows.values())
+    assert rows["cpu"]["memory_bytes"] >= rows["cpu"]["free_bytes"] > 0 and rows["cpu"]["pool"] and rows["cpu"]["kind"]
+    assert all(bool(row["why"]) is not row["usable"] for row in rows.values())
     assert "why not" in run(app, ["devices"]).stdout
 
 
@@ -131,6 +133,15 @@ def test_commands_that_only_look_do_not_import_ray(half_done, tmp_path):
         ["status"],
         ["devices"],
         ["results", str(half_done.path), "-f", "parquet"],
+        ["results", str(half_done.path), "--json", "--sort", "loss"],
+        ["ls"],
+        ["ls", "--json"],
+        ["logs", str(half_done.path)],
+        ["status", str(half_done.path), "--json"],
+        ["watch", str(half_done.path), "--json"],
+        ["dashboard"],
+        ["devices", "--json"],
+        ["plan", str(config), "--json", "--device-memory", "24GiB*2"],
     ]
     code = f"""
 import sys
@@ -162,7 +173,7 @@ def test_progress_is_plain_lines_where_there_is_no_terminal(capsys):
 def test_no_color_is_honoured_on_a_terminal(variable, coloured, monkeypatch):
     import io
 
-    from qdrun.runner.progress import Live
+    from qdrun.runner.watch.live import Live
 
     class Terminal(io.StringIO):
         def isatty(self):

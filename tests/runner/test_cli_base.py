@@ -12,6 +12,8 @@ from qdrun.runner.cli_base import complete_configs, complete_keys
 
 HEAVY = (
     "numpy",
+    "yaml",
+    "safetensors",
     "pydantic",
     "ray",
     "llvmlite",

@@ -140,6 +140,11 @@ def test_bounds_hold_to_the_bit_and_a_minimum_at_a_bound_counts_as_one():
     assert outcome.outputs["opt.steps"] < 50
 
 
+def test_a_step_past_a_bound_starts_again_from_the_bound():
+    outcome = quadratic(rule="sgd", steps=2, learning_rate=0.6, bounds={"x": [-1, None]}, keep="last")
+    assert float(outcome.outputs["opt.x"]) == pytest.approx(-1 + 0.6 * 8)  # 5 -> -4.6, held at -1 -> 3.8
+
+
 def test_scale_changes_the_unit_of_a_parameter_and_clip_the_length_of_a_step():
     one = quadratic(rule="sgd", steps=1, learning_rate=0.1, scale={"x": 0.5}, keep="last")
     assert float(one.outputs["opt.x"]) == pytest.approx(5 - 0.1 * 0.25 * 16)

@@ -8,10 +8,10 @@ from runner_helpers import FAKES
 from typer.testing import CliRunner
 
 from qdrun.compiler.runtime.device import Backend
-from qdrun.runner import devices, submit
+from qdrun.runner import devices, sweep_run
 from qdrun.runner.cli import app
 from qdrun.runner.cluster import Capacity, ClusterError
-from qdrun.runner.plan import at_once, make_plan, prepare
+from qdrun.runner.plan import make_plan, prepare
 from qdrun.runner.yaml_lines import ConfigError
 
 GIB = 1 << 30
@@ -48,7 +48,7 @@ def run(*words):
 
 def go(config, *options):
     code, summary = run("submit", config, "--json", "--quiet", *options)
-    return code, summary, run("results", summary["folder"], "--json")[1]
+    return code, summary, run("results", summary["folder"], "--json")[1]["rows"]
 
 
 def gpu(index, memory=80 * GIB):
@@ -116,10 +116,10 @@ def test_a_trial_that_is_larger_than_the_smallest_device_is_not_started(local_ra
 
 
 def test_a_cluster_without_devices_is_refused(two_gpus, ray_folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(submit, "open_cluster", lambda *a, **k: Capacity(8, 8, GIB))
-    monkeypatch.setattr(submit, "close_cluster", lambda: None)
+    monkeypatch.setattr(sweep_run, "open_cluster", lambda *a, **k: Capacity(8, 8, GIB))
+    monkeypatch.setattr(sweep_run, "close_cluster", lambda: None)
     result = CliRunner().invoke(app, ["submit", str(write(tmp_path, {"backend": "cuda"})), "--json", "--quiet"])
-    assert result.exit_code == 2
+    assert result.exit_code == 4
     error = json.loads(result.stdout)["error"]
     assert error["type"] == ClusterError.__name__
     assert error["message"].startswith("no node of the cluster has a device for the cuda backend that Ray knows of")
@@ -170,7 +170,6 @@ def test_a_cluster_s_devices_need_not_be_here(tmp_path):
     prepared, job = prepare(config, local=False)
     (group,) = make_plan(prepared, job)
     assert group.error == "" and group.plan.arch == "cuda" and group.plan.footprint > group.plan.bytes + 500_000_000
-    assert at_once([group], cores=2, threads=1, memory_bytes=1, max_concurrent=None, place=prepared.place) == 1
 
 
 def test_a_job_runs_on_the_emulated_device_as_planned_and_as_on_the_cpu(local_ray, tmp_path):

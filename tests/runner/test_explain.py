@@ -150,7 +150,7 @@ def test_a_budget_goes_through_to_the_trial_and_its_row(spin):
 def test_a_budget_that_nothing_fits_is_refused_by_plan_explain_and_trial_with_one_that_works(spin):
     config = spin("memory_budget: 600")
     planned = run(app, ["plan", str(config)])
-    assert planned.exit_code == 1
+    assert planned.exit_code == 3
     assert "cannot be planned: OutOfMemory: memory_budget of 600 bytes is too small for one trial: state " in planned.stdout
     smallest = int(re.search(r"memory_budget: (\d+) or more", planned.stdout)[1])
     code, (part,) = explained(config)
@@ -163,7 +163,7 @@ def test_a_budget_that_nothing_fits_is_refused_by_plan_explain_and_trial_with_on
     prepared, _ = prepare(spin(f"memory_budget: {smallest}"))
     record = trial_record(prepared.spec(prepared.trials[0]))
     assert record["status"] == "done" and record["used_bytes"] <= smallest
-    assert run(app, ["plan", str(spin(f"memory_budget: {smallest - 1}"))]).exit_code == 1
+    assert run(app, ["plan", str(spin(f"memory_budget: {smallest - 1}"))]).exit_code == 3
 
 
 def test_amounts_of_memory_are_read_as_everywhere(spin):
@@ -176,7 +176,7 @@ def test_a_plan_above_the_budget_does_not_fit(tmp_path):
     path = write_config(tmp_path, params={"size": 1000})
     path.write_text(path.read_text() + "memory_budget: 1KiB\n")
     result = run(app, ["plan", str(path)])
-    assert result.exit_code == 1
+    assert result.exit_code == 3
     assert "larger than memory_budget (1024 bytes): these trials will not start" in result.stdout
 
 

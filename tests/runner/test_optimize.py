@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from qdrun.runner.optimize import (
@@ -20,6 +20,7 @@ from qdrun.runner.optimize import (
     update,
 )
 
+RELAXED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # machines of tests are shared
 STEPS = 12
 NUMBERS = st.floats(-100, 100).map(lambda x: round(x, 6))
 
@@ -107,6 +108,7 @@ def test_lion_interpolates_with_one_factor_and_keeps_with_the_other():
     assert float(x["x"]) == pytest.approx(0.8, rel=1e-14)  # the signs of the gradients alone would lead to 1.0
 
 
+@RELAXED
 @given(st.sampled_from(sorted(RULES)), st.lists(NUMBERS, min_size=1, max_size=4), st.integers(1, 4))
 def test_a_rule_works_element_by_element_and_changes_no_array_that_it_is_given(rule, values, steps):
     whole = {"x": np.array(values)}
@@ -118,6 +120,7 @@ def test_a_rule_works_element_by_element_and_changes_no_array_that_it_is_given(r
     assert np.array_equal(together, path(rule, {}, 0.01, whole, steps)[-1]["x"])
 
 
+@RELAXED
 @given(st.lists(NUMBERS, min_size=1, max_size=6), st.floats(0.01, 50))
 def test_clipping_keeps_the_direction_and_bounds_the_norm(values, most):
     g = {"a": np.array(values[:1]), "b": np.array(values[1:])}

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from runner_helpers import write_config
 from typer.testing import CliRunner
@@ -13,6 +13,7 @@ from qdrun.runner.overrides import overridden
 from qdrun.runner.plan import prepare
 from qdrun.runner.yaml_lines import ConfigError, parse_document
 
+RELAXED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # machines of tests are shared
 TEXT = """version: 1
 job: {target: "a:B", params: {steps: 3, layers: [{width: 1}, {width: 2}]}}
 sweep: {params: {stiffness: {logspace: [2, 4, 6]}, omega: [1, 2], a.b: [5]}}
@@ -72,6 +73,7 @@ def test_overrides_come_one_after_the_other_and_the_document_stays_as_it_was():
     assert overridden(document, []) is document
 
 
+@RELAXED
 @given(
     st.recursive(st.none() | st.booleans() | st.integers() | st.text("abc#:'", max_size=4), lambda x: st.lists(x, max_size=3))
 )

@@ -32,7 +32,7 @@ def submit(config, *options):
 
 def rows_of(folder):
     result = CliRunner().invoke(app, ["results", str(folder), "--json"])
-    return json.loads(result.stdout)
+    return json.loads(result.stdout)["rows"]
 
 
 def test_a_sweep_gives_exact_losses_and_gradients_in_a_table_that_pandas_and_polars_read(local_ray, tmp_path):
@@ -194,7 +194,7 @@ def test_a_submit_of_its_own_starts_ray_with_a_token_that_only_its_owner_reads(r
 def test_ray_without_its_token_is_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     result = CliRunner().invoke(app, ["submit", str(write_config(tmp_path))])
-    assert result.exit_code == 2
+    assert result.exit_code == 4
     assert "it listens on every interface" in result.stderr
     assert not (tmp_path / "runs").exists()
 

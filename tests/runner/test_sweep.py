@@ -5,7 +5,7 @@ import math
 
 import pytest
 from fakes import Quadratic
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 from runner_helpers import write_config
@@ -15,6 +15,7 @@ from qdrun.runner.plan import prepare
 from qdrun.runner.sweep import SweepError, expand
 from qdrun.runner.trials import resolve, trial_id, trial_seed
 
+RELAXED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # machines of tests are shared
 NAMES = st.sampled_from(["a", "b", "c", "d"])
 AXES = st.dictionaries(NAMES, st.lists(st.integers(-50, 50), min_size=1, max_size=4, unique=True), min_size=1, max_size=4)
 
@@ -31,6 +32,7 @@ def test_no_sweep_is_one_trial():
     assert [point.values for point in expand(None)] == [{}]
 
 
+@RELAXED
 @given(AXES, st.integers(1, 3))
 def test_a_grid_has_every_combination_once_per_repetition(axes, repeat):
     points = expand(sweep(params=axes, repeat=repeat))
@@ -39,6 +41,7 @@ def test_a_grid_has_every_combination_once_per_repetition(axes, repeat):
     assert all(p.values[name] in axis for p in points for name, axis in axes.items())
 
 
+@RELAXED
 @given(st.integers(0, 2**32), st.integers(1, 20))
 def test_draws_are_the_same_for_the_same_seed_and_do_not_depend_on_other_axes(seed, count):
     axis = {"uniform": [-1, 1, count]}
@@ -49,6 +52,7 @@ def test_draws_are_the_same_for_the_same_seed_and_do_not_depend_on_other_axes(se
     assert alone != [v["a"] for v in values(seed=seed + 1, params={"a": axis})]
 
 
+@RELAXED
 @given(st.floats(-1e6, 1e6), st.floats(-1e6, 1e6), st.integers(2, 50))
 def test_linspace_has_its_ends_and_its_number(first, last, count):
     if first == last:
@@ -88,6 +92,7 @@ DRAWN = {
 }
 
 
+@RELAXED
 @given(st.sampled_from(sorted(DRAWN)), st.integers(0, 2**40), st.integers(1, 30), st.integers(1, 30), NAMES)
 def test_draws_follow_from_seed_and_name_alone_in_every_method_and_more_of_them_begin_alike(form, seed, count, more, name):
     parts, belongs = DRAWN[form]
@@ -119,6 +124,7 @@ def test_draws_of_other_names_and_seeds_differ_and_have_their_distribution():
     assert {json.dumps(v) for v in draws("a", 1, "choice")} == {'"u"', '"v"', "3", "[1, 2]"}
 
 
+@RELAXED
 @given(st.integers(-50, 50), st.integers(-50, 50), st.integers(-7, 7).filter(bool))
 def test_range_of_whole_numbers_is_that_of_python(first, end, step):
     expected = list(range(first, end, step))
@@ -129,12 +135,14 @@ def test_range_of_whole_numbers_is_that_of_python(first, end, step):
             sweep(params={"a": {"range": [first, end, step]}})
 
 
+@RELAXED
 @given(st.floats(-100, 100), st.floats(0.01, 10), st.integers(1, 50))
 def test_range_of_reals_leaves_its_end_out_for_all_its_rounding(first, step, count):
     found = [v["a"] for v in values(params={"a": {"range": [first, first + count * step, step]}})]
     assert found == [first + k * step for k in range(count)]
 
 
+@RELAXED
 @given(AXES, st.data())
 def test_exclude_leaves_out_what_it_describes_and_nothing_else(axes, data):
     everything = values(params=axes)
@@ -210,6 +218,7 @@ def test_a_sweep_that_makes_no_sense_is_refused(keys, said):
         expand(sweep(**keys))
 
 
+@RELAXED
 @given(st.permutations(["x", "scale", "size"]))
 def test_ids_depend_on_the_values_and_not_on_their_order(order):
     point = {"x": 1, "scale": 2.0, "size": 3}

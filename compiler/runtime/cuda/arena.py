@@ -63,8 +63,8 @@ class Arena:
     # ---- blocks
     @property
     def used(self) -> int:
-        """Bytes of live blocks."""
-        return sum(n for n, _, _ in self._blocks.values())
+        """Bytes of live blocks. Other threads may look, at any moment."""
+        return sum(n for n, _, _ in list(self._blocks.values()))
 
     def allocate(self, nbytes: int) -> int:
         """The address of a new block of poison.

@@ -1,5 +1,6 @@
 """One writer at a time: who took a run over wins, whatever the one before still writes; what others may ask of the owner."""
 
+import errno
 import json
 import os
 import platform
@@ -147,6 +148,27 @@ def test_two_claims_at_once_give_one_owner(where, monkeypatch):
     with pytest.raises(RunAlive, match="was taken over by another process at this moment"):
         Journal(folder)
     assert latest_owner(folder).host == "else"
+
+
+def test_a_disk_without_hard_links_has_one_owner_too(tmp_path, monkeypatch):
+    def refuse(*args):
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    folder = make_run(tmp_path)
+    assert len(folder.plan()) == 1
+    with Journal(folder) as journal:
+        assert latest_owner(folder) == journal.owner
+        assert not folder.files.claim("owners/000001.json", b"another")
+        assert latest_owner(folder) == journal.owner
+
+
+def test_a_damaged_claim_holds_and_can_be_taken_over(where):
+    folder = make_run(where)
+    folder.files.put("owners/000001.json", b'{"number": 1, "tok')
+    assert latest_owner(folder).number == 1
+    with Journal(folder) as journal:
+        assert journal.owner.number == 2
 
 
 def test_a_stale_worker_cannot_touch_the_files_of_a_later_attempt(where):

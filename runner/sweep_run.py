@@ -14,13 +14,14 @@ from typing import Any
 from ..jobs.base import Job
 from .cluster import Capacity, ClusterError, check_environment, close_cluster, open_cluster
 from .plan import Prepared, make_plan
-from .progress import Board, display
 from .store import space, table
 from .store.journal import Journal
 from .store.layout import BEAT_EVERY_S, RunFolder, create
 from .store.owner import OwnerLost
 from .sweep_loop import RunContext, SweepLoop
 from .timing import Timing
+from .watch.board import Board
+from .watch.live import display
 
 
 @dataclass(frozen=True)
@@ -136,7 +137,8 @@ def _run(prepared: Prepared, job: type[Job[Any]], starting: Future[Capacity], ru
     capacity = starting.result()
     if capacity.dashboard_url:
         run.screen.note(f"dashboard: http://{capacity.dashboard_url} (it asks for a token: `ray get-auth-token` prints it)")
-    run.journal.write("ray_ready", sync=True, cores=capacity.cores, node_memory_bytes=capacity.node_memory_bytes)
+    ready = {"node_memory_bytes": capacity.node_memory_bytes, "dashboard": capacity.dashboard_url}
+    run.journal.write("ray_ready", sync=True, cores=capacity.cores, **ready)
     threads = prepared.loaded.config.device.threads
     if threads > capacity.node_cores:
         raise ClusterError(

@@ -1,0 +1,147 @@
+"""Sweeps from Python: ``submit`` a config, ``load`` a run. ``from qdrun.runner import submit, load``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .arrays import Arrays
+from .store import status, table
+from .store.layout import RunFolder, find
+from .store.replay import Replay, replay
+
+if TYPE_CHECKING:
+    import pandas
+    import pyarrow
+
+
+class Results:
+    """A run as its folder has it at the moment when it was loaded; ``load`` it again to see what has happened since.
+
+    Everything is read when it is first asked for; Ray is never needed. ``folder`` is the run's folder, wherever it lies.
+    """
+
+    def __init__(self, folder: RunFolder) -> None:
+        self.folder = folder
+
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{count} {word}" for word, count in sorted(self._replay.counts().items()))
+        return f"Results({self.folder.uri!r}: {counts})"
+
+    def __len__(self) -> int:
+        return len(self._replay.trials)
+
+    @property
+    def id(self) -> str:
+        """The id of the run."""
+        return self.folder.name
+
+    @cached_property
+    def _replay(self) -> Replay:
+        return replay(self.folder)
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """The config as it was understood: defaults filled in, overrides applied."""
+        return self.folder.config()
+
+    @property
+    def state(self) -> str:
+        """Running, done, failed, cancelled, interrupted or lost: as it is now."""
+        return str(self.status["state"])
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """What ``qdrun status --json`` says of the run: state, counts, best, seconds; as it is now."""
+        return status.status(self.folder)
+
+    @cached_property
+    def rows(self) -> list[dict[str, Any]]:
+        """One row for each trial, finished or not, in the order of the sweep."""
+        return table.rows(self.folder)
+
+    @property
+    def arrow(self) -> pyarrow.Table:
+        """The rows as a ``pyarrow.Table``."""
+        return table.arrow_table(self.rows)
+
+    @property
+    def pandas(self) -> pandas.DataFrame:
+        """The rows as a ``pandas.DataFrame``; pandas must be installed."""
+        return table.to_pandas(self.rows)
+
+    @property
+    def gradients(self) -> Arrays:
+        """Trial to its gradients by name; large ones are mapped from their files when they are asked for."""
+        return Arrays(self.folder, self._replay, "gradients")
+
+    @property
+    def outputs(self) -> Arrays:
+        """Trial to its outputs by name, as ``gradients``."""
+        return Arrays(self.folder, self._replay, "outputs")
+
+    def best(self, column: str = "loss") -> dict[str, Any] | None:
+        """The row of the finished trial with the smallest value of a column, or, for ``max:column``, with the largest.
+
+        Raises:
+            NotFound: there is no such column.
+        """
+        from .commands.picking import best_row
+
+        return best_row(self.rows, column, table.columns(self.rows))
+
+
+def load(run: str | os.PathLike[str], runs: str | os.PathLike[str] = "runs") -> Results:
+    """A run, finished or not.
+
+    Args:
+        run: its folder or URI, or its id.
+        runs: folder or URI where runs lie, to look up ids.
+
+    Raises:
+        RunNotFound: there is no such run; names those that there are.
+    """
+    return Results(find(os.fspath(run), runs))
+
+
+def submit(
+    config: str | os.PathLike[str],
+    *,
+    overrides: Sequence[str] = (),
+    output: str | os.PathLike[str] | None = None,
+    address: str | None = None,
+    dashboard: bool = False,
+    quiet: bool = True,
+) -> Results:
+    """Run a sweep and wait for its end, as ``qdrun submit`` does. Trials that fail are rows, not exceptions.
+
+    A Ray that is open in this process is used, and stays open; otherwise one is started for the run.
+
+    Args:
+        config: the YAML file.
+        overrides: of its keys, as in ``["limits.memory=1GiB"]``.
+        output: folder or URI for the run, instead of that of the config.
+        address: of a Ray cluster to join; None: run here.
+        dashboard: start Ray's dashboard, on 127.0.0.1.
+        quiet: show no progress on stderr.
+
+    Raises:
+        ConfigError: anything in the config is wrong.
+        ClusterError: Ray cannot be started or joined; no trial was started.
+        StorageFull: there is no room for the run.
+    """
+    import time
+
+    from .plan import prepare
+    from .sweep_run import submit as run
+    from .timing import Timing
+
+    prepared, job = prepare(Path(config), local=address is None, overrides=overrides)
+    now = time.time()
+    where = os.fspath(output) if output is not None else prepared.loaded.config.uri
+    timing = Timing(command_t=now, submitted_t=now)
+    done = run(prepared, job, output=where, timing=timing, address=address, dashboard=dashboard, quiet=quiet)
+    return Results(done.folder)

@@ -1,0 +1,359 @@
+"""The ledger of a cluster: one named actor of Ray around ``Ledger``, with a placement group for each device that is used."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from ...compiler.errors import QdrunError
+from ..packing import Request
+from . import groups
+from .groups import Slot, placed
+from .inventory import Found, kind_of
+from .leases import Exchange, Held, LeaseEnd
+from .ledger import Ledger
+from .settings import NAME, NAMESPACE, Settings
+
+__all__ = ["LedgerActor", "LedgerError", "check_version", "placed", "start"]
+
+VERSION = 1
+"""Of the calls between runs and the ledger of a cluster."""
+TICK_S = 0.25
+ANSWER_S = 60.0
+MOST_PENDING = 8
+LOG = logging.getLogger(__name__)
+
+
+class LedgerError(QdrunError, RuntimeError):
+    """The cluster's ledger cannot be used by this run."""
+
+
+def start(settings: Settings) -> Any:
+    """The ledger of the cluster that Ray has joined: the one that is there, or a new one on the head node. It outlives the run."""
+    import ray
+
+    options: dict[str, Any] = {"name": NAME, "namespace": NAMESPACE, "lifetime": "detached", "get_if_exists": True}
+    head = "node:__internal_head__"
+    if ray.cluster_resources().get(head):
+        options["resources"] = {head: 0.001}
+    made = ray.remote(LedgerActor).options(num_cpus=0, max_restarts=-1, max_task_retries=0, max_concurrency=10_000, **options)
+    return made.remote(settings)
+
+
+def check_version(actor: Any) -> None:
+    """Refuse a ledger that does not start, or that another version of this package has started.
+
+    Raises:
+        LedgerError: says what to do.
+    """
+    import ray
+    from ray.exceptions import GetTimeoutError, RayActorError
+
+    try:
+        version = ray.get(actor.version.remote(), timeout=ANSWER_S)
+    except GetTimeoutError as error:
+        raise LedgerError(
+            f"the ledger of this cluster, actor {NAME} of namespace {NAMESPACE}, has not answered for {ANSWER_S:.0f} s\n"
+            "  do: see its state and its log on the actors page of the Ray dashboard; it needs the head node"
+        ) from error
+    except RayActorError as error:
+        raise LedgerError(
+            f"the ledger of this cluster, actor {NAME} of namespace {NAMESPACE}, does not start: {error}\n"
+            "  do: see that the nodes of the cluster can import this version of qdrun"
+        ) from error
+    if version != VERSION:
+        raise LedgerError(
+            f"the ledger of this cluster speaks version {version}, this qdrun speaks {VERSION}\n"
+            f"  do: use the qdrun that the cluster has, or, when no run is on, end the actor {NAME} of namespace {NAMESPACE}"
+        )
+
+
+class LedgerActor:
+    """Serves runs, and looks after nodes and groups beside. All state is the groups of Ray, and what runs tell when they join again."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._ledger = Ledger(epoch=f"{secrets.token_hex(4)}-", expire_s=settings.expire_s)
+        self._clock = time.time() - time.monotonic()
+        self._found: dict[str, list[Found]] = {}
+        self._cores: dict[str, int] = {}
+        self._slots: dict[str, Slot] = {}
+        self._threads = {1}
+        self._polls: dict[str, asyncio.Event] = {}
+        self._loop: asyncio.Task[None] | None = None
+        self._up = asyncio.Event()
+        self._problem = ""
+
+    def __repr__(self) -> str:
+        return NAME  # Ray asks once, when the actor starts
+
+    def _now(self) -> float:
+        """Seconds since 1970 by a clock that never goes back."""
+        return self._clock + time.monotonic()
+
+    async def _ready(self) -> Ledger:
+        """The ledger, once the cluster was looked at."""
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop().create_task(self._watch())
+        await self._up.wait()
+        return self._ledger
+
+    # What runs call
+
+    async def version(self) -> int:
+        """Of the calls."""
+        return VERSION
+
+    async def join(
+        self,
+        run: str,
+        user: str,
+        held: Sequence[Held],
+        requests: Sequence[Request],
+        done: Sequence[LeaseEnd],
+        seen: int,
+        workers: Sequence[str],
+        threads: int,
+    ) -> Exchange:
+        """See ``Ledger.join``; ``threads``: of one trial of the run on a CPU."""
+        ledger = await self._ready()
+        if threads not in self._threads:
+            self._threads.add(threads)
+            self._add_threads()
+        answer = ledger.join(run, user, self._now(), held, requests, done, seen, workers)
+        self._wake()
+        return answer
+
+    async def leave(self, run: str) -> None:
+        """See ``Ledger.leave``."""
+        (await self._ready()).leave(run)
+        self._step()
+
+    async def ask(self, run: str, requests: Sequence[Request]) -> bool:
+        """See ``Ledger.ask``."""
+        known = (await self._ready()).ask(run, requests, self._now())
+        self._step()
+        return known
+
+    async def withdraw(self, run: str, ids: Sequence[str]) -> list[str]:
+        """See ``Ledger.withdraw``."""
+        return (await self._ready()).withdraw(run, ids)
+
+    async def exchange(self, run: str, done: Sequence[LeaseEnd], seen: int, wait_s: float) -> Exchange:
+        """See ``Ledger.exchange``; with nothing new, wait for some. A later exchange of the run ends the wait of an earlier one."""
+        ledger = await self._ready()
+        if run in self._polls:
+            self._polls.pop(run).set()
+        answer = ledger.exchange(run, done, self._now(), seen)
+        self._wake()
+        if answer or not answer.known or wait_s <= 0:
+            return answer
+        event = self._polls[run] = asyncio.Event()
+        try:
+            await asyncio.wait_for(event.wait(), wait_s)
+        except TimeoutError:
+            pass
+        finally:
+            if self._polls.get(run) is event:
+                del self._polls[run]
+        return ledger.news(run, seen)
+
+    async def closed(self, run: str, device: str) -> None:
+        """See ``Ledger.closed``."""
+        (await self._ready()).closed(run, device)
+        self._step()
+
+    async def lost(self, run: str, device: str, why: str) -> None:
+        """A run has found a device broken: its leases end, its group is given back, and its node is asked again for what it has."""
+        ledger = await self._ready()
+        for slot in self._slots.values():
+            if device in slot.devices:
+                LOG.warning("run %s says that device %s is lost: %s", run, device, why)
+                await self._release(slot, why)
+                self._found.pop(slot.node, None)
+        ledger.lose_device(device, why)
+        self._step()
+
+    async def observe(self, pool: str, free: int, ours: int | None, run: str) -> None:
+        """See ``Ledger.observe``."""
+        (await self._ready()).observe(pool, free, ours, run)
+        self._step()
+
+    async def devices(self) -> list[Found]:
+        """Every device of every node, and why backends are absent."""
+        await self._ready()
+        return [row for rows in self._found.values() for row in rows]
+
+    async def groups(self) -> dict[str, tuple[Found, str]]:
+        """The devices that leases are granted on, each with its placement group."""
+        ledger = await self._ready()
+        where = {device: slot.group for slot in self._slots.values() for device in slot.devices}
+        return {row.id: (row, where[row.id]) for row in ledger.devices()}
+
+    async def why(self, run: str) -> dict[str, str]:
+        """See ``Ledger.why``; with what Ray has not given yet."""
+        ledger = await self._ready()
+        asked = sum(bool(slot.group) and not slot.ready for slot in self._slots.values())
+        beside = f"; {asked} devices were asked of Ray and are held by others" if asked else ""
+        beside += f"; {self._problem}" if self._problem else ""
+        return {name: text + beside for name, text in ledger.why(run).items()}
+
+    async def snapshot(self) -> dict[str, Any]:
+        """See ``Ledger.snapshot``, with the groups that Ray has not given yet."""
+        ledger = await self._ready()
+        asked = [slot.name for slot in self._slots.values() if slot.group and not slot.ready]
+        return {
+            **ledger.snapshot(),
+            "epoch": ledger.epoch,
+            "asked": asked,
+            "settling": self._now() < ledger.settle_until,
+            "problem": self._problem,
+        }
+
+    # Inside
+
+    def _step(self) -> None:
+        self._ledger.step(self._now())
+        self._wake()
+
+    def _wake(self) -> None:
+        for run in self._ledger.told():
+            if run in self._polls:
+                self._polls.pop(run).set()
+
+    async def _watch(self) -> None:
+        """The life of the ledger: find the groups of an earlier one, then look after nodes, groups and time."""
+        looked = -1e9
+        while True:
+            try:
+                if time.monotonic() - looked >= self._settings.look_s:
+                    await self._look()
+                    looked = time.monotonic()
+                await self._groups()
+                self._problem = ""
+            except Exception as error:  # Ray's control plane may be away for a while; what is granted stays
+                self._problem = f"the cluster cannot be looked at: {type(error).__name__}: {error}"
+                LOG.warning("%s", self._problem)
+            if not self._problem:
+                self._up.set()
+            self._step()
+            await asyncio.sleep(TICK_S)
+
+    async def _look(self) -> None:
+        """Lose what was on nodes that are gone; ask new nodes what they have."""
+        alive = await asyncio.to_thread(groups.nodes)
+        for slot in [slot for slot in self._slots.values() if slot.node not in alive]:
+            await self._release(slot, f"node {slot.node[:12]} is gone")
+            del self._slots[slot.name]
+        for node in [node for node in self._found if node not in alive]:
+            del self._found[node]
+        new = [node for node in alive if node not in self._found]
+        if not new:
+            return
+        known = await asyncio.to_thread(groups.existing)
+        asked = await asyncio.to_thread(
+            lambda: [groups.probe(node, self._settings, int(alive[node].get("GPU", 0))) for node in new]
+        )
+        answers = await asyncio.gather(*(asyncio.wait_for(ref, ANSWER_S) for ref in asked), return_exceptions=True)
+        for node, answer in zip(new, answers):
+            if isinstance(answer, BaseException):
+                LOG.warning("node %s does not say what devices it has: %s", node, answer)
+                continue
+            self._meet(node, alive[node], answer, known)
+
+    def _meet(self, node: str, resources: dict[str, float], rows: list[Found], known: dict[str, tuple[str, bool, str]]) -> None:
+        """Note what a node has, and the groups that are there already."""
+        self._found[node] = rows
+        self._cores[node] = int(resources.get("CPU", 0))
+        for slot in groups.slots_of(node, resources, rows):
+            if slot.name not in self._slots:
+                self._slots[slot.name] = slot
+                if slot.name in known:
+                    slot.group = known[slot.name][0]
+                    if not self._up.is_set():
+                        self._ledger.settle_until = self._now() + 2 * self._settings.beat_s
+        self._add_cpu_rows(node)
+
+    def _add_cpu_rows(self, node: str) -> None:
+        """A row for each number of threads that runs have asked for; the cores of a node are one group."""
+        rows = self._found[node]
+        host, cores = next(row for row in rows if row.backend == "cpu"), self._cores[node]
+        made = [
+            replace(
+                host,
+                id=f"cpu@{node[:12]}@t{threads}",
+                kind=kind_of(host.backend, host.model, threads),
+                threads=threads,
+                lanes=min(self._settings.lanes or cores, max(1, cores // threads)),
+            )
+            for threads in sorted(self._threads)
+        ]
+        self._found[node] = made + [row for row in rows if row.backend != "cpu"]
+
+    def _rows(self, slot: Slot) -> list[Found]:
+        """The devices that a slot may stand for."""
+        return [row for row in self._found.get(slot.node, ()) if row.usable and row.resource == slot.resource]
+
+    async def _groups(self) -> None:
+        """Ask Ray for the devices that runs have claims for, take those that it has given, and give back what nobody wants."""
+        pending = [slot for slot in self._slots.values() if slot.group and not slot.ready]
+        if pending:
+            table = await asyncio.to_thread(groups.existing)
+            for slot in pending:
+                if slot.name not in table:
+                    slot.group = ""
+            placed_now = [slot for slot in pending if slot.group and table[slot.name][1]]
+            await asyncio.gather(*(self._take(slot) for slot in placed_now))
+        wanted, count = self._ledger.wanted(), sum(bool(slot.group) and not slot.ready for slot in self._slots.values())
+        for slot in list(self._slots.values()):
+            rows = self._rows(slot)
+            if any(row.kind in wanted for row in rows):
+                slot.unwanted_since = None
+                if not slot.group and count < MOST_PENDING:
+                    count += 1
+                    amount = self._cores[slot.node] if slot.resource == "CPU" else 1
+                    slot.group = await asyncio.to_thread(groups.create, slot, amount)
+            elif slot.group and self._now() >= self._ledger.settle_until:
+                slot.unwanted_since = slot.unwanted_since or time.monotonic()
+                if time.monotonic() - slot.unwanted_since >= self._settings.idle_s:
+                    await self._release(slot, "no run has a use for it")
+
+    async def _take(self, slot: Slot) -> None:
+        """A group is placed: find out which device it is, and let leases be granted there."""
+        rows = self._rows(slot)
+        if slot.resource == "GPU":
+            given = await asyncio.wait_for(groups.ask_inside(slot.group), ANSWER_S)
+            rows = [row for row in rows if row.ray_id in given or (row.uuid and row.uuid in given)]
+            if not rows:
+                LOG.warning("Ray has given %s for %s, which the node's inventory does not have", given, slot.name)
+        elif slot.resource != "CPU":
+            rows = rows[int(slot.name.rsplit("/", 1)[1]) :][:1]
+        slot.ready = True
+        self._add(slot, rows)
+
+    def _add(self, slot: Slot, rows: Sequence[Found]) -> None:
+        for row in rows:
+            if row.id not in slot.devices:
+                slot.devices.append(row.id)
+                self._ledger.add_device(row, slot.group)
+
+    def _add_threads(self) -> None:
+        """Another number of threads: CPUs that are held get a device for it."""
+        for node in self._found:
+            self._add_cpu_rows(node)
+        for slot in self._slots.values():
+            if slot.resource == "CPU" and slot.ready:
+                self._add(slot, self._rows(slot))
+
+    async def _release(self, slot: Slot, why: str) -> None:
+        """End the leases on the devices of a slot, and give its group back."""
+        for device in slot.devices:
+            self._ledger.lose_device(device, why)
+        group, slot.group, slot.ready, slot.devices, slot.unwanted_since = slot.group, "", False, [], None
+        if group:
+            await asyncio.to_thread(groups.remove, group)

@@ -1,0 +1,163 @@
+"""The devices of a ledger as its packer has them: one for each run that may use it, with a share of the lanes, on one pool."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from ..packing import Device, Packer, Pool
+from .inventory import Found
+from .runs import MARK, Run
+
+STEPS = 64  # what others hold is rounded up to so many parts of a pool: a new amount makes the packer look at everything again
+
+
+@dataclass(slots=True)
+class Place:
+    """A device. ``runs``: the lanes of each run that may use it; ``workers``: runs whose process is charged here."""
+
+    found: Found
+    group: str
+    runs: dict[str, int] = field(default_factory=dict)
+    workers: set[str] = field(default_factory=set)
+
+
+class Lanes:
+    """Keeps the packer's devices. A run gets the lanes of a device alone, or shares them with the other runs that wait.
+
+    Bytes are never exceeded. Lanes are, by what still runs when another run joins, and where more runs wait than there are lanes: each
+    has one at least.
+    """
+
+    def __init__(self, packer: Packer) -> None:
+        self._packer = packer
+        self._places: dict[str, Place] = {}
+        self._foreign: dict[str, int] = {}
+        self._said: dict[str, dict[str, int]] = {}
+        self._open: dict[str, int] = {}
+        self._shared: frozenset[str] = frozenset()
+
+    def places(self) -> Mapping[str, Place]:
+        """The devices by id."""
+        return self._places
+
+    def devices(self) -> list[Found]:
+        """What is known of them."""
+        return [place.found for place in self._places.values()]
+
+    def of(self, run: str) -> int:
+        """The lanes of a run in all."""
+        return sum(place.runs.get(run, 0) for place in self._places.values())
+
+    def add(self, found: Found, group: str) -> None:
+        """A device is there."""
+        if found.id in self._places:
+            raise ValueError(f"there is a device {found.id} already: lose_device takes it away")
+        if not any(place.found.pool == found.pool for place in self._places.values()):
+            self._foreign[found.pool] = found.foreign
+        self._places[found.id] = Place(found, group)
+
+    def remove(self, device: str) -> None:
+        """A device is gone; no lease must be left on it."""
+        place = self._places.pop(device, None)
+        if place is not None:
+            for run in place.runs:
+                self._drop(place, run)
+
+    def open(self, run: Run, device: str) -> None:
+        """A run may use a device."""
+        place = self._places[device]
+        if run.id not in place.runs:
+            self._put(place, run.id, place.found.lanes)
+            self._shared = frozenset()
+
+    def leave(self, run: str) -> None:
+        """A run is gone; no lease of it must be left."""
+        for said in self._said.values():
+            said.pop(run, None)
+        for place in self._places.values():
+            if place.runs.pop(run, None) is not None:
+                place.workers.discard(run)
+                self._drop(place, run)
+        self._shared = frozenset()
+
+    def worker_started(self, run: str, device: str) -> None:
+        """The packer charges a process of the run on the device now."""
+        self._places[device].workers.add(run)
+
+    def worker_ended(self, run: str, device: str) -> None:
+        """It does no longer; no lease of the run must be left there."""
+        place = self._places.get(device)
+        if place is not None and run in place.workers:
+            place.workers.discard(run)
+            self._packer.worker_ended(device + MARK + run)
+
+    def observe(self, pool: str, free: int, ours: int | None, run: str) -> None:
+        """A pool has so many bytes free, and the workers of a run hold so many, see ``Ledger.observe``."""
+        places = [place for place in self._places.values() if place.found.pool == pool]
+        if not places:
+            return
+        said = self._said.setdefault(pool, {})
+        if ours is not None:
+            said[run] = ours
+        workers = {name for place in places for name in place.workers}
+        if ours is not None and workers <= said.keys():
+            held = sum(said[name] for name in workers)
+        else:
+            held = sum(row["claimed"] + row["process"] for row in self._packer.snapshot()["pools"] if row["id"] == pool)
+        step = max(1, places[0].found.total // STEPS)
+        self._foreign[pool] = -(-max(0, places[0].found.total - free - held) // step) * step
+        if self._open.get(pool):
+            self._packer.set_foreign(pool, self._foreign[pool])
+
+    def room(self, run: str, device: str, bytes: int) -> bool:
+        """Whether so many bytes, and the process of the run, fit on a device that is open to the run."""
+        place = self._places[device]
+        need = bytes + (0 if run in place.workers else place.found.process_bytes)
+        return any(row["free"] >= need for row in self._packer.snapshot()["pools"] if row["id"] == place.found.pool)
+
+    def share(self, runs: Iterable[Run]) -> None:
+        """Divide the lanes of every device among the users of the runs that wait, and then among their runs."""
+        waiting = {run.id: run for run in runs if run.waiting}
+        if self._shared == waiting.keys():
+            return
+        self._shared = frozenset(waiting)
+        for place in self._places.values():
+            users: dict[str, list[Run]] = {}
+            for name in sorted(place.runs.keys() & waiting.keys()):
+                users.setdefault(waiting[name].user, []).append(waiting[name])
+            for part, user in zip(_parts(place.found.lanes, len(users)), sorted(users)):
+                for lanes, run in zip(_parts(part, len(users[user])), users[user]):
+                    if place.runs[run.id] != lanes:
+                        self._relane(place, run, lanes)
+
+    def _put(self, place: Place, run: str, lanes: int) -> None:
+        found = place.found
+        if not self._open.get(found.pool):
+            self._packer.add_pool(Pool(found.pool, found.capacity))
+            self._packer.set_foreign(found.pool, self._foreign[found.pool])
+        self._open[found.pool] = self._open.get(found.pool, 0) + 1
+        self._packer.add_device(Device(found.id + MARK + run, found.pool, found.kind + MARK + run, lanes, found.process_bytes))
+        place.runs[run] = lanes
+
+    def _drop(self, place: Place, run: str) -> None:
+        self._packer.lose_device(place.found.id + MARK + run)
+        self._open[place.found.pool] -= 1
+
+    def _relane(self, place: Place, run: Run, lanes: int) -> None:
+        """Another number of lanes: the packer gets the device anew, with what runs there."""
+        name, kind = place.found.id + MARK + run.id, place.found.kind + MARK + run.id
+        ran = {request.id: request for request in self._packer.lose_device(name)}
+        self._open[place.found.pool] -= 1
+        self._put(place, run.id, lanes)
+        for grant in run.grants.values():
+            if grant.device == name:
+                index = ran[grant.request].claims[kind].points.index(grant.lease.point)
+                self._packer.adopt(ran[grant.request], name, index, grant.started)
+        if run.id in place.workers:
+            self._packer.worker_started(name)
+
+
+def _parts(whole: int, count: int) -> list[int]:
+    """A number in ``count`` nearly equal parts of at least one."""
+    return [max(1, whole // count + (k < whole % count)) for k in range(count)]

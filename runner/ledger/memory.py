@@ -1,0 +1,112 @@
+"""Bytes of this machine's RAM and of its NVIDIA cards, total and free, without opening a device."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+MOST = 1 << 60  # a cgroup says a number beyond this for "no limit"
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """Memory of a card in bytes, and the version of its driver."""
+
+    total: int
+    free: int
+    driver: str
+
+
+def host(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")) -> tuple[int, int | None]:
+    """Bytes of RAM that this process may use, in all and free now (None: the system does not say). Limits of containers count."""
+    table = _meminfo(proc / "meminfo")
+    total = table.get("MemTotal") or _sysconf()
+    free = table.get("MemAvailable")
+    limit, used = _cgroup(cgroup)
+    if limit is not None and 0 < limit < (total or MOST):
+        left = max(0, limit - used) if used is not None else None
+        total, free = limit, left if free is None else min(free, left if left is not None else free)
+    return total, free
+
+
+def _meminfo(path: Path) -> dict[str, int]:
+    try:
+        lines = path.read_text(encoding="ascii", errors="replace").splitlines()
+    except OSError:
+        return {}
+    rows = (line.split() for line in lines)
+    return {row[0].rstrip(":"): int(row[1]) << 10 for row in rows if len(row) >= 2 and row[1].isdigit()}
+
+
+def _sysconf() -> int:
+    if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return 0
+
+
+def _cgroup(root: Path) -> tuple[int | None, int | None]:
+    """The limit of this control group, and what of it cannot be taken back at once; version 2, then 1."""
+    for folder, limit, now in (
+        (root, "memory.max", "memory.current"),
+        (root / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
+    ):
+        most, used = _number(folder / limit), _number(folder / now)
+        if most is not None and most < MOST:
+            return most, None if used is None else max(0, used - _cache(folder / "memory.stat"))
+    return None, None
+
+
+def _number(path: Path) -> int | None:
+    try:
+        return int(path.read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return None
+
+
+def _cache(path: Path) -> int:
+    """Bytes of files that the system drops when memory is asked for."""
+    try:
+        rows = [line.split() for line in path.read_text(encoding="ascii").splitlines()]
+    except (OSError, ValueError):
+        return 0
+    table = {row[0]: int(row[1]) for row in rows if len(row) == 2 and row[1].isdigit()}
+    return table.get("inactive_file", table.get("total_inactive_file", 0))
+
+
+class _Memory(ctypes.Structure):
+    _fields_ = (("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong))
+
+
+def nvidia() -> dict[str, Card]:
+    """NVIDIA's cards by UUID in lower case, as their management library tells; empty where there is no such library.
+
+    That library needs no context on the card, so that asking costs the card no memory.
+    """
+    try:
+        library = ctypes.CDLL("nvml.dll" if os.name == "nt" else "libnvidia-ml.so.1")
+        if library.nvmlInit_v2():
+            return {}
+    except (OSError, AttributeError):
+        return {}
+    try:
+        return _cards(library)
+    finally:
+        library.nvmlShutdown()
+
+
+def _cards(library: ctypes.CDLL) -> dict[str, Card]:
+    count, text = ctypes.c_uint(), ctypes.create_string_buffer(96)
+    driver = text.value.decode() if not library.nvmlSystemGetDriverVersion(text, 96) else ""
+    cards: dict[str, Card] = {}
+    if library.nvmlDeviceGetCount_v2(ctypes.byref(count)):
+        return cards
+    for k in range(count.value):
+        handle, held = ctypes.c_void_p(), _Memory()
+        if library.nvmlDeviceGetHandleByIndex_v2(k, ctypes.byref(handle)) or library.nvmlDeviceGetUUID(handle, text, 96):
+            continue
+        name = text.value.decode().lower()
+        if not library.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(held)):
+            cards[name] = Card(held.total, held.free, driver)
+    return cards

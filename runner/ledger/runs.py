@@ -1,0 +1,120 @@
+"""What the ledger keeps for each run: what it waits for, what it holds, and the news that it has not taken yet."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from ..packing import Claim, Request
+from ..packing.claims import Key
+from .leases import Exchange, Lease, LeaseEnd
+
+MARK = " of run "
+"""Between the name of a device or of a class and the run: the packer gets a device of its own for each run, see ``Ledger``."""
+
+
+def shown(run: str) -> str:
+    """The name of a run without the mark of its incarnation."""
+    return run.split("#", 1)[0]
+
+
+@dataclass(slots=True)
+class Shape:
+    """The requests of a run with equal claims that wait, the oldest first, and how long one takes where that is known."""
+
+    claims: Mapping[str, Claim]
+    waiting: dict[str, Request] = field(default_factory=dict)
+    seconds: float | None = None
+
+    def measured(self, seconds: float) -> None:
+        """A request took so long at the fastest point."""
+        self.seconds = seconds if self.seconds is None else 0.5 * (self.seconds + seconds)
+
+
+@dataclass(slots=True)
+class Grant:
+    """A lease that a run has. ``device``: where the packer has it; ``request``: by which name."""
+
+    lease: Lease
+    shape: Shape
+    device: str
+    request: str
+    started: float
+
+
+@dataclass(slots=True)
+class Run:
+    """A run that has joined."""
+
+    id: str
+    user: str
+    beat: float
+    shapes: dict[Key, Shape] = field(default_factory=dict)
+    waiting: dict[str, Shape] = field(default_factory=dict)
+    grants: dict[str, Grant] = field(default_factory=dict)
+    held: set[str] = field(default_factory=set)
+    closing: set[str] = field(default_factory=set)
+    news: dict[int, Lease | LeaseEnd | str] = field(default_factory=dict)
+    last: int = 0
+
+    def kinds(self) -> set[str]:
+        """Classes of devices that it has claims for."""
+        return {kind for shape in self.shapes.values() for kind in shape.claims}
+
+    def tell(self, news: Lease | LeaseEnd | str) -> None:
+        """Keep news until the run says that it has seen them. A text: the device whose idle worker is to end."""
+        self.last += 1
+        self.news[self.last] = news
+
+    def answer(self, seen: int) -> Exchange:
+        """All news after number ``seen``; those before are dropped."""
+        for number in [n for n in self.news if n <= seen]:
+            del self.news[number]
+        news = list(self.news.values())
+        ended = {end.lease for end in news if isinstance(end, LeaseEnd)}
+        return Exchange(
+            leases=tuple(item for item in news if isinstance(item, Lease) and item.id not in ended),
+            ended=tuple(item for item in news if isinstance(item, LeaseEnd)),
+            close=tuple(item for item in news if isinstance(item, str)),
+            last=self.last,
+        )
+
+    def add(self, requests: Sequence[Request], now: float) -> list[Request]:
+        """Note what waits; the same as the packer is to have it."""
+        names = [request.id for request in requests]
+        again = [name for name in names if name in self.waiting or name in self.held]
+        if again or len(set(names)) < len(names):
+            name = again[0] if again else next(name for k, name in enumerate(names) if name in names[:k])
+            raise ValueError(f"request {name} of run {shown(self.id)} waits or is held already: ask again once it has ended")
+        shapes: dict[int, Shape] = {}
+        out = []
+        for request in requests:
+            shape = shapes.get(id(request.claims))
+            if shape is None:
+                shape = shapes[id(request.claims)] = self.shape(request)
+            made = self.marked(request, shape, now)
+            shape.waiting[request.id] = made
+            self.waiting[request.id] = shape
+            out.append(made)
+        return out
+
+    def shape(self, request: Request) -> Shape:
+        """The shape of a request, with the claims by the classes of devices of this run."""
+        key = request.key()
+        shape = self.shapes.get(key)
+        if shape is None:
+            shape = self.shapes[key] = Shape({kind + MARK + self.id: claim for kind, claim in request.claims.items()})
+        return shape
+
+    def marked(self, request: Request, shape: Shape, now: float) -> Request:
+        """A request as the packer knows it."""
+        name = f"{self.id}/{request.id}"
+        return replace(
+            request, id=name, user=self.user, run=self.id, claims=shape.claims, submitted=min(request.submitted, now)
+        )
+
+    def take(self, request: str) -> Shape:
+        """A request waits no longer."""
+        shape = self.waiting.pop(request)
+        del shape.waiting[request]
+        return shape

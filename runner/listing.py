@@ -1,0 +1,232 @@
+"""Runs, rows and logs as the commands show them: read from the folders of runs alone; never imports ray."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from .commands.picking import best_row, column_of, ordered
+from .show import grid, results_text
+from .store import status, table
+from .store.attempts import STREAMS, Attempt, log_path, read_log
+from .store.journal import plain, read
+from .store.layout import RunFolder, all_runs
+from .store.replay import FINAL, Replay, TrialState, record_of, replay, run_state
+from .trials import short
+from .watch.view import last_of, reasons, view_of
+
+BAD = ("failed", "poisoned")
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of a run, as they were asked for; ``chosen``: whether columns were named."""
+
+    folder: RunFolder
+    state: str
+    complete: bool
+    damaged: int
+    columns: list[str]
+    rows: list[table.Row]
+    chosen: bool
+
+    def data(self) -> dict[str, Any]:
+        """The table as plain data."""
+        rows = [{name: row.get(name) for name in self.columns} for row in self.rows] if self.chosen else self.rows
+        head = {"run": self.folder.name, "state": self.state, "complete": self.complete, "columns": self.columns}
+        return head | {"rows": table.as_json(rows)}
+
+    def text(self, form: str) -> str:
+        """The table as ``table``, ``csv`` or ``json``; ends with a newline."""
+        if form == "json":
+            return json.dumps(self.data()["rows"], indent=1, allow_nan=False) + "\n"
+        if form == "csv":
+            return table.as_csv(self.rows, self.columns)
+        if not self.chosen:
+            return results_text(self.rows) + "\n"
+        return grid(self.columns, [[_cell(row.get(name)) for name in self.columns] for row in self.rows]) + "\n"
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    return f"[{len(value)}]" if isinstance(value, list) else short(value)
+
+
+def table_of(
+    folder: RunFolder, *, best: str | None = None, sort: str | None = None, columns: Sequence[str] | None = None
+) -> Table:
+    """The table of a run, finished or not.
+
+    Args:
+        folder: the run.
+        best: keep the finished trial with the smallest value of this column alone, or, for ``max:column``, with the largest.
+        sort: order by this column, in the same words.
+        columns: these alone.
+
+    Raises:
+        NotFound: no such column.
+    """
+    found = replay(folder, slim=False)
+    rows = table.rows_of(folder, found)
+    names = table.columns(rows)
+    kept = list(dict.fromkeys(column_of(name.strip(), names) for name in columns)) if columns else names
+    if sort is not None:
+        rows = ordered(rows, sort, names)
+    if best is not None:
+        first = best_row(rows, best, names)
+        rows = [] if first is None else [first]
+    return Table(folder, run_state(folder, found), found.complete, found.damaged, kept, rows, columns is not None)
+
+
+def listed(where: str, last: int, state: str | None = None) -> list[dict[str, Any]]:
+    """The ``last`` runs under ``where``, or of those in a state, the latest first; no more of them are read than it takes."""
+    found: list[dict[str, Any]] = []
+    for folder in reversed(all_runs(where)):
+        if len(found) == last:
+            break
+        row = _listed(folder)
+        if state is None or row["state"] == state:
+            found.append(row)
+    return found
+
+
+def _listed(folder: RunFolder) -> dict[str, Any]:
+    row = status.status_or_damage(folder)
+    counts, best = row["counts"], row["best"]
+    try:
+        info = folder.info()
+    except (OSError, ValueError):
+        info = {}
+    return {
+        "id": row["id"],
+        "folder": row["folder"],
+        "name": str(info.get("name", "")),
+        "created": info.get("created"),
+        "state": row["state"],
+        "trials": row["trials"],
+        "finished": sum(counts.get(word, 0) for word in FINAL),
+        "failed": sum(counts.get(word, 0) for word in BAD),
+        "best": best and best["loss"],
+    }
+
+
+def waiting(folder: RunFolder, count: int | None = None) -> list[dict[str, Any]]:
+    """Why trials of a run wait, as the runner last wrote into its journal: count and arithmetic of each group.
+
+    ``count``: how many wait, where that is known.
+    """
+    said = last_of(read(folder, slim=True).events, "snapshot")
+    return [{"count": reason.count, "why": reason.text} for reason in reasons(said, count)]
+
+
+def view_data(folder: RunFolder) -> dict[str, Any]:
+    """A run at this moment, with its devices and what runs on them, as plain data."""
+    view = view_of(folder)
+    best = None if view.best is None else {"loss": view.best[0], "at": view.best[1]}
+    return plain(asdict(view) | {"counts": dict(view.counts), "retries": dict(view.retries), "best": best})
+
+
+def logs_of(
+    folder: RunFolder, trial: str | None = None, attempt: int | None = None, streams: Sequence[str] = STREAMS
+) -> list[dict[str, Any]]:
+    """What trials printed, and the traceback of the row of each that failed; empty texts are left out.
+
+    Args:
+        folder: the run.
+        trial: this one alone.
+        attempt: this attempt instead of the last one of each trial.
+        streams: which of stdout and stderr.
+    """
+    found = replay(folder)
+    parts: list[dict[str, Any]] = []
+    for state in found.trials.values():
+        if trial is not None and state.id != trial:
+            continue
+        for tried in _attempts(state, attempt):
+            for stream in streams:
+                text = read_log(folder, tried, stream).decode("utf-8", "replace")
+                parts += [_part(tried, stream, text, log_path(folder, tried, stream))] if text else []
+        trace = _traceback(folder, state, attempt) if tuple(streams) == STREAMS else None
+        parts += [trace] if trace else []
+    return parts
+
+
+def worker_logs(folder: RunFolder, streams: Sequence[str] = STREAMS) -> list[dict[str, Any]]:
+    """What the processes of workers printed beside their trials, and where they died; empty texts are left out."""
+    parts: list[dict[str, Any]] = []
+    for device in folder.files.names("workers"):
+        for worker in folder.files.names(f"workers/{device}"):
+            for stream in streams:
+                path = f"workers/{device}/{worker}/{stream}.log"
+                data = folder.files.read(path) if folder.files.exists(path) else b""
+                whose = {"trial": None, "attempt": None, "owner": None, "worker": f"{device}/{worker}"}
+                text = data.decode("utf-8", "replace")
+                parts += [whose | {"stream": stream, "path": f"{folder.uri}/{path}", "text": text}] if text else []
+    return parts
+
+
+def _attempts(state: TrialState, number: int | None) -> list[Attempt]:
+    if number is None:
+        return [tried.attempt for tried in state.attempts[-1:]]
+    return [tried.attempt for tried in state.attempts if tried.attempt.number == number]
+
+
+def _part(tried: Attempt, stream: str, text: str, path: str | None) -> dict[str, Any]:
+    return {
+        "trial": tried.trial,
+        "attempt": tried.number,
+        "owner": tried.owner,
+        "stream": stream,
+        "path": path,
+        "text": text,
+    }
+
+
+def _traceback(folder: RunFolder, state: TrialState, attempt: int | None) -> dict[str, Any] | None:
+    record = record_of(folder, state) or {}
+    error, number = record.get("error") or {}, int(record.get("attempt", 0))
+    text = error.get("traceback") or (f"{error['type']}: {error['message']}" if error else "")
+    if not text or (attempt is not None and attempt != number):
+        return None
+    owner = next((tried.attempt.owner for tried in state.attempts if tried.attempt.number == number), 1)
+    return _part(Attempt(state.id, number, owner), "error", text, None)
+
+
+class Follower:
+    """Reads logs as they grow: each byte once. Texts are cut at line ends, so that no character is torn."""
+
+    def __init__(self, folder: RunFolder, trial: str | None, attempt: int | None, streams: Sequence[str]) -> None:
+        self.folder, self.trial, self.attempt, self.streams = folder, trial, attempt, tuple(streams)
+        self._read: dict[tuple[Attempt, str], int] = {}
+        self._state: Replay = replay(folder)
+
+    def over(self) -> bool:
+        """Whether no more can come: the trial has its row, or the run is not running."""
+        self._state = replay(self.folder)
+        if self.trial is not None and self._state.trials[self.trial].entry is not None:
+            return True
+        return run_state(self.folder, self._state) != "running"
+
+    def news(self) -> Iterator[dict[str, Any]]:
+        """What was printed since the last look; of all attempts that there are, as ``over`` saw them."""
+        over = run_state(self.folder, self._state) != "running"
+        for state in self._state.trials.values():
+            if self.trial is None or state.id == self.trial:
+                for tried in state.attempts:
+                    if self.attempt is None or tried.attempt.number == self.attempt:
+                        yield from self._news(tried.attempt, whole=over or tried.status != "running")
+
+    def _news(self, tried: Attempt, *, whole: bool) -> Iterator[dict[str, Any]]:
+        for stream in self.streams:
+            start = self._read.get((tried, stream), 0)
+            data = read_log(self.folder, tried, stream, start)
+            data = data if whole else data[: data.rfind(b"\n") + 1]
+            if data:
+                self._read[tried, stream] = start + len(data)
+                yield _part(tried, stream, data.decode("utf-8", "replace"), log_path(self.folder, tried, stream))
+
+
+__all__ = ["Follower", "Table", "listed", "logs_of", "table_of", "view_data", "waiting", "worker_logs"]

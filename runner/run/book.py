@@ -1,0 +1,127 @@
+"""What a run writes down and shows: the journal's lines, gathered to one write a round, and the board."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from ..ledger.client import LedgerClient
+from ..store.journal import Event, Journal
+from ..store.layout import RunFolder
+from ..timing import Timing
+from ..trials import Trial
+from ..watch.board import Board
+from ..watch.live import Display
+from . import messages as m
+from .workers import Workers
+
+SHOWN_NOTES = 20
+
+
+class Interrupts(Protocol):
+    """How often the user has asked to stop."""
+
+    count: int
+
+
+@dataclass(frozen=True)
+class Outside:
+    """What a run works on: where it writes, what it shows, and whom it asks."""
+
+    folder: RunFolder
+    journal: Journal
+    board: Board
+    screen: Display
+    timing: Timing
+    ledger: LedgerClient
+    workers: Workers
+    interrupts: Interrupts
+
+
+@dataclass(frozen=True)
+class Inside:
+    """What a run is: its trials by id, what a worker is told of each (``Prepared.own_spec``), and when a batch gets another budget.
+
+    ``budget``: the ``memory_budget`` of a trial that was granted so many bytes at a relative time; None: what its spec says.
+    ``planned``: bytes by trial, None where they are not known. ``too_large``: trials that are not to be started, each with the reason.
+    """
+
+    trials: Mapping[str, Trial]
+    spec: Callable[[Trial], Mapping[str, Any]]
+    planned: Mapping[str, int | None]
+    budget: Callable[[m.Launch], int | None] = lambda launch: None
+    too_large: Mapping[str, str] = field(default_factory=dict)
+
+
+class Book:
+    """Takes the actions of the state that are to be written or shown."""
+
+    def __init__(self, inside: Inside, outside: Outside) -> None:
+        self.inside, self.journal, self.board, self.screen = inside, outside.journal, outside.board, outside.screen
+        self._writes: list[tuple[str, Event]] = []
+        self._notes = 0
+        self._snapshot: Mapping[str, Any] = {}
+
+    def flush(self) -> None:
+        """Write all that waits, in its order.
+
+        Raises:
+            StorageFull, OwnerLost: see ``Journal.write_all``; nothing is to be written again.
+        """
+        writes, self._writes = self._writes, []
+        if writes:
+            self.journal.write_all(writes)
+
+    def note(self, action: m.Action) -> None:
+        """Write an action down and show it."""
+        match action:
+            case m.WriteStarted():
+                self._write("started", action.trial, action.number, action.place)
+                place = action.place
+                self.board.started(action.trial, self._label(action.trial), str(place["device"]), int(place["bytes"]))
+            case m.WriteEnded():
+                self._ended(action)
+            case m.WriteRetry():
+                fields = {"failure": action.failure, "error": dict(action.error), "charged": action.charged}
+                self._write("retry", action.trial, action.number, fields)
+                self.board.retried(action.trial, action.failure)
+            case m.WritePardon():
+                self._write("pardoned", action.trial, action.number, {})
+            case m.Stopping():
+                self._writes.append(("stopping", {"state": action.state}))
+                self.board.phase = "stopping"
+                wait = f", waiting for {action.running} running trials; Ctrl-C again stops them now"
+                self.screen.note(action.why + (wait if action.running and action.state != "cancelled" else ""))
+
+    def _write(self, event: str, trial: str, number: int, fields: Mapping[str, Any]) -> None:
+        self._writes.append((event, {"trial": trial, "attempt": number, **fields}))
+
+    def _label(self, trial: str) -> str:
+        return self.inside.trials[trial].label
+
+    def _ended(self, action: m.WriteEnded) -> None:
+        record, label = action.record, self._label(action.trial)
+        self._write("ended", action.trial, action.number, record)
+        self.board.stopped(action.trial, record["status"], label, record.get("loss"), record)
+        planned, own = self.inside.planned.get(action.trial), record.get("planned_bytes")
+        if own is not None and planned is not None and own > planned:
+            self._say(f"{label}: planned {planned} bytes, its own plan says {own}; see Job.shape_key")
+        if record["status"] in ("failed", "poisoned"):
+            lines = record["error"]["message"].splitlines() or [""]
+            self._say(f"{label} {record['status']}: {record['error']['type']}: {lines[0]}")
+
+    def _say(self, text: str) -> None:
+        self.board.notes.append(text)
+        self._notes += 1
+        if self._notes <= SHOWN_NOTES:
+            self.screen.note(text)
+
+    def snapshot(self, seen: Mapping[str, Any], why: Mapping[str, str]) -> None:
+        """What the ledger says of devices and of what waits: for the board, and for the journal when it has changed."""
+        waiting = [{"count": 1, "example": name, "why": text} for name, text in why.items()]
+        now = {"waiting": waiting, "pools": seen.get("pools", []), "devices": seen.get("devices", [])}
+        self.board.snapshot = now
+        if now != self._snapshot:
+            self._snapshot = now
+            self._writes.append(("snapshot", now))

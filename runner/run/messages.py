@@ -1,0 +1,238 @@
+"""What the state machine of a run is told (events) and what it asks for (actions): plain values, no Ray, no clock."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..packing import Claim
+from ..store.attempts import Failure
+
+Record = Mapping[str, Any]
+Error = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """A worker process of the run: on which device, the how-many-th there at once, and of which generation (one more after each loss)."""
+
+    device: str
+    slot: int = 0
+    generation: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TrialEnd:
+    """How one trial of a launch ended. ``failure`` None: it succeeded, and ``record`` is its row."""
+
+    record: Record
+    failure: Failure | None = None
+
+
+# Events
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """The ledger let requests run on ``device``, one after the other. ``time``: of the point, in relation to the fastest.
+
+    ``processes``: each lane of the device is a process of its own (CPUs); else all lanes share one.
+    """
+
+    lease: str
+    device: str
+    requests: tuple[str, ...]
+    bytes: int
+    time: float = 1.0
+    processes: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseLost:
+    """The ledger took a lease back: its device is gone, or it expired. Not to be given back."""
+
+    lease: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Requests that can never run, each with the arithmetic why."""
+
+    why: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A worker has begun with a launch: from here on its time is counted."""
+
+    launch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A launch is over, with an end for each of its trials. ``restart``: its worker has lost the device and is killed; ``retire``: it is
+    replaced as soon as nothing runs there.
+    """
+
+    launch: int
+    ends: Mapping[str, TrialEnd]
+    restart: bool = False
+    retire: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerDown:
+    """A worker process is gone. ``failure``: ``crash`` when it died by itself, ``infrastructure`` when its node did or Ray failed."""
+
+    worker: Worker
+    failure: Failure
+    error: Error
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupted:
+    """Ctrl-C: once to start no more, twice to stop what runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """Somebody asked to cancel ``trials``, or with None the whole run."""
+
+    trials: frozenset[str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """The store is full, or has room again."""
+
+    full: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Yield:
+    """The ledger wants the bytes of idle workers on ``device``: end them once nothing runs there."""
+
+    device: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed."""
+
+
+Event = Granted | LeaseLost | Refused | Started | Ended | WorkerDown | Interrupted | Cancelled | Storage | Yield | Tick
+
+
+# Actions
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A request to the ledger: ``id`` is that of the trial where it carries one and asks for the first time."""
+
+    id: str
+    trials: tuple[str, ...]
+    claims: Mapping[str, Claim] = field(hash=False)
+    since: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Ask the ledger for places."""
+
+    wanted: tuple[Wanted, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Withdraw:
+    """Take requests back that have not been granted."""
+
+    requests: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GiveBack:
+    """Give a lease back. ``unfinished``: its requests that did not run to their end."""
+
+    lease: str
+    unfinished: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Run the attempts of a batch on a worker, which is started if it is not there. ``numbers``: of the attempts."""
+
+    id: int
+    worker: Worker
+    trials: tuple[str, ...]
+    numbers: tuple[int, ...]
+    bytes: int
+    time: float
+    lease: str
+
+
+@dataclass(frozen=True, slots=True)
+class AskToStop:
+    """Ask a worker to end a launch between two steps."""
+
+    launch: int
+    worker: Worker
+    trials: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """End a worker process now."""
+
+    worker: Worker
+
+
+@dataclass(frozen=True, slots=True)
+class WriteStarted:
+    """Write down that an attempt runs."""
+
+    trial: str
+    number: int
+    place: Record = field(hash=False)
+
+
+@dataclass(frozen=True, slots=True)
+class WriteEnded:
+    """Write the row of a trial: it is over."""
+
+    trial: str
+    number: int
+    record: Record = field(hash=False)
+
+
+@dataclass(frozen=True, slots=True)
+class WriteRetry:
+    """Write down that an attempt failed and the trial waits again. ``charged``: it counts against the retries of its class."""
+
+    trial: str
+    number: int
+    failure: Failure
+    error: Error = field(hash=False)
+    charged: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class WritePardon:
+    """Write down that a retry is not counted after all: the attempt died together with another one."""
+
+    trial: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stopping:
+    """No more trials are started; ``state`` is that of the run from now on. ``running``: trials that may still end."""
+
+    state: str
+    running: int
+    why: str
+
+
+Action = Ask | Withdraw | GiveBack | Launch | AskToStop | Kill | WriteStarted | WriteEnded | WriteRetry | WritePardon | Stopping

@@ -1,0 +1,166 @@
+"""Going on with a run that was interrupted, cancelled or lost: what is kept, what runs again, and what is left as it is."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..plan import Prepared, prepare
+from ..store.attempts import Failure, requeued
+from ..store.journal import Journal, read
+from ..store.layout import ConfigChanged, RunFolder
+from ..store.replay import Replay, TrialState, recover, replay, run_state
+from ..timing import Timing
+from .parts import Work
+from .session import How, Submitted, attend
+
+BY_NAME = "the trial was cancelled"
+"""What the error of a trial says that somebody cancelled by itself."""
+
+
+@dataclass(frozen=True)
+class ResumePlan:
+    """What ``resume`` would do.
+
+    Attributes:
+        kept: trials that have succeeded; their rows stay.
+        retried: trials that run, or run again, each with the reason.
+        skipped: trials that failed by their own fault, each with the reason; ``failed=True`` runs them again.
+        state: of the run now.
+    """
+
+    kept: tuple[str, ...]
+    retried: dict[str, str]
+    skipped: dict[str, str]
+    state: str
+
+
+def look(folder: RunFolder, *, failed: bool = False) -> ResumePlan:
+    """What ``resume`` would do, from the folder alone."""
+    state = replay(folder)
+    return _plan(state, failed, run_state(folder, state))
+
+
+def _plan(state: Replay, failed: bool, now: str) -> ResumePlan:
+    kept, retried, skipped = [], {}, {}
+    for name, trial in state.trials.items():
+        if trial.status == "done":
+            kept.append(name)
+            continue
+        why, again = _judge(trial)
+        (retried if again or failed else skipped)[name] = why
+    return ResumePlan(tuple(kept), retried, skipped, now)
+
+
+def _judge(trial: TrialState) -> tuple[str, bool]:
+    """Why a trial is not done, and whether it runs again without being asked for."""
+    if trial.entry is None:
+        return ("its attempt was lost with the run" if trial.attempts else "it never started"), True
+    error: Mapping[str, Any] = trial.entry.event.get("error") or {}
+    text = str(error.get("message", "")).partition("\n")[0]
+    failure = trial.entry.event.get("failure")
+    if trial.status == "cancelled":
+        return (text, False) if text.startswith(BY_NAME) else (text or "it was cancelled with the run", True)
+    what = ": ".join(str(part) for part in (failure, error.get("type"), text) if part)
+    return f"{trial.status}: {what}", failure == Failure.infrastructure
+
+
+def charges(folder: RunFolder) -> tuple[dict[str, Counter[str]], set[str]]:
+    """Charged failures of trials by class, from the journal, and those that may have killed others.
+
+    A trial that was requeued begins anew. What was lost with a runner is not charged.
+    """
+    charged: dict[str, Counter[str]] = {}
+    alone: set[str] = set()
+    for event in read(folder, slim=True).events:
+        name = str(event.get("trial"))
+        if event["event"] == "retry" and event.get("charged", True):
+            charged.setdefault(name, Counter())[str(event.get("failure"))] += 1
+        elif event["event"] == "retry" and event.get("failure") == Failure.crash:
+            alone.add(name)
+        elif event["event"] == "pardoned":
+            charged.setdefault(name, Counter())[Failure.crash.value] -= 1
+        elif event["event"] == "requeued":
+            charged.pop(name, None)
+    return charged, alone
+
+
+def work_of(folder: RunFolder, state: Replay, plan: ResumePlan) -> list[Work]:
+    """The trials that run again, with what is known of their earlier attempts."""
+    charged, alone = charges(folder)
+    return [Work(name, state.trials[name].next_number - 1, dict(charged.get(name, {})), name in alone) for name in plan.retried]
+
+
+def resume(
+    folder: RunFolder,
+    *,
+    config: os.PathLike[str] | None = None,
+    force: bool = False,
+    failed: bool = False,
+    address: str | None = None,
+    dashboard: bool = False,
+    quiet: bool = False,
+    timing: Timing | None = None,
+) -> Submitted:
+    """Take a run over and bring it to its end.
+
+    Args:
+        folder: of the run; nobody runs it now.
+        config: its config; None: where it was when the run was made.
+        force: go on although the config, or the file of the job, has changed since; the trials stay those of the run.
+        failed: run trials again that failed by their own fault.
+        address: of a cluster, see ``submit``.
+        dashboard: start Ray's.
+        quiet: show no progress.
+        timing: when the command began.
+
+    Raises:
+        ConfigChanged: the config is another one than the run was made from, or is gone.
+        RunAlive: the run is alive.
+    """
+    prepared, job = _prepared(folder, config, force, address)
+    now = time.time()
+
+    def stage(journal: Journal) -> tuple[list[Work], dict[str, int]]:
+        state = recover(folder, journal)
+        plan = _plan(state, failed, "lost")
+        again = {name: why for name, why in plan.retried.items() if state.trials[name].entry is not None}
+        if again:
+            requeued(journal, again)
+        before = Counter(trial.status for name, trial in state.trials.items() if name not in plan.retried)
+        return work_of(folder, state, plan), dict(before)
+
+    how = How(timing or Timing(now, now), address, dashboard, quiet)
+    groups = [] if prepared.loaded.config.elastic else folder.plan()
+    return attend(prepared, job, folder, how, stage, [(group, ()) for group in groups])
+
+
+def _prepared(folder: RunFolder, config: os.PathLike[str] | None, force: bool, address: str | None) -> tuple[Prepared, Any]:
+    """The config of a run, read again and compared."""
+    info, resolved = folder.info(), folder.config()
+    path = Path(config or info["config"])
+    if not path.is_file():
+        raise ConfigChanged(
+            f"the config of {folder.name} is not at {path} any more\n"
+            f"  do: give its place: `qdrun resume {folder.uri} --config FILE`; a copy is {folder.uri}/config.yaml"
+        )
+    prepared, job = prepare(path, local=address is None, overrides=resolved.get("overrides", ()))
+    if not force:
+        folder.check_config(prepared.resolved)
+        source = prepared.target.source
+        digest = source and hashlib.sha256(source.encode()).hexdigest()[:16]
+        if digest != info.get("source_hash"):
+            raise ConfigChanged(
+                f"{prepared.target.file} has changed since {folder.name} was made\n"
+                f"  do: submit it as a run of its own, or go on with the new file: `qdrun resume {folder.uri} --force`"
+            )
+    return prepared.model_copy(update={"trials": tuple(folder.trials())}), job
+
+
+__all__ = ["ResumePlan", "charges", "look", "resume", "work_of"]

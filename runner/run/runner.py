@@ -1,0 +1,196 @@
+"""The loop of a run: feeds the state machine with what happens, and does what it asks for: ledger, workers, journal, board."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable
+
+from ..ledger.inventory import pools_and_devices
+from ..ledger.leases import DONE, LeaseEnd
+from ..packing import Request, misfit
+from ..store.files import StorageFull
+from ..store.owner import cancel_requests
+from ..work.spec import BatchSpec, TrialSpec
+from . import messages as m
+from .book import Book, Inside, Outside
+from .state import State
+
+WAIT_S = 0.25
+LOOK_EVERY_S = 0.5
+"""How often requests to cancel are looked for, the ledger is asked without a reason, and a full store is tried again."""
+SNAPSHOT_EVERY_S = 5.0
+
+
+class Runner:
+    """Runs a ``State`` to its end."""
+
+    def __init__(self, state: State, inside: Inside, outside: Outside, clock: Callable[[], float] = time.monotonic) -> None:
+        self.state, self.inside, self.outside, self.clock = state, inside, outside, clock
+        self.ledger, self.workers = outside.ledger, outside.workers
+        self.book = Book(inside, outside)
+        self._events: deque[m.Event] = deque()
+        self._done: list[LeaseEnd] = []
+        self._seconds: defaultdict[str, float] = defaultdict(float)
+        self._hosts: frozenset[str] = frozenset()
+        self._close: set[str] = set()
+        self._asked = self._busy = False
+        self._interrupts = 0
+        self._looked = self._shown = float("-inf")
+        self._cancelled: frozenset[str] = frozenset()
+
+    def run(self) -> str:
+        """Run until every trial has its row; the state of the run: done, failed, cancelled or interrupted.
+
+        Raises:
+            OwnerLost: another process has taken the run over. All workers are ended.
+        """
+        board = self.outside.board
+        board.phase = "running"
+        try:
+            found = self.ledger.devices()
+            board.slots = sum(row.lanes for row in found if row.usable)
+            self._hosts = frozenset(row.id for row in found if row.backend == "cpu")
+            self._do(self.state.start(self.clock()))
+            while not self.state.finished:
+                self._step()
+            self._exchange()
+        finally:
+            self.workers.close()
+            self.ledger.close()
+        self._flush()
+        board.phase = self.state.stopping or "finished"
+        board.tick(now=True)
+        return self.state.outcome
+
+    def _step(self) -> None:
+        now = self.clock()
+        while self._interrupts < self.outside.interrupts.count:
+            self._interrupts += 1
+            self._tell(m.Interrupted())
+        late = now - self._looked >= LOOK_EVERY_S
+        if late:
+            self._looked = now
+            self._look()
+        if self._done or self._asked or late or self.ledger.refs():
+            self._exchange()
+        self._flush()
+        wait_s = 0.0 if self._done or self._asked else min(WAIT_S, max(0.0, self.state.next_deadline() - self.clock()))
+        for event in self.workers.poll(wait_s, self.ledger.refs()):
+            self._heard(event)
+        self._tell(m.Tick())
+        self._flush()
+        self.outside.board.tick()
+        self.outside.screen.update()
+
+    def _look(self) -> None:
+        """What is looked at now and then: requests to cancel, a full store, why trials wait."""
+        requests = cancel_requests(self.outside.folder, self.outside.journal.owner)
+        if requests.whole and not self.state.stopping:
+            self._tell(m.Cancelled())
+        new = requests.trials - self._cancelled
+        if new:
+            self._cancelled |= new
+            self._tell(m.Cancelled(new))
+        if self.outside.journal.retry() and self.state.paused:
+            self.outside.screen.note("there is room in the store again: the run goes on")
+            self._tell(m.Storage(full=False))
+        if self.clock() - self._shown >= SNAPSHOT_EVERY_S:
+            self._shown = self.clock()
+            self.book.snapshot(self.ledger.snapshot(), self.ledger.why())
+
+    def _flush(self) -> None:
+        """Write what has happened: one write for all of it."""
+        try:
+            self.book.flush()
+        except StorageFull as error:
+            if not self.state.paused:
+                self.outside.screen.note(f"no trials are started until there is room: {str(error).splitlines()[0]}")
+                self._tell(m.Storage(full=True))
+
+    def _exchange(self) -> None:
+        done, self._done, self._asked = self._done, [], False
+        answer = self.ledger.exchange(done)
+        for lease in answer.leases:
+            point = lease.point
+            here = lease.device in self._hosts
+            self._tell(m.Granted(lease.id, lease.device, lease.requests, point.bytes, point.time, processes=here))
+        for end in answer.ended:
+            self._tell(m.LeaseLost(end.lease, end.reason))
+        for device in answer.close:
+            self._close.add(device)
+            self._tell(m.Yield(device))
+        for device in [name for name in self._close if not self.workers.alive(name)]:
+            self._close.discard(device)
+            self.ledger.closed(device)
+
+    def _ask(self, wanted: tuple[m.Wanted, ...]) -> None:
+        """Ask for places; what fits no device of those there are is refused at once, with the arithmetic."""
+        pools, devices = pools_and_devices(self.ledger.devices())
+        now, clock = time.time(), self.clock()
+        requests, refused = [], {}
+        known: dict[int, str | None] = {}
+        for one in wanted:
+            request = Request(one.id, self.ledger.run, self.ledger.run, one.claims, now - (clock - one.since), len(one.trials))
+            key = id(one.claims)
+            if key not in known:
+                found = misfit(request, pools, devices)
+                known[key] = found and f"{found}; the trial was not started"
+            why = next((self.inside.too_large[name] for name in one.trials if name in self.inside.too_large), known[key])
+            if why is None:
+                requests.append(request)
+            else:
+                refused[one.id] = why
+        if requests:
+            self.ledger.ask(requests)
+            self._asked = True
+        if refused:
+            self._tell(m.Refused(refused))
+
+    def _heard(self, event: m.Event) -> None:
+        if isinstance(event, m.Ended):
+            lease = self.state.lease_of(event.launch)
+            for end in event.ends.values():
+                self.outside.timing.add(dict(end.record))
+                self._seconds[lease] += end.record.get("worker_seconds") or 0.0
+        elif isinstance(event, m.Started):
+            self.outside.timing.first_start_t = self.outside.timing.first_start_t or time.time()
+        self._tell(event)
+
+    def _tell(self, event: m.Event) -> None:
+        """Tell the state; what an action makes happen comes after the other actions of its event."""
+        self._events.append(event)
+        if self._busy:
+            return
+        self._busy = True
+        try:
+            while self._events:
+                self._do(self.state.handle(self._events.popleft(), self.clock()))
+        finally:
+            self._busy = False
+
+    def _do(self, actions: list[m.Action]) -> None:
+        for action in actions:
+            match action:
+                case m.Launch():
+                    self.workers.launch(action, self._batch(action))
+                case m.GiveBack():
+                    self._done.append(LeaseEnd(action.lease, DONE, self._seconds.pop(action.lease, None)))
+                case m.Ask():
+                    self._ask(action.wanted)
+                case m.Withdraw():
+                    self.ledger.withdraw(action.requests)
+                case m.AskToStop():
+                    self.workers.ask_to_stop(action.worker, action.trials)
+                case m.Kill():
+                    self.workers.kill(action.worker)
+                case _:
+                    self.book.note(action)
+
+    def _batch(self, launch: m.Launch) -> BatchSpec:
+        specs = [
+            TrialSpec(name, number, self.inside.spec(self.inside.trials[name]))
+            for name, number in zip(launch.trials, launch.numbers, strict=True)
+        ]
+        claim = launch.bytes // len(specs) or None
+        return BatchSpec(launch.lease, tuple(specs), claim, not self.state.alone(launch.trials), self.inside.budget(launch))

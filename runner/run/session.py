@@ -1,0 +1,267 @@
+"""A run from its first second to its last: the run's folder, signals, signs of life, Ray, plans, the loop, the table."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+from ...jobs.base import Job
+from ..cluster import Capacity, ClusterError, check_environment, close_cluster, open_cluster
+from ..ledger.client import ActorLedger, LedgerClient, LocalLedger
+from ..plan import Prepared
+from ..store import space, table
+from ..store.files import StorageFull
+from ..store.journal import Journal
+from ..store.layout import BEAT_EVERY_S, RunFolder, create
+from ..store.owner import OwnerLost
+from ..timing import Timing
+from ..watch.board import Board, Exports
+from ..watch.live import Display, display
+from .book import Outside
+from .exits import exit_code
+from .parts import Work
+from .start import Planned, devices_of, plan_all, run_trials, user
+
+ROOM_EVERY_S = 0.5
+Stage = Callable[[Journal], tuple[Sequence[Work] | None, Mapping[str, int]]]
+"""What is to run, once the journal is ours: None for all trials; and how many trials ended before, by status."""
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """How a submit ended: the state of the run, its folder, its rows, and where the seconds went."""
+
+    folder: RunFolder
+    state: str
+    rows: list[table.Row]
+    timing: dict[str, float | None]
+
+    @property
+    def exit_code(self) -> int:
+        """0 all trials succeeded, 1 some did not, 5 the run was lost to another process, 130 interrupted."""
+        return exit_code(self.state)
+
+
+@dataclass
+class Stops:
+    """What Ctrl-C and SIGTERM do to a run: a KeyboardInterrupt while it starts, then they are counted, and the loop obeys."""
+
+    count: int = 0
+    starting: bool = False
+
+    def hit(self, number: int, frame: object) -> None:
+        """A signal arrived."""
+        self.count += 2 if number == signal.SIGTERM else 1
+        if self.starting:
+            self.starting = False
+            raise KeyboardInterrupt
+
+
+@dataclass(frozen=True)
+class How:
+    """How a run is attended: which Ray, what is shown, since when."""
+
+    timing: Timing
+    address: str | None = None
+    dashboard: bool = False
+    quiet: bool = False
+
+
+@contextmanager
+def counted_signals(stops: Stops) -> Iterator[None]:
+    """Take SIGINT and SIGTERM over, also where the shell that started us ignores them. Elsewhere than the main thread: do nothing."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, stops.hit) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def beating(journal: Journal) -> Iterator[None]:
+    """Write the heartbeat of the run from a thread, so that a long plan or a slow start does not look like a lost run."""
+    over = threading.Event()
+
+    def beat() -> None:
+        while not over.wait(BEAT_EVERY_S):
+            with suppress(OSError, OwnerLost):  # an absent disk may come back; a lost run is met again at the next write
+                journal.beat()
+
+    thread = threading.Thread(target=beat, name="heartbeat", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def submit(
+    prepared: Prepared, job: type[Job], *, output: str, timing: Timing, address: str | None, dashboard: bool, quiet: bool
+) -> Submitted:
+    """Run all trials of ``prepared`` and leave a run folder under ``output``.
+
+    Raises:
+        ClusterError: Ray cannot be started or joined; no trial was started.
+        StorageFull: there is no room for the run.
+    """
+    check_environment(address)
+    folder = create(prepared, output)
+    return attend(prepared, job, folder, How(timing, address, dashboard, quiet), lambda journal: (None, {}))
+
+
+def attend(
+    prepared: Prepared, job: type[Job], folder: RunFolder, how: How, stage: Stage, plan: Sequence[Planned] = ()
+) -> Submitted:
+    """Take a run over and bring it to its end.
+
+    Args:
+        prepared: its config.
+        job: its job.
+        folder: which nobody runs.
+        how: with which Ray.
+        stage: what is to run.
+        plan: where it was made already.
+
+    Raises:
+        ClusterError: Ray cannot be started or joined; no trial was started.
+        RunAlive: somebody runs it.
+        StorageFull: there is no room for the run.
+    """
+    timing, state = how.timing, "failed"
+    board = Board(run=folder.name, total=len(prepared.trials))
+    # Ray's processes die with the thread that started them, so that thread lives as long as the run.
+    with (
+        Journal(folder) as journal,
+        display(board, quiet=how.quiet) as screen,
+        ThreadPoolExecutor(1) as ray_thread,
+        counted_signals(stops := Stops()),
+        beating(journal),
+    ):
+        work, before = stage(journal)
+        board.counts.update(before)
+        journal.write("submitted", sync=True, command_t=timing.command_t)
+        starting = ray_thread.submit(_start, timing, how.address, how.dashboard, prepared.place.devices)
+        try:
+            stops.starting = True
+            planned = _planned(prepared, job, folder, plan, timing, screen)
+            capacity = starting.result()
+            _say_ready(journal, screen, capacity)
+            _check(prepared, capacity)
+            ledger = _ledger(prepared, folder, how.address)
+            board.metrics = _metrics(folder.name)
+            stops.starting = False
+
+            outside = lambda workers: Outside(folder, journal, board, screen, timing, ledger, workers, stops)  # noqa: E731
+            state = run_trials(prepared, planned, outside, ledger, folder=folder, owner=journal.owner, work=work, before=before)
+        except KeyboardInterrupt:
+            state = "interrupted"
+        except OwnerLost as error:
+            state = "lost"
+            screen.note(str(error))
+        finally:
+            stops.starting = False
+            timing.ended_t = time.time()
+            try:
+                if state != "lost":
+                    state = _finish(journal, screen, stops, state, timing)
+            finally:
+                wait([starting])
+                close_cluster()
+    return Submitted(folder, state, table.rows(folder), timing.summary())
+
+
+def _planned(
+    prepared: Prepared, job: type[Job], folder: RunFolder, plan: Sequence[Planned], timing: Timing, screen: Display
+) -> Sequence[Planned]:
+    planned = plan or plan_all(prepared, job, prepared.loaded.config.limits.timeout_s)  # meanwhile Ray starts, mostly waiting
+    groups = [group for group, _ in planned]
+    timing.planned_t = time.time()
+    folder.save_plan(groups)
+    for group in groups:
+        if group.plan is None and group.error.startswith("Timeout"):
+            screen.note(f"{group.example} and {len(group.trials) - 1} trials like it: {group.error}")
+    warning = space.check_room(folder.files, space.estimate(prepared.trials, groups, prepared.gradients))
+    if warning:
+        screen.note(warning)
+    return planned
+
+
+def _say_ready(journal: Journal, screen: Display, capacity: Capacity) -> None:
+    if capacity.dashboard_url:
+        screen.note(f"dashboard: http://{capacity.dashboard_url} (it asks for a token: `ray get-auth-token` prints it)")
+    ready = {"node_memory_bytes": capacity.node_memory_bytes, "dashboard": capacity.dashboard_url}
+    journal.write("ray_ready", sync=True, cores=capacity.cores, **ready)
+
+
+def _check(prepared: Prepared, capacity: Capacity) -> None:
+    threads = prepared.loaded.config.device.threads
+    if threads > capacity.node_cores:
+        raise ClusterError(
+            f"one trial wants {threads} threads, no node of the cluster has more than {capacity.node_cores} cores\n"
+            "  do: lower device.threads"
+        )
+
+
+def _ledger(prepared: Prepared, folder: RunFolder, address: str | None) -> LedgerClient:
+    """The ledger of this machine, or of the cluster.
+
+    Raises:
+        ClusterError: no node has a device of the backend.
+    """
+    device, ledger = prepared.loaded.config.device, None
+    if address is not None:
+        ledger = ActorLedger(folder.name, user(), lanes=device.slots, threads=device.threads)
+    elif found := devices_of(prepared):
+        ledger = LocalLedger(folder.name, user(), devices=found)
+    if ledger is None or not any(row.usable and row.backend == prepared.backend for row in ledger.devices()):
+        if ledger is not None:
+            ledger.close()
+        raise ClusterError(
+            f"no node of the cluster has a device for the {prepared.backend} backend that Ray knows of\n"
+            "  do: start Ray on the machines that have some, or run without --address"
+        )
+    return ledger
+
+
+def _finish(journal: Journal, screen: Display, stops: Stops, state: str, timing: Timing) -> str:
+    """The last line of the journal, and the table; waits for room on a full disk until it is told to stop."""
+    try:
+        journal.write("finished", sync=True, state=state, timing=timing.summary())
+    except OwnerLost as error:
+        screen.note(str(error))
+        return "lost"
+    except StorageFull as error:
+        screen.note(f"{str(error).splitlines()[0]}: waiting for room; Ctrl-C gives up, `qdrun resume` goes on later")
+        asked = stops.count
+        while not journal.retry():
+            time.sleep(ROOM_EVERY_S)
+            if stops.count > asked:
+                return "lost"
+    table.write_parquet(journal.folder)
+    return state
+
+
+def _metrics(run: str) -> Exports:
+    """Ray's gauges and counters of this run; once Ray is there."""
+    from ..watch.metrics import Metrics
+
+    return Metrics(run)
+
+
+def _start(timing: Timing, address: str | None, dashboard: bool, gpus: int) -> Capacity:
+    capacity = open_cluster(address, dashboard=dashboard, gpus=gpus)
+    timing.ray_ready_t = time.time()
+    return capacity
+
+
+__all__ = ["How", "Stops", "Submitted", "attend", "beating", "counted_signals", "submit"]

@@ -1,0 +1,222 @@
+"""What trials print, each to its own files, while several of them run in one process.
+
+At the level of Python a text goes to the attempt in whose context it is written: the lane's thread, what it awaits, and the prints of its
+kernels, whatever thread runs them. Everything else is the process's own: threads that a job starts, libraries that write to the descriptors
+1 and 2, child processes, and what faulthandler says of a crash. It goes to the log of the worker.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any, TextIO
+
+from ...compiler.runtime.status import OUTPUT
+from ..store.attempts import STREAMS, Attempt, Log
+from ..store.files import LocalFiles
+from ..store.layout import RunFolder
+
+_here: ContextVar[dict[str, AttemptText] | None] = ContextVar("qdrun_attempt_text", default=None)
+_lock = threading.Lock()
+_users = 0
+
+
+class _Bytes:
+    """``sys.stdout.buffer`` of an attempt."""
+
+    def __init__(self, text: AttemptText) -> None:
+        self._text = text
+
+    def write(self, data: Any) -> int:
+        """To the attempt's file, as the bytes are."""
+        raw = bytes(data)
+        self._text.put(raw)
+        return len(raw)
+
+    def flush(self) -> None:
+        """Nothing is kept back."""
+
+
+class AttemptText:
+    """A stream of one attempt. After its end, what still comes goes to the process."""
+
+    encoding, errors, newlines, closed = "utf-8", "backslashreplace", None, False
+
+    def __init__(self, name: str, log: Log) -> None:
+        self.name, self.buffer = f"<{name}>", _Bytes(self)
+        self._stream, self._lock = name, threading.Lock()
+        self._log: Log | None = log
+
+    def write(self, text: str) -> int:
+        """To the attempt's file."""
+        self.put(text.encode("utf-8", "backslashreplace"))
+        return len(text)
+
+    def writelines(self, lines: Any) -> None:
+        """One after the other."""
+        for line in lines:
+            self.write(line)
+
+    def put(self, data: bytes) -> None:
+        """Bytes to the attempt's file."""
+        with self._lock:
+            if self._log is not None:
+                self._log.write(data)
+                return
+        late = process_stream(self._stream)
+        late.write(data.decode("utf-8", "backslashreplace"))
+
+    def flush(self) -> None:
+        """Nothing is kept back."""
+
+    def isatty(self) -> bool:
+        """It is a file."""
+        return False
+
+    def writable(self) -> bool:
+        """It is."""
+        return True
+
+    def readable(self) -> bool:
+        """It is not."""
+        return False
+
+    def fileno(self) -> int:
+        """The descriptor of the process: what a child process inherits."""
+        return process_stream(self._stream).fileno()
+
+    def end(self) -> None:
+        """The attempt is over."""
+        with self._lock:
+            log, self._log = self._log, None
+        if log is not None:
+            log.close()
+
+
+class Router:
+    """Takes the place of ``sys.stdout`` or ``sys.stderr``: each write goes where it belongs in the context that it comes from."""
+
+    def __init__(self, stream: str, process: TextIO) -> None:
+        self.stream, self.process = stream, process
+
+    def _now(self) -> Any:
+        mine = _here.get()
+        return self.process if mine is None else mine[self.stream]
+
+    def write(self, text: str) -> int:
+        """See the class."""
+        return self._now().write(text)
+
+    def flush(self) -> None:
+        """See the class."""
+        self._now().flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._now(), name)
+
+
+def process_stream(stream: str) -> Any:
+    """``stdout`` or ``stderr`` of the process, beside all attempts."""
+    now = getattr(sys, stream)
+    return now.process if isinstance(now, Router) else now
+
+
+def install() -> None:
+    """From now on attempts have streams of their own. Each call needs one of ``uninstall``."""
+    global _users
+    with _lock:
+        _users += 1
+        for stream in STREAMS:
+            if not isinstance(getattr(sys, stream), Router):
+                setattr(sys, stream, Router(stream, getattr(sys, stream)))
+
+
+def uninstall() -> None:
+    """The last one gives the process its streams back."""
+    global _users
+    with _lock:
+        _users -= 1
+        for stream in STREAMS if not _users else ():
+            now = getattr(sys, stream)
+            if isinstance(now, Router):
+                setattr(sys, stream, now.process)
+
+
+@contextmanager
+def captured(folder: RunFolder, attempt: Attempt) -> Iterator[None]:
+    """What this context prints goes to the files of an attempt."""
+    texts = {stream: AttemptText(stream, Log(folder, attempt, stream)) for stream in STREAMS}
+    here, output = _here.set(texts), OUTPUT.set(texts["stdout"])  # type: ignore[arg-type]
+    try:
+        yield
+    finally:
+        OUTPUT.reset(output)
+        _here.reset(here)
+        for text in texts.values():
+            text.end()
+
+
+class ProcessLog:
+    """The descriptors 1 and 2 of a process, in files: ``stdout.log`` and ``stderr.log`` in a folder of the run, where that is local;
+    else in a temporary folder of the host, and in the run when the worker is closed.
+
+    Attributes:
+        where: the folder that they lie in now.
+    """
+
+    def __init__(self, folder: RunFolder, path: str) -> None:
+        self._folder, self._path = folder, path
+        local = isinstance(folder.files, LocalFiles)
+        self.where = Path(folder.files.root, path) if local else Path(tempfile.mkdtemp(prefix="qdrun-worker-"))
+        self.where.mkdir(parents=True, exist_ok=True)
+        self._saved: dict[int, tuple[int, TextIO]] = {}
+        self._faults_before = faulthandler.is_enabled()
+        for number, stream in enumerate(STREAMS, 1):
+            self._redirect(number, stream)
+        self._faults = open(self.where / "stderr.log", "ab", buffering=0)
+        faulthandler.enable(self._faults)
+
+    def _redirect(self, number: int, stream: str) -> None:
+        before = process_stream(stream)
+        with suppress(ValueError, OSError):
+            before.flush()
+        with open(self.where / f"{stream}.log", "ab", buffering=0) as file:
+            self._saved[number] = os.dup(number), before
+            os.dup2(file.fileno(), number)
+        text = open(number, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False)
+        _replace(stream, text)
+
+    def close(self) -> None:
+        """Give the process its descriptors back; upload the files where the run is not local."""
+        for (number, (saved, before)), stream in zip(self._saved.items(), STREAMS):
+            process_stream(stream).flush()
+            os.dup2(saved, number)
+            os.close(saved)
+            _replace(stream, before)
+        if self._faults_before:
+            faulthandler.enable()
+        else:
+            faulthandler.disable()
+        self._faults.close()
+        if not isinstance(self._folder.files, LocalFiles):
+            for stream in STREAMS:
+                with suppress(OSError):  # no room: they stay on the host
+                    self._folder.files.put(f"{self._path}/{stream}.log", (self.where / f"{stream}.log").read_bytes())
+
+
+def _replace(stream: str, text: TextIO) -> None:
+    now = getattr(sys, stream)
+    if isinstance(now, Router):
+        now.process = text
+    else:
+        setattr(sys, stream, text)
+
+
+__all__ = ["AttemptText", "ProcessLog", "Router", "captured", "install", "process_stream", "uninstall"]

@@ -1,0 +1,88 @@
+"""What an attempt says of itself: a finished run, or an error, as plain data with arrays. Never imports ray.
+
+The record of an attempt: ``status`` (done, failed, cancelled), ``loss``, ``gradients``, ``outputs``, ``seconds`` (of ``parts``),
+``planned`` and ``used`` (bytes by kind), ``planned_bytes``, ``used_bytes``, ``device``; of one that has no result: ``failure`` (its
+class), ``error``, and ``restart``, when the process cannot use its device any more. The worker adds ``claim_bytes``, ``over_claim``,
+``lane``, ``pid``, ``host``, ``started_t``, ``ended_t`` (seconds since the epoch) and ``worker_seconds``.
+"""
+
+from __future__ import annotations
+
+import math
+import traceback
+from typing import Any
+
+import numpy as np
+
+from ...jobs.base import Finished, Stopped
+from ..store.attempts import Failure
+
+MAX_TEXT = 20_000
+Record = dict[str, Any]
+
+
+def finished_record(finished: Finished) -> Record:
+    """A finished run as plain data. A loss or a gradient that is not finite makes it a failed one that keeps its numbers."""
+    outcome = finished.outcome
+    gradients = {name: _numbers(value) for name, value in outcome.gradients.items()}
+    record: Record = {
+        "status": "done",
+        "loss": float(outcome.loss),
+        "gradients": gradients,
+        "outputs": {name: _numbers(value) for name, value in outcome.outputs.items()},
+        "seconds": sum(finished.seconds.values()),
+        "parts": finished.seconds,
+        "planned": finished.plan.by_kind(),
+        "planned_bytes": finished.plan.bytes,
+        "used": finished.used,
+        "used_bytes": finished.peak_bytes,
+        "device": finished.device,
+    }
+    what = [] if math.isfinite(record["loss"]) else [f"the loss is {record['loss']}"]
+    what += [f"the gradient of {name} is not finite" for name, value in gradients.items() if not np.all(np.isfinite(value))]
+    if what:
+        error = {"type": "NotFinite", "message": "; ".join(what), "traceback": ""}
+        record |= {"status": "failed", "failure": Failure.not_finite.value, "error": error}
+    return record
+
+
+def _numbers(value: Any) -> np.ndarray[Any, Any]:
+    """Floats keep their width; everything else becomes 64 bits of it, or raises."""
+    array = np.asarray(value)
+    return array if array.dtype.kind == "f" else np.asarray(value, dtype=np.float64)
+
+
+def failed_record(error: BaseException) -> Record:
+    """An attempt that raised: its class of failure, and the error as text."""
+    if isinstance(error, Stopped):
+        text = {"type": "Stopped", "message": str(error), "traceback": ""}
+        return {"status": "cancelled", "failure": Failure.cancelled.value, "error": text}
+    record: Record = {"status": "failed", "failure": failure_of(error).value, "error": error_record(error)}
+    if getattr(error, "restart", False):
+        record["restart"] = True
+    return record
+
+
+def failure_of(error: BaseException) -> Failure:
+    """The class of an error that a job raised. A device that is lost to the process is nobody's fault until it happens again."""
+    if getattr(error, "restart", False):
+        return Failure.infrastructure
+    return Failure.out_of_memory if isinstance(error, MemoryError) else Failure.user_error
+
+
+def error_record(error: BaseException) -> dict[str, str]:
+    """An exception as text, so that it crosses processes whatever it is made of."""
+    trace = "".join(traceback.format_exception(error))
+    try:
+        message = str(error)
+    except Exception as broken:  # the user's own __str__
+        message = f"(its message raised {type(broken).__name__})"
+    return {"type": type(error).__name__, "message": _clean(message[:MAX_TEXT]), "traceback": _clean(trace[-MAX_TEXT:])}
+
+
+def _clean(text: str) -> str:
+    """Text that every file and terminal can take: lone surrogates escaped."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+__all__ = ["Record", "error_record", "failed_record", "failure_of", "finished_record"]

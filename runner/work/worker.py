@@ -1,0 +1,271 @@
+"""The worker: holds one device, keeps it and the compiled kernels warm, and runs batches of trials on its lanes.
+
+Plain Python: Ray makes it an actor in the runner's adapter, tests use it as it is. Errors of a job are data. A lane cannot be interrupted
+from outside of it: ``stop`` asks, and a job that does not look is ended with its process.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import queue
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from ...compiler.errors import QdrunError
+from ...compiler.runtime.device import Held
+from ...jobs.base import Job, Stopped, execute
+from ..descent import body_of
+from ..store.attempts import Attempt, Failure, pack, write_spec
+from ..store.files import StorageFull
+from ..store.layout import RunFolder
+from ..store.owner import Owner, OwnerLost, check_owner, latest_owner
+from ..target import Target, load
+from .capture import ProcessLog, captured, install, uninstall
+from .held import Wear, process_bytes, take_device
+from .lanes import Lane, Lanes
+from .records import Record, failed_record, finished_record
+from .spec import BatchEnd, BatchSpec, Progress, TrialEnd, TrialSpec, WorkerInfo, WorkerSpec, log_folder, worker_name
+
+CHUNK_S = 0.25
+LOOK_S = 0.25
+"""Between two looks at the memory of process and device: trials may be much shorter."""
+RETRY_S = 0.5
+OPTIONS = ("backend", "device", "threads", "memory_limit_bytes", "memory_budget_bytes")
+
+
+class Worker:
+    """See the module and ``WorkerSpec``. ``hello`` comes first."""
+
+    def __init__(self, spec: WorkerSpec) -> None:
+        self.spec, self.folder = spec, RunFolder(spec.run)
+        self.name = worker_name(self.folder.name, spec.device, spec.number)
+        self._owner = Owner(spec.owner, spec.token, 0, "", 0.0)
+        self._wear, self._wear_lock = Wear(spec.recycle_after, spec.grow_bytes), threading.Lock()
+        self._held: Held | None = None
+        self._jobs: dict[tuple[Any, ...], type[Job[Any]]] = {}
+        self._looked = 0.0
+        self._closed = False
+        path = log_folder(spec.device, spec.number, spec.owner)
+        self._log = ProcessLog(self.folder, path) if spec.own_process else None
+        install()
+        self._lanes = Lanes(spec.lanes, self.name, self._attempt, lambda: self._wear.retire)
+
+    def __repr__(self) -> str:
+        """Ray's dashboard asks once, before anything runs: what does not change. What runs now is in ``progress``."""
+        job = (self.spec.job.get("target") or {}).get("name", "any job")
+        return f"Worker({self.spec.device}: {job}, {self.spec.lanes} lane{'s' if self.spec.lanes > 1 else ''})"
+
+    # ---- the outside
+    def hello(self) -> WorkerInfo:
+        """Take the device, and say what this worker is.
+
+        Raises:
+            DeviceMismatch: the process sees another device than the one it was started for.
+            DeviceError: the device cannot be used.
+            OwnerLost: the run belongs to another owner.
+        """
+        self._check_token()
+        if self._held is None:
+            self._held = take_device(self.spec, self.name)
+        free, total = self._device_memory()
+        log = "" if self._log is None else str(self._log.where)
+        held = self._held
+        return WorkerInfo(self.name, os.getpid(), platform.node(), held.name, held.uuid, held.pci, free, total, log)
+
+    def run(self, batch: BatchSpec) -> BatchEnd:
+        """Run a batch on the next lane that is free.
+
+        Raises:
+            DeviceMismatch, DeviceError, OwnerLost: ``hello`` was not called, and would have raised it.
+        """
+        (end,) = (end for ends in self.run_all((batch,)) for end in ends)
+        return end
+
+    def run_all(self, batches: Sequence[BatchSpec]) -> Iterator[tuple[BatchEnd, ...]]:
+        """Run batches one after the other on one lane; their ends in chunks, so that short trials cost no message each.
+
+        Raises:
+            DeviceMismatch, DeviceError, OwnerLost: see ``run``.
+        """
+        if self._held is None:
+            self.hello()
+        back = self._lanes.give(tuple(batches)).back
+        chunk: list[BatchEnd] = []
+        due = 0.0
+        while True:
+            try:
+                end = back.get(timeout=max(0.0, due - time.monotonic()) if chunk else None)
+            except queue.Empty:
+                yield tuple(chunk)
+                chunk = []
+                continue
+            if end is None:
+                break
+            due = due if chunk else time.monotonic() + CHUNK_S
+            chunk.append(end)
+        if chunk:
+            yield tuple(chunk)
+
+    def progress(self) -> Progress:
+        """What every lane does now. Waits for no lane."""
+        free, total = self._device_memory()
+        states = tuple(lane.state() for lane in self._lanes.all)
+        return Progress(states, self._wear.trials, process_bytes(), free, total, self._wear.retire)
+
+    def stop(self, trial: str, why: str = "it was asked to stop") -> bool:
+        """Ask a trial to end at its next step; one that waits in a lease does not begin. False: it neither runs nor waits here."""
+        return any([lane.stop(trial, why) for lane in self._lanes.all])
+
+    def close(self, timeout_s: float = 10.0) -> bool:
+        """End the lanes after what they run, and the log. False: a trial still runs after ``timeout_s``; end the process."""
+        if self._closed:
+            return True
+        self._closed = True
+        ended = self._lanes.close(timeout_s)
+        uninstall()
+        if self._log is not None:
+            self._log.close()
+        return ended
+
+    # ---- one attempt, on a lane
+    def _attempt(self, lane: Lane, batch: BatchSpec, trial: TrialSpec) -> TrialEnd:
+        attempt = Attempt(trial.trial, trial.attempt, self.spec.owner)
+        started, clock = time.time(), time.perf_counter()
+        with captured(self.folder, attempt):
+            record = self._execute(lane, batch, trial)
+        record |= self._against_claim(record, batch)
+        record |= {
+            "lane": lane.number,
+            "pid": os.getpid(),
+            "host": platform.node(),
+            "started_t": started,
+            "ended_t": time.time(),
+        }
+        record |= {"worker_seconds": time.perf_counter() - clock}
+        assert lane.now is not None
+        lane.now.phase, lane.now.job = "save", None
+        if trial.attempt > 1 or record["status"] != "done":
+            self._keep_spec(attempt, batch, trial)
+        record = self._saved(lane, attempt, record)
+        self._ended(lane, record)
+        return TrialEnd(trial.trial, trial.attempt, record)
+
+    def _execute(self, lane: Lane, batch: BatchSpec, trial: TrialSpec) -> Record:
+        try:
+            why = lane.asked(trial.trial)
+            if why is not None:
+                raise Stopped(why)
+            spec = self._spec_of(batch, trial)
+            job = self._job(spec["target"])
+            made = job(job.Params.model_validate(spec["params"]), wanted=spec["gradients"], seed=spec["seed"])
+            lane.open(made)
+            options = {name: spec[name] for name in OPTIONS}
+            return finished_record(execute(made, **options, body=body_of(spec.get("optimize"))))
+        except BaseException as error:  # SystemExit and KeyboardInterrupt of a job end the job, and not the lane
+            return failed_record(error)
+
+    def _job(self, target: Mapping[str, Any]) -> type[Job[Any]]:
+        key = tuple(target.values())
+        if key not in self._jobs:
+            self._jobs[key] = load(Target.model_validate(target))
+        return self._jobs[key]
+
+    def _spec_of(self, batch: BatchSpec, trial: TrialSpec) -> dict[str, Any]:
+        spec = {**self.spec.job, **trial.spec}
+        spec["backend"], spec["device"] = self.spec.backend, self.spec.which
+        if batch.budget_bytes is not None:
+            spec["memory_budget_bytes"] = batch.budget_bytes
+        if batch.strict and batch.claim_bytes is not None:
+            limits = (spec["memory_limit_bytes"], batch.claim_bytes)
+            spec["memory_limit_bytes"] = min(limit for limit in limits if limit is not None)
+        return spec
+
+    def _against_claim(self, record: Record, batch: BatchSpec) -> Record:
+        """What the row says of the claim: its bytes, and by name what was used above it, or refused."""
+        claim, used = batch.claim_bytes, record.get("used_bytes")
+        if claim is None:
+            return {}
+        if used is not None and used > claim:
+            return {"claim_bytes": claim, "over_claim": {"bytes": used - claim, "claim": claim, "by": record["used"]}}
+        if record.get("failure") == Failure.out_of_memory and batch.strict:
+            said = f"the claim of the trial was {claim:,} bytes on {self.spec.device}, and its program got no more"
+            record["error"]["message"] += f"\n  {said}"
+        return {"claim_bytes": claim}
+
+    # ---- what it leaves behind
+    def _keep_spec(self, attempt: Attempt, batch: BatchSpec, trial: TrialSpec) -> None:
+        with suppress(OSError, ValueError, KeyError):  # it can be made again from the config
+            write_spec(self.folder, attempt, self._spec_of(batch, trial))
+
+    def _saved(self, lane: Lane, attempt: Attempt, record: Record) -> Record:
+        """The record for the journal; its large arrays are in the store. Waits for room, see ``WorkerSpec.storage_wait_s``."""
+        end = time.monotonic() + self.spec.storage_wait_s
+        while True:
+            try:
+                check_owner(self.folder, self._owner)
+                return pack(self.folder, attempt, record)
+            except StorageFull as error:
+                if time.monotonic() > end or lane.asked(attempt.trial) is not None:
+                    return self._unsaved(record, error)
+                time.sleep(RETRY_S)
+            except (QdrunError, OSError, ValueError) as error:
+                if isinstance(error, OwnerLost):
+                    self._lose(f"the run was taken over: {str(error).splitlines()[0]}")
+                return self._unsaved(record, error)
+
+    @staticmethod
+    def _unsaved(record: Mapping[str, Any], error: Exception) -> Record:
+        """The attempt as a failed one, without the numbers that could not be kept."""
+        kept = {name: value for name, value in record.items() if name not in ("gradients", "outputs", "loss")}
+        failed = failed_record(error)
+        if isinstance(error, OSError | OwnerLost):
+            failed["failure"] = Failure.infrastructure.value
+        return kept | failed
+
+    def _check_token(self) -> None:
+        now = latest_owner(self.folder)
+        if now is None or (now.number, now.token) != (self._owner.number, self._owner.token):
+            who = "nobody" if now is None else f"owner {now.number} (process {now.pid} on {now.host})"
+            raise OwnerLost(
+                f"{self.name} was started for owner {self._owner.number} of {self.folder.name}, which belongs to {who}\n"
+                f"  do: `qdrun status {self.folder.uri}` shows how the run goes on"
+            )
+
+    # ---- its own state
+    def _ended(self, lane: Lane, record: Record) -> None:
+        if record.get("restart"):
+            self._lose(f"its device is lost to the process: {record['error']['message'].splitlines()[0]}")
+        with self._wear_lock:
+            self._wear.ended()
+            now = time.monotonic()
+            if now - self._looked < LOOK_S:
+                return
+            self._looked = now
+        on_host, open_now = self.spec.backend == "cpu", self._lanes.held()
+        held = {"process": process_bytes() - (open_now if on_host else 0)}
+        free, total = (0, 0) if on_host else self._device_memory()
+        if total:
+            held["device"] = total - free - open_now
+        with self._wear_lock:
+            self._wear.look(held)
+
+    def _lose(self, why: str) -> None:
+        """Nothing can be run here any more."""
+        with self._wear_lock:
+            self._wear.end(why)
+        self._lanes.lost = True
+
+    def _device_memory(self) -> tuple[int, int]:
+        if self._held is None or self._lanes.lost:
+            return 0, 0
+        try:
+            return self._held.memory()
+        except QdrunError:
+            return 0, 0  # the device has failed: the next trial says so
+
+
+__all__ = ["Worker"]

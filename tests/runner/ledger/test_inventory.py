@@ -1,0 +1,114 @@
+"""What a machine has: rows of devices, bytes of RAM in containers, AMD's numbers."""
+
+import subprocess
+import sys
+
+import pytest
+
+from qdrun.compiler.runtime.device import Backend
+from qdrun.runner.ledger import inventory, local, memory, pools_and_devices
+from qdrun.runner.ledger.amd import AmdCard, cards, visible
+
+MIB, GIB = 1 << 20, 1 << 30
+UUID = "GPU-0123abcd-0000-1111-2222-333344445555"
+H200 = f"NVIDIA H200, sm_90, 139.8 GiB, CUDA 12.8, {UUID}, 0000:3b:00.0"
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    rows = [
+        Backend("cpu", True, True, "znver3, 16 threads, 64.0 GiB", 16, 64 * GIB),
+        Backend("cuda", True, True, H200, 270336, 140 * GIB, 1, UUID),
+        Backend("vulkan", False, False, "no such device on this machine"),
+    ]
+    monkeypatch.setattr(inventory, "backends", lambda: rows)
+    monkeypatch.setattr(memory, "nvidia", lambda: {UUID.lower(): memory.Card(140 * GIB, 100 * GIB, "570.1")})
+    monkeypatch.setattr(memory, "host", lambda: (64 * GIB, 60 * GIB))
+
+
+def test_rows_say_what_a_device_is_and_why_one_is_absent(machine, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4, 6")
+    host, card, absent = local(threads=3, lanes=8)
+    assert (host.id, host.kind, host.pool, host.lanes, host.threads) == ("cpu", "cpu/znver3/3", "ram", 5, 3)
+    assert (host.capacity, host.foreign) == (64 * GIB - 64 * GIB // 20, 4 * GIB)
+    assert (card.id, card.kind, card.pool, card.lanes) == ("cuda:1", "cuda/NVIDIA-H200/270336", UUID, 8)
+    assert (card.pci, card.driver, card.ray_id, card.resource) == ("0000:3b:00.0", "570.1", "6", "GPU")
+    assert card.capacity == 140 * GIB - 7 * GIB and card.foreign == 40 * GIB
+    assert (absent.usable, absent.why) == (False, "no such device on this machine")
+    assert local(threads=3)[0].lanes == 5 and local(threads=99)[0].lanes == 1
+    assert local(node="0123456789abcdef")[1].id == f"cuda:{UUID}"
+
+
+def test_the_packer_gets_what_is_left(machine):
+    pools, devices = pools_and_devices(local())
+    assert [pool.id for pool in pools] == ["ram", UUID] == [device.pool for device in devices]
+    assert pools[1].capacity == 93 * GIB and devices[1].process_bytes == 576 * MIB
+    small = inventory.Found("d", "", "cpu", total=300 * MIB, pool="p", kind="k")
+    assert small.capacity == 0  # less than what is left alone
+
+
+def test_free_bytes_of_each_pool(machine):
+    assert inventory.free_now(local()) == {"ram": 60 * GIB, UUID: 100 * GIB}
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({}, (32 * GIB, 20 * GIB)),
+        ({"memory.max": "max"}, (32 * GIB, 20 * GIB)),
+        (
+            {"memory.max": f"{8 * GIB}", "memory.current": f"{3 * GIB}", "memory.stat": f"anon 5\ninactive_file {GIB}"},
+            (8 * GIB, 6 * GIB),
+        ),
+        ({"memory.max": f"{30 * GIB}", "memory.current": f"{GIB}"}, (30 * GIB, 20 * GIB)),
+        ({"memory/memory.limit_in_bytes": f"{4 * GIB}", "memory/memory.usage_in_bytes": f"{5 * GIB}"}, (4 * GIB, 0)),
+        ({"memory/memory.limit_in_bytes": "9223372036854771712"}, (32 * GIB, 20 * GIB)),
+    ],
+    ids=["no group", "no limit", "version 2", "others hold more", "version 1, full", "version 1, no limit"],
+)
+def test_a_container_has_the_bytes_of_its_limit(tmp_path, files, expected):
+    (tmp_path / "meminfo").write_text(f"MemTotal: {32 << 20} kB\nMemFree: 5 kB\nMemAvailable: {20 << 20} kB\n")
+    for name, text in files.items():
+        (tmp_path / "cg" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "cg" / name).write_text(text)
+    assert memory.host(tmp_path, tmp_path / "cg") == expected
+
+
+def test_amd_cards_by_the_kernels_list(tmp_path):
+    for name, text in {
+        "0/properties": "simd_count 0\ncpu_cores_count 64\n",
+        "1/properties": "simd_count 440\nunique_id 4660\nlocation_id 50944\ndomain 0\ngfx_target_version 90402\n",
+        "1/mem_banks/0/properties": f"heap_type 1\nsize_in_bytes {64 * GIB}\n",
+        "10/properties": "simd_count 256\nlocation_id 1280\ndomain 1\ngfx_target_version 110000\n",
+    }.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert cards(tmp_path) == [
+        AmdCard(0, "GPU-0000000000001234", "0000:c7:00.0", "gfx942", 64 * GIB),
+        AmdCard(1, "", "0001:05:00.0", "gfx1100", 0),
+    ]
+    assert cards(tmp_path / "nothing") == []
+
+
+@pytest.mark.parametrize(
+    ("environ", "numbers"),
+    [
+        ({}, [0, 1, 2, 3]),
+        ({"HIP_VISIBLE_DEVICES": "3,1"}, [3, 1]),
+        ({"ROCR_VISIBLE_DEVICES": "2,3", "HIP_VISIBLE_DEVICES": "1"}, [3]),
+        ({"ROCR_VISIBLE_DEVICES": "gpu-2,0"}, [2, 0]),
+        ({"HIP_VISIBLE_DEVICES": "1,9,0"}, [1]),
+        ({"HIP_VISIBLE_DEVICES": ""}, []),
+    ],
+)
+def test_amd_numbers_of_a_process(environ, numbers):
+    found = [AmdCard(k, f"GPU-{k}", "", "", 0) for k in range(4)]
+    assert [card.number for card in visible(found, environ)] == numbers
+
+
+def test_this_machine_without_ray():
+    code = "import sys; from qdrun.runner.ledger import local; rows = local(); print('ray' in sys.modules, rows[0].backend)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "cpu"]
+    row = local()[0]
+    assert row.usable and row.total >= row.capacity > 0 and row.lanes >= 1 and row.free is not None

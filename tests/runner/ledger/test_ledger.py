@@ -1,0 +1,304 @@
+"""The ledger by single cases: what a lease covers, users beside each other, silence, what others hold, the words for why."""
+
+import time
+
+import pytest
+
+from qdrun.runner.ledger import Exchange, Held, LeaseEnd, Ledger, LocalLedger
+from qdrun.runner.ledger.inventory import pretended
+from qdrun.runner.packing import Claim, Request
+
+GIB = 1 << 30
+PROCESS = 576 << 20
+
+
+def ledger_of(count=1, total=24 * GIB, lanes=4, **options):
+    made = Ledger(**options)
+    for row in pretended(count, total, "n1", lanes):
+        made.add_device(row)
+    return made
+
+
+def requests(ledger, names, size, seconds=None, trials=1, submitted=0.0):
+    claims = {ledger.devices()[0].kind: Claim.of([(size, 1.0)], seconds)}
+    return [Request(name, "", "", claims, submitted, trials=trials) for name in names]
+
+
+def names(count, prefix="t"):
+    return [f"{prefix}{k}" for k in range(count)]
+
+
+def bytes_of(ledger, user):
+    return sum(run["bytes"] for d in ledger.snapshot()["devices"] for run in d["running"] if run["user"] == user)
+
+
+def test_a_lease_covers_one_request_until_it_is_known_how_long_they_take():
+    ledger = ledger_of(lanes=2)
+    ledger.join("r", "ann", 0.0)
+    ledger.ask("r", requests(ledger, names(200), GIB), 0.0)
+    first = ledger.exchange("r", (), 0.0)
+    assert [lease.requests for lease in first.leases] == [("t0",), ("t1",)]
+    second = ledger.exchange("r", [LeaseEnd(first.leases[0].id, seconds=0.01)], 1.0, first.last)
+    assert len(second.leases) == 1 and len(second.leases[0].requests) == 50  # half of this lane's share of the 198 that wait
+    assert second.leases[0].requests[:2] == ("t2", "t3")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "trials", "most"),
+    [(0.001, 1, 64), (0.5, 1, 10), (0.001, 10, 6), (6.0, 1, 1), (0.001, 100, 1)],
+    ids=["64 trials", "5 seconds", "batches of 10", "a long one", "a large batch"],
+)
+def test_what_a_lease_covers_at_most(seconds, trials, most):
+    ledger = ledger_of(lanes=1)
+    ledger.join("r", "ann", 0.0)
+    ledger.ask("r", requests(ledger, names(1000), GIB, seconds, trials), 0.0)
+    assert [len(lease.requests) for lease in ledger.exchange("r", (), 0.0).leases] == [most]
+
+
+def test_the_last_requests_are_spread_over_the_lanes():
+    ledger = ledger_of(lanes=4)
+    ledger.join("r", "ann", 0.0)
+    ledger.ask("r", requests(ledger, names(8), GIB, 0.001), 0.0)
+    assert [len(lease.requests) for lease in ledger.exchange("r", (), 0.0).leases] == [1, 1, 1, 1]
+
+
+def test_news_come_again_until_they_are_seen_and_what_was_given_back_does_not():
+    ledger = ledger_of(lanes=2)
+    ledger.join("r", "ann", 0.0)
+    ledger.ask("r", requests(ledger, names(3), GIB), 0.0)
+    lost = ledger.exchange("r", (), 0.0)
+    again = ledger.exchange("r", (), 0.0)
+    assert lost.leases == again.leases and len(again.leases) == 2
+    rest = ledger.exchange("r", [LeaseEnd(again.leases[0].id)], 1.0, again.last)
+    assert [lease.requests for lease in rest.leases] == [("t2",)]
+    assert ledger.exchange("r", [LeaseEnd(again.leases[0].id)], 1.0, rest.last) == Exchange(last=rest.last)
+    assert ledger.counts() == (0, 2)
+
+
+def test_a_request_is_asked_for_once():
+    ledger = ledger_of(lanes=1)
+    ledger.join("r", "ann", 0.0)
+    ledger.ask("r", requests(ledger, ["a", "b"], GIB), 0.0)
+    lease = ledger.exchange("r", (), 0.0).leases[0]
+    for again in ("a", "b"):
+        with pytest.raises(ValueError, match=f"request {again} of run r waits or is held already: ask again once it has ended"):
+            ledger.ask("r", requests(ledger, ["c", again], GIB), 0.0)
+    with pytest.raises(ValueError, match="request d of run r"):
+        ledger.ask("r", requests(ledger, ["d", "d"], GIB), 0.0)
+    assert ledger.counts() == (1, 1)  # and nothing of the refused ones is queued
+    ledger.exchange("r", [LeaseEnd(lease.id)], 0.0)
+    assert ledger.ask("r", requests(ledger, ["a"], GIB), 0.0)
+
+
+def test_runs_of_two_users_have_the_same_trials_and_half_of_the_bytes_each():
+    ledger = ledger_of(count=2, total=24 * GIB, lanes=4)
+    held = {"r1": {}, "r2": {}}
+    for run, user in (("r1", "ann"), ("r2", "bob")):
+        ledger.join(run, user, 0.0)
+    ledger.ask("r1", requests(ledger, names(200), 3 * GIB), 0.0)
+    held["r1"] = {lease.id: lease for lease in ledger.exchange("r1", (), 0.0).leases}
+    assert len(held["r1"]) == 8 and bytes_of(ledger, "ann") == 24 * GIB
+    ledger.ask("r2", requests(ledger, names(200), 3 * GIB), 1.0)
+    for step in range(40):
+        now = 1.0 + step
+        for run, mine in held.items():
+            done = [LeaseEnd(lease, seconds=9.0) for lease in list(mine)[:1]]
+            for end in done:
+                del mine[end.lease]
+            mine |= {lease.id: lease for lease in ledger.exchange(run, done, now).leases if lease.id not in mine}
+            known = {row["lease"] for d in ledger.snapshot()["devices"] for row in d["running"]}
+            held[run] = {name: lease for name, lease in mine.items() if name in known}
+    assert bytes_of(ledger, "ann") == bytes_of(ledger, "bob") == 12 * GIB
+    for device in ledger.snapshot()["devices"]:
+        assert device["runs"] == ["r1", "r2"] and len(device["running"]) == 4  # lanes are shared, not doubled
+
+
+def test_each_run_pays_for_its_own_process():
+    ledger = ledger_of(total=8 * GIB, lanes=4)
+    ledger.join("r1", "ann", 0.0)
+    ledger.join("r2", "bob", 0.0)
+    room = ledger.devices()[0].capacity
+    ledger.ask("r1", requests(ledger, ["a"], room - 2 * PROCESS - GIB), 0.0)
+    ledger.ask("r2", requests(ledger, ["b"], GIB + 1), 0.0)
+    assert len(ledger.exchange("r1", (), 0.0).leases) == 1
+    assert not ledger.exchange("r2", (), 0.0).leases
+    text = ledger.why("r2")["b"]
+    free = "pool pretended-n1-0 has 1.562 GiB free of 7.5 GiB"  # its process takes 0.5625 GiB of that
+    assert text == f"needs 1 GiB: {free}; cuda:pretended-n1-0 is reserved for it (its user is below the fair share)"
+
+
+def test_an_idle_process_stays_charged_when_lanes_are_shared_anew():
+    ledger = ledger_of(total=8 * GIB, lanes=4)
+    room = ledger.devices()[0].capacity - 2 * PROCESS
+    ledger.join("r1", "ann", 0.0, requests=requests(ledger, ["a"], GIB))
+    answer = ledger.exchange("r1", (), 0.0)
+    ledger.exchange("r1", [LeaseEnd(answer.leases[0].id)], 1.0, answer.last)
+    ledger.join("r2", "bob", 2.0, requests=requests(ledger, ["b", "c"], room))
+    ledger.ask("r1", requests(ledger, ["d"], GIB), 2.0)
+    assert ledger.exchange("r1", (), 2.0, answer.last).leases == () and ledger.counts() == (2, 1)
+    assert ledger.snapshot()["pools"][0]["process"] == 2 * PROCESS and ledger.snapshot()["pools"][0]["free"] == 0
+
+
+def test_an_idle_process_in_the_way_is_asked_to_end():
+    ledger = ledger_of(total=8 * GIB, lanes=4)
+    room = ledger.devices()[0].capacity - PROCESS
+    ledger.join("r1", "ann", 0.0)
+    ledger.join("r2", "bob", 0.0)
+    ledger.ask("r1", requests(ledger, ["a"], GIB), 0.0)
+    lease = ledger.exchange("r1", (), 0.0).leases[0]
+    ledger.ask("r2", requests(ledger, ["b"], room), 0.0)
+    last = ledger.exchange("r1", (), 0.0).last
+    answer = ledger.exchange("r1", [LeaseEnd(lease.id)], 1.0, last)
+    assert answer.close == (lease.device,) and not ledger.exchange("r2", (), 1.0).leases
+    assert ledger.exchange("r1", (), 2.0, answer.last).close == ()  # once
+    ledger.closed("r1", lease.device)
+    assert [granted.requests for granted in ledger.exchange("r2", (), 2.0).leases] == [("b",)]
+
+
+def test_silence_ends_leases_and_a_late_return_does_not_bring_them_back():
+    ledger = ledger_of(lanes=1)
+    asked = requests(ledger, ["a"], GIB)
+    ledger.join("r", "ann", 0.0, requests=asked)
+    lease = ledger.exchange("r", (), 0.0).leases[0]
+    assert lease.expires == 30.0 and ledger.expire(30.0) == []
+    assert [end.id for end in ledger.expire(31.0)] == [lease.id]
+    assert ledger.exchange("r", (), 31.0) == Exchange(known=False) and not ledger.beat("r", 31.0)
+    back = ledger.join("r", "ann", 32.0, held=[Held(lease, asked[0])])
+    assert [(end.lease, end.reason) for end in back.ended] == [(lease.id, "expired: its run was silent for 31 s")]
+    assert ledger.counts() == (0, 0)
+
+
+def test_a_ledger_that_starts_again_keeps_what_is_held_and_grants_nothing_before_all_had_time():
+    old = ledger_of(lanes=2)
+    asked = requests(old, ["a", "b", "c"], GIB)
+    old.join("r", "ann", 0.0, requests=asked)
+    leases = old.exchange("r", (), 0.0).leases
+    new = ledger_of(lanes=2, epoch="e1-", settle_until=10.0)
+    held = [Held(lease, request) for lease, request in zip(leases, asked)]
+    answer = new.join("r", "ann", 1.0, held[:1], asked[2:], seen=7)
+    assert not answer.leases and not answer.ended and answer.last == 7
+    assert new.exchange("r", (), 9.0).leases == ()
+    granted = new.exchange("r", (), 10.0).leases
+    assert [(lease.id, lease.requests) for lease in granted] == [("e1-1", ("c",))]
+    late = new.join("r", "ann", 11.0, held[1:])
+    assert not late.ended and new.counts() == (0, 3)  # there is room: it is kept
+
+
+def test_a_ledger_that_starts_again_charges_idle_workers_and_ends_those_that_do_not_fit():
+    ledger = ledger_of(total=8 * GIB, lanes=2)
+    device = ledger.devices()[0].id
+    ledger.join("r1", "ann", 0.0, workers=[device])
+    assert ledger.snapshot()["pools"][0]["process"] == PROCESS
+    room = ledger.devices()[0].capacity - 2 * PROCESS
+    ledger.join("r2", "bob", 0.0, requests=requests(ledger, ["a"], room))
+    assert ledger.counts() == (0, 1) and ledger.snapshot()["pools"][0]["free"] == 0
+    late = ledger.join("r3", "eve", 1.0, workers=[device, "lost"])
+    assert late.close == (device,) and ledger.snapshot()["pools"][0]["free"] == -PROCESS
+    ledger.closed("r3", device)
+    assert ledger.snapshot()["pools"][0]["free"] == 0
+
+
+def test_a_device_that_was_lost_and_is_back_asks_for_idle_workers_again():
+    ledger = ledger_of(total=8 * GIB, lanes=1)
+    row, room = ledger.devices()[0], ledger.devices()[0].capacity - PROCESS
+    for now in (0.0, 10.0):
+        ledger.join("r1", "ann", now, requests=requests(ledger, [f"a{now}"], GIB))
+        answer = ledger.exchange("r1", (), now)
+        last = ledger.exchange("r1", [LeaseEnd(answer.leases[-1].id)], now, answer.last).last
+        ledger.join("r2", "bob", now, requests=requests(ledger, [f"b{now}"], room))
+        assert ledger.exchange("r1", (), now, last).close == (row.id,)
+        ledger.withdraw("r2", [f"b{now}"])
+        ledger.lose_device(row.id)
+        ledger.add_device(row)
+
+
+def test_a_lease_that_is_told_too_late_ends_when_its_bytes_are_gone():
+    old = ledger_of(total=8 * GIB, lanes=2)
+    asked = requests(old, ["a"], 6 * GIB)
+    old.join("r1", "ann", 0.0, requests=asked)
+    lease = old.exchange("r1", (), 0.0).leases[0]
+    new = ledger_of(total=8 * GIB, lanes=2, epoch="e1-")
+    new.join("r2", "bob", 0.0, requests=requests(new, ["b"], 5 * GIB))
+    answer = new.join("r1", "ann", 1.0, [Held(lease, asked[0])])
+    assert [end.reason for end in answer.ended] == ["expired: its bytes were granted to others while the run was silent"]
+    gone = ledger_of(count=0)
+    answer = gone.join("r1", "ann", 1.0, [Held(lease, asked[0])])
+    assert [end.reason for end in answer.ended] == ["device lost: the ledger has started again and does not find it"]
+
+
+def test_a_lost_device_ends_its_leases_and_says_why():
+    ledger = ledger_of(count=2, lanes=1)
+    ledger.join("r", "ann", 0.0, requests=requests(ledger, names(3), GIB))
+    answer = ledger.exchange("r", (), 0.0)
+    lost = answer.leases[0]
+    assert [lease.id for lease in ledger.lose_device(lost.device, "fell off the bus")] == [lost.id]
+    news = ledger.exchange("r", (), 1.0, answer.last)
+    assert [(end.lease, end.reason) for end in news.ended] == [(lost.id, "device lost: fell off the bus")]
+    assert not news.leases and ledger.counts() == (1, 1)  # the run says what is to run again
+    assert ledger.lose_device("nothing of this name") == []
+
+
+def test_what_others_hold_is_not_granted():
+    ledger = ledger_of(total=24 * GIB, lanes=4)
+    pool = ledger.devices()[0].pool
+    ledger.join("r", "ann", 0.0)
+    ledger.observe(pool, free=12 * GIB)
+    ledger.ask("r", requests(ledger, names(4), 5 * GIB), 0.0)
+    answer = ledger.exchange("r", (), 0.0)
+    assert len(answer.leases) == 2  # of 24 GiB 1.2 are left alone, others hold 12, a process takes 0.6
+    ledger.observe(pool, free=20 * GIB, ours=4 * GIB, run="r")  # ours hold less than they may: nobody else is there
+    assert ledger.snapshot()["pools"][0]["foreign"] == 0
+    ledger.observe(pool, free=10 * GIB, ours=4 * GIB, run="r")
+    assert ledger.snapshot()["pools"][0]["foreign"] == pytest.approx(10 * GIB, abs=24 * GIB / 64)
+
+
+def test_withdrawn_requests_do_not_start():
+    ledger = ledger_of(lanes=1)
+    ledger.join("r", "ann", 0.0, requests=requests(ledger, names(3), GIB))
+    lease = ledger.exchange("r", (), 0.0).leases[0]
+    assert lease.requests == ("t0",) and ledger.withdraw("r", ["t0", "t1", "else"]) == ["t1"]
+    assert [got.requests for got in ledger.exchange("r", [LeaseEnd(lease.id)], 1.0, 1).leases] == [("t2",)]
+    assert ledger.withdraw("nobody", ["t0"]) == []
+
+
+def test_the_ledger_of_one_process():
+    ledger = LocalLedger("drop", "ann", devices=pretended(2, 24 * GIB, lanes=2))
+    claims = {ledger.devices()[0].kind: Claim.of([(2 * GIB, 1.0)])}
+    ledger.ask([Request(name, "", "", claims, time.time()) for name in names(30)])
+    ran, done = [], []
+    while answer := ledger.exchange(done):
+        assert answer.reached and not answer.ended
+        ran += [name for lease in answer.leases for name in lease.requests]
+        done = [LeaseEnd(lease.id, seconds=0.2) for lease in answer.leases]
+    assert sorted(ran) == sorted(names(30)) and ledger.why() == {} and ledger.refs() == []
+    assert ledger.options(ledger.devices()[0].id) == {"num_cpus": 0}
+    ledger.ask([Request("more", "", "", claims, time.time())])
+    held = ledger.exchange().leases[0]
+    ledger.lost(held.device, "broken")
+    assert [end.reason for end in ledger.exchange().ended] == ["device lost: broken"]
+    ledger.close()
+    assert ledger.snapshot()["runs"] == [] and not ledger.exchange().known
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        (2, "the ledger of this cluster speaks version 2, this qdrun speaks 1\n  do: use the qdrun that the cluster has, or"),
+        ("late", "actor qdrun-ledger of namespace qdrun, has not answered for 60 s\n  do: see its state and its log"),
+        ("dead", "does not start: .*\n  do: see that the nodes of the cluster can import this version of qdrun"),
+    ],
+)
+def test_a_ledger_that_cannot_be_used_says_what_to_do(monkeypatch, answer, text):
+    import ray
+    from ray.exceptions import GetTimeoutError, RayActorError
+
+    from qdrun.runner.ledger.actor import LedgerError, check_version
+
+    def get(_, timeout):
+        if isinstance(answer, int):
+            return answer
+        raise GetTimeoutError("late") if answer == "late" else RayActorError()
+
+    monkeypatch.setattr(ray, "get", get)
+    with pytest.raises(LedgerError, match=text):
+        check_version(type("Actor", (), {"version": type("Call", (), {"remote": staticmethod(lambda: None)})}))

@@ -1,0 +1,280 @@
+"""The packer's rules, one at a time."""
+
+import json
+
+import pytest
+
+from qdrun.runner.packing import Claim, ClaimPoint, Device, Packer, Pool, Request
+
+GIB = 1 << 30
+SIZES = {"p0": 24, "p1": 80}
+
+
+def packer(**options):
+    """A card of 24 GiB with 2 lanes and one of 80 GiB with 4."""
+    made = Packer(**options)
+    for (name, size), lanes in zip(SIZES.items(), (2, 4)):
+        made.add_pool(Pool(name, size * GIB))
+        made.add_device(Device(f"gpu{name[1]}", name, "card", lanes, GIB))
+    return made
+
+
+def request(name, gib, user="u", submitted=0.0, seconds=None, kind="card"):
+    points = gib if isinstance(gib, list) else [(gib, 1.0)]
+    return Request(name, user, "run", {kind: Claim.of([(int(g * GIB), t) for g, t in points], seconds)}, submitted)
+
+
+def places(placements):
+    return {p.request.id: (p.device, p.point.bytes / GIB) for p in placements}
+
+
+def pool(made, name):
+    return next(row for row in made.snapshot()["pools"] if row["id"] == name)
+
+
+def test_a_curve_is_checked_and_made():
+    curve = Claim.of([(8, 2.0), (4, 3.0), (6, 3.5), (9, 2.5), (2, 9.0)], seconds=5.0)
+    assert curve.points == (ClaimPoint(8, 1.0), ClaimPoint(4, 1.5), ClaimPoint(2, 4.5))
+    assert curve.smallest == 2
+    with pytest.raises(ValueError, match=r"bytes fall and time rises: .*bytes=4, time=1.0.* use Claim.of"):
+        Claim((ClaimPoint(4, 1.0), ClaimPoint(4, 2.0)))
+    with pytest.raises(ValueError, match="the fastest, has time 1"):
+        Claim((ClaimPoint(4, 2.0),))
+    with pytest.raises(ValueError, match="positive and finite, or None"):
+        Claim((ClaimPoint(4),), 0.0)
+    with pytest.raises(ValueError, match="bytes >= 0"):
+        ClaimPoint(-1)
+    with pytest.raises(ValueError, match="request t needs a claim"):
+        Request("t", "u", "run", {}, 0.0)
+
+
+def test_a_worker_is_charged_once_and_while_it_is_idle():
+    made = packer()
+    made.submit([request("a", 3), request("b", 3), request("c", 3)])
+    assert places(made.next(0.0)) == {"a": ("gpu0", 3.0), "b": ("gpu0", 3.0), "c": ("gpu1", 3.0)}
+    assert (pool(made, "p0")["process"], pool(made, "p0")["claimed"]) == (GIB, 6 * GIB)
+    made.finish("a")
+    made.finish("b")
+    assert pool(made, "p0")["free"] == 23 * GIB
+    assert made.worker_ended("gpu0") == []
+    assert pool(made, "p0")["free"] == 24 * GIB
+    made.worker_started("gpu0")
+    made.submit([request("d", 23)])
+    assert places(made.next(1.0)) == {"d": ("gpu0", 23.0)}
+    assert [r.id for r in made.worker_ended("gpu0")] == ["d"]
+    assert made.counts() == (0, 1)
+
+
+def test_small_devices_fill_first_and_bytes_are_balanced_against_lanes():
+    made = packer()
+    made.submit([request(f"s{i}", 1) for i in range(3)] + [request(f"l{i}", 20) for i in range(3)])
+    # The largest on an empty device, then the smallest, since more of its bytes are in use than of its lanes.
+    assert places(made.next(0.0)) == {
+        **{"l0": ("gpu0", 20.0), "s0": ("gpu0", 1.0)},
+        **{"l1": ("gpu1", 20.0), "s1": ("gpu1", 1.0), "l2": ("gpu1", 20.0), "s2": ("gpu1", 1.0)},
+    }
+
+
+def test_two_devices_of_one_pool_share_its_bytes_and_an_idle_worker_may_be_in_the_way():
+    made = Packer()
+    made.add_pool(Pool("card", 10 * GIB))
+    made.add_device(Device("x:0", "card", "x", 2, GIB))
+    made.add_device(Device("y:0", "card", "y", 2, 2 * GIB))
+    made.submit([request("a", 6, kind="x"), request("b", 6, kind="y")])
+    assert places(made.next(0.0)) == {"a": ("x:0", 6.0)}
+    assert made.why("b") == "needs 6 GiB and 2 GiB for its process: pool card has 3 GiB free of 10 GiB"
+    assert made.idle_in_the_way() == []
+    made.finish("a")
+    made.withdraw(["b"])
+    made.submit([request("c", 8, kind="y")])
+    assert made.next(1.0) == [] and made.idle_in_the_way() == ["x:0"]
+    made.worker_ended("x:0")
+    assert places(made.next(1.0)) == {"c": ("y:0", 8.0)}
+
+
+def test_what_others_hold_is_not_promised_and_what_runs_stays():
+    made = packer()
+    made.submit([request("a", 10)])
+    made.next(0.0)
+    made.set_foreign("p0", 20 * GIB)
+    made.set_foreign("p1", 75 * GIB)
+    assert pool(made, "p0")["free"] == -7 * GIB
+    made.submit([request("b", 5)])
+    assert made.next(1.0) == []
+    assert made.why("b") == (
+        "needs 5 GiB at its smallest on gpu1 (card), and its process 1 GiB: 6 GiB, "
+        "more than the 80 GiB of pool p1, of which others hold 75 GiB"
+    )
+    made.set_foreign("p1", 70 * GIB)
+    assert places(made.next(2.0)) == {"b": ("gpu1", 5.0)}
+
+
+def test_a_device_is_lost_with_what_ran_there_and_comes_back():
+    made = packer()
+    made.submit([request("a", 70), request("b", 2)])
+    assert places(made.next(0.0)) == {"a": ("gpu1", 70.0), "b": ("gpu0", 2.0)}
+    lost = made.lose_device("gpu1")
+    assert [r.id for r in lost] == ["a"]
+    made.submit(lost)
+    assert made.next(1.0) == []
+    assert made.why("a").endswith("71 GiB, more than the 24 GiB of pool p0")
+    assert made.snapshot()["waiting"] == [
+        {"user": "u", "count": 1, "claims": {"card": [[70 * GIB, 1.0]]}, "fits": False},
+    ]
+    made.add_pool(Pool("p1", 80 * GIB))
+    made.add_device(Device("gpu1", "p1", "card", 4, GIB))
+    assert places(made.next(2.0)) == {"a": ("gpu1", 70.0)}
+
+
+def test_misuse_is_named():
+    made = packer()
+    made.submit([request("a", 1)])
+    with pytest.raises(ValueError, match="request a of u waits or runs already"):
+        made.submit([request("a", 1)])
+    with pytest.raises(ValueError, match="there is a device gpu0 already: lose_device"):
+        made.add_device(Device("gpu0", "p0", "card", 1))
+    with pytest.raises(ValueError, match="on pool p9, which is not there: add_pool"):
+        made.add_device(Device("gpu9", "p9", "card", 1))
+    with pytest.raises(KeyError):
+        made.finish("a")
+    with pytest.raises(KeyError, match="neither waits nor runs"):
+        made.why("b")
+    with pytest.raises(ValueError, match="at least one lane"):
+        Device("gpu9", "p9", "card", 0)
+    assert made.withdraw(["a", "b"])[0].id == "a"
+
+
+def test_a_ledger_that_starts_again_takes_over_what_runs_even_above_the_capacity():
+    made = packer()
+    made.adopt(request("a", [(30, 1.0), (23.5, 2.0)]), "gpu0", 1, started=-5.0)
+    assert pool(made, "p0")["free"] == -GIB // 2
+    assert made.why("a") == "runs on gpu0 with 23.5 GiB"
+    made.submit([request("b", 1)])
+    assert places(made.next(0.0)) == {"b": ("gpu1", 1.0)}
+    assert made.finish("a").id == "a"
+
+
+def test_an_overtaken_request_gets_a_reservation_and_others_wait_unless_they_end_before_it():
+    made = packer()
+    made.submit([request("run", 40, seconds=100.0)])
+    assert places(made.next(0.0)) == {"run": ("gpu1", 40.0)}
+    made.submit([request("big", 60, submitted=1.0, seconds=10.0)])
+    assert made.next(1.0) == [] and made.reservation is None
+    made.submit([request("late", 30, submitted=61.5, seconds=10.0)])
+    assert places(made.next(61.5)) == {"late": ("gpu1", 30.0)}
+    assert made.reservation.request == "big" and made.reservation.device == "gpu1"
+    assert made.why("big") == (
+        "needs 60 GiB: pool p1 has 9 GiB free of 80 GiB; gpu1 is reserved for it (overtaken by requests 60 s younger)"
+    )
+    made.finish("late")
+    ends, known_not, too_long = request("e", 25, seconds=30.0), request("k", 25), request("l", 25, seconds=50.0)
+    beside = request("s", 19, seconds=500.0)
+    made.submit([request("f", 9), request("g", 9)])  # takes both lanes of the small card
+    assert {p.device for p in made.next(62.0)} == {"gpu0"}
+    made.submit([ends, known_not, too_long, beside])
+    # The reservation comes true at 100: what ends by then may start, and what fits beside it.
+    assert places(made.next(62.0)) == {"e": ("gpu1", 25.0)}
+    assert made.why("l") == "needs 25 GiB: pool p1 has 14 GiB free of 80 GiB"
+    made.finish("e")
+    made.withdraw(["k", "l"])
+    assert places(made.next(70.0)) == {"s": ("gpu1", 19.0)}
+    made.submit([request("m", 5, seconds=31.0)])
+    assert made.next(70.0) == []
+    assert made.why("m") == "needs 5 GiB: pool p1 has 20 GiB free of 80 GiB, reserved for big"
+    made.finish("run")
+    assert places(made.next(100.0)) == {"big": ("gpu1", 60.0)}
+    assert made.reservation.request == "m"  # the next one that is overtaken
+
+
+def test_nothing_is_back_filled_where_an_end_is_not_known_or_past():
+    for seconds in (None, 50.0):
+        made = packer()
+        made.submit([request("run", 40, seconds=seconds)])
+        made.next(0.0)
+        made.submit([request("big", 60, submitted=1.0, seconds=10.0)])
+        made.submit([request("late", 1, submitted=61.5), request("f", 9, submitted=61.5), request("g", 30, submitted=61.5)])
+        made.next(61.5)
+        assert made.reservation.request == "big"
+        assert places_on(made, "gpu1") == ["run", "g"]
+        made.finish("g")
+        made.submit([request("e", 25, seconds=1.0)])
+        assert made.next(62.0) == []
+
+
+def test_a_reservation_goes_with_its_request_its_device_and_its_bytes():
+    def reserved():
+        made = packer()
+        made.submit([request("run", 40)])
+        made.next(0.0)
+        made.submit([request("big", 60, submitted=1.0)])
+        made.submit([request("late", 30, submitted=61.5)])
+        made.next(61.5)
+        assert made.reservation.request == "big"
+        return made
+
+    made = reserved()
+    made.withdraw(["big"])
+    assert made.reservation is None
+    made = reserved()
+    assert {r.id for r in made.lose_device("gpu1")} == {"run", "late"}
+    assert made.reservation is None and made.next(62.0) == []
+    made = reserved()
+    made.set_foreign("p1", 30 * GIB)
+    assert made.reservation is None and made.next(62.0) == [] and made.reservation is None
+    made.set_foreign("p1", 0)
+    assert made.next(63.0) == [] and made.reservation.request == "big"
+
+
+def test_a_user_that_holds_nothing_gets_a_reservation_against_a_stream_of_small_ones():
+    made = packer()
+    made.submit([request(f"a{i}", 11, user="a") for i in range(100)])
+    assert len(made.next(0.0)) == 6
+    made.submit([request("b", 50, user="b", submitted=1.0)])
+    made.next(1.0)
+    assert made.reservation.request == "b" and made.reservation.why == "its user is below the fair share"
+    started = []
+    for step, name in enumerate(places_on(made, "gpu1")):
+        made.finish(name)
+        started += made.next(2.0 + step)
+    assert places(started)["b"] == ("gpu1", 50.0)
+
+
+def places_on(made, device):
+    return [run["request"] for row in made.snapshot()["devices"] if row["id"] == device for run in row["running"]]
+
+
+CURVE = [(60, 1.0), (15, 1.25), (10, 3.0)]
+
+
+def test_a_smaller_point_is_used_only_where_everything_finishes_no_later():
+    made = packer()
+    made.submit([request(f"t{i}", CURVE, seconds=10.0) for i in range(12)])
+    # 60 GiB x 10 s each on the one card that holds it: 120 s. With 15 GiB for 12.5 s one runs on the small card, and one beside.
+    begun = made.next(0.0)
+    assert sorted((p.device, p.point.bytes // GIB) for p in begun) == [("gpu0", 15), ("gpu1", 15), ("gpu1", 60)]
+    assert {p.why for p in begun if p.point.bytes < 60 * GIB} == {"point 2 of its curve: nothing fits at full size"}
+    last = packer()
+    last.submit([request("t0", CURVE, seconds=10.0)])
+    assert places(last.next(0.0)) == {"t0": ("gpu1", 60.0)}
+    last.submit([request("t1", [(60, 1.0), (15, 2.5)], seconds=10.0)])
+    assert last.next(1.0) == []  # 19 s where it waits 9 and runs 10
+    assert last.why("t1") == "waits for 60 GiB, pool p0 has 24 GiB free of 24 GiB: with 15 GiB it may end last"
+
+
+def test_without_elasticity_a_request_runs_at_the_fastest_point_that_fits_its_class():
+    made = packer(elastic=False)
+    made.submit([request(f"t{i}", [(90, 1.0), *((g, t + 1) for g, t in CURVE)], seconds=10.0) for i in range(5)])
+    assert places(made.next(0.0)) == {"t0": ("gpu1", 60.0)}
+
+
+def test_a_batch_takes_one_lane_and_the_snapshot_is_plain_data():
+    made = packer()
+    made.submit([Request("b", "u", "run", {"card": Claim.of([(GIB, 1.0)])}, 0.0, trials=64)])
+    made.next(3.0)
+    shot = made.snapshot()
+    assert json.loads(json.dumps(shot)) == shot
+    assert shot["devices"][0] == {
+        **{"id": "gpu0", "kind": "card", "pool": "p0", "lanes": 2, "worker": True},
+        "running": [{"request": "b", "user": "u", "trials": 64, "bytes": GIB, "since": 3.0}],
+    }
+    assert shot["users"] == [{"user": "u", "waiting": 0, "running": 1, "bytes": GIB, "share": 1 / 6}]

@@ -1,0 +1,333 @@
+"""The state machine of a run, with a pretended ledger, workers and clock."""
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from qdrun.runner.packing import Claim
+from qdrun.runner.run import messages as m
+from qdrun.runner.run.failures import Rules
+from qdrun.runner.run.parts import Work
+from qdrun.runner.run.state import State
+from qdrun.runner.store.attempts import Failure
+
+from .world import CLAIM, MOODS, RULES, World
+
+EXPECTED = {
+    "good": "done",
+    "user": "failed",
+    "nan": "failed",
+    "crash": "poisoned",
+    "crash once": "done",
+    "oom": "failed",
+    "needs 70": "done",
+    "hang": "failed",
+    "infra once": "done",
+    "device lost": "failed",
+}
+worlds = st.tuples(
+    st.lists(st.sampled_from(MOODS), min_size=1, max_size=14),
+    st.integers(0, 2**32),
+    st.sampled_from((1, 1, 2, 5)),
+    st.booleans(),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(worlds, st.integers(0, 150))
+def test_every_trial_ends_exactly_once_whatever_is_lost_and_whenever_the_runner_is_killed(case, steps):
+    moods, seed, batch, processes = case
+    world = World(moods, RULES, random.Random(seed), batch=batch, processes=processes)
+    for _ in range(steps):
+        world.step()
+    world.finish()
+    assert {name: len(rows) for name, rows in world.rows().items()} == dict.fromkeys(world.moods, 1)
+    assert not world.flights and not world.leases and not world.waiting
+    assert sum(world.state.counts.values()) == len(moods)
+    for name in world.moods:
+        for failure in (Failure.infrastructure, Failure.out_of_memory, Failure.crash):
+            assert world.retries(name, failure) <= RULES.retries(failure)
+
+
+@settings(max_examples=200, deadline=None)
+@given(worlds)
+def test_without_losses_each_trial_ends_as_it_behaves_and_uses_exactly_its_retries(case):
+    moods, seed, batch, processes = case
+    world = World(moods, RULES, random.Random(seed), batch=batch, processes=processes)
+    world.finish()
+    together = {  # a launch ends as a whole: by its timeout, or with its device
+        name for names in world.state.batches if {"hang", "device lost"} & {world.moods[n] for n in names} for name in names
+    }
+    for name, mood in world.moods.items():
+        if batch == 1 or name not in together:
+            assert world.status(name) == EXPECTED[mood], (name, mood)
+    for name, mood in world.moods.items() if batch == 1 else ():
+        used = {"crash": Failure.crash, "oom": Failure.out_of_memory, "device lost": Failure.infrastructure}.get(mood)
+        for failure in (Failure.infrastructure, Failure.out_of_memory, Failure.crash):
+            if failure is used:
+                assert world.retries(name, failure) == RULES.retries(failure)
+            elif failure is Failure.crash and mood == "crash once":
+                assert world.retries(name, failure) <= 1
+            elif mood not in ("needs 70", "infra once"):
+                assert world.retries(name, failure) == 0
+    assert world.state.outcome == ("done" if set(world.state.counts) == {"done"} else "failed")
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(2, 40), st.data(), st.integers(0, 2**32), st.booleans())
+def test_bisection_finds_the_guilty_trial_of_a_batch_and_charges_no_other(size, data, seed, processes):
+    guilty = data.draw(st.integers(0, size - 1))
+    moods = ["crash" if k == guilty else "good" for k in range(size)]
+    world = World(moods, RULES, random.Random(seed), batch=size, processes=processes)
+    world.finish()
+    assert {name for name in world.moods if world.status(name) != "done"} == {f"t{guilty}"}
+    assert world.status(f"t{guilty}") == "poisoned"
+    assert all(world.retries(name, Failure.crash) == 0 for name in world.moods if name != f"t{guilty}")
+    crashes = sum(isinstance(e, m.WriteRetry) and e.trial == f"t{guilty}" for e in world.journal)
+    assert crashes <= (size - 1).bit_length() + RULES.crash
+
+
+def script(moods, rules=RULES, **options):
+    """A world whose runs the test directs itself: one device with lanes, everything granted at once."""
+    world = World(moods, rules, random.Random(0), **options)
+    for k, name in enumerate(list(world.waiting)):
+        del world.waiting[name]
+        world.leases[f"l{k}"] = (name,)
+        world.tell(m.Granted(f"l{k}", "d0", (name,), 100, processes=world.processes))
+    return world
+
+
+def test_when_a_worker_with_several_trials_dies_nobody_is_charged_and_each_runs_alone():
+    world = script(["good"] * 3)
+    worker = m.Worker("d0")
+    world._die(worker)
+    world.tell(m.WorkerDown(worker, Failure.crash, {"type": "E", "message": "gone"}))
+    retries = [e for e in world.journal if isinstance(e, m.WriteRetry)]
+    assert [(e.trial, e.failure, e.charged) for e in retries] == [(f"t{k}", Failure.crash, False) for k in range(3)]
+    assert set(world.waiting) == {"t0.2", "t1.2", "t2.2"}
+    for k in range(3):
+        del world.waiting[f"t{k}.2"]
+        world.leases[f"n{k}"] = (f"t{k}.2",)
+        world.tell(m.Granted(f"n{k}", "d0", (f"t{k}.2",), 100))
+        assert len(world.flights) == 1
+        assert next(iter(world.flights.values())).worker == m.Worker("d0", 0, 1)
+    world.finish()
+    assert world.state.counts == {"done": 3}
+
+
+def test_two_processes_of_a_device_that_die_within_a_second_are_not_charged():
+    world = script(["good"] * 2, processes=True)
+    for k, after in ((0, 0.0), (1, 0.9)):
+        world.now += after
+        world._die(m.Worker("d0", k))
+        world.tell(m.WorkerDown(m.Worker("d0", k), Failure.crash, {"type": "E", "message": "gone"}))
+    assert [world.retries(f"t{k}", Failure.crash) for k in (0, 1)] == [0, 0]
+
+
+def test_two_processes_that_die_more_than_a_second_apart_are_charged():
+    world = script(["good"] * 2, processes=True)
+    for k, after in ((0, 0.0), (1, 1.1)):
+        world.now += after
+        world._die(m.Worker("d0", k))
+        world.tell(m.WorkerDown(m.Worker("d0", k), Failure.crash, {"type": "E", "message": "gone"}))
+    assert [world.retries(f"t{k}", Failure.crash) for k in (0, 1)] == [1, 1]
+
+
+def test_a_trial_that_hangs_is_asked_to_stop_and_then_its_worker_is_killed_and_its_neighbour_runs_again():
+    world = script(["hang", "good"])
+    hang, good = world.flights.values()
+    world.tell(m.Started(hang.id))
+    world.now = 4.0
+    world.tell(m.Started(good.id))
+    world.now = 5.0
+    world.tell(m.Tick())
+    assert world.asked_to_stop == {hang.id}
+    assert world.kills == 0
+    world.now = 6.9
+    world.tell(m.Tick())
+    assert world.kills == 0
+    world.now = 7.0
+    world.tell(m.Tick())
+    assert world.kills == 1
+    (row,) = world.rows()["t0"]
+    assert (row["status"], row["failure"], row["error"]["type"]) == ("failed", "timeout", "Timeout")
+    assert row["error"]["message"] == "the trial ran longer than limits.trial_timeout, 5 s"
+    beside = [e for e in world.journal if isinstance(e, m.WriteRetry)]
+    assert [(e.trial, e.failure, e.charged) for e in beside] == [("t1", Failure.infrastructure, False)]
+    world.finish()
+    assert world.status("t1") == "done"
+
+
+def test_time_is_counted_from_the_start_of_the_trial_and_not_while_it_waits():
+    world = World(["good"], RULES, random.Random(0))
+    world.now = 1000.0
+    world.tell(m.Tick())
+    world.grant()
+    world.now = 1020.0
+    world.tell(m.Tick())
+    assert not world.asked_to_stop
+    (launch,) = world.flights
+    world.tell(m.Started(launch))
+    assert world.state.next_deadline() == 1025.0
+
+
+def test_a_worker_that_never_begins_is_replaced_and_in_the_end_the_trial_fails():
+    rules = Rules(infra=1, start_s=30.0)
+    world = World(["good"], rules, random.Random(0))
+    for _ in range(2):
+        world.grant()
+        world.wait(30.0)
+    (row,) = world.rows()["t0"]
+    assert row["failure"] == "infrastructure"
+    assert row["error"]["message"] == "its worker did not start within 30 s (2 attempts)"
+    assert world.kills == 2
+
+
+@pytest.mark.parametrize("allowed, failed", [(0, 1), (2, 3)])
+def test_when_too_many_fail_no_more_are_started_and_what_runs_may_finish(allowed, failed):
+    world = script(["user"] * 4 + ["good"] * 2, Rules(allowed=allowed))
+    world.waiting.clear()
+    for launch in list(world.flights):
+        if world.state.stopping:
+            break
+        launch = world.flights.pop(launch)
+        world.tell(m.Ended(launch.id, {launch.trials[0]: world._end(launch.trials[0], "user", launch, 1)}))
+    assert world.state.counts["failed"] == failed
+    assert world.state.stopping == "failed"
+    world.finish()
+    assert world.state.outcome == "failed"
+
+
+def test_more_failures_than_allowed_cancel_what_waits():
+    world = World(["user"] + ["good"] * 30, Rules(allowed=0), random.Random(1))
+    while "t0" in world.waiting:
+        world.grant()
+    while not world.state.stopping:
+        world.progress()
+    world.finish()
+    assert world.state.counts["cancelled"] >= 20
+    assert sum(world.state.counts.values()) == 31
+
+
+def test_ctrl_c_once_lets_running_trials_finish_and_twice_stops_them_now():
+    world = World(["good"] * 5 + ["hang"], Rules(), random.Random(0), lanes=1)
+    while len(world.flights) < 2:
+        world.grant()
+    for launch in world.flights:
+        world.tell(m.Started(launch))
+    running = {name for launch in world.flights.values() for name in launch.trials}
+    world.tell(m.Interrupted())
+    assert world.state.counts == {"cancelled": 6 - len(running)}
+    assert {name for launch in world.flights.values() for name in launch.trials} == running
+    world.now += 10_000
+    world.tell(m.Tick())
+    assert not world.kills
+    world.tell(m.Interrupted())
+    assert not world.flights
+    assert world.state.finished
+    assert world.state.outcome == "interrupted"
+
+
+def test_a_trial_can_be_cancelled_while_it_waits_and_while_it_runs():
+    world = World(["good"] * 3, RULES, random.Random(0))
+    world.tell(m.Cancelled(frozenset(["t2", "nobody"])))
+    assert world.status("t2") == "cancelled"
+    assert "t2" not in world.waiting
+    world.waiting.pop("t0")
+    world.leases["l"] = ("t0",)
+    world._device_of["l"] = "d0"
+    world.tell(m.Granted("l", "d0", ("t0",), 100))
+    world.tell(m.Cancelled(frozenset(["t0"])))
+    (launch,) = [one.id for one in world.flights.values() if one.trials == ("t0",)]
+    assert launch in world.asked_to_stop
+    world.tell(m.Ended(launch, {"t0": m.TrialEnd({"status": "cancelled"}, Failure.cancelled)}))
+    world.flights.pop(launch)
+    assert world.status("t0") == "cancelled"
+    world.finish()
+    assert world.state.outcome == "failed"
+    assert world.status("t1") == "done"
+
+
+def test_a_trial_that_succeeds_while_it_is_asked_to_stop_has_succeeded():
+    world = script(["good"])
+    (launch,) = world.flights
+    world.tell(m.Cancelled())
+    world.flights.pop(launch)
+    world.tell(m.Ended(launch, {"t0": m.TrialEnd({"status": "done", "loss": 2.0})}))
+    assert world.status("t0") == "done"
+    assert world.state.outcome == "done"
+
+
+def test_nothing_is_launched_while_the_store_is_full():
+    world = World(["good"] * 3, RULES, random.Random(0))
+    world.tell(m.Storage(full=True))
+    world.grant()
+    assert not world.flights
+    assert world.leases
+    world.tell(m.Storage(full=False))
+    assert world.flights
+    world.finish()
+    assert world.state.counts == {"done": 3}
+
+
+def test_out_of_memory_steps_down_the_curve_and_tries_alone_at_last():
+    state = State([Work("a"), Work("b")], Rules(oom=2), lambda batch: CLAIM)
+    (ask,) = state.start(0.0)
+    seen = []
+    for k in range(3):
+        state.handle(m.Granted(f"l{k}", "d0", (ask.wanted[0].id,), ask.wanted[0].claims["gpu"].points[0].bytes), 0.0)
+        (flight,) = state._flights.values()
+        seen.append((flight.launch.bytes, state.trials["a"].alone))
+        end = m.TrialEnd({"status": "failed", "error": {"type": "OutOfMemory", "message": "no"}}, Failure.out_of_memory)
+        actions = state.handle(m.Ended(flight.launch.id, {"a": end}), 0.0)
+        ask = next((one for one in actions if isinstance(one, m.Ask)), None)
+    assert seen == [(100, False), (50, False), (20, True)]
+    assert ask is None
+    (row,) = [one.record for one in actions if isinstance(one, m.WriteEnded)]
+    assert row["error"]["message"] == "no (3 attempts)"
+
+
+def test_without_a_smaller_point_the_claim_grows_by_half():
+    one = {"gpu": Claim.of([(100, 1.0)])}
+    state = State([Work("a")], Rules(oom=3), lambda batch: one)
+    (ask,) = state.start(0.0)
+    asked = []
+    for k in range(3):
+        state.handle(m.Granted(f"l{k}", "d0", (ask.wanted[0].id,), ask.wanted[0].claims["gpu"].points[0].bytes), 0.0)
+        (flight,) = state._flights.values()
+        end = m.TrialEnd({"status": "failed"}, Failure.out_of_memory)
+        actions = state.handle(m.Ended(flight.launch.id, {"a": end}), 0.0)
+        (ask,) = [one for one in actions if isinstance(one, m.Ask)]
+        asked.append(ask.wanted[0].claims["gpu"].points[0].bytes)
+    assert asked == [150, 225, 337]
+
+
+def test_a_request_that_nothing_can_hold_is_a_failed_row_that_was_never_started():
+    state = State([Work("a")], Rules(), lambda batch: CLAIM)
+    state.start(0.0)
+    (row,) = state.handle(m.Refused({"a": "needs 3 GiB, more than the 2 GiB of pool gpu0"}), 0.0)
+    assert isinstance(row, m.WriteEnded)
+    assert (row.number, row.record["status"], row.record["failure"]) == (0, "failed", "out_of_memory")
+    assert state.finished
+
+
+def test_what_is_granted_after_it_was_withdrawn_is_given_back_at_once():
+    state = State([Work("a")], Rules(), lambda batch: CLAIM)
+    state.start(0.0)
+    state.handle(m.Cancelled(), 0.0)
+    assert state.handle(m.Granted("l0", "d0", ("a",), 100), 0.0) == [m.GiveBack("l0", ("a",))]
+    assert state.finished
+
+
+def test_a_lease_of_several_requests_is_given_back_once_after_all_of_them():
+    world = World(["good"] * 3, RULES, random.Random(0))
+    world.waiting.clear()
+    world.leases["l"] = ("t0", "t1", "t2")
+    world.tell(m.Granted("l", "d0", ("t0", "t1", "t2"), 100))
+    for k in range(3):
+        assert [one.trials for one in world.flights.values()] == [(f"t{k}",)]
+        world.progress()
+    assert not world.leases
+    assert world.state.finished

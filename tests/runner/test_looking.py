@@ -1,0 +1,221 @@
+"""What one sees of runs: tables by column, lists, logs, reasons of waiting; from the folder alone."""
+
+import json
+import threading
+import time
+
+import pytest
+from runner_helpers import write_config
+from test_documents import call, finished  # noqa: F401 - a fixture
+from typer.testing import CliRunner
+
+from qdrun.runner.cli import app
+from qdrun.runner.commands.picking import NotFound, best_row, column_of, ordered, trial_of
+from qdrun.runner.plan import make_plan, prepare
+from qdrun.runner.store.attempts import Attempt, Log
+from qdrun.runner.store.journal import Journal
+from qdrun.runner.store.layout import create, write_run
+from qdrun.runner.store.owner import cancel_requests
+from qdrun.runner.trials import Trial
+from qdrun.runner.worker import trial_record
+
+
+@pytest.fixture
+def alive(tmp_path):
+    """A run of this process: its folder, its journal, and the two trials of it, a1 and b2."""
+    ids = ("a1", "b2")
+    trials = [Trial(id=name, index=i, replicate=0, seed=i, swept={"x": i}, params={"x": i}) for i, name in enumerate(ids)]
+    folder = write_run(tmp_path / "runs", "hand", "", {"gradients": []}, trials, {})
+    with Journal(folder) as journal:
+        journal.write("submitted", sync=True)
+        journal.beat()
+        yield folder, journal
+
+
+def text(*words):
+    result = CliRunner().invoke(app, [str(word) for word in words])
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_the_best_trial_by_any_column(finished):  # noqa: F811
+    rows = call("results", finished.path)[1]["rows"]
+    done = [row for row in rows if row["status"] == "done"]
+    (best,) = call("results", finished.path, "--best", "loss")[1]["rows"]
+    assert best["loss"] == min(row["loss"] for row in done)
+    (most,) = call("results", finished.path, "--best", "max:out.reach")[1]["rows"]
+    assert most["out.reach"] == max(row["out.reach"] for row in done) and most["trial"] != best["trial"]
+    assert call("results", finished.path, "--best", "max:error")[1]["rows"] == []
+
+
+def test_rows_are_ordered_and_cut_to_columns(finished):  # noqa: F811
+    code, data = call("results", finished.path, "--sort", "max:loss", "--columns", "trial,param.x,loss")
+    assert code == 0 and data["columns"] == ["trial", "param.x", "loss"]
+    losses = [row["loss"] for row in data["rows"]]
+    assert losses[0] > losses[1] and losses[2:] == [None, None], "trials without a loss come last"
+    assert [list(row) for row in data["rows"]] == [data["columns"]] * 4
+    csv = text("results", finished.path, "--format", "csv", "--columns", "loss,status", "--sort", "loss")
+    assert csv.splitlines()[0] == "loss,status" and csv.splitlines()[1].endswith(",done")
+    assert "param.x" in text("results", finished.path, "--columns", "trial,param.x").splitlines()[0]
+
+
+def test_columns_are_found_by_their_last_part_and_wrong_ones_are_refused():
+    columns = ["trial", "loss", "param.x", "param.size", "grad.x", "out.reach"]
+    assert column_of("size", columns) == "param.size" and column_of("out.reach", columns) == "out.reach"
+    with pytest.raises(NotFound, match=r"`x` is param\.x or grad\.x"):
+        column_of("x", columns)
+    with pytest.raises(NotFound, match="did you mean `loss`"):
+        column_of("los", columns)
+    rows = [{"loss": 1.0, "status": "done"}, {"loss": float("nan"), "status": "done"}, {"loss": 0.5, "status": "done"}]
+    assert [row["loss"] for row in ordered(rows, "loss", columns)][:2] == [0.5, 1.0]
+    assert best_row(rows, "max:loss", columns) == rows[0]
+    with pytest.raises(NotFound, match="has no order"):
+        ordered([{"grad.x": [1.0]}], "grad.x", columns)
+
+
+def test_a_trial_is_named_by_the_beginning_of_its_id_or_its_place(alive):
+    folder, _ = alive
+    assert [trial_of(folder, word) for word in ("a", "b2", "@1")] == ["a1", "b2", "b2"]
+    with pytest.raises(NotFound, match=r"has no trial `zz`\n  do: .*qdrun results"):
+        trial_of(folder, "zz")
+    with pytest.raises(NotFound, match="has 2 trials that begin with ``"):
+        trial_of(folder, "")
+
+
+def test_runs_are_listed_the_latest_first(finished, tmp_path):  # noqa: F811
+    trials = [Trial(id="a1", index=0, replicate=0, seed=0, swept={}, params={})]
+    later = write_run(finished.path.parent, "zz", "", {}, trials, {})
+    later.path.rename(later.path.with_name("99991231-000000-zz-0000"))
+    data = call("ls", "--runs", finished.path.parent)[1]
+    assert [row["name"] for row in data["runs"]] == ["zz", "fake"]
+    fake = data["runs"][1]
+    assert (fake["state"], fake["trials"], fake["finished"], fake["failed"], fake["best"]) == ("failed", 4, 4, 2, 1.0)
+    assert [row["name"] for row in call("ls", "--runs", finished.path.parent, "-n", 1)[1]["runs"]] == ["zz"]
+    assert [row["name"] for row in call("ls", "--runs", finished.path.parent, "--state", "failed")[1]["runs"]] == ["fake"]
+    assert "4/4" in text("ls", "--runs", finished.path.parent)
+    assert text("ls", "--runs", tmp_path / "none") == "no runs\n"
+
+
+def test_logs_are_what_attempts_printed_and_the_traceback_of_the_error(finished):  # noqa: F811
+    rows = call("results", finished.path)[1]["rows"]
+    good, bad = rows[0]["trial"], rows[-1]["trial"]
+    assert text("logs", finished.path, good).startswith("hello from mood=good")
+    (out, error) = call("logs", finished.path, bad)[1]["logs"]
+    assert (out["stream"], out["attempt"], out["text"]) == ("stdout", 1, "hello from mood=raise,x=3\n")
+    assert out["path"] == str(finished.path / "trials" / bad / "a1" / "stdout.log")
+    assert error["stream"] == "error" and "RuntimeError: the fake job raises at x=3" in error["text"]
+    everything = text("logs", finished.path)
+    assert everything.count("==>") == 6 and f"==> {bad} attempt 1 error <==" in everything
+    assert call("logs", finished.path, bad, "--attempt", 2)[1]["logs"] == []
+    nothing = CliRunner().invoke(app, ["logs", str(finished.path), good, "--stream", "stderr"])
+    assert nothing.stdout == "" and f"nothing was printed by trial {good}" in nothing.stderr
+
+
+def test_logs_are_followed_until_the_trial_has_its_row(alive):
+    folder, journal = alive
+    attempt = Attempt("a1", 1, journal.owner.number)
+    journal.write("started", sync=True, trial="a1", attempt=1)
+
+    def work():
+        with Log(folder, attempt, "stdout") as log:
+            for part in ("first li", "ne\nsecond", " line"):
+                log.write(part.encode())
+                time.sleep(0.4)
+        journal.write("ended", sync=True, trial="a1", attempt=1, status="done", loss=1.0)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    shown = text("logs", folder.path, "a1", "-f")
+    thread.join()
+    assert shown == "==> a1 attempt 1 stdout <==\nfirst line\nsecond line"
+
+
+def test_a_run_that_is_over_is_followed_to_its_end_at_once(finished):  # noqa: F811
+    assert text("logs", finished.path, "-f").count("hello from") == 4
+
+
+def test_status_says_why_trials_wait(alive):
+    folder, journal = alive
+    why = "needs 3.1 GiB at its smallest: pool gpu0 has 2 GiB free of 22.8 GiB"
+    journal.write("snapshot", sync=True, waiting=[{"count": 7, "example": "b2", "why": "older"}])
+    journal.write("snapshot", sync=True, waiting=[{"count": 2, "example": "b2", "why": why}], pools=[], devices=[])
+    (state,) = call("status", folder.path)[1]["runs"]
+    assert state["waiting"] == [{"count": 2, "why": why}]
+    assert f"waiting\n  2: {why}" in text("status", folder.path)
+    journal.write("finished", sync=True, state="cancelled")
+    assert "3.1 GiB" not in text("status", folder.path), "a run that is over waits for nothing"
+
+
+def test_one_trial_can_be_cancelled(alive):
+    folder, journal = alive
+    assert text("cancel", folder.path, "b") == f"{folder.name}, trial b2: asked to stop\n"
+    requests = cancel_requests(folder, journal.owner)
+    assert not requests.whole and requests.trials == {"b2"}
+    journal.write("ended", sync=True, trial="a1", attempt=1, status="done", loss=1.0)
+    data = call("cancel", folder.path, "@0")[1]
+    assert (data["trial"], data["state"], data["cancel_requested"]) == ("a1", "running", False)
+    assert "nothing to stop, the trial is over" in text("cancel", folder.path, "a1")
+    result = CliRunner().invoke(app, ["cancel", str(folder.path), "zz"])
+    assert result.exit_code == 2 and "has no trial `zz`" in result.stderr
+
+
+def test_watch_gives_one_look_as_a_document(alive):
+    folder, journal = alive
+    journal.write("started", sync=True, trial="a1", attempt=1, device="cpu", bytes=4096)
+    data = call("watch", folder.path)[1]
+    assert (data["state"], data["total"], data["counts"]["running"]) == ("running", 2, 1)
+    assert [(lane["trial"], lane["device"], lane["bytes"]) for lane in data["lanes"]] == [("a1", "cpu", 4096)]
+
+
+def test_the_json_format_is_the_rows_alone(finished):  # noqa: F811
+    rows = json.loads(text("results", finished.path, "--format", "json"))
+    assert rows == call("results", finished.path)[1]["rows"] and len(rows) == 4
+
+
+def test_what_the_processes_of_workers_said(alive):
+    folder, _ = alive
+    folder.files.put("workers/cpu/w1/stderr.log", b"Fatal Python error: Segmentation fault\n")
+    folder.files.put("workers/cpu/w2/stdout.log", b"")
+    (part,) = call("logs", folder.path, "--workers")[1]["logs"]
+    assert (part["worker"], part["stream"], part["trial"]) == ("cpu/w1", "stderr", None)
+    assert text("logs", folder.path, "--workers") == "Fatal Python error: Segmentation fault\n"
+    code, data = call("logs", folder.path, "a1", "--workers")
+    assert code == 2 and "leave out the trial" in data["error"]["message"]
+
+
+def test_resume_shows_what_it_would_keep_run_and_leave(finished):  # noqa: F811
+    data = call("resume", finished.path, "--dry-run")[1]
+    rows = call("results", finished.path)[1]["rows"]
+    assert data["kept"] == [row["trial"] for row in rows if row["status"] == "done"]
+    assert set(data["skipped"]) == {row["trial"] for row in rows if row["status"] == "failed"}
+    assert (data["retried"], data["ended"], data["state"]) == ({}, None, "failed")
+    assert "RuntimeError: the fake job raises" in next(iter(data["skipped"].values()))
+    again = call("resume", finished.path, "--dry-run", "--failed")[1]
+    assert (set(again["retried"]), again["skipped"]) == (set(data["skipped"]), {})
+    shown = text("resume", finished.path, "--dry-run")
+    assert "kept     2       they have succeeded" in shown and "`--failed` runs the skipped ones again" in shown
+
+
+def test_resume_refuses_a_config_that_has_changed(finished):  # noqa: F811
+    config = finished.path.parent.parent / "fake.yaml"
+    config.write_text(config.read_text().replace("seed: 7", "seed: 8"))
+    code, data = call("resume", finished.path, "--quiet")
+    assert (code, data["error"]["type"]) == (2, "ConfigChanged") and "sweep" in data["error"]["message"]
+
+
+def test_resume_runs_what_is_left_to_the_end(local_ray, tmp_path):
+    """A run whose process died after one trial: the finished row stays, the others run."""
+    prepared, job = prepare(write_config(tmp_path, sweep={"x": [0, 1, 2]}))
+    folder = create(prepared, tmp_path / "more")
+    folder.save_plan(make_plan(prepared, job))
+    journal = Journal(folder)
+    first = prepared.trials[0]
+    journal.write("started", trial=first.id, attempt=1)
+    journal.write("ended", trial=first.id, attempt=1, sync=True, **(trial_record(prepared.spec(first)) | {"loss": 77.0}))
+    journal.close()
+    code, data = call("resume", folder.path, "--quiet")
+    assert (code, data["schema"], data["kept"], len(data["retried"])) == (0, "qdrun.resume/1", [first.id], 2)
+    assert data["ended"]["counts"] == {"done": 3}
+    assert [row["loss"] for row in call("results", folder.path)[1]["rows"]] == [77.0, 1.0, 5.0], (
+        "the kept row was not run again"
+    )

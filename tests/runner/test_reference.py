@@ -1,0 +1,39 @@
+"""docs/cli.md is made from the app, and is fresh."""
+
+from pathlib import Path
+
+import pytest
+
+from qdrun.runner.cli import app
+from qdrun.runner.commands import reference
+from qdrun.runner.commands.models import MODELS
+
+PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
+
+
+def test_the_page_is_fresh():
+    made = "python -m qdrun.runner.commands.reference > docs/cli.md"
+    assert PAGE.read_text(encoding="utf-8") == reference.page(), f"make it again: {made}"
+
+
+def test_every_command_option_field_and_exit_code_is_on_the_page():
+    page = reference.page()
+    for command in app.registered_commands:
+        section = page.split(f"\n## {command.callback.__name__}\n")[1].split("\n## ")[0]
+        found = reference.parameters(command.callback)
+        assert all(f"`{name}`" in section for p in found for name in p.names), command.callback.__name__
+        assert all(p.help for p in found), "every argument and option says what it is"
+        model = MODELS.get(command.callback.__name__)
+        assert model is None or all(f"| `{field}` |" in section for field in model.model_fields)
+    assert {c.callback.__name__ for c in app.registered_commands} >= set(MODELS) - {"error"}
+
+
+def test_every_command_has_json_but_those_that_print_json_anyway():
+    without = {c.callback.__name__ for c in app.registered_commands if "as_json" not in c.callback.__annotations__}
+    assert without == {"schema"}
+
+
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_every_field_of_a_document_says_what_it_means(name):
+    rows = list(reference._fields(MODELS[name], ""))
+    assert rows and all(kind and meaning for _, kind, meaning in rows)

@@ -1,0 +1,87 @@
+"""How full devices were, from the starts and ends of a journal."""
+
+import pytest
+from made_runs import GIB, SNAPSHOT
+
+from qdrun.runner.watch.load import Load, loads
+
+
+def event(t, kind, trial=None, **more):
+    return {"t": 1000.0 + t, "event": kind, "trial": trial} | more
+
+
+def only(events, planned=None):
+    (load,) = loads(events, 1000.0, planned or {})
+    return load
+
+
+def test_claims_of_what_runs_together_add_up():
+    load = only(
+        [
+            event(0, "snapshot", **SNAPSHOT),
+            event(1, "started", "a", device="gpu:0", bytes=3 * GIB),
+            event(2, "started", "b", device="gpu:0", bytes=5 * GIB),
+            event(4, "ended", "a"),
+            event(6, "ended", "b"),
+        ]
+    )
+    assert (load.device, load.capacity) == ("gpu:0", 20 * GIB)
+    assert load.times == [1, 2, 4, 6]
+    assert load.claimed == [3 * GIB, 8 * GIB, 5 * GIB, 0]
+    assert load.running == [1, 2, 1, 0]
+    assert load.mean() == (pytest.approx((3 + 16 + 10) / 5 * GIB), pytest.approx(7 / 5))
+
+
+def test_a_batch_claims_its_bytes_once():
+    starts = [event(1, "started", name, device="d", bytes=10, batch="k") for name in "abc"]
+    load = only([*starts, event(2, "ended", "a"), event(3, "ended", "b"), event(3, "ended", "c")])
+    assert (load.times, load.claimed, load.running) == ([1, 2, 3], [10, 10, 0], [3, 2, 0])
+
+
+def test_devices_are_apart_and_a_retry_ends_an_attempt():
+    first, second = loads(
+        [
+            event(1, "started", "a", device="d0", bytes=1),
+            event(2, "retry", "a"),
+            event(3, "started", "a", device="d1", bytes=1),
+            event(5, "ended", "a"),
+        ],
+        1000.0,
+        {},
+    )
+    assert (first.times, first.claimed) == ([1, 2], [1, 0])
+    assert (second.times, second.claimed, second.capacity) == ([3, 5], [1, 0], None)
+
+
+def test_what_an_owner_ran_ends_with_the_next_owner():
+    load = only([event(1, "started", "a", device="d", bytes=7), event(9, "owner"), event(9, "ended", "a")])
+    assert (load.times, load.claimed) == ([1, 9], [7, 0])
+
+
+def test_a_start_without_bytes_claims_what_was_planned_and_a_host_stands_for_a_device():
+    load = only([event(1, "started", "a", host="box", pid=3), event(2, "ended", "a")], {"a": 11})
+    assert (load.device, load.claimed) == ("box", [11, 0])
+
+
+def test_time_does_not_run_back():
+    load = only([event(5, "started", "a", device="d", bytes=1), event(3, "ended", "a")])
+    assert load.times == [5] and load.claimed == [0]
+
+
+def test_events_that_fit_nothing_are_left_out():
+    assert loads([event(1, "ended", "a"), event(2, "retry", "b"), event(3, "owner")], 1000.0, {}) == []
+
+
+def test_a_long_run_is_thinned_and_keeps_its_peaks():
+    load = Load("d", None, [float(i) for i in range(10_000)], [1] * 10_000, [1] * 10_000)
+    load.claimed[4321] = 99
+    thin = load.thinned(500)
+    assert 450 <= len(thin.times) <= 502 and max(thin.claimed) == 99
+    assert (thin.times[0], thin.times[-1]) == (0.0, 9999.0)
+
+
+def test_gaps_too_short_to_be_seen_close_and_others_stay():
+    load = Load("d", None, [0.0, 50.0, 50.01, 80.0, 90.0, 100.0], [5, 0, 5, 0, 5, 0], [1, 0, 1, 0, 1, 0])
+    thin = load.thinned(100)
+    assert (thin.times, thin.claimed, thin.running) == ([0, 50, 80, 90, 100], [5, 5, 0, 5, 0], [1, 1, 0, 1, 0])
+    assert Load("d", None, [1.0, 2.0], [3, 0], [1, 0]).thinned(1).claimed == [3, 0]
