@@ -9,11 +9,11 @@ from typer.testing import CliRunner
 
 from qdrun.jobs.base import Finished, Job, JobParams, MemoryPlan, Outcome
 from qdrun.runner.cli import app
-from qdrun.runner.values import TARGET
 from qdrun.runner.store import table
 from qdrun.runner.store.layout import RunFolder
 from qdrun.runner.store.status import list_runs
 from qdrun.runner.sweep import SweepError, axis_values
+from qdrun.runner.values import TARGET
 from qdrun.runner.worker import error_record, finished_record
 
 
