@@ -174,7 +174,7 @@ class Ledger:
             return Exchange(known=False)
         self._give_back(state, done, now)
         self.step(now)
-        return state.answer(seen)
+        return self._answer(state, seen)
 
     # Time
 
@@ -205,7 +205,7 @@ class Ledger:
     def news(self, run: str, seen: int) -> Exchange:
         """What is new for a run after news number ``seen``; it is no sign of life."""
         state = self._runs.get(run)
-        return state.answer(seen) if state is not None else Exchange(known=False)
+        return self._answer(state, seen) if state is not None else Exchange(known=False)
 
     def told(self) -> list[str]:
         """Runs with news that they have not taken."""
@@ -236,6 +236,12 @@ class Ledger:
         return self._packer.counts()[0], sum(len(run.grants) for run in self._runs.values())
 
     # Inside
+
+    def _answer(self, run: Run, seen: int) -> Exchange:
+        """What a lease covered waits again when its device was lost before the run had heard of the lease."""
+        for grant in run.unseen(seen):
+            self._packer.submit(run.again(grant))
+        return run.answer()
 
     def _give_back(self, run: Run, done: Sequence[LeaseEnd], now: float) -> None:
         run.beat = max(run.beat, now)
@@ -302,6 +308,7 @@ class Ledger:
         run = self._runs[request.run]
         first = request.id.removeprefix(f"{run.id}/")
         more = list(shape.waiting)[: self._more(run, shape, request, point.time)]
+        made = (request, *(shape.waiting[other] for other in more))
         self._packer.withdraw([f"{run.id}/{other}" for other in more])
         for other in more:
             run.take(other)
@@ -319,7 +326,7 @@ class Ledger:
             why=placement.why,
             group=place.group,
         )
-        run.grants[lease.id] = Grant(lease, shape, placement.device, request.id, now)
+        run.grants[lease.id] = Grant(lease, shape, placement.device, request.id, now, made)
         run.held.update(lease.requests)
         run.closing.discard(device)
         self._lanes.worker_started(run.id, device)
@@ -353,6 +360,7 @@ class Ledger:
         self._packer.finish(grant.request)
         if tell:
             run.tell(LeaseEnd(lease.id, reason))
+            run.ended[lease.id] = grant
             self._taken[lease.id] = reason
             while len(self._taken) > REMEMBERED:
                 del self._taken[next(iter(self._taken))]

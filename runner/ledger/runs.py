@@ -33,13 +33,14 @@ class Shape:
 
 @dataclass(slots=True)
 class Grant:
-    """A lease that a run has. ``device``: where the packer has it; ``request``: by which name."""
+    """A lease that a run has. ``device``: where the packer has it; ``request``: by which name; ``made``: all that it covers, if granted here."""
 
     lease: Lease
     shape: Shape
     device: str
     request: str
     started: float
+    made: tuple[Request, ...] = ()
 
 
 @dataclass(slots=True)
@@ -56,6 +57,7 @@ class Run:
     closing: set[str] = field(default_factory=set)
     news: dict[int, Lease | LeaseEnd | str] = field(default_factory=dict)
     last: int = 0
+    ended: dict[str, Grant] = field(default_factory=dict)
 
     def kinds(self) -> set[str]:
         """Classes of devices that it has claims for."""
@@ -66,10 +68,29 @@ class Run:
         self.last += 1
         self.news[self.last] = news
 
-    def answer(self, seen: int) -> Exchange:
-        """All news after number ``seen``; those before are dropped."""
+    def unseen(self, seen: int) -> list[Grant]:
+        """Grants that ended before the run could know of them, by the number of the news that it has seen last: it is told nothing."""
         for number in [n for n in self.news if n <= seen]:
             del self.news[number]
+        gone = {item.id for item in self.news.values() if isinstance(item, Lease) and item.id in self.ended}
+        out = [grant for lease, grant in self.ended.items() if lease in gone]
+        for number, item in list(self.news.items()):
+            if (isinstance(item, Lease) and item.id in gone) or (isinstance(item, LeaseEnd) and item.lease in gone):
+                del self.news[number]
+        self.ended.clear()
+        return out
+
+    def again(self, grant: Grant) -> list[Request]:
+        """What a grant covered waits again; the same as the packer is to have it."""
+        prefix = f"{self.id}/"
+        out = {request.id.removeprefix(prefix): request for request in grant.made}
+        out = {name: request for name, request in out.items() if name not in self.waiting and name not in self.held}
+        grant.shape.waiting.update(out)
+        self.waiting.update(dict.fromkeys(out, grant.shape))
+        return list(out.values())
+
+    def answer(self) -> Exchange:
+        """All news that the run has not seen."""
         news = list(self.news.values())
         ended = {end.lease for end in news if isinstance(end, LeaseEnd)}
         return Exchange(

@@ -23,7 +23,7 @@ from qdrun.compiler.adstack.sizing import LoopSizing
 from qdrun.compiler.ir.types import PLANES
 
 COUNTS: Counter[str] = Counter()
-PARTS, EACH = 16, int(os.environ.get("QDRUN_RANDOM_PLANS", "160")) // 16
+PARTS, EACH = 16, int(os.environ.get("QDRUN_RANDOM_PLANS", "96")) // 16
 
 
 WILD = 1e6

@@ -18,7 +18,7 @@ from program_case import COUNTS, check
 from programs import program_sources
 
 CHECKS = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much, HealthCheck.large_base_example]
-PARTS, EACH = 16, int(os.environ.get("QDRUN_RANDOM_PROGRAMS", "160")) // 16
+PARTS, EACH = 16, int(os.environ.get("QDRUN_RANDOM_PROGRAMS", "96")) // 16
 
 
 @settings(max_examples=6, deadline=None, suppress_health_check=CHECKS)

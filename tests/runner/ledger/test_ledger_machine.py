@@ -52,8 +52,9 @@ class LedgerMachine(RuleBasedStateMachine):
     # What is in truth on a pool: leases that run and worker processes, also of runs that are silent.
 
     def used(self, pool):
+        """By runs that live: the workers of a dead one are gone at once, while the ledger gives its leases away some time later."""
         total = 0
-        for client in self.clients.values():
+        for client in filter(lambda c: c.alive, self.clients.values()):
             total += sum(lease.point.bytes for lease, _ in client.held.values() if self.row(lease.device).pool == pool)
             total += sum(self.row(name).process_bytes for name in client.workers if self.row(name).pool == pool)
         return total
