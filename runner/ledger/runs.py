@@ -33,7 +33,7 @@ class Shape:
 
 @dataclass(slots=True)
 class Grant:
-    """A lease that a run has. ``device``: where the packer has it; ``request``: by which name; ``made``: what it covers, if granted here."""
+    """A lease that a run has. ``device``, ``request``: the packer's names; ``made``: the requests, if it was granted here."""
 
     lease: Lease
     shape: Shape
