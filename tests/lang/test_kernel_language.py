@@ -615,3 +615,18 @@ def test_the_least_integer_is_its_own_negative(dtype):
     k()
     assert y.to_numpy().tolist() == [[1, 1, 1], [1, 0, 0], [0, 0, 1]]
     assert z.to_numpy().tolist() == [least, -5, 5]
+
+
+def test_print_is_the_kernel_s_whatever_stands_for_python_s(monkeypatch, capfd):
+    """Ray replaces ``builtins.print`` in a process that shows the logs of its workers."""
+    plain = print
+    monkeypatch.setattr("builtins.print", lambda *args, **kwargs: plain("not this", *args, **kwargs))
+    qd.init(arch=qd.cpu, offline_cache=False)
+
+    @qd.kernel
+    def k(n: qd.i32):
+        print("item", n)
+
+    k(3)
+    qd.sync()
+    assert capfd.readouterr().out == "item 3\n"
