@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
 from ..jobs.base import Job
 from .cluster import Capacity, ClusterError, check_environment, close_cluster, open_cluster
 from .plan import Prepared, make_plan
+from .run.session import Stops, beating, counted_signals
 from .store import space, table
 from .store.journal import Journal
-from .store.layout import BEAT_EVERY_S, RunFolder, create
-from .store.owner import OwnerLost
+from .store.layout import RunFolder, create
 from .sweep_loop import RunContext, SweepLoop
 from .timing import Timing
 from .watch.board import Board
@@ -37,54 +33,6 @@ class Submitted:
     def exit_code(self) -> int:
         """0 all trials succeeded, 1 some did not, 130 interrupted."""
         return {"done": 0, "interrupted": 130}.get(self.state, 1)
-
-
-@dataclass
-class Stops:
-    """What Ctrl-C and SIGTERM do to a run: a KeyboardInterrupt while it starts, then they are counted, and the loop obeys."""
-
-    count: int = 0
-    starting: bool = False
-
-    def hit(self, number: int, frame: object) -> None:
-        """A signal arrived."""
-        self.count += 2 if number == signal.SIGTERM else 1
-        if self.starting:
-            self.starting = False
-            raise KeyboardInterrupt
-
-
-@contextmanager
-def counted_signals(stops: Stops) -> Iterator[None]:
-    """Take SIGINT and SIGTERM over, also where the shell that started us ignores them. Elsewhere than the main thread: do nothing."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.signal(number, stops.hit) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-@contextmanager
-def beating(journal: Journal) -> Iterator[None]:
-    """Write the heartbeat of the run from a thread, so that a long plan or a slow start does not look like a lost run."""
-    over = threading.Event()
-
-    def beat() -> None:
-        while not over.wait(BEAT_EVERY_S):
-            with suppress(OSError, OwnerLost):  # an absent disk may come back; a lost run is met again at the next write
-                journal.beat()
-
-    thread = threading.Thread(target=beat, name="heartbeat", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
 
 
 def submit(

@@ -6,7 +6,6 @@ import math
 import os
 import platform
 import time
-import traceback
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,8 +14,7 @@ import numpy as np
 from ..jobs.base import Finished, execute
 from .descent import body_of
 from .target import Target, load
-
-MAX_TEXT = 20_000
+from .work.records import error_record
 
 
 def run_trial(spec: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -80,21 +78,6 @@ def finished_record(finished: Finished) -> dict[str, Any]:
         what += [f"the gradient of {name} is not finite" for name in bad]
         record |= {"status": "failed", "error": {"type": "NotFinite", "message": "; ".join(what), "traceback": ""}}
     return record
-
-
-def error_record(error: BaseException) -> dict[str, str]:
-    """An exception as text, so that it crosses processes whatever it is made of."""
-    trace = "".join(traceback.format_exception(error))
-    try:
-        message = str(error)
-    except Exception as broken:  # the user's own __str__
-        message = f"(its message raised {type(broken).__name__})"
-    return {"type": type(error).__name__, "message": _clean(message[:MAX_TEXT]), "traceback": _clean(trace[-MAX_TEXT:])}
-
-
-def _clean(text: str) -> str:
-    """Text that every file and terminal can take: lone surrogates escaped."""
-    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _listed(value: Any) -> Any:
