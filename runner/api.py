@@ -136,7 +136,7 @@ def submit(
     import time
 
     from .plan import prepare
-    from .sweep_run import submit as run
+    from .run.session import submit as run
     from .timing import Timing
 
     prepared, job = prepare(Path(config), local=address is None, overrides=overrides)

@@ -28,7 +28,7 @@ def submit(
     with reported(as_json):
         from .. import show
         from ..plan import prepare
-        from ..sweep_run import submit as run
+        from ..run.session import submit as run
 
         prepared, job = prepare(config, local=address is None, overrides=changes)
         timing = Timing(command_t=command_t, submitted_t=time.time())

@@ -3,6 +3,15 @@
 import json
 from pathlib import Path
 
+import numpy as np
+
+from qdrun.jobs.base import execute
+from qdrun.runner.descent import body_of
+from qdrun.runner.target import Target, load
+from qdrun.runner.work import finished_record
+from qdrun.runner.work.records import failed_record
+from qdrun.runner.work.worker import OPTIONS
+
 FAKES = Path(__file__).with_name("fakes.py")
 
 CONFIG = """version: 1
@@ -38,3 +47,16 @@ def only_run(folder):
     """The folder of the one run under ``folder/runs``."""
     (run,) = (Path(folder) / "runs").iterdir()
     return run
+
+
+def trial_record(spec):
+    """The record of a trial that runs here and now, its arrays as lists."""
+    kind = load(Target.model_validate(spec["target"]))
+    job = kind(kind.Params.model_validate(spec["params"]), wanted=spec["gradients"], seed=spec["seed"])
+    try:
+        record = finished_record(execute(job, **{name: spec[name] for name in OPTIONS}, body=body_of(spec["optimize"])))
+    except Exception as error:
+        return failed_record(error)
+    for part in ("gradients", "outputs"):
+        record[part] = {name: np.asarray(value).tolist() for name, value in record[part].items()}
+    return record

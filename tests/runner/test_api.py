@@ -109,7 +109,7 @@ def test_the_names_are_functions_whatever_was_imported_before():
     code = """
 import sys
 from pathlib import Path
-import qdrun.runner.sweep_run, qdrun.runner.api
+import qdrun.runner.run.session, qdrun.runner.api
 from qdrun.runner import load, submit
 print(submit.__module__, load.__module__, "ray" in sys.modules)
 """

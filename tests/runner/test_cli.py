@@ -6,7 +6,7 @@ import sys
 import time
 
 import pytest
-from runner_helpers import write_config
+from runner_helpers import trial_record, write_config
 from typer.testing import CliRunner
 
 from qdrun.runner.cli import app
@@ -16,7 +16,6 @@ from qdrun.runner.store.layout import RunFolder, create
 from qdrun.runner.store.owner import cancel_requests
 from qdrun.runner.watch.board import Board
 from qdrun.runner.watch.live import Lines, display
-from qdrun.runner.worker import trial_record
 
 run = CliRunner().invoke
 
@@ -98,7 +97,7 @@ def test_status_tells_a_running_run_from_a_lost_one(half_done, tmp_path):
 
 
 def test_a_run_that_is_planned_for_long_still_shows_signs_of_life(half_done):
-    from qdrun.runner.sweep_run import beating
+    from qdrun.runner.run.session import beating
 
     heartbeat = half_done.path / "heartbeat.json"
     heartbeat.unlink()

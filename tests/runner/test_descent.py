@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fakes import Quadratic, QuadraticParams
-from runner_helpers import write_config
+from runner_helpers import trial_record, write_config
 from typer.testing import CliRunner
 
 from qdrun.jobs.base import Job, Outcome, Session, execute
@@ -16,7 +16,6 @@ from qdrun.runner.cli import app
 from qdrun.runner.descent import STOPPED, DescentError, body_of, descend
 from qdrun.runner.optimize_section import OptimizeSection
 from qdrun.runner.plan import prepare
-from qdrun.runner.worker import trial_record
 from qdrun.runner.yaml_lines import ConfigError
 
 CONFIGS = Path(__file__).parents[2] / "configs"

@@ -1,6 +1,7 @@
 """Sweeps on devices: one worker holds each of them, is replaced when it loses it, and plans say what the device has less."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,10 +9,14 @@ from runner_helpers import FAKES
 from typer.testing import CliRunner
 
 from qdrun.compiler.runtime.device import Backend
-from qdrun.runner import devices, sweep_run
+from qdrun.runner import devices
 from qdrun.runner.cli import app
 from qdrun.runner.cluster import Capacity, ClusterError
+from qdrun.runner.ledger.inventory import PROCESS_BYTES, pretended
 from qdrun.runner.plan import make_plan, prepare
+from qdrun.runner.run import session
+from qdrun.runner.store.journal import read
+from qdrun.runner.store.layout import RunFolder
 from qdrun.runner.yaml_lines import ConfigError
 
 GIB = 1 << 30
@@ -99,25 +104,31 @@ def test_a_trial_that_hangs_on_a_device_is_ended_with_its_worker(local_ray, tmp_
     assert good["status"] == "done"
 
 
-def test_without_a_name_there_is_a_worker_for_each_device_and_each_sees_its_own(local_ray, two_gpus, tmp_path):
-    config = write(tmp_path, {"backend": "cuda"}, sweep={"number": list(range(6))}, params={"sleep_s": 0.3})
-    code, _, rows = go(config)
+def test_there_is_a_worker_for_each_device(local_ray, tmp_path, monkeypatch):
+    real = session.devices_of
+    two = lambda prepared: [replace(row, id=f"{row.id}-{k}") for row in real(prepared) for k in range(2)]
+    monkeypatch.setattr(session, "devices_of", two)
+    config = write(tmp_path, EMULATED, sweep={"number": list(range(6))}, params={"sleep_s": 0.5})
+    code, summary, rows = go(config)
     assert code == 0
-    places = {(row["out.pid"], row["out.sees"]) for row in rows}
-    assert len(places) == 2 and {sees for _, sees in places} == {0.0, 1.0}
+    assert len({row["out.pid"] for row in rows}) == 2
+    started = [event for event in read(RunFolder(summary["folder"])).events if event["event"] == "started"]
+    assert {event["device"] for event in started} == {"cuda:emulated-0", "cuda:emulated-1"}
 
 
-def test_a_trial_that_is_larger_than_the_smallest_device_is_not_started(local_ray, two_gpus, tmp_path, monkeypatch):
-    monkeypatch.setattr(devices, "RESERVE_BYTES", 24 * GIB - 5000)  # 4096 for the program; the driver's part makes it too large
+def test_a_trial_that_is_larger_than_every_device_is_not_started(local_ray, two_gpus, tmp_path, monkeypatch):
+    small = (512 << 20) + PROCESS_BYTES["cuda"] + 1000  # the reserve, the process, and less than the 4096 bytes of the program
+    monkeypatch.setattr(session, "devices_of", lambda prepared: pretended(2, small))
     monkeypatch.setattr("qdrun.runner.plan._built_on", lambda prepared, wanted: "cpu")
     code, _, (row,) = go(write(tmp_path, {"backend": "cuda"}, sweep={"number": [0]}))
     assert code == 1 and row["attempts"] == 0
-    assert row["error"] == "the plan needs 1052672 bytes, what the device has for trials is 5000; the trial was not started"
+    assert row["error"].startswith("needs 4 KiB at its smallest on cuda:pretended-here-")
+    assert row["error"].endswith("; the trial was not started")
 
 
 def test_a_cluster_without_devices_is_refused(two_gpus, ray_folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(sweep_run, "open_cluster", lambda *a, **k: Capacity(8, 8, GIB))
-    monkeypatch.setattr(sweep_run, "close_cluster", lambda: None)
+    monkeypatch.setattr(session, "open_cluster", lambda *a, **k: Capacity(8, 8, GIB))
+    monkeypatch.setattr(session, "close_cluster", lambda: None)
     result = CliRunner().invoke(app, ["submit", str(write(tmp_path, {"backend": "cuda"})), "--json", "--quiet"])
     assert result.exit_code == 4
     error = json.loads(result.stdout)["error"]

@@ -7,11 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from runner_helpers import trial_record
 from typer.testing import CliRunner
 
 from qdrun.runner.cli import app
 from qdrun.runner.plan import prepare
-from qdrun.runner.worker import trial_record
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "writing-a-job.md").read_text(encoding="utf-8")

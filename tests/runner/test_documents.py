@@ -7,7 +7,7 @@ import sys
 
 import pytest
 from pydantic import ValidationError
-from runner_helpers import write_config
+from runner_helpers import trial_record, write_config
 from typer.testing import CliRunner
 
 from qdrun.runner.cli import app
@@ -17,7 +17,6 @@ from qdrun.runner.plan import make_plan, prepare
 from qdrun.runner.store.attempts import Attempt, Log
 from qdrun.runner.store.journal import Journal
 from qdrun.runner.store.layout import create
-from qdrun.runner.worker import trial_record
 
 CHATTY = """
 import ctypes, os

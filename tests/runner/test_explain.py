@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from runner_helpers import write_config
+from runner_helpers import trial_record, write_config
 from typer.testing import CliRunner
 
 from qdrun.runner.cli import app
@@ -16,7 +16,6 @@ from qdrun.runner.show import grid, plan_text, results_text
 from qdrun.runner.store import table
 from qdrun.runner.store.journal import Journal
 from qdrun.runner.store.layout import create
-from qdrun.runner.worker import trial_record
 
 run = CliRunner().invoke
 

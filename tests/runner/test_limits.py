@@ -37,7 +37,7 @@ def test_a_crash_is_tried_again_as_often_as_its_class_says(local_ray, tmp_path):
     limits = {"retries": {"crash": 0, "infra": 3}, "trial_timeout": "1m"}
     code, summary = submit(write_config(tmp_path, sweep={"mood": ["crash", "good"]}, limits=limits))
     crashed, good = rows_of(summary)
-    assert (code, crashed["status"], crashed["attempts"], good["status"]) == (1, "failed", 1, "done")
+    assert (code, crashed["status"], crashed["attempts"], good["status"]) == (1, "poisoned", 1, "done")
 
 
 def test_an_optimisation_is_a_row_with_its_start_its_end_and_its_way(local_ray, tmp_path):

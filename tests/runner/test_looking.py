@@ -5,7 +5,7 @@ import threading
 import time
 
 import pytest
-from runner_helpers import write_config
+from runner_helpers import trial_record, write_config
 from test_documents import call, finished  # noqa: F401 - a fixture
 from typer.testing import CliRunner
 
@@ -17,7 +17,6 @@ from qdrun.runner.store.journal import Journal
 from qdrun.runner.store.layout import create, write_run
 from qdrun.runner.store.owner import cancel_requests
 from qdrun.runner.trials import Trial
-from qdrun.runner.worker import trial_record
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from qdrun.runner.store.layout import RunFolder
 from qdrun.runner.store.status import list_runs
 from qdrun.runner.sweep import SweepError, axis_values
 from qdrun.runner.values import TARGET
-from qdrun.runner.worker import error_record, finished_record
+from qdrun.runner.work import error_record, finished_record
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_a_job_file_may_stand_in_a_folder_with_a_space():
     assert not TARGET.fullmatch("my jobs.walker:Walker")
 
 
-def test_an_array_among_the_outputs_becomes_a_list():
+def test_an_array_among_the_outputs_stays_one():
     outcome = Outcome(1.0, {}, {"path": np.array([1.0, 2.0]), "height": 3.0})
     record = finished_record(Finished(outcome, MemoryPlan(), {}, None, {"run": 0.1}))
-    assert record["outputs"] == {"path": [1.0, 2.0], "height": 3.0}
+    assert {name: value.tolist() for name, value in record["outputs"].items()} == {"path": [1.0, 2.0], "height": 3.0}

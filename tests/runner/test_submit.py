@@ -87,7 +87,7 @@ def test_a_crashed_worker_is_tried_again_and_a_hanging_trial_is_ended(local_ray,
     code, summary = submit(write_config(tmp_path, sweep={"mood": ["crash", "hang", "good"]}, limits=limits))
     assert code == 1
     crashed, hung, good = rows_of(summary["folder"])
-    assert (crashed["status"], crashed["error_type"], crashed["attempts"]) == ("failed", "WorkerCrashedError", 2)
+    assert (crashed["status"], crashed["error_type"], crashed["attempts"]) == ("poisoned", "WorkerCrashedError", 2)
     assert (hung["status"], hung["error_type"], hung["attempts"]) == ("failed", "Timeout", 1)
     assert good["status"] == "done"
 
@@ -105,12 +105,18 @@ def test_a_job_file_that_the_worker_does_not_have_is_shipped(local_ray, tmp_path
     source = tmp_path / "own.py"
     source.write_text(Path(__file__).with_name("fakes.py").read_text())
     from qdrun.runner.plan import prepare
-    from qdrun.runner.worker import run_trial
+
+    def loss(spec):
+        from qdrun.jobs.base import execute
+        from qdrun.runner.target import Target, load
+
+        kind = load(Target.model_validate(spec["target"]))
+        job = kind(kind.Params.model_validate(spec["params"]), wanted=spec["gradients"])
+        return execute(job, backend="cpu", threads=1, memory_limit_bytes=None).outcome.loss
 
     prepared, _ = prepare(config)
     source.unlink()
-    stream = local_ray.remote(run_trial).options(num_returns="streaming").remote(prepared.spec(prepared.trials[0]))
-    assert [local_ray.get(item)["kind"] for item in stream] == ["started", "ended"]
+    assert local_ray.get(local_ray.remote(loss).remote(prepared.spec(prepared.trials[0]))) == 1.0
 
 
 def test_a_cancel_request_stops_the_run_and_keeps_the_finished_rows(local_ray, tmp_path):
