@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 FORMAT = 2
 LOST_AFTER_S = 30.0
 BEAT_EVERY_S = 2.0
+LATEST = "latest"
 HEARTBEAT = "heartbeat.json"
 
 
@@ -221,10 +222,10 @@ def write_run(
 
 
 def find(run: str, where: str | os.PathLike[str] = "runs") -> RunFolder:
-    """The run at the path or URI ``run``, or with the id ``run`` under ``where``.
+    """A run by its path or URI, or under ``where``: by its id, by what no other id there begins or ends with, or the ``latest``.
 
     Raises:
-        RunNotFound: there is no such run; names the runs that there are.
+        RunNotFound: there is no such run, or several; names runs that there are.
         StorageUnknown: the URI names no file system.
     """
     files = open_files(where)
@@ -234,12 +235,16 @@ def find(run: str, where: str | os.PathLike[str] = "runs") -> RunFolder:
     for place in places:
         if place.is_run:
             return place
-    known = [folder.name for folder in all_runs(where)][-5:]
-    hint = (
-        f"the latest in {files.root}: {', '.join(known)}"
-        if known
-        else f"there are no runs in {files.root}; start one with `qdrun submit`"
-    )
+    known = all_runs(where)
+    if run == LATEST and known:
+        return max(known, key=lambda folder: (folder.info()["created"], folder.name))
+    fitting = [folder for folder in known if run and (folder.name.startswith(run) or folder.name.endswith(run))]
+    if len(fitting) == 1:
+        return fitting[0]
+    names = ", ".join(folder.name for folder in (fitting or known)[-5:])
+    if fitting:
+        raise RunNotFound(f"`{run}` fits {len(fitting)} runs in {files.root}\n  do: give more of the id: {names}")
+    hint = f"the latest in {files.root}: {names}" if known else f"there are no runs in {files.root}; start one with `qdrun submit`"
     raise RunNotFound(f"no run at `{run}`\n  do: give the folder of a run; {hint}")
 
 

@@ -92,6 +92,11 @@ def test_runs_are_found_and_listed_wherever_they_lie(where):
         find("nothing", where)
     with pytest.raises(RunNotFound, match="there are no runs in"):
         find("nothing", where + "/none")
+    assert find("latest", where).uri == max((folder, other), key=lambda run: run.info()["created"]).uri
+    assert find(other.name[-4:], where).uri == other.uri
+    start = folder.name[:8]  # the date: of both, but at midnight
+    with pytest.raises(RunNotFound, match=f"`{start}` fits 2 runs in .*\n  do: give more of the id: .*{folder.name}"):
+        find(start, where)
     assert [row["state"] for row in list_runs(where)] == ["running", "running"]
     assert pickle.loads(pickle.dumps(folder)).info() == folder.info()  # what crosses to a worker is the URI alone
 
