@@ -73,6 +73,7 @@ class Job(Generic[P]):
         window: time steps that the arrays of ``build`` hold; all of them unless a memory budget says less.
         snapshot_bytes: of a job with fewer, the budget of its ``qd.ad.checkpointed_steps``; else None.
         watch: how far it is, and whether somebody has asked it to stop.
+        machine_code: plans compile the kernels, and count their code; False: they compile nothing.
     """
 
     Params: ClassVar[type[BaseModel]]
@@ -107,6 +108,7 @@ class Job(Generic[P]):
         self.watch = Watch()
         self.window = self.time_steps()
         self.snapshot_bytes: int | None = None
+        self.machine_code = True
         self._steps: Any = None  # the plan of the time steps
 
     @property
@@ -221,6 +223,7 @@ class Job(Generic[P]):
         memory_limit_bytes: int | None = None,
         memory_budget_bytes: int | None = None,
         arch: str | None = None,
+        machine_code: bool = True,
     ) -> Iterator[Job[P]]:
         """Open a program of its own, build the job in it, and close it at the end.
 
@@ -231,11 +234,13 @@ class Job(Generic[P]):
             memory_limit_bytes: the program raises ``OutOfMemory`` beyond it; None for no limit.
             memory_budget_bytes: what the program is planned into: gradients recompute more where they would keep too much; None: no budget.
             arch: choose the window of the time steps for this backend, which need not be there; None: for ``backend``.
+            machine_code: False: plans compile no kernels; they lack ``code`` and, on a GPU, ``frames``, no part of their ``bytes``.
 
         Raises:
             OutOfMemory: the fields of ``build`` do not fit ``memory_limit_bytes``, or time steps not ``memory_budget_bytes``.
         """
         options = {"cpu_max_num_threads": threads, "device": device}
+        self.machine_code = machine_code
         self._fit(backend, options, memory_budget_bytes, arch)
         with self._in_program(backend, options | {"memory_limit": memory_limit_bytes, "memory_budget": memory_budget_bytes}):
             yield self

@@ -61,7 +61,7 @@ class Explanation(BaseModel):
 
 
 def explain(job: Job[Any], arch: str | None = None) -> Explanation:
-    """Take the plan of an open job apart. Compiles its kernels, runs none.
+    """Take the plan of an open job apart. Compiles its kernels if ``job.machine_code``, runs none.
 
     Args:
         job: with the fields and kernels of ``build``.
@@ -84,7 +84,7 @@ def explain(job: Job[Any], arch: str | None = None) -> Explanation:
         fields=tuple(field_rows(job)),
         kernels=tuple(kernel.to_json() for kernel in job.program.kernels()),
         loops=tuple(loops),
-        remedies=tuple(sorted(_remedies(job, plan, ways) + _windows(job, plan), key=lambda remedy: remedy.saves)),
+        remedies=tuple(sorted(_remedies(job, plan, ways) + windows_within(job, plan), key=lambda remedy: remedy.saves)),
     )
 
 
@@ -108,8 +108,8 @@ def _remedies(job: Job[Any], plan: MemoryPlan, ways: list[dict[str, Any]]) -> li
     return out
 
 
-def _windows(job: Job[Any], plan: MemoryPlan) -> list[Remedy]:
-    """What budgets of a half, a quarter and a tenth would do to a job in time steps."""
+def windows_within(job: Job[Any], plan: MemoryPlan) -> list[Remedy]:
+    """What budgets of a half, a quarter and a tenth would do to an open job in time steps; nothing to another one."""
     import qdrun as qd
 
     steps, kept = job.time_steps(), plan.by_kind().get("snapshots", 0)

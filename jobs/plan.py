@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ConfigDict
 
 if TYPE_CHECKING:
+    from ..compiler.lang.kernel_plan import KernelPlan
     from .base import Job
 
 CODE = "code"
@@ -47,6 +48,7 @@ class MemoryPlan(BaseModel):
             and on a GPU ``driver``, ``frames`` and ``rounding``.
         arch: the backend that it is for.
         budget: ``memory_budget`` of the program in bytes, None without one.
+        whole: False: the job names no ``launches``, so that heaps, contexts and temporaries of its kernels are not in it.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -54,6 +56,7 @@ class MemoryPlan(BaseModel):
     entries: tuple[PlanEntry, ...] = ()
     arch: str = "cpu"
     budget: int | None = None
+    whole: bool = True
 
     @property
     def bytes(self) -> int:
@@ -115,7 +118,8 @@ def _renamed(categories: dict[str, int]) -> dict[str, int]:
 
 
 def make_plan(job: Job[Any], arch: str | None = None) -> MemoryPlan:
-    """The plan of an open job. Compiles its kernels, runs none.
+    """The plan of an open job. Runs nothing, and compiles its kernels only where ``job.machine_code`` says so: without, the plan is the
+    same but for ``code`` and, on a GPU, ``frames``.
 
     Args:
         job: with the fields and kernels of ``build``.
@@ -123,17 +127,20 @@ def make_plan(job: Job[Any], arch: str | None = None) -> MemoryPlan:
 
     Raises:
         OutOfMemory: nothing fits ``memory_budget``; names the smallest that would work.
+        TypeError: ``launches`` gives something else than kernels with their arguments.
     """
-    program, launches = job.program, list(job.launches())
-    for kernel, args in launches:
-        (kernel.grad if job.wanted else kernel).prepare(*args)
+    program, launches = job.program, launches_of(job)
+    later = _kernels(job, launches)
     own = list(job.allocates())
     held = {k: n for k, n in _renamed(program.usage()).items() if n and k not in ("adstack", "staging")}
-    entries = [PlanEntry(kind=k, bytes=n, source=_source(k), formula=_how(job, k)) for k, n in held.items()]
+    for kind in ("context", "temporaries"):
+        if more := sum(getattr(kernel, kind) for kernel in later):
+            held[kind] = held.get(kind, 0) + more
+    entries = [PlanEntry(kind=k, bytes=n, source=_source(k), formula=_how(job, k, later)) for k, n in held.items()]
     entries += own
     budget = program.options.memory_budget or None
     if job.wanted and launches:
-        room = heap_room(program, own)
+        room = heap_room(program, own, sum(kernel.bytes for kernel in later))
         try:
             heaps = [gradient_plan(kernel, args, arch, room) for kernel, args in launches]
         except MemoryError as error:
@@ -145,13 +152,44 @@ def make_plan(job: Job[Any], arch: str | None = None) -> MemoryPlan:
     code = sum(kernel.code for kernel in program.kernels())
     if arch in (None, program.arch.value) and code:
         entries.append(
-            PlanEntry(kind=CODE, bytes=used(program)[CODE], source="launches()", formula=_by_kernel(program, "code"))
+            PlanEntry(kind=CODE, bytes=used(program)[CODE], source="launches()", formula=_by_kernel(program.kernels(), "code"))
         )
     entries += [
         PlanEntry(kind=b.kind, bytes=b.bytes, source=b.source, formula=b.formula)
         for b in program.beside(arch or program.arch.value, total - held.get("context", 0))
     ]
-    return MemoryPlan(entries=tuple(entries), arch=arch or program.arch.value, budget=budget)
+    return MemoryPlan(entries=tuple(entries), arch=arch or program.arch.value, budget=budget, whole=bool(launches))
+
+
+def launches_of(job: Job[Any]) -> list[tuple[Any, tuple[Any, ...]]]:
+    """What the job says that it launches.
+
+    Raises:
+        TypeError: something there is no kernel with its arguments.
+    """
+    found = list(job.launches())
+    for one in found:
+        pair = one if isinstance(one, tuple) and len(one) == 2 and isinstance(one[1], tuple) else (None, ())
+        if not hasattr(pair[0], "grad"):
+            kernel = getattr(pair[0], "kernel", None)  # a gradient knows its kernel
+            what = f"the gradient of `{kernel.source.name}`" if kernel is not None else f"{one!r:.200}"
+            raise TypeError(
+                f"{type(job).__name__}.launches() gives {what}, not a kernel with a tuple of its arguments\n"
+                "  do: write `(self.step, (0,))` for `self.step(0)`; the gradient of a kernel is planned with it"
+            )
+    return found
+
+
+def _kernels(job: Job[Any], launches: Sequence[tuple[Any, tuple[Any, ...]]]) -> list[KernelPlan]:
+    """Compile the kernels of a job, or say what they will keep."""
+    later: dict[object, KernelPlan] = {}
+    for kernel, args in launches:
+        made = kernel.grad if job.wanted else kernel
+        if job.machine_code:
+            made.prepare(*args)
+        else:
+            later |= made.uncompiled(*args)
+    return list(later.values())
 
 
 def _smallest_heap(launches: Iterable[tuple[Any, tuple[Any, ...]]], arch: str | None) -> int:
@@ -174,8 +212,9 @@ def _refusal(entries: list[PlanEntry], heap: int, budget: int | None, why: str =
     )
 
 
-def heap_room(program: Any, own: Iterable[PlanEntry] = ()) -> int | None:
-    """Bytes that ``memory_budget`` leaves for the gradient heap beside what the program holds and what ``run`` will allocate.
+def heap_room(program: Any, own: Iterable[PlanEntry] = (), later: int = 0) -> int | None:
+    """Bytes that ``memory_budget`` leaves for the gradient heap beside what the program holds, what ``run`` will allocate, and what kernels
+    will keep that are not compiled (``later``).
 
     None without a budget.
     """
@@ -183,7 +222,7 @@ def heap_room(program: Any, own: Iterable[PlanEntry] = ()) -> int | None:
     if not budget:
         return None
     held = program.device.used_bytes - program.usage().get("adstack", 0) + sum(entry.bytes for entry in own)
-    return max(0, budget - held)
+    return max(0, budget - held - later)
 
 
 def gradient_plan(kernel: Any, args: tuple[Any, ...], arch: str | None, room: int | None) -> Any:
@@ -227,9 +266,9 @@ def _source(kind: str) -> str:
     return _SOURCES.get(kind, "build()")
 
 
-def _how(job: Job[Any], kind: str) -> str:
+def _how(job: Job[Any], kind: str, later: Sequence[KernelPlan]) -> str:
     if kind in ("context", "temporaries"):
-        return _by_kernel(job.program, kind)
+        return _by_kernel([*job.program.kernels(), *later], kind)
     texts = [f"{row['name']} {row['shape']} {row['dtype']} = {row['bytes']}" for row in field_rows(job) if row["kind"] == kind]
     return _first(texts)
 
@@ -238,10 +277,10 @@ def _first(texts: list[str], most: int = 3) -> str:
     return ", ".join(texts[:most]) + (f", {len(texts) - most} smaller" if len(texts) > most else "")
 
 
-def _by_kernel(program: Any, kind: str) -> str:
+def _by_kernel(kernels: Sequence[KernelPlan], kind: str) -> str:
     """Bytes of each kernel, largest first."""
     amount: Callable[[Any], int] = lambda kernel: getattr(kernel, kind)  # noqa: E731
-    kernels = sorted((k for k in program.kernels() if amount(k)), key=lambda k: -amount(k))
+    kernels = sorted((k for k in kernels if amount(k)), key=lambda k: -amount(k))
     return _first([f"{k.kernel} = {amount(k)}" for k in kernels])
 
 

@@ -52,7 +52,11 @@ def plan_window(
     if key not in _known:
         if len(_known) >= _MOST:
             _known.clear()
-        _known[key] = _plan(job, budget, probe, arch)
+        compiles, job.machine_code = job.machine_code, False  # programs of other windows: their kernels are never launched
+        try:
+            _known[key] = _plan(job, budget, probe, arch)
+        finally:
+            job.machine_code = compiles
     return _known[key]
 
 

@@ -8,7 +8,7 @@ import re
 import socket
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ class ClusterError(QdrunError, ConnectionError):
 class Capacity:
     """What the nodes of a cluster offer: cores in all, the most cores and bytes that one node has, and where its dashboard is.
 
-    ``gpus``: devices that Ray knows of and hands out.
+    ``gpus``: devices that Ray knows of and hands out. ``head``: host:port of its control plane.
     """
 
     cores: int
@@ -40,6 +40,7 @@ class Capacity:
     node_memory_bytes: int
     dashboard_url: str = ""
     gpus: int = 0
+    head: str = ""
 
 
 def check_environment(address: str | None) -> None:
@@ -57,7 +58,9 @@ def check_environment(address: str | None) -> None:
         )
 
 
-def open_cluster(address: str | None, *, dashboard: bool = False, gpus: int = 0) -> Capacity:
+def open_cluster(
+    address: str | None, *, dashboard: bool = False, gpus: int = 0, job: Mapping[str, str] | None = None
+) -> Capacity:
     """Start Ray on this machine, or join the cluster at ``address``; a program that has Ray open already keeps using that one.
 
     Ray's processes die with the thread that started them: call it from one that lives as long as the run.
@@ -66,6 +69,7 @@ def open_cluster(address: str | None, *, dashboard: bool = False, gpus: int = 0)
         address: of a cluster; None to start Ray here.
         dashboard: start its dashboard, too.
         gpus: devices of this machine that a Ray started here hands out.
+        job: metadata of the Ray Job that this process becomes, as Ray's dashboard shows them; ``job_name`` is its name there.
 
     Raises:
         ClusterError: it cannot be started or reached, or refuses the token.
@@ -81,7 +85,7 @@ def open_cluster(address: str | None, *, dashboard: bool = False, gpus: int = 0)
         import ray
         from ray._private import worker as ray_worker
 
-        url = "" if ray.is_initialized() else _init(address, dashboard, gpus)
+        url = "" if ray.is_initialized() else _init(address, dashboard, gpus, job or {})
         ray_worker._worker_logs_enabled = False  # else Ray prints the deaths of workers on stdout; the run reports them itself
     protect_token()
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
@@ -92,14 +96,17 @@ def open_cluster(address: str | None, *, dashboard: bool = False, gpus: int = 0)
         node_memory_bytes=max(int(node.get("memory", 0)) for node in nodes),
         dashboard_url=url,
         gpus=sum(int(node.get("GPU", 0)) for node in nodes),
+        head=ray.get_runtime_context().gcs_address,
     )
 
 
-def _init(address: str | None, dashboard: bool, gpus: int) -> str:
+def _init(address: str | None, dashboard: bool, gpus: int, job: Mapping[str, str]) -> str:
     """Start or join; the address of the dashboard, if there is one."""
     import ray
+    from ray.job_config import JobConfig
 
     options = {"address": address} if address is not None else _local_options(dashboard, gpus)
+    options["job_config"] = JobConfig(metadata=dict(job))
     try:
         context = ray.init(**options, log_to_driver=False, logging_level=logging.ERROR, configure_logging=True)
     except Exception as error:  # of Ray: ConnectionError, RuntimeError, AuthenticationError and others, see `translated`
@@ -160,13 +167,13 @@ def translated(error: BaseException, address: str | None) -> ClusterError:
             f"{where}: {_versions(text)}\n  do: install that Ray and that Python here, or run qdrun on the cluster"
         )
     if type(error).__name__ == "AuthenticationError" or "authentication token" in text or "unauthenticated" in text.lower():
-        return ClusterError(f"{where}: {_about_token()}")
+        return ClusterError(f"{where}: {about_token()}")
     if "RAY_AUTH_TOKEN_PATH" in text:
-        return ClusterError(f"{where}: {_about_token()}")
+        return ClusterError(f"{where}: {about_token()}")
     if address is not None and isinstance(error, ConnectionError | TimeoutError):
         return ClusterError(
             f"{where}: something listens there and does not let us in: another token, another program, or a head that hangs\n"
-            f"  token: {_about_token()}"
+            f"  token: {about_token()}"
         )
     first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     return ClusterError(f"{where}: {first}\n  do: look into the logs in {ray_folder()}/session_latest/logs")
@@ -188,7 +195,7 @@ def _versions(text: str) -> str:
     return f"it runs Ray {rays[0]} and Python {pythons[0]}, here are Ray {rays[1]} and Python {pythons[1]}"
 
 
-def _about_token() -> str:
+def about_token() -> str:
     """Which token was used, and what to do when it was the wrong one."""
     copy = "copy the cluster's token (there: `ray get-auth-token`)"
     if os.environ.get("RAY_AUTH_MODE", "token") != "token":

@@ -12,6 +12,9 @@ from .config import EMULATED, Loaded
 RESERVE_PART, RESERVE_BYTES = 20, 512 << 20
 """Of a device's memory a twentieth, at least 512 MiB, is left alone: what others hold, and what no allocator counts."""
 
+AUTO = ("auto",)
+"""``device.backends`` where the runner chooses."""
+
 
 @dataclass(frozen=True)
 class Place:
@@ -49,18 +52,40 @@ def _cpu() -> Backend:
     return next(row for row in inventory() if row.name == "cpu")
 
 
-def require_device(loaded: Loaded, *, local: bool = True) -> Place:
-    """What the config's ``device`` means here: ``auto`` is the first usable backend that is not the CPU, and the CPU where there is none.
+def require_device(loaded: Loaded, *, local: bool = True, backend: str | None = None) -> Place:
+    """What the config's ``device`` means here: for ``auto`` the first of ``places_of_auto``.
+
+    Args:
+        loaded: the config.
+        local: the trials run on this machine.
+        backend: what ``auto`` has become before, in a run that goes on.
 
     Raises:
         ConfigError: there is no such device, or the machine has fewer cores than one trial wants.
     """
     wanted, document = loaded.config.device, loaded.document
     rows = devices()
-    backend = _choose(loaded, rows, local)
+    names = _names(loaded, rows)
+    if backend is not None and wanted.backends == AUTO:
+        names = [backend]
+    found = _choose(loaded, rows, names, local)
     if local and wanted.threads > cores():
         what = f"one trial wants {wanted.threads} threads, this machine has {cores()} cores"
         raise document.error(document.problem(("device", "threads"), what, hint=f"ask for at most {cores()}"))
+    return _place(loaded, rows, found, local)
+
+
+def places_of_auto(loaded: Loaded, *, local: bool = True) -> list[Place]:
+    """Where the trials of a config with ``backend: auto`` could run here, GPUs first; nothing for any other config."""
+    wanted, rows = loaded.config.device, devices()
+    if wanted.backends != AUTO or wanted.id is not None:
+        return []
+    roomy = {row.name for row in rows if row.usable and _roomy(row, wanted.min_memory)}
+    return [_place(loaded, rows, name, local) for name in _names(loaded, rows) if name in roomy]
+
+
+def _place(loaded: Loaded, rows: Sequence[Backend], backend: str, local: bool) -> Place:
+    wanted = loaded.config.device
     here = [
         row for row in rows if row.name == backend and row.usable and (wanted.id is not None or _roomy(row, wanted.min_memory))
     ]
@@ -71,16 +96,23 @@ def require_device(loaded: Loaded, *, local: bool = True) -> Place:
     return Place(backend, devices=len(here), memory_bytes=min(free_for_trials(row.memory_bytes) for row in here))
 
 
-def _choose(loaded: Loaded, rows: Sequence[Backend], local: bool) -> str:
-    """The first backend of ``device.backend`` that has a device with ``device.min_memory`` here; elsewhere, the first.
+def _names(loaded: Loaded, rows: Sequence[Backend]) -> list[str]:
+    """The backends that a config wants, the most wanted first."""
+    wanted = loaded.config.device.backends
+    if wanted != AUTO:
+        return list(wanted)
+    return [*(name for name in dict.fromkeys(row.name for row in rows if row.usable) if name != "cpu"), "cpu"]
+
+
+def _choose(loaded: Loaded, rows: Sequence[Backend], names: Sequence[str], local: bool) -> str:
+    """The first backend of ``names`` that has a device with ``device.min_memory`` here; elsewhere, the first.
 
     Raises:
         ConfigError: none has.
     """
     wanted, document = loaded.config.device, loaded.document
     usable = list(dict.fromkeys(row.name for row in rows if row.usable))
-    names = [*(name for name in usable if name != "cpu"), "cpu"] if wanted.backends == ("auto",) else list(wanted.backends)
-    if emulated(wanted.id) or (not local and wanted.backends != ("auto",) and names[0] != "cpu"):
+    if emulated(wanted.id) or (not local and wanted.backends != AUTO and names[0] != "cpu"):
         return names[0]
     roomy = {row.name for row in rows if row.usable and _roomy(row, wanted.min_memory)}
     found = next((name for name in names if name in roomy), None)

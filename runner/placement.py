@@ -12,11 +12,12 @@ from ..compiler.amounts import bytes_in
 from ..compiler.errors import QdrunError
 from ..jobs.base import Job
 from .devices import cores, emulated, free_for_trials
-from .ledger import inventory
-from .packing import Device, Forecast, Pool, Request, best_forecast, lower_bound, misfit
+from .ledger import inventory, memory
+from .ledger.inventory import Found
+from .packing import Device, Forecast, Pool, Request, lower_bound, misfit
 from .packing.claims import amount
 from .plan import PlannedGroup, Prepared, opened, planned_for
-from .run.elastic import Points, claim_of, curve
+from .run.elastic import Points, choose, claim_of, curve
 
 MOST_CARDS = 10_000
 OUT_OF_MEMORY = "OutOfMemory: "
@@ -141,24 +142,61 @@ def cards(text: str, kind: str, lanes: int, process_bytes: int) -> Park:
     return Park(text, tuple(pools), tuple(park), total)
 
 
-def here(prepared: Prepared) -> Park:
+def devices_of(prepared: Prepared) -> list[Found]:
+    """The devices of this machine that the trials may run on: those of their backend, or the one that the config names, with
+    ``device.slots`` lanes, and no more in all than ``limits.max_concurrent``.
+    """
+    config, wanted = prepared.loaded.config.device, prepared.place.device
+    if emulated(wanted):
+        total, free = memory.host()
+        name, kind = f"{prepared.backend}:{wanted}", inventory.kind_of(prepared.backend, "emulated", config.threads)
+        size = {"total": total, "free": free, "lanes": config.slots or 1}
+        rows = [Found(name, "", prepared.backend, model="emulated", kind=kind, pool="ram", **size)]
+    else:
+        rows = [row for row in inventory.local(config.threads, config.slots) if row.backend == prepared.backend and row.usable]
+        if config.min_memory is not None and prepared.backend != "cpu":
+            rows = [row for row in rows if row.capacity >= config.min_memory]
+        if wanted is not None:
+            rows = [row for row in rows if _called(row, wanted)]
+    lanes = shared_out([row.lanes for row in rows], prepared.loaded.config.limits.max_concurrent)
+    return [replace(row, lanes=count) for row, count in zip(rows, lanes, strict=True) if count]
+
+
+def shared_out(lanes: Sequence[int], most: int | None) -> list[int]:
+    """The lanes of devices, ``most`` in all: taken from the devices in turn."""
+    if most is None or sum(lanes) <= most:
+        return list(lanes)
+    out = [0] * len(lanes)
+    while sum(out) < most:
+        for number, count in enumerate(lanes):
+            if out[number] < count and sum(out) < most:
+                out[number] += 1
+    return out
+
+
+def with_frames(rows: Sequence[Found], groups: Sequence[PlannedGroup]) -> list[Found]:
+    """Devices whose worker's process is charged for the largest stack frames of the kernels, too, as far as plans know them.
+
+    The driver keeps room for the frames of all resident threads from the launch of a kernel on.
+    """
+    frames = max((group.plan.by_kind().get("frames", 0) for group in groups if group.plan is not None), default=0)
+    return [replace(row, process_bytes=row.process_bytes + (0 if row.backend == "cpu" else frames)) for row in rows]
+
+
+def here(prepared: Prepared, groups: Sequence[PlannedGroup] = ()) -> Park:
     """The devices of this machine that the trials of a config may run on, as the ledger knows them."""
-    config, place = prepared.loaded.config, prepared.place
-    wanted, backend = config.device, "cpu" if emulated(place.device) else place.backend
-    rows = [row for row in inventory.local(wanted.threads, wanted.slots) if row.usable and row.backend == backend]
-    if backend != "cpu":
-        rows = [
-            row for row in rows if place.device is None or place.device in (row.index, row.id) or _called(row, place.device)
-        ]
-        rows = [row for row in rows if place.device is not None or row.capacity >= (wanted.min_memory or 0)]
+    rows = with_frames(devices_of(prepared), groups)
     pools, devices = inventory.pools_and_devices(rows)
     return Park("this machine", tuple(pools), tuple(devices), {row.pool: row.total for row in rows})
 
 
-def _called(row: inventory.Found, wanted: int | str) -> bool:
-    """Whether a device has this UUID (its beginning is enough) or PCI address."""
-    name = str(wanted).lower()
-    return row.uuid.lower().startswith(name) or row.pci.lower().removeprefix("0000:") == name.removeprefix("0000:")
+def _called(row: Found, wanted: int | str) -> bool:
+    """Whether a device has this number, name, UUID (its beginning is enough) or PCI address."""
+    if isinstance(wanted, int):
+        return row.index == wanted
+    name = wanted.lower()
+    same_place = bool(row.pci) and row.pci.lower().lstrip("0:") == name.lstrip("0:")
+    return same_place or wanted == row.id or (bool(row.uuid) and row.uuid.lower().startswith(name))
 
 
 def park_of(prepared: Prepared, groups: Sequence[PlannedGroup], device_memory: str | None) -> Park | None:
@@ -172,21 +210,18 @@ def park_of(prepared: Prepared, groups: Sequence[PlannedGroup], device_memory: s
     if device_memory is not None:
         threads = max(1, cores() // config.device.threads)
         lanes = min(config.device.slots or threads, threads) if arch == "cpu" else config.device.slots or inventory.LANES
-        return _at_most(cards(device_memory, arch, lanes, inventory.PROCESS_BYTES[arch]), config.limits.max_concurrent)
-    return None if arch != prepared.backend else _at_most(here(prepared), config.limits.max_concurrent)
+        process = inventory.PROCESS_BYTES[arch] * (lanes if arch == "cpu" else 1)
+        return _at_most(cards(device_memory, arch, lanes, process), config.limits.max_concurrent)
+    return None if arch != prepared.backend else here(prepared, groups)
 
 
 def _at_most(park: Park, most: int | None) -> Park:
-    """The park with so many lanes in all, taken from the devices in turn."""
-    if most is None or sum(device.lanes for device in park.devices) <= most:
-        return park
-    lanes = [0] * len(park.devices)
-    while sum(lanes) < most:
-        for number, device in enumerate(park.devices):
-            if lanes[number] < device.lanes and sum(lanes) < most:
-                lanes[number] += 1
-    kept = tuple(replace(device, lanes=count) for device, count in zip(park.devices, lanes) if count)
-    return replace(park, devices=kept)
+    """The park with so many lanes in all, taken from the devices in turn; on the CPU each is a process."""
+    kept = []
+    for device, lanes in zip(park.devices, shared_out([device.lanes for device in park.devices], most), strict=True):
+        process = device.process_bytes * lanes // device.lanes if device.kind == "cpu" else device.process_bytes
+        kept += [replace(device, lanes=lanes, process_bytes=process)] if lanes else []
+    return replace(park, devices=tuple(kept))
 
 
 def curves(prepared: Prepared, job: type[Job[Any]], groups: Sequence[PlannedGroup], arch: str | None) -> dict[str, Points]:
@@ -197,7 +232,7 @@ def curves(prepared: Prepared, job: type[Job[Any]], groups: Sequence[PlannedGrou
     found: dict[str, Points] = {}
     for group in groups:
         if group.plan is not None:
-            with opened(prepared, job, trials[group.trials[0]], None, arch) as made:
+            with opened(prepared, job, trials[group.trials[0]], None, arch, machine_code=False) as made:
                 found[group.trials[0]] = curve(made, group.plan, planned_for(prepared, arch))
     return found
 
@@ -236,7 +271,7 @@ def predict(
         else:
             misfits.append(Misfit(len(group.trials), group.example, need, why))
     bound = lower_bound(requests, park.pools, park.devices)
-    forecast = best_forecast(requests, park.pools, park.devices)
+    forecast, _ = choose(requests, park.pools, park.devices)
     return Predicted(park, forecast, bound.seconds, bound.by, len(requests), tuple(misfits))
 
 

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict
 from ..jobs.base import Job, MemoryPlan
 from .config import Loaded, load_config
 from .descent import section_data
-from .devices import Place, require_device
+from .devices import Place, emulated, places_of_auto, require_device
 from .target import Target, TargetError, load, resolve
 from .trials import Trial, check_optimize, make_trials, wanted_gradients
 
@@ -40,6 +40,7 @@ class Prepared(BaseModel):
     place: Place
     gradients: tuple[str, ...]
     trials: tuple[Trial, ...]
+    choice: Any = None  # a ``choice.Choice``, where ``device.backend: auto`` had several to choose from
 
     @property
     def backend(self) -> str:
@@ -88,24 +89,37 @@ class Prepared(BaseModel):
         return {"trial": trial.id, "params": trial.params, "seed": trial.seed, "optimize": optimize}
 
 
-def prepare(path: os.PathLike[str], *, local: bool = True, overrides: Sequence[str] = ()) -> tuple[Prepared, type[Job[Any]]]:
+def prepare(
+    path: os.PathLike[str], *, local: bool = True, overrides: Sequence[str] = (), backend: str | None = None
+) -> tuple[Prepared, type[Job[Any]]]:
     """Load a config, its job, its device and its trials; start nothing.
 
     Args:
         path: the YAML file.
         local: the trials will run on this machine, so its devices and cores must suffice.
         overrides: of keys of the config, see ``load_config``.
+        backend: what ``auto`` has become before; None: that is decided now.
 
     Raises:
         ConfigError: anything in the config is wrong, each problem with its line.
     """
     loaded = load_config(Path(path), overrides)
     target, job = load_job(loaded)
-    place = require_device(loaded, local=local)
+    place = require_device(loaded, local=local, backend=backend)
     gradients = wanted_gradients(loaded, job)
     trials = tuple(make_trials(loaded, job))
     check_optimize(loaded, job, gradients, trials)
-    return Prepared(loaded=loaded, target=target, place=place, gradients=gradients, trials=trials), job
+    prepared = Prepared(loaded=loaded, target=target, place=place, gradients=gradients, trials=trials)
+    places = places_of_auto(loaded, local=local) if backend is None else []
+    return _first_to_end(prepared, job, places) if len(places) > 1 else prepared, job
+
+
+def _first_to_end(prepared: Prepared, job: type[Job[Any]], places: Sequence[Place]) -> Prepared:
+    """With the backend on which the sweep is predicted to end first."""
+    from .choice import chosen  # it plans, with what is in this file
+
+    place, choice = chosen(prepared, job, places)
+    return prepared.model_copy(update={"place": place, "choice": choice})
 
 
 def load_job(loaded: Loaded) -> tuple[Target, type[Job[Any]]]:
@@ -122,6 +136,13 @@ def load_job(loaded: Loaded) -> tuple[Target, type[Job[Any]]]:
         raise document.error(document.problem(("job", "target"), str(error), allowed=error.allowed)) from error
 
 
+def learns_frames(prepared: Prepared) -> bool:
+    """Whether the first shape is planned with its machine code: on a GPU that is here it says how large the frames of the kernels are,
+    which the process of a worker takes of the device, see ``MemoryPlan.footprint``.
+    """
+    return prepared.backend != "cpu" and prepared.place.present and not emulated(prepared.place.device)
+
+
 def make_plan(prepared: Prepared, job: type[Job[Any]], arch: str | None = None) -> list[PlannedGroup]:
     """Plan one trial of each shape. A job that cannot be planned gives a group with an error; the others are planned as well.
 
@@ -130,7 +151,10 @@ def make_plan(prepared: Prepared, job: type[Job[Any]], arch: str | None = None) 
         job: the class, too.
         arch: plan for this backend, which need not be there, instead of the config's.
     """
-    return [_plan_group(prepared, job, group, arch) for group in shapes(prepared, job)]
+    learns = learns_frames(prepared) and arch in (None, prepared.backend)
+    return [
+        _plan_group(prepared, job, group, arch, machine_code=learns and k == 0) for k, group in enumerate(shapes(prepared, job))
+    ]
 
 
 def shapes(prepared: Prepared, job: type[Job[Any]]) -> list[list[Trial]]:
@@ -142,11 +166,13 @@ def shapes(prepared: Prepared, job: type[Job[Any]]) -> list[list[Trial]]:
     return list(groups.values())
 
 
-def _plan_group(prepared: Prepared, job: type[Job[Any]], group: list[Trial], arch: str | None) -> PlannedGroup:
+def _plan_group(
+    prepared: Prepared, job: type[Job[Any]], group: list[Trial], arch: str | None, machine_code: bool
+) -> PlannedGroup:
     names, example = tuple(trial.id for trial in group), group[0].label
     other = planned_for(prepared, arch)
     try:
-        with opened(prepared, job, group[0], prepared.loaded.config.budget_bytes, arch) as made:
+        with opened(prepared, job, group[0], prepared.loaded.config.budget_bytes, arch, machine_code=machine_code) as made:
             return PlannedGroup(trials=names, example=example, plan=made.plan(**({} if other is None else {"arch": other})))
     except (
         Exception,
@@ -167,17 +193,32 @@ def _built_on(prepared: Prepared, wanted: str) -> str:
 
 
 def opened(
-    prepared: Prepared, job: type[Job[Any]], trial: Trial, budget: int | None, arch: str | None = None
+    prepared: Prepared,
+    job: type[Job[Any]],
+    trial: Trial,
+    budget: int | None,
+    arch: str | None = None,
+    *,
+    threads: int | None = None,
+    machine_code: bool = True,
 ) -> AbstractContextManager[Job[Any]]:
     """A trial's job, built in a program of its own as a worker would build it, with this ``memory_budget``.
 
     Without ``limits.memory``, so that all of it is seen. ``arch``: the backend that it is planned for, None for that of the trials.
+    ``threads``: of the CPU, None for those of the config. ``machine_code``: see ``Job.opened``.
     """
     made = job(job.Params.model_validate(trial.params), wanted=prepared.gradients, seed=trial.seed)
     config, backend = prepared.loaded.config, _built_on(prepared, arch or prepared.backend)
     device = prepared.place.device if backend == prepared.backend else None
     other = planned_for(prepared, arch)
-    return made.opened(backend=backend, device=device, threads=config.device.threads, memory_budget_bytes=budget, arch=other)
+    return made.opened(
+        backend=backend,
+        device=device,
+        threads=threads or config.device.threads,
+        memory_budget_bytes=budget,
+        arch=other,
+        machine_code=machine_code,
+    )
 
 
 def planned_bytes(groups: list[PlannedGroup]) -> dict[str, int | None]:

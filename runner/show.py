@@ -20,6 +20,7 @@ from .trials import short
 if TYPE_CHECKING:
     from .ledger.inventory import Found
     from .placement import Predicted
+    from .run.detach import Detached
     from .store.layout import RunFolder
 
 
@@ -96,6 +97,7 @@ def plan_data(prepared: Prepared, groups: list[PlannedGroup], placed: Predicted 
         "name": config.name,
         "target": prepared.target.text,
         "backend": prepared.backend,
+        "choice": None if prepared.choice is None else prepared.choice.data(),
         "threads": config.device.threads,
         "gradients": list(prepared.gradients),
         "trials": [
@@ -140,6 +142,8 @@ def plan_text(prepared: Prepared, groups: list[PlannedGroup], placed: Predicted 
     lines = [
         f"{config.name}: {len(trials)} trials of {prepared.target.text} on {prepared.backend}, {config.device.threads} thread(s) each"
     ]
+    if prepared.choice is not None:
+        lines += [prepared.choice.head, *(f"  {candidate.text}" for candidate in prepared.choice.candidates)]
     elsewhere = _elsewhere(prepared, groups)
     lines += [f"planned for {elsewhere}, which need not be there"] if elsewhere else []
     lines += [f"set: {', '.join(prepared.loaded.overrides)}"] if prepared.loaded.overrides else []
@@ -293,8 +297,31 @@ def summary_text(done: Ended) -> str:
     parts = [("in all", timing["ended_s"], "s"), ("to the first trial", timing["first_start_s"], "s")]
     parts += [("overhead per trial", timing["overhead_ms_per_trial"], "ms")]
     lines.append("time: " + ", ".join(f"{value:.2f} {unit} {word}" for word, value, unit in parts if value is not None))
-    lines += [f"results: {done.folder.table}", f"next: qdrun results {done.folder.uri}"]
+    lines += [f"results: {done.folder.table}"]
+    lines += [f"next: qdrun {'resume' if done.state in ('lost', 'interrupted') else 'results'} {done.folder.uri}"]
     return "\n".join(lines)
+
+
+def detached_data(made: Detached) -> dict[str, Any]:
+    """A run that goes on elsewhere, as plain data: the document of a submit that has not ended."""
+    trials = len(made.folder.trials())
+    head = {
+        "run": made.folder.name,
+        "folder": made.folder.uri,
+        "results": made.folder.table,
+        "state": "running",
+        "exit_code": 0,
+    }
+    head |= {"trials": trials, "counts": {}, "best": None, "failures": [], "seconds": None, "timing": {}}
+    return head | {"process": made.pid, "job": made.job, "address": made.address, "log": made.log}
+
+
+def detached_text(made: Detached) -> str:
+    """A run that goes on elsewhere, for people: who runs it, and how to watch, stop and read it."""
+    word = "runs in" if made.begun else "waits, it has not begun yet:"
+    uri, notes = made.folder.uri, made.note.splitlines()
+    lines = [f"{made.folder.name} {word} {made.where}", *notes, f"  watch: qdrun watch {uri}", f"  stop:  qdrun cancel {uri}"]
+    return "\n".join([*lines, f"  table: qdrun results {uri}", f"  log:   {made.log}"])
 
 
 def status_text(states: list[dict[str, Any]]) -> str:

@@ -69,8 +69,9 @@ def load(target: Target) -> type[Job[Any]]:
     """
     try:
         with _loading:
-            if target.import_root and target.import_root not in sys.path:
-                sys.path.append(target.import_root)  # last: an installed package is never shadowed
+            root = os.path.abspath(target.import_root)  # of what was shipped to a cluster it is relative
+            if target.import_root and root not in sys.path:
+                sys.path.append(root)  # last: an installed package is never shadowed
             module = _load_file(target) if target.file is not None else importlib.import_module(target.module or "")
     except (Exception, SystemExit) as error:
         raise TargetError(f"importing {target.file or target.module} failed: {type(error).__name__}: {error}") from error

@@ -12,7 +12,7 @@ The coefficients were fitted by ``benchmarks/checkpoint_cost.py``, which prints 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -74,6 +74,7 @@ class LoopCost:
         sweep, refill, back: nanoseconds of one run of the body's copies.
         x, t: bytes of a checkpoint and of a slot of the tape.
         known: the count is known when the loop starts: only the last segment is put on the tape by the forward sweep.
+        prices: nanoseconds by ``FEATURES``.
     """
 
     trips: int
@@ -84,10 +85,11 @@ class LoopCost:
     x: int
     t: int
     known: bool = True
+    prices: Mapping[str, float] = field(default_factory=lambda: NANOSECONDS, compare=False)
 
     def nanoseconds(self, s: Any, r: Any) -> Any:
         """Of all runs of the loop, with segments of ``s`` and blocks of ``r`` of them (numbers or arrays). ``s`` >= trips: one level."""
-        c, n = NANOSECONDS, self.trips
+        c, n = self.prices, self.trips
         least = min if isinstance(s, int) else np.minimum
         s = least(s, max(1, n))
         again = refills(n, s, r) if n else 0
@@ -121,12 +123,20 @@ class TaskCost:
 
     def nanoseconds(self, plans: Mapping[int, LoopPlan], workers: int, lanes: int) -> float:
         """Of the whole task."""
-        return self.rounds(workers, lanes) * (
-            self.rest + sum(cost.of(plans[n]) for n, cost in self.loops.items() if n in plans)
-        )
+        return self.rounds(workers, lanes) * self.one(plans)
+
+    def one(self, plans: Mapping[int, LoopPlan]) -> float:
+        """Nanoseconds of one parallel iteration."""
+        return self.rest + sum(cost.of(plans[n]) for n, cost in self.loops.items() if n in plans)
 
 
-def task_cost(task: TaskSizing, iterations: int, trips: Mapping[int, int | None], count: Callable[[Inner], int]) -> TaskCost:
+def task_cost(
+    task: TaskSizing,
+    iterations: int,
+    trips: Mapping[int, int | None],
+    count: Callable[[Inner], int],
+    prices: Mapping[str, float] | None = None,
+) -> TaskCost:
     """The cost model of a task.
 
     Args:
@@ -134,18 +144,21 @@ def task_cost(task: TaskSizing, iterations: int, trips: Mapping[int, int | None]
         iterations: of the parallel loop.
         trips: of each loop with a plan, or around one, by number; None: only running can tell.
         count: iterations of a loop inside a copy of a body.
+        prices: nanoseconds by ``FEATURES``; None: ``NANOSECONDS``.
     """
+    prices = NANOSECONDS if prices is None else prices
     loops: dict[int, LoopCost] = {}
-    rest = _nanoseconds(task.work, count)
+    rest = nanoseconds(task.work, count, prices=prices)
 
     def visit(region: Region, runs: float) -> None:
         nonlocal rest
         for s in region.loops:
             known = trips.get(s.number)
             n = GUESSED_WHILE if known is None else known
-            sweep, refill, back = _copies(s.work, count)
+            sweep, refill, back = _copies(s.work, count, prices)
             if s.stacks:
-                loops[s.number] = LoopCost(n, runs, sweep, refill, back, s.bytes("ck1"), s.bytes("tape"), _exact(s, known))
+                sizes = s.bytes("ck1"), s.bytes("tape")
+                loops[s.number] = LoopCost(n, runs, sweep, refill, back, *sizes, _exact(s, known), prices)
             else:
                 rest += runs * n * (sweep + back)
             visit(s.inner, runs * max(1, n))
@@ -161,18 +174,20 @@ def _exact(s: LoopSizing, known: int | None) -> bool:
     return known is not None and not s.exits
 
 
-def _copies(work: LoopWork, count: Callable[[Inner], int]) -> tuple[float, float, float]:
+def _copies(work: LoopWork, count: Callable[[Inner], int], prices: Mapping[str, float]) -> tuple[float, float, float]:
     return (
-        _nanoseconds(work.sweep, count, "forward"),
-        _nanoseconds(work.refill, count, "forward"),
-        _nanoseconds(work.back, count),
+        nanoseconds(work.sweep, count, "forward", prices),
+        nanoseconds(work.refill, count, "forward", prices),
+        nanoseconds(work.back, count, prices=prices),
     )
 
 
-def _nanoseconds(work: Work, count: Callable[[Inner], int], phase: str = "back") -> float:
+def nanoseconds(
+    work: Work, count: Callable[[Inner], float], phase: str = "back", prices: Mapping[str, float] | None = None
+) -> float:
     """Of one run of a piece of code. ``phase``: it runs "forward", and each iteration waits for the one before, or "back"."""
-    c = NANOSECONDS
+    c = NANOSECONDS if prices is None else prices
     total = sum(n * c[f"{phase} {name}"] for n, name in zip(work.counts, CLASSES))
     if phase == "forward":
         total += sum(n * c[f"wait {name}"] for n, name in zip(work.path, CLASSES))
-    return total + sum(weight * count(inner) * _nanoseconds(body, count, phase) for inner, weight, body in work.loops)
+    return total + sum(weight * count(inner) * nanoseconds(body, count, phase, c) for inner, weight, body in work.loops)

@@ -162,6 +162,13 @@ class Kernel:
         self._compiled(variant, bound)
         return kernel_plan(variant.executable)
 
+    def uncompiled(self, *args: Any, **kwargs: Any) -> dict[object, KernelPlan]:
+        """What ``prepare`` would add to the program, its machine code left out: nothing where it has been compiled. Compiles nothing.
+
+        By what it is, so that the results of several launches can be put together: equal launches share one kernel.
+        """
+        return self.variant(args, kwargs)[0].uncompiled(gradient=False)
+
     def _result(self, executable: Executable) -> Any:
         values = executable.returned()
         if not values:
@@ -230,6 +237,10 @@ class KernelGradient:
         variant, bound = self._ready(args, kwargs)
         self.kernel._compiled(variant, bound)
         _ = variant.gradient
+
+    def uncompiled(self, *args: Any, **kwargs: Any) -> dict[object, KernelPlan]:
+        """See ``Kernel.uncompiled``: what ``prepare`` would add, the kernel itself included."""
+        return self._ready(args, kwargs)[0].uncompiled(gradient=True)
 
     def plan(self, *args: Any, **kwargs: Any) -> HeapPlan:
         """The adstack heap that ``k.grad(*args)`` will need, to the byte. Runs nothing, and compiles nothing.
@@ -301,6 +312,10 @@ class BoundKernel:
         """See ``Kernel.plan``."""
         return self.kernel.plan(self.instance, *args, **kwargs)
 
+    def uncompiled(self, *args: Any, **kwargs: Any) -> dict[object, KernelPlan]:
+        """See ``Kernel.uncompiled``."""
+        return self.kernel.uncompiled(self.instance, *args, **kwargs)
+
     @property
     def grad(self) -> BoundGradient:
         """The reverse kernel, bound to the same object."""
@@ -324,6 +339,10 @@ class BoundGradient:
     def plan(self, *args: Any, **kwargs: Any) -> HeapPlan:
         """See ``KernelGradient.plan``."""
         return self._gradient.plan(self._instance, *args, **kwargs)
+
+    def uncompiled(self, *args: Any, **kwargs: Any) -> dict[object, KernelPlan]:
+        """See ``KernelGradient.uncompiled``."""
+        return self._gradient.uncompiled(self._instance, *args, **kwargs)
 
     def remedies(self, *args: Any, **kwargs: Any) -> dict[str, HeapPlan]:
         """See ``KernelGradient.remedies``."""

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from ..adstack.plan import HeapPlan
 from ..adstack.show import debug_lines
+from ..codegen.abi import STATUS_WORDS
 from ..runtime.jit import LoadedCode
 
 if TYPE_CHECKING:
     from .executable import Executable
     from .process_memory import Accounts
+    from .stored import Ready
 
 DEBUG_VARIABLE = "QDRUN_DEBUG_ADSTACK"
 
@@ -58,6 +60,13 @@ def kernel_plan(executable: Executable) -> KernelPlan:
     """The plan of a compiled kernel, from what it has allocated."""
     held = executable.held()
     return KernelPlan(executable.name, held["context"], held["temporaries"], code_bytes([executable]))
+
+
+def uncompiled_plan(ready: Ready, words: int) -> KernelPlan:
+    """The plan of a kernel that is not compiled, its machine code left out. ``words``: of its launch context."""
+    head = ready.head
+    copies = 1 + any(place.grad is not None for place in head.tmps) + ("tmp_dual" in ready.kinds)
+    return KernelPlan(head.name, 8 * (words + STATUS_WORDS + len(head.returns)), 8 * len(head.tmps) * copies, 0)
 
 
 def kernels_of(program: Accounts) -> list[Executable]:

@@ -73,6 +73,7 @@ class Accounts:
             device_bytes: what the program will hold of the device's memory.
         """
         own = arch == self.arch.value
+        compiled = kernels_of(self) if own else []
         if arch != Arch.cuda or (own and not self.device.identity.startswith(f"{arch} ")):
             return []
         total = -(-device_bytes // UNIT_BYTES) * UNIT_BYTES
@@ -80,7 +81,7 @@ class Accounts:
         later = Beside("frames", 0, "launches()", "known when the kernels are compiled for the device")
         return [
             Beside("driver", DRIVER_BYTES, "the process", "the driver's context, as measured on an H200; once a process"),
-            _frames(kernels_of(self), self.device.threads) if own else later,
+            _frames(compiled, self.device.threads) if compiled else later,
             Beside("rounding", total - device_bytes, "the driver's pool", how),
         ]
 

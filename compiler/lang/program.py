@@ -32,6 +32,7 @@ from .turns import Alone, wait_until
 from .versions import Versions
 
 if TYPE_CHECKING:
+    from ..adstack.launch_time import LaunchTime
     from .ad import Tape
     from .executable import GradientExecutable
     from .forward_mode import FwdMode
@@ -386,6 +387,13 @@ class Program(Accounts):
             QdrunRuntimeError: there is no such backend.
         """
         return None if arch == self.arch.value else machine(arch, fast_math=self.options.fast_math)
+
+    def launch_time(self, kernel: Any, args: tuple[Any, ...], **how: Any) -> LaunchTime:
+        """How long a launch would take, predicted; the keywords are those of ``lang.launch_time.launch_time``."""
+        from .launch_time import launch_time  # it needs kernels, which need programs
+
+        with self:
+            return launch_time(kernel, args, **how)
 
     def next_seed(self) -> int:
         """A fresh random seed for a launch: a function of the program's seed and the launch's number."""

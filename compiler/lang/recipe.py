@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
+from ..codegen.abi import context_layout
 from ..codegen.llvm.cost import suggested_lanes
 from ..ir.nodes import ArgDecl, Buffer, GlobalStore, Kernel, Op, Place, Stmt
 from ..ir.printer import print_kernel
@@ -82,6 +83,7 @@ class Recipe:
         self._tangent: tuple[Tangent, Ready] | None = None
         self.shelf: Shelf | None = None
         self._forms: dict[Stmt, tuple[Form | None, ...]] = {}
+        self._words: dict[Ready, int] = {}
 
     @functools.cached_property
     def ir(self) -> Kernel:
@@ -133,6 +135,14 @@ class Recipe:
         found, ready = self.reverse(device)
         known = 1 if self._lanes(found) <= 1 or not device.on_host else 0  # without a stack lanes do not count
         return known or ready.compiled(device).lanes
+
+    def context_words(self, ready: Ready) -> int:
+        """Words of the launch context of one of its kernels; the same before it is compiled and after."""
+        if ready.made is not None:
+            return ready.made.layout.words
+        if ready not in self._words:
+            self._words[ready] = context_layout(_reduced(ready.kernel)).words
+        return self._words[ready]
 
     def tangent(self, device: Device) -> tuple[Tangent, Ready]:
         """The forward-mode kernel, compiled: it computes values and tangents.
@@ -206,10 +216,14 @@ class Recipe:
 
 def compiler_input(kernel: Kernel, options: Options) -> tuple[Kernel, CompileOptions]:
     """What a device compiles of a kernel, and how, in one lane."""
-    reduced = reduce_kernel(without_slopes(kernel))
+    reduced = _reduced(kernel)
     plain = frozenset(op for task in reduced.tasks for op in race_free(task))
     how = CompileOptions(lanes=1, offline_cache=options.offline_cache, plain=plain, fast_math=options.fast_math)
     return reduced, how
+
+
+def _reduced(kernel: Kernel) -> Kernel:
+    return reduce_kernel(without_slopes(kernel))
 
 
 def _slot(buffer: Buffer) -> object:

@@ -21,6 +21,7 @@ from .binding import Bound
 from .broken import report
 from .executable import Executable, GradientExecutable
 from .gradient_plans import GradientPlans
+from .kernel_plan import KernelPlan, uncompiled_plan
 from .ndarray import Held
 from .options import Arch
 from .program import Program
@@ -129,6 +130,21 @@ class Variant:
         """
         ready = self.recipe.tangent(self.program.device)[1]
         return self.executable if ready is self.recipe.forward else Executable(self.program, ready, self.owners)
+
+    def uncompiled(self, gradient: bool) -> dict[object, KernelPlan]:
+        """What the kernel, and its gradient if that is wanted, will keep in the program, as far as they are not compiled. Compiles nothing.
+
+        Raises:
+            DifferentiationError: see ``plans``.
+        """
+        wanted = {"executable": lambda: self.recipe.forward}
+        if gradient:
+            wanted["gradient"] = lambda: self.recipe.reverse(self.program.device)[1]
+        return {
+            (self, name): uncompiled_plan(ready(), self.recipe.context_words(ready()))
+            for name, ready in wanted.items()
+            if name not in self.__dict__
+        }
 
     def close(self) -> None:
         """Forget the launch contexts; the program is being closed."""

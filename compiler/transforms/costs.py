@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from operator import mul
 
 from ..adstack.work import CLASSES, NO_WORK, Inner, LoopWork, Work
 from ..ir.nodes import Assert, Block, GlobalStore, If, Local, LocalStore, Loop, Op, Stmt
-from ..ir.walk import stored_locals
+from ..ir.walk import place_of, stored_locals, walk
 from .reverse import Reverse
 
 _DIVISIONS = frozenset("div sqrt rsqrt floordiv mod cdiv crem".split())
-_FUNCTIONS = frozenset("sin cos tan asin acos atan atan2 sinh cosh tanh exp log pow".split())
+FUNCTIONS = frozenset("sin cos tan asin acos atan atan2 sinh cosh tanh exp log pow".split())
 _FREE = frozenset("load index arg shape param seed".split())
 _SIMPLE, _DIVISION, _FUNCTION, _LOAD, _UPDATE = range(len(CLASSES))
 Counts = list[float]
@@ -56,14 +56,7 @@ class Costs:
 
     # ---- copies
     def _plain(self, block: Block, keep: set[int]) -> Work:
-        counts, loops = [0.0] * len(CLASSES), []
-        for s, weight in _statements(block):
-            if id(s) in keep:
-                if isinstance(s, Loop):
-                    loops.append((self._inner(s, s in self._planned), weight, self._plain(s.body, keep)))
-                else:
-                    _count_forward(s, weight, counts)
-        return Work(tuple(counts), _path(block, keep), tuple(loops))
+        return plain_work(block, lambda s: self._inner(s, s in self._planned), keep)
 
     def _back(self, block: Block) -> Work:
         """The last replay of a block, and its backward code."""
@@ -84,6 +77,36 @@ class Costs:
             if activity.is_active(s):
                 _count_backward(s, weight, counts)
         return Work(tuple(counts), loops=tuple(loops))
+
+
+def plain_work(block: Block, inner: Callable[[Loop], Inner], keep: set[int] | None = None, alone: Container[object] = ()) -> Work:
+    """The work of code that only runs forward.
+
+    Args:
+        block: the code.
+        inner: names a loop.
+        keep: the statements that are run, by identity; None: all of them.
+        alone: atomics that no other thread meets.
+    """
+    keep = {id(s) for s in walk(block)} if keep is None else keep
+    counts, loops, moved, atomics = [0.0] * len(CLASSES), [], 0.0, 0.0
+    for s, weight in _statements(block):
+        if id(s) in keep:
+            if isinstance(s, Loop):
+                loops.append((inner(s), weight, plain_work(s.body, inner, keep, alone)))
+            else:
+                _count_forward(s, weight, counts)
+                moved += weight * _bytes(s)
+                atomics += weight * (isinstance(s, Op) and s.op == "atomic" and s not in alone)
+    return Work(tuple(counts), _path(block, keep), tuple(loops), moved, atomics)
+
+
+def _bytes(s: Stmt) -> int:
+    """What a statement reads and writes."""
+    place = place_of(s)
+    if place is None or place.buffer.kind == "block":
+        return 0
+    return place.dtype.size * (2 if isinstance(s, Op) and s.op == "atomic" else 1)
 
 
 def _statements(block: Block, weight: float = 1.0) -> list[tuple[Stmt, float]]:
@@ -137,7 +160,7 @@ def _count_forward(s: Stmt, weight: float, counts: Counts) -> None:
             counts[_UPDATE] += weight
         case Op(op=code) if code in _DIVISIONS:
             counts[_DIVISION] += weight
-        case Op(op=code) if code in _FUNCTIONS:
+        case Op(op=code) if code in FUNCTIONS:
             counts[_FUNCTION] += weight
         case Op(op=code) if code not in _FREE:
             counts[_SIMPLE] += weight
@@ -154,7 +177,7 @@ def _count_backward(s: Stmt, weight: float, counts: Counts) -> None:
         case GlobalStore():
             counts[_LOAD] += weight
             counts[_UPDATE] += weight
-        case Op(op=code) if code in _FUNCTIONS:
+        case Op(op=code) if code in FUNCTIONS:
             counts[_FUNCTION] += weight
             counts[_SIMPLE] += 2 * weight
         case Op(op=code) if code in _DIVISIONS:
@@ -166,4 +189,4 @@ def _count_backward(s: Stmt, weight: float, counts: Counts) -> None:
             counts[_SIMPLE] += weight
 
 
-__all__ = ["Costs"]
+__all__ = ["FUNCTIONS", "Costs", "plain_work"]

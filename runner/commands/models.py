@@ -126,6 +126,9 @@ class Plan(Part):
     name: str = about("of the config")
     target: str = about("the job")
     backend: str = about("what the trials run on")
+    choice: Data | None = may(
+        "with device.backend: auto and several backends: backend, reason, and the candidates with their predictions"
+    )
     threads: int = about("of one trial")
     gradients: list[str] = about("their names")
     trials: list[PlannedTrial] = about("all trials")
@@ -169,14 +172,18 @@ class Submit(Part):
     run: str = about("its id")
     folder: str = about("its folder")
     results: str = about("its table, a Parquet file")
-    state: str = about("done, failed, cancelled, interrupted")
+    state: str = about("done, failed, cancelled, interrupted, lost; running after --detach")
     exit_code: int = about("of the command")
     trials: int = about("how many")
     counts: dict[str, int] = about("by status")
     best: Data | None = about("the row with the smallest loss")
     failures: list[Data] = about("trial, error_type, error of those that failed")
     seconds: float | None = about("from the command to the end")
-    timing: Data = about("where the seconds went")
+    timing: Data = about("where the seconds went; empty after --detach")
+    process: int | None = may("after --detach: the id of the process that runs it")
+    job: str | None = may("after --detach: the Ray Job that runs it")
+    address: str | None = may("of the cluster of that job")
+    log: str | None = may("after --detach: the file of what the process prints, or the command that shows what the job does")
 
 
 class Resume(Part):

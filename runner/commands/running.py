@@ -5,40 +5,112 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
 from ..cli_base import Config, Json, Run, Runs, Set, Trial, print_document, reported
 
+if TYPE_CHECKING:
+    from ..run.detach import Detached
+    from ..run.session import Submitted
+    from ..timing import Timing
+
+
+Address = Annotated[
+    str | None,
+    typer.Option(
+        metavar="HOST:PORT",
+        help="Join the Ray cluster at this address; http://HOST:8265 runs it there as a Ray Job. Without it Ray runs here.",
+    ),
+]
+Dashboard = Annotated[bool, typer.Option("--dashboard", help="Start Ray's dashboard, on 127.0.0.1 alone.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
+Detach = Annotated[
+    bool,
+    typer.Option("--detach", "-d", help="Hand the run to a process of its own and return; it goes on without this terminal."),
+]
+Wait = Annotated[
+    bool,
+    typer.Option("--wait", help="Wait for the end, as without --detach. With it: follow a run that survives this terminal."),
+]
+
 
 def submit(
     config: Config,
     changes: Set = [],  # noqa: B006 - typer makes a list of its own
-    address: Annotated[str | None, typer.Option(help="Join the Ray cluster at this address; without it Ray runs here.")] = None,
-    dashboard: Annotated[bool, typer.Option("--dashboard", help="Start Ray's dashboard, on 127.0.0.1 alone.")] = False,
+    address: Address = None,
+    dashboard: Dashboard = False,
     output: Annotated[str | None, typer.Option(help="Folder or URI for the run, instead of `output` of the config.")] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
+    detach: Detach = False,
+    wait: Wait = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not show the plan of a large sweep and ask.")] = False,
+    quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Run a sweep and wait for its end."""
+    """Run a sweep and wait for its end. On a terminal, more than 1,000 trials are shown as a plan, and asked for, first."""
     from ..timing import Timing, process_started
 
     command_t = process_started()
     with reported(as_json):
-        from .. import show
         from ..plan import prepare
-        from ..run.session import submit as run
+        from ..run.asking import asked
 
         prepared, job = prepare(config, local=address is None, overrides=changes)
+        planned = () if yes or quiet or as_json else asked(prepared, job, local=address is None)
         timing = Timing(command_t=command_t, submitted_t=time.time())
         folder = output or prepared.loaded.config.uri
-        done = run(prepared, job, output=folder, timing=timing, address=address, dashboard=dashboard, quiet=quiet)
+        if detach or is_dashboard(address):
+            from ..run.detach import Order, submit_detached
+
+            if prepared.choice is not None and not quiet and not as_json:
+                print(prepared.choice.text, file=sys.stderr)
+            _detached(
+                submit_detached(prepared, folder, Order(timing, address, dashboard)), timing, wait or not detach, quiet, as_json
+            )
+        from ..run.session import submit as run
+
+        how = {"address": address, "dashboard": dashboard, "quiet": quiet}
+        _ended(run(prepared, job, output=folder, timing=timing, plan=planned, **how), as_json)
+
+
+def is_dashboard(address: str | None) -> bool:
+    """Whether an address is one for Ray's Jobs API."""
+    return address is not None and address.startswith(("http://", "https://"))
+
+
+def _ended(done: Submitted, as_json: bool) -> NoReturn:
+    """Say how a run ended, and end as it did."""
+    from .. import show
+
+    if as_json:
+        print_document("submit", show.summary_data(done))
+    else:
+        print(show.summary_text(done))
+    raise typer.Exit(done.exit_code)
+
+
+def _detached(
+    made: Detached, timing: Timing, wait: bool, quiet: bool, as_json: bool, again: dict[str, Any] | None = None
+) -> NoReturn:
+    """Say who runs a run, and follow it, or leave it alone. ``again``: the document of ``resume``."""
+    from .. import show
+    from ..run.detach import follow
+
+    if (not quiet and not as_json) or not wait:
+        text = show.detached_text(made)
         if as_json:
-            print_document("submit", show.summary_data(done))
+            data = show.detached_data(made)
+            print_document("submit", data) if again is None else print_document("resume", again | {"ended": data})
         else:
-            print(show.summary_text(done))
+            print(text, file=sys.stderr if wait else sys.stdout)
+    if not wait:
+        raise typer.Exit(0)
+    done = follow(made, timing, quiet=quiet or as_json)
+    if again is not None and as_json:
+        print_document("resume", again | {"ended": show.summary_data(done)})
         raise typer.Exit(done.exit_code)
+    _ended(done, as_json)
 
 
 def resume(
@@ -49,9 +121,11 @@ def resume(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what would be kept, retried and skipped; run nothing.")
     ] = False,
-    address: Annotated[str | None, typer.Option(help="Join the Ray cluster at this address; without it Ray runs here.")] = None,
-    dashboard: Annotated[bool, typer.Option("--dashboard", help="Start Ray's dashboard, on 127.0.0.1 alone.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
+    address: Address = None,
+    dashboard: Dashboard = False,
+    detach: Detach = False,
+    wait: Wait = False,
+    quiet: Quiet = False,
     runs: Runs = "runs",
     as_json: Json = False,
 ) -> None:
@@ -76,13 +150,17 @@ def resume(
                 print_document("resume", data)
             return
         timing = Timing(command_t=command_t, submitted_t=time.time())
+        if detach or is_dashboard(address):
+            from ..run.detach import Order, resume_detached
+
+            made = resume_detached(folder, Order(timing, address, dashboard), config=config, force=force, failed=failed)
+            _detached(made, timing, wait or not detach, quiet, as_json, data)
         how = {"address": address, "dashboard": dashboard, "quiet": quiet, "timing": timing}
         done = go_on(folder, config=config, force=force, failed=failed, **how)
         if as_json:
             print_document("resume", data | {"ended": show.summary_data(done)})
-        else:
-            print(show.summary_text(done))
-        raise typer.Exit(done.exit_code)
+            raise typer.Exit(done.exit_code)
+        _ended(done, as_json)
 
 
 def cancel(run: Run, trial: Trial = None, runs: Runs = "runs", as_json: Json = False) -> None:

@@ -14,14 +14,15 @@ from ...compiler.errors import QdrunError
 from ..packing import Request
 from . import groups
 from .groups import Slot, placed
-from .inventory import Found, kind_of
+from .inventory import Found, kind_of, with_lanes
 from .leases import Exchange, Held, LeaseEnd
 from .ledger import Ledger
+from .runs import shown
 from .settings import NAME, NAMESPACE, Settings
 
 __all__ = ["LedgerActor", "LedgerError", "check_version", "placed", "start"]
 
-VERSION = 1
+VERSION = 2
 """Of the calls between runs and the ledger of a cluster."""
 TICK_S = 0.25
 ANSWER_S = 60.0
@@ -133,6 +134,15 @@ class LedgerActor:
         """See ``Ledger.leave``."""
         (await self._ready()).leave(run)
         self._step()
+
+    async def alone(self, run: str) -> list[str]:
+        """Earlier runners of this run are gone, and their workers with them: their leases end now, not when they are found silent."""
+        ledger = await self._ready()
+        before = [other for other in ledger.runs() if other != run and shown(other) == shown(run)]
+        for other in before:
+            ledger.leave(other)
+        self._step()
+        return before
 
     async def ask(self, run: str, requests: Sequence[Request]) -> bool:
         """See ``Ledger.ask``."""
@@ -280,18 +290,20 @@ class LedgerActor:
         self._add_cpu_rows(node)
 
     def _add_cpu_rows(self, node: str) -> None:
-        """A row for each number of threads that runs have asked for; the cores of a node are one group."""
+        """A row for each number of threads that runs have asked for, as far as there are cores; the cores of a node are one group."""
         rows = self._found[node]
         host, cores = next(row for row in rows if row.backend == "cpu"), self._cores[node]
         made = [
-            replace(
-                host,
-                id=f"cpu@{node[:12]}@t{threads}",
-                kind=kind_of(host.backend, host.model, threads),
-                threads=threads,
-                lanes=min(self._settings.lanes or cores, max(1, cores // threads)),
+            with_lanes(
+                replace(
+                    host,
+                    id=f"cpu@{node[:12]}@t{threads}",
+                    kind=kind_of(host.backend, host.model, threads),
+                    threads=threads,
+                ),
+                min(self._settings.lanes or cores, max(1, cores // threads)),
             )
-            for threads in sorted(self._threads)
+            for threads in sorted({max(1, min(wanted, cores)) for wanted in self._threads})
         ]
         self._found[node] = made + [row for row in rows if row.backend != "cpu"]
 

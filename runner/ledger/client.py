@@ -91,6 +91,7 @@ class LocalLedger:
         self.run = run
         self._found = list(devices) if devices is not None else inventory.local(threads, lanes)
         self._ours = devices is None
+        self._told: set[str] = set()
         self._ledger = Ledger()
         for row in self._found:
             if row.usable:
@@ -110,7 +111,8 @@ class LocalLedger:
         if self._ours and time.monotonic() - self._looked > BEAT_S:
             self._looked = time.monotonic()
             for pool, free in inventory.free_now(self._found).items():
-                self._ledger.observe(pool, free)
+                if pool not in self._told:  # workers know what of it is ours
+                    self._ledger.observe(pool, free)
         return now
 
     def ask(self, requests: Sequence[Request]) -> None:
@@ -141,6 +143,8 @@ class LocalLedger:
 
     def observe(self, pool: str, free: int, ours: int | None = None) -> None:
         """See ``LedgerClient``."""
+        if ours is not None:
+            self._told.add(pool)
         self._ledger.observe(pool, free, ours, self.run)
 
     def devices(self) -> list[Found]:
@@ -303,6 +307,10 @@ class ActorLedger:
             self._workers.add(lease.device)
         ended = [end for end in answer.ended if self._held.pop(end.lease, None) is not None]
         return replace(answer, leases=tuple(leases), ended=tuple(ended))
+
+    def alone(self) -> list[str]:
+        """Leases of earlier runners of this run end: their processes are known to be gone. The names that the ledger had for them."""
+        return self._call("alone", self._key) or []
 
     def refs(self) -> list[Any]:
         """See ``LedgerClient``. It is ready after ``BEAT_S`` at the latest: an exchange then tells the ledger that the run lives."""

@@ -18,8 +18,9 @@ LANES = 4
 RESERVE_PART, RESERVE_BYTES = 20, 512 << 20
 """Of a pool a twentieth, at least 512 MiB, is left alone: what no allocator counts."""
 MIB = 1 << 20
-PROCESS_BYTES = {"cuda": 576 * MIB, "amdgpu": 576 * MIB, "vulkan": 256 * MIB, "metal": 256 * MIB, "cpu": 256 * MIB}
-"""What a worker's process holds beside its trials: the context on a device (551 MB on an H200), Python and LLVM on a CPU."""
+PROCESS_BYTES = {"cuda": 576 * MIB, "amdgpu": 576 * MIB, "vulkan": 256 * MIB, "metal": 256 * MIB, "cpu": 192 * MIB}
+"""What a worker's process holds beside its trials: the context on a device (551 MB on an H200); on a CPU Python, LLVM and Ray's
+client (142 MiB after a trial of a job of this package), and some more for what jobs import."""
 RESOURCES = {"cuda": "GPU", "amdgpu": "GPU", "vulkan": "qdrun_vulkan", "metal": "qdrun_metal", "cpu": "CPU"}
 """The resource of Ray that a device of a backend is; the ``qdrun_`` ones are declared with ``ray start --resources``."""
 
@@ -42,7 +43,7 @@ class Found:
         total: bytes of the pool; ``free``: that nobody holds now, None where that is not known.
         threads: in flight when a trial runs: resident threads of a GPU, cores of one trial on a CPU.
         lanes: trials at once.
-        process_bytes: what a worker holds beside its trials.
+        process_bytes: what the process of a worker holds beside its trials; see ``charge``.
         usable: programs of this version run on it; otherwise ``why`` says why not.
         ray_id: what Ray calls it on its node: the name or the number that the node's own list of visible devices has.
     """
@@ -76,6 +77,10 @@ class Found:
         """Bytes of the pool that may be used in all: its total less the reserve."""
         return max(0, self.total - max(self.total // RESERVE_PART, RESERVE_BYTES))
 
+    def charge(self, lanes: int | None = None) -> int:
+        """Bytes of all processes that ``lanes`` trials at once need (None: all lanes): one on a GPU, one for each on the CPU."""
+        return self.process_bytes * ((lanes or self.lanes) if self.backend == "cpu" else 1)
+
     @property
     def foreign(self) -> int:
         """Bytes that others hold, as far as that is known."""
@@ -86,8 +91,8 @@ def local(threads: int = 1, lanes: int | None = None, node: str = "") -> list[Fo
     """The devices of this machine, and a row for each backend that has none.
 
     Args:
-        threads: of one trial on the CPU; it runs as many trials at once as it has times so many cores.
-        lanes: trials at once on each device, no more than the cores allow on the CPU; None: ``LANES``, and all cores.
+        threads: of one trial on the CPU, as far as there are cores; it runs as many trials at once as it has times so many cores.
+        lanes: trials at once on each device, on the CPU no more than cores and memory allow; None: ``LANES``, and all cores.
         node: the id of this machine in a cluster.
     """
     cards = memory.nvidia()
@@ -98,14 +103,14 @@ def local(threads: int = 1, lanes: int | None = None, node: str = "") -> list[Fo
         elif backend.usable:
             rows.append(_card(backend, cards.get(backend.uuid.lower()), lanes or LANES, node))
         elif backend.name == "amdgpu" and (seen := amd.visible(amd.cards())):
-            rows += [_amd(backend, card, index, node) for index, card in enumerate(seen)]
+            rows += [_amd(backend, card, index, lanes or LANES, node) for index, card in enumerate(seen)]
         else:
             where = f"{backend.name}:{backend.index}" if backend.present else backend.name
             rows.append(Found(_named(where, node), node, backend.name, usable=False, why=backend.detail))
     return rows
 
 
-def _amd(row: Backend, card: amd.AmdCard, index: int, node: str) -> Found:
+def _amd(row: Backend, card: amd.AmdCard, index: int, lanes: int, node: str) -> Found:
     name = card.uuid or card.pci
     return Found(
         id=f"{row.name}:{name}" if node else f"{row.name}:{index}",
@@ -119,6 +124,7 @@ def _amd(row: Backend, card: amd.AmdCard, index: int, node: str) -> Found:
         pool=name,
         total=card.total,
         threads=row.threads,
+        lanes=lanes,
         usable=row.usable,
         why="" if row.usable else row.detail,
         process_bytes=PROCESS_BYTES[row.name],
@@ -139,7 +145,17 @@ def pools_and_devices(found: Iterable[Found]) -> tuple[list[Pool], list[Device]]
 
 def packing_device(row: Found) -> Device:
     """A device as the packer knows it."""
-    return Device(row.id, row.pool, row.kind, row.lanes, row.process_bytes)
+    return Device(row.id, row.pool, row.kind, row.lanes, row.charge())
+
+
+def with_lanes(row: Found, lanes: int) -> Found:
+    """A device with at most so many lanes; of a CPU, no more than have room for their processes in half of the memory that is free now.
+
+    A lane of a CPU is a process with Python, LLVM and Ray's client: where they take the memory, none is left for trials.
+    """
+    if row.backend == "cpu" and row.process_bytes:
+        lanes = min(lanes, max(0, row.capacity - row.foreign) // 2 // row.process_bytes)
+    return replace(row, lanes=max(1, lanes))
 
 
 def kind_of(backend: str, model: str, threads: int) -> str:
@@ -157,9 +173,9 @@ def pretended(count: int, total: int, node: str = "", lanes: int = LANES, backen
 
 def _host(row: Backend, threads: int, lanes: int | None, node: str) -> Found:
     total, free = memory.host()
-    model = row.detail.split(",")[0]
-    most = max(1, row.threads // max(1, threads))
-    return Found(
+    model, threads = row.detail.split(",")[0], max(1, min(threads, row.threads))
+    most = row.threads // threads
+    found = Found(
         id=_named("cpu", node, f"t{threads}" if node else ""),
         node=node,
         backend="cpu",
@@ -170,9 +186,9 @@ def _host(row: Backend, threads: int, lanes: int | None, node: str) -> Found:
         free=free,
         driver=platform.system(),
         threads=threads,
-        lanes=min(lanes or most, most),
         process_bytes=PROCESS_BYTES["cpu"],
     )
+    return with_lanes(found, min(lanes or most, most))
 
 
 def _card(row: Backend, card: memory.Card | None, lanes: int, node: str) -> Found:

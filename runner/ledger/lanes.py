@@ -113,7 +113,7 @@ class Lanes:
     def room(self, run: str, device: str, bytes: int) -> bool:
         """Whether so many bytes, and the process of the run, fit on a device that is open to the run."""
         place = self._places[device]
-        need = bytes + (0 if run in place.workers else place.found.process_bytes)
+        need = bytes + (0 if run in place.workers else place.found.charge(place.runs.get(run)))
         return any(row["free"] >= need for row in self._packer.snapshot()["pools"] if row["id"] == place.found.pool)
 
     def share(self, runs: Iterable[Run]) -> None:
@@ -137,7 +137,8 @@ class Lanes:
             self._packer.add_pool(Pool(found.pool, found.capacity))
             self._packer.set_foreign(found.pool, self._foreign[found.pool])
         self._open[found.pool] = self._open.get(found.pool, 0) + 1
-        self._packer.add_device(Device(found.id + MARK + run, found.pool, found.kind + MARK + run, lanes, found.process_bytes))
+        name, kind = found.id + MARK + run, found.kind + MARK + run
+        self._packer.add_device(Device(name, found.pool, kind, lanes, found.charge(lanes)))
         place.runs[run] = lanes
 
     def _drop(self, place: Place, run: str) -> None:

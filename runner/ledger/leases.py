@@ -14,6 +14,7 @@ LEASE_TRIALS, LEASE_S = 64, 5.0
 """A lease of short requests covers at most so many trials, and at most so many seconds."""
 
 DONE = "done"
+CUT_SHORT = "cut short"
 EXPIRED = "expired"
 DEVICE_LOST = "device lost"
 LEFT = "the run has left"

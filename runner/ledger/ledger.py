@@ -129,6 +129,10 @@ class Ledger:
             self._lanes.leave(run)
             del self._runs[run]
 
+    def runs(self) -> list[str]:
+        """All that have joined."""
+        return list(self._runs)
+
     def beat(self, run: str, now: float) -> bool:
         """A run lives. False: it is not known."""
         state = self._runs.get(run)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Collection, KeysView
+from collections.abc import Collection, Iterator, KeysView
 from dataclasses import dataclass
 
 
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 class _Held:
     bytes: int = 0
     lanes: int = 0
+    share: float = 0.0
 
 
 class Shares:
@@ -22,35 +23,42 @@ class Shares:
     def __init__(self) -> None:
         self.bytes = 0
         self.lanes = 0
+        self.joined = 0  # how often a user has come or gone
         self._held: dict[str, _Held] = {}
         self._sorted: list[tuple[float, str]] = []
 
     def resize(self, bytes: int, lanes: int) -> None:
         """The cluster's bytes and lanes have changed."""
         self.bytes, self.lanes = bytes, lanes
-        self._sorted = sorted((self.share(user), user) for user in self._held)
+        for held in self._held.values():
+            held.share = self._share(held.bytes, held.lanes)
+        self._sorted = sorted((held.share, user) for user, held in self._held.items())
 
     def add(self, user: str, bytes: int) -> None:
         """A request of ``bytes`` started."""
         held = self._held.get(user)
         if held is None:
             held = self._held[user] = _Held()
+            self.joined += 1
         else:
-            del self._sorted[bisect_left(self._sorted, (self.share(user), user))]
+            del self._sorted[bisect_left(self._sorted, (held.share, user))]
         held.bytes += bytes
         held.lanes += 1
-        insort(self._sorted, (self.share(user), user))
+        held.share = self._share(held.bytes, held.lanes)
+        insort(self._sorted, (held.share, user))
 
     def remove(self, user: str, bytes: int) -> None:
         """A request of ``bytes`` ended."""
         held = self._held[user]
-        del self._sorted[bisect_left(self._sorted, (self.share(user), user))]
+        del self._sorted[bisect_left(self._sorted, (held.share, user))]
         held.bytes -= bytes
         held.lanes -= 1
         if held.lanes:
-            insort(self._sorted, (self.share(user), user))
+            held.share = self._share(held.bytes, held.lanes)
+            insort(self._sorted, (held.share, user))
         else:
             del self._held[user]
+            self.joined += 1
 
     def held(self, user: str) -> tuple[int, int]:
         """Bytes and lanes of a user."""
@@ -60,21 +68,27 @@ class Shares:
     def share(self, user: str, more: int | None = None) -> float:
         """A user's share, with one more request of ``more`` bytes if given."""
         held = self._held.get(user)
-        size, lanes = (held.bytes, held.lanes) if held else (0, 0)
-        if more is not None:
-            size, lanes = size + more, lanes + 1
-        return max(size / self.bytes if self.bytes else 0.0, lanes / self.lanes if self.lanes else 0.0)
+        if more is None:
+            return held.share if held else 0.0
+        return self._share((held.bytes if held else 0) + more, (held.lanes if held else 0) + 1)
+
+    def _share(self, size: int, lanes: int) -> float:
+        by_bytes = size / self.bytes if self.bytes else 0.0
+        by_lanes = lanes / self.lanes if self.lanes else 0.0
+        return by_bytes if by_bytes > by_lanes else by_lanes
 
     def holders(self) -> KeysView[str]:
         """Users that run something."""
         return self._held.keys()
 
-    def order(self, users: Collection[str]) -> list[str]:
-        """Users by share, the smallest first; equal shares by name."""
-        if len(users) < 2:
-            return list(users)
-        nothing = sorted(user for user in users if user not in self._held)
-        return nothing + [user for _, user in self._sorted if user in users]
+    def order(self, users: Collection[str]) -> Iterator[tuple[float, str]]:
+        """Users with their shares, the smallest first; equal shares by name. What users hold must not change meanwhile."""
+        held = self._held
+        for user in sorted([user for user in users if user not in held]):
+            yield 0.0, user
+        for item in self._sorted:
+            if item[1] in users:
+                yield item
 
     def deserves(self, user: str, more: int, active: int) -> bool:
         """Whether a user with nothing that fits gets a reservation of ``more`` bytes.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from .pools import Running
-from .queue import Group
+from .queue import INFINITY, Group
 
 EPSILON = 1e-9
 UNKNOWN = 3.0  # a request without seconds starts at a slower place when that is at most a third of what is left of the queue
@@ -66,45 +66,53 @@ class Outlook:
         self._ended: list[Running] = []
         self._unit_sum = 0.0
         self._unit_count = 0
+        self._changes = 0
+        self._last: tuple[int, float, bool, float, dict[frozenset[str], _Terms]] | None = None
 
     def resize(self, lanes: Mapping[str, int], bytes: Mapping[str, int]) -> None:
         """Lanes and usable bytes of each class have changed."""
         self._lanes, self._bytes = dict(lanes), dict(bytes)
+        self._changes += 1
 
     def forget(self) -> None:
         """The bases of the groups have changed: count them again when that is next needed."""
         self._work = {True: {}, False: {}}
         self._counted = False
+        self._changes += 1
 
     def wait(self, group: Group, count: int) -> None:
         """``count`` more requests of a group wait, or fewer when it is negative."""
         if self._counted:
             self._count(group, count)
+            self._changes += 1
 
     def _count(self, group: Group, count: int) -> None:
         if not group.bases or not count:
             return
-        sets, kinds = self._work[group.known], frozenset(group.bases)
-        work = sets.setdefault(kinds, _Work())
+        sets, kinds = self._work[group.known], group.kinds
+        work = sets.get(kinds)
+        if work is None:
+            work = sets[kinds] = _Work()
         work.count += count
         if not work.count:
             del sets[kinds]
             return
         work.lanes += count * group.best
         work.area += count * group.area
-        for kind, k in group.bases.items():
-            seconds = group.seconds(kind, k)
+        for kind, seconds, area in group.on:
             work.lanes_on[kind] = work.lanes_on.get(kind, 0.0) + count * seconds
-            work.area_on[kind] = work.area_on.get(kind, 0.0) + count * seconds * group.point_bytes(kind, k)
+            work.area_on[kind] = work.area_on.get(kind, 0.0) + count * area
 
     def start(self, run: Running) -> None:
         """A request runs."""
         self._running[run.request.id] = run
+        self._changes += 1
 
     def stop(self, request: str, ended: bool) -> None:
         """A request runs no more; ``ended`` by itself."""
         run = self._running.pop(request)
-        if ended and run.end == float("inf"):
+        self._changes += 1
+        if ended and run.end == INFINITY:
             self._ended.append(run)
 
     def tick(self, now: float) -> None:
@@ -112,7 +120,9 @@ class Outlook:
         for run in self._ended:
             self._unit_sum += max(0.0, now - run.start) / run.point.time
             self._unit_count += 1
-        self._ended.clear()
+        if self._ended:
+            self._ended.clear()
+            self._changes += 1
 
     def unit(self, known: bool) -> float | None:
         """Seconds of a unit; None before one of the requests without seconds has ended."""
@@ -129,9 +139,7 @@ class Outlook:
             self._counted = True
             for other in self._groups():
                 self._count(other, other.size)
-        terms = self._terms(group.known, now)
-        last = max((self._end(run, now) for run in self._running.values()), default=now)
-        finish = max(last - now, unit * max((t.seconds() for t in terms.values()), default=0.0))
+        finish, terms = self._finish(group.known, unit, now)
         seconds, base = group.seconds(kind, index), group.bases[kind]
         if unit * seconds * (1.0 if group.known else UNKNOWN) > finish * (1.0 + EPSILON):
             return False
@@ -141,6 +149,15 @@ class Outlook:
         area = seconds * group.point_bytes(kind, index) - group.seconds(kind, base) * group.point_bytes(kind, base)
         mine = set(group.bases)
         return all(unit * t.seconds(more, area) <= finish * (1.0 + EPSILON) for kinds, t in terms.items() if mine <= kinds)
+
+    def _finish(self, known: bool, unit: float, now: float) -> tuple[float, dict[frozenset[str], _Terms]]:
+        """Seconds until everything is predicted to end, and the terms of it. Kept until something changes: many are asked at once."""
+        kept = self._last
+        if kept is None or kept[:3] != (self._changes, now, known):
+            terms = self._terms(known, now)
+            finish = max(self._last_end(now) - now, unit * max((t.seconds() for t in terms.values()), default=0.0))
+            kept = self._last = (self._changes, now, known, finish, terms)
+        return kept[3], kept[4]
 
     def _terms(self, known: bool, now: float) -> dict[frozenset[str], _Terms]:
         sets = self._work[known]
@@ -167,14 +184,20 @@ class Outlook:
         """What the running requests of known seconds still take, by class: lane seconds and byte seconds."""
         out: dict[str, tuple[float, float]] = {}
         for run in self._running.values():
-            if run.end > now and run.end != float("inf"):
+            if run.end > now and run.end != INFINITY:
                 lanes, area = out.get(run.device.kind, (0.0, 0.0))
                 out[run.device.kind] = lanes + run.end - now, area + (run.end - now) * run.point.bytes
         return out
 
-    def _end(self, run: Running, now: float) -> float:
-        """When a running request should be over: one that took longer than was known takes as long again."""
-        end = run.end
-        if end == float("inf"):
-            end = run.start + (self.unit(False) or 0.0) * run.point.time
-        return end if end > now else now + (now - run.start)
+    def _last_end(self, now: float) -> float:
+        """When all that runs should be over: one that took longer than was known takes as long again."""
+        last, unit = now, self.unit(False) or 0.0
+        for run in self._running.values():
+            end = run.end
+            if end == INFINITY:
+                end = run.start + unit * run.point.time
+            if end <= now:
+                end = now + (now - run.start)
+            if end > last:
+                last = end
+        return last

@@ -11,7 +11,7 @@ from .claims import Claim, Key, Placement, Request, amount
 from .fairness import Shares
 from .outlook import Outlook
 from .pools import Device, DeviceState, Pool, PoolState, Reservation, Running
-from .queue import SLOW, Group, Waiting, first_fitting
+from .queue import SLOW, Group, UserQueue, Waiting, first_fitting
 from .views import snapshot, why_waiting
 
 AGE_S = 60.0
@@ -40,6 +40,7 @@ class Packer:
         self._newest = -math.inf
         self._reserved: Reservation | None = None
         self._turn_of_age = True
+        self._active = (-1, -1, 0)
         self._touched: set[str] = set()
         self._again: set[str] = set()
 
@@ -140,7 +141,7 @@ class Packer:
         """A request runs already, at point ``index`` of its claim: charge it, be there room or not (a ledger that starts again)."""
         if request.id in self._where or request.id in self._waiting:
             raise ValueError(f"request {request.id} of {request.user} waits or runs already")
-        self._start(request, self._devices[device], index, started)
+        self._start(request, self._devices[device], index, started, frozenset(request.claims))
 
     def next(self, now: float) -> list[Placement]:
         """All that may start now. ``now``: seconds of a clock that never goes back."""
@@ -149,23 +150,12 @@ class Packer:
         self._touched |= self._again
         self._again.clear()
         while self._touched and len(self._waiting):
-            ready = [
-                (state.pool.pool.capacity, len(state.running), name)
-                for pool in self._touched
-                if pool in self._pools
-                for name, state in self._pools[pool].devices.items()
-                if state.room >= 0
-            ]
+            states = [state for pool in self._touched if pool in self._pools for state in self._pools[pool].devices.values()]
             self._touched.clear()
-            heapq.heapify(ready)
-            while ready and len(self._waiting):
-                capacity, _, name = heapq.heappop(ready)
-                state = self._devices[name]
-                placement = self._place(state, now)
-                if placement is not None:
-                    out.append(placement)
-                    if state.room >= 0:
-                        heapq.heappush(ready, (capacity, len(state.running), name))
+            if len(states) == 1:
+                self._fill(states[0], now, out)
+            else:
+                self._fill_all(states, now, out)
         if self._reserved is None and len(self._waiting):
             self._reserve(now)
         return out
@@ -215,6 +205,23 @@ class Packer:
 
     # Inside
 
+    def _fill(self, state: DeviceState, now: float, out: list[Placement]) -> None:
+        """Place on one device until nothing more starts there."""
+        while (placement := self._place(state, now)) is not None:
+            out.append(placement)
+
+    def _fill_all(self, states: Sequence[DeviceState], now: float, out: list[Placement]) -> None:
+        """Place on devices, the smallest first, of equal ones where the fewest run, until nothing more starts."""
+        ready = [(state.pool.pool.capacity, len(state.running), state.device.id) for state in states if state.room >= 0]
+        heapq.heapify(ready)
+        while ready and len(self._waiting):
+            capacity, _, name = heapq.heappop(ready)
+            state = self._devices[name]
+            placement = self._place(state, now)
+            if placement is not None:
+                out.append(placement)
+                heapq.heappush(ready, (capacity, len(state.running), name))
+
     def _touch_all(self) -> None:
         self._touched.update(self._pools)
 
@@ -232,6 +239,7 @@ class Packer:
             for kind, most in least.items():
                 usable[kind] = usable.get(kind, 0) + most
         self._outlook.resize(lanes, usable)
+        self._waiting.scarce.resize(lanes, usable)
         self._bytes = sum(max(0, pool.usable) for pool in self._pools.values() if pool.devices)
         self._lanes = sum(lanes.values())
         self._shares.resize(self._bytes, self._lanes)
@@ -260,7 +268,8 @@ class Packer:
     def _take(self, name: str) -> tuple[Request, Group]:
         request, group = self._waiting.remove(name)
         self._outlook.wait(group, -1)
-        if self._reserved is not None and self._reserved.request == name:
+        reserved = self._reserved
+        if reserved is not None and reserved.request == name:
             self._drop_reservation()
         return request, group
 
@@ -272,11 +281,11 @@ class Packer:
         self._touched.add(state.device.pool)
         return run
 
-    def _start(self, request: Request, state: DeviceState, index: int, now: float) -> Running:
+    def _start(self, request: Request, state: DeviceState, index: int, now: float, kinds: frozenset[str]) -> Running:
         claim = request.claims[state.device.kind]
         point = claim.points[index]
         end = math.inf if claim.seconds is None else now + claim.seconds * point.time
-        run = Running(request, state.device, point, now, end)
+        run = Running(request, state.device, point, now, end, kinds)
         state.start(run)
         self._where[request.id] = state
         self._shares.add(request.user, point.bytes)
@@ -286,7 +295,7 @@ class Packer:
 
     def _grant(self, state: DeviceState, group: Group, index: int, now: float, why: str, name: str | None = None) -> Placement:
         request, _ = self._take(name if name is not None else self._waiting.head(group).id)
-        run = self._start(request, state, index, now)
+        run = self._start(request, state, index, now, group.kinds)
         return Placement(request, state.device.id, run.point, why)
 
     def _place(self, state: DeviceState, now: float) -> Placement | None:
@@ -301,45 +310,94 @@ class Packer:
             target = self._devices[reserved.device]
             if target.pool is state.pool:
                 return self._backfill(reserved, target, state, room, now)
-        kind, users = state.device.kind, self._shares.order(self._waiting.users)
+        kind, waiting = state.device.kind, self._waiting
+        if not waiting.fits(kind, room):
+            return None
+        if len(waiting.scarce.sets) > 1:
+            scarce = waiting.scarce.of(kind)
+            if scarce is not None:
+                group, room = self._confined(state, room, *scarce, now)
+                if group is not None:
+                    return self._grant(state, group, group.bases[kind], now, "the largest of those that run here alone")
         largest = self._wants_large(state)
-        why = "the largest that fits" if largest else "the smallest"
-        group = self._choose(state, room, largest, users, now)
+        group = self._choose(state, room, largest, now)
         if group is not None:
-            return self._grant(state, group, group.bases[kind], now, why)
-        for user in users:
-            for group, k in self._waiting.users[user].smaller(kind, room):
-                if self._allowed(group, state, k, now):
-                    return self._grant(state, group, k, now, f"point {k + 1} of its curve: nothing fits at full size")
+            return self._grant(state, group, group.bases[kind], now, "the largest that fits" if largest else "the smallest")
+        if waiting.curves:
+            for _, user in self._shares.order(waiting.users):
+                for group, k in waiting.users[user].smaller(kind, room):
+                    if self._allowed(group, state, k, now):
+                        return self._grant(state, group, k, now, f"point {k + 1} of its curve: nothing fits at full size")
         return None
 
-    def _choose(self, state: DeviceState, room: int, largest: bool, users: Sequence[str], now: float) -> Group | None:
+    def _confined(
+        self, state: DeviceState, room: int, kinds: frozenset[str], part: float, now: float
+    ) -> tuple[Group | None, int]:
+        """On scarce devices: the largest that fits of those that run on them alone; else the bytes that others may have.
+
+        Others take so many bytes that what waits for these devices could never start beside what runs: where only they are in its
+        way, they get no more than ``1 - part`` of the bytes. ``kinds``, ``part``: see ``Scarce.of``.
+        """
+        kind, wanted, fair, waiting = state.device.kind, None, 1.0 / self._count_active(), self._waiting
+        for count, (share, user) in enumerate(self._shares.order(waiting.users)):
+            if count and (count >= USERS or share >= fair):
+                break  # those below their share go first, with whatever they have
+            queue = waiting.users[user]
+            group = queue.confined(kind, room, kinds)
+            if group is not None and (kind not in group.slow or self._allowed(group, state, group.bases[kind], now)):
+                return group, room
+            need = queue.next_confined(kind, room, kinds)
+            wanted = need if wanted is None or (need is not None and need < wanted) else wanted
+        if wanted is None or not state.running:
+            return None, room
+        others = sum(run.point.bytes for run in state.running.values() if not run.kinds <= kinds)
+        if wanted <= state.room + others:
+            return None, min(room, int((1.0 - part) * state.most) - others)
+        return None, room
+
+    def _choose(self, state: DeviceState, room: int, largest: bool, now: float) -> Group | None:
         """The best fit of some users below the fair share; where they have none, that of the user with the smallest share."""
-        kind, best, fair = state.device.kind, None, 0.0
-        if len(users) > 1:
-            fair = 1.0 / len(self._waiting.users.keys() | self._shares.holders())
-        for count, user in enumerate(users):
-            if best is not None and (count >= USERS or self._shares.share(user) >= fair):
+        kind, waiting = state.device.kind, self._waiting.users
+        best, fair, count = None, 1.0 / self._count_active() if len(waiting) > 1 else 0.0, 0
+        for share, user in self._shares.order(waiting):
+            if best is not None and (count >= USERS or share >= fair):
                 break
-            queue = self._waiting.users[user]
-            group = queue.first(kind, room, largest)
-            if group is not None and kind in group.slow:
-                fitting = queue.fitting(kind, room, largest)
-                group = next((other for other in fitting if self._allowed(other, state, other.bases[kind], now)), None)
+            count += 1
+            group = waiting[user].first(kind, room, largest)
             if group is None:
                 continue
+            if kind in group.slow:
+                group = self._first_allowed(waiting[user], state, room, largest, now)
+                if group is None:
+                    continue
             if best is None or (group.bytes > best.bytes if largest else group.bytes < best.bytes):
                 best = group
         return best
 
+    def _first_allowed(self, queue: UserQueue, state: DeviceState, room: int, largest: bool, now: float) -> Group | None:
+        """The best fit of one user, of those that may start here, where it is slower than elsewhere for some."""
+        kind = state.device.kind
+        fitting = queue.fitting(kind, room, largest)
+        return next((group for group in fitting if self._allowed(group, state, group.bases[kind], now)), None)
+
+    def _count_active(self) -> int:
+        """How many users wait or run."""
+        waiting, shares = self._waiting, self._shares
+        if self._active[:2] != (waiting.joined, shares.joined):
+            self._active = (waiting.joined, shares.joined, len(waiting.users.keys() | shares.holders()))
+        return self._active[2]
+
     def _wants_large(self, state: DeviceState) -> bool:
         """Whether the device has fewer of its bytes in use than of its lanes, under the pressure of the queue on both."""
-        pool, waiting = state.pool, self._waiting
-        pressure = 1.0
+        running = len(state.running)
+        if not running:
+            return True
+        pool, waiting, pressure = state.pool, self._waiting, 1.0
         if waiting.count and self._bytes and self._lanes:
             pressure = max(1.0, (waiting.bytes / self._bytes) / (waiting.count / self._lanes))
-        used = (pool.claimed + pool.process) / pool.usable if pool.usable > 0 else 1.0
-        return used <= pressure * len(state.running) / state.device.lanes or not state.running
+        usable = pool.pool.capacity - pool.foreign
+        used = (pool.claimed + pool.process) / usable if usable > 0 else 1.0
+        return used <= pressure * running / state.device.lanes
 
     def _allowed(self, group: Group, state: DeviceState, index: int, now: float) -> bool:
         """Whether a request may start at a slower place than the best one that exists now."""
@@ -380,7 +438,7 @@ class Packer:
         if when == math.inf:
             return None
         kind, opening, beside = state.device.kind, state.opening, state is not target or lanes >= 1
-        for user in self._shares.order(self._waiting.users):
+        for _, user in self._shares.order(self._waiting.users):
             for group in self._waiting.users[user].fitting(kind, room, largest=True):
                 k = group.bases[kind]
                 over = group.known and now + group.seconds(kind, k) <= when and opening <= spare
@@ -420,11 +478,11 @@ class Packer:
         return old
 
     def _below_share(self) -> tuple[Request, Group] | None:
-        active = len(self._waiting.users.keys() | self._shares.holders())
+        active = self._count_active()
         if active < 2:
             return None
-        for user in self._shares.order(self._waiting.users):
-            if self._shares.share(user) >= 0.5 / active:
+        for share, user in self._shares.order(self._waiting.users):
+            if share >= 0.5 / active:
                 break  # and so do all after it
             found = self._waiting.oldest(user, self._runnable)
             if found is not None and self._shares.deserves(user, found[1].bytes, active):

@@ -45,13 +45,14 @@ class Device:
 
 @dataclass(slots=True)
 class Running:
-    """A request that runs; ``end``: when it is over at the latest, infinite when that is not known."""
+    """A request that runs; ``end``: when it is over at the latest, infinite when that is not known; ``kinds``: classes that can run it."""
 
     request: Request
     device: Device
     point: ClaimPoint
     start: float
     end: float
+    kinds: frozenset[str] = frozenset()
 
 
 @dataclass(slots=True)
@@ -94,7 +95,9 @@ class DeviceState:
         """The largest point that can be placed now; negative when there is none."""
         if len(self.running) >= self.device.lanes:
             return -1
-        return self.pool.free - self.opening
+        pool = self.pool
+        free = pool.pool.capacity - pool.foreign - pool.claimed - pool.process
+        return free if self.worker else free - self.device.process_bytes
 
     @property
     def most(self) -> int:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from .claims import Claim, Key, Request
+from .scarce import Scarce, SetWork
 
 INFINITY = float("inf")
 Entry = tuple[float, int, Request]
@@ -22,15 +23,37 @@ class Group:
         bases: for each class of devices that it can run on, the index of the first point that the largest pool of the class holds.
         known: whether the seconds of all its claims are known; otherwise a second here is a unit of time.
         best: seconds at the fastest of its bases; ``slow``: the classes where its base is slower than that.
+        kinds: the classes of its bases; ``work``: the account of the requests that have the same ones, None while the group is in none.
+        on: for each of these, seconds and byte seconds at the base. ``bends``: there are points beyond a base.
     """
 
-    __slots__ = ("area", "bases", "best", "bytes", "claims", "heap", "key", "known", "number", "size", "slow", "user")
+    __slots__ = (
+        *(
+            "area",
+            "bases",
+            "best",
+            "bytes",
+            "claims",
+            "heap",
+            "key",
+            "kinds",
+            "known",
+            "number",
+            "size",
+            "slow",
+            "user",
+            "work",
+            "bends",
+            "on",
+        ),
+    )
 
     def __init__(self, number: int, user: str, key: Key, limits: Mapping[str, int]) -> None:
         self.number, self.user, self.key = number, user, key
         self.claims: dict[str, Claim] = dict(key)
         self.heap: list[Entry] = []
         self.size = 0
+        self.work: SetWork | None = None
         self.known = all(claim.seconds is not None for claim in self.claims.values())
         self.fit(limits)
 
@@ -41,9 +64,16 @@ class Group:
             index = first_fitting(claim, limits.get(kind, -1))
             if index is not None:
                 self.bases[kind] = index
+        self.kinds = frozenset(self.bases)
         self.best = min((self.seconds(kind, k) for kind, k in self.bases.items()), default=0.0)
         self.slow = frozenset(kind for kind, k in self.bases.items() if self.seconds(kind, k) > self.best * SLOW)
-        self.area = min((self.point_bytes(kind, k) * self.seconds(kind, k) for kind, k in self.bases.items()), default=0.0)
+        self.bends = any(k + 1 < len(self.claims[kind].points) for kind, k in self.bases.items())
+        self.on = tuple(
+            (kind, seconds, seconds * self.point_bytes(kind, k))
+            for kind, k in self.bases.items()
+            for seconds in (self.seconds(kind, k),)
+        )
+        self.area = min((area for _, _, area in self.on), default=0.0)
         self.bytes = max((self.point_bytes(kind, k) for kind, k in self.bases.items()), default=0)
 
     def seconds(self, kind: str, index: int) -> float:
@@ -58,9 +88,10 @@ class Group:
 
 def first_fitting(claim: Claim, room: int) -> int | None:
     """The fastest point of at most ``room`` bytes."""
-    if claim.smallest > room:
-        return None
-    return next(index for index, point in enumerate(claim.points) if point.bytes <= room)
+    for index, point in enumerate(claim.points):
+        if point.bytes <= room:
+            return index
+    return None
 
 
 @dataclass(slots=True)
@@ -77,45 +108,51 @@ class UserQueue:
         self.count = 0
         self.oldest: list[Entry] = []
         self.parked: list[Entry] = []
-        self._by_number: dict[int, Group] = {}
-        self._bases: dict[str, list[tuple[int, float, int]]] = {}
-        self._smaller: dict[str, list[tuple[int, float, int, int]]] = {}
+        self._bases: dict[str, list[tuple[int, float, int, Group]]] = {}
+        self._smaller: dict[str, list[tuple[int, float, int, int, Group]]] = {}
 
     def index(self, group: Group, elastic: bool) -> None:
-        """Make a group findable by bytes."""
-        self._by_number[group.number] = group
+        """Make a group findable by bytes. Rows differ in the number, so that groups are never compared."""
+        number = group.number
         for kind, base in group.bases.items():
             points = group.claims[kind].points
-            insort(self._bases.setdefault(kind, []), (points[base].bytes, -group.seconds(kind, base), group.number))
+            insort(self._bases.setdefault(kind, []), (points[base].bytes, -group.seconds(kind, base), number, group))
             for k in range(base + 1, len(points) if elastic else 0):
-                insort(self._smaller.setdefault(kind, []), (points[k].bytes, -group.seconds(kind, k), group.number, k))
+                insort(self._smaller.setdefault(kind, []), (points[k].bytes, -group.seconds(kind, k), number, k, group))
 
     def forget(self, group: Group, elastic: bool) -> None:
         """Undo ``index``."""
-        del self._by_number[group.number]
+        number = group.number
         for kind, base in group.bases.items():
             points, rows = group.claims[kind].points, self._bases[kind]
-            del rows[bisect_left(rows, (points[base].bytes, -group.seconds(kind, base), group.number))]
+            del rows[bisect_left(rows, (points[base].bytes, -group.seconds(kind, base), number))]
             for k in range(base + 1, len(points) if elastic else 0):
                 less = self._smaller[kind]
-                del less[bisect_left(less, (points[k].bytes, -group.seconds(kind, k), group.number, k))]
+                del less[bisect_left(less, (points[k].bytes, -group.seconds(kind, k), number, k))]
 
     def clear_index(self) -> None:
         """Forget all groups."""
-        self._by_number.clear()
         self._bases.clear()
         self._smaller.clear()
+
+    def least(self, kind: str) -> float:
+        """Bytes of the smallest point that there is; infinite when nothing can run there."""
+        rows, less = self._bases.get(kind), self._smaller.get(kind)
+        least = rows[0][0] if rows else INFINITY
+        return min(least, less[0][0]) if less else least
 
     def first(self, kind: str, room: int, largest: bool) -> Group | None:
         """The first of ``fitting``."""
         rows = self._bases.get(kind)
         if not rows or rows[0][0] > room:
             return None
-        row = rows[0]
-        if largest:
-            row = rows[-1] if rows[-1][0] <= room else rows[bisect_right(rows, (room, 1.0, 0)) - 1]
-            row = rows[bisect_left(rows, (row[0], -INFINITY, 0))] if len(rows) > 1 else row
-        return self._by_number[row[2]]
+        if not largest:
+            return rows[0][3]
+        row = rows[-1]
+        if row[0] > room:
+            row = rows[bisect_right(rows, (room, 1.0)) - 1]
+        # Of equal bytes the longest is first.
+        return rows[bisect_left(rows, (row[0], -INFINITY))][3] if len(rows) > 1 else row[3]
 
     def fitting(self, kind: str, room: int, largest: bool) -> Iterator[Group]:
         """Some groups whose base on ``kind`` fits: from the largest bytes down or from the smallest up, the longest of equal ones first."""
@@ -123,26 +160,39 @@ class UserQueue:
         if not rows or rows[0][0] > room:
             return
         if not largest:
-            for size, _, number in rows[:LOOK]:
+            for size, _, _, group in rows[:LOOK]:
                 if size <= room:
-                    yield self._by_number[number]
+                    yield group
             return
-        end, left = bisect_right(rows, (room, 1.0, 0)), LOOK
+        end, left = bisect_right(rows, (room, 1.0)), LOOK
         while end and left:
-            first = bisect_left(rows, (rows[end - 1][0], -INFINITY, 0))
+            first = bisect_left(rows, (rows[end - 1][0], -INFINITY))
             equal = rows[first : min(end, first + left)]
-            for _, _, number in equal:
-                yield self._by_number[number]
+            for row in equal:
+                yield row[3]
             end, left = first, left - len(equal)
+
+    def confined(self, kind: str, room: int, kinds: frozenset[str]) -> Group | None:
+        """The largest that fits of those that can run on ``kinds`` alone; only some of what fits is looked at."""
+        for group in self.fitting(kind, room, largest=True):
+            if group.kinds <= kinds:
+                return group
+        return None
+
+    def next_confined(self, kind: str, room: int, kinds: frozenset[str]) -> int | None:
+        """Bytes of the smallest of those that can run on ``kinds`` alone and do not fit; only some are looked at."""
+        rows = self._bases.get(kind, [])
+        first = bisect_right(rows, (room, 1.0))
+        return next((row[0] for row in rows[first : first + LOOK] if row[3].kinds <= kinds), None)
 
     def smaller(self, kind: str, room: int) -> Iterator[tuple[Group, int]]:
         """Some points beyond a group's base that fit, the largest bytes first."""
         rows = self._smaller.get(kind)
         if not rows or rows[0][0] > room:
             return
-        end = bisect_right(rows, (room, 1.0, 0, 0))
-        for _, _, number, k in reversed(rows[max(0, end - LOOK) : end]):
-            yield self._by_number[number], k
+        end = bisect_right(rows, (room, 1.0))
+        for row in reversed(rows[max(0, end - LOOK) : end]):
+            yield row[4], row[3]
 
 
 class Waiting:
@@ -150,9 +200,14 @@ class Waiting:
 
     def __init__(self, elastic: bool) -> None:
         self.users: dict[str, UserQueue] = {}
+        self.scarce = Scarce()
         self.count = 0
         self.bytes = 0
+        self.curves = 0  # groups with points beyond their bases
+        self.joined = 0  # how often a user has come or gone
+        self._oldest = INFINITY  # nothing that is not parked was submitted before
         self._elastic = elastic
+        self._least: dict[str, float] = {}
         self._entries: dict[str, _Waits] = {}
         self._limits: dict[str, int] = {}
         self._number = 0
@@ -167,14 +222,16 @@ class Waiting:
         """The devices have changed: find the bases of every group again."""
         self._limits = dict(limits)
         self.count = self.bytes = 0
+        self.curves = 0
+        self.scarce.clear()
         for queue in self.users.values():
             queue.clear_index()
             for group in queue.groups.values():
                 group.fit(self._limits)
-                if group.bases:
-                    queue.index(group, self._elastic)
-                    self.count += group.size
-                    self.bytes += group.bytes * group.size
+                group.work = self.scarce.work(group.kinds) if group.bases else None
+                if group.work is not None:
+                    self._index(queue, group)
+                    self._count(group, group.work, group.size)
         self.unpark()
 
     def groups(self) -> Iterator[Group]:
@@ -187,21 +244,23 @@ class Waiting:
         queue = self.users.get(request.user)
         if queue is None:
             queue = self.users[request.user] = UserQueue()
+            self.joined += 1
         group = queue.groups.get(key)
         self._number += 1
         if group is None:
             group = queue.groups[key] = Group(self._number, request.user, key, self._limits)
             if group.bases:
-                queue.index(group, self._elastic)
+                group.work = self.scarce.work(group.kinds)
+                self._index(queue, group)
         entry = (request.submitted, self._number, request)
         heapq.heappush(group.heap, entry)
         heapq.heappush(queue.oldest, entry)
         self._entries[request.id] = _Waits(entry, group)
         group.size += 1
         queue.count += 1
-        if group.bases:
-            self.count += 1
-            self.bytes += group.bytes
+        self._oldest = min(self._oldest, request.submitted)
+        if group.work is not None:
+            self._count(group, group.work, 1)
         return group
 
     def get(self, request: str) -> tuple[Request, Group] | None:
@@ -222,12 +281,12 @@ class Waiting:
         group, queue = waits.group, self.users[waits.group.user]
         group.size -= 1
         queue.count -= 1
-        if group.bases:
-            self.count -= 1
-            self.bytes -= group.bytes
+        if group.work is not None:
+            self._count(group, group.work, -1)
         if not group.size:
             if group.bases:
                 queue.forget(group, self._elastic)
+                self.curves -= group.bends
             del queue.groups[group.key]
         elif len(group.heap) > 2 * group.size + 64:
             group.heap = [entry for entry in group.heap if self._valid(entry)]
@@ -250,22 +309,54 @@ class Waiting:
 
     def overtaken(self, before: float) -> bool:
         """Whether some request may have been submitted before then; never False when one was, unless it is parked."""
-        return any(queue.oldest and queue.oldest[0][0] < before for queue in self.users.values())
+        if before <= self._oldest:
+            return False
+        self._oldest = min((queue.oldest[0][0] for queue in self.users.values() if queue.oldest), default=INFINITY)
+        return self._oldest < before
 
     def unpark(self) -> None:
         """Look at all requests again for the oldest."""
         for queue in self.users.values():
             for entry in queue.parked:
                 heapq.heappush(queue.oldest, entry)
+                self._oldest = min(self._oldest, entry[0])
             queue.parked.clear()
+
+    def _index(self, queue: UserQueue, group: Group) -> None:
+        queue.index(group, self._elastic)
+        self.curves += group.bends
+        self._least.clear()
+
+    def fits(self, kind: str, room: int) -> bool:
+        """Whether anything fits, at any point of its curve."""
+        if room < self._least.get(kind, 0):
+            return False
+        least = INFINITY
+        for queue in self.users.values():
+            least = min(least, queue.least(kind))
+            if least <= room:
+                return True
+        self._least[kind] = least  # until something else is queued nothing smaller comes
+        return False
+
+    def _count(self, group: Group, work: SetWork, count: int) -> None:
+        """``count`` more of a group wait that some device can hold."""
+        self.count += count
+        self.bytes += group.bytes * count
+        work.count += count
+        work.lanes += group.best * count
+        work.area += group.area * count
+        if not work.count:
+            self.scarce.drop(work)
 
     def _valid(self, entry: Entry) -> bool:
         waits = self._entries.get(entry[2].id)
-        return waits is not None and waits.entry[1] == entry[1]
+        return waits is not None and waits.entry is entry
 
     def _trim(self, queue: UserQueue, user: str) -> None:
         if not queue.count:
             del self.users[user]
+            self.joined += 1
         elif len(queue.oldest) + len(queue.parked) > 2 * queue.count + 64:
             queue.oldest = [entry for entry in queue.oldest if self._valid(entry)]
             queue.parked = [entry for entry in queue.parked if self._valid(entry)]

@@ -22,7 +22,10 @@ SHOWN_NOTES = 20
 class Interrupts(Protocol):
     """How often the user has asked to stop."""
 
-    count: int
+    @property
+    def count(self) -> int:
+        """So often. May raise, where the run cannot go on."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,7 @@ class Inside:
 
     ``budget``: the ``memory_budget`` of a trial that was granted so many bytes at a relative time; None: what its spec says.
     ``planned``: bytes by trial, None where they are not known. ``too_large``: trials that are not to be started, each with the reason.
+    ``loose``: trials that may take more than they claim, as their plan is known to lack something.
     """
 
     trials: Mapping[str, Trial]
@@ -52,6 +56,7 @@ class Inside:
     planned: Mapping[str, int | None]
     budget: Callable[[m.Launch], int | None] = lambda launch: None
     too_large: Mapping[str, str] = field(default_factory=dict)
+    loose: frozenset[str] = frozenset()
 
 
 class Book:
@@ -59,6 +64,7 @@ class Book:
 
     def __init__(self, inside: Inside, outside: Outside) -> None:
         self.inside, self.journal, self.board, self.screen = inside, outside.journal, outside.board, outside.screen
+        self._noted: list[m.Action] = []
         self._writes: list[tuple[str, Event]] = []
         self._notes = 0
         self._snapshot: Mapping[str, Any] = {}
@@ -69,12 +75,18 @@ class Book:
         Raises:
             StorageFull, OwnerLost: see ``Journal.write_all``; nothing is to be written again.
         """
+        noted, self._noted = self._noted, []
+        for action in noted:
+            self._take(action)
         writes, self._writes = self._writes, []
         if writes:
             self.journal.write_all(writes)
 
     def note(self, action: m.Action) -> None:
-        """Write an action down and show it."""
+        """Write an action down and show it, at the next ``flush``."""
+        self._noted.append(action)
+
+    def _take(self, action: m.Action) -> None:
         match action:
             case m.WriteStarted():
                 self._write("started", action.trial, action.number, action.place)
@@ -117,10 +129,14 @@ class Book:
         if self._notes <= SHOWN_NOTES:
             self.screen.note(text)
 
-    def snapshot(self, seen: Mapping[str, Any], why: Mapping[str, str]) -> None:
-        """What the ledger says of devices and of what waits: for the board, and for the journal when it has changed."""
+    def snapshot(self, seen: Mapping[str, Any], why: Mapping[str, str], used: Mapping[str, int] | None = None) -> None:
+        """What the ledger says of devices and of what waits, and workers of the bytes in use of each pool: for the board, and for the
+        journal when it has changed.
+        """
         waiting = [{"count": 1, "example": name, "why": text} for name, text in why.items()]
         now = {"waiting": waiting, "pools": seen.get("pools", []), "devices": seen.get("devices", [])}
+        if used:
+            now["used"] = dict(used)
         self.board.snapshot = now
         if now != self._snapshot:
             self._snapshot = now

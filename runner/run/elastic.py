@@ -1,34 +1,38 @@
-"""What a trial asks the ledger for: its claim by class of devices, from the memory plan of its shape.
+"""What a trial asks the ledger for: its claim by class of devices, from the memory plan of its shape there.
 
 Without ``memory_budget`` a claim has one point, the plan; with one in bytes, the plan within it. With ``auto`` it is a curve: the planner
 is asked what fewer bytes for the states of the gradients, or for time steps, would cost in time; a worker gets the bytes of the point that
 was granted as its ``memory_budget``. Relative times are those of the gradients, from the planner's cost model: they rank points, and are
-not promised.
+not promised. Before a run begins, ``Claims.settle`` finds out on virtual time which points the trials are to ask for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ...jobs.base import Job, MemoryPlan
+from ...jobs.explain import windows_within
 from ...jobs.plan import gradient_plan, heap_planes
-from ..packing import Claim
+from ..packing import Claim, Device, Forecast, Placement, Pool, Request, simulate, without_curves
 
 SHARES = (2, 4, 10)
 """The parts of the heap, and of the whole in time steps, that are tried."""
+MOST_FORECAST = 2000
+"""Trials whose end is predicted in several ways before a run begins; of more, every so manieth."""
+GAIN = 0.95
+"""Giving up the fastest points must bring so much: times of points are a model's, and so are those of trials."""
 Points = tuple[tuple[int, float], ...]
 
 
 def curve(job: Job[Any], plan: MemoryPlan, arch: str | None = None) -> Points:
-    """The points of an open job without a budget: (bytes, relative time), the plan itself first."""
+    """The points of an open job without a budget: (bytes, relative time), the plan itself first. Compiles nothing."""
     full = (plan.bytes, 1.0)
     if job.program is None or not job.wanted:
         return (full,)
-    explained = job.explain(arch=arch) if job.time_steps() > 2 else None
-    if explained is not None:
-        kept = [r for r in explained.remedies if r.time is not None and r.name.startswith("memory_budget: ")]
-        return (full, *((remedy.bytes, max(1.0, remedy.time or 1.0)) for remedy in kept))
+    if job.time_steps() > 2:
+        return (full, *((less.bytes, max(1.0, less.time)) for less in windows_within(job, plan) if less.time is not None))
     return (full, *_heaps(job, plan, arch))
 
 
@@ -68,7 +72,8 @@ class Claims:
 
     def __init__(self, shapes: Sequence[tuple[Sequence[str], Mapping[str, Claim]]]) -> None:
         self._of = {name: index for index, (names, _) in enumerate(shapes) for name in names}
-        self._claims = [claims for _, claims in shapes]
+        self._plans = [claims for _, claims in shapes]
+        self._claims = list(self._plans)
         self._batches: dict[tuple[int, int], Mapping[str, Claim]] = {}
 
     def __call__(self, batch: tuple[str, ...]) -> Mapping[str, Claim]:
@@ -80,10 +85,75 @@ class Claims:
             self._batches[shape, size] = {kind: times(claim, size) for kind, claim in self._claims[shape].items()}
         return self._batches[shape, size]
 
+    def curves(self, trial: str) -> Mapping[str, Claim]:
+        """All points of a trial, also those that ``settle`` has given up."""
+        return self._plans[self._of[trial]]
+
     def fastest(self, trial: str, kind: str) -> int | None:
-        """Bytes of the fastest point of a trial; None where it has no claim for this class."""
-        claim = self._claims[self._of[trial]].get(kind)
+        """Bytes of the plan of a trial without a budget; None where it has no claim for this class."""
+        claim = self._plans[self._of[trial]].get(kind)
         return None if claim is None else claim.points[0].bytes
+
+    def settle(self, trials: Collection[str], pools: Sequence[Pool], devices: Sequence[Device]) -> int | None:
+        """Take the claims with which these trials are predicted to end first, see ``choose``; returns what that gives."""
+        if all(len(claim.points) == 1 for claims in self._claims for claim in claims.values()):
+            return None
+        step = -(-len(trials) // MOST_FORECAST) or 1
+        wanted = [Request(name, "", "", self((name,)), 0.0) for name in list(trials)[::step]]
+        _, level = choose(wanted, pools, devices)
+        if level is None:
+            shapes = [Request(str(k), "", "", claims, 0.0) for k, claims in enumerate(self._claims) if claims]
+            for fixed in without_curves(shapes, pools, devices):
+                self._claims[int(fixed.id)] = fixed.claims
+        elif level:
+            self._claims = [lowered(claims, level) for claims in self._claims]
+        self._batches.clear()
+        return level
+
+
+def choose(requests: Sequence[Request], pools: Sequence[Pool], devices: Sequence[Device]) -> tuple[Forecast, int | None]:
+    """On virtual time: which claims of these requests end first, and when.
+
+    Tried are the fastest point that fits, alone (None); the curves, of which the packer takes smaller points where nothing else fits (0);
+    and curves without their first points (1, 2, ..): where bytes bind, many small trials at once may end before a few large ones. The
+    packer looks at one placement at a time, so that each of these can be the worse one; the first of equal ones is taken.
+    """
+    best, level = simulate(requests, pools, devices, elastic=False), None
+    most = max((len(claim.points) for request in requests for claim in request.claims.values()), default=1)
+    for lower in range(most if most > 1 else 0):
+        found = _simulate_lowered(requests, pools, devices, lower)
+        if found.finish < best.finish * (GAIN if lower else 1.0):
+            best, level = found, lower
+    return best, level
+
+
+def _simulate_lowered(requests: Sequence[Request], pools: Sequence[Pool], devices: Sequence[Device], level: int) -> Forecast:
+    kinds = {device.id: device.kind for device in devices}
+    made: dict[int, Mapping[str, Claim]] = {}
+    first: dict[tuple[int, str], float] = {}  # seconds of the first point that is left
+    less = []
+    for request in requests:
+        key = id(request.claims)
+        if key not in made:
+            made[key] = claims = lowered(request.claims, level)
+            for kind, claim in request.claims.items():
+                first[id(claims), kind] = (claim.seconds or 1.0) * claim.points[min(level, len(claim.points) - 1)].time
+        less.append(replace(request, claims=made[key]))
+
+    def takes(placement: Placement) -> float:
+        return first[id(placement.request.claims), kinds[placement.device]] * placement.point.time
+
+    return simulate(less, pools, devices, takes=takes)
+
+
+def lowered(claims: Mapping[str, Claim], level: int) -> Mapping[str, Claim]:
+    """Claims without their ``level`` fastest points; the last one is kept. Times are those of the first that is left."""
+    out = {}
+    for kind, claim in claims.items():
+        rest = claim.points[min(level, len(claim.points) - 1) :]
+        seconds = None if claim.seconds is None else claim.seconds * rest[0].time
+        out[kind] = Claim.of([(point.bytes, point.time) for point in rest], seconds)
+    return out
 
 
 def times(claim: Claim, size: int) -> Claim:
@@ -91,4 +161,4 @@ def times(claim: Claim, size: int) -> Claim:
     return Claim.of([(point.bytes * size, point.time) for point in claim.points], claim.seconds)
 
 
-__all__ = ["Claims", "claim_of", "curve", "times"]
+__all__ = ["Claims", "choose", "claim_of", "curve", "lowered", "times"]

@@ -1,7 +1,7 @@
 """What happens to a trial after an attempt that failed, by the class of the failure. Pure.
 
 Infrastructure (a lost machine, device, ledger): tried again. Out of memory: at the next smaller point of its curve or, at the last one,
-with half as many bytes more; the last try alone on its device. Crash: tried again alone, in the end poisoned. Timeout, the job's own error,
+with half as many bytes more; the last try with more than its fastest point, alone on its device. Crash: tried again alone, in the end poisoned. Timeout, the job's own error,
 numbers that are not finite: the end. Only attempts that are charged count; those whose guilt is not known are tried again alone.
 """
 
@@ -11,10 +11,10 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ..packing import Claim, ClaimPoint
+from ..packing import Claim
 from ..store.attempts import Failure
 
-GROWTH = 1.5
+GROWTH, SPARE = 1.5, 16
 STATUS = {"crash": "poisoned", "cancelled": "cancelled"}
 
 
@@ -74,12 +74,21 @@ def halves(trials: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
     return trials[:middle], trials[middle:]
 
 
-def smaller(claims: Mapping[str, Claim], held: int) -> Mapping[str, Claim]:
-    """Claims after an attempt with ``held`` bytes ran out of memory: the points below, where some class has one, else larger ones."""
+def smaller(claims: Mapping[str, Claim], held: int, most: Mapping[str, int] | None = None) -> Mapping[str, Claim]:
+    """Claims after an attempt with ``held`` bytes ran out of memory: the points below, where some class has one, else larger ones.
+
+    ``most``: bytes that the largest device of a class can give: a claim grows to nearly as many, not to what nothing could ever run.
+    """
     below = {kind: _below(claim, held) for kind, claim in claims.items()}
     if any(claim is not None for claim in below.values()):
         return {kind: claim or claims[kind] for kind, claim in below.items()}
-    return {kind: _grown(claim) for kind, claim in claims.items()}
+    return {kind: _grown(claim, (most or {}).get(kind)) for kind, claim in claims.items()}
+
+
+def last(curves: Mapping[str, Claim], held: int, most: Mapping[str, int] | None = None) -> Mapping[str, Claim]:
+    """Claims of the last try after an attempt with ``held`` bytes: larger than the fastest point of the curves and than what it had."""
+    whole = {kind: Claim.of([(max(held, claim.points[0].bytes), 1.0)], claim.seconds) for kind, claim in curves.items()}
+    return {kind: _grown(claim, (most or {}).get(kind), held) for kind, claim in whole.items()}
 
 
 def _below(claim: Claim, held: int) -> Claim | None:
@@ -90,9 +99,13 @@ def _below(claim: Claim, held: int) -> Claim | None:
     return Claim.of([(point.bytes, point.time) for point in points], seconds)
 
 
-def _grown(claim: Claim) -> Claim:
-    points = [ClaimPoint(max(1, int(point.bytes * GROWTH)), point.time) for point in claim.points]
-    return Claim.of([(point.bytes, point.time) for point in points], claim.seconds)
+def _grown(claim: Claim, most: int | None, least: int | None = None) -> Claim:
+    def grown(held: int) -> int:
+        wanted = max(1, int(held * GROWTH))
+        # of all bytes of a device, others may take some before they are all free
+        return wanted if most is None else max(held if least is None else least, min(wanted, most - most // SPARE))
+
+    return Claim.of([(grown(point.bytes), point.time) for point in claim.points], claim.seconds)
 
 
 def counted(error: Mapping[str, str], attempts: int) -> dict[str, str]:

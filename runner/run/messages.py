@@ -65,30 +65,36 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A worker has begun with a launch: from here on its time is counted."""
+    """A worker has begun with a launch, so many seconds ago: from then on its time is counted."""
 
     launch: int
+    ago_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
     """A launch is over, with an end for each of its trials. ``restart``: its worker has lost the device and is killed; ``retire``: it is
-    replaced as soon as nothing runs there.
+    replaced as soon as nothing runs there. ``begun`` False: the worker did not begin with it, and never will.
     """
 
     launch: int
     ends: Mapping[str, TrialEnd]
     restart: bool = False
     retire: bool = False
+    begun: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerDown:
-    """A worker process is gone. ``failure``: ``crash`` when it died by itself, ``infrastructure`` when its node did or Ray failed."""
+    """A worker process is gone. ``failure``: ``crash`` when it died by itself, ``infrastructure`` when its node did or Ray failed.
+
+    ``begun``: the launch that each of its lanes began last; None: nobody knows.
+    """
 
     worker: Worker
     failure: Failure
     error: Error
+    begun: frozenset[int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +168,7 @@ class GiveBack:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Run the attempts of a batch on a worker, which is started if it is not there. ``numbers``: of the attempts."""
+    """The attempts of a batch, on a worker. ``numbers``: of the attempts."""
 
     id: int
     worker: Worker
@@ -171,6 +177,21 @@ class Launch:
     bytes: int
     time: float
     lease: str
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Run launches of one lease, one after the other, on their worker, which is started if it is not there."""
+
+    launches: tuple[Launch, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Tell a worker not to begin with launches. It answers each with ``Ended``: with ``begun`` False, unless it had begun already."""
+
+    worker: Worker
+    launches: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,11 +249,13 @@ class WritePardon:
 
 @dataclass(frozen=True, slots=True)
 class Stopping:
-    """No more trials are started; ``state`` is that of the run from now on. ``running``: trials that may still end."""
+    """No more trials are started; ``state`` is that of the run from now on. ``running``: trials that have begun, and may still end."""
 
     state: str
     running: int
     why: str
 
 
-Action = Ask | Withdraw | GiveBack | Launch | AskToStop | Kill | WriteStarted | WriteEnded | WriteRetry | WritePardon | Stopping
+Action = (
+    Ask | Withdraw | GiveBack | Run | Drop | AskToStop | Kill | WriteStarted | WriteEnded | WriteRetry | WritePardon | Stopping
+)

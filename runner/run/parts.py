@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..packing import Claim
@@ -27,11 +27,15 @@ class Work:
 
 @dataclass
 class TrialAt:
-    """A trial that is not over, or was until a moment ago. ``asks``: for places; ``claims``: its own, if any."""
+    """A trial that is not over, or was until a moment ago.
+
+    ``number``: of its last attempt; ``tries``: attempts that began; ``asks``: for places; ``claims``: its own, if any.
+    """
 
     id: str
     number: int
     charged: Counter[str]
+    tries: int = 0
     since: float = 0.0
     asks: int = 0
     alone: bool = False
@@ -41,24 +45,49 @@ class TrialAt:
 
 @dataclass
 class LeaseAt:
-    """A lease: the requests that wait in it, those that will not run under it, and the launch that does."""
+    """A lease: the requests that wait in it, those that will not run under it, and the launches that its worker was given, in order."""
 
     grant: m.Granted
     queue: deque[str]
     unfinished: list[str] = field(default_factory=list)
-    flight: int | None = None
+    flights: deque[int] = field(default_factory=deque)
+
+
+@dataclass(frozen=True)
+class Drop:
+    """A launch that is not to begin: which of its trials end, and why. ``grace_s``: what one gets that has begun all the same; None: all
+    its time.
+    """
+
+    names: frozenset[str]
+    why: str
+    grace_s: float | None
+    failure: Failure = Failure.cancelled
 
 
 @dataclass
 class Flight:
-    """A launch that is not over: when it was sent and has begun, which of its trials are to end how, and when its worker is killed."""
+    """A launch that is not over.
+
+    Attributes:
+        launch: what was launched.
+        request: of the ledger.
+        sent: when its turn came: it was launched, or the launch before it in its lease ended.
+        begun: its attempts are written down as started.
+        since: when its worker began with it; None until the worker has said so.
+        ending: how trials of it end that are asked to.
+        kill_at: when its worker is killed.
+        drop: set when its worker was told not to begin with it.
+    """
 
     launch: m.Launch
     request: str
     sent: float
+    begun: bool = False
     since: float | None = None
     ending: dict[str, tuple[Failure, m.Error]] = field(default_factory=dict)
     kill_at: float = float("inf")
+    drop: Drop | None = None
 
 
 @dataclass
@@ -73,6 +102,32 @@ class DeviceAt:
     generations: Counter[int] = field(default_factory=Counter)
     retiring: set[m.Worker] = field(default_factory=set)
     crashed: tuple[float, int, tuple[tuple[str, int], ...]] = (-float("inf"), 0, ())
+
+
+Blame = tuple[Failure, m.Error, bool]
+"""What is said of a launch whose worker is gone: the class of the failure, the error, and whether its trials are charged."""
+
+
+def suspects(flights: Sequence[Flight], begun: frozenset[int] | None, *, crash: bool) -> tuple[list[Flight], list[Flight]]:
+    """Of the launches of a worker that is gone, in order: those that had ended, which it had not told yet, and those that it died in.
+
+    ``begun``: what each lane began last. Where nobody knows, a process that crashed may have been in any launch that it had; where it
+    was lost by others' fault, it was in those that are known to have begun.
+    """
+    ended: list[Flight] = []
+    ran: list[Flight] = []
+    by_lease: dict[str, list[Flight]] = {}
+    for flight in flights:
+        by_lease.setdefault(flight.launch.lease, []).append(flight)
+    for own in by_lease.values():
+        if begun is None:
+            ran += own if crash else [flight for flight in own[:1] if flight.begun]
+            continue
+        at = next((k for k, flight in enumerate(own) if flight.launch.id in begun), None)
+        if at is not None:
+            ended += own[:at]
+            ran.append(own[at])
+    return ended, ran
 
 
 def error_of(kind: str, message: str) -> dict[str, str]:

@@ -11,14 +11,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ...jobs.base import Job
 from ..plan import Prepared, prepare
 from ..store.attempts import Failure, requeued
 from ..store.journal import Journal, read
-from ..store.layout import ConfigChanged, RunFolder
+from ..store.layout import LOST_AFTER_S, ConfigChanged, RunFolder
+from ..store.owner import owner_gone
 from ..store.replay import Replay, TrialState, recover, replay, run_state
 from ..timing import Timing
 from .parts import Work
+from .rayjobs import known_dead
 from .session import How, Submitted, attend
+from .ship import Shipped
 
 BY_NAME = "the trial was cancelled"
 """What the error of a trial says that somebody cancelled by itself."""
@@ -107,6 +111,7 @@ def resume(
     dashboard: bool = False,
     quiet: bool = False,
     timing: Timing | None = None,
+    shipped: Shipped | None = None,
 ) -> Submitted:
     """Take a run over and bring it to its end.
 
@@ -119,12 +124,13 @@ def resume(
         dashboard: start Ray's.
         quiet: show no progress.
         timing: when the command began.
+        shipped: where the config and the job lie, when they came along to a cluster: then they are those of the run.
 
     Raises:
         ConfigChanged: the config is another one than the run was made from, or is gone.
         RunAlive: the run is alive.
     """
-    prepared, job = _prepared(folder, config, force, address)
+    prepared, job = config_of(folder, config, force=force, local=address is None, shipped=shipped)
     now = time.time()
 
     def stage(journal: Journal) -> tuple[list[Work], dict[str, int]]:
@@ -137,20 +143,44 @@ def resume(
         return work_of(folder, state, plan), dict(before)
 
     how = How(timing or Timing(now, now), address, dashboard, quiet)
+    gone = owner_gone(folder) or (folder.silent_s() < LOST_AFTER_S and known_dead(folder))
     groups = [] if prepared.loaded.config.elastic else folder.plan()
-    return attend(prepared, job, folder, how, stage, [(group, ()) for group in groups])
+    return attend(prepared, job, folder, how, stage, [(group, ()) for group in groups], gone=gone)
 
 
-def _prepared(folder: RunFolder, config: os.PathLike[str] | None, force: bool, address: str | None) -> tuple[Prepared, Any]:
-    """The config of a run, read again and compared."""
+def config_of(
+    folder: RunFolder,
+    config: os.PathLike[str] | None = None,
+    *,
+    force: bool = False,
+    local: bool = True,
+    shipped: Shipped | None = None,
+) -> tuple[Prepared, type[Job[Any]]]:
+    """The config of a run, read again and compared with what the run was made from; its trials are those of the run.
+
+    Args:
+        folder: of the run.
+        config: None: where it was when the run was made.
+        force: do not compare.
+        local: the trials run on this machine.
+        shipped: where it lies when it came along; then there is nothing to compare.
+
+    Raises:
+        ConfigChanged: it is another one, or is gone.
+        ConfigError: it is wrong.
+    """
     info, resolved = folder.info(), folder.config()
-    path = Path(config or info["config"])
+    overrides = [*resolved.get("overrides", ()), *(shipped.overrides(resolved) if shipped else ())]
+    path = Path(shipped.config if shipped else config or info["config"])
     if not path.is_file():
         raise ConfigChanged(
             f"the config of {folder.name} is not at {path} any more\n"
             f"  do: give its place: `qdrun resume {folder.uri} --config FILE`; a copy is {folder.uri}/config.yaml"
         )
-    prepared, job = prepare(path, local=address is None, overrides=resolved.get("overrides", ()))
+    prepared, job = prepare(path, local=local, overrides=overrides, backend=resolved["device"]["backend"])
+    trials = {"trials": tuple(folder.trials())}
+    if shipped is not None:
+        return prepared.model_copy(update=trials | {"target": shipped.target(prepared.target)}), job
     if not force:
         folder.check_config(prepared.resolved)
         source = prepared.target.source
@@ -160,7 +190,7 @@ def _prepared(folder: RunFolder, config: os.PathLike[str] | None, force: bool, a
                 f"{prepared.target.file} has changed since {folder.name} was made\n"
                 f"  do: submit it as a run of its own, or go on with the new file: `qdrun resume {folder.uri} --force`"
             )
-    return prepared.model_copy(update={"trials": tuple(folder.trials())}), job
+    return prepared.model_copy(update=trials), job
 
 
-__all__ = ["ResumePlan", "charges", "look", "resume", "work_of"]
+__all__ = ["ResumePlan", "charges", "config_of", "look", "resume", "work_of"]

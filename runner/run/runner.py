@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable
 
-from ..ledger.inventory import pools_and_devices
-from ..ledger.leases import DONE, LeaseEnd
+from ..ledger.inventory import Found, pools_and_devices
+from ..ledger.leases import CUT_SHORT, DONE, LeaseEnd
 from ..packing import Request, misfit
 from ..store.files import StorageFull
 from ..store.owner import cancel_requests
@@ -15,6 +15,7 @@ from ..work.spec import BatchSpec, TrialSpec
 from . import messages as m
 from .book import Book, Inside, Outside
 from .state import State
+from .used import observed, used_of
 
 WAIT_S = 0.25
 LOOK_EVERY_S = 0.5
@@ -29,10 +30,10 @@ class Runner:
         self.state, self.inside, self.outside, self.clock = state, inside, outside, clock
         self.ledger, self.workers = outside.ledger, outside.workers
         self.book = Book(inside, outside)
-        self._events: deque[m.Event] = deque()
+        self._events: list[m.Event] = []
         self._done: list[LeaseEnd] = []
         self._seconds: defaultdict[str, float] = defaultdict(float)
-        self._hosts: frozenset[str] = frozenset()
+        self._found: dict[str, Found] = {}
         self._close: set[str] = set()
         self._asked = self._busy = False
         self._interrupts = 0
@@ -48,9 +49,7 @@ class Runner:
         board = self.outside.board
         board.phase = "running"
         try:
-            found = self.ledger.devices()
-            board.slots = sum(row.lanes for row in found if row.usable)
-            self._hosts = frozenset(row.id for row in found if row.backend == "cpu")
+            board.slots = sum(row.lanes for row in self._devices().values() if row.usable)
             self._do(self.state.start(self.clock()))
             while not self.state.finished:
                 self._step()
@@ -76,9 +75,12 @@ class Runner:
             self._exchange()
         self._flush()
         wait_s = 0.0 if self._done or self._asked else min(WAIT_S, max(0.0, self.state.next_deadline() - self.clock()))
-        for event in self.workers.poll(wait_s, self.ledger.refs()):
+        events = self.workers.poll(wait_s, self.ledger.refs())
+        for event in events:
             self._heard(event)
-        self._tell(m.Tick())
+        self._tell(*events, m.Tick())
+        if self._done or self._asked:  # before all is written down: devices wait for it
+            self._exchange()
         self._flush()
         self.outside.board.tick()
         self.outside.screen.update()
@@ -95,9 +97,13 @@ class Runner:
         if self.outside.journal.retry() and self.state.paused:
             self.outside.screen.note("there is room in the store again: the run goes on")
             self._tell(m.Storage(full=False))
+        seen = self.workers.look()
         if self.clock() - self._shown >= SNAPSHOT_EVERY_S:
             self._shown = self.clock()
-            self.book.snapshot(self.ledger.snapshot(), self.ledger.why())
+            found = {row.id: row for row in self.ledger.devices()}
+            for pool, (free, ours) in observed(found, seen).items():
+                self.ledger.observe(pool, free, ours)
+            self.book.snapshot(self.ledger.snapshot(), self.ledger.why(), used_of(found, seen))
 
     def _flush(self) -> None:
         """Write what has happened: one write for all of it."""
@@ -111,22 +117,33 @@ class Runner:
     def _exchange(self) -> None:
         done, self._done, self._asked = self._done, [], False
         answer = self.ledger.exchange(done)
+        news: list[m.Event] = []
         for lease in answer.leases:
             point = lease.point
-            here = lease.device in self._hosts
-            self._tell(m.Granted(lease.id, lease.device, lease.requests, point.bytes, point.time, processes=here))
-        for end in answer.ended:
-            self._tell(m.LeaseLost(end.lease, end.reason))
+            here = self._is_host(lease.device)
+            news.append(m.Granted(lease.id, lease.device, lease.requests, point.bytes, point.time, processes=here))
+        news += [m.LeaseLost(end.lease, end.reason) for end in answer.ended]
         for device in answer.close:
             self._close.add(device)
-            self._tell(m.Yield(device))
+            news.append(m.Yield(device))
+        self._tell(*news)
         for device in [name for name in self._close if not self.workers.alive(name)]:
             self._close.discard(device)
             self.ledger.closed(device)
 
+    def _devices(self) -> dict[str, Found]:
+        """All devices that there have been: nodes that are gone may come back, and others join while the run goes on."""
+        self._found |= {row.id: row for row in self.ledger.devices()}
+        return self._found
+
+    def _is_host(self, device: str) -> bool:
+        """Whether each lane of a device is a process of its own."""
+        row = self._found.get(device) or self._devices().get(device)
+        return row.backend == "cpu" if row is not None else all(known.backend == "cpu" for known in self._found.values())
+
     def _ask(self, wanted: tuple[m.Wanted, ...]) -> None:
-        """Ask for places; what fits no device of those there are is refused at once, with the arithmetic."""
-        pools, devices = pools_and_devices(self.ledger.devices())
+        """Ask for places; what fits no device of those there have been is refused at once, with the arithmetic."""
+        pools, devices = pools_and_devices(self._devices().values())
         now, clock = time.time(), self.clock()
         requests, refused = [], {}
         known: dict[int, str | None] = {}
@@ -134,7 +151,7 @@ class Runner:
             request = Request(one.id, self.ledger.run, self.ledger.run, one.claims, now - (clock - one.since), len(one.trials))
             key = id(one.claims)
             if key not in known:
-                found = misfit(request, pools, devices)
+                found = misfit(request, pools, devices) if devices else None  # none: the ledger cannot be reached now
                 known[key] = found and f"{found}; the trial was not started"
             why = next((self.inside.too_large[name] for name in one.trials if name in self.inside.too_large), known[key])
             if why is None:
@@ -155,27 +172,31 @@ class Runner:
                 self._seconds[lease] += end.record.get("worker_seconds") or 0.0
         elif isinstance(event, m.Started):
             self.outside.timing.first_start_t = self.outside.timing.first_start_t or time.time()
-        self._tell(event)
 
-    def _tell(self, event: m.Event) -> None:
+    def _tell(self, *events: m.Event) -> None:
         """Tell the state; what an action makes happen comes after the other actions of its event."""
-        self._events.append(event)
+        self._events += events
         if self._busy:
             return
         self._busy = True
         try:
             while self._events:
-                self._do(self.state.handle(self._events.popleft(), self.clock()))
+                now, self._events = self._events, []
+                self._do(self.state.handle_all(now, self.clock()))
         finally:
             self._busy = False
 
     def _do(self, actions: list[m.Action]) -> None:
         for action in actions:
             match action:
-                case m.Launch():
-                    self.workers.launch(action, self._batch(action))
+                case m.Run():
+                    self.workers.launch(action.launches, tuple(self._batch(launch) for launch in action.launches))
+                case m.Drop():
+                    self.workers.drop(action.worker, action.launches)
                 case m.GiveBack():
-                    self._done.append(LeaseEnd(action.lease, DONE, self._seconds.pop(action.lease, None)))
+                    # of a lease that was cut short nothing is learned of how long its trials take
+                    seconds, reason = self._seconds.pop(action.lease, None), CUT_SHORT if action.unfinished else DONE
+                    self._done.append(LeaseEnd(action.lease, reason, seconds))
                 case m.Ask():
                     self._ask(action.wanted)
                 case m.Withdraw():
@@ -193,4 +214,5 @@ class Runner:
             for name, number in zip(launch.trials, launch.numbers, strict=True)
         ]
         claim = launch.bytes // len(specs) or None
-        return BatchSpec(launch.lease, tuple(specs), claim, not self.state.alone(launch.trials), self.inside.budget(launch))
+        strict = not self.state.alone(launch.trials) and self.inside.loose.isdisjoint(launch.trials)
+        return BatchSpec(launch.lease, tuple(specs), claim, strict, self.inside.budget(launch), launch.id)

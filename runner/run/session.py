@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from ...jobs.base import Job
 from ..cluster import Capacity, ClusterError, check_environment, close_cluster, open_cluster
 from ..ledger.client import ActorLedger, LedgerClient, LocalLedger
+from ..placement import devices_of, with_frames
 from ..plan import Prepared
 from ..store import space, table
 from ..store.files import StorageFull
@@ -24,8 +25,9 @@ from ..watch.board import Board, Exports
 from ..watch.live import Display, display
 from .book import Outside
 from .exits import exit_code
+from .head import ClusterLost, HeadWatch
 from .parts import Work
-from .start import Planned, devices_of, plan_all, run_trials, user
+from .start import Planned, plan_all, run_trials, user, warm
 
 ROOM_EVERY_S = 0.5
 Stage = Callable[[Journal], tuple[Sequence[Work] | None, Mapping[str, int]]]
@@ -51,12 +53,23 @@ class Submitted:
 class Stops:
     """What Ctrl-C and SIGTERM do to a run: a KeyboardInterrupt while it starts, then they are counted, and the loop obeys."""
 
-    count: int = 0
+    asked: int = 0
     starting: bool = False
+    check: Callable[[], None] = lambda: None
+
+    @property
+    def count(self) -> int:
+        """How often the run was asked to stop.
+
+        Raises:
+            ClusterLost: it must end, as its cluster is gone.
+        """
+        self.check()
+        return self.asked
 
     def hit(self, number: int, frame: object) -> None:
         """A signal arrived."""
-        self.count += 2 if number == signal.SIGTERM else 1
+        self.asked += 2 if number == signal.SIGTERM else 1
         if self.starting:
             self.starting = False
             raise KeyboardInterrupt
@@ -91,11 +104,15 @@ def beating(journal: Journal) -> Iterator[None]:
     """Write the heartbeat of the run from a thread, so that a long plan or a slow start does not look like a lost run."""
     over = threading.Event()
 
+    def once() -> None:
+        with suppress(OSError, OwnerLost):  # an absent disk may come back; a lost run is met again at the next write
+            journal.beat()
+
     def beat() -> None:
         while not over.wait(BEAT_EVERY_S):
-            with suppress(OSError, OwnerLost):  # an absent disk may come back; a lost run is met again at the next write
-                journal.beat()
+            once()
 
+    once()  # until now the last sign of life is that of the process that made the run, or of the owner before
     thread = threading.Thread(target=beat, name="heartbeat", daemon=True)
     thread.start()
     try:
@@ -106,9 +123,17 @@ def beating(journal: Journal) -> Iterator[None]:
 
 
 def submit(
-    prepared: Prepared, job: type[Job], *, output: str, timing: Timing, address: str | None, dashboard: bool, quiet: bool
+    prepared: Prepared,
+    job: type[Job],
+    *,
+    output: str,
+    timing: Timing,
+    address: str | None,
+    dashboard: bool,
+    quiet: bool,
+    plan: Sequence[Planned] = (),
 ) -> Submitted:
-    """Run all trials of ``prepared`` and leave a run folder under ``output``.
+    """Run all trials of ``prepared`` and leave a run folder under ``output``. ``plan``: where it was made already.
 
     Raises:
         ClusterError: Ray cannot be started or joined; no trial was started.
@@ -116,11 +141,18 @@ def submit(
     """
     check_environment(address)
     folder = create(prepared, output)
-    return attend(prepared, job, folder, How(timing, address, dashboard, quiet), lambda journal: (None, {}))
+    return attend(prepared, job, folder, How(timing, address, dashboard, quiet), lambda journal: (None, {}), plan)
 
 
 def attend(
-    prepared: Prepared, job: type[Job], folder: RunFolder, how: How, stage: Stage, plan: Sequence[Planned] = ()
+    prepared: Prepared,
+    job: type[Job],
+    folder: RunFolder,
+    how: How,
+    stage: Stage,
+    plan: Sequence[Planned] = (),
+    *,
+    gone: bool = False,
 ) -> Submitted:
     """Take a run over and bring it to its end.
 
@@ -131,33 +163,41 @@ def attend(
         how: with which Ray.
         stage: what is to run.
         plan: where it was made already.
+        gone: the process that ran it is known to be gone: its silence and its leases need not be waited for.
 
     Raises:
         ClusterError: Ray cannot be started or joined; no trial was started.
         RunAlive: somebody runs it.
         StorageFull: there is no room for the run.
     """
-    timing, state = how.timing, "failed"
+    timing, state, ours, why = how.timing, "failed", True, ""
     board = Board(run=folder.name, total=len(prepared.trials))
     # Ray's processes die with the thread that started them, so that thread lives as long as the run.
     with (
-        Journal(folder) as journal,
+        Journal(folder, force=gone) as journal,
         display(board, quiet=how.quiet) as screen,
         ThreadPoolExecutor(1) as ray_thread,
-        counted_signals(stops := Stops()),
+        HeadWatch(screen.note, lambda: _last_words(journal)) as head,
+        counted_signals(stops := Stops(check=head.check)),
         beating(journal),
     ):
         work, before = stage(journal)
         board.counts.update(before)
+        if work is not None and not work:
+            return _nothing_left(journal, before, timing)
         journal.write("submitted", sync=True, command_t=timing.command_t)
-        starting = ray_thread.submit(_start, timing, how.address, how.dashboard, prepared.place.devices)
+        if prepared.choice is not None:
+            screen.note(prepared.choice.text)
+        starting = ray_thread.submit(_start, timing, how, prepared.place.devices, metadata(folder, prepared))
         try:
             stops.starting = True
             planned = _planned(prepared, job, folder, plan, timing, screen)
+            warm(prepared, job, planned, starting.done)
             capacity = starting.result()
+            head.begin(capacity.head, joined=how.address is not None)
             _say_ready(journal, screen, capacity)
             _check(prepared, capacity)
-            ledger = _ledger(prepared, folder, how.address)
+            ledger = _ledger(prepared, folder, how.address, planned, gone=gone)
             board.metrics = _metrics(folder.name)
             stops.starting = False
 
@@ -166,18 +206,32 @@ def attend(
         except KeyboardInterrupt:
             state = "interrupted"
         except OwnerLost as error:
-            state = "lost"
+            state, ours = "lost", False
             screen.note(str(error))
+        except Exception as error:
+            if not head.away():
+                why = f"{type(error).__name__}: {error}"
+                raise
+            state = "lost"
+            screen.note(str(error) if isinstance(error, ClusterLost) else f"the cluster is gone: {error}")
         finally:
             stops.starting = False
             timing.ended_t = time.time()
             try:
-                if state != "lost":
-                    state = _finish(journal, screen, stops, state, timing)
+                if ours:
+                    state = _finish(journal, screen, stops, state, timing, why)
             finally:
                 wait([starting])
                 close_cluster()
     return Submitted(folder, state, table.rows(folder), timing.summary())
+
+
+def _nothing_left(journal: Journal, before: Mapping[str, int], timing: Timing) -> Submitted:
+    """The end of a run that goes on with no trial: Ray is not needed for it."""
+    state, timing.ended_t = "done" if set(before) <= {"done"} else "failed", time.time()
+    journal.write("finished", sync=True, state=state, timing=timing.summary())
+    table.write_parquet(journal.folder)
+    return Submitted(journal.folder, state, table.rows(journal.folder), timing.summary())
 
 
 def _planned(
@@ -212,8 +266,10 @@ def _check(prepared: Prepared, capacity: Capacity) -> None:
         )
 
 
-def _ledger(prepared: Prepared, folder: RunFolder, address: str | None) -> LedgerClient:
-    """The ledger of this machine, or of the cluster.
+def _ledger(
+    prepared: Prepared, folder: RunFolder, address: str | None, planned: Sequence[Planned], *, gone: bool
+) -> LedgerClient:
+    """The ledger of this machine, or of the cluster. ``gone``: it is not to wait for an earlier runner of this run.
 
     Raises:
         ClusterError: no node has a device of the backend.
@@ -221,8 +277,10 @@ def _ledger(prepared: Prepared, folder: RunFolder, address: str | None) -> Ledge
     device, ledger = prepared.loaded.config.device, None
     if address is not None:
         ledger = ActorLedger(folder.name, user(), lanes=device.slots, threads=device.threads)
+        if gone:
+            ledger.alone()
     elif found := devices_of(prepared):
-        ledger = LocalLedger(folder.name, user(), devices=found)
+        ledger = LocalLedger(folder.name, user(), devices=with_frames(found, [group for group, _ in planned]))
     if ledger is None or not any(row.usable and row.backend == prepared.backend for row in ledger.devices()):
         if ledger is not None:
             ledger.close()
@@ -233,22 +291,31 @@ def _ledger(prepared: Prepared, folder: RunFolder, address: str | None) -> Ledge
     return ledger
 
 
-def _finish(journal: Journal, screen: Display, stops: Stops, state: str, timing: Timing) -> str:
-    """The last line of the journal, and the table; waits for room on a full disk until it is told to stop."""
+def _finish(journal: Journal, screen: Display, stops: Stops, state: str, timing: Timing, why: str) -> str:
+    """The last line of the journal, and the table; waits for room on a full disk until it is told to stop.
+
+    ``why``: what ended the run before its trials had ended; for those who follow it from elsewhere.
+    """
     try:
-        journal.write("finished", sync=True, state=state, timing=timing.summary())
+        journal.write("finished", sync=True, state=state, timing=timing.summary(), **({"error": why} if why else {}))
     except OwnerLost as error:
         screen.note(str(error))
         return "lost"
     except StorageFull as error:
         screen.note(f"{str(error).splitlines()[0]}: waiting for room; Ctrl-C gives up, `qdrun resume` goes on later")
-        asked = stops.count
+        asked = stops.asked
         while not journal.retry():
             time.sleep(ROOM_EVERY_S)
-            if stops.count > asked:
+            if stops.asked > asked:
                 return "lost"
     table.write_parquet(journal.folder)
     return state
+
+
+def _last_words(journal: Journal) -> None:
+    """Say that the run is lost, from another thread than that which runs it and hangs."""
+    journal.write("finished", sync=True, state="lost")
+    journal.close()
 
 
 def _metrics(run: str) -> Exports:
@@ -258,8 +325,13 @@ def _metrics(run: str) -> Exports:
     return Metrics(run)
 
 
-def _start(timing: Timing, address: str | None, dashboard: bool, gpus: int) -> Capacity:
-    capacity = open_cluster(address, dashboard=dashboard, gpus=gpus)
+def metadata(folder: RunFolder, prepared: Prepared) -> dict[str, str]:
+    """What Ray's dashboard says of the job of a run."""
+    return {"job_name": prepared.loaded.config.name, "run": folder.name, "user": user(), "trials": str(len(prepared.trials))}
+
+
+def _start(timing: Timing, how: How, gpus: int, job: dict[str, str]) -> Capacity:
+    capacity = open_cluster(how.address, dashboard=how.dashboard, gpus=gpus, job=job)
     timing.ray_ready_t = time.time()
     return capacity
 

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import getpass
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 from ...jobs.base import Job
 from ..ledger.client import LedgerClient
-from ..ledger.inventory import Found, kind_of, local
-from ..ledger.memory import host
-from ..plan import PlannedGroup, Prepared, opened, planned_for, shapes
+from ..ledger.inventory import Found, pools_and_devices
+from ..packing import Device, Pool
+from ..plan import PlannedGroup, Prepared, learns_frames, opened, planned_bytes, planned_for, shapes
 from ..store.files import LocalFiles
 from ..store.layout import RunFolder
 from ..store.owner import Owner
+from ..target import load
 from ..trials import Trial
 from ..work.spec import WorkerSpec
 from . import messages as m
@@ -27,16 +30,21 @@ from .runner import Runner
 from .state import State
 from .workers import RayWorkers, Workers
 
+WARM_BYTES = 256 << 20
 Planned = tuple[PlannedGroup, Points]
 
 
-def plan_all(prepared: Prepared, job: type[Job[Any]], limit_s: float | None = None) -> list[Planned]:
-    """Plan one trial of each shape, and with ``memory_budget: auto`` its curve.
+def plan_all(
+    prepared: Prepared, job: type[Job[Any]], limit_s: float | None = None, *, threads: int | None = None
+) -> list[Planned]:
+    """Plan one trial of each shape, and with ``memory_budget: auto`` its curve. Compiles nothing, but for ``learns_frames``.
 
     A job that cannot be planned, or takes longer than ``limit_s`` seconds to build, gives a group with an error; its trials meet it again.
+    ``threads``: of the CPU; None: those of the config.
     """
     groups = shapes(prepared, job)
-    planned = each_within(lambda group: _plan(prepared, job, group), groups, limit_s)
+    first = groups[0] if groups and learns_frames(prepared) else None
+    planned = each_within(lambda group: _plan(prepared, job, group, threads, group is first), groups, limit_s)
     out: list[Planned] = []
     for group, found in zip(groups, planned, strict=True):
         if isinstance(found, KeyboardInterrupt):
@@ -49,52 +57,73 @@ def plan_all(prepared: Prepared, job: type[Job[Any]], limit_s: float | None = No
     return out
 
 
-def _plan(prepared: Prepared, job: type[Job[Any]], group: Sequence[Trial]) -> Planned:
+def _plan(prepared: Prepared, job: type[Job[Any]], group: Sequence[Trial], threads: int | None, machine_code: bool) -> Planned:
     other, config = planned_for(prepared, None), prepared.loaded.config
-    with opened(prepared, job, group[0], config.budget_bytes) as made:
+    how = {"threads": threads, "machine_code": machine_code}
+    with opened(prepared, job, group[0], config.budget_bytes, **how) as made:
         plan = made.plan(**({} if other is None else {"arch": other}))
         points = curve(made, plan, other) if config.elastic else ()
     return PlannedGroup(trials=tuple(trial.id for trial in group), example=group[0].label, plan=plan), points
 
 
-def devices_of(prepared: Prepared) -> list[Found]:
-    """The devices of this machine that the trials may run on: those of their backend, or the one that the config names."""
-    config, wanted = prepared.loaded.config.device, prepared.place.device
-    if isinstance(wanted, str) and wanted.partition(":")[0] == "emulated":
-        total, free = host()
-        kind = kind_of(prepared.backend, "emulated", config.threads)
-        name = f"{prepared.backend}:{wanted}"
-        return [Found(name, "", prepared.backend, kind=kind, pool="ram", total=total, free=free, lanes=config.slots or 1)]
-    rows = [row for row in local(config.threads, config.slots) if row.backend == prepared.backend and row.usable]
-    if config.min_memory is not None and prepared.backend != "cpu":
-        rows = [row for row in rows if row.capacity >= config.min_memory]
-    if wanted is not None:
-        rows = [row for row in rows if _is(row, wanted)]
-    most = config_lanes(prepared, rows)
-    return [replace(row, lanes=min(row.lanes, most)) for row in rows]
+def warm(prepared: Prepared, job: type[Job[Any]], planned: Sequence[Planned], over: Callable[[], bool]) -> threading.Thread:
+    """Compile the kernels of one shape after the other, in a thread, until ``over``: while Ray starts there is time for it, and the workers
+    of this machine find them in the cache on disk. What goes wrong there goes wrong in the trials, too, and is told by them.
+
+    On the CPU alone, and small trials alone: the last of them is still open when the first ones run, and nobody has claimed its bytes.
+    """
+    trials = {trial.id: trial for trial in prepared.trials}
+    here = prepared.backend == "cpu" and job.needs_compiler
+
+    def work() -> None:
+        for group, _ in planned:
+            if over() or not here:
+                return
+            if group.plan is not None and group.plan.bytes <= WARM_BYTES:
+                with suppress(BaseException):  # a user's code
+                    with opened(prepared, job, trials[group.trials[0]], prepared.loaded.config.budget_bytes) as made:
+                        made.plan()
+
+    thread = threading.Thread(target=work, name="warm", daemon=True)  # a build that hangs must not hold up the end of the run
+    thread.start()
+    return thread
 
 
-def config_lanes(prepared: Prepared, rows: Sequence[Found]) -> int:
-    """The most lanes of one device: ``limits.max_concurrent`` over so many devices."""
-    most = prepared.loaded.config.limits.max_concurrent
-    return 1 << 20 if most is None else max(1, -(-most // max(1, len(rows))))
+def usable(prepared: Prepared, rows: Iterable[Found]) -> list[Found]:
+    """The devices of a ledger that the trials may run on: those of their backend with ``device.min_memory``.
+
+    A node's cores are several rows, by the threads of a trial that runs have asked for: the one counts that has as many as the config
+    says, or all cores of a smaller node.
+    """
+    config = prepared.loaded.config.device
+    found = [row for row in rows if row.usable and row.backend == prepared.backend]
+    if prepared.backend != "cpu":
+        small = {row.kind for row in found if row.capacity < (config.min_memory or 0)}  # claims are by class
+        return [row for row in found if row.kind not in small]
+    most: dict[str, int] = {}
+    for row in found:
+        if row.threads <= config.threads:
+            most[row.node] = max(most.get(row.node, 0), row.threads)
+    return [row for row in found if row.threads == most.get(row.node)]
 
 
-def _is(row: Found, wanted: int | str) -> bool:
-    if isinstance(wanted, int):
-        return row.index == wanted
-    name = wanted.lower()
-    return row.uuid.lower().startswith(name) or row.pci.lower().endswith(name)
+def claims_of(prepared: Prepared, planned: Sequence[Planned], found: Iterable[Found]) -> Claims:
+    """The claims of all trials by class of devices, each from the plan of that class.
 
-
-def claims_of(prepared: Prepared, planned: Sequence[Planned], kinds: Iterable[str]) -> Claims:
-    """The claims of all trials; equal for all classes of devices of the backend, which the plan is made for."""
-    names = sorted(set(kinds))
-    seconds = prepared.loaded.config.limits.timeout_s
+    A plan is for one backend and, on the CPU, for so many threads: a heap has a row for each. ``planned`` is for those of the config; for
+    nodes with fewer cores one trial of each shape is planned again.
+    """
+    own, seconds = prepared.loaded.config.device.threads, prepared.loaded.config.limits.timeout_s
+    threads = {row.kind: row.threads if row.backend == "cpu" else own for row in found}
+    plans = {own: {group.trials[0]: (group, points) for group, points in planned}}
+    for other in sorted(set(threads.values()) - {own}):
+        again = plan_all(prepared, load(prepared.target), seconds, threads=other)
+        plans[other] = {group.trials[0]: (group, points) for group, points in again}
     made = []
-    for group, points in planned:
-        claim = claim_of(group.plan, points, seconds)
-        made.append((group.trials, dict.fromkeys(names, claim)))
+    for one in planned:
+        of_class = {count: plan.get(one[0].trials[0], one) for count, plan in plans.items()}
+        claims = {count: claim_of(group.plan, points, seconds) for count, (group, points) in of_class.items()}
+        made.append((one[0].trials, {kind: claims[count] for kind, count in sorted(threads.items())}))
     return Claims(made)
 
 
@@ -122,7 +151,7 @@ def specs_of(prepared: Prepared, folder: RunFolder, owner: Owner, found: Sequenc
             uuid=row.uuid,
             pci=row.pci,
             lanes=1 if row.backend == "cpu" else row.lanes,
-            job=shared,
+            job=shared | ({"threads": row.threads} if row.backend == "cpu" else {}),
         )
         for row in found
     }
@@ -133,19 +162,45 @@ def numbered(spec: WorkerSpec, worker: m.Worker, lanes: int) -> WorkerSpec:
     return replace(spec, number=1 + worker.slot + lanes * worker.generation)
 
 
-def inside_of(prepared: Prepared, planned: Sequence[Planned], claims: Claims, kinds: Mapping[str, str]) -> Inside:
-    """What the runner needs to know of the trials. ``kinds``: the class of each device."""
+class Roster(Mapping[str, Found]):
+    """The devices that a run may use, by id: those of its beginning, and those that join while it goes on. Those that are gone stay."""
+
+    def __init__(self, look: Callable[[], Iterable[Found]]) -> None:
+        self._look, self._rows = look, {row.id: row for row in look()}
+
+    def __getitem__(self, device: str) -> Found:
+        if device not in self._rows:
+            self._rows |= {row.id: row for row in self._look()}
+        return self._rows[device]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def kind(self, device: str) -> str:
+        """The class of a device; empty where it is not known."""
+        row = self.get(device)
+        return row.kind if row is not None else ""
+
+
+def inside_of(prepared: Prepared, planned: Sequence[Planned], claims: Claims, kind: Callable[[str], str]) -> Inside:
+    """What the runner needs to know of the trials. ``kind``: the class of a device."""
     elastic = prepared.loaded.config.elastic
 
     def budget(launch: m.Launch) -> int | None:
         """Fewer bytes than the plan without a budget: the trial is planned into what it was granted."""
-        fastest = claims.fastest(launch.trials[0], kinds.get(launch.worker.device, ""))
+        fastest = claims.fastest(launch.trials[0], kind(launch.worker.device))
         smaller = elastic and fastest is not None and launch.bytes < fastest * len(launch.trials)
         return launch.bytes // len(launch.trials) if smaller else None
 
-    bytes_ = {name: group.plan.bytes if group.plan else None for group, _ in planned for name in group.trials}
+    groups = [group for group, _ in planned]
     trials = {trial.id: trial for trial in prepared.trials}
-    return Inside(trials, prepared.own_spec, bytes_, budget, too_large(prepared, planned))
+    # without launches a plan lacks what gradients need: a trial that takes it is not at fault
+    loose = {name for group in groups if group.plan is not None and not group.plan.whole for name in group.trials}
+    large = too_large(prepared, planned)
+    return Inside(trials, prepared.own_spec, planned_bytes(groups), budget, large, frozenset(loose))
 
 
 def run_trials(
@@ -174,23 +229,40 @@ def run_trials(
     Raises:
         OwnerLost: another process has taken the run over.
     """
-    found = {row.id: row for row in ledger.devices() if row.usable and row.backend == prepared.backend}
-    kinds = {name: row.kind for name, row in found.items()}
-    claims = claims_of(prepared, planned, kinds.values())
-    specs = specs_of(prepared, folder, owner, list(found.values()))
-    workers = RayWorkers(
-        folder.name, lambda worker: numbered(specs[worker.device], worker, found[worker.device].lanes), ledger.options
-    )
-    inside = inside_of(prepared, planned, claims, kinds)
-    return Runner(state_of(prepared, claims, work, before), inside, outside(workers)).run()
+    roster = Roster(lambda: usable(prepared, ledger.devices()))
+    found = list(roster.values())
+    claims = claims_of(prepared, planned, found)
+    pools, devices = pools_and_devices(found)
+    claims.settle([one.id for one in work] if work is not None else [trial.id for trial in prepared.trials], pools, devices)
+
+    def spec(worker: m.Worker) -> WorkerSpec:
+        row = roster[worker.device]
+        return numbered(specs_of(prepared, folder, owner, [row])[row.id], worker, row.lanes)
+
+    workers = RayWorkers(folder.name, spec, ledger.options)
+    inside = inside_of(prepared, planned, claims, roster.kind)
+    most = largest(pools, devices)
+    return Runner(state_of(prepared, claims, work, before, most), inside, outside(workers)).run()
+
+
+def largest(pools: Iterable[Pool], devices: Iterable[Device]) -> dict[str, int]:
+    """The bytes that a trial alone on the largest device of each class can have."""
+    capacity, most = {pool.id: pool.capacity for pool in pools}, dict[str, int]()
+    for device in devices:
+        most[device.kind] = max(most.get(device.kind, 0), capacity[device.pool] - device.process_bytes)
+    return most
 
 
 def state_of(
-    prepared: Prepared, claims: Claims, work: Sequence[Work] | None = None, before: Mapping[str, int] | None = None
+    prepared: Prepared,
+    claims: Claims,
+    work: Sequence[Work] | None = None,
+    before: Mapping[str, int] | None = None,
+    most: Mapping[str, int] | None = None,
 ) -> State:
-    """The state of a new run, or of one that goes on with ``work``, after trials that ended ``before``."""
+    """The state of a new run, or of one that goes on with ``work``, after trials that ended ``before``. ``most``: see ``State``."""
     todo = [Work(trial.id) for trial in prepared.trials] if work is None else work
-    return State(todo, rules_of(prepared, len(prepared.trials)), claims, before=before)
+    return State(todo, rules_of(prepared, len(prepared.trials)), claims, before=before, most=most, curves=claims.curves)
 
 
 def too_large(prepared: Prepared, planned: Sequence[Planned]) -> dict[str, str]:
@@ -202,11 +274,6 @@ def too_large(prepared: Prepared, planned: Sequence[Planned]) -> dict[str, str]:
                 text = f"the plan needs {group.plan.bytes} bytes, {name} is {limit}; the trial was not started"
                 why |= dict.fromkeys(group.trials, text)
     return why
-
-
-def kinds_of(ledger: LedgerClient, backend: str) -> dict[str, str]:
-    """The classes of the devices of a backend, by device."""
-    return {row.id: row.kind for row in ledger.devices() if row.usable and row.backend == backend}
 
 
 def user() -> str:

@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ..store.attempts import Failure
-from ..work.spec import BatchEnd, BatchSpec, WorkerSpec, worker_name
+from ..work.marks import last_begun
+from ..work.spec import BatchEnd, BatchSpec, LeaseNews, Progress, WorkerInfo, WorkerSpec, worker_name
 from . import messages as m
 from .parts import error_of
 
 KEEP = ("restart",)
+LOOK_EVERY_S = 2.0
+"""Seconds between two questions to a worker what it does and holds."""
 
 
 class Workers(Protocol):
     """What the runner calls; tests have one without Ray."""
 
-    def launch(self, launch: m.Launch, batch: BatchSpec) -> None:
-        """Hand a launch to its worker, which is started if there is none."""
+    def launch(self, launches: Sequence[m.Launch], batches: Sequence[BatchSpec]) -> None:
+        """Hand launches of one lease to their worker, which is started if there is none. It runs them one after the other."""
+        ...
+
+    def drop(self, worker: m.Worker, launches: Sequence[int]) -> None:
+        """Tell a worker not to begin with launches; those that have not begun end as such."""
         ...
 
     def ask_to_stop(self, worker: m.Worker, trials: Iterable[str]) -> None:
@@ -38,16 +46,39 @@ class Workers(Protocol):
         """Whether a worker lives on the device."""
         ...
 
+    def look(self) -> Mapping[m.Worker, Progress]:
+        """What workers said of themselves when they were last asked; asks them again now and then, and waits for nothing."""
+        ...
+
     def close(self) -> None:
         """End all workers."""
         ...
 
 
+Given = tuple[Sequence[m.Launch], Sequence[BatchSpec]]
+
+
 @dataclass
 class _Actor:
+    """``info``: what it has said of itself; None until then. ``queue``: what it is given then. ``dead``: what it had begun is looked up."""
+
     handle: Any
-    ready: bool = False
-    queue: list[tuple[m.Launch, BatchSpec]] = field(default_factory=list)
+    info: WorkerInfo | None = None
+    queue: list[Given] = field(default_factory=list)
+    dead: bool = False
+    run_all: Any = None
+
+
+@dataclass
+class _Asked:
+    """What a reference answers: to whom, and for which launches, by their numbers; None for what a worker is asked first.
+
+    ``death``: the reference is not to the worker, but to what it had begun when it died of that.
+    """
+
+    worker: m.Worker
+    launches: dict[int, m.Launch] | None = None
+    death: tuple[Failure, m.Error] | None = None
 
 
 class RayWorkers:
@@ -62,20 +93,50 @@ class RayWorkers:
     def __init__(self, run: str, specs: Callable[[m.Worker], WorkerSpec], options: Callable[[str], dict[str, Any]]) -> None:
         self.run, self.specs, self.options = run, specs, options
         self._actors: dict[m.Worker, _Actor] = {}
-        self._refs: dict[Any, tuple[m.Worker, m.Launch | None]] = {}
+        self._refs: dict[Any, _Asked] = {}
         self._news: list[m.Event] = []
+        self._looks: dict[Any, m.Worker] = {}
+        self._seen: dict[m.Worker, Progress] = {}
+        self._looked = float("-inf")
 
-    def launch(self, launch: m.Launch, batch: BatchSpec) -> None:
-        """Hand a launch to its worker. It waits there until the worker has said what it is."""
-        actor = self._actors.get(launch.worker) or self._start(launch.worker)
-        if actor.ready:
-            self._send(launch.worker, actor, launch, batch)
+    def launch(self, launches: Sequence[m.Launch], batches: Sequence[BatchSpec]) -> None:
+        """Hand launches to their worker. They wait here until the worker has said what it is."""
+        worker = launches[0].worker
+        try:
+            actor = self._actors.get(worker) or self._start(worker)
+        except LookupError as error:  # the device was lost a moment ago, or the ledger cannot say where it is
+            why = f"{worker.device} is not there any more: {error}"
+            self._news.append(m.WorkerDown(worker, Failure.infrastructure, error_of("DeviceLost", why)))
+            return
+        if actor.info is not None and not actor.dead:
+            self._send(worker, actor, launches, batches)
         else:
-            actor.queue.append((launch, batch))
+            actor.queue.append((launches, batches))
 
-    def _send(self, worker: m.Worker, actor: _Actor, launch: m.Launch, batch: BatchSpec) -> None:
-        self._refs[actor.handle.run.remote(batch)] = (worker, launch)
-        self._news.append(m.Started(launch.id))
+    def _send(self, worker: m.Worker, actor: _Actor, launches: Sequence[m.Launch], batches: Sequence[BatchSpec]) -> None:
+        asked = _Asked(worker, {launch.id: launch for launch in launches})
+        if len(batches) == 1:
+            self._refs[actor.handle.run.remote(batches[0])] = asked
+        else:
+            actor.run_all = actor.run_all or actor.handle.run_all.options(num_returns="streaming")
+            self._refs[actor.run_all.remote(tuple(batches))] = asked
+        self._news.append(m.Started(launches[0].id))
+
+    def drop(self, worker: m.Worker, launches: Sequence[int]) -> None:
+        """What waits here is taken out; of the rest the worker is told."""
+        actor = self._actors.get(worker)
+        if actor is None:
+            return
+        here, left = set(launches), []
+        for own, batches in actor.queue:
+            kept = [k for k, launch in enumerate(own) if launch.id not in here]
+            self._news += [m.Ended(launch.id, {}, begun=False) for launch in own if launch.id in here]
+            here -= {launch.id for launch in own}
+            if kept:
+                left.append(([own[k] for k in kept], [batches[k] for k in kept]))
+        actor.queue = left
+        if here and not actor.dead:
+            actor.handle.drop.remote(tuple(here))
 
     def _start(self, worker: m.Worker) -> _Actor:
         import ray
@@ -85,13 +146,13 @@ class RayWorkers:
         spec = self.specs(worker)
         options = {"max_restarts": 0, "max_task_retries": 0, "max_concurrency": spec.lanes + 2}
         options |= {
-            "name": worker_name(self.run, spec.device, spec.number),
+            "name": worker_name(self.run, spec.device, spec.number) + (f"-owner{spec.owner}" if spec.owner > 1 else ""),
             "namespace": "qdrun",
             **self.options(worker.device),
         }
         handle = ray.remote(Worker).options(**options).remote(spec)
         actor = self._actors[worker] = _Actor(handle)
-        self._refs[handle.hello.remote()] = (worker, None)
+        self._refs[handle.hello.remote()] = _Asked(worker)
         return actor
 
     def ask_to_stop(self, worker: m.Worker, trials: Iterable[str]) -> None:
@@ -110,9 +171,15 @@ class RayWorkers:
             ray.kill(actor.handle, no_restart=True)
 
     def _forget(self, worker: m.Worker) -> _Actor | None:
-        for ref in [ref for ref, (where, _) in self._refs.items() if where == worker]:
-            del self._refs[ref]
+        self._forget_refs(worker)
+        for ref in [ref for ref, where in self._looks.items() if where == worker]:
+            del self._looks[ref]
+        self._seen.pop(worker, None)
         return self._actors.pop(worker, None)
+
+    def _forget_refs(self, worker: m.Worker) -> None:
+        for ref in [ref for ref, asked in self._refs.items() if asked.worker == worker]:
+            del self._refs[ref]
 
     def alive(self, device: str) -> bool:
         """Whether a worker lives on the device."""
@@ -137,26 +204,90 @@ class RayWorkers:
         return news
 
     def _event(self, ref: Any) -> list[m.Event]:
+        """What a reference that is ready says."""
         import ray
 
-        worker, launch = self._refs.pop(ref)
+        asked = self._refs.pop(ref)
+        worker, launches = asked.worker, asked.launches
         try:
-            value = ray.get(ref)
+            if asked.death is not None:
+                return self._down(worker, asked.death, self._looked_up(ref))
+            streams = isinstance(ref, ray.ObjectRefGenerator)
+            value = ray.get(next(ref) if streams else ref)
+        except StopIteration:  # without an end of each
+            return [m.Ended(name, {}) for name in launches or ()]
         except ray.exceptions.RayTaskError as error:  # the worker refuses: another device, another owner
             self.kill(worker)
             cause = error.cause if isinstance(getattr(error, "cause", None), Exception) else error
             return [m.WorkerDown(worker, Failure.infrastructure, error_of(type(cause).__name__, str(cause)))]
         except ray.exceptions.RayError as error:
-            self.kill(worker)
-            return [m.WorkerDown(worker, *death_of(error))]
+            return self._died(worker, death_of(error))
+        if launches is None:
+            return self._ready(worker, value)
+        news = value if isinstance(value, LeaseNews) else LeaseNews((value,))
+        events: list[m.Event] = [ended(launches.pop(end.launch), end) for end in news.ends]
+        if news.running:
+            events.append(m.Started(news.running, news.seconds))
+        if launches:
+            self._refs[ref] = asked
+        return events
+
+    def _ready(self, worker: m.Worker, info: WorkerInfo) -> list[m.Event]:
         actor = self._actors[worker]
-        if launch is not None:
-            return [ended(launch, value)]
-        actor.ready = True
-        waiting, actor.queue = actor.queue, []
-        for one, batch in waiting:
-            self._send(worker, actor, one, batch)
+        actor.info, waiting, actor.queue = info, actor.queue, []
+        for launches, batches in waiting:
+            self._send(worker, actor, launches, batches)
         return []
+
+    def _died(self, worker: m.Worker, death: tuple[Failure, m.Error]) -> list[m.Event]:
+        """A process is gone: look up what its lanes had begun, on the host that it was on."""
+        actor = self._actors[worker]
+        if actor.info is None:  # before it could begin with anything
+            return self._down(worker, (Failure.infrastructure, death[1]), frozenset())
+        if death[0] is not Failure.crash:
+            return self._down(worker, death, None)
+        if actor.info.node in ("", self._node()):
+            return self._down(worker, death, last_begun(actor.info.begun))
+        self._forget_refs(worker)
+        actor.dead = True
+        self._refs[read_there(last_begun, actor.info.node, actor.info.begun)] = _Asked(worker, death=death)
+        return []
+
+    @staticmethod
+    def _looked_up(ref: Any) -> frozenset[int] | None:
+        import ray
+
+        try:
+            return ray.get(ref)
+        except ray.exceptions.RayError:  # the node is gone, too
+            return None
+
+    def _down(self, worker: m.Worker, death: tuple[Failure, m.Error], begun: frozenset[int] | None) -> list[m.Event]:
+        self.kill(worker)
+        return [m.WorkerDown(worker, *death, begun)]
+
+    @staticmethod
+    def _node() -> str:
+        import ray
+
+        return ray.get_runtime_context().get_node_id()
+
+    def look(self) -> Mapping[m.Worker, Progress]:
+        """What workers said of themselves when they were last asked; asks those again that have answered. Waits for nothing."""
+        import ray
+
+        ready = ray.wait(list(self._looks), num_returns=len(self._looks), timeout=0)[0] if self._looks else []
+        for ref in ready:
+            worker = self._looks.pop(ref)
+            with suppress(ray.exceptions.RayError):  # that it died is heard from what it runs
+                self._seen[worker] = ray.get(ref)
+        now, asked = time.monotonic(), set(self._looks.values())
+        if now - self._looked >= LOOK_EVERY_S:
+            self._looked = now
+            for worker, actor in self._actors.items():
+                if actor.info is not None and not actor.dead and worker not in asked:
+                    self._looks[actor.handle.progress.remote()] = worker
+        return self._seen
 
     def close(self) -> None:
         """End all workers."""
@@ -174,7 +305,16 @@ def ended(launch: m.Launch, end: BatchEnd) -> m.Ended:
         restart |= bool(one.record.get("restart"))
         record = {name: value for name, value in one.record.items() if name not in KEEP}
         ends[one.trial] = m.TrialEnd(record, None if failure is None else Failure(failure))
-    return m.Ended(launch.id, ends, restart=restart, retire=bool(end.retire))
+    return m.Ended(launch.id, ends, restart=restart, retire=bool(end.retire), begun=end.begun)
+
+
+def read_there(read: Callable[[str], Any], node: str, path: str) -> Any:
+    """Call ``read(path)`` on a node; a reference to what it gives."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    where = NodeAffinitySchedulingStrategy(node, soft=False)
+    return ray.remote(read).options(name="read_begun", num_cpus=0, max_retries=0, scheduling_strategy=where).remote(path)
 
 
 def death_of(error: Exception) -> tuple[Failure, dict[str, str]]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -108,10 +108,10 @@ def _by(journal: Journal, attempt: Attempt) -> Event:
     return {} if attempt.owner == journal.owner.number else {"by": attempt.owner}
 
 
-def pack(folder: RunFolder, attempt: Attempt, record: Mapping[str, Any]) -> Record:
+def pack(folder: RunFolder, attempt: Attempt, record: Mapping[str, Any], before: Callable[[], None] = lambda: None) -> Record:
     """What the journal is to say of ``record``; large arrays are saved in files and replaced by their shapes.
 
-    Runs in the worker. Arrays are numpy arrays or nested lists of numbers.
+    Runs in the worker. Arrays are numpy arrays or nested lists of numbers. ``before``: is called before the first file.
 
     Raises:
         StorageFull: no room; nothing of the attempt counts, call it again.
@@ -124,6 +124,8 @@ def pack(folder: RunFolder, attempt: Attempt, record: Mapping[str, Any]) -> Reco
         large, path = _large(arrays), f"{attempt.folder}/{kind}.safetensors"
         if large:
             data = _safetensors(large)
+            if not files:
+                before()
             folder.files.put(path, data)
             files[path] = len(data)
         slim[kind] = {

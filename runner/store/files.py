@@ -112,6 +112,10 @@ class Files(Protocol):
         """Remove a file that may not be there."""
         ...
 
+    def sweep(self, path: str, name: str = "") -> int:
+        """Remove what a process that is gone left unfinished in a folder, of one file or of all; how many. It must not write any more."""
+        ...
+
     def grow(self, path: str) -> Growing:
         """A new growing file; raises FileExistsError."""
         ...
@@ -224,6 +228,16 @@ class LocalFiles:
     def remove(self, path: str) -> None:
         """See ``Files``."""
         _forget(self._path(path))
+
+    def sweep(self, path: str, name: str = "") -> int:
+        """See ``Files``."""
+        try:
+            found = [one for one in os.listdir(self._path(path)) if one.startswith(f".{name}") and one.endswith(PARTIAL)]
+        except (FileNotFoundError, NotADirectoryError):
+            return 0
+        for one in found:
+            _forget(os.path.join(self._path(path), one))
+        return len(found)
 
     def grow(self, path: str) -> Growing:
         """See ``Files``."""
@@ -406,6 +420,10 @@ class ObjectFiles:
         """See ``Files``."""
         if self.exists(path):
             self.system.rm_file(self._path(path))
+
+    def sweep(self, path: str, name: str = "") -> int:
+        """See ``Files``: an object is there whole or not at all."""
+        return 0
 
     def grow(self, path: str) -> Growing:
         """See ``Files``."""

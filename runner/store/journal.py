@@ -40,12 +40,21 @@ def plain(value: Any) -> Any:
     return value
 
 
+def readable(value: Any) -> Any:
+    """``value`` with texts that every reader takes: a lone surrogate, half of a character, becomes its escape as text (``\\ud800``)."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode("utf-8")
+    if isinstance(value, dict):
+        return {readable(key): readable(item) for key, item in value.items()}
+    return [readable(item) for item in value] if isinstance(value, list | tuple) else value
+
+
 def line_of(event: Event) -> bytes:
     """One line of the journal, as ``plain`` and ``json.dumps`` would write it, for large arrays ten times as fast."""
     try:
         return to_json(event, inf_nan_mode="strings") + b"\n"
     except ValueError:  # a text with lone surrogates, or a value that only json.dumps takes
-        return json.dumps(plain(event), allow_nan=False, separators=(",", ":")).encode() + b"\n"
+        return json.dumps(readable(plain(event)), allow_nan=False, separators=(",", ":")).encode() + b"\n"
 
 
 @dataclass(frozen=True)
@@ -129,10 +138,24 @@ def _last_word(folder: RunFolder, names: Sequence[str]) -> tuple[int, dict[str, 
 
 def _parsed(line: bytes) -> Event | None:
     try:
-        event = from_json(line)
-    except ValueError:
+        event = _loaded(line)
+    except (ValueError, RecursionError):
         return None
     return event if isinstance(event, dict) and isinstance(event.get("event"), str) else None
+
+
+def _loaded(line: bytes) -> Any:
+    """The value of a line; also of one with lone surrogates, as earlier versions wrote them.
+
+    Raises:
+        ValueError, RecursionError: it is not JSON.
+    """
+    try:
+        return from_json(line)
+    except ValueError:
+        if b"\\ud" not in line and b"\\uD" not in line:
+            raise
+        return readable(json.loads(line))
 
 
 def _read_segment(out: Events, name: str, owner: int, data: bytes, count: int | None, slim: bool) -> None:
@@ -158,7 +181,7 @@ def _read_segment(out: Events, name: str, owner: int, data: bytes, count: int | 
 def event_at(folder: RunFolder, entry: Entry) -> Event:
     """The event of an entry, read again."""
     path = entry.segment if entry.segment == OLD_EVENTS else f"{EVENTS}/{entry.segment}"
-    return from_json(folder.files.read(path, entry.start, entry.end))
+    return _loaded(folder.files.read(path, entry.start, entry.end))
 
 
 class Journal:

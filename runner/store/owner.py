@@ -95,6 +95,12 @@ def _silent_s(folder: RunFolder, owner: Owner) -> float:
     return time.time() - max(heard, owner.t)
 
 
+def owner_gone(folder: RunFolder) -> bool:
+    """Whether the process that owns a run was one of this machine, and is no more."""
+    owner = latest_owner(folder)
+    return owner is not None and owner.host == platform.node() and not alive(owner.pid)
+
+
 def give_up(folder: RunFolder, owner: Owner) -> None:
     """Say that ``owner`` writes no more, so that the next one need not wait for its silence.
 

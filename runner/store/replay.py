@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from .attempts import Attempt, Failure, Record, ended, left_behind
 from .journal import Entry, Events, Journal, event_at, read
-from .layout import LOST_AFTER_S, RunFolder
+from .layout import HEARTBEAT, LOST_AFTER_S, RunFolder
 
 Status = Literal["waiting", "running", "done", "failed", "cancelled", "poisoned"]
 FINAL = ("done", "failed", "cancelled", "poisoned")
@@ -180,12 +180,14 @@ def recover(folder: RunFolder, journal: Journal) -> Replay:
     """What a new owner does first: accept the results that attempts of former owners left whole without a line in the journal.
 
     Opens one file for each attempt that was running when its owner died. Gives the state from which the run goes on: every trial either
-    has its one row or waits.
+    has its one row or waits. Files that processes of former owners did not finish are removed.
 
     Raises:
         StorageFull, OwnerLost: see ``Journal.write_all``.
     """
     state = replay(folder)
+    sweep(folder, state)
+    folder.files.sweep("", HEARTBEAT)
     found: list[tuple[Attempt, Record]] = []
     for trial in state.trials.values():
         for tried in reversed(trial.attempts):
@@ -198,6 +200,13 @@ def recover(folder: RunFolder, journal: Journal) -> Replay:
         return state
     ended(journal, found, sync=True)
     return replay(folder)
+
+
+def sweep(folder: RunFolder, state: Replay) -> int:
+    """Remove the unfinished files of attempts whose worker was killed; how many. One look into the folder of each such attempt."""
+    killed = {tried.attempt for trial in state.trials.values() for tried in trial.attempts if tried.status in ("lost", "retried")}
+    killed |= {tried.attempt for trial in state.trials.values() for tried in trial.attempts if tried.failure and tried.status in FINAL}
+    return sum(folder.files.sweep(attempt.folder) for attempt in killed)
 
 
 def record_of(folder: RunFolder, state: TrialState) -> Record | None:

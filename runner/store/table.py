@@ -17,7 +17,7 @@ from .layout import LOST_AFTER_S, RunFolder
 from .replay import Replay, replay
 
 FIXED = (
-    *("trial", "index", "replicate", "seed", "status", "loss", "seconds"),
+    *("trial", "index", "replicate", "seed", "status", "loss", "gradient_norm", "seconds"),
     *("planned_bytes", "used_bytes", "used_of_planned", "attempts", "device"),
 )
 ERRORS = ("failure", "error_type", "error")
@@ -33,11 +33,14 @@ def rows(folder: RunFolder) -> list[Row]:
 def rows_of(folder: RunFolder, found: Replay, trials: Sequence[Trial] = ()) -> list[Row]:
     """The rows of a run that was replayed; with gradients and outputs when that was not ``slim``. ``trials``: where they are known."""
     planned = planned_bytes(folder.plan())
-    unfinished = "cancelled" if found.finished is not None else "lost" if folder.silent_s() > LOST_AFTER_S else None
+    if found.finished is not None:
+        unfinished = "lost" if found.finished.get("state") == "lost" else "cancelled"
+    else:
+        unfinished = "lost" if folder.silent_s() > LOST_AFTER_S else None
     table = []
     for trial in trials or folder.trials():
         row, state = _waiting(trial, planned.get(trial.id)), found.trials[trial.id]
-        row |= {"status": state.status, "attempts": max((tried.attempt.number for tried in state.attempts), default=0)}
+        row |= {"status": state.status, "attempts": len(state.attempts)}
         if state.entry is not None:
             _end(row, state.entry.event)
         elif unfinished:
@@ -62,10 +65,10 @@ def flat(params: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _end(row: Row, event: Event) -> None:
-    row["attempts"] = event.get("attempt", row["attempts"])
     row["failure"] = event.get("failure")
-    if event.get("loss") is not None:
-        row["loss"] = float(event["loss"])
+    for name in ("loss", "gradient_norm"):
+        if event.get(name) is not None:
+            row[name] = float(event[name])
     for name in ("seconds", "planned_bytes", "used_bytes", "device"):
         row[name] = event[name] if event.get(name) is not None else row[name]
     if row["planned_bytes"] and row["used_bytes"] is not None:
@@ -105,6 +108,7 @@ def _column(values: list[Any], name: str) -> Any:
     import pyarrow as pa
 
     fixed = {"index": pa.int64(), "replicate": pa.int64(), "seed": pa.int64(), "attempts": pa.int64(), "loss": pa.float64()}
+    fixed |= {"gradient_norm": pa.float64()}
     fixed |= {"planned_bytes": pa.int64(), "used_bytes": pa.int64()}
     fixed |= {"used_of_planned": pa.float64(), "seconds": pa.float64()}
     fixed |= dict.fromkeys(("trial", "status", "device", "failure", "error_type", "error"), pa.string())

@@ -13,9 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import numpy as np
-
 from ..store.replay import FINAL
+from ..work.records import norm_of
 from .view import RunView
 
 STATES = ("waiting", "running", *FINAL)
@@ -74,9 +73,7 @@ def gradient_norm(record: Mapping[str, Any]) -> float | None:
     if record.get("gradient_norm") is not None:
         return float(record["gradient_norm"])
     gradients = record.get("gradients") or {}
-    if not gradients or any(isinstance(value, dict) for value in gradients.values()):
-        return None
-    return math.sqrt(sum(float(np.sum(np.square(np.asarray(value, dtype=np.float64)))) for value in gradients.values()))
+    return None if any(isinstance(value, dict) for value in gradients.values()) else norm_of(gradients.values())
 
 
 class Metrics:

@@ -12,8 +12,7 @@ import os
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, TextIO
@@ -49,10 +48,21 @@ class AttemptText:
 
     encoding, errors, newlines, closed = "utf-8", "backslashreplace", None, False
 
-    def __init__(self, name: str, log: Log) -> None:
-        self.name, self.buffer = f"<{name}>", _Bytes(self)
-        self._stream, self._lock = name, threading.Lock()
-        self._log: Log | None = log
+    def __init__(self, stream: str, folder: RunFolder, attempt: Attempt) -> None:
+        self._stream, self._folder, self._attempt = stream, folder, attempt
+        self._lock = threading.Lock()
+        self._log: Log | None = None  # most attempts print nothing
+        self._ended = False
+
+    @property
+    def name(self) -> str:
+        """As of a file."""
+        return f"<{self._stream}>"
+
+    @property
+    def buffer(self) -> _Bytes:
+        """For bytes."""
+        return _Bytes(self)
 
     def write(self, text: str) -> int:
         """To the attempt's file."""
@@ -67,7 +77,9 @@ class AttemptText:
     def put(self, data: bytes) -> None:
         """Bytes to the attempt's file."""
         with self._lock:
-            if self._log is not None:
+            if not self._ended:
+                if self._log is None:
+                    self._log = Log(self._folder, self._attempt, self._stream)
                 self._log.write(data)
                 return
         late = process_stream(self._stream)
@@ -95,6 +107,7 @@ class AttemptText:
     def end(self) -> None:
         """The attempt is over."""
         with self._lock:
+            self._ended = True
             log, self._log = self._log, None
         if log is not None:
             log.close()
@@ -149,17 +162,21 @@ def uninstall() -> None:
                 setattr(sys, stream, now.process)
 
 
-@contextmanager
-def captured(folder: RunFolder, attempt: Attempt) -> Iterator[None]:
+class captured:
     """What this context prints goes to the files of an attempt."""
-    texts = {stream: AttemptText(stream, Log(folder, attempt, stream)) for stream in STREAMS}
-    here, output = _here.set(texts), OUTPUT.set(texts["stdout"])  # type: ignore[arg-type]
-    try:
-        yield
-    finally:
-        OUTPUT.reset(output)
-        _here.reset(here)
-        for text in texts.values():
+
+    __slots__ = ("_here", "_output", "_texts")
+
+    def __init__(self, folder: RunFolder, attempt: Attempt) -> None:
+        self._texts = {stream: AttemptText(stream, folder, attempt) for stream in STREAMS}
+
+    def __enter__(self) -> None:
+        self._here, self._output = _here.set(self._texts), OUTPUT.set(self._texts["stdout"])  # type: ignore[arg-type]
+
+    def __exit__(self, *error: object) -> None:
+        OUTPUT.reset(self._output)
+        _here.reset(self._here)
+        for text in self._texts.values():
             text.end()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextvars import Context
 from dataclasses import dataclass, field
@@ -19,10 +20,23 @@ Run = Callable[["Lane", BatchSpec, TrialSpec], TrialEnd]
 
 @dataclass
 class Task:
-    """The batches of a call, and the way back: ends, and None after the last."""
+    """The batches of a call, and the way back. Nobody is woken for each of them: ``over`` is set after the last.
+
+    Attributes:
+        batches: in order.
+        ends: of batches that are over; who takes them out is the caller.
+        running: the launch that runs, and since when by the monotonic clock; None between launches.
+        over: the lane has done with all of them, and is free.
+    """
 
     batches: Sequence[BatchSpec]
-    back: queue.SimpleQueue[BatchEnd | None] = field(default_factory=queue.SimpleQueue)
+    ends: deque[BatchEnd] = field(default_factory=deque)
+    running: tuple[int, float] | None = None
+    over: threading.Event = field(default_factory=threading.Event)
+
+    def taken(self) -> tuple[BatchEnd, ...]:
+        """The ends since the last call."""
+        return tuple(self.ends.popleft() for _ in range(len(self.ends)))
 
 
 @dataclass
@@ -68,23 +82,26 @@ class Lane(threading.Thread):
             with self._lock:
                 self._task = task
             for batch in task.batches:
-                task.back.put(self._batch(batch))
+                task.ends.append(self._batch(task, batch))
+                task.running = None
             with self._lock:
                 self._task = None
                 self._stops.clear()
             self._lanes.free.put(self)  # before the end is seen: who has it may give the next task
-            task.back.put(None)
+            task.over.set()
 
-    def _batch(self, batch: BatchSpec) -> BatchEnd:
-        if self._lanes.lost:
-            return BatchEnd(batch.lease, (), self._lanes.retire())
+    def _batch(self, task: Task, batch: BatchSpec) -> BatchEnd:
+        if self._lanes.lost or batch.launch in self._lanes.dropped:
+            return BatchEnd(batch.lease, (), self._lanes.retire(), batch.launch)
+        self._lanes.begin(self.number, batch.launch)
+        task.running = batch.launch, time.monotonic()
         ends = []
         for trial in batch.trials:
             self.now = Now(trial, batch.lease)
             # a context of its own: whatever program or setting a trial leaves behind in its context, the next one does not see
             ends.append(Context().run(self._lanes.run, self, batch, trial))
             self.now = None
-        return BatchEnd(batch.lease, tuple(ends), self._lanes.retire())
+        return BatchEnd(batch.lease, tuple(ends), self._lanes.retire(), batch.launch)
 
     def open(self, job: Job[Any]) -> None:
         """The job of the running attempt, as soon as there is one: it can be watched from now on."""
@@ -129,12 +146,15 @@ class Lanes:
     Attributes:
         run: runs an attempt.
         retire: says why the worker is to be replaced, empty when it is not.
+        begin: is told the lane and the launch before each.
         lost: nothing can be run here any more.
+        dropped: launches that are not to begin.
         free: those that have no task.
     """
 
-    def __init__(self, count: int, name: str, run: Run, retire: Callable[[], str]) -> None:
-        self.run, self.retire, self.lost = run, retire, False
+    def __init__(self, count: int, name: str, run: Run, retire: Callable[[], str], begin: Callable[[int, int], None]) -> None:
+        self.run, self.retire, self.begin, self.lost = run, retire, begin, False
+        self.dropped: set[int] = set()
         self.all = [Lane(number, name, self) for number in range(count)]
         self.free: queue.SimpleQueue[Lane] = queue.SimpleQueue()
         for lane in self.all:

@@ -1,15 +1,16 @@
 """What an attempt says of itself: a finished run, or an error, as plain data with arrays. Never imports ray.
 
-The record of an attempt: ``status`` (done, failed, cancelled), ``loss``, ``gradients``, ``outputs``, ``seconds`` (of ``parts``),
-``planned`` and ``used`` (bytes by kind), ``planned_bytes``, ``used_bytes``, ``device``; of one that has no result: ``failure`` (its
-class), ``error``, and ``restart``, when the process cannot use its device any more. The worker adds ``claim_bytes``, ``over_claim``,
-``lane``, ``pid``, ``host``, ``started_t``, ``ended_t`` (seconds since the epoch) and ``worker_seconds``.
+The record of an attempt: ``status`` (done, failed, cancelled), ``loss``, ``gradients``, ``gradient_norm`` (the 2-norm over all of them),
+``outputs``, ``seconds`` (of ``parts``), ``planned`` and ``used`` (bytes by kind), ``planned_bytes``, ``used_bytes``, ``device``; of one
+that has no result: ``failure`` (its class), ``error``, and ``restart``, when the process cannot use its device any more. The worker adds
+``claim_bytes``, ``over_claim``, ``lane``, ``pid``, ``host``, ``started_t``, ``ended_t`` (seconds since the epoch) and ``worker_seconds``.
 """
 
 from __future__ import annotations
 
 import math
 import traceback
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ def finished_record(finished: Finished) -> Record:
         "status": "done",
         "loss": float(outcome.loss),
         "gradients": gradients,
+        "gradient_norm": norm_of(gradients.values()),
         "outputs": {name: _numbers(value) for name, value in outcome.outputs.items()},
         "seconds": sum(finished.seconds.values()),
         "parts": finished.seconds,
@@ -44,6 +46,12 @@ def finished_record(finished: Finished) -> Record:
         error = {"type": "NotFinite", "message": "; ".join(what), "traceback": ""}
         record |= {"status": "failed", "failure": Failure.not_finite.value, "error": error}
     return record
+
+
+def norm_of(arrays: Iterable[np.ndarray[Any, Any]]) -> float | None:
+    """The 2-norm over all numbers of all arrays, in double precision; None where there are none. Infinite or NaN where one of them is."""
+    norms = [float(np.linalg.norm(np.asarray(array, dtype=np.float64).ravel())) for array in arrays]
+    return math.hypot(*norms) if norms else None
 
 
 def _numbers(value: Any) -> np.ndarray[Any, Any]:
@@ -85,4 +93,4 @@ def _clean(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-__all__ = ["Record", "error_record", "failed_record", "failure_of", "finished_record"]
+__all__ = ["Record", "error_record", "failed_record", "failure_of", "finished_record", "norm_of"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -75,6 +75,7 @@ class BatchSpec:
         claim_bytes: what each of them may hold; None: that is not known.
         strict: a program is refused more than the claim. False, for a trial that is alone on its device: more is only reported.
         budget_bytes: the ``memory_budget`` of their programs at the point of the claim's curve; None: what the spec says.
+        launch: the runner's number of it, which nothing else of the run has.
     """
 
     lease: str
@@ -82,6 +83,7 @@ class BatchSpec:
     claim_bytes: int | None = None
     strict: bool = True
     budget_bytes: int | None = None
+    launch: int = 0
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,7 @@ class TrialEnd:
 
 @dataclass(frozen=True)
 class BatchEnd:
-    """The ends of a batch's trials; none of a batch that was not begun, as the worker is lost: it can run elsewhere.
+    """The ends of a batch's trials; none of a batch that was not begun, as the worker is lost or was told so: it can run elsewhere.
 
     ``retire``: why the worker must be replaced before it is given more; empty when it need not be.
     """
@@ -108,6 +110,31 @@ class BatchEnd:
     lease: str
     ends: tuple[TrialEnd, ...]
     retire: str = ""
+    launch: int = 0
+
+    @property
+    def begun(self) -> bool:
+        """Whether its trials were tried."""
+        return bool(self.ends)
+
+
+@dataclass(frozen=True)
+class LeaseNews:
+    """What has happened to the batches of a lease since the last news of it.
+
+    Attributes:
+        ends: of batches that are over, in order.
+        running: the launch that runs now; 0 when none does.
+        seconds: since that began.
+    """
+
+    ends: tuple[BatchEnd, ...]
+    running: int = 0
+    seconds: float = 0.0
+
+    def __iter__(self) -> Iterator[BatchEnd]:
+        """The ends."""
+        return iter(self.ends)
 
 
 @dataclass(frozen=True)
@@ -167,6 +194,8 @@ class WorkerInfo:
         free_bytes, total_bytes: of the device, after the worker has taken it.
         log: the folder of what the process itself prints (``stdout.log``, ``stderr.log``), in the run folder or on its host; empty when it
             is not alone in its process.
+        begun: the file on its host that says what each lane began last, see ``work.marks``; empty when there is none.
+        node: its host as Ray calls it; empty outside of Ray.
     """
 
     name: str
@@ -178,12 +207,15 @@ class WorkerInfo:
     free_bytes: int
     total_bytes: int
     log: str
+    begun: str = ""
+    node: str = ""
 
 
 __all__ = [
     "BatchEnd",
     "BatchSpec",
     "LaneState",
+    "LeaseNews",
     "Progress",
     "TrialEnd",
     "TrialSpec",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import platform
-import queue
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,9 +26,10 @@ from ..store.owner import Owner, OwnerLost, check_owner, latest_owner
 from ..target import Target, load
 from .capture import ProcessLog, captured, install, uninstall
 from .held import Wear, process_bytes, take_device
-from .lanes import Lane, Lanes
+from .lanes import Lane, Lanes, Task
+from .marks import Marks
 from .records import Record, failed_record, finished_record
-from .spec import BatchEnd, BatchSpec, Progress, TrialEnd, TrialSpec, WorkerInfo, WorkerSpec, log_folder, worker_name
+from .spec import BatchEnd, BatchSpec, LeaseNews, Progress, TrialEnd, TrialSpec, WorkerInfo, WorkerSpec, log_folder, worker_name
 
 CHUNK_S = 0.25
 LOOK_S = 0.25
@@ -47,12 +48,14 @@ class Worker:
         self._wear, self._wear_lock = Wear(spec.recycle_after, spec.grow_bytes), threading.Lock()
         self._held: Held | None = None
         self._jobs: dict[tuple[Any, ...], type[Job[Any]]] = {}
-        self._looked = 0.0
+        self._looked = self._checked = 0.0
+        self._who = {"pid": os.getpid(), "host": platform.node()}
         self._closed = False
         path = log_folder(spec.device, spec.number, spec.owner)
         self._log = ProcessLog(self.folder, path) if spec.own_process else None
+        self._marks = None if self._log is None else Marks(self._log.where, spec.lanes)
         install()
-        self._lanes = Lanes(spec.lanes, self.name, self._attempt, lambda: self._wear.retire)
+        self._lanes = Lanes(spec.lanes, self.name, self._attempt, lambda: self._wear.retire, self._begin)
 
     def __repr__(self) -> str:
         """Ray's dashboard asks once, before anything runs: what does not change. What runs now is in ``progress``."""
@@ -73,8 +76,10 @@ class Worker:
             self._held = take_device(self.spec, self.name)
         free, total = self._device_memory()
         log = "" if self._log is None else str(self._log.where)
-        held = self._held
-        return WorkerInfo(self.name, os.getpid(), platform.node(), held.name, held.uuid, held.pci, free, total, log)
+        held, begun = self._held, "" if self._marks is None else self._marks.path
+        return WorkerInfo(
+            self.name, os.getpid(), platform.node(), held.name, held.uuid, held.pci, free, total, log, begun, _node()
+        )
 
     def run(self, batch: BatchSpec) -> BatchEnd:
         """Run a batch on the next lane that is free.
@@ -82,33 +87,39 @@ class Worker:
         Raises:
             DeviceMismatch, DeviceError, OwnerLost: ``hello`` was not called, and would have raised it.
         """
-        (end,) = (end for ends in self.run_all((batch,)) for end in ends)
+        task = self._give((batch,))
+        task.over.wait()
+        (end,) = task.taken()
         return end
 
-    def run_all(self, batches: Sequence[BatchSpec]) -> Iterator[tuple[BatchEnd, ...]]:
+    def run_all(self, batches: Sequence[BatchSpec]) -> Iterator[LeaseNews]:
         """Run batches one after the other on one lane; their ends in chunks, so that short trials cost no message each.
+
+        A chunk comes at the end, and before that at least every ``CHUNK_S`` when something has ended or begun.
 
         Raises:
             DeviceMismatch, DeviceError, OwnerLost: see ``run``.
         """
+        task, told = self._give(tuple(batches)), 0
+        while not task.over.wait(CHUNK_S):
+            ends, running = task.taken(), task.running or (0, 0.0)
+            if ends or running[0] != told:
+                told = running[0]
+                yield LeaseNews(ends, told, time.monotonic() - running[1])
+        yield LeaseNews(task.taken())
+
+    def _give(self, batches: Sequence[BatchSpec]) -> Task:
         if self._held is None:
             self.hello()
-        back = self._lanes.give(tuple(batches)).back
-        chunk: list[BatchEnd] = []
-        due = 0.0
-        while True:
-            try:
-                end = back.get(timeout=max(0.0, due - time.monotonic()) if chunk else None)
-            except queue.Empty:
-                yield tuple(chunk)
-                chunk = []
-                continue
-            if end is None:
-                break
-            due = due if chunk else time.monotonic() + CHUNK_S
-            chunk.append(end)
-        if chunk:
-            yield tuple(chunk)
+        return self._lanes.give(batches)
+
+    def drop(self, launches: Sequence[int]) -> None:
+        """Do not begin with launches, whether they are here already or not; each that had not begun ends without ends of trials."""
+        self._lanes.dropped.update(launches)
+
+    def _begin(self, lane: int, launch: int) -> None:
+        if self._marks is not None:
+            self._marks.begin(lane, launch)
 
     def progress(self) -> Progress:
         """What every lane does now. Waits for no lane."""
@@ -129,6 +140,8 @@ class Worker:
         uninstall()
         if self._log is not None:
             self._log.close()
+        if self._marks is not None:
+            self._marks.close()
         return ended
 
     # ---- one attempt, on a lane
@@ -140,8 +153,7 @@ class Worker:
         record |= self._against_claim(record, batch)
         record |= {
             "lane": lane.number,
-            "pid": os.getpid(),
-            "host": platform.node(),
+            **self._who,
             "started_t": started,
             "ended_t": time.time(),
         }
@@ -206,8 +218,9 @@ class Worker:
         end = time.monotonic() + self.spec.storage_wait_s
         while True:
             try:
-                check_owner(self.folder, self._owner)
-                return pack(self.folder, attempt, record)
+                if time.monotonic() - self._checked > LOOK_S:
+                    self._check_owner()
+                return pack(self.folder, attempt, record, self._check_owner)
             except StorageFull as error:
                 if time.monotonic() > end or lane.asked(attempt.trial) is not None:
                     return self._unsaved(record, error)
@@ -216,6 +229,11 @@ class Worker:
                 if isinstance(error, OwnerLost):
                     self._lose(f"the run was taken over: {str(error).splitlines()[0]}")
                 return self._unsaved(record, error)
+
+    def _check_owner(self) -> None:
+        """In front of every file, and now and then: what goes back to the runner is the runner's to refuse."""
+        check_owner(self.folder, self._owner)
+        self._checked = time.monotonic()
 
     @staticmethod
     def _unsaved(record: Mapping[str, Any], error: Exception) -> Record:
@@ -266,6 +284,12 @@ class Worker:
             return self._held.memory()
         except QdrunError:
             return 0, 0  # the device has failed: the next trial says so
+
+
+def _node() -> str:
+    """The node of the cluster that this process is on; empty outside of Ray."""
+    ray = sys.modules.get("ray")
+    return ray.get_runtime_context().get_node_id() if ray is not None and ray.is_initialized() else ""
 
 
 __all__ = ["Worker"]

@@ -13,6 +13,8 @@ from pydantic import Field
 
 import qdrun as qd
 from qdrun.compiler.lang.process_memory import _frames
+from qdrun.compiler.runtime.cpu import CpuDevice
+from qdrun.compiler.runtime.cuda.device import CudaDevice
 from qdrun.jobs.base import Job, JobParams, MemoryPlan, Outcome, PlanEntry, check_gradients, execute
 from qdrun.jobs.mass_spring import MassSpring, MassSpringParams
 from qdrun.jobs.plan import heap_planes
@@ -184,6 +186,89 @@ def test_a_plan_for_another_backend_takes_its_rows():
 
 
 GPU = {"backend": "cuda", "device": "emulated", "threads": 1}
+
+
+def refuse_to_compile(monkeypatch) -> None:
+    def compiled(device, kernel, *more):
+        raise AssertionError(f"{kernel.name} is compiled for {device.arch}")
+
+    monkeypatch.setattr(CpuDevice, "compile", compiled)
+    monkeypatch.setattr(CudaDevice, "compile", compiled)
+
+
+@pytest.mark.parametrize(
+    ("where", "part"), [({"threads": 2}, None), ({"threads": 2}, 60), (GPU, 60)], ids=["cpu", "budget", "gpu"]
+)
+@pytest.mark.parametrize("wanted", [None, ()], ids=["gradients", "forward"])
+@pytest.mark.parametrize(
+    "job, params", [(Chain, ChainParams(inner=33, narrow=21)), (MassSpring, MassSpringParams(steps=23))], ids=["chain", "steps"]
+)
+def test_a_plan_without_machine_code_compiles_nothing_and_has_the_same_bytes(job, params, part, wanted, where, monkeypatch):
+    params = params.model_copy(update={"steps" if job is MassSpring else "size": 24 + len(str(where)) + (part or 0)})
+    budget = None
+    with monkeypatch.context() as patch:
+        refuse_to_compile(patch)
+        with job(params, wanted=wanted).opened(**where, machine_code=False) as made:
+            planned = made.plan()
+            made.explain()
+        if part is not None:
+            budget = planned.bytes * part // 100 if job is MassSpring else planned.bytes
+            with job(params, wanted=wanted).opened(**where, memory_budget_bytes=budget, machine_code=False) as made:
+                planned = made.plan()
+    assert "code" not in planned.by_kind()
+    with job(params, wanted=wanted).opened(**where, memory_budget_bytes=budget) as made:
+        whole = made.plan()
+    assert whole.code_bytes > 0
+    assert {k: n for k, n in planned.by_kind().items()} == {k: n for k, n in whole.by_kind().items() if k != "code"}
+    assert [e.formula for e in planned.entries] == [e.formula for e in whole.entries if e.kind != "code"]
+
+
+def test_windows_are_chosen_without_compiling_the_kernels_of_those_that_are_not_taken(monkeypatch):
+    compiled = []
+
+    def compile(device, kernel, *more):
+        compiled.append(kernel.name)
+        return original(device, kernel, *more)
+
+    original = CpuDevice.compile
+    monkeypatch.setattr(CpuDevice, "compile", compile)
+    done = execute(
+        MassSpring(MassSpringParams(steps=61)), backend="cpu", threads=1, memory_limit_bytes=None, memory_budget_bytes=30_000
+    )
+    assert done.plan.bytes == done.peak_bytes <= 30_000
+    assert len(compiled) == len(set(compiled)) == 8, "four kernels and their gradients, of one window alone"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "what"),
+    [
+        (lambda job: [(job.wide.grad, (job.scale, 1))], "the gradient of `wide`"),
+        (lambda job: [job.spread], "<kernel Chain.build.<locals>.spread>"),
+        (lambda job: [(job.single, 3)], "(<kernel Chain.build.<locals>.single>, 3)"),
+        (lambda job: [("wide", ())], "('wide', ())"),
+    ],
+)
+def test_launches_that_are_no_kernels_are_refused_with_what_to_write(wrong, what):
+    class Wrong(Chain):
+        def launches(self):
+            return wrong(self)
+
+    with Wrong(ChainParams()).opened(threads=1) as job, pytest.raises(TypeError) as error:
+        job.plan()
+    first, second = str(error.value).splitlines()
+    assert first == f"Wrong.launches() gives {what}, not a kernel with a tuple of its arguments"
+    assert second == "  do: write `(self.step, (0,))` for `self.step(0)`; the gradient of a kernel is planned with it"
+
+
+def test_a_plan_says_whether_the_job_names_its_launches():
+    class Silent(Chain):
+        def launches(self):
+            return ()
+
+    with Chain(ChainParams()).opened(threads=1, machine_code=False) as job:
+        assert job.plan().whole
+    with Silent(ChainParams()).opened(threads=1, machine_code=False) as job:
+        assert not job.plan().whole
 
 
 @pytest.mark.parametrize("budget", [None, 40, 75])

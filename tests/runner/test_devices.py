@@ -166,6 +166,7 @@ def test_a_wrong_device_is_refused_with_its_line(two_gpus, monkeypatch, tmp_path
 
 
 def test_auto_is_a_gpu_where_there_is_one(two_gpus, tmp_path, monkeypatch):
+    monkeypatch.setattr("qdrun.runner.ledger.inventory.backends", devices.inventory)
     place = prepare(write(tmp_path, {"backend": "auto"}))[0].place
     assert (place.backend, place.devices) == ("cuda", 2)
     cpu = [row for row in devices.inventory() if row.name == "cpu"]

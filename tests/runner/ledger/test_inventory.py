@@ -47,6 +47,42 @@ def test_the_packer_gets_what_is_left(machine):
     assert small.capacity == 0  # less than what is left alone
 
 
+def test_each_lane_of_a_cpu_is_a_process_and_all_of_a_card_are_one(machine):
+    host, card, _ = local(lanes=8)
+    assert (host.charge(), host.charge(3), card.charge(), card.charge(2)) == (
+        8 * 192 * MIB,
+        3 * 192 * MIB,
+        576 * MIB,
+        576 * MIB,
+    )
+    assert [device.process_bytes for device in pools_and_devices([host, card])[1]] == [8 * 192 * MIB, 576 * MIB]
+
+
+@pytest.mark.parametrize(("free", "lanes"), [(60, 16), (8, 12), (4, 2), (0, 1)])
+def test_processes_of_a_cpu_take_at_most_half_of_the_memory_that_is_left(machine, monkeypatch, free, lanes):
+    monkeypatch.setattr(memory, "host", lambda: (64 * GIB, free * GIB))
+    host = local()[0]
+    left = max(0, host.capacity - host.foreign)
+    assert host.lanes == lanes
+    if lanes < 16:
+        assert host.charge(lanes + 1) > left // 2
+        assert host.charge() <= left // 2 or lanes == 1
+    assert local(lanes=2)[0].lanes == min(2, lanes)
+
+
+def test_a_node_with_fewer_cores_than_a_trial_has_threads_gives_it_all(machine):
+    host = local(threads=99)[0]
+    assert (host.threads, host.lanes, host.kind) == (16, 1, "cpu/znver3/16")
+
+
+def test_amd_cards_have_the_lanes_that_the_config_asks_for(machine, monkeypatch):
+    row = Backend("amdgpu", False, False, "not built", 1000, 0)
+    monkeypatch.setattr(inventory, "backends", lambda: [row])
+    monkeypatch.setattr(inventory.amd, "cards", lambda: [AmdCard(0, "GPU-1", "", "MI300", GIB)])
+    monkeypatch.setattr(inventory.amd, "visible", lambda found: found)
+    assert [local(lanes=count)[0].lanes for count in (None, 7)] == [inventory.LANES, 7]
+
+
 def test_free_bytes_of_each_pool(machine):
     assert inventory.free_now(local()) == {"ram": 60 * GIB, UUID: 100 * GIB}
 

@@ -3,6 +3,7 @@
 import time
 
 from qdrun.runner.ledger.client import LocalLedger
+from qdrun.runner.placement import devices_of
 from qdrun.runner.plan import prepare
 from qdrun.runner.run import start
 from qdrun.runner.run.book import Outside
@@ -25,7 +26,7 @@ def run_config(path, *, stops=None, folder=None, found=None):
     folder.save_plan([group for group, _ in planned])
     board = Board(run=folder.name, total=len(prepared.trials))
     timing = Timing(time.time(), time.time())
-    ledger = LocalLedger(folder.name, "me", devices=found or start.devices_of(prepared))
+    ledger = LocalLedger(folder.name, "me", devices=found or devices_of(prepared))
     with Journal(folder) as journal, display(board, quiet=True) as screen:
         state = start.run_trials(
             prepared,

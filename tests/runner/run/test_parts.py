@@ -14,7 +14,7 @@ from qdrun.runner.plan import prepare
 from qdrun.runner.run import start
 from qdrun.runner.run.elastic import Claims, claim_of, curve
 from qdrun.runner.run.exits import exit_code
-from qdrun.runner.run.failures import Rules, counted, decide, halves, smaller
+from qdrun.runner.run.failures import Rules, counted, decide, halves, last, smaller
 from qdrun.runner.run.planning import Hung, each_within
 from qdrun.runner.run.resume import charges, look, work_of
 from qdrun.runner.run.workers import death_of
@@ -47,6 +47,21 @@ def test_smaller_keeps_the_points_below_what_was_held():
     less = smaller(claims, 100)
     assert less["a"] == Claim.of([(40, 1.0), (10, 4.0)], seconds=6.0)
     assert less["b"] == claims["b"]
+
+
+def test_a_claim_grows_by_half_and_nearly_to_the_largest_device_of_its_class():
+    claims = {"a": Claim.of([(100, 1.0)]), "b": Claim.of([(90, 1.0)])}
+    assert smaller(claims, 100) == {"a": Claim.of([(150, 1.0)]), "b": Claim.of([(135, 1.0)])}
+    assert smaller(claims, 100, {"a": 128, "b": 1600}) == {"a": Claim.of([(120, 1.0)]), "b": Claim.of([(135, 1.0)])}
+    assert smaller(claims, 100, {"a": 100})["a"] == Claim.of([(100, 1.0)]), "no less than it had"
+
+
+def test_the_last_try_gets_more_than_the_fastest_point_and_than_it_had():
+    curves = {"a": Claim.of([(100, 1.0), (40, 2.0)], seconds=3.0)}
+    assert last(curves, 40) == {"a": Claim.of([(150, 1.0)], seconds=3.0)}
+    assert last(curves, 150) == {"a": Claim.of([(225, 1.0)], seconds=3.0)}
+    assert last(curves, 150, {"a": 160}) == {"a": Claim.of([(150, 1.0)], seconds=3.0)}
+    assert last(curves, 40, {"a": 64}) == {"a": Claim.of([(60, 1.0)], seconds=3.0)}, "the whole plan fits no device"
 
 
 def test_the_number_of_attempts_stands_on_the_first_line():

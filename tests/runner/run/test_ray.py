@@ -13,6 +13,7 @@ import pytest
 from runner_helpers import FAKES, only_run, write_config
 
 from qdrun.runner.run.resume import look, resume
+from qdrun.runner.store.journal import read
 from qdrun.runner.store.layout import RunFolder
 from qdrun.runner.store.owner import ask_to_cancel
 from qdrun.runner.store.replay import replay
@@ -175,3 +176,75 @@ def test_a_single_trial_can_be_cancelled_while_it_runs(local_ray, tmp_path):
     assert (found["hang"]["status"], found["good"]["status"]) == ("cancelled", "done")
     plan = look(folder)
     assert plan.skipped == {found["hang"]["trial"]: "the trial was cancelled"}
+
+
+LEASED = """
+
+class LeasedParams(QuadraticParams):
+    number: int = 0
+    marks: str = ""
+
+
+class Leased(Job[LeasedParams]):
+    needs_compiler = False
+
+    def build(self): ...
+
+    def run(self):
+        mark = os.path.join(self.params.marks, str(self.params.number))
+        with open(mark, "a", encoding="ascii") as stream:
+            stream.write("x")
+        if self.params.mood == "crash" and self.params.number == 20 and os.path.getsize(mark) < 3:
+            os._exit(9)
+        time.sleep(self.params.sleep_s)
+        return Outcome(float(self.params.number))
+"""
+
+
+def leased(tmp_path, **params):
+    """A sweep of 40 short trials on one lane, so that leases are long; how often each ran, by its number."""
+    source, marks = (tmp_path / "leased.py").resolve(), tmp_path / "marks"
+    source.write_text(Path(FAKES).read_text() + LEASED)
+    marks.mkdir()
+    config = write_config(
+        tmp_path,
+        target=f"{source}:Leased",
+        params={"marks": str(marks), **params},
+        sweep={"number": list(range(40))},
+        limits={"max_concurrent": 1, "retries": {"crash": 2}},
+    )
+    config.write_text(config.read_text().replace("gradients: [x, target]\n", ""))
+    return config, lambda: {int(path.name): path.stat().st_size for path in marks.iterdir()}
+
+
+def test_a_crash_in_a_long_lease_costs_the_trial_that_ran_two_tries_and_no_other_one(local_ray, tmp_path):
+    config, ran = leased(tmp_path, mood="crash")
+    state, folder, board = run_config(config)
+    assert state == "done"
+    found = {row["param.number"]: row["attempts"] for row in rows(folder)}
+    crashed = [e for e in read(folder).events if e["event"] == "retry" and e["failure"] == "crash"]
+    assert [(e["charged"], e["error"]["type"]) for e in crashed] == [(True, "WorkerCrashedError")] * 2
+    unheard = {e["trial"] for e in read(folder).events if e["event"] == "retry" and e["failure"] == "infrastructure"}
+    by_trial = {row["trial"]: row["param.number"] for row in rows(folder)}
+    again = {by_trial[name] for name in unheard}  # they had ended when their worker died, and it had not told yet
+    assert max(again, default=0) < 20
+    assert found == {number: 3 if number == 20 else 2 if number in again else 1 for number in range(40)}
+    assert ran() == found  # what the rows call attempts is what ran
+
+
+def test_ctrl_c_in_a_long_lease_lets_the_trial_that_runs_finish_and_begins_no_other(local_ray, tmp_path):
+    config, ran = leased(tmp_path, sleep_s=0.08)
+
+    class Soon:
+        """Asks to stop when some trials have run."""
+
+        @property
+        def count(self):
+            return int(len(ran()) >= 12)
+
+    state, folder, _ = run_config(config, stops=Soon())
+    assert state == "interrupted"
+    found = [row for row in rows(folder) if row["status"] == "done"]
+    assert {row["param.number"] for row in found} == set(ran())
+    assert 12 <= len(found) < 40
+    assert all(row["attempts"] == (row["status"] == "done") for row in rows(folder))

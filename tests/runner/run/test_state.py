@@ -35,27 +35,47 @@ worlds = st.tuples(
 )
 
 
-@settings(max_examples=300, deadline=None)
-@given(worlds, st.integers(0, 150))
-def test_every_trial_ends_exactly_once_whatever_is_lost_and_whenever_the_runner_is_killed(case, steps):
-    moods, seed, batch, processes = case
-    world = World(moods, RULES, random.Random(seed), batch=batch, processes=processes)
-    for _ in range(steps):
-        world.step()
-    world.finish()
+def check(world):
+    """Every trial has its one row, nothing is left anywhere, nobody was charged too often, and no attempt runs for ever."""
     assert {name: len(rows) for name, rows in world.rows().items()} == dict.fromkeys(world.moods, 1)
     assert not world.flights and not world.leases and not world.waiting
-    assert sum(world.state.counts.values()) == len(moods)
+    assert sum(world.state.counts.values()) == len(world.moods)
     for name in world.moods:
         for failure in (Failure.infrastructure, Failure.out_of_memory, Failure.crash):
             assert world.retries(name, failure) <= RULES.retries(failure)
+    assert not [attempt for attempt, said in world.said.items() if attempt[0] == world.owner and said == {"started"}]
 
 
 @settings(max_examples=200, deadline=None)
-@given(worlds)
-def test_without_losses_each_trial_ends_as_it_behaves_and_uses_exactly_its_retries(case):
+@given(worlds, st.integers(0, 150), st.sampled_from((3, 64)), st.booleans())
+def test_every_trial_ends_exactly_once_whatever_is_lost_and_whenever_the_runner_is_killed(case, steps, most, told):
     moods, seed, batch, processes = case
-    world = World(moods, RULES, random.Random(seed), batch=batch, processes=processes)
+    world = World(moods, RULES, random.Random(seed), batch=batch, processes=processes, most=most, told=told)
+    for _ in range(steps):
+        world.step()
+    world.finish()
+    check(world)
+
+
+@settings(max_examples=150, deadline=None)
+@given(worlds, st.lists(st.integers(0, 30), min_size=1, max_size=6), st.sampled_from((3, 64)), st.booleans())
+def test_every_trial_ends_exactly_once_whatever_is_cancelled_and_when(case, pauses, most, told):
+    moods, seed, batch, processes = case
+    world = World(moods, RULES, random.Random(seed), batch=batch, processes=processes, most=most, told=told)
+    for steps in pauses:
+        for _ in range(steps):
+            world.step()
+        if not world.state.finished:
+            world.cancel()
+    world.finish()
+    check(world)
+
+
+@settings(max_examples=100, deadline=None)
+@given(worlds, st.sampled_from((1, 3, 64)))
+def test_without_losses_each_trial_ends_as_it_behaves_and_uses_exactly_its_retries(case, most):
+    moods, seed, batch, processes = case
+    world = World(moods, RULES, random.Random(seed), batch=batch, processes=processes, most=most)
     world.finish()
     together = {  # a launch ends as a whole: by its timeout, or with its device
         name for names in world.state.batches if {"hang", "device lost"} & {world.moods[n] for n in names} for name in names
@@ -91,7 +111,7 @@ def test_bisection_finds_the_guilty_trial_of_a_batch_and_charges_no_other(size, 
 
 def script(moods, rules=RULES, **options):
     """A world whose runs the test directs itself: one device with lanes, everything granted at once."""
-    world = World(moods, rules, random.Random(0), **options)
+    world = World(moods, rules, random.Random(0), told=False, **options)
     for k, name in enumerate(list(world.waiting)):
         del world.waiting[name]
         world.leases[f"l{k}"] = (name,)
@@ -212,11 +232,11 @@ def test_more_failures_than_allowed_cancel_what_waits():
 
 
 def test_ctrl_c_once_lets_running_trials_finish_and_twice_stops_them_now():
-    world = World(["good"] * 5 + ["hang"], Rules(), random.Random(0), lanes=1)
+    world = World(["good"] * 5 + ["hang"], Rules(), random.Random(0), lanes=1, most=1)
     while len(world.flights) < 2:
         world.grant()
-    for launch in world.flights:
-        world.tell(m.Started(launch))
+    for call in world.calls:
+        world.tell(m.Started(call.order[0]))
     running = {name for launch in world.flights.values() for name in launch.trials}
     world.tell(m.Interrupted())
     assert world.state.counts == {"cancelled": 6 - len(running)}
@@ -326,8 +346,11 @@ def test_a_lease_of_several_requests_is_given_back_once_after_all_of_them():
     world.waiting.clear()
     world.leases["l"] = ("t0", "t1", "t2")
     world.tell(m.Granted("l", "d0", ("t0", "t1", "t2"), 100))
-    for k in range(3):
-        assert [one.trials for one in world.flights.values()] == [(f"t{k}",)]
+    (call,) = world.calls
+    assert [world.flights[name].trials for name in call.order] == [("t0",), ("t1",), ("t2",)]
+    assert [(e.trial, e.number) for e in world.journal] == [("t0", 1)]  # the others have not begun
+    while world.calls:
+        assert world.leases
         world.progress()
     assert not world.leases
     assert world.state.finished

@@ -1,8 +1,13 @@
-"""A pretended ledger, pretended workers and a journal around the state machine of a run; chaos by a seeded generator."""
+"""A pretended ledger, pretended workers and a journal around the state machine of a run; chaos by a seeded generator.
+
+A worker runs the launches of a call one after the other. What it says of them reaches the runner later, or never: ``began`` is what
+really ran, the journal is what the runner says of it.
+"""
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
+from dataclasses import dataclass, field
 
 from qdrun.runner.packing import Claim
 from qdrun.runner.run import messages as m
@@ -15,13 +20,28 @@ CLAIM = {"gpu": Claim.of([(100, 1.0), (50, 2.0), (20, 4.0)])}
 MOODS = ("good", "good", "good", "user", "nan", "crash", "crash once", "oom", "needs 70", "hang", "infra once", "device lost")
 
 
+@dataclass
+class Call:
+    """The launches of one call, in order. ``begun``: the first has; ``unheard``: what the runner has not heard of it yet."""
+
+    worker: m.Worker
+    order: deque
+    begun: bool = False
+    last: int = 0
+    unheard: list = field(default_factory=list)
+
+
 class World:
     """What a run meets. ``moods``: how each trial behaves; ``journal`` outlives the runner."""
 
-    def __init__(self, moods, rules, rng, *, batch=1, lanes=3, processes=False):
+    def __init__(self, moods, rules, rng, *, batch=1, lanes=3, processes=False, most=3, told=True):
+        """``most``: requests of a lease; ``told``: what a worker that died had begun is known."""
         self.moods = {f"t{k}": mood for k, mood in enumerate(moods)}
         self.rules, self.rng, self.batch, self.lanes, self.processes = rules, rng, batch, lanes, processes
-        self.now, self.journal, self.kills, self.leases_made = 0.0, [], 0, 0
+        self.most, self.told = most, told
+        self.now, self.journal, self.kills, self.leases_made, self.owner = 0.0, [], 0, 0, 0
+        self.stops, self.runs = [], []
+        self.began, self.said = set(), defaultdict(set)
         self._device_of = defaultdict(str)
         self.state = None
         self.open()
@@ -29,6 +49,8 @@ class World:
     def open(self):
         """A runner starts, or another one takes over from one that was killed."""
         self.waiting, self.leases, self.flights, self.dead, self.asked_to_stop = {}, {}, {}, set(), set()
+        self.calls, self.dropped, self.heads = [], set(), set()
+        self.owner += 1
         ended = {e.trial: e.record["status"] for e in self.journal if isinstance(e, m.WriteEnded)}
         work = [self._work(name) for name in self.moods if name not in ended]
         names = [one.id for one in work]
@@ -49,6 +71,10 @@ class World:
 
     def act(self, actions):
         for action in actions:
+            if isinstance(action, m.Run):
+                first = action.launches[0]
+                self.heads |= {(name, number) for name, number in zip(first.trials, first.numbers)}
+        for action in actions:
             match action:
                 case m.Ask():
                     for wanted in action.wanted:
@@ -60,31 +86,66 @@ class World:
                         self.waiting.pop(name, None)
                 case m.GiveBack():
                     del self.leases[action.lease]
-                case m.Launch():
-                    self._launch(action)
+                case m.Run():
+                    self._run(action.launches)
+                case m.Drop():
+                    assert action.worker not in self.dead
+                    self.dropped |= set(action.launches)
                 case m.AskToStop():
-                    assert action.launch in self.flights
+                    assert action.launch in self.flights or any(call.unheard for call in self.calls)
                     self.asked_to_stop.add(action.launch)
                 case m.Kill():
                     self.kills += 1
                     self._die(action.worker)
+                case m.Stopping():
+                    self.stops.append(action)
                 case m.WriteStarted() | m.WriteEnded() | m.WriteRetry() | m.WritePardon():
-                    self.journal.append(action)
+                    self._note(action)
 
-    def _launch(self, launch):
-        assert launch.worker not in self.dead
-        assert launch.lease in self.leases
-        here = [other for other in self.flights.values() if other.worker.device == launch.worker.device]
-        suspects = {name for name in self.state.trials if self.state.trials[name].alone}
-        assert not here or not suspects & {name for one in (launch, *here) for name in one.trials}
+    def _note(self, action):
+        """Attempts that are written down have begun, once, and end once; only such are charged."""
+        self.journal.append(action)
+        attempt = (action.trial, action.number)
+        really = (self.owner, *attempt) in self.began
+        said = self.said[self.owner, *attempt]
+        match action:
+            case m.WriteStarted():
+                assert really or attempt in self.heads or not self.told, "it had not begun"
+                assert not said
+                said.add("started")
+            case m.WriteRetry():
+                assert really or action.failure is not Failure.crash or not action.charged or not self.told
+                assert said == {"started"}
+                said.add("over")
+            case m.WriteEnded():
+                assert said != {"started", "over"} or action.record["status"] == "cancelled"
+                said.add("over")
+
+    def _run(self, launches):
+        worker = launches[0].worker
+        assert worker not in self.dead
+        assert {launch.worker for launch in launches} == {worker}
+        assert {launch.lease for launch in launches} <= set(self.leases)
+        here = [other for other in self.flights.values() if other.worker.device == worker.device]
+        alone = {name for name in self.state.trials if self.state.trials[name].alone}
+        if alone & {name for one in (*launches, *here) for name in one.trials}:
+            assert len(launches) == 1
+            assert not here or any(call.unheard for call in self.calls)
         if self.processes:
-            assert launch.worker not in [other.worker for other in here]
-        self.flights[launch.id] = launch
+            assert worker not in [call.worker for call in self.calls if call.order]
+        self.runs.append(launches)
+        self.flights |= {launch.id: launch for launch in launches}
+        self.calls.append(Call(worker, deque(launch.id for launch in launches)))
 
     def _die(self, worker):
+        """A process is gone, with all that it has not said; what its lanes began last."""
         self.dead.add(worker)
-        for name in [name for name, launch in self.flights.items() if launch.worker == worker]:
-            del self.flights[name]
+        here = [call for call in self.calls if call.worker == worker]
+        self.calls = [call for call in self.calls if call.worker != worker]
+        for call in here:
+            for name in call.order:
+                self.flights.pop(name, None)
+        return frozenset(call.last for call in here if call.last) if self.told else None
 
     # what may happen
 
@@ -92,7 +153,7 @@ class World:
         free = [d for d in ("d0", "d1") if sum(device == d for device in self.devices.values()) < self.lanes]
         if not self.waiting or not free:
             return
-        names = self.rng.sample(sorted(self.waiting), min(len(self.waiting), self.rng.choice((1, 1, 2, 3))))
+        names = self.rng.sample(sorted(self.waiting), min(len(self.waiting), self.rng.choice((1, 1, 2, self.most))))
         claim = self.waiting[names[0]].claims["gpu"]
         bytes_ = min(claim.points[0].bytes, *(self.waiting[n].claims["gpu"].points[0].bytes for n in names))
         for name in names:
@@ -107,23 +168,41 @@ class World:
     def devices(self):
         return {lease: self._device_of[lease] for lease in self.leases}
 
-    def begin(self):
-        if self.flights:
-            self.tell(m.Started(self.rng.choice(sorted(self.flights))))
-
     def progress(self):
-        """One launch goes on in its own way."""
-        if not self.flights:
+        """One call goes on in its own way; what it says is heard now or later."""
+        going = [call for call in self.calls if call.order]
+        if going:
+            self._go_on(self.rng.choice(going))
+        if self.rng.random() < 0.7:
+            self.hear()
+
+    def hear(self):
+        """What the workers have said reaches the runner, one call at a time."""
+        for call in list(self.calls):
+            news, call.unheard = call.unheard, []
+            if news and call in self.calls:
+                self.act(self.state.handle_all(news, self.now))
+        self.calls = [call for call in self.calls if call.order or call.unheard]
+
+    def _go_on(self, call):
+        launch = self.flights.get(call.order[0])
+        if launch is None:  # a test has ended it
+            call.order.popleft()
             return
-        launch = self.flights[self.rng.choice(sorted(self.flights))]
-        self.tell(m.Started(launch.id))
-        if launch.id not in self.flights:
-            return
-        tries = Counter(e.trial for e in self.journal if isinstance(e, m.WriteStarted))
+        if not call.begun:
+            if launch.id in self.dropped:
+                self._over(call, m.Ended(launch.id, {}, begun=False))
+                return
+            attempts = {(self.owner, name, number) for name, number in zip(launch.trials, launch.numbers)}
+            assert not attempts & self.began, "an attempt ran twice"
+            self.began |= attempts
+            call.begun, call.last = True, launch.id
+            call.unheard.append(m.Started(launch.id))
+        tries = Counter(name for _, name, _ in self.began)
         moods = {name: self.moods[name] for name in launch.trials}
         if any(mood == "crash" or (mood == "crash once" and tries[name] == 1) for name, mood in moods.items()):
-            self._die(launch.worker)
-            self.tell(m.WorkerDown(launch.worker, Failure.crash, {"type": "WorkerCrashed", "message": "gone"}))
+            begun = self._die(launch.worker)
+            self.tell(m.WorkerDown(launch.worker, Failure.crash, {"type": "WorkerCrashed", "message": "gone"}, begun))
             return
         if "hang" in moods.values() and launch.id not in self.asked_to_stop:
             return
@@ -131,8 +210,15 @@ class World:
             return  # it does not even answer when it is asked to stop
         restart = "device lost" in moods.values()
         ends = {name: self._end(name, mood, launch, tries[name]) for name, mood in moods.items()}
-        del self.flights[launch.id]
-        self.tell(m.Ended(launch.id, ends, restart=restart, retire=self.rng.random() < 0.1))
+        self._over(call, m.Ended(launch.id, ends, restart=restart, retire=self.rng.random() < 0.1))
+        if restart:  # nothing more can run there
+            while call.order:
+                self._over(call, m.Ended(call.order[0], {}, retire=True, begun=False))
+
+    def _over(self, call, end):
+        call.unheard.append(end)
+        self.flights.pop(call.order.popleft(), None)
+        call.begun = False
 
     def _end(self, name, mood, launch, tries):
         failure = {
@@ -159,7 +245,10 @@ class World:
     def crash_a_worker(self):
         if self.flights:
             worker = self.flights[self.rng.choice(sorted(self.flights))].worker
-            self._die(worker)
+            begun = self._die(worker)
+            if self.rng.random() < 0.3:  # it dies by itself, whatever it is at
+                self.tell(m.WorkerDown(worker, Failure.crash, {"type": "WorkerCrashed", "message": "gone"}, begun))
+                return
             self.tell(m.WorkerDown(worker, Failure.infrastructure, {"type": "NodeDied", "message": "gone"}))
 
     def wait(self, seconds=None):
@@ -171,9 +260,18 @@ class World:
 
     def step(self):
         """Something that happens in a bad moment."""
-        calm = [self.grant] * 4 + [self.begin, self.wait] + [self.progress] * 4
-        rough = [self.lose_a_lease, self.crash_a_worker, self.kill_the_runner, self.late_news]
+        calm = [self.grant] * 4 + [self.hear, self.wait] + [self.progress] * 4
+        rough = [self.lose_a_lease, self.crash_a_worker, self.kill_the_runner, self.late_news, self.fill_the_disk]
         self.rng.choice(calm * 3 + rough)()
+
+    def fill_the_disk(self):
+        self.tell(m.Storage(full=not self.state.paused))
+
+    def cancel(self):
+        """Somebody cancels a few trials, or gives up the run."""
+        few = self.rng.sample(sorted(self.moods), self.rng.randint(1, len(self.moods)))
+        several = [m.Cancelled(frozenset(few))] * 3 + [m.Cancelled(), m.Interrupted(), m.Interrupted()]
+        self.tell(self.rng.choice(several))
 
     def late_news(self):
         """News of what is over already: from a worker that was killed, of a lease that was given back."""
@@ -184,11 +282,13 @@ class World:
 
     def finish(self, most=3000):
         """Let the run go on without further losses; how many steps it took."""
+        self.tell(m.Storage(full=False))
         for step in range(most):
             if self.state.finished:
                 return step
             self.grant()
             self.progress()
+            self.hear()
             if step % 3 == 0:
                 self.wait(1.0)
         raise AssertionError(f"not over after {most} steps: {self.state.running} run, {self.state.waiting} wait")

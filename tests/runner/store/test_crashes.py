@@ -68,6 +68,11 @@ def go_on(folder):
         session(folder, [])
 
 
+def unfinished(folder):
+    """Files of trials that a machine had not finished when it stopped."""
+    return list((folder.path / "trials").rglob("*.partial"))
+
+
 def operations(tmp_path):
     """How many operations a session takes that is never stopped."""
     machine, _ = crashed_session(make_run(tmp_path / "whole", 4), None, 0.0)
@@ -77,7 +82,7 @@ def operations(tmp_path):
 
 @pytest.mark.parametrize("part", [0.0, 0.5, 1.0])
 def test_a_crash_between_any_two_operations_neither_loses_nor_doubles_a_row(tmp_path, part):
-    source = make_run(tmp_path / "runs", 4)
+    source, left = make_run(tmp_path / "runs", 4), 0
     for stop in range(operations(tmp_path)):
         folder = RunFolder(shutil.copytree(source.path, tmp_path / f"stop{stop}"))
         machine, finished = crashed_session(folder, stop, part)
@@ -85,9 +90,13 @@ def test_a_crash_between_any_two_operations_neither_loses_nor_doubles_a_row(tmp_
         state = replay(folder)
         assert all(state.trials[trial].status == "done" for trial in finished)
         assert max(rows_written(folder).values(), default=0) <= 1
+        torn = len(unfinished(folder))
         go_on(folder)
         check_all_done(folder)
+        assert not unfinished(folder)
+        left += torn
         shutil.rmtree(folder.path)
+    assert left > 0
 
 
 @settings(max_examples=30, deadline=None)
@@ -255,6 +264,25 @@ def test_partial_files_are_never_seen(tmp_path):
         files.put("a.json", b"0123456789")
     assert files.names("") == []
     assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_what_killed_processes_left_unfinished_is_removed_by_the_next_owner(tmp_path):
+    folder = make_run(tmp_path)
+    names = list(replay(folder).trials)
+    attempts = [Attempt(name, 1) for name in names]
+    with Journal(folder) as journal:
+        started(journal, [(attempt, {}) for attempt in attempts])
+        retried(journal, attempts[0], "crash", {"type": "Crash", "message": "signal 9", "traceback": ""})
+        ended(journal, [(attempts[1], record(1))])
+    paths = [folder.path / attempt.folder / ".gradients.safetensors.0a1b2c3d.partial" for attempt in attempts]
+    paths += [folder.path / f".{name}.0a1b2c3d.partial" for name in ("heartbeat.json", "results.parquet")]
+    for path in paths:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"half")
+    with Journal(folder) as journal:
+        recover(folder, journal)
+    there = [path.exists() for path in paths]
+    assert there == [False, True, False, False, True], "done: its worker lives; the table: others write it, too"
 
 
 def test_a_result_that_comes_after_its_trial_has_a_row_is_left_alone(tmp_path):

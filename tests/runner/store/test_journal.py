@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from store_helpers import Machine, make_run
 
 from qdrun.runner.store import journal as journal_module
-from qdrun.runner.store.journal import Journal, line_of, plain, read, segments
+from qdrun.runner.store.journal import Journal, event_at, line_of, plain, read, segments
 
 VALUES = st.recursive(
     st.one_of(st.floats(), st.integers(), st.text(), st.none(), st.booleans()),
@@ -34,10 +34,39 @@ def test_every_line_is_strict_json_and_gives_back_what_was_written(event):
 
 def test_values_that_only_python_knows_are_written_too():
     assert strict(line_of({"text": "bad \udc80", "loss": float("nan"), "many": (1, float("-inf"))})) == {
-        "text": "bad \udc80",
+        "text": "bad \\udc80",
         "loss": "NaN",
         "many": [1, "-Infinity"],
     }
+
+
+def test_a_lone_surrogate_anywhere_in_an_event_costs_no_row(tmp_path):
+    """As text, so that what reads it need not know: tables, terminals. Lines of versions that wrote it as it is are read as well."""
+    folder = make_run(tmp_path)
+    odd = {"device": "card \ud800", "outputs": {"\udfff": [1.0]}, "error": {"message": ["a", "\udc80b"]}}
+    with Journal(folder) as journal:
+        journal.write("ended", trial="t0", **odd)
+        (path,) = segments(folder)
+        old = json.dumps({"seq": 9, "event": "ended", "trial": "t1", **odd}).encode() + b"\n"
+        (tmp_path / folder.name / path).open("ab").write(old)
+        read_back = read(folder)
+    assert read_back.damaged == 0
+    rows = {entry.event["trial"]: entry for entry in read_back.entries if entry.event["event"] == "ended"}
+    clean = {"device": "card \\ud800", "outputs": {"\\udfff": [1.0]}, "error": {"message": ["a", "\\udc80b"]}}
+    for name in ("t0", "t1"):
+        event = event_at(folder, rows[name])
+        assert {key: event[key] for key in clean} == clean
+        assert rows[name].event["device"] == "card \\ud800"
+
+
+def test_a_line_that_is_no_json_is_damage_also_with_an_escape_of_a_surrogate_in_it(tmp_path):
+    folder = make_run(tmp_path)
+    with Journal(folder) as journal:
+        (path,) = segments(folder)
+        (tmp_path / folder.name / path).open("ab").write(b'{"event": "ended", "text": "\\ud800\n' + b'["\\ud800",' * 5000 + b"\n")
+        journal.write("finished", state="done")
+    found = read(folder)
+    assert (found.damaged, found.events[-1]["event"]) == (2, "finished")
     assert strict(line_of({"loss": np.float64("inf"), 3: 1})) == {"loss": "Infinity", "3": 1}
 
 

@@ -1,0 +1,231 @@
+"""Requests, leases and launches of a run: what is asked for, held, and given to workers, and what is left when a worker is gone. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from ..store.attempts import Failure
+from . import messages as m
+from .failures import Rules
+from .parts import Blame, Claims, DeviceAt, Flight, LeaseAt, Work, error_of
+from .verdicts import Ending, Verdicts
+
+
+class Flights:
+    """The part of ``State`` that knows where each trial is that is not over."""
+
+    def __init__(
+        self,
+        work: Iterable[Work],
+        rules: Rules,
+        claims: Callable[[tuple[str, ...]], Claims],
+        *,
+        batches: Sequence[tuple[str, ...]] | None = None,
+        before: Mapping[str, int] | None = None,
+        most: Mapping[str, int] | None = None,
+        curves: Callable[[str], Claims] | None = None,
+    ) -> None:
+        """A run that has not begun.
+
+        Args:
+            work: trials to run, in order.
+            rules: limits.
+            claims: of a batch; equal batches should get the same object.
+            batches: how trials run together; None: each alone.
+            before: trials that ended earlier, by status.
+            most: bytes that the largest device of a class can give a trial.
+            curves: of a trial, for when it ran out of memory: all its points, where ``claims`` gives some of them up.
+        """
+        self.rules, self.claims = rules, claims
+        self._out: list[m.Action] = []
+        self._verdicts = Verdicts(work, rules, before or {}, self._out)
+        self._verdicts.curves = curves or (lambda name: claims((name,)))
+        self._verdicts.most = dict(most or {})
+        self.trials, self.counts, self.alone = self._verdicts.trials, self._verdicts.counts, self._verdicts.alone
+        self.batches = [(name,) for name in self.trials] if batches is None else list(batches)
+        self.paused = False
+        self._deadline = float("inf")
+        self._asked: dict[str, tuple[str, ...]] = {}
+        self._held: dict[str, tuple[str, ...]] = {}  # requests under a lease
+        self._leases: dict[str, LeaseAt] = {}
+        self._flights: dict[int, Flight] = {}
+        self._devices: dict[str, DeviceAt] = {}
+        self._next = 1
+        self._now = 0.0
+
+    # requests and leases
+
+    def _ask(self, batches: Iterable[tuple[str, ...]]) -> None:
+        wanted = []
+        for batch in batches:
+            if not batch:
+                continue
+            first = self.trials[batch[0]]
+            for name in batch:
+                self.trials[name].asks += 1
+            again = f".{first.asks}" if first.asks > 1 else ""
+            name = batch[0] + (f"+{len(batch) - 1}" if len(batch) > 1 else "") + again
+            claims = first.claims if len(batch) == 1 and first.claims is not None else self.claims(batch)
+            self._asked[name] = batch
+            wanted.append(m.Wanted(name, batch, claims, min(self.trials[one].since for one in batch)))
+        if wanted:
+            self._out.append(m.Ask(tuple(wanted)))
+
+    def _forget_queue(self, lease: LeaseAt) -> list[str]:
+        """Take the waiting requests of a lease out of it and ask for them again; their names."""
+        names = list(lease.queue)
+        lease.queue.clear()
+        self._ask([self._held.pop(name) for name in names])
+        return names
+
+    def _next_of(self, name: str, *, again: bool = False) -> None:
+        """A launch of a lease is over: its next one has its turn, or what is left of its requests; ``again`` asks for those anew."""
+        lease = self._leases[name]
+        if lease.flights:
+            self._flights[lease.flights[0]].sent = self._now
+            return
+        if again:
+            lease.unfinished += self._forget_queue(lease)
+        if lease.queue:
+            self._devices[lease.grant.device].pending.appendleft(name)
+        else:
+            del self._leases[name]
+            self._out.append(m.GiveBack(name, tuple(lease.unfinished)))
+
+    # launches
+
+    def _heads(self) -> list[Flight]:
+        """The launches whose turn it is."""
+        return [self._flights[lease.flights[0]] for lease in self._leases.values() if lease.flights]
+
+    def _dispatch(self, name: str) -> None:
+        device = self._devices[name]
+        for worker in list(device.retiring):
+            if not self._on(worker):
+                device.retiring.remove(worker)
+                if device.generations[worker.slot] == worker.generation:
+                    self._bury(worker, {}, kill=True)
+        while device.pending and not device.retiring:
+            lease = self._leases[device.pending[0]]
+            beside = [trial for flight in device.flights.values() for trial in flight.launch.trials]
+            if device.flights and self.alone((*self._held[lease.queue[0]], *beside)):
+                return
+            device.pending.popleft()
+            self._launch(device, lease)
+
+    def _launch(self, device: DeviceAt, lease: LeaseAt) -> None:
+        """Hand the requests of a lease to a worker, all at once; one that is to run alone by itself."""
+        grant, busy = lease.grant, {flight.launch.worker.slot for flight in device.flights.values()}
+        slot = next(k for k in range(len(busy) + 1) if k not in busy) if grant.processes else 0
+        device.generations[slot] += 0  # known from now on
+        worker = m.Worker(grant.device, slot, device.generations[slot])
+        launches: list[m.Launch] = []
+        alone = False
+        while lease.queue and not alone:
+            alone = self.alone(self._held[lease.queue[0]])
+            if launches and alone:
+                break
+            request = lease.queue.popleft()
+            trials = self._held.pop(request)
+            for name in trials:
+                self.trials[name].number += 1
+            numbers = tuple([self.trials[name].number for name in trials])
+            launch = m.Launch(self._next, worker, trials, numbers, grant.bytes, grant.time, grant.lease)
+            self._next += 1
+            self._flights[launch.id] = device.flights[launch.id] = Flight(launch, request, self._now)
+            lease.flights.append(launch.id)
+            launches.append(launch)
+        self._begin(self._flights[launches[0].id])
+        self._out.append(m.Run(tuple(launches)))
+
+    def _begin(self, flight: Flight) -> None:
+        """From now on its attempts count as begun."""
+        if flight.begun:
+            return
+        flight.begun, launch = True, flight.launch
+        place = {"device": launch.worker.device, "bytes": launch.bytes, "time": launch.time, "slot": launch.worker.slot}
+        for name, number in zip(launch.trials, launch.numbers, strict=True):
+            self.trials[name].tries += 1
+            self._out.append(m.WriteStarted(name, number, place))
+
+    def _over(self, flight: Flight, ends: Mapping[str, m.TrialEnd]) -> None:
+        """A launch ran to its end."""
+        self._begin(flight)
+        failed: list[Ending] = []
+        for name in flight.launch.trials:
+            end = ends.get(name)
+            if end is not None and end.failure is None:
+                self._verdicts.end(name, dict(end.record))
+                continue
+            record = {} if end is None else end.record
+            failure = Failure.infrastructure if end is None or end.failure is None else end.failure
+            error = record.get("error") or error_of("NoResult", "the worker gave no result for this trial")
+            failed.append((name, *flight.ending.get(name, (failure, error)), record))
+        if failed:
+            self._ask(self._verdicts.judge(flight, failed))
+
+    def _not_begun(self, flight: Flight, *, sure: bool) -> None:
+        """A launch is over before it began: no attempt. ``sure``: and nobody else can think that it was one."""
+        lease, trials, drop = self._leases[flight.launch.lease], flight.launch.trials, flight.drop
+        if flight.begun:  # it had its turn, and its worker was lost
+            error = error_of("NotBegun", "its worker was lost before it began with this trial")
+            ends = [(name, *flight.ending.get(name, (Failure.infrastructure, error)), {}) for name in trials]
+            rest = tuple(name for batch in self._verdicts.judge(flight, ends, charged=False) for name in batch)
+        else:
+            rest = ()
+            for name in trials:
+                self.trials[name].number -= sure
+                if drop is not None and name in drop.names:
+                    self._verdicts.cancel(name, drop.why)
+                elif self._verdicts.stopping:
+                    self._verdicts.cancel(name, "")
+                else:
+                    rest += (name,)
+        if rest == trials:
+            self._held[flight.request] = trials
+            lease.queue.append(flight.request)
+        else:
+            lease.unfinished.append(flight.request)
+            self._ask([rest])
+
+    def _close_flight(self, flight: Flight) -> None:
+        launch = flight.launch
+        del self._flights[launch.id]
+        del self._devices[launch.worker.device].flights[launch.id]
+        self._leases[launch.lease].flights.remove(launch.id)
+
+    # workers that are gone
+
+    def _on(self, worker: m.Worker) -> list[Flight]:
+        device = self._devices.get(worker.device, DeviceAt())
+        return [flight for flight in device.flights.values() if flight.launch.worker == worker]
+
+    def _bury(self, worker: m.Worker, blame: Mapping[int, Blame], *, kill: bool, lost: str = "", sure: bool = False) -> None:
+        """A worker is gone, or killed now. Launches without ``blame`` were bystanders, or had not begun.
+
+        ``sure``: the latter is known. ``lost``: a lease that is not given back.
+        """
+        if kill:
+            self._out.append(m.Kill(worker))
+        self._devices[worker.device].generations[worker.slot] += 1
+        beside: Blame = (
+            Failure.infrastructure,
+            error_of("WorkerStopped", "its worker was stopped because of another trial"),
+            False,
+        )
+        flights = self._on(worker)
+        for flight in flights:
+            self._close_flight(flight)
+            if flight.launch.id not in blame and not flight.begun:
+                self._not_begun(flight, sure=sure)
+                continue
+            self._begin(flight)
+            failure, error, charged = blame.get(flight.launch.id, beside)
+            ends = [(name, *flight.ending.get(name, (failure, error)), {}) for name in flight.launch.trials]
+            self._ask(self._verdicts.judge(flight, ends, charged=charged))
+            self._leases[flight.launch.lease].unfinished.append(flight.request)
+        for name in dict.fromkeys(flight.launch.lease for flight in flights):
+            if name == lost:
+                self._forget_queue(self._leases.pop(name))
+            else:
+                self._next_of(name, again=True)

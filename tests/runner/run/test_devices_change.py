@@ -1,0 +1,187 @@
+"""Devices that join a cluster while a run goes on, and devices that are gone: what the runner makes of them, with a ledger and without Ray."""
+
+import time
+from dataclasses import replace
+
+import pytest
+
+from qdrun.runner.ledger.client import LocalLedger
+from qdrun.runner.ledger.inventory import pretended
+from qdrun.runner.packing import Claim
+from qdrun.runner.run import messages as m
+from qdrun.runner.run.book import Inside, Outside
+from qdrun.runner.run.failures import Rules
+from qdrun.runner.run.parts import Work
+from qdrun.runner.run.runner import Runner
+from qdrun.runner.run.start import Roster
+from qdrun.runner.run.state import State
+from qdrun.runner.run.workers import RayWorkers
+from qdrun.runner.store.attempts import Failure
+from qdrun.runner.store.journal import Journal
+from qdrun.runner.store.layout import write_run
+from qdrun.runner.store.replay import replay
+from qdrun.runner.timing import Timing
+from qdrun.runner.trials import Trial
+from qdrun.runner.watch.board import Board
+from qdrun.runner.watch.live import display
+from qdrun.runner.work.spec import BatchSpec, WorkerSpec
+
+GIB = 1 << 30
+SMALL, LARGE = pretended(1, 8 * GIB)[0], replace(pretended(2, 80 * GIB)[1], kind="cuda/large/80")
+HOST = replace(SMALL, id="cpu@later@t1", backend="cpu", pool="ram", uuid="")
+
+
+class Changing(LocalLedger):
+    """A ledger whose devices come and go."""
+
+    reached = True
+
+    def devices(self):
+        return super().devices() if self.reached else []
+
+    def join_now(self, found):
+        self._found.append(found)
+        self._ledger.add_device(found)
+
+    def lose_now(self, found):
+        self._found.remove(found)
+        self._ledger.lose_device(found.id, "its node is gone")
+
+
+class Instant:
+    """Workers that have done everything when they are asked; ``after`` is called with each launch."""
+
+    def __init__(self, after):
+        self.after, self.launches, self.news = after, [], []
+
+    def launch(self, launches, batches):
+        for launch in launches:
+            self.launches.append(launch)
+            self.news += [m.Started(launch.id), *self.after(launch)]
+
+    def drop(self, worker, launches): ...
+
+    def poll(self, timeout_s, others=()):
+        news, self.news = self.news, []
+        return news
+
+    def look(self):
+        return {}
+
+    def ask_to_stop(self, worker, trials): ...
+
+    def kill(self, worker): ...
+
+    def alive(self, device):
+        return True
+
+    def close(self): ...
+
+
+def done(launch):
+    return [m.Ended(launch.id, {name: m.TrialEnd({"status": "done", "loss": 1.0}) for name in launch.trials})]
+
+
+def died(launch, failure=Failure.infrastructure):
+    return [m.WorkerDown(launch.worker, failure, {"type": "Gone", "message": "gone", "traceback": ""})]
+
+
+class NoInterrupts:
+    count = asked = 0
+
+    def check(self): ...
+
+
+def run(tmp_path, ledger, after, *, bytes_=GIB, kinds=(SMALL.kind, LARGE.kind), trials=3):
+    made = [Trial(id=f"t{k}", index=k, replicate=0, seed=k, swept={"x": k}, params={"x": k}) for k in range(trials)]
+    folder = write_run(tmp_path, "made", "version: 1\n", {"name": "made"}, made, {})
+    claims = dict.fromkeys(kinds, Claim.of([(bytes_, 1.0)]))
+    state = State([Work(one.id) for one in made], Rules(), lambda batch: claims)
+    workers = Instant(after)
+    inside = Inside({one.id: one for one in made}, lambda trial: {}, {})
+    board = Board(run=folder.name, total=trials)
+    with Journal(folder) as journal, display(board, quiet=True) as screen:
+        outside = Outside(folder, journal, board, screen, Timing(time.time(), time.time()), ledger, workers, NoInterrupts())
+        outcome = Runner(state, inside, outside).run()
+    return outcome, replay(folder), workers.launches
+
+
+def test_a_device_that_joins_while_the_run_goes_on_is_used_as_what_it_is(tmp_path):
+    """Cores: each lane is a process of its own, as it would be if they had been there from the start."""
+    ledger = Changing("made", "me", devices=[SMALL])
+    held = []
+
+    def after(launch):
+        """All lanes of both are taken before the first trial ends."""
+        if not held:
+            ledger.join_now(HOST)
+        held.append(launch)
+        return [end for one in held for end in done(one)] if len(held) >= SMALL.lanes + HOST.lanes else []
+
+    outcome, state, launches = run(tmp_path, ledger, after, trials=SMALL.lanes + HOST.lanes)
+    assert outcome == "done" and set(state.counts()) == {"done"}
+    slots = {name: sorted(one.worker.slot for one in launches if one.worker.device == name) for name in (SMALL.id, HOST.id)}
+    assert slots == {SMALL.id: [0] * SMALL.lanes, HOST.id: list(range(HOST.lanes))}
+
+
+def test_a_trial_whose_only_device_is_gone_waits_for_it_and_is_not_refused(tmp_path):
+    ledger = Changing("made", "me", devices=[SMALL, LARGE])
+    deaths = []
+
+    def after(launch):
+        assert launch.worker.device == LARGE.id
+        if deaths:
+            return done(launch)
+        deaths.append(launch)
+        ledger.lose_now(LARGE)
+        return died(launch)
+
+    real = ledger.exchange
+
+    def exchange(*args, **kwargs):
+        if deaths and LARGE not in ledger.devices() and ledger.why():
+            ledger.join_now(LARGE)
+        return real(*args, **kwargs)
+
+    ledger.exchange = exchange
+    outcome, state, launches = run(tmp_path, ledger, after, bytes_=20 * GIB, trials=1)
+    assert outcome == "done" and len(launches) == 2
+    assert [tried.status for tried in state.trials["t0"].attempts] == ["retried", "done"]
+
+
+def test_a_ledger_that_cannot_be_reached_refuses_nothing(tmp_path):
+    ledger = Changing("made", "me", devices=[SMALL])
+    ledger.reached = False
+    outcome, state, _ = run(tmp_path, ledger, done)
+    assert outcome == "done" and state.counts() == {"done": 3}
+
+
+def test_a_trial_that_fits_no_device_that_there_has_been_is_refused(tmp_path):
+    outcome, state, launches = run(tmp_path, Changing("made", "me", devices=[SMALL]), done, bytes_=20 * GIB)
+    assert outcome == "failed" and not launches and state.counts() == {"failed": 3}
+
+
+def test_the_roster_asks_again_for_a_device_that_it_does_not_know():
+    rows = [SMALL]
+    roster = Roster(lambda: rows)
+    rows[:] = [LARGE]
+    assert roster[LARGE.id] is LARGE and roster[SMALL.id] is SMALL and len(roster) == 2
+    assert (roster.kind(LARGE.id), roster.kind("nowhere")) == (LARGE.kind, "")
+    with pytest.raises(KeyError):
+        roster["nowhere"]
+
+
+def test_a_worker_whose_device_was_lost_a_moment_ago_is_down_and_the_run_goes_on():
+    worker = m.Worker("cuda:7", 0, 0)
+    launch = m.Launch(4, worker, ("t0",), (1,), GIB, 1.0, "l1")
+    spec = WorkerSpec(run="r", owner=1, token="", device="cuda:7", backend="cuda")
+
+    def options(device):
+        raise KeyError(device)
+
+    workers = RayWorkers("r", lambda where: spec, options)
+    workers.launch((launch,), (BatchSpec("l1", ()),))
+    (down,) = workers.poll(5.0)
+    assert (down.worker, down.failure) == (worker, Failure.infrastructure)
+    assert down.error["message"] == "cuda:7 is not there any more: 'cuda:7'"
+    assert not workers.alive("cuda:7")
