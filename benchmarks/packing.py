@@ -1,6 +1,6 @@
 """The packer alone: microseconds per decision, and makespans beside a rule that takes the first in the queue, on the best fitting device.
 
-    python -m benchmarks.packing [decisions] [makespan] [users] [elastic] [--seeds 8] [--queued 20000] [--json]
+    python -m benchmarks.packing [decisions] [makespan] [users] [elastic] [random] [--seeds 8] [--queued 20000] [--packs 1000] [--json]
 
 On virtual time: no device and no Ray. Decisions are CPU time of one thread.
 """
@@ -107,11 +107,46 @@ def first_in_best_fit(case: Case, skip: bool = False) -> float:
     return now
 
 
+def largest_first(case: Case) -> float:
+    """The makespan of the largest first, each on the device where the fewest bytes are left; smaller ones go where it does not fit."""
+    return first_in_best_fit(_by_size(case), skip=True)
+
+
+def static_split(case: Case) -> float:
+    """The makespan of a split made before: the smallest requests to the small cards, by their part of all bytes, the others to the large.
+
+    Each part is then packed by bytes, any in best fit: what Ray's tasks do that ask for a fraction of a card, which means something on
+    cards of one size alone.
+    """
+    capacity = {p.id: p.capacity for p in case.pools}
+    least = min(capacity.values())
+    size = {r.id: next(iter(r.claims.values())).points[0].bytes for r in case.requests}
+    budget = sum(size.values()) * sum(c for c in capacity.values() if c == least) / sum(capacity.values())
+    first: set[str] = set()
+    for r in reversed(_by_size(case).requests):
+        if size[r.id] <= min(least, budget):
+            first.add(r.id)
+            budget -= size[r.id]
+    ends = []
+    for small in (True, False):
+        requests = [r for r in case.requests if (r.id in first) == small]
+        devices = [d for d in case.devices if (capacity[d.pool] == least) == small]
+        ends.append(first_in_best_fit(Case(requests, case.seconds, case.pools, devices), skip=True))
+    return max(ends)
+
+
+def _by_size(case: Case) -> Case:
+    ordered = sorted(case.requests, key=lambda r: -next(iter(r.claims.values())).points[0].bytes)
+    return Case(ordered, case.seconds, case.pools, case.devices)
+
+
 RULES: dict[str, tuple[bool, Callable[[Case], float]]] = {
     "packer": (False, packed),
     "packer, seconds known": (True, packed),
     "first in, best fit": (False, first_in_best_fit),
     "any in, best fit": (False, lambda case: first_in_best_fit(case, skip=True)),
+    "largest first": (False, largest_first),
+    "static split": (False, static_split),
 }
 
 
@@ -155,7 +190,8 @@ def decisions(queued: int) -> Iterator[Row]:
             _bend(case)
         requests = [Request(r.id, f"u{i % count}", r.run, r.claims, r.submitted, r.trials) for i, r in enumerate(case.requests)]
         runs = [_decide(case, requests) for _ in range(3)]
-        yield {"queue": name} | {key: round(min(run[key] for run in runs), 1) for key in runs[0]}
+        row: Row = {"queue": name}
+        yield row | {key: round(min(run[key] for run in runs), 1) for key in runs[0]}
 
 
 def _bend(case: Case) -> None:
@@ -226,6 +262,22 @@ def curves(seed: int, count: int) -> tuple[list[Request], list[Pool], list[Devic
     return [Request(f"t{i}", "u", "run", r.choice(shapes), 0.0) for i in range(count)], pools, devices
 
 
+def packs(count: int) -> Iterator[Row]:
+    """Random cards, curves, and true seconds that the packer does not know: how often a pool was above its capacity."""
+    over = ended = 0
+    fullest = 0.0
+    for seed in range(count):
+        requests, pools, devices = curves(seed, 20)
+        r = random.Random(seed)
+        truth = {q.id: r.uniform(0.1, 5.0) for q in requests}
+        ran = simulate(requests, pools, devices, takes=lambda p, truth=truth: truth[p.request.id])
+        capacity = {pool.id: pool.capacity for pool in pools}
+        over += sum(peak > capacity[name] for name, peak in ran.peak.items())
+        fullest = max(fullest, *(peak / capacity[name] for name, peak in ran.peak.items()))
+        ended += len(ran.starts)
+    yield {"packs": count, "trials": ended, "over capacity": over, "fullest pool": f"{fullest:.4f}"}
+
+
 def show(title: str, rows: list[Row], console: Console) -> None:
     """One table."""
     table = Table(title=title)
@@ -239,9 +291,10 @@ def show(title: str, rows: list[Row], console: Console) -> None:
 def main() -> None:
     """Run the parts that are named, all by default."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", metavar="part", help="decisions, makespan, users, elastic")
+    parser.add_argument("parts", nargs="*", metavar="part", help="decisions, makespan, users, elastic, random")
     parser.add_argument("--seeds", type=int, default=8)
     parser.add_argument("--queued", type=int, default=20_000)
+    parser.add_argument("--packs", type=int, default=1000)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     parts: dict[str, tuple[str, Callable[[], Iterator[Row]]]] = {
@@ -252,6 +305,7 @@ def main() -> None:
         ),
         "users": ("The same of several users, 8 lanes: makespan / lower bound, mean (largest)", lambda: users(options.seeds)),
         "elastic": ("Smaller points of the curves", lambda: elastic(options.seeds)),
+        "random": ("Random packs on simulated devices", lambda: packs(options.packs)),
     }
     unknown = set(options.parts) - set(parts)
     if unknown:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ConfigDict
 
 if TYPE_CHECKING:
-    from ..compiler.lang.kernel_plan import KernelPlan
     from .base import Job
 
 CODE = "code"
@@ -180,9 +179,9 @@ def launches_of(job: Job[Any]) -> list[tuple[Any, tuple[Any, ...]]]:
     return found
 
 
-def _kernels(job: Job[Any], launches: Sequence[tuple[Any, tuple[Any, ...]]]) -> list[KernelPlan]:
-    """Compile the kernels of a job, or say what they will keep."""
-    later: dict[object, KernelPlan] = {}
+def _kernels(job: Job[Any], launches: Sequence[tuple[Any, tuple[Any, ...]]]) -> list[Any]:
+    """Compile the kernels of a job, or give the ``KernelPlan`` of each that is not compiled."""
+    later: dict[object, Any] = {}
     for kernel, args in launches:
         made = kernel.grad if job.wanted else kernel
         if job.machine_code:
@@ -266,7 +265,7 @@ def _source(kind: str) -> str:
     return _SOURCES.get(kind, "build()")
 
 
-def _how(job: Job[Any], kind: str, later: Sequence[KernelPlan]) -> str:
+def _how(job: Job[Any], kind: str, later: Sequence[Any]) -> str:
     if kind in ("context", "temporaries"):
         return _by_kernel([*job.program.kernels(), *later], kind)
     texts = [f"{row['name']} {row['shape']} {row['dtype']} = {row['bytes']}" for row in field_rows(job) if row["kind"] == kind]
@@ -277,7 +276,7 @@ def _first(texts: list[str], most: int = 3) -> str:
     return ", ".join(texts[:most]) + (f", {len(texts) - most} smaller" if len(texts) > most else "")
 
 
-def _by_kernel(kernels: Sequence[KernelPlan], kind: str) -> str:
+def _by_kernel(kernels: Sequence[Any], kind: str) -> str:
     """Bytes of each kernel, largest first."""
     amount: Callable[[Any], int] = lambda kernel: getattr(kernel, kind)  # noqa: E731
     kernels = sorted((k for k in kernels if amount(k)), key=lambda k: -amount(k))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -57,6 +58,12 @@ class Results:
     def status(self) -> dict[str, Any]:
         """What ``qdrun status --json`` says of the run: state, counts, best, seconds; as it is now."""
         return status.status(self.folder)
+
+    def wait(self, every_s: float = 1.0) -> Results:
+        """The run as it is when it is over: done, failed, cancelled, interrupted or lost. Looks every ``every_s`` seconds."""
+        while self.state == "running":
+            time.sleep(every_s)
+        return Results(self.folder)
 
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
@@ -115,6 +122,7 @@ def submit(
     address: str | None = None,
     dashboard: bool = False,
     quiet: bool = True,
+    detach: bool = False,
 ) -> Results:
     """Run a sweep and wait for its end, as ``qdrun submit`` does. Trials that fail are rows, not exceptions.
 
@@ -124,17 +132,17 @@ def submit(
         config: the YAML file.
         overrides: of its keys, as in ``["limits.memory=1GiB"]``.
         output: folder or URI for the run, instead of that of the config.
-        address: of a Ray cluster to join; None: run here.
+        address: of a Ray cluster to join, host:port; http://host:port to run it there as a Ray Job; None: run here.
         dashboard: start Ray's dashboard, on 127.0.0.1.
         quiet: show no progress on stderr.
+        detach: hand the run to a process of its own, or to the cluster, and return when it has begun; see ``Results.wait``.
 
     Raises:
         ConfigError: anything in the config is wrong.
         ClusterError: Ray cannot be started or joined; no trial was started.
+        NotStarted: the process of a detached run ended before the run began.
         StorageFull: there is no room for the run.
     """
-    import time
-
     from .plan import prepare
     from .run.session import submit as run
     from .timing import Timing
@@ -143,5 +151,10 @@ def submit(
     now = time.time()
     where = os.fspath(output) if output is not None else prepared.loaded.config.uri
     timing = Timing(command_t=now, submitted_t=now)
+    if detach or (address is not None and address.startswith(("http://", "https://"))):
+        from .run.detach import Order, follow, submit_detached
+
+        made = submit_detached(prepared, where, Order(timing, address, dashboard))
+        return Results(made.folder if detach else follow(made, timing, quiet=quiet).folder)
     done = run(prepared, job, output=where, timing=timing, address=address, dashboard=dashboard, quiet=quiet)
     return Results(done.folder)

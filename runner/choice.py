@@ -52,7 +52,15 @@ class Candidate:
         """What is predicted of it, for people."""
         if self.seconds is None or self.trial_seconds is None:
             return f"{self.backend} {'is out' if self.out else 'is not predicted'}: {self.why}"
-        return f"{self.backend} {self.seconds:.3g} s (a trial {self.trial_seconds:.3g} s, {self.at_once:.3g} at once)"
+        return f"{self.backend} {_time(self.seconds)} (a trial {_time(self.trial_seconds)}, {self.at_once:.3g} at once)"
+
+
+def _time(seconds: float) -> str:
+    """Three digits in a unit that suits them."""
+    units = (("us", 1e-6), ("ms", 1e-3), ("s", 1.0), ("h", 3600.0))
+    word, size = max((unit for unit in units if seconds >= unit[1]), key=lambda unit: unit[1], default=units[0])
+    number = seconds / size
+    return f"{number:.0f} {word}" if number >= 100 else f"{number:.3g} {word}"
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import re
 import socket
+import sys
 import tempfile
+import threading
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -15,10 +18,12 @@ from typing import Any
 
 from ..compiler.errors import QdrunError
 from .devices import cores
+from .run.exits import RESUMABLE
 
 OBJECT_STORE_BYTES = 256 << 20
 LONGEST_TEMP_DIR = 40
 CONNECT_S = 5.0
+LEAVE_S = 3.0
 _OURS: list[bool] = []  # not empty while this process holds a Ray that `open_cluster` opened
 
 
@@ -242,12 +247,29 @@ def protect_token() -> None:
         path.chmod(0o600)
 
 
-def close_cluster() -> None:
-    """Stop what ``open_cluster`` started, or leave the cluster that it joined; a Ray that was open before it stays open."""
+def close_cluster(*, lost: bool = False) -> None:
+    """Stop what ``open_cluster`` started, or leave the cluster that it joined; a Ray that was open before it stays open.
+
+    ``lost``: its head is gone. Ray's own end asks that head, and hangs until Ray ends the process with an error: it is waited for a few
+    seconds, and if it hangs still when this process exits, the process ends without it, as a run that can be resumed (exit code 5).
+    """
     if not _OURS:  # then Ray need not even be loaded: it looks at RAY_AUTH_MODE when it is, and never again
         return
     import ray
 
     if ray.is_initialized():
         _OURS.clear()
-        ray.shutdown()
+        if not lost:
+            ray.shutdown()
+            return
+        leaving = threading.Thread(target=ray.shutdown, name="leave", daemon=True)
+        leaving.start()
+        leaving.join(LEAVE_S)
+        if leaving.is_alive():
+            atexit.register(_exit_without_ray)  # runs before Ray's own, which was registered earlier
+
+
+def _exit_without_ray() -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(RESUMABLE)

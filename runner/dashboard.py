@@ -56,6 +56,7 @@ def found(run: str | None, runs: str, address: str | None) -> Where:
         AddressError: the address is not http.
     """
     from .cluster import token_file
+    from .run.rayjobs import launched
 
     name, url = None, address or ""
     if address is not None and not address.startswith(("http://", "https://")):
@@ -63,10 +64,10 @@ def found(run: str | None, runs: str, address: str | None) -> Where:
     if address is None:
         folders = [find(run, runs)] if run is not None else reversed(all_runs(runs))
         for folder in folders:
-            name, url = folder.name, url_of(folder)
+            name, url = folder.name, str(launched(folder).get("address") or "") or url_of(folder)
             if url or run is not None:
                 break
-    answers, needs = _ask(url) if url else (False, None)
+    answers, needs = asks(url) if url else (False, None)
     return Where(url, answers, needs, token_file(), name if url or run is not None else None)
 
 
@@ -77,7 +78,7 @@ def url_of(folder: RunFolder) -> str:
     return url if not url or "://" in url else f"http://{url}"
 
 
-def _ask(url: str) -> tuple[bool, bool | None]:
+def asks(url: str) -> tuple[bool, bool | None]:
     """Whether something answers, and whether it wants a token."""
     try:
         direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a proxy would answer in its own name

@@ -194,6 +194,10 @@ def _group_lines(group: PlannedGroup, limits: Mapping[str, int | None]) -> list[
             ["on the device", str(plan.footprint), amount(plan.footprint), "with what the process takes beside its program"]
         )
     lines = [grid(["kind", "bytes", "from", "how"], rows, indent="  ")]
+    if not plan.whole:
+        lines.append(
+            "  not in it: what the kernels need, as the job names no launches(); these trials may take more than they claim"
+        )
     beyond = _beyond(plan.bytes, limits)
     return lines + [f"  larger than {name} ({limit} bytes): these trials will not start" for name, limit in beyond.items()]
 

@@ -9,6 +9,7 @@ import os
 import sys
 import tempfile
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,10 @@ def load(target: Target) -> type[Job[Any]]:
         with _loading:
             root = os.path.abspath(target.import_root)  # of what was shipped to a cluster it is relative
             if target.import_root and root not in sys.path:
+                with suppress(ImportError):
+                    importlib.import_module(
+                        "cuda"
+                    )  # a namespace: a user's cuda.py would win over it, even from the end of the path
                 sys.path.append(root)  # last: an installed package is never shadowed
             module = _load_file(target) if target.file is not None else importlib.import_module(target.module or "")
     except (Exception, SystemExit) as error:

@@ -38,8 +38,10 @@ class Timing:
 
     def add(self, message: dict[str, Any]) -> None:
         """Note an ended trial: its worker, when it started and ended there, and the seconds of its own work."""
-        keys = ("pid", "host", "started_t", "ended_t", "worker_seconds", "seconds")
-        self.trials.append({key: message.get(key) for key in keys} | {"collected_t": time.time()})
+        get = message.get
+        noted = {"pid": get("pid"), "host": get("host"), "started_t": get("started_t"), "ended_t": get("ended_t")}
+        noted |= {"worker_seconds": get("worker_seconds"), "seconds": get("seconds"), "collected_t": time.time()}
+        self.trials.append(noted)
 
     def summary(self) -> dict[str, float | None]:
         """The figures that ``--json`` prints; seconds from the command on, and milliseconds for each trial.

@@ -15,6 +15,7 @@ MAY_SAY_CUDA = {
     *("compiler/lang/process_memory.py", "compiler/lang/graph.py"),
     *(
         "compiler/face.py",
+        "compiler/adstack/launch_time.py",
         "compiler/adstack/machine.py",
         "compiler/lang/options.py",
         "compiler/lang/near.py",

@@ -11,7 +11,7 @@ is); nothing else rests on it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -51,12 +51,12 @@ class Chip:
         alone: prices by ``cost.FEATURES`` of one iteration on a thread of its own.
         share: the same of a device that is full; empty: it has as many threads as iterations run at once.
         resident: threads that run at once; 0: as many as the program has.
+        fast: what becomes of the price of sin, exp and their like with ``fast_math``.
         wide: how many times as long arithmetic in 8 bytes takes of a device that is full.
         simd: what each further lane of a CPU thread brings, beside the first.
         memory: bytes a nanosecond, of what does not fit ``cache`` bytes.
         cache: see above.
-        serial: how many times as long an iteration takes where the task has only one.
-        measured: fitted to measurements; else guessed.
+        measured: all of it was fitted to measurements; else some was guessed.
     """
 
     name: str
@@ -65,17 +65,29 @@ class Chip:
     share: Mapping[str, float] = field(default_factory=dict, repr=False)
     hand: float = 0.0
     resident: int = 0
+    fast: float = 1.0
     wide: float = 1.0
     simd: float = 0.0
     memory: float = 10.0
     cache: int = 16 << 20
     measured: bool = False
 
+    def approximate(self) -> Chip:
+        """With ``fast_math``."""
+
+        def changed(prices: Mapping[str, float]) -> dict[str, float]:
+            return {name: price * (self.fast if name.endswith("function") else 1.0) for name, price in prices.items()}
+
+        return replace(self, alone=changed(self.alone), share=changed(self.share))
+
 
 _BODY = dict(zip((f"body {name}" for name in CLASSES), (0.12, 1.2, 4.5, 0.10, 0.5), strict=True)) | {"atomic": 2.5}
+# Fitted by hand to ``benchmarks.launch_time``.
 CPU = Chip("cpu", 120.0, NANOSECONDS | _BODY, hand=5_000.0, simd=0.5, memory=16.0, cache=24 << 20, measured=True)
+# Measured on an H200 (docs/benchmarks.md): the start of a task, bytes a nanosecond, what a sine takes of a full device with ``fast_math``.
+# The rest are guesses by the clock (1.8 GHz), its latencies in cycles, and instructions of 132 multiprocessors.
 _GPU_ALONE = _prices(
-    wait=(2.3, 20.0, 30.0, 250.0, 250.0),
+    wait=(2.3, 20.0, 30.0, 60.0, 60.0),
     forward=(1.0, 10.0, 20.0, 40.0, 20.0),
     back=(1.5, 15.0, 30.0, 60.0, 30.0),
     body=(1.0, 10.0, 20.0, 60.0, 20.0),
@@ -84,13 +96,13 @@ _GPU_ALONE = _prices(
 )
 _GPU_SHARE = _prices(
     wait=(0.0, 0.0, 0.0, 0.0, 0.0),
-    forward=(5e-5, 6e-4, 1.2e-3, 2e-4, 3e-4),
-    back=(5e-5, 6e-4, 1.2e-3, 2e-4, 4e-4),
-    body=(5e-5, 6e-4, 1.2e-3, 2e-4, 3e-4),
-    ticks=(1e-4, 1e-4, 1e-4, 5e-6, 5e-6),
+    forward=(5e-5, 6e-4, 1e-3, 2e-4, 3e-4),
+    back=(5e-5, 6e-4, 1e-3, 2e-4, 4e-4),
+    body=(5e-5, 6e-4, 1e-3, 2e-4, 3e-4),
+    ticks=(5e-5, 5e-5, 5e-5, 5e-6, 5e-6),
     atomic=0.02,
 )
-CUDA = Chip("cuda", 4_000.0, _GPU_ALONE, _GPU_SHARE, resident=270_336, wide=2.0, memory=4200.0, cache=0)
+CUDA = Chip("cuda", 4_000.0, _GPU_ALONE, _GPU_SHARE, resident=270_336, fast=0.27, wide=2.0, memory=4200.0, cache=0)
 CHIPS = {"cpu": CPU, "cuda": CUDA, "amdgpu": CUDA, "vulkan": CUDA, "metal": CUDA}
 """By backend. One of the GPUs stands for all of them."""
 

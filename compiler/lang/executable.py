@@ -163,11 +163,14 @@ class Executable:
             ArgSpec(d, keys.get(d.index), host_type if d.index in keys else None, direct and _row_major(keys.get(d.index)))
             for d in self.args
         ]
-        flag = ctypes.addressof(self.program.closed_flag if taped else self.program.slow_flag)
+        flag, device = ctypes.addressof(self.program.closed_flag if taped else self.program.slow_flag), self.program.device
         return make_fast(
             *(self.compiled, self.context_address, specs, fallback, self._on_status, flag, self.program.variable, self.program),
             state_ptr=ctypes.addressof(self.program.state),
             shares=self.shares,
+            keep_gil=bool(device.ahead),
+            ahead=device.ahead,
+            on_ahead=device.throttle,
             **self._guarded(),
         )
 
@@ -265,18 +268,21 @@ class GradientExecutable(Executable):
         """
         self._usable()
         with self.program.alone():
-            decisive = self._inputs.decisive(words)
+            decisive, beside = self._inputs.decisive(words), self.program.device.beside_heap.value
             plan = self.plans.of_words(words, decisive)
             if plan is not self._set:
                 self._apply(plan, words)
-            if not self.replanned(plan, None):
-                self._arm(decisive)
+            self._arm(decisive, beside)
         return None if guard.armed else False
 
-    def _arm(self, decisive: tuple[int, ...]) -> None:
-        """Let native launches pass whose plan is that of these words, which is set. Nobody else launches meanwhile."""
+    def _arm(self, decisive: tuple[int, ...], beside: int) -> None:
+        """Let native launches pass whose plan is that of these words, which is set. Nobody else launches meanwhile. ``beside``: what the
+        device held beside the heap before the plan was made; with more of it, or less, a memory budget leaves the heap another room.
+        """
         guard, counted = self._guards.get(self.compiled.address), self._inputs.counted(self.program.data)
         if guard is not None and counted is not None:
+            if self._set is not None and self._set.bytes and self.program.options.memory_budget:
+                counted = [*counted, (ctypes.addressof(self.program.device.beside_heap), beside)]
             guard.arm(tuple(zip(self._inputs.words, decisive)), counted)
 
     def _seed(self) -> int:
@@ -319,18 +325,14 @@ class GradientExecutable(Executable):
         """
         self._usable()
         with self.program.alone():
-            recording = self.program.recording
+            recording, beside = self.program.recording, self.program.device.beside_heap.value
             plan = self.plan(call, budget, launched=True) if recording is None else recording.plan(self, call, budget)
             if plan is not self._set:
                 self._apply(plan, call)
             self.launch(call)
-            if not self.replanned(plan, budget):
-                self._arm(self._inputs.decisive(call.words[8:]))
+            if budget is None:  # else the next launch may have another one
+                self._arm(self._inputs.decisive(call.words[8:]), beside)
         return plan
-
-    def replanned(self, plan: HeapPlan, budget: int | None) -> bool:
-        """Whether the next launch must be planned whatever its arguments are: under a budget, the room for the heap may change."""
-        return budget is not None or bool(plan.bytes and self.program.options.memory_budget)
 
     def _apply(self, plan: HeapPlan, call: Call | bytes) -> None:
         """Write a plan's parameters, and the heap, into the context. ``call``: or the words of its arguments."""

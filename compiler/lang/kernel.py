@@ -211,14 +211,10 @@ class KernelGradient:
         gradient, versions = variant.gradient, current_program().versions
         if versions is not None:
             versions.check(variant, bound.call)
-        plan = gradient.launch_gradient(bound.call, budget)
+        gradient.launch_gradient(bound.call, budget)
         if versions is not None:
             versions.differentiated(variant, bound.call)
-        if (
-            variant.native
-            and (gradient, gradient.compiled.address) not in self._launched
-            and not gradient.replanned(plan, budget)
-        ):
+        if variant.native and (gradient, gradient.compiled.address) not in self._launched and budget is None:
             self._add_launcher(gradient, bound)
 
     def _add_launcher(self, gradient: GradientExecutable, bound: Bound) -> None:

@@ -52,6 +52,7 @@ def launch_time(
     program = variant.program
     wanted = arch or program.arch.value
     chip = CHIPS.get(wanted, CHIPS["cpu"])
+    chip = chip.approximate() if program.options.fast_math else chip
     many = threads or (program.device.threads if program.device.on_host else 1)
     loads = _gradient(variant, bound.call, chip, wanted, budget) if gradient else _forward(variant, bound.call, chip)
     return LaunchTime(tuple(task_time(load, chip, many) for load in loads))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import ctypes.util
 import itertools
 import os
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from .mirror import Link, Mirror
 
 ALIGNMENT = 64
+HEAP = "adstack"
+"""The category of what gradients keep: the one that fits itself into what a budget leaves."""
 
 
 @dataclass(eq=False, slots=True)
@@ -75,10 +78,14 @@ class Device(ABC):
     link: Link | None = None  # of a device with memory of its own
     on_sync: Callable[[], None] | None = None  # what a device that is not calls when the host has waited for it
     exclusive: Callable[[], AbstractContextManager[Any]] = nullcontext  # a block in which no other thread launches
+    ahead: int = 0  # native launches keep the interpreter's lock, and after so many ``throttle`` is called; 0: they give it up
 
     def __init__(self, byte_limit: int | None = None) -> None:
         self.byte_limit = byte_limit
         self.peak_bytes = 0
+        self.beside_heap = ctypes.c_int64(
+            0
+        )  # bytes in use without ``adstack``: native launches look whether a budget leaves as much
         self._used: Counter[str] = Counter()
         self._peaks: Counter[str] = Counter()
         self._lock = threading.RLock()  # the collector may run while it is held, and free ndarrays
@@ -152,6 +159,7 @@ class Device(ABC):
                 raise OutOfMemory(self._refusal(nbytes, category, f"{self.name} has no more")) from e
             self._live[allocation.ptr] = allocation
             self._used[category] += nbytes
+            self.beside_heap.value += nbytes if category != HEAP else 0
             self._peaks[category] = max(self._peaks[category], self._used[category])
             self.peak_bytes = max(self.peak_bytes, self._used.total())
         return allocation
@@ -167,6 +175,7 @@ class Device(ABC):
                 return
             allocation.freed = True
             self._used[allocation.category] -= allocation.nbytes
+            self.beside_heap.value -= allocation.nbytes if allocation.category != HEAP else 0
             if allocation.nbytes:
                 del self._live[allocation.ptr]
                 self._free(allocation)
@@ -187,6 +196,9 @@ class Device(ABC):
 
     def fill_context(self, words: np.ndarray, compiled: Compiled) -> None:  # noqa: B027
         """Write the words of a kernel's context that are this device's own."""
+
+    def throttle(self) -> None:  # noqa: B027
+        """Wait until the device is not too far behind; nothing to do where it has no queue."""
 
     def synchronize(self) -> None:  # noqa: B027
         """Wait until everything that was launched has ended; nothing to do where a launch has ended when its call returns.
@@ -278,8 +290,10 @@ class HeldHost(Held):
         return found["MemAvailable"], found["MemTotal"]
 
 
-def hold(backend: str, which: int | str | None = None) -> Held:
+def hold(backend: str, which: int | str | None = None, *, shared: bool = False) -> Held:
     """Take a device for this process, as programs with these options will, and say which one it is.
+
+    ``shared``: several programs will run on it at once, each on a thread of its own.
 
     Raises:
         DeviceError: there is none that is called so, or it cannot be used.
@@ -290,7 +304,7 @@ def hold(backend: str, which: int | str | None = None) -> Held:
     if backend == "cuda":
         from .cuda.held import HeldDevice
 
-        return HeldDevice(which)
+        return HeldDevice(which, shared)
     raise QdrunRuntimeError(f"the {backend} backend is not built in this version\n  do: see `qdrun devices`")
 
 

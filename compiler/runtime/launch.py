@@ -204,6 +204,8 @@ def make_fast(
     shares: bool = True,
     guard: Guard | None = None,
     prepare: Callable[[bytes], object] | None = None,
+    ahead: int = 0,
+    on_ahead: Callable[[], object] | None = None,
 ) -> Callable[..., Any] | None:
     """A builtin that launches the kernel, or None where there is no native launcher. Returns what the fallback would, or None.
 
@@ -216,13 +218,16 @@ def make_fast(
         slow_flag_ptr: address of a 64-bit word; while it is not zero every call goes to the fallback.
         contextvar: holds the current program.
         program: the kernel's program; with another one current, the fallback decides.
-        keep_gil: for kernels so short that giving up the interpreter (27 ns) costs more than it brings. Refused for kernels that
-            print, whose pool threads would wait for the interpreter for ever.
+        keep_gil: for launches so short that giving up the interpreter (27 ns; where other threads want it, tens of microseconds until
+            it comes back) costs more than it brings. Refused for kernels that print, whose pool threads would wait for the
+            interpreter for ever.
         state_ptr: address of the program's state, ``launch_ir.S_WORDS`` 64-bit words; 0: there is none, and launches are not counted.
         shares: launches share memory: while one of the program runs on another thread, the fallback decides.
         guard: launches pass while it is armed and all is as it says.
         prepare: called with the words of the arguments when the guard stops a launch. None: the launch is tried again, once; anything else:
             the fallback decides.
+        ahead: after so many native launches of the program ``on_ahead`` is called, which may give the interpreter up; 0: never.
+        on_ahead: called without arguments; what it raises is raised by the launch.
 
     The callable holds references to all of these; memory at the two addresses is the caller's to keep.
     """
@@ -242,6 +247,7 @@ def make_fast(
     state = (state_ptr, int(shares)) if state_ptr else (ctypes.addressof(own_state), 0)
     head += [*map(id, types), id(host_type) if host_type else 0, id(wrapper) if wrapper else 0, *state]
     head += [guard.address if guard is not None else 0, id(prepare) if prepare is not None else 0]
+    head += [ahead if on_ahead is not None else 0, id(on_ahead)]
     rows = [word for spec in args for word in _arg_row(spec)]
     table = struct.pack(f"{len(head) + len(rows)}q", *head, *rows)
     # the table comes first; the rest is held because the table names it by address
@@ -256,6 +262,7 @@ def make_fast(
         wrapper,
         guard,
         prepare,
+        on_ahead,
         *(s.key for s in args),
         *map(_descr, args),
     )

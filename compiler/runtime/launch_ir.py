@@ -11,16 +11,18 @@ from .guard_ir import GUARD_IR, GUARD_WORDS
 # words of the table
 (T_ENTRY, T_CONTEXT, T_SLOW_FLAG, T_VAR, T_PROGRAM, T_FALLBACK, T_ON_STATUS, T_NONE, T_NARGS, T_RELEASE, T_WORDS) = range(11)
 T_NUMPY, T_FLOAT, T_INT, T_BOOL, T_BYTES, T_TRUE, T_HOST, T_WRAPPER, T_STATE, T_SHARES, T_GUARD, T_PREPARE = range(11, 23)
-T_ARGS = 23
+T_AHEAD, T_ON_AHEAD = 23, 24
+T_ARGS = 25
 
 # words of an argument: kind, numpy's dtype object, dimensions, element dimensions (0..2) and their extents, key, words, range
 A_KIND, A_DESCR, A_NDIM, A_ELEMENT, A_E0, A_E1, A_KEY, A_SIZE, A_LOW, A_HIGH = range(10)
 A_WORDS = 10
 KIND_F32, KIND_F64, KIND_INT, KIND_U64, KIND_BOOL, KIND_ARRAY = range(1, 7)
 
-# the state of a program: whether a native launch runs that shares memory; whether one in Python does, or waits; native launches that run
-S_NATIVE, S_PYTHON, S_RUNNING = range(3)
-S_WORDS = 3
+# the state of a program: whether a native launch runs that shares memory; whether one in Python does, or waits; native launches that run;
+# native launches since ``on_ahead`` was called last
+S_NATIVE, S_PYTHON, S_RUNNING, S_AHEAD = range(4)
+S_WORDS = 4
 
 # numpy's flags: C-contiguous, aligned, writeable
 ARRAY_FLAGS = 0x0001 | 0x0100 | 0x0400
@@ -389,6 +391,30 @@ ran:
   %well = icmp eq i64 %code, 0
   br i1 %well, label %none, label %failed
 none:
+  ; a device with a queue: now and then Python waits for what was put into it long ago, without the interpreter's lock
+  %most_ahead = call i64 @word(ptr %table, i64 $T_AHEAD$)
+  %no_queue = icmp eq i64 %most_ahead, 0
+  br i1 %no_queue, label %over, label %count_ahead
+count_ahead:
+  call void @count(ptr %state, i64 $S_AHEAD$, i64 1)
+  %ahead = call i64 @word(ptr %state, i64 $S_AHEAD$)
+  %far = icmp sge i64 %ahead, %most_ahead
+  br i1 %far, label %wait_ahead, label %over
+wait_ahead:
+  %minus_ahead = sub i64 0, %ahead
+  call void @count(ptr %state, i64 $S_AHEAD$, i64 %minus_ahead)
+  %on_ahead_i = call i64 @word(ptr %table, i64 $T_ON_AHEAD$)
+  %on_ahead = inttoptr i64 %on_ahead_i to ptr
+  %waited = call ptr @PyObject_CallNoArgs(ptr %on_ahead)
+  %wait_failed = icmp eq ptr %waited, null
+  br i1 %wait_failed, label %wait_raised, label %waited_well
+wait_raised:
+  call void @count(ptr %state, i64 $S_NATIVE$, i64 %given_back)
+  ret ptr null
+waited_well:
+  call void @Py_DecRef(ptr %waited)
+  br label %over
+over:
   call void @count(ptr %state, i64 $S_NATIVE$, i64 %given_back)
   %none_i = call i64 @word(ptr %table, i64 $T_NONE$)
   %result = inttoptr i64 %none_i to ptr

@@ -79,7 +79,9 @@ class Costs:
         return Work(tuple(counts), loops=tuple(loops))
 
 
-def plain_work(block: Block, inner: Callable[[Loop], Inner], keep: set[int] | None = None, alone: Container[object] = ()) -> Work:
+def plain_work(
+    block: Block, inner: Callable[[Loop], Inner], keep: set[int] | None = None, alone: Container[object] = ()
+) -> Work:
     """The work of code that only runs forward.
 
     Args:

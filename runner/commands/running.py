@@ -173,6 +173,10 @@ def cancel(run: Run, trial: Trial = None, runs: Runs = "runs", as_json: Json = F
         folder = find(run, runs)
         name = None if trial is None else trial_of(folder, trial)
         before, asked = state.request_cancel(folder, name)
+        if name is None and folder.files.exists("launch.json") and not folder.files.names("owners"):
+            from ..run.detach import stop_pending
+
+            asked |= stop_pending(folder)
         if as_json:
             print_document("cancel", {"run": folder.name, "trial": name, "state": before, "cancel_requested": asked})
         elif name is None:

@@ -26,6 +26,10 @@ VERSION = 2
 """Of the calls between runs and the ledger of a cluster."""
 TICK_S = 0.25
 ANSWER_S = 60.0
+LATE_S = 1.0
+"""A ledger that has not moved for so long was away itself."""
+FIRST_S = 20.0
+"""How long a ledger that starts waits for nodes to say what they have, before it goes on with those that have said it."""
 MOST_PENDING = 8
 LOG = logging.getLogger(__name__)
 
@@ -82,6 +86,7 @@ class LedgerActor:
         self._ledger = Ledger(epoch=f"{secrets.token_hex(4)}-", expire_s=settings.expire_s)
         self._clock = time.time() - time.monotonic()
         self._found: dict[str, list[Found]] = {}
+        self._probes: dict[str, asyncio.Task[list[Found]]] = {}
         self._cores: dict[str, int] = {}
         self._slots: dict[str, Slot] = {}
         self._threads = {1}
@@ -89,6 +94,8 @@ class LedgerActor:
         self._loop: asyncio.Task[None] | None = None
         self._up = asyncio.Event()
         self._problem = ""
+        self._pulse: asyncio.Task[None] | None = None
+        self._awake = self._now()
 
     def __repr__(self) -> str:
         return NAME  # Ray asks once, when the actor starts
@@ -101,6 +108,8 @@ class LedgerActor:
         """The ledger, once the cluster was looked at."""
         if self._loop is None:
             self._loop = asyncio.get_running_loop().create_task(self._watch())
+            self._pulse = asyncio.get_running_loop().create_task(self._beat())
+        self._notice()
         await self._up.wait()
         return self._ledger
 
@@ -227,7 +236,20 @@ class LedgerActor:
 
     # Inside
 
+    async def _beat(self) -> None:
+        while True:
+            self._notice()
+            await asyncio.sleep(TICK_S)
+
+    def _notice(self) -> None:
+        """Notice that this process was away: stopped, or without a core. Before anything that may expire runs."""
+        now, before = self._now(), self._awake
+        self._awake = now
+        if now - before > LATE_S:
+            self._ledger.forgive(now - before, now)
+
     def _step(self) -> None:
+        self._notice()
         self._ledger.step(self._now())
         self._wake()
 
@@ -249,7 +271,7 @@ class LedgerActor:
             except Exception as error:  # Ray's control plane may be away for a while; what is granted stays
                 self._problem = f"the cluster cannot be looked at: {type(error).__name__}: {error}"
                 LOG.warning("%s", self._problem)
-            if not self._problem:
+            if not self._problem and (self._found or not self._probes):
                 self._up.set()
             self._step()
             await asyncio.sleep(TICK_S)
@@ -262,19 +284,25 @@ class LedgerActor:
             del self._slots[slot.name]
         for node in [node for node in self._found if node not in alive]:
             del self._found[node]
-        new = [node for node in alive if node not in self._found]
-        if not new:
-            return
-        known = await asyncio.to_thread(groups.existing)
-        asked = await asyncio.to_thread(
-            lambda: [groups.probe(node, self._settings, int(alive[node].get("GPU", 0))) for node in new]
-        )
-        answers = await asyncio.gather(*(asyncio.wait_for(ref, ANSWER_S) for ref in asked), return_exceptions=True)
-        for node, answer in zip(new, answers):
-            if isinstance(answer, BaseException):
-                LOG.warning("node %s does not say what devices it has: %s", node, answer)
-                continue
-            self._meet(node, alive[node], answer, known)
+        for node in [node for node in self._probes if node not in alive]:
+            self._probes.pop(node).cancel()
+        for node in [node for node in alive if node not in self._found and node not in self._probes]:
+            self._probes[node] = asyncio.create_task(self._probe(node, int(alive[node].get("GPU", 0))))
+        if self._probes and not self._up.is_set():
+            await asyncio.wait(self._probes.values(), timeout=FIRST_S)
+        done = [node for node, task in self._probes.items() if task.done()]
+        known = await asyncio.to_thread(groups.existing) if done else {}
+        for node in done:
+            task = self._probes.pop(node)
+            if (error := task.exception()) is not None:
+                LOG.warning("node %s does not say what devices it has: %s: %s", node, type(error).__name__, error)
+            else:
+                self._meet(node, alive[node], task.result(), known)
+
+    async def _probe(self, node: str, gpus: int) -> list[Found]:
+        """What a node has; a node that does not answer holds up nobody but itself."""
+        ref = await asyncio.to_thread(groups.probe, node, self._settings, gpus)
+        return await asyncio.wait_for(ref, ANSWER_S)
 
     def _meet(self, node: str, resources: dict[str, float], rows: list[Found], known: dict[str, tuple[str, bool, str]]) -> None:
         """Note what a node has, and the groups that are there already."""

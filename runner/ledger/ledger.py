@@ -191,6 +191,11 @@ class Ledger:
             self.leave(run.id)
         return out
 
+    def forgive(self, seconds: float, now: float) -> None:
+        """The ledger itself was away for so long: what runs have said meanwhile still waits, and that time is no silence of theirs."""
+        for run in self._runs.values():
+            run.beat = max(run.beat, min(run.beat + seconds, now))
+
     def step(self, now: float) -> None:
         """Expire and grant. To be called after everything that may free bytes, and now and then."""
         self.expire(now)

@@ -65,6 +65,21 @@ class Claim:
         return self.points[-1].bytes
 
 
+class Shape:
+    """The claims of interchangeable requests, hashed once: a group of the queue is found by it, and that of many claims is slow."""
+
+    __slots__ = ("_hash", "key")
+
+    def __init__(self, key: Key) -> None:
+        self.key, self._hash = key, hash(key)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Shape) and self.key == other.key)
+
+
 @dataclass(frozen=True)
 class Request:
     """What waits for a place: one trial, or a batch of ``trials`` that run in one launch and take one lane.
@@ -92,6 +107,10 @@ class Request:
     def key(self) -> Key:
         """Requests of one user with equal keys are interchangeable for the packer, but for their age."""
         return tuple(sorted(self.claims.items(), key=lambda item: item[0]))
+
+    def shape(self) -> Shape:
+        """The key, hashed."""
+        return Shape(self.key())
 
 
 @dataclass(frozen=True, slots=True)

@@ -198,6 +198,5 @@ class Outlook:
                 end = run.start + unit * run.point.time
             if end <= now:
                 end = now + (now - run.start)
-            if end > last:
-                last = end
+            last = max(last, end)
         return last

@@ -7,9 +7,10 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from .claims import Claim, Key, Placement, Request, amount
+from .claims import Claim, Placement, Request, Shape, amount
 from .fairness import Shares
 from .outlook import Outlook
+from .places import in_the_way, soonest
 from .pools import Device, DeviceState, Pool, PoolState, Reservation, Running
 from .queue import SLOW, Group, UserQueue, Waiting, first_fitting
 from .views import snapshot, why_waiting
@@ -109,14 +110,14 @@ class Packer:
         Raises:
             ValueError: a request of that id waits or runs already.
         """
-        keys: dict[int, tuple[Key, Mapping[str, Claim]]] = {}
+        shapes: dict[int, tuple[Shape, Mapping[str, Claim]]] = {}
         count = len(self._waiting)
         for request in requests:
             if request.id in self._waiting or request.id in self._where:
                 raise ValueError(f"request {request.id} of {request.user} waits or runs already")
-            made = keys.get(id(request.claims))  # the mapping is kept beside it, so that its id stays taken
+            made = shapes.get(id(request.claims))  # the mapping is kept beside it, so that its id stays taken
             if made is None:
-                made = keys[id(request.claims)] = (request.key(), request.claims)
+                made = shapes[id(request.claims)] = (request.shape(), request.claims)
             self._outlook.wait(self._waiting.add(request, made[0]), 1)
         if len(self._waiting) > count:
             self._touch_all()
@@ -171,7 +172,7 @@ class Packer:
                 name: state.device.process_bytes for name, state in pool.devices.items() if state.worker and not state.running
             }
             if idle and len(pool.devices) > 1 and sum(idle.values()):
-                out += self._in_the_way(pool, idle)
+                out += in_the_way(pool, idle, self._waiting.groups())
         return out
 
     # What is seen from outside
@@ -462,7 +463,7 @@ class Packer:
         self._turn_of_age = not aged
         assert chosen is not None  # one of the two is there
         request, group = chosen
-        target = self._target(group, now)
+        target = soonest(self._devices.values(), group, now)
         if target is not None:
             state, k = target
             self._reserved = Reservation(request.id, state.device.id, k, group.point_bytes(state.device.kind, k), now, why)
@@ -488,37 +489,3 @@ class Packer:
             if found is not None and self._shares.deserves(user, found[1].bytes, active):
                 return found
         return None
-
-    def _target(self, group: Group, now: float) -> tuple[DeviceState, int] | None:
-        """The device that has the bytes first: by the known ends, else the one with the most free."""
-        able = []
-        for state in self._devices.values():
-            if state.device.kind in group.bases:
-                k = first_fitting(group.claims[state.device.kind], state.most)
-                if k is not None:
-                    need = group.point_bytes(state.device.kind, k)
-                    able.append((state.pool.free - state.opening - need, state.device.id, state, k, need))
-        best = min(
-            heapq.nlargest(4, able, key=lambda item: item[0]),
-            key=lambda item: (
-                item[2].free_at(item[4], now)[0] + group.seconds(item[2].device.kind, item[3]),
-                -item[0],
-                item[1],
-            ),
-            default=None,
-        )
-        return None if best is None else (best[2], best[3])
-
-    def _in_the_way(self, pool: PoolState, idle: Mapping[str, int]) -> list[str]:
-        for group in self._waiting.groups():
-            for state in pool.devices.values():
-                if state.device.kind not in group.bases or len(state.running) >= state.device.lanes:
-                    continue
-                others = {name: size for name, size in idle.items() if name != state.device.id}
-                k = first_fitting(group.claims[state.device.kind], state.most)
-                if k is None:
-                    continue
-                need = group.point_bytes(state.device.kind, k)
-                if state.room < need <= state.room + sum(others.values()):
-                    return [name for name, size in others.items() if size]
-        return []

@@ -11,6 +11,7 @@ from .claims import Claim, Placement, Request
 from .packer import AGE_S, Packer
 from .pools import Device, DeviceState, Pool, PoolState, too_small
 from .queue import first_fitting
+from .scarce import MOST_SETS
 
 
 @dataclass(frozen=True)
@@ -70,41 +71,47 @@ def misfit(request: Request, pools: Iterable[Pool], devices: Iterable[Device]) -
 def lower_bound(requests: Iterable[Request], pools: Iterable[Pool], devices: Iterable[Device]) -> Bound:
     """The least time that the requests take on these devices, each at the point of its curve that is best for the bound.
 
-    By bytes: byte seconds over all bytes, a process for each pool taken off; by lanes: lane seconds over all lanes; the longest request.
-    Requests without seconds count one second each. Requests that fit nowhere are left out.
+    By bytes: byte seconds over all bytes, a process for each pool taken off; by lanes: lane seconds over all lanes; both also for what is
+    confined to some of the devices, over these alone, of which the largest counts; the longest request. Requests without seconds count
+    one second each. Requests that fit nowhere are left out.
     """
     states = {pool.id: PoolState(pool) for pool in pools}
     able = [DeviceState(device, states[device.pool]) for device in devices]
-    area = lanes = longest = 0.0
-    seen: dict[int, tuple[float, float, Request] | None] = {}
+    work: dict[frozenset[str], tuple[float, float]] = {}
+    longest = 0.0
+    seen: dict[int, tuple[float, float, frozenset[str], Request] | None] = {}
     for request in requests:
         if id(request.claims) not in seen:
             seen[id(request.claims)] = _least(request, able)
         least = seen[id(request.claims)]
         if least is not None:
-            area, lanes, longest = area + least[0], lanes + least[1], max(longest, least[1])
-    most: dict[str, int] = {}
-    for state in able:
-        most[state.device.pool] = max(most.get(state.device.pool, 0), state.most)
-    total_bytes, total_lanes = sum(most.values()), sum(state.device.lanes for state in able)
-    parts = {
-        "bytes": area / total_bytes if total_bytes else 0.0,
-        "lanes": lanes / total_lanes if total_lanes else 0.0,
-        "longest": longest,
-    }
+            area, lanes = work.get(least[2], (0.0, 0.0))
+            work[least[2]], longest = (area + least[0], lanes + least[1]), max(longest, least[1])
+    sets = set(work) if len(work) <= MOST_SETS else set()
+    by_bytes = by_lanes = 0.0
+    for some in sets | {frozenset(state.device.id for state in able)}:
+        most: dict[str, int] = {}
+        for state in able:
+            if state.device.id in some:
+                most[state.device.pool] = max(most.get(state.device.pool, 0), state.most)
+        total_bytes, total_lanes = sum(most.values()), sum(s.device.lanes for s in able if s.device.id in some)
+        inside = [amounts for kinds, amounts in work.items() if kinds <= some]
+        by_bytes = max(by_bytes, sum(area for area, _ in inside) / total_bytes if total_bytes else 0.0)
+        by_lanes = max(by_lanes, sum(lanes for _, lanes in inside) / total_lanes if total_lanes else 0.0)
+    parts = {"bytes": by_bytes, "lanes": by_lanes, "longest": longest}
     return Bound(max(parts.values()), parts)
 
 
-def _least(request: Request, able: Sequence[DeviceState]) -> tuple[float, float, Request] | None:
-    """The least byte seconds and seconds of a request over all points that fit somewhere."""
+def _least(request: Request, able: Sequence[DeviceState]) -> tuple[float, float, frozenset[str], Request] | None:
+    """The least byte seconds and seconds of a request over all points that fit somewhere, and the devices where one does."""
     ways = [
-        (point.bytes * (claim.seconds or 1.0) * point.time, (claim.seconds or 1.0) * point.time)
+        (point.bytes * (claim.seconds or 1.0) * point.time, (claim.seconds or 1.0) * point.time, state.device.id)
         for state in able
         if (claim := request.claims.get(state.device.kind)) is not None
         for point in claim.points
         if point.bytes <= state.most
     ]
-    return (min(w[0] for w in ways), min(w[1] for w in ways), request) if ways else None
+    return (min(w[0] for w in ways), min(w[1] for w in ways), frozenset(w[2] for w in ways), request) if ways else None
 
 
 class _World:

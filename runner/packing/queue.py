@@ -7,7 +7,7 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from .claims import Claim, Key, Request
+from .claims import Claim, Request, Shape
 from .scarce import Scarce, SetWork
 
 INFINITY = float("inf")
@@ -35,7 +35,7 @@ class Group:
             "bytes",
             "claims",
             "heap",
-            "key",
+            "shape",
             "kinds",
             "known",
             "number",
@@ -48,9 +48,9 @@ class Group:
         ),
     )
 
-    def __init__(self, number: int, user: str, key: Key, limits: Mapping[str, int]) -> None:
-        self.number, self.user, self.key = number, user, key
-        self.claims: dict[str, Claim] = dict(key)
+    def __init__(self, number: int, user: str, shape: Shape, limits: Mapping[str, int]) -> None:
+        self.number, self.user, self.shape = number, user, shape
+        self.claims: dict[str, Claim] = dict(shape.key)
         self.heap: list[Entry] = []
         self.size = 0
         self.work: SetWork | None = None
@@ -104,7 +104,7 @@ class UserQueue:
     """The groups of one user, and for each class of devices what fits into how many bytes."""
 
     def __init__(self) -> None:
-        self.groups: dict[Key, Group] = {}
+        self.groups: dict[Shape, Group] = {}
         self.count = 0
         self.oldest: list[Entry] = []
         self.parked: list[Entry] = []
@@ -239,16 +239,16 @@ class Waiting:
         for queue in self.users.values():
             yield from queue.groups.values()
 
-    def add(self, request: Request, key: Key) -> Group:
+    def add(self, request: Request, shape: Shape) -> Group:
         """Queue a request; its group."""
         queue = self.users.get(request.user)
         if queue is None:
             queue = self.users[request.user] = UserQueue()
             self.joined += 1
-        group = queue.groups.get(key)
+        group = queue.groups.get(shape)
         self._number += 1
         if group is None:
-            group = queue.groups[key] = Group(self._number, request.user, key, self._limits)
+            group = queue.groups[shape] = Group(self._number, request.user, shape, self._limits)
             if group.bases:
                 group.work = self.scarce.work(group.kinds)
                 self._index(queue, group)
@@ -287,7 +287,7 @@ class Waiting:
             if group.bases:
                 queue.forget(group, self._elastic)
                 self.curves -= group.bends
-            del queue.groups[group.key]
+            del queue.groups[group.shape]
         elif len(group.heap) > 2 * group.size + 64:
             group.heap = [entry for entry in group.heap if self._valid(entry)]
             heapq.heapify(group.heap)

@@ -105,5 +105,5 @@ def _user(user: str, waiting: Waiting, shares: Shares) -> dict[str, Any]:
 
 
 def _group(group: Group) -> dict[str, Any]:
-    curves = {kind: [[point.bytes, point.time] for point in claim.points] for kind, claim in group.key}
+    curves = {kind: [[point.bytes, point.time] for point in claim.points] for kind, claim in group.shape.key}
     return {"user": group.user, "count": group.size, "claims": curves, "fits": bool(group.bases)}

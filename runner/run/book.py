@@ -66,6 +66,7 @@ class Book:
         self.inside, self.journal, self.board, self.screen = inside, outside.journal, outside.board, outside.screen
         self._noted: list[m.Action] = []
         self._writes: list[tuple[str, Event]] = []
+        self._short: dict[str, m.Record] = {}  # began and ended since the last write: one event
         self._notes = 0
         self._snapshot: Mapping[str, Any] = {}
 
@@ -76,8 +77,12 @@ class Book:
             StorageFull, OwnerLost: see ``Journal.write_all``; nothing is to be written again.
         """
         noted, self._noted = self._noted, []
+        over = {(action.trial, action.number) for action in noted if isinstance(action, m.WriteEnded)}
         for action in noted:
-            self._take(action)
+            if isinstance(action, m.WriteStarted) and (action.trial, action.number) in over:
+                self._short[action.trial] = action.place
+            else:
+                self._take(action)
         writes, self._writes = self._writes, []
         if writes:
             self.journal.write_all(writes)
@@ -98,6 +103,9 @@ class Book:
                 fields = {"failure": action.failure, "error": dict(action.error), "charged": action.charged}
                 self._write("retry", action.trial, action.number, fields)
                 self.board.retried(action.trial, action.failure)
+            case m.WriteRetired():
+                place = {"device": action.worker.device, "slot": action.worker.slot}
+                self._writes.append(("retired", place | {"why": action.why}))
             case m.WritePardon():
                 self._write("pardoned", action.trial, action.number, {})
             case m.Stopping():
@@ -113,15 +121,21 @@ class Book:
         return self.inside.trials[trial].label
 
     def _ended(self, action: m.WriteEnded) -> None:
-        record, label = action.record, self._label(action.trial)
+        record, place = action.record, self._short.pop(action.trial, None)
+        status, loss = record["status"], record.get("loss")
+        if place is not None:
+            self.board.passed(action.trial)
+            record = {**record, "place": place}
         self._write("ended", action.trial, action.number, record)
-        self.board.stopped(action.trial, record["status"], label, record.get("loss"), record)
         planned, own = self.inside.planned.get(action.trial), record.get("planned_bytes")
-        if own is not None and planned is not None and own > planned:
+        grown = own is not None and planned is not None and own > planned
+        label = self._label(action.trial) if grown or self.board.shows(status, loss) else ""
+        self.board.stopped(action.trial, status, label, loss, record)
+        if grown:
             self._say(f"{label}: planned {planned} bytes, its own plan says {own}; see Job.shape_key")
-        if record["status"] in ("failed", "poisoned"):
+        if status in ("failed", "poisoned"):
             lines = record["error"]["message"].splitlines() or [""]
-            self._say(f"{label} {record['status']}: {record['error']['type']}: {lines[0]}")
+            self._say(f"{label} {status}: {record['error']['type']}: {lines[0]}")
 
     def _say(self, text: str) -> None:
         self.board.notes.append(text)

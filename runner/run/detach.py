@@ -17,6 +17,7 @@ from typing import Any
 
 from ...compiler.errors import QdrunError
 from ..cluster import ClusterError, check_environment
+from ..dashboard import asks
 from ..plan import Prepared
 from ..store import status as states
 from ..store import table
@@ -28,7 +29,7 @@ from ..store.replay import replay, run_state
 from ..timing import Timing
 from ..watch.live import watch
 from .entry import FAILED
-from .rayjobs import OVER, Jobs, is_dashboard, note_launch
+from .rayjobs import OVER, Jobs, is_dashboard, launched, note_launch
 from .resume import config_of
 from .session import Submitted, metadata
 from .ship import Parcel, pack
@@ -213,7 +214,10 @@ def _job(folder: RunFolder, prepared: Prepared, words: list[str], jobs: Jobs, be
         return f"{jobs.log(name)}\njob {status}" if status in OVER else ""
 
     log = f"ray job logs {name} --address {jobs.address}"
-    return Detached(folder, log, job=name, address=jobs.address, note=parcel.text(), over=over)
+    note = parcel.text()
+    if asks(jobs.address)[1] is False:
+        note += f"\n  beware: {jobs.address} asks for no token: whoever can reach it can run code as you"
+    return Detached(folder, log, job=name, address=jobs.address, note=note, over=over)
 
 
 def failure_of(printed: str, where: str) -> QdrunError:
@@ -241,12 +245,26 @@ def failure_of(printed: str, where: str) -> QdrunError:
     return NotStarted(f"{where} ended before the run began; the last of what it printed:\n{tail}", 1)
 
 
-def _never_ran(folder: RunFolder) -> None:
+def _never_ran(folder: RunFolder, state: str = "failed") -> None:
     """Say in the folder that nobody will run it, unless somebody does."""
     with suppress(RunAlive, OwnerLost, OSError):
         if not owner_numbers(folder.files):
             with Journal(folder) as journal:
-                journal.write("finished", sync=True, state="failed")
+                journal.write("finished", sync=True, state=state)
+
+
+def stop_pending(folder: RunFolder) -> bool:
+    """Stop the job of a run that waits for its cluster and has not begun; False: there is none, or it has begun.
+
+    Raises:
+        ClusterError: the cluster cannot be reached, or does not stop it.
+    """
+    found = launched(folder)
+    if not found.get("job") or owner_numbers(folder.files):
+        return False
+    Jobs(str(found["address"])).stop(str(found["job"]))
+    _never_ran(folder, "cancelled")
+    return True
 
 
 def follow(detached: Detached, timing: Timing, *, quiet: bool = False) -> Submitted:
@@ -296,4 +314,5 @@ def commands(folder: RunFolder) -> str:
     return f"  watch: qdrun watch {folder.uri}\n  stop:  qdrun cancel {folder.uri}"
 
 
-__all__ = ["Detached", "NotStarted", "Order", "commands", "ended", "failure_of", "follow", "resume_detached", "submit_detached"]
+__all__ = ["Detached", "NotStarted", "Order", "commands", "ended", "failure_of", "follow", "resume_detached"]
+__all__ += ["stop_pending", "submit_detached"]

@@ -20,6 +20,7 @@ from ...compiler.errors import QdrunError
 from ..cluster import ClusterError
 from ..store.layout import FORMAT, RunFolder
 from ..timing import Timing
+from .rayjobs import headers
 from .ship import Shipped
 
 FAILED = "qdrun-failed:"
@@ -64,7 +65,11 @@ def run(options: argparse.Namespace) -> int:
 
     folder = reached(options.run)
     shipped = Shipped(options.config, options.file, options.root) if options.root is not None else None
-    address = os.environ.get("RAY_ADDRESS") if options.address == "job" else options.address
+    address = options.address
+    if address == "job":
+        address = os.environ.get("RAY_ADDRESS")
+        if not headers():  # the cluster has started this process, and has no tokens itself; `submit` has said so
+            os.environ.setdefault("RAY_AUTH_MODE", "disabled")
     now = time.time()
     how: dict[str, Any] = {"timing": Timing(options.since or now, now), "address": address, "dashboard": options.dashboard}
     if shipped is not None and shipped.file is None:

@@ -1,8 +1,9 @@
 """What happens to a trial after an attempt that failed, by the class of the failure. Pure.
 
 Infrastructure (a lost machine, device, ledger): tried again. Out of memory: at the next smaller point of its curve or, at the last one,
-with half as many bytes more; the last try with more than its fastest point, alone on its device. Crash: tried again alone, in the end poisoned. Timeout, the job's own error,
-numbers that are not finite: the end. Only attempts that are charged count; those whose guilt is not known are tried again alone.
+with half as many bytes more; the last try with more than its fastest point, alone on its device. Crash: tried again alone, in the end
+poisoned. Timeout, the job's own error, numbers that are not finite: the end. Only attempts that are charged count; those whose guilt is
+not known are tried again alone.
 """
 
 from __future__ import annotations
@@ -79,7 +80,8 @@ def smaller(claims: Mapping[str, Claim], held: int, most: Mapping[str, int] | No
 
     ``most``: bytes that the largest device of a class can give: a claim grows to nearly as many, not to what nothing could ever run.
     """
-    below = {kind: _below(claim, held) for kind, claim in claims.items()}
+    tried = [k for claim in claims.values() for k, point in enumerate(claim.points) if point.bytes == held]
+    below = {kind: _below(claim, held, min(tried, default=None)) for kind, claim in claims.items()}
     if any(claim is not None for claim in below.values()):
         return {kind: claim or claims[kind] for kind, claim in below.items()}
     return {kind: _grown(claim, (most or {}).get(kind)) for kind, claim in claims.items()}
@@ -91,8 +93,9 @@ def last(curves: Mapping[str, Claim], held: int, most: Mapping[str, int] | None 
     return {kind: _grown(claim, (most or {}).get(kind), held) for kind, claim in whole.items()}
 
 
-def _below(claim: Claim, held: int) -> Claim | None:
-    points = [point for point in claim.points if point.bytes < held]
+def _below(claim: Claim, held: int, tried: int | None) -> Claim | None:
+    """The points after the one that was tried, by its place in the curve: on another class the same one has other bytes."""
+    points = [point for k, point in enumerate(claim.points) if (point.bytes < held if tried is None else k > tried)]
     if not points:
         return None
     seconds = claim.seconds and claim.seconds * points[0].time

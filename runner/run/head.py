@@ -70,6 +70,11 @@ class HeadWatch:
         self._address, self._patience = address, float(given) if given else PATIENCE_S[joined]
         self._thread.start()
 
+    def end(self) -> None:
+        """Look no more, unless the head is lost: its run is over, and nothing of what comes then must make it lost."""
+        if not self.lost:
+            self._over.set()
+
     def check(self) -> None:
         """Raise where the head is gone for good.
 

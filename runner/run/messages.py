@@ -80,7 +80,7 @@ class Ended:
     launch: int
     ends: Mapping[str, TrialEnd]
     restart: bool = False
-    retire: bool = False
+    retire: str = ""
     begun: bool = True
 
 
@@ -240,6 +240,14 @@ class WriteRetry:
 
 
 @dataclass(frozen=True, slots=True)
+class WriteRetired:
+    """Write down why a worker is replaced."""
+
+    worker: Worker
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class WritePardon:
     """Write down that a retry is not counted after all: the attempt died together with another one."""
 
@@ -257,5 +265,17 @@ class Stopping:
 
 
 Action = (
-    Ask | Withdraw | GiveBack | Run | Drop | AskToStop | Kill | WriteStarted | WriteEnded | WriteRetry | WritePardon | Stopping
+    Ask
+    | Withdraw
+    | GiveBack
+    | Run
+    | Drop
+    | AskToStop
+    | Kill
+    | WriteStarted
+    | WriteEnded
+    | WriteRetry
+    | WritePardon
+    | WriteRetired
+    | Stopping
 )

@@ -50,12 +50,16 @@ class Jobs:
         self.address = address.rstrip("/")
         check_dashboard(self.address)
         os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "error")
+        os.environ.setdefault(
+            "RAY_AUTH_MODE", "token"
+        )  # Ray looks when it is loaded, and never again: this process may run something, too
         from ray.job_submission import JobSubmissionClient
 
         for name in ("ray.dashboard.modules.dashboard_sdk", "ray._private.runtime_env.packaging"):
             logging.getLogger(name).setLevel(logging.WARNING)  # what is shipped, the run says itself
         try:
-            self._client = JobSubmissionClient(self.address, headers=headers())
+            # with a header of ours Ray looks for no token itself; a cluster without tokens needs none
+            self._client = JobSubmissionClient(self.address, headers=headers() or {"Authorization": ""})
         except Exception as error:  # of Ray or of requests: RuntimeError, ConnectionError, AuthenticationError
             raise ClusterError(f"cannot submit to {self.address}: {first_line(error)}") from error
 

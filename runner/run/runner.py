@@ -15,7 +15,7 @@ from ..work.spec import BatchSpec, TrialSpec
 from . import messages as m
 from .book import Book, Inside, Outside
 from .state import State
-from .used import observed, used_of
+from .used import observed, steadier, used_of
 
 WAIT_S = 0.25
 LOOK_EVERY_S = 0.5
@@ -39,6 +39,7 @@ class Runner:
         self._interrupts = 0
         self._looked = self._shown = float("-inf")
         self._cancelled: frozenset[str] = frozenset()
+        self._observed: dict[str, tuple[int, int]] = {}
 
     def run(self) -> str:
         """Run until every trial has its row; the state of the run: done, failed, cancelled or interrupted.
@@ -101,7 +102,8 @@ class Runner:
         if self.clock() - self._shown >= SNAPSHOT_EVERY_S:
             self._shown = self.clock()
             found = {row.id: row for row in self.ledger.devices()}
-            for pool, (free, ours) in observed(found, seen).items():
+            before, self._observed = self._observed, observed(found, seen)
+            for pool, (free, ours) in steadier(before, self._observed).items():
                 self.ledger.observe(pool, free, ours)
             self.book.snapshot(self.ledger.snapshot(), self.ledger.why(), used_of(found, seen))
 

@@ -18,7 +18,7 @@ from ..plan import Prepared
 from ..store import space, table
 from ..store.files import StorageFull
 from ..store.journal import Journal
-from ..store.layout import BEAT_EVERY_S, RunFolder, create
+from ..store.layout import BEAT_EVERY_S, TRIALS, RunFolder, create
 from ..store.owner import OwnerLost
 from ..timing import Timing
 from ..watch.board import Board, Exports
@@ -186,8 +186,6 @@ def attend(
         if work is not None and not work:
             return _nothing_left(journal, before, timing)
         journal.write("submitted", sync=True, command_t=timing.command_t)
-        if prepared.choice is not None:
-            screen.note(prepared.choice.text)
         starting = ray_thread.submit(_start, timing, how, prepared.place.devices, metadata(folder, prepared))
         try:
             stops.starting = True
@@ -217,12 +215,14 @@ def attend(
         finally:
             stops.starting = False
             timing.ended_t = time.time()
+            head.end()
             try:
                 if ours:
                     state = _finish(journal, screen, stops, state, timing, why)
+                    journal.close()  # whoever goes on with the run need not wait for the end of Ray
             finally:
                 wait([starting])
-                close_cluster()
+                close_cluster(lost=bool(head.lost) or (state == "lost" and ours))
     return Submitted(folder, state, table.rows(folder), timing.summary())
 
 
@@ -241,6 +241,8 @@ def _planned(
     groups = [group for group, _ in planned]
     timing.planned_t = time.time()
     folder.save_plan(groups)
+    if prepared.choice is not None:
+        screen.note(prepared.choice.text)
     for group in groups:
         if group.plan is None and group.error.startswith("Timeout"):
             screen.note(f"{group.example} and {len(group.trials) - 1} trials like it: {group.error}")
@@ -303,19 +305,39 @@ def _finish(journal: Journal, screen: Display, stops: Stops, state: str, timing:
         return "lost"
     except StorageFull as error:
         screen.note(f"{str(error).splitlines()[0]}: waiting for room; Ctrl-C gives up, `qdrun resume` goes on later")
-        asked = stops.asked
-        while not journal.retry():
-            time.sleep(ROOM_EVERY_S)
-            if stops.asked > asked:
-                return "lost"
-    table.write_parquet(journal.folder)
+        if not _room(journal.retry, stops):
+            return "lost"
+    journal.folder.files.sweep(TRIALS)  # a worker may have been killed while it wrote a file
+    try:
+        table.write_parquet(journal.folder)
+    except StorageFull as error:  # every row is in the journal: the table can be made at any time
+        screen.note(f"{str(error).splitlines()[0]}: the table waits for room; Ctrl-C leaves it to `qdrun results`")
+        _room(lambda: _table(journal), stops)
     return state
 
 
+def _room(works: Callable[[], bool], stops: Stops) -> bool:
+    """Try until it works; False: the user does not want to wait."""
+    asked = stops.asked
+    while not works():
+        time.sleep(ROOM_EVERY_S)
+        if stops.asked > asked:
+            return False
+    return True
+
+
+def _table(journal: Journal) -> bool:
+    with suppress(StorageFull):
+        table.write_parquet(journal.folder)
+        return True
+    return False
+
+
 def _last_words(journal: Journal) -> None:
-    """Say that the run is lost, from another thread than that which runs it and hangs."""
-    journal.write("finished", sync=True, state="lost")
-    journal.close()
+    """Say that the run is lost, from another thread than that which runs it and hangs; unless that has said how it ended."""
+    if not journal.closed:
+        journal.write("finished", sync=True, state="lost")
+        journal.close()
 
 
 def _metrics(run: str) -> Exports:

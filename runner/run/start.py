@@ -191,6 +191,8 @@ def inside_of(prepared: Prepared, planned: Sequence[Planned], claims: Claims, ki
 
     def budget(launch: m.Launch) -> int | None:
         """Fewer bytes than the plan without a budget: the trial is planned into what it was granted."""
+        if not elastic:
+            return None
         fastest = claims.fastest(launch.trials[0], kind(launch.worker.device))
         smaller = elastic and fastest is not None and launch.bytes < fastest * len(launch.trials)
         return launch.bytes // len(launch.trials) if smaller else None

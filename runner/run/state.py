@@ -185,7 +185,10 @@ class State(Flights):
         if event.restart:
             self._bury(flight.launch.worker, {}, kill=True)
         elif event.retire:
-            self._devices[flight.launch.worker.device].retiring.add(flight.launch.worker)
+            retiring = self._devices[flight.launch.worker.device].retiring
+            if flight.launch.worker not in retiring:
+                self._out.append(m.WriteRetired(flight.launch.worker, event.retire))
+            retiring.add(flight.launch.worker)
 
     # workers that are gone
 

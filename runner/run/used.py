@@ -48,4 +48,15 @@ def observed(found: Mapping[str, Found], seen: Mapping[Worker, Progress]) -> dic
     return out
 
 
-__all__ = ["observed", "used_of"]
+Seen = Mapping[str, tuple[int, int]]
+
+
+def steadier(before: Seen, now: Seen) -> dict[str, tuple[int, int]]:
+    """What to tell the ledger of two looks in a row: of each pool the one that leaves less to others.
+
+    A program that closes between the two readings of one look, of free bytes and of its own, would count as others' memory until the next.
+    """
+    return {pool: max(said, before.get(pool, said), key=sum) for pool, said in now.items()}
+
+
+__all__ = ["observed", "steadier", "used_of"]

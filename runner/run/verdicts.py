@@ -42,7 +42,10 @@ class Verdicts:
 
     def alone(self, trials: Iterable[str]) -> bool:
         """Whether one of the trials runs with nothing beside it."""
-        return any(self.trials[name].alone for name in trials)
+        for name in trials:  # asked for every launch
+            if self.trials[name].alone:
+                return True
+        return False
 
     def set_alone(self, trials: Iterable[str]) -> None:
         """From now on they do."""
@@ -112,7 +115,9 @@ class Verdicts:
 
     def too_many(self) -> str:
         """Why the run is given up; empty while it is not."""
+        if self.rules.allowed is None:
+            return ""
         failed = self.counts["failed"] + self.counts["poisoned"]
-        if self.rules.allowed is None or failed <= self.rules.allowed or self.stopping or not self.open:
+        if failed <= self.rules.allowed or self.stopping or not self.open:
             return ""
         return f"{failed} trials failed, limits.max_failed allows {self.rules.allowed}: no more are started"

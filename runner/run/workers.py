@@ -139,9 +139,7 @@ class RayWorkers:
             actor.handle.drop.remote(tuple(here))
 
     def _start(self, worker: m.Worker) -> _Actor:
-        import ray
-
-        from ..work import Worker
+        from .actor import actor_class
 
         spec = self.specs(worker)
         options = {"max_restarts": 0, "max_task_retries": 0, "max_concurrency": spec.lanes + 2}
@@ -150,7 +148,7 @@ class RayWorkers:
             "namespace": "qdrun",
             **self.options(worker.device),
         }
-        handle = ray.remote(Worker).options(**options).remote(spec)
+        handle = actor_class().options(**options).remote(spec)
         actor = self._actors[worker] = _Actor(handle)
         self._refs[handle.hello.remote()] = _Asked(worker)
         return actor
@@ -305,7 +303,7 @@ def ended(launch: m.Launch, end: BatchEnd) -> m.Ended:
         restart |= bool(one.record.get("restart"))
         record = {name: value for name, value in one.record.items() if name not in KEEP}
         ends[one.trial] = m.TrialEnd(record, None if failure is None else Failure(failure))
-    return m.Ended(launch.id, ends, restart=restart, retire=bool(end.retire), begun=end.begun)
+    return m.Ended(launch.id, ends, restart=restart, retire=end.retire, begun=end.begun)
 
 
 def read_there(read: Callable[[str], Any], node: str, path: str) -> Any:

@@ -113,7 +113,7 @@ class Files(Protocol):
         ...
 
     def sweep(self, path: str, name: str = "") -> int:
-        """Remove what a process that is gone left unfinished in a folder, of one file or of all; how many. It must not write any more."""
+        """Remove what processes that write no more left unfinished: of the file ``name`` in a folder, or all below it; how many."""
         ...
 
     def grow(self, path: str) -> Growing:
@@ -231,13 +231,15 @@ class LocalFiles:
 
     def sweep(self, path: str, name: str = "") -> int:
         """See ``Files``."""
-        try:
-            found = [one for one in os.listdir(self._path(path)) if one.startswith(f".{name}") and one.endswith(PARTIAL)]
-        except (FileNotFoundError, NotADirectoryError):
-            return 0
-        for one in found:
-            _forget(os.path.join(self._path(path), one))
-        return len(found)
+        count = 0
+        for folder, below, names in os.walk(self._path(path)):
+            found = [one for one in names if one.startswith(f".{name}") and one.endswith(PARTIAL)]
+            for one in found:
+                _forget(os.path.join(folder, one))
+            count += len(found)
+            if name:
+                below.clear()
+        return count
 
     def grow(self, path: str) -> Growing:
         """See ``Files``."""

@@ -41,7 +41,7 @@ def plain(value: Any) -> Any:
 
 
 def readable(value: Any) -> Any:
-    """``value`` with texts that every reader takes: a lone surrogate, half of a character, becomes its escape as text (``\\ud800``)."""
+    r"""``value`` with texts that every reader takes: a lone surrogate, half of a character, becomes its escape (``\ud800``)."""
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode("utf-8")
     if isinstance(value, dict):
@@ -199,7 +199,7 @@ class Journal:
         """
         self.folder = folder
         self.owner: Owner = take(folder, force=force)
-        self.full = False
+        self.full = self.closed = False
         self._lock = threading.RLock()
         self._pending: list[bytes] = []
         self._unsynced = 0
@@ -252,7 +252,8 @@ class Journal:
         """
         with self._lock:
             try:
-                self._flush()
+                if not self.closed:
+                    self._flush()
             except StorageFull:
                 return False
             return True
@@ -264,6 +265,8 @@ class Journal:
             OwnerLost: another process has taken the run over.
         """
         self.retry()
+        if self.closed:
+            return
         check_owner(self.folder, self.owner)
         with suppress(StorageFull):
             self.folder.beat(self.owner.number)
@@ -306,13 +309,16 @@ class Journal:
         self._segment = new
 
     def close(self) -> None:
-        """Write and sync what waits, and let the run go.
+        """Write and sync what waits, and let the run go: another process may take it over at once. Closing again does nothing.
 
         Raises:
             StorageFull: there is still no room; what waits is lost, and its trials run again after `qdrun resume`.
             OwnerLost: another process has taken the run over, and something waited.
         """
         with self._lock:
+            if self.closed:
+                return
+            self.closed = True
             waited, self._wanted = self.waiting, True
             try:
                 if not self._lost:

@@ -35,7 +35,7 @@ FORMAT = 2
 LOST_AFTER_S = 30.0
 BEAT_EVERY_S = 2.0
 LATEST = "latest"
-HEARTBEAT = "heartbeat.json"
+HEARTBEAT, TRIALS = "heartbeat.json", "trials"
 
 
 class RunNotFound(QdrunError, LookupError):
@@ -244,7 +244,9 @@ def find(run: str, where: str | os.PathLike[str] = "runs") -> RunFolder:
     names = ", ".join(folder.name for folder in (fitting or known)[-5:])
     if fitting:
         raise RunNotFound(f"`{run}` fits {len(fitting)} runs in {files.root}\n  do: give more of the id: {names}")
-    hint = f"the latest in {files.root}: {names}" if known else f"there are no runs in {files.root}; start one with `qdrun submit`"
+    hint = (
+        f"the latest in {files.root}: {names}" if known else f"there are no runs in {files.root}; start one with `qdrun submit`"
+    )
     raise RunNotFound(f"no run at `{run}`\n  do: give the folder of a run; {hint}")
 
 

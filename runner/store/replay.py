@@ -1,6 +1,6 @@
 """The state of every trial of a run, from its journal alone; and what a new owner makes good before it goes on.
 
-The rules: a trial waits, an attempt of it runs, ``ended`` gives it its row. The first row counts, and a further one is ``doubled``,
+The rules: a trial waits, an attempt of it runs, ``ended`` gives it its row (with a ``place``: it began since the last write). The first row counts, and a further one is ``doubled``,
 unless ``requeued`` asked for it. A new owner ends all attempts of the one before: what has no row by then waits again.
 """
 
@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from .attempts import Attempt, Failure, Record, ended, left_behind
 from .journal import Entry, Events, Journal, event_at, read
-from .layout import HEARTBEAT, LOST_AFTER_S, RunFolder
+from .layout import HEARTBEAT, LOST_AFTER_S, TRIALS, RunFolder
 
 Status = Literal["waiting", "running", "done", "failed", "cancelled", "poisoned"]
 FINAL = ("done", "failed", "cancelled", "poisoned")
@@ -169,11 +169,13 @@ def _end(state: TrialState, entry: Entry, status: str, failure: str | None) -> N
     attempt = _identity(entry)
     known = next((tried for tried in reversed(state.attempts) if tried.attempt == attempt), None)
     if known is None:  # it was never started: too large, or cancelled while it waited; or its line is damaged
-        if attempt.number == 0 or status == "cancelled":
+        place = entry.event.get("place")  # of one that began and ended between two writes
+        if place is None and (attempt.number == 0 or status == "cancelled"):
             return
-        known = AttemptState(attempt, status)
+        known = AttemptState(attempt, status, None if place is None else entry.event.get("started_t"), place=place or {})
         state.attempts.append(known)
-    known.status, known.ended_t, known.failure = status, entry.event.get("t"), failure
+        known.ended_t = None if place is None else entry.event.get("ended_t")
+    known.status, known.ended_t, known.failure = status, known.ended_t or entry.event.get("t"), failure
 
 
 def recover(folder: RunFolder, journal: Journal) -> Replay:
@@ -185,9 +187,9 @@ def recover(folder: RunFolder, journal: Journal) -> Replay:
     Raises:
         StorageFull, OwnerLost: see ``Journal.write_all``.
     """
-    state = replay(folder)
-    sweep(folder, state)
+    folder.files.sweep(TRIALS)
     folder.files.sweep("", HEARTBEAT)
+    state = replay(folder)
     found: list[tuple[Attempt, Record]] = []
     for trial in state.trials.values():
         for tried in reversed(trial.attempts):
@@ -200,13 +202,6 @@ def recover(folder: RunFolder, journal: Journal) -> Replay:
         return state
     ended(journal, found, sync=True)
     return replay(folder)
-
-
-def sweep(folder: RunFolder, state: Replay) -> int:
-    """Remove the unfinished files of attempts whose worker was killed; how many. One look into the folder of each such attempt."""
-    killed = {tried.attempt for trial in state.trials.values() for tried in trial.attempts if tried.status in ("lost", "retried")}
-    killed |= {tried.attempt for trial in state.trials.values() for tried in trial.attempts if tried.failure and tried.status in FINAL}
-    return sum(folder.files.sweep(attempt.folder) for attempt in killed)
 
 
 def record_of(folder: RunFolder, state: TrialState) -> Record | None:

@@ -87,6 +87,19 @@ class Board:
         if self.metrics is not None:
             self.metrics.started(batch, now - self._waits.pop(trial, self.began))
 
+    def passed(self, trial: str, batch: int = 1) -> None:
+        """A trial has started and ended since the board was told last; ``stopped`` follows."""
+        now = time.monotonic()
+        self.first_start = self.first_start or now
+        if self.metrics is not None:
+            self.metrics.started(batch, now - self._waits.pop(trial, self.began))
+
+    def shows(self, status: str, loss: float | None) -> bool:
+        """Whether the label of a trial that ended so will be shown."""
+        if status != "done":
+            return status in ("failed", "poisoned")
+        return loss is not None and (self.best is None or loss < self.best[0])
+
     def retried(self, trial: str, failure: str = "infrastructure") -> None:
         """An attempt ended without a row: its trial waits again."""
         self._leave(trial)

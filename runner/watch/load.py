@@ -104,6 +104,24 @@ class _Devices:
         load.running.append(values[1])
 
 
+def _in_time(events: Iterable[Event], began: float) -> list[tuple[float, Event]]:
+    """Events in the order of their times. What began and ended between two writes of the journal, with a ``place``, becomes a start and
+    an end at the times of its worker.
+    """
+    out: list[tuple[float, Event]] = []
+    last = floor = began
+    for event in events:
+        t = last = max(last, float(event.get("t", last)))  # clocks of two owners may differ: time does not run back here
+        floor = t if event["event"] == "owner" else floor
+        place = event.get("place") if event["event"] == "ended" else None
+        if place is not None:
+            start, end = (min(max(float(event.get(name) or t), floor), t) for name in ("started_t", "ended_t"))
+            out.append((start, {**place, "event": "started", "trial": event.get("trial")}))
+            t = max(start, end)
+        out.append((t, event))
+    return sorted(out, key=lambda item: item[0])
+
+
 def loads(events: Iterable[Event], began: float, planned: Mapping[str, int | None]) -> list[Load]:
     """The devices of a run over time, in the order of their names.
 
@@ -113,9 +131,7 @@ def loads(events: Iterable[Event], began: float, planned: Mapping[str, int | Non
         planned: bytes by trial, for starts that do not say what they claim.
     """
     events, now = list(events), _Devices()
-    last = began
-    for event in events:
-        t = last = max(last, float(event.get("t", last)))  # clocks of two owners may differ: time does not run back here
+    for t, event in _in_time(events, began):
         trial, kind = str(event.get("trial")), event["event"]
         if kind == "started":
             claimed = event.get("bytes")

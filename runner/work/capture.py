@@ -8,6 +8,7 @@ kernels, whatever thread runs them. Everything else is the process's own: thread
 from __future__ import annotations
 
 import faulthandler
+import io
 import os
 import sys
 import tempfile
@@ -15,12 +16,13 @@ import threading
 from contextlib import suppress
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any, TextIO
+from typing import IO, Any, TextIO
 
 from ...compiler.runtime.status import OUTPUT
 from ..store.attempts import STREAMS, Attempt, Log
-from ..store.files import LocalFiles
+from ..store.files import FULL, LocalFiles
 from ..store.layout import RunFolder
+from .keeper import Keeper
 
 _here: ContextVar[dict[str, AttemptText] | None] = ContextVar("qdrun_attempt_text", default=None)
 _lock = threading.Lock()
@@ -180,38 +182,63 @@ class captured:
             text.end()
 
 
+class _Descriptor(io.FileIO):
+    """A descriptor on a disk that may be full: what does not fit is dropped, and whoever prints goes on."""
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            return memoryview(data).nbytes
+
+
 class ProcessLog:
     """The descriptors 1 and 2 of a process, in files: ``stdout.log`` and ``stderr.log`` in a folder of the run, where that is local;
-    else in a temporary folder of the host, and in the run when the worker is closed.
+    else in a temporary folder of the host, from where they are copied into the run while they grow (``keeper``). Where there is no room
+    for them when the worker starts, they stay what they were, the files of Ray: a full disk pauses a run, and fails no worker.
 
     Attributes:
         where: the folder that they lie in now.
     """
 
     def __init__(self, folder: RunFolder, path: str) -> None:
-        self._folder, self._path = folder, path
         local = isinstance(folder.files, LocalFiles)
         self.where = Path(folder.files.root, path) if local else Path(tempfile.mkdtemp(prefix="qdrun-worker-"))
-        self.where.mkdir(parents=True, exist_ok=True)
         self._saved: dict[int, tuple[int, TextIO]] = {}
         self._faults_before = faulthandler.is_enabled()
-        for number, stream in enumerate(STREAMS, 1):
-            self._redirect(number, stream)
-        self._faults = open(self.where / "stderr.log", "ab", buffering=0)
+        try:
+            self.where.mkdir(parents=True, exist_ok=True)
+            files = [open(self.where / f"{stream}.log", "ab", buffering=0) for stream in STREAMS]
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            self._faults = None
+            return
+        for number, (stream, file) in enumerate(zip(STREAMS, files), 1):
+            self._redirect(number, stream, file)
+        files[0].close()
+        self._faults = files[1]
         faulthandler.enable(self._faults)
+        paths = {f"{path}/{stream}.log": self.where / f"{stream}.log" for stream in STREAMS}
+        self._keeper = Keeper(paths, None if local else folder.files.put)
+        self._keeper.start()
 
-    def _redirect(self, number: int, stream: str) -> None:
+    def _redirect(self, number: int, stream: str, file: IO[bytes]) -> None:
         before = process_stream(stream)
         with suppress(ValueError, OSError):
             before.flush()
-        with open(self.where / f"{stream}.log", "ab", buffering=0) as file:
-            self._saved[number] = os.dup(number), before
-            os.dup2(file.fileno(), number)
-        text = open(number, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False)
+        self._saved[number] = os.dup(number), before
+        os.dup2(file.fileno(), number)
+        raw = io.BufferedWriter(_Descriptor(number, "w", closefd=False))
+        text = io.TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace", line_buffering=True)
         _replace(stream, text)
 
     def close(self) -> None:
-        """Give the process its descriptors back; upload the files where the run is not local."""
+        """Give the process its descriptors back; upload the files a last time where the run is not local."""
+        if self._faults is None:
+            return
         for (number, (saved, before)), stream in zip(self._saved.items(), STREAMS):
             process_stream(stream).flush()
             os.dup2(saved, number)
@@ -222,10 +249,7 @@ class ProcessLog:
         else:
             faulthandler.disable()
         self._faults.close()
-        if not isinstance(self._folder.files, LocalFiles):
-            for stream in STREAMS:
-                with suppress(OSError):  # no room: they stay on the host
-                    self._folder.files.put(f"{self._path}/{stream}.log", (self.where / f"{stream}.log").read_bytes())
+        self._keeper.close()
 
 
 def _replace(stream: str, text: TextIO) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import time
 
 from ...compiler.errors import QdrunError
 from ...compiler.runtime.device import Held, hold
@@ -27,7 +28,7 @@ def take_device(spec: WorkerSpec, name: str) -> Held:
         DeviceError: there is none, or it cannot be used.
         QdrunRuntimeError: the backend is not built.
     """
-    held = hold(spec.backend, spec.which)
+    held = hold(spec.backend, spec.which, shared=spec.lanes > 1)
     wrong = [
         f"{what} {wanted}, it sees {found or 'none'}"
         for what, wanted, found, same in (
@@ -68,8 +69,8 @@ class Wear:
         retire: why it is to be replaced; empty until then.
     """
 
-    def __init__(self, recycle_after: int, grow_bytes: int) -> None:
-        self._most, self._grow = recycle_after, grow_bytes
+    def __init__(self, recycle_after: int, grow_bytes: int, recycle_s: float = 0.0) -> None:
+        self._most, self._grow, self._old = recycle_after, grow_bytes, time.monotonic() + recycle_s
         self.trials, self.retire, self._looks = 0, "", 0
         self._first: dict[str, int] = {}
         self._times: dict[str, int] = {}
@@ -77,7 +78,7 @@ class Wear:
     def ended(self) -> None:
         """A trial has ended."""
         self.trials += 1
-        if self.trials >= self._most:
+        if self.trials >= self._most and time.monotonic() >= self._old:
             self.end(f"it has run {self.trials} trials")
 
     def look(self, held: dict[str, int]) -> None:

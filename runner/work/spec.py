@@ -33,7 +33,8 @@ class WorkerSpec:
         lanes: trials that run at once.
         number: of the worker among those that this run had on the device, from 1.
         job: what the specs of all trials share (``Prepared.spec`` without trial, params, seed, optimize); a trial's own come on top.
-        recycle_after: trials after which the process is to be replaced.
+        recycle_after: trials after which the process is to be replaced, once it has lived ``recycle_s`` seconds: a new one takes seconds
+            to start, and a thousand trials may take less.
         grow_bytes: what process or device may hold more, with no trial open, than after the first trials; beyond, the process is replaced.
         storage_wait_s: seconds that a result waits for room in the store.
         own_process: the worker is alone in its process, and may redirect the descriptors 1 and 2 to its log.
@@ -51,6 +52,7 @@ class WorkerSpec:
     number: int = 1
     job: Mapping[str, Any] = field(default_factory=dict)
     recycle_after: int = 1000
+    recycle_s: float = 600.0
     grow_bytes: int = 1 << 30
     storage_wait_s: float = 60.0
     own_process: bool = True

@@ -45,7 +45,7 @@ class Worker:
         self.spec, self.folder = spec, RunFolder(spec.run)
         self.name = worker_name(self.folder.name, spec.device, spec.number)
         self._owner = Owner(spec.owner, spec.token, 0, "", 0.0)
-        self._wear, self._wear_lock = Wear(spec.recycle_after, spec.grow_bytes), threading.Lock()
+        self._wear, self._wear_lock = Wear(spec.recycle_after, spec.grow_bytes, spec.recycle_s), threading.Lock()
         self._held: Held | None = None
         self._jobs: dict[tuple[Any, ...], type[Job[Any]]] = {}
         self._looked = self._checked = 0.0
@@ -247,7 +247,12 @@ class Worker:
     def _check_token(self) -> None:
         now = latest_owner(self.folder)
         if now is None or (now.number, now.token) != (self._owner.number, self._owner.token):
-            who = "nobody" if now is None else f"owner {now.number} (process {now.pid} on {now.host})"
+            if now is not None:
+                who = f"owner {now.number} (process {now.pid} on {now.host})"
+            elif self.folder.is_run:
+                who = "nobody"
+            else:
+                who = f"nobody: {platform.node()} has no run in that place; `storage` must be one that all machines share"
             raise OwnerLost(
                 f"{self.name} was started for owner {self._owner.number} of {self.folder.name}, which belongs to {who}\n"
                 f"  do: `qdrun status {self.folder.uri}` shows how the run goes on"
@@ -265,9 +270,10 @@ class Worker:
             self._looked = now
         on_host, open_now = self.spec.backend == "cpu", self._lanes.held()
         held = {"process": process_bytes() - (open_now if on_host else 0)}
-        free, total = (0, 0) if on_host else self._device_memory()
+        # while trials are open, theirs come and go between two readings: gigabytes that are nobody's fault
+        free, total = (0, 0) if on_host or open_now else self._device_memory()
         if total:
-            held["device"] = total - free - open_now
+            held["device"] = total - free
         with self._wear_lock:
             self._wear.look(held)
 

@@ -188,6 +188,12 @@ def test_a_plan_for_another_backend_takes_its_rows():
 GPU = {"backend": "cuda", "device": "emulated", "threads": 1}
 
 
+@pytest.fixture
+def empty_cache(tmp_path, monkeypatch):
+    """Nothing was compiled by an earlier run of the tests."""
+    monkeypatch.setenv("QDRUN_CACHE_DIR", str(tmp_path / "cache"))
+
+
 def refuse_to_compile(monkeypatch) -> None:
     def compiled(device, kernel, *more):
         raise AssertionError(f"{kernel.name} is compiled for {device.arch}")
@@ -203,6 +209,7 @@ def refuse_to_compile(monkeypatch) -> None:
 @pytest.mark.parametrize(
     "job, params", [(Chain, ChainParams(inner=33, narrow=21)), (MassSpring, MassSpringParams(steps=23))], ids=["chain", "steps"]
 )
+@pytest.mark.usefixtures("empty_cache")
 def test_a_plan_without_machine_code_compiles_nothing_and_has_the_same_bytes(job, params, part, wanted, where, monkeypatch):
     params = params.model_copy(update={"steps" if job is MassSpring else "size": 24 + len(str(where)) + (part or 0)})
     budget = None
@@ -223,6 +230,7 @@ def test_a_plan_without_machine_code_compiles_nothing_and_has_the_same_bytes(job
     assert [e.formula for e in planned.entries] == [e.formula for e in whole.entries if e.kind != "code"]
 
 
+@pytest.mark.usefixtures("empty_cache")
 def test_windows_are_chosen_without_compiling_the_kernels_of_those_that_are_not_taken(monkeypatch):
     compiled = []
 

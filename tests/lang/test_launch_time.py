@@ -258,9 +258,10 @@ def test_a_gradient_takes_longer_than_its_kernel_and_a_small_budget_takes_longer
         usual = program.launch_time(chain, (500,), gradient=True, arch=arch).seconds
         assert forward < usual
     least = chain.grad.plan(500).bytes // 10
-    assert program.launch_time(chain, (500,), gradient=True, budget=least).seconds > program.launch_time(
-        chain, (500,), gradient=True
-    ).seconds
+    assert (
+        program.launch_time(chain, (500,), gradient=True, budget=least).seconds
+        > program.launch_time(chain, (500,), gradient=True).seconds
+    )
 
 
 def test_a_small_launch_is_for_the_cpu_and_a_large_one_for_the_gpu():

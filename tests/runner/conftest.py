@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 sys.path.append(str(Path(__file__).parent))
+os.environ.setdefault("RAY_AUTH_MODE", "token")  # Ray looks when it is loaded, by whichever test comes first, and never again
 
 
 @pytest.fixture(scope="session")

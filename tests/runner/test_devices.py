@@ -128,7 +128,7 @@ def test_a_trial_that_is_larger_than_every_device_is_not_started(local_ray, two_
 
 def test_a_cluster_without_devices_is_refused(two_gpus, ray_folder, tmp_path, monkeypatch):
     monkeypatch.setattr(session, "open_cluster", lambda *a, **k: Capacity(8, 8, GIB))
-    monkeypatch.setattr(session, "close_cluster", lambda: None)
+    monkeypatch.setattr(session, "close_cluster", lambda **how: None)
     result = CliRunner().invoke(app, ["submit", str(write(tmp_path, {"backend": "cuda"})), "--json", "--quiet"])
     assert result.exit_code == 4
     error = json.loads(result.stdout)["error"]

@@ -1,15 +1,20 @@
 """The placement that `qdrun plan` predicts: cards that are not here, what does not fit and why, exit codes."""
 
 import json
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from runner_helpers import write_config
 from typer.testing import CliRunner
 
+from qdrun.jobs.base import MemoryPlan, PlanEntry
+from qdrun.runner import plan as plan_module
 from qdrun.runner.cli import app
 from qdrun.runner.ledger import inventory
-from qdrun.runner.placement import CardsError, cards, park_of, predict
-from qdrun.runner.plan import make_plan, prepare
+from qdrun.runner.placement import CardsError, cards, park_of, predict, shared_out, with_frames
+from qdrun.runner.plan import PlannedGroup, make_plan, prepare
+from qdrun.runner.run import start
 
 GIB = 1 << 30
 PROCESS = 576 << 20
@@ -140,3 +145,57 @@ def test_a_trial_that_cannot_be_planned_exits_1_and_has_no_place(tmp_path):
     )
     code, data = plan(config)
     assert code == 1 and "no field" in data["memory"][0]["error"] and data["placement"]["placed"] == 0
+
+
+def test_a_plan_that_lacks_something_says_so(tmp_path):
+    jobs = Path(__file__).parent / "run" / "jobs_for_memory.py"
+    texts = []
+    for name in ("Tapes", "Silent"):
+        config = write_config(tmp_path, target=f"{jobs}:{name}", sweep={"start": [0.5]})
+        config.write_text(config.read_text().replace("gradients: [x, target]\n", ""))
+        texts.append(CliRunner().invoke(app, ["plan", str(config)]).stdout)
+    assert [text.count("as the job names no launches(); these trials may take more than they claim") for text in texts] == [
+        0,
+        1,
+    ]
+
+
+def test_frames_of_kernels_are_part_of_the_process_of_a_card_and_of_no_host():
+    card, host = inventory.Found("g", "", "cuda", process_bytes=PROCESS), inventory.Found("c", "", "cpu", process_bytes=100)
+    groups = [group_of(0), group_of(7 << 20), group_of(3 << 20), PlannedGroup(trials=("x",), example="", plan=None, error="no")]
+    assert [row.process_bytes for row in with_frames([card, host], groups)] == [PROCESS + (7 << 20), 100]
+    assert with_frames([card], []) == [card]
+
+
+def group_of(frames):
+    entries = [PlanEntry(kind="state", bytes=8, source="build()"), PlanEntry(kind="frames", bytes=frames, source="launches()")]
+    return PlannedGroup(trials=(f"t{frames}",), example="", plan=MemoryPlan(entries=tuple(entries), arch="cuda"))
+
+
+@pytest.mark.parametrize(
+    ("device", "compiled"), [("{backend: cpu}", []), ("{backend: cuda}", [0]), ("{backend: cuda, id: emulated}", [])]
+)
+def test_only_on_a_card_that_is_here_one_shape_is_compiled_for_its_frames(tmp_path, monkeypatch, device, compiled):
+    config = write_config(tmp_path, sweep={"size": [1, 2, 3]})
+    config.write_text(config.read_text() + f"device: {device}\n")
+    found, job = prepare(config, local=False)
+    found = found.model_copy(update={"place": replace(found.place, present=True)})
+    asked = []
+
+    def opened(prepared, job, trial, budget, arch=None, *, threads=None, machine_code=True):
+        asked.append(machine_code)
+        return job(job.Params.model_validate(trial.params)).opened()
+
+    for module, plan in ((plan_module, make_plan), (start, start.plan_all)):
+        monkeypatch.setattr(module, "opened", opened)
+        asked.clear()
+        plan(found, job)
+        assert [k for k, machine_code in enumerate(asked) if machine_code] == compiled and len(asked) == 3
+
+
+@pytest.mark.parametrize(
+    ("lanes", "most", "given"),
+    [([4, 4], None, [4, 4]), ([4, 4], 3, [2, 1]), ([1, 8], 6, [1, 5]), ([4], 9, [4]), ([2, 2, 2], 1, [1, 0, 0])],
+)
+def test_lanes_are_shared_out_in_turn(lanes, most, given):
+    assert shared_out(lanes, most) == given

@@ -50,12 +50,13 @@ from .find import find, open_driver
 from .memory import Holdings, PinnedMemory, Usage, release_abandoned
 from .prints import RING_WORDS, Ring
 from .ptx import target_cpu
+from .throttle import AHEAD
 
 REDUCTIONS = 8
 """Reductions of one task that can use the whole grid: scratch has a word for each block and each of them. More take a smaller grid."""
 
 _DLPACK_CUDA = 2  # kDLCUDA
-_ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+_ENTRY = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
 _pinned: dict[str, PinnedMemory] = {}
 _pinned_lock = threading.Lock()
 
@@ -72,7 +73,7 @@ class CudaDevice(Failing, Device):
         capturing: a graph is being recorded: nothing may be allocated, and what is freed waits.
     """
 
-    arch, native, on_host = "cuda", True, False
+    arch, native, on_host, ahead = "cuda", True, False, AHEAD
 
     def __init__(self, which: int | str | None = None, byte_limit: int | None = None, driver: Driver | None = None) -> None:
         Device.__init__(self, byte_limit)
@@ -269,6 +270,18 @@ class CudaDevice(Failing, Device):
         if self.on_sync is not None:
             self.on_sync()
 
+    def throttle(self) -> None:
+        """Wait until the stream is not too far behind.
+
+        Raises:
+            DeviceError: a kernel has failed; names those that may have.
+        """
+        if self.capturing or self._closed:  # nothing waits in a graph
+            return
+        self._alive()
+        with self._failing():
+            self._holdings.throttle()
+
     def synchronize(self) -> None:
         """Wait for the stream; write what kernels have printed; raise what they reported.
 
@@ -410,7 +423,7 @@ class CudaDevice(Failing, Device):
         return {"cuLaunchKernel": self.driver.launch_address, "cuMemsetD32Async": self.driver.memset_address}
 
     def entry(self, compiled: Compiled) -> Callable[[int], None]:
-        """The host's entry as a function: it returns when the launches are in the stream."""
+        """The host's entry as a function: it returns when the launches are in the stream, and keeps the interpreter's lock (``throttle``)."""
         return _ENTRY(compiled.address)
 
     def fill_context(self, words: np.ndarray, compiled: Compiled) -> None:

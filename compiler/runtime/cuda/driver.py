@@ -77,6 +77,10 @@ class Driver(Protocol):
         """Take a device: its context is current on this thread afterwards. A driver object opens one device."""
         ...
 
+    def share(self, index: int) -> None:
+        """Before ``open``: many threads will wait for the device, so they are to sleep and not to spin."""
+        ...
+
     def bind(self) -> None:
         """Make the context current on this thread, for code that calls the driver by itself."""
         ...
@@ -161,8 +165,8 @@ class Driver(Protocol):
         """Forget a module; nothing of it may be running."""
         ...
 
-    def event(self) -> int:
-        """A new event."""
+    def event(self, sleeps: bool = False) -> int:
+        """A new event. ``sleeps``: a thread that waits for it gives its processor up."""
         ...
 
     def event_free(self, event: int) -> None:

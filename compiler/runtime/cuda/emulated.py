@@ -72,6 +72,9 @@ class EmulatedDriver:
             driver_version=13000,
         )
 
+    def share(self, index: int) -> None:
+        """There is nothing to set."""
+
     def open(self, index: int) -> None:
         """All is there."""
 
@@ -264,7 +267,7 @@ class EmulatedDriver:
         self.machine.guarded("unload", call)
 
     # ---- events
-    def event(self) -> int:
+    def event(self, sleeps: bool = False) -> int:
         """A new event."""
         number = next(self.machine.numbers)
         self.machine.events[number] = 0.0

@@ -19,6 +19,7 @@ from ..device import ALIGNMENT
 from .driver import Driver
 from .results import is_full
 from .staging import Staging
+from .throttle import Throttle
 
 SMALL = 4096
 """Blocks of at most so many bytes come out of chunks."""
@@ -284,12 +285,14 @@ class Holdings:
         memory: the device's.
         pinned: words of the host, shared by the programs of the process.
         staging: buffers for large copies.
+        throttle: keeps the host near the stream.
     """
 
     def __init__(self, driver: Driver, pinned: PinnedMemory) -> None:
         self._driver, self.stream = driver, driver.stream()
         self.memory, self.pinned = DeviceMemory(driver, self.stream), pinned
         self.staging = Staging(driver, self.stream)
+        self.throttle = Throttle(driver, self.stream)
 
     def release(self) -> None:
         """Wait for the stream, and give everything back.
@@ -300,6 +303,7 @@ class Holdings:
         self._driver.synchronize(self.stream)
         self.pinned.ended(self.stream)
         self.staging.release()
+        self.throttle.release()
         self.memory.release()
         self._driver.close(self.stream)
 

@@ -155,6 +155,11 @@ class CudaDriver:
             driver_version=int(self._call(doing, d.cuDriverGetVersion)),
         )
 
+    def share(self, index: int) -> None:
+        """The threads of a context spin by default: with more of them than processors, those that launch do not get one."""
+        doing, blocking = f"opening CUDA device {index} failed", 4  # CU_CTX_SCHED_BLOCKING_SYNC
+        self._call(doing, self.d.cuDevicePrimaryCtxSetFlags, self._call(doing, self.d.cuDeviceGet, index), blocking)
+
     def open(self, index: int) -> None:
         """Take a device, with its primary context and a pool of our own."""
         d, doing = self.d, f"opening CUDA device {index} failed"
@@ -348,9 +353,9 @@ class CudaDriver:
         self._call("unloading code failed", self.d.cuModuleUnload, module)
 
     # ---- events
-    def event(self) -> int:
+    def event(self, sleeps: bool = False) -> int:
         """With a time stamp."""
-        return int(self._call("making an event failed", self.d.cuEventCreate, 0))
+        return int(self._call("making an event failed", self.d.cuEventCreate, int(sleeps)))  # CU_EVENT_BLOCKING_SYNC
 
     def event_free(self, event: int) -> None:
         """Destroy it."""

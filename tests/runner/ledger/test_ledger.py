@@ -283,7 +283,7 @@ def test_the_ledger_of_one_process():
 @pytest.mark.parametrize(
     ("answer", "text"),
     [
-        (2, "the ledger of this cluster speaks version 2, this qdrun speaks 1\n  do: use the qdrun that the cluster has, or"),
+        (3, "the ledger of this cluster speaks version 3, this qdrun speaks 2\n  do: use the qdrun that the cluster has, or"),
         ("late", "actor qdrun-ledger of namespace qdrun, has not answered for 60 s\n  do: see its state and its log"),
         ("dead", "does not start: .*\n  do: see that the nodes of the cluster can import this version of qdrun"),
     ],

@@ -75,6 +75,63 @@ def test_small_devices_fill_first_and_bytes_are_balanced_against_lanes():
     }
 
 
+def both(name, gib, user="u", small=True):
+    """For cards of both classes, of which the small one holds 23 GiB."""
+    claim = Claim.of([(int(gib * GIB), 1.0)])
+    return Request(name, user, "run", {"card": claim, "large": claim} if small else {"large": claim}, 0.0)
+
+
+def scarce():
+    """A card of 24 GiB and one of 80 GiB of another class, on which 30 GiB of 10 GiB requests run beside one of 40."""
+    made = Packer()
+    for name, size, kind in (("p0", 24, "card"), ("p1", 80, "large")):
+        made.add_pool(Pool(name, size * GIB))
+        made.add_device(Device(f"gpu{name[1]}", name, kind, 8))
+    made.submit([both("b", 40), *(both(f"s{i}", 10) for i in range(5))])
+    assert places(made.next(0.0)) == {
+        **{"s0": ("gpu0", 10.0), "s1": ("gpu0", 10.0), "b": ("gpu1", 40.0)},
+        **{f"s{i}": ("gpu1", 10.0) for i in (2, 3, 4)},
+    }
+    return made
+
+
+def test_on_scarce_devices_goes_first_what_is_confined_to_them_and_others_are_held_back_for_it():
+    made = scarce()
+    made.submit([*(both(f"c{i}", 40) for i in range(3)), *(both(f"t{i}", 10) for i in range(2))])
+    made.finish("s2")
+    # 40 GiB would fit beside b but for s3 and s4: what ends on gpu1 is kept free for it, gpu0 takes the others.
+    assert made.next(1.0) == [] and made.why("t0").endswith(
+        "others go first, or it would end later on gpu1 than on the device that it waits for"
+    )
+    made.finish("s0")
+    assert places(made.next(2.0)) == {"t0": ("gpu0", 10.0)}
+    made.finish("s3")
+    made.finish("s4")
+    (placed,) = made.next(3.0)
+    assert (placed.request.id, placed.device, placed.why) == ("c0", "gpu1", "the largest of those that run here alone")
+    made.finish("b")
+    assert places(made.next(4.0)) == {"c1": ("gpu1", 40.0)}
+
+
+def test_nothing_is_held_back_where_little_is_confined_or_where_it_would_not_help():
+    made = scarce()
+    made.submit([both("c0", 40), *(both(f"t{i}", 10) for i in range(40))])
+    made.finish("s2")
+    assert places(made.next(1.0)) == {f"t{i}": ("gpu1", 10.0) for i in (0, 1)}  # 40 of 440 GiB are confined
+    made = scarce()
+    made.submit([*(both(f"c{i}", 45) for i in range(3)), *(both(f"t{i}", 10) for i in range(2))])
+    made.finish("s2")
+    assert places(made.next(1.0)) == {f"t{i}": ("gpu1", 10.0) for i in (0, 1)}  # 45 GiB do not fit beside b at all
+    made = scarce()
+    made.submit([*(both(f"c{i}", 40, "v") for i in range(3)), *(both(f"t{i}", 10, "w") for i in range(2))])
+    made.submit([both("u0", 1)])
+    made.finish("s2")
+    assert places(made.next(1.0)) == {"u0": ("gpu0", 1.0)}  # v and w hold nothing: the large one is waited for
+    made.finish("s3")
+    made.finish("s4")
+    assert "c0" in places(made.next(2.0))
+
+
 def test_two_devices_of_one_pool_share_its_bytes_and_an_idle_worker_may_be_in_the_way():
     made = Packer()
     made.add_pool(Pool("card", 10 * GIB))

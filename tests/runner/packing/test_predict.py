@@ -35,6 +35,18 @@ def test_no_run_finishes_before_the_lower_bound(seed):
         assert ran.finish >= bound * (1 - 1e-9) and len(ran.starts) == 60
 
 
+def test_the_lower_bound_counts_what_is_confined_to_some_devices_on_these_alone():
+    pools = [*POOLS, Pool("q", 40 * GIB)]
+    devices = [*DEVICES, Device("e", "q", "large", 4)]
+    claim = Claim.of([(20 * GIB, 1.0)], 2.0)
+    large = [Request(f"t{i}", "u", "run", {"card": claim, "large": claim}, 0.0) for i in range(6)]
+    small = Claim.of([(GIB, 1.0)], 1.0)
+    requests = [*large, Request("s", "u", "run", {"card": small, "large": small}, 0.0)]
+    # 240 byte seconds on 40 of the 49 GiB; over all of them it would be less.
+    assert lower_bound(requests, pools, devices).parts == {"bytes": 6.0, "lanes": 3.0, "longest": 2.0}
+    assert simulate(requests, pools, devices).finish == 6.0
+
+
 def test_a_forecast_says_waves_peaks_and_what_runs_at_once():
     ran = simulate([one(f"t{i}", 4, 2.0) for i in range(5)], POOLS, DEVICES)
     assert (ran.finish, ran.known, ran.waves, ran.at_once, ran.peak) == (6.0, True, 3, {"d": 2}, {"p": 9 * GIB})
@@ -83,11 +95,11 @@ def test_500_mixed_trials_take_at_most_a_tenth_more_than_the_lower_bound(seconds
 
 
 def test_500_mixed_trials_of_exponential_seconds():
-    """A few of them take as long as a third of the whole: within a tenth where that is known before."""
+    """A few of them take as long as a third of the whole: within a twentieth where that is known before."""
     known = [mixed(seed, 500, 8, "exponential, mean 1 s", known=True) for seed in range(8)]
     not_known = [mixed(seed, 500, 8, "exponential, mean 1 s") for seed in range(8)]
-    assert sum(packed(case) / case.bound() for case in known) / 8 <= 1.10
-    assert sum(packed(case) / case.bound() for case in not_known) / 8 <= 1.15
+    assert sum(packed(case) / case.bound() for case in known) / 8 <= 1.05
+    assert sum(packed(case) / case.bound() for case in not_known) / 8 <= 1.12
 
 
 def test_smaller_points_make_50_runs_earlier_by_the_rule_alone():
@@ -97,7 +109,7 @@ def test_smaller_points_make_50_runs_earlier_by_the_rule_alone():
         ratios.append(simulate(requests, pools, devices).finish / simulate(requests, pools, devices, elastic=False).finish)
     assert sum(ratio < 1 - 1e-9 for ratio in ratios) >= 15 and sum(ratios) / 50 < 0.96
     # The rule sees one placement, not what it does to the order of the others: an anomaly now and then.
-    assert sum(ratio > 1 + 1e-9 for ratio in ratios) <= 1 and max(ratios) <= 1.03
+    assert sum(ratio > 1 + 1e-9 for ratio in ratios) <= 2 and max(ratios) <= 1.03
 
 
 def test_none_of_50_runs_finishes_later_with_curves_where_the_plan_is_asked_first():

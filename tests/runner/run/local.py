@@ -1,21 +1,80 @@
 """A run of a config with all that belongs to it."""
 
+import queue
+import threading
 import time
+from dataclasses import replace
 
 from qdrun.runner.ledger.client import LocalLedger
 from qdrun.runner.placement import devices_of
 from qdrun.runner.plan import prepare
+from qdrun.runner.run import messages as m
 from qdrun.runner.run import start
 from qdrun.runner.run.book import Outside
+from qdrun.runner.run.workers import ended
 from qdrun.runner.store.journal import Journal
 from qdrun.runner.store.layout import create
 from qdrun.runner.timing import Timing
 from qdrun.runner.watch.board import Board
 from qdrun.runner.watch.live import display
+from qdrun.runner.work import Worker
 
 
 class Stops:
     count = 0
+
+
+class ThreadWorkers:
+    """Instead of ``RayWorkers``: the same workers in threads of this process. None of them may die, or be killed."""
+
+    def __init__(self, run, specs, options):
+        self.specs, self._workers, self._threads = specs, {}, []
+        self._news = queue.SimpleQueue()
+
+    def launch(self, launches, batches):
+        place = launches[0].worker
+        if place not in self._workers:
+            self._workers[place] = Worker(replace(self.specs(place), own_process=False))
+        worker = self._workers[place]
+
+        def work():
+            worker.hello()
+            for launch, batch in zip(launches, batches, strict=True):
+                self._news.put(m.Started(launch.id))
+                self._news.put(ended(launch, worker.run(batch)))
+
+        self._threads.append(threading.Thread(target=work))
+        self._threads[-1].start()
+
+    def poll(self, timeout_s, others=()):
+        try:
+            news = [self._news.get(timeout=timeout_s)]
+        except queue.Empty:
+            return []
+        while not self._news.empty():
+            news.append(self._news.get())
+        return news
+
+    def look(self):
+        return {place: worker.progress() for place, worker in self._workers.items()}
+
+    def alive(self, device):
+        return any(place.device == device for place in self._workers)
+
+    def close(self):
+        for thread in self._threads:
+            thread.join()
+        for worker in self._workers.values():
+            worker.close()
+
+    def kill(self, worker):
+        raise AssertionError(f"{worker} is killed")
+
+    def drop(self, worker, launches):
+        raise AssertionError(f"{launches} are not to begin")
+
+    def ask_to_stop(self, worker, trials):
+        raise AssertionError(f"{trials} are to stop")
 
 
 def run_config(path, *, stops=None, folder=None, found=None):

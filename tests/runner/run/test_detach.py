@@ -16,10 +16,11 @@ import pytest
 from runner_helpers import only_run, write_config
 from typer.testing import CliRunner
 
+from qdrun.runner import load
 from qdrun.runner.cli import app
 from qdrun.runner.cluster import ClusterError
 from qdrun.runner.plan import prepare
-from qdrun.runner.run import asking, entry, head
+from qdrun.runner.run import asking, detach, entry, head
 from qdrun.runner.run.detach import NotStarted, Order, ended, failure_of, submit_detached
 from qdrun.runner.run.head import ClusterLost, HeadWatch
 from qdrun.runner.run.rayjobs import Jobs, check_dashboard, known_dead, launched, note_launch
@@ -207,6 +208,26 @@ def test_a_runner_is_dead_when_a_dashboard_says_so_of_its_very_process(tmp_path,
     assert not known_dead(run), "the dashboard is gone: nothing is known"
 
 
+def test_a_job_that_has_not_begun_is_stopped_by_its_cluster_and_one_that_has_by_its_folder(tmp_path, monkeypatch):
+    stopped = []
+
+    class Cluster:
+        def __init__(self, address):
+            self.address = address
+
+        def stop(self, name):
+            stopped.append((self.address, name))
+
+    monkeypatch.setattr(detach, "Jobs", Cluster)
+    run = create(prepare(write_config(tmp_path))[0], tmp_path / "runs")
+    note_launch(run, address="http://head:8265", job=run.name)
+    result = CliRunner().invoke(app, ["cancel", run.uri])
+    assert f"{run.name}: asked to stop" in result.output and stopped == [("http://head:8265", run.name)]
+    assert status.status(run)["state"] == "cancelled"
+    assert CliRunner().invoke(app, ["dashboard", run.uri]).output.startswith(f"http://head:8265  (run {run.name})")
+    assert "nothing to stop" in CliRunner().invoke(app, ["cancel", run.uri]).output and len(stopped) == 1
+
+
 # ---- a head that goes away
 
 
@@ -345,7 +366,7 @@ def test_a_detached_run_outlives_the_command_that_made_it_and_is_seen_stopped_an
     assert again.exit_code == 2 and f"is run by process {data['process']}" in again.stderr
     assert "asked to stop" in CliRunner().invoke(app, ["cancel", run.uri]).output
     assert CliRunner().invoke(app, ["watch", run.uri]).exit_code == 1
-    assert status.status(run)["state"] == "cancelled"
+    assert load(run.uri).wait().state == "cancelled"
     resumed = CliRunner().invoke(app, ["resume", run.uri, "--detach", "--wait", "--json"])
     data = json.loads(resumed.stdout)
     assert (resumed.exit_code, data["state"], data["ended"]["state"]) == (0, "cancelled", "done")

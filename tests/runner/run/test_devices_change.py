@@ -1,4 +1,4 @@
-"""Devices that join a cluster while a run goes on, and devices that are gone: what the runner makes of them, with a ledger and without Ray."""
+"""Devices that join a cluster while a run goes on, and devices that are gone: what the runner makes of them. Without Ray."""
 
 import time
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Memory through the loop: smaller points of curves, claims by class, what takes more than it claimed. On the CPU, in real workers."""
+"""Memory through the loop: smaller points of curves, claims by class, more than was claimed. On the CPU, in the workers themselves."""
 
 from collections import Counter, defaultdict
 from dataclasses import replace
@@ -18,10 +18,22 @@ from qdrun.runner.run.elastic import Claims, choose
 from qdrun.runner.store.journal import read
 from qdrun.runner.store.table import rows
 
-from .local import run_config
+from .local import ThreadWorkers, run_config
 
 JOBS = Path(__file__).with_name("jobs_for_memory.py")
 RESERVE = 512 << 20
+
+
+@pytest.fixture
+def threads(monkeypatch):
+    """Workers in threads of this process."""
+    monkeypatch.setattr(start, "RayWorkers", ThreadWorkers)
+
+
+@pytest.fixture(params=["threads", pytest.param("local_ray", marks=pytest.mark.slow)])
+def workers(request):
+    """Workers in threads, and as processes of Ray."""
+    request.getfixturevalue(request.param)
 
 
 def config_of(folder, *, job="Tapes", params=None, sweep=None, more="", limits=None):
@@ -69,8 +81,7 @@ def results(folder):
     return {row["param.start"]: (row["status"], row["loss"], row["grad.start"]) for row in rows(folder)}
 
 
-@pytest.mark.slow
-def test_with_auto_smaller_points_let_more_trials_run_and_change_no_result(local_ray, tmp_path):
+def test_with_auto_smaller_points_let_more_trials_run_and_change_no_result(workers, tmp_path):
     sweep = {"start": {"linspace": [0.1, 0.9, 14]}}
     plain, auto = tmp_path / "plain", tmp_path / "auto"
     for folder in (plain, auto):
@@ -199,6 +210,7 @@ def test_without_curves_nothing_is_predicted(monkeypatch):
 
 def test_planning_a_sweep_and_its_curves_compiles_nothing(tmp_path, monkeypatch):
     compiled = []
+    monkeypatch.setenv("QDRUN_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(CpuDevice, "compile", lambda device, kernel, options: compiled.append(kernel.name))
     sweep = {"inner": [1001, 1003], "cells": [5, 7]}
     prepared, found = planned(config_of(tmp_path, sweep=sweep, more="memory_budget: auto\n"))
@@ -210,6 +222,7 @@ def test_planning_a_sweep_and_its_curves_compiles_nothing(tmp_path, monkeypatch)
 
 def test_kernels_are_compiled_while_ray_starts_and_no_longer(tmp_path, monkeypatch):
     compiled, looks = [], []
+    monkeypatch.setenv("QDRUN_CACHE_DIR", str(tmp_path / "cache"))
     original = CpuDevice.compile
     monkeypatch.setattr(
         CpuDevice, "compile", lambda device, kernel, options: compiled.append(kernel.name) or original(device, kernel, options)
@@ -226,8 +239,7 @@ def test_kernels_are_compiled_while_ray_starts_and_no_longer(tmp_path, monkeypat
     assert len(compiled) == 4
 
 
-@pytest.mark.slow
-def test_each_class_of_devices_has_the_claim_of_its_own_plan(local_ray, tmp_path):
+def test_each_class_of_devices_has_the_claim_of_its_own_plan(threads, tmp_path):
     """A trial has as many rows of states as threads: on the host with two it needs twice the heap."""
     config = config_of(
         tmp_path, params={"inner": 3000}, sweep={"start": [0.1, 0.2, 0.3, 0.4, 0.5, 0.6]}, more="device: {threads: 2}\n"
@@ -262,8 +274,7 @@ def test_cards_with_less_than_min_memory_are_not_used(tmp_path):
     assert start.usable(prepared, [card, replace(card, id="y", kind="cuda/y/1", total=4 << 30)]) == [card]
 
 
-@pytest.mark.slow
-def test_a_trial_that_takes_more_than_its_claim_gets_a_larger_one_and_at_last_the_device_alone(local_ray, tmp_path):
+def test_a_trial_that_takes_more_than_its_claim_gets_a_larger_one_and_at_last_the_device_alone(threads, tmp_path):
     _, ((group, _),) = planned(config_of(tmp_path))
     full = group.plan.bytes
     room = 3 * full
@@ -290,8 +301,7 @@ def test_a_trial_that_takes_more_than_its_claim_gets_a_larger_one_and_at_last_th
     assert f"the claim of the trial was {full:,} bytes on cpu, and its program got no more" in first["error"]["message"]
 
 
-@pytest.mark.slow
-def test_a_claim_grows_to_the_device_at_the_most_and_without_retries_it_does_not(local_ray, tmp_path):
+def test_a_claim_grows_to_the_device_at_the_most_and_without_retries_it_does_not(threads, tmp_path):
     _, ((group, _),) = planned(config_of(tmp_path))
     full = group.plan.bytes
     room = int(1.2 * full)
@@ -306,8 +316,7 @@ def test_a_claim_grows_to_the_device_at_the_most_and_without_retries_it_does_not
     assert row["error"].splitlines()[0].endswith("(1 attempt)")
 
 
-@pytest.mark.slow
-def test_with_auto_a_trial_that_ran_out_of_memory_goes_down_its_curve(local_ray, tmp_path):
+def test_with_auto_a_trial_that_ran_out_of_memory_goes_down_its_curve(threads, tmp_path):
     config = config_of(tmp_path, sweep={"extra": [20_000]}, more="memory_budget: auto\n")
     _, ((group, points),) = planned(config)
     state, folder, _ = run_config(config, found=[cpu(4 * group.plan.bytes)])
@@ -321,8 +330,7 @@ def test_with_auto_a_trial_that_ran_out_of_memory_goes_down_its_curve(local_ray,
     )
 
 
-@pytest.mark.slow
-def test_a_job_that_names_no_launches_may_take_more_than_its_plan_knows(local_ray, tmp_path):
+def test_a_job_that_names_no_launches_may_take_more_than_its_plan_knows(threads, tmp_path):
     config = config_of(tmp_path, job="Silent", sweep={"start": [0.2]})
     _, ((group, _),) = planned(config)
     assert not group.plan.whole

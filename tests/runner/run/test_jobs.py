@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from runner_helpers import FAKES, write_config
 
-from qdrun.runner.run.rayjobs import Jobs, ask, known_dead
+from qdrun.runner.run.rayjobs import ask, known_dead
 from qdrun.runner.store import status
 from qdrun.runner.store.layout import RunFolder
 from qdrun.runner.store.replay import replay
@@ -104,7 +104,7 @@ def test_a_run_from_outside_as_a_job_of_the_cluster(head, tmp_path):
     assert job["entrypoint"].startswith("python -m qdrun.runner.run.entry ")
     run = RunFolder(data["folder"])
     assert Path(run.config()["job"]["target"].rpartition(":")[0]) == project / "own.py"
-    until(lambda: Jobs(head["dashboard"]).status(data["run"]) == "SUCCEEDED", run)
+    until(lambda: ask(head["dashboard"], f"/api/jobs/{data['run']}")["status"] == "SUCCEEDED", run)
     assert known_dead(run)
 
 

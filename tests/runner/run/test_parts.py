@@ -49,6 +49,13 @@ def test_smaller_keeps_the_points_below_what_was_held():
     assert less["b"] == claims["b"]
 
 
+def test_the_point_that_ran_out_of_memory_is_left_out_in_every_class():
+    claims = {"a": Claim.of([(100, 1.0), (40, 2.0)]), "b": Claim.of([(90, 1.0), (30, 2.0)]), "c": Claim.of([(10, 1.0)])}
+    less = smaller(claims, 100)
+    assert (less["a"], less["b"], less["c"]) == (Claim.of([(40, 1.0)]), Claim.of([(30, 1.0)]), claims["c"])
+    assert smaller(claims, 95)["a"] == Claim.of([(40, 1.0)]), "what was held is no point of the curve: by bytes"
+
+
 def test_a_claim_grows_by_half_and_nearly_to_the_largest_device_of_its_class():
     claims = {"a": Claim.of([(100, 1.0)]), "b": Claim.of([(90, 1.0)])}
     assert smaller(claims, 100) == {"a": Claim.of([(150, 1.0)]), "b": Claim.of([(135, 1.0)])}

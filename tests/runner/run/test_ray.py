@@ -219,7 +219,7 @@ def leased(tmp_path, **params):
 
 def test_a_crash_in_a_long_lease_costs_the_trial_that_ran_two_tries_and_no_other_one(local_ray, tmp_path):
     config, ran = leased(tmp_path, mood="crash")
-    state, folder, board = run_config(config)
+    state, folder, _ = run_config(config)
     assert state == "done"
     found = {row["param.number"]: row["attempts"] for row in rows(folder)}
     crashed = [e for e in read(folder).events if e["event"] == "retry" and e["failure"] == "crash"]

@@ -303,7 +303,7 @@ def test_out_of_memory_steps_down_the_curve_and_tries_alone_at_last():
         end = m.TrialEnd({"status": "failed", "error": {"type": "OutOfMemory", "message": "no"}}, Failure.out_of_memory)
         actions = state.handle(m.Ended(flight.launch.id, {"a": end}), 0.0)
         ask = next((one for one in actions if isinstance(one, m.Ask)), None)
-    assert seen == [(100, False), (50, False), (20, True)]
+    assert seen == [(100, False), (50, False), (150, True)], "the last time with more than its fastest point"
     assert ask is None
     (row,) = [one.record for one in actions if isinstance(one, m.WriteEnded)]
     assert row["error"]["message"] == "no (3 attempts)"

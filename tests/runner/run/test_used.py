@@ -8,7 +8,7 @@ from qdrun.runner.ledger.inventory import pretended
 from qdrun.runner.packing import Claim, Request
 from qdrun.runner.run import runner, workers
 from qdrun.runner.run.messages import Worker
-from qdrun.runner.run.used import observed, used_of
+from qdrun.runner.run.used import observed, steadier, used_of
 from qdrun.runner.store.journal import read
 from qdrun.runner.watch.view import device_views, view_of
 from qdrun.runner.work.spec import LaneState, Progress
@@ -51,6 +51,11 @@ def test_what_is_neither_free_nor_held_by_our_programs_is_taken_off_the_capacity
     (state,) = ledger.snapshot()["pools"]
     assert state["foreign"] == 3 * GIB
     assert state["free"] == card.capacity - 3 * GIB - 4 * GIB - card.charge()
+
+
+def test_memory_that_is_nobody_s_in_one_look_alone_is_not_taken_for_others():
+    assert steadier({"a": (10, 5), "b": (1, 1)}, {"a": (7, 5), "c": (3, 4)}) == {"a": (10, 5), "c": (3, 4)}
+    assert steadier({"a": (7, 5)}, {"a": (10, 5)}) == {"a": (10, 5)}
 
 
 def test_a_host_and_an_imitation_of_a_card_tell_the_ledger_nothing():

@@ -92,7 +92,9 @@ class World:
                     assert action.worker not in self.dead
                     self.dropped |= set(action.launches)
                 case m.AskToStop():
-                    assert action.launch in self.flights or any(call.unheard for call in self.calls)
+                    # it may have ended, which the runner has not heard yet
+                    assert action.worker not in self.dead
+                    assert action.launch in {one.id for launches in self.runs for one in launches}
                     self.asked_to_stop.add(action.launch)
                 case m.Kill():
                     self.kills += 1
@@ -210,10 +212,10 @@ class World:
             return  # it does not even answer when it is asked to stop
         restart = "device lost" in moods.values()
         ends = {name: self._end(name, mood, launch, tries[name]) for name, mood in moods.items()}
-        self._over(call, m.Ended(launch.id, ends, restart=restart, retire=self.rng.random() < 0.1))
+        self._over(call, m.Ended(launch.id, ends, restart=restart, retire="worn" if self.rng.random() < 0.1 else ""))
         if restart:  # nothing more can run there
             while call.order:
-                self._over(call, m.Ended(call.order[0], {}, retire=True, begun=False))
+                self._over(call, m.Ended(call.order[0], {}, retire="worn", begun=False))
 
     def _over(self, call, end):
         call.unheard.append(end)

@@ -282,7 +282,7 @@ def test_what_killed_processes_left_unfinished_is_removed_by_the_next_owner(tmp_
     with Journal(folder) as journal:
         recover(folder, journal)
     there = [path.exists() for path in paths]
-    assert there == [False, True, False, False, True], "done: its worker lives; the table: others write it, too"
+    assert there == [False, False, False, False, True], "the table is written by others, too"
 
 
 def test_a_result_that_comes_after_its_trial_has_a_row_is_left_alone(tmp_path):

@@ -63,7 +63,9 @@ def test_a_line_that_is_no_json_is_damage_also_with_an_escape_of_a_surrogate_in_
     folder = make_run(tmp_path)
     with Journal(folder) as journal:
         (path,) = segments(folder)
-        (tmp_path / folder.name / path).open("ab").write(b'{"event": "ended", "text": "\\ud800\n' + b'["\\ud800",' * 5000 + b"\n")
+        (tmp_path / folder.name / path).open("ab").write(
+            b'{"event": "ended", "text": "\\ud800\n' + b'["\\ud800",' * 5000 + b"\n"
+        )
         journal.write("finished", state="done")
     found = read(folder)
     assert (found.damaged, found.events[-1]["event"]) == (2, "finished")

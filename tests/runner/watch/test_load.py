@@ -85,3 +85,22 @@ def test_gaps_too_short_to_be_seen_close_and_others_stay():
     thin = load.thinned(100)
     assert (thin.times, thin.claimed, thin.running) == ([0, 50, 80, 90, 100], [5, 5, 0, 5, 0], [1, 1, 0, 1, 0])
     assert Load("d", None, [1.0, 2.0], [3, 0], [1, 0]).thinned(1).claimed == [3, 0]
+
+
+def test_what_began_and_ended_between_two_writes_has_the_times_of_its_worker():
+    place = {"device": "d", "bytes": 5}
+    load = only(
+        [
+            event(1, "started", "a", **place),
+            event(9, "ended", "a", started_t=1001.0, ended_t=1002.0),  # its own line said when it began
+            event(9, "ended", "b", place=place, started_t=1002.0, ended_t=1004.0),
+            event(9, "ended", "c", place=place, started_t=1004.0, ended_t=1020.0),  # another clock: not after its own line
+        ]
+    )
+    assert (load.times, load.running) == ([1, 2, 4, 9], [1, 2, 2, 0])
+
+
+def test_such_an_attempt_of_another_clock_does_not_begin_before_its_owner():
+    place = {"device": "d", "bytes": 5}
+    load = only([event(3, "owner"), event(9, "ended", "b", place=place, started_t=900.0, ended_t=901.0)])
+    assert (load.times, load.running) == ([3], [0])

@@ -46,8 +46,8 @@ class Bench:
     def trial(name, attempt=1, **params):
         return TrialSpec(name, attempt, {"params": params, "seed": 0})
 
-    def batch(self, name, attempt=1, *, claim=None, strict=True, budget=None, **params):
-        return BatchSpec(f"lease of {name}", (self.trial(name, attempt, **params),), claim, strict, budget)
+    def batch(self, name, attempt=1, *, claim=None, strict=True, budget=None, launch=0, **params):
+        return BatchSpec(f"lease of {name}", (self.trial(name, attempt, **params),), claim, strict, budget, launch)
 
 
 def at_once(*calls):

@@ -146,6 +146,47 @@ def test_descriptors_threads_and_children_go_to_the_log_of_the_worker(tmp_path):
     assert "UserWarning: warned by 0" in err.read_text()
 
 
+FULL = """
+import errno, os, sys
+sys.path.insert(0, {here!r})
+from pathlib import Path
+from lane_helpers import Bench, record
+from qdrun.runner.work.spec import log_folder
+bench = Bench({uri!r})
+log = bench.folder.path / log_folder("dev0", 1, 1)
+{body}
+worker = bench.worker(lanes=1, own_process=True)
+worker.hello()
+print("dropped" * 9000, flush=True)
+print("dropped", file=sys.stderr)
+assert record(worker.run(bench.batch("t1", mood="print")))["status"] == "done"
+worker.close()
+print("after the end", flush=True)
+"""
+NO_ROOM = """
+def refuse(self, *args, **options):
+    raise OSError(errno.ENOSPC, "No space left on device")
+real, Path.mkdir = Path.mkdir, refuse
+import atexit; atexit.register(setattr, Path, "mkdir", real)
+"""
+FULL_FILES = """
+log.mkdir(parents=True)
+for stream in ("stdout", "stderr"):
+    (log / f"{stream}.log").symlink_to("/dev/full")
+"""
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a device that is always full")
+@pytest.mark.parametrize(("body", "kept"), [(FULL_FILES, ""), (NO_ROOM, "dropped")], ids=["files", "folder"])
+def test_a_full_disk_fails_no_worker_and_nobody_who_prints(tmp_path, body, kept):
+    """Where its log cannot be made, the process keeps the descriptors that it had."""
+    text = FULL.format(here=str(HERE), uri=str(tmp_path / "runs"), body=body)
+    ended = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=240, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.endswith("after the end\n") and ended.stdout.startswith(kept)
+    assert bool(kept) == ("dropped" in ended.stdout)
+
+
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
 def test_a_process_that_dies_leaves_the_stacks_of_its_threads(tmp_path):
     body = """

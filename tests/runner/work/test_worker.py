@@ -406,10 +406,15 @@ def test_a_result_that_finds_no_room_in_time_is_a_failure_of_the_infrastructure(
 
 
 def test_after_n_trials_the_process_is_to_be_replaced(bench):
-    worker = bench.worker(lanes=1, recycle_after=3)
+    worker = bench.worker(lanes=1, recycle_after=3, recycle_s=0.0)
     ends = [worker.run(bench.batch(f"t{k}")) for k in range(4)]
     assert [e.retire for e in ends] == ["", "", "it has run 3 trials", "it has run 3 trials"]
     assert all(record(e)["status"] == "done" for e in ends)  # the runner decides when
+
+
+def test_a_process_that_is_young_is_not_replaced_however_many_trials_it_has_run(bench):
+    worker = bench.worker(lanes=1, recycle_after=3, recycle_s=3600.0)
+    assert [worker.run(bench.batch(f"t{k}")).retire for k in range(5)] == [""] * 5
 
 
 def test_what_no_trial_holds_and_grows_retires_the_worker(bench, monkeypatch):

@@ -1,0 +1,291 @@
+"""Plays a scenario: starts the commands, makes the faults happen, resumes until the run is over, and judges what is left."""
+
+import json
+import multiprocessing
+import os
+import shutil
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from multiprocessing import forkserver, resource_tracker
+from pathlib import Path
+
+from . import jobs
+from .cluster import environment
+from .processes import SmallDisk, below, kill, processes, reap, stacks, until
+from .verdict import judge
+
+LONGEST_S = 150.0
+"""Of one command: a run takes a few seconds."""
+COMMANDS = 6
+AGENTS = ("ray::DashboardAgent", "ray::RuntimeEnvAgent")
+"""When Ray's head dies without a word, they look for it for a minute, and then end."""
+WARM = multiprocessing.get_context("forkserver")
+WARM.set_forkserver_preload(["ray", "qdrun.runner.run.session", "qdrun.runner.cli", "qdrun.runner.show", "pyarrow.parquet"])
+
+
+def qdrun(words, folder, log, variables):
+    """The command ``qdrun``, in a process that has its imports behind it."""
+    from qdrun.runner.cli import main
+
+    os.chdir(folder)
+    os.environ.update(variables)
+    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    sys.argv = ["qdrun", *words]
+    main()
+
+
+@dataclass
+class Verdict:
+    """How a scenario ended. ``problems``: what is wrong; ``facts``: what happened; ``agents``: processes of Ray that are to end by
+    themselves within a minute.
+    """
+
+    kind: str
+    seed: int
+    problems: list = field(default_factory=list)
+    facts: dict = field(default_factory=dict)
+    agents: list = field(default_factory=list)
+
+    @property
+    def ok(self):
+        """Whether everything is as it must be."""
+        return not self.problems
+
+
+def play(scenario, base, cluster=None):
+    """One run with its faults; its verdict. The folder of the run, with the output of all commands, is kept when something is wrong.
+
+    Args:
+        scenario: of ``scenario.scenario``.
+        base: a short folder for folders of runs.
+        cluster: which scenarios of the place ``cluster`` join.
+    """
+    began = time.monotonic()
+    folder = Path(base, scenario.label)
+    if os.path.ismount(folder / "disk"):  # of an earlier one that was killed itself
+        SmallDisk.unmount(folder / "disk")
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    verdict = Verdict(scenario.kind, scenario.seed)
+    disk = SmallDisk(folder / "disk") if scenario.kind == "disk" else None
+    try:
+        one = Play(scenario, folder, cluster if scenario.place == "cluster" else None, disk, verdict)
+        one.run()
+        verdict.facts["seconds"] = round(time.monotonic() - began, 1)
+        if verdict.problems:
+            one.keep()
+    finally:
+        if disk is not None:
+            disk.close()
+    if verdict.ok:
+        shutil.rmtree(folder)
+    return verdict
+
+
+class Play:
+    """One scenario while it is played."""
+
+    def __init__(self, scenario, folder, cluster, disk, verdict):
+        self.scenario, self.folder, self.cluster, self.disk, self.verdict = scenario, folder, cluster, disk, verdict
+        self.runs = (disk.where if disk else folder) / "runs"
+        self.notes = folder / "notes"
+        self.environment = cluster.environment if cluster else environment(folder / "r")
+        self.commands = self.fired = 0
+        self.began = False
+        self.codes = []
+        self._write_config()
+
+    def _write_config(self):
+        one = self.scenario
+        device = {"backend": "cuda", "id": "emulated"} if one.place == "emulated" else {"backend": "cpu"}
+        params = {"salt": one.salt, "mean_s": one.mean_s, "notes": str(self.notes)}
+        config = {
+            "version": 1,
+            "name": one.label,
+            "job": {"target": f"{jobs.__file__}:Shaken", "params": params},
+            "gradients": ["x"],
+            "device": device | {"slots": one.lanes},
+            "sweep": {"params": {"number": list(range(one.trials))}},
+            "output": str(self.runs),
+        }
+        (self.folder / "chaos.yaml").write_text(json.dumps(config, indent=1))
+        (self.folder / "scenario.txt").write_text(repr(one))
+
+    # the run
+
+    def run(self):
+        """All commands, and the verdict."""
+        for number in range(COMMANDS):
+            faults = self.scenario.faults[number] if number < len(self.scenario.faults) else ()
+            self._command(faults)
+            if number == 0:
+                self.began = self._count(b'"event":"started"') > 0
+            if self.disk:
+                self.disk.free()
+            if self.cluster:
+                if not self.cluster.whole:
+                    self.cluster.close(remove=False)
+                    self.cluster.open()
+                self.cluster.mend()
+            if number + 1 >= len(self.scenario.faults) and self._over():
+                break
+        else:
+            self.verdict.problems.append(f"not over after {COMMANDS} commands: exit codes {self.codes}")
+        self.verdict.facts |= {
+            "place": self.scenario.place,
+            "fired": self.fired,
+            "commands": self.commands,
+            "codes": self.codes,
+        }
+        if self.commands > 1 and not self.scenario.needs_resume and not self._refused():
+            self.verdict.problems.append(f"it needed `resume`: exit codes {self.codes}")
+        judge(self)
+        self._nothing_is_left()
+
+    def _refused(self):
+        """Whether the disk was full before the first trial was started: then `submit` says so and ends."""
+        return self.scenario.kind == "disk" and not self.began
+
+    def _over(self):
+        found = self.find()
+        return found is not None and bool(self.codes) and self.codes[-1] == 0
+
+    def find(self):
+        """The folder of the run; None while there is none."""
+        with suppress(FileNotFoundError):
+            for path in sorted(self.runs.iterdir()):
+                if (path / "run.json").exists():
+                    return path
+        return None
+
+    def rows(self):
+        """How many rows are written."""
+        return self._count(b'"event":"ended"')
+
+    def _count(self, text):
+        found = self.find()
+        count = 0
+        for path in (found / "events").glob("*.jsonl") if found else ():
+            with suppress(FileNotFoundError):
+                count += path.read_bytes().count(text)
+        return count
+
+    def _command(self, faults):
+        found = self.find()
+        words = ["resume", str(found)] if found else ["submit", str(self.folder / "chaos.yaml")]
+        words += ["--quiet", *(["--address", self.cluster.address] if self.cluster else [])]
+        self.commands += 1
+        log = self.folder / f"command{self.commands}.log"
+        os.environ.update(self.environment)  # Ray reads its token once, in the process that the others are made from
+        process = WARM.Process(target=qdrun, args=(words, str(self.folder), str(log), self.environment))
+        process.start()
+        self._attend(process, list(faults))
+        process.join()
+        self.codes.append(process.exitcode)
+
+    def _attend(self, process, faults):
+        began = since = time.monotonic()
+        while process.is_alive():
+            now = time.monotonic()
+            if now - began > LONGEST_S:
+                (self.folder / "stacks.txt").write_text(stacks(process.pid))
+                self.verdict.problems.append(f"command {self.commands} hangs: {LONGEST_S:g} s, {self.rows()} rows")
+                process.kill()
+                return
+            if not faults:
+                time.sleep(0.05)
+                continue
+            if faults[0].rows is not None and self.rows() < faults[0].rows:
+                since = now
+            elif now - since >= faults[0].delay_s:
+                if self._fire(faults[0], process):
+                    self.note(f"{now - began:.3f} {faults.pop(0)}")
+                    since = now
+                    continue
+                time.sleep(0.1)  # there is no such process yet; to look for one costs something
+            time.sleep(0.01)
+        for fault in faults:
+            self.note(f"the command was over before {fault}")
+
+    def note(self, text):
+        """One more line about what was done."""
+        with open(self.folder / "faults.txt", "a", encoding="utf-8") as file:
+            file.write(f"{time.time():.3f} command {self.commands}: {text}\n")
+
+    def _fire(self, fault, process):
+        """Make a fault happen; False while there is nothing that it could happen to."""
+        if fault.what == "full":
+            self.disk.fill(fault.pick)
+        elif fault.what == "room":
+            self.disk.free()
+        elif fault.what == "mend":
+            self.cluster.mend()
+        elif fault.what == "nodes":
+            for pid in self.cluster.raylets():
+                kill(pid)
+        else:
+            victims = self._victims(fault.what, process)
+            if not victims or not kill(victims[fault.pick % len(victims)]):
+                return False
+            if fault.what == "runner":
+                process.join()
+        self.fired += 1
+        return True
+
+    def _victims(self, what, process):
+        if what == "runner":
+            return [process.pid]
+        if self.cluster:
+            by_name = {"worker": self.cluster.workers, "ledger": self.cluster.ledger, "raylet": self.cluster.raylets}
+            return [self.cluster.head] if what == "head" else sorted(by_name[what]())
+        starts = {"worker": "ray::Worker", "raylet": "raylet "}[what]
+        name = lambda one: os.path.basename(one.title.split(" ")[0]) + " " if what == "raylet" else one.title  # noqa: E731
+        return sorted(one.pid for one in below(process.pid) if name(one).startswith(starts))
+
+    # what is left
+
+    def _nothing_is_left(self):
+        if self.cluster:
+            from .cluster import EXPIRE_S
+
+            left = self.cluster.settled(EXPIRE_S + 15)
+            self.verdict.problems += [f"left behind: {text}" for text in left]
+            known = self.cluster.daemons()
+        else:
+            known = set()
+        until(lambda: all(one.title in AGENTS for one in self._strangers(known)), 15)
+        left = self._strangers(known)
+        self.verdict.agents = [one for one in left if one.title in AGENTS]
+        self.verdict.problems += [
+            f"left behind: process {one.pid} {one.title[:120]}" for one in left if one.title not in AGENTS
+        ]
+
+    def _strangers(self, known):
+        """Processes that this scenario has left: orphans that came to us."""
+        reap(known)
+        me, helpers = os.getpid(), {forkserver._forkserver._forkserver_pid, resource_tracker._resource_tracker._pid}
+        mine = [one for one in processes().values() if one.parent == me and one.pid not in known | helpers]
+        return [one for one in mine if str(self.folder) in self._where(one.pid) or one.title.startswith("ray::")]
+
+    @staticmethod
+    def _where(pid):
+        with suppress(OSError):
+            return Path(f"/proc/{pid}/environ").read_bytes().decode("utf-8", "replace") + os.readlink(f"/proc/{pid}/cwd")
+        return ""
+
+    def keep(self):
+        """Keep what explains a failure beside the folder of the run."""
+        (self.folder / "verdict.json").write_text(json.dumps([self.verdict.problems, self.verdict.facts], indent=1))
+        (self.folder / "processes.txt").write_text(
+            "\n".join(f"{p.pid} {p.parent} {p.title[:200]}" for p in processes().values())
+        )
+        if self.disk and self.runs.exists():
+            shutil.copytree(self.runs, self.folder / "runs", dirs_exist_ok=True)
+        if self.cluster:
+            (self.folder / "ledger.json").write_text(json.dumps(self.cluster.ask(), indent=1))
+            self.cluster.logs(self.folder / "ray")

@@ -1,0 +1,111 @@
+"""What must hold after a run that was killed and resumed, read from its folder alone."""
+
+from collections import Counter
+
+import numpy as np
+
+from qdrun.runner.store.attempts import arrays_of
+from qdrun.runner.store.journal import read
+from qdrun.runner.store.layout import RunFolder
+from qdrun.runner.store.replay import record_of, replay
+from qdrun.runner.store.table import rows
+
+from .jobs import expected
+
+
+def judge(play):
+    """Add to the verdict of ``play`` what is wrong with the run."""
+    found, one, problems = play.find(), play.scenario, play.verdict.problems
+    if found is None:
+        problems.append("there is no run")
+        return
+    folder = RunFolder(found)
+    events, state = read(folder), replay(folder)
+    if len(state.trials) != one.trials:
+        problems.append(f"{len(state.trials)} trials instead of {one.trials}")
+    problems += _rows(folder, events, state)
+    problems += _values(folder, state, one)
+    problems += _notes(play, folder, events, state)
+    if state.finished is None or state.finished.get("state") != "done":
+        problems.append(f"the journal's last word is {state.finished}")
+    retries = [event for event in events.events if event["event"] == "retry"]
+    play.verdict.facts |= {
+        "owners": state.owner,
+        "retries": dict(Counter(str(event["failure"]) for event in retries)),
+        "errors": sorted({str((event.get("error") or {}).get("message", ""))[:160] for event in retries}),
+        "recovered": sum(bool(event.get("recovered")) for event in events.events),
+        "partial": sum(1 for _ in found.rglob("*.partial")),
+        "refused": state.refused,
+    }
+
+
+def _rows(folder, events, state):
+    """Exactly one row for each trial, in the journal and in the table."""
+    out = []
+    written = Counter(event["trial"] for event in events.events if event["event"] == "ended")
+    again = Counter(event["trial"] for event in events.events if event["event"] == "requeued")
+    for name in state.trials:
+        if written[name] - again[name] != 1:
+            out.append(f"trial {name} has {written[name]} rows and was requeued {again[name]} times")
+    if state.doubled or state.damaged or state.unknown:
+        out.append(f"{state.doubled} rows doubled, {state.damaged} lines damaged, {state.unknown} of unknown trials")
+    bad = {name: trial.status for name, trial in state.trials.items() if trial.status != "done"}
+    if bad:
+        errors = {
+            str((trial.entry.event.get("error") or {}).get("message", ""))[:300]
+            for trial in state.trials.values()
+            if trial.entry
+        }
+        out.append(f"not done: {bad}: {errors}")
+    try:
+        import pyarrow.parquet as pq
+
+        table = pq.read_table(folder.table).to_pylist()
+    except OSError as error:
+        return [*out, f"no table: {error}"]
+    if [row["trial"] for row in table] != list(state.trials) or {row["status"] for row in table} != {"done"}:
+        out.append(f"the table has {Counter((row['trial'], row['status']) for row in table)}")
+    return out + ([] if len(rows(folder)) == len(state.trials) else ["`rows` does not give one row for each trial"])
+
+
+def _values(folder, state, one):
+    """Each row is that of its trial."""
+    out = []
+    params = {trial.id: trial.params for trial in folder.trials()}
+    for name, trial in state.trials.items():
+        record = record_of(folder, trial)
+        if record is None or record.get("status") != "done":
+            continue
+        loss, gradient = expected(one.salt, params[name]["number"], one.mean_s)
+        if record["loss"] != loss or not np.array_equal(arrays_of(folder, record)["x"], gradient):
+            out.append(f"the row of trial {name} is not its own")
+    return out
+
+
+def _notes(play, folder, events, state):
+    """A trial whose row was written never ran again; its result is of an attempt that came to its end.
+
+    Each time that it ran is an attempt, unless a runner was killed before it had heard that a trial of a lease has begun.
+    """
+    if not play.notes.exists():
+        return ["no trial has run"]
+    lines = [line.split() for line in play.notes.read_text().splitlines()]
+    begun = Counter(int(number) for what, number, *_ in lines if what == "begin")
+    number_of = {trial.id: trial.params["number"] for trial in folder.trials()}
+    out = []
+    for name, trial in state.trials.items():
+        number = number_of[name]
+        if begun[number] > len(trial.attempts) + (state.owner - 1):
+            out.append(f"trial {name} ran {begun[number]} times in {len(trial.attempts)} attempts")
+        done_t = next(
+            (e["t"] for e in events.events if e["event"] == "ended" and e["trial"] == name and e["status"] == "done"), None
+        )
+        late = [
+            t for what, n, _, t in lines if what == "begin" and int(n) == number and done_t is not None and float(t) > done_t
+        ]
+        if late:
+            out.append(f"trial {name} ran again after its row was written")
+        if not any(what == "end" and int(n) == number for what, n, *_ in lines):
+            out.append(f"trial {name} never came to its end")
+    play.verdict.facts["runs"] = sum(begun.values())
+    return out

@@ -1,0 +1,79 @@
+"""What a run writes down of its trials, and how replay reads it: starts and ends that came together are one line."""
+
+import time
+
+import pytest
+from runner_helpers import write_config
+
+from qdrun.runner.plan import prepare
+from qdrun.runner.run import messages as m
+from qdrun.runner.run.book import Book, Inside, Outside
+from qdrun.runner.store.attempts import Failure
+from qdrun.runner.store.journal import Journal, read
+from qdrun.runner.store.layout import create
+from qdrun.runner.store.replay import replay
+from qdrun.runner.store.table import rows
+from qdrun.runner.watch.board import Board
+from qdrun.runner.watch.live import display
+
+PLACE = {"device": "cpu:0", "bytes": 10, "time": 1.0, "slot": 0}
+ROW = {"status": "done", "loss": 2.0, "started_t": 100.0, "ended_t": 101.0}
+ERROR = {"type": "E", "message": "no", "traceback": ""}
+
+
+@pytest.fixture
+def book(tmp_path):
+    prepared, _ = prepare(write_config(tmp_path, sweep={"x": [1.0, 2.0, 3.0]}))
+    folder = create(prepared, tmp_path / "runs")
+    board = Board(run=folder.name, total=3)
+    trials = {trial.id: trial for trial in prepared.trials}
+    with Journal(folder) as journal, display(board, quiet=True) as screen:
+        outside = Outside(folder, journal, board, screen, None, None, None, None)  # type: ignore[arg-type]
+        made = Book(Inside(trials, lambda trial: {}, {}), outside)
+        made.folder, made.names = folder, list(trials)  # type: ignore[attr-defined]
+        yield made
+
+
+def lines(book):
+    return [(e["event"], e.get("trial")) for e in read(book.folder).events if e["event"] != "owner"]
+
+
+def test_a_start_and_an_end_of_one_write_are_one_line_and_an_attempt_all_the_same(book):
+    a, b, _ = book.names
+    book.note(m.WriteStarted(a, 1, PLACE))
+    book.note(m.WriteEnded(a, 1, ROW))
+    book.note(m.WriteStarted(b, 1, PLACE))
+    book.flush()
+    assert lines(book) == [("ended", a), ("started", b)]
+    (tried,) = replay(book.folder).trials[a].attempts
+    assert (tried.status, tried.started_t, tried.ended_t, tried.place) == ("done", 100.0, 101.0, PLACE)
+    found = {row["trial"]: (row["status"], row["attempts"], row["loss"]) for row in rows(book.folder)}
+    assert found == {a: ("done", 1, 2.0), b: ("running", 1, None), book.names[2]: ("waiting", 0, None)}
+    assert (book.board.counts, set(book.board.running), book.board.best) == ({"done": 1}, {b}, (2.0, "x=1"))
+
+
+def test_an_end_in_a_later_write_and_a_retry_have_lines_of_their_own(book):
+    a, b, _ = book.names
+    book.note(m.WriteStarted(a, 1, PLACE))
+    book.flush()
+    book.note(m.WriteEnded(a, 1, ROW))
+    book.note(m.WriteStarted(b, 1, PLACE))
+    book.note(m.WriteRetry(b, 1, Failure.crash, ERROR))
+    book.note(m.WriteStarted(b, 2, PLACE))
+    book.note(m.WriteEnded(b, 2, {"status": "failed", "failure": Failure.user_error, "error": ERROR}))
+    book.flush()
+    assert lines(book) == [("started", a), ("ended", a), ("started", b), ("retry", b), ("ended", b)]
+    state = replay(book.folder).trials[b]
+    assert [(tried.attempt.number, tried.status) for tried in state.attempts] == [(1, "retried"), (2, "failed")]
+    assert book.board.notes == ["x=2 failed: E: no"]
+
+
+def test_a_trial_that_was_cancelled_while_it_ran_has_an_attempt_and_one_that_waited_has_none(book):
+    a, b, _ = book.names
+    record = {"status": "cancelled", "failure": Failure.cancelled, "error": ERROR}
+    book.note(m.WriteStarted(a, 1, PLACE))
+    book.note(m.WriteEnded(a, 1, record))
+    book.note(m.WriteEnded(b, 0, record))
+    book.flush()
+    assert {row["trial"]: row["attempts"] for row in rows(book.folder)} == {a: 1, b: 0, book.names[2]: 0}
+    assert all(tried.ended_t <= time.time() for tried in replay(book.folder).trials[a].attempts)

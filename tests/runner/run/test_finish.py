@@ -1,0 +1,50 @@
+"""The end of a run on a disk that is full: what is said, and what is waited for."""
+
+import time
+from contextlib import contextmanager
+
+import pytest
+
+from qdrun.runner.run import session
+from qdrun.runner.store.files import StorageFull
+from qdrun.runner.store.journal import Journal, read
+from qdrun.runner.store.layout import write_run
+from qdrun.runner.timing import Timing
+
+FULL = "no room left in runs: No space left on device\n  do: make room there"
+
+
+class Screen:
+    def __init__(self):
+        self.said = []
+
+    def note(self, text):
+        self.said.append(text)
+
+
+@contextmanager
+def ending(tmp_path, monkeypatch, tries, stops):
+    """A run whose table has room after so many tries; its journal and what it says."""
+    folder, calls = write_run(tmp_path, "made", "version: 1\n", {"name": "made"}, [], {}), []
+
+    def write(folder):
+        calls.append(folder)
+        if len(calls) <= tries:
+            stops.asked += 1 if len(calls) == 3 else 0
+            raise StorageFull(FULL)
+
+    monkeypatch.setattr(session.table, "write_parquet", write)
+    monkeypatch.setattr(session, "ROOM_EVERY_S", 0.001)
+    with Journal(folder) as journal:
+        yield journal, calls
+
+
+@pytest.mark.parametrize(("tries", "count"), [(0, 1), (2, 3), (1000, 3)], ids=["room", "later", "given up"])
+def test_a_table_without_room_waits_for_it_and_the_run_is_done_all_the_same(tmp_path, monkeypatch, tries, count):
+    stops, screen = session.Stops(), Screen()
+    with ending(tmp_path, monkeypatch, tries, stops) as (journal, calls):
+        state = session._finish(journal, screen, stops, "done", Timing(time.time(), time.time()), "")
+        last = read(journal.folder).events[-1]
+    assert (state, last["event"], last["state"], len(calls)) == ("done", "finished", "done", count)
+    waits = "no room left in runs: No space left on device: the table waits for room; Ctrl-C leaves it to `qdrun results`"
+    assert screen.said == ([waits] if tries else [])
