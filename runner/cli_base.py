@@ -34,7 +34,9 @@ def complete_configs(incomplete: str) -> list[str]:
 
 
 Config = Annotated[Path, typer.Argument(help="YAML file of the run.", autocompletion=complete_configs)]
-Run = Annotated[str, typer.Argument(help="Folder or URI of a run, its id or a part of it, or `latest`.", autocompletion=complete_runs)]
+Run = Annotated[
+    str, typer.Argument(help="Folder or URI of a run, its id or a part of it, or `latest`.", autocompletion=complete_runs)
+]
 Trial = Annotated[str | None, typer.Argument(help="Id of a trial, its beginning, or @n: its place in the sweep, from 0.")]
 Runs = Annotated[str, typer.Option("--runs", help="Folder or URI where runs lie, to look up ids.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]

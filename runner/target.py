@@ -9,13 +9,13 @@ import os
 import sys
 import tempfile
 import threading
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
 
 from ..compiler.errors import QdrunError
+from ..compiler.runtime.device import keep_namespaces
 from ..jobs.base import Job
 
 _loading = threading.RLock()
@@ -72,10 +72,7 @@ def load(target: Target) -> type[Job[Any]]:
         with _loading:
             root = os.path.abspath(target.import_root)  # of what was shipped to a cluster it is relative
             if target.import_root and root not in sys.path:
-                with suppress(ImportError):
-                    importlib.import_module(
-                        "cuda"
-                    )  # a namespace: a user's cuda.py would win over it, even from the end of the path
+                keep_namespaces()
                 sys.path.append(root)  # last: an installed package is never shadowed
             module = _load_file(target) if target.file is not None else importlib.import_module(target.module or "")
     except (Exception, SystemExit) as error:

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..errors import OutOfMemory, QdrunRuntimeError
 from ..frontend.values import count
-from ..runtime.mirror import Mirror, copy, reading, store
+from ..runtime.mirror import Mirror, copied, copy, store
 from .field import Field
 from .ndarray import Ndarray
 from .struct_field import StructField
@@ -131,7 +131,7 @@ class Window:
     def _dual_from(self, tensor: Any, slot: int) -> Iterator[None]:
         """In forward mode a write clears the dual: afterwards slot 0 of it is what ``slot`` was before."""
         dual = _relative(tensor, "dual") if self.program.forward is not None else None
-        kept = None if dual is None else reading(dual._mirror, dual._form[slot, ...]).copy()
+        kept = None if dual is None else copied(dual._mirror, dual._form[slot, ...])
         yield
         if dual is not None:
             store(dual._mirror, dual._form[0, ...], kept)
@@ -180,7 +180,7 @@ class Window:
     def swap_start_gradient(self, slots: list[np.ndarray], other: Mirror | None) -> None:
         """Exchange slot 0 of the state's gradients with these arrays, which lie in memory with the mirror ``other``."""
         for (mirror, grad), slot in zip(self._gradients(self.state), slots, strict=True):
-            held = reading(other, slot).copy()
+            held = copied(other, slot)
             copy(other, slot, mirror, grad[0, ...])
             store(mirror, grad[0, ...], held)
 
@@ -243,8 +243,8 @@ class Check:
 
 
 def slot_content(tensor: Any, slot: int) -> np.ndarray:
-    """The content of one slot of an array."""
-    return reading(tensor._mirror, tensor._form[slot, ...])
+    """The content of one slot of an array, as an array of its own."""
+    return copied(tensor._mirror, tensor._form[slot, ...])
 
 
 def tolerance_of(tensor: Any, program: Program) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import ctypes.util
+import importlib
 import itertools
 import os
 import sys
@@ -11,7 +12,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Container
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -306,6 +307,14 @@ def hold(backend: str, which: int | str | None = None, *, shared: bool = False) 
 
         return HeldDevice(which, shared)
     raise QdrunRuntimeError(f"the {backend} backend is not built in this version\n  do: see `qdrun devices`")
+
+
+def keep_namespaces() -> None:
+    """Before folders of users are added to ``sys.path``: a file ``cuda.py`` there would win over cuda-python's namespace package, even
+    from the end of the path.
+    """
+    with suppress(ImportError):
+        importlib.import_module("cuda")
 
 
 def devices() -> list[Backend]:

@@ -409,6 +409,11 @@ def reading(mirror: Mirror | None, array: np.ndarray) -> np.ndarray:
     return array if mirror is None else mirror.read(array)
 
 
+def copied(mirror: Mirror | None, array: np.ndarray) -> np.ndarray:
+    """The content of a part as an array of its own; of what lies around it nothing is copied from the device."""
+    return np.array(array, order="C") if mirror is None else mirror.copied(array)
+
+
 def writing(mirror: Mirror | None, array: np.ndarray) -> AbstractContextManager[np.ndarray]:
     """A block of code that writes all of a part of some memory."""
     return nullcontext(array) if mirror is None else mirror.writing(array)
@@ -454,4 +459,4 @@ def copy(mirror: Mirror | None, array: np.ndarray, other: Mirror | None, source:
         mirror.copy_from(array, other, source)
 
 
-__all__ = ["Link", "Mirror", "changing", "clear", "copy", "mirrored", "reading", "store", "writing"]
+__all__ = ["Link", "Mirror", "changing", "clear", "copied", "copy", "mirrored", "reading", "store", "writing"]

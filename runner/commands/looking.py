@@ -38,7 +38,9 @@ class Stream(StrEnum):
 def status(
     run: Annotated[
         str | None,
-        typer.Argument(help="Folder or URI of a run, its id or a part of it, or `latest`; none: all runs.", autocompletion=complete_runs),
+        typer.Argument(
+            help="Folder or URI of a run, its id or a part of it, or `latest`; none: all runs.", autocompletion=complete_runs
+        ),
     ] = None,
     runs: Runs = "runs",
     as_json: Json = False,

@@ -1,7 +1,8 @@
 """The state of every trial of a run, from its journal alone; and what a new owner makes good before it goes on.
 
-The rules: a trial waits, an attempt of it runs, ``ended`` gives it its row (with a ``place``: it began since the last write). The first row counts, and a further one is ``doubled``,
-unless ``requeued`` asked for it. A new owner ends all attempts of the one before: what has no row by then waits again.
+The rules: a trial waits, an attempt of it runs, ``ended`` gives it its row (with a ``place``: it began since the last write). The first row
+counts, and a further one is ``doubled``, unless ``requeued`` asked for it.
+A new owner ends all attempts of the one before: what has no row by then waits again.
 """
 
 from __future__ import annotations

@@ -143,7 +143,9 @@ def test_a_budget_goes_through_to_the_trial_and_its_row(spin):
     assert record["status"] == "done", record
     assert record["used_bytes"] == record["planned_bytes"] == group.plan.bytes <= 1200 < free["used_bytes"]
     assert record["used"] == {kind: n for kind, n in record["planned"].items() if n}
-    assert group.plan.by_kind() == {kind: n for kind, n in record["used"].items() if kind != "code"}, "planning compiles nothing"
+    assert group.plan.by_kind() == {kind: n for kind, n in record["used"].items() if kind != "code"}, (
+        "planning compiles nothing"
+    )
     assert (record["loss"], record["gradients"]) == (free["loss"], free["gradients"]), "the same bits"
 
 

@@ -423,7 +423,7 @@ class CudaDevice(Failing, Device):
         return {"cuLaunchKernel": self.driver.launch_address, "cuMemsetD32Async": self.driver.memset_address}
 
     def entry(self, compiled: Compiled) -> Callable[[int], None]:
-        """The host's entry as a function: it returns when the launches are in the stream, and keeps the interpreter's lock (``throttle``)."""
+        """The host's entry as a function: it returns when the launches are in the stream, and keeps the interpreter's lock."""
         return _ENTRY(compiled.address)
 
     def fill_context(self, words: np.ndarray, compiled: Compiled) -> None:

@@ -36,7 +36,9 @@ def test_killed_runs_lose_nothing_and_leave_nothing():
         ",".join(f"{kind}-{SEEDS[kind]}" for kind in kinds),
     ]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280, check=False, env=os.environ)
-    verdicts = [json.loads(line) for line in Path(out, "verdicts.jsonl").read_text().splitlines()]
+    told = Path(out, "verdicts.jsonl")
+    assert told.exists(), done.stderr
+    verdicts = [json.loads(line) for line in told.read_text().splitlines()]
     assert [(one["kind"], one["ok"], one.get("problems")) for one in verdicts] == [(kind, True, None) for kind in kinds], (
         done.stderr
     )
