@@ -43,7 +43,7 @@ SHOWN_LINES = 12
 class NotStarted(QdrunError, RuntimeError):
     """The process of a run ended before it had begun; ``exit_code`` is what it ended with."""
 
-    def __init__(self, message: str, exit_code: int) -> None:
+    def __init__(self, message: str, exit_code: int = 1) -> None:
         super().__init__(message)
         self.exit_code = exit_code
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 
 import numpy as np
@@ -200,6 +201,33 @@ def test_a_launch_with_a_budget_does_not_last(counts):
         assert executable._set.bytes == small and s.taken().tobytes() == whole.tobytes()
         s.chain.grad(600, 1.0, 0)
         assert executable._set.bytes > small and s.taken().tobytes() == whole.tobytes()
+
+
+@pytest.mark.parametrize("emulated", [False, True], ids=["cpu", "emulated"])
+def test_under_a_memory_budget_launches_are_native_until_something_else_is_allocated_or_freed(counts, emulated):
+    s = Chain(emulated=emulated, memory_budget=1 << 20)
+    s.chain.grad(400, 0.9, 0)
+    s.chain.grad(400, 0.9, 0)
+    s.taken()
+    counts.take()
+    for c in (0.9, 1.0, 1.1):
+        s.chain.grad(400, c, 0)
+        np.testing.assert_allclose(s.taken(), s.slope(400, c), rtol=1e-9, atol=1e-300)
+    assert counts.take() == (0, 0, 0)
+
+    whole = s.chain.grad.plan(400, 1.0, 0).bytes
+    held = sum(s.program.usage().values())
+    large = qd.ndarray(qd.u8, shape=(1 << 20) - held + whole // 2)  # what is left for the heap is half of what it has
+    s.chain.grad(400, 1.0, 0)
+    np.testing.assert_allclose(s.taken(), s.slope(400), rtol=1e-9, atol=1e-300)
+    assert counts.take()[2] == 1
+    assert s.chain.grad.plan(400, 1.0, 0).bytes <= whole // 2
+    assert sum(s.program.usage().values()) <= 1 << 20
+    del large
+    gc.collect()
+    s.chain.grad(400, 1.0, 0)
+    np.testing.assert_allclose(s.taken(), s.slope(400), rtol=1e-9, atol=1e-300)
+    assert s.chain.grad.plan(400, 1.0, 0).bytes == whole
 
 
 def test_a_heap_that_shrinks_under_a_memory_budget_is_planned_again():

@@ -44,7 +44,8 @@ def test_the_config_plans_what_the_trials_then_use(written):
     record = trial_record(prepared.spec(prepared.trials[0]))
     assert record["status"] == "done", record
     assert set(record["gradients"]) == {"speed", "angle"}
-    assert record["used"] == {kind: n for kind, n in plan["memory"][0]["by_kind"].items() if n}
+    used = {kind: n for kind, n in record["used"].items() if kind != "code"}  # plans compile none
+    assert used == {kind: n for kind, n in plan["memory"][0]["by_kind"].items() if n}
     assert record["planned"]["adstack"] > 0
 
 
@@ -61,4 +62,4 @@ def test_the_quickstart_has_at_least_24_trials():
     plan = json.loads(result.stdout)
     assert len(plan["trials"]) >= 24
     assert plan["gradients"] == ["stiffness", "actuation"]
-    assert set(plan["memory"][0]["by_kind"]) >= {"state", "gradients", "adstack", "context", "code"}
+    assert set(plan["memory"][0]["by_kind"]) >= {"state", "gradients", "adstack", "context"}

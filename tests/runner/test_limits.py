@@ -23,7 +23,7 @@ def test_a_run_in_which_too_many_trials_fail_is_given_up(local_ray, tmp_path):
     code, summary = submit(config)
     assert (code, summary["state"]) == (1, "failed")
     assert summary["counts"]["failed"] >= 3
-    assert summary["counts"]["cancelled"] >= 150
+    assert summary["counts"]["cancelled"] >= 60  # two leases of 64 may have been on their way
     assert sum(summary["counts"].values()) == 200
 
 

@@ -62,14 +62,15 @@ def launches(folder):
     started, now = defaultdict(list), {}
     most_bytes, most = Counter(), Counter()
     for event in read(folder).events:
-        if event["event"] == "started":
-            started[event["trial"]].append(event)
-            now[event["trial"]] = event
-        elif event["event"] in ("ended", "retry"):
+        begun = event if event["event"] == "started" else event.get("place")  # or started and ended in one write
+        if begun is not None:
+            started[event["trial"]].append(begun)
+            now[event["trial"]] = begun
+            for device in {at["device"] for at in now.values()}:
+                here = [at["bytes"] for at in now.values() if at["device"] == device]
+                most_bytes[device], most[device] = max(most_bytes[device], sum(here)), max(most[device], len(here))
+        if event["event"] in ("ended", "retry"):
             now.pop(event["trial"], None)
-        for device in {at["device"] for at in now.values()}:
-            here = [at["bytes"] for at in now.values() if at["device"] == device]
-            most_bytes[device], most[device] = max(most_bytes[device], sum(here)), max(most[device], len(here))
     return started, most_bytes, most
 
 
