@@ -58,7 +58,7 @@ def adding():
 
 
 def test_launches_wait_once_in_so_many_and_none_is_lost(adding, monkeypatch):
-    program, add, x = adding
+    _program, add, x = adding
     calls = []
     real = Throttle.__call__
     monkeypatch.setattr(Throttle, "__call__", lambda self: (calls.append(threading.get_ident()), real(self)))
@@ -90,7 +90,7 @@ def test_several_threads_of_one_program_count_together(adding, monkeypatch):
 
 
 def test_nothing_waits_while_a_graph_is_recorded(adding, monkeypatch):
-    program, add, x = adding
+    program, _add, _x = adding
     monkeypatch.setattr(Throttle, "__call__", lambda self: pytest.fail("a graph cannot wait"))
     program.device.capturing = True
     try:
@@ -100,7 +100,7 @@ def test_nothing_waits_while_a_graph_is_recorded(adding, monkeypatch):
 
 
 def test_a_failure_that_the_wait_meets_is_raised_by_the_launch(adding, monkeypatch):
-    program, add, x = adding
+    _program, add, x = adding
 
     def broken(self):
         raise DeviceError("work on the device failed: made up", "CUDA_ERROR_UNKNOWN", 999, False)
