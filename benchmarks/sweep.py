@@ -207,9 +207,8 @@ def process(trials: Sequence[Trial], asked: argparse.Namespace) -> list[dict[str
     command = [sys.executable, "-m", "benchmarks.sweep", "--mode", "trial", *passed(asked), "--trial"]
     waiting, running, rows = list(trials), [], []
     end, held = time.time() + asked.limit, 0
-    while running or (waiting and time.time() < end):
-        nexts = waiting if time.time() < end else []
-        for trial in [t for t in nexts if held + need[shape(t)] + CONTEXT_BYTES <= room or not running]:
+    while (running or waiting) and time.time() < end:
+        for trial in [t for t in waiting if held + need[shape(t)] + CONTEXT_BYTES <= room or not running]:
             bytes_ = need[shape(trial)] + CONTEXT_BYTES
             if len(running) < asked.processes and (held + bytes_ <= room or not running):
                 waiting.remove(trial)
@@ -227,6 +226,9 @@ def process(trials: Sequence[Trial], asked: argparse.Namespace) -> list[dict[str
             text, errors = child.communicate()
             row = json.loads(text.splitlines()[-1]) if child.returncode == 0 else {"status": "crashed", "error": errors[-500:]}
             rows.append(row | {"scene": trial["scene"], "steps": trial["steps"], "started_t": begun, "ended_t": time.time()})
+    for child, *_ in running:  # the time is over
+        child.kill()
+        child.communicate()
     return rows
 
 

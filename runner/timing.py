@@ -39,22 +39,23 @@ class Timing:
     def add(self, message: dict[str, Any]) -> None:
         """Note an ended trial: its worker, when it started and ended there, and the seconds of its own work."""
         get = message.get
-        noted = {"pid": get("pid"), "host": get("host"), "started_t": get("started_t"), "ended_t": get("ended_t")}
+        noted = {"lane": (get("host"), get("pid"), get("lane"))}
+        noted |= {"started_t": get("started_t"), "ended_t": get("ended_t")}
         noted |= {"worker_seconds": get("worker_seconds"), "seconds": get("seconds"), "collected_t": time.time()}
         self.trials.append(noted)
 
     def summary(self) -> dict[str, float | None]:
         """The figures that ``--json`` prints; seconds from the command on, and milliseconds for each trial.
 
-        ``dispatch_ms_per_trial`` is the mean gap between two trials on one worker, ``worker_ms_per_trial`` what the worker adds inside
+        ``dispatch_ms_per_trial`` is the mean gap between two trials in one lane of a worker, ``worker_ms_per_trial`` what the worker adds inside
         (import, checks, packing of results), ``collect_ms_per_trial`` the mean delay of a record on its way back (not on the critical
         path), and ``overhead_ms_per_trial`` the first two together.
         """
-        workers: dict[tuple[str, int], list[dict[str, Any]]] = defaultdict(list)
+        lanes: dict[tuple[Any, ...], list[dict[str, Any]]] = defaultdict(list)
         for trial in self.trials:
-            workers[trial["host"], trial["pid"]].append(trial)
+            lanes[trial["lane"]].append(trial)
         gaps, inside = [], []
-        for own in workers.values():
+        for own in lanes.values():
             own.sort(key=lambda trial: trial["started_t"])
             gaps += [after["started_t"] - before["ended_t"] for before, after in itertools.pairwise(own)]
         for trial in self.trials:
