@@ -48,8 +48,8 @@ class Timing:
         """The figures that ``--json`` prints; seconds from the command on, and milliseconds for each trial.
 
         ``dispatch_ms_per_trial`` is the mean gap between two trials in one lane of a worker, ``worker_ms_per_trial`` what the worker adds
-        inside (import, checks, packing of results), ``collect_ms_per_trial`` the mean delay of a record on its way back (not on the critical
-        path), and ``overhead_ms_per_trial`` the first two together.
+        inside (import, checks, packing of results), ``collect_ms_per_trial`` the mean delay of a record on its way back (not on the
+        critical path), and ``overhead_ms_per_trial`` the first two together.
         """
         lanes: dict[tuple[Any, ...], list[dict[str, Any]]] = defaultdict(list)
         for trial in self.trials:
