@@ -72,7 +72,7 @@ class Probe:
         self.end: tuple[float, float, dict[int, float]] | None = None
 
     def now(self) -> tuple[float, float, dict[int, float]]:
-        pids = {trial["pid"] for trial in self.timing.trials if trial["pid"]}
+        pids = {trial["lane"][1] for trial in self.timing.trials if trial["lane"][1]}
         return time.time(), time.process_time(), {pid: cpu_s(pid) for pid in pids}
 
     def install(self) -> None:
@@ -97,7 +97,7 @@ class Probe:
     def _look(self, *_) -> None:
         if self.warm is not None or len(self.timing.trials) < self.trials // 10:
             return
-        if len({trial["pid"] for trial in self.timing.trials}) >= self.lanes:  # all workers have started
+        if len({trial["lane"][1] for trial in self.timing.trials}) >= self.lanes:  # all workers have started
             self.counts.clear()
             self.at = len(self.timing.trials)
             self.warm = self.now()
@@ -163,7 +163,7 @@ def measure(trials: int, folder: Path, *, seconds: float = 0.0, lanes: int = 2, 
         where = str(folder / "runs")
         done = session.submit(prepared, job, output=where, timing=timing, address=address, dashboard=False, quiet=True)
     assert done.state == "done", done.state
-    spent, pids = done.timing, {trial["pid"] for trial in timing.trials}
+    spent, pids = done.timing, {trial["lane"][1] for trial in timing.trials}
     found = {
         "trials": trials,
         "seconds": seconds,
