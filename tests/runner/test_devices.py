@@ -77,6 +77,7 @@ def test_one_worker_runs_all_trials_of_a_named_device(local_ray, tmp_path):
     assert len({row["out.pid"] for row in rows}) == 1
 
 
+@pytest.mark.slow
 def test_a_worker_that_loses_its_device_is_replaced_and_the_trial_is_tried_again(local_ray, tmp_path):
     sweep = {"mood": ["good", "lost once", "crash once", "lost"]}
     config = write(tmp_path, EMULATED, sweep=sweep | {"number": [0, 1, 2, 3]}, limits={"retries": 1})
@@ -96,6 +97,7 @@ def test_a_worker_that_loses_its_device_is_replaced_and_the_trial_is_tried_again
     )
 
 
+@pytest.mark.slow
 def test_a_trial_that_hangs_on_a_device_is_ended_with_its_worker(local_ray, tmp_path):
     config = write(tmp_path, EMULATED, sweep={"mood": ["hang", "good"]}, limits={"trial_timeout_s": 1.5})
     code, _, (hung, good) = go(config)
@@ -104,6 +106,7 @@ def test_a_trial_that_hangs_on_a_device_is_ended_with_its_worker(local_ray, tmp_
     assert good["status"] == "done"
 
 
+@pytest.mark.slow
 def test_there_is_a_worker_for_each_device(local_ray, tmp_path, monkeypatch):
     real = session.devices_of
     two = lambda prepared: [replace(row, id=f"{row.id}-{k}") for row in real(prepared) for k in range(2)]

@@ -114,6 +114,7 @@ def test_a_run_whose_runner_was_killed_goes_on_where_it_was(ray_folder, tmp_path
     assert len(started) <= 12 + 2  # what ran when the runner died runs again, what was done does not
 
 
+@pytest.mark.slow
 def test_a_build_that_hangs_costs_its_own_trials_and_no_others(local_ray, tmp_path):
     source = (tmp_path / "slow.py").resolve()
     source.write_text(Path(FAKES).read_text() + HANGS)
@@ -217,6 +218,7 @@ def leased(tmp_path, **params):
     return config, lambda: {int(path.name): path.stat().st_size for path in marks.iterdir()}
 
 
+@pytest.mark.slow
 def test_a_crash_in_a_long_lease_costs_the_trial_that_ran_two_tries_and_no_other_one(local_ray, tmp_path):
     config, ran = leased(tmp_path, mood="crash")
     state, folder, _ = run_config(config)

@@ -75,6 +75,7 @@ def bucket(page, name):
     return counts[upper - 1][0], counts[upper][0]
 
 
+@pytest.mark.slow
 def test_every_metric_is_on_the_port_of_the_node(page):
     assert set(page) >= EXPORTED
     assert {name for name in page if "qdrun" in name} == EXPORTED

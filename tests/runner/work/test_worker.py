@@ -437,6 +437,7 @@ def test_growth_counts_only_when_several_looks_in_a_row_show_it():
     assert wear.retire.startswith("its device holds 1,000 bytes more")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("backend", "which"), [("cpu", None), ("cuda", "emulated")])
 def test_three_hundred_trials_leave_nothing_behind(bench, backend, which):
     """Bytes of the device, open programs, registered contexts, threads and open files are flat; failures and stops included."""
