@@ -10,10 +10,8 @@ its ratio to the one-level plan of the same kernel, which is what picks plans.
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -27,6 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 import qdrun as qd
+from benchmarks.written import imported
 from qdrun.compiler.adstack import cost
 from qdrun.compiler.adstack.levels import LoopPlan, full_tape, thinning, three_levels, two_levels, with_levels
 from qdrun.compiler.adstack.plan import HeapPlan
@@ -126,12 +125,7 @@ def compiled(folder: Path, name: str, body: str, real: Any) -> Any:
         f"            v = x[i]\n{lines}\n            y[i] = v\n\n    return k\n"
     )
     path = folder / f"{name.replace(' ', '_')}_{real}.py"
-    path.write_text(text, encoding="utf-8")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
-    spec.loader.exec_module(module)
+    module = imported(path, text)
     x, y = (qd.field(real, shape=64, needs_grad=True) for _ in range(2))
     x.from_numpy(np.random.default_rng(1).uniform(0.3, 0.9, 64))
     return module.make(x, y), y

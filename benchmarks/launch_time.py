@@ -10,10 +10,9 @@ has what the constants in ``compiler/adstack/launch_time.py`` are multiplied wit
 from __future__ import annotations
 
 import argparse
-import importlib.util
+import importlib
 import json
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -25,6 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 import qdrun as qd
+from benchmarks.written import imported
 
 # Bodies after `def k(n: qd.i32):`; x, y, w of 64 Ki elements, A of 256 x 256, c (i32) of numbers, s () of one, N elements, R rows.
 KERNELS: dict[str, tuple[str, int]] = {
@@ -101,12 +101,7 @@ def _compiled(folder: Path, name: str, body: str, given: tuple[Any, ...]) -> Any
     lines = "\n".join(f"        {line}" for line in body.splitlines())
     text = f"import qdrun as qd\n\n\ndef make(x, y, w, A, B, c, s, N, R):\n    @qd.kernel\n    def k(n: qd.i32):\n{lines}\n\n    return k\n"
     path = folder / f"{name}.py"
-    path.write_text(text, encoding="utf-8")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
-    spec.loader.exec_module(module)
+    module = imported(path, text)
     return module.make(*given)
 
 
