@@ -1,10 +1,12 @@
 """What the predictions of a launch's time are worth: predicted over measured, for kernels of many kinds and their gradients.
 
-    python -m benchmarks.launch_time [--arch cpu|cuda] [--repeats 5] [--only NAME,..] [--json]
+    python -m benchmarks.launch_time [--arch cpu|cuda] [--repeats 5] [--only NAME,..] [--limit 55] [--json]
 
 On a CPU one thread runs, and a figure is the least processor time of some launches, so that other work on the machine counts little. On a
-GPU it is the mean wall time of launches in a row, the wait for the last one included; kernels are 16 times as large there. ``--json``
-has what the constants in ``compiler/adstack/launch_time.py`` are multiplied with: iterations, nanoseconds of one alone, its share, bytes.
+GPU it is the mean wall time of launches in a row, the wait for the last one included; kernels are 16 times as large there. Each line is
+printed when it is known; after ``--limit`` seconds no other kernel begins, and those that are left out are named. ``--json`` has a line
+for each with what the constants in ``compiler/adstack/launch_time.py`` are multiplied with: iterations, nanoseconds of one alone, its
+share, bytes.
 """
 
 from __future__ import annotations
@@ -13,15 +15,14 @@ import argparse
 import importlib
 import json
 import statistics
+import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 
 import qdrun as qd
 from benchmarks.written import imported
@@ -67,16 +68,20 @@ KERNELS: dict[str, tuple[str, int]] = {
         20_000,
     ),
 }
+AT_LEAST_S = 0.005
+"""Of the launches that are timed together."""
+MOST = 1024
+"""Of them."""
 JOBS = {
     "mass_spring": ("qdrun.jobs.mass_spring", "MassSpring", {"steps": 50}),
     "mpm88": ("qdrun.jobs.mpm88", "Mpm88", {"particles": 2048, "grid": 48, "steps": 8}),
 }
 
 
-def kernels(folder: Path, arch: str, real: Any, only: set[str]) -> Iterator[tuple[str, Any, tuple[Any, ...]]]:
+def kernels(folder: Path, arch: str, real: Any, only: set[str], clock: Clock) -> Iterator[tuple[str, Any, tuple[Any, ...]]]:
     """The kernels, each in a program of its own."""
     for name, (body, n) in KERNELS.items():
-        if only and name not in only:
+        if (only and name not in only) or clock.over(f"{name} {real}"):
             continue
         size = 1 << (20 if arch == "cuda" else 16)
         rows = 1024 if arch == "cuda" else 256
@@ -111,19 +116,20 @@ def seconds(launch: Callable[[], None], arch: str, repeats: int) -> float:
     launch()
     launch()
     qd.sync()
-    start, many = clock(), 0
-    while many < 3 or clock() - start < 0.005:
+    many, alone = 1, 0.0
+    while alone < AT_LEAST_S and many < MOST:  # a GPU's launches return at once: only a wait says what they take
+        many = min(MOST, 2 * many if alone < AT_LEAST_S / 16 else int(many * 1.2 * AT_LEAST_S / alone) + 1)
+        alone = timed(launch, many, clock)
+    return min(timed(launch, many, clock) for _ in range(repeats if alone < 10 * AT_LEAST_S else 1)) / many
+
+
+def timed(launch: Callable[[], None], many: int, clock: Callable[[], float]) -> float:
+    """Seconds of so many launches in a row, and of the wait for the last one."""
+    start = clock()
+    for _ in range(many):
         launch()
-        many += 1
     qd.sync()
-    found = []
-    for _ in range(repeats):
-        start = clock()
-        for _ in range(many):
-            launch()
-        qd.sync()
-        found.append((clock() - start) / many)
-    return min(found)
+    return clock() - start
 
 
 def row(name: str, what: str, kernel: Any, args: tuple[Any, ...], how: tuple[str, int]) -> dict[str, Any]:
@@ -137,15 +143,35 @@ def row(name: str, what: str, kernel: Any, args: tuple[Any, ...], how: tuple[str
     return {"kernel": name, "what": what, "predicted": made.seconds, "measured": measured, "tasks": tasks}
 
 
-def rows(arch: str, repeats: int, only: set[str]) -> Iterator[dict[str, Any]]:
-    """All of them."""
+class Clock:
+    """Seconds that are left."""
+
+    def __init__(self, limit_s: float) -> None:
+        self.end, self.left_out = time.perf_counter() + limit_s, list[str]()
+
+    def over(self, name: str) -> bool:
+        """Whether there is no time for this one."""
+        if time.perf_counter() < self.end:
+            return False
+        self.left_out.append(name)
+        return True
+
+
+def rows(arch: str, repeats: int, only: set[str], clock: Clock) -> Iterator[dict[str, Any]]:
+    """All of them: those of the jobs before the second precision."""
     with tempfile.TemporaryDirectory() as folder:
         for real in (qd.f32, qd.f64):
-            for name, kernel, args in kernels(Path(folder), arch, real, only):
+            for name, kernel, args in kernels(Path(folder), arch, real, only, clock):
                 for what in ("forward", "gradient"):
                     yield row(f"{name} {real}", what, kernel, args, (arch, repeats))
+            if real is qd.f32:
+                yield from rows_of_jobs(arch, repeats, only, clock)
+
+
+def rows_of_jobs(arch: str, repeats: int, only: set[str], clock: Clock) -> Iterator[dict[str, Any]]:
+    """The kernels of whole simulations."""
     for name, (module, job_name, given) in JOBS.items():
-        if only and name not in only:
+        if (only and name not in only) or clock.over(name):
             continue
         found = importlib.import_module(module)
         job = getattr(found, job_name)
@@ -158,31 +184,50 @@ def rows(arch: str, repeats: int, only: set[str]) -> Iterator[dict[str, Any]]:
                     yield row(f"{name}.{kernel.__name__}", what, kernel, args, (arch, repeats))
 
 
+COLUMNS = ("kernel", "what", "predicted us", "measured us", "ratio", "by")
+
+
+def line(*cells: str) -> str:
+    """A line of the table."""
+    return f"{cells[0]:28} {cells[1]:9} {cells[2]:>13} {cells[3]:>13} {cells[4]:>7}  {cells[5]}"
+
+
+def shown(found: Iterable[dict[str, Any]], as_json: bool) -> list[dict[str, Any]]:
+    """Print each when it is there."""
+    out = []
+    print(*([] if as_json else [line(*COLUMNS)]), sep="\n", end="" if as_json else "\n", flush=True)
+    for r in found:
+        out.append(r)
+        by = max(r["tasks"], key=lambda t: t["nanoseconds"])["by"] if r["tasks"] else ""
+        us = [f"{1e6 * r[k]:.4g}" for k in ("predicted", "measured")]
+        text = (
+            json.dumps(r, default=str)
+            if as_json
+            else line(r["kernel"], r["what"], *us, f"{r['predicted'] / r['measured']:.2f}", by)
+        )
+        print(text, flush=True)
+    return out
+
+
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--arch", default="cpu", choices=["cpu", "cuda", "emulated"])
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--only", default="", help="names, with commas")
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--limit", type=float, default=55.0, help="seconds after which no other kernel begins")
+    parser.add_argument("--json", action="store_true", help="a document a line")
     options = parser.parse_args()
-    found = list(rows(options.arch, options.repeats, set(filter(None, options.only.split(",")))))
-    if options.json:
-        print(json.dumps(found, default=str))
-        return
-    table = Table("kernel", "what", "predicted us", "measured us", "ratio", "by", title=options.arch)
-    for r in found:
-        by = max(r["tasks"], key=lambda t: t["nanoseconds"])["by"] if r["tasks"] else ""
-        us = [f"{1e6 * r[k]:.4g}" for k in ("predicted", "measured")]
-        table.add_row(r["kernel"], r["what"], *us, f"{r['predicted'] / r['measured']:.2f}", by)
-    Console(width=110).print(table)
-    for what in ("forward", "gradient"):
+    clock = Clock(options.limit)
+    found = shown(rows(options.arch, options.repeats, set(filter(None, options.only.split(","))), clock), options.json)
+    for what in () if options.json else ("forward", "gradient"):
         off = sorted(abs(np.log2(r["predicted"] / r["measured"])) for r in found if r["what"] == what and r["predicted"])
-        within = sum(x <= 1 for x in off)
-        middle = 2 ** statistics.median(off)
-        print(
-            f"{what}: off by a factor of {middle:.2f} in the middle, {2 ** off[-1]:.1f} at the most; {within} of {len(off)} within 2"
-        )
+        if off:
+            within, middle = sum(x <= 1 for x in off), 2 ** statistics.median(off)
+            most = f"{2 ** off[-1]:.1f} at the most; {within} of {len(off)} within 2"
+            print(f"{what}: off by a factor of {middle:.2f} in the middle, {most}")
+    if clock.left_out:
+        print(f"left out after {options.limit:g} s: {', '.join(clock.left_out)}", file=sys.stderr)
 
 
 if __name__ == "__main__":

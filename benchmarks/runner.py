@@ -1,12 +1,12 @@
 """What the runner costs for each trial: a sweep of a job that does next to nothing, through Ray, on the CPU of this machine.
 
-python -m benchmarks.runner [--trials 500] [--seconds 0] [--lanes 2] [--lease 64] [--nodes 0]
+python -m benchmarks.runner [--trials 500] [--seconds 0] [--lanes 2] [--lease 64] [--nodes 0] [--gpus 0]
 
 ``--lease 1``: every trial gets a lease and a message of its own. ``--nodes N``: on a cluster of N nodes with ``--lanes`` cores each, all
-on this machine, whose ledger is an actor.
+on this machine, whose ledger is an actor. ``--gpus G``: of G pretended GPUs each instead, with ``--lanes`` lanes, played by the CPU.
 
-Prints one line of JSON. ``overhead_ms`` is what a lane loses with each trial: seconds of the warm part of the run (its last nine tenths,
-or less, until all workers have started) times lanes over trials, less the seconds that the job itself took. ``runner_cpu_ms`` and
+Prints one line of JSON. No trial starts before all workers have. ``overhead_ms`` is what a lane loses with each trial: seconds of the
+warm part of the run (its last nine tenths) times lanes over trials, less the seconds that the job itself took. ``runner_cpu_ms`` and
 ``worker_cpu_ms`` are processor time for each of those trials, which says more on a machine that has other things to do. Further: seconds
 to the first start, to the end, what ``qdrun submit`` prints of itself, trials of a lease, exchanges with the ledger and writes to the
 journal for each trial.
@@ -15,13 +15,24 @@ journal for each trial.
 import argparse
 import json
 import os
+import secrets
+import shutil
 import tempfile
 import time
 from collections import Counter
 from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from qdrun.runner.ledger import actor, client, ledger
+from qdrun.runner.ledger.settings import Settings
+from qdrun.runner.plan import prepare
+from qdrun.runner.run import runner, session, start, workers
+from qdrun.runner.store.journal import Journal
+from qdrun.runner.timing import Timing
+
+PRETENDED_BYTES = 24 << 30
 JOB = """
 import time
 
@@ -46,7 +57,7 @@ class Empty(Job[Params]):
 CONFIG = """version: 1
 name: empty
 job: {{target: "empty.py:Empty", params: {{seconds: {seconds}}}}}
-device: {{backend: {backend}}}
+device: {device}
 limits: {{max_concurrent: {most}}}
 sweep: {{params: {{x: {{linspace: [0, 1, {trials}]}}}}}}
 output: runs
@@ -66,8 +77,9 @@ def cpu_s(pid: int) -> float:
 class Probe:
     """Counts calls inside of the runner, and reads the processes' clocks when the run is warm and when its workers end."""
 
-    def __init__(self, trials: int, timing, lanes: int) -> None:
-        self.counts, self.trials, self.timing, self.lanes = Counter(), trials, timing, lanes
+    def __init__(self, trials: int, timing, workers: int) -> None:
+        self.counts, self.trials, self.timing, self.workers = Counter(), trials, timing, workers
+        self.held: list = []
         self.warm: tuple[float, float, dict[int, float]] | None = None
         self.end: tuple[float, float, dict[int, float]] | None = None
 
@@ -76,14 +88,22 @@ class Probe:
         return time.time(), time.process_time(), {pid: cpu_s(pid) for pid in pids}
 
     def install(self) -> None:
-        from qdrun.runner.run import runner, workers
-        from qdrun.runner.store.journal import Journal
-
         self._before(runner.Runner, "_exchange", lambda *_: self.counts.update(exchanges=1))
         self._before(Journal, "write_all", lambda *_, **__: self.counts.update(writes=1))
         self._before(workers.RayWorkers, "_send", lambda *args: self.counts.update(leases=1, launches=len(args[3])))
         self._before(runner.Runner, "_step", self._look)
         self._before(workers.RayWorkers, "close", self._close)
+        ready = workers.RayWorkers._ready
+
+        def together(own, worker, info):
+            """The first trials wait for the last worker: else one runs them all while the others start."""
+            self.held.append((own, worker, info))
+            if len(self.held) < self.workers:
+                return []
+            held, self.held, self.workers = self.held, [], 1
+            return [event for one in held for event in ready(*one)]
+
+        workers.RayWorkers._ready = together  # type: ignore[method-assign]
 
     def _before(self, owner: type, name: str, call) -> None:
         real = getattr(owner, name)
@@ -95,9 +115,7 @@ class Probe:
         setattr(owner, name, both)
 
     def _look(self, *_) -> None:
-        if self.warm is not None or len(self.timing.trials) < self.trials // 10:
-            return
-        if len({trial["lane"][1] for trial in self.timing.trials}) >= self.lanes:  # all workers have started
+        if self.warm is None and len(self.timing.trials) >= self.trials // 10:
             self.counts.clear()
             self.at = len(self.timing.trials)
             self.warm = self.now()
@@ -124,55 +142,92 @@ class Probe:
         }
 
 
-@contextmanager
-def nodes(count: int, lanes: int):
-    """A cluster of nodes with so many cores, in a folder of its own; its address."""
-    from ray.cluster_utils import Cluster
+@dataclass(frozen=True)
+class Size:
+    """``nodes`` of a cluster, 0 for none; ``gpus`` pretended ones of each node; ``lanes`` of a GPU, or of the CPU of a node."""
 
+    lanes: int = 2
+    lease: int = 64
+    nodes: int = 0
+    gpus: int = 0
+
+    @property
+    def all_lanes(self) -> int:
+        """Trials at once."""
+        return self.lanes * max(1, self.nodes) * max(1, self.gpus)
+
+    @property
+    def workers(self) -> int:
+        """Processes: a GPU has one for all lanes."""
+        return self.nodes * self.gpus if self.gpus else self.all_lanes
+
+
+@contextmanager
+def cluster(size: Size):
+    """A cluster of nodes on this machine, in a folder of its own and with a token of its own, and its ledger; its address."""
     folder = tempfile.mkdtemp(prefix="qb", dir="/tmp")
     Path(folder, "ray").mkdir()
-    os.environ["RAY_TMPDIR"] = folder
+    token = Path(folder, "token")
+    token.touch(mode=0o600)
+    token.write_text(secrets.token_hex(32), encoding="ascii")
+    # before Ray is loaded: nodes without a token and a run with one do not answer one another
+    os.environ |= {"RAY_TMPDIR": folder, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)}
+    import ray
+    from ray.cluster_utils import Cluster
+
     small = {"object_store_memory": 80 << 20}
     made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False, **small})
     try:
-        for _ in range(count):
-            made.add_node(num_cpus=lanes, **small)
+        for _ in range(size.nodes):
+            made.add_node(num_cpus=size.lanes, num_gpus=size.gpus, **small)
+        ray.init(address=made.address, log_to_driver=False, logging_level="ERROR")
+        pretended = PRETENDED_BYTES if size.gpus else 0
+        actor.check_version(actor.start(Settings(lanes=size.lanes, lease_trials=size.lease, pretended_bytes=pretended)))
+        ray.shutdown()
         yield made.address
     finally:
         made.shutdown()
+        shutil.rmtree(folder, ignore_errors=True)
 
 
-def measure(trials: int, folder: Path, *, seconds: float = 0.0, lanes: int = 2, lease: int = 64, count: int = 0) -> dict:
+def play_gpus() -> None:
+    """Workers on pretended GPUs hold the one that the CPU plays, which has other names."""
+    real = start.specs_of
+
+    def specs_of(*args):
+        return {device: replace(spec, which="emulated", uuid="", pci="") for device, spec in real(*args).items()}
+
+    start.specs_of = specs_of
+
+
+def measure(trials: int, folder: Path, *, seconds: float = 0.0, size: Size) -> dict:
     """One run, with its figures."""
-    from qdrun.runner.ledger import client, ledger
-    from qdrun.runner.plan import prepare
-    from qdrun.runner.run import session
-    from qdrun.runner.timing import Timing
-
+    device = "{backend: cuda}" if size.gpus else "{backend: cpu}"
     (folder / "empty.py").write_text(JOB, encoding="utf-8")
-    config = CONFIG.format(trials=trials, seconds=seconds, most=lanes * (count or 1), backend="cpu")
+    config = CONFIG.format(trials=trials, seconds=seconds, most=size.all_lanes, device=device)
     (folder / "empty.yaml").write_text(config, encoding="utf-8")
-    client.Ledger = partial(ledger.Ledger, lease_trials=lease)  # type: ignore[misc, assignment]
+    if size.gpus:
+        play_gpus()
+    client.Ledger = partial(ledger.Ledger, lease_trials=size.lease)  # type: ignore[misc, assignment]
     with ExitStack() as stack:
-        address = stack.enter_context(nodes(count, lanes)) if count else None
+        address = stack.enter_context(cluster(size)) if size.nodes else None
         now = time.time()
         prepared, job = prepare(folder / "empty.yaml", local=address is None)
         timing = Timing(now, now)
-        probe = Probe(trials, timing, lanes * (count or 1))
+        probe = Probe(trials, timing, size.workers)
         probe.install()
         where = str(folder / "runs")
         done = session.submit(prepared, job, output=where, timing=timing, address=address, dashboard=False, quiet=True)
-    assert done.state == "done", done.state
-    spent, pids = done.timing, {trial["lane"][1] for trial in timing.trials}
+    assert done.state == "done", (done.state, done.rows[0])
+    spent = done.timing
     found = {
         "trials": trials,
         "seconds": seconds,
-        "lanes": lanes,
-        "workers": len(pids),
-        "nodes": count,
+        **asdict(size),
+        "workers": len({trial["lane"][1] for trial in timing.trials}),
         "load": round(os.getloadavg()[0], 1),
     }
-    found |= probe.figures(lanes * (count or 1))
+    found |= probe.figures(size.all_lanes)
     return found | {
         "first_start_s": round(spent["first_start_s"] or 0.0, 3),
         "ended_s": round(spent["ended_s"] or 0.0, 3),
@@ -185,13 +240,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trials", type=int, default=500)
     parser.add_argument("--seconds", type=float, default=0.0, help="that a trial sleeps")
-    parser.add_argument("--lanes", type=int, default=2, help="trials at once")
+    parser.add_argument("--lanes", type=int, default=2, help="trials at once, on each node or GPU")
     parser.add_argument("--lease", type=int, default=64, help="most trials of a lease")
     parser.add_argument("--nodes", type=int, default=0, help="of a cluster that is made for it")
+    parser.add_argument("--gpus", type=int, default=0, help="pretended ones of each node")
     options = parser.parse_args()
+    if options.gpus and not options.nodes:
+        parser.error("--gpus are those of --nodes")
     with tempfile.TemporaryDirectory(prefix="qdrun-runner-") as folder:
-        known = {"seconds": options.seconds, "lanes": options.lanes, "lease": options.lease, "count": options.nodes}
-        print(json.dumps(measure(options.trials, Path(folder), **known)))
+        size = Size(options.lanes, options.lease, options.nodes, options.gpus)
+        print(json.dumps(measure(options.trials, Path(folder), seconds=options.seconds, size=size)), flush=True)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -25,6 +26,8 @@ if "SWEEP_SWITCH_S" in os.environ:  # how often threads of a worker take turns: 
 
 COLUMNS = 8
 """Of a robot."""
+COMPRESSED = 0.9
+"""Lengths in the block at its start, of those at rest."""
 
 
 class MixedParams(JobParams):
@@ -38,23 +41,33 @@ class MixedParams(JobParams):
 
 
 class Block(Mpm88):
-    """The block, laid out at rest by a kernel: a copy of all slots from the host would be gigabytes."""
+    """The block, compressed at the start, so that it springs apart. The loss is the mean squared distance of its particles from the target:
+    within few steps, far from the walls, its centre moves as it was thrown, whatever the stiffness. It is laid out by a kernel: a copy of
+    all slots from the host would be gigabytes.
+    """
 
     def build(self) -> None:
-        """As the job, and the kernel."""
+        """As the job, and the kernels."""
         super().build()
-        x, v, C, F, particles = self.x, self.v, self.C, self.F, self.params.particles
+        x, v, C, F, loss, end = self.x, self.v, self.C, self.F, self.loss, self.window
+        particles, (target_x, target_y) = self.params.particles, self.params.target
         per_row = int(np.ceil(np.sqrt(particles)))
 
         @qd.kernel
         def rest():
             for q in range(particles):
                 x[0, q] = [0.6 + SIDE * (q % per_row) / per_row, 0.2 + SIDE * (q // per_row) / per_row]
-                F[0, q] = qd.Matrix.identity(qd.f64, 2)
+                F[0, q] = COMPRESSED * qd.Matrix.identity(qd.f64, 2)
                 v[0, q] = [0.0, 0.0]
                 C[0, q] = [[0.0, 0.0], [0.0, 0.0]]
 
-        self.rest = rest
+        @qd.kernel
+        def miss():
+            for q in range(particles):
+                off = x[end, q] - qd.Vector([target_x, target_y])
+                loss[None] += off.norm_sqr() / particles
+
+        self.rest, self.miss = rest, miss
 
     def fill(self) -> None:
         """What it is thrown with, and its stiffness."""
@@ -66,7 +79,7 @@ class Block(Mpm88):
         return [(self.rest, ()), *super().launches()]
 
     def run(self) -> Outcome:
-        """From rest."""
+        """From the start."""
         self.rest()
         return super().run()
 
@@ -74,12 +87,12 @@ class Block(Mpm88):
 class Robots(Job[MixedParams]):
     """``size`` trusses of ``COLUMNS`` muscles, each with amplitudes of its own; the loss is minus how far they walk on average."""
 
-    gradients = ("stiffness",)
+    gradients, live = ("stiffness",), ("stiffness",)
 
     def build(self) -> None:
         """Fields over (slot, robot, mass) and (slot, robot, muscle)."""
-        points, springs = truss(COLUMNS)
-        w, count, masses = self.window, self.params.size, len(points)
+        body = truss(COLUMNS)
+        w, count, masses = self.window, self.params.size, len(body.points)
         self.x = qd.Vector.field(2, dtype=qd.f64, shape=(w + 1, count, masses), needs_grad=True)
         self.v = qd.Vector.field(2, dtype=qd.f64, shape=(w + 1, count, masses), needs_grad=True)
         self.force = qd.Vector.field(2, dtype=qd.f64, shape=(w, count, masses), needs_grad=True)
@@ -87,15 +100,11 @@ class Robots(Job[MixedParams]):
         self.stiffness = qd.field(dtype=qd.f64, shape=(), needs_grad=True)
         self.loss = qd.field(dtype=qd.f64, shape=(), needs_grad=True)
         self.points = qd.Vector.field(2, dtype=qd.f64, shape=(masses,))
-        self.ends = qd.Vector.field(2, dtype=qd.i32, shape=(len(springs),))
-        self.muscle = qd.field(dtype=qd.i32, shape=(len(springs),))
-        self.length = qd.field(dtype=qd.f64, shape=(len(springs),))
-        self.points.from_numpy(points)
-        self.ends.from_numpy(np.array([(a, b) for a, b, _ in springs], dtype=np.int32))
-        self.muscle.from_numpy(np.array([m for _, _, m in springs], dtype=np.int32))
-        self.length.from_numpy(np.array([np.linalg.norm(points[a] - points[b]) for a, b, _ in springs]))
+        self.ends, self.muscle, self.length = body.fields()
+        self.points.from_numpy(body.points)
+        body.write(self.ends, self.muscle, self.length)
         self._muscles(count)
-        self._springs(count, masses, len(springs))
+        self._springs(count, masses, len(body.ends))
         self._ends(count, masses)
 
     def fill(self) -> None:
@@ -200,7 +209,7 @@ class Robots(Job[MixedParams]):
 class Swing(Job[MixedParams]):
     """``size`` pairs of coupled pendulums, ``steps`` long; the loss is how far from rest they end on average."""
 
-    gradients = ("stiffness",)
+    gradients, live = ("stiffness",), ("stiffness",)
 
     def build(self) -> None:
         """The angles at the start, and the kernel."""
@@ -241,21 +250,23 @@ class Swing(Job[MixedParams]):
         return Outcome(float(self.loss[None]), {"stiffness": float(self.stiffness.grad[None])})
 
 
-def _block(p: MixedParams) -> Block:
-    return Block(
-        Mpm88Params(particles=p.size, grid=p.detail, steps=p.steps, dt=1e-4, stiffness=p.stiffness), wanted=("stiffness",)
-    )
-
-
 class Mixed(Job[MixedParams]):
     """Any of the three: what a job is asked, its simulation answers."""
 
-    gradients = ("stiffness",)
+    gradients, live = ("stiffness",), ("stiffness",)
 
-    def __init__(self, params: MixedParams, **options: Any) -> None:
-        make = {"block": _block, "robots": Robots, "swing": Swing}[params.scene]
-        self.inner: Job[Any] = make(params)
-        super().__init__(params, **options)
+    @cached_property
+    def inner(self) -> Job[Any]:
+        """The simulation."""
+        kind = {"block": Block, "robots": Robots, "swing": Swing}[self.params.scene]
+        return kind(self._inner_params(), wanted=("stiffness",))
+
+    def _inner_params(self) -> JobParams:
+        """Those of the simulation, now."""
+        p = self.params
+        if p.scene != "block":
+            return p
+        return Mpm88Params(particles=p.size, grid=p.detail, steps=p.steps, dt=1e-4, stiffness=p.stiffness)
 
     def build(self) -> None:
         """Its simulation, in this job's program and window."""
@@ -265,7 +276,8 @@ class Mixed(Job[MixedParams]):
         inner.build()
 
     def fill(self) -> None:
-        """See ``Job.fill``."""
+        """See ``Job.fill``; the parameters may be others than when the simulation was built."""
+        self.inner.params = self._inner_params()
         self.inner.fill()
 
     def launches(self) -> Iterable[tuple[Any, tuple[Any, ...]]]:

@@ -29,7 +29,7 @@ from pydantic import BaseModel, ConfigDict
 from .checks import GradientCheck, check_gradients
 from .explain import Explanation, explain
 from .plan import MemoryPlan, PlanEntry, make_plan, used
-from .session import Session
+from .session import Session, same
 from .watch import Stopped, Watch
 from .windows import plan_window, snapshots_of
 
@@ -61,7 +61,8 @@ class Job(Generic[P]):
         Params: the model of the parameters; taken from ``Job[...]``.
         gradients: the names of the gradients that ``run`` can give.
         precision: the default float type of the program.
-        live: the parameters that only ``fill`` reads: an open job can take other values of them, see ``set``.
+        live: the parameters that only ``fill`` and ``run`` read: an open job can take other values of them, see ``set``, and the next trial
+            of a sweep may run in its program.
         horizon: the parameter that counts time steps, if there is one: `qdrun check` shortens it.
         needs_compiler: False for a job that uses no kernels; ``program`` is then None.
 
@@ -103,13 +104,23 @@ class Job(Generic[P]):
                 raise ValueError(f"{type(self).__name__} has no gradient `{name}`\n  do: ask for one of: {allowed}")
         self.params = params
         self.wanted = names
-        self.seed = seed
+        self._seed, self._seed_used, self._made = seed, False, False
         self.program: Any = None
         self.watch = Watch()
         self.window = self.time_steps()
         self.snapshot_bytes: int | None = None
         self.machine_code = True
         self._steps: Any = None  # the plan of the time steps
+
+    @property
+    def seed(self) -> int:
+        """See the class. A job that reads it before ``fill`` is built for each."""
+        self._seed_used = self._seed_used or not self._made
+        return self._seed
+
+    @seed.setter
+    def seed(self, seed: int) -> None:
+        self._seed, self._seed_used = seed, True
 
     @property
     def steps_plan(self) -> Any:
@@ -152,12 +163,28 @@ class Job(Generic[P]):
             Whether that is possible: only parameters in ``live`` differ, and their shapes do not. Else nothing has changed, and the job
             must be built again.
         """
-        differ = {name for name in type(params).model_fields if getattr(params, name) != getattr(self.params, name)}
+        differ = {name for name in type(params).model_fields if not same(getattr(params, name), getattr(self.params, name))}
         if not self.live or not differ <= set(self.live) or self.shape_key(params) != self.shape_key(self.params):
             return False
         self.params = params
         self.fill()
         return True
+
+    def renew(self, params: P, *, wanted: Sequence[str] | None, seed: int) -> bool:
+        """``set`` for another trial, with a seed of its own.
+
+        False, too, where it wants other gradients, where the class has an ``__init__`` of its own (what that made of its arguments is not
+        known), and where the job has read another ``seed`` before ``fill``.
+        """
+        names = tuple(self.gradients if wanted is None else wanted)
+        other = self._seed_used and seed != self._seed
+        if other or names != self.wanted or type(self).__init__ is not Job.__init__:
+            return False
+        before, self._seed = self._seed, seed
+        if self.set(params):
+            return True
+        self._seed = before
+        return False
 
     def run(self) -> Outcome:
         """Run the simulation and its gradients once. Called after ``build`` and ``fill``, and again after ``set``."""
@@ -257,9 +284,10 @@ class Job(Generic[P]):
     @contextmanager
     def _in_program(self, backend: str, options: dict[str, Any]) -> Iterator[None]:
         with _program(self.precision, backend, options) if self.needs_compiler else nullcontext() as program:
-            self.program = program
+            self.program, self._made = program, False
             try:
                 self.build()
+                self._made = True
                 self.fill()
                 yield
             finally:
@@ -335,21 +363,33 @@ def execute(
     start = time.perf_counter()
     limits: dict[str, Any] = {"memory_limit_bytes": memory_limit_bytes, "memory_budget_bytes": memory_budget_bytes}
     with Session(job, backend=backend, device=device, threads=threads, **limits) as session:
-        built = time.perf_counter()
-        plan = job.plan()
-        job.watch.check()
-        planned = time.perf_counter()
-        outcome = body(session)
-        done = time.perf_counter()
-        session.measure()
-        name = _name(job.program)
+        return run_trial(session, body, start)
+
+
+def run_trial(session: Session, body: Callable[[Session], Outcome], start: float) -> Finished:
+    """Plan and run the job of an open session, whether it was built for this trial or renewed.
+
+    Args:
+        session: opened or renewed since ``start``, by ``time.perf_counter``.
+        body: see ``execute``.
+        start: see above.
+    """
+    job = session.job
+    built = time.perf_counter()
+    plan = job.plan()
+    job.watch.check()
+    session.begin()
+    planned = time.perf_counter()
+    outcome = body(session)
+    done = time.perf_counter()
+    session.measure()
     missing = [name for name in job.wanted if name not in outcome.gradients]
     if missing:
         raise ValueError(
             f"{type(job).__name__}.run() gave no gradient for {', '.join(missing)}\n  do: put it into Outcome.gradients"
         )
     seconds = {"build": built - start, "plan": planned - built, "run": done - planned}
-    return Finished(outcome, plan, session.used, session.peak_bytes, seconds, name)
+    return Finished(outcome, plan, session.used, session.peak_bytes, seconds, _name(job.program))
 
 
 __all__ = [
@@ -366,4 +406,5 @@ __all__ = [
     "Watch",
     "check_gradients",
     "execute",
+    "run_trial",
 ]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict
 
-from .plan import MemoryPlan, field_rows, gradient_plan, heap_planes, heap_room, make_plan
+from .plan import MemoryPlan, differentiated, field_rows, gradient_plan, heap_planes, heap_room, launches_of, make_plan
 from .windows import logs_bytes
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def explain(job: Job[Any], arch: str | None = None) -> Explanation:
     if job.program is None:
         return Explanation(plan=job.plan())
     plan, room = make_plan(job, arch), heap_room(job.program, job.allocates())
-    launches = list(job.launches()) if job.wanted else []
+    launches = differentiated(job, launches_of(job))
     heaps = [gradient_plan(kernel, args, arch, room) for kernel, args in launches]
     loops = [{"gradient": heap.kernel, **row} for heap in heaps for row in heap.rows()]
     loops.sort(key=lambda row: -row["bytes"])

@@ -9,6 +9,8 @@ mass has moved, in m. The arrays hold a window of time steps, all of them unless
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from pydantic import Field
@@ -44,8 +46,8 @@ class MassSpring(Job[MassSpringParams]):
         p = self.params
         if len(p.actuation) != p.columns:
             raise ValueError(f"actuation has {len(p.actuation)} amplitudes for {p.columns} muscles\n  do: give one a column")
-        points, springs = truss(p.columns)
-        self.n_masses, self.n_springs = len(points), len(springs)
+        body = truss(p.columns)
+        self.n_masses, self.n_springs = len(body.points), len(body.ends)
         real, w = qd.f64, self.window
         self.x = qd.Vector.field(2, dtype=real, shape=(w + 1, self.n_masses), needs_grad=True)
         self.v = qd.Vector.field(2, dtype=real, shape=(w + 1, self.n_masses), needs_grad=True)
@@ -54,15 +56,11 @@ class MassSpring(Job[MassSpringParams]):
         self.stiffness = qd.field(dtype=real, shape=(), needs_grad=True)
         self.amplitude = qd.field(dtype=real, shape=(p.columns,), needs_grad=True)
         self.loss = qd.field(dtype=real, shape=(), needs_grad=True)
-        self.ends = qd.Vector.field(2, dtype=qd.i32, shape=(self.n_springs,))
-        self.muscle = qd.field(dtype=qd.i32, shape=(self.n_springs,))
-        self.rest = qd.field(dtype=real, shape=(self.n_springs,))
+        self.ends, self.muscle, self.rest = body.fields()
         self.start = self.x  # slot 0: of one window, where all began
         if w < p.steps:
             self.start = qd.Vector.field(2, dtype=real, shape=(1, self.n_masses))
-        self.ends.from_numpy(np.array([(a, b) for a, b, _ in springs], dtype=np.int32))
-        self.muscle.from_numpy(np.array([m for _, _, m in springs], dtype=np.int32))
-        self.rest.from_numpy(np.array([np.linalg.norm(points[a] - points[b]) for a, b, _ in springs]))
+        body.write(self.ends, self.muscle, self.rest)
         self.at_rest = False
         self._kernels()
 
@@ -75,7 +73,7 @@ class MassSpring(Job[MassSpringParams]):
         self.amplitude.from_numpy(np.array(self.params.actuation))
 
     def _rest(self) -> None:
-        points, _ = truss(self.params.columns)
+        points = truss(self.params.columns).points
         self.x.from_numpy(np.concatenate([points[None], np.zeros((self.window, self.n_masses, 2))]))
         if self.start is not self.x:
             self.start.from_numpy(points[None])
@@ -178,8 +176,29 @@ class MassSpring(Job[MassSpringParams]):
         return Outcome(float(self.loss[None]), {name: found[name]() for name in self.wanted}, outputs)
 
 
-def truss(columns: int) -> tuple[np.ndarray, list[tuple[int, int, int]]]:
-    """Points (2 * columns, 2) in m and springs (end, end, muscle or -1): verticals are muscles, the rest is passive."""
+@dataclass(frozen=True)
+class Truss:
+    """``points``: (masses, 2), m. Of each spring the two ``ends``, and its ``muscle``, -1 for one that is passive."""
+
+    points: np.ndarray
+    ends: np.ndarray
+    muscle: np.ndarray
+
+    def fields(self) -> tuple[Any, Any, Any]:
+        """For ``write``: of each spring its ends, its muscle, and its length at rest."""
+        count = (len(self.ends),)
+        ends = qd.Vector.field(2, dtype=qd.i32, shape=count)
+        return ends, qd.field(dtype=qd.i32, shape=count), qd.field(dtype=qd.f64, shape=count)
+
+    def write(self, ends: Any, muscle: Any, rest: Any) -> None:
+        """Into ``fields``."""
+        ends.from_numpy(self.ends)
+        muscle.from_numpy(self.muscle)
+        rest.from_numpy(np.linalg.norm(self.points[self.ends[:, 0]] - self.points[self.ends[:, 1]], axis=1))
+
+
+def truss(columns: int) -> Truss:
+    """The body of a robot: 2 * columns masses; vertical springs are muscles, the rest is passive."""
     points = np.array([(0.1 * c, 0.02 + 0.1 * row) for c in range(columns) for row in range(2)])
     springs: list[tuple[int, int, int]] = []
     for c in range(columns):
@@ -187,4 +206,5 @@ def truss(columns: int) -> tuple[np.ndarray, list[tuple[int, int, int]]]:
         springs.append((low, high, c))
         if c + 1 < columns:
             springs += [(low, low + 2, -1), (high, high + 2, -1), (low, high + 2, -1), (high, low + 2, -1)]
-    return points, springs
+    table = np.array(springs, dtype=np.int32)
+    return Truss(points, table[:, :2].copy(), table[:, 2].copy())

@@ -23,6 +23,10 @@ KINDS = {"fields": "state", "ndarrays": "state"}
 """What the program's categories are called in a plan; the others keep their names."""
 
 
+Launches = list[tuple[Any, tuple[Any, ...]]]
+"""Kernels with their arguments."""
+
+
 class PlanEntry(BaseModel):
     """One line of a memory plan: ``bytes`` of one ``kind``, what asks for them, and how they are counted.
 
@@ -138,12 +142,12 @@ def make_plan(job: Job[Any], arch: str | None = None) -> MemoryPlan:
     entries = [PlanEntry(kind=k, bytes=n, source=_source(k), formula=_how(job, k, later)) for k, n in held.items()]
     entries += own
     budget = program.options.memory_budget or None
-    if job.wanted and launches:
+    if backwards := differentiated(job, launches):
         room = heap_room(program, own, sum(kernel.bytes for kernel in later))
         try:
-            heaps = [gradient_plan(kernel, args, arch, room) for kernel, args in launches]
+            heaps = [gradient_plan(kernel, args, arch, room) for kernel, args in backwards]
         except MemoryError as error:
-            raise _refusal(entries, _smallest_heap(launches, arch), budget, str(error)) from None
+            raise _refusal(entries, _smallest_heap(backwards, arch), budget, str(error)) from None
         entries += adstack_entries(heaps, room)
     total = sum(entry.bytes for entry in entries)
     if budget and total > budget:
@@ -160,7 +164,7 @@ def make_plan(job: Job[Any], arch: str | None = None) -> MemoryPlan:
     return MemoryPlan(entries=tuple(entries), arch=arch or program.arch.value, budget=budget, whole=bool(launches))
 
 
-def launches_of(job: Job[Any]) -> list[tuple[Any, tuple[Any, ...]]]:
+def launches_of(job: Job[Any]) -> Launches:
     """What the job says that it launches.
 
     Raises:
@@ -179,19 +183,25 @@ def launches_of(job: Job[Any]) -> list[tuple[Any, tuple[Any, ...]]]:
     return found
 
 
-def _kernels(job: Job[Any], launches: Sequence[tuple[Any, tuple[Any, ...]]]) -> list[Any]:
+def differentiated(job: Job[Any], launches: Launches) -> Launches:
+    """Those of the launches that run backwards, too: gradients are wanted, and the kernel touches something that has one."""
+    return [(kernel, args) for kernel, args in launches if kernel.grad.exists(*args)] if job.wanted else []
+
+
+def _kernels(job: Job[Any], launches: Launches) -> list[Any]:
     """Compile the kernels of a job, or give the ``KernelPlan`` of each that is not compiled."""
     later: dict[object, Any] = {}
-    for kernel, args in launches:
-        made = kernel.grad if job.wanted else kernel
-        if job.machine_code:
-            made.prepare(*args)
-        else:
-            later |= made.uncompiled(*args)
+    with job.program.device.loading():  # whoever loads code waits for all programs of a GPU: once, for all kernels
+        for kernel, args in launches:
+            made = kernel.grad if differentiated(job, [(kernel, args)]) else kernel
+            if job.machine_code:
+                made.prepare(*args)
+            else:
+                later |= made.uncompiled(*args)
     return list(later.values())
 
 
-def _smallest_heap(launches: Iterable[tuple[Any, tuple[Any, ...]]], arch: str | None) -> int:
+def _smallest_heap(launches: Launches, arch: str | None) -> int:
     """Bytes of the smallest heap under which all of these gradients can run; under a budget planes shrink from one to the next."""
     other = {} if arch is None else {"arch": arch}
     return max(kernel.grad.remedies(*args, **other)["the smallest budget"].bytes for kernel, args in launches)

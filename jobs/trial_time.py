@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from .plan import differentiated, launches_of
+
 if TYPE_CHECKING:
     from .base import Job
 
@@ -56,9 +58,9 @@ def trial_time(job: Job[Any], arch: str | None = None, threads: int | None = Non
         return None
     steps = max(1, job.time_steps())
     again = job.steps_plan.replays if job.steps_plan else 0
-    for kernel, args in job.launches():
+    for kernel, args in launches_of(job):
         found.append((steps + again, program.launch_time(kernel, args, arch=arch, threads=threads)))
-        if job.wanted:
+        if differentiated(job, [(kernel, args)]):
             found.append((steps, program.launch_time(kernel, args, gradient=True, arch=arch, threads=threads)))
     return TrialTime(tuple(found)) if found else None
 

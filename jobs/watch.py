@@ -20,6 +20,11 @@ class Watch:
         self.runs = self.steps = 0
         self.asked = ""
 
+    def reset(self) -> None:
+        """Another trial begins. Nobody asks the last one any more."""
+        self.runs = self.steps = 0
+        self.asked = ""
+
     def stop(self, why: str) -> None:
         """Ask: the job ends at its next ``checkpoint``, or before its next run."""
         self.asked = self.asked or why

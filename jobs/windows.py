@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .plan import PlanEntry, gradient_plan, heap_planes
+from .plan import PlanEntry, differentiated, gradient_plan, heap_planes, launches_of
 
 if TYPE_CHECKING:
     from .base import Job
@@ -137,7 +137,7 @@ def _heap_within(job: Job[Any], budget: int, arch: str | None) -> int:
     import qdrun as qd
 
     heaps = []
-    for kernel, args in job.launches():
+    for kernel, args in differentiated(job, launches_of(job)):
         try:
             heaps.append(gradient_plan(kernel, args, arch, budget))
         except qd.OutOfMemory as error:

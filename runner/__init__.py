@@ -10,6 +10,10 @@ if TYPE_CHECKING:
 __all__ = ["Results", "load", "submit"]
 
 
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

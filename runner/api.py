@@ -145,9 +145,10 @@ def submit(
     """
     from .plan import prepare
     from .run.session import submit as run
+    from .run.there import devices_at
     from .timing import Timing
 
-    prepared, job = prepare(Path(config), local=address is None, overrides=overrides)
+    prepared, job = prepare(Path(config), local=address is None, overrides=overrides, cluster=devices_at(address))
     now = time.time()
     where = os.fspath(output) if output is not None else prepared.loaded.config.uri
     timing = Timing(command_t=now, submitted_t=now)

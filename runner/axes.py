@@ -118,14 +118,20 @@ class Axis(Section):
         schema = handler(core)
         whole = handler.resolve_ref_schema(schema)
         whole["minProperties"], whole["maxProperties"] = 1, 2
+        whole |= {"if": {"required": [SAMPLES]}, "then": {"minProperties": 2}, "else": {"maxProperties": 1}}
         for name, form in FORMS.items():
             whole["properties"][name] = {
                 "type": "array",
                 "minItems": 1,
                 "description": f"{form.parts}: for example {form.example}",
-                **({} if name in ("grid", "list", "choice") else {"items": {"type": "number"}, "minItems": 2, "maxItems": 3}),
+                **({} if name in ("grid", "list", "choice") else _numbers(3 if name in ("linspace", "logspace") else 2)),
             }
         return {"anyOf": [{"type": "array", "minItems": 1, "description": "the values"}, schema]}
+
+
+def _numbers(least: int) -> JsonSchemaValue:
+    """The schema of a form of numbers; the loader says more."""
+    return {"items": {"type": "number"}, "minItems": least, "maxItems": 3}
 
 
 def _check_numbers(form: str, values: list[Any], samples: int | None) -> None:

@@ -1,4 +1,4 @@
-"""``device.backend: auto``: of the backends that this machine has, the one on which the sweep is predicted to end first.
+"""``device.backend: auto``: of the backends that this machine, or the cluster, has, the one on which the sweep is predicted to end first.
 
 One trial of each shape is built on the CPU, planned for every backend, and timed by what the compiler predicts of its launches
 (``jobs.trial_time``). Nothing runs and nothing is compiled. Where there is one backend, nothing is done at all.
@@ -13,12 +13,13 @@ from typing import Any
 from ..jobs.base import Job
 from ..jobs.trial_time import TrialTime, trial_time
 from .devices import Place
-from .ledger.inventory import Found
+from .ledger.inventory import Found, pools_and_devices
 from .packing import Claim, Request, misfit
-from .placement import OUT_OF_MEMORY, devices_of, here
+from .placement import OUT_OF_MEMORY, at_most, devices_of
 from .plan import Prepared, opened, planned_for, shapes
 from .run.elastic import claim_of, curve
 from .run.planning import Hung, each_within
+from .run.start import usable
 from .trials import Trial
 
 MOST_SHAPES = 16
@@ -110,13 +111,16 @@ class _Shape:
     seen: Mapping[str, _Seen] = field(default_factory=dict)
 
 
-def chosen(prepared: Prepared, job: type[Job[Any]], places: Sequence[Place]) -> tuple[Place, Choice]:
+def chosen(
+    prepared: Prepared, job: type[Job[Any]], places: Sequence[Place], there: Sequence[Found] | None = None
+) -> tuple[Place, Choice]:
     """The place where the sweep is predicted to end first.
 
     Args:
         prepared: the config, with all of its trials.
         job: the class, too.
         places: of the backends that can be used, those first that are taken where nothing can be predicted.
+        there: the devices of the cluster that the trials will run on; None: those of this machine.
     """
     sample = _sample(prepared, job)
     limit = prepared.loaded.config.limits.timeout_s
@@ -130,7 +134,8 @@ def chosen(prepared: Prepared, job: type[Job[Any]], places: Sequence[Place]) -> 
             why = str(found) if isinstance(found, Hung) else f"{type(found).__name__}: {found}"
             found = dict.fromkeys(backends, _Seen(error=why.splitlines()[0]))
         shape.seen = found
-    candidates = tuple(_candidate(prepared.model_copy(update={"place": place}), sample, job.__name__) for place in places)
+    at = [prepared.model_copy(update={"place": place}) for place in places]
+    candidates = tuple(_candidate(one, sample, job.__name__, _rows(one, there)) for one in at)
     best, reason = _best(candidates)
     return next(place for place in places if place.backend == best), Choice(best, reason, candidates)
 
@@ -183,9 +188,14 @@ def _planned(host: Prepared, made: Job[Any], backend: str) -> _Seen:
     return _Seen(claim_of(plan, points), trial_time(made, backend, host.loaded.config.device.threads))
 
 
-def _candidate(prepared: Prepared, sample: Sequence[_Shape], job: str) -> Candidate:
+def _rows(prepared: Prepared, there: Sequence[Found] | None) -> list[Found]:
+    """The devices of the backend that the trials may run on."""
+    return devices_of(prepared) if there is None else at_most(usable(prepared, there), prepared)
+
+
+def _candidate(prepared: Prepared, sample: Sequence[_Shape], job: str, rows: Sequence[Found]) -> Candidate:
     """A backend, by what its devices make of every shape."""
-    backend, park, rows = prepared.backend, here(prepared), devices_of(prepared)
+    backend, (pools, devices) = prepared.backend, pools_and_devices(rows)
     if not rows:
         return Candidate(backend, why="it has no device", out=True)
     unknown = ""
@@ -196,14 +206,14 @@ def _candidate(prepared: Prepared, sample: Sequence[_Shape], job: str) -> Candid
                 return Candidate(backend, why=f"{shape.example.label}: {seen.error.removeprefix(OUT_OF_MEMORY)}", out=True)
             unknown = unknown or f"{shape.example.label} cannot be planned: {seen.error}"
             continue
-        claims = {device.kind: seen.claim for device in park.devices}
-        why = misfit(Request(shape.example.id, "", "", claims, 0.0), park.pools, park.devices)
+        claims = {device.kind: seen.claim for device in devices}
+        why = misfit(Request(shape.example.id, "", "", claims, 0.0), pools, devices)
         if why is not None:
             return Candidate(backend, why=f"{shape.example.label} {why}", out=True)
         unknown = unknown or ("" if seen.time is not None else f"{job} names no launches()")
     if unknown:
         return Candidate(backend, why=unknown)
-    room = {pool.id: pool.capacity for pool in park.pools}
+    room = {pool.id: pool.capacity for pool in pools}
     able = [(row, room[row.pool] - row.charge()) for row in rows]
     runs = prepared.loaded.config.optimize.steps if prepared.loaded.config.optimize else 1
     return _finish(backend, sample, able, runs)

@@ -116,8 +116,29 @@ def _init(address: str | None, dashboard: bool, gpus: int, job: Mapping[str, str
         context = ray.init(**options, log_to_driver=False, logging_level=logging.ERROR, configure_logging=True)
     except Exception as error:  # of Ray: ConnectionError, RuntimeError, AuthenticationError and others, see `translated`
         raise translated(error, address) from error
+    if address is not None and os.environ["RAY_AUTH_MODE"] == "token" and lets_all_in(ray.get_runtime_context().gcs_address):
+        ray.shutdown()
+        raise ClusterError(
+            f"the Ray cluster at {address} has no token, and this process has one: its nodes and our workers would refuse each other\n"
+            "  do: start the cluster with RAY_AUTH_MODE=token and a token, or set RAY_AUTH_MODE=disabled to join it as it is, open to "
+            "everybody who reaches it"
+        )
     _OURS.append(True)
     return getattr(context, "dashboard_url", "") or ""
+
+
+def lets_all_in(head: str) -> bool:
+    """Whether the control plane of a cluster at host:port answers those who send no token."""
+    try:
+        import grpc  # comes with Ray's dashboard; without it Ray itself says what is wrong, later
+    except ImportError:
+        return False
+    with grpc.insecure_channel(head) as channel:
+        try:
+            channel.unary_unary("/ray.rpc.NodeInfoGcsService/CheckAlive")(b"", timeout=CONNECT_S)
+        except grpc.RpcError:
+            return False
+    return True
 
 
 def check_address(address: str) -> None:
@@ -138,7 +159,7 @@ def check_address(address: str) -> None:
     host, colon, port = address.rpartition(":")
     if not colon or not port.isdigit() or not 0 < int(port) < 65536:
         raise ClusterError(
-            f"cannot join the Ray cluster at {address}: that is no host:port\n  do: write for example {address}:6379"
+            f"cannot join the Ray cluster at {address}: that is no host:port\n  do: write for example {address or 'head'}:6379"
             if not colon
             else f"cannot join the Ray cluster at {address}: `{port}` is no port\n  do: write for example {host}:6379"
         )
@@ -172,9 +193,9 @@ def translated(error: BaseException, address: str | None) -> ClusterError:
             f"{where}: {_versions(text)}\n  do: install that Ray and that Python here, or run qdrun on the cluster"
         )
     if type(error).__name__ == "AuthenticationError" or "authentication token" in text or "unauthenticated" in text.lower():
-        return ClusterError(f"{where}: {about_token()}")
+        return ClusterError(f"{where}: {about_token(here=address is None)}")
     if "RAY_AUTH_TOKEN_PATH" in text:
-        return ClusterError(f"{where}: {about_token()}")
+        return ClusterError(f"{where}: {about_token(here=address is None)}")
     if address is not None and isinstance(error, ConnectionError | TimeoutError):
         return ClusterError(
             f"{where}: something listens there and does not let us in: another token, another program, or a head that hangs\n"
@@ -200,8 +221,10 @@ def _versions(text: str) -> str:
     return f"it runs Ray {rays[0]} and Python {pythons[0]}, here are Ray {rays[1]} and Python {pythons[1]}"
 
 
-def about_token() -> str:
-    """Which token was used, and what to do when it was the wrong one."""
+def about_token(*, here: bool = False) -> str:
+    """Which token was used, and what to do when it was the wrong one. ``here``: for a Ray of our own, which takes any."""
+    if here and not token_file().is_file():
+        return f"there is no token in {token_file()}\n  do: `ray get-auth-token --generate` makes one, or unset RAY_AUTH_TOKEN_PATH"
     copy = "copy the cluster's token (there: `ray get-auth-token`)"
     if os.environ.get("RAY_AUTH_MODE", "token") != "token":
         return f"RAY_AUTH_MODE={os.environ['RAY_AUTH_MODE']}, so no token was sent\n  do: unset RAY_AUTH_MODE, and {copy}"

@@ -236,6 +236,10 @@ def explain(item: ErrorDetails, model: type[BaseModel]) -> tuple[str, tuple[str,
     if kind == "literal_error":
         words = tuple(re.findall(r"'([^']*)'", context["expected"])) or (context["expected"],)
         return f"`{item['input']}` is not allowed here", words, did_you_mean(str(item["input"]), words)
+    if kind in ("model_type", "dict_type"):
+        return f"a map of keys is needed, got {item['input']!r:.60}", (), ""
+    if kind == "too_short" and not item["input"]:
+        return "the list is empty", (), "write at least one, or leave the key out"
     message = item["msg"].removeprefix("Value error, ")
     shown = repr(item["input"])
     got = f", got {shown}" if len(shown) <= 60 and not isinstance(item["input"], dict) else ""

@@ -17,7 +17,7 @@ from .store.layout import RunFolder, all_runs, find
 TIMEOUT_S = 3.0
 PAGES = """pages
   Jobs      one row for each run: name, status, how many of its tasks are done; its page: progress, logs, timeline
-  Actors    one row for each worker, named qdrun/<run>/<device>/w<k>; its text says what it runs just now
+  Actors    one row for each worker, named qdrun/<run>/<device>/w<k>, with its device and its job
   Cluster   nodes with their CPU and memory, and on GPU nodes the cards
   Logs      what Ray's own processes wrote; the logs of trials lie in the run: `qdrun logs RUN`
   Metrics   only with Prometheus and Grafana; `qdrun watch RUN` needs neither"""

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from ..compiler.runtime.device import Backend
 from ..compiler.runtime.device import devices as inventory
 from .config import EMULATED, Loaded
+from .ledger.inventory import Found
+from .packing.claims import amount
 
 RESERVE_PART, RESERVE_BYTES = 20, 512 << 20
 """Of a device's memory a twentieth, at least 512 MiB, is left alone: what others hold, and what no allocator counts."""
@@ -68,7 +70,9 @@ def require_device(loaded: Loaded, *, local: bool = True, backend: str | None = 
     names = _names(loaded, rows)
     if backend is not None and wanted.backends == AUTO:
         names = [backend]
-    found = _choose(loaded, rows, names, local)
+    # by what a cluster has, which need not be here
+    decided = backend is not None and wanted.backends == AUTO and not local
+    found = names[0] if decided else _choose(loaded, rows, names, local)
     if local and wanted.threads > cores():
         what = f"one trial wants {wanted.threads} threads, this machine has {cores()} cores"
         raise document.error(document.problem(("device", "threads"), what, hint=f"ask for at most {cores()}"))
@@ -82,6 +86,22 @@ def places_of_auto(loaded: Loaded, *, local: bool = True) -> list[Place]:
         return []
     roomy = {row.name for row in rows if row.usable and _roomy(row, wanted.min_memory)}
     return [_place(loaded, rows, name, local) for name in _names(loaded, rows) if name in roomy]
+
+
+def places_of_cluster(loaded: Loaded, there: Sequence[Found]) -> list[Place]:
+    """Where the trials of a config with ``backend: auto`` could run on a cluster with these devices, GPUs first.
+
+    Raises:
+        ConfigError: nowhere, or the config names a device.
+    """
+    rows, document, least = devices(), loaded.document, loaded.config.device.min_memory or 0
+    usable = {row.backend for row in there if row.usable and (row.backend == "cpu" or row.capacity >= least)}
+    names = [*sorted(usable - {"cpu"}), *(usable & {"cpu"})]
+    if not names:
+        what = "no node of the cluster has a device for these trials"
+        hint = "lower `min_memory`, or run without --address"
+        raise document.error(document.problem(("device", "backend"), what, hint=hint))
+    return [_place(loaded, rows, name, local=False) for name in names]
 
 
 def _place(loaded: Loaded, rows: Sequence[Backend], backend: str, local: bool) -> Place:
@@ -121,7 +141,8 @@ def _choose(loaded: Loaded, rows: Sequence[Backend], names: Sequence[str], local
     hint = "`qdrun devices` shows what this machine has"
     small = [row for row in rows if row.usable and row.name in names]
     if small:
-        what = f"no device has {wanted.min_memory} bytes for trials: " + ", ".join(f"{row.name} {_room(row)}" for row in small)
+        have = ", ".join(f"{row.name} {amount(_room(row))}" for row in small)
+        what = f"no device has {amount(wanted.min_memory or 0)} for trials: {have}"
         raise document.error(document.problem(("device", "min_memory"), what, hint=f"lower it; {hint}"))
     reasons = [next(row.detail for row in rows if row.name == name) for name in names]
     what = "; ".join(f"no {name} device can be used: {reason}" for name, reason in zip(names, reasons))

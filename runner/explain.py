@@ -9,9 +9,10 @@ from pydantic import BaseModel, ConfigDict
 
 from ..jobs.base import Job
 from ..jobs.explain import Explanation, smallest_windows
+from ..jobs.plan import BESIDE
 from .plan import Prepared, opened, planned_for, shapes
 from .show import amount, grid
-from .trials import Trial
+from .trials import Trial, counted
 
 SHOWN_FIELDS = 12
 
@@ -89,9 +90,11 @@ def data(prepared: Prepared, parts: Sequence[Explained]) -> dict[str, Any]:
 
 def text(prepared: Prepared, parts: Sequence[Explained]) -> str:
     """The explanations for people."""
-    lines = [f"{prepared.loaded.config.name}: {prepared.target.text}, {prepared.loaded.config.device.threads} thread(s)"]
+    lines = [
+        f"{prepared.loaded.config.name}: {prepared.target.text}, {counted(prepared.loaded.config.device.threads, 'thread')}"
+    ]
     for part in parts:
-        lines += ["", f"one trial ({len(part.trials)} trials like {part.example})"]
+        lines += ["", f"one trial ({counted(len(part.trials), 'trial')} like {part.example})"]
         lines += [f"  {line}" for line in part.error.splitlines()]
         if part.explanation is not None:
             lines += _sections(part.explanation)
@@ -101,7 +104,7 @@ def text(prepared: Prepared, parts: Sequence[Explained]) -> str:
 def _sections(found: Explanation) -> list[str]:
     plan = found.plan
     rows = [
-        [e.kind, f"{e.bytes:,}", _share(e.bytes, plan.bytes) if e.kind != "code" else "", e.source, e.formula]
+        [e.kind, f"{e.bytes:,}", "" if e.kind in BESIDE else _share(e.bytes, plan.bytes), e.source, e.formula]
         for e in plan.entries
     ]
     total = f"on {plan.arch}" + (f", within a budget of {plan.budget:,}" if plan.budget else "")

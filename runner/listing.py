@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from .commands.picking import best_row, column_of, ordered
-from .show import grid, results_text
+from .show import grid, results_text, varied
 from .store import status, table
 from .store.attempts import STREAMS, Attempt, log_path, read_log
 from .store.journal import plain, read
@@ -18,11 +19,13 @@ from .trials import short
 from .watch.view import last_of, reasons, view_of
 
 BAD = ("failed", "poisoned")
+_MARK = re.compile(r"^:(?:actor_name|task_name|job_id):.*\n", re.MULTILINE)
+"""Lines by which Ray finds out whose log it reads."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of a run, as they were asked for; ``chosen``: whether columns were named."""
+    """Rows of a run, as they were asked for; ``chosen``: whether columns were named; ``swept``: parameters that differ within the run."""
 
     folder: RunFolder
     state: str
@@ -31,6 +34,7 @@ class Table:
     columns: list[str]
     rows: list[table.Row]
     chosen: bool
+    swept: list[str] = field(default_factory=list)
 
     def data(self) -> dict[str, Any]:
         """The table as plain data."""
@@ -45,7 +49,7 @@ class Table:
         if form == "csv":
             return table.as_csv(self.rows, self.columns)
         if not self.chosen:
-            return results_text(self.rows) + "\n"
+            return results_text(self.rows, self.swept) + "\n"
         return grid(self.columns, [[_cell(row.get(name)) for name in self.columns] for row in self.rows]) + "\n"
 
 
@@ -71,14 +75,14 @@ def table_of(
     """
     found = replay(folder, slim=False)
     rows = table.rows_of(folder, found)
-    names = table.columns(rows)
+    names, swept = table.columns(rows), varied(rows)
     kept = list(dict.fromkeys(column_of(name.strip(), names) for name in columns)) if columns else names
     if sort is not None:
         rows = ordered(rows, sort, names)
     if best is not None:
         first = best_row(rows, best, names)
         rows = [] if first is None else [first]
-    return Table(folder, run_state(folder, found), found.complete, found.damaged, kept, rows, columns is not None)
+    return Table(folder, run_state(folder, found), found.complete, found.damaged, kept, rows, columns is not None, swept)
 
 
 def listed(where: str, last: int, state: str | None = None) -> list[dict[str, Any]]:
@@ -154,6 +158,11 @@ def logs_of(
     return parts
 
 
+def attempts_of(folder: RunFolder, trial: str) -> list[int]:
+    """The numbers of the attempts of a trial that have begun."""
+    return [tried.attempt.number for tried in replay(folder).trials[trial].attempts]
+
+
 def worker_logs(folder: RunFolder, streams: Sequence[str] = STREAMS) -> list[dict[str, Any]]:
     """What the processes of workers printed beside their trials, and where they died; empty texts are left out."""
     parts: list[dict[str, Any]] = []
@@ -163,7 +172,7 @@ def worker_logs(folder: RunFolder, streams: Sequence[str] = STREAMS) -> list[dic
                 path = f"workers/{device}/{worker}/{stream}.log"
                 data = folder.files.read(path) if folder.files.exists(path) else b""
                 whose = {"trial": None, "attempt": None, "owner": None, "worker": f"{device}/{worker}"}
-                text = data.decode("utf-8", "replace")
+                text = _MARK.sub("", data.decode("utf-8", "replace"))
                 parts += [whose | {"stream": stream, "path": f"{folder.uri}/{path}", "text": text}] if text else []
     return parts
 
@@ -201,6 +210,7 @@ class Follower:
     def __init__(self, folder: RunFolder, trial: str | None, attempt: int | None, streams: Sequence[str]) -> None:
         self.folder, self.trial, self.attempt, self.streams = folder, trial, attempt, tuple(streams)
         self._read: dict[tuple[Attempt, str], int] = {}
+        self._traced: set[str] = set()
         self._state: Replay = replay(folder)
 
     def over(self) -> bool:
@@ -218,6 +228,16 @@ class Follower:
                 for tried in state.attempts:
                     if self.attempt is None or tried.attempt.number == self.attempt:
                         yield from self._news(tried.attempt, whole=over or tried.status != "running")
+                yield from self._trace(state)
+
+    def _trace(self, state: TrialState) -> Iterator[dict[str, Any]]:
+        """Why a trial failed, once it has its row."""
+        if state.entry is None or state.id in self._traced or self.streams != STREAMS:
+            return
+        self._traced.add(state.id)
+        trace = _traceback(self.folder, state, self.attempt)
+        if trace is not None:
+            yield trace
 
     def _news(self, tried: Attempt, *, whole: bool) -> Iterator[dict[str, Any]]:
         for stream in self.streams:
@@ -229,4 +249,4 @@ class Follower:
                 yield _part(tried, stream, data.decode("utf-8", "replace"), log_path(self.folder, tried, stream))
 
 
-__all__ = ["Follower", "Table", "listed", "logs_of", "table_of", "view_data", "waiting", "worker_logs"]
+__all__ = ["Follower", "Table", "attempts_of", "listed", "logs_of", "table_of", "view_data", "waiting", "worker_logs"]

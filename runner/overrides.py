@@ -33,6 +33,8 @@ def overridden(document: Document, overrides: Sequence[str]) -> Document:
         for known in [known for known in (*sources, *marks) if known[: len(path)] == path]:
             sources.pop(known, None)
             marks.pop(known, None)
+        for above in [path[:n] for n in range(1, len(path)) if path[:n] not in marks]:  # maps that this override has made
+            sources[above], marks[above] = source, (0, 0)
         sources[path] = source
         marks |= dict.fromkeys([path, *(_paths(value, path))], (0, 0))
     return Document(document.file, document.text, data, marks, sources)

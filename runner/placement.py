@@ -158,6 +158,11 @@ def devices_of(prepared: Prepared) -> list[Found]:
             rows = [row for row in rows if row.capacity >= config.min_memory]
         if wanted is not None:
             rows = [row for row in rows if _called(row, wanted)]
+    return at_most(rows, prepared)
+
+
+def at_most(rows: Sequence[Found], prepared: Prepared) -> list[Found]:
+    """Devices with no more lanes in all than ``limits.max_concurrent``; those that are left with none are not among them."""
     lanes = shared_out([row.lanes for row in rows], prepared.loaded.config.limits.max_concurrent)
     return [replace(row, lanes=count) for row, count in zip(rows, lanes, strict=True) if count]
 
@@ -179,8 +184,13 @@ def with_frames(rows: Sequence[Found], groups: Sequence[PlannedGroup]) -> list[F
 
     The driver keeps room for the frames of all resident threads from the launch of a kernel on.
     """
-    frames = max((group.plan.by_kind().get("frames", 0) for group in groups if group.plan is not None), default=0)
+    frames = frames_of(groups)
     return [replace(row, process_bytes=row.process_bytes + (0 if row.backend == "cpu" else frames)) for row in rows]
+
+
+def frames_of(groups: Sequence[PlannedGroup]) -> int:
+    """Bytes of the largest stack frames of all kernels, for all resident threads of a GPU, as far as plans know them."""
+    return max((group.plan.by_kind().get("frames", 0) for group in groups if group.plan is not None), default=0)
 
 
 def here(prepared: Prepared, groups: Sequence[PlannedGroup] = ()) -> Park:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,8 @@ from pydantic import BaseModel, ConfigDict
 from ..jobs.base import Job, MemoryPlan
 from .config import Loaded, load_config
 from .descent import section_data
-from .devices import Place, emulated, places_of_auto, require_device
+from .devices import AUTO, Place, emulated, places_of_auto, places_of_cluster, require_device
+from .ledger.inventory import Found
 from .target import Target, TargetError, load, resolve
 from .trials import Trial, check_optimize, make_trials, wanted_gradients
 
@@ -90,7 +91,12 @@ class Prepared(BaseModel):
 
 
 def prepare(
-    path: os.PathLike[str], *, local: bool = True, overrides: Sequence[str] = (), backend: str | None = None
+    path: os.PathLike[str],
+    *,
+    local: bool = True,
+    overrides: Sequence[str] = (),
+    backend: str | None = None,
+    cluster: Callable[[Loaded], Sequence[Found]] | None = None,
 ) -> tuple[Prepared, type[Job[Any]]]:
     """Load a config, its job, its device and its trials; start nothing.
 
@@ -99,26 +105,34 @@ def prepare(
         local: the trials will run on this machine, so its devices and cores must suffice.
         overrides: of keys of the config, see ``load_config``.
         backend: what ``auto`` has become before; None: that is decided now.
+        cluster: the devices where the trials will run, if not here; asked for where ``auto`` is to be decided.
 
     Raises:
         ConfigError: anything in the config is wrong, each problem with its line.
+        ClusterError: of ``cluster``.
     """
     loaded = load_config(Path(path), overrides)
     target, job = load_job(loaded)
-    place = require_device(loaded, local=local, backend=backend)
+    device = loaded.config.device
+    elsewhere = cluster if backend is None and device.backends == AUTO and device.id is None else None
+    place = require_device(loaded, local=local, backend=backend) if elsewhere is None else Place("cpu")
     gradients = wanted_gradients(loaded, job)
     trials = tuple(make_trials(loaded, job))
     check_optimize(loaded, job, gradients, trials)
+    there, places = None, places_of_auto(loaded, local=local) if backend is None else []
+    if elsewhere is not None:  # last: it takes seconds
+        there = elsewhere(loaded)
+        places = places_of_cluster(loaded, there)
+        place = places[0]
     prepared = Prepared(loaded=loaded, target=target, place=place, gradients=gradients, trials=trials)
-    places = places_of_auto(loaded, local=local) if backend is None else []
-    return _first_to_end(prepared, job, places) if len(places) > 1 else prepared, job
+    return _first_to_end(prepared, job, places, there) if len(places) > 1 else prepared, job
 
 
-def _first_to_end(prepared: Prepared, job: type[Job[Any]], places: Sequence[Place]) -> Prepared:
+def _first_to_end(prepared: Prepared, job: type[Job[Any]], places: Sequence[Place], there: Sequence[Found] | None) -> Prepared:
     """With the backend on which the sweep is predicted to end first."""
     from .choice import chosen  # it plans, with what is in this file
 
-    place, choice = chosen(prepared, job, places)
+    place, choice = chosen(prepared, job, places, there)
     return prepared.model_copy(update={"place": place, "choice": choice})
 
 

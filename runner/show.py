@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from .plan import PlannedGroup, Prepared
 from .store.journal import plain
 from .store.table import Row, best
-from .trials import short
+from .trials import counted, short
 
 if TYPE_CHECKING:
     from .ledger.inventory import Found
@@ -140,7 +140,8 @@ def plan_text(prepared: Prepared, groups: list[PlannedGroup], placed: Predicted 
     """The plan for people: trials, bytes of one trial by kind and where each number comes from, where they would run."""
     config, trials = prepared.loaded.config, prepared.trials
     lines = [
-        f"{config.name}: {len(trials)} trials of {prepared.target.text} on {prepared.backend}, {config.device.threads} thread(s) each"
+        f"{config.name}: {counted(len(trials), 'trial')} of {prepared.target.text} on {prepared.backend}, "
+        f"{counted(config.device.threads, 'thread')} each"
     ]
     if prepared.choice is not None:
         lines += [prepared.choice.head, *(f"  {candidate.text}" for candidate in prepared.choice.candidates)]
@@ -153,7 +154,7 @@ def plan_text(prepared: Prepared, groups: list[PlannedGroup], placed: Predicted 
     lines += [f"  {trial.id}  {trial.label}" for trial in trials[:SHOWN_TRIALS]]
     lines += [f"  ... and {len(trials) - SHOWN_TRIALS} more"] if len(trials) > SHOWN_TRIALS else []
     for group in groups:
-        lines += ["", f"memory of one trial ({len(group.trials)} trials like {group.example})"]
+        lines += ["", f"memory of one trial ({counted(len(group.trials), 'trial')} like {group.example})"]
         lines += _group_lines(group, prepared.byte_limits)
     return "\n".join(lines + ([] if placed is None else _placement_lines(placed)))
 
@@ -178,7 +179,7 @@ def _placement_lines(placed: Predicted) -> list[str]:
     if placed.misfits:
         lines += ["", "does not fit"]
     for misfit in placed.misfits:
-        lines.append(f"  {misfit.trials} trials like {misfit.example}: {misfit.why}")
+        lines.append(f"  {counted(misfit.trials, 'trial')} like {misfit.example}: {misfit.why}")
     return lines
 
 
@@ -213,9 +214,12 @@ def varied(table: list[Row]) -> list[str]:
     return [name for name in names if len({str(row.get(name)) for row in table}) > 1]
 
 
-def results_text(table: list[Row]) -> str:
-    """The table for people: what was swept, what came out; arrays as their lengths, errors in their first line."""
-    params = varied(table)
+def results_text(table: list[Row], swept: Sequence[str] | None = None) -> str:
+    """The table for people: what was swept, what came out; arrays as their lengths, errors in their first line.
+
+    ``swept``: the columns of parameters to show, where the rows are a part of a run; None: those that differ between the rows.
+    """
+    params = varied(table) if swept is None else swept
     gradients = list(dict.fromkeys(name for row in table for name in row if name.startswith(("grad.", "out."))))
     headers = [
         "trial",
@@ -261,7 +265,7 @@ def _cell(value: Any) -> str:
 def summary_data(done: Ended) -> dict[str, Any]:
     """How a submit ended, as plain data."""
     found = best(done.rows)
-    failures = [row for row in done.rows if row["status"] == "failed"]
+    failures = _failures(done)
     return plain(
         {
             "run": done.folder.name,
@@ -279,6 +283,11 @@ def summary_data(done: Ended) -> dict[str, Any]:
     )
 
 
+def _failures(done: Ended) -> list[Row]:
+    """The rows of trials that failed, those that crashed each time among them."""
+    return [row for row in done.rows if row["status"] in ("failed", "poisoned")]
+
+
 def summary_text(done: Ended) -> str:
     """How a submit ended, for people: counts, best trial, failures, seconds, where the results lie."""
     counts = Counter(row["status"] for row in done.rows)
@@ -286,18 +295,18 @@ def summary_text(done: Ended) -> str:
     lines = [
         f"{done.state}: "
         + ", ".join(f"{number} {word}" for word, number in sorted(counts.items()))
-        + f" of {len(done.rows)} trials"
+        + f" of {counted(len(done.rows), 'trial')}"
     ]
     if found is not None:
         values = ", ".join(f"{name.removeprefix('param.')}={short(found[name])}" for name in varied(done.rows))
-        lines.append(f"best: loss {found['loss']:.6g} at {values or 'its parameters'} (trial {found['trial']})")
-    failures = [row for row in done.rows if row["status"] == "failed"]
+        where = "from the start" if "out.opt.steps" in found else "at"  # a descent has left its parameters
+        lines.append(f"best: loss {found['loss']:.6g} {where} {values or 'its parameters'} (trial {found['trial']})")
+    failures = _failures(done)
     for row in failures[:SHOWN_FAILURES]:
-        lines.append(
-            f"failed: {row['trial']} {row['error_type']}: {(row['error'] or '').splitlines()[0] if row['error'] else ''}"
-        )
+        first = (row["error"] or "").partition("\n")[0]
+        lines.append(f"{row['status']}: {row['trial']} {row['error_type']}: {first}")
     if len(failures) > SHOWN_FAILURES:
-        lines.append(f"  ... and {len(failures) - SHOWN_FAILURES} more failures")
+        lines.append(f"  ... and {counted(len(failures) - SHOWN_FAILURES, 'more failure')}")
     parts = [("in all", timing["ended_s"], "s"), ("to the first trial", timing["first_start_s"], "s")]
     parts += [("overhead per trial", timing["overhead_ms_per_trial"], "ms")]
     lines.append("time: " + ", ".join(f"{value:.2f} {unit} {word}" for word, value, unit in parts if value is not None))
@@ -328,10 +337,13 @@ def detached_text(made: Detached) -> str:
     return "\n".join([*lines, f"  table: qdrun results {uri}", f"  log:   {made.log}"])
 
 
+def no_runs(where: str, state: str = "") -> str:
+    """What is said where no run is found: in no state, or in one."""
+    return f"no {state + ' ' if state else ''}runs in {where}"
+
+
 def status_text(states: list[dict[str, Any]]) -> str:
     """One line for each run."""
-    if not states:
-        return "no runs"
     lines = []
     for state in states:
         counts = ", ".join(f"{number} {word}" for word, number in sorted(state["counts"].items()))
@@ -356,8 +368,6 @@ def resume_text(data: Mapping[str, Any]) -> str:
 
 def list_text(rows: list[dict[str, Any]]) -> str:
     """One line for each run of ``ls``."""
-    if not rows:
-        return "no runs"
     lines = []
     for row in rows:
         created = "-" if row["created"] is None else time.strftime("%Y-%m-%d %H:%M", time.localtime(row["created"]))

@@ -6,6 +6,7 @@ import itertools
 import os
 import time
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,12 +37,17 @@ class Timing:
     ended_t: float | None = None
     trials: list[dict[str, Any]] = field(default_factory=list)
 
-    def add(self, message: dict[str, Any]) -> None:
+    def add(self, message: Mapping[str, Any]) -> None:
         """Note an ended trial: its worker, when it started and ended there, and the seconds of its own work."""
         get = message.get
-        noted = {"lane": (get("host"), get("pid"), get("lane"))}
-        noted |= {"started_t": get("started_t"), "ended_t": get("ended_t")}
-        noted |= {"worker_seconds": get("worker_seconds"), "seconds": get("seconds"), "collected_t": time.time()}
+        noted = {
+            "lane": (get("host"), get("pid"), get("lane")),
+            "started_t": get("started_t"),
+            "ended_t": get("ended_t"),
+            "worker_seconds": get("worker_seconds"),
+            "seconds": get("seconds"),
+            "collected_t": time.time(),
+        }
         self.trials.append(noted)
 
     def summary(self) -> dict[str, float | None]:

@@ -41,6 +41,11 @@ class Trial(BaseModel):
         return ",".join(parts)[:120] or "base"
 
 
+def counted(number: int, what: str) -> str:
+    """A number of things, in words."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
 def short(value: Any) -> str:
     """A value in few characters."""
     text = f"{value:.6g}" if isinstance(value, float) else json.dumps(value) if isinstance(value, list | dict) else str(value)

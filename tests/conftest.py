@@ -5,6 +5,7 @@ names is about the processor itself and is skipped, with its reason. ``--device`
 """
 
 import fnmatch
+import functools
 import gc
 import os
 import sys
@@ -20,6 +21,41 @@ TESTS = Path(__file__).parent
 gc.disable()  # until all tests are collected: the half a million objects of that live to the end
 # Until all tests are collected bytecode is kept: the processes that tests start compile our modules no more. What tests write is not.
 NO_BYTECODE, sys.dont_write_bytecode = sys.dont_write_bytecode, False
+
+
+class _KeptCode:
+    """Stands for ``runtime.jit`` in the cache of compiled kernels: what LLVM has made of a text, it need not make again in another run.
+
+    Tests that want no cache (``offline_cache=False``) lower their kernels again and look at nothing that was kept; that the same text
+    becomes the same bytes is what their second half takes most of its time for. ``jit.compile_text`` itself always compiles.
+    """
+
+    def __init__(self, jit, cache):
+        self._jit, self._compile = jit, jit.compile_text
+        self._key = functools.partial(
+            cache.key_of, Path(jit.__file__).read_text(encoding="utf-8"), jit.versions(), repr(jit.host())
+        )
+        self._limits = sorted(name for name, value in vars(jit).items() if name.isupper() and isinstance(value, int))
+        self._disk = cache.DiskCache(cache.cache_dir() / "kept")
+
+    def __getattr__(self, name):
+        return getattr(self._jit, name)
+
+    def compile_text(self, text, name, opt_level=2):
+        if self._jit.compile_text is not self._compile:  # a test looks at what is compiled
+            return self._jit.compile_text(text, name, opt_level)
+        key = self._key(text, str(opt_level), *(str(getattr(self._jit, limit)) for limit in self._limits))
+        found = self._disk.get(key)
+        if found is None:
+            found = self._compile(text, name, opt_level), {}
+            self._disk.put(key, *found)
+        return found[0]
+
+
+def _keep_machine_code():
+    from qdrun.compiler.runtime import cache, jit
+
+    cache.jit = _KeptCode(jit, cache)
 
 
 def pytest_addoption(parser):
@@ -51,9 +87,11 @@ def _redirect(device):
 
 
 def pytest_collection_finish():
+    _keep_machine_code()
     gc.collect()
     gc.freeze()  # else each full collection visits them: a fifth of the time of short tests
     gc.enable()
+    gc.set_threshold(20_000, 20, 20)  # compilers make many objects and few cycles: a twentieth of the time
     sys.dont_write_bytecode = NO_BYTECODE
 
 

@@ -1,6 +1,7 @@
 """Imports point down: ``runner -> jobs -> lang -> frontend -> transforms -> adstack -> ir`` and ``lang -> runtime -> codegen -> ir``."""
 
 import ast
+import functools
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,7 @@ def package_of(parts: tuple[str, ...]) -> str:
     return ".".join(parts[:2]) if parts[0] == "compiler" and len(parts) > 1 else parts[0]
 
 
+@functools.cache
 def imports_of(path: Path) -> list[tuple[str, int]]:
     """The packages of ours that a file imports, each with its line."""
     here = ("qdrun", *path.relative_to(ROOT).with_suffix("").parts)[:-1]

@@ -1,6 +1,7 @@
 """The size budget and the manners of the code: small files, short functions, everything public documented and annotated."""
 
 import ast
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -37,9 +38,23 @@ def name_of(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
+@functools.cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def statements(node: ast.AST) -> Iterator[ast.stmt]:
+    """Every statement inside a node, at any depth; expressions, which are most of a tree, are not looked at."""
+    for name in ("body", "orelse", "finalbody", "handlers", "cases"):
+        for inner in getattr(node, name, ()):
+            if isinstance(inner, ast.stmt):
+                yield inner
+            yield from statements(inner)
+
+
+@functools.cache
 def functions(path: Path) -> list[Function]:
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    return [n for n in ast.walk(tree) if isinstance(n, Function)]
+    return [n for n in statements(tree(path)) if isinstance(n, Function)]
 
 
 def is_kernel(node: Function) -> bool:
@@ -59,7 +74,7 @@ def public(path: Path) -> Iterator[ast.ClassDef | Function]:
                 if not any(ast.unparse(d).endswith((".setter", "overload")) for d in node.decorator_list):
                     yield node
 
-    return inside(ast.parse(path.read_text(encoding="utf-8")).body)
+    return inside(tree(path).body)
 
 
 def test_our_files_have_at_most_500_lines():
@@ -90,7 +105,7 @@ def test_every_public_class_and_function_says_what_it_does():
 def test_every_module_says_what_it_is():
     bare = []
     for path in files(*OURS):
-        text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+        text = ast.get_docstring(tree(path))
         if not text or "to be described" in text.lower():
             bare.append(name_of(path))
     assert not bare

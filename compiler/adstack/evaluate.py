@@ -197,23 +197,33 @@ def cast(x: Values, dtype: DType) -> Values:
     return np.where(inside, found, ends)
 
 
+# literals have the type of the values: numpy 1 makes C longs of Python's integers, and a C long and a u64 meet in float64
+def _or_zero(b: Values, found: Values) -> Values:
+    """``found``, but 0 where the divisor is."""
+    return np.where(b == 0, found.dtype.type(0), found)
+
+
+def _divisor(b: Values) -> Values:
+    return np.where(b == 0, b.dtype.type(1), b)
+
+
 def _floordiv(a: Values, b: Values) -> Values:
-    return np.where(b == 0, 0, a // np.where(b == 0, b.dtype.type(1), b))
+    return _or_zero(b, a // _divisor(b))
 
 
 def _mod(a: Values, b: Values) -> Values:
-    return np.where(b == 0, 0, a % np.where(b == 0, b.dtype.type(1), b))
+    return _or_zero(b, a % _divisor(b))
 
 
 def _cdiv(a: Values, b: Values) -> Values:
-    safe = np.where(b == 0, b.dtype.type(1), b)
+    safe = _divisor(b)
     down = a // safe
     up = down + ((down * safe != a) & ((a < 0) != (safe < 0))).astype(a.dtype)
-    return np.where(b == 0, 0, up)
+    return _or_zero(b, up)
 
 
 def _crem(a: Values, b: Values) -> Values:
-    return np.where(b == 0, 0, a - b * _cdiv(a, b))
+    return _or_zero(b, a - b * _cdiv(a, b))
 
 
 def _unsigned(a: Values) -> np.ndarray:
@@ -232,12 +242,15 @@ def _shr(a: Values, b: Values) -> Values:
 
 def _pow(a: Values, b: Values) -> Values:
     """By squaring, as wrapping multiplications give; a negative exponent gives 0, except for the bases 1 and -1."""
-    out, base, left = np.ones_like(a + b), a, np.maximum(b, b.dtype.type(0))
-    for _ in range(int(np.max(left, initial=0)).bit_length()):
-        out = np.where(left & 1, out * base, out)
-        base, left = base * base, left >> 1
-    inverse = np.where(a == 1, 1, np.where(a == -1, np.where(b & 1, -1, 1), 0))
-    return np.where(b < 0, inverse, out)
+    zero, one = a.dtype.type(0), a.dtype.type(1)
+    out, base, left = np.ones_like(a + b), a, np.maximum(b, zero)
+    for _ in range(int(np.max(left, initial=zero)).bit_length()):
+        out = np.where(left & one, out * base, out)
+        base, left = base * base, left >> one
+    if a.dtype.kind == "u":
+        return out
+    inverse = np.where(a == one, one, np.where(a == -one, np.where(b & one, -one, one), zero))
+    return np.where(b < zero, inverse, out)
 
 
 def _popcnt(a: Values) -> Values:

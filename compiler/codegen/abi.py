@@ -7,15 +7,16 @@ its gradient when ``needs_grad``, and one more for that of its dual when ``needs
 The context belongs to one program and one compiled kernel and outlives its launches::
 
     word  0  status record (see STATUS_WORDS)     word  6..9   heap base of each plane (PLANES)
-    word  1  thread pool                          word 10..13  of a GPU (CTX_GPU ..), see below
+    word  1  thread pool (of a GPU: CTX_WEIGHT)   word 10..13  of a GPU (CTX_GPU ..), see below
     word  2  temporaries                          word 14      launch seed (u64)
     word  3  returned values (8 bytes each)       word 15      launches that have ended, of a kernel that stores to fields
     word  4  tangents of the temporaries
     word  5  adjoints of the temporaries          word 16..    launch parameters of every task, then the field buffers
 
 On a GPU the context is host memory, and so are the status record and the returned values (which the device sees too, at the same
-address); all other addresses are the device's. Word 10: the device's ``LaunchTable``; 11: the function handles of the kernel's device
-functions; 12: the print ring (0: none); 13: scratch. All are 8-byte words::
+address); all other addresses are the device's. Word 1: microseconds that a launch is thought to take, for native launchers; 10: the
+device's ``LaunchTable``; 11: the function handles of the kernel's device functions; 12: the print ring (0: none); 13: scratch. All are
+8-byte words::
 
     launch table (host)                          scratch (device), zero at the start
     0  stream handle                             0  blocks of a reduction that have arrived (the last one zeroes it)
@@ -24,7 +25,7 @@ functions; 12: the print ring (0: none); 13: scratch. All are 8-byte words::
     3  launches that host entries have made      16..   values of a prologue that ran on the device (SCRATCH_VALUES)
     4  bytes of the scratch memory               64..   partial results of reductions, one for each block (SCRATCH_PARTIALS)
     5  launches that host entries have begun
-    8..   the contexts of the last launches: number n is at word 8 + n mod 16 (TABLE_RECENT, RECENT)
+    8..   the contexts of the last launches: number n is at word 8 + n mod 256 (TABLE_RECENT, RECENT)
 
     print ring (device): 0 words that were asked for, 1 words that there are, 2 prints that found no room, 3 unused, 4.. the records:
     context address, site number, number of values, the values. Words that no record has taken are zero.
@@ -59,10 +60,10 @@ CTX_STATUS, CTX_POOL, CTX_TMP, CTX_RET, CTX_TMP_DUAL, CTX_TMP_GRAD, CTX_HEAP, CT
     15,
     16,
 )
-CTX_GPU, CTX_FUNCTIONS, CTX_PRINT, CTX_SCRATCH = 10, 11, 12, 13
+CTX_WEIGHT, CTX_GPU, CTX_FUNCTIONS, CTX_PRINT, CTX_SCRATCH = 1, 10, 11, 12, 13
 STATUS_WORDS = 8
 TABLE_STREAM, TABLE_PROCESSORS, TABLE_RESIDENT, TABLE_LAUNCHES, TABLE_SCRATCH, TABLE_BEGUN = 0, 1, 2, 3, 4, 5
-TABLE_RECENT, RECENT, TABLE_WORDS = 8, 16, 24
+TABLE_RECENT, RECENT, TABLE_WORDS = 8, 256, 264
 SCRATCH_ARRIVED, SCRATCH_CLAIMS, SCRATCH_FAILED, SCRATCH_VALUES, SCRATCH_PARTIALS = 0, 1, 2, 16, 64
 RING_USED, RING_SIZE, RING_LOST, RING_RECORDS = 0, 1, 2, 4
 RECORD_CONTEXT, RECORD_SITE, RECORD_COUNT, RECORD_VALUES = 0, 1, 2, 3

@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..errors import QdrunSyntaxError, QdrunTypeError
+from ..ir.meaning import limits
 from ..ir.nodes import Const, Exit, If, Operand
-from ..ir.types import DType, i32, i64
+from ..ir.types import DType, i32, i64, u64
 from . import ops
 from .conditions import bind_names, emit_condition
 from .context import Context, describe, is_runtime
@@ -94,7 +95,7 @@ def space_of(cx: Context, over: Any) -> Space:
     """The ranges behind what a ``for`` runs over; bounds are emitted in the current block.
 
     Raises:
-        QdrunTypeError: kernels cannot run over it.
+        QdrunTypeError: kernels cannot run over it, or a literal bound is beyond i64.
     """
     if isinstance(over, range):
         over = RangeSpec(over.start, over.stop, over.step)
@@ -104,7 +105,7 @@ def space_of(cx: Context, over: Any) -> Space:
     if isinstance(over, NDRange):
         return Space([_bounds(cx, lo, hi, bound_type(cx.b, lo, hi)) for lo, hi in over.bounds])
     if isinstance(over, TensorRef):
-        return Space([(Const(0, i32), ops.to_operand(cx.b, n)) for n in over.shape(cx.b)], shift=over.offset)
+        return Space([_bounds(cx, 0, n, i32) for n in over.shape(cx.b)], shift=over.offset)
     if isinstance(over, Grouped):
         return replace(space_of(cx, over.space), grouped=True, step=1)
     if isinstance(over, (tuple, list, zip, enumerate)) or is_runtime(over):
@@ -114,7 +115,32 @@ def space_of(cx: Context, over: Any) -> Space:
 
 
 def _bounds(cx: Context, begin: Any, end: Any, dtype: DType) -> tuple[Operand, Operand]:
-    return tuple(ops.cast_scalar(cx.b, ops.to_operand(cx.b, x), dtype) for x in (begin, end))  # type: ignore[return-value]
+    """The ends of a range in the index's type, which is signed.
+
+    Where both are u64 the end is brought to the side of 2**63 on which the range begins: beyond it indices wrap, and keep their order.
+    """
+    first, last = ops.to_operand(cx.b, begin), ops.to_operand(cx.b, end)
+    if u64 in (first.dtype, last.dtype) and all(
+        x.dtype is u64 or (isinstance(x, Const) and x.value >= 0) for x in (first, last)
+    ):
+        most = limits(dtype)[1]
+        from_first, to_last = (cx.b.cast(x, u64) for x in (first, last))
+        below = cx.b.op("min", to_last, Const(most, u64))
+        above = cx.b.op("max", to_last, Const(most + 1, u64))
+        last = cx.b.op("select", cx.b.op("gt", from_first, Const(most, u64)), above, below)
+    return bound_as(cx, first, dtype), bound_as(cx, last, dtype)
+
+
+def bound_as(cx: Context, bound: Any, dtype: DType) -> Operand:
+    """A bound in the index's type.
+
+    Raises:
+        QdrunTypeError: a literal that does not fit.
+    """
+    value = ops.to_operand(cx.b, bound)
+    if isinstance(value, Const) and not limits(dtype)[0] <= value.value <= limits(dtype)[1]:
+        raise QdrunTypeError(f"the index of a loop has type {dtype}: the bound {value.value} does not fit")
+    return ops.cast_scalar(cx.b, value, dtype)
 
 
 def bind_index(cx: Context, target: ast.expr, space: Space, indices: list[Operand]) -> None:
@@ -210,9 +236,6 @@ def serial_for(cx: Context, node: ast.For, over: Any) -> None:
     """A loop, or a nest of loops, run by one thread."""
     with cx.at(node.iter):
         space = space_of(cx, over)
-    if space.step < 0:
-        _counting_down(cx, node, space)
-        return
     if len(space.axes) > 1:
         _refuse_break_of_nest(cx, node)
     with ExitStack() as stack:
@@ -222,21 +245,6 @@ def serial_for(cx: Context, node: ast.For, over: Any) -> None:
         stack.enter_context(cx.frame.scope())
         stack.enter_context(cx.frame.loop("serial"))
         bind_index(cx, node.target, space, indices)
-        cx.block(node.body)
-
-
-def _counting_down(cx: Context, node: ast.For, space: Space) -> None:
-    """A range with a negative step: count the iterations upwards and compute the index."""
-    begin, end = space.axes[0]
-    first = begin
-    if begin.dtype.bits == 64:  # an empty range must not wrap to a long one
-        first = cx.b.op("max", begin, end)
-    distance = ops.binary(cx.b, "+", ops.binary(cx.b, "-", first, end), -space.step - 1)
-    trips = ops.to_operand(cx.b, ops.binary(cx.b, "//", distance, -space.step))
-    trips = ops.cast_scalar(cx.b, trips, begin.dtype)
-    with cx.b.loop(Const(0, begin.dtype), trips) as lp, cx.frame.scope(), cx.frame.loop("serial"):
-        index = ops.binary(cx.b, "+", begin, ops.binary(cx.b, "*", lp.index, space.step))
-        bind_index(cx, node.target, space, [ops.to_operand(cx.b, index)])
         cx.block(node.body)
 
 

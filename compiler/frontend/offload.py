@@ -14,14 +14,15 @@ from contextlib import contextmanager
 from typing import Any
 
 from ..errors import QdrunSyntaxError, QdrunTypeError
+from ..ir.meaning import limits
 from ..ir.nodes import Assert, Axis, Block, Buffer, Const, GlobalStore, Kernel, Local, Op, Operand, Place, Print, Task
-from ..ir.types import DType
+from ..ir.types import DType, i64, u64
 from ..ir.walk import stored_locals, walk
 from . import ops
 from .block import block_dim
 from .conditions import emit_condition
 from .context import Context, can_repeat, clone
-from .loops import Space, bind_index, iterable, no_else, own_breaks, serial_for, space_of, unrolled
+from .loops import Space, bind_index, bound_as, iterable, no_else, own_breaks, serial_for, space_of, unrolled
 from .matrix import load_matrix, new_local
 from .scope import Binding, Recipe, Shared, StructVar
 from .statements import emit_if
@@ -230,10 +231,16 @@ def _unit_step(cx: Context, space: Space) -> list[tuple[Operand, Operand]]:
     if space.step == 1:
         return space.axes
     begin, end = space.axes[0]
-    ahead = (end, begin) if space.step > 0 else (begin, end)
-    distance = ops.binary(cx.b, "+", ops.binary(cx.b, "-", *ahead), abs(space.step) - 1)
-    trips = ops.cast_scalar(cx.b, ops.to_operand(cx.b, ops.binary(cx.b, "//", distance, abs(space.step))), begin.dtype)
-    return [(Const(0, begin.dtype), trips)]
+    low, high = (begin, end) if space.step > 0 else (end, begin)
+    wide, step = begin.dtype.bits == 64, abs(space.step)
+    low, high = (ops.cast_scalar(cx.b, x, i64) for x in (low, cx.b.op("max", low, high)))
+    # 64-bit ends may lie further apart than i64 can say; as u64 the distance is exact
+    distance = ops.cast_scalar(cx.b, cx.b.op("sub", high, low), u64 if wide else i64)
+    more = cx.b.op("ne", cx.b.op("mod", distance, Const(step, distance.dtype)), Const(0, distance.dtype))
+    whole = cx.b.op("floordiv", distance, Const(step, distance.dtype))
+    trips = cx.b.op("add", whole, cx.b.cast(more, distance.dtype))
+    most = Const(limits(begin.dtype)[1], distance.dtype)
+    return [(Const(0, begin.dtype), ops.cast_scalar(cx.b, cx.b.op("min", trips, most), begin.dtype))]
 
 
 def _indices(cx: Context, over: Any, space: Space, task: Task) -> list[Operand]:
@@ -245,5 +252,5 @@ def _indices(cx: Context, over: Any, space: Space, task: Task) -> list[Operand]:
     if not can_repeat(begin):
         hint = "start a range with a step at a literal, an argument or a shape"
         raise QdrunSyntaxError("a parallel loop with a step cannot start at a value that is read from memory", hint=hint)
-    start = ops.cast_scalar(cx.b, clone(cx.b, begin, {}), task.axes[0].index.dtype)
+    start = bound_as(cx, clone(cx.b, begin, {}), task.axes[0].index.dtype)
     return [ops.to_operand(cx.b, ops.binary(cx.b, "+", start, ops.binary(cx.b, "*", task.axes[0].index, space.step)))]

@@ -26,6 +26,7 @@ from ..codegen.abi import CTX_RET, CTX_SCRATCH, CTX_STATUS, SCRATCH_VALUES, STAT
 from ..ir.nodes import ArgDecl, Buffer, Place
 from ..ir.types import DType
 from ..runtime.device import Allocation
+from .lending import InOrder
 from .near import NearArray
 from .recipe import COOKBOOK
 
@@ -106,9 +107,11 @@ class DeviceReducers:
         link: Any = program.device.link
         out = np.zeros(made.results, np.uint64)
         words = self._words(loaded, numbers, call)
+        program.device.load_waiting()
         with program.alone(), program.running(), link.lock:
-            if call.loans:  # another library may be writing to what the launch reads, on a stream of its own
-                link.settle()
+            for loan in call.loans:  # another library may be writing to what the launch reads, on a stream of its own
+                if isinstance(loan, InOrder):
+                    link.settle(loan.stream)
             at = int(loaded.context[CTX_RET])
             link.memset(at, 0, 2 * made.results, 4)
             loaded.entry(ctypes.addressof((ctypes.c_char * len(words)).from_buffer(words)))
@@ -251,7 +254,7 @@ def _number(place: Place) -> int:
 def _near_element(array: NearArray, at: tuple[int, ...], component: int) -> np.generic:
     out = np.zeros(1, array.dtype)
     first = sum(k * stride for k, stride in zip(at, array.strides)) + component * array.dtype.itemsize
-    array.link.settle()
+    array.link.settle(array.stream)
     array.link.download(out.ctypes.data, array.address + first, out.nbytes)
     array.link.arrived()
     return out[0]

@@ -22,6 +22,7 @@ from ..codegen.abi import (
     CTX_TMP,
     CTX_TMP_DUAL,
     CTX_TMP_GRAD,
+    CTX_WEIGHT,
     PLANES,
     STATUS_WORDS,
 )
@@ -120,13 +121,18 @@ class Executable:
             self.last_seed = self.program.last_seed = self._seed()
             self.context[CTX_SEED] = self.last_seed
         call.words[0:8] = self.context_address.to_bytes(8, "little")
+        device = self.program.device
+        if device.waiting:
+            device.load_waiting()
         with self.program.running(), call.provided(self.written):
             buffer = (ctypes.c_char * len(call.words)).from_buffer(call.words)
             try:
                 self._entry(ctypes.addressof(buffer))
             finally:
-                if not self.program.device.native:  # machine code counts by itself
+                if not device.native:  # machine code counts by itself
                     self.context[CTX_LAUNCHES] += 1
+        if device.ahead:
+            self.program.launched(int(self.context[CTX_WEIGHT]))
         for number, copy_back in call.after:
             if number in self.written:
                 copy_back()
@@ -214,6 +220,10 @@ class Executable:
         if self.returns:
             self.program.synchronize()
         return [self._returned[k : k + 1].view(np.uint8)[: d.size].view(d.numpy)[0].item() for k, d in enumerate(self.returns)]
+
+    def restart(self) -> None:
+        """Be what it was before its first launch. Nothing of it runs."""
+        self.last_seed = None
 
     def close(self) -> None:
         """Forget the context. Its memory goes with the program."""
@@ -334,6 +344,12 @@ class GradientExecutable(Executable):
                 self._arm(self._inputs.decisive(call.words[8:]), beside)
         return plan
 
+    def load(self, call: Call) -> None:
+        """Compile and load the code that the plan of a launch takes. Provides no heap, runs nothing. See ``GradientPlans.plan``."""
+        with self.program.alone():
+            self._place(self.plan(call).far)
+            self._set = None  # the code may be that of another plan
+
     def _apply(self, plan: HeapPlan, call: Call | bytes) -> None:
         """Write a plan's parameters, and the heap, into the context. ``call``: or the words of its arguments."""
         self._disarm()
@@ -373,6 +389,12 @@ class GradientExecutable(Executable):
             self.compiled = made  # each native launcher knows one code, and has a guard
             device.fill_context(self.context, made)
             self._entry = device.entry(made)
+
+    def restart(self) -> None:
+        """See ``Executable.restart``; plans stay known, and none is set."""
+        super().restart()
+        self.heap_shrank()
+        self._place(frozenset())
 
     def heap_shrank(self) -> None:
         """The heap may be too small for the plan that is set: the next launch applies its plan anew."""

@@ -162,6 +162,7 @@ class Graph:
                 context[CTX_LAUNCHES] += 1
             for tensor in self._recording.written.values():
                 program.data.wrote(tensor)
+        program.launched(self._device.weight(-self._handle))
 
     def _check(self) -> None:
         """Refuse to run with another heap than the one that is there, or is needed."""

@@ -234,6 +234,21 @@ class KernelGradient:
         self.kernel._compiled(variant, bound)
         _ = variant.gradient
 
+    def load(self, *args: Any, **kwargs: Any) -> None:
+        """As ``prepare``, and compile what the plan of this launch takes: which states lie on chip decides what code runs.
+
+        Raises:
+            OutOfMemory: no plan fits.
+        """
+        variant, bound = self._ready(args, kwargs)
+        self.kernel._compiled(variant, bound)
+        variant.gradient.load(bound.call)
+
+    def exists(self, *args: Any, **kwargs: Any) -> bool:
+        """Whether the kernel touches anything that has a gradient. Compiles nothing."""
+        variant, _ = self.kernel.variant(args, kwargs)
+        return bool(variant.plans.sizing) or is_constant(variant)
+
     def uncompiled(self, *args: Any, **kwargs: Any) -> dict[object, KernelPlan]:
         """See ``Kernel.uncompiled``: what ``prepare`` would add, the kernel itself included."""
         return self._ready(args, kwargs)[0].uncompiled(gradient=True)
@@ -329,12 +344,20 @@ class BoundGradient:
         """See ``KernelGradient.prepare``."""
         self._gradient.prepare(self._instance, *args, **kwargs)
 
+    def load(self, *args: Any, **kwargs: Any) -> None:
+        """See ``KernelGradient.load``."""
+        self._gradient.load(self._instance, *args, **kwargs)
+
     def __call__(self, *args: Any, **kwargs: Any) -> None:
         self._gradient(self._instance, *args, **kwargs)
 
     def plan(self, *args: Any, **kwargs: Any) -> HeapPlan:
         """See ``KernelGradient.plan``."""
         return self._gradient.plan(self._instance, *args, **kwargs)
+
+    def exists(self, *args: Any, **kwargs: Any) -> bool:
+        """See ``KernelGradient.exists``."""
+        return self._gradient.exists(self._instance, *args, **kwargs)
 
     def uncompiled(self, *args: Any, **kwargs: Any) -> dict[object, KernelPlan]:
         """See ``KernelGradient.uncompiled``."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..errors import QdrunTypeError
 from .interop import is_torch
-from .near import NearArray, stream_of
+from .near import NearArray
 
 if TYPE_CHECKING:
     from ..runtime.mirror import Link
@@ -89,9 +89,8 @@ def take(near: NearArray, call: Call, number: int) -> NearArray:
         QdrunTypeError: it is not dense, and no array of torch.
     """
     value = near.owner
-    stream = stream_of(value)
-    if stream is not None:
-        call.loans.append(_in_order(near.link))
+    if near.stream:
+        call.loans.append(InOrder(near.link, near.stream))
     if near.dense:
         return near
     if not is_torch(value):
@@ -101,17 +100,19 @@ def take(near: NearArray, call: Call, number: int) -> NearArray:
     copy = value.detach().contiguous()
     call.kept.append(copy)
     call.after.append((number, lambda: value.detach().copy_(copy)))
-    return NearArray(copy.data_ptr(), near.shape, near.dense_strides(), near.dtype, copy, near.link, near.readonly)
+    return NearArray(copy.data_ptr(), near.shape, near.dense_strides(), near.dtype, copy, near.link, near.readonly, near.stream)
 
 
-def _in_order(link: Link) -> Any:
-    """Let a launch come after, and before, what another library does on a stream that is not in order with ours."""
+class InOrder:
+    """Lets a launch come after, and before, what another library does on a stream that is not in order with ours."""
+
+    def __init__(self, link: Link, stream: int) -> None:
+        self.link, self.stream = link, stream
 
     @contextmanager
-    def wait(written: Container[object]) -> Iterator[None]:
+    def __call__(self, written: Container[object]) -> Iterator[None]:
+        """The launch is made in this block."""
         del written
-        link.settle()
+        self.link.settle(self.stream)
         yield
-        link.settle()
-
-    return wait
+        self.link.settle()

@@ -409,6 +409,8 @@ def _on_near(program: Program, near: NearArray) -> Ndarray:
     memory = Allocation(near.address, near.nbytes, EXTERNAL, reserved_bytes(near.nbytes), freed=True)
     memory.mirror = mirror = Mirror(near.link, near.address, memory.view, current=False)
     mirror.shared, mirror.owner = True, near.owner
+    if near.stream:
+        near.link.settle(near.stream)
     out = Ndarray(program, resolve(near.dtype), near.shape, (), False, EXTERNAL, memory=memory)
     out._show()
     return out

@@ -36,6 +36,7 @@ class NearArray:
         owner: the library's own object: it keeps the memory alive.
         link: the device.
         readonly: it must not be written.
+        stream: on which its library works; 0: the default one.
     """
 
     address: int
@@ -45,6 +46,7 @@ class NearArray:
     owner: Any
     link: Link
     readonly: bool = False
+    stream: int = 0
 
     @property
     def ndim(self) -> int:
@@ -82,7 +84,7 @@ class NearArray:
             raise QdrunTypeError(f"an array with strides {self.strides} is not read from the device", hint="make it contiguous")
         out = np.empty(self.shape, self.dtype)
         if self.size:
-            self.link.settle()
+            self.link.settle(self.stream)
             self.link.download(out.ctypes.data, self.address, out.nbytes)
             self.link.arrived()
         return out
@@ -91,8 +93,10 @@ class NearArray:
         """Overwrite a dense array with one of the host, of its shape and type."""
         if self.size:
             plain = np.ascontiguousarray(content, self.dtype)
-            self.link.settle()
+            self.link.settle(self.stream)
             self.link.upload(self.address, plain.ctypes.data, plain.nbytes)
+            if self.stream:
+                self.link.settle()
 
 
 def _row_major(shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[int, ...]:
@@ -131,20 +135,28 @@ def offers_device_memory(value: Any) -> bool:
 def near_array(value: Any, link: Link | None) -> NearArray | None:
     """An array of another library, if it lies in the memory of this device; None: of the host, or of another device.
 
+    What the program does is in order with the other library from then on.
+
     Raises:
         QdrunTypeError: elements of a type that numpy does not have.
     """
     if link is None or link.dlpack is None or link.dlpack[0] != _CUDA or isinstance(value, np.ndarray):
         return None
-    if _is_torch(value):
-        return _near_torch(value, link)
+    near = _near_torch(value, link) if _is_torch(value) else _near_other(value, link)
+    if near is not None:
+        link.join()
+    return near
+
+
+def _near_other(value: Any, link: Link) -> NearArray | None:
+    assert link.dlpack is not None
     found = getattr(value, "__cuda_array_interface__", None)
     if not isinstance(found, dict) or _number_of(value) not in (None, link.dlpack[1]):
         return None
     shape, dtype = tuple(found["shape"]), np.dtype(found["typestr"])
     address, readonly = found["data"]
     strides = found.get("strides") or _row_major(shape, dtype)
-    return NearArray(int(address or 0), shape, tuple(strides), dtype, value, link, bool(readonly))
+    return NearArray(int(address or 0), shape, tuple(strides), dtype, value, link, bool(readonly), stream_of(value) or 0)
 
 
 def _near_torch(value: Any, link: Link) -> NearArray | None:
@@ -158,7 +170,7 @@ def _near_torch(value: Any, link: Link) -> NearArray | None:
     except TypeError as e:
         raise QdrunTypeError(f"{value.dtype} has no kernel type", hint="use tensor.float()") from e
     strides = tuple(dtype.itemsize * s for s in value.stride())
-    return NearArray(value.data_ptr(), tuple(value.shape), strides, dtype, value, link)
+    return NearArray(value.data_ptr(), tuple(value.shape), strides, dtype, value, link, stream=stream_of(value) or 0)
 
 
 def _number_of(value: Any) -> int | None:
@@ -283,6 +295,7 @@ class _StandIn:
 def _shared(tensor: Any, form: np.ndarray) -> np.ndarray:
     """Hand a tensor's memory out: its mirror is copied anew each time from now on, and whoever keeps records is told."""
     mirror: Mirror = tensor._mirror
+    mirror.link.join()
     mirror.link.settle()
     mirror.shared = True
     tensor._show()
@@ -330,9 +343,11 @@ def assign_near(tensor: Any, value: Any, form: np.ndarray) -> bool:
         return False
     if not form.flags.c_contiguous:
         return False
-    if stream_of(value) is not None:
-        mirror.link.settle()
+    if near.stream:
+        mirror.link.settle(near.stream)
     mirror.overwrite(form, near.address)
+    if near.stream:
+        mirror.link.settle()
     return True
 
 

@@ -17,7 +17,7 @@ from ..errors import DataAccessError, DifferentiationError
 from ..frontend.syntax import Template
 from ..ir.nodes import ArgDecl, GlobalStore, Loc, Op
 from ..ir.walk import atomic_of
-from ..runtime.mirror import changing, reading
+from ..runtime.mirror import copied, store
 from ..transforms.access import Access
 from .annotations import is_dataclass_type
 from .ndarray import Ndarray
@@ -59,27 +59,32 @@ class HostWrite:
     parts: tuple[Any, ...] = ()  # indices within the element, one in the other, when only a part of it is written
     window: int = 0  # see ``Timed``
 
-    def _place(self, tensor: Any) -> tuple[np.ndarray, Any]:
-        """What is written in a tensor of the same form: ``array[key]``."""
+    def _memory(self, tensor: Any) -> np.ndarray:
+        """The memory of the element that is written in a tensor of the same form, or of all elements."""
         array = getattr(tensor, "stored", None)  # an ndarray is indexed in the order of memory
         array = tensor._form if array is None else array
-        if self.index is None:
-            return array, ...
-        chain = (self.index, *self.parts)
-        for part in chain[:-1]:
-            array = array[part]
-        return array, chain[-1]
+        return array if self.index is None else array[(*self.index, ...)]  # with the dots one number is memory, too
+
+    def _place(self, content: np.ndarray) -> tuple[np.ndarray, Any]:
+        """What is written of it: ``array[key]``."""
+        for part in self.parts[:-1]:
+            content = content[part]
+        return content, self.parts[-1] if self.parts else ...
 
     def values(self, tensor: Any) -> np.ndarray:
         """A copy of what a tensor of the same form holds there."""
-        array, key = self._place(tensor)
-        return np.array(reading(tensor._mirror, array)[key])
+        array, key = self._place(copied(tensor._mirror, self._memory(tensor)))
+        return np.array(array[key])
 
     def put(self, tensor: Any, values: Any) -> None:
         """Write there, without a note."""
-        array, key = self._place(tensor)
-        with changing(tensor._mirror, array):
+        memory = self._memory(tensor)
+        if self.parts:
+            content = copied(tensor._mirror, memory)
+            array, key = self._place(content)
             array[key] = values
+            values = content
+        store(tensor._mirror, memory, values)
 
 
 @dataclass(eq=False)

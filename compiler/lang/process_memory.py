@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from .kernel_plan import KernelPlan, code_bytes, kernel_plan, kernels_of
 from .options import Arch
+from .restart import Launches, Start, is_clean, restart, start_of, used_by
 
 if TYPE_CHECKING:
     from ..runtime.device import Device
     from .executable import Executable
     from .kernel import Kernel, Variant
+    from .program import Program
 
 DRIVER_BYTES = 552_000_000
 """The driver's context: once a process and device, whatever runs in it."""
@@ -64,6 +66,23 @@ class Accounts:
     def kernels(self) -> list[KernelPlan]:
         """What each compiled kernel holds, gradients and tangents included."""
         return [kernel_plan(executable) for executable in kernels_of(self)]
+
+    def begun(self, launches: Launches) -> Start:
+        """What it is before its first run, for ``restart``. ``launches``: the kernels of that run with arguments."""
+        return start_of(cast("Program", self), launches)
+
+    def is_clean(self, start: Start) -> bool:
+        """Whether ``restart`` can make it that again after what has run in it since."""
+        return is_clean(cast("Program", self), start)
+
+    def restart(self, start: Start) -> None:
+        """Make it what it was before its first run, but for the content of fields; see ``lang.restart``."""
+        restart(cast("Program", self), start)
+
+    @staticmethod
+    def launches_alike(start: Start, launches: Launches) -> bool:
+        """Whether these are launches of the same specialisations as at the start. The program is the current one."""
+        return used_by(launches) == start.used
 
     def beside(self, arch: str, device_bytes: int) -> list[Beside]:
         """What the process takes of a device beside the program; nothing on the CPU, on an emulated device, and where it is not known.

@@ -20,7 +20,7 @@ from ..adstack.machine import Machine, cpu, machine
 from ..errors import OutOfMemory, QdrunRuntimeError
 from ..runtime.cpu import CpuDevice
 from ..runtime.device import Allocation, Device, devices
-from ..runtime.launch_ir import S_RUNNING, S_WORDS
+from ..runtime.launch_ir import S_AHEAD, S_RUNNING, S_WORDS
 from ..runtime.python import PythonDevice
 from .options import Arch, Options, make_options
 from .pending import Pending
@@ -88,6 +88,8 @@ class Program(Accounts):
         # Read by native launchers before each launch: non-zero sends the call through Python.
         self.slow_flag, self.closed_flag = ctypes.c_int64(0), ctypes.c_int64(0)
         self.state = (ctypes.c_int64 * S_WORDS)()  # native launchers read and write it
+        self.device.count_in(self.state)
+        self.device.on_waiting = self._update_slow
         self._turn, self._running = threading.RLock(), dict[object, int]()
         self.pending: Pending | None = None  # of a device whose launches end after their calls
         if not self.device.on_host:
@@ -136,7 +138,6 @@ class Program(Accounts):
         failure = None
         if not self.closed:
             self.closed = True
-            self.closed_flag.value = 1
             self._update_slow()
             wait_until(self._idle)
             failure = self._end()
@@ -271,6 +272,13 @@ class Program(Accounts):
         finally:
             del self._running[launch]
 
+    def launched(self, weight: int) -> None:
+        """Python has launched something that counts so much (``abi.CTX_WEIGHT``): what native launchers do after theirs."""
+        self.state[S_AHEAD] += weight
+        if self.state[S_AHEAD] >= self.device.ahead:
+            self.state[S_AHEAD] = 0
+            self.device.throttle()
+
     def _idle(self) -> bool:
         """Whether no other thread is in the middle of a launch."""
         return not self.state[S_RUNNING] and set(self._running.values()) <= {threading.get_ident()}
@@ -280,13 +288,15 @@ class Program(Accounts):
         self._turn, self._running = threading.RLock(), {}
         self.device.forked()
         ctypes.memset(self.state, 0, ctypes.sizeof(self.state))
-        self.closed_flag.value = int(self.closed or self.device.dead)
         self._update_slow()
 
     def _update_slow(self) -> None:
-        """Whether launches must come through Python: something records them, the program is closed, or its device is lost."""
+        """Whether launches must come through Python: something records them, or (also those that a tape lets pass) the program is closed,
+        its device is lost, or has code that is not loaded.
+        """
         active = self._tape, self._versions, self._forward, self._recording
-        self.slow_flag.value = int(any(x is not None for x in active) or self.closed or self.device.dead)
+        self.closed_flag.value = int(self.closed or self.device.dead or self.device.waiting)
+        self.slow_flag.value = int(any(x is not None for x in active) or self.closed_flag.value)
 
     # ---- memory
     def allocate(self, nbytes: int, category: str) -> Allocation:

@@ -15,7 +15,7 @@ import threading
 import time
 import warnings
 import weakref
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -172,22 +172,30 @@ def _decode(data: bytes) -> tuple[bytes, dict[str, Any]] | None:
 class Memo:
     """Loaded code by key: each key is made once, however many threads ask, and shared while anyone uses it.
 
-    The most recently made are kept although nobody uses them: a sweep closes one program and opens the next.
+    The most recently used are kept although nobody uses them: a sweep closes one program and opens the next.
+
+    Args:
+        recent: how many.
+        most_bytes: of their machine code; None: any.
     """
 
-    def __init__(self, recent: int = 256) -> None:
+    def __init__(self, recent: int = 256, most_bytes: int | None = None) -> None:
         self._lock = threading.Lock()
         self._loaded: weakref.WeakValueDictionary[str, LoadedCode] = weakref.WeakValueDictionary()
         self._making: dict[str, threading.Lock] = {}
-        self._recent: deque[LoadedCode] = deque(maxlen=recent)
+        self._most, self._most_bytes = recent, most_bytes
+        self._recent: OrderedDict[str, LoadedCode] = OrderedDict()  # the one that was used last is last
+        self._bytes = 0
 
     def get(self, key: str, make: Callable[[], LoadedCode]) -> tuple[LoadedCode, bool]:
         """The code of a key, and whether it was there. Errors of ``make`` go to the caller and are not remembered."""
         with self._lock:
             code = self._loaded.get(key)
+            dropped = self._touch(key, code)
             if code is not None:
                 return code, True
             turn = self._making.setdefault(key, threading.Lock())
+        del dropped
         with turn:
             with self._lock:
                 code = self._loaded.get(key)
@@ -196,9 +204,29 @@ class Memo:
             code = make()
             with self._lock:
                 self._loaded[key] = code
-                self._recent.append(code)
+                dropped = self._touch(key, code)
                 self._making.pop(key, None)
+            del dropped
             return code, False
+
+    def _touch(self, key: str, code: LoadedCode | None) -> list[LoadedCode]:
+        """Code was used. Gives what is kept no more: the caller lets go of it, outside of the lock."""
+        dropped: list[LoadedCode] = []
+        if code is None or not self._most:
+            return dropped
+        if self._recent.pop(key, None) is None:
+            self._bytes += len(code.object_bytes)
+        self._recent[key] = code
+        while len(self._recent) > self._most or (self._most_bytes is not None and self._bytes > self._most_bytes):
+            dropped.append(self._recent.popitem(last=False)[1])
+            self._bytes -= len(dropped[-1].object_bytes)
+        return dropped
+
+    def release(self) -> None:
+        """Keep only what somebody uses."""
+        with self._lock:
+            dropped, self._recent, self._bytes = self._recent, OrderedDict(), 0
+        del dropped
 
     def reset_locks(self) -> None:
         """In a forked child: threads of the parent that held a lock are gone."""

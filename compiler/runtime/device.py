@@ -11,7 +11,7 @@ import sys
 import threading
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -77,9 +77,13 @@ class Device(ABC):
     identity: str = ""  # names the device in this process: code that is loaded on one is not on another
     chip_key: str = ""  # names what machine code is made for, beside the processor
     link: Link | None = None  # of a device with memory of its own
+    on_waiting: Callable[[], None] | None = None  # called when ``waiting`` has changed
     on_sync: Callable[[], None] | None = None  # what a device that is not calls when the host has waited for it
     exclusive: Callable[[], AbstractContextManager[Any]] = nullcontext  # a block in which no other thread launches
-    ahead: int = 0  # native launches keep the interpreter's lock, and after so many ``throttle`` is called; 0: they give it up
+    ahead: int = (
+        0  # launches keep the interpreter's lock; after so many microseconds of them comes ``throttle``; 0: they give it up
+    )
+    waiting: bool = False  # there is code that is compiled and not loaded: ``load_waiting`` comes before a launch
 
     def __init__(self, byte_limit: int | None = None) -> None:
         self.byte_limit = byte_limit
@@ -116,6 +120,11 @@ class Device(ABC):
         return 0
 
     @property
+    def graphs(self) -> bool:
+        """Whether it keeps graphs of launches."""
+        return False
+
+    @property
     def dead(self) -> bool:
         """Whether it has failed, has said so, and cannot be used any more."""
         return False
@@ -135,6 +144,18 @@ class Device(ABC):
         """The most bytes in use at once of each category; the peak of all together may be less than their sum."""
         with self._lock:
             return {k: v for k, v in self._peaks.items() if v}
+
+    def most(self) -> tuple[dict[str, int], int]:
+        """The most bytes in use at once: of each category, and of all together."""
+        with self._lock:
+            return dict(self._peaks), self.peak_bytes
+
+    def forget_most(self, peaks: Mapping[str, int], peak_bytes: int) -> None:
+        """Count the most bytes in use anew, from these on, and from those in use now."""
+        with self._lock:
+            now = {k: max(n, peaks.get(k, 0)) for k, n in self._used.items()}
+            self._peaks = Counter(dict(peaks) | now)
+            self.peak_bytes = max(peak_bytes, self._used.total())
 
     def allocate(self, nbytes: int, category: str) -> Allocation:
         """Zeroed bytes, aligned to 64.
@@ -200,6 +221,16 @@ class Device(ABC):
 
     def throttle(self) -> None:  # noqa: B027
         """Wait until the device is not too far behind; nothing to do where it has no queue."""
+
+    def count_in(self, state: ctypes.Array[ctypes.c_int64]) -> None:  # noqa: B027
+        """The words that the program's launches count in, ``launch_ir.S_AHEAD`` among them."""
+
+    def loading(self) -> AbstractContextManager[None]:
+        """A block that compiles kernels, whose code is loaded at its end, all at once, or when it is asked for before."""
+        return nullcontext()
+
+    def load_waiting(self) -> None:  # noqa: B027
+        """Load what ``loading`` has left for later."""
 
     def synchronize(self) -> None:  # noqa: B027
         """Wait until everything that was launched has ended; nothing to do where a launch has ended when its call returns.

@@ -226,7 +226,7 @@ def make_fast(
         guard: launches pass while it is armed and all is as it says.
         prepare: called with the words of the arguments when the guard stops a launch. None: the launch is tried again, once; anything else:
             the fallback decides.
-        ahead: after so many native launches of the program ``on_ahead`` is called, which may give the interpreter up; 0: never.
+        ahead: after launches that count as much together (``abi.CTX_WEIGHT``) ``on_ahead`` is called, which may give the lock up; 0: never.
         on_ahead: called without arguments; what it raises is raised by the launch.
 
     The callable holds references to all of these; memory at the two addresses is the caller's to keep.

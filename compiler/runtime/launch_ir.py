@@ -6,6 +6,7 @@ table does not describe goes to the Python fallback, which converts, compiles or
 
 from __future__ import annotations
 
+from ..codegen.abi import CTX_WEIGHT
 from .guard_ir import GUARD_IR, GUARD_WORDS
 
 # words of the table
@@ -20,7 +21,7 @@ A_WORDS = 10
 KIND_F32, KIND_F64, KIND_INT, KIND_U64, KIND_BOOL, KIND_ARRAY = range(1, 7)
 
 # the state of a program: whether a native launch runs that shares memory; whether one in Python does, or waits; native launches that run;
-# native launches since ``on_ahead`` was called last
+# what was launched since ``on_ahead`` was called last, in microseconds
 S_NATIVE, S_PYTHON, S_RUNNING, S_AHEAD = range(4)
 S_WORDS = 4
 
@@ -396,7 +397,8 @@ none:
   %no_queue = icmp eq i64 %most_ahead, 0
   br i1 %no_queue, label %over, label %count_ahead
 count_ahead:
-  call void @count(ptr %state, i64 $S_AHEAD$, i64 1)
+  %weight = call i64 @word(ptr %context, i64 $CTX_WEIGHT$)
+  call void @count(ptr %state, i64 $S_AHEAD$, i64 %weight)
   %ahead = call i64 @word(ptr %state, i64 $S_AHEAD$)
   %far = icmp sge i64 %ahead, %most_ahead
   br i1 %far, label %wait_ahead, label %over
@@ -454,7 +456,7 @@ IMPORTS = (
 
 def launcher_text(offsets: dict[str, int]) -> str:
     """The launcher's module for an interpreter whose objects have these byte offsets."""
-    values = {k: v for k, v in globals().items() if isinstance(v, int)} | GUARD_WORDS | offsets
+    values = {k: v for k, v in globals().items() if isinstance(v, int)} | {"CTX_WEIGHT": CTX_WEIGHT} | GUARD_WORDS | offsets
     text = GUARD_IR + LAUNCHER_IR
     for name, value in values.items():
         text = text.replace(f"${name}$", str(value))

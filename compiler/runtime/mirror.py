@@ -72,8 +72,14 @@ class Link(Protocol):
         """Device to device, in the order of the queue."""
         ...
 
-    def settle(self) -> None:
-        """Wait for all that was begun on the device, here and by other libraries."""
+    def join(self) -> None:
+        """Another library gets memory of ours, or we get some of theirs: from now on the queue is in order with the one that they use."""
+        ...
+
+    def settle(self, stream: int = 0) -> None:
+        """Wait for all that was begun on the device, here and by other libraries that memory is shared with. ``stream``: one of theirs
+        that is not in order with the default one.
+        """
         ...
 
     def arrived(self) -> None:

@@ -136,8 +136,9 @@ class Extents(dict[Op, "int | None"]):
     def limits(self, x: Op) -> tuple[int, int] | None:
         """The least and the largest value of an integer: of a remainder, or of the index of a loop with literal bounds."""
         loop = self.loops.get(x)
-        if loop is not None and isinstance(loop.begin, Const) and isinstance(loop.end, Const) and loop.step > 0:
-            return int(loop.begin.value), max(int(loop.begin.value), int(loop.end.value) - 1)
+        if loop is not None and isinstance(loop.begin, Const) and isinstance(loop.end, Const):
+            first, end = int(loop.begin.value), int(loop.end.value)
+            return (first, max(first, end - 1)) if loop.step > 0 else (min(first, end + 1), first)
         if x.op == "mod" and isinstance(x.args[1], Const) and x.args[1].value > 0:
             return 0, int(x.args[1].value) - 1
         return None

@@ -27,6 +27,18 @@ class Format(StrEnum):
     parquet = "parquet"
 
 
+class State(StrEnum):
+    """How a run may be doing."""
+
+    running = "running"
+    done = "done"
+    failed = "failed"
+    cancelled = "cancelled"
+    interrupted = "interrupted"
+    lost = "lost"
+    damaged = "damaged"
+
+
 class Stream(StrEnum):
     """What ``logs`` shows of an attempt."""
 
@@ -62,13 +74,13 @@ def status(
         if as_json:
             print_document("status", {"runs": states})
         else:
-            print(show.status_text(states))
+            print(show.status_text(states) if states else show.no_runs(runs))
 
 
 def ls(
     runs: Runs = "runs",
     last: Annotated[int, typer.Option("--last", "-n", min=1, help="Show so many.")] = 20,
-    state: Annotated[str | None, typer.Option(help="Show those in this state alone, as in `--state running`.")] = None,
+    state: Annotated[State | None, typer.Option(help="Show those in this state alone.")] = None,
     as_json: Json = False,
 ) -> None:
     """List runs, the latest first."""
@@ -76,11 +88,11 @@ def ls(
         from .. import show
         from ..listing import listed
 
-        found = listed(runs, last, state)
+        found = listed(runs, last, None if state is None else state.value)
         if as_json:
             print_document("ls", {"where": runs, "runs": found})
         else:
-            print(show.list_text(found))
+            print(show.list_text(found) if found else show.no_runs(runs, "" if state is None else state.value))
 
 
 def results(
@@ -167,25 +179,32 @@ def logs(
     if workers and (trial or attempt or follow):
         raise typer.BadParameter("--workers shows what there is of all workers: leave out the trial, --attempt and --follow")
     with reported(as_json):
-        from ..listing import logs_of, worker_logs
+        from ..listing import attempts_of, logs_of, worker_logs
         from ..store.attempts import STREAMS
         from ..store.layout import find
-        from .picking import trial_of
+        from .picking import attempt_of, trial_of
 
         folder = find(run, runs)
         name = None if trial is None else trial_of(folder, trial)
         streams = STREAMS if stream is Stream.both else (stream.value,)
+        if name is not None and attempt is not None and not follow:
+            attempt_of(name, attempt, attempts_of(folder, name))
         if follow:
-            _follow(folder, name, attempt, streams)
+            if not _follow(folder, name, attempt, streams):
+                _say_nothing(folder, name)
             return
         found = worker_logs(folder, streams) if workers else logs_of(folder, name, attempt, streams)
         if as_json:
             print_document("logs", {"run": folder.name, "logs": found})
         elif not found:
-            print(f"{folder.name}: nothing was printed" + (f" by trial {name}" if name else ""), file=sys.stderr)
+            _say_nothing(folder, name)
         else:
             for part in found:
                 _print_part(part, len(found) > 1)
+
+
+def _say_nothing(folder: RunFolder, trial: str | None) -> None:
+    print(f"{folder.name}: nothing was printed" + (f" by trial {trial}" if trial else ""), file=sys.stderr)
 
 
 def _print_part(part: dict[str, Any], headed: bool) -> None:
@@ -195,8 +214,8 @@ def _print_part(part: dict[str, Any], headed: bool) -> None:
     print(part["text"], end="" if part["text"].endswith("\n") else "\n", flush=True)
 
 
-def _follow(folder: RunFolder, trial: str | None, attempt: int | None, streams: tuple[str, ...]) -> None:
-    """Print what there is and what comes, until the trial has its row, or the run is not running any more."""
+def _follow(folder: RunFolder, trial: str | None, attempt: int | None, streams: tuple[str, ...]) -> bool:
+    """Print what there is and what comes, until the trial has its row, or the run is not running any more; whether there was any."""
     from ..listing import Follower
 
     follower, shown = Follower(folder, trial, attempt, streams), ""
@@ -207,7 +226,8 @@ def _follow(folder: RunFolder, trial: str | None, attempt: int | None, streams: 
             if key != shown:
                 print(f"==> {part['trial']} attempt {part['attempt']} {part['stream']} <==")
                 shown = key
-            print(part["text"], end="", flush=True)
+            ends = part["stream"] == "error" and not part["text"].endswith("\n")
+            print(part["text"], end="\n" if ends else "", flush=True)
         if over:
-            return
+            return bool(shown)
         time.sleep(FOLLOW_S)

@@ -34,14 +34,28 @@ def trial_of(folder: RunFolder, word: str) -> str:
     raise NotFound(f"{folder.name} {what}\n  do: give an id, its beginning, or the place in the sweep as in @3; {near}")
 
 
+def attempt_of(trial: str, number: int, there: Sequence[int]) -> int:
+    """The number of an attempt, which must be one of those that have begun.
+
+    Raises:
+        NotFound: it is none of them.
+    """
+    if number in there:
+        return number
+    hint = f"its attempts: {', '.join(map(str, there))}" if there else "it has not begun"
+    raise NotFound(f"trial {trial} has no attempt {number}\n  do: leave --attempt out, or name one that there is; {hint}")
+
+
 def column_of(name: str, columns: Sequence[str]) -> str:
     """A column by its name, or by what stands after ``param.``, ``grad.``, ``out.``, where that is one column.
+
+    A parameter goes before its gradient: that is how the table is headed.
 
     Raises:
         NotFound: there is none, or more than one.
     """
-    if name in columns:
-        return name
+    if name in columns or f"param.{name}" in columns:
+        return name if name in columns else f"param.{name}"
     found = [
         column for column in columns if column.partition(".")[2] == name and column.startswith(("param.", "grad.", "out."))
     ]

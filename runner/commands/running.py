@@ -41,7 +41,7 @@ def submit(
     changes: Set = [],  # noqa: B006 - typer makes a list of its own
     address: Address = None,
     dashboard: Dashboard = False,
-    output: Annotated[str | None, typer.Option(help="Folder or URI for the run, instead of `output` of the config.")] = None,
+    output: Annotated[str | None, typer.Option(help="Folder or URI for the run, instead of `storage` of the config.")] = None,
     detach: Detach = False,
     wait: Wait = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not show the plan of a large sweep and ask.")] = False,
@@ -55,8 +55,9 @@ def submit(
     with reported(as_json):
         from ..plan import prepare
         from ..run.asking import asked
+        from ..run.there import devices_at
 
-        prepared, job = prepare(config, local=address is None, overrides=changes)
+        prepared, job = prepare(config, local=address is None, overrides=changes, cluster=devices_at(address))
         planned = () if yes or quiet or as_json else asked(prepared, job, local=address is None)
         timing = Timing(command_t=command_t, submitted_t=time.time())
         folder = output or prepared.loaded.config.uri
@@ -135,7 +136,7 @@ def resume(
     command_t = process_started()
     with reported(as_json):
         from .. import show
-        from ..run.resume import look
+        from ..run.resume import look, over
         from ..run.resume import resume as go_on
         from ..store.layout import find
 
@@ -149,18 +150,23 @@ def resume(
             if as_json:
                 print_document("resume", data)
             return
-        timing = Timing(command_t=command_t, submitted_t=time.time())
-        if detach or is_dashboard(address):
+        timing, done = Timing(command_t=command_t, submitted_t=time.time()), over(folder, plan)
+        if done is not None:
+            if not as_json:
+                print(f"nothing is left to run; table: qdrun results {folder.uri}")
+        elif detach or is_dashboard(address):
             from ..run.detach import Order, resume_detached
 
             made = resume_detached(folder, Order(timing, address, dashboard), config=config, force=force, failed=failed)
             _detached(made, timing, wait or not detach, quiet, as_json, data)
-        how = {"address": address, "dashboard": dashboard, "quiet": quiet, "timing": timing}
-        done = go_on(folder, config=config, force=force, failed=failed, **how)
+        else:
+            how = {"address": address, "dashboard": dashboard, "quiet": quiet, "timing": timing}
+            done = go_on(folder, config=config, force=force, failed=failed, **how)
+            if not as_json:
+                print(show.summary_text(done))
         if as_json:
             print_document("resume", data | {"ended": show.summary_data(done)})
-            raise typer.Exit(done.exit_code)
-        _ended(done, as_json)
+        raise typer.Exit(done.exit_code)
 
 
 def cancel(run: Run, trial: Trial = None, runs: Runs = "runs", as_json: Json = False) -> None:

@@ -15,14 +15,14 @@ from ..packing import Request
 from . import groups
 from .groups import Slot, placed
 from .inventory import Found, kind_of, with_lanes
-from .leases import Exchange, Held, LeaseEnd
+from .leases import Exchange, Held, LeaseEnd, Terms
 from .ledger import Ledger
 from .runs import shown
 from .settings import NAME, NAMESPACE, Settings
 
 __all__ = ["LedgerActor", "LedgerError", "check_version", "placed", "start"]
 
-VERSION = 2
+VERSION = 3
 """Of the calls between runs and the ledger of a cluster."""
 TICK_S = 0.25
 ANSWER_S = 60.0
@@ -83,7 +83,8 @@ class LedgerActor:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._ledger = Ledger(epoch=f"{secrets.token_hex(4)}-", expire_s=settings.expire_s)
+        limits = {"expire_s": settings.expire_s, "lease_trials": settings.lease_trials}
+        self._ledger = Ledger(epoch=f"{secrets.token_hex(4)}-", **limits)
         self._clock = time.time() - time.monotonic()
         self._found: dict[str, list[Found]] = {}
         self._probes: dict[str, asyncio.Task[list[Found]]] = {}
@@ -129,13 +130,14 @@ class LedgerActor:
         seen: int,
         workers: Sequence[str],
         threads: int,
+        terms: Terms,
     ) -> Exchange:
         """See ``Ledger.join``; ``threads``: of one trial of the run on a CPU."""
         ledger = await self._ready()
         if threads not in self._threads:
             self._threads.add(threads)
             self._add_threads()
-        answer = ledger.join(run, user, self._now(), held, requests, done, seen, workers)
+        answer = ledger.join(run, user, self._now(), held, requests, done, seen, workers, terms)
         self._wake()
         return answer
 

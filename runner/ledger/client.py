@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from ..packing import Request
 from . import inventory
 from .inventory import Found
-from .leases import BEAT_S, Exchange, Held, Lease, LeaseEnd
+from .leases import BEAT_S, Exchange, Held, Lease, LeaseEnd, Terms
 from .ledger import Ledger
 from .settings import Settings
 
@@ -178,22 +178,31 @@ class ActorLedger:
         lanes: for the devices of a ledger that is not there yet, see ``LocalLedger``; one that is keeps its own.
         threads: of one trial on the CPU.
         settings: of a ledger that is not there yet.
+        terms: of this run.
 
     Raises:
         LedgerError: the cluster's ledger speaks another version of this package.
     """
 
     def __init__(
-        self, run: str, user: str, *, lanes: int | None = None, threads: int = 1, settings: Settings | None = None
+        self,
+        run: str,
+        user: str,
+        *,
+        lanes: int | None = None,
+        threads: int = 1,
+        settings: Settings | None = None,
+        terms: Terms = Terms(),  # noqa: B008 - frozen
     ) -> None:
         from . import actor
 
-        self.run, self.user, self._threads = run, user, threads
+        self.run, self.user, self._threads, self._terms = run, user, threads, terms
         self._key = f"{run}#{secrets.token_hex(4)}"
         self._settings = settings or Settings(lanes=lanes)
         self._actor = actor.start(self._settings)
         self._waiting: dict[str, Request] = {}
         self._held: dict[str, Held] = {}
+        self._kept: set[str] = set()
         self._workers: set[str] = set()
         self._done: list[LeaseEnd] = []
         self._seen = 0
@@ -226,7 +235,7 @@ class ActorLedger:
         self._poll = None
         held, waiting = list(self._held.values()), list(self._waiting.values())
         done, workers = tuple(self._done), sorted(self._workers)
-        answer = self._call("join", self._key, self.user, held, waiting, done, self._seen, workers, self._threads)
+        answer = self._call("join", self._key, self.user, held, waiting, done, self._seen, workers, self._threads, self._terms)
         if answer is not None:
             self._joined = True
             self._done = []
@@ -255,8 +264,12 @@ class ActorLedger:
     def exchange(self, done: Sequence[LeaseEnd] = (), wait_s: float = 0.0) -> Exchange:
         """See ``LedgerClient``."""
         for end in done:
-            if self._held.pop(end.lease, None) is not None:
+            if end.lease in self._held:
                 self._done.append(end)
+                if end.kept:  # its bytes are still held: a ledger that starts again is told of them
+                    self._kept.add(end.lease)
+                else:
+                    self._drop(end.lease)
         answer = self._answer(wait_s)
         return Exchange(reached=False) if answer is None else self._take(answer)
 
@@ -305,8 +318,16 @@ class ActorLedger:
             requests = [self._waiting.pop(name) for name in lease.requests]
             self._held[lease.id] = Held(lease, requests[0])
             self._workers.add(lease.device)
-        ended = [end for end in answer.ended if self._held.pop(end.lease, None) is not None]
-        return replace(answer, leases=tuple(leases), ended=tuple(ended))
+            self._drop(lease.follows)
+        ended = [end for end in answer.ended if self._drop(end.lease)]
+        unwanted = [name for name in answer.unwanted if name in self._kept]
+        self._kept.difference_update(unwanted)
+        return replace(answer, leases=tuple(leases), ended=tuple(ended), unwanted=tuple(unwanted))
+
+    def _drop(self, lease: str) -> bool:
+        """A lease is held no longer; whether it was."""
+        self._kept.discard(lease)
+        return self._held.pop(lease, None) is not None
 
     def alone(self) -> list[str]:
         """Leases of earlier runners of this run end: their processes are known to be gone. The names that the ledger had for them."""
@@ -333,8 +354,10 @@ class ActorLedger:
         self._call("observe", pool, free, ours, self._key)
 
     def devices(self) -> list[Found]:
-        """See ``LedgerClient``."""
-        return self._call("devices") or []
+        """See ``LedgerClient``. The frames of this run's kernels are among what a process holds."""
+        rows: list[Found] = self._call("devices") or []
+        frames = self._terms.frames
+        return [row if row.backend == "cpu" else replace(row, process_bytes=row.process_bytes + frames) for row in rows]
 
     def options(self, device: str) -> dict[str, Any]:
         """See ``LedgerClient``.

@@ -6,7 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from ..packing import Device, Packer, Pool
+from ..packing.pools import Gate
 from .inventory import Found
+from .leases import Terms
 from .runs import MARK, Run
 
 STEPS = 64  # what others hold is rounded up to so many parts of a pool: a new amount makes the packer look at everything again
@@ -36,6 +38,15 @@ class Lanes:
         self._said: dict[str, dict[str, int]] = {}
         self._open: dict[str, int] = {}
         self._shared: frozenset[str] = frozenset()
+        self._terms: dict[str, Terms] = {}
+        self._gates: dict[str, Gate] = {}
+
+    def join(self, run: str, terms: Terms) -> None:
+        """A run has joined: before any device is opened to it."""
+        if run not in self._terms:
+            self._terms[run] = terms
+            if terms.most is not None:
+                self._gates[run] = Gate(terms.most)
 
     def places(self) -> Mapping[str, Place]:
         """The devices by id."""
@@ -46,8 +57,9 @@ class Lanes:
         return [place.found for place in self._places.values()]
 
     def of(self, run: str) -> int:
-        """The lanes of a run in all."""
-        return sum(place.runs.get(run, 0) for place in self._places.values())
+        """The lanes of a run in all, as far as it may use them at once."""
+        lanes, gate = sum(place.runs.get(run, 0) for place in self._places.values()), self._gates.get(run)
+        return lanes if gate is None else min(lanes, gate.most)
 
     def add(self, found: Found, group: str) -> None:
         """A device is there."""
@@ -75,6 +87,8 @@ class Lanes:
         """A run is gone; no lease of it must be left."""
         for said in self._said.values():
             said.pop(run, None)
+        self._terms.pop(run, None)
+        self._gates.pop(run, None)
         for place in self._places.values():
             if place.runs.pop(run, None) is not None:
                 place.workers.discard(run)
@@ -92,8 +106,11 @@ class Lanes:
             place.workers.discard(run)
             self._packer.worker_ended(device + MARK + run)
 
-    def observe(self, pool: str, free: int, ours: int | None, run: str) -> None:
-        """A pool has so many bytes free, and the workers of a run hold so many, see ``Ledger.observe``."""
+    def observe(self, pool: str, free: int, ours: int | None, run: str, kept: int = 0) -> None:
+        """A pool has so many bytes free, and the workers of a run hold so many, see ``Ledger.observe``.
+
+        ``kept``: bytes of ours that the packer has as free.
+        """
         places = [place for place in self._places.values() if place.found.pool == pool]
         if not places:
             return
@@ -104,7 +121,8 @@ class Lanes:
         if ours is not None and workers <= said.keys():
             held = sum(said[name] for name in workers)
         else:
-            held = sum(row["claimed"] + row["process"] for row in self._packer.snapshot()["pools"] if row["id"] == pool)
+            rows = [row for row in self._packer.snapshot()["pools"] if row["id"] == pool]
+            held = kept + sum(row["claimed"] + row["process"] for row in rows)
         step = max(1, places[0].found.total // STEPS)
         self._foreign[pool] = -(-max(0, places[0].found.total - free - held) // step) * step
         if self._open.get(pool):
@@ -113,7 +131,7 @@ class Lanes:
     def room(self, run: str, device: str, bytes: int) -> bool:
         """Whether so many bytes, and the process of the run, fit on a device that is open to the run."""
         place = self._places[device]
-        need = bytes + (0 if run in place.workers else place.found.charge(place.runs.get(run)))
+        need = bytes + (0 if run in place.workers else self._charge(place.found, run, place.runs.get(run)))
         return any(row["free"] >= need for row in self._packer.snapshot()["pools"] if row["id"] == place.found.pool)
 
     def share(self, runs: Iterable[Run]) -> None:
@@ -138,8 +156,13 @@ class Lanes:
             self._packer.set_foreign(found.pool, self._foreign[found.pool])
         self._open[found.pool] = self._open.get(found.pool, 0) + 1
         name, kind = found.id + MARK + run, found.kind + MARK + run
-        self._packer.add_device(Device(name, found.pool, kind, lanes, found.charge(lanes)))
+        device = Device(name, found.pool, kind, lanes, self._charge(found, run, lanes))
+        self._packer.add_device(device, self._gates.get(run))
         place.runs[run] = lanes
+
+    def _charge(self, found: Found, run: str, lanes: int | None) -> int:
+        """Bytes of the process of a run on a device."""
+        return found.charge(lanes) + (0 if found.backend == "cpu" else self._terms[run].frames)
 
     def _drop(self, place: Place, run: str) -> None:
         self._packer.lose_device(place.found.id + MARK + run)
@@ -152,7 +175,7 @@ class Lanes:
         self._open[place.found.pool] -= 1
         self._put(place, run.id, lanes)
         for grant in run.grants.values():
-            if grant.device == name:
+            if grant.device == name and not grant.kept:
                 index = ran[grant.request].claims[kind].points.index(grant.lease.point)
                 self._packer.adopt(ran[grant.request], name, index, grant.started)
         if run.id in place.workers:

@@ -12,8 +12,9 @@ from ..packing.packer import AGE_S
 from . import leases as words
 from .inventory import Found
 from .lanes import Lanes
-from .leases import EXPIRE_S, LEASE_S, LEASE_TRIALS, Exchange, Held, Lease, LeaseEnd
+from .leases import EXPIRE_S, LEASE_S, LEASE_TRIALS, Exchange, Held, Lease, LeaseEnd, Terms
 from .runs import MARK, Grant, Run, Shape, shown
+from .succession import Succession
 from .views import snapshot
 
 REMEMBERED = 100_000  # leases that were taken from runs: a run that returns late must not bring one back
@@ -48,6 +49,7 @@ class Ledger:
         self.lease_trials, self.lease_s = lease_trials, lease_s
         self._packer = Packer(age_s=age_s, elastic=elastic)
         self._lanes = Lanes(self._packer)
+        self._kept = Succession(self._packer.free, self._lanes.places)
         self._runs: dict[str, Run] = {}
         self._taken: dict[str, str] = {}
         self._number = 0
@@ -83,7 +85,7 @@ class Ledger:
 
         What others hold is the rest. Where not every run with a worker there has said what it holds, all that is charged is taken as held.
         """
-        self._lanes.observe(pool, free, ours, run)
+        self._lanes.observe(pool, free, ours, run, kept=self._kept.bytes(pool))
 
     def devices(self) -> list[Found]:
         """The devices that leases are granted on."""
@@ -101,6 +103,7 @@ class Ledger:
         done: Sequence[LeaseEnd] = (),
         seen: int = 0,
         workers: Sequence[str] = (),
+        terms: Terms = Terms(),  # noqa: B008 - frozen
     ) -> Exchange:
         """A run begins, or joins a ledger that has forgotten it, with the leases that it holds and what it waits for.
 
@@ -110,10 +113,12 @@ class Ledger:
         state = self._runs.get(run)
         if state is None:
             state = self._runs[run] = Run(run, user, now, last=seen)
-        self._give_back(state, done, now)
+            self._lanes.join(run, terms)
+        self._give_back(state, [end for end in done if not end.kept], now)
         for item in held:
-            if item.lease.id not in state.grants:
+            if item.lease.id not in state.grants and not self._kept.followed(state, item.lease.id):
                 self._adopt(state, item, now)
+        self._give_back(state, [end for end in done if end.kept], now)  # of before, too: they are charged now
         for device in workers:
             self._meet_worker(state, device)
         self.ask(run, [r for r in requests if r.id not in state.waiting and r.id not in state.held], now)
@@ -123,9 +128,9 @@ class Ledger:
         """A run is over and its workers are gone: its leases end, its requests are forgotten."""
         state = self._runs.get(run)
         if state is not None:
-            self._packer.withdraw([f"{run}/{name}" for name in state.waiting])
             for grant in list(state.grants.values()):
                 self._end(state, grant, words.LEFT)
+            self._packer.withdraw([f"{run}/{name}" for name in state.waiting])
             self._lanes.leave(run)
             del self._runs[run]
 
@@ -167,7 +172,11 @@ class Ledger:
     def closed(self, run: str, device: str) -> None:
         """The worker of a run on a device is gone. Nothing happens while the run has a lease there: it will start another one."""
         state = self._runs.get(run)
-        if state is not None and not any(grant.lease.device == device for grant in state.grants.values()):
+        if state is None:
+            return
+        for grant in self._kept.on(state, device):
+            self._end(state, grant, words.DONE, tell=False)
+        if not any(grant.lease.device == device for grant in state.grants.values()):
             state.closing.discard(device)
             self._lanes.worker_ended(run, device)
 
@@ -210,6 +219,7 @@ class Ledger:
                 if device not in state.closing:
                     state.closing.add(device)
                     state.tell(device)
+        self._kept.settle()
 
     def news(self, run: str, seen: int) -> Exchange:
         """What is new for a run after news number ``seen``; it is no sign of life."""
@@ -256,9 +266,14 @@ class Ledger:
         run.beat = max(run.beat, now)
         for end in done:
             grant = run.grants.get(end.lease)
-            if grant is not None:
+            if grant is not None and not grant.kept:
                 self._measure(grant, end, now)
+            if grant is not None and not end.kept:
                 self._end(run, grant, end.reason, tell=False)
+            elif grant is not None and not grant.kept:
+                run.held.difference_update(grant.lease.requests)
+                self._packer.finish(grant.request)
+                self._kept.keep(run, grant)
 
     def _clean(self, text: str, own: str = "") -> str:
         """A text of the packer with devices as people know them: without the mark of the own run, and others' runs by their names."""
@@ -286,7 +301,8 @@ class Ledger:
             return
         shape = run.shape(held.request)
         self._open(run)
-        if now >= self.settle_until and not self._lanes.room(run.id, lease.device, lease.point.bytes):
+        beside = self._kept.bytes(self._lanes.places()[lease.device].found.pool)
+        if now >= self.settle_until and not self._lanes.room(run.id, lease.device, lease.point.bytes + beside):
             run.tell(LeaseEnd(lease.id, f"{words.EXPIRED}: its bytes were granted to others while the run was silent"))
             return
         request, name = run.marked(held.request, shape, now), lease.device + MARK + run.id
@@ -322,7 +338,7 @@ class Ledger:
         for other in more:
             run.take(other)
         device = placement.device.removesuffix(MARK + run.id)
-        place = self._lanes.places()[device]
+        place, before = self._lanes.places()[device], self._kept.take(run, placement.device, shape, point)
         self._number += 1
         lease = Lease(
             id=f"{self.epoch}{self._number}",
@@ -334,12 +350,13 @@ class Ledger:
             expires=run.beat + self.expire_s,
             why=placement.why,
             group=place.group,
+            follows="" if before is None else before.lease.id,
         )
         run.grants[lease.id] = Grant(lease, shape, placement.device, request.id, now, made)
         run.held.update(lease.requests)
         run.closing.discard(device)
         self._lanes.worker_started(run.id, device)
-        run.tell(lease)
+        self._kept.grant(run, run.grants[lease.id])
 
     def _more(self, run: Run, shape: Shape, request: Request, time: float) -> int:
         """How many requests a lease covers beside the first: short ones only, and at most half of the run's share of what waits."""
@@ -363,14 +380,20 @@ class Ledger:
             grant.shape.measured(max(0.0, seconds) / len(grant.lease.requests) / grant.lease.point.time)
 
     def _end(self, run: Run, grant: Grant, reason: str, tell: bool = True) -> Lease:
-        lease = grant.lease
+        lease, late = grant.lease, self._kept.late(grant)
+        self._kept.forget(grant)
         del run.grants[lease.id]
-        run.held.difference_update(lease.requests)
-        self._packer.finish(grant.request)
-        if tell:
-            run.tell(LeaseEnd(lease.id, reason))
-            run.ended[lease.id] = grant
-            self._taken[lease.id] = reason
+        if not grant.kept:
+            run.held.difference_update(lease.requests)
+            self._packer.finish(grant.request)
+        if late:  # the run has never heard of it
+            self._packer.submit(run.again(grant))
+        elif tell:
+            if not grant.kept:
+                run.ended[lease.id] = grant
+            for name in (lease.id, lease.follows) if lease.follows else (lease.id,):
+                run.tell(LeaseEnd(name, reason))
+                self._taken[name] = reason
             while len(self._taken) > REMEMBERED:
                 del self._taken[next(iter(self._taken))]
         return replace(lease, expires=min(lease.expires, run.beat + self.expire_s))

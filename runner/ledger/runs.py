@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from ..packing import Claim, Request
 from ..packing.claims import Key
-from .leases import Exchange, Lease, LeaseEnd
+from .leases import Exchange, Lease, LeaseEnd, Unwanted
+
+News = Lease | LeaseEnd | Unwanted | str
+"""What a run is told. A text: the device whose idle worker is to end."""
 
 MARK = " of run "
 """Between the name of a device or of a class and the run: the packer gets a device of its own for each run, see ``Ledger``."""
@@ -33,7 +36,10 @@ class Shape:
 
 @dataclass(slots=True)
 class Grant:
-    """A lease that a run has. ``device``, ``request``: the packer's names; ``made``: the requests, if it was granted here."""
+    """A lease that a run has. ``device``, ``request``: the packer's names; ``made``: the requests, if it was granted here.
+
+    ``kept``: it has ended, but for the program that its lane keeps; the packer knows nothing of it any more.
+    """
 
     lease: Lease
     shape: Shape
@@ -41,6 +47,7 @@ class Grant:
     request: str
     started: float
     made: tuple[Request, ...] = ()
+    kept: bool = False
 
 
 @dataclass(slots=True)
@@ -55,7 +62,7 @@ class Run:
     grants: dict[str, Grant] = field(default_factory=dict)
     held: set[str] = field(default_factory=set)
     closing: set[str] = field(default_factory=set)
-    news: dict[int, Lease | LeaseEnd | str] = field(default_factory=dict)
+    news: dict[int, News] = field(default_factory=dict)
     last: int = 0
     ended: dict[str, Grant] = field(default_factory=dict)
 
@@ -63,8 +70,8 @@ class Run:
         """Classes of devices that it has claims for."""
         return {kind for shape in self.shapes.values() for kind in shape.claims}
 
-    def tell(self, news: Lease | LeaseEnd | str) -> None:
-        """Keep news until the run says that it has seen them. A text: the device whose idle worker is to end."""
+    def tell(self, news: News) -> None:
+        """Keep news until the run says that it has seen them."""
         self.last += 1
         self.news[self.last] = news
 
@@ -96,6 +103,7 @@ class Run:
         return Exchange(
             leases=tuple(item for item in news if isinstance(item, Lease) and item.id not in ended),
             ended=tuple(item for item in news if isinstance(item, LeaseEnd)),
+            unwanted=tuple(item.lease for item in news if isinstance(item, Unwanted) and item.lease not in ended),
             close=tuple(item for item in news if isinstance(item, str)),
             last=self.last,
         )
@@ -130,9 +138,7 @@ class Run:
     def marked(self, request: Request, shape: Shape, now: float) -> Request:
         """A request as the packer knows it."""
         name = f"{self.id}/{request.id}"
-        return replace(
-            request, id=name, user=self.user, run=self.id, claims=shape.claims, submitted=min(request.submitted, now)
-        )
+        return Request(name, self.user, self.id, shape.claims, min(request.submitted, now), request.trials)
 
     def take(self, request: str) -> Shape:
         """A request waits no longer."""

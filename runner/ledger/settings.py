@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .leases import BEAT_S, EXPIRE_S
+from .leases import BEAT_S, EXPIRE_S, LEASE_TRIALS
 
 NAME, NAMESPACE = "qdrun-ledger", "qdrun"
 
@@ -19,6 +19,7 @@ class Settings:
         expire_s: a run that is silent for so long loses its leases.
         idle_s: a device that no run has claims for is given back to Ray after so many seconds.
         look_s: seconds between two looks at the nodes of the cluster.
+        lease_trials: most trials of a lease.
         pretended_bytes: for tests of the machinery alone: each GPU that Ray was told of, and that is not there, has so many bytes.
     """
 
@@ -27,4 +28,5 @@ class Settings:
     expire_s: float = EXPIRE_S
     idle_s: float = 60.0
     look_s: float = 1.0
+    lease_trials: int = LEASE_TRIALS
     pretended_bytes: int = 0

@@ -39,7 +39,7 @@ def _device(place: Place, runs: Iterable[Run]) -> dict[str, Any]:
         }
         for run in runs
         for grant in run.grants.values()
-        if grant.lease.device == found.id
+        if grant.lease.device == found.id and not grant.kept
     ]
     return {
         "id": found.id,
@@ -58,7 +58,7 @@ def _run(run: Run) -> dict[str, Any]:
         "run": shown(run.id),
         "user": run.user,
         "waiting": len(run.waiting),
-        "leases": len(run.grants),
+        "leases": sum(not grant.kept for grant in run.grants.values()),
         "heard": run.beat,
     }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Collection, Iterator, KeysView
+from collections.abc import Iterator, KeysView, Mapping
 from dataclasses import dataclass
 
 
@@ -81,11 +81,12 @@ class Shares:
         """Users that run something."""
         return self._held.keys()
 
-    def order(self, users: Collection[str]) -> Iterator[tuple[float, str]]:
+    def order(self, users: Mapping[str, object]) -> Iterator[tuple[float, str]]:
         """Users with their shares, the smallest first; equal shares by name. What users hold must not change meanwhile."""
-        held = self._held
-        for user in sorted([user for user in users if user not in held]):
-            yield 0.0, user
+        held = self._held.keys()
+        if not users.keys() <= held:
+            for user in sorted(users.keys() - held):
+                yield 0.0, user
         for item in self._sorted:
             if item[1] in users:
                 yield item

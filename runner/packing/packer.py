@@ -11,7 +11,7 @@ from .claims import Claim, Placement, Request, Shape, amount
 from .fairness import Shares
 from .outlook import Outlook
 from .places import in_the_way, soonest
-from .pools import Device, DeviceState, Pool, PoolState, Reservation, Running
+from .pools import Device, DeviceState, Gate, Pool, PoolState, Reservation, Running
 from .queue import SLOW, Group, UserQueue, Waiting, first_fitting
 from .views import snapshot, why_waiting
 
@@ -37,6 +37,7 @@ class Packer:
         self._outlook = Outlook(self._waiting.groups)
         self._where: dict[str, DeviceState] = {}
         self._room: dict[str, int] = {}
+        self._gates: dict[str, Gate] = {}
         self._bytes = self._lanes = 0
         self._newest = -math.inf
         self._reserved: Reservation | None = None
@@ -56,8 +57,10 @@ class Packer:
             state.pool = pool
         self._refit()
 
-    def add_device(self, device: Device) -> None:
+    def add_device(self, device: Device, gate: Gate | None = None) -> None:
         """Add a device of a pool that is there. Its worker is charged from the first placement, or ``worker_started``, on.
+
+        ``gate``: that devices of one or several classes share.
 
         Raises:
             ValueError: there is such a device already, or no such pool.
@@ -67,7 +70,10 @@ class Packer:
         pool = self._pools.get(device.pool)
         if pool is None:
             raise ValueError(f"device {device.id} is on pool {device.pool}, which is not there: add_pool comes first")
-        state = self._devices[device.id] = DeviceState(device, pool)
+        state = self._devices[device.id] = DeviceState(device, pool, gate=gate)
+        if gate is not None:
+            gate.pools.add(device.pool)
+            self._gates[device.kind] = gate
         pool.devices[device.id] = state
         self._refit()
 
@@ -166,14 +172,7 @@ class Packer:
 
         To be asked after ``next``, when what waits fits nowhere.
         """
-        out: list[str] = []
-        for pool in self._pools.values():
-            idle = {
-                name: state.device.process_bytes for name, state in pool.devices.items() if state.worker and not state.running
-            }
-            if idle and len(pool.devices) > 1 and sum(idle.values()):
-                out += in_the_way(pool, idle, self._waiting.groups())
-        return out
+        return [name for pool in self._pools.values() for name in in_the_way(pool, self._waiting)]
 
     # What is seen from outside
 
@@ -181,6 +180,10 @@ class Packer:
     def reservation(self) -> Reservation | None:
         """The one there is."""
         return self._reserved
+
+    def free(self, pool: str) -> int:
+        """Bytes of a pool that nothing is charged for; negative when others took what was promised."""
+        return self._pools[pool].free
 
     def counts(self) -> tuple[int, int]:
         """How many requests wait, and run."""
@@ -280,6 +283,9 @@ class Packer:
         self._shares.remove(run.request.user, run.point.bytes)
         self._outlook.stop(name, ended)
         self._touched.add(state.device.pool)
+        if state.gate is not None:
+            self._touched |= state.gate.pools
+            self._waiting.unpark()
         return run
 
     def _start(self, request: Request, state: DeviceState, index: int, now: float, kinds: frozenset[str]) -> Running:
@@ -292,6 +298,9 @@ class Packer:
         self._shares.add(request.user, point.bytes)
         self._outlook.start(run)
         self._newest = max(self._newest, request.submitted)
+        if state.gate is not None and state.gate.full and self._reserved is not None:
+            if self._devices[self._reserved.device].gate is state.gate:
+                self._drop_reservation()  # it could not start, and would hold up others
         return run
 
     def _grant(self, state: DeviceState, group: Group, index: int, now: float, why: str, name: str | None = None) -> Placement:
@@ -359,19 +368,20 @@ class Packer:
     def _choose(self, state: DeviceState, room: int, largest: bool, now: float) -> Group | None:
         """The best fit of some users below the fair share; where they have none, that of the user with the smallest share."""
         kind, waiting = state.device.kind, self._waiting.users
-        best, fair, count = None, 1.0 / self._count_active() if len(waiting) > 1 else 0.0, 0
+        if len(waiting) == 1:
+            (queue,) = waiting.values()
+            group = queue.first(kind, room, largest)
+            slow = group is not None and kind in group.slow
+            return self._first_allowed(queue, state, room, largest, now) if slow else group
+        best, fair, count = None, 1.0 / self._count_active(), 0
         for share, user in self._shares.order(waiting):
             if best is not None and (count >= USERS or share >= fair):
                 break
             count += 1
             group = waiting[user].first(kind, room, largest)
-            if group is None:
-                continue
-            if kind in group.slow:
+            if group is not None and kind in group.slow:
                 group = self._first_allowed(waiting[user], state, room, largest, now)
-                if group is None:
-                    continue
-            if best is None or (group.bytes > best.bytes if largest else group.bytes < best.bytes):
+            if group is not None and (best is None or (group.bytes > best.bytes if largest else group.bytes < best.bytes)):
                 best = group
         return best
 
@@ -412,12 +422,8 @@ class Packer:
 
     def _best(self, group: Group) -> float:
         """Seconds at the fastest place that a group has, were all of ours gone; infinite when there is none now."""
-        best = math.inf
-        for kind in group.bases:
-            k = first_fitting(group.claims[kind], self._room.get(kind, -1))
-            if k is not None:
-                best = min(best, group.seconds(kind, k))
-        return best
+        points = [(kind, first_fitting(group.claims[kind], self._room.get(kind, -1))) for kind in group.bases]
+        return min((group.seconds(kind, k) for kind, k in points if k is not None), default=math.inf)
 
     def _place_reserved(self, reserved: Reservation, state: DeviceState, room: int, now: float) -> Placement | None:
         found = self._waiting.get(reserved.request)
@@ -448,8 +454,11 @@ class Packer:
         return None
 
     def _runnable(self, group: Group) -> bool:
-        room = self._room
-        return any(group.claims[kind].smallest <= room.get(kind, -1) for kind in group.bases)
+        room, gates = self._room, self._gates
+        return any(
+            group.claims[kind].smallest <= room.get(kind, -1) and not (kind in gates and gates[kind].full)
+            for kind in group.bases
+        )
 
     def _reserve(self, now: float) -> None:
         """Reserve for the oldest of those overtaken, or for a user below the fair share; in turn when there are both."""

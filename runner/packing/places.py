@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from .pools import DeviceState, PoolState
-from .queue import Group, first_fitting
+from .queue import Group, Waiting, first_fitting
 
 
 def soonest(devices: Iterable[DeviceState], group: Group, now: float) -> tuple[DeviceState, int] | None:
@@ -33,20 +33,15 @@ def soonest(devices: Iterable[DeviceState], group: Group, now: float) -> tuple[D
     return None if best is None else (best[2], best[3])
 
 
-def in_the_way(pool: PoolState, idle: Mapping[str, int], groups: Iterable[Group]) -> list[str]:
-    """Of the devices of a pool with ``idle`` workers, those whose bytes the first group needs that would fit without them."""
-    able = [state for state in pool.devices.values() if len(state.running) < state.device.lanes]
-    if not able:
+def in_the_way(pool: PoolState, waiting: Waiting) -> list[str]:
+    """Of the devices of a pool with idle workers, those whose bytes something needs that waits and would fit without them."""
+    idle = {name: state.device.process_bytes for name, state in pool.devices.items() if state.worker and not state.running}
+    if not idle or len(pool.devices) < 2:
         return []
-    for group in groups:
-        for state in able:
-            if state.device.kind not in group.bases:
-                continue
-            others = {name: size for name, size in idle.items() if name != state.device.id}
-            k = first_fitting(group.claims[state.device.kind], state.most)
-            if k is None:
-                continue
-            need = group.point_bytes(state.device.kind, k)
-            if state.room < need <= state.room + sum(others.values()):
-                return [name for name, size in others.items() if size]
+    for state in pool.devices.values():
+        if not state.full:
+            others = {name: size for name, size in idle.items() if size and name != state.device.id}
+            room, most = state.room, state.most
+            if others and waiting.between(state.device.kind, room, min(most, room + sum(others.values())), most):
+                return list(others)
     return []

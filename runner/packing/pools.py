@@ -77,6 +77,20 @@ class PoolState:
 
 
 @dataclass(slots=True)
+class Gate:
+    """What devices have in common: at most ``most`` requests run at once on all of them. ``pools``: theirs."""
+
+    most: int
+    running: int = 0
+    pools: set[str] = field(default_factory=set)
+
+    @property
+    def full(self) -> bool:
+        """Whether nothing more may start."""
+        return self.running >= self.most
+
+
+@dataclass(slots=True)
 class DeviceState:
     """A device, whether a worker is charged there, and what runs."""
 
@@ -84,6 +98,12 @@ class DeviceState:
     pool: PoolState
     worker: bool = False
     running: dict[str, Running] = field(default_factory=dict)
+    gate: Gate | None = None
+
+    @property
+    def full(self) -> bool:
+        """Whether nothing more may start, however small."""
+        return len(self.running) >= self.device.lanes or (self.gate is not None and self.gate.full)
 
     @property
     def opening(self) -> int:
@@ -93,7 +113,7 @@ class DeviceState:
     @property
     def room(self) -> int:
         """The largest point that can be placed now; negative when there is none."""
-        if len(self.running) >= self.device.lanes:
+        if len(self.running) >= self.device.lanes or (self.gate is not None and self.gate.full):
             return -1
         pool = self.pool
         free = pool.pool.capacity - pool.foreign - pool.claimed - pool.process
@@ -121,11 +141,15 @@ class DeviceState:
         self.open()
         self.running[run.request.id] = run
         self.pool.claimed += run.point.bytes
+        if self.gate is not None:
+            self.gate.running += 1
 
     def stop(self, request: str) -> Running:
         """Take the charge of a request off; the worker stays."""
         run = self.running.pop(request)
         self.pool.claimed -= run.point.bytes
+        if self.gate is not None:
+            self.gate.running -= 1
         return run
 
     def free_at(self, need: int, now: float) -> tuple[float, int, int]:

@@ -123,12 +123,13 @@ class UserQueue:
     def forget(self, group: Group, elastic: bool) -> None:
         """Undo ``index``."""
         number = group.number
-        for kind, base in group.bases.items():
-            points, rows = group.claims[kind].points, self._bases[kind]
-            del rows[bisect_left(rows, (points[base].bytes, -group.seconds(kind, base), number))]
-            for k in range(base + 1, len(points) if elastic else 0):
+        for kind, seconds, _ in group.on:
+            base, points, rows = group.bases[kind], group.claims[kind].points, self._bases[kind]
+            del rows[bisect_left(rows, (points[base].bytes, -seconds, number))]
+            if elastic and base + 1 < len(points):
                 less = self._smaller[kind]
-                del less[bisect_left(less, (points[k].bytes, -group.seconds(kind, k), number, k))]
+                for k in range(base + 1, len(points)):
+                    del less[bisect_left(less, (points[k].bytes, -group.seconds(kind, k), number, k))]
 
     def clear_index(self) -> None:
         """Forget all groups."""
@@ -148,11 +149,13 @@ class UserQueue:
             return None
         if not largest:
             return rows[0][3]
-        row = rows[-1]
+        row, last = rows[-1], -1
         if row[0] > room:
-            row = rows[bisect_right(rows, (room, 1.0)) - 1]
-        # Of equal bytes the longest is first.
-        return rows[bisect_left(rows, (row[0], -INFINITY))][3] if len(rows) > 1 else row[3]
+            last = bisect_right(rows, (room, 1.0)) - 1
+            row = rows[last]
+        if len(rows) > 1 and rows[last - 1][0] == row[0]:  # of equal bytes the longest is first
+            return rows[bisect_left(rows, (row[0], -INFINITY))][3]
+        return row[3]
 
     def fitting(self, kind: str, room: int, largest: bool) -> Iterator[Group]:
         """Some groups whose base on ``kind`` fits: from the largest bytes down or from the smallest up, the longest of equal ones first."""
@@ -184,6 +187,19 @@ class UserQueue:
         rows = self._bases.get(kind, [])
         first = bisect_right(rows, (room, 1.0))
         return next((row[0] for row in rows[first : first + LOOK] if row[3].kinds <= kinds), None)
+
+    def between(self, kind: str, above: int, to: int, most: int) -> bool:
+        """Whether the first point of at most ``most`` bytes of some group has more than ``above`` and at most ``to``."""
+        rows = self._bases.get(kind, [])
+        first = bisect_right(rows, (above, 1.0))
+        if first < len(rows) and rows[first][0] <= to:
+            return True
+        for row in rows[bisect_right(rows, (most, 1.0)) :]:  # whose base does not fit now: others hold a part of the memory
+            if row[3].bends:
+                k = first_fitting(row[3].claims[kind], most)
+                if k is not None and above < row[3].point_bytes(kind, k) <= to:
+                    return True
+        return False
 
     def smaller(self, kind: str, room: int) -> Iterator[tuple[Group, int]]:
         """Some points beyond a group's base that fit, the largest bytes first."""
@@ -338,6 +354,10 @@ class Waiting:
                 return True
         self._least[kind] = least  # until something else is queued nothing smaller comes
         return False
+
+    def between(self, kind: str, above: int, to: int, most: int) -> bool:
+        """Whether some group's first point of at most ``most`` bytes has more than ``above`` and at most ``to``."""
+        return any(queue.between(kind, above, to, most) for queue in self.users.values())
 
     def _count(self, group: Group, work: SetWork, count: int) -> None:
         """``count`` more of a group wait that some device can hold."""

@@ -33,7 +33,9 @@ def _not_yet(
     least = f"needs {amount(claim.smallest)}" + (" at its smallest" if len(claim.points) > 1 else "")
     least += f" and {amount(state.opening)} for its process" if state.opening else ""
     free = f"pool {pool.pool.id} has {amount(max(0, pool.free))} free of {amount(pool.pool.capacity)}"
-    if len(state.running) >= device.lanes:
+    if state.gate is not None and state.gate.full:
+        return f"{least}: {state.gate.most} of its run are running, and no more may at once; {free}"
+    if state.full:
         return f"{least}: all {device.lanes} lanes of {device.id} are taken, {free}"
     if claim.smallest > state.room:
         return f"{least}: {free}"

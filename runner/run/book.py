@@ -125,8 +125,10 @@ class Book:
         status, loss = record["status"], record.get("loss")
         if place is not None:
             self.board.passed(action.trial)
-            record = {**record, "place": place}
-        self._write("ended", action.trial, action.number, record)
+        own = {"trial": action.trial, "attempt": action.number, **record}
+        if place is not None:
+            own["place"] = place
+        self._writes.append(("ended", own))
         planned, own = self.inside.planned.get(action.trial), record.get("planned_bytes")
         grown = own is not None and planned is not None and own > planned
         label = self._label(action.trial) if grown or self.board.shows(status, loss) else ""

@@ -21,9 +21,9 @@ from ..dashboard import asks
 from ..plan import Prepared
 from ..store import status as states
 from ..store import table
-from ..store.files import LocalFiles, StorageUnknown, open_files
+from ..store.files import LocalFiles
 from ..store.journal import Journal
-from ..store.layout import RunFolder, create
+from ..store.layout import RunFolder, check_shared, create
 from ..store.owner import OwnerLost, RunAlive, owner_numbers
 from ..store.replay import replay, run_state
 from ..timing import Timing
@@ -38,6 +38,8 @@ START_S = 60.0
 """A run that has not begun by then is left alone: a cluster may start its job when it has room."""
 LOOK_S, JOB_LOOK_S = 0.05, 1.0
 SHOWN_LINES = 12
+NO_CLUSTER = "ClusterError: "
+"""So begins what the journal says of a run that found no Ray."""
 
 
 class NotStarted(QdrunError, RuntimeError):
@@ -110,7 +112,7 @@ def submit_detached(prepared: Prepared, output: str, order: Order) -> Detached:
         StorageFull: there is no room.
     """
     jobs = _jobs(order.address)
-    _shared(output)
+    check_shared(output)
     folder = create(prepared, output)
     try:
         return _handed(folder, prepared, order, jobs)
@@ -129,7 +131,7 @@ def resume_detached(
         RunAlive: somebody runs it.
     """
     jobs = _jobs(order.address)
-    _shared(folder.uri)
+    check_shared(folder.uri)
     prepared, _ = config_of(folder, config, force=force, local=order.address is None)
     words = ["--resume", *(["--failed"] if failed else []), *(["--force"] if force else [])]
     words += ["--config", os.path.abspath(config)] if config is not None and jobs is None else []
@@ -141,15 +143,6 @@ def _jobs(address: str | None) -> Jobs | None:
         return Jobs(address)
     check_environment(address)
     return None
-
-
-def _shared(uri: str) -> None:
-    """Refuse a place that lives and dies with this process."""
-    if uri.startswith("memory:"):
-        raise StorageUnknown(
-            f"{uri} is the memory of one process, which another one cannot see\n  do: set `storage` to a folder or a URI"
-        )
-    open_files(uri)
 
 
 def _handed(folder: RunFolder, prepared: Prepared, order: Order, jobs: Jobs | None) -> Detached:
@@ -271,6 +264,7 @@ def follow(detached: Detached, timing: Timing, *, quiet: bool = False) -> Submit
     """Show a run until it is over. Ctrl-C leaves it alone, and it goes on.
 
     Raises:
+        ClusterError: its process could not start or join Ray; nothing was run.
         KeyboardInterrupt: Ctrl-C, after a word about how to stop the run.
     """
     folder = detached.folder
@@ -290,6 +284,8 @@ def follow(detached: Detached, timing: Timing, *, quiet: bool = False) -> Submit
         print(f"\n{folder.name} goes on, in {detached.where}\n{commands(folder)}", file=sys.stderr)
         raise
     why = (replay(folder).finished or {}).get("error")
+    if why and why.startswith(NO_CLUSTER):
+        raise ClusterError(f"{why.removeprefix(NO_CLUSTER)}\n  log: {detached.log}\n  then: qdrun resume {folder.uri}")
     if why:
         print(f"{folder.name} ended early: {why}\n  log: {detached.log}", file=sys.stderr)
     return ended(folder, timing)

@@ -14,7 +14,7 @@ from typing import Any
 
 from ...jobs.base import Job, MemoryPlan
 from ...jobs.explain import windows_within
-from ...jobs.plan import gradient_plan, heap_planes
+from ...jobs.plan import differentiated, gradient_plan, heap_planes, launches_of
 from ..packing import Claim, Device, Forecast, Placement, Pool, Request, simulate, without_curves
 
 SHARES = (2, 4, 10)
@@ -38,7 +38,7 @@ def curve(job: Job[Any], plan: MemoryPlan, arch: str | None = None) -> Points:
 
 def _heaps(job: Job[Any], plan: MemoryPlan, arch: str | None) -> Iterable[tuple[int, float]]:
     """Fewer bytes for the states that gradients keep."""
-    launches = list(job.launches())
+    launches = differentiated(job, launches_of(job))
     heaps = [gradient_plan(kernel, args, arch, None) for kernel, args in launches]
     whole, seconds = sum(heap_planes(heaps).values()), sum(heap.seconds for heap in heaps)
     if not whole or not seconds:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from ..store.attempts import Failure
 from . import messages as m
 from .failures import Rules
-from .parts import Blame, Claims, DeviceAt, Flight, LeaseAt, Work, error_of
+from .parts import Blame, Claims, DeviceAt, Flight, Kept, LeaseAt, Work, error_of
 from .verdicts import Ending, Verdicts
 
 
@@ -24,6 +25,7 @@ class Flights:
         before: Mapping[str, int] | None = None,
         most: Mapping[str, int] | None = None,
         curves: Callable[[str], Claims] | None = None,
+        keeps: bool = False,
     ) -> None:
         """A run that has not begun.
 
@@ -35,8 +37,9 @@ class Flights:
             before: trials that ended earlier, by status.
             most: bytes that the largest device of a class can give a trial.
             curves: of a trial, for when it ran out of memory: all its points, where ``claims`` gives some of them up.
+            keeps: lanes keep the program of a trial for the next one.
         """
-        self.rules, self.claims = rules, claims
+        self.rules, self.claims, self.keeps = rules, claims, keeps
         self._out: list[m.Action] = []
         self._verdicts = Verdicts(work, rules, before or {}, self._out)
         self._verdicts.curves = curves or (lambda name: claims((name,)))
@@ -48,6 +51,7 @@ class Flights:
         self._asked: dict[str, tuple[str, ...]] = {}
         self._held: dict[str, tuple[str, ...]] = {}  # requests under a lease
         self._leases: dict[str, LeaseAt] = {}
+        self._kept: dict[str, Kept] = {}  # programs, by the lease that their worker knows them by
         self._flights: dict[int, Flight] = {}
         self._devices: dict[str, DeviceAt] = {}
         self._next = 1
@@ -89,8 +93,55 @@ class Flights:
         if lease.queue:
             self._devices[lease.grant.device].pending.appendleft(name)
         else:
-            del self._leases[name]
-            self._out.append(m.GiveBack(name, tuple(lease.unfinished)))
+            self._end_lease(name)
+
+    # programs that lanes keep
+
+    def _keep(self, launch: m.Launch) -> None:
+        """The lane of a launch that is over has kept its program."""
+        self._kept[launch.lease] = Kept(launch.worker, launch.lease)
+        self._leases[launch.lease].program = launch.lease
+
+    def _program_of(self, lease: str) -> str:
+        """The kept program whose bytes are of a lease; empty when there is none."""
+        return next((name for name, kept in self._kept.items() if kept.lease == lease), "")
+
+    def _end_lease(self, name: str) -> None:
+        """Nothing more runs under a lease. While something waits, the ledger says whether its program is of use; else that goes first."""
+        lease = self._leases.pop(name)
+        unfinished, kept = tuple(lease.unfinished), self._kept.get(lease.program)
+        if kept is None:
+            self._out.append(m.GiveBack(name, unfinished))
+        elif self._asked and not self._verdicts.stopping:
+            self._out.append(m.GiveBack(name, unfinished, kept=True))
+        else:
+            kept.unfinished = unfinished
+            self._let_go(lease.program)
+
+    def _let_go(self, program: str) -> None:
+        kept = self._kept[program]
+        if kept.asked is None:
+            kept.asked = self._now
+            self._out.append(m.LetGo(kept.worker, program))
+
+    def _gone(self, program: str) -> None:
+        """A kept program is gone, and its bytes are free."""
+        kept = self._kept.pop(program, None)
+        if kept is None or not kept.lease:
+            return
+        if kept.lease in self._leases:
+            self._leases[kept.lease].program = ""
+        else:
+            self._out.append(m.GiveBack(kept.lease, kept.unfinished))
+
+    def _clear(self, device: str) -> bool:
+        """Let everything go that lanes of a device keep, for what runs there alone; whether all is gone."""
+        here = [(program, kept) for program, kept in self._kept.items() if kept.worker.device == device]
+        for program, kept in here:
+            if kept.lease in self._leases:  # the ledger says what becomes of the others
+                self._leases[kept.lease].program, kept.lease = "", ""
+                self._let_go(program)
+        return not here
 
     # launches
 
@@ -108,18 +159,18 @@ class Flights:
         while device.pending and not device.retiring:
             lease = self._leases[device.pending[0]]
             beside = [trial for flight in device.flights.values() for trial in flight.launch.trials]
-            if device.flights and self.alone((*self._held[lease.queue[0]], *beside)):
+            if self.alone((*self._held[lease.queue[0]], *beside)) and (device.flights or not self._clear(name)):
                 return
             device.pending.popleft()
             self._launch(device, lease)
 
     def _launch(self, device: DeviceAt, lease: LeaseAt) -> None:
         """Hand the requests of a lease to a worker, all at once; one that is to run alone by itself."""
-        grant, busy = lease.grant, {flight.launch.worker.slot for flight in device.flights.values()}
-        slot = next(k for k in range(len(busy) + 1) if k not in busy) if grant.processes else 0
-        device.generations[slot] += 0  # known from now on
-        worker = m.Worker(grant.device, slot, device.generations[slot])
+        grant, follows = lease.grant, lease.program
+        worker = self._kept.pop(follows).worker if follows else self._free_worker(device, grant)
+        lease.program = ""
         launches: list[m.Launch] = []
+        requests: list[str] = []
         alone = False
         while lease.queue and not alone:
             alone = self.alone(self._held[lease.queue[0]])
@@ -130,13 +181,39 @@ class Flights:
             for name in trials:
                 self.trials[name].number += 1
             numbers = tuple([self.trials[name].number for name in trials])
-            launch = m.Launch(self._next, worker, trials, numbers, grant.bytes, grant.time, grant.lease)
+            launches.append(m.Launch(self._next, worker, trials, numbers, grant.bytes, grant.time, grant.lease))
             self._next += 1
+            requests.append(request)
+        lease.may_fail = most = self._may_fail(len(launches))
+        if most is not None and len(launches) > 1:
+            launches = [replace(launch, may_fail=most) for launch in launches]
+        launches[0] = replace(launches[0], follows=follows)
+        if self.keeps and self._asked and not lease.queue and not alone:
+            launches[-1] = replace(launches[-1], keep=True)
+        for launch, request in zip(launches, requests, strict=True):
             self._flights[launch.id] = device.flights[launch.id] = Flight(launch, request, self._now)
             lease.flights.append(launch.id)
-            launches.append(launch)
         self._begin(self._flights[launches[0].id])
         self._out.append(m.Run(tuple(launches)))
+
+    def _may_fail(self, count: int) -> int | None:
+        """How many of ``count`` launches of a lease may fail before the others wait for the runner.
+
+        All leases that are out fail together no more than ends the run, but for the one trial that each has begun.
+        """
+        left = self._verdicts.may_fail
+        if left is None:
+            return None
+        out = sum(lease.may_fail or 0 for lease in self._leases.values() if lease.flights)
+        return max(1, min(count, left - out))
+
+    def _free_worker(self, device: DeviceAt, grant: m.Granted) -> m.Worker:
+        """The worker that runs a lease: where each lane is one, one that has nothing to do, and keeps nothing for another lease."""
+        busy = {flight.launch.worker.slot for flight in device.flights.values()}
+        busy |= {kept.worker.slot for kept in self._kept.values() if kept.worker.device == grant.device}
+        slot = next(k for k in range(len(busy) + 1) if k not in busy) if grant.processes else 0
+        device.generations[slot] += 0  # known from now on
+        return m.Worker(grant.device, slot, device.generations[slot])
 
     def _begin(self, flight: Flight) -> None:
         """From now on its attempts count as begun."""
@@ -155,7 +232,7 @@ class Flights:
         for name in flight.launch.trials:
             end = ends.get(name)
             if end is not None and end.failure is None:
-                self._verdicts.end(name, dict(end.record))
+                self._verdicts.end(name, end.record)
                 continue
             record = {} if end is None else end.record
             failure = Failure.infrastructure if end is None or end.failure is None else end.failure
@@ -213,6 +290,8 @@ class Flights:
             error_of("WorkerStopped", "its worker was stopped because of another trial"),
             False,
         )
+        for program in [name for name, kept in self._kept.items() if kept.worker == worker]:
+            self._gone(program)
         flights = self._on(worker)
         for flight in flights:
             self._close_flight(flight)

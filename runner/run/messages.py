@@ -37,7 +37,8 @@ class TrialEnd:
 class Granted:
     """The ledger let requests run on ``device``, one after the other. ``time``: of the point, in relation to the fastest.
 
-    ``processes``: each lane of the device is a process of its own (CPUs); else all lanes share one.
+    ``processes``: each lane of the device is a process of its own (CPUs); else all lanes share one. ``follows``: a lease that was given
+    back as kept, and is over now: its program is taken over.
     """
 
     lease: str
@@ -46,6 +47,7 @@ class Granted:
     bytes: int
     time: float = 1.0
     processes: bool = False
+    follows: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,8 @@ class Started:
 @dataclass(frozen=True, slots=True)
 class Ended:
     """A launch is over, with an end for each of its trials. ``restart``: its worker has lost the device and is killed; ``retire``: it is
-    replaced as soon as nothing runs there. ``begun`` False: the worker did not begin with it, and never will.
+    replaced as soon as nothing runs there. ``begun`` False: the worker did not begin with it, and never will. ``kept``: the lane has its
+    program still, which the worker knows by the lease.
     """
 
     launch: int
@@ -82,6 +85,22 @@ class Ended:
     restart: bool = False
     retire: str = ""
     begun: bool = True
+    kept: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Unwanted:
+    """Nothing follows a lease that was given back as kept."""
+
+    lease: str
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """A worker has let a kept program go; ``program``: the lease by which it knew it."""
+
+    worker: Worker
+    program: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +147,21 @@ class Tick:
     """Time has passed."""
 
 
-Event = Granted | LeaseLost | Refused | Started | Ended | WorkerDown | Interrupted | Cancelled | Storage | Yield | Tick
+Event = (
+    Granted
+    | LeaseLost
+    | Unwanted
+    | Refused
+    | Started
+    | Ended
+    | Gone
+    | WorkerDown
+    | Interrupted
+    | Cancelled
+    | Storage
+    | Yield
+    | Tick
+)
 
 
 # Actions
@@ -160,15 +193,28 @@ class Withdraw:
 
 @dataclass(frozen=True, slots=True)
 class GiveBack:
-    """Give a lease back. ``unfinished``: its requests that did not run to their end."""
+    """Give a lease back. ``unfinished``: its requests that did not run to their end. ``kept``: all but the bytes of its program."""
 
     lease: str
     unfinished: tuple[str, ...] = ()
+    kept: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LetGo:
+    """Have a worker close a kept program; it answers with ``Gone``."""
+
+    worker: Worker
+    program: str
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """The attempts of a batch, on a worker. ``numbers``: of the attempts."""
+    """The attempts of a batch, on a worker. ``numbers``: of the attempts.
+
+    ``keep``: its lane is to keep the program afterwards, where it can. ``follows``: it runs on the lane that keeps the program of that
+    lease. ``may_fail``: once so many trials have failed, those after it in its call do not begin; None: all may.
+    """
 
     id: int
     worker: Worker
@@ -177,6 +223,9 @@ class Launch:
     bytes: int
     time: float
     lease: str
+    keep: bool = False
+    follows: str = ""
+    may_fail: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,6 +317,7 @@ Action = (
     Ask
     | Withdraw
     | GiveBack
+    | LetGo
     | Run
     | Drop
     | AskToStop

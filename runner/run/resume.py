@@ -13,11 +13,13 @@ from typing import Any
 
 from ...jobs.base import Job
 from ..plan import Prepared, prepare
+from ..store import table
 from ..store.attempts import Failure, requeued
 from ..store.journal import Journal, read
 from ..store.layout import LOST_AFTER_S, ConfigChanged, RunFolder
 from ..store.owner import owner_gone
 from ..store.replay import Replay, TrialState, recover, replay, run_state
+from ..store.status import status
 from ..timing import Timing
 from .parts import Work
 from .rayjobs import known_dead
@@ -49,6 +51,15 @@ def look(folder: RunFolder, *, failed: bool = False) -> ResumePlan:
     """What ``resume`` would do, from the folder alone."""
     state = replay(folder)
     return _plan(state, failed, run_state(folder, state))
+
+
+def over(folder: RunFolder, plan: ResumePlan) -> Submitted | None:
+    """How a run ended that has nothing left to run; None where there is something, or its end has to be written down."""
+    if plan.retried or plan.state not in ("done", "failed", "cancelled"):
+        return None
+    if not folder.files.exists("results.parquet"):  # its runner was killed between its last line and the table
+        table.write_parquet(folder)
+    return Submitted(folder, plan.state, table.rows(folder), status(folder)["timing"] or Timing(0.0, 0.0).summary())
 
 
 def _plan(state: Replay, failed: bool, now: str) -> ResumePlan:
@@ -113,7 +124,7 @@ def resume(
     timing: Timing | None = None,
     shipped: Shipped | None = None,
 ) -> Submitted:
-    """Take a run over and bring it to its end.
+    """Take a run over and bring it to its end. One that has ended and has nothing left to run stays as it is.
 
     Args:
         folder: of the run; nobody runs it now.
@@ -130,6 +141,8 @@ def resume(
         ConfigChanged: the config is another one than the run was made from, or is gone.
         RunAlive: the run is alive.
     """
+    if done := over(folder, look(folder, failed=failed)):
+        return done
     prepared, job = config_of(folder, config, force=force, local=address is None, shipped=shipped)
     now = time.time()
 
@@ -193,4 +206,4 @@ def config_of(
     return prepared.model_copy(update=trials), job
 
 
-__all__ = ["ResumePlan", "charges", "config_of", "look", "resume", "work_of"]
+__all__ = ["ResumePlan", "charges", "config_of", "look", "over", "resume", "work_of"]

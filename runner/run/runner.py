@@ -21,6 +21,8 @@ WAIT_S = 0.25
 LOOK_EVERY_S = 0.5
 """How often requests to cancel are looked for, the ledger is asked without a reason, and a full store is tried again."""
 SNAPSHOT_EVERY_S = 5.0
+OFTEN = (m.WriteEnded, m.WriteStarted)
+"""Two actions for each trial: they are looked for first."""
 
 
 class Runner:
@@ -122,9 +124,10 @@ class Runner:
         news: list[m.Event] = []
         for lease in answer.leases:
             point = lease.point
-            here = self._is_host(lease.device)
-            news.append(m.Granted(lease.id, lease.device, lease.requests, point.bytes, point.time, processes=here))
+            here, follows = self._is_host(lease.device), lease.follows
+            news.append(m.Granted(lease.id, lease.device, lease.requests, point.bytes, point.time, here, follows))
         news += [m.LeaseLost(end.lease, end.reason) for end in answer.ended]
+        news += [m.Unwanted(lease) for lease in answer.unwanted]
         for device in answer.close:
             self._close.add(device)
             news.append(m.Yield(device))
@@ -170,7 +173,7 @@ class Runner:
         if isinstance(event, m.Ended):
             lease = self.state.lease_of(event.launch)
             for end in event.ends.values():
-                self.outside.timing.add(dict(end.record))
+                self.outside.timing.add(end.record)
                 self._seconds[lease] += end.record.get("worker_seconds") or 0.0
         elif isinstance(event, m.Started):
             self.outside.timing.first_start_t = self.outside.timing.first_start_t or time.time()
@@ -190,6 +193,9 @@ class Runner:
 
     def _do(self, actions: list[m.Action]) -> None:
         for action in actions:
+            if isinstance(action, OFTEN):
+                self.book.note(action)
+                continue
             match action:
                 case m.Run():
                     self.workers.launch(action.launches, tuple(self._batch(launch) for launch in action.launches))
@@ -198,7 +204,9 @@ class Runner:
                 case m.GiveBack():
                     # of a lease that was cut short nothing is learned of how long its trials take
                     seconds, reason = self._seconds.pop(action.lease, None), CUT_SHORT if action.unfinished else DONE
-                    self._done.append(LeaseEnd(action.lease, reason, seconds))
+                    self._done.append(LeaseEnd(action.lease, reason, seconds, action.kept))
+                case m.LetGo():
+                    self.workers.let_go(action.worker, action.program)
                 case m.Ask():
                     self._ask(action.wanted)
                 case m.Withdraw():
@@ -217,4 +225,6 @@ class Runner:
         ]
         claim = launch.bytes // len(specs) or None
         strict = not self.state.alone(launch.trials) and self.inside.loose.isdisjoint(launch.trials)
-        return BatchSpec(launch.lease, tuple(specs), claim, strict, self.inside.budget(launch), launch.id)
+        budget = self.inside.budget(launch)
+        keep, follows, may_fail = launch.keep, launch.follows, launch.may_fail
+        return BatchSpec(launch.lease, tuple(specs), claim, strict, budget, launch.id, keep, follows, may_fail)

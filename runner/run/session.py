@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from ...jobs.base import Job
 from ..cluster import Capacity, ClusterError, check_environment, close_cluster, open_cluster
 from ..ledger.client import ActorLedger, LedgerClient, LocalLedger
-from ..placement import devices_of, with_frames
+from ..ledger.leases import Terms
+from ..placement import devices_of, frames_of, with_frames
 from ..plan import Prepared
 from ..store import space, table
 from ..store.files import StorageFull
 from ..store.journal import Journal
-from ..store.layout import BEAT_EVERY_S, TRIALS, RunFolder, create
+from ..store.layout import BEAT_EVERY_S, TRIALS, RunFolder, check_shared, create
 from ..store.owner import OwnerLost
 from ..timing import Timing
 from ..watch.board import Board, Exports
@@ -137,9 +138,11 @@ def submit(
 
     Raises:
         ClusterError: Ray cannot be started or joined; no trial was started.
+        StorageUnknown: no other process can see where the run is to be stored.
         StorageFull: there is no room for the run.
     """
     check_environment(address)
+    check_shared(output)
     folder = create(prepared, output)
     return attend(prepared, job, folder, How(timing, address, dashboard, quiet), lambda journal: (None, {}), plan)
 
@@ -278,7 +281,8 @@ def _ledger(
     """
     device, ledger = prepared.loaded.config.device, None
     if address is not None:
-        ledger = ActorLedger(folder.name, user(), lanes=device.slots, threads=device.threads)
+        terms = Terms(prepared.loaded.config.limits.max_concurrent, frames_of([group for group, _ in planned]))
+        ledger = ActorLedger(folder.name, user(), lanes=device.slots, threads=device.threads, terms=terms)
         if gone:
             ledger.alone()
     elif found := devices_of(prepared):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import getpass
+import json
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -13,13 +14,15 @@ from ...jobs.base import Job
 from ..ledger.client import LedgerClient
 from ..ledger.inventory import Found, pools_and_devices
 from ..packing import Device, Pool
+from ..placement import at_most
 from ..plan import PlannedGroup, Prepared, learns_frames, opened, planned_bytes, planned_for, shapes
 from ..store.files import LocalFiles
 from ..store.layout import RunFolder
 from ..store.owner import Owner
 from ..target import load
 from ..trials import Trial
-from ..work.spec import WorkerSpec
+from ..work.preload import MOST_SHAPES
+from ..work.spec import Shape, TrialSpec, WorkerSpec
 from . import messages as m
 from .book import Inside, Outside
 from .elastic import Claims, Points, claim_of, curve
@@ -162,6 +165,19 @@ def numbered(spec: WorkerSpec, worker: m.Worker, lanes: int) -> WorkerSpec:
     return replace(spec, number=1 + worker.slot + lanes * worker.generation)
 
 
+def to_preload(prepared: Prepared, planned: Sequence[Planned], claims: Claims, row: Found) -> tuple[Shape, ...]:
+    """The shapes whose code the lanes of a GPU are to find loaded; none for a device with one lane, which nobody else has to wait for."""
+    if row.backend == "cpu" or row.lanes < 2 or not load(prepared.target).needs_compiler:
+        return ()
+    trials = {trial.id: trial for trial in prepared.trials}
+    firsts = [group.trials[0] for group, _ in planned if group.plan is not None][:MOST_SHAPES]
+    return tuple(
+        Shape(TrialSpec(name, 1, prepared.own_spec(trials[name])), claim.points[0].bytes)
+        for name in firsts
+        if (claim := claims((name,)).get(row.kind)) is not None
+    )
+
+
 class Roster(Mapping[str, Found]):
     """The devices that a run may use, by id: those of its beginning, and those that join while it goes on. Those that are gone stay."""
 
@@ -235,16 +251,19 @@ def run_trials(
     found = list(roster.values())
     claims = claims_of(prepared, planned, found)
     pools, devices = pools_and_devices(found)
-    claims.settle([one.id for one in work] if work is not None else [trial.id for trial in prepared.trials], pools, devices)
+    names = [one.id for one in work] if work is not None else [trial.id for trial in prepared.trials]
+    claims.settle(names, *pools_and_devices(at_most(found, prepared)))
 
     def spec(worker: m.Worker) -> WorkerSpec:
         row = roster[worker.device]
-        return numbered(specs_of(prepared, folder, owner, [row])[row.id], worker, row.lanes)
+        made = numbered(specs_of(prepared, folder, owner, [row])[row.id], worker, row.lanes)
+        return replace(made, shapes=to_preload(prepared, planned, claims, row))
 
     workers = RayWorkers(folder.name, spec, ledger.options)
     inside = inside_of(prepared, planned, claims, roster.kind)
     most = largest(pools, devices)
-    return Runner(state_of(prepared, claims, work, before, most), inside, outside(workers)).run()
+    state = state_of(prepared, claims, work, before, most, [group.trials for group, _ in planned])
+    return Runner(state, inside, outside(workers)).run()
 
 
 def largest(pools: Iterable[Pool], devices: Iterable[Device]) -> dict[str, int]:
@@ -261,10 +280,39 @@ def state_of(
     work: Sequence[Work] | None = None,
     before: Mapping[str, int] | None = None,
     most: Mapping[str, int] | None = None,
+    alike: Iterable[Collection[str]] = (),
 ) -> State:
-    """The state of a new run, or of one that goes on with ``work``, after trials that ended ``before``. ``most``: see ``State``."""
+    """The state of a new run, or of one that goes on with ``work``, after trials that ended ``before``.
+
+    ``most``: see ``State``. ``alike``: trials with equal plans.
+    """
     todo = [Work(trial.id) for trial in prepared.trials] if work is None else work
-    return State(todo, rules_of(prepared, len(prepared.trials)), claims, before=before, most=most, curves=claims.curves)
+    todo = side_by_side(todo, prepared.trials, alike, load(prepared.target).live)
+    rules = rules_of(prepared, len(prepared.trials))
+    return State(todo, rules, claims, before=before, most=most, curves=claims.curves, keeps=keeps_programs(prepared))
+
+
+def keeps_programs(prepared: Prepared) -> bool:
+    """Whether lanes keep their programs beyond a lease: where the job can run another trial in an open one. It always pays then: to build
+    and plan a program again takes longer than to ask the ledger what comes next.
+    """
+    return bool(load(prepared.target).live)
+
+
+def side_by_side(
+    work: Sequence[Work], trials: Iterable[Trial], alike: Iterable[Collection[str]], live: Collection[str]
+) -> list[Work]:
+    """Trials in another order: of those with equal plans (``alike``), the ones that differ in ``live`` parameters alone follow each other,
+    as each may run in the program of the one before (``work.kept``). When it is the turn of each plan does not change.
+    """
+    rest = {t.id: json.dumps({k: v for k, v in t.params.items() if k not in live}, sort_keys=True) for t in trials if live}
+    out, place = list(work), {one.id: k for k, one in enumerate(work)}
+    for names in alike if live else ():
+        at, first = sorted(place[name] for name in names if name in place), dict[str, int]()
+        ordered = sorted((work[k] for k in at), key=lambda one: first.setdefault(rest[one.id], len(first)))
+        for k, one in zip(at, ordered, strict=True):
+            out[k] = one
+    return out
 
 
 def too_large(prepared: Prepared, planned: Sequence[Planned]) -> dict[str, str]:

@@ -113,6 +113,12 @@ class Verdicts:
         error = {"error": {"type": "Stopped", "message": why, "traceback": ""}} if why else {}
         self.end(name, {"status": "cancelled", "failure": Failure.cancelled, **error})
 
+    @property
+    def may_fail(self) -> int | None:
+        """How many trials may still fail until the run is given up, with the one that makes it; None: all."""
+        allowed = self.rules.allowed
+        return None if allowed is None else allowed + 1 - self.counts["failed"] - self.counts["poisoned"]
+
     def too_many(self) -> str:
         """Why the run is given up; empty while it is not."""
         if self.rules.allowed is None:

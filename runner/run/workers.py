@@ -12,9 +12,10 @@ from ..store.attempts import Failure
 from ..work.marks import last_begun
 from ..work.spec import BatchEnd, BatchSpec, LeaseNews, Progress, WorkerInfo, WorkerSpec, worker_name
 from . import messages as m
+from .last_words import last_words
 from .parts import error_of
 
-KEEP = ("restart",)
+UNEXPECTED = "The actor died unexpectedly"
 LOOK_EVERY_S = 2.0
 """Seconds between two questions to a worker what it does and holds."""
 
@@ -28,6 +29,10 @@ class Workers(Protocol):
 
     def drop(self, worker: m.Worker, launches: Sequence[int]) -> None:
         """Tell a worker not to begin with launches; those that have not begun end as such."""
+        ...
+
+    def let_go(self, worker: m.Worker, program: str) -> None:
+        """Have a worker close the program that it keeps of a lease; ``Gone`` comes when its bytes are free."""
         ...
 
     def ask_to_stop(self, worker: m.Worker, trials: Iterable[str]) -> None:
@@ -63,6 +68,7 @@ class _Actor:
     """``info``: what it has said of itself; None until then. ``queue``: what it is given then. ``dead``: what it had begun is looked up."""
 
     handle: Any
+    spec: WorkerSpec
     info: WorkerInfo | None = None
     queue: list[Given] = field(default_factory=list)
     dead: bool = False
@@ -73,12 +79,13 @@ class _Actor:
 class _Asked:
     """What a reference answers: to whom, and for which launches, by their numbers; None for what a worker is asked first.
 
-    ``death``: the reference is not to the worker, but to what it had begun when it died of that.
+    ``death``: the reference is not to the worker, but to what it had begun when it died of that. ``program``: which it was to let go.
     """
 
     worker: m.Worker
     launches: dict[int, m.Launch] | None = None
     death: tuple[Failure, m.Error] | None = None
+    program: str = ""
 
 
 class RayWorkers:
@@ -138,6 +145,14 @@ class RayWorkers:
         if here and not actor.dead:
             actor.handle.drop.remote(tuple(here))
 
+    def let_go(self, worker: m.Worker, program: str) -> None:
+        """Ask it; what it keeps is gone with it where it has died meanwhile."""
+        actor = self._actors.get(worker)
+        if actor is None or actor.dead:
+            self._news.append(m.Gone(worker, program))
+        else:
+            self._refs[actor.handle.let_go.remote(program)] = _Asked(worker, program=program)
+
     def _start(self, worker: m.Worker) -> _Actor:
         from .actor import actor_class
 
@@ -149,7 +164,7 @@ class RayWorkers:
             **self.options(worker.device),
         }
         handle = actor_class().options(**options).remote(spec)
-        actor = self._actors[worker] = _Actor(handle)
+        actor = self._actors[worker] = _Actor(handle, spec)
         self._refs[handle.hello.remote()] = _Asked(worker)
         return actor
 
@@ -220,6 +235,8 @@ class RayWorkers:
             return [m.WorkerDown(worker, Failure.infrastructure, error_of(type(cause).__name__, str(cause)))]
         except ray.exceptions.RayError as error:
             return self._died(worker, death_of(error))
+        if asked.program:
+            return [m.Gone(worker, asked.program)]
         if launches is None:
             return self._ready(worker, value)
         news = value if isinstance(value, LeaseNews) else LeaseNews((value,))
@@ -240,6 +257,8 @@ class RayWorkers:
     def _died(self, worker: m.Worker, death: tuple[Failure, m.Error]) -> list[m.Event]:
         """A process is gone: look up what its lanes had begun, on the host that it was on."""
         actor = self._actors[worker]
+        if death[1]["message"].startswith(UNEXPECTED):  # Ray cannot say why
+            death = (death[0], last_words(death[1], actor.spec))
         if actor.info is None:  # before it could begin with anything
             return self._down(worker, (Failure.infrastructure, death[1]), frozenset())
         if death[0] is not Failure.crash:
@@ -297,13 +316,15 @@ def ended(launch: m.Launch, end: BatchEnd) -> m.Ended:
     """What a worker gave back for a launch, as an event."""
     ends, restart = {}, False
     for one in end.ends:
-        failure = one.record.get("failure")
-        if failure is None and one.record.get("status") != "done":
+        record = one.record
+        failure = record.get("failure")
+        if failure is None and record.get("status") != "done":
             failure = Failure.user_error
-        restart |= bool(one.record.get("restart"))
-        record = {name: value for name, value in one.record.items() if name not in KEEP}
+        if "restart" in record:
+            restart |= bool(record["restart"])
+            record = {name: value for name, value in record.items() if name != "restart"}
         ends[one.trial] = m.TrialEnd(record, None if failure is None else Failure(failure))
-    return m.Ended(launch.id, ends, restart=restart, retire=end.retire, begun=end.begun)
+    return m.Ended(launch.id, ends, restart=restart, retire=end.retire, begun=end.begun, kept=end.kept)
 
 
 def read_there(read: Callable[[str], Any], node: str, path: str) -> Any:

@@ -121,8 +121,9 @@ def pack(folder: RunFolder, attempt: Attempt, record: Mapping[str, Any], before:
         arrays = {name: np.asarray(value) for name, value in (record.get(kind) or {}).items()}
         if not arrays:
             continue
-        large, path = _large(arrays), f"{attempt.folder}/{kind}.safetensors"
+        large, path = _large(arrays), ""
         if large:
+            path = f"{attempt.folder}/{kind}.safetensors"
             data = _safetensors(large)
             if not files:
                 before()

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 from ...compiler.errors import QdrunError
 from ..plan import PlannedGroup
 from ..trials import Trial
-from .files import Files, LocalFiles, escaped, open_files
+from .files import Files, LocalFiles, StorageFull, StorageUnknown, escaped, full_said, open_files
 
 if TYPE_CHECKING:
     from ..plan import Prepared
@@ -40,6 +40,10 @@ HEARTBEAT, TRIALS = "heartbeat.json", "trials"
 
 class RunNotFound(QdrunError, LookupError):
     """A path or an id names no run."""
+
+
+class NoPlace(QdrunError, OSError):
+    """The folder of a run cannot be made where it was wanted."""
 
 
 class ConfigChanged(QdrunError, ValueError):
@@ -119,10 +123,10 @@ class RunFolder:
         """
         mine = self.config()
         if config_hash(mine) != config_hash(resolved):
-            differ = sorted(key for key in {*mine, *resolved} if mine.get(key) != resolved.get(key))
             raise ConfigChanged(
-                f"{self.name} was made from another config: {', '.join(differ)} differ\n"
-                f"  do: submit the new config as a run of its own, or resume the run as it is: `qdrun resume {self.uri}`"
+                f"{self.name} was made from another config; other now: {', '.join(_differing(mine, resolved))}\n"
+                "  do: submit the new config as a run of its own, or go on with the trials of this run, under the new limits: "
+                f"`qdrun resume {self.uri} --force`"
             )
 
     def beat(self, owner: int = 0) -> None:
@@ -171,12 +175,25 @@ def config_hash(resolved: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
+def check_shared(uri: str) -> None:
+    """Refuse a place that only this process can see: the workers of a run are processes of their own.
+
+    Raises:
+        StorageUnknown: it is that, or names no file system.
+    """
+    if uri.startswith("memory:"):
+        raise StorageUnknown(
+            f"{uri} is the memory of one process, which another one cannot see\n  do: set `storage` to a folder or a URI"
+        )
+    open_files(uri)
+
+
 def create(prepared: Prepared, where: str | os.PathLike[str]) -> RunFolder:
     """Make the folder of a new run under ``where`` and write everything that is known before it starts.
 
     Raises:
         StorageFull: no room.
-        OSError: the folder cannot be made.
+        NoPlace: the folder cannot be made.
     """
     loaded, source = prepared.loaded, prepared.target.source
     origin = {
@@ -184,6 +201,22 @@ def create(prepared: Prepared, where: str | os.PathLike[str]) -> RunFolder:
         "source_hash": source and hashlib.sha256(source.encode()).hexdigest()[:16],
     }
     return write_run(where, loaded.config.name, loaded.document.text, prepared.resolved, prepared.trials, origin)
+
+
+def _check_place(folder: RunFolder) -> None:
+    """Make a local run's folder, or say what is in the way."""
+    if not isinstance(folder.files, LocalFiles):
+        return
+    try:
+        with full_said(folder.uri):
+            folder.path.mkdir(parents=True, exist_ok=True)
+    except StorageFull:
+        raise
+    except OSError as error:
+        raise NoPlace(
+            f"cannot make the run's folder {folder.path}: {error.strerror}\n"
+            "  do: set `storage` in the config, or --output, to a folder in which you may write"
+        ) from error
 
 
 def write_run(
@@ -206,10 +239,11 @@ def write_run(
 
     Raises:
         StorageFull: no room.
-        OSError: the folder cannot be made.
+        NoPlace: the folder cannot be made.
     """
     identity = f"{time.strftime('%Y%m%d-%H%M%S')}-{escaped(name)}-{secrets.token_hex(2)}"
     folder = RunFolder(open_files(where).at(identity))
+    _check_place(folder)
     lines = [trial.model_dump_json() + "\n" for trial in trials]
     info = {"format": FORMAT, "id": identity, "name": name, "created": time.time(), "python": platform.python_version()}
     info |= {"host": platform.node(), "config_hash": config_hash(resolved), "trials": len(lines), **origin}
@@ -222,7 +256,7 @@ def write_run(
 
 
 def find(run: str, where: str | os.PathLike[str] = "runs") -> RunFolder:
-    """A run by its path or URI, or under ``where``: by its id, by what no other id there begins or ends with, or the ``latest``.
+    """A run by its path or URI, or under ``where``: by its id, by a part that no other id there has, or the ``latest``.
 
     Raises:
         RunNotFound: there is no such run, or several; names runs that there are.
@@ -238,7 +272,8 @@ def find(run: str, where: str | os.PathLike[str] = "runs") -> RunFolder:
     known = all_runs(where)
     if run == LATEST and known:
         return max(known, key=lambda folder: (folder.info()["created"], folder.name))
-    fitting = [folder for folder in known if run and (folder.name.startswith(run) or folder.name.endswith(run))]
+    ends = [folder for folder in known if run and (folder.name.startswith(run) or folder.name.endswith(run))]
+    fitting = ends or [folder for folder in known if run and run in folder.name]
     if len(fitting) == 1:
         return fitting[0]
     names = ", ".join(folder.name for folder in (fitting or known)[-5:])
@@ -248,6 +283,18 @@ def find(run: str, where: str | os.PathLike[str] = "runs") -> RunFolder:
         f"the latest in {files.root}: {names}" if known else f"there are no runs in {files.root}; start one with `qdrun submit`"
     )
     raise RunNotFound(f"no run at `{run}`\n  do: give the folder of a run; {hint}")
+
+
+def _differing(mine: Mapping[str, Any], other: Mapping[str, Any], above: str = "") -> list[str]:
+    """The dotted keys of two configs that have other values, as deep as both are maps."""
+    found: list[str] = []
+    for key in sorted({*mine, *other}):
+        a, b = mine.get(key), other.get(key)
+        if isinstance(a, dict) and isinstance(b, dict):
+            found += _differing(a, b, f"{above}{key}.")
+        elif a != b:
+            found.append(f"{above}{key}")
+    return found
 
 
 def all_runs(where: str | os.PathLike[str]) -> list[RunFolder]:

@@ -45,6 +45,8 @@ def rows_of(folder: RunFolder, found: Replay, trials: Sequence[Trial] = ()) -> l
             _end(row, state.entry.event)
         elif unfinished:
             row["status"] = unfinished
+        if not row["device"] and state.attempts:  # it has not ended, died without a word, or has no program
+            row["device"] = state.attempts[-1].place.get("device")
         table.append(row)
     return table
 

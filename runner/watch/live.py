@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from ..packing.claims import amount
 from ..store.layout import RunFolder
+from ..trials import counted
 from .board import Board
 from .view import SHOWN, DeviceView, Lane, RunView, view_of
 
@@ -104,7 +105,7 @@ class Lines:
         self._last = 0.0
 
     def __enter__(self) -> Lines:
-        self.note(f"run {self.board.run}: {self.board.total} trials")
+        self.note(f"run {self.board.run}: {counted(self.board.total, 'trial')}")
         self._last = time.monotonic()
         return self
 
@@ -271,7 +272,7 @@ def _follow_in_lines(seen: _Follower, line_every_s: float) -> None:
     def say(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
-    say(f"run {seen.folder.name}: {seen.view.total} trials")
+    say(f"run {seen.folder.name}: {counted(seen.view.total, 'trial')}")
     shown, last = "", float("-inf")
     while True:
         now, over = line(seen.view), seen.view.over

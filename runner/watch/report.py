@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ...jobs.paths import get, has
 from ..packing.claims import amount
 from ..plan import planned_bytes
 from ..store.attempts import ResultMissing, arrays_of
@@ -52,7 +53,14 @@ class Material:
     def swept(self) -> list[str]:
         """The parameters that differ between trials."""
         names = dict.fromkeys(name for trial in self.trials for name in trial.swept)
-        return [name for name in names if len({str(trial.swept.get(name)) for trial in self.trials}) > 1]
+        return [name for name in names if len({str(value_of(trial, name)) for trial in self.trials}) > 1]
+
+
+def value_of(trial: Trial, name: str) -> Any:
+    """The value of a swept parameter in a trial: a list of trials need not give it, then it is that of the config or the job."""
+    if name in trial.swept:
+        return trial.swept[name]
+    return get(trial.params, name) if has(trial.params, name) else None
 
 
 def gather(folder: RunFolder) -> Material:
@@ -165,7 +173,7 @@ def _losses(run: Material) -> list[str]:
     said = "Each point is a trial, the ring is the best, a red tick at the lower edge is a trial that failed."
     parts = [f'<p class="soft">{said}{_sampled(len(ended))}</p>']
     for name in names[:PARAMETERS]:
-        values = [_value(trial.swept.get(name)) for trial, _ in ended]
+        values = [_value(value_of(trial, name)) for trial, _ in ended]
         parts.append(figure(plots.against(name, values, losses, norms), f"Loss and gradient norm against {name}"))
     if not names:
         numbers = [trial.index for trial, _ in ended]
@@ -292,7 +300,7 @@ def _all(run: Material) -> str:
     headers = ["trial", *names, "status", "loss", "gradient norm", "seconds", "planned", "used"]
     rows = []
     for trial, row in zip(run.trials[:LISTED], run.rows):
-        cells = [f"<code>{trial.id}</code>", *(text(short(trial.swept.get(name))) for name in names)]
+        cells = [f"<code>{trial.id}</code>", *(text(short(value_of(trial, name))) for name in names)]
         cells += [f'<span class="{text(row["status"])}">{text(row["status"])}</span>', _number(row["loss"])]
         cells += [_number(run.norms[trial.id]), _number(row["seconds"], 3)]
         cells += ["-" if row[name] is None else amount(row[name]) for name in ("planned_bytes", "used_bytes")]

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 from contextlib import suppress
-from contextvars import ContextVar
+from contextvars import Context, ContextVar
 from pathlib import Path
 from typing import IO, Any, TextIO
 
@@ -60,6 +60,11 @@ class AttemptText:
     def name(self) -> str:
         """As of a file."""
         return f"<{self._stream}>"
+
+    @property
+    def used(self) -> bool:
+        """Whether anything was written so far."""
+        return self._log is not None
 
     @property
     def buffer(self) -> _Bytes:
@@ -182,6 +187,19 @@ class captured:
             text.end()
 
 
+def has_printed() -> bool:
+    """Whether the attempt of this context has written anything so far."""
+    return any(text.used for text in (_here.get() or {}).values())
+
+
+def printing_as_here(context: Context) -> Context:
+    """A copy of a context, in which what is printed goes where it goes in this one."""
+    here, output, inner = _here.get(), OUTPUT.get(), context.copy()
+    inner.run(_here.set, here)
+    inner.run(OUTPUT.set, output)
+    return inner
+
+
 class _Descriptor(io.FileIO):
     """A descriptor on a disk that may be full: what does not fit is dropped, and whoever prints goes on."""
 
@@ -260,4 +278,14 @@ def _replace(stream: str, text: TextIO) -> None:
         setattr(sys, stream, text)
 
 
-__all__ = ["AttemptText", "ProcessLog", "Router", "captured", "install", "process_stream", "uninstall"]
+__all__ = [
+    "AttemptText",
+    "ProcessLog",
+    "Router",
+    "captured",
+    "has_printed",
+    "install",
+    "printing_as_here",
+    "process_stream",
+    "uninstall",
+]

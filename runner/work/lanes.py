@@ -1,4 +1,9 @@
-"""Lanes: the threads of a worker. Each runs one trial at a time, in a program of its own, on a stream of its own."""
+"""Lanes: the threads of a worker. Each runs one trial at a time, in a program of its own, on a stream of its own.
+
+A lane keeps its program from trial to trial where it can (``kept``), and closes it at the end of a call, before that end is seen. The last
+batch of a call may ask it to keep the program, see ``BatchSpec.keep``: then the lane is not free, until a call follows that lease or the
+program is let go.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +13,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextvars import Context
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ...jobs.base import Job
+from .kept import Keeper
 from .spec import BatchEnd, BatchSpec, LaneState, TrialEnd, TrialSpec
 
 Run = Callable[["Lane", BatchSpec, TrialSpec], TrialEnd]
@@ -27,16 +33,26 @@ class Task:
         ends: of batches that are over; who takes them out is the caller.
         running: the launch that runs, and since when by the monotonic clock; None between launches.
         over: the lane has done with all of them, and is free.
+        failed: trials that have not ended well.
     """
 
     batches: Sequence[BatchSpec]
     ends: deque[BatchEnd] = field(default_factory=deque)
     running: tuple[int, float] | None = None
     over: threading.Event = field(default_factory=threading.Event)
+    failed: int = 0
 
     def taken(self) -> tuple[BatchEnd, ...]:
         """The ends since the last call."""
         return tuple(self.ends.popleft() for _ in range(len(self.ends)))
+
+
+@dataclass(frozen=True)
+class LetGo:
+    """For a lane whose program is kept: close it. ``gone``: its bytes are free."""
+
+    lease: str
+    gone: threading.Event = field(default_factory=threading.Event)
 
 
 @dataclass
@@ -49,11 +65,6 @@ class Now:
     since: float = field(default_factory=time.monotonic)
     job: Job[Any] | None = None
 
-    def held(self) -> dict[str, int]:
-        """Bytes of its program now, by category; read from another thread, so it waits for nothing."""
-        program = None if self.job is None else self.job.program
-        return {} if program is None else program.usage()
-
 
 class Lane(threading.Thread):
     """One lane. Between tasks it waits for the next.
@@ -61,37 +72,73 @@ class Lane(threading.Thread):
     Attributes:
         number: from 0.
         now: what it runs; None when it is idle.
+        open: its program.
     """
 
     def __init__(self, number: int, name: str, lanes: Lanes) -> None:
         super().__init__(name=f"{name} lane {number}", daemon=True)
         self.number, self.now, self._lanes = number, None, lanes
         self.now: Now | None
-        self._tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
+        self.open = Keeper(self._opening)
+        self._kept = ""  # the lease that the program is kept for
+        self._tasks: queue.SimpleQueue[Task | LetGo | None] = queue.SimpleQueue()
         self._task: Task | None = None
         self._stops: dict[str, str] = {}
         self._lock = threading.Lock()
 
-    def give(self, task: Task | None) -> None:
+    def give(self, task: Task | LetGo | None) -> None:
         """Its next task; None ends the thread."""
         self._tasks.put(task)
 
     def run(self) -> None:
         """The thread."""
         while (task := self._tasks.get()) is not None:
-            with self._lock:
-                self._task = task
-            for batch in task.batches:
-                task.ends.append(self._batch(task, batch))
-                task.running = None
-            with self._lock:
-                self._task = None
-                self._stops.clear()
+            if isinstance(task, LetGo):
+                self._close()
+                self._kept = ""
+                self._lanes.free.put(self)
+                self._lanes.gone(task)
+            else:
+                self._run(task)
+        self._close()
+        self._lanes.ended(self)
+        while not self._tasks.empty():
+            task = self._tasks.get()
+            if isinstance(task, LetGo):
+                self._lanes.gone(task)
+
+    def _run(self, task: Task) -> None:
+        with self._lock:
+            self._task, self._kept = task, ""
+        *before, last = task.batches
+        for batch in before:
+            task.ends.append(self._batch(task, batch))
+            task.running = None
+        end = self._batch(task, last)
+        kept = last.keep and end.begun and self.open.program is not None and not end.retire and not self._lanes.lost
+        if not kept:
+            self._close()  # before its end is seen: the bytes are free then
+        with self._lock:
+            self._task, self._kept = None, last.lease if kept else ""
+            self._stops.clear()
+        if kept:
+            self._lanes.keep(self, last.lease)
+        else:
             self._lanes.free.put(self)  # before the end is seen: who has it may give the next task
-            task.over.set()
+        task.ends.append(replace(end, kept=kept))
+        task.running = None
+        task.over.set()
+
+    def _close(self) -> None:
+        """Close the program, if one is open. No trial runs: what it raises is the device's."""
+        try:
+            self.open.close()
+        except Exception as error:
+            self._lanes.failed(error)
 
     def _batch(self, task: Task, batch: BatchSpec) -> BatchEnd:
-        if self._lanes.lost or batch.launch in self._lanes.dropped:
+        enough = batch.may_fail is not None and task.failed >= batch.may_fail
+        if self._lanes.lost or enough or batch.launch in self._lanes.dropped:
             return BatchEnd(batch.lease, (), self._lanes.retire(), batch.launch)
         self._lanes.begin(self.number, batch.launch)
         task.running = batch.launch, time.monotonic()
@@ -101,16 +148,23 @@ class Lane(threading.Thread):
             # a context of its own: whatever program or setting a trial leaves behind in its context, the next one does not see
             ends.append(Context().run(self._lanes.run, self, batch, trial))
             self.now = None
+        task.failed += sum(not end.done for end in ends)
         return BatchEnd(batch.lease, tuple(ends), self._lanes.retire(), batch.launch)
 
-    def open(self, job: Job[Any]) -> None:
+    def _opening(self, job: Job[Any]) -> None:
         """The job of the running attempt, as soon as there is one: it can be watched from now on."""
         with self._lock:
             assert self.now is not None
             self.now.job = job
             why = self._stops.get(self.now.trial.trial)
-        if why is not None:
-            job.watch.stop(why)
+            if why is not None:
+                job.watch.stop(why)
+
+    def save(self) -> None:
+        """The running attempt has done with its job, which nobody stops any more: another trial may use it."""
+        with self._lock:
+            assert self.now is not None
+            self.now.phase, self.now.job = "save", None
 
     def asked(self, trial: str) -> str | None:
         """Why a trial was asked to stop; None when it was not."""
@@ -124,20 +178,29 @@ class Lane(threading.Thread):
                 return False
             self._stops.setdefault(trial, why)
             now = self.now
-        if now is not None and now.trial.trial == trial and now.job is not None:
-            now.job.watch.stop(why)
+            if now is not None and now.trial.trial == trial and now.job is not None:
+                now.job.watch.stop(why)
         return True
+
+    def held(self) -> dict[str, int]:
+        """Bytes of its program now, by category; read from another thread, so it waits for nothing."""
+        now, kept = self.now, self.open.program
+        job = None if now is None else now.job
+        program = None if job is None else job.program  # each read once: the lane goes on meanwhile
+        if program is not None:
+            return program.usage()
+        return {} if kept is None else kept.held()
 
     def state(self) -> LaneState:
         """What it does, read from another thread."""
-        now = self.now
+        now, kept = self.now, self._kept
         if now is None:
-            return LaneState(self.number)
+            return LaneState(self.number, lease=kept, phase="kept", bytes=self.held()) if kept else LaneState(self.number)
         watch = None if now.job is None else now.job.watch
         runs, steps = (0, 0) if watch is None else (watch.runs, watch.steps)
         phase = "run" if now.phase == "open" and runs else now.phase
         seconds = time.monotonic() - now.since
-        return LaneState(self.number, now.trial.trial, now.trial.attempt, now.lease, phase, seconds, runs, steps, now.held())
+        return LaneState(self.number, now.trial.trial, now.trial.attempt, now.lease, phase, seconds, runs, steps, self.held())
 
 
 class Lanes:
@@ -147,14 +210,26 @@ class Lanes:
         run: runs an attempt.
         retire: says why the worker is to be replaced, empty when it is not.
         begin: is told the lane and the launch before each.
+        failed: is told what the close of a program between two trials raised.
         lost: nothing can be run here any more.
         dropped: launches that are not to begin.
-        free: those that have no task.
+        free: those that have no task, and no program.
     """
 
-    def __init__(self, count: int, name: str, run: Run, retire: Callable[[], str], begin: Callable[[int, int], None]) -> None:
-        self.run, self.retire, self.begin, self.lost = run, retire, begin, False
+    def __init__(
+        self,
+        count: int,
+        name: str,
+        run: Run,
+        retire: Callable[[], str],
+        begin: Callable[[int, int], None],
+        failed: Callable[[Exception], None],
+    ) -> None:
+        self.run, self.retire, self.begin, self.failed, self.lost = run, retire, begin, failed, False
         self.dropped: set[int] = set()
+        self._kept: dict[str, Lane] = {}  # by lease: those that wait with a program
+        self._going: dict[str, LetGo] = {}
+        self._lock = threading.Lock()
         self.all = [Lane(number, name, self) for number in range(count)]
         self.free: queue.SimpleQueue[Lane] = queue.SimpleQueue()
         for lane in self.all:
@@ -162,14 +237,55 @@ class Lanes:
             self.free.put(lane)
 
     def give(self, batches: Sequence[BatchSpec]) -> Task:
-        """Hand batches to the next lane that is free, and wait until there is one."""
+        """Hand batches to the lane whose program they follow, or to the next that is free; wait until there is one."""
         task = Task(batches)
-        self.free.get().give(task)
+        with self._lock:
+            lane = self._kept.pop(batches[0].follows, None)
+        (lane or self.free.get()).give(task)
         return task
+
+    def keep(self, lane: Lane, lease: str) -> None:
+        """A lane waits with the program of a lease. If nothing is to be run here any more, it is closed at once."""
+        with self._lock:
+            self._kept[lease] = lane
+        if self.lost or self.retire():
+            self.let_all_go()
+
+    def let_go(self, lease: str) -> None:
+        """Close the program that is kept for a lease, if there is one, and wait until its bytes are free."""
+        going = self._let_go(lease)
+        if going is not None:
+            going.gone.wait()
+
+    def let_all_go(self) -> None:
+        """As ``let_go`` for every lease; waits for none."""
+        with self._lock:
+            leases = list(self._kept)
+        for lease in leases:
+            self._let_go(lease)
+
+    def _let_go(self, lease: str) -> LetGo | None:
+        with self._lock:
+            lane = self._kept.pop(lease, None)
+            if lane is not None:
+                self._going[lease] = LetGo(lease)
+                lane.give(self._going[lease])
+            return self._going.get(lease)
+
+    def gone(self, going: LetGo) -> None:
+        """A lane has closed its program."""
+        with self._lock:
+            del self._going[going.lease]
+        going.gone.set()
+
+    def ended(self, lane: Lane) -> None:
+        """A lane has closed what it had open, and takes nothing any more."""
+        with self._lock:
+            self._kept = {lease: other for lease, other in self._kept.items() if other is not lane}
 
     def held(self) -> int:
         """Bytes of all open programs."""
-        return sum(sum(now.held().values()) for lane in self.all if (now := lane.now) is not None)
+        return sum(sum(lane.held().values()) for lane in self.all)
 
     def close(self, timeout_s: float) -> bool:
         """End the threads after what they run; whether all have ended in time."""
@@ -181,4 +297,4 @@ class Lanes:
         return not any(lane.is_alive() for lane in self.all)
 
 
-__all__ = ["Lane", "Lanes", "Now", "Task"]
+__all__ = ["Lane", "Lanes", "LetGo", "Now", "Task"]

@@ -41,7 +41,7 @@ def finished_record(finished: Finished) -> Record:
         "device": finished.device,
     }
     what = [] if math.isfinite(record["loss"]) else [f"the loss is {record['loss']}"]
-    what += [f"the gradient of {name} is not finite" for name, value in gradients.items() if not np.all(np.isfinite(value))]
+    what += [f"the gradient of {name} is not finite" for name, value in gradients.items() if not np.isfinite(value).all()]
     if what:
         error = {"type": "NotFinite", "message": "; ".join(what), "traceback": ""}
         record |= {"status": "failed", "failure": Failure.not_finite.value, "error": error}
@@ -50,7 +50,8 @@ def finished_record(finished: Finished) -> Record:
 
 def norm_of(arrays: Iterable[np.ndarray[Any, Any]]) -> float | None:
     """The 2-norm over all numbers of all arrays, in double precision; None where there are none. Infinite or NaN where one of them is."""
-    norms = [float(np.linalg.norm(np.asarray(array, dtype=np.float64).ravel())) for array in arrays]
+    flat = [np.asarray(array, dtype=np.float64).ravel() for array in arrays]
+    norms = [math.sqrt(x.dot(x)) for x in flat]  # as ``np.linalg.norm``, which takes longer
     return math.hypot(*norms) if norms else None
 
 

@@ -38,6 +38,7 @@ class WorkerSpec:
         grow_bytes: what process or device may hold more, with no trial open, than after the first trials; beyond, the process is replaced.
         storage_wait_s: seconds that a result waits for room in the store.
         own_process: the worker is alone in its process, and may redirect the descriptors 1 and 2 to its log.
+        shapes: whose code is loaded before the first trial, see ``work.preload``.
     """
 
     run: str
@@ -56,6 +57,7 @@ class WorkerSpec:
     grow_bytes: int = 1 << 30
     storage_wait_s: float = 60.0
     own_process: bool = True
+    shapes: tuple[Shape, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,14 @@ class TrialSpec:
     trial: str
     attempt: int
     spec: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Trials with equal plans: one of them, and the bytes that each claims."""
+
+    trial: TrialSpec
+    bytes: int
 
 
 @dataclass(frozen=True)
@@ -78,6 +88,11 @@ class BatchSpec:
         strict: a program is refused more than the claim. False, for a trial that is alone on its device: more is only reported.
         budget_bytes: the ``memory_budget`` of their programs at the point of the claim's curve; None: what the spec says.
         launch: the runner's number of it, which nothing else of the run has.
+        keep: of the last batch of a call: if it can, its lane keeps the program open afterwards, for a batch that follows this lease; see
+            ``BatchEnd.kept``. The lane then takes nothing else until ``Worker.let_go``.
+        follows: the lease whose lane, with its program, runs this call (of its first batch); empty, or where no lane has kept a program
+            of it: any that is free.
+        may_fail: it does not begin once so many trials of its call have not ended well; None: whatever became of them.
     """
 
     lease: str
@@ -86,6 +101,9 @@ class BatchSpec:
     strict: bool = True
     budget_bytes: int | None = None
     launch: int = 0
+    keep: bool = False
+    follows: str = ""
+    may_fail: int | None = None
 
 
 @dataclass(frozen=True)
@@ -106,13 +124,18 @@ class TrialEnd:
 class BatchEnd:
     """The ends of a batch's trials; none of a batch that was not begun, as the worker is lost or was told so: it can run elsewhere.
 
-    ``retire``: why the worker must be replaced before it is given more; empty when it need not be.
+    Attributes:
+        lease, ends: of the batch.
+        retire: why the worker must be replaced before it is given more; empty when it need not be.
+        launch: of the batch.
+        kept: the lane still holds the program, and its bytes, see ``BatchSpec.keep``.
     """
 
     lease: str
     ends: tuple[TrialEnd, ...]
     retire: str = ""
     launch: int = 0
+    kept: bool = False
 
     @property
     def begun(self) -> bool:
@@ -147,7 +170,7 @@ class LaneState:
         lane: its number, from 0.
         trial, attempt: what runs; None and 0 when the lane is idle.
         lease: what it runs under.
-        phase: ``idle``, ``open`` (import, build, plan), ``run``, ``save``.
+        phase: ``idle``, ``open`` (import, build, plan), ``run``, ``save``, ``kept`` (idle, with an open program; ``lease`` is its last).
         seconds: since the attempt began.
         runs: how often the job has run: of an optimisation, its step.
         steps: time steps that were begun, where the job calls ``checkpoint``.
@@ -219,6 +242,7 @@ __all__ = [
     "LaneState",
     "LeaseNews",
     "Progress",
+    "Shape",
     "TrialEnd",
     "TrialSpec",
     "WorkerInfo",

@@ -11,31 +11,45 @@ import platform
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 from ...compiler.errors import QdrunError
 from ...compiler.runtime.device import Held
-from ...jobs.base import Job, Stopped, execute
+from ...jobs.base import Job, Stopped
 from ..descent import body_of
 from ..store.attempts import Attempt, Failure, pack, write_spec
 from ..store.files import StorageFull
 from ..store.layout import RunFolder
 from ..store.owner import Owner, OwnerLost, check_owner, latest_owner
 from ..target import Target, load
-from .capture import ProcessLog, captured, install, uninstall
+from .capture import ProcessLog, captured, install, process_stream, uninstall
 from .held import Wear, process_bytes, take_device
+from .kept import OPTIONS
 from .lanes import Lane, Lanes, Task
 from .marks import Marks
+from .preload import Preload, build_and_load
 from .records import Record, failed_record, finished_record
-from .spec import BatchEnd, BatchSpec, LeaseNews, Progress, TrialEnd, TrialSpec, WorkerInfo, WorkerSpec, log_folder, worker_name
+from .spec import (
+    BatchEnd,
+    BatchSpec,
+    LeaseNews,
+    Progress,
+    Shape,
+    TrialEnd,
+    TrialSpec,
+    WorkerInfo,
+    WorkerSpec,
+    log_folder,
+    worker_name,
+)
 
 CHUNK_S = 0.25
 LOOK_S = 0.25
 """Between two looks at the memory of process and device: trials may be much shorter."""
 RETRY_S = 0.5
-OPTIONS = ("backend", "device", "threads", "memory_limit_bytes", "memory_budget_bytes")
 
 
 class Worker:
@@ -55,7 +69,8 @@ class Worker:
         self._log = ProcessLog(self.folder, path) if spec.own_process else None
         self._marks = None if self._log is None else Marks(self._log.where, spec.lanes)
         install()
-        self._lanes = Lanes(spec.lanes, self.name, self._attempt, lambda: self._wear.retire, self._begin)
+        self._preload = Preload(spec.shapes, self._load)
+        self._lanes = Lanes(spec.lanes, self.name, self._attempt, lambda: self._wear.retire, self._begin, self._not_closed)
 
     def __repr__(self) -> str:
         """Ray's dashboard asks once, before anything runs: what does not change. What runs now is in ``progress``."""
@@ -111,11 +126,23 @@ class Worker:
     def _give(self, batches: Sequence[BatchSpec]) -> Task:
         if self._held is None:
             self.hello()
+        self._preload.before(batches[0].claim_bytes)
         return self._lanes.give(batches)
+
+    def _load(self, shape: Shape) -> None:
+        """Load the code of a shape, see ``Preload``."""
+        spec = self._spec_of(BatchSpec("", (shape.trial,), shape.bytes), shape.trial)
+        build_and_load(self._job(spec["target"]), spec, {name: spec[name] for name in OPTIONS})
 
     def drop(self, launches: Sequence[int]) -> None:
         """Do not begin with launches, whether they are here already or not; each that had not begun ends without ends of trials."""
         self._lanes.dropped.update(launches)
+
+    def let_go(self, lease: str) -> None:
+        """Close the program that a lane keeps for a lease (``BatchEnd.kept``), and wait until its bytes are free and the lane with them.
+        Where none is kept, or something follows the lease already, nothing happens.
+        """
+        self._lanes.let_go(lease)
 
     def _begin(self, lane: int, launch: int) -> None:
         if self._marks is not None:
@@ -158,8 +185,7 @@ class Worker:
             "ended_t": time.time(),
         }
         record |= {"worker_seconds": time.perf_counter() - clock}
-        assert lane.now is not None
-        lane.now.phase, lane.now.job = "save", None
+        lane.save()
         if trial.attempt > 1 or record["status"] != "done":
             self._keep_spec(attempt, batch, trial)
         record = self._saved(lane, attempt, record)
@@ -172,13 +198,13 @@ class Worker:
             if why is not None:
                 raise Stopped(why)
             spec = self._spec_of(batch, trial)
-            job = self._job(spec["target"])
-            made = job(job.Params.model_validate(spec["params"]), wanted=spec["gradients"], seed=spec["seed"])
-            lane.open(made)
-            options = {name: spec[name] for name in OPTIONS}
-            return finished_record(execute(made, **options, body=body_of(spec.get("optimize"))))
+            job, body = self._job(spec["target"]), body_of(spec.get("optimize"))
+            record = finished_record(lane.open.run(job, spec, body))
         except BaseException as error:  # SystemExit and KeyboardInterrupt of a job end the job, and not the lane
-            return failed_record(error)
+            record = failed_record(error)
+        if record["status"] != "done":
+            lane.open.close_after_failure()
+        return record
 
     def _job(self, target: Mapping[str, Any]) -> type[Job[Any]]:
         key = tuple(target.values())
@@ -264,10 +290,17 @@ class Worker:
             self._lose(f"its device is lost to the process: {record['error']['message'].splitlines()[0]}")
         with self._wear_lock:
             self._wear.ended()
-            now = time.monotonic()
-            if now - self._looked < LOOK_S:
-                return
-            self._looked = now
+            retire, now = self._wear.retire, time.monotonic()
+            look = now - self._looked >= LOOK_S
+            self._looked = now if look else self._looked
+        if look:
+            self._look()
+            retire = self._wear.retire
+        if retire:
+            self._lanes.let_all_go()
+
+    def _look(self) -> None:
+        """Whether the process holds ever more that belongs to no trial."""
         on_host, open_now = self.spec.backend == "cpu", self._lanes.held()
         held = {"process": process_bytes() - (open_now if on_host else 0)}
         # while trials are open, theirs come and go between two readings: gigabytes that are nobody's fault
@@ -282,6 +315,14 @@ class Worker:
         with self._wear_lock:
             self._wear.end(why)
         self._lanes.lost = True
+        self._lanes.let_all_go()
+
+    def _not_closed(self, error: Exception) -> None:
+        """A program could not be closed as it should, after its last trial has ended well."""
+        if getattr(error, "restart", False):
+            self._lose(f"its device is lost to the process: {str(error).splitlines()[0]}")
+        else:
+            traceback.print_exception(error, file=process_stream("stderr"))
 
     def _device_memory(self) -> tuple[int, int]:
         if self._held is None or self._lanes.lost:

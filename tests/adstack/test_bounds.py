@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from qdrun.compiler.adstack import bounds, enumerate
 from qdrun.compiler.adstack.bounds import max_trips
-from qdrun.compiler.adstack.evaluate import Points
+from qdrun.compiler.adstack.evaluate import APPLY, Points
 from qdrun.compiler.adstack.intervals import Intervals
 from qdrun.compiler.adstack.known import known_nest
 from qdrun.compiler.adstack.sizeexpr import Arg, Bin, Cast, Extent, Index, Lit, Range, Read, Unknown, one_of, parts
 from qdrun.compiler.ir.meaning import evaluate, limits, scalar
 from qdrun.compiler.ir.nodes import ArgDecl, Buffer, Op, Place
-from qdrun.compiler.ir.types import f32, f64, i8, i16, i32, i64, u1, u8, u16, u32
+from qdrun.compiler.ir.types import f32, f64, i8, i16, i32, i64, u1, u8, u16, u32, u64
 
 N = ArgDecl("n", "scalar", i32)
 A = ArgDecl("a", "ndarray", f32, 2)
@@ -133,7 +133,7 @@ def test_enumeration_in_pieces_gives_the_same_as_in_one(monkeypatch):
     assert max_trips(inner, (outer, middle), Host()) == bounds.Trips(12, "literal, exact over the enclosing indices")
 
 
-INTS = (i8, i16, i32, i64, u8, u16, u32)
+INTS = (i8, i16, i32, i64, u8, u16, u32, u64)
 BINARY = "add sub mul floordiv mod cdiv crem min max and or xor shl shr sar pow".split()
 UNARY = "neg abs sgn bitnot popcnt clz".split()
 COMPARE = "lt le gt ge eq ne".split()
@@ -160,8 +160,24 @@ def test_operations_give_what_the_kernel_computes_whatever_wraps(data):
     assert values.tolist() == [evaluate(op, [a[k] for a in arrays], result) for k in range(6)]
     box = {op: (min(c), max(c)) for op, c in zip(indices, columns)}
     low, high = Intervals(Host(), {}, box).of(e)
-    assert low <= values.min() <= values.max() <= high
-    assert all(Points(Host(), 1, {i: a[k] for i, a in zip(indices, arrays)}).eval(e)[0] == values[k] for k in range(6))
+    assert low <= int(values.min()) <= int(values.max()) <= high
+    for k in range(6):
+        single, _ = Points(Host(), 1, {i: a[k] for i, a in zip(indices, arrays)}).eval(e)
+        assert single == values[k] and single.dtype == values.dtype
+
+
+@pytest.mark.parametrize("dtype", [i32, u32, i64, u64], ids=str)
+def test_powers_and_quotients_keep_every_bit_of_their_type(dtype):
+    """Above 2**53, where f64 has gaps; of one value as of many."""
+    low, high = limits(dtype)
+    bases = np.array([high, high - 1, high // 2 + 2, 3, 7, low, 0], dtype.numpy)
+    others = np.array([1, 3, 40, 37, 22, 5, 0], dtype.numpy)
+    for op in ("pow", "floordiv", "mod", "cdiv", "crem"):
+        want = [evaluate(op, [a, b], dtype) for a, b in zip(bases, others)]
+        with np.errstate(all="ignore"):
+            found, single = APPLY[op](bases, others), [APPLY[op](a, b) for a, b in zip(bases, others)]
+        assert found.dtype == dtype.numpy and found.tolist() == want, op
+        assert [int(x) for x in single] == want and all(x.dtype == dtype.numpy for x in single), op
 
 
 @settings(max_examples=100, deadline=None)
@@ -202,7 +218,7 @@ def value(e, at):
     return evaluate(e.op, [value(a, at) for a in e.args], e.dtype)
 
 
-@settings(max_examples=30, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])  # shrinking takes minutes
+@settings(max_examples=20, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])  # shrinking takes minutes
 @given(st.data())
 def test_any_expression_is_exact_and_never_under_by_intervals(data):
     dtype = data.draw(st.sampled_from([i32, i32, i64, i16, u32]))
@@ -276,7 +292,10 @@ def test_an_empty_range_whose_span_wraps_has_no_iterations(step):
     assert max_trips(loop(*(ends if step > 0 else ends[::-1]), step), (), Host()).count == 0
 
 
-@pytest.mark.parametrize(("long", "longs"), [(2**40, 2), (2**62, 3), (2**62, 4), (2**63 - 1, 2), (2**63 - 1, 5)])
+@pytest.mark.parametrize(
+    ("long", "longs"),
+    [(2**40, 2), (2**63 - 1, 5), *(pytest.param(*x, marks=pytest.mark.slow) for x in ((2**62, 3), (2**62, 4), (2**63 - 1, 2)))],
+)
 def test_ranges_whose_lengths_add_up_to_more_than_64_bits_hide_no_other(long, longs):
     """The long ranges are those of iterations that do not run, say: their tuples must not make the others disappear."""
     length = Place("length", i64, Buffer("field"), 1, (8,), (8,))

@@ -79,7 +79,7 @@ def check(tasks, found: HeapPlan) -> None:
     assert str(found) and found.to_json() and list(debug_lines(found))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(kernels(), st.sampled_from([1, 2, 3]), THREADS, st.sampled_from([0, 7, 50, 1000]))
 def test_tapes_on_chip_fit_and_never_overlap(tasks, levels, threads, fixed):
     check(tasks, plan(tasks, cuda(threads), levels=levels, fixed_slots=fixed))
@@ -96,7 +96,7 @@ def test_plans_that_others_have_made_are_placed_too(tasks, n):
     check(tasks, plan(tasks, GPU, choose=choose))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(kernels(), st.floats(0, 1.2))
 def test_a_budget_holds_and_the_smallest_one_works(tasks, share):
     least, whole = smallest(tasks), plan(tasks, GPU, budget=1 << 60).bytes

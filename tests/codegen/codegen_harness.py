@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes as C
+import functools
 import re
 
 import llvmlite.binding as L
@@ -15,7 +16,7 @@ from qdrun.compiler.ir.builder import Builder, const_i32
 from qdrun.compiler.ir.nodes import ArgDecl, Axis, Buffer, Kernel, Op, Place, Task
 from qdrun.compiler.ir.types import i32
 from qdrun.compiler.ir.verify import verify_kernel
-from qdrun.compiler.runtime import jit
+from qdrun.compiler.runtime import cache, jit
 
 L.initialize_native_target()
 L.initialize_native_asmprinter()
@@ -85,30 +86,26 @@ def native_machine():
     )
 
 
-def compile_text(text: str, optimise: bool = True):
-    """An execution engine for a module. Keep it as long as its functions are used."""
-    machine = native_machine()
-    module = L.parse_assembly(re.sub(r"^declare void @qd_(parallel_for|parallel_for_up_to|print)\(.*$", "", text, flags=re.M))
-    module.triple, module.data_layout = L.get_default_triple(), str(machine.target_data)
-    module.verify()
-    if optimise:
-        options = L.PipelineTuningOptions(2)
-        options.loop_vectorization = options.slp_vectorization = True
-        builder = L.create_pass_builder(machine, options)
-        builder.getModulePassManager().run(module, builder)
-    named = (*module.functions, *module.global_variables)
-    exports = [x.name for x in named if not x.is_declaration and x.linkage == L.Linkage.external]
-    return Engine(jit.load(machine.emit_object(module), exports, {}, "a test"))
+def compile_text(text: str, optimise: bool = True, imports: dict[str, int] | None = None):
+    """The code of a module, compiled and linked as the product does; what was compiled before comes from the tests' cache."""
+    exports = re.findall(r'^define (?!internal|private)[^@]*@"?([\w.$]+)"?\(', text, re.M)
+    exports += re.findall(r"^@([\w.$]+) = (?!internal|private|external)\S*\s*(?:global|constant)", text, re.M)
+    return Engine(cache.load_cached(text, "a test", exports, imports or {}, 2 if optimise else 0)[0])
 
 
 class Engine:
-    """The code of a module, linked as the product does: LLVM's older linker aborts when sections lie more than 2 GB apart."""
+    """The addresses of a module."""
 
     def __init__(self, code: jit.LoadedCode) -> None:
         self.code = code
 
     def address(self, name: str) -> int:
         return self.code.addresses[name]
+
+
+@functools.cache
+def pool() -> Engine:
+    return compile_text(POOL)
 
 
 class Compiled:
@@ -118,7 +115,7 @@ class Compiled:
         verify_kernel(kernel)
         self.kernel = kernel
         self.text = emit_kernel(kernel, Target(lanes=lanes), plain)
-        self.engine = compile_text(self.text + POOL, optimise)
+        self.engine = compile_text(self.text, optimise, pool().code.addresses)
         self.entry = C.CFUNCTYPE(None, C.c_void_p)(self.engine.address(symbol(kernel)))
         self.layout = abi.context_layout(kernel)
         self.status = np.zeros(abi.STATUS_WORDS, np.int64)

@@ -12,7 +12,7 @@ from qdrun.compiler.codegen import abi
 from qdrun.compiler.codegen.llvm.emulated import REG_BLOCK, REG_BLOCKS, REG_SHARED, REG_THREADS, REG_WORDS, emulated_target
 from qdrun.compiler.codegen.llvm.grid_kernel import emit_grid
 from qdrun.compiler.ir.verify import verify_kernel
-from qdrun.compiler.runtime import jit
+from qdrun.compiler.runtime import cache
 
 _LAUNCH = C.CFUNCTYPE(C.c_int, C.c_void_p, *[C.c_uint] * 7, C.c_void_p, C.c_void_p, C.POINTER(C.c_uint64))
 _MEMSET = C.CFUNCTYPE(C.c_int, C.c_void_p, C.c_uint, C.c_size_t, C.c_void_p)
@@ -79,12 +79,9 @@ class GridCompiled:
         self.code = code = emit_grid(kernel, target or emulated_target(), plain)
         addresses = dict.fromkeys(code.functions, 0)  # of another target: it is launched, and does not run
         if target is None:
-            text = jit.compile_text(code.device, kernel.name, opt_level)
-            self.device = jit.load(text, code.functions, imports or {}, kernel.name)
+            self.device, _ = cache.load_cached(code.device, kernel.name, code.functions, imports or {}, opt_level)
             addresses = self.device.addresses
-        self.host = jit.load(
-            jit.compile_text(code.host, kernel.name, opt_level), [code.entry], self.driver.imports, kernel.name
-        )
+        self.host, _ = cache.load_cached(code.host, kernel.name, [code.entry], self.driver.imports, opt_level)
         self.entry = C.CFUNCTYPE(None, C.c_void_p)(self.host.addresses[code.entry])
         self.handles = np.array([addresses[n] for n in code.functions], np.int64)
         self.table = np.zeros(abi.TABLE_WORDS, np.int64)

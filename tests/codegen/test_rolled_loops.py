@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import llvmlite.binding as llvm
+import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "gradients"))
 
@@ -57,6 +58,7 @@ def test_every_loop_around_a_stack_access_is_marked_and_no_other():
         assert marked(one_stack(depth)) == depth
 
 
+@pytest.mark.slow
 def test_modules_of_random_gradients_are_well_formed():
     count = 0
     for seed in range(3000, 3012):

@@ -7,7 +7,7 @@ import time
 
 import numpy as np
 import pytest
-from codegen_harness import Compiled, array, field, parallel
+from codegen_harness import Compiled, array, field, parallel, pool
 
 from qdrun.compiler.codegen import abi
 from qdrun.compiler.codegen.llvm.kernel import emit_kernel
@@ -351,8 +351,9 @@ def test_prints_hand_their_values_over_in_order():
     b.put(Print(("only text",)))
     k = kernel(task)
     run = Compiled(k)
+    words = np.ctypeslib.as_array((ctypes.c_int64 * 64).from_address(pool().address("qd_printed")))
+    words[0] = 0
     run()
-    words = np.ctypeslib.as_array((ctypes.c_int64 * 64).from_address(run.engine.address("qd_printed")))
     assert [s.parts[0] for s in prints(k)] == ["a ", "only text"]
     assert list(words[:4]) == [4, 0, -4, np.float64(1.5).view("i8")] and words[4] == 1
 

@@ -605,7 +605,10 @@ def after(a, b):
     return a if b == 0 else b
 
 
-@pytest.mark.parametrize(("n", "size"), [(64, 32), (50, 32), (1, 16), (90, 24)])
+@pytest.mark.parametrize(
+    ("n", "size"),
+    [pytest.param(64, 32, marks=pytest.mark.slow), (50, 32), (1, 16), pytest.param(90, 24, marks=pytest.mark.slow)],
+)
 def test_what_a_block_makes_of_its_values(program, n, size):
     x = qd.field(qd.f64, shape=n)
     out = qd.field(qd.f64, shape=(n, 12))

@@ -45,6 +45,7 @@ def run(arguments: list[str]) -> None:
 OPTIONS = ["-o", "addopts=--import-mode=importlib -m 'not slow'"]
 
 
+@pytest.mark.slow
 def test_some_of_the_suite_runs_on_the_emulated_device():
     run(FAST)
 

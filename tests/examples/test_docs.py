@@ -96,6 +96,11 @@ def page(request) -> Path:
     return request.param
 
 
+def some_slow(*names: str) -> list:
+    """All pages; those that take seconds with the slow tests."""
+    return [pytest.param(p, marks=pytest.mark.slow) if named(p) in names else p for p in PAGES]
+
+
 def test_every_block_is_of_a_known_kind(page):
     for block in blocks(page):
         known = block.language in ("text", "python", "yaml", "sh") and re.fullmatch(r"|error|torch|file=\S+", block.words)
@@ -103,6 +108,9 @@ def test_every_block_is_of_a_known_kind(page):
         assert block.words != "error" or block.then, "an error without its message"
 
 
+@pytest.mark.parametrize(
+    "page", some_slow("docs/cuda.md", "docs/interop.md", "docs/memory.md", "docs/time-steps.md"), ids=named
+)
 def test_python_blocks_run_and_print_what_the_page_says(page, tmp_path):
     left_out = "torch" if importlib.util.find_spec("torch") is None else None
     python = [b for b in blocks(page) if b.language == "python" and not b.words.startswith("file=") and b.words != left_out]
@@ -130,6 +138,7 @@ def same(said: str, shown: str) -> bool:
     return True
 
 
+@pytest.mark.parametrize("page", some_slow("docs/cuda.md", "docs/running-sweeps.md"), ids=named)
 def test_yaml_files_plan(page, tmp_path):
     for path in write_files(page, tmp_path):
         if path.suffix == ".yaml":
@@ -163,6 +172,7 @@ def check_command(words: list[str], folder: Path) -> None:
     assert done.returncode == 0, f"qdrun {' '.join(words)}\n{done.stdout}\n{done.stderr}"
 
 
+@pytest.mark.parametrize("page", some_slow("docs/cuda.md"), ids=named)
 def test_commands_that_start_nothing_work(page, tmp_path):
     commands = shell_lines(page, with_runs=False)
     if any(words[0] == "submit" for words in shell_lines(page, with_runs=True)):

@@ -160,6 +160,7 @@ def test_random_numbers_differ_in_each_turn_of_a_loop():
     assert (out[:, 0] != out[:, 1]).all()
 
 
+@pytest.mark.slow
 def test_normal_and_integer_draws():
     out = emit(lookup(intrinsics.randn), n=3000, seed=1)
     assert abs(out.mean()) < 0.06 and abs(out.std() - 1) < 0.05

@@ -77,12 +77,14 @@ class Point:
     def differences(self, h: float = 1e-6) -> np.ndarray:
         out = []
         for t in self.inputs:
-            base = t.to_numpy()
+            base = next(a for other, a in zip(self.tensors, self.initial) if other is t)
+            others = [(other, a) for other, a in zip(self.tensors, self.initial) if other is not t]
             for index in np.ndindex(base.shape):
                 ends = []
                 for step in (h, -h):
-                    self.restore()
-                    moved = t.to_numpy().copy()
+                    for other, a in others:
+                        other.from_numpy(a)
+                    moved = base.copy()
                     moved[index] += step
                     t.from_numpy(moved)
                     ends.append(self.value())

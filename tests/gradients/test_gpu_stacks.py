@@ -127,7 +127,8 @@ LAUNCHES = [
 ]
 
 
-@pytest.mark.parametrize("dtype", [pytest.param(qd.f32, marks=pytest.mark.slow), qd.f64], ids=str)
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [qd.f32, qd.f64], ids=str)
 def test_the_gradient_has_the_bits_of_the_processor_at_every_level(dtype):
     here = Case("cpu", dtype)
     want = [here.gradient(name, args)[:2] for name, args in LAUNCHES]

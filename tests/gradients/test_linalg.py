@@ -123,7 +123,7 @@ def test_sums_over_singular_values_are_right_when_they_are_equal(n):
     Case(f, n, [(2,)], np.stack([np.eye(n), rotation(n), 2 * rotation(n), *rng.normal(size=(9, n, n))])).check()
 
 
-@pytest.mark.parametrize("n", [2, 3, 4, 6])
+@pytest.mark.parametrize("n", [2, 3, 4, pytest.param(6, marks=pytest.mark.slow)])
 def test_sym_eig_of_matrices_that_need_not_be_symmetric(n):
     a = rng.normal(size=(12, n, n))
     a[0] = np.diag(np.arange(n))
@@ -145,7 +145,7 @@ def test_eigenvectors_of_equal_eigenvalues_give_nan_not_a_wrong_number():
     case.program.close()
 
 
-@pytest.mark.parametrize("n", [2, 3, 5])
+@pytest.mark.parametrize("n", [2, 3, pytest.param(5, marks=pytest.mark.slow)])
 def test_make_spd_also_at_equal_eigenvalues(n):
     q = rotation(n)
     hard = [np.eye(n), -np.eye(n), q @ np.diag([1.0, 1.0, *[-1.0] * (n - 2)]) @ q.T, np.diag([2.0, -1.0, *[-1.0] * (n - 2)])]
@@ -158,7 +158,7 @@ def test_eig_of_real_and_of_complex_eigenvalues():
     Case(qd.eig, 2, [(2, 2), (4, 2)], a).check(1e-5)
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 4, 6])
+@pytest.mark.parametrize("n", [1, 2, 3, 4, pytest.param(6, marks=pytest.mark.slow)])
 def test_inverse(n):
     @qd.func
     def f(x):
@@ -218,7 +218,15 @@ def test_complex_functions(name):
     Case(power if name == "cpow" else f, 2, [(2,)], rng.normal(size=(20, 2, 2))).check()
 
 
-@pytest.mark.parametrize("options", [{}, {"cpu_lanes": 8}, {"ad_checkpoint_levels": 2}, {"arch": qd.python}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"ad_checkpoint_levels": 2},
+        *(pytest.param(o, marks=pytest.mark.slow) for o in ({"cpu_lanes": 8}, {"arch": qd.python})),
+    ],
+    ids=str,
+)
 def test_polar_decompose_in_a_loop_over_time(options):
     """The matrix is carried from step to step, as the deformation gradient of a particle is."""
 

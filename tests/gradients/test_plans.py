@@ -151,7 +151,9 @@ def test_an_outer_variable_that_the_inner_loop_changes():
 
 
 # ---- thinning
-@pytest.mark.parametrize("caps", [(4, 3, 4), (5, 31, 8), (7, 15, 16), (3, 255, 1)])
+@pytest.mark.parametrize(
+    "caps", [(4, 3, 4), *(pytest.param(c, marks=pytest.mark.slow) for c in ((5, 31, 8), (7, 15, 16), (3, 255, 1)))]
+)
 def test_thinning_is_the_tape_up_to_its_capacity_and_overflows_one_past_it(caps):
     run, c1, c2, s = Run(WHILE), *caps
     capacity = thinning(*caps).capacity

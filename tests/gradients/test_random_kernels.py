@@ -86,7 +86,7 @@ def check(source: str, seed: int) -> None:
     COUNTS["right"] += 1
 
 
-@settings(max_examples=5, deadline=None, suppress_health_check=CHECKS)
+@settings(max_examples=2, deadline=None, suppress_health_check=CHECKS)
 @given(kernel_sources(), st.integers(0, 10**6))
 def test_random_kernels_have_the_right_gradient(source, seed):
     check(source, seed)

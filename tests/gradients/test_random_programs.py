@@ -21,7 +21,7 @@ CHECKS = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_t
 PARTS, EACH = 16, int(os.environ.get("QDRUN_RANDOM_PROGRAMS", "96")) // 16
 
 
-@settings(max_examples=6, deadline=None, suppress_health_check=CHECKS)
+@settings(max_examples=2, deadline=None, suppress_health_check=CHECKS)
 @given(program_sources(), st.integers(0, 10**6))
 def test_random_programs_are_right(source, inputs):
     check(source, inputs)

@@ -43,8 +43,14 @@ def differences(f, at: np.ndarray, step: float = 1e-5) -> np.ndarray:
     return out
 
 
+# all as they are and all turned here; one or two of them turned with the slow tests
+LAYOUTS = [
+    x if len(set(x)) == 1 else pytest.param(x, marks=pytest.mark.slow) for x in itertools.product([None, (1, 0)], repeat=3)
+]
+
+
 @pytest.mark.parametrize("backends", list(itertools.product(BACKENDS, repeat=2)), ids=lambda b: "-".join(x.name for x in b))
-@pytest.mark.parametrize("layouts", list(itertools.product([None, (1, 0)], repeat=3)), ids=str)
+@pytest.mark.parametrize("layouts", LAYOUTS, ids=str)
 def test_the_gradient_of_a_chain_of_kernels(backends, layouts):
     rng = np.random.default_rng()
     start, weights = rng.random((3, 4)), rng.random((4, 2))

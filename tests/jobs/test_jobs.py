@@ -78,13 +78,13 @@ def test_a_robot_needs_an_amplitude_for_each_muscle():
 
 
 def test_the_truss_is_connected():
-    points, springs = truss(5)
+    body = truss(5)
     reached, todo = {0}, [0]
     while todo:
         here = todo.pop()
-        for a, b, _ in springs:
+        for a, b in body.ends:
             for other in {a, b} - {here} if here in (a, b) else set():
                 if other not in reached:
                     reached.add(other)
                     todo.append(other)
-    assert reached == set(range(len(points)))
+    assert reached == set(range(len(body.points)))

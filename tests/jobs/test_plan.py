@@ -18,6 +18,8 @@ from qdrun.compiler.runtime.cuda.device import CudaDevice
 from qdrun.jobs.base import Job, JobParams, MemoryPlan, Outcome, PlanEntry, check_gradients, execute
 from qdrun.jobs.mass_spring import MassSpring, MassSpringParams
 from qdrun.jobs.plan import heap_planes
+from qdrun.jobs.trial_time import trial_time
+from qdrun.runner.run.elastic import curve
 
 
 class ChainParams(JobParams):
@@ -203,7 +205,9 @@ def refuse_to_compile(monkeypatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("where", "part"), [({"threads": 2}, None), ({"threads": 2}, 60), (GPU, 60)], ids=["cpu", "budget", "gpu"]
+    ("where", "part"),
+    [({"threads": 2}, None), ({"threads": 2}, 60), pytest.param(GPU, 60, marks=pytest.mark.slow)],
+    ids=["cpu", "budget", "gpu"],
 )
 @pytest.mark.parametrize("wanted", [None, ()], ids=["gradients", "forward"])
 @pytest.mark.parametrize(
@@ -261,11 +265,38 @@ def test_launches_that_are_no_kernels_are_refused_with_what_to_write(wrong, what
         def launches(self):
             return wrong(self)
 
-    with Wrong(ChainParams()).opened(threads=1) as job, pytest.raises(TypeError) as error:
-        job.plan()
-    first, second = str(error.value).splitlines()
-    assert first == f"Wrong.launches() gives {what}, not a kernel with a tuple of its arguments"
-    assert second == "  do: write `(self.step, (0,))` for `self.step(0)`; the gradient of a kernel is planned with it"
+    with Wrong(ChainParams()).opened(threads=1) as job:
+        for asks in (job.plan, job.explain, lambda: trial_time(job), lambda: curve(job, MemoryPlan())):
+            with pytest.raises(TypeError) as error:
+                asks()
+            first, second = str(error.value).splitlines()
+            assert first == f"Wrong.launches() gives {what}, not a kernel with a tuple of its arguments"
+            assert second == "  do: write `(self.step, (0,))` for `self.step(0)`; the gradient of a kernel is planned with it"
+
+
+@pytest.mark.parametrize("budget", [None, 20_000])
+def test_a_kernel_that_touches_no_gradient_is_planned_as_it_runs_forward_alone(budget):
+    class Counting(Chain):
+        def build(self):
+            super().build()
+            self.counter = counter = qd.field(qd.i32, shape=64)
+
+            @qd.kernel
+            def count():
+                for i in counter:
+                    counter[i] += 1
+
+            self.count = count
+
+        def launches(self):
+            return [(self.count, ()), *super().launches()]
+
+    done = execute(Counting(ChainParams()), backend="cpu", threads=1, memory_limit_bytes=None, memory_budget_bytes=budget)
+    same(done.plan, done.used)
+    assert done.plan.by_kind()["adstack"] > 0
+    with Counting(ChainParams()).opened(threads=1, machine_code=False) as job:
+        assert [launch.tasks[0].name for _, launch in trial_time(job).launches][:2] == ["count_0", "spread_0"]
+        assert len(curve(job, job.plan())) > 1 and job.explain().remedies
 
 
 def test_a_plan_says_whether_the_job_names_its_launches():

@@ -37,7 +37,7 @@ def built(job, params, wanted, budget):
 
 @pytest.mark.parametrize("wanted", [None, ()], ids=["with gradients", "forward only"])
 @pytest.mark.parametrize("part", [1, 3], ids=["all steps", "a window"])
-@pytest.mark.parametrize("name", JOBS)
+@pytest.mark.parametrize("name", ["mass_spring", pytest.param("mpm88", marks=pytest.mark.slow)])
 def test_other_live_parameters_give_what_a_build_gives_and_others_build_again(name, part, wanted):
     job, first, changes = JOBS[name]
     budget = None

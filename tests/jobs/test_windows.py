@@ -27,7 +27,7 @@ def numbers(done):
     return {name: np.asarray(value).tobytes() for name, value in parts.items()}
 
 
-@pytest.mark.parametrize("percent", [100, 50, pytest.param(25, marks=pytest.mark.slow), 10])
+@pytest.mark.parametrize("percent", [100, 50, *(pytest.param(p, marks=pytest.mark.slow) for p in (25, 10))])
 @pytest.mark.parametrize("name", JOBS)
 def test_a_part_of_the_memory_gives_the_same_bits(name, percent):
     _, full = run(JOBS[name])
@@ -70,7 +70,7 @@ def test_two_threads_fit_and_agree():
     np.testing.assert_allclose(done.outcome.gradients["velocity"], full.outcome.gradients["velocity"], rtol=1e-9)
 
 
-@pytest.mark.parametrize("steps", [1, 2, 3])
+@pytest.mark.parametrize("steps", [1, 2, pytest.param(3, marks=pytest.mark.slow)])
 def test_few_steps(steps):
     job = Mpm88(Mpm88Params(particles=9, grid=10, steps=steps))
     _, full = run(job)
@@ -78,6 +78,7 @@ def test_few_steps(steps):
     assert numbers(done) == numbers(full)
 
 
+@pytest.mark.slow
 def test_a_job_plans_again_for_each_budget_and_shape():
     _, full = run(JOBS["mpm88"])
     windows = [run(JOBS["mpm88"], full.peak_bytes * percent // 100)[0].window for percent in (60, 30, 60)]

@@ -33,6 +33,7 @@ print(json.dumps([SOURCES.lowered, out]))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", ["emulated", pytest.param("cpu", marks=pytest.mark.slow)])
 def test_the_second_process_lowers_nothing(first, tmp_path, monkeypatch):
     monkeypatch.setenv("QDRUN_CACHE_DIR", str(tmp_path / "cache"))

@@ -481,6 +481,7 @@ print(json.dumps([made, plan.bytes]))
 """
 
 
+@pytest.mark.slow
 def test_a_second_process_finds_the_machine_code(tmp_path, monkeypatch):
     monkeypatch.setenv("QDRUN_CACHE_DIR", str(tmp_path / "cache"))
     path = tmp_path / "program.py"

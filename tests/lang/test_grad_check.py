@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import qdrun as qd
+from qdrun.compiler.lang.overwrites import HostWrite
 
 N = 5
 
@@ -240,3 +241,40 @@ def test_what_cannot_be_checked_is_refused():
         with qd.ad.Tape(loss=w.loss, grad_check=[w.x]):
             w.x[0] = 1.0
     qd.ad.Tape(loss=w.loss, grad_check=[])
+
+
+def test_a_write_of_one_element_is_kept_without_a_look_at_the_others(monkeypatch):
+    with qd.init(arch=qd.cuda, device="emulated", default_fp=qd.f64) as program:
+        x, y = (qd.field(qd.f64, shape=50_000, needs_grad=True) for _ in range(2))
+        v = qd.Vector.field(3, qd.f64, shape=50_000, needs_grad=True)
+        loss = qd.field(qd.f64, shape=(), needs_grad=True)
+
+        @qd.kernel
+        def square():
+            for i in range(3):
+                y[i] = x[i] * x[i]
+
+        @qd.kernel
+        def total():
+            for i in range(3):
+                loss[None] += y[i] * v[i][0]
+
+        x.from_numpy(np.arange(50_000) + 1.0)
+        v.fill(2.0)
+        copied, download = [], program.device.download
+        monkeypatch.setattr(
+            program.device, "download", lambda to, at, nbytes: copied.append(nbytes) or download(to, at, nbytes)
+        )
+        with qd.ad.Tape(loss):
+            square()
+            y[1] = 0.5
+            v[2] = [3.0, 4.0, 5.0]
+            v[0].y = 7.0
+            total()
+        assert sum(copied) < 10_000, "the gradients of y and v were copied for a zero in one element"
+        assert x.grad.to_numpy()[:3].tolist() == [4.0, 0.0, 18.0]
+        del copied[:]
+        change = HostWrite(0, v, (2,), parts=(1,))
+        assert change.values(v) == 4.0 and HostWrite(0, v, (0,)).values(v).tolist() == [2.0, 7.0, 2.0]
+        change.put(v, 9.0)
+        assert sum(copied) < 10_000 and v[2].to_numpy().tolist() == [3.0, 9.0, 5.0]

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import qdrun as qd
+from benchmarks import launch_time
 from qdrun.compiler.adstack.cost import GUESSED_TRIPS, GUESSED_WHILE
 from qdrun.compiler.adstack.launch_time import CHIPS, LaunchTime, Load, TaskTime, mean_trips, task_time
 from qdrun.compiler.lang.gradient_plans import LaunchHost
@@ -295,3 +296,43 @@ def test_methods_are_predicted_too():
 
     (task,) = qd.current_program().launch_time(Box().double, ()).tasks
     assert (task.iterations, task.load.moved, task.load.footprint) == (N, 8, 8 * N)
+
+
+# ---- the benchmark that compares predictions with a clock
+class Queue:
+    """A device whose launches return at once, and the clock beside it."""
+
+    def __init__(self, seconds):
+        self.seconds, self.now, self.end, self.launches = seconds, 0.0, 0.0, 0
+
+    def launch(self):
+        self.launches += 1
+        self.now += 4e-6
+        self.end = max(self.end, self.now) + self.seconds
+
+    def sync(self):
+        self.now = max(self.end, self.now)
+
+
+@pytest.mark.parametrize("seconds", [1e-6, 3e-5, 1e-3, 0.02, 1.0])
+def test_launches_that_return_at_once_are_measured_in_time(seconds, monkeypatch):
+    queue = Queue(seconds)
+    monkeypatch.setattr(launch_time.qd, "sync", queue.sync)
+    monkeypatch.setattr(launch_time.time, "perf_counter", lambda: queue.now)
+    found = launch_time.seconds(queue.launch, "cuda", 5)
+    assert found == pytest.approx(max(seconds, 4e-6), rel=0.1)
+    assert queue.now < 0.1 + 10 * seconds and queue.launches < 10_000
+
+
+def test_lines_are_printed_when_they_are_known_and_what_there_is_no_time_for_is_named(monkeypatch, capsys):
+    times = iter([0.0, 1.0, 2.0, 56.0, 57.0])
+    monkeypatch.setattr(launch_time.time, "perf_counter", lambda: next(times))
+    clock = launch_time.Clock(55.0)
+    assert [clock.over(name) for name in ("a", "b", "c", "d")] == [False, False, True, True] and clock.left_out == ["c", "d"]
+
+    def rows():
+        for k in range(3):
+            yield {"kernel": f"k{k}", "what": "forward", "predicted": 2e-6, "measured": 1e-6, "tasks": []}
+            assert f"k{k}" in capsys.readouterr().out
+
+    assert len(launch_time.shown(rows(), as_json=False)) == 3

@@ -111,7 +111,7 @@ def test_svd_of_3_x_3_matrices_whose_squares_overflow():
 
 
 @pytest.mark.parametrize(("dtype", "npf"), PRECISIONS)
-@pytest.mark.parametrize("n", [2, 3, 4, 6])
+@pytest.mark.parametrize("n", [2, 3, 4, pytest.param(6, marks=pytest.mark.slow)])
 def test_sym_eig_gives_ascending_eigenvalues_and_orthonormal_columns(n, dtype, npf):
     a = rng.normal(size=(100, n, n))
     a = (a + T(a)) / 2
@@ -148,7 +148,7 @@ def test_eig_solves_the_eigenvalue_problem_in_complex_numbers():
     assert np.abs(np.linalg.det(v[3])) > 0.5  # a multiple of the identity has two independent eigenvectors, too
 
 
-@pytest.mark.parametrize("n", [2, 3, 5, 12])
+@pytest.mark.parametrize("n", [2, 3, 5, pytest.param(12, marks=pytest.mark.slow)])
 def test_solve_pivots(n):
     a, b = rng.normal(size=(20, n, n)), rng.normal(size=(20, n))
     a[0], a[1] = np.eye(n)[::-1], np.roll(np.eye(n), 1, 0)
@@ -157,7 +157,7 @@ def test_solve_pivots(n):
     assert np.allclose(x, np.linalg.solve(a, b[:, :, None])[:, :, 0], rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 9])
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, pytest.param(9, marks=pytest.mark.slow)])
 def test_the_inverse_of_any_small_size(n):
     a = rng.normal(size=(20, n, n))
     if n > 4:

@@ -528,8 +528,10 @@ def known(device):
     return device
 
 
-@pytest.mark.parametrize("stream", [None, 1, 77])
+@pytest.mark.parametrize("stream", [None, 1, "own"])
 def test_arrays_of_the_device_are_taken_where_they_lie(known, stream):
+    if stream == "own":
+        stream = known.device.driver.stream(ordered=False)
     theirs = TheirArray(np.arange(6, dtype=np.float32), stream=stream)
     used = known.device.peak_bytes
     grow_array(theirs, 4)
@@ -540,6 +542,27 @@ def test_arrays_of_the_device_are_taken_where_they_lie(known, stream):
         grow_array(TheirArray(np.zeros(3, np.float32), readonly=True), 1)
     with pytest.raises(TypeError, match="not row-major"):
         grow_array(TheirArray(np.zeros((3, 2), np.float32), strides=(4, 12)), 1)
+
+
+def test_what_they_do_on_a_stream_of_their_own_is_waited_for(known):
+    driver = known.device.driver
+    stream = driver.stream(ordered=False)
+    theirs = TheirArray(np.zeros(6, np.float32), stream=stream)
+    x = qd.field(qd.f32, shape=6)
+    x.fill(0)
+
+    def write(value):
+        driver.memset(theirs.memory.ptr, int(np.float32(value).view(np.uint32)), 6, 4, stream)
+
+    write(1)
+    grow_array(theirs, 2)  # a launch comes after what they have begun, and they come after it
+    driver.copy(x._mirror.ptr, theirs.memory.ptr, 24, stream)
+    driver.synchronize(stream)
+    x._mirror.forget()
+    assert x.to_numpy().tolist() == [3] * 6
+    write(5)
+    assert qd.from_dlpack(theirs)[1] == 5  # from here on they wait for us, or we for them, by hand or in the default stream
+    driver.stream_free(stream)
 
 
 def test_from_dlpack_takes_memory_of_the_device(known):

@@ -77,7 +77,11 @@ print("equal")
 
 @pytest.mark.parametrize(
     ("arch", "options", "cache"),
-    [("cpu", {}, True), ("cpu", {}, False), ("cuda", {"device": "emulated"}, False)],
+    [
+        ("cpu", {}, True),
+        pytest.param("cpu", {}, False, marks=pytest.mark.slow),
+        pytest.param("cuda", {"device": "emulated"}, False, marks=pytest.mark.slow),
+    ],
     ids=["disk", "no disk", "emulated"],
 )
 def test_threads_compute_what_one_does(tmp_path, monkeypatch, arch, options, cache):

@@ -500,6 +500,7 @@ print(json.dumps([counts, y.to_numpy().tolist(), x.grad.to_numpy().tolist()]))
 """
 
 
+@pytest.mark.slow
 def test_processes_share_what_they_compile(tmp_path):
     """Two at once into an empty folder, then a third."""
     (tmp_path / "model.py").write_text(MODEL)

@@ -9,8 +9,8 @@ from qdrun.jobs.base import execute
 from qdrun.runner.descent import body_of
 from qdrun.runner.target import Target, load
 from qdrun.runner.work import finished_record
+from qdrun.runner.work.kept import OPTIONS
 from qdrun.runner.work.records import failed_record
-from qdrun.runner.work.worker import OPTIONS
 
 FAKES = Path(__file__).with_name("fakes.py")
 

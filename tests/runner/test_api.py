@@ -105,6 +105,14 @@ def test_submit_gives_the_run_back(local_ray, tmp_path):
     assert local_ray.is_initialized(), "a Ray that was open stays open"
 
 
+def test_the_names_are_seen_before_they_are_loaded():
+    code = (
+        "import sys, qdrun.runner as r; print({'submit', 'load', 'Results'} <= set(dir(r)), 'qdrun.runner.api' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "True False\n"
+
+
 def test_the_names_are_functions_whatever_was_imported_before():
     code = """
 import sys
@@ -118,6 +126,7 @@ print(submit.__module__, load.__module__, "ray" in sys.modules)
     assert json.dumps(sorted(__import__("qdrun.runner", fromlist=["x"]).__all__)) == '["Results", "load", "submit"]'
 
 
+@pytest.mark.slow
 def test_the_script_of_the_docs_runs(local_ray, tmp_path, monkeypatch, capsys):
     page = (Path(__file__).parents[2] / "docs" / "running-sweeps.md").read_text(encoding="utf-8")
     for name in ("sweep.py", "throws.yaml"):

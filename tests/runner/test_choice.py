@@ -16,9 +16,12 @@ from qdrun.jobs.trial_time import TrialTime
 from qdrun.runner import choice, devices
 from qdrun.runner.choice import SIDE_BY_SIDE, Candidate, Choice, _best, _finish, _Seen, _Shape
 from qdrun.runner.cli import app
+from qdrun.runner.cluster import ClusterError
+from qdrun.runner.config import ConfigError
 from qdrun.runner.ledger import inventory
 from qdrun.runner.packing import Claim
 from qdrun.runner.plan import make_plan, prepare
+from qdrun.runner.run.there import devices_at
 from qdrun.runner.show import plan_text
 from qdrun.runner.target import Target, load
 
@@ -241,3 +244,44 @@ def test_submit_says_it_too(one_card, local_ray, tmp_path):
     assert result.exit_code == 0, result.output
     assert "device auto: cpu, which is predicted to end first: cuda " in result.output
     assert json.loads((only_run(tmp_path) / "config.resolved.json").read_text())["device"]["backend"] == "cpu"
+
+
+# ---- on a cluster
+def card(size, node="n1"):
+    (row,) = inventory.pretended(1, size, node)
+    return replace(row, threads=RESIDENT)
+
+
+def core(node="n1"):
+    return replace(inventory.local(1, None, node)[0], id=f"cpu@{node}@t1")
+
+
+def test_on_a_cluster_its_devices_are_compared_and_not_those_of_the_machine_that_submits(monkeypatch, tmp_path):
+    pretend(monkeypatch)
+    asked = []
+
+    def has(*rows):
+        return lambda loaded: asked.append(loaded.config.device.backends) or rows
+
+    large = config(tmp_path, LARGE)
+    prepared = prepare(large, local=False, cluster=has(core(), card(80 * GIB)))[0]
+    assert (prepared.backend, prepared.place.present) == ("cuda", False)
+    assert list(by_name(prepared.choice)) == ["cuda", "cpu"] and prepared.resolved["device"]["backend"] == "cuda"
+    prepared = prepare(large, local=False, cluster=has(core(), card(TIGHT + MIB // 2)))[0]
+    assert prepared.backend == "cpu" and prepared.choice.reason == "the only one that can hold every trial"
+    again = prepare(large, local=False, backend="cuda")[0]  # what goes on with a run need not look again
+    assert again.backend == "cuda" and again.choice is None and len(asked) == 2
+
+    pretend(monkeypatch, 80 * GIB)  # a card here is none there
+    prepared = prepare(large, local=False, cluster=has(core()))[0]
+    assert prepared.backend == "cpu" and prepared.choice is None
+    named = config(tmp_path, LARGE, device={"backend": "cuda"})
+    assert prepare(named, local=False, cluster=has(core()))[0].backend == "cuda" and len(asked) == 3
+    with pytest.raises(ConfigError, match="no node of the cluster has a device for these trials"):
+        prepare(config(tmp_path, LARGE, device={"min_memory": "90GiB"}), local=False, cluster=has(card(80 * GIB)))
+
+
+def test_the_devices_behind_a_dashboard_are_not_guessed(one_card, tmp_path):
+    with pytest.raises(ClusterError, match="cannot be seen through its dashboard\n  do: name the backend"):
+        prepare(config(tmp_path, SMALL), local=False, cluster=devices_at("http://head:8265"))
+    assert devices_at(None) is None

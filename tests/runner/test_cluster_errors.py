@@ -2,6 +2,7 @@
 
 import json
 import socket
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from runner_helpers import write_config
@@ -60,6 +61,7 @@ def test_a_port_where_nothing_listens_is_refused_at_once(closed_port, tmp_path):
     ("address", "words"),
     [
         ("head", "that is no host:port\n  do: write for example head:6379"),
+        ("", "that is no host:port\n  do: write for example head:6379"),
         ("head:http", "`http` is no port\n  do: write for example head:6379"),
         ("head:99999", "`99999` is no port"),
         ("ray://head:10001", "an address of Ray Client, which qdrun does not use\n  do: give the host and port"),
@@ -119,6 +121,10 @@ def test_a_wrong_token_a_missing_one_an_empty_one(token, monkeypatch):
     token.unlink()
     missing = said(AuthenticationError("Token authentication is enabled but no authentication token was found"))
     assert f"there is no token in {token}\n  do: copy the cluster's token" in missing and "permissions 0600" in missing
+    ours = str(translated(AuthenticationError("no authentication token"), None))
+    assert ours.startswith(
+        f"cannot start Ray on this machine: there is no token in {token}\n  do: `ray get-auth-token --generate`"
+    )
     monkeypatch.setenv("RAY_AUTH_TOKEN", "abc")
     assert "the token in the variable RAY_AUTH_TOKEN was sent" in said(refused)
     assert "abc" not in said(refused)
@@ -154,3 +160,28 @@ def test_the_token_is_for_its_owner_alone(token):
     token.chmod(0o644)
     cluster.protect_token()
     assert token.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(("asks", "open_to_all"), [(False, True), (True, False)], ids=["no token", "a token"])
+def test_a_cluster_without_a_token_is_recognised(asks, open_to_all):
+    """Its nodes would refuse this process's answers, and each worker would end as it begins: `Actor creation cancelled`."""
+    grpc = pytest.importorskip("grpc")
+
+    class Head(grpc.GenericRpcHandler):
+        def service(self, details):
+            def answer(request, context):
+                if asks:
+                    context.abort(grpc.StatusCode.UNAUTHENTICATED, "Authentication token is missing or incorrect")
+                return b""
+
+            known = details.method == "/ray.rpc.NodeInfoGcsService/CheckAlive"
+            return grpc.unary_unary_rpc_method_handler(answer) if known else None
+
+    server = grpc.server(ThreadPoolExecutor(1), handlers=[Head()])
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        assert cluster.lets_all_in(f"127.0.0.1:{port}") is open_to_all
+    finally:
+        server.stop(None)
+    assert not cluster.lets_all_in(f"127.0.0.1:{port}")  # nobody is there

@@ -164,7 +164,7 @@ def test_what_does_not_fit_the_job_is_said_at_the_line_that_sets_it(tmp_path, ch
         ({"x": {"uniform": [0]}}, ["`uniform` is [low, high]", "a third number or as `samples`"]),
         ({"x": {"grid": [0], "samples": 3}}, ["`grid` draws nothing", "allowed: uniform, loguniform, normal, randint, choice"]),
         ({"x": {"grid": [0], "list": [1]}}, ["exactly one form, not 2: grid, list", "allowed: grid, list, range"]),
-        ({"x": {"choice": []}}, ["`sweep.params.x.choice`", "at least 1 item"]),
+        ({"x": {"choice": []}}, ["`sweep.params.x.choice`", "the list is empty"]),
         ({"x": {"samples": 3}}, ["exactly one form", "{linspace: [0, 1, 5]}"]),
         ({"target.2": [1.0]}, ["`target` has 2 items and no `2`", "allowed: 0, 1", "do: use an index"]),
         ({"x.y": [1.0]}, ["`sweep.params.x.y`: `x` is one value and has no `y`", "do: set `x` itself"]),
@@ -253,7 +253,7 @@ def test_the_first_backend_that_has_a_device_with_enough_memory_is_taken(tmp_pat
     with pytest.raises(ConfigError, match=r"no metal device can be used: .*; no vulkan device can be used: "):
         prepare(path)
     path.write_text(text + "device: {backend: cpu, min_memory: 900TB}\n")
-    with pytest.raises(ConfigError, match=r"`device.min_memory`: no device has 900000000000000 bytes for trials: cpu \d+"):
+    with pytest.raises(ConfigError, match=r"`device.min_memory`: no device has 818.5 TiB for trials: cpu [\d.]+ GiB"):
         prepare(path)
 
 

@@ -187,6 +187,7 @@ def test_a_cluster_s_devices_need_not_be_here(tmp_path):
     assert group.error == "" and group.plan.arch == "cuda" and group.plan.footprint > group.plan.bytes + 500_000_000
 
 
+@pytest.mark.slow
 def test_a_job_runs_on_the_emulated_device_as_planned_and_as_on_the_cpu(local_ray, tmp_path):
     rows = {}
     for name, device in (("gpu", EMULATED), ("cpu", {"backend": "cpu"})):

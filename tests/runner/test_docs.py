@@ -27,6 +27,7 @@ def written(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_the_snippets_run(written):
     snippets = re.findall(r"```python\n(.*?)```", PAGE, re.S)
     assert len(snippets) == 3

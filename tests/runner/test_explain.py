@@ -197,6 +197,8 @@ def test_a_plan_for_another_backend_needs_no_device(spin):
     assert unknown.exit_code == 2 and "'abacus' is not one of" in unknown.output
     _, (part,) = explained(config, "--arch", "cuda")
     assert part["explanation"]["loops"][0]["rows"] == 64
+    shares = [int(share) for share in re.findall(r" (\d+) % ", run(app, ["explain", str(config), "--arch", "cuda"]).stdout)]
+    assert len(shares) > 2 and 99 <= sum(shares) <= 101, "of the total, in which the driver's context is not"
 
 
 @pytest.mark.parametrize("width", [100, 140])

@@ -3,6 +3,7 @@
 import json
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 from runner_helpers import trial_record, write_config
@@ -10,12 +11,15 @@ from test_documents import call, finished  # noqa: F401 - a fixture
 from typer.testing import CliRunner
 
 from qdrun.runner.cli import app
+from qdrun.runner.commands.looking import State
 from qdrun.runner.commands.picking import NotFound, best_row, column_of, ordered, trial_of
 from qdrun.runner.plan import make_plan, prepare
+from qdrun.runner.show import summary_data, summary_text
 from qdrun.runner.store.attempts import Attempt, Log
 from qdrun.runner.store.journal import Journal
-from qdrun.runner.store.layout import create, write_run
+from qdrun.runner.store.layout import RunFolder, create, write_run
 from qdrun.runner.store.owner import cancel_requests
+from qdrun.runner.store.status import STATES
 from qdrun.runner.trials import Trial
 
 
@@ -45,6 +49,9 @@ def test_the_best_trial_by_any_column(finished):  # noqa: F811
     (most,) = call("results", finished.path, "--best", "max:out.reach")[1]["rows"]
     assert most["out.reach"] == max(row["out.reach"] for row in done) and most["trial"] != best["trial"]
     assert call("results", finished.path, "--best", "max:error")[1]["rows"] == []
+    head, _, row = text("results", finished.path, "--best", "loss").splitlines()
+    assert head.split()[:3] == ["trial", "x", "mood"], "what was swept is shown of one row, too"
+    assert row.split()[1] == f"{best['param.x']:g}"
 
 
 def test_rows_are_ordered_and_cut_to_columns(finished):  # noqa: F811
@@ -61,8 +68,9 @@ def test_rows_are_ordered_and_cut_to_columns(finished):  # noqa: F811
 def test_columns_are_found_by_their_last_part_and_wrong_ones_are_refused():
     columns = ["trial", "loss", "param.x", "param.size", "grad.x", "out.reach"]
     assert column_of("size", columns) == "param.size" and column_of("out.reach", columns) == "out.reach"
-    with pytest.raises(NotFound, match=r"`x` is param\.x or grad\.x"):
-        column_of("x", columns)
+    assert column_of("x", columns) == "param.x"  # as the table heads it; the gradient is headed grad.x
+    with pytest.raises(NotFound, match=r"`y` is grad\.y or out\.y"):
+        column_of("y", [*columns, "grad.y", "out.y"])
     with pytest.raises(NotFound, match="did you mean `loss`"):
         column_of("los", columns)
     rows = [{"loss": 1.0, "status": "done"}, {"loss": float("nan"), "status": "done"}, {"loss": 0.5, "status": "done"}]
@@ -70,6 +78,31 @@ def test_columns_are_found_by_their_last_part_and_wrong_ones_are_refused():
     assert best_row(rows, "max:loss", columns) == rows[0]
     with pytest.raises(NotFound, match="has no order"):
         ordered([{"grad.x": [1.0]}], "grad.x", columns)
+
+
+def test_the_device_of_a_trial_is_known_while_it_runs_and_where_it_does_not_say_it(alive):
+    folder, journal = alive
+    for name in ("a1", "b2"):
+        journal.write("started", sync=True, trial=name, attempt=1, device="cuda:0")
+    journal.write("ended", sync=True, trial="b2", attempt=1, status="done", loss=1.0, device="")
+    assert [row["device"] for row in call("results", folder.path)[1]["rows"]] == ["cuda:0", "cuda:0"]
+
+
+def test_the_end_of_a_run_is_said_with_all_that_failed_and_where_the_best_began(tmp_path):
+    rows = [
+        {"trial": "a1", "status": "done", "loss": 0.5, "param.x": 1.0, "out.opt.steps": 9.0},
+        {"trial": "b2", "status": "failed", "loss": None, "param.x": 2.0, "error_type": "E", "error": "no\nmore"},
+        {"trial": "c3", "status": "poisoned", "loss": None, "param.x": 3.0, "error_type": "Gone", "error": None},
+    ]
+    times = {"ended_s": 3.0, "first_start_s": None, "overhead_ms_per_trial": None}
+    done = SimpleNamespace(folder=RunFolder(tmp_path / "run"), state="failed", rows=rows, timing=times, exit_code=1)
+    said = summary_text(done).splitlines()
+    assert said[0] == "failed: 1 done, 1 failed, 1 poisoned of 3 trials"
+    assert said[1] == "best: loss 0.5 from the start x=1 (trial a1)"
+    assert said[2:4] == ["failed: b2 E: no", "poisoned: c3 Gone: "]
+    assert [row["trial"] for row in summary_data(done)["failures"]] == ["b2", "c3"]
+    done.rows = [{name: value for name, value in rows[0].items() if name != "out.opt.steps"}]
+    assert summary_text(done).splitlines()[:2] == ["failed: 1 done of 1 trial", "best: loss 0.5 at its parameters (trial a1)"]
 
 
 def test_a_trial_is_named_by_the_beginning_of_its_id_or_its_place(alive):
@@ -92,7 +125,15 @@ def test_runs_are_listed_the_latest_first(finished, tmp_path):  # noqa: F811
     assert [row["name"] for row in call("ls", "--runs", finished.path.parent, "-n", 1)[1]["runs"]] == ["zz"]
     assert [row["name"] for row in call("ls", "--runs", finished.path.parent, "--state", "failed")[1]["runs"]] == ["fake"]
     assert "4/4" in text("ls", "--runs", finished.path.parent)
-    assert text("ls", "--runs", tmp_path / "none") == "no runs\n"
+    assert (
+        text("ls", "--runs", tmp_path / "none")
+        == text("status", "--runs", tmp_path / "none")
+        == f"no runs in {tmp_path}/none\n"
+    )
+    assert text("ls", "--runs", finished.path.parent, "--state", "lost") == f"no lost runs in {finished.path.parent}\n"
+    wrong = CliRunner().invoke(app, ["ls", "--state", "over"])
+    assert wrong.exit_code == 2 and "'over' is not one of 'running', 'done', 'failed'" in wrong.stderr
+    assert [word.value for word in State] == list(STATES)
 
 
 def test_logs_are_what_attempts_printed_and_the_traceback_of_the_error(finished):  # noqa: F811
@@ -105,9 +146,15 @@ def test_logs_are_what_attempts_printed_and_the_traceback_of_the_error(finished)
     assert error["stream"] == "error" and "RuntimeError: the fake job raises at x=3" in error["text"]
     everything = text("logs", finished.path)
     assert everything.count("==>") == 6 and f"==> {bad} attempt 1 error <==" in everything
-    assert call("logs", finished.path, bad, "--attempt", 2)[1]["logs"] == []
+    assert [part["stream"] for part in call("logs", finished.path, bad, "--attempt", 1)[1]["logs"]] == ["stdout", "error"]
+    none = CliRunner().invoke(app, ["logs", str(finished.path), bad, "--attempt", "2"])
+    assert none.exit_code == 2 and f"trial {bad} has no attempt 2" in none.stderr and "its attempts: 1" in none.stderr
+    followed = text("logs", finished.path, "-f")
+    assert followed.count("==>") == 6 and followed.endswith("RuntimeError: the fake job raises at x=3.0\n")
     nothing = CliRunner().invoke(app, ["logs", str(finished.path), good, "--stream", "stderr"])
     assert nothing.stdout == "" and f"nothing was printed by trial {good}" in nothing.stderr
+    silent = CliRunner().invoke(app, ["logs", str(finished.path), good, "--stream", "stderr", "-f"])
+    assert (silent.stdout, silent.stderr, silent.exit_code) == ("", nothing.stderr, 0)
 
 
 def test_logs_are_followed_until_the_trial_has_its_row(alive):
@@ -198,7 +245,7 @@ def test_resume_shows_what_it_would_keep_run_and_leave(finished):  # noqa: F811
 def test_resume_refuses_a_config_that_has_changed(finished):  # noqa: F811
     config = finished.path.parent.parent / "fake.yaml"
     config.write_text(config.read_text().replace("seed: 7", "seed: 8"))
-    code, data = call("resume", finished.path, "--quiet")
+    code, data = call("resume", finished.path, "--quiet", "--failed")
     assert (code, data["error"]["type"]) == (2, "ConfigChanged") and "sweep" in data["error"]["message"]
 
 

@@ -110,6 +110,9 @@ def test_an_override_that_cannot_be_is_refused_by_name(override, said):
         ("job.params.sizee=3", "--set job.params.sizee=3: `job.params.sizee`: the job has no parameter `sizee`"),
         ("job.params.target.9=3.0", "--set job.params.target.9=3.0: `job.params.target.9`: `target` has 2 items and no `9`"),
         ("job.params.size=big", "--set job.params.size=big: `job.params.size`: input should be a valid integer, got 'big'"),
+        ("a.b=3", "--set a.b=3: `a`: unknown key\n  allowed: version, "),
+        ("device.id.x=3", "--set device.id.x=3: `device.id`"),
+        ("job=3", "--set job=3: `job`: a map of keys is needed, got 3"),
         ("gradients=[z]", "--set gradients=[z]: `gradients[0]`: the job has no gradient `z`"),
     ],
 )
@@ -119,6 +122,13 @@ def test_what_is_wrong_with_a_value_names_the_override_and_not_a_line_of_the_fil
     assert said in str(caught.value)
     assert "fake.yaml" not in str(caught.value)
     assert caught.value.as_json()["error"]["problems"][0]["file"] == f"--set {override}"
+
+
+def test_a_map_that_an_override_makes_is_its_own(tmp_path):
+    with pytest.raises(
+        ConfigError, match=r"^--set sweep.params.x.linspace.2=3: `sweep.params.x.linspace`: input should be a valid"
+    ):
+        prepare(write_config(tmp_path, sweep={"x": {"logspace": [0, 1, 2]}}), overrides=["sweep.params.x.linspace.2=3"])
 
 
 def test_a_mistake_in_the_file_still_names_its_line(tmp_path):

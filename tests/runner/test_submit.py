@@ -89,6 +89,9 @@ def test_a_crashed_worker_is_tried_again_and_a_hanging_trial_is_ended(local_ray,
     assert code == 1
     crashed, hung, good = rows_of(summary["folder"])
     assert (crashed["status"], crashed["error_type"], crashed["attempts"]) == ("poisoned", "WorkerCrashedError", 2)
+    assert crashed["error"].startswith("its process died without a word: killed, perhaps for its memory")
+    assert "`qdrun logs" in crashed["error"] and "--workers`, workers/cpu/w" in crashed["error"]
+    assert [row["error_type"] for row in summary["failures"]] == ["WorkerCrashedError", "Timeout"]
     assert (hung["status"], hung["error_type"], hung["attempts"]) == ("failed", "Timeout", 1)
     assert good["status"] == "done"
 

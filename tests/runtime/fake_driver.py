@@ -67,8 +67,11 @@ class FakeDriver:
     def open(self, index):
         self._note("open", index)
 
-    def stream(self):
+    def stream(self, ordered):
         return next(self._numbers)
+
+    def stream_free(self, stream):
+        self._note("stream_free", stream)
 
     def close(self, stream):
         self._note("close", stream)

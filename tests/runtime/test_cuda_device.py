@@ -19,6 +19,7 @@ from qdrun.compiler.errors import DeviceError, OutOfMemory, QdrunRuntimeError
 from qdrun.compiler.ir.nodes import Buffer, Const, GlobalStore, Kernel, Place, Print, Task
 from qdrun.compiler.ir.types import f32, i32
 from qdrun.compiler.runtime.cpu import Options
+from qdrun.compiler.runtime.cuda import code, shared
 from qdrun.compiler.runtime.cuda.code import frame_bytes
 from qdrun.compiler.runtime.cuda.device import CudaDevice
 from qdrun.compiler.runtime.cuda.emulated import EmulatedDriver
@@ -39,6 +40,13 @@ def fake():
     device = CudaDevice(driver=FakeDriver())
     yield device
     device.close()
+
+
+@pytest.fixture
+def fresh(monkeypatch):
+    """No other test has opened a device, or left code on it."""
+    monkeypatch.setattr(shared, "_devices", {})
+    monkeypatch.setattr(code, "_codes", code.Memo(recent=0))
 
 
 @pytest.fixture
@@ -244,30 +252,73 @@ def test_functions_and_stack_frames_are_known_before_a_launch():
     device.close()
 
 
-def test_code_that_does_not_fit_the_device_is_out_of_memory():
-    device = CudaDevice(driver=FakeDriver())
-    device.driver.failures["load_module"] = 2
+def test_code_that_does_not_fit_the_device_is_out_of_memory(fresh, fake):
+    made = fake.compile(store_kernel(value=44.0), Options(offline_cache=False))
+    words = np.zeros(made.layout.words, np.uint64)
+    fake.driver.failures["load_module"] = 2
     with pytest.raises(OutOfMemory, match="the code of kernel `k` does not fit: the device has no more memory"):
-        device.compile(store_kernel(value=44.0), Options(offline_cache=False))
-    device.driver.failures["function"] = 500
+        fake.fill_context(words, made)
+    fake.driver.failures["function"] = 500
     with pytest.raises(DeviceError):
-        device.compile(store_kernel(value=44.0), Options(offline_cache=False))
-    assert device.driver.names()[-1] == "unload"
+        fake.fill_context(words, made)
+    assert fake.driver.names()[-1] == "unload" and not made.gpu.loaded
+    fake.fill_context(words, made)  # the next one who asks for it tries again
+    assert made.gpu.loaded and words[CTX_FUNCTIONS] == made.gpu.handles
+
+
+def test_code_stays_while_a_program_is_open_and_goes_with_the_last_one(fresh):
+    driver = FakeDriver()
+    device, other = CudaDevice(driver=driver), CudaDevice(driver=driver)
+    made = device.compile(store_kernel(value=45.0), Options(offline_cache=False))
+    assert made.functions
+    del made
+    gc.collect()
+    assert device.compile(store_kernel(value=45.5), Options(offline_cache=False)).functions
+    device.close()
+    assert "unload" not in driver.names()  # it would wait for the other program
+    other.close()
+    assert "unload" in driver.names()
+
+
+def test_much_code_that_nobody_uses_goes_at_once(fresh, monkeypatch):
+    device = CudaDevice(driver=FakeDriver())
+    for value in (45.1, 45.2, 45.3):
+        assert device.compile(store_kernel(value=value), Options(offline_cache=False)).functions
+        gc.collect()
+    assert "unload" not in device.driver.names()
+    monkeypatch.setattr(shared, "MOST_UNUSED", 10)
+    assert device.compile(store_kernel(value=45.4), Options(offline_cache=False)).functions
+    assert device.driver.names().count("unload") >= 3  # all of them: everybody waits for the first only
     device.close()
 
 
-def test_a_module_is_unloaded_with_its_last_user(monkeypatch):
-    from qdrun.compiler.runtime.cuda import code
-
-    monkeypatch.setattr(code, "_codes", code.Memo(recent=0))
+def test_code_that_is_used_last_is_kept_by_its_bytes(fresh, monkeypatch):
     device = CudaDevice(driver=FakeDriver())
-    made = device.compile(store_kernel(value=45.0), Options(offline_cache=False))
-    assert "unload" not in device.driver.names()
-    del made
+    sizes = []
+    for value in (45.61, 45.62, 45.63):
+        made = device.compile(store_kernel(value=value), Options(offline_cache=False))
+        sizes.append(len(made.code.object_bytes))
+    memo = code.Memo(most_bytes=2 * max(sizes))
+    monkeypatch.setattr(code, "_codes", memo)
+    for value in (45.61, 45.62, 45.61, 45.63):
+        assert device.compile(store_kernel(value=value), Options(offline_cache=False)).functions
     gc.collect()
-    assert "unload" not in device.driver.names()  # the collector may run anywhere: not in it
-    kept = device.compile(store_kernel(value=45.5), Options(offline_cache=False))
-    assert kept.functions and "unload" in device.driver.names()
+    assert len(memo._loaded) == 2 and len(device._holdings.shared.unused) >= 1
+    before = device.driver.names().count("load_module")
+    assert device.compile(store_kernel(value=45.61), Options(offline_cache=False)).functions
+    assert device.driver.names().count("load_module") == before
+    device.close()
+
+
+def test_a_full_device_gives_code_up_that_nobody_uses(fresh, monkeypatch):
+    monkeypatch.setattr(code, "_codes", code.Memo())
+    device = CudaDevice(driver=FakeDriver())
+    assert device.compile(store_kernel(value=45.7), Options(offline_cache=False)).functions
+    gc.collect()
+    assert "unload" not in device.driver.names()  # nobody uses it, and it is kept for the next one
+    with pytest.raises(OutOfMemory):
+        device.allocate(2 << 30, "fields")
+    assert device.driver.names().count("unload") >= 1
     device.close()
 
 

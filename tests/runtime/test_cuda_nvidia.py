@@ -144,12 +144,22 @@ def test_only_the_last_program_of_a_device_gives_the_stacks_back(d, driver):
     """The call waits for the device: programs on other threads would wait with it."""
     other = nvidia.CudaDriver()
     other.open(0)
-    first, second = driver.stream(), other.stream()
+    first, second = driver.stream(ordered=False), other.stream(ordered=False)
     d.calls.clear()
     driver.close(first)
     assert d.names() == ["cuStreamDestroy", "cuMemPoolDestroy"]
     d.calls.clear()
     other.close(second)
+    assert d.names() == ["cuStreamDestroy", "cuCtxSetLimit", "cuMemPoolDestroy"]
+
+
+def test_streams_wait_for_the_default_one_only_where_they_are_in_order_with_it(d, driver):
+    first = driver.stream(ordered=False)
+    driver.stream(ordered=True)
+    assert [c for c in d.calls if c[0] == "cuStreamCreate"] == [("cuStreamCreate", 1), ("cuStreamCreate", 0)]
+    driver.stream_free(first)
+    d.calls.clear()
+    driver.close(3)  # the one that came in its place: nobody else is there
     assert d.names() == ["cuStreamDestroy", "cuCtxSetLimit", "cuMemPoolDestroy"]
 
 
@@ -277,3 +287,16 @@ def test_cuda_python_has_every_name_that_is_used():
         assert hasattr(d.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}") or hasattr(
             d.CUfunction_attribute, f"CU_FUNC_ATTRIBUTE_{name}"
         )
+
+
+def test_a_copy_that_the_driver_would_wait_in_is_made_when_its_stream_has_come_there(d, driver):
+    """Else no thread can make or destroy a stream or an event until then."""
+    wait = "cuStreamSynchronize"
+    for copy, names in {
+        lambda: driver.download(1, 2, 8, 5): [wait, "cuMemcpyDtoHAsync", wait],
+        lambda: driver.upload(1, 2, nvidia.AT_ONCE, 5): ["cuMemcpyHtoDAsync"],
+        lambda: driver.upload(1, 2, nvidia.AT_ONCE + 1, 5): [wait, "cuMemcpyHtoDAsync"],
+    }.items():
+        d.calls.clear()
+        copy()
+        assert d.names() == names

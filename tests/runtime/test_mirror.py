@@ -57,7 +57,10 @@ class FakeLink:
     def copy(self, to: int, source: int, nbytes: int) -> None:
         self.queue.append(lambda: self._at(to, nbytes).__setitem__(slice(None), self._at(source, nbytes).copy()))
 
-    def settle(self) -> None:
+    def join(self) -> None:
+        """Nobody else works on it."""
+
+    def settle(self, stream: int = 0) -> None:
         self._wait()
 
     def arrived(self) -> None:

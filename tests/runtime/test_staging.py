@@ -12,7 +12,7 @@ import pytest
 
 import qdrun as qd
 from qdrun.compiler.errors import DeviceError
-from qdrun.compiler.runtime.cuda import staging
+from qdrun.compiler.runtime.cuda import shared, staging
 from qdrun.compiler.runtime.cuda.device import CudaDevice
 from qdrun.compiler.runtime.cuda.driver import failure
 from qdrun.compiler.runtime.cuda.staging import Staging
@@ -24,6 +24,7 @@ OUT_OF_MEMORY, OPERATING_SYSTEM, INVALID_VALUE, ILLEGAL_ADDRESS = 2, 304, 1, 700
 
 @pytest.fixture
 def device(monkeypatch):
+    monkeypatch.setattr(shared, "_devices", {})  # what other tests have pinned is not given to these
     monkeypatch.setattr(staging, "CHUNK", CHUNK)
     monkeypatch.setattr(staging, "THRESHOLD", 1)
     made = CudaDevice("emulated")
@@ -63,7 +64,7 @@ def test_every_size_arrives_and_comes_back(device, n):
 @pytest.mark.parametrize("threads", [1, 2, 7])
 def test_a_copy_may_have_any_number_of_threads(device, threads, monkeypatch):
     monkeypatch.setattr(staging, "PART", 1000)
-    own = Staging(device.driver, device.stream, chunk=10_000, threads=threads)
+    own = Staging(device.driver, device.stream, device._holdings.shared, chunk=10_000, threads=threads)
     a, values, out = device.allocate(123_457, "adstack"), data(123_457), np.zeros(123_457, np.uint8)
     assert own.upload(a.ptr, values.ctypes.data, values.nbytes)
     assert own.download(out.ctypes.data, a.ptr, out.nbytes)
@@ -119,20 +120,41 @@ def test_small_copies_make_no_buffers(device, monkeypatch):
     assert (download(device, a, 999) == data(999)).all() and "staging" not in device.usage()
 
 
-def test_nothing_is_left_when_the_device_is_closed_or_forgotten(device):
+def test_buffers_go_from_program_to_program_and_nobody_waits_for_that(device):
     machine = device.driver.machine
-    before, events = set(machine.pinned), set(machine.events)
-    for close in (True, False):
+    upload(device, device.allocate(3 * CHUNK, "adstack"), data(3 * CHUNK))
+    pinned, events, waits = set(machine.pinned), set(machine.events), machine.waits.copy()
+    for close in (True, False, True):
         other = CudaDevice("emulated")
         a = other.allocate(3 * CHUNK, "adstack")
         upload(other, a, data(3 * CHUNK))
-        assert set(machine.pinned) > before and set(machine.events) > events
+        assert (download(other, a, 3 * CHUNK) == data(3 * CHUNK)).all()
+        assert other.usage()["staging"] == 2 * CHUNK and set(machine.events) > events
+        assert len(set(machine.pinned) - pinned) == 1  # the buffers of one program, which the next one has
         if close:
             other.close()
         del other, a
         gc.collect()
         device.synchronize()  # gives back what nobody has closed
-        assert set(machine.pinned) == before and set(machine.events) == events
+        assert set(machine.events) == events
+    assert device._holdings.shared.spare_bytes == 2 * CHUNK
+    assert machine.waits == waits
+
+
+def test_when_no_program_is_open_few_buffers_stay(device, monkeypatch):
+    machine, here = device.driver.machine, device._holdings.shared
+    before = set(machine.pinned) - {a for a, _ in here._spare}
+    monkeypatch.setattr(shared, "KEEP_PINNED", 2 * CHUNK)
+    programs = [device, *(CudaDevice("emulated") for _ in range(2))]
+    for one in programs:
+        upload(one, one.allocate(CHUNK, "adstack"), data(CHUNK))
+    for one in programs[:-1]:
+        one.close()
+    assert here.spare_bytes == 4 * CHUNK and len(set(machine.pinned) - before) == 3
+    waits = machine.waits["host_free"]
+    programs[-1].close()
+    assert here.spare_bytes == 2 * CHUNK and len(set(machine.pinned) - before) == 1
+    assert machine.waits["host_free"] == waits + 2
 
 
 def test_several_threads_copy_at_once(device):

@@ -78,7 +78,8 @@ def compare(small, large):
     return {name: many[name] / few[name] / growth for name in few}
 
 
-@pytest.mark.parametrize("shape", ["straight", *(pytest.param(s, marks=pytest.mark.slow) for s in ("branchy", "loopy"))])
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", ["straight", "branchy", "loopy"])
 def test_every_stage_is_linear_in_the_statements(tmp_path, shape):
     with qd.init(arch=qd.cpu, offline_cache=False):
         sources = [load(tmp_path, shape, n).make(qd).source for n in (SMALL, LARGE)]
@@ -94,7 +95,9 @@ def written(tmp_path, name, lines):
     return scope
 
 
-@pytest.mark.parametrize("form", ["top level", "exits", "variables", "elements"])
+@pytest.mark.parametrize(
+    "form", ["exits", "variables", *(pytest.param(f, marks=pytest.mark.slow) for f in ("top level", "elements"))]
+)
 def test_other_forms_are_linear_too(tmp_path, form):
     """Statements outside of loops, loops with many exits, many live variables, many stores to different elements."""
 
@@ -164,7 +167,13 @@ def test_walking_costs_the_same_at_any_depth():
     assert many < 12 * few
 
 
-@pytest.mark.parametrize("limits", [{"LARGE_LINES": 10}, {"LARGE_BLOCK": 3}, {"LARGE_LINES": 10, "HUGE_LINES": 10}])
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {"LARGE_LINES": 10},
+        *(pytest.param(x, marks=pytest.mark.slow) for x in ({"LARGE_BLOCK": 3}, {"LARGE_LINES": 10, "HUGE_LINES": 10})),
+    ],
+)
 def test_large_functions_take_the_short_road_through_llvm(tmp_path, monkeypatch, limits):
     """The same bits with few passes, or none, and the fast code generator as with all of them."""
     results = []

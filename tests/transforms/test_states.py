@@ -143,6 +143,7 @@ def test_random_kernels_do_the_same_with_their_counters_restated():
     assert same_effects(restated, range(2000, 2060)) >= 15
 
 
+@pytest.mark.slow
 def test_random_kernels_do_the_same_with_their_short_loops_written_out():
     assert same_effects(lambda task: unrolled(task, Slicer(task)), range(2000, 2150)) >= 15
 

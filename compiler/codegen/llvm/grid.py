@@ -17,7 +17,7 @@ from . import grid_block, grid_copies, grid_reduce, grid_rows, grid_warp, grid_w
 from .emitter import Emitter, KernelInfo
 from .function import Fn, Module
 from .gpu import GpuTarget, Hardware, Word
-from .prologue import constant, literal_count, wanted, where
+from .prologue import begin_and_size, constant, literal_count, wanted, where
 from .target import Unsupported, memory_type
 from .task import conditional_locals
 from .uniform import Shapes
@@ -328,10 +328,9 @@ def _bounds(e: GridEmitter) -> tuple[list[str], list[str], str]:
             begins.append(str(begin))
             sizes.append(str(max(0, end - begin)))
         else:
-            begins.append(e.convert(e.operand(axis.begin, False), axis.begin.dtype, i64, False))
-            last = e.convert(e.operand(axis.end, False), axis.end.dtype, i64, False)
-            e.module.declare("smax64", "declare i64 @llvm.smax.i64(i64, i64)")
-            sizes.append(e.t(f"call i64 @llvm.smax.i64(i64 {e.t(f'sub i64 {last}, {begins[-1]}')}, i64 0)"))
+            first, size = begin_and_size(e, axis)
+            begins.append(first)
+            sizes.append(size)
         product = e.t(f"mul i64 {product}, {sizes[-1]}") if product else sizes[-1]
     count = literal_count(e.task)
     if not e.task.axes:

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...ir.nodes import ClaimRow, Op, Operand, Task
-from ...ir.types import i64
+from ...ir.nodes import ClaimRow, Op, Task
 from ...ir.walk import cooperates
 from ..abi import (
     CTX_FUNCTIONS,
@@ -36,7 +35,7 @@ from .grid import DeviceFunction, to_word
 from .grid_block import threads_of
 from .grid_rows import on_chip, shared_bytes
 from .kernel import stores_to_fields, symbol
-from .prologue import where
+from .prologue import begin_and_size, where
 from .task import conditional_locals
 from .uniform import Shapes
 
@@ -183,18 +182,12 @@ def gated(task: Task) -> bool:
 def _bounds(e: Emitter, task: Task, launch: str) -> Bounds:
     """What the prologue says."""
     begins, sizes, n = [], [], ""
-    e.module.declare("smax64", "declare i64 @llvm.smax.i64(i64, i64)")
     for axis in task.axes:
-        begin = _wide(e, axis.begin)
-        size = e.t(f"call i64 @llvm.smax.i64(i64 {e.t(f'sub i64 {_wide(e, axis.end)}, {begin}')}, i64 0)")
+        begin, size = begin_and_size(e, axis)
         begins.append(begin)
         sizes.append(size)
         n = e.t(f"mul i64 {n}, {size}") if n else size
     return Bounds(begins, sizes, n, launch)
-
-
-def _wide(e: Emitter, x: Operand) -> str:
-    return e.convert(e.operand(x, False), x.dtype, i64, False)
 
 
 def _block(e: Emitter, target: GpuTarget, count: str) -> str:

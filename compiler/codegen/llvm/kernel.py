@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 
-from ...ir.nodes import Kernel, Op, Operand, Task
-from ...ir.types import i64
+from ...ir.nodes import Kernel, Op, Task
 from ...ir.walk import walk, written_places
 from ..abi import CTX_LAUNCHES, CTX_POOL, CTX_STATUS, arg_offsets, context_layout, messages
 from .cost import grain
 from .emitter import Emitter, KernelInfo
 from .function import Module
+from .prologue import begin_and_size
 from .report import prints
 from .rows import FRAME_CLAIMS, new_claims
 from .target import Target
@@ -111,17 +111,11 @@ def _word(e: Emitter, frame: str, word: int) -> str:
     return e.t(f"getelementptr i64, ptr {frame}, i64 {word}")
 
 
-def _bound(e: Emitter, x: Operand) -> str:
-    return e.convert(e.operand(x, False), x.dtype, i64, False)
-
-
 def _run_axes(e: Emitter, task: Task, name: str, frame: str) -> None:
     """The extents, the number of iterations, the chunks; then the loop, here or in the pool."""
     n = ""
-    e.module.declare("smax64", "declare i64 @llvm.smax.i64(i64, i64)")
     for k, axis in enumerate(task.axes):
-        begin = _bound(e, axis.begin)
-        size = e.t(f"call i64 @llvm.smax.i64(i64 {e.t(f'sub i64 {_bound(e, axis.end)}, {begin}')}, i64 0)")
+        begin, size = begin_and_size(e, axis)
         e.put(f"store i64 {begin}, ptr {_word(e, frame, FRAME_AXES + 2 * k)}")
         e.put(f"store i64 {size}, ptr {_word(e, frame, FRAME_AXES + 2 * k + 1)}")
         n = e.t(f"mul i64 {n}, {size}") if n else size

@@ -6,10 +6,14 @@ reads. Else a function of one thread leaves the bounds in the scratch memory, be
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from ...ir.nodes import Buffer, Const, Operand, Print, Task
+from ...ir.nodes import Axis, Buffer, Const, Operand, Print, Task
+from ...ir.types import i64
 from ...ir.walk import place_of, walk, written_places
+
+if TYPE_CHECKING:
+    from .emitter import Emitter
 
 Where = Literal["host", "thread", "before"]
 
@@ -57,3 +61,15 @@ def literal_count(task: Task) -> int | None:
             return None
         n *= max(0, end - begin)
     return n
+
+
+def begin_and_size(e: Emitter, axis: Axis) -> tuple[str, str]:
+    """The first index of an axis and how many there are, as i64; the difference of two 64-bit ends ends at those of its type."""
+    begin, end = (e.convert(e.operand(x, False), x.dtype, i64, False) for x in (axis.begin, axis.end))
+    e.module.declare("smax64", "declare i64 @llvm.smax.i64(i64, i64)")
+    if axis.index.dtype.bits == 64 and constant(axis.begin) != 0:
+        e.module.declare("ssub64", "declare i64 @llvm.ssub.sat.i64(i64, i64)")
+        difference = e.t(f"call i64 @llvm.ssub.sat.i64(i64 {end}, i64 {begin})")
+    else:
+        difference = e.t(f"sub i64 {end}, {begin}")
+    return begin, e.t(f"call i64 @llvm.smax.i64(i64 {difference}, i64 0)")

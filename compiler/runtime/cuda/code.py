@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import os
+import threading
 import weakref
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -17,30 +17,105 @@ from ..jit import LoadedCode
 from . import results
 from .driver import DeviceInfo, Driver, Function
 from .ptx import build
+from .shared import Shared, Unused, shared
 
 FREE_FRAME = 1024
 """Bytes of stack that every thread has without the context growing."""
 
 
 class GpuCode(LoadedCode):
-    """Code in memory: the host's entry, and the device functions that it launches.
+    """Code in memory: the host's entry, and the device functions that it launches. These are loaded when they are asked for.
+
+    Args:
+        host: the entry.
+        image: machine code of the device functions.
+        key: names both on disk.
+        texts: names.
+        driver: of the open device.
+        here: what the programs on the device share.
 
     Attributes:
-        functions: of the device, in the order of their handles.
-        handles: the address of an array of their handles.
+        handles: the address of an array of the functions' handles, once they are loaded.
         source: the kernel and how it was compiled, where it is known: for variants.
+        us: microseconds that a launch took when it was last looked at.
         variants: other codes of the same kernel, by what lies in on-chip memory.
     """
 
-    __slots__ = ("_array", "functions", "handles", "source", "variants")
+    __slots__ = (
+        "_array",
+        "_driver",
+        "_functions",
+        "_here",
+        "_image",
+        "_loading",
+        "_texts",
+        "handles",
+        "source",
+        "us",
+        "variants",
+    )
 
-    def __init__(self, host: LoadedCode, image: bytes, key: str, functions: list[Function]) -> None:
+    def __init__(self, host: LoadedCode, image: bytes, key: str, texts: Texts, driver: Driver, here: Shared) -> None:
         super().__init__(host.object_bytes + image, host.addresses, host, key)
-        self.functions = functions
-        self._array = (ctypes.c_uint64 * max(1, len(functions)))(*(f.handle for f in functions))
+        self._image, self._texts, self._driver, self._here = image, texts, driver, here
+        self._array = (ctypes.c_uint64 * max(1, len(texts.functions)))()
+        self._functions: list[Function] | None = None
+        self._loading = threading.Lock()
         self.handles = ctypes.addressof(self._array)
         self.source: Source | None = None
+        self.us: float | None = None
         self.variants: dict[frozenset[str], GpuKernel] = {}
+
+    @property
+    def loaded(self) -> bool:
+        """Whether the functions can be launched."""
+        return self._functions is not None
+
+    @property
+    def functions(self) -> list[Function]:
+        """Of the device, in the order of their handles. See ``load`` for what it raises."""
+        self.load()
+        assert self._functions is not None
+        return self._functions
+
+    def load(self) -> None:
+        """Load the device functions, if they are not loaded yet.
+
+        Raises:
+            DeviceError: the driver refuses them; names the kernel.
+            OutOfMemory: the device has no room for them.
+        """
+        if self._functions is not None:
+            return
+        with self._loading:
+            if self._functions is None:
+                module, functions = self._load()
+                self._array[:] = [f.handle for f in functions] or [0]
+                self._functions = functions
+                gone = Unused(self._driver, module, len(self._image))
+                self._image = b""
+                # At exit the driver may be gone; modules go with the process.
+                weakref.finalize(self, self._here.unused.append, gone).atexit = False
+
+    def _load(self) -> tuple[int, list[Function]]:
+        name, driver = self._texts.name, self._driver
+        self._here.unload()
+        try:
+            try:
+                module = driver.load_module(self._image, name)
+            except DeviceError as e:
+                if not (results.is_full(e) and reclaim(self._here)):
+                    raise
+                module = driver.load_module(self._image, name)
+            try:
+                return module, [driver.function(module, n) for n in self._texts.functions]
+            except DeviceError:
+                driver.unload(module)
+                raise
+        except DeviceError as e:
+            if results.is_full(e):
+                raise results.out_of_memory(e, f"the code of kernel `{name}` does not fit") from e
+            raise
 
 
 Source = Callable[[], tuple[Kernel, Options]]
@@ -52,11 +127,9 @@ class GpuKernel(Compiled):
 
     Attributes:
         function_names: of the device functions, in the order of the launches.
-        frames: bytes of stack of a thread of each device function; those of more than ``FREE_FRAME`` cost memory of the device.
     """
 
     function_names: tuple[str, ...] = ()
-    frames: tuple[int, ...] = ()
 
     @property
     def gpu(self) -> GpuCode:
@@ -66,8 +139,13 @@ class GpuKernel(Compiled):
 
     @property
     def functions(self) -> list[Function]:
-        """The device functions."""
+        """The device functions, loaded."""
         return self.gpu.functions
+
+    @property
+    def frames(self) -> tuple[int, ...]:
+        """Bytes of stack of a thread of each device function; those of more than ``FREE_FRAME`` cost memory of the device."""
+        return tuple(f.local_bytes for f in self.functions)
 
 
 def frame_bytes(compiled: GpuKernel, info: DeviceInfo) -> int:
@@ -87,13 +165,22 @@ class Texts:
     features: str
 
 
-_codes = Memo()  # by kernel, device and launcher: programs of one process share modules
+KEEP_BYTES = 128 << 20
+"""Of code that nobody uses and that stays loaded for the next program, of all devices."""
+
+_codes = Memo(recent=1024, most_bytes=KEEP_BYTES)  # by kernel, device and launcher: programs of one process share modules
+
+
+def reclaim(here: Shared) -> bool:
+    """A device is full: unload all code that nobody uses, although everybody waits for that. Whether there was any."""
+    _codes.release()
+    return here.unload(must=True) > 0
 
 
 def load_code(
     texts: Texts, driver: Driver, info: DeviceInfo, imports: dict[str, int], options: Options, place: str
 ) -> tuple[GpuCode, bool]:
-    """A kernel's code, and whether it came from this process or the disk instead of LLVM.
+    """A kernel's code, to be loaded, and whether it came from this process or the disk instead of LLVM.
 
     Args:
         texts: both modules.
@@ -106,7 +193,6 @@ def load_code(
     Raises:
         QdrunRuntimeError: LLVM refuses the code; names the kernel.
         DeviceError: the driver refuses it; names the kernel.
-        OutOfMemory: the device has no room for the code.
     """
     from_cache = False
 
@@ -114,15 +200,15 @@ def load_code(
         nonlocal from_cache
         host, host_known = load_cached(texts.host, texts.name, [texts.entry], imports, options.opt_level, options.offline_cache)
         if texts.features:
-            image, key, known = build(texts.device, texts.name, texts.features, driver, info, options.offline_cache)
+            image, key, kept = build(texts.device, texts.name, texts.features, driver, info, options.offline_cache)
         else:
-            image, key, known = texts.device.encode(), _keep_text(texts, options), host_known
-        from_cache = host_known and known
-        return _load(host, image, f"{host.key} {key}", texts, driver)
+            image, key, kept = texts.device.encode(), _keep_text(texts, options), host_known
+        from_cache = host_known and kept
+        return GpuCode(host, image, f"{host.key} {key}", texts, driver, shared(place, driver))
 
-    code, shared = _codes.get(key_of(place, texts.device, texts.host, str(sorted(imports.items()))), make)
+    code, known = _codes.get(key_of(place, texts.device, texts.host, str(sorted(imports.items()))), make)
     assert isinstance(code, GpuCode)
-    return code, shared or from_cache
+    return code, known or from_cache
 
 
 def restore_code(key: str, texts: Texts, driver: Driver, imports: dict[str, int], place: str) -> GpuCode | None:
@@ -143,7 +229,7 @@ def restore_code(key: str, texts: Texts, driver: Driver, imports: dict[str, int]
         entry = disk.get(image_key) if disk else None
         if host is None or entry is None:
             raise KeyError(key)
-        return _load(host, entry[0], key, texts, driver)
+        return GpuCode(host, entry[0], key, texts, driver, shared(place, driver))
 
     try:
         code = _codes.get(key_of(place, key, str(sorted(imports.items()))), make)[0]
@@ -160,38 +246,6 @@ def _keep_text(texts: Texts, options: Options) -> str:
     if disk:
         disk.put(key, texts.device.encode(), {"name": texts.name})
     return key
-
-
-def _load(host: LoadedCode, image: bytes, key: str, texts: Texts, driver: Driver) -> GpuCode:
-    _unload_unused()
-    try:
-        module = driver.load_module(image, texts.name)
-        try:
-            functions = [driver.function(module, n) for n in texts.functions]
-        except DeviceError:
-            driver.unload(module)
-            raise
-    except DeviceError as e:
-        if results.is_full(e):
-            raise results.out_of_memory(e, f"the code of kernel `{texts.name}` does not fit") from e
-        raise
-    code = GpuCode(host, image, key, functions)
-    # At exit the driver may be gone; modules go with the process.
-    weakref.finalize(code, _unused.append, (driver, module)).atexit = False
-    return code
-
-
-_unused: deque[tuple[Driver, int]] = deque()
-
-
-def _unload_unused() -> None:
-    """Unload modules that nobody uses any more. Not in the collector, which may run anywhere, in a recording say."""
-    while _unused:
-        try:
-            driver, module = _unused.popleft()
-            driver.unload(module)
-        except (DeviceError, IndexError):
-            pass  # the device has failed, and its modules with it; or another thread was faster
 
 
 def _after_fork() -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-import threading
 import time
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,12 +17,8 @@ from ...codegen.abi import (
     CTX_GPU,
     CTX_PRINT,
     CTX_SCRATCH,
-    RECENT,
-    SCRATCH_FAILED,
     SCRATCH_PARTIALS,
-    TABLE_LAUNCHES,
     TABLE_PROCESSORS,
-    TABLE_RECENT,
     TABLE_RESIDENT,
     TABLE_SCRATCH,
     TABLE_STREAM,
@@ -39,29 +35,29 @@ from ...errors import DeviceError, QdrunRuntimeError
 from ...ir.nodes import Kernel
 from ...ir.walk import walk
 from ..cpu import Compiled, Options
-from ..device import Allocation, Device, Unrecordable
+from ..device import Allocation, Device
 from ..mirror import mirrored
 from . import staging
-from .code import GpuKernel, Source, Texts, load_code, restore_code
+from .code import GpuKernel, Source, Texts, load_code, reclaim, restore_code
 from .constants import fills
 from .driver import DeviceInfo, Driver
 from .failing import Failing
 from .find import find, open_driver
-from .memory import Holdings, PinnedMemory, Usage, release_abandoned
+from .graphs import Graphs
+from .loading import Loading
+from .memory import Holdings, Usage, release_abandoned
 from .prints import RING_WORDS, Ring
 from .ptx import target_cpu
-from .throttle import AHEAD
+from .shared import shared
 
 REDUCTIONS = 8
 """Reductions of one task that can use the whole grid: scratch has a word for each block and each of them. More take a smaller grid."""
 
 _DLPACK_CUDA = 2  # kDLCUDA
 _ENTRY = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
-_pinned: dict[str, PinnedMemory] = {}
-_pinned_lock = threading.Lock()
 
 
-class CudaDevice(Failing, Device):
+class CudaDevice(Graphs, Loading, Device):
     """One GPU. What a program does on it is in the order of one stream; only ``synchronize`` and ``download`` wait for it.
 
     Attributes:
@@ -70,10 +66,9 @@ class CudaDevice(Failing, Device):
         chip_key: names what decides the machine code: chip and driver.
         table: the words that kernels' entries read of the device (``codegen.abi``).
         on_sync: called after the host has waited: raises what launches have reported.
-        capturing: a graph is being recorded: nothing may be allocated, and what is freed waits.
     """
 
-    arch, native, on_host, ahead = "cuda", True, False, AHEAD
+    arch, native, on_host = "cuda", True, False
 
     def __init__(self, which: int | str | None = None, byte_limit: int | None = None, driver: Driver | None = None) -> None:
         Device.__init__(self, byte_limit)
@@ -84,21 +79,19 @@ class CudaDevice(Failing, Device):
         self.chip_key = f"{self.driver.name} {self.info.chip} {self.info.driver_version}"
         self.threads = self.info.sms * self.info.threads_per_sm
         release_abandoned()
-        with _pinned_lock:
-            self._pinned = _pinned.setdefault(self.identity, PinnedMemory(self.driver))
-        self._holdings = Holdings(self.driver, self._pinned)
+        here = shared(self.identity, self.driver)
+        self._pinned = here.pinned
+        self._holdings = Holdings(self.driver, here, partial(reclaim, here))
         self.stream, self.memory, self._staging = self._holdings.stream, self._holdings.memory, self._holdings.staging
         self._finalizer = weakref.finalize(self, self._holdings.abandon)  # a program that nobody closes
         self._finalizer.atexit = False  # then everything goes with the process
         self._target, self._features = _target(self.driver, self.info)
         self.dlpack: tuple[int, int] | None = (_DLPACK_CUDA, self.info.index) if self.driver.name == "cuda" else None
         self.link = self
-        self._capturing = self._closed = False
-        self._recorder = 0  # the thread that records
-        self._foreign = False  # other libraries have memory that the graph being recorded writes
-        self._reported = False  # a failure was raised since the last launch of a graph
-        self._graphs: dict[int, bool] = {}  # by their handles: whether they must wait for other libraries
-        self._postponed: list[int] = []
+        self._closed = False
+        self._begin_pacing()
+        self._begin_graphs()
+        self._begin_loading()
         self._ring: Ring | None = None
         self._make_table()
 
@@ -175,20 +168,6 @@ class CudaDevice(Failing, Device):
         held = self._staging.nbytes
         return super().usage() | ({"staging": held} if held else {})
 
-    @property
-    def capturing(self) -> bool:
-        """See the class."""
-        return self._capturing
-
-    @capturing.setter
-    def capturing(self, value: bool) -> None:
-        with self._lock:
-            self._capturing = value
-            if not value:
-                waiting, self._postponed = self._postponed, []
-                for address in waiting:
-                    self.memory.free(address)
-
     # ---- copies: what mirrors ask for (``runtime.mirror.Link``)
     @property
     def lock(self) -> Any:
@@ -255,15 +234,37 @@ class CudaDevice(Failing, Device):
             if nbytes:
                 self.driver.copy(to, source, nbytes, self.stream)
 
-    def settle(self) -> None:
-        """Wait for the stream, and for what other libraries have put into the default one. In a graph: whenever it is launched."""
+    def join(self) -> None:
+        """Memory is shared with another library: the stream is in order with the default one from now on. Until then it is not, as what
+        the default stream does waits for all that are. In a graph: once that is recorded, as nothing runs before.
+        """
+        if self._holdings.ordered:
+            return
+        self._alive()
+        with self.exclusive(), self._lock:
+            if self._capturing:
+                self._joins = True
+            elif not self._holdings.ordered:
+                with self._failing():
+                    self._holdings.join()
+                self.stream = self._holdings.stream
+                self.table[TABLE_STREAM] = self.stream
+                self._waited, self._joins = self.launches(), False
+
+    def settle(self, stream: int = 0) -> None:
+        """Wait for the stream, for what libraries that we share memory with have put into the default one, and for one of their own. In a
+        graph: whenever it is launched.
+        """
         self._alive()
         if self._capturing:
             self._foreign = True
             return
         with self._failing():
             self.driver.synchronize(self.stream)
-            self.driver.synchronize(0)
+            if self._holdings.ordered:
+                self.driver.synchronize(0)
+            if stream:
+                self.driver.synchronize(stream)
 
     def arrived(self) -> None:
         """The host has waited: raise what launches have reported."""
@@ -271,7 +272,7 @@ class CudaDevice(Failing, Device):
             self.on_sync()
 
     def throttle(self) -> None:
-        """Wait until the stream is not too far behind.
+        """Wait until the stream is not too far behind, and until nobody loads code.
 
         Raises:
             DeviceError: a kernel has failed; names those that may have.
@@ -280,7 +281,7 @@ class CudaDevice(Failing, Device):
             return
         self._alive()
         with self._failing():
-            self._holdings.throttle()
+            self._mark()
 
     def synchronize(self) -> None:
         """Wait for the stream; write what kernels have printed; raise what they reported.
@@ -303,61 +304,9 @@ class CudaDevice(Failing, Device):
                 self._ring.drain()
         self.arrived()
 
-    # ---- graphs
-    def begin_graph(self) -> None:
-        """From now on this thread's launches, fills and copies are recorded and do not run. Hold ``lock`` until the end."""
-        self._alive()
-        with self._failing():
-            self.driver.capture_begin(self.stream)
-        self._foreign, self._recorder = False, threading.get_ident()
-        self.capturing = True
-        self.launched_outside()  # what the host knows of the device's memory is not what a launch of the graph will find
-
-    def end_graph(self) -> int:
-        """The graph of what was recorded."""
-        try:
-            with self._failing():
-                handle = self.driver.capture_end(self.stream)
-        finally:
-            self.capturing = False  # frees what was waiting: not before the end, or it would be part of the graph
-        self._graphs[handle] = self._foreign
-        return handle
-
-    def launch_graph(self, handle: int, name: str) -> None:
-        """Put a graph into the stream. ``name``: for messages."""
-        self._alive()
-        if self._graphs[handle]:
-            self.settle()
-        if self._reported:  # perhaps of this graph, whose launches have the same numbers each time
-            self._reported = False
-            self.memset(self.scratch_address + 8 * SCRATCH_FAILED, 0, 2, 4)
-        with self._failing():
-            self.driver.graph_launch(handle, self.stream)
-        self._kernels[-handle] = name
-        self.table[TABLE_RECENT + self.launches() % RECENT] = -handle
-        self.launched_outside()
-
-    def reported(self) -> None:
-        """A failure of a launch was raised: it holds up no later one."""
-        self._reported = True
-
-    def launched_outside(self) -> None:
-        """The device's memory may have changed by something else than the launch of a kernel."""
-        self.table[TABLE_LAUNCHES] += 1
-
-    def drop_graph(self, handle: int) -> None:
-        """Forget a graph; one that is running ends first."""
-        if self._graphs.pop(handle, None) is not None and self._dead is None:
-            self.driver.graph_free(handle)
-
-    def _recordable(self, what: str, do: str) -> None:
-        """Refuse what cannot be part of a graph, in the thread that records one."""
-        if self._capturing and self._recorder == threading.get_ident():
-            raise Unrecordable(f"{what} while a graph is recorded\n  do: {do}")
-
     # ---- code
     def compile(self, kernel: Kernel, options: Options) -> GpuKernel:
-        """A verified kernel, loaded. See ``load_code`` for what it raises."""
+        """A verified kernel, which is loaded with its first context. See ``load_code`` for what it raises."""
         return self._compile(kernel, options, frozenset())
 
     def variant(self, compiled: Compiled, far: frozenset[str], source: Source | None = None) -> GpuKernel:
@@ -379,9 +328,7 @@ class CudaDevice(Failing, Device):
                 raise QdrunRuntimeError(f"kernel `{compiled.name}` was restored, and its IR is not at hand for a variant of it")
             known = compiled.gpu.variants[far] = self._compile(*read(), far)
         # Code is shared by kernels of the same text; lines and names are each kernel's own.
-        return replace(
-            compiled, address=known.address, code=known.code, function_names=known.function_names, frames=known.frames
-        )
+        return replace(compiled, address=known.address, code=known.code, function_names=known.function_names)
 
     def _compile(self, kernel: Kernel, options: Options, far: frozenset[str]) -> GpuKernel:
         self._alive()
@@ -407,7 +354,6 @@ class CudaDevice(Failing, Device):
             cached,
             code,
             texts.functions,
-            tuple(f.local_bytes for f in code.functions),
         )
 
     def restore(self, compiled: Compiled, key: str, exports: list[str]) -> GpuKernel | None:
@@ -427,13 +373,19 @@ class CudaDevice(Failing, Device):
         return _ENTRY(compiled.address)
 
     def fill_context(self, words: np.ndarray, compiled: Compiled) -> None:
-        """Write the words of a launch context that belong to the device.
+        """Write the words of a launch context that belong to the device, and load the code.
 
         Args:
             words: the context, unsigned 8-byte words of host memory that stay where they are.
             compiled: the kernel that the context is for.
+
+        Raises:
+            DeviceError: the driver refuses the code; names the kernel.
+            OutOfMemory: the device has no room for it.
         """
         assert isinstance(compiled, GpuKernel)
+        with self._failing():
+            self._ask_for(compiled.gpu)
         if compiled.prints and self._ring is None:
             address = self._own(8 * (RING_WORDS + 4))
             self._ring = Ring(address, self._read_words, self._write_words, RING_WORDS)
@@ -441,6 +393,7 @@ class CudaDevice(Failing, Device):
         words[CTX_FUNCTIONS] = compiled.gpu.handles
         words[CTX_PRINT] = self._ring.address if compiled.prints and self._ring else 0
         words[CTX_SCRATCH] = self.scratch_address
+        self._enter_pace(words, compiled.gpu)
         self._kernels[words.ctypes.data] = compiled.name
 
     def _read_words(self, address: int, words: np.ndarray) -> None:
@@ -454,7 +407,6 @@ class CudaDevice(Failing, Device):
         """In a forked child, which cannot use the parent's device."""
         super().forked()
         self._finalizer.detach()
-        self._pinned.forked()
         self._dead = DeviceError(
             "a GPU cannot be used by a forked process\n  do: start processes with multiprocessing's `spawn`"
         )
@@ -473,8 +425,11 @@ class CudaDevice(Failing, Device):
                 if self._ring is not None:
                     self._ring.drain()
             super().close()
-            if self._finalizer.detach() is not None and self._dead is None:
-                self._holdings.release()
+            if self._finalizer.detach() is not None:
+                if self._dead is None:
+                    self._holdings.release()
+                else:
+                    self._holdings.shared.leave()
         except DeviceError as e:
             self._dead = self._dead or e
             super().close()

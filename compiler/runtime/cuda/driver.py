@@ -85,16 +85,22 @@ class Driver(Protocol):
         """Make the context current on this thread, for code that calls the driver by itself."""
         ...
 
-    def stream(self) -> int:
-        """A new stream. It is in order with the default stream and waits for no other one."""
+    def stream(self, ordered: bool) -> int:
+        """A new stream, which waits for no other one of this kind. ``ordered``: it is in order with the default stream."""
+        ...
+
+    def stream_free(self, stream: int) -> None:
+        """Give a stream back in which nothing runs."""
         ...
 
     def close(self, stream: int) -> None:
-        """Give a stream back, and the memory that the driver keeps for it."""
+        """Give the last stream of this object back, and the memory that the driver keeps for it."""
         ...
 
     def synchronize(self, stream: int) -> None:
-        """Wait for everything in a stream; raises what failed in it."""
+        """Wait for everything in a stream; raises what failed in it. Stream 0: for everything in the default stream, which comes after
+        what is in ordered ones.
+        """
         ...
 
     def allocate(self, nbytes: int, stream: int) -> int:

@@ -28,12 +28,12 @@ from .emulated_machine import (
     OUT_OF_MEMORY,
     RUN,
     SHARED_BYTES,
+    Event,
     Fault,
     Kernel,
     LoadedModule,
     Stream,
     emulated_machine,
-    now,
 )
 
 SMS, THREADS_PER_SM, L2_BYTES = 2, 4, 50 << 20
@@ -82,15 +82,19 @@ class EmulatedDriver:
         """There are no contexts."""
 
     # ---- streams
-    def stream(self) -> int:
+    def stream(self, ordered: bool) -> int:
         """A new stream."""
 
         def call() -> int:
             number = next(self.machine.numbers)
-            self.machine.streams[number] = Stream()
+            self.machine.streams[number] = Stream(ordered=ordered)
             return number
 
         return self.machine.guarded("stream", call)
+
+    def stream_free(self, stream: int) -> None:
+        """Run what is left, and forget the stream."""
+        self.close(stream)
 
     def close(self, stream: int) -> None:
         """Run what is left, and forget the stream."""
@@ -102,9 +106,10 @@ class EmulatedDriver:
         self.machine.guarded("close", call)
 
     def synchronize(self, stream: int) -> None:
-        """Run what was queued; stream 0: everywhere."""
+        """Run what was queued; stream 0: what is in order with it."""
         m = self.machine
-        m.guarded("synchronize", lambda: m.drain(m.stream(stream)) if stream else m.drain_all(), "work on the device failed")
+        run = (lambda: m.drain(m.stream(stream))) if stream else m.drain_ordered
+        m.guarded("synchronize", run, "work on the device failed")
 
     # ---- memory
     def allocate(self, nbytes: int, stream: int) -> int:
@@ -160,6 +165,7 @@ class EmulatedDriver:
         """Waits for all streams, as the driver does."""
 
         def call() -> None:
+            self.machine.whole("host_free")
             self.machine.drain_all()
             raw = self.machine.pinned.pop(ptr, None)
             if raw is None:
@@ -236,6 +242,7 @@ class EmulatedDriver:
         m = self.machine
 
         def call() -> int:
+            m.whole("load_module")
             handle = next(m.numbers)
             module = m.modules[handle] = LoadedModule(code, {n: next(m.numbers) for n in found})
             for n, number in module.kernels.items():
@@ -261,6 +268,7 @@ class EmulatedDriver:
         def call() -> None:
             if module not in self.machine.modules:
                 raise Fault(INVALID_HANDLE)
+            self.machine.whole("unload")
             for handle in self.machine.modules.pop(module).kernels.values():
                 del self.machine.kernels[handle]
 
@@ -270,7 +278,7 @@ class EmulatedDriver:
     def event(self, sleeps: bool = False) -> int:
         """A new event."""
         number = next(self.machine.numbers)
-        self.machine.events[number] = 0.0
+        self.machine.events[number] = Event()
         return number
 
     def event_free(self, event: int) -> None:
@@ -279,11 +287,12 @@ class EmulatedDriver:
 
     def record(self, event: int, stream: int) -> None:
         """Note when the work before it has run."""
-        self._put("record", stream, lambda: self.machine.events.__setitem__(event, now()))
+        self.machine.guarded("record", lambda: self.machine.record(event, stream))
 
     def event_wait(self, event: int) -> None:
-        """Run all that is queued."""
-        self.machine.guarded("event_wait", self.machine.drain_all)
+        """Run what is before it in its stream, and in others that this stream waits for."""
+        m, found = self.machine, self.machine.events[event]
+        m.guarded("event_wait", lambda: None if found.stream is None else m.drain(found.stream, found))
 
     def stream_wait(self, stream: int, event: int) -> None:
         """All that is queued elsewhere runs before the later work of this stream."""
@@ -298,7 +307,7 @@ class EmulatedDriver:
 
     def elapsed_ms(self, begin: int, end: int) -> float:
         """Of two events that have passed."""
-        return self.machine.events[end] - self.machine.events[begin]
+        return self.machine.events[end].ms - self.machine.events[begin].ms
 
     def _put(self, call: str, stream: int, work: Any) -> None:
         self.machine.guarded(call, lambda: self.machine.put(stream, work))

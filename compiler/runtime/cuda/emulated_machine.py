@@ -8,7 +8,7 @@ import os
 import threading
 import time
 import traceback
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -51,6 +51,15 @@ class Stream:
     queue: deque[Work] = field(default_factory=deque)
     capture: list[Work] | None = None
     running: bool = False  # a destructor that comes in between must not run what is behind
+    ordered: bool = False  # with the default stream
+
+
+@dataclass
+class Event:
+    """When it passed, in milliseconds, and the stream that it waits in until then."""
+
+    ms: float = 0.0
+    stream: Stream | None = None
 
 
 @dataclass
@@ -77,6 +86,9 @@ class EmulatedMachine:
         eager: queued work runs at once, else as late as it may.
         arena: device memory.
         launches: kernels that have run.
+        waits: calls that wait for everything in every stream, as on a GPU, by their names: loading and unloading code, unpinning memory.
+        held_up: those of them that found something to wait for.
+        waiting: they run it, so that the next one finds nothing; else it runs as late as it may, so that nobody counts on them.
     """
 
     def __init__(self, eager: bool = False, guard: bool = True) -> None:
@@ -87,8 +99,9 @@ class EmulatedMachine:
         self.modules: dict[int, LoadedModule] = {}
         self.kernels: dict[int, Kernel] = {}
         self.pinned: dict[int, np.ndarray] = {}
-        self.events: dict[int, float] = {}
+        self.events: dict[int, Event] = {}
         self.graphs: dict[int, list[Work]] = {}
+        self.waits, self.held_up, self.waiting = Counter[str](), Counter[str](), False
         self._sticky = 0
         self._next_failures: dict[str, int] = {}
         self._thunks = _LAUNCH(self._on_launch), _MEMSET(self._on_memset)
@@ -141,8 +154,8 @@ class EmulatedMachine:
         if self.eager or len(s.queue) >= MOST_QUEUED:
             self.drain(s)
 
-    def drain(self, s: Stream) -> None:
-        """Run what is queued."""
+    def drain(self, s: Stream, until: Event | None = None) -> None:
+        """Run what is queued, at most until an event has passed."""
         if s.capture is not None:
             raise Fault(CAPTURE_UNSUPPORTED)
         if not s.queue or s.running:
@@ -150,7 +163,7 @@ class EmulatedMachine:
         s.running = True
         try:
             with self.arena.open():
-                while s.queue:
+                while s.queue and (until is None or until.stream is s):
                     s.queue.popleft()()
         except BadAddress:
             s.queue.clear()
@@ -163,6 +176,31 @@ class EmulatedMachine:
         for s in self.streams.values():
             if s.capture is None:
                 self.drain(s)
+
+    def drain_ordered(self) -> None:
+        """Run what the default stream waits for."""
+        for s in list(self.streams.values()):
+            if s.ordered and s.capture is None:
+                self.drain(s)
+
+    def whole(self, call: str) -> None:
+        """A call for which a GPU waits until everything has ended that is in any stream, while nobody else gets to it."""
+        self.waits[call] += 1
+        self.held_up[call] += any(s.queue for s in self.streams.values())
+        if self.waiting:
+            self.drain_all()
+
+    def record(self, number: int, stream: int) -> None:
+        """Put an event into a stream."""
+        event = self.events[number]
+
+        def work() -> None:
+            event.ms, event.stream = now(), None
+
+        s = self.stream(stream)
+        if s.capture is None:
+            event.stream = s
+        self.put(stream, work)
 
     # ---- memory
     def move(self, dst: int, src: int, nbytes: int, *checked: int) -> None:

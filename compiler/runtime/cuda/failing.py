@@ -13,6 +13,9 @@ from ...errors import DeviceError, OutOfMemory
 from .driver import DeviceInfo, Driver
 from .results import device_error, is_full, out_of_memory
 
+NAMED = 16
+"""Launches that a message names at most."""
+
 _failed: dict[str, DeviceError] = {}  # NVIDIA's devices that this process cannot use any more
 
 
@@ -85,10 +88,10 @@ class Failing:
     def _suspects(self) -> str:
         """Who failed, as far as the host can know: the kernels that were launched since it last waited."""
         count = self.launches()
-        numbers = range(max(self._waited, count - RECENT), count)
+        numbers = range(max(self._waited, count - NAMED), count)
         contexts = dict.fromkeys(int(self.table[TABLE_RECENT + n % RECENT]) for n in numbers)
         names = list(dict.fromkeys(f"`{self._kernels[c]}`" for c in contexts if c in self._kernels))
         if len(names) <= 1:
             return f"{f'kernel {names[0]}' if names else 'work'} failed on {self.info.name}"
-        some = "one of the kernels" if count - self._waited <= RECENT else "an earlier kernel or one of"
+        some = "one of the kernels" if count - self._waited <= NAMED else "an earlier kernel or one of"
         return f"{some} {', '.join(names)} failed on {self.info.name} (CUDA_LAUNCH_BLOCKING=1 tells which)"

@@ -18,6 +18,7 @@ from ..cache import load_cached
 from ..jit import LoadedCode
 from ..pool import get_pool, parallel_for_addresses
 from .driver import Driver
+from .shared import Shared
 
 CHUNK = 8 << 20
 """Bytes of one buffer."""
@@ -66,15 +67,18 @@ class Buffer:
 
 
 class Staging:
-    """The buffers of one device, made when they are first needed. One copy at a time: whoever calls holds the device's lock.
+    """The buffers of one program, taken when they are first needed. One copy at a time: whoever calls holds the device's lock.
 
     Args:
         driver, stream: of the device.
+        shared: has the buffers that other programs have left, and gets ours back.
         chunk, threads: see ``CHUNK`` and ``THREADS``.
     """
 
-    def __init__(self, driver: Driver, stream: int, chunk: int | None = None, threads: int | None = None) -> None:
-        self._driver, self._stream = driver, stream
+    def __init__(
+        self, driver: Driver, stream: int, shared: Shared, chunk: int | None = None, threads: int | None = None
+    ) -> None:
+        self._driver, self.stream, self._shared = driver, stream, shared
         self._chunk, self._threads = chunk or CHUNK, threads or THREADS
         self._buffers: list[Buffer] = []
         self._code: LoadedCode | None = None
@@ -102,7 +106,7 @@ class Staging:
                 buffer, size = self._buffers[k % 2], min(self._chunk, nbytes - at)
                 self._settle(buffer)
                 self._move(buffer.ptr, source + at, size)
-                self._driver.upload(to + at, buffer.ptr, size, self._stream)
+                self._driver.upload(to + at, buffer.ptr, size, self.stream)
                 self._begun(buffer)
         return True
 
@@ -133,7 +137,7 @@ class Staging:
         for buffer in buffers:
             self._driver.event_free(buffer.event)
         if buffers:
-            self._driver.host_free(buffers[0].ptr)
+            self._shared.give(buffers[0].ptr, 2 * self._chunk)
 
     # ---- inside
     def _ready(self) -> bool:
@@ -141,14 +145,14 @@ class Staging:
         if self._active:  # a signal handler of Python's runs in the middle of a copy
             return False
         if self._lost:
-            self._driver.synchronize(self._stream)
+            self._driver.synchronize(self.stream)
             self._lost = False
             for buffer in self._buffers:
                 buffer.busy = False
         if self._buffers or self._refused:
             return bool(self._buffers)
         try:
-            base = self._driver.host_allocate(2 * self._chunk)
+            base = self._shared.take(2 * self._chunk, self._driver)
         except DeviceError as e:
             if e.restart:
                 raise
@@ -158,7 +162,7 @@ class Staging:
             self._code = load_cached(_TEXT, "copies", ["qd_copy"], parallel_for_addresses())[0]
             self._buffers = [Buffer(base + k * self._chunk, self._driver.event()) for k in range(2)]
         except BaseException:
-            self._driver.host_free(base)
+            self._shared.give(base, 2 * self._chunk)
             raise
         return True
 
@@ -184,11 +188,11 @@ class Staging:
         """Put the copy of chunk ``k`` into a buffer into the stream."""
         buffer, at = self._buffers[k % 2], k * self._chunk
         self._settle(buffer)
-        self._driver.fetch(buffer.ptr, source + at, min(self._chunk, nbytes - at), self._stream)
+        self._driver.fetch(buffer.ptr, source + at, min(self._chunk, nbytes - at), self.stream)
         self._begun(buffer)
 
     def _begun(self, buffer: Buffer) -> None:
-        self._driver.record(buffer.event, self._stream)
+        self._driver.record(buffer.event, self.stream)
         buffer.busy = True
 
     def _settle(self, buffer: Buffer) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from qdrun.runner.ledger import Exchange, Held, LeaseEnd, Ledger, LocalLedger
 from qdrun.runner.ledger.inventory import pretended
+from qdrun.runner.ledger.leases import Terms
 from qdrun.runner.packing import Claim, Request
 
 GIB = 1 << 30
@@ -283,7 +284,7 @@ def test_the_ledger_of_one_process():
 @pytest.mark.parametrize(
     ("answer", "text"),
     [
-        (3, "the ledger of this cluster speaks version 3, this qdrun speaks 2\n  do: use the qdrun that the cluster has, or"),
+        (4, "the ledger of this cluster speaks version 4, this qdrun speaks 3\n  do: use the qdrun that the cluster has, or"),
         ("late", "actor qdrun-ledger of namespace qdrun, has not answered for 60 s\n  do: see its state and its log"),
         ("dead", "does not start: .*\n  do: see that the nodes of the cluster can import this version of qdrun"),
     ],
@@ -302,3 +303,36 @@ def test_a_ledger_that_cannot_be_used_says_what_to_do(monkeypatch, answer, text)
     monkeypatch.setattr(ray, "get", get)
     with pytest.raises(LedgerError, match=text):
         check_version(type("Actor", (), {"version": type("Call", (), {"remote": staticmethod(lambda: None)})}))
+
+
+def test_a_run_has_no_more_leases_at_once_than_it_asked_for_and_others_have_the_rest():
+    ledger = ledger_of(count=2, lanes=8)
+    ledger.join("r1", "ann", 0.0, terms=Terms(most=3))
+    ledger.ask("r1", requests(ledger, names(40), GIB, 0.5), 0.0)
+    first = ledger.exchange("r1", (), 0.0).leases
+    assert len(first) == 3 and max(len(lease.requests) for lease in first) == 7  # half of a share of 3 lanes
+    assert all("3 of its run are running" in text for text in ledger.why("r1").values())
+    ledger.join("r2", "bob", 1.0)
+    ledger.ask("r2", requests(ledger, names(40, "b"), GIB, 6.0), 1.0)
+    assert len(ledger.exchange("r2", (), 1.0).leases) == 8  # as many as its half of the lanes
+    lost = first[0].device
+    gone = ledger.lose_device(lost)
+    answer = ledger.exchange("r1", (), 2.0)
+    mine = {lease.id for lease in [*first, *answer.leases]} - {lease.id for lease in gone}
+    assert len(mine) == 3 and not any(lease.device == lost for lease in answer.leases)
+    ended = [LeaseEnd(name) for name in sorted(mine)[:2]]
+    assert len(ledger.exchange("r1", ended, 3.0, answer.last).leases) == 2
+
+
+def test_the_frames_of_a_run_are_charged_with_its_process_and_with_no_other():
+    ledger = ledger_of(lanes=4)
+    ledger.join("r1", "ann", 0.0, terms=Terms(frames=3 * GIB))
+    ledger.join("r2", "bob", 0.0)
+    for run in ("r1", "r2"):
+        ledger.ask(run, requests(ledger, [run], GIB), 0.0)
+        assert len(ledger.exchange(run, (), 0.0).leases) == 1
+    (pool,) = ledger.snapshot()["pools"]
+    assert (pool["process"], pool["claimed"]) == (2 * PROCESS + 3 * GIB, 2 * GIB)
+    ledger.leave("r1")
+    (pool,) = ledger.snapshot()["pools"]
+    assert (pool["process"], pool["claimed"]) == (PROCESS, GIB)

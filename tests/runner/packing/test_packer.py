@@ -1,10 +1,13 @@
 """The packer's rules, one at a time."""
 
 import json
+from random import Random
 
 import pytest
 
-from qdrun.runner.packing import Claim, ClaimPoint, Device, Packer, Pool, Request
+from qdrun.runner.packing import Claim, ClaimPoint, Device, Packer, Pool, Request, queue
+from qdrun.runner.packing.pools import Gate
+from qdrun.runner.packing.queue import first_fitting
 
 GIB = 1 << 30
 SIZES = {"p0": 24, "p1": 80}
@@ -147,6 +150,47 @@ def test_two_devices_of_one_pool_share_its_bytes_and_an_idle_worker_may_be_in_th
     assert made.next(1.0) == [] and made.idle_in_the_way() == ["x:0"]
     made.worker_ended("x:0")
     assert places(made.next(1.0)) == {"c": ("y:0", 8.0)}
+
+
+def keeps(made, idle, waiting):
+    """What an idle worker of x keeps from starting on y, by looking at every request."""
+    room = pool(made, "card")["free"] - 2 * GIB
+    most = pool(made, "card")["capacity"] - pool(made, "card")["foreign"] - 2 * GIB
+    firsts = [next((p.bytes for p in r.claims["y"].points if p.bytes <= most), 0) for r in waiting]
+    return ["x:0"] if idle and any(room < need <= room + GIB for need in firsts) else []
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("elastic", (True, False))
+def test_idle_workers_in_the_way_of_requests_with_curves(seed, elastic):
+    random = Random(seed)
+    made = Packer(elastic=elastic)
+    made.add_pool(Pool("card", 10 * GIB))
+    made.add_device(Device("x:0", "card", "x", 1, GIB))
+    made.add_device(Device("y:0", "card", "y", 1, 2 * GIB))
+    made.worker_started("x:0")
+    made.set_foreign("card", random.choice((0, 0, 1, 3)) * GIB)
+    sizes = [sorted({random.randrange(1, 90) * GIB // 10 for _ in range(random.randint(1, 3))}) for _ in range(3)]
+    waiting = [
+        Request(f"t{i}", "u", "r", {"y": Claim.of([(n, 2.0 - k / 9) for k, n in enumerate(some)])}, 0.0)
+        for i, some in enumerate(sizes)
+    ]
+    made.submit(waiting)
+    assert made.idle_in_the_way() == keeps(made, True, waiting)
+
+
+def test_who_is_in_the_way_of_thousands_of_claims_is_found_without_a_look_at_each(monkeypatch):
+    looked = []
+    monkeypatch.setattr(queue, "first_fitting", lambda *args: looked.append(args) or first_fitting(*args))
+    made = Packer()
+    made.add_pool(Pool("card", 10 * GIB))
+    made.add_device(Device("x:0", "card", "x", 1, GIB))
+    made.add_device(Device("y:0", "card", "y", 1, 2 * GIB))
+    made.worker_started("x:0")
+    made.submit([request(f"t{i}", 1 + i / 1000, kind="y") for i in range(5000)])
+    made.submit([request("large", 8, kind="y")])
+    looked.clear()
+    assert made.idle_in_the_way() == ["x:0"] and len(looked) == 0
 
 
 def test_what_others_hold_is_not_promised_and_what_runs_stays():
@@ -335,3 +379,62 @@ def test_a_batch_takes_one_lane_and_the_snapshot_is_plain_data():
         "running": [{"request": "b", "user": "u", "trials": 64, "bytes": GIB, "since": 3.0}],
     }
     assert shot["users"] == [{"user": "u", "waiting": 0, "running": 1, "bytes": GIB, "share": 1 / 6}]
+
+
+def gated(most, **options):
+    """Two cards of 24 GiB with 4 lanes each; those of class x let ``most`` run at once on both."""
+    made, gate = Packer(**options), Gate(most)
+    for k in (0, 1):
+        made.add_pool(Pool(f"p{k}", 24 * GIB))
+        made.add_device(Device(f"x{k}", f"p{k}", "x", 4), gate)
+        made.add_device(Device(f"y{k}", f"p{k}", "y", 4))
+    return made
+
+
+def test_devices_with_a_gate_run_no_more_than_it_lets_through_on_all_of_them():
+    made = gated(3)
+    made.submit([request(f"x{k}", 8, kind="x") for k in range(6)])
+    first = places(made.next(0.0))
+    assert len(first) == 3 and {where for where, _ in first.values()} == {"x0", "x1"}
+    waits = next(f"x{k}" for k in range(6) if f"x{k}" not in first)
+    assert "3 of its run are running, and no more may at once" in made.why(waits)
+    made.submit([request(f"y{k}", 1, user="v", kind="y") for k in range(2)])
+    assert len(made.next(1.0)) == 2  # others are not held up
+    made.finish(min(first))
+    assert len(made.next(2.0)) == 1 and made.next(3.0) == []
+    assert made.idle_in_the_way() == []
+
+
+def test_nothing_is_reserved_for_what_a_gate_holds_back():
+    made = gated(1, age_s=10.0)
+    made.submit([request("x0", 2, kind="x")])
+    made.next(0.0)
+    made.submit([request("x1", 20, kind="x"), request("y0", 20, user="v", kind="y"), request("y1", 4, "v", 50.0, kind="y")])
+    assert "y1" in places(made.next(50.0))
+    assert made.next(51.0) == [] and made.reservation is None  # x1 was overtaken, but may not start anyway
+    made.finish("x0")
+    assert "x1" in places(made.next(52.0))
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_gate_is_never_overrun_and_everything_ends(seed):
+    random, most = Random(seed), 1 + seed % 4
+    made = gated(most, age_s=5.0)
+    wanted = [request(f"t{k}", random.choice((1, 6, 20)), random.choice("uv"), kind=random.choice("xxy")) for k in range(60)]
+    made.submit(wanted)
+    running, ended, now = {}, 0, 0.0
+    while ended < len(wanted):
+        for placement in made.next(now):
+            running[placement.request.id] = placement.device
+        assert sum(device.startswith("x") for device in running.values()) <= most
+        assert running, made.snapshot()["waiting"]
+        over = random.choice(sorted(running))
+        del running[over]
+        made.finish(over)
+        ended, now = ended + 1, now + random.random()
+        if random.random() < 0.1:
+            lost = made.lose_device("x0")
+            made.add_device(Device("x0", "p0", "x", 4), made._gates["x"])
+            made.submit(lost)
+            for one in lost:
+                del running[one.id]

@@ -1,8 +1,9 @@
 """The packer under any order of events: never above the capacity of a pool, and everything that fits ends."""
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from qdrun.runner.packing import Claim, Device, Packer, Pool, Request, misfit
 
@@ -173,7 +174,13 @@ class PackerMachine(RuleBasedStateMachine):
         assert not left
 
 
-TestPackerMachine = PackerMachine.TestCase
-TestPackerMachine.settings = settings(
-    max_examples=150, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
+FORM = settings(stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+def test_the_packer_keeps_its_promises():
+    run_state_machine_as_test(PackerMachine, settings=settings(FORM, max_examples=25))
+
+
+@pytest.mark.slow
+def test_the_packer_keeps_its_promises_in_many_runs():
+    run_state_machine_as_test(PackerMachine, settings=settings(FORM, max_examples=150))

@@ -85,7 +85,7 @@ def test_a_slower_device_is_not_given_the_last_request():
     assert many.at_once == {"cpu": 4, "gpu": 2} and many.finish < 500.0
 
 
-@pytest.mark.parametrize("lanes", [4, 8, 16])
+@pytest.mark.parametrize("lanes", [4, *(pytest.param(n, marks=pytest.mark.slow) for n in (8, 16))])
 @pytest.mark.parametrize("seconds", list(SECONDS)[:2])
 def test_500_mixed_trials_take_at_most_a_tenth_more_than_the_lower_bound(seconds, lanes):
     for known in (False, True):
@@ -94,6 +94,7 @@ def test_500_mixed_trials_take_at_most_a_tenth_more_than_the_lower_bound(seconds
         assert not known or all(packed(case) < first_in_best_fit(case) for case in cases)
 
 
+@pytest.mark.slow
 def test_500_mixed_trials_of_exponential_seconds():
     """A few of them take as long as a third of the whole: within a twentieth where that is known before."""
     known = [mixed(seed, 500, 8, "exponential, mean 1 s", known=True) for seed in range(8)]

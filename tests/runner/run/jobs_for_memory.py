@@ -1,5 +1,7 @@
 """A job whose gradient keeps states, so that it has a curve; it may take more than it plans, or say nothing of its kernels."""
 
+import threading
+
 from pydantic import Field
 
 import qdrun as qd
@@ -11,6 +13,7 @@ class TapesParams(JobParams):
     inner: int = Field(2000, ge=1, description="iterations whose states are kept")
     start: float = Field(0.7, description="the first value of each cell")
     extra: int = Field(0, ge=0, description="bytes that the run takes beside its plan")
+    log: str = Field("", description="a file that gets a line for each program that is built")
 
 
 class Tapes(Job[TapesParams]):
@@ -60,3 +63,15 @@ class Silent(Tapes):
 
     def launches(self):
         return ()
+
+
+class Live(Tapes):
+    """Its program serves one start after the other. Says in a file which thread has built a program."""
+
+    live = ("start",)
+
+    def build(self):
+        super().build()
+        if self.params.log:
+            with open(self.params.log, "a") as log:
+                log.write(f"{threading.current_thread().name} {self.params.cells}\n")

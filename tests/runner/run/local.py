@@ -39,9 +39,13 @@ class ThreadWorkers:
 
         def work():
             worker.hello()
-            for launch, batch in zip(launches, batches, strict=True):
-                self._news.put(m.Started(launch.id))
-                self._news.put(ended(launch, worker.run(batch)))
+            own = {launch.id: launch for launch in launches}
+            self._news.put(m.Started(launches[0].id))
+            for news in worker.run_all(tuple(batches)):
+                for end in news.ends:
+                    self._news.put(ended(own[end.launch], end))
+                if news.running:
+                    self._news.put(m.Started(news.running, news.seconds))
 
         self._threads.append(threading.Thread(target=work))
         self._threads[-1].start()
@@ -66,6 +70,14 @@ class ThreadWorkers:
             thread.join()
         for worker in self._workers.values():
             worker.close()
+
+    def let_go(self, worker, program):
+        def work():
+            self._workers[worker].let_go(program)
+            self._news.put(m.Gone(worker, program))
+
+        self._threads.append(threading.Thread(target=work))
+        self._threads[-1].start()
 
     def kill(self, worker):
         raise AssertionError(f"{worker} is killed")

@@ -21,14 +21,14 @@ from qdrun.runner.cli import app
 from qdrun.runner.cluster import ClusterError
 from qdrun.runner.plan import prepare
 from qdrun.runner.run import asking, detach, entry, head
-from qdrun.runner.run.detach import NotStarted, Order, ended, failure_of, submit_detached
+from qdrun.runner.run.detach import NotStarted, Order, ended, failure_of, follow, submit_detached
 from qdrun.runner.run.head import ClusterLost, HeadWatch
 from qdrun.runner.run.rayjobs import Jobs, check_dashboard, known_dead, launched, note_launch
 from qdrun.runner.run.resume import resume
 from qdrun.runner.store import status
 from qdrun.runner.store.files import StorageUnknown
 from qdrun.runner.store.journal import Journal
-from qdrun.runner.store.layout import RunFolder, create
+from qdrun.runner.store.layout import ConfigChanged, RunFolder, all_runs, create
 from qdrun.runner.timing import Timing
 
 QDRUN = [sys.executable, "-c", "from qdrun.runner.cli import main; main()"]
@@ -133,6 +133,10 @@ def test_the_memory_of_this_process_is_no_place_for_a_run_of_another(tmp_path):
     prepared, _ = prepare(write_config(tmp_path))
     with pytest.raises(StorageUnknown, match="is the memory of one process, which another one cannot see\n  do: set `storage`"):
         submit_detached(prepared, "memory://runs", Order(timing()))
+    words = ["submit", str(tmp_path / "fake.yaml"), "--output", "memory://runs"]  # nor of its workers, which are processes, too
+    said = CliRunner().invoke(app, words)
+    assert said.exit_code == 2 and said.stderr.startswith("memory://runs is the memory of one process")
+    assert all_runs("memory://runs") == []
 
 
 def test_a_run_whose_process_cannot_start_is_not_left_running(tmp_path):
@@ -344,6 +348,44 @@ def test_a_run_with_nothing_left_ends_without_ray(tmp_path, monkeypatch):
     done = resume(run, quiet=True)
     assert (done.state, done.exit_code, {row["status"] for row in done.rows}) == ("done", 0, {"done"})
     assert Path(run.table).is_file() and status.status(run)["state"] == "done"
+
+
+@pytest.mark.parametrize("detach", [False, True])
+def test_a_run_that_has_ended_and_has_nothing_left_stays_as_it_is(tmp_path, monkeypatch, detach):
+    config = write_config(tmp_path)
+    run = create(prepare(config)[0], tmp_path / "runs")
+    error = {"type": "Oops", "message": "no"}
+    with Journal(run) as journal:
+        for trial in run.trials():
+            row = {"status": "failed", "failure": "user_error", "error": error, "attempt": 1}
+            journal.write("ended", trial=trial.id, **row)
+        journal.write("finished", state="failed", timing=Timing(1.0, 2.0, ended_t=8.0).summary())
+    before = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
+    monkeypatch.setattr(subprocess, "Popen", lambda *words, **more: pytest.fail("a process was started"))
+    config.unlink()  # nothing of it is needed
+    words = ["resume", run.uri, *(["--detach"] if detach else [])]
+    said = CliRunner().invoke(app, words)
+    assert (said.exit_code, said.stdout) == (1, f"nothing is left to run; table: qdrun results {run.uri}\n")
+    assert "skipped" in said.stderr and "`--failed` runs the skipped ones again" in said.stderr
+    data = json.loads(CliRunner().invoke(app, [*words, "--json"]).stdout)
+    assert (data["ended"]["state"], data["ended"]["seconds"], data["ended"]["exit_code"]) == ("failed", 7.0, 1)
+    assert resume(run, quiet=True).state == "failed"
+    assert {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()} == before
+    with pytest.raises(ConfigChanged):  # with --failed there is something
+        resume(run, failed=True, quiet=True)
+
+
+def test_a_run_whose_process_found_no_ray_ends_as_the_command_would_have(tmp_path):
+    run = create(prepare(write_config(tmp_path))[0], tmp_path / "runs")
+    with Journal(run) as journal:
+        journal.write(
+            "finished", state="failed", error="ClusterError: cannot start Ray on this machine: it is full\n  do: make room"
+        )
+    with pytest.raises(
+        ClusterError, match=r"^cannot start Ray .* full\n  do: make room\n  log: here\n  then: qdrun resume "
+    ) as caught:
+        follow(detach.Detached(run, "here", pid=1), timing(), quiet=True)
+    assert caught.value.exit_code == 4
 
 
 # ---- through Ray

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from qdrun.runner.run import session
+from qdrun.runner.run import resume, session
 from qdrun.runner.store.files import StorageFull
 from qdrun.runner.store.journal import Journal, read
 from qdrun.runner.store.layout import write_run
@@ -48,3 +48,12 @@ def test_a_table_without_room_waits_for_it_and_the_run_is_done_all_the_same(tmp_
     assert (state, last["event"], last["state"], len(calls)) == ("done", "finished", "done", count)
     waits = "no room left in runs: No space left on device: the table waits for room; Ctrl-C leaves it to `qdrun results`"
     assert screen.said == ([waits] if tries else [])
+
+
+def test_a_run_that_was_killed_between_its_last_line_and_its_table_gets_the_table_from_resume(tmp_path):
+    folder = write_run(tmp_path, "made", "version: 1\n", {"name": "made"}, [], {})
+    with Journal(folder) as journal:
+        journal.write("finished", sync=True, state="done", timing=Timing(1.0, 1.0).summary())
+    assert not folder.files.exists("results.parquet")
+    done = resume.over(folder, resume.look(folder))
+    assert (done.state, done.exit_code, folder.files.exists("results.parquet")) == ("done", 0, True)

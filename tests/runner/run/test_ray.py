@@ -13,6 +13,7 @@ import pytest
 from runner_helpers import FAKES, only_run, write_config
 
 from qdrun.runner.run.resume import look, resume
+from qdrun.runner.run.workers import RayWorkers
 from qdrun.runner.store.journal import read
 from qdrun.runner.store.layout import RunFolder
 from qdrun.runner.store.owner import ask_to_cancel
@@ -46,6 +47,7 @@ def test_every_way_to_end_in_one_run(local_ray, tmp_path):
     assert replay(folder).doubled == 0
 
 
+@pytest.mark.slow
 def test_a_worker_process_that_is_killed_costs_its_trial_one_attempt_and_the_others_nothing(local_ray, tmp_path):
     """The process is killed from outside, by its own id, while its trial runs."""
     marks = tmp_path / "marks"
@@ -145,6 +147,7 @@ class Hangs(Quadratic):
 """
 
 
+@pytest.mark.slow
 def test_a_run_in_a_relative_folder_is_found_by_workers_of_another_working_directory(local_ray, tmp_path, monkeypatch):
     config = write_config(tmp_path)
     config.write_text(config.read_text().replace(json.dumps(str(tmp_path / "runs")), "runs"))
@@ -218,11 +221,25 @@ def leased(tmp_path, **params):
     return config, lambda: {int(path.name): path.stat().st_size for path in marks.iterdir()}
 
 
+@pytest.fixture
+def sizes(monkeypatch):
+    """How many trials each call of a worker had."""
+    found, send = [], RayWorkers._send
+
+    def sent(self, worker, actor, launches, batches):
+        found.append(len(launches))
+        return send(self, worker, actor, launches, batches)
+
+    monkeypatch.setattr(RayWorkers, "_send", sent)
+    return found
+
+
 @pytest.mark.slow
-def test_a_crash_in_a_long_lease_costs_the_trial_that_ran_two_tries_and_no_other_one(local_ray, tmp_path):
+def test_a_crash_in_a_long_lease_costs_the_trial_that_ran_two_tries_and_no_other_one(local_ray, tmp_path, sizes):
     config, ran = leased(tmp_path, mood="crash")
     state, folder, _ = run_config(config)
     assert state == "done"
+    assert sizes[0] == 1 and max(sizes) >= 16  # trial 20 ran in a long one
     found = {row["param.number"]: row["attempts"] for row in rows(folder)}
     crashed = [e for e in read(folder).events if e["event"] == "retry" and e["failure"] == "crash"]
     assert [(e["charged"], e["error"]["type"]) for e in crashed] == [(True, "WorkerCrashedError")] * 2
@@ -234,7 +251,7 @@ def test_a_crash_in_a_long_lease_costs_the_trial_that_ran_two_tries_and_no_other
     assert ran() == found  # what the rows call attempts is what ran
 
 
-def test_ctrl_c_in_a_long_lease_lets_the_trial_that_runs_finish_and_begins_no_other(local_ray, tmp_path):
+def test_ctrl_c_in_a_long_lease_lets_the_trial_that_runs_finish_and_begins_no_other(local_ray, tmp_path, sizes):
     config, ran = leased(tmp_path, sleep_s=0.08)
 
     class Soon:
@@ -248,5 +265,5 @@ def test_ctrl_c_in_a_long_lease_lets_the_trial_that_runs_finish_and_begins_no_ot
     assert state == "interrupted"
     found = [row for row in rows(folder) if row["status"] == "done"]
     assert {row["param.number"] for row in found} == set(ran())
-    assert 12 <= len(found) < 40
+    assert 12 <= len(found) < 40 and max(sizes) >= 16
     assert all(row["attempts"] == (row["status"] == "done") for row in rows(folder))

@@ -38,7 +38,7 @@ worlds = st.tuples(
 def check(world):
     """Every trial has its one row, nothing is left anywhere, nobody was charged too often, and no attempt runs for ever."""
     assert {name: len(rows) for name, rows in world.rows().items()} == dict.fromkeys(world.moods, 1)
-    assert not world.flights and not world.leases and not world.waiting
+    assert not world.flights and not world.leases and not world.waiting and not world.programs
     assert sum(world.state.counts.values()) == len(world.moods)
     for name in world.moods:
         for failure in (Failure.infrastructure, Failure.out_of_memory, Failure.crash):
@@ -47,10 +47,10 @@ def check(world):
 
 
 @settings(max_examples=200, deadline=None)
-@given(worlds, st.integers(0, 150), st.sampled_from((3, 64)), st.booleans())
-def test_every_trial_ends_exactly_once_whatever_is_lost_and_whenever_the_runner_is_killed(case, steps, most, told):
+@given(worlds, st.integers(0, 150), st.sampled_from((1, 3, 64)), st.booleans(), st.booleans())
+def test_every_trial_ends_exactly_once_whatever_is_lost_and_whenever_the_runner_is_killed(case, steps, most, told, keeps):
     moods, seed, batch, processes = case
-    world = World(moods, RULES, random.Random(seed), batch=batch, processes=processes, most=most, told=told)
+    world = World(moods, RULES, random.Random(seed), batch=batch, processes=processes, most=most, told=told, keeps=keeps)
     for _ in range(steps):
         world.step()
     world.finish()
@@ -58,10 +58,10 @@ def test_every_trial_ends_exactly_once_whatever_is_lost_and_whenever_the_runner_
 
 
 @settings(max_examples=150, deadline=None)
-@given(worlds, st.lists(st.integers(0, 30), min_size=1, max_size=6), st.sampled_from((3, 64)), st.booleans())
-def test_every_trial_ends_exactly_once_whatever_is_cancelled_and_when(case, pauses, most, told):
+@given(worlds, st.lists(st.integers(0, 30), min_size=1, max_size=6), st.sampled_from((1, 3, 64)), st.booleans(), st.booleans())
+def test_every_trial_ends_exactly_once_whatever_is_cancelled_and_when(case, pauses, most, told, keeps):
     moods, seed, batch, processes = case
-    world = World(moods, RULES, random.Random(seed), batch=batch, processes=processes, most=most, told=told)
+    world = World(moods, RULES, random.Random(seed), batch=batch, processes=processes, most=most, told=told, keeps=keeps)
     for steps in pauses:
         for _ in range(steps):
             world.step()
@@ -72,10 +72,10 @@ def test_every_trial_ends_exactly_once_whatever_is_cancelled_and_when(case, paus
 
 
 @settings(max_examples=100, deadline=None)
-@given(worlds, st.sampled_from((1, 3, 64)))
-def test_without_losses_each_trial_ends_as_it_behaves_and_uses_exactly_its_retries(case, most):
+@given(worlds, st.sampled_from((1, 3, 64)), st.booleans())
+def test_without_losses_each_trial_ends_as_it_behaves_and_uses_exactly_its_retries(case, most, keeps):
     moods, seed, batch, processes = case
-    world = World(moods, RULES, random.Random(seed), batch=batch, processes=processes, most=most)
+    world = World(moods, RULES, random.Random(seed), batch=batch, processes=processes, most=most, keeps=keeps)
     world.finish()
     together = {  # a launch ends as a whole: by its timeout, or with its device
         name for names in world.state.batches if {"hang", "device lost"} & {world.moods[n] for n in names} for name in names
@@ -229,6 +229,30 @@ def test_more_failures_than_allowed_cancel_what_waits():
     world.finish()
     assert world.state.counts["cancelled"] >= 20
     assert sum(world.state.counts.values()) == 31
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 2**32), st.integers(0, 12), st.sampled_from((1, 3, 64)), st.floats(0.05, 1.0), st.booleans())
+def test_leases_that_are_out_fail_no_more_than_may_but_for_the_trials_that_have_begun(seed, allowed, most, share, keeps):
+    rng = random.Random(seed)
+    moods = ["user" if rng.random() < share else "good" for _ in range(100)]
+    world = World(moods, Rules(allowed=allowed), rng, most=most, lanes=2, keeps=keeps)
+    while not world.state.finished:  # workers are far ahead of what the runner hears
+        world.grant()
+        for _ in range(rng.randint(0, 100)):
+            going = [call for call in world.calls if call.order]
+            if going:
+                world._go_on(rng.choice(going))
+        world.hear()
+        world.decide()
+        world.let_go()
+    world.finish()
+    failed, wrong = world.state.counts["failed"], moods.count("user")
+    assert (
+        min(allowed + 1, wrong) <= failed <= allowed + 4
+    )  # four lanes: one trial on each when the last of those allowed fails
+    assert world.state.outcome == ("done" if not wrong else "failed")
+    check(world)
 
 
 def test_ctrl_c_once_lets_running_trials_finish_and_twice_stops_them_now():

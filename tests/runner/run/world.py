@@ -1,7 +1,8 @@
 """A pretended ledger, pretended workers and a journal around the state machine of a run; chaos by a seeded generator.
 
 A worker runs the launches of a call one after the other. What it says of them reaches the runner later, or never: ``began`` is what
-really ran, the journal is what the runner says of it.
+really ran, the journal is what the runner says of it. A lane may keep its program after a call: ``programs`` are those in memory where
+nothing runs, each with its worker and the lease that its bytes are of.
 """
 
 from __future__ import annotations
@@ -22,23 +23,27 @@ MOODS = ("good", "good", "good", "user", "nan", "crash", "crash once", "oom", "n
 
 @dataclass
 class Call:
-    """The launches of one call, in order. ``begun``: the first has; ``unheard``: what the runner has not heard of it yet."""
+    """The launches of one call, in order. ``begun``: the first has; ``unheard``: what the runner has not heard of it yet.
+
+    ``failed``: trials of it that did not end well.
+    """
 
     worker: m.Worker
     order: deque
     begun: bool = False
     last: int = 0
+    failed: int = 0
     unheard: list = field(default_factory=list)
 
 
 class World:
     """What a run meets. ``moods``: how each trial behaves; ``journal`` outlives the runner."""
 
-    def __init__(self, moods, rules, rng, *, batch=1, lanes=3, processes=False, most=3, told=True):
-        """``most``: requests of a lease; ``told``: what a worker that died had begun is known."""
+    def __init__(self, moods, rules, rng, *, batch=1, lanes=3, processes=False, most=3, told=True, keeps=False):
+        """``most``: requests of a lease; ``told``: what a worker that died had begun is known; ``keeps``: lanes keep programs."""
         self.moods = {f"t{k}": mood for k, mood in enumerate(moods)}
         self.rules, self.rng, self.batch, self.lanes, self.processes = rules, rng, batch, lanes, processes
-        self.most, self.told = most, told
+        self.most, self.told, self.keeps, self.followed = most, told, keeps, 0
         self.now, self.journal, self.kills, self.leases_made, self.owner = 0.0, [], 0, 0, 0
         self.stops, self.runs = [], []
         self.began, self.said = set(), defaultdict(set)
@@ -50,13 +55,14 @@ class World:
         """A runner starts, or another one takes over from one that was killed."""
         self.waiting, self.leases, self.flights, self.dead, self.asked_to_stop = {}, {}, {}, set(), set()
         self.calls, self.dropped, self.heads = [], set(), set()
+        self.programs, self.kept, self.unwanted, self.letting = {}, set(), set(), []
         self.owner += 1
         ended = {e.trial: e.record["status"] for e in self.journal if isinstance(e, m.WriteEnded)}
         work = [self._work(name) for name in self.moods if name not in ended]
         names = [one.id for one in work]
         batches = [tuple(names[k : k + self.batch]) for k in range(0, len(names), self.batch)]
         before = Counter(ended.values())
-        self.state = State(work, self.rules, lambda batch: CLAIM, batches=batches, before=before)
+        self.state = State(work, self.rules, lambda batch: CLAIM, batches=batches, before=before, keeps=self.keeps)
         self.act(self.state.start(self.now))
 
     def _work(self, name):
@@ -85,7 +91,10 @@ class World:
                     for name in action.requests:
                         self.waiting.pop(name, None)
                 case m.GiveBack():
-                    del self.leases[action.lease]
+                    self._give_back(action)
+                case m.LetGo():
+                    assert action.worker not in self.dead and self.programs[action.program][0] == action.worker
+                    self.letting.append(action)
                 case m.Run():
                     self._run(action.launches)
                 case m.Drop():
@@ -103,6 +112,18 @@ class World:
                     self.stops.append(action)
                 case m.WriteStarted() | m.WriteEnded() | m.WriteRetry() | m.WritePardon():
                     self._note(action)
+
+    def _give_back(self, action):
+        """A lease is over for good when its program is gone, or was taken over."""
+        held = [lease for _, lease in self.programs.values()].count(action.lease)
+        assert held == action.kept
+        if action.kept:
+            assert action.lease not in self.kept
+            self.kept.add(action.lease)
+        else:
+            del self.leases[action.lease]
+            self.kept.discard(action.lease)
+            self.unwanted.discard(action.lease)
 
     def _note(self, action):
         """Attempts that are written down have begun, once, and end once; only such are charged."""
@@ -128,10 +149,17 @@ class World:
         assert worker not in self.dead
         assert {launch.worker for launch in launches} == {worker}
         assert {launch.lease for launch in launches} <= set(self.leases)
+        assert not any(launch.follows for launch in launches[1:]) and not any(launch.keep for launch in launches[:-1])
+        if launches[0].follows:
+            assert self.programs.pop(launches[0].follows) == (worker, launches[0].lease)
+            assert not any(one.program == launches[0].follows for one in self.letting)
+        assert launches[0].lease not in {lease for _, lease in self.programs.values()}, "two programs on the bytes of one"
+        assert not self.processes or worker not in {place for place, _ in self.programs.values()}, "its lane keeps a program"
         here = [other for other in self.flights.values() if other.worker.device == worker.device]
         alone = {name for name in self.state.trials if self.state.trials[name].alone}
         if alone & {name for one in (*launches, *here) for name in one.trials}:
-            assert len(launches) == 1
+            assert len(launches) == 1 and not launches[0].keep
+            assert not any(place.device == worker.device for place, _ in self.programs.values())
             assert not here or any(call.unheard for call in self.calls)
         if self.processes:
             assert worker not in [call.worker for call in self.calls if call.order]
@@ -144,6 +172,8 @@ class World:
         self.dead.add(worker)
         here = [call for call in self.calls if call.worker == worker]
         self.calls = [call for call in self.calls if call.worker != worker]
+        self.programs = {name: kept for name, kept in self.programs.items() if kept[0] != worker}
+        self.letting = [one for one in self.letting if one.worker != worker]
         for call in here:
             for name in call.order:
                 self.flights.pop(name, None)
@@ -153,18 +183,44 @@ class World:
 
     def grant(self):
         free = [d for d in ("d0", "d1") if sum(device == d for device in self.devices.values()) < self.lanes]
-        if not self.waiting or not free:
+        if self.waiting and free:
+            self._grant(free)
+
+    def decide(self):
+        """The ledger says what becomes of a lease that was kept: something of its kind follows, or nothing does."""
+        open = sorted(self.kept - self.unwanted)
+        if not open:
             return
+        lease = self.rng.choice(open)
+        if self.waiting and self.rng.random() < 0.7:
+            self.kept.discard(lease)
+            del self.leases[lease]
+            self._grant([self._device_of[lease]], lease)
+        else:
+            self.unwanted.add(lease)
+            self.tell(m.Unwanted(lease))
+
+    def let_go(self):
+        """A worker has closed a program that it was told to."""
+        if self.letting:
+            one = self.letting.pop(self.rng.randrange(len(self.letting)))
+            del self.programs[one.program]
+            self.tell(m.Gone(one.worker, one.program))
+
+    def _grant(self, devices, follows=""):
         names = self.rng.sample(sorted(self.waiting), min(len(self.waiting), self.rng.choice((1, 1, 2, self.most))))
         claim = self.waiting[names[0]].claims["gpu"]
         bytes_ = min(claim.points[0].bytes, *(self.waiting[n].claims["gpu"].points[0].bytes for n in names))
         for name in names:
             del self.waiting[name]
         self.leases_made += 1
-        lease, device = f"l{self.leases_made}", self.rng.choice(free)
+        lease, device = f"l{self.leases_made}", self.rng.choice(devices)
         self.leases[lease] = tuple(names)
         self._device_of[lease] = device
-        self.tell(m.Granted(lease, device, tuple(names), bytes_, processes=self.processes))
+        for name, (worker, owner) in self.programs.items():
+            if owner == follows:
+                self.programs[name], self.followed = (worker, lease), self.followed + 1
+        self.tell(m.Granted(lease, device, tuple(names), bytes_, processes=self.processes, follows=follows))
 
     @property
     def devices(self):
@@ -192,7 +248,7 @@ class World:
             call.order.popleft()
             return
         if not call.begun:
-            if launch.id in self.dropped:
+            if launch.id in self.dropped or (launch.may_fail is not None and call.failed >= launch.may_fail):
                 self._over(call, m.Ended(launch.id, {}, begun=False))
                 return
             attempts = {(self.owner, name, number) for name, number in zip(launch.trials, launch.numbers)}
@@ -212,7 +268,13 @@ class World:
             return  # it does not even answer when it is asked to stop
         restart = "device lost" in moods.values()
         ends = {name: self._end(name, mood, launch, tries[name]) for name, mood in moods.items()}
-        self._over(call, m.Ended(launch.id, ends, restart=restart, retire="worn" if self.rng.random() < 0.1 else ""))
+        call.failed += sum(end.failure is not None for end in ends.values())
+        retire = "worn" if self.rng.random() < 0.1 else ""
+        well = not retire and all(end.failure is None for end in ends.values())
+        kept = launch.keep and well and self.rng.random() < 0.9
+        if kept:
+            self.programs[launch.lease] = launch.worker, launch.lease
+        self._over(call, m.Ended(launch.id, ends, restart=restart, retire=retire, kept=kept))
         if restart:  # nothing more can run there
             while call.order:
                 self._over(call, m.Ended(call.order[0], {}, retire="worn", begun=False))
@@ -242,6 +304,8 @@ class World:
         if self.leases:
             lease = self.rng.choice(sorted(self.leases))
             del self.leases[lease]
+            self.kept.discard(lease)
+            self.unwanted.discard(lease)
             self.tell(m.LeaseLost(lease, "device lost"))
 
     def crash_a_worker(self):
@@ -262,7 +326,7 @@ class World:
 
     def step(self):
         """Something that happens in a bad moment."""
-        calm = [self.grant] * 4 + [self.hear, self.wait] + [self.progress] * 4
+        calm = [self.grant] * 4 + [self.hear, self.wait, self.decide, self.let_go] + [self.progress] * 4
         rough = [self.lose_a_lease, self.crash_a_worker, self.kill_the_runner, self.late_news, self.fill_the_disk]
         self.rng.choice(calm * 3 + rough)()
 
@@ -281,13 +345,17 @@ class World:
         self.tell(m.WorkerDown(m.Worker("d0", 0, -1), Failure.crash, {}))
         self.tell(m.LeaseLost("never", "device lost"))
         self.tell(m.Started(10**6))
+        self.tell(m.Unwanted("never"))
+        self.tell(m.Gone(m.Worker("d0", 0, -1), "never"))
 
     def finish(self, most=3000):
         """Let the run go on without further losses; how many steps it took."""
         self.tell(m.Storage(full=False))
         for step in range(most):
-            if self.state.finished:
+            if self.state.finished and not self.kept and not self.letting:
                 return step
+            self.decide()
+            self.let_go()
             self.grant()
             self.progress()
             self.hear()

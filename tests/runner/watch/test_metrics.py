@@ -81,6 +81,7 @@ def test_every_metric_is_on_the_port_of_the_node(page):
     assert {name for name in page if "qdrun" in name} == EXPORTED
 
 
+@pytest.mark.slow
 def test_the_figures_are_those_of_the_run(page):
     assert value(page, "ray_qdrun_trials", state="done") == 5
     assert value(page, "ray_qdrun_trials", state="running") == 0  # a state that nobody is in any more

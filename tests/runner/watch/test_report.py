@@ -15,11 +15,12 @@ from typer.testing import CliRunner
 
 from qdrun.runner.cli import app
 from qdrun.runner.store.attempts import Attempt, pack
+from qdrun.runner.trials import Trial
 from qdrun.runner.watch import plots
 from qdrun.runner.watch.load import Load
 from qdrun.runner.watch.page import text
 from qdrun.runner.watch.plots import PlotsMissing, picked, power
-from qdrun.runner.watch.report import gather, write_report
+from qdrun.runner.watch.report import gather, value_of, write_report
 from qdrun.runner.watch.report import html as page_of
 
 pytest.importorskip("matplotlib", reason="plots are an extra")
@@ -133,6 +134,12 @@ def test_a_run_without_a_sweep_is_drawn_by_the_order_of_its_trials(made, monkeyp
     assert "Loss and gradient norm of each trial" in page
 
 
+def test_a_trial_that_is_not_given_a_swept_parameter_has_the_value_of_the_config():
+    params = {"x": 1.0, "mode": "ok", "legs": [0.1, 0.2]}
+    trial = Trial(id="a1", index=0, replicate=0, seed=0, swept={"x": 1.0}, params=params)
+    assert [value_of(trial, name) for name in ("x", "mode", "legs.1", "gone")] == [1.0, "ok", 0.2, None]
+
+
 def test_norms_of_gradients_wherever_they_lie(made, monkeypatch):
     run = made([{"x": i} for i in range(4)])
     big = pack(run.folder, Attempt(run.trials[0].id, 1), {"status": "done", "gradients": {"x": np.full(40_000, 0.5)}})
@@ -215,7 +222,7 @@ def test_a_report_of_a_run_in_memory(monkeypatch):
 
 
 @pytest.mark.skipif(BROWSER is None, reason="no Chromium here: chromium, chromium-browser, google-chrome")
-@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("dark", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_browser_draws_it(report, tmp_path, dark):
     shot, command = tmp_path / "shot.png", [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
     command += ["--enable-logging=stderr", "--v=0", f"--user-data-dir={tmp_path / 'profile'}", "--window-size=800,1200"]

@@ -21,8 +21,8 @@ class Bench:
         self.owner = take(self.folder)
         self.workers = []
 
-    def worker(self, job="Plain", lanes=2, **options):
-        target = resolve(f"jobs_for_lanes.py:{job}", HERE).model_dump()
+    def worker(self, job="Plain", lanes=2, *, target="jobs_for_lanes.py", gradients=None, **options):
+        found = resolve(f"{target}:{job}", HERE).model_dump()
         known = {"backend": "cpu", "own_process": False} | options
         spec = WorkerSpec(
             run=self.folder.uri,
@@ -30,7 +30,7 @@ class Bench:
             token=self.owner.token,
             device="dev0",
             lanes=lanes,
-            job=LIMITS | {"target": target, "gradients": self.gradients(job)},
+            job=LIMITS | {"target": found, "gradients": self.gradients(job) if gradients is None else gradients},
             **known,
         )
         self.workers.append(Worker(spec))

@@ -3,6 +3,7 @@
 import gc
 import json
 import threading
+from dataclasses import replace
 
 import jobs_for_lanes as jobs
 import numpy as np
@@ -153,6 +154,16 @@ def test_a_lost_device_retires_the_worker_and_leaves_the_rest_of_the_lease(bench
     assert second.retire.startswith("its device is lost to the process: kernel `k` read or wrote outside of its memory")
     assert third.ends == () and third.lease == "lease of t3"
     assert worker.progress().retire == second.retire
+
+
+def test_a_lease_waits_for_the_runner_once_as_many_of_its_trials_have_failed_as_may(bench):
+    worker = bench.worker(lanes=1)
+    wrong = {"number": "many"}
+    batches = [bench.batch("t1"), bench.batch("t2", **wrong), bench.batch("t3"), bench.batch("t4", **wrong), bench.batch("t5")]
+    ends = [end for ends in worker.run_all([replace(batch, may_fail=2) for batch in batches]) for end in ends]
+    assert [end.begun for end in ends] == [True, True, True, True, False]
+    again = [end for ends in worker.run_all([replace(batch, may_fail=2) for batch in batches[3:]]) for end in ends]
+    assert [end.begun for end in again] == [True, True]  # it is counted from the beginning of the call
 
 
 # ---- claims

@@ -1,0 +1,151 @@
+"""What the programs of a process share on one device, and when it may be given back.
+
+Unloading code and unpinning memory wait for everything that runs on the device, and hold up whoever launches meanwhile. So both are
+kept when a program closes, for the next one, and given back when no program is open. What is kept is bounded: pinned buffers by how many
+were in use at once, code by its bytes.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from dataclasses import dataclass
+
+from ...errors import DeviceError
+from .driver import Driver
+from .gate import Gate
+from .pinned import PinnedMemory
+
+KEEP_PINNED = 64 << 20
+"""Bytes of pinned buffers that stay when no program is open."""
+
+MOST_UNUSED = 128 << 20
+"""Bytes of code that nobody uses, and that is not kept for later either: with more of it everybody waits once, until all is unloaded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unused:
+    """A module whose last user is gone."""
+
+    driver: Driver
+    module: int
+    nbytes: int
+
+
+class Shared:
+    """On one device of this process.
+
+    Attributes:
+        pinned: words for launches.
+        gate: holds launches up while code is loaded.
+        unused: modules that nobody uses any more: whoever appends may be the collector, which runs anywhere.
+        open: programs on the device.
+    """
+
+    def __init__(self, driver: Driver) -> None:
+        self.pinned, self.gate = PinnedMemory(driver), Gate()
+        self.unused: deque[Unused] = deque()
+        self.open = 0
+        self._driver, self._lock = driver, threading.Lock()
+        self._spare: list[tuple[int, int]] = []  # address and bytes
+
+    # ---- programs
+    def enter(self) -> None:
+        """A program is open."""
+        with self._lock:
+            self.open += 1
+
+    def leave(self) -> None:
+        """A program is closed, and its stream was waited for. After the last one what nobody needs goes.
+
+        Raises:
+            DeviceError: the device has failed.
+        """
+        with self._lock:
+            self.open -= 1
+            quiet = not self.open
+        if quiet:
+            self._unpin()
+            self.unload(must=True)
+
+    # ---- pinned buffers
+    def take(self, nbytes: int, driver: Driver) -> int:
+        """A pinned buffer: one that is left from another program, or a new one of this driver's.
+
+        Raises:
+            DeviceError: the system pins no more memory.
+        """
+        with self._lock:
+            found = next((k for k, (_, size) in enumerate(self._spare) if size == nbytes), None)
+            if found is not None:
+                return self._spare.pop(found)[0]
+        return driver.host_allocate(nbytes)
+
+    def give(self, address: int, nbytes: int) -> None:
+        """Take a buffer back. The device is done with it."""
+        with self._lock:
+            self._spare.append((address, nbytes))
+
+    @property
+    def spare_bytes(self) -> int:
+        """Of pinned buffers that nobody uses."""
+        return sum(nbytes for _, nbytes in list(self._spare))
+
+    def _unpin(self) -> None:
+        while True:
+            with self._lock:
+                if not self._spare or sum(nbytes for _, nbytes in self._spare) <= KEEP_PINNED:
+                    return
+                address, _ = self._spare.pop(0)
+            self._driver.host_free(address)
+
+    # ---- code
+    def unload(self, must: bool = False) -> int:
+        """Unload modules that nobody uses: all of them or none, as the first waits for the device and the others do not.
+
+        Args:
+            must: also where that makes others wait, and there are few.
+
+        Returns:
+            How many.
+        """
+        count = 0
+        if must or not self.open or sum(x.nbytes for x in self.unused.copy()) > MOST_UNUSED:
+            while self.unused:
+                try:
+                    gone = self.unused.popleft()
+                    gone.driver.unload(gone.module)
+                    count += 1
+                except (DeviceError, IndexError):
+                    pass  # the device has failed, and its modules with it; or another thread was faster
+        return count
+
+    def forked(self) -> None:
+        """In a forked child, which cannot use the device: another thread of the parent may have held a lock."""
+        self._lock = threading.Lock()
+        self.gate = Gate()
+        self.pinned.forked()
+
+
+_devices: dict[str, Shared] = {}
+_lock = threading.Lock()
+
+
+def shared(place: str, driver: Driver) -> Shared:
+    """What is shared on a device. ``place``: its name in this process."""
+    with _lock:
+        if place not in _devices:
+            _devices[place] = Shared(driver)
+        return _devices[place]
+
+
+def _after_fork() -> None:
+    global _lock
+    _lock = threading.Lock()
+    for one in _devices.values():
+        one.forked()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,52 @@
+"""What the process of a worker left behind when it died: the signal and the stack in its own log, which Ray does not tell."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+
+from ..store.files import open_files
+from ..work.spec import WorkerSpec, log_folder
+
+TAIL = 1 << 16
+"""Bytes at the end of the log that are looked at."""
+FATAL = "Fatal Python error: "
+"""So begins what ``faulthandler`` writes; the stack of the thread that died follows, with the others."""
+CURRENT = "Current thread "
+DIED = "its process died"
+
+
+def last_words(error: Mapping[str, str], spec: WorkerSpec) -> dict[str, str]:
+    """The error of a worker that died, with what its log says of it, and where that log is.
+
+    Args:
+        error: what Ray says of it.
+        spec: of the worker: its log lies in the run's folder. A log that cannot be read says nothing.
+    """
+    path, text = f"{log_folder(spec.device, spec.number, spec.owner)}/stderr.log", None
+    with suppress(OSError):
+        files = open_files(spec.run)
+        size = files.sizes(path.rpartition("/")[0]).get("stderr.log", 0)
+        text = files.read(path, max(0, size - TAIL)).decode("utf-8", "replace")
+    why, stack = _fatal(text or "")
+    word = "without a word: " if text is not None else "before its log was in the run's folder: by a signal, "
+    said = why or f"{word}killed, perhaps for its memory (`dmesg` says so), or ended by the job (`os._exit`)"
+    see = f"  see: `qdrun logs {spec.run} --workers`, {path}"
+    message = f"{DIED}{': ' if why else ' '}{said}\n{see}"
+    trace = "\n".join([f"{error['type']}: {DIED}: {why}", *stack, see]) if stack else ""
+    return {**error, "message": message, "traceback": trace}
+
+
+def _fatal(text: str) -> tuple[str, list[str]]:
+    """The last fatal error of a log, and the stack of the thread in which it happened."""
+    lines = text.splitlines()
+    start = next((k for k in range(len(lines) - 1, -1, -1) if lines[k].startswith(FATAL)), None)
+    if start is None:
+        return "", []
+    here = next((k for k in range(start, len(lines)) if lines[k].startswith(CURRENT)), len(lines))
+    stack = []
+    for line in lines[here + 1 :]:
+        if not line.startswith("  "):
+            break
+        stack.append(line)
+    return lines[start].removeprefix(FATAL), stack

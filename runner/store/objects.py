@@ -1,0 +1,127 @@
+"""Files of an object store, or of anything else that fsspec opens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from .files import Growing, full_said
+
+
+class ObjectFiles:
+    """Files of an object store, or of anything else that fsspec opens: every file is written whole."""
+
+    def __init__(self, system: Any, base: str, root: str) -> None:
+        self.system, self.base, self.root = system, base.rstrip("/"), root.rstrip("/")
+
+    def _path(self, path: str) -> str:
+        return f"{self.base}/{path}" if path else self.base
+
+    def read(self, path: str, start: int = 0, end: int | None = None) -> bytes:
+        """See ``Files``."""
+        whole = start == 0 and end is None
+        return self.system.cat_file(self._path(path), **({} if whole else {"start": start, "end": end}))
+
+    def put(self, path: str, data: bytes, *, durable: bool = True) -> None:
+        """See ``Files``."""
+        self._pipe(path, data)
+
+    def _pipe(self, path: str, data: bytes, **how: Any) -> None:
+        with full_said(self.root):
+            try:
+                self.system.pipe_file(self._path(path), data, **how)
+            except FileNotFoundError:  # a file system that has folders, sftp for one
+                self.system.makedirs(self._path(path).rpartition("/")[0], exist_ok=True)
+                self.system.pipe_file(self._path(path), data, **how)
+
+    def claim(self, path: str, data: bytes) -> bool:
+        """See ``Files``. Where a store cannot refuse to overwrite, whoever reads his own bytes back has the claim."""
+        if self.exists(path):
+            return False
+        try:
+            self._pipe(path, data, mode="create")
+        except FileExistsError:
+            return False
+        return self.read(path) == data
+
+    def exists(self, path: str) -> bool:
+        """See ``Files``. Asks the store, not a cached listing."""
+        try:
+            self.system.cat_file(self._path(path), start=0, end=1)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def _listed(self, path: str) -> list[dict[str, Any]]:
+        self.system.invalidate_cache(self._path(path))
+        try:
+            found = self.system.ls(self._path(path), detail=True)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        return [entry for entry in found if entry["name"].strip("/") != self._path(path).strip("/")]
+
+    def names(self, path: str) -> list[str]:
+        """See ``Files``."""
+        return sorted(entry["name"].rstrip("/").rpartition("/")[2] for entry in self._listed(path))
+
+    def sizes(self, path: str) -> dict[str, int]:
+        """See ``Files``."""
+        return {entry["name"].rpartition("/")[2]: entry["size"] for entry in self._listed(path) if entry["type"] == "file"}
+
+    def remove(self, path: str) -> None:
+        """See ``Files``."""
+        if self.exists(path):
+            self.system.rm_file(self._path(path))
+
+    def sweep(self, path: str, name: str = "") -> int:
+        """See ``Files``: an object is there whole or not at all."""
+        return 0
+
+    def grow(self, path: str) -> Growing:
+        """See ``Files``."""
+        if self.exists(path):
+            raise FileExistsError(path)
+        return _ObjectGrowing(lambda data: self.put(path, data))
+
+    def touch(self, path: str) -> None:
+        """See ``Files``: an object store has no way to say it."""
+
+    def changed(self, path: str) -> float:
+        """See ``Files``: clocks of stores are not ours."""
+        return 0.0
+
+    def free_bytes(self) -> int | None:
+        """See ``Files``."""
+        return None
+
+    def at(self, path: str) -> ObjectFiles:
+        """See ``Files``."""
+        return ObjectFiles(self.system, self._path(path), f"{self.root}/{path}")
+
+
+class _ObjectGrowing:
+    """An object that is written again, longer, at each sync."""
+
+    immediate = False
+
+    def __init__(self, put: Callable[[bytes], None]) -> None:
+        self._put, self._data, self._written = put, bytearray(), 0
+
+    @property
+    def length(self) -> int:
+        """Bytes appended so far."""
+        return len(self._data)
+
+    def append(self, data: bytes) -> None:
+        """See ``Growing``."""
+        self._data += data
+
+    def sync(self) -> None:
+        """See ``Growing``."""
+        if self._written < len(self._data):
+            self._put(bytes(self._data))
+            self._written = len(self._data)
+
+    def close(self) -> None:
+        """See ``Growing``."""
+        self.sync()

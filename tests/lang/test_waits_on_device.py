@@ -1,0 +1,303 @@
+"""What a program does that makes all other programs of its device wait: loading code, once; nothing else. On the emulated device, which
+counts such calls (`EmulatedMachine.waits`) and whether there was something to wait for (`held_up`).
+"""
+
+import gc
+import threading
+
+import numpy as np
+import pytest
+
+import qdrun as qd
+from qdrun.compiler.runtime.cuda import code, shared, staging
+from qdrun.compiler.runtime.cuda.emulated_machine import emulated_machine
+from qdrun.compiler.runtime.cuda.pace import MARK_US
+from qdrun.compiler.runtime.launch_ir import S_AHEAD
+from qdrun.jobs.mass_spring import MassSpring, MassSpringParams
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """With nothing loaded, or pinned, by other tests; whoever waits for everything really does."""
+    monkeypatch.setattr(shared, "_devices", {})
+    monkeypatch.setattr(code, "_codes", code.Memo())
+    made = emulated_machine()
+    before, made.waiting = made.waits.copy(), True
+    made.waits.clear()
+    made.held_up.clear()
+    yield made
+    made.waiting = False
+    made.waits.update(before)
+
+
+def program(**options):
+    return qd.init(arch=qd.cuda, device="emulated", offline_cache=False, **options)
+
+
+def trial(budget):
+    """A trial of two kernels, with a gradient and copies through pinned buffers; its gradient."""
+    steps = 41 if budget else 40  # kernels of its own
+    with program(memory_budget=budget):
+        x, y = (qd.field(qd.f64, shape=64, needs_grad=True) for _ in range(2))
+        loss = qd.field(qd.f64, shape=(), needs_grad=True)
+
+        @qd.kernel
+        def first():
+            for i in x:
+                v = x[i]
+                for _ in range(steps):
+                    v = qd.sin(v) + 0.1
+                y[i] = v
+
+        @qd.kernel
+        def second():
+            for i in y:
+                loss[None] += y[i] ** 2
+
+        x.from_numpy(np.linspace(0, 1, 64))
+        with qd.ad.Tape(loss):
+            first()
+            second()
+        return x.grad.to_numpy()
+
+
+@pytest.mark.parametrize("budget", [0, "16KiB"])
+def test_a_second_trial_of_the_same_shape_holds_nobody_up(machine, monkeypatch, budget):
+    monkeypatch.setattr(staging, "CHUNK", 128)
+    monkeypatch.setattr(staging, "THRESHOLD", 1)
+    with program():  # another lane
+        one = trial(budget)
+        loads = machine.waits["load_module"]
+        assert loads >= 2 and set(machine.waits) == {"load_module"}
+        gc.collect()
+        for _ in range(3):
+            np.testing.assert_array_equal(trial(budget), one)
+            gc.collect()
+        assert machine.waits == {"load_module": loads}
+
+
+def busy(k):
+    """Another lane with launches that have not run."""
+    other = program()
+    z = qd.field(qd.f64, shape=8)
+
+    @qd.kernel
+    def add():
+        for i in z:
+            z[i] += k
+
+    add()
+    return other, z, add
+
+
+def test_the_code_of_a_job_is_loaded_at_once_and_waited_for_once(machine):
+    other, z, add = busy(1.0)
+    before, held = machine.waits["load_module"], machine.held_up["load_module"]
+    states = []
+    real = machine.whole
+    machine.whole = lambda call: (states.append(other.state[S_AHEAD]), real(call))
+    with MassSpring(MassSpringParams(columns=2, steps=2, substeps=1, actuation=[0.3, 0.2])).opened(
+        backend="cuda", device="emulated"
+    ) as job:
+        built = machine.waits["load_module"]
+        with other:
+            add()
+        states.clear()
+        job.plan()
+        loads = machine.waits["load_module"] - built
+        assert loads >= 4 and machine.held_up["load_module"] == held + 1  # only the first one found something that was not done
+        assert states == [MARK_US] * loads  # the other lane stops after its next launch
+        assert not job.program.device.waiting
+    del machine.whole
+    with other:
+        assert z.to_numpy().tolist() == [2.0] * 8
+    assert before == 1
+    other.close()
+
+
+def test_code_that_waits_is_loaded_for_who_launches_it_before(machine):
+    with program() as made:
+        x = qd.field(qd.f64, shape=8)
+
+        @qd.kernel
+        def one():
+            for i in x:
+                x[i] += 1.0
+
+        @qd.kernel
+        def two():
+            for i in x:
+                x[i] += 2.0
+
+        x.fill(0.0)
+        with made.device.loading():
+            one.prepare()
+            two.prepare()
+            assert made.device.waiting and not machine.waits
+            one()
+            assert machine.waits["load_module"] == 2 and not made.device.waiting
+        two()
+        assert x.to_numpy().tolist() == [3.0] * 8 and machine.waits["load_module"] == 2
+
+
+def test_another_program_does_not_launch_what_waits(machine):
+    """Programs share code; one of them has left it for later."""
+
+    @qd.kernel
+    def set_all(x: qd.template()):
+        for i in x:
+            x[i] = 7.0
+
+    def launch(out):
+        with program():
+            x = qd.field(qd.f64, shape=8)
+            set_all(x)
+            out.append(x.to_numpy().tolist())
+
+    out = []
+    with program() as made:
+        x = qd.field(qd.f64, shape=8)
+        with made.device.loading():
+            set_all.prepare(x)
+            thread = threading.Thread(target=launch, args=(out,))
+            thread.start()
+            thread.join()
+            assert made.device.waiting and machine.waits["load_module"] == 1
+        set_all(x)
+        assert out == [[7.0] * 8] == [x.to_numpy().tolist()] and machine.waits["load_module"] == 1
+
+
+def test_kernels_that_are_compiled_together_are_loaded_together(machine):
+    other, z, add = busy(1.0)
+    with program():
+        x = qd.field(qd.f64, shape=8, needs_grad=True)
+        loss = qd.field(qd.f64, shape=(), needs_grad=True)
+
+        @qd.kernel
+        def total():
+            for i in x:
+                loss[None] += x[i] ** 2
+
+        @qd.kernel
+        def grow():
+            for i in x:
+                x[i] *= 2.0
+
+        held = machine.held_up["load_module"]
+        qd.compile(total, grow, gradients=True)
+        assert machine.waits["load_module"] >= 4 and machine.held_up["load_module"] == held + 1
+    other.close()
+    del add, z
+
+
+# ---- the default stream
+def test_streams_are_in_order_with_other_libraries_from_when_memory_is_shared(machine):
+    made = program()
+    device = made.device
+    device.dlpack = (2, 0)
+    x = qd.field(qd.f64, shape=8)
+
+    @qd.kernel
+    def add():
+        for i in x:
+            x[i] += 1.0
+
+    add()
+    first = device.stream
+    other, z, add_z = busy(5.0)
+    with made:
+        x.fill(4.0)
+    assert not machine.streams[first].ordered
+    device.driver.synchronize(0)  # another library waits for what it has launched: not for us
+    assert machine.streams[first].queue and machine.streams[other.device.stream].queue
+    with made:
+        face = x.__cuda_array_interface__
+        assert device.stream == face["stream"] != first and first not in machine.streams
+        assert machine.streams[device.stream].ordered and not machine.streams[other.device.stream].ordered
+        add()
+        assert machine.streams[device.stream].queue
+        device.driver.synchronize(0)  # what comes after us there
+        assert not machine.streams[device.stream].queue
+        assert x.to_numpy().tolist() == [5.0] * 8  # and we wait for what others have put there: it may have written
+        second = device.stream
+        assert x.__cuda_array_interface__["stream"] == second == device.stream
+    assert machine.streams[other.device.stream].queue  # nobody has waited for the other program
+    with other:
+        add_z()
+        assert z.to_numpy().tolist() == [10.0] * 8
+    made.close()
+    other.close()
+    assert not machine.waits.keys() - {"load_module", "unload"}
+
+
+def test_memory_that_is_shared_while_a_graph_is_recorded_is_in_order_afterwards(machine):
+    with program() as made:
+        device = made.device
+        device.dlpack = (2, 0)
+        x = qd.field(qd.f64, shape=8)
+
+        @qd.kernel
+        def add():
+            for i in x:
+                x[i] += 1.0
+
+        x.fill(0.0)
+        add()
+
+        def record():
+            add()
+            device.join()
+            assert not machine.streams[device.stream].ordered
+            add()
+
+        graph = qd.capture(record)
+        assert machine.streams[device.stream].ordered and made.device.table[0] == device.stream
+        graph()
+        graph()
+        assert x.to_numpy().tolist() == [5.0] * 8
+
+
+def test_memory_and_pinned_words_go_along_to_the_other_stream(machine):
+    """What was freed before may be given out again, and what is allocated later is of the new stream."""
+    with program() as made:
+        device = made.device
+        kept, gone = device.allocate(100_000, "fields"), device.allocate(100_000, "fields")
+        words = device.host_words(4, "context")
+        device.free(gone)
+        freed = words.ptr
+        device.free(words)
+        device.join()
+        assert device.memory.stream == device._staging.stream == device._holdings.throttle.stream == device.stream
+        again = [device.allocate(100_000, "fields") for _ in range(3)]
+        assert device.host_words(4, "context").ptr == freed  # the first stream was waited for
+        for a in (kept, *again):
+            device.free(a)
+    assert device.used_bytes == 0
+
+
+@pytest.mark.parametrize("planned", [True, False])
+def test_the_code_that_a_plan_takes_can_be_loaded_before(machine, planned):
+    """States of a long loop lie in the heap, not on chip: that is other code, which ``prepare`` does not know of."""
+    with program():
+        x, loss = (qd.field(qd.f64, shape=n, needs_grad=True) for n in (8, ()))
+        small = 1e-4 if planned else 2e-4  # kernels of their own
+
+        @qd.kernel
+        def chain(n: qd.i32):
+            for i in x:
+                v = x[i]
+                for _ in range(n):
+                    v += small * qd.sin(v)
+                loss[None] += v
+
+        steps = 5000
+        x.fill(0.3)
+        chain.grad.prepare(steps)
+        if planned:
+            chain.grad.load(steps)
+        machine.waits.clear()
+        loss.grad[None] = 1.0
+        chain(steps)
+        chain.grad(steps)
+        assert x.grad.to_numpy().any() and chain.grad.plan(steps).bytes > 0
+        assert machine.waits["load_module"] == (0 if planned else 1)

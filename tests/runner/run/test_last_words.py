@@ -1,0 +1,68 @@
+"""What a row says of a process that died: the signal and the stack of its own log, and where that is."""
+
+import pytest
+
+from qdrun.runner.run.failures import counted
+from qdrun.runner.run.last_words import TAIL, last_words
+from qdrun.runner.store.files import open_files
+from qdrun.runner.work import WorkerSpec
+
+RAY = {"type": "WorkerCrashedError", "message": "The actor died unexpectedly before finishing this task.", "traceback": ""}
+STACKS = """*** SIGSEGV received at time=1795300358 on cpu 0 ***
+Fatal Python error: Segmentation fault
+
+Thread 0x00007f6cd7ebb6c0 (most recent call first):
+  File "/lib/threading.py", line 327 in wait
+
+Current thread 0x00007f6cd96be6c0 (most recent call first):
+  File "/home/me/wave.py", line 33 in run
+  File "/q/jobs/session.py", line 60 in run
+
+Extension modules: yaml._yaml (total: 15)
+"""
+
+
+@pytest.fixture(params=["disk", "memory"])
+def spec(request, tmp_path):
+    run = str(tmp_path / "run") if request.param == "disk" else f"memory://words/{tmp_path.name}"
+    return WorkerSpec(run=run, owner=2, token="t", device="cuda:0", backend="cuda", which=0, lanes=1, number=4)
+
+
+def write(spec, text):
+    open_files(spec.run).put("workers/cuda%3A0/w4-owner2/stderr.log", text.encode())
+
+
+def test_a_fatal_error_is_named_with_the_stack_of_its_thread(spec):
+    write(spec, "x" * 2 * TAIL + "\n" + STACKS)
+    error = last_words(RAY, spec)
+    first, see = error["message"].splitlines()
+    assert (error["type"], first) == ("WorkerCrashedError", "its process died: Segmentation fault")
+    assert see == f"  see: `qdrun logs {spec.run} --workers`, workers/cuda%3A0/w4-owner2/stderr.log"
+    assert error["traceback"].splitlines() == [
+        "WorkerCrashedError: its process died: Segmentation fault",
+        '  File "/home/me/wave.py", line 33 in run',
+        '  File "/q/jobs/session.py", line 60 in run',
+        see,
+    ]
+    assert counted(error, 3)["message"].startswith("its process died: Segmentation fault (3 attempts)\n  see: ")
+
+
+@pytest.mark.parametrize("text", ["", "hello\n"])
+def test_a_process_that_left_no_word_is_said_to_have_been_killed_or_ended(spec, text):
+    write(spec, text)
+    error = last_words(RAY, spec)
+    assert error["message"].startswith("its process died without a word: killed, perhaps for its memory")
+    assert "os._exit" in error["message"] and "stderr.log" in error["message"] and error["traceback"] == ""
+
+
+def test_a_log_that_is_not_there_is_no_proof_of_silence(spec):
+    """Object stores get the log of a worker every few seconds."""
+    said = last_words(RAY, spec)["message"]
+    assert said.startswith(
+        "its process died before its log was in the run's folder: by a signal, killed, perhaps for its memory"
+    )
+
+
+def test_a_fatal_error_without_a_stack_is_still_named(spec):
+    write(spec, "Fatal Python error: Aborted\n")
+    assert last_words(RAY, spec)["message"].startswith("its process died: Aborted\n")
