@@ -8,6 +8,7 @@ import pytest
 
 from qdrun.runner.ledger import actor, groups
 from qdrun.runner.ledger.inventory import local
+from qdrun.runner.ledger.leases import Terms
 from qdrun.runner.ledger.settings import Settings
 
 FAST = Settings(look_s=0.0, beat_s=0.05)
@@ -118,7 +119,7 @@ def test_time_in_which_the_ledger_itself_was_away_is_no_silence_of_runs(monkeypa
         nodes.open()
         nodes.answer("one")
         ledger = actor.LedgerActor(replace(FAST, expire_s=0.8))
-        await ledger.join("run#1", "me", (), (), (), 0, (), 1)
+        await ledger.join("run#1", "me", (), (), (), 0, (), 1, Terms())
         time.sleep(2.0)  # nothing moves, as if the process were stopped
         await asyncio.sleep(0.05)
         assert ledger._ledger.beat("run#1", 0.0)

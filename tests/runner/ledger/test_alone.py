@@ -5,6 +5,7 @@ import time
 
 from qdrun.runner.ledger.actor import LedgerActor
 from qdrun.runner.ledger.inventory import pretended
+from qdrun.runner.ledger.leases import Terms
 from qdrun.runner.ledger.settings import Settings
 from qdrun.runner.packing import Claim, Request
 
@@ -16,7 +17,7 @@ def test_leases_of_the_runner_before_end_and_those_of_other_runs_stay():
     claims = {device.kind: Claim.of([(9 * GIB, 1.0)])}
 
     async def joined(actor, run):
-        await actor.join(run, "ann", [], [], [], 0, [], 1)
+        await actor.join(run, "ann", [], [], [], 0, [], 1, Terms())
         await actor.ask(run, [Request(f"{run}-{k}", "", "", claims, time.time()) for k in range(3)])
         return (await actor.exchange(run, [], 0, 0.0)).leases
 
