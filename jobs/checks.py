@@ -16,7 +16,7 @@ from . import paths
 from .session import Session
 
 if TYPE_CHECKING:
-    from .base import Job
+    from .base import Job, Outcome
 
 TOLERANCE = {"f64": 1e-4, "f32": 5e-2}
 """The largest relative error of a gradient that counts as right, by the precision of the job."""
@@ -27,6 +27,8 @@ NOISE = 16.0
 """The loss may be off by so many of its roundings, and by half as many of its second differences between points that are nearly one."""
 NEARLY = {"f64": (1e-9, 1e-8, 1e-7), "f32": (3e-5, 1e-4, 3e-4)}
 """Relative distances of such points: so small that a smooth loss is a straight line between them, and what is left is rounding."""
+AGAIN = {"f64": 1e-8, "f32": 1e-4}
+"""The largest relative difference between a run and the same one later in the same program: threads may add in another order."""
 DIRECTION = "direction"
 """The ``index`` of the row that changes all elements of a gradient at once, in a random direction."""
 
@@ -60,6 +62,10 @@ class GradientCheck(BaseModel):
 
 class NothingToCheck(ValueError):
     """No gradient of the job has the name of a parameter."""
+
+
+class NotRestored(ValueError):
+    """A job with ``live`` parameters gives another result after a run with other values: ``fill`` leaves something of that run behind."""
 
 
 def checkable(job: type[Job[Any]], values: dict[str, Any], wanted: Sequence[str] | None = None) -> list[str]:
@@ -102,6 +108,7 @@ def check_gradients(
 
     Raises:
         NothingToCheck: no gradient of the job has the name of a parameter.
+        NotRestored: a job with ``live`` parameters gives another result at the end than at the beginning.
     """
     return run_checks(job(params, seed=seed), step=step, most=most, **options)[0]
 
@@ -110,7 +117,7 @@ def run_checks(
     made: Job[Any], *, step: float | None = None, most: int | None = None, **options: Any
 ) -> tuple[list[GradientCheck], str]:
     """As ``check_gradients``, of a job that is not open, for the gradients that it wants. Returns the rows and the job's precision."""
-    start = made.params
+    start, wanted = made.params, made.wanted
     values = start.model_dump(mode="json")
     names = checkable(type(made), values, made.wanted)
     with Session(made, **options) as session:
@@ -119,7 +126,25 @@ def run_checks(
         made.wanted = ()
         probe = _Probe(session, values, outcome.loss, precision, (step,) if step else STEPS[precision])
         rows = [row for name in names for row in probe.rows(name, np.asarray(outcome.gradients[name], np.float64), most)]
+        made.wanted = wanted
+        if made.live and session.builds == 1:
+            _same_again(made, outcome, session.run(start), AGAIN[precision])
     return rows, precision
+
+
+def _same_again(job: Job[Any], first: Outcome, again: Outcome, tolerance: float) -> None:
+    """Raise ``NotRestored`` where a result has changed between two runs with the same values, others in between."""
+    for name, before in {"loss": first.loss, **first.gradients}.items():
+        now = np.asarray(again.loss if name == "loss" else again.gradients[name], np.float64)
+        was = np.asarray(before, np.float64)
+        off = np.abs(now - was)
+        if not np.all((off <= tolerance * np.max(np.abs(was), initial=0.0)) | (now == was) | (np.isnan(now) & np.isnan(was))):
+            k = int(np.argmax(off))
+            what = "the loss" if name == "loss" else f"the gradient of `{name}`"
+            raise NotRestored(
+                f"{type(job).__name__}.run() gives {what} as {now.flat[k]:.9g} after runs with other values, and gave {was.flat[k]:.9g}\n"
+                "  do: fill() must set every field that a run changes and the next one reads; or take `live` out of the class"
+            )
 
 
 class _Probe:
@@ -201,4 +226,4 @@ class _Probe:
         return self.session.run(self.session.job.Params.model_validate(values)).loss
 
 
-__all__ = ["GradientCheck", "NothingToCheck", "check_gradients", "checkable", "precision_of", "run_checks"]
+__all__ = ["GradientCheck", "NotRestored", "NothingToCheck", "check_gradients", "checkable", "precision_of", "run_checks"]

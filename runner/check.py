@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from ..compiler.errors import QdrunError
 from ..jobs import paths
 from ..jobs.base import Job
-from ..jobs.checks import TOLERANCE, GradientCheck, NothingToCheck, run_checks
+from ..jobs.checks import TOLERANCE, GradientCheck, NothingToCheck, NotRestored, run_checks
 from .plan import Prepared
 from .show import grid
 
@@ -117,7 +117,7 @@ def check(
         most: elements of one gradient that are looked at one by one, see ``check_gradients``.
 
     Raises:
-        CheckError: nothing can be checked, the horizon cannot be set, or the job raises.
+        CheckError: nothing can be checked, the horizon cannot be set, the job raises, or its ``fill`` leaves something of a run behind.
     """
     trial, config = prepared.trials[0], prepared.loaded.config
     values = dict(trial.params)
@@ -133,7 +133,7 @@ def check(
     place = {"backend": prepared.backend, "device": prepared.place.device, "threads": config.device.threads}
     try:
         rows, precision = run_checks(made, most=most, **place)
-    except NothingToCheck as error:
+    except (NothingToCheck, NotRestored) as error:
         raise CheckError(str(error)) from error
     except (QdrunError, OSError):
         raise

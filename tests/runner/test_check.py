@@ -75,6 +75,44 @@ class Kernels(Job[Params]):
         return Outcome(float(self.loss[None]), {"x": float(self.x.grad[None]) + self.params.off} if self.wanted else {})
 
 
+class Live(Kernels):
+    # what `run` leaves in `start` the next run reads, unless `fill` sets it
+
+    live = ("x",)
+    restores = True
+
+    def build(self):
+        super().build()
+        self.start = start = qd.field(qd.f64, shape=(), needs_grad=True)
+        loss = self.loss
+
+        @qd.kernel
+        def add():
+            loss[None] += start[None]
+
+        @qd.kernel
+        def leave():
+            start[None] = 1e-3
+
+        self.add, self.leave = add, leave
+
+    def fill(self):
+        self.x[None] = self.params.x
+        if self.restores:
+            self.start[None] = 0.0
+
+    def run(self):
+        with qd.ad.Tape(loss=self.loss):
+            self.cube()
+            self.add()
+        self.leave()
+        return Outcome(float(self.loss[None]), {"x": float(self.x.grad[None])} if self.wanted else {})
+
+
+class Leaves(Live):
+    restores = False
+
+
 class Single(Kernels):
     real = qd.f32
 
@@ -132,6 +170,15 @@ def test_a_job_runs_in_f64_where_it_can_and_the_tolerance_follows(config, name, 
     data = json.loads(run(config(name), "--json")[1])
     assert (data["precision"], data["tolerance"], data["agrees"]) == (precision, tolerance, True)
     assert run(config(name, {"off": 300.0}))[0] == 1  # of 384
+
+
+def test_a_job_whose_fill_leaves_something_of_a_run_behind_is_found(config):
+    """Trials of a sweep run in the program of the one before where only live parameters differ: each must give what it gives alone."""
+    assert run(config("Live"))[0] == 0
+    code, out, err = run(config("Leaves"))
+    assert code != 0 and "differ" not in out
+    assert "Leaves.run() gives the loss as 256.001 after runs with other values, and gave 256" in err
+    assert "do: fill() must set every field that a run changes and the next one reads; or take `live` out of the class" in err
 
 
 def test_gradients_below_the_noise_tell_nothing_and_do_not_pass(config):
