@@ -84,7 +84,8 @@ def check(source: str, seed: int, **options) -> None:
         coarse, fine = case.slope(1e-5), case.slope(1e-6)
         got = float(tangent @ case.weights)
         scale = max(1.0, abs(fine))
-        if abs(coarse - fine) <= 1e-7 * scale:  # no branch flips between the points
+        # no branch flips between the points, and the differences are no noise of sines of 1e300
+        if scale < 1e6 and abs(coarse - fine) <= 1e-7 * scale:
             assert abs(got - coarse) <= 1e-6 * scale
         try:
             gradient = case.gradient()

@@ -25,7 +25,7 @@ from qdrun.runner.run.detach import NotStarted, Order, ended, failure_of, follow
 from qdrun.runner.run.head import ClusterLost, HeadWatch
 from qdrun.runner.run.rayjobs import Jobs, check_dashboard, known_dead, launched, note_launch
 from qdrun.runner.run.resume import resume
-from qdrun.runner.store import status
+from qdrun.runner.store import status, table
 from qdrun.runner.store.files import StorageUnknown
 from qdrun.runner.store.journal import Journal
 from qdrun.runner.store.layout import ConfigChanged, RunFolder, all_runs, create
@@ -360,6 +360,7 @@ def test_a_run_that_has_ended_and_has_nothing_left_stays_as_it_is(tmp_path, monk
             row = {"status": "failed", "failure": "user_error", "error": error, "attempt": 1}
             journal.write("ended", trial=trial.id, **row)
         journal.write("finished", state="failed", timing=Timing(1.0, 2.0, ended_t=8.0).summary())
+    table.write_parquet(run)
     before = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
     monkeypatch.setattr(subprocess, "Popen", lambda *words, **more: pytest.fail("a process was started"))
     config.unlink()  # nothing of it is needed
