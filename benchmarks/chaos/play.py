@@ -18,6 +18,8 @@ from .verdict import judge
 
 LONGEST_S = 150.0
 """Of one command: a run takes a few seconds."""
+NOBODY_S = 15.0
+"""A process that a fault is for may be missing for so long; then the next fault happens."""
 COMMANDS = 6
 AGENTS = ("ray::DashboardAgent", "ray::RuntimeEnvAgent")
 """When Ray's head dies without a word, they look for it for a minute, and then end."""
@@ -205,6 +207,10 @@ class Play:
             elif now - since >= faults[0].delay_s:
                 if self._fire(faults[0], process):
                     self.note(f"{now - began:.3f} {faults.pop(0)}")
+                    since = now
+                    continue
+                if now - since > faults[0].delay_s + NOBODY_S and len(faults) > 1:  # perhaps it waits for that
+                    self.note(f"{now - began:.3f} nobody was there for {faults.pop(0)}")
                     since = now
                     continue
                 time.sleep(0.1)  # there is no such process yet; to look for one costs something
