@@ -65,10 +65,13 @@ Given = tuple[Sequence[m.Launch], Sequence[BatchSpec]]
 
 @dataclass
 class _Actor:
-    """``info``: what it has said of itself; None until then. ``queue``: what it is given then. ``dead``: what it had begun is looked up."""
+    """``said``: what it has said of itself; ``info``: the same once it may begin. ``queue``: what it is given then. ``dead``: what it had
+    begun is looked up.
+    """
 
     handle: Any
     spec: WorkerSpec
+    said: WorkerInfo | None = None
     info: WorkerInfo | None = None
     queue: list[Given] = field(default_factory=list)
     dead: bool = False
@@ -105,6 +108,7 @@ class RayWorkers:
         self._looks: dict[Any, m.Worker] = {}
         self._seen: dict[m.Worker, Progress] = {}
         self._looked = float("-inf")
+        self._no_preload: set[str] = set()  # devices whose worker died while it loaded code, or loads it
 
     def launch(self, launches: Sequence[m.Launch], batches: Sequence[BatchSpec]) -> None:
         """Hand launches to their worker. They wait here until the worker has said what it is."""
@@ -247,9 +251,16 @@ class RayWorkers:
             self._refs[ref] = asked
         return events
 
-    def _ready(self, worker: m.Worker, info: WorkerInfo) -> list[m.Event]:
+    def _ready(self, worker: m.Worker, info: WorkerInfo | None) -> list[m.Event]:
+        """It has said what it is, or (None) loaded code."""
         actor = self._actors[worker]
-        actor.info, waiting, actor.queue = info, actor.queue, []
+        if info is not None and actor.spec.shapes and worker.device not in self._no_preload:
+            claimed = sum(batches[0].claim_bytes or 0 for _, batches in actor.queue)
+            self._no_preload.add(worker.device)  # if it dies of it, the next one leaves it to the trials
+            actor.said, self._refs[actor.handle.preload.remote(claimed)] = info, _Asked(worker)
+            return []
+        self._no_preload.discard(worker.device)
+        actor.info, waiting, actor.queue = info or actor.said, actor.queue, []
         for launches, batches in waiting:
             self._send(worker, actor, launches, batches)
         return []

@@ -24,46 +24,33 @@ LIMIT_S = 30.0
 """All of it may take so long; a trial of any shape may begin then."""
 
 
-class Preload:
-    """What a worker does once, before the first trial.
+def preload(shapes: Sequence[Shape], claimed: int, load: Callable[[Shape], None], limit_s: float = LIMIT_S) -> None:
+    """Load the code of shapes, one after the other; returns when trials may begin.
 
-    Nobody has claimed bytes for this. But who wants to begin has claimed some, and waits here: so one shape after the other is built, and
-    only those that need no more than all who wait have claimed together.
+    Nobody has claimed bytes for this. But trials wait here that have, and hold nothing yet: a shape that needs more than they have claimed
+    together is left to its first trial.
 
     Args:
         shapes: of the run.
+        claimed: bytes that the trials which wait have claimed.
         load: builds a trial of a shape and loads its code; whatever it raises is dropped.
         limit_s: after so many seconds trials may begin.
     """
+    over, end = threading.Event(), time.monotonic() + limit_s
 
-    def __init__(self, shapes: Sequence[Shape], load: Callable[[Shape], None], limit_s: float = LIMIT_S) -> None:
-        self._shapes = sorted(shapes, key=lambda shape: shape.bytes)  # the largest last: more may wait by then
-        self._load, self._limit_s, self.claimed = load, limit_s, 0
-        self._turn, self._over = threading.Lock(), threading.Event()
-        if len(shapes) < 2:  # the first trial loads it
-            self._over.set()
-
-    def before(self, claimed: int | None) -> None:
-        """Return when a trial may begin. ``claimed``: bytes that it will hold, and does not yet."""
-        if self._over.is_set():
-            return
-        self.claimed += claimed or 0
-        with self._turn:
-            if not self._over.is_set():
-                # a thread, for a build that hangs: the trial hangs as well, and has a time limit
-                thread = threading.Thread(target=Context().run, args=(self._all,), name="preload", daemon=True)
-                thread.start()
-                thread.join(self._limit_s)
-                self._over.set()
-
-    def _all(self) -> None:
-        end = time.monotonic() + self._limit_s
-        for shape in self._shapes:
-            if self._over.is_set() or time.monotonic() > end:
+    def work() -> None:
+        for shape in shapes:
+            if over.is_set() or time.monotonic() > end:
                 return
-            if shape.bytes <= self.claimed:
+            if shape.bytes <= claimed:
                 with suppress(BaseException):  # a user's code
-                    self._load(shape)
+                    load(shape)
+
+    # a thread, for a build that hangs: its trial hangs as well, and has a time limit
+    thread = threading.Thread(target=Context().run, args=(work,), name="preload", daemon=True)
+    thread.start()
+    thread.join(limit_s)
+    over.set()
 
 
 def build_and_load(job: type[Job[Any]], spec: Mapping[str, Any], options: Mapping[str, Any]) -> None:
@@ -77,4 +64,4 @@ def build_and_load(job: type[Job[Any]], spec: Mapping[str, Any], options: Mappin
         load_code(made)
 
 
-__all__ = ["LIMIT_S", "MOST_SHAPES", "Preload", "build_and_load"]
+__all__ = ["LIMIT_S", "MOST_SHAPES", "build_and_load", "preload"]

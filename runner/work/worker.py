@@ -30,7 +30,7 @@ from .held import Wear, process_bytes, take_device
 from .kept import OPTIONS
 from .lanes import Lane, Lanes, Task
 from .marks import Marks
-from .preload import Preload, build_and_load
+from .preload import build_and_load, preload
 from .records import Record, failed_record, finished_record
 from .spec import (
     BatchEnd,
@@ -69,7 +69,6 @@ class Worker:
         self._log = ProcessLog(self.folder, path) if spec.own_process else None
         self._marks = None if self._log is None else Marks(self._log.where, spec.lanes)
         install()
-        self._preload = Preload(spec.shapes, self._load)
         self._lanes = Lanes(spec.lanes, self.name, self._attempt, lambda: self._wear.retire, self._begin, self._not_closed)
 
     def __repr__(self) -> str:
@@ -126,11 +125,13 @@ class Worker:
     def _give(self, batches: Sequence[BatchSpec]) -> Task:
         if self._held is None:
             self.hello()
-        self._preload.before(batches[0].claim_bytes)
         return self._lanes.give(batches)
 
+    def preload(self, claimed: int) -> None:
+        """Load the code of ``WorkerSpec.shapes``, after ``hello`` and before the first trial; see ``work.preload``."""
+        preload(self.spec.shapes, claimed, self._load)
+
     def _load(self, shape: Shape) -> None:
-        """Load the code of a shape, see ``Preload``."""
         spec = self._spec_of(BatchSpec("", (shape.trial,), shape.bytes), shape.trial)
         build_and_load(self._job(spec["target"]), spec, {name: spec[name] for name in OPTIONS})
 

@@ -1,5 +1,6 @@
 """Code of all shapes of a run is loaded before the first trial: later none makes the other lanes wait."""
 
+import sys
 import threading
 
 import pytest
@@ -8,7 +9,7 @@ from lane_helpers import at_once, record
 from qdrun.compiler.runtime.cuda import code, shared
 from qdrun.compiler.runtime.cuda.emulated_machine import emulated_machine
 from qdrun.runner.work import BatchSpec, TrialSpec
-from qdrun.runner.work.preload import Preload
+from qdrun.runner.work.preload import preload
 from qdrun.runner.work.spec import Shape
 
 ROBOT = "qdrun.jobs.mass_spring"
@@ -19,58 +20,31 @@ def shape(name, nbytes):
     return Shape(TrialSpec(name, 1, {}), nbytes)
 
 
-def test_shapes_are_loaded_once_and_the_smallest_first():
-    loaded = []
-    preload = Preload([shape("b", 20), shape("a", 10)], lambda one: loaded.append(one.trial.trial))
-    preload.before(20)
-    preload.before(20)
-    assert loaded == ["a", "b"]
+def loaded(shapes, claimed, then=lambda: None, **limit):
+    out = []
+
+    def load(one):
+        out.append(one.trial.trial)
+        then()
+
+    preload(shapes, claimed, load, **limit)
+    return out
 
 
 def test_a_shape_larger_than_what_all_who_wait_have_claimed_is_left_to_its_trial():
-    loaded, first, go = [], threading.Event(), threading.Event()
-
-    def load(one):
-        loaded.append(one.trial.trial)
-        first.set()
-        assert go.wait(30)
-
-    preload = Preload([shape("a", 10), shape("b", 25), shape("c", 31)], load)
-    one = threading.Thread(target=preload.before, args=(10,))
-    one.start()
-    assert first.wait(30)
-    other = threading.Thread(target=preload.before, args=(15,))  # 25 in all: b fits while both wait, c does not
-    other.start()
-    while preload.claimed < 25:
-        pass
-    assert one.is_alive() and other.is_alive(), "nobody begins before it is over"
-    go.set()
-    one.join(30)
-    other.join(30)
-    assert loaded == ["a", "b"]
+    assert loaded([shape("a", 10), shape("c", 31), shape("b", 30)], 30) == ["a", "b"]
 
 
-def test_one_shape_and_one_that_fails_hold_nobody_up():
-    def fail(one):
-        raise SystemExit(one.trial.trial)
-
-    Preload([shape("a", 10)], fail).before(10)
-    Preload([shape("a", 10), shape("b", 10)], fail).before(10)
+def test_a_shape_that_fails_holds_nobody_up():
+    assert loaded([shape("a", 10), shape("b", 10)], 10, lambda: sys.exit("no")) == ["a", "b"]
 
 
 def test_a_build_that_hangs_holds_trials_up_for_a_limited_time():
-    hang, loaded = threading.Event(), []
-
-    def load(one):
-        loaded.append(one.trial.trial)
-        hang.wait(30)
-
-    preload = Preload([shape("a", 10), shape("b", 10)], load, limit_s=0.05)
-    preload.before(20)
+    hang = threading.Event()
+    out = loaded([shape("a", 10), shape("b", 10)], 10, lambda: hang.wait(30), limit_s=0.05)
     hang.set()
-    assert loaded == ["a"]
-    preload.before(20)
-    assert loaded == ["a"], "trials run by now"
+    [thread.join(30) for thread in threading.enumerate() if thread.name == "preload"]
+    assert out == ["a"], "trials run by now"
 
 
 @pytest.fixture
@@ -96,6 +70,8 @@ def test_trials_of_all_shapes_load_nothing_once_the_first_has_begun(bench, machi
     shapes = tuple(Shape(trial(f"s{n}", n).trials[0], 1 << 20) for n in SIZES)
     options = {"target": ROBOT, "gradients": ["stiffness"], "backend": "cuda", "which": "emulated"}
     worker = bench.worker("MassSpring", 2, shapes=shapes, **options)
+    worker.hello()
+    worker.preload(1 << 24)
     first = record(worker.run(trial("first", SIZES[0])))
     loads = machine.waits["load_module"]
     assert loads > len(SIZES)
