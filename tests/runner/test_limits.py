@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 from runner_helpers import write_config
 from typer.testing import CliRunner
 
@@ -17,6 +18,7 @@ def rows_of(summary):
     return json.loads(CliRunner().invoke(app, ["results", summary["folder"], "--json"]).stdout)["rows"]
 
 
+@pytest.mark.slow
 def test_a_run_in_which_too_many_trials_fail_is_given_up(local_ray, tmp_path):
     params = {"mood": "raise", "sleep_s": 0.0}
     config = write_config(tmp_path, params=params, sweep={"x": {"range": [0, 200]}}, limits={"max_failed": "1%"})
@@ -40,6 +42,7 @@ def test_a_crash_is_tried_again_as_often_as_its_class_says(local_ray, tmp_path):
     assert (code, crashed["status"], crashed["attempts"], good["status"]) == (1, "poisoned", 1, "done")
 
 
+@pytest.mark.slow
 def test_an_optimisation_is_a_row_with_its_start_its_end_and_its_way(local_ray, tmp_path):
     optimize = {"rule": "sgd", "learning_rate": 0.1, "steps": 4, "params": ["x"]}
     config = write_config(tmp_path, sweep={"x": [5.0, 9.0]}, optimize=optimize)

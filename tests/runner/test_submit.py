@@ -123,6 +123,7 @@ def test_a_job_file_that_the_worker_does_not_have_is_shipped(local_ray, tmp_path
     assert local_ray.get(local_ray.remote(loss).remote(prepared.spec(prepared.trials[0]))) == 1.0
 
 
+@pytest.mark.slow
 def test_a_cancel_request_stops_the_run_and_keeps_the_finished_rows(local_ray, tmp_path):
     config = write_config(tmp_path, params={"sleep_s": 0.3}, sweep={"x": {"linspace": [0, 1, 200]}})
 

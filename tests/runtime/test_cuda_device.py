@@ -280,6 +280,7 @@ def test_code_stays_while_a_program_is_open_and_goes_with_the_last_one(fresh):
     assert "unload" in driver.names()
 
 
+@pytest.mark.slow
 def test_much_code_that_nobody_uses_goes_at_once(fresh, monkeypatch):
     device = CudaDevice(driver=FakeDriver())
     for value in (45.1, 45.2, 45.3):

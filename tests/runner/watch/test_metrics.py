@@ -98,6 +98,7 @@ def test_the_figures_are_those_of_the_run(page):
     assert value(page, "ray_qdrun_retries_total", failure="crash") == 1
 
 
+@pytest.mark.slow
 def test_a_device_that_is_gone_is_set_to_nothing(page):
     assert value(page, "ray_qdrun_device_bytes", device="gone", kind="capacity") == 0
 

@@ -76,6 +76,7 @@ def source(report):
     return report[0].read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_a_thousand_trials_make_a_page_of_some_megabytes(report, source):
     assert report[1] == str(report[0])
     assert 100_000 < len(source) < 4_000_000

@@ -235,6 +235,7 @@ def test_let_go_closes_the_program_and_frees_the_lane(bench):
     assert record(one(worker, "b", {}, lease="l2", follows="l1"))["status"] == "done"  # as any batch: the lane is free
 
 
+@pytest.mark.slow
 def test_many_who_let_go_at_once_all_come_back_when_the_bytes_are_free(bench):
     worker, before = chance(bench, lanes=1), open_programs()
     for _ in range(5):
@@ -267,6 +268,7 @@ def test_what_cannot_be_kept_is_closed_before_the_end_is_given_out(bench, mood):
     assert record(one(worker, "b", {}))["status"] == "done"
 
 
+@pytest.mark.slow
 def test_a_lease_that_is_cut_short_keeps_nothing(bench):
     worker, before = chance(bench, lanes=1), open_programs()
     worker.drop([2])
@@ -282,6 +284,7 @@ def test_a_stop_of_the_last_trial_that_comes_late_does_not_stop_the_next(bench):
     assert record(one(worker, "b", {}, lease="l2", follows="l1"))["status"] == "done"
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_lost_or_to_be_replaced_closes_what_it_keeps(bench):
     before = open_programs()
     worker = chance(bench, lanes=2)
@@ -296,6 +299,7 @@ def test_a_worker_that_is_lost_or_to_be_replaced_closes_what_it_keeps(bench):
     wait_for(lambda: open_programs() == before)
 
 
+@pytest.mark.slow
 def test_close_ends_a_lane_that_keeps_a_program(bench):
     worker, before = chance(bench, lanes=2), open_programs()
     assert one(worker, "a", {}, lease="l1", keep=True).kept
