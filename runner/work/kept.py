@@ -21,6 +21,11 @@ OPTIONS = ("backend", "device", "threads", "memory_limit_bytes", "memory_budget_
 Body = Callable[[Session], Outcome]
 
 
+def options_of(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """How the program of a trial is opened: the options of ``Job.opened``."""
+    return {name: spec[name] for name in OPTIONS}
+
+
 class OpenProgram:
     """A job in an open program.
 
@@ -76,7 +81,7 @@ class Keeper:
         Raises:
             BaseException: what the job raises; nothing is open then.
         """
-        params, options = job.Params.model_validate(spec["params"]), {name: spec[name] for name in OPTIONS}
+        params, options = job.Params.model_validate(spec["params"]), options_of(spec)
         start = time.perf_counter()
         try:
             if self.program is not None and not self._renewed(self.program, job, params, options, spec):
@@ -123,4 +128,4 @@ class Keeper:
             self.close()
 
 
-__all__ = ["Keeper", "OpenProgram"]
+__all__ = ["Keeper", "OpenProgram", "options_of"]

@@ -16,6 +16,7 @@ from typing import Any
 
 from ...jobs.base import Job
 from ...jobs.loading import load_code
+from .kept import options_of
 from .spec import Shape
 
 MOST_SHAPES = 64
@@ -53,14 +54,14 @@ def preload(shapes: Sequence[Shape], claimed: int, load: Callable[[Shape], None]
     over.set()
 
 
-def build_and_load(job: type[Job[Any]], spec: Mapping[str, Any], options: Mapping[str, Any]) -> None:
+def build_and_load(job: type[Job[Any]], spec: Mapping[str, Any]) -> None:
     """Build a trial and load its code; nothing of it runs.
 
     Raises:
         BaseException: what the job raises.
     """
     made = job(job.Params.model_validate(spec["params"]), wanted=spec["gradients"], seed=spec["seed"])
-    with made.opened(**options):
+    with made.opened(**options_of(spec)):
         load_code(made)
 
 

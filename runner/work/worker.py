@@ -27,7 +27,6 @@ from ..store.owner import Owner, OwnerLost, check_owner, latest_owner
 from ..target import Target, load
 from .capture import ProcessLog, captured, install, process_stream, uninstall
 from .held import Wear, process_bytes, take_device
-from .kept import OPTIONS
 from .lanes import Lane, Lanes, Task
 from .marks import Marks
 from .preload import build_and_load, preload
@@ -133,7 +132,7 @@ class Worker:
 
     def _load(self, shape: Shape) -> None:
         spec = self._spec_of(BatchSpec("", (shape.trial,), shape.bytes), shape.trial)
-        build_and_load(self._job(spec["target"]), spec, {name: spec[name] for name in OPTIONS})
+        build_and_load(self._job(spec["target"]), spec)
 
     def drop(self, launches: Sequence[int]) -> None:
         """Do not begin with launches, whether they are here already or not; each that had not begun ends without ends of trials."""

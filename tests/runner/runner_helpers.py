@@ -9,7 +9,7 @@ from qdrun.jobs.base import execute
 from qdrun.runner.descent import body_of
 from qdrun.runner.target import Target, load
 from qdrun.runner.work import finished_record
-from qdrun.runner.work.kept import OPTIONS
+from qdrun.runner.work.kept import options_of
 from qdrun.runner.work.records import failed_record
 
 FAKES = Path(__file__).with_name("fakes.py")
@@ -54,7 +54,7 @@ def trial_record(spec):
     kind = load(Target.model_validate(spec["target"]))
     job = kind(kind.Params.model_validate(spec["params"]), wanted=spec["gradients"], seed=spec["seed"])
     try:
-        record = finished_record(execute(job, **{name: spec[name] for name in OPTIONS}, body=body_of(spec["optimize"])))
+        record = finished_record(execute(job, **options_of(spec), body=body_of(spec["optimize"])))
     except Exception as error:
         return failed_record(error)
     for part in ("gradients", "outputs"):
