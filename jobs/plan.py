@@ -183,9 +183,14 @@ def launches_of(job: Job[Any]) -> Launches:
     return found
 
 
+def runs_backwards(job: Job[Any], kernel: Any, args: tuple[Any, ...]) -> bool:
+    """Whether a launch is differentiated, too: gradients are wanted, and the kernel touches something that has one."""
+    return bool(job.wanted) and kernel.grad.exists(*args)
+
+
 def differentiated(job: Job[Any], launches: Launches) -> Launches:
-    """Those of the launches that run backwards, too: gradients are wanted, and the kernel touches something that has one."""
-    return [(kernel, args) for kernel, args in launches if kernel.grad.exists(*args)] if job.wanted else []
+    """Those of the launches that run backwards, too."""
+    return [(kernel, args) for kernel, args in launches if runs_backwards(job, kernel, args)]
 
 
 def _kernels(job: Job[Any], launches: Launches) -> list[Any]:
@@ -193,7 +198,7 @@ def _kernels(job: Job[Any], launches: Launches) -> list[Any]:
     later: dict[object, Any] = {}
     with job.program.device.loading():  # whoever loads code waits for all programs of a GPU: once, for all kernels
         for kernel, args in launches:
-            made = kernel.grad if differentiated(job, [(kernel, args)]) else kernel
+            made = kernel.grad if runs_backwards(job, kernel, args) else kernel
             if job.machine_code:
                 made.prepare(*args)
             else:

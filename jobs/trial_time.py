@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .plan import differentiated, launches_of
+from .plan import launches_of, runs_backwards
 
 if TYPE_CHECKING:
     from .base import Job
@@ -60,7 +60,7 @@ def trial_time(job: Job[Any], arch: str | None = None, threads: int | None = Non
     again = job.steps_plan.replays if job.steps_plan else 0
     for kernel, args in launches_of(job):
         found.append((steps + again, program.launch_time(kernel, args, arch=arch, threads=threads)))
-        if differentiated(job, [(kernel, args)]):
+        if runs_backwards(job, kernel, args):
             found.append((steps, program.launch_time(kernel, args, gradient=True, arch=arch, threads=threads)))
     return TrialTime(tuple(found)) if found else None
 
