@@ -11,6 +11,7 @@ import pytest
 import qdrun as qd
 from qdrun.compiler.runtime.cuda import code, shared, staging
 from qdrun.compiler.runtime.cuda.emulated_machine import emulated_machine
+from qdrun.compiler.runtime.cuda.memory import release_abandoned
 from qdrun.compiler.runtime.cuda.pace import MARK_US
 from qdrun.compiler.runtime.launch_ir import S_AHEAD
 from qdrun.jobs.mass_spring import MassSpring, MassSpringParams
@@ -18,7 +19,9 @@ from qdrun.jobs.mass_spring import MassSpring, MassSpringParams
 
 @pytest.fixture
 def machine(monkeypatch):
-    """With nothing loaded, or pinned, by other tests; whoever waits for everything really does."""
+    """With nothing loaded, pinned or left open by other tests; whoever waits for everything really does."""
+    gc.collect()
+    release_abandoned()
     monkeypatch.setattr(shared, "_devices", {})
     monkeypatch.setattr(code, "_codes", code.Memo())
     made = emulated_machine()

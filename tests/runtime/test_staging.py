@@ -15,6 +15,7 @@ from qdrun.compiler.errors import DeviceError
 from qdrun.compiler.runtime.cuda import shared, staging
 from qdrun.compiler.runtime.cuda.device import CudaDevice
 from qdrun.compiler.runtime.cuda.driver import failure
+from qdrun.compiler.runtime.cuda.memory import release_abandoned
 from qdrun.compiler.runtime.cuda.staging import Staging
 
 CHUNK = 4096
@@ -24,6 +25,8 @@ OUT_OF_MEMORY, OPERATING_SYSTEM, INVALID_VALUE, ILLEGAL_ADDRESS = 2, 304, 1, 700
 
 @pytest.fixture
 def device(monkeypatch):
+    gc.collect()
+    release_abandoned()  # programs that other tests have left: their end would be seen as events and waits of these
     monkeypatch.setattr(shared, "_devices", {})  # what other tests have pinned is not given to these
     monkeypatch.setattr(staging, "CHUNK", CHUNK)
     monkeypatch.setattr(staging, "THRESHOLD", 1)
