@@ -18,12 +18,14 @@ from typing import Any
 
 from ..compiler.errors import QdrunError
 from .devices import cores
+from .local_ray import OPTIONS, small_head
 from .run.exits import RESUMABLE
 
 OBJECT_STORE_BYTES = 256 << 20
 LONGEST_TEMP_DIR = 40
 CONNECT_S = 5.0
 LEAVE_S = 3.0
+SILENT: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": True}
 _OURS: list[bool] = []  # not empty while this process holds a Ray that `open_cluster` opened
 
 
@@ -113,8 +115,15 @@ def _init(address: str | None, dashboard: bool, gpus: int, job: Mapping[str, str
     options = {"address": address} if address is not None else _local_options(dashboard, gpus)
     options["job_config"] = JobConfig(metadata=dict(job))
     try:
-        context = ray.init(**options, log_to_driver=False, logging_level=logging.ERROR, configure_logging=True)
+        if address is None:
+            with small_head() as dashboard_server:
+                ray.init(**options, **SILENT)
+            url = dashboard_server.result()
+        else:
+            url = getattr(ray.init(**options, **SILENT), "dashboard_url", "") or ""
     except Exception as error:  # of Ray: ConnectionError, RuntimeError, AuthenticationError and others, see `translated`
+        if address is None:
+            ray.shutdown()  # the dashboard alone may have failed
         raise translated(error, address) from error
     if address is not None and os.environ["RAY_AUTH_MODE"] == "token" and lets_all_in(ray.get_runtime_context().gcs_address):
         ray.shutdown()
@@ -124,7 +133,7 @@ def _init(address: str | None, dashboard: bool, gpus: int, job: Mapping[str, str
             "everybody who reaches it"
         )
     _OURS.append(True)
-    return getattr(context, "dashboard_url", "") or ""
+    return url
 
 
 def lets_all_in(head: str) -> bool:
@@ -251,6 +260,7 @@ def _local_options(dashboard: bool, gpus: int) -> dict[str, Any]:
         "num_cpus": cores(),
         "num_gpus": gpus,
         "object_store_memory": OBJECT_STORE_BYTES,
+        "_system_config": dict(OPTIONS),
     }
     options |= {"include_dashboard": dashboard, "dashboard_host": "127.0.0.1"}
     if "RAY_TMPDIR" not in os.environ and len(tempfile.gettempdir()) > LONGEST_TEMP_DIR:

@@ -1,0 +1,130 @@
+"""Ray as a run on one machine starts it: what is left out, the dashboard beside it, and what happens when that fails."""
+
+import json
+import subprocess
+import sys
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from qdrun.runner import cluster
+from qdrun.runner.local_ray import Beside, small_head
+
+SCRIPT = """
+import json, sys, urllib.error, urllib.request
+import ray, psutil
+from qdrun.runner.cluster import close_cluster, open_cluster
+from ray._private import node
+
+whole = node.Node
+here = open_cluster(None, dashboard=sys.argv[1] == "dashboard")
+assert node.Node is whole and type(ray._private.worker._global_node) is not whole
+
+class Answers:
+    def answer(self):
+        return 42
+
+actor = ray.remote(Answers).remote()
+answer = ray.get(actor.answer.remote())
+status = 0
+if here.dashboard_url:
+    try:
+        status = urllib.request.urlopen(f"http://{here.dashboard_url}/", timeout=10).status
+    except urllib.error.HTTPError as error:
+        status = error.code
+children = psutil.Process().children(recursive=True)
+names = [" ".join(child.cmdline()) for child in children]
+close_cluster()
+left = [child.pid for child in psutil.wait_procs(children, timeout=20)[1] if child.status() != psutil.STATUS_ZOMBIE]
+print(json.dumps({"answer": answer, "status": status, "names": names, "left": left}))
+"""
+PARTS = ("gcs_server", "raylet/raylet", "monitor.py", "log_monitor.py", "dashboard/dashboard.py")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dashboard", ["none", "dashboard"])
+def test_ray_of_one_machine_has_the_processes_that_a_run_uses_and_no_others(dashboard):
+    done = subprocess.run([sys.executable, "-c", SCRIPT, dashboard], capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["answer"] == 42 and not found["left"]
+    assert found["status"] == (200 if dashboard == "dashboard" else 0)
+    there = {part for part in PARTS if any(part in name for name in found["names"])}
+    assert there == {"gcs_server", "raylet/raylet"} | ({"dashboard/dashboard.py"} if dashboard == "dashboard" else set())
+    workers = [name for name in found["names"] if name.startswith("ray::") and "Agent" not in name]
+    assert len(workers) == 1 and workers[0].startswith("ray::Answers"), workers  # none that waits for work
+
+
+class Node:
+    """Stands for Ray's."""
+
+    def __init__(self, ray_params, head=False):
+        self.params, self.head, self.webui_url, self.starts = ray_params, head, "", []
+
+    def start_api_server(self, *, include_dashboard, raise_on_failure):
+        self.starts.append((include_dashboard, raise_on_failure, threading.current_thread()))
+        self.webui_url = "127.0.0.1:8265"
+
+
+@pytest.fixture
+def node(monkeypatch):
+    module = pytest.importorskip("ray._private.node")
+    monkeypatch.setattr(module, "Node", Node)
+    return module
+
+
+def test_the_monitors_are_left_out_and_the_dashboard_starts_in_a_thread_that_stays(node):
+    with small_head() as server:
+        made = node.Node(ray_params=SimpleNamespace(), head=True)
+        made.start_api_server(include_dashboard=True, raise_on_failure=True)
+    assert server.result() == "127.0.0.1:8265"
+    assert vars(made.params) == {"no_monitor": True, "include_log_monitor": False} and made.head
+    ((included, raises, thread),) = made.starts
+    assert included and raises and thread is not threading.current_thread() and thread.daemon and thread.is_alive()
+    assert node.Node is Node
+
+
+def test_where_no_dashboard_is_wanted_its_server_does_not_start(node):
+    with small_head() as server:
+        made = node.Node(SimpleNamespace())
+        made.start_api_server(include_dashboard=False, raise_on_failure=False)
+    assert server.result() == "" and not made.starts
+
+
+def test_the_class_of_the_node_is_ray_s_own_again_after_a_failure(node):
+    with pytest.raises(OSError, match="no room"), small_head():
+        raise OSError("no room")
+    assert node.Node is Node
+
+
+def test_a_call_beside_gives_its_error_to_who_asks_for_its_result():
+    def fail():
+        raise RuntimeError("port 8265 is taken")
+
+    server = Beside()
+    server.begin(fail)
+    with pytest.raises(RuntimeError, match="port 8265"):
+        server.result()
+
+
+def test_a_dashboard_that_fails_ends_the_ray_beside_it(node, monkeypatch):
+    import ray
+
+    class Failing(Node):
+        def start_api_server(self, *, include_dashboard, raise_on_failure):
+            raise RuntimeError("Failed to start the dashboard")
+
+    def init(**options):
+        node.Node(ray_params=SimpleNamespace()).start_api_server(
+            include_dashboard=options["include_dashboard"], raise_on_failure=True
+        )
+
+    ended = []
+    monkeypatch.setattr(node, "Node", Failing)
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setattr(ray, "shutdown", lambda: ended.append(1))
+    with pytest.raises(cluster.ClusterError, match="cannot start Ray on this machine: Failed to start the dashboard"):
+        cluster.open_cluster(None, dashboard=True)
+    assert ended == [1] and not cluster._OURS
