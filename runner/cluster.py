@@ -210,6 +210,11 @@ def translated(error: BaseException, address: str | None) -> ClusterError:
             f"{where}: something listens there and does not let us in: another token, another program, or a head that hangs\n"
             f"  token: {about_token()}"
         )
+    if "timed out during startup" in text:
+        return ClusterError(
+            f"{where}: its node was not up within the half minute that Ray waits; the machine is very busy, or the node ended\n"
+            f"  do: try again when less runs here; else look into the logs in {ray_folder()}/session_latest/logs"
+        )
     first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     return ClusterError(f"{where}: {first}\n  do: look into the logs in {ray_folder()}/session_latest/logs")
 
