@@ -1,6 +1,7 @@
 """The packer alone: microseconds per decision, and makespans beside a rule that takes the first in the queue, on the best fitting device.
 
-    python -m benchmarks.packing [decisions] [makespan] [users] [elastic] [random] [--seeds 8] [--queued 20000] [--packs 1000] [--json]
+    python -m benchmarks.packing [decisions] [makespan] [users] [jobs] [elastic] [random]
+        [--seeds 8] [--queued 20000] [--packs 1000] [--json]
 
 On virtual time: no device and no Ray. Decisions are CPU time of one thread.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 import argparse
 import heapq
 import json
+import math
 import random
 import time
 from collections.abc import Callable, Iterator
@@ -225,6 +227,77 @@ def _decide(case: Case, requests: list[Request]) -> dict[str, float]:
     return {"us per submit": (submitted - begun) / placed * 1e6, "us per decision": (clock() - submitted) / placed * 1e6}
 
 
+NEEDS = ((0.5, 0.02), (0.05, 0.5), (0.05, 0.05))
+"""What a trial of each job needs of a card while it runs alone: of its processors, and of the process that launches its kernels."""
+
+
+def several_jobs(seed: int, sizes: tuple[int, ...], alike: bool) -> tuple[Case, dict[str, tuple[float, float]]]:
+    """300 trials of shapes with seconds of their own, of three jobs with different needs; seconds are not said.
+
+    ``alike``: four shapes of each job, all of 8.9 to 10 GiB; else five to fourteen shapes of 1 to 20.
+    """
+    r, shapes = random.Random(seed), []
+    pools = [Pool(f"card{i}", size * GIB) for i, size in enumerate(sizes)]
+    devices = [Device(f"gpu{i}", f"card{i}", f"{size} GiB", 32, GIB // 2) for i, size in enumerate(sizes)]
+    for k in range(12 if alike else r.randint(5, 14)):
+        gib = (10 - 0.4 * (k // 4)) * r.uniform(0.97, 1.0) if alike else math.exp(r.uniform(0.0, math.log(20)))
+        claim = Claim.of([(int(gib * GIB), 1.0)])
+        shapes.append(({device.kind: claim for device in devices}, r.uniform(1, 6), NEEDS[k // 4 if alike else k % 3]))
+    case, needs = Case([], {}, pools, devices), {}
+    for number in range(300):
+        claims, case.seconds[f"t{number}"], needs[f"t{number}"] = r.choice(shapes)
+        case.requests.append(Request(f"t{number}", "u", "run", claims, 0.0))
+    return case, needs
+
+
+def in_each_others_way(case: Case, needs: dict[str, tuple[float, float]], mixed: bool) -> float:
+    """The makespan where trials on a card go slower by as much as all of them together need more than there is.
+
+    ``mixed``: rule 2 as it is; else the largest shape goes on until none of it is left.
+    """
+    packer, now = Packer(), 0.0
+    if not mixed:
+        packer._chooser._mixed = lambda queue, group, *others: group
+    for pool in case.pools:
+        packer.add_pool(pool)
+    for device in case.devices:
+        packer.add_device(device)
+    packer.submit(case.requests)
+    left: dict[str, dict[str, float]] = {device.id: {} for device in case.devices}
+    begun: dict[str, float] = {}
+    while True:
+        for placement in packer.next(now):
+            left[placement.device][placement.request.id] = case.seconds[placement.request.id]
+            begun[placement.request.id] = now
+        if not any(left.values()):
+            return now
+        pace = {name: 1.0 / max(1.0, *map(sum, zip(*(needs[one] for one in ran)))) for name, ran in left.items() if ran}
+        step = min(rest / pace[name] for name, ran in left.items() for rest in ran.values())
+        now += step
+        for name, ran in left.items():
+            for one in list(ran):
+                ran[one] -= step * pace[name]
+                if ran[one] <= 1e-9:
+                    del ran[one]
+                    packer.finish(one, now - begun[one])
+
+
+def jobs(seeds: int) -> Iterator[Row]:
+    """What it is worth to run shapes of nearly equal bytes side by side, where trials are in each other's way and where they are not."""
+    for alike in (True, False):
+        for sizes in ((140,), (80, 80), CARDS):
+            cases = [several_jobs(seed, sizes, alike) for seed in range(seeds)]
+            row: Row = {"bytes": "8.9 to 10 GiB" if alike else "1 to 20 GiB", "cards": ", ".join(map(str, sizes))}
+            for mixed in (False, True):
+                way = "side by side" if mixed else "one after the other"
+                alone = [
+                    in_each_others_way(case, dict.fromkeys(needs, (0.0, 0.0)), mixed) / case.bound() for case, needs in cases
+                ]
+                row[f"{way}: makespan / bound"] = f"{sum(alone) / seeds:.3f} ({max(alone):.3f})"
+                row[f"{way}, in the way: s"] = round(sum(in_each_others_way(*one, mixed) for one in cases) / seeds, 1)
+            yield row
+
+
 def elastic(seeds: int) -> Iterator[Row]:
     """Runs with curves: how much earlier they finish with smaller points, on random cards and curves."""
     for count in (20, 60, 200):
@@ -291,7 +364,7 @@ def show(title: str, rows: list[Row], console: Console) -> None:
 def main() -> None:
     """Run the parts that are named, all by default."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", metavar="part", help="decisions, makespan, users, elastic, random")
+    parser.add_argument("parts", nargs="*", metavar="part", help="decisions, makespan, users, jobs, elastic, random")
     parser.add_argument("--seeds", type=int, default=8)
     parser.add_argument("--queued", type=int, default=20_000)
     parser.add_argument("--packs", type=int, default=1000)
@@ -304,6 +377,10 @@ def main() -> None:
             lambda: makespan(options.seeds),
         ),
         "users": ("The same of several users, 8 lanes: makespan / lower bound, mean (largest)", lambda: users(options.seeds)),
+        "jobs": (
+            "Three jobs of nearly equal bytes, or of any: makespan / lower bound, and seconds",
+            lambda: jobs(options.seeds),
+        ),
         "elastic": ("Smaller points of the curves", lambda: elastic(options.seeds)),
         "random": ("Random packs on simulated devices", lambda: packs(options.packs)),
     }

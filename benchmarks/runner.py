@@ -84,11 +84,15 @@ class Probe:
         self.end: tuple[float, float, dict[int, float]] | None = None
 
     def now(self) -> tuple[float, float, dict[int, float]]:
-        pids = {trial["lane"][1] for trial in self.timing.trials if trial["lane"][1]}
+        pids = {trial.lane[1] for trial in self.timing.trials if trial.lane[1]}
         return time.time(), time.process_time(), {pid: cpu_s(pid) for pid in pids}
 
     def install(self) -> None:
-        self._before(runner.Runner, "_exchange", lambda *_: self.counts.update(exchanges=1))
+        # round trips: of a ledger that is an actor, those of its long polls, too
+        self._before(client.LocalLedger, "exchange", lambda *_, **__: self.counts.update(exchanges=1))
+        self._before(client.ActorLedger, "_call", lambda own, name, *_, **__: self.counts.update(exchanges=name == "exchange"))
+        polls = lambda own: self.counts.update(exchanges=own._poll is None and own._joined)  # noqa: E731
+        self._before(client.ActorLedger, "refs", polls)
         self._before(Journal, "write_all", lambda *_, **__: self.counts.update(writes=1))
         self._before(workers.RayWorkers, "_send", lambda *args: self.counts.update(leases=1, launches=len(args[3])))
         self._before(runner.Runner, "_step", self._look)
@@ -126,7 +130,7 @@ class Probe:
     def figures(self, lanes: int) -> dict:
         assert self.warm is not None and self.end is not None
         ran = self.trials - self.at
-        own = [trial["seconds"] for trial in self.timing.trials[self.at :]]
+        own = [trial.seconds for trial in self.timing.trials[self.at :]]
         assert len(own) == ran, (len(own), ran)
         wall = self.end[0] - self.warm[0]
         workers = sum(used - self.warm[2].get(pid, 0.0) for pid, used in self.end[2].items())
@@ -224,7 +228,7 @@ def measure(trials: int, folder: Path, *, seconds: float = 0.0, size: Size) -> d
         "trials": trials,
         "seconds": seconds,
         **asdict(size),
-        "workers": len({trial["lane"][1] for trial in timing.trials}),
+        "workers": len({trial.lane[1] for trial in timing.trials}),
         "load": round(os.getloadavg()[0], 1),
     }
     found |= probe.figures(size.all_lanes)

@@ -18,22 +18,21 @@ job that needs it is opened.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Literal, TypeVar, get_args, get_origin
 
-import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from .checks import GradientCheck, check_gradients
 from .explain import Explanation, explain
+from .outcome import BadOutcome, Gradient, Outcome
 from .plan import MemoryPlan, PlanEntry, make_plan, used
+from .restore import Built
 from .session import Session, same
 from .watch import Stopped, Watch
 from .windows import plan_window, snapshots_of
-
-Gradient = float | np.ndarray
 
 
 class JobParams(BaseModel):
@@ -43,15 +42,8 @@ class JobParams(BaseModel):
 
 
 P = TypeVar("P", bound=BaseModel)
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What one run gives back: the loss, d(loss)/d(name) for each wanted gradient, and other numbers worth a column."""
-
-    loss: float
-    gradients: Mapping[str, Gradient] = field(default_factory=dict)
-    outputs: Mapping[str, Gradient] = field(default_factory=dict)
+NO_MEMORY = MemoryPlan()
+"""Of every trial without a program: it is frozen, and takes longer to make than all else that is planned of such a job."""
 
 
 class Job(Generic[P]):
@@ -111,6 +103,7 @@ class Job(Generic[P]):
         self.snapshot_bytes: int | None = None
         self.machine_code = True
         self._steps: Any = None  # the plan of the time steps
+        self._built: Built | None = None  # what ``build`` has left, of an open job with live parameters
 
     @property
     def seed(self) -> int:
@@ -152,19 +145,22 @@ class Job(Generic[P]):
         raise NotImplementedError(f"{type(self).__name__} has no build()\n  do: write `def build(self) -> None` in it")
 
     def fill(self) -> None:
-        """Give the fields their first values: those of the parameters in ``live``, and whatever ``run`` changes and then reads. Called
-        after ``build``, and again by ``set``. Runs no kernel.
+        """Give the fields their first values: those of the parameters in ``live``, and whatever is not as ``build`` has left it. Called
+        after ``build``, and again by ``set``, which puts everything back to that first. Runs no kernel.
         """
 
     def set(self, params: P) -> bool:
-        """Give an open job other parameters: ``run`` then gives what it would in a job built with them.
+        """Give an open job other parameters: ``run`` then gives what it would in a job built with them. Before ``fill`` is called, fields,
+        ndarrays, their gradients, random numbers and attributes are put back to what ``build`` has left.
 
         Returns:
-            Whether that is possible: only parameters in ``live`` differ, and their shapes do not. Else nothing has changed, and the job
-            must be built again.
+            Whether that is possible: only parameters in ``live`` differ, their shapes do not, and everything can be put back
+            (``restore``). Else the parameters are what they were, and the job must be built again.
         """
         differ = {name for name in type(params).model_fields if not same(getattr(params, name), getattr(self.params, name))}
         if not self.live or not differ <= set(self.live) or self.shape_key(params) != self.shape_key(self.params):
+            return False
+        if self._built is None or not self._built.put_back():
             return False
         self.params = params
         self.fill()
@@ -218,7 +214,7 @@ class Job(Generic[P]):
         Raises:
             OutOfMemory: nothing fits the program's ``memory_budget``; names the smallest that would work.
         """
-        return MemoryPlan() if self.program is None else make_plan(self, arch)
+        return NO_MEMORY if self.program is None else make_plan(self, arch)
 
     def explain(self, *, arch: str | None = None) -> Explanation:
         """The plan taken apart: fields, kernels, loops with their lines, and what each remedy would save. Raises what ``plan`` does."""
@@ -288,10 +284,11 @@ class Job(Generic[P]):
             try:
                 self.build()
                 self._made = True
+                self._built = Built(self) if self.live else None
                 self.fill()
                 yield
             finally:
-                self.program = None
+                self.program = self._built = None
 
 
 def _check_live(cls: type[Job[Any]]) -> None:
@@ -383,16 +380,12 @@ def run_trial(session: Session, body: Callable[[Session], Outcome], start: float
     outcome = body(session)
     done = time.perf_counter()
     session.measure()
-    missing = [name for name in job.wanted if name not in outcome.gradients]
-    if missing:
-        raise ValueError(
-            f"{type(job).__name__}.run() gave no gradient for {', '.join(missing)}\n  do: put it into Outcome.gradients"
-        )
     seconds = {"build": built - start, "plan": planned - built, "run": done - planned}
     return Finished(outcome, plan, session.used, session.peak_bytes, seconds, _name(job.program))
 
 
 __all__ = [
+    "BadOutcome",
     "Finished",
     "Gradient",
     "GradientCheck",

@@ -65,7 +65,7 @@ class NothingToCheck(ValueError):
 
 
 class NotRestored(ValueError):
-    """A job with ``live`` parameters gives another result after a run with other values: ``fill`` leaves something of that run behind."""
+    """A job with ``live`` parameters gives another result after runs with other values: they have left something that is not put back."""
 
 
 def checkable(job: type[Job[Any]], values: dict[str, Any], wanted: Sequence[str] | None = None) -> list[str]:
@@ -115,8 +115,12 @@ def check_gradients(
 
 def run_checks(
     made: Job[Any], *, step: float | None = None, most: int | None = None, **options: Any
-) -> tuple[list[GradientCheck], str]:
-    """As ``check_gradients``, of a job that is not open, for the gradients that it wants. Returns the rows and the job's precision."""
+) -> tuple[list[GradientCheck], str, str]:
+    """As ``check_gradients``, of a job that is not open, for the gradients that it wants.
+
+    Returns:
+        The rows, the job's precision, and why it was built again although only live parameters had changed (``Session.rebuilt``).
+    """
     start, wanted = made.params, made.wanted
     values = start.model_dump(mode="json")
     names = checkable(type(made), values, made.wanted)
@@ -129,7 +133,7 @@ def run_checks(
         made.wanted = wanted
         if made.live and session.builds == 1:
             _same_again(made, outcome, session.run(start), AGAIN[precision])
-    return rows, precision
+    return rows, precision, session.rebuilt
 
 
 def _same_again(job: Job[Any], first: Outcome, again: Outcome, tolerance: float) -> None:
@@ -143,7 +147,8 @@ def _same_again(job: Job[Any], first: Outcome, again: Outcome, tolerance: float)
             what = "the loss" if name == "loss" else f"the gradient of `{name}`"
             raise NotRestored(
                 f"{type(job).__name__}.run() gives {what} as {now.flat[k]:.9g} after runs with other values, and gave {was.flat[k]:.9g}\n"
-                "  do: fill() must set every field that a run changes and the next one reads; or take `live` out of the class"
+                "  do: keep what a run changes in fields and attributes of the job, which are put back;"
+                " globals and attributes of classes are not"
             )
 
 

@@ -61,24 +61,16 @@ class MassSpring(Job[MassSpringParams]):
         if w < p.steps:
             self.start = qd.Vector.field(2, dtype=real, shape=(1, self.n_masses))
         body.write(self.ends, self.muscle, self.rest)
-        self.at_rest = False
         self._kernels()
 
     def fill(self) -> None:
-        """The robot at rest, with its stiffness and its amplitudes. Where all steps have slots, a run leaves slot 0 as it was."""
-        if not self.at_rest:
-            self._rest()
-        self.at_rest = self.window == self.params.steps
-        self.stiffness[None] = self.params.stiffness
-        self.amplitude.from_numpy(np.array(self.params.actuation))
-
-    def _rest(self) -> None:
+        """The robot at rest, with its stiffness and its amplitudes. The speeds are zeros, as nobody has written them yet."""
         points = truss(self.params.columns).points
         self.x.from_numpy(np.concatenate([points[None], np.zeros((self.window, self.n_masses, 2))]))
         if self.start is not self.x:
             self.start.from_numpy(points[None])
-        self.v.fill(0.0)
-        self.activation.fill(0.0)
+        self.stiffness[None] = self.params.stiffness
+        self.amplitude.from_numpy(np.array(self.params.actuation))
 
     def _kernels(self) -> None:
         p = self.params

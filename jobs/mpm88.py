@@ -54,20 +54,11 @@ class Mpm88(Job[Mpm88Params]):
         self.centre = qd.Vector.field(2, dtype=real, shape=(), needs_grad=True)
         self.loss = qd.field(dtype=real, shape=(), needs_grad=True)
         self.volume = SIDE * SIDE / n
-        self.at_rest = False
         self._step_kernels()
         self._end_kernels()
 
     def fill(self) -> None:
-        """The block in its corner, what it is thrown with, and its stiffness. Where all steps have slots, a run leaves slot 0 as it was."""
-        if not self.at_rest:
-            self._rest()
-        self.at_rest = self.window == self.params.steps
-        self.start[None] = self.params.velocity
-        self.stiffness[None] = self.params.stiffness
-
-    def _rest(self) -> None:
-        """The block at rest, not deformed."""
+        """The block in its corner, not deformed, what it is thrown with, and its stiffness."""
         t, n = self.window + 1, self.params.particles
         first = np.zeros((t, n, 2))
         per_row = int(np.ceil(np.sqrt(n)))
@@ -77,8 +68,8 @@ class Mpm88(Job[Mpm88Params]):
         identity = np.zeros((t, n, 2, 2))
         identity[0] = np.eye(2)
         self.F.from_numpy(identity)
-        self.v.fill(0.0)
-        self.C.fill(0.0)
+        self.start[None] = self.params.velocity
+        self.stiffness[None] = self.params.stiffness
 
     def _step_kernels(self) -> None:
         p = self.params

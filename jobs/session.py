@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import BaseModel
 
+from .outcome import check_outcome
 from .plan import launches_of
 
 if TYPE_CHECKING:
@@ -24,12 +25,13 @@ class Session:
     Attributes:
         job: the job; its ``params`` are those of the last run.
         builds: how often it was built.
+        rebuilt: why the job was built again although only live parameters had changed, if it was.
         used: the most bytes of each kind that one of its programs held.
         peak_bytes: the most bytes that one of them held at once; None for a job without a program.
     """
 
     def __init__(self, job: Job[Any], **options: Any) -> None:
-        self.job, self.builds = job, 0
+        self.job, self.builds, self.rebuilt = job, 0, ""
         self.used: dict[str, int] = {}
         self.peak_bytes: int | None = None
         self._options: Mapping[str, Any] = options
@@ -62,7 +64,8 @@ class Session:
         the trial would notice, see ``Program.is_clean``.
         """
         job = self.job
-        if not job.live or self.builds != 1:
+        built = job._built
+        if built is None or built.why or self.builds != 1:
             return False
         return job.program is None or (self._begun is not None and job.program.is_clean(self._begun))
 
@@ -76,7 +79,9 @@ class Session:
             program.restart(self._begun)
         if not job.renew(params, wanted=wanted, seed=seed):
             return False
-        if program is not None and not program.launches_alike(self._begun, launches_of(job)):
+        if program is not None and not (
+            program.launches_alike(self._begun, launches_of(job)) and program.is_clean(self._begun)
+        ):
             return False
         self._fresh, self.used, self.peak_bytes = True, {}, None
         return True
@@ -86,16 +91,20 @@ class Session:
 
         Raises:
             Stopped: somebody has asked for the end, see ``Job.watch``.
+            BadOutcome: what the job gives is no result, or lacks a wanted gradient.
         """
         self.job.watch.run()
         wanted = self.job.params if params is None else params
         if not (self._fresh and same(wanted, self.job.params)) and not self.job.set(wanted):
             self.measure()
+            self.rebuilt = self.rebuilt or (self.job._built.why if self.job._built is not None else "")
             self._open.close()
             self.job.params = wanted
             self._build()
         self._fresh = False
-        return self.job.run()
+        outcome = self.job.run()
+        check_outcome(self.job, outcome)
+        return outcome
 
     def measure(self) -> None:
         """Bring ``used`` and ``peak_bytes`` up to date."""

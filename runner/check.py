@@ -38,6 +38,8 @@ class Checked:
         horizon: the parameter that was set, and its value; None where the job has none.
         whole: the value that it has in the config.
         rows: gradient beside difference.
+        rebuilt: why a job with live parameters is built for each trial all the same; empty where it is not.
+        others: gradients that no parameter belongs to: the loss cannot be asked for at another value of theirs.
     """
 
     name: str
@@ -49,6 +51,8 @@ class Checked:
     horizon: tuple[str, int] | None
     whole: int | None
     rows: tuple[GradientCheck, ...]
+    rebuilt: str = ""
+    others: tuple[str, ...] = ()
 
     @property
     def agrees(self) -> bool:
@@ -62,7 +66,8 @@ class Checked:
             | {"agrees": row.agrees(self.tolerance), "tells": row.tells}
             for row in self.rows
         ]
-        head = {key: getattr(self, key) for key in ("name", "target", "trial", "backend", "precision", "tolerance")}
+        head = {key: getattr(self, key) for key in ("name", "target", "trial", "backend", "precision", "tolerance", "rebuilt")}
+        head["not_compared"] = list(self.others)
         return head | {"horizon": dict([self.horizon]) if self.horizon else None, "agrees": self.agrees, "rows": rows}
 
     def text(self) -> str:
@@ -71,6 +76,10 @@ class Checked:
         if self.horizon:
             lines.append(f"horizon: {self.horizon[0]} = {self.horizon[1]} of {self.whole}")
         lines.append(f"tolerance: {self.tolerance:g} relative, in {self.precision}")
+        if self.rebuilt:
+            lines.append(f"built for each trial, although it has live parameters: {self.rebuilt}")
+        if self.others:
+            lines.append(f"not compared, for no parameter of the job has this name: {', '.join(self.others)}")
         cells = [
             [
                 row.name + "".join(f"[{i}]" for i in row.index),
@@ -117,7 +126,7 @@ def check(
         most: elements of one gradient that are looked at one by one, see ``check_gradients``.
 
     Raises:
-        CheckError: nothing can be checked, the horizon cannot be set, the job raises, or its ``fill`` leaves something of a run behind.
+        CheckError: nothing can be checked, the horizon cannot be set, the job raises, or leaves something of a run behind.
     """
     trial, config = prepared.trials[0], prepared.loaded.config
     values = dict(trial.params)
@@ -132,7 +141,7 @@ def check(
     made.precision = "f64"
     place = {"backend": prepared.backend, "device": prepared.place.device, "threads": config.device.threads}
     try:
-        rows, precision = run_checks(made, most=most, **place)
+        rows, precision, rebuilt = run_checks(made, most=most, **place)
     except (NothingToCheck, NotRestored) as error:
         raise CheckError(str(error)) from error
     except (QdrunError, OSError):
@@ -141,10 +150,11 @@ def check(
         frame = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{frame.filename}:{frame.lineno}"
         raise CheckError(f"{job.__name__} raised {type(error).__name__} at {where}: {error}\n  do: correct the job") from error
+    others = tuple(name for name in prepared.gradients if not paths.has(values, name))
     allowed = TOLERANCE[precision] if tolerance is None else tolerance
     head = {"name": config.name, "target": prepared.target.text, "trial": trial.label, "backend": prepared.backend}
     numbers = {"precision": precision, "tolerance": allowed, "horizon": set_to, "whole": whole}
-    return Checked(**head, **numbers, rows=tuple(rows))
+    return Checked(**head, **numbers, rows=tuple(rows), rebuilt=rebuilt, others=others)
 
 
 def _horizon(job: type[Job[Any]], values: dict[str, Any], horizon: int | None) -> tuple[str, int] | None:

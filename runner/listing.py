@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from .commands.picking import best_row, column_of, ordered
 from .show import grid, results_text, varied
 from .store import status, table
-from .store.attempts import STREAMS, Attempt, log_path, read_log
+from .store.attempts import STREAMS, Attempt, log_name, log_path, read_log
 from .store.journal import plain, read
-from .store.layout import RunFolder, all_runs
-from .store.replay import FINAL, Replay, TrialState, record_of, replay, run_state
+from .store.layout import TRIALS, RunFolder, each_run
+from .store.replay import FINAL, Replay, TrialState, replay, run_state
 from .trials import short
 from .watch.view import last_of, reasons, view_of
 
@@ -88,12 +88,12 @@ def table_of(
 def listed(where: str, last: int, state: str | None = None) -> list[dict[str, Any]]:
     """The ``last`` runs under ``where``, or of those in a state, the latest first; no more of them are read than it takes."""
     found: list[dict[str, Any]] = []
-    for folder in reversed(all_runs(where)):
-        if len(found) == last:
-            break
+    for folder in each_run(where):
         row = _listed(folder)
         if state is None or row["state"] == state:
             found.append(row)
+        if len(found) == last:
+            break
     return found
 
 
@@ -145,17 +145,23 @@ def logs_of(
         streams: which of stdout and stderr.
     """
     found = replay(folder)
+    there = folder.files.below(TRIALS) if trial is None else None
     parts: list[dict[str, Any]] = []
     for state in found.trials.values():
         if trial is not None and state.id != trial:
             continue
         for tried in _attempts(state, attempt):
-            for stream in streams:
+            for stream in streams if there is None else _in(there, tried, streams):
                 text = read_log(folder, tried, stream).decode("utf-8", "replace")
                 parts += [_part(tried, stream, text, log_path(folder, tried, stream))] if text else []
-        trace = _traceback(folder, state, attempt) if tuple(streams) == STREAMS else None
+        trace = _traceback(state, attempt) if tuple(streams) == STREAMS else None
         parts += [trace] if trace else []
     return parts
+
+
+def _in(there: Mapping[str, int], tried: Attempt, streams: Sequence[str]) -> list[str]:
+    """The streams of an attempt that have a log. In a bucket, to ask for each log of all trials would be a request each."""
+    return [stream for stream in streams if log_name(tried, stream) in there]
 
 
 def attempts_of(folder: RunFolder, trial: str) -> list[int]:
@@ -194,8 +200,8 @@ def _part(tried: Attempt, stream: str, text: str, path: str | None) -> dict[str,
     }
 
 
-def _traceback(folder: RunFolder, state: TrialState, attempt: int | None) -> dict[str, Any] | None:
-    record = record_of(folder, state) or {}
+def _traceback(state: TrialState, attempt: int | None) -> dict[str, Any] | None:
+    record = {} if state.entry is None else state.entry.event  # slim: what is left out of it are the numbers
     error, number = record.get("error") or {}, int(record.get("attempt", 0))
     text = error.get("traceback") or (f"{error['type']}: {error['message']}" if error else "")
     if not text or (attempt is not None and attempt != number):
@@ -211,6 +217,7 @@ class Follower:
         self.folder, self.trial, self.attempt, self.streams = folder, trial, attempt, tuple(streams)
         self._read: dict[tuple[Attempt, str], int] = {}
         self._traced: set[str] = set()
+        self._there: dict[str, int] | None = None  # logs of all trials, with their bytes, at the last look
         self._state: Replay = replay(folder)
 
     def over(self) -> bool:
@@ -223,6 +230,7 @@ class Follower:
     def news(self) -> Iterator[dict[str, Any]]:
         """What was printed since the last look; of all attempts that there are, as ``over`` saw them."""
         over = run_state(self.folder, self._state) != "running"
+        self._there = self.folder.files.below(TRIALS) if self.trial is None else None
         for state in self._state.trials.values():
             if self.trial is None or state.id == self.trial:
                 for tried in state.attempts:
@@ -235,13 +243,15 @@ class Follower:
         if state.entry is None or state.id in self._traced or self.streams != STREAMS:
             return
         self._traced.add(state.id)
-        trace = _traceback(self.folder, state, self.attempt)
+        trace = _traceback(state, self.attempt)
         if trace is not None:
             yield trace
 
     def _news(self, tried: Attempt, *, whole: bool) -> Iterator[dict[str, Any]]:
         for stream in self.streams:
             start = self._read.get((tried, stream), 0)
+            if self._there is not None and self._there.get(log_name(tried, stream), 0) <= start:
+                continue
             data = read_log(self.folder, tried, stream, start)
             data = data if whole else data[: data.rfind(b"\n") + 1]
             if data:

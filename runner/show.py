@@ -317,7 +317,7 @@ def summary_text(done: Ended) -> str:
 
 def detached_data(made: Detached) -> dict[str, Any]:
     """A run that goes on elsewhere, as plain data: the document of a submit that has not ended."""
-    trials = len(made.folder.trials())
+    trials = len(made.folder.trial_ids())
     head = {
         "run": made.folder.name,
         "folder": made.folder.uri,

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from .axes import FORMS, MOST, Axis, SweepSection
+from .values import is_number
 from .yaml_lines import KeyPath, did_you_mean
 
 MAX_TRIALS = MOST
@@ -108,7 +109,7 @@ def axis_values(name: str, axis: Axis, seed: int, samples: int | None = None) ->
         values = draw(form, parts, count, seed, name)
     else:
         values = _spaced(name, form, parts)
-    if any(isinstance(value, float) and not math.isfinite(value) for value in values):
+    if any(isinstance(value, int | float) and not isinstance(value, bool) and not is_number(value) for value in values):
         raise SweepError(("params", name), f"`{name}` has a value that is not finite", hint="sweeps are over finite numbers")
     return values
 
@@ -243,7 +244,8 @@ def _same(a: Any, b: Any) -> bool:
     if isinstance(a, bool) or isinstance(b, bool):
         return a is b
     if isinstance(a, int | float) and isinstance(b, int | float):
-        return a == b or ((isinstance(a, float) or isinstance(b, float)) and math.isclose(a, b, rel_tol=CLOSE))
+        real = (isinstance(a, float) or isinstance(b, float)) and is_number(a) and is_number(b)
+        return a == b or (real and math.isclose(a, b, rel_tol=CLOSE))
     if isinstance(a, list) and isinstance(b, list):
         return len(a) == len(b) and all(map(_same, a, b))
     return bool(a == b)

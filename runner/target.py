@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 import importlib
 import importlib.util
+import linecache
 import os
 import sys
 import tempfile
 import threading
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -104,8 +106,10 @@ def _load_file(target: Target) -> Any:
         raise TargetError(f"{path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
+    # Kernels are read from these lines, in each trial: the file may be edited from now on. Without a time, they are not compared with it.
+    linecache.cache[str(path)] = len(target.source), None, StringIO(target.source).readlines(), str(path)
     try:
-        spec.loader.exec_module(module)
+        exec(compile(target.source, path, "exec", dont_inherit=True), vars(module))
     except BaseException:
         del sys.modules[name]
         raise

@@ -8,7 +8,7 @@ import time
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 _IMPORTED = time.time()
 
@@ -25,6 +25,19 @@ def process_started() -> float:
     return time.time() - (uptime - ticks / os.sysconf("SC_CLK_TCK"))
 
 
+class Ended(NamedTuple):
+    """A trial that has ended: its lane (host, process, number), when it started and ended there, the seconds that its worker had it, those
+    of its own work, and when its row had come back.
+    """
+
+    lane: tuple[Any, ...]
+    started_t: Any
+    ended_t: Any
+    worker_seconds: float | None
+    seconds: float | None
+    collected_t: float
+
+
 @dataclass
 class Timing:
     """Time stamps of a submit, in seconds since the epoch, and of its trials."""
@@ -35,20 +48,13 @@ class Timing:
     ray_ready_t: float | None = None
     first_start_t: float | None = None
     ended_t: float | None = None
-    trials: list[dict[str, Any]] = field(default_factory=list)
+    trials: list[Ended] = field(default_factory=list)
 
-    def add(self, message: Mapping[str, Any]) -> None:
-        """Note an ended trial: its worker, when it started and ended there, and the seconds of its own work."""
+    def add(self, message: Mapping[str, Any], now: float) -> None:
+        """Note an ended trial that has come back ``now``: its worker, when it started and ended there, and the seconds of its own work."""
         get = message.get
-        noted = {
-            "lane": (get("host"), get("pid"), get("lane")),
-            "started_t": get("started_t"),
-            "ended_t": get("ended_t"),
-            "worker_seconds": get("worker_seconds"),
-            "seconds": get("seconds"),
-            "collected_t": time.time(),
-        }
-        self.trials.append(noted)
+        lane = (get("host"), get("pid"), get("lane"))
+        self.trials.append(Ended(lane, get("started_t"), get("ended_t"), get("worker_seconds"), get("seconds"), now))
 
     def summary(self) -> dict[str, float | None]:
         """The figures that ``--json`` prints; seconds from the command on, and milliseconds for each trial.
@@ -57,17 +63,17 @@ class Timing:
         inside (import, checks, packing of results), ``collect_ms_per_trial`` the mean delay of a record on its way back (not on the
         critical path), and ``overhead_ms_per_trial`` the first two together.
         """
-        lanes: dict[tuple[Any, ...], list[dict[str, Any]]] = defaultdict(list)
+        lanes: dict[tuple[Any, ...], list[Ended]] = defaultdict(list)
         for trial in self.trials:
-            lanes[trial["lane"]].append(trial)
+            lanes[trial.lane].append(trial)
         gaps, inside = [], []
         for own in lanes.values():
-            own.sort(key=lambda trial: trial["started_t"])
-            gaps += [after["started_t"] - before["ended_t"] for before, after in itertools.pairwise(own)]
+            own.sort(key=lambda trial: trial.started_t)
+            gaps += [after.started_t - before.ended_t for before, after in itertools.pairwise(own)]
         for trial in self.trials:
-            if trial["seconds"] is not None:
-                inside.append(trial["ended_t"] - trial["started_t"] - trial["seconds"])
-        collect = [trial["collected_t"] - trial["ended_t"] for trial in self.trials]
+            if trial.seconds is not None:
+                inside.append(trial.ended_t - trial.started_t - trial.seconds)
+        collect = [trial.collected_t - trial.ended_t for trial in self.trials]
         dispatch_ms, worker_ms = _mean_ms(gaps), _mean_ms(inside)
         both = dispatch_ms + worker_ms if dispatch_ms is not None and worker_ms is not None else None
         return {

@@ -15,6 +15,7 @@ from typing import Any
 
 from ..errors import QdrunNameError, QdrunSyntaxError
 from ..ir.nodes import Loc
+from .texts import lines_of
 
 Watcher = Callable[["FunctionSource", str, str, Any], None]
 _watcher: ContextVar[Watcher | None] = ContextVar("qdrun_watcher", default=None)
@@ -150,19 +151,19 @@ def read_function(function: Callable[..., Any]) -> FunctionSource:
     """The source of a plain Python function (a method, or a function defined inside another, is as good).
 
     Raises:
-        QdrunSyntaxError: it is not a ``def``, or its source cannot be found.
+        QdrunSyntaxError: it is not a ``def``, or its source cannot be found or is not what was loaded.
     """
     fn: Any = inspect.unwrap(getattr(function, "__func__", function))
     if not isinstance(fn, FunctionType):
         raise QdrunSyntaxError(f"{fn!r} is not a Python function", hint="decorate a function written with `def`")
     try:
-        lines, first = inspect.getsourcelines(fn)
+        lines, first, file = lines_of(fn)
     except (OSError, TypeError):
         raise QdrunSyntaxError(
             f"the source of `{fn.__name__}` cannot be found", hint="define it in a file (not in exec or an interactive prompt)"
         ) from None
     tree = _definition(fn, "".join(lines))
-    return FunctionSource(fn, tree, inspect.getsourcefile(fn) or fn.__code__.co_filename, first, tuple(lines))
+    return FunctionSource(fn, tree, file, first, tuple(lines))
 
 
 def _definition(fn: FunctionType, text: str) -> ast.FunctionDef:

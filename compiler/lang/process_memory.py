@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
+from .content import Content
 from .kernel_plan import KernelPlan, code_bytes, kernel_plan, kernels_of
 from .options import Arch
 from .restart import Launches, Start, is_clean, restart, start_of, used_by
@@ -76,8 +77,18 @@ class Accounts:
         return is_clean(cast("Program", self), start)
 
     def restart(self, start: Start) -> None:
-        """Make it what it was before its first run, but for the content of fields; see ``lang.restart``."""
+        """Make it what it was before its first run, but for what ``content`` tells; see ``lang.restart``."""
         restart(cast("Program", self), start)
+
+    def content(self) -> Content:
+        """What its memory holds now, for ``Content.put_back``. No kernel runs in it."""
+        return Content(cast("Program", self))
+
+    def reached(self, value: Any) -> list[Any] | None:
+        """What an object of the compiler's holds of Python, see ``lang.reached``."""
+        from .reached import reached  # it needs kernels, which need programs
+
+        return reached(cast("Program", self), value)
 
     @staticmethod
     def launches_alike(start: Start, launches: Launches) -> bool:

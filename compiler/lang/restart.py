@@ -1,6 +1,6 @@
 """A program that runs one simulation after another, each as if it were the first: what a run finds, and what an earlier one may have left.
 
-Fields are not looked at: who fills them in says what the next run finds there.
+What fields hold, and where random numbers begin, is looked after by ``content``.
 """
 
 from __future__ import annotations
@@ -69,10 +69,9 @@ def is_clean(program: Program, start: Start) -> bool:
 
 
 def restart(program: Program, start: Start) -> None:
-    """Before another run: the heap is given back, random numbers begin again, and so do the most bytes in use."""
+    """Before another run: the heap is given back, and the most bytes in use are counted from the beginning again."""
     with program.alone():
         program._shrink_heap({})
-    program.launches, program.last_seed, program.replay_seed = 0, None, None
     for kernel in kernels_of(program):
         kernel.restart()
     program.device.forget_most(start.peaks, start.peak_bytes)

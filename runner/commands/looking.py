@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from enum import StrEnum
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -98,7 +97,7 @@ def ls(
 def results(
     run: Run,
     form: Annotated[Format, typer.Option("--format", "-f", help="How to print the table.")] = Format.table,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Write to this file instead of stdout.")] = None,
+    out: Annotated[str | None, typer.Option("--out", "-o", help="Write to this file or URI instead of stdout.")] = None,
     best: Annotated[
         str | None,
         typer.Option(metavar="COLUMN", help="The one finished trial with the smallest value; `max:loss`: the largest."),
@@ -139,7 +138,7 @@ def results(
         elif out is None:
             sys.stdout.write(found.text(form.value))
         else:
-            out.write_text(found.text(form.value), encoding="utf-8")
+            table.write_file(out, found.text(form.value).encode())
 
 
 def watch(run: Run, runs: Runs = "runs", as_json: Json = False) -> None:

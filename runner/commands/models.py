@@ -161,6 +161,8 @@ class Check(Part):
     backend: str = about("what it ran on")
     precision: str = about("of the fields")
     tolerance: float = about("largest relative error")
+    rebuilt: str = about("why a job with live parameters is built for each trial all the same; empty where it is not")
+    not_compared: list[str] = about("gradients that no parameter belongs to")
     horizon: dict[str, int] | None = about("the parameter that was shortened, and to what")
     agrees: bool = about("whether all do")
     rows: list[Data] = about("each element that was looked at")

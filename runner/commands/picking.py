@@ -23,14 +23,14 @@ def trial_of(folder: RunFolder, word: str) -> str:
     Raises:
         NotFound: there is none, or more than one.
     """
-    trials = folder.trials()
-    found = [t.id for t in trials if (word == f"@{t.index}" if word.startswith("@") else t.id.startswith(word))]
+    ids = folder.trial_ids()
+    found = [name for place, name in enumerate(ids) if (word == f"@{place}" if word.startswith("@") else name.startswith(word))]
     if len(found) == 1 or word in found:
         return word if word in found else found[0]
     what = (
         f"has no trial `{word}`" if not found else f"has {len(found)} trials that begin with `{word}`: {', '.join(found[:5])}"
     )
-    near = did_you_mean(word, [t.id for t in trials]) or f"`qdrun results {folder.uri}` lists them"
+    near = did_you_mean(word, ids) or f"`qdrun results {folder.uri}` lists them"
     raise NotFound(f"{folder.name} {what}\n  do: give an id, its beginning, or the place in the sweep as in @3; {near}")
 
 

@@ -15,21 +15,23 @@ from ..packing import Request
 from . import groups
 from .groups import Slot, placed
 from .inventory import Found, kind_of, with_lanes
-from .leases import Exchange, Held, LeaseEnd, Terms
+from .leases import Exchange, Held, LeaseEnd, Terms, Waits
 from .ledger import Ledger
 from .runs import shown
 from .settings import NAME, NAMESPACE, Settings
 
 __all__ = ["LedgerActor", "LedgerError", "check_version", "placed", "start"]
 
-VERSION = 3
+VERSION = 4
 """Of the calls between runs and the ledger of a cluster."""
 TICK_S = 0.25
 ANSWER_S = 60.0
 LATE_S = 1.0
 """A ledger that has not moved for so long was away itself."""
 FIRST_S = 20.0
-"""How long a ledger that starts waits for nodes to say what they have, before it goes on with those that have said it."""
+"""How long a ledger that starts waits for nodes and devices to say what they are, before it goes on with those that have said it."""
+TAKE_S = 0.5
+"""How long a device that Ray has given is waited for before others are looked after: a node may hang."""
 MOST_PENDING = 8
 LOG = logging.getLogger(__name__)
 
@@ -90,6 +92,7 @@ class LedgerActor:
         self._probes: dict[str, asyncio.Task[list[Found]]] = {}
         self._cores: dict[str, int] = {}
         self._slots: dict[str, Slot] = {}
+        self._takes: dict[str, asyncio.Task[None]] = {}
         self._threads = {1}
         self._polls: dict[str, asyncio.Event] = {}
         self._loop: asyncio.Task[None] | None = None
@@ -189,16 +192,9 @@ class LedgerActor:
         (await self._ready()).closed(run, device)
         self._step()
 
-    async def lost(self, run: str, device: str, why: str) -> None:
-        """A run has found a device broken: its leases end, its group is given back, and its node is asked again for what it has."""
-        ledger = await self._ready()
-        for slot in self._slots.values():
-            if device in slot.devices:
-                LOG.warning("run %s says that device %s is lost: %s", run, device, why)
-                await self._release(slot, why)
-                self._found.pop(slot.node, None)
-        ledger.lose_device(device, why)
-        self._step()
+    async def avoid(self, run: str, device: str, seconds: float) -> bool:
+        """See ``Ledger.avoid``."""
+        return (await self._ready()).avoid(run, device, seconds, self._now())
 
     async def observe(self, pool: str, free: int, ours: int | None, run: str) -> None:
         """See ``Ledger.observe``."""
@@ -216,13 +212,13 @@ class LedgerActor:
         where = {device: slot.group for slot in self._slots.values() for device in slot.devices}
         return {row.id: (row, where[row.id]) for row in ledger.devices()}
 
-    async def why(self, run: str) -> dict[str, str]:
+    async def why(self, run: str) -> dict[str, Waits]:
         """See ``Ledger.why``; with what Ray has not given yet."""
         ledger = await self._ready()
         asked = sum(bool(slot.group) and not slot.ready for slot in self._slots.values())
         beside = f"; {asked} devices were asked of Ray and are held by others" if asked else ""
         beside += f"; {self._problem}" if self._problem else ""
-        return {name: text + beside for name, text in ledger.why(run).items()}
+        return {name: replace(waits, why=waits.why + beside) for name, waits in ledger.why(run).items()}
 
     async def snapshot(self) -> dict[str, Any]:
         """See ``Ledger.snapshot``, with the groups that Ray has not given yet."""
@@ -268,14 +264,18 @@ class LedgerActor:
                 if time.monotonic() - looked >= self._settings.look_s:
                     await self._look()
                     looked = time.monotonic()
-                await self._groups()
                 self._problem = ""
+                await self._groups()
             except Exception as error:  # Ray's control plane may be away for a while; what is granted stays
                 self._problem = f"the cluster cannot be looked at: {type(error).__name__}: {error}"
                 LOG.warning("%s", self._problem)
             if not self._problem and (self._found or not self._probes):
                 self._up.set()
-            self._step()
+            try:
+                self._step()
+            except Exception as error:  # a fault of ours; without this loop nodes would die unseen
+                self._problem = f"the ledger cannot grant: {type(error).__name__}: {error}"
+                LOG.exception("the ledger cannot grant")
             await asyncio.sleep(TICK_S)
 
     async def _look(self) -> None:
@@ -294,6 +294,9 @@ class LedgerActor:
             await asyncio.wait(self._probes.values(), timeout=FIRST_S)
         done = [node for node, task in self._probes.items() if task.done()]
         known = await asyncio.to_thread(groups.existing) if done else {}
+        for name, (group, *_) in known.items():  # of nodes that went while no ledger was there: nobody else gives these back
+            if groups.node_of(name) not in alive:
+                await asyncio.to_thread(groups.remove, group)
         for node in done:
             task = self._probes.pop(node)
             if (error := task.exception()) is not None:
@@ -349,8 +352,10 @@ class LedgerActor:
             for slot in pending:
                 if slot.name not in table:
                     slot.group = ""
-            placed_now = [slot for slot in pending if slot.group and table[slot.name][1]]
-            await asyncio.gather(*(self._take(slot) for slot in placed_now))
+            for slot in pending:
+                if slot.group and table[slot.name][1] and slot.name not in self._takes:
+                    self._takes[slot.name] = asyncio.create_task(self._take(slot, slot.group))
+            await self._taken()
         wanted, count = self._ledger.wanted(), sum(bool(slot.group) and not slot.ready for slot in self._slots.values())
         for slot in list(self._slots.values()):
             rows = self._rows(slot)
@@ -365,18 +370,32 @@ class LedgerActor:
                 if time.monotonic() - slot.unwanted_since >= self._settings.idle_s:
                     await self._release(slot, "no run has a use for it")
 
-    async def _take(self, slot: Slot) -> None:
+    async def _taken(self) -> None:
+        """Devices that have said which they are; one that does not answer holds up nobody, and is asked again.
+
+        A ledger that starts waits longer: runs that join it are asked to give up what they hold on devices that it does not have.
+        """
+        if self._takes:
+            await asyncio.wait(self._takes.values(), timeout=TAKE_S if self._up.is_set() else FIRST_S)
+        for name in [name for name, task in self._takes.items() if task.done()]:
+            error = self._takes.pop(name).exception()
+            if error is not None:
+                self._problem = f"{name} does not say which device it is: {type(error).__name__}: {error}"
+                LOG.warning("%s", self._problem)
+
+    async def _take(self, slot: Slot, group: str) -> None:
         """A group is placed: find out which device it is, and let leases be granted there."""
         rows = self._rows(slot)
         if slot.resource == "GPU":
-            given = await asyncio.wait_for(groups.ask_inside(slot.group), ANSWER_S)
+            given = await asyncio.wait_for(groups.ask_inside(group), ANSWER_S)
             rows = [row for row in rows if row.ray_id in given or (row.uuid and row.uuid in given)]
             if not rows:
                 LOG.warning("Ray has given %s for %s, which the node's inventory does not have", given, slot.name)
         elif slot.resource != "CPU":
             rows = rows[int(slot.name.rsplit("/", 1)[1]) :][:1]
-        slot.ready = True
-        self._add(slot, rows)
+        if slot.group == group and self._slots.get(slot.name) is slot:  # else it was given back meanwhile, or its node is gone
+            slot.ready = True
+            self._add(slot, rows)
 
     def _add(self, slot: Slot, rows: Sequence[Found]) -> None:
         for row in rows:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from ..packing import Request
 from . import inventory
 from .inventory import Found
-from .leases import BEAT_S, Exchange, Held, Lease, LeaseEnd, Terms
+from .leases import BEAT_S, Exchange, Held, Lease, LeaseEnd, Terms, Waits
 from .ledger import Ledger
 from .settings import Settings
 
@@ -47,8 +47,8 @@ class LedgerClient(Protocol):
         """The run's worker on a device is gone: its process is charged no more."""
         ...
 
-    def lost(self, device: str, why: str) -> None:
-        """The run has found a device broken; all leases there end."""
+    def avoid(self, device: str, seconds: float) -> bool:
+        """Grant this run nothing more on a device for so long; False, and nothing is done, where it has no other."""
         ...
 
     def observe(self, pool: str, free: int, ours: int | None = None) -> None:
@@ -63,8 +63,8 @@ class LedgerClient(Protocol):
         """Options for the actor of a worker on a device: ``Worker.options(**ledger.options(lease.device))``."""
         ...
 
-    def why(self) -> dict[str, str]:
-        """Why requests wait: for one of each kind, its id and the arithmetic."""
+    def why(self) -> dict[str, Waits]:
+        """Why requests wait: by the id of one of each kind. Of many kinds, the first ones."""
         ...
 
     def snapshot(self) -> dict[str, Any]:
@@ -137,9 +137,9 @@ class LocalLedger:
         """See ``LedgerClient``."""
         self._ledger.closed(self.run, device)
 
-    def lost(self, device: str, why: str) -> None:
+    def avoid(self, device: str, seconds: float) -> bool:
         """See ``LedgerClient``."""
-        self._ledger.lose_device(device, why)
+        return self._ledger.avoid(self.run, device, seconds, self._now())
 
     def observe(self, pool: str, free: int, ours: int | None = None) -> None:
         """See ``LedgerClient``."""
@@ -155,7 +155,7 @@ class LocalLedger:
         """See ``LedgerClient``: Ray hands out nothing here; the worker takes its device by the name that it is given."""
         return {"num_cpus": 0}
 
-    def why(self) -> dict[str, str]:
+    def why(self) -> dict[str, Waits]:
         """See ``LedgerClient``."""
         return self._ledger.why(self.run)
 
@@ -345,9 +345,9 @@ class ActorLedger:
         self._workers.discard(device)
         self._call("closed", self._key, device)
 
-    def lost(self, device: str, why: str) -> None:
+    def avoid(self, device: str, seconds: float) -> bool:
         """See ``LedgerClient``."""
-        self._call("lost", self._key, device, why)
+        return bool(self._call("avoid", self._key, device, seconds))
 
     def observe(self, pool: str, free: int, ours: int | None = None) -> None:
         """See ``LedgerClient``. ``ours``: what the workers of this run hold; the ledger adds up what the runs say."""
@@ -372,7 +372,7 @@ class ActorLedger:
         found, group = self._groups[device]
         return actor.placed(group, found.resource)
 
-    def why(self) -> dict[str, str]:
+    def why(self) -> dict[str, Waits]:
         """See ``LedgerClient``."""
         return self._call("why", self._key) or {}
 

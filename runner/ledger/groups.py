@@ -97,6 +97,11 @@ def create(slot: Slot, amount: float) -> str:
     return made.id.hex()
 
 
+def node_of(name: str) -> str:
+    """The node of a group, by its name."""
+    return name.removeprefix(PREFIX).partition("/")[0]
+
+
 def existing() -> dict[str, tuple[str, bool, str]]:
     """The groups of all ledgers that there were: by name the id, whether Ray has it placed, and its node."""
     from ray.util import placement_group_table

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..packing import Device, Packer, Pool
@@ -11,21 +11,26 @@ from .inventory import Found
 from .leases import Terms
 from .runs import MARK, Run
 
+IDLE = "avoided"
+"""The class of a device on which a run is to place nothing: no claim is for it."""
 STEPS = 64  # what others hold is rounded up to so many parts of a pool: a new amount makes the packer look at everything again
 
 
 @dataclass(slots=True)
 class Place:
-    """A device. ``runs``: the lanes of each run that may use it; ``workers``: runs whose process is charged here."""
+    """A device. ``runs``: the lanes of each run that may use it; ``workers``: runs whose process is charged here; ``resting``: runs that
+    are to place nothing more here.
+    """
 
     found: Found
     group: str
     runs: dict[str, int] = field(default_factory=dict)
     workers: set[str] = field(default_factory=set)
+    resting: set[str] = field(default_factory=set)
 
 
 class Lanes:
-    """Keeps the packer's devices. A run gets the lanes of a device alone, or shares them with the other runs that wait.
+    """Keeps the packer's devices. A run gets the lanes of a device alone, or shares them with the other runs that wait, see ``share``.
 
     Bytes are never exceeded. Lanes are, by what still runs when another run joins, and where more runs wait than there are lanes: each
     has one at least.
@@ -58,7 +63,8 @@ class Lanes:
 
     def of(self, run: str) -> int:
         """The lanes of a run in all, as far as it may use them at once."""
-        lanes, gate = sum(place.runs.get(run, 0) for place in self._places.values()), self._gates.get(run)
+        lanes = sum(place.runs.get(run, 0) for place in self._places.values() if run not in place.resting)
+        gate = self._gates.get(run)
         return lanes if gate is None else min(lanes, gate.most)
 
     def add(self, found: Found, group: str) -> None:
@@ -75,6 +81,7 @@ class Lanes:
         if place is not None:
             for run in place.runs:
                 self._drop(place, run)
+            self._shared = frozenset()
 
     def open(self, run: Run, device: str) -> None:
         """A run may use a device."""
@@ -83,6 +90,21 @@ class Lanes:
             self._put(place, run.id, place.found.lanes)
             self._shared = frozenset()
 
+    def rest(self, run: Run, device: str) -> None:
+        """Nothing more is placed for a run on a device; what runs there goes on. To be called again whenever some of that has ended."""
+        place = self._places[device]
+        place.resting.add(run.id)
+        count = sum(grant.lease.device == device and not grant.kept for grant in run.grants.values())
+        if place.runs[run.id] != count:
+            self._relane(place, run, count)
+
+    def wake(self, run: Run, device: str) -> None:
+        """A run may use a device again."""
+        place = self._places[device]
+        place.resting.discard(run.id)
+        self._relane(place, run, place.found.lanes)
+        self._shared = frozenset()
+
     def leave(self, run: str) -> None:
         """A run is gone; no lease of it must be left."""
         for said in self._said.values():
@@ -90,6 +112,7 @@ class Lanes:
         self._terms.pop(run, None)
         self._gates.pop(run, None)
         for place in self._places.values():
+            place.resting.discard(run)
             if place.runs.pop(run, None) is not None:
                 place.workers.discard(run)
                 self._drop(place, run)
@@ -135,19 +158,41 @@ class Lanes:
         return any(row["free"] >= need for row in self._packer.snapshot()["pools"] if row["id"] == place.found.pool)
 
     def share(self, runs: Iterable[Run]) -> None:
-        """Divide the lanes of every device among the users of the runs that wait, and then among their runs."""
+        """Divide the lanes of every device among the users of the runs that wait, and then among their runs.
+
+        A run gets no more than it may use: the others have the rest.
+        """
         waiting = {run.id: run for run in runs if run.waiting}
         if self._shared == waiting.keys():
             return
         self._shared = frozenset(waiting)
+        gated = {name: self._usable(waiting[name]) for name in self._gates.keys() & waiting.keys()} if len(waiting) > 1 else {}
         for place in self._places.values():
-            users: dict[str, list[Run]] = {}
-            for name in sorted(place.runs.keys() & waiting.keys()):
+            whole, users = place.found.lanes, dict[str, list[Run]]()
+            for name in sorted((place.runs.keys() & waiting.keys()) - place.resting):
                 users.setdefault(waiting[name].user, []).append(waiting[name])
-            for part, user in zip(_parts(place.found.lanes, len(users)), sorted(users)):
-                for lanes, run in zip(_parts(part, len(users[user])), users[user]):
+            most = {run.id: gated[run.id].get(place.found.id, whole) if run.id in gated else whole for run in waiting.values()}
+            wanted = [sum(most[run.id] for run in users[user]) for user in sorted(users)]
+            for part, user in zip(_parts(whole, wanted), sorted(users)):
+                for lanes, run in zip(_parts(part, [most[run.id] for run in users[user]]), users[user]):
                     if place.runs[run.id] != lanes:
                         self._relane(place, run, lanes)
+
+    def _usable(self, run: Run) -> dict[str, int]:
+        """By device, the lanes that a run with a gate gets at the most: its part of what it may have at once, rounded up.
+
+        It is spread over the devices that hold the largest of what waits, so that all of it can run there; where none does, over all.
+        """
+        places = [place for place in self._places.values() if run.id in place.runs and run.id not in place.resting]
+        able = [place for place in places if self._holds_all(place, run)] or places
+        lanes, most = sum(place.found.lanes for place in able), self._gates[run.id].most
+        return {place.found.id: -(-most * place.found.lanes // lanes) for place in places}
+
+    def _holds_all(self, place: Place, run: Run) -> bool:
+        """Whether everything that waits of a run could run on a device, were it empty."""
+        kind, room = place.found.kind + MARK + run.id, place.found.capacity - self._charge(place.found, run.id, 1)
+        claims = [shape.claims.get(kind) for shape in run.shapes.values() if shape.waiting]
+        return all(claim is not None and claim.smallest <= room for claim in claims)
 
     def _put(self, place: Place, run: str, lanes: int) -> None:
         found = place.found
@@ -155,8 +200,8 @@ class Lanes:
             self._packer.add_pool(Pool(found.pool, found.capacity))
             self._packer.set_foreign(found.pool, self._foreign[found.pool])
         self._open[found.pool] = self._open.get(found.pool, 0) + 1
-        name, kind = found.id + MARK + run, found.kind + MARK + run
-        device = Device(name, found.pool, kind, lanes, self._charge(found, run, lanes))
+        name, kind = found.id + MARK + run, (found.kind if lanes else IDLE) + MARK + run
+        device = Device(name, found.pool, kind, max(1, lanes), self._charge(found, run, max(1, lanes)))
         self._packer.add_device(device, self._gates.get(run))
         place.runs[run] = lanes
 
@@ -169,7 +214,7 @@ class Lanes:
         self._open[place.found.pool] -= 1
 
     def _relane(self, place: Place, run: Run, lanes: int) -> None:
-        """Another number of lanes: the packer gets the device anew, with what runs there."""
+        """Another number of lanes: the packer gets the device anew, with what runs there. None: its worker alone is charged."""
         name, kind = place.found.id + MARK + run.id, place.found.kind + MARK + run.id
         ran = {request.id: request for request in self._packer.lose_device(name)}
         self._open[place.found.pool] -= 1
@@ -182,6 +227,12 @@ class Lanes:
             self._packer.worker_started(name)
 
 
-def _parts(whole: int, count: int) -> list[int]:
-    """A number in ``count`` nearly equal parts of at least one."""
-    return [max(1, whole // count + (k < whole % count)) for k in range(count)]
+def _parts(whole: int, most: Sequence[int]) -> list[int]:
+    """A number in parts of at least one, equal but for those that want no more than ``most``; what all have enough of is left."""
+    parts = [1] * len(most)
+    for _ in range(len(most), whole):
+        able = [k for k, part in enumerate(parts) if part < most[k]]
+        if not able:
+            break
+        parts[min(able, key=lambda k: parts[k])] += 1
+    return parts

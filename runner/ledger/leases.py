@@ -10,6 +10,8 @@ BEAT_S = 5.0
 """A run lets the ledger hear from it at least this often; an exchange counts."""
 EXPIRE_S = 30.0
 """A run that was silent for so long loses its leases."""
+MOST_REASONS = 8
+"""Of so many shapes a run is told why they wait; a sweep may have as many shapes as trials."""
 LEASE_TRIALS, LEASE_S = 64, 5.0
 """A lease of short requests covers at most so many trials, and at most so many seconds."""
 
@@ -89,6 +91,14 @@ class Held:
 
     lease: Lease
     request: Request
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """Why so many requests wait."""
+
+    count: int
+    why: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 from ..packing import Packer, Placement, Request
@@ -12,7 +13,7 @@ from ..packing.packer import AGE_S
 from . import leases as words
 from .inventory import Found
 from .lanes import Lanes
-from .leases import EXPIRE_S, LEASE_S, LEASE_TRIALS, Exchange, Held, Lease, LeaseEnd, Terms
+from .leases import EXPIRE_S, LEASE_S, LEASE_TRIALS, MOST_REASONS, Exchange, Held, Lease, LeaseEnd, Terms, Waits
 from .runs import MARK, Grant, Run, Shape, shown
 from .succession import Succession
 from .views import snapshot
@@ -77,6 +78,7 @@ class Ledger:
         ]
         for run in self._runs.values():
             run.closing.discard(device)
+            run.resting.pop(device, None)
         self._lanes.remove(device)
         return out
 
@@ -180,6 +182,21 @@ class Ledger:
             state.closing.discard(device)
             self._lanes.worker_ended(run, device)
 
+    def avoid(self, run: str, device: str, seconds: float, now: float) -> bool:
+        """Grant nothing more to a run on a device for so long: its workers do not last there. What runs there goes on.
+
+        False, and nothing is done, where the run has no other device: its trials are to fail then, and to say what is wrong.
+        """
+        state, place = self._runs.get(run), self._lanes.places().get(device)
+        if state is None or place is None or run not in place.runs:
+            return False
+        kinds, avoided = state.kinds(), {device, *state.resting}
+        others = any(found.kind + MARK + run in kinds for found in self._lanes.devices() if found.id not in avoided)
+        if others:
+            state.resting[device] = now + seconds
+            self._lanes.rest(state, device)
+        return others
+
     def exchange(self, run: str, done: Sequence[LeaseEnd], now: float, seen: int = 0) -> Exchange:
         """Give leases back, and take what is new after news number ``seen``. Leases that are not known are passed over."""
         state = self._runs.get(run)
@@ -208,6 +225,9 @@ class Ledger:
     def step(self, now: float) -> None:
         """Expire and grant. To be called after everything that may free bytes, and now and then."""
         self.expire(now)
+        for state in self._runs.values():
+            for device in [name for name, until in state.resting.items() if until <= now]:
+                self._wake(state, device)
         if now >= self.settle_until and self._packer.counts()[0]:
             self._lanes.share(self._runs.values())
             placed = [(placement, self._take(placement.request)) for placement in self._packer.next(now)]
@@ -236,14 +256,17 @@ class Ledger:
         """Classes of devices that some run has claims for."""
         return {kind.split(MARK, 1)[0] for run in self._runs.values() for kind in run.kinds()}
 
-    def why(self, run: str) -> dict[str, str]:
-        """Why requests wait, with the arithmetic: the oldest of each shape."""
+    def why(self, run: str) -> dict[str, Waits]:
+        """Why requests wait, with the arithmetic: by the oldest of each of the first shapes; the others are counted together."""
         state = self._runs.get(run)
+        waiting = [shape.waiting for shape in state.shapes.values() if shape.waiting] if state is not None else []
         out = {}
-        for shape in state.shapes.values() if state is not None else ():
-            for name, request in shape.waiting.items():
-                out[name] = self._clean(self._packer.why(request.id), run)
-                break
+        for own in waiting[:MOST_REASONS]:
+            name, request = next(iter(own.items()))
+            out[name] = Waits(len(own), self._clean(self._packer.why(request.id), run))
+        if rest := waiting[MOST_REASONS:]:
+            text = f"for places of {len(rest)} other sizes"
+            out[next(iter(rest[0]))] = Waits(sum(len(own) for own in rest), text)
         return out
 
     def snapshot(self) -> dict[str, Any]:
@@ -272,8 +295,10 @@ class Ledger:
                 self._end(run, grant, end.reason, tell=False)
             elif grant is not None and not grant.kept:
                 run.held.difference_update(grant.lease.requests)
-                self._packer.finish(grant.request)
+                self._packer.finish(grant.request, grant.took)
                 self._kept.keep(run, grant)
+        for device in run.resting if done else ():
+            self._lanes.rest(run, device)
 
     def _clean(self, text: str, own: str = "") -> str:
         """A text of the packer with devices as people know them: without the mark of the own run, and others' runs by their names."""
@@ -283,11 +308,22 @@ class Ledger:
         return text
 
     def _open(self, run: Run) -> None:
-        """Let a run have every device that it has claims for."""
-        kinds = run.kinds()
-        for found in self._lanes.devices():
-            if found.kind + MARK + run.id in kinds:
+        """Let a run have every device that it has claims for. Of the rows of a node's cores, that with the most threads of those.
+
+        A run has claims for fewer threads than its config says because of smaller nodes, which have no more cores.
+        """
+        kinds, threads = run.kinds(), dict[str, int]()
+        rows = [found for found in self._lanes.devices() if found.kind + MARK + run.id in kinds]
+        for found in rows:
+            if found.backend == "cpu":
+                threads[found.pool] = max(threads.get(found.pool, 0), found.threads)
+        for found in rows:
+            if found.id not in run.resting and (found.backend != "cpu" or found.threads == threads[found.pool]):
                 self._lanes.open(run, found.id)
+
+    def _wake(self, run: Run, device: str) -> None:
+        del run.resting[device]
+        self._lanes.wake(run, device)
 
     def _adopt(self, run: Run, held: Held, now: float) -> None:
         """Charge a lease of before, or end it."""
@@ -300,6 +336,8 @@ class Ledger:
             run.tell(LeaseEnd(lease.id, why))
             return
         shape = run.shape(held.request)
+        if lease.device in run.resting:
+            self._wake(run, lease.device)
         self._open(run)
         beside = self._kept.bytes(self._lanes.places()[lease.device].found.pool)
         if now >= self.settle_until and not self._lanes.room(run.id, lease.device, lease.point.bytes + beside):
@@ -314,7 +352,7 @@ class Ledger:
     def _meet_worker(self, run: Run, device: str) -> None:
         """A worker of a run lives there, of before: its process is charged, and is to end when it is idle and there is no room."""
         place = self._lanes.places().get(device)
-        if place is not None and run.id not in place.workers:
+        if place is not None and run.id not in place.workers and device not in run.resting:
             self._lanes.open(run, device)
             room = self._lanes.room(run.id, device, 0)
             self._packer.worker_started(device + MARK + run.id)
@@ -332,7 +370,7 @@ class Ledger:
         request, point = placement.request, placement.point
         run = self._runs[request.run]
         first = request.id.removeprefix(f"{run.id}/")
-        more = list(shape.waiting)[: self._more(run, shape, request, point.time)]
+        more = list(islice(shape.waiting, self._more(run, shape, request, point.time)))
         made = (request, *(shape.waiting[other] for other in more))
         self._packer.withdraw([f"{run.id}/{other}" for other in more])
         for other in more:
@@ -377,7 +415,8 @@ class Ledger:
     def _measure(self, grant: Grant, end: LeaseEnd, now: float) -> None:
         if end.reason == words.DONE:
             seconds = now - grant.started if end.seconds is None else end.seconds
-            grant.shape.measured(max(0.0, seconds) / len(grant.lease.requests) / grant.lease.point.time)
+            grant.took = max(0.0, seconds) / len(grant.lease.requests) / grant.lease.point.time
+            grant.shape.measured(grant.took)
 
     def _end(self, run: Run, grant: Grant, reason: str, tell: bool = True) -> Lease:
         lease, late = grant.lease, self._kept.late(grant)
@@ -385,7 +424,7 @@ class Ledger:
         del run.grants[lease.id]
         if not grant.kept:
             run.held.difference_update(lease.requests)
-            self._packer.finish(grant.request)
+            self._packer.finish(grant.request, grant.took)
         if late:  # the run has never heard of it
             self._packer.submit(run.again(grant))
         elif tell:

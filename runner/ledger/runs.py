@@ -39,6 +39,7 @@ class Grant:
     """A lease that a run has. ``device``, ``request``: the packer's names; ``made``: the requests, if it was granted here.
 
     ``kept``: it has ended, but for the program that its lane keeps; the packer knows nothing of it any more.
+    ``took``: seconds of one of its requests at the fastest point, when that was measured at its end.
     """
 
     lease: Lease
@@ -48,11 +49,12 @@ class Grant:
     started: float
     made: tuple[Request, ...] = ()
     kept: bool = False
+    took: float | None = None
 
 
 @dataclass(slots=True)
 class Run:
-    """A run that has joined."""
+    """A run that has joined. ``resting``: devices that it avoids, and until when."""
 
     id: str
     user: str
@@ -65,6 +67,7 @@ class Run:
     news: dict[int, News] = field(default_factory=dict)
     last: int = 0
     ended: dict[str, Grant] = field(default_factory=dict)
+    resting: dict[str, float] = field(default_factory=dict)
 
     def kinds(self) -> set[str]:
         """Classes of devices that it has claims for."""

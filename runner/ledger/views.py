@@ -8,11 +8,14 @@ from typing import Any
 from .lanes import Place
 from .runs import MARK, Run, shown
 
+MOST_GROUPS = 100
+"""A snapshot goes to every run every few seconds."""
+
 
 def snapshot(
     packer: Mapping[str, Any], places: Mapping[str, Place], runs: Iterable[Run], clean: Callable[[str], str]
 ) -> dict[str, Any]:
-    """Pools, devices with what runs there, runs, users and groups that wait. Bytes, counts, seconds, shares of 1."""
+    """Pools, devices with what runs there, runs, users and the first groups that wait. Bytes, counts, seconds, shares of 1."""
     runs = list(runs)
     reserved = packer["reservation"]
     return {
@@ -20,7 +23,7 @@ def snapshot(
         "devices": [_device(place, runs) for place in places.values()],
         "runs": [_run(run) for run in runs],
         "users": packer["users"],
-        "waiting": [_group(group) for group in packer["waiting"]],
+        "waiting": [_group(group) for group in packer["waiting"][:MOST_GROUPS]],
         "reservation": None if reserved is None else {**reserved, "device": clean(reserved["device"])},
     }
 

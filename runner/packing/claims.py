@@ -66,18 +66,21 @@ class Claim:
 
 
 class Shape:
-    """The claims of interchangeable requests, hashed once: a group of the queue is found by it, and that of many claims is slow."""
+    """The claims of interchangeable requests, hashed once: a group of the queue is found by it, and that of many claims is slow.
 
-    __slots__ = ("_hash", "key")
+    ``mark``: equal shapes have equal ones, and others have others but by chance.
+    """
+
+    __slots__ = ("key", "mark")
 
     def __init__(self, key: Key) -> None:
-        self.key, self._hash = key, hash(key)
+        self.key, self.mark = key, hash(key)
 
     def __hash__(self) -> int:
-        return self._hash
+        return self.mark
 
     def __eq__(self, other: object) -> bool:
-        return self is other or (isinstance(other, Shape) and self.key == other.key)
+        return self is other or (isinstance(other, Shape) and self.mark == other.mark and self.key == other.key)
 
 
 @dataclass(frozen=True)

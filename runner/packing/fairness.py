@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator, KeysView, Mapping
+from collections.abc import KeysView, Sequence
 from dataclasses import dataclass
+
+from .queue import Waiting
 
 
 @dataclass(slots=True)
@@ -18,21 +20,25 @@ class Shares:
     """What each user holds. A share is the larger one of two: of all bytes, and of all lanes (dominant resource).
 
     The fair share is 1/n where n users wait or run.
+
+    Attributes:
+        ranked: users that run something with their shares, the smallest first; equal shares by name.
+        joined: how often a user has come or gone.
     """
 
     def __init__(self) -> None:
         self.bytes = 0
         self.lanes = 0
-        self.joined = 0  # how often a user has come or gone
+        self.joined = 0
         self._held: dict[str, _Held] = {}
-        self._sorted: list[tuple[float, str]] = []
+        self.ranked: list[tuple[float, str]] = []
 
     def resize(self, bytes: int, lanes: int) -> None:
         """The cluster's bytes and lanes have changed."""
         self.bytes, self.lanes = bytes, lanes
         for held in self._held.values():
             held.share = self._share(held.bytes, held.lanes)
-        self._sorted = sorted((held.share, user) for user, held in self._held.items())
+        self.ranked = sorted((held.share, user) for user, held in self._held.items())
 
     def add(self, user: str, bytes: int) -> None:
         """A request of ``bytes`` started."""
@@ -41,21 +47,21 @@ class Shares:
             held = self._held[user] = _Held()
             self.joined += 1
         else:
-            del self._sorted[bisect_left(self._sorted, (held.share, user))]
+            del self.ranked[bisect_left(self.ranked, (held.share, user))]
         held.bytes += bytes
         held.lanes += 1
         held.share = self._share(held.bytes, held.lanes)
-        insort(self._sorted, (held.share, user))
+        insort(self.ranked, (held.share, user))
 
     def remove(self, user: str, bytes: int) -> None:
         """A request of ``bytes`` ended."""
         held = self._held[user]
-        del self._sorted[bisect_left(self._sorted, (held.share, user))]
+        del self.ranked[bisect_left(self.ranked, (held.share, user))]
         held.bytes -= bytes
         held.lanes -= 1
         if held.lanes:
             held.share = self._share(held.bytes, held.lanes)
-            insort(self._sorted, (held.share, user))
+            insort(self.ranked, (held.share, user))
         else:
             del self._held[user]
             self.joined += 1
@@ -81,16 +87,6 @@ class Shares:
         """Users that run something."""
         return self._held.keys()
 
-    def order(self, users: Mapping[str, object]) -> Iterator[tuple[float, str]]:
-        """Users with their shares, the smallest first; equal shares by name. What users hold must not change meanwhile."""
-        held = self._held.keys()
-        if not users.keys() <= held:
-            for user in sorted(users.keys() - held):
-                yield 0.0, user
-        for item in self._sorted:
-            if item[1] in users:
-                yield item
-
     def deserves(self, user: str, more: int, active: int) -> bool:
         """Whether a user with nothing that fits gets a reservation of ``more`` bytes.
 
@@ -102,3 +98,36 @@ class Shares:
         if user not in self._held:
             return bool(self._held)
         return self.share(user) < 0.5 / active and self.share(user, more) <= 1.0 / active
+
+
+class Turns:
+    """Whose turn it is, of the users that wait. What a decision needs of all users is counted when one comes or goes, not each time."""
+
+    def __init__(self, waiting: Waiting, shares: Shares) -> None:
+        self._waiting, self._shares = waiting, shares
+        self._joined = -1
+        self._active = 0
+        self._idle: list[tuple[float, str]] = []
+        self._all_wait = False
+
+    def active(self) -> int:
+        """How many users wait or run."""
+        if self._joined != self._waiting.joined + self._shares.joined:
+            self._look()
+        return self._active
+
+    def order(self) -> Sequence[tuple[float, str]]:
+        """Users that wait with their shares, the smallest first; equal shares by name. Good until something starts or ends."""
+        if self._joined != self._waiting.joined + self._shares.joined:
+            self._look()
+        ranked = self._shares.ranked
+        if not self._all_wait:
+            ranked = [item for item in ranked if item[1] in self._waiting.users]
+        return self._idle + ranked if self._idle else ranked
+
+    def _look(self) -> None:
+        self._joined = self._waiting.joined + self._shares.joined  # both only rise
+        users, holders = self._waiting.users.keys(), self._shares.holders()
+        self._active = len(users | holders)
+        self._idle = [(0.0, user) for user in sorted(users - holders)]
+        self._all_wait = holders <= users

@@ -7,16 +7,16 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from .choosing import Chooser
 from .claims import Claim, Placement, Request, Shape, amount
 from .fairness import Shares
 from .outlook import Outlook
 from .places import in_the_way, soonest
 from .pools import Device, DeviceState, Gate, Pool, PoolState, Reservation, Running
-from .queue import SLOW, Group, UserQueue, Waiting, first_fitting
+from .queue import Group, Waiting, first_fitting
 from .views import snapshot, why_waiting
 
 AGE_S = 60.0
-USERS = 8  # of the users below the fair share, so many are looked at for the best fit
 
 
 class Packer:
@@ -35,16 +35,14 @@ class Packer:
         self._waiting = Waiting(elastic)
         self._shares = Shares()
         self._outlook = Outlook(self._waiting.groups)
+        self._chooser = Chooser(self._waiting, self._shares, self._outlook)
+        self._turns = self._chooser.turns
         self._where: dict[str, DeviceState] = {}
-        self._room: dict[str, int] = {}
         self._gates: dict[str, Gate] = {}
-        self._bytes = self._lanes = 0
         self._newest = -math.inf
         self._reserved: Reservation | None = None
         self._turn_of_age = True
-        self._active = (-1, -1, 0)
         self._touched: set[str] = set()
-        self._again: set[str] = set()
 
     # The devices
 
@@ -133,29 +131,37 @@ class Packer:
         out = []
         for name in ids:
             if name in self._waiting:
-                out.append(self._take(name)[0])
+                request, group = self._waiting.remove(name)
+                self._taken(request, group)
+                out.append(request)
         return out
 
-    def finish(self, request: str) -> Request:
+    def finish(self, request: str, seconds: float | None = None) -> Request:
         """A request ended, whatever came of it: its bytes and its lane are free.
+
+        ``seconds``: that it took, or would have at the fastest point, where that says something about others of equal claims.
 
         Raises:
             KeyError: it does not run.
         """
-        return self._stop(request, ended=True).request
+        run = self._stop(request, ended=True)
+        if seconds is not None:
+            self._waiting.learn(run.request.user, run.shape, seconds)
+        return run.request
 
     def adopt(self, request: Request, device: str, index: int, started: float) -> None:
         """A request runs already, at point ``index`` of its claim: charge it, be there room or not (a ledger that starts again)."""
         if request.id in self._where or request.id in self._waiting:
             raise ValueError(f"request {request.id} of {request.user} waits or runs already")
-        self._start(request, self._devices[device], index, started, frozenset(request.claims))
+        self._start(request, request.shape(), self._devices[device], index, started, frozenset(request.claims))
 
     def next(self, now: float) -> list[Placement]:
         """All that may start now. ``now``: seconds of a clock that never goes back."""
         self._outlook.tick(now)
         out: list[Placement] = []
-        self._touched |= self._again
-        self._again.clear()
+        if self._chooser.later:
+            self._touched |= self._chooser.later
+            self._chooser.later.clear()
         while self._touched and len(self._waiting):
             states = [state for pool in self._touched if pool in self._pools for state in self._pools[pool].devices.values()]
             self._touched.clear()
@@ -201,7 +207,7 @@ class Packer:
         found = self._waiting.get(request)
         if found is None:
             raise KeyError(f"request {request} neither waits nor runs")
-        return why_waiting(found[0], found[1], self._devices, self._reserved)
+        return why_waiting(found[0], found[1], self._devices, self._reserved, self._touched)
 
     def snapshot(self) -> dict[str, Any]:
         """Pools, devices, users, groups that wait, and the reservation, as plain data. Bytes, counts, and shares of 1."""
@@ -231,10 +237,12 @@ class Packer:
 
     def _resize(self) -> None:
         """Usable bytes have changed: what a claim may have on each class now, and what the cluster has in all."""
-        self._room, lanes, usable = {}, {}, {}
+        room: dict[str, int] = {}
+        lanes: dict[str, int] = {}
+        usable: dict[str, int] = {}
         for state in self._devices.values():
             kind = state.device.kind
-            self._room[kind] = max(self._room.get(kind, -1), state.most)
+            room[kind] = max(room.get(kind, -1), state.most)
             lanes[kind] = lanes.get(kind, 0) + state.device.lanes
         for pool in self._pools.values():
             least: dict[str, int] = {}
@@ -242,11 +250,8 @@ class Packer:
                 least[state.device.kind] = max(least.get(state.device.kind, 0), state.most)
             for kind, most in least.items():
                 usable[kind] = usable.get(kind, 0) + most
-        self._outlook.resize(lanes, usable)
-        self._waiting.scarce.resize(lanes, usable)
-        self._bytes = sum(max(0, pool.usable) for pool in self._pools.values() if pool.devices)
-        self._lanes = sum(lanes.values())
-        self._shares.resize(self._bytes, self._lanes)
+        in_all = sum(max(0, pool.usable) for pool in self._pools.values() if pool.devices)
+        self._chooser.resize(room, lanes, usable, in_all)
         if self._reserved is not None:
             device = self._devices.get(self._reserved.device)
             if device is None or self._reserved.need > device.most:
@@ -269,13 +274,11 @@ class Packer:
             self._reserved = None
             self._touch_all()
 
-    def _take(self, name: str) -> tuple[Request, Group]:
-        request, group = self._waiting.remove(name)
+    def _taken(self, request: Request, group: Group) -> None:
+        """A request waits no more."""
         self._outlook.wait(group, -1)
-        reserved = self._reserved
-        if reserved is not None and reserved.request == name:
+        if self._reserved is not None and self._reserved.request == request.id:
             self._drop_reservation()
-        return request, group
 
     def _stop(self, name: str, ended: bool) -> Running:
         state = self._where.pop(name)
@@ -288,11 +291,13 @@ class Packer:
             self._waiting.unpark()
         return run
 
-    def _start(self, request: Request, state: DeviceState, index: int, now: float, kinds: frozenset[str]) -> Running:
+    def _start(
+        self, request: Request, shape: Shape, state: DeviceState, index: int, now: float, kinds: frozenset[str]
+    ) -> Running:
         claim = request.claims[state.device.kind]
         point = claim.points[index]
         end = math.inf if claim.seconds is None else now + claim.seconds * point.time
-        run = Running(request, state.device, point, now, end, kinds)
+        run = Running(request, shape, state.device, point, now, end, kinds)
         state.start(run)
         self._where[request.id] = state
         self._shares.add(request.user, point.bytes)
@@ -303,9 +308,10 @@ class Packer:
                 self._drop_reservation()  # it could not start, and would hold up others
         return run
 
-    def _grant(self, state: DeviceState, group: Group, index: int, now: float, why: str, name: str | None = None) -> Placement:
-        request, _ = self._take(name if name is not None else self._waiting.head(group).id)
-        run = self._start(request, state, index, now, group.kinds)
+    def _grant(self, state: DeviceState, group: Group, index: int, why: str, now: float, name: str | None = None) -> Placement:
+        request = self._waiting.pop(group) if name is None else self._waiting.remove(name)[0]
+        self._taken(request, group)
+        run = self._start(request, group.shape, state, index, now, group.kinds)
         return Placement(request, state.device.id, run.point, why)
 
     def _place(self, state: DeviceState, now: float) -> Placement | None:
@@ -319,111 +325,12 @@ class Packer:
                 return placement
             target = self._devices[reserved.device]
             if target.pool is state.pool:
-                return self._backfill(reserved, target, state, room, now)
-        kind, waiting = state.device.kind, self._waiting
-        if not waiting.fits(kind, room):
+                choice = self._chooser.beside(reserved.need, target, state, room, now)
+                return None if choice is None else self._grant(state, *choice, now)
+        if not self._waiting.fits(state.device.kind, room):
             return None
-        if len(waiting.scarce.sets) > 1:
-            scarce = waiting.scarce.of(kind)
-            if scarce is not None:
-                group, room = self._confined(state, room, *scarce, now)
-                if group is not None:
-                    return self._grant(state, group, group.bases[kind], now, "the largest of those that run here alone")
-        largest = self._wants_large(state)
-        group = self._choose(state, room, largest, now)
-        if group is not None:
-            return self._grant(state, group, group.bases[kind], now, "the largest that fits" if largest else "the smallest")
-        if waiting.curves:
-            for _, user in self._shares.order(waiting.users):
-                for group, k in waiting.users[user].smaller(kind, room):
-                    if self._allowed(group, state, k, now):
-                        return self._grant(state, group, k, now, f"point {k + 1} of its curve: nothing fits at full size")
-        return None
-
-    def _confined(
-        self, state: DeviceState, room: int, kinds: frozenset[str], part: float, now: float
-    ) -> tuple[Group | None, int]:
-        """On scarce devices: the largest that fits of those that run on them alone; else the bytes that others may have.
-
-        Others take so many bytes that what waits for these devices could never start beside what runs: where only they are in its
-        way, they get no more than ``1 - part`` of the bytes. ``kinds``, ``part``: see ``Scarce.of``.
-        """
-        kind, wanted, fair, waiting = state.device.kind, None, 1.0 / self._count_active(), self._waiting
-        for count, (share, user) in enumerate(self._shares.order(waiting.users)):
-            if count and (count >= USERS or share >= fair):
-                break  # those below their share go first, with whatever they have
-            queue = waiting.users[user]
-            group = queue.confined(kind, room, kinds)
-            if group is not None and (kind not in group.slow or self._allowed(group, state, group.bases[kind], now)):
-                return group, room
-            need = queue.next_confined(kind, room, kinds)
-            wanted = need if wanted is None or (need is not None and need < wanted) else wanted
-        if wanted is None or not state.running:
-            return None, room
-        others = sum(run.point.bytes for run in state.running.values() if not run.kinds <= kinds)
-        if wanted <= state.room + others:
-            return None, min(room, int((1.0 - part) * state.most) - others)
-        return None, room
-
-    def _choose(self, state: DeviceState, room: int, largest: bool, now: float) -> Group | None:
-        """The best fit of some users below the fair share; where they have none, that of the user with the smallest share."""
-        kind, waiting = state.device.kind, self._waiting.users
-        if len(waiting) == 1:
-            (queue,) = waiting.values()
-            group = queue.first(kind, room, largest)
-            slow = group is not None and kind in group.slow
-            return self._first_allowed(queue, state, room, largest, now) if slow else group
-        best, fair, count = None, 1.0 / self._count_active(), 0
-        for share, user in self._shares.order(waiting):
-            if best is not None and (count >= USERS or share >= fair):
-                break
-            count += 1
-            group = waiting[user].first(kind, room, largest)
-            if group is not None and kind in group.slow:
-                group = self._first_allowed(waiting[user], state, room, largest, now)
-            if group is not None and (best is None or (group.bytes > best.bytes if largest else group.bytes < best.bytes)):
-                best = group
-        return best
-
-    def _first_allowed(self, queue: UserQueue, state: DeviceState, room: int, largest: bool, now: float) -> Group | None:
-        """The best fit of one user, of those that may start here, where it is slower than elsewhere for some."""
-        kind = state.device.kind
-        fitting = queue.fitting(kind, room, largest)
-        return next((group for group in fitting if self._allowed(group, state, group.bases[kind], now)), None)
-
-    def _count_active(self) -> int:
-        """How many users wait or run."""
-        waiting, shares = self._waiting, self._shares
-        if self._active[:2] != (waiting.joined, shares.joined):
-            self._active = (waiting.joined, shares.joined, len(waiting.users.keys() | shares.holders()))
-        return self._active[2]
-
-    def _wants_large(self, state: DeviceState) -> bool:
-        """Whether the device has fewer of its bytes in use than of its lanes, under the pressure of the queue on both."""
-        running = len(state.running)
-        if not running:
-            return True
-        pool, waiting, pressure = state.pool, self._waiting, 1.0
-        if waiting.count and self._bytes and self._lanes:
-            pressure = max(1.0, (waiting.bytes / self._bytes) / (waiting.count / self._lanes))
-        usable = pool.pool.capacity - pool.foreign
-        used = (pool.claimed + pool.process) / usable if usable > 0 else 1.0
-        return used <= pressure * running / state.device.lanes
-
-    def _allowed(self, group: Group, state: DeviceState, index: int, now: float) -> bool:
-        """Whether a request may start at a slower place than the best one that exists now."""
-        seconds = group.seconds(state.device.kind, index)
-        if seconds <= group.best * SLOW or seconds <= self._best(group) * SLOW:
-            return True
-        if self._outlook.allows(group, state.device.kind, index, now):
-            return True
-        self._again.add(state.device.pool)
-        return False
-
-    def _best(self, group: Group) -> float:
-        """Seconds at the fastest place that a group has, were all of ours gone; infinite when there is none now."""
-        points = [(kind, first_fitting(group.claims[kind], self._room.get(kind, -1))) for kind in group.bases]
-        return min((group.seconds(kind, k) for kind, k in points if k is not None), default=math.inf)
+        choice = self._chooser.choose(state, room, now)
+        return None if choice is None else self._grant(state, *choice, now)
 
     def _place_reserved(self, reserved: Reservation, state: DeviceState, room: int, now: float) -> Placement | None:
         found = self._waiting.get(reserved.request)
@@ -433,28 +340,12 @@ class Packer:
         if k is None:
             return None
         due = state.device.id == reserved.device and k <= reserved.index
-        if due or self._allowed(found[1], state, k, now):
-            return self._grant(state, found[1], k, now, f"reserved: {reserved.why}", reserved.request)
-        return None
-
-    def _backfill(
-        self, reserved: Reservation, target: DeviceState, state: DeviceState, room: int, now: float
-    ) -> Placement | None:
-        """Something that provably leaves the reservation its bytes and its lane when they would be free."""
-        when, spare, lanes = target.free_at(reserved.need, now)
-        if when == math.inf:
-            return None
-        kind, opening, beside = state.device.kind, state.opening, state is not target or lanes >= 1
-        for _, user in self._shares.order(self._waiting.users):
-            for group in self._waiting.users[user].fitting(kind, room, largest=True):
-                k = group.bases[kind]
-                over = group.known and now + group.seconds(kind, k) <= when and opening <= spare
-                if (over or (beside and group.point_bytes(kind, k) + opening <= spare)) and self._allowed(group, state, k, now):
-                    return self._grant(state, group, k, now, "back-filled: the reservation waits no longer for it")
+        if due or self._chooser.allowed(found[1], state, k, now):
+            return self._grant(state, found[1], k, f"reserved: {reserved.why}", now, reserved.request)
         return None
 
     def _runnable(self, group: Group) -> bool:
-        room, gates = self._room, self._gates
+        room, gates = self._chooser.room, self._gates
         return any(
             group.claims[kind].smallest <= room.get(kind, -1) and not (kind in gates and gates[kind].full)
             for kind in group.bases
@@ -488,10 +379,10 @@ class Packer:
         return old
 
     def _below_share(self) -> tuple[Request, Group] | None:
-        active = self._count_active()
+        active = self._turns.active()
         if active < 2:
             return None
-        for share, user in self._shares.order(self._waiting.users):
+        for share, user in self._turns.order():
             if share >= 0.5 / active:
                 break  # and so do all after it
             found = self._waiting.oldest(user, self._runnable)

@@ -126,7 +126,7 @@ class _World:
         for device in devices:
             packer.add_device(device)
         self._takes = takes or self._seconds
-        self.events: list[tuple[float, int, Placement]] = []
+        self.events: list[tuple[float, int, Placement, float]] = []
         self.starts: dict[str, float] = {}
         self.placements: list[Placement] = []
         self.running: dict[str, int] = {}
@@ -144,8 +144,8 @@ class _World:
     def end(self, now: float) -> None:
         """End what is over."""
         while self.events and self.events[0][0] <= now:
-            placement = heapq.heappop(self.events)[2]
-            self.packer.finish(placement.request.id)
+            _, _, placement, took = heapq.heappop(self.events)
+            self.packer.finish(placement.request.id, took / placement.point.time)
             self.running[placement.device] -= 1
             self.charged[self.devices[placement.device].pool] -= placement.point.bytes
 
@@ -167,7 +167,7 @@ class _World:
         name, pool = device.id, device.pool
         self.starts[placement.request.id] = now
         self.placements.append(placement)
-        heapq.heappush(self.events, (now + took, len(self.placements), placement))
+        heapq.heappush(self.events, (now + took, len(self.placements), placement, took))
         if name not in self.open:
             self.open.add(name)
             self.charged[pool] += device.process_bytes

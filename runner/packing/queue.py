@@ -13,6 +13,8 @@ from .scarce import Scarce, SetWork
 INFINITY = float("inf")
 Entry = tuple[float, int, Request]
 SLOW = 1.0 + 1e-9  # times that differ by no more are equal
+STALE = 64  # beside as many as wait, so many sizes of groups that have ended are kept
+NEAR = 8  # bytes are nearly equal when they differ by an eighth at most
 LOOK = 8  # how many requests of different claims are looked at where the first one may not be placed
 
 
@@ -24,6 +26,7 @@ class Group:
         known: whether the seconds of all its claims are known; otherwise a second here is a unit of time.
         best: seconds at the fastest of its bases; ``slow``: the classes where its base is slower than that.
         kinds: the classes of its bases; ``work``: the account of the requests that have the same ones, None while the group is in none.
+        took: mean seconds at the fastest point of the ``ended`` ones that said them; None before.
         on: for each of these, seconds and byte seconds at the base. ``bends``: there are points beyond a base.
     """
 
@@ -44,12 +47,16 @@ class Group:
             "user",
             "work",
             "bends",
+            "ended",
             "on",
+            "took",
         ),
     )
 
     def __init__(self, number: int, user: str, shape: Shape, limits: Mapping[str, int]) -> None:
         self.number, self.user, self.shape = number, user, shape
+        self.took: float | None = None
+        self.ended = 0
         self.claims: dict[str, Claim] = dict(shape.key)
         self.heap: list[Entry] = []
         self.size = 0
@@ -106,6 +113,7 @@ class UserQueue:
     def __init__(self) -> None:
         self.groups: dict[Shape, Group] = {}
         self.count = 0
+        self.close = False
         self.oldest: list[Entry] = []
         self.parked: list[Entry] = []
         self._bases: dict[str, list[tuple[int, float, int, Group]]] = {}
@@ -142,20 +150,43 @@ class UserQueue:
         least = rows[0][0] if rows else INFINITY
         return min(least, less[0][0]) if less else least
 
-    def first(self, kind: str, room: int, largest: bool) -> Group | None:
-        """The first of ``fitting``."""
+    def first(self, kind: str, room: int, largest: bool, beyond: int = -1) -> Group | None:
+        """The first of ``fitting``; None when it is no better than ``beyond`` bytes, if these are not negative.
+
+        Says in ``close`` whether others have nearly as many bytes, see ``near``.
+        """
         rows = self._bases.get(kind)
         if not rows or rows[0][0] > room:
             return None
         if not largest:
-            return rows[0][3]
+            size = rows[0][0]
+            self.close = len(rows) > 1 and rows[1][0] <= size + size // NEAR
+            return rows[0][3] if beyond < 0 or size < beyond else None
         row, last = rows[-1], -1
         if row[0] > room:
             last = bisect_right(rows, (room, 1.0)) - 1
             row = rows[last]
-        if len(rows) > 1 and rows[last - 1][0] == row[0]:  # of equal bytes the longest is first
-            return rows[bisect_left(rows, (row[0], -INFINITY))][3]
+        size = row[0]
+        if size <= beyond:
+            return None
+        self.close = last != 0 and len(rows) > 1 and rows[last - 1][0] >= size - size // NEAR
+        if self.close and rows[last - 1][0] == size:  # of equal bytes the longest is first
+            return rows[bisect_left(rows, (size, -INFINITY))][3]
         return row[3]
+
+    def near(self, group: Group, kind: str, room: int, largest: bool) -> list[tuple[int, Group]]:
+        """The groups whose base has nearly as many bytes as that of ``group``, itself among them, and is to take as long; with the bytes.
+
+        ``group`` is the first of ``fitting``; only some are looked at, and none where a group is slow.
+        """
+        rows, base = self._bases[kind], group.bases[kind]
+        size, seconds = group.point_bytes(kind, base), -group.seconds(kind, base)
+        if largest:
+            last = bisect_right(rows, (size, 1.0))
+            rows = rows[max(bisect_left(rows, (size - size // NEAR, -INFINITY)), last - LOOK) : last]
+        else:
+            rows = rows[: min(LOOK, bisect_right(rows, (min(room, size + size // NEAR), 1.0)))]
+        return [(row[0], row[3]) for row in rows if row[1] == seconds and kind not in row[3].slow]
 
     def fitting(self, kind: str, room: int, largest: bool) -> Iterator[Group]:
         """Some groups whose base on ``kind`` fits: from the largest bytes down or from the smallest up, the longest of equal ones first."""
@@ -224,6 +255,8 @@ class Waiting:
         self._oldest = INFINITY  # nothing that is not parked was submitted before
         self._elastic = elastic
         self._least: dict[str, float] = {}
+        self._sizes: dict[str, list[int]] = {}  # bytes of the bases of all users, by class; made when they are first asked for
+        self._stale = 0  # groups that have ended since
         self._entries: dict[str, _Waits] = {}
         self._limits: dict[str, int] = {}
         self._number = 0
@@ -240,6 +273,7 @@ class Waiting:
         self.count = self.bytes = 0
         self.curves = 0
         self.scarce.clear()
+        self._sizes.clear()
         for queue in self.users.values():
             queue.clear_index()
             for group in queue.groups.values():
@@ -284,17 +318,34 @@ class Waiting:
         waits = self._entries.get(request)
         return (waits.entry[2], waits.group) if waits else None
 
-    def head(self, group: Group) -> Request:
-        """The oldest of a group, which must have one."""
-        heap = group.heap
-        while not self._valid(heap[0]):
-            heapq.heappop(heap)
-        return heap[0][2]
+    def learn(self, user: str, shape: Shape, seconds: float) -> None:
+        """One that was in the group of a user with this shape has taken so long, at the fastest point."""
+        queue = self.users.get(user)
+        group = queue.groups.get(shape) if queue is not None else None
+        if group is not None:
+            group.ended += 1
+            group.took = seconds if group.took is None else group.took + (seconds - group.took) / group.ended
+
+    def pop(self, group: Group) -> Request:
+        """Take the oldest of a group out, which must have one."""
+        heap, entries = group.heap, self._entries
+        while True:
+            entry = heapq.heappop(heap)
+            waits = entries.get(entry[2].id)
+            if waits is not None and waits.entry is entry:
+                del entries[entry[2].id]
+                self._gone(group)
+                return entry[2]
 
     def remove(self, request: str) -> tuple[Request, Group]:
         """Take a request out."""
         waits = self._entries.pop(request)
-        group, queue = waits.group, self.users[waits.group.user]
+        self._gone(waits.group)
+        return waits.entry[2], waits.group
+
+    def _gone(self, group: Group) -> None:
+        """One of a group, which is no more among the entries."""
+        queue = self.users[group.user]
         group.size -= 1
         queue.count -= 1
         if group.work is not None:
@@ -303,12 +354,12 @@ class Waiting:
             if group.bases:
                 queue.forget(group, self._elastic)
                 self.curves -= group.bends
+                self._stale += 1
             del queue.groups[group.shape]
         elif len(group.heap) > 2 * group.size + 64:
             group.heap = [entry for entry in group.heap if self._valid(entry)]
             heapq.heapify(group.heap)
         self._trim(queue, group.user)
-        return waits.entry[2], group
 
     def oldest(self, user: str, runnable: Callable[[Group], bool]) -> tuple[Request, Group] | None:
         """The oldest request of a user whose group is ``runnable``; the others before it are parked until ``unpark``."""
@@ -342,6 +393,27 @@ class Waiting:
         queue.index(group, self._elastic)
         self.curves += group.bends
         self._least.clear()
+        for kind, sizes in self._sizes.items():
+            if kind in group.bases:
+                size = group.point_bytes(kind, group.bases[kind])
+                k = bisect_left(sizes, size)
+                if k == len(sizes) or sizes[k] != size:
+                    sizes.insert(k, size)
+
+    def extreme(self, kind: str, room: int, largest: bool) -> int:
+        """Bytes that no first point on ``kind`` of at most ``room`` bytes is above, or, for the smallest, below; -1 where there is none.
+
+        Some group has so many, or had so before it ended.
+        """
+        if self._stale > len(self._entries) + STALE:
+            self._sizes.clear()
+            self._stale = 0
+        sizes = self._sizes.get(kind)
+        if sizes is None:
+            groups = (group for group in self.groups() if kind in group.bases)
+            sizes = self._sizes[kind] = sorted({group.point_bytes(kind, group.bases[kind]) for group in groups})
+        k = bisect_right(sizes, room) - 1 if largest else 0
+        return sizes[k] if k >= 0 and sizes else -1
 
     def fits(self, kind: str, room: int) -> bool:
         """Whether anything fits, at any point of its curve."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
 from .claims import Request, amount
@@ -11,8 +11,10 @@ from .pools import DeviceState, PoolState, Reservation, too_small
 from .queue import Group, Waiting, first_fitting
 
 
-def why_waiting(request: Request, group: Group, devices: Mapping[str, DeviceState], reserved: Reservation | None) -> str:
-    """The arithmetic of why a request waits."""
+def why_waiting(
+    request: Request, group: Group, devices: Mapping[str, DeviceState], reserved: Reservation | None, touched: Container[str]
+) -> str:
+    """The arithmetic of why a request waits. ``touched``: pools where what starts now has not been decided yet."""
     states = [state for state in devices.values() if state.device.kind in request.claims]
     if not states:
         return f"has claims for devices of {', '.join(sorted(request.claims))}: there is none"
@@ -23,11 +25,16 @@ def why_waiting(request: Request, group: Group, devices: Mapping[str, DeviceStat
         pool = devices[reserved.device].pool
         free = f"pool {pool.pool.id} has {amount(max(0, pool.free))} free of {amount(pool.pool.capacity)}"
         return f"needs {amount(reserved.need)}: {free}; {reserved.device} is reserved for it ({reserved.why})"
-    return _not_yet(request, group, max(able, key=lambda state: state.room), devices, reserved)
+    return _not_yet(request, group, max(able, key=lambda state: state.room), devices, reserved, touched)
 
 
 def _not_yet(
-    request: Request, group: Group, state: DeviceState, devices: Mapping[str, DeviceState], reserved: Reservation | None
+    request: Request,
+    group: Group,
+    state: DeviceState,
+    devices: Mapping[str, DeviceState],
+    reserved: Reservation | None,
+    touched: Container[str],
 ) -> str:
     claim, pool, device = request.claims[state.device.kind], state.pool, state.device
     least = f"needs {amount(claim.smallest)}" + (" at its smallest" if len(claim.points) > 1 else "")
@@ -41,6 +48,8 @@ def _not_yet(
         return f"{least}: {free}"
     if reserved is not None and devices[reserved.device].pool is pool:
         return f"{least}: {free}, reserved for {reserved.request}"
+    if pool.pool.id in touched:
+        return f"{least}: {free}; what starts on {device.id} has not been decided yet"
     k = first_fitting(claim, state.room)
     if k is not None and k > group.bases.get(device.kind, k):
         base, fits = claim.points[group.bases[device.kind]].bytes, claim.points[k].bytes

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ..ledger.client import LedgerClient
-from ..store.journal import Event, Journal
+from ..ledger.leases import Waits
+from ..store.journal import Event, Journal, line_of
 from ..store.layout import RunFolder
 from ..timing import Timing
 from ..trials import Trial
@@ -17,6 +18,8 @@ from . import messages as m
 from .workers import Workers
 
 SHOWN_NOTES = 20
+SNAPSHOT_BYTES_S = 1024
+"""So fast a journal may grow by snapshots: 84 MiB a day."""
 
 
 class Interrupts(Protocol):
@@ -69,6 +72,7 @@ class Book:
         self._short: dict[str, m.Record] = {}  # began and ended since the last write: one event
         self._notes = 0
         self._snapshot: Mapping[str, Any] = {}
+        self._snapshot_due = float("-inf")
 
     def flush(self) -> None:
         """Write all that waits, in its order.
@@ -77,9 +81,11 @@ class Book:
             StorageFull, OwnerLost: see ``Journal.write_all``; nothing is to be written again.
         """
         noted, self._noted = self._noted, []
-        over = {(action.trial, action.number) for action in noted if isinstance(action, m.WriteEnded)}
+        over = {(action.trial, action.number) for action in noted if type(action) is m.WriteEnded}
         for action in noted:
-            if isinstance(action, m.WriteStarted) and (action.trial, action.number) in over:
+            if type(action) is m.WriteEnded:
+                self._ended(action)
+            elif type(action) is m.WriteStarted and (action.trial, action.number) in over:
                 self._short[action.trial] = action.place
             else:
                 self._take(action)
@@ -97,8 +103,6 @@ class Book:
                 self._write("started", action.trial, action.number, action.place)
                 place = action.place
                 self.board.started(action.trial, self._label(action.trial), str(place["device"]), int(place["bytes"]))
-            case m.WriteEnded():
-                self._ended(action)
             case m.WriteRetry():
                 fields = {"failure": action.failure, "error": dict(action.error), "charged": action.charged}
                 self._write("retry", action.trial, action.number, fields)
@@ -108,6 +112,12 @@ class Book:
                 self._writes.append(("retired", place | {"why": action.why}))
             case m.WritePardon():
                 self._write("pardoned", action.trial, action.number, {})
+            case m.Avoid():
+                why = f"{action.error['type']}: {action.error['message']}".splitlines()[0]
+                self._writes.append(("avoided", {"device": action.device, "seconds": action.seconds, "why": why}))
+                self._say(
+                    f"{action.device} is of no use again and again: no trial is started there for {action.seconds:g} s; {why}"
+                )
             case m.Stopping():
                 self._writes.append(("stopping", {"state": action.state}))
                 self.board.phase = "stopping"
@@ -123,10 +133,9 @@ class Book:
     def _ended(self, action: m.WriteEnded) -> None:
         record, place = action.record, self._short.pop(action.trial, None)
         status, loss = record["status"], record.get("loss")
-        if place is not None:
-            self.board.passed(action.trial)
         own = {"trial": action.trial, "attempt": action.number, **record}
         if place is not None:
+            self.board.passed(action.trial)
             own["place"] = place
         self._writes.append(("ended", own))
         planned, own = self.inside.planned.get(action.trial), record.get("planned_bytes")
@@ -145,15 +154,22 @@ class Book:
         if self._notes <= SHOWN_NOTES:
             self.screen.note(text)
 
-    def snapshot(self, seen: Mapping[str, Any], why: Mapping[str, str], used: Mapping[str, int] | None = None) -> None:
+    def snapshot(
+        self, seen: Mapping[str, Any], why: Mapping[str, Waits], used: Mapping[str, int] | None = None, now: float = 0.0
+    ) -> None:
         """What the ledger says of devices and of what waits, and workers of the bytes in use of each pool: for the board, and for the
         journal when it has changed.
+
+        Of what runs on a device the bytes alone are kept: whose they are, ``started`` events say. A large cluster's are written less often
+        (``now``: seconds), as only the last of them is ever looked at.
         """
-        waiting = [{"count": 1, "example": name, "why": text} for name, text in why.items()]
-        now = {"waiting": waiting, "pools": seen.get("pools", []), "devices": seen.get("devices", [])}
+        waiting = [{"count": one.count, "example": name, "why": one.why} for name, one in why.items()]
+        devices = [one | {"running": [{"bytes": run["bytes"]} for run in one["running"]]} for one in seen.get("devices", ())]
+        shown = {"waiting": waiting, "pools": seen.get("pools", []), "devices": devices}
         if used:
-            now["used"] = dict(used)
-        self.board.snapshot = now
-        if now != self._snapshot:
-            self._snapshot = now
-            self._writes.append(("snapshot", now))
+            shown["used"] = dict(used)
+        self.board.snapshot = shown
+        if shown != self._snapshot and now >= self._snapshot_due:
+            self._snapshot = shown
+            self._writes.append(("snapshot", shown))
+            self._snapshot_due = now + len(line_of(shown)) / SNAPSHOT_BYTES_S

@@ -24,12 +24,12 @@ from ..store import table
 from ..store.files import LocalFiles
 from ..store.journal import Journal
 from ..store.layout import RunFolder, check_shared, create
-from ..store.owner import OwnerLost, RunAlive, owner_numbers
+from ..store.owner import OwnerLost, RunAlive, latest_owner, owner_numbers
 from ..store.replay import replay, run_state
 from ..timing import Timing
 from ..watch.live import watch
 from .entry import FAILED
-from .rayjobs import OVER, Jobs, is_dashboard, launched, note_launch
+from .rayjobs import OVER, Jobs, is_dashboard, known_dead, launched, note_launch
 from .resume import config_of
 from .session import Submitted, metadata
 from .ship import Parcel, pack
@@ -276,8 +276,7 @@ def follow(detached: Detached, timing: Timing, *, quiet: bool = False) -> Submit
 
     try:
         if quiet:
-            while run_state(folder, replay(folder)) == "running":
-                sleep(JOB_LOOK_S)
+            states.wait(folder, JOB_LOOK_S, sleep)
         else:
             watch(folder, sleep=sleep)
     except KeyboardInterrupt:
@@ -292,10 +291,11 @@ def follow(detached: Detached, timing: Timing, *, quiet: bool = False) -> Submit
 
 
 def _bury(folder: RunFolder) -> None:
-    """Say that a run is lost whose process is gone without a word."""
-    if run_state(folder, replay(folder)) != "running":
+    """Say that a run is lost whose process is gone without a word. Somebody else may have gone on with it: then it is not."""
+    owner = latest_owner(folder)
+    if owner is None or run_state(folder, replay(folder)) != "running" or not known_dead(folder, owner):
         return
-    with suppress(RunAlive, OwnerLost), Journal(folder, force=True) as journal:
+    with suppress(RunAlive, OwnerLost), Journal(folder, gone=owner.number) as journal:
         journal.write("finished", sync=True, state="lost")
 
 

@@ -19,7 +19,10 @@ from typing import Any
 from ...compiler.errors import QdrunError
 from ..cluster import ClusterError
 from ..store.layout import FORMAT, RunFolder
+from ..store.owner import owner_numbers
+from ..store.replay import replay
 from ..timing import Timing
+from .exits import exit_code
 from .rayjobs import headers
 from .ship import Shipped
 
@@ -74,7 +77,12 @@ def run(options: argparse.Namespace) -> int:
     how: dict[str, Any] = {"timing": Timing(options.since or now, now), "address": address, "dashboard": options.dashboard}
     if shipped is not None and shipped.file is None:
         sys.path.append(os.path.abspath(shipped.root))
-    if options.resume:
+    others = [] if options.resume else owner_numbers(folder.files)
+    if others and (ended := replay(folder).finished) is not None and ended.get("state") != "lost":
+        state = str(ended.get("state"))
+        print(f"{folder.name} is {state}: it was run, or given up, before this process began; nothing was run", file=sys.stderr)
+        return exit_code(state)
+    if options.resume or others:  # while a cluster had no room for its job, somebody else had begun with it
         more = {"config": options.config, "force": options.force, "failed": options.failed, "shipped": shipped}
         return resume(folder, **more, **how).exit_code
     prepared, job = config_of(folder, options.config, local=address is None, shipped=shipped)

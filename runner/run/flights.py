@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 
 from ..store.attempts import Failure
 from . import messages as m
 from .failures import Rules
-from .parts import Blame, Claims, DeviceAt, Flight, Kept, LeaseAt, Work, error_of
+from .parts import NO_ROOM, Blame, Claims, DeviceAt, Flight, Kept, LeaseAt, Work, error_of
 from .verdicts import Ending, Verdicts
 
 
@@ -49,6 +48,7 @@ class Flights:
         self.paused = False
         self._deadline = float("inf")
         self._asked: dict[str, tuple[str, ...]] = {}
+        self._parked: list[tuple[str, ...]] = []  # while the store is full: batches that ask for no place
         self._held: dict[str, tuple[str, ...]] = {}  # requests under a lease
         self._leases: dict[str, LeaseAt] = {}
         self._kept: dict[str, Kept] = {}  # programs, by the lease that their worker knows them by
@@ -60,6 +60,9 @@ class Flights:
     # requests and leases
 
     def _ask(self, batches: Iterable[tuple[str, ...]]) -> None:
+        if self.paused:
+            self._parked += batches
+            return
         wanted = []
         for batch in batches:
             if not batch:
@@ -75,6 +78,20 @@ class Flights:
         if wanted:
             self._out.append(m.Ask(tuple(wanted)))
 
+    def _park(self) -> None:
+        """Hold no place that nothing may run in for now: others can have it."""
+        if self._asked:
+            self._out.append(m.Withdraw(tuple(self._asked)))
+            self._ask(self._asked.values())
+            self._asked.clear()
+        for device in self._devices.values():
+            while device.pending:
+                self._next_of(device.pending.popleft())
+
+    def _unpark(self) -> None:
+        parked, self._parked = self._parked, []
+        self._ask([tuple(name for name in batch if not self.trials[name].ended) for batch in parked])
+
     def _forget_queue(self, lease: LeaseAt) -> list[str]:
         """Take the waiting requests of a lease out of it and ask for them again; their names."""
         names = list(lease.queue)
@@ -88,7 +105,7 @@ class Flights:
         if lease.flights:
             self._flights[lease.flights[0]].sent = self._now
             return
-        if again:
+        if again or self.paused:
             lease.unfinished += self._forget_queue(lease)
         if lease.queue:
             self._devices[lease.grant.device].pending.appendleft(name)
@@ -169,29 +186,32 @@ class Flights:
         grant, follows = lease.grant, lease.program
         worker = self._kept.pop(follows).worker if follows else self._free_worker(device, grant)
         lease.program = ""
-        launches: list[m.Launch] = []
         requests: list[str] = []
         alone = False
         while lease.queue and not alone:
             alone = self.alone(self._held[lease.queue[0]])
-            if launches and alone:
+            if requests and alone:
                 break
-            request = lease.queue.popleft()
+            requests.append(lease.queue.popleft())
+        keep = self.keeps and bool(self._asked) and not lease.queue and not alone
+        lease.may_fail = self._may_fail(len(requests))
+        may_fail = lease.may_fail if len(requests) > 1 else None
+        launches: list[m.Launch] = []
+        for request in requests:
             trials = self._held.pop(request)
+            numbers = []
             for name in trials:
-                self.trials[name].number += 1
-            numbers = tuple([self.trials[name].number for name in trials])
-            launches.append(m.Launch(self._next, worker, trials, numbers, grant.bytes, grant.time, grant.lease))
+                trial = self.trials[name]
+                trial.number += 1
+                numbers.append(trial.number)
+            last = keep and len(launches) + 1 == len(requests)
+            of, size, time = tuple(numbers), grant.bytes, grant.time
+            launches.append(m.Launch(self._next, worker, trials, of, size, time, grant.lease, last, follows, may_fail))
             self._next += 1
-            requests.append(request)
-        lease.may_fail = most = self._may_fail(len(launches))
-        if most is not None and len(launches) > 1:
-            launches = [replace(launch, may_fail=most) for launch in launches]
-        launches[0] = replace(launches[0], follows=follows)
-        if self.keeps and self._asked and not lease.queue and not alone:
-            launches[-1] = replace(launches[-1], keep=True)
+            follows = ""
+        place = {"device": worker.device, "bytes": grant.bytes, "time": grant.time, "slot": worker.slot}
         for launch, request in zip(launches, requests, strict=True):
-            self._flights[launch.id] = device.flights[launch.id] = Flight(launch, request, self._now)
+            self._flights[launch.id] = device.flights[launch.id] = Flight(launch, request, self._now, place)
             lease.flights.append(launch.id)
         self._begin(self._flights[launches[0].id])
         self._out.append(m.Run(tuple(launches)))
@@ -220,15 +240,15 @@ class Flights:
         if flight.begun:
             return
         flight.begun, launch = True, flight.launch
-        place = {"device": launch.worker.device, "bytes": launch.bytes, "time": launch.time, "slot": launch.worker.slot}
         for name, number in zip(launch.trials, launch.numbers, strict=True):
             self.trials[name].tries += 1
-            self._out.append(m.WriteStarted(name, number, place))
+            self._out.append(m.WriteStarted(name, number, flight.place))
 
     def _over(self, flight: Flight, ends: Mapping[str, m.TrialEnd]) -> None:
         """A launch ran to its end."""
         self._begin(flight)
         failed: list[Ending] = []
+        unsaved: list[Ending] = []
         for name in flight.launch.trials:
             end = ends.get(name)
             if end is not None and end.failure is None:
@@ -237,7 +257,16 @@ class Flights:
             record = {} if end is None else end.record
             failure = Failure.infrastructure if end is None or end.failure is None else end.failure
             error = record.get("error") or error_of("NoResult", "the worker gave no result for this trial")
-            failed.append((name, *flight.ending.get(name, (failure, error)), record))
+            own: tuple[Failure, m.Error] = failure, error
+            said = flight.ending.get(name, own)
+            if failure is Failure.infrastructure and error.get("type") == NO_ROOM:
+                # a timeout: its time was up while it waited for room
+                unsaved.append((name, *(own if said[0] is Failure.timeout else said), record))
+            else:
+                failed.append((name, *said, record))
+        if unsaved:
+            self._out.append(m.NoRoom(unsaved[0][2].get("message", "")))
+            self._ask(self._verdicts.judge(flight, unsaved, charged=False))
         if failed:
             self._ask(self._verdicts.judge(flight, failed))
 

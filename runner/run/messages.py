@@ -1,10 +1,13 @@
-"""What the state machine of a run is told (events) and what it asks for (actions): plain values, no Ray, no clock."""
+"""What the state machine of a run is told (events) and what it asks for (actions): plain values, no Ray, no clock.
+
+What there is one of for each trial is a named tuple: a frozen dataclass of as many fields takes ten times as long to make.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..packing import Claim
 from ..store.attempts import Failure
@@ -22,8 +25,7 @@ class Worker:
     generation: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class TrialEnd:
+class TrialEnd(NamedTuple):
     """How one trial of a launch ended. ``failure`` None: it succeeded, and ``record`` is its row."""
 
     record: Record
@@ -65,16 +67,14 @@ class Refused:
     why: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class Started:
+class Started(NamedTuple):
     """A worker has begun with a launch, so many seconds ago: from then on its time is counted."""
 
     launch: int
     ago_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
+class Ended(NamedTuple):
     """A launch is over, with an end for each of its trials. ``restart``: its worker has lost the device and is killed; ``retire``: it is
     replaced as soon as nothing runs there. ``begun`` False: the worker did not begin with it, and never will. ``kept``: the lane has its
     program still, which the worker knows by the lease.
@@ -208,8 +208,7 @@ class LetGo:
     program: str
 
 
-@dataclass(frozen=True, slots=True)
-class Launch:
+class Launch(NamedTuple):
     """The attempts of a batch, on a worker. ``numbers``: of the attempts.
 
     ``keep``: its lane is to keep the program afterwards, where it can. ``follows``: it runs on the lane that keeps the program of that
@@ -259,22 +258,20 @@ class Kill:
     worker: Worker
 
 
-@dataclass(frozen=True, slots=True)
-class WriteStarted:
+class WriteStarted(NamedTuple):
     """Write down that an attempt runs."""
 
     trial: str
     number: int
-    place: Record = field(hash=False)
+    place: Record
 
 
-@dataclass(frozen=True, slots=True)
-class WriteEnded:
+class WriteEnded(NamedTuple):
     """Write the row of a trial: it is over."""
 
     trial: str
     number: int
-    record: Record = field(hash=False)
+    record: Record
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,6 +302,22 @@ class WritePardon:
 
 
 @dataclass(frozen=True, slots=True)
+class NoRoom:
+    """A result found no room, though lines of the journal may: start nothing until there is."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Avoid:
+    """Start nothing on a device for so many seconds: its workers were of no use several times in a row; ``error``: the last time."""
+
+    device: str
+    seconds: float
+    error: Error = field(hash=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Stopping:
     """No more trials are started; ``state`` is that of the run from now on. ``running``: trials that have begun, and may still end."""
 
@@ -327,5 +340,7 @@ Action = (
     | WriteRetry
     | WritePardon
     | WriteRetired
+    | NoRoom
+    | Avoid
     | Stopping
 )

@@ -8,9 +8,12 @@ from dataclasses import dataclass, field
 
 from ..packing import Claim
 from ..store.attempts import Failure
+from ..store.files import StorageFull
 from . import messages as m
 
 Claims = Mapping[str, Claim]
+NO_ROOM = StorageFull.__name__
+"""The error of an attempt whose result found no room, by its type."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +28,7 @@ class Work:
     alone: bool = False
 
 
-@dataclass
+@dataclass(slots=True)
 class TrialAt:
     """A trial that is not over, or was until a moment ago.
 
@@ -84,7 +87,7 @@ class Drop:
     failure: Failure = Failure.cancelled
 
 
-@dataclass
+@dataclass(slots=True)
 class Flight:
     """A launch that is not over.
 
@@ -92,6 +95,7 @@ class Flight:
         launch: what was launched.
         request: of the ledger.
         sent: when its turn came: it was launched, or the launch before it in its lease ended.
+        place: where it runs, and with what, as the journal has it.
         begun: its attempts are written down as started.
         since: when its worker began with it; None until the worker has said so.
         ending: how trials of it end that are asked to.
@@ -102,6 +106,7 @@ class Flight:
     launch: m.Launch
     request: str
     sent: float
+    place: m.Record
     begun: bool = False
     since: float | None = None
     ending: dict[str, tuple[Failure, m.Error]] = field(default_factory=dict)
@@ -113,7 +118,9 @@ class Flight:
 class DeviceAt:
     """A device: leases that wait for it, launches, generations of its workers, those to be replaced.
 
-    ``crashed``: when one died last, the number of the launch that came next, and the attempt that was charged.
+    ``crashed``: when one died last, the number of the launch that came next, and the attempt that was charged. ``losses``: how often in
+    a row it, or a worker there, was of no use, and ``lost`` when last, and which slot; ``rests``: how often it was avoided, and
+    ``rests_until`` when.
     """
 
     pending: deque[str] = field(default_factory=deque)
@@ -121,6 +128,10 @@ class DeviceAt:
     generations: Counter[int] = field(default_factory=Counter)
     retiring: set[m.Worker] = field(default_factory=set)
     crashed: tuple[float, int, tuple[tuple[str, int], ...]] = (-float("inf"), 0, ())
+    losses: int = 0
+    lost: tuple[float, int] = (-float("inf"), 0)
+    rests: int = 0
+    rests_until: float = -float("inf")
 
 
 Blame = tuple[Failure, m.Error, bool]

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from ..cluster import CONNECT_S, ClusterError, about_token, token_file
 from ..store.layout import RunFolder
-from ..store.owner import latest_owner
+from ..store.owner import Owner
 
 OVER = ("SUCCEEDED", "FAILED", "STOPPED")
 ASK_S = 3.0
@@ -167,17 +167,14 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
-def known_dead(folder: RunFolder, *addresses: str) -> bool:
-    """Whether a dashboard says that the process behind a run has ended, however it did. Never imports ray.
+def known_dead(folder: RunFolder, owner: Owner, *addresses: str) -> bool:
+    """Whether a dashboard says that the process of an owner of a run has ended, however it did. Never imports ray.
 
     Asks those that are given, that which the run was submitted to, and that of the Ray that it joined. The job must be the run's, and its
-    process the owner of the run: what is not known for sure is not dead.
+    process the owner's: what is not known for sure is not dead.
     """
     from ..dashboard import url_of
 
-    owner = latest_owner(folder)
-    if owner is None:
-        return False
     places = [*addresses, str(launched(folder).get("address") or ""), url_of(folder)]
     for place in dict.fromkeys(place for place in places if is_dashboard(place)):
         try:

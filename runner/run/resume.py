@@ -17,9 +17,10 @@ from ..store import table
 from ..store.attempts import Failure, requeued
 from ..store.journal import Journal, read
 from ..store.layout import LOST_AFTER_S, ConfigChanged, RunFolder
-from ..store.owner import owner_gone
+from ..store.owner import gone_from_here, latest_owner
 from ..store.replay import Replay, TrialState, recover, replay, run_state
 from ..store.status import status
+from ..store.summary import current
 from ..timing import Timing
 from .parts import Work
 from .rayjobs import known_dead
@@ -57,7 +58,7 @@ def over(folder: RunFolder, plan: ResumePlan) -> Submitted | None:
     """How a run ended that has nothing left to run; None where there is something, or its end has to be written down."""
     if plan.retried or plan.state not in ("done", "failed", "cancelled"):
         return None
-    if not folder.files.exists("results.parquet"):  # its runner was killed between its last line and the table
+    if not current(folder):  # its runner was killed between its last line and the table: there is none, or an older one
         table.write_parquet(folder)
     return Submitted(folder, plan.state, table.rows(folder), status(folder)["timing"] or Timing(0.0, 0.0).summary())
 
@@ -156,9 +157,18 @@ def resume(
         return work_of(folder, state, plan), dict(before)
 
     how = How(timing or Timing(now, now), address, dashboard, quiet)
-    gone = owner_gone(folder) or (folder.silent_s() < LOST_AFTER_S and known_dead(folder))
+    gone = _gone(folder)
     groups = [] if prepared.loaded.config.elastic else folder.plan()
     return attend(prepared, job, folder, how, stage, [(group, ()) for group in groups], gone=gone)
+
+
+def _gone(folder: RunFolder) -> int:
+    """The number of the owner of a run whose process is known to be gone; 0 where that is not known, or there is none."""
+    owner = latest_owner(folder)
+    if owner is None:
+        return 0
+    gone = gone_from_here(owner) or (folder.silent_s() < LOST_AFTER_S and known_dead(folder, owner))
+    return owner.number if gone else 0
 
 
 def config_of(

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from ..ledger.inventory import Found, pools_and_devices
 from ..ledger.leases import CUT_SHORT, DONE, LeaseEnd
 from ..packing import Request, misfit
-from ..store.files import StorageFull
-from ..store.owner import cancel_requests
+from ..store.files import StorageFull, StorageUnreachable
+from ..store.owner import CancelRequests, cancel_requests
+from ..store.space import SPARE_BYTES
 from ..work.spec import BatchSpec, TrialSpec
 from . import messages as m
 from .book import Book, Inside, Outside
@@ -20,7 +22,11 @@ from .used import observed, steadier, used_of
 WAIT_S = 0.25
 LOOK_EVERY_S = 0.5
 """How often requests to cancel are looked for, the ledger is asked without a reason, and a full store is tried again."""
+QUIET_S = 0.25
+"""After a talk with the ledger it is listened to only if there is none for so long: while trials end, each end brings its news anyway."""
 SNAPSHOT_EVERY_S = 5.0
+AWAY_S = 10.0
+"""A ledger that starts again is away for a few seconds; of more the user is told."""
 OFTEN = (m.WriteEnded, m.WriteStarted)
 """Two actions for each trial: they are looked for first."""
 
@@ -37,10 +43,12 @@ class Runner:
         self._seconds: defaultdict[str, float] = defaultdict(float)
         self._found: dict[str, Found] = {}
         self._close: set[str] = set()
-        self._asked = self._busy = False
+        self._asked = self._busy = self._cramped = self._away_told = False
+        self._away: float | None = None  # since when the ledger cannot be reached
         self._interrupts = 0
-        self._looked = self._shown = float("-inf")
+        self._looked = self._shown = self._talked = float("-inf")
         self._cancelled: frozenset[str] = frozenset()
+        self._requested: dict[str, str] = {}  # files of requests that were read
         self._observed: dict[str, tuple[int, int]] = {}
 
     def run(self) -> str:
@@ -74,31 +82,32 @@ class Runner:
         if late:
             self._looked = now
             self._look()
-        if self._done or self._asked or late or self.ledger.refs():
+        if self._done or self._asked or late or self._listen():
             self._exchange()
         self._flush()
         wait_s = 0.0 if self._done or self._asked else min(WAIT_S, max(0.0, self.state.next_deadline() - self.clock()))
-        events = self.workers.poll(wait_s, self.ledger.refs())
+        events = self.workers.poll(wait_s, self._listen())
         for event in events:
             self._heard(event)
         self._tell(*events, m.Tick())
         if self._done or self._asked:  # before all is written down: devices wait for it
             self._exchange()
+        self._note_times(events)
         self._flush()
         self.outside.board.tick()
         self.outside.screen.update()
 
     def _look(self) -> None:
         """What is looked at now and then: requests to cancel, a full store, why trials wait."""
-        requests = cancel_requests(self.outside.folder, self.outside.journal.owner)
+        requests = self._requests()
         if requests.whole and not self.state.stopping:
             self._tell(m.Cancelled())
         new = requests.trials - self._cancelled
         if new:
             self._cancelled |= new
             self._tell(m.Cancelled(new))
-        if self.outside.journal.retry() and self.state.paused:
-            self.outside.screen.note("there is room in the store again: the run goes on")
+        if self.outside.journal.retry() and self.state.paused and self._room():
+            self.outside.screen.note("the store takes lines again: the run goes on")
             self._tell(m.Storage(full=False))
         seen = self.workers.look()
         if self.clock() - self._shown >= SNAPSHOT_EVERY_S:
@@ -107,20 +116,43 @@ class Runner:
             before, self._observed = self._observed, observed(found, seen)
             for pool, (free, ours) in steadier(before, self._observed).items():
                 self.ledger.observe(pool, free, ours)
-            self.book.snapshot(self.ledger.snapshot(), self.ledger.why(), used_of(found, seen))
+            self.book.snapshot(self.ledger.snapshot(), self.ledger.why(), used_of(found, seen), self._shown)
+
+    def _room(self) -> bool:
+        """Whether there is room for results, too, where they found none: lines of the journal find some on a disk that is all but full."""
+        free = self.outside.folder.files.free_bytes() if self._cramped else None
+        self._cramped = free is not None and free < SPARE_BYTES
+        return not self._cramped
+
+    def _pause(self, why: str, until: str) -> None:
+        if not self.state.paused:
+            self.outside.screen.note(f"no trials are started until {until}: {why}")
+            self._tell(m.Storage(full=True))
+
+    def _requests(self) -> CancelRequests:
+        """What others ask for; nothing new while the store does not answer."""
+        try:
+            return cancel_requests(self.outside.folder, self.outside.journal.owner, self._requested)
+        except StorageUnreachable:
+            return CancelRequests()
 
     def _flush(self) -> None:
         """Write what has happened: one write for all of it."""
         try:
             self.book.flush()
         except StorageFull as error:
-            if not self.state.paused:
-                self.outside.screen.note(f"no trials are started until there is room: {str(error).splitlines()[0]}")
-                self._tell(m.Storage(full=True))
+            self._pause(str(error).splitlines()[0], error.until)
+
+    def _listen(self) -> Sequence[Any]:
+        """What is ready when the ledger has something to say by itself; nothing to wait for right after a talk."""
+        return self.ledger.refs() if self.clock() - self._talked >= QUIET_S else ()
 
     def _exchange(self) -> None:
+        if self._done or self._asked:
+            self._talked = self.clock()
         done, self._done, self._asked = self._done, [], False
         answer = self.ledger.exchange(done)
+        self._say_reached(answer.reached)
         news: list[m.Event] = []
         for lease in answer.leases:
             point = lease.point
@@ -135,6 +167,19 @@ class Runner:
         for device in [name for name in self._close if not self.workers.alive(name)]:
             self._close.discard(device)
             self.ledger.closed(device)
+
+    def _say_reached(self, reached: bool) -> None:
+        """Tell the user why nothing is started: the ledger of the cluster is away; and when that is over."""
+        now, say = self.clock(), self.outside.screen.note
+        since, self._away = self._away, None if reached else self._away or now
+        if reached and self._away_told:
+            say("the ledger of the cluster answers again")
+        elif not reached and not self._away_told and since is not None and now - since >= AWAY_S:
+            say(
+                f"the ledger of the cluster has not answered for {now - since:.0f} s: what runs goes on, nothing is started until it does"
+            )
+            self._away_told = True
+        self._away_told &= not reached
 
     def _devices(self) -> dict[str, Found]:
         """All devices that there have been: nodes that are gone may come back, and others join while the run goes on."""
@@ -170,13 +215,19 @@ class Runner:
             self._tell(m.Refused(refused))
 
     def _heard(self, event: m.Event) -> None:
-        if isinstance(event, m.Ended):
-            lease = self.state.lease_of(event.launch)
-            for end in event.ends.values():
-                self.outside.timing.add(end.record)
-                self._seconds[lease] += end.record.get("worker_seconds") or 0.0
-        elif isinstance(event, m.Started):
-            self.outside.timing.first_start_t = self.outside.timing.first_start_t or time.time()
+        if isinstance(event, m.Ended) and event.ends:
+            spent = sum([end.record.get("worker_seconds") or 0.0 for end in event.ends.values()])
+            self._seconds[self.state.lease_of(event.launch)] += spent
+
+    def _note_times(self, events: Sequence[m.Event]) -> None:
+        """What nobody waits for."""
+        timing, now = self.outside.timing, time.time()
+        for event in events:
+            if isinstance(event, m.Ended):
+                for end in event.ends.values():
+                    timing.add(end.record, now)
+            elif isinstance(event, m.Started):
+                timing.first_start_t = timing.first_start_t or now
 
     def _tell(self, *events: m.Event) -> None:
         """Tell the state; what an action makes happen comes after the other actions of its event."""
@@ -198,7 +249,7 @@ class Runner:
                 continue
             match action:
                 case m.Run():
-                    self.workers.launch(action.launches, tuple(self._batch(launch) for launch in action.launches))
+                    self.workers.launch(action.launches, self._batches(action.launches))
                 case m.Drop():
                     self.workers.drop(action.worker, action.launches)
                 case m.GiveBack():
@@ -215,16 +266,22 @@ class Runner:
                     self.workers.ask_to_stop(action.worker, action.trials)
                 case m.Kill():
                     self.workers.kill(action.worker)
+                case m.NoRoom():
+                    self._cramped = True
+                    self._pause(action.why.partition("\n")[0], StorageFull.until)
+                case m.Avoid():
+                    if self.ledger.avoid(action.device, action.seconds):
+                        self.book.note(action)
                 case _:
                     self.book.note(action)
 
-    def _batch(self, launch: m.Launch) -> BatchSpec:
-        specs = [
-            TrialSpec(name, number, self.inside.spec(self.inside.trials[name]))
-            for name, number in zip(launch.trials, launch.numbers, strict=True)
-        ]
-        claim = launch.bytes // len(specs) or None
-        strict = not self.state.alone(launch.trials) and self.inside.loose.isdisjoint(launch.trials)
-        budget = self.inside.budget(launch)
-        keep, follows, may_fail = launch.keep, launch.follows, launch.may_fail
-        return BatchSpec(launch.lease, tuple(specs), claim, strict, budget, launch.id, keep, follows, may_fail)
+    def _batches(self, launches: Sequence[m.Launch]) -> tuple[BatchSpec, ...]:
+        """What a worker is told of the launches of a lease."""
+        inside, alone, out = self.inside, self.state.alone, []
+        for launch in launches:
+            id, _, trials, numbers, size, _, lease, keep, follows, may_fail = launch
+            specs = [TrialSpec(*one, inside.spec(inside.trials[one[0]])) for one in zip(trials, numbers, strict=True)]
+            strict = not alone(trials) and inside.loose.isdisjoint(trials)
+            budget, claim = inside.budget(launch), size // len(specs) or None
+            out.append(BatchSpec(lease, tuple(specs), claim, strict, budget, id, keep, follows, may_fail))
+        return tuple(out)

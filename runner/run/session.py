@@ -24,6 +24,7 @@ from ..store.owner import OwnerLost
 from ..timing import Timing
 from ..watch.board import Board, Exports
 from ..watch.live import Display, display
+from ..watch.view import view_of
 from .book import Outside
 from .exits import exit_code
 from .head import ClusterLost, HeadWatch
@@ -52,7 +53,9 @@ class Submitted:
 
 @dataclass
 class Stops:
-    """What Ctrl-C and SIGTERM do to a run: a KeyboardInterrupt while it starts, then they are counted, and the loop obeys."""
+    """What Ctrl-C, SIGTERM and a closed terminal do to a run: a KeyboardInterrupt while it starts, then they are counted, and the loop
+    obeys. All but Ctrl-C ask twice: to stop now.
+    """
 
     asked: int = 0
     starting: bool = False
@@ -70,7 +73,7 @@ class Stops:
 
     def hit(self, number: int, frame: object) -> None:
         """A signal arrived."""
-        self.asked += 2 if number == signal.SIGTERM else 1
+        self.asked += 1 if number == signal.SIGINT else 2
         if self.starting:
             self.starting = False
             raise KeyboardInterrupt
@@ -88,11 +91,15 @@ class How:
 
 @contextmanager
 def counted_signals(stops: Stops) -> Iterator[None]:
-    """Take SIGINT and SIGTERM over, also where the shell that started us ignores them. Elsewhere than the main thread: do nothing."""
+    """Take SIGINT and SIGTERM over, also where the shell that started us ignores them; and SIGHUP, unless it is ignored (``nohup``).
+
+    Elsewhere than the main thread: do nothing.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.signal(number, stops.hit) for number in (signal.SIGINT, signal.SIGTERM)}
+    terminal = () if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (signal.SIGHUP,)
+    before = {number: signal.signal(number, stops.hit) for number in (signal.SIGINT, signal.SIGTERM, *terminal)}
     try:
         yield
     finally:
@@ -155,7 +162,7 @@ def attend(
     stage: Stage,
     plan: Sequence[Planned] = (),
     *,
-    gone: bool = False,
+    gone: int = 0,
 ) -> Submitted:
     """Take a run over and bring it to its end.
 
@@ -166,7 +173,7 @@ def attend(
         how: with which Ray.
         stage: what is to run.
         plan: where it was made already.
-        gone: the process that ran it is known to be gone: its silence and its leases need not be waited for.
+        gone: the owner of the run whose process is known to be gone: its silence and its leases need not be waited for.
 
     Raises:
         ClusterError: Ray cannot be started or joined; no trial was started.
@@ -177,7 +184,7 @@ def attend(
     board = Board(run=folder.name, total=len(prepared.trials))
     # Ray's processes die with the thread that started them, so that thread lives as long as the run.
     with (
-        Journal(folder, force=gone) as journal,
+        Journal(folder, gone=gone) as journal,
         display(board, quiet=how.quiet) as screen,
         ThreadPoolExecutor(1) as ray_thread,
         HeadWatch(screen.note, lambda: _last_words(journal)) as head,
@@ -185,7 +192,7 @@ def attend(
         beating(journal),
     ):
         work, before = stage(journal)
-        board.counts.update(before)
+        _show_kept(board, folder, prepared, before)
         if work is not None and not work:
             return _nothing_left(journal, before, timing)
         journal.write("submitted", sync=True, command_t=timing.command_t)
@@ -198,7 +205,7 @@ def attend(
             head.begin(capacity.head, joined=how.address is not None)
             _say_ready(journal, screen, capacity)
             _check(prepared, capacity)
-            ledger = _ledger(prepared, folder, how.address, planned, gone=gone)
+            ledger = _ledger(prepared, folder, how.address, planned, gone=gone > 0)
             board.metrics = _metrics(folder.name)
             stops.starting = False
 
@@ -227,6 +234,13 @@ def attend(
                 wait([starting])
                 close_cluster(lost=bool(head.lost) or (state == "lost" and ours))
     return Submitted(folder, state, table.rows(folder), timing.summary())
+
+
+def _show_kept(board: Board, folder: RunFolder, prepared: Prepared, before: Mapping[str, int]) -> None:
+    """Of a run that goes on: how many rows there are already, by status, and the best of them."""
+    board.counts.update(before)
+    if before:
+        board.best = view_of(folder, trials=prepared.trials).best
 
 
 def _nothing_left(journal: Journal, before: Mapping[str, int], timing: Timing) -> Submitted:
@@ -308,14 +322,14 @@ def _finish(journal: Journal, screen: Display, stops: Stops, state: str, timing:
         screen.note(str(error))
         return "lost"
     except StorageFull as error:
-        screen.note(f"{str(error).splitlines()[0]}: waiting for room; Ctrl-C gives up, `qdrun resume` goes on later")
+        screen.note(f"{str(error).splitlines()[0]}: waiting until {error.until}; Ctrl-C gives up, `qdrun resume` goes on later")
         if not _room(journal.retry, stops):
             return "lost"
     journal.folder.files.sweep(TRIALS)  # a worker may have been killed while it wrote a file
     try:
         table.write_parquet(journal.folder)
     except StorageFull as error:  # every row is in the journal: the table can be made at any time
-        screen.note(f"{str(error).splitlines()[0]}: the table waits for room; Ctrl-C leaves it to `qdrun results`")
+        screen.note(f"{str(error).splitlines()[0]}: the table waits until {error.until}; Ctrl-C leaves it to `qdrun results`")
         _room(lambda: _table(journal), stops)
     return state
 

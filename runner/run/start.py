@@ -287,16 +287,17 @@ def state_of(
     ``most``: see ``State``. ``alike``: trials with equal plans.
     """
     todo = [Work(trial.id) for trial in prepared.trials] if work is None else work
-    todo = side_by_side(todo, prepared.trials, alike, load(prepared.target).live)
+    live = load(prepared.target).live
+    todo = side_by_side(todo, prepared.trials, alike, live)
     rules = rules_of(prepared, len(prepared.trials))
-    return State(todo, rules, claims, before=before, most=most, curves=claims.curves, keeps=keeps_programs(prepared))
+    return State(todo, rules, claims, before=before, most=most, curves=claims.curves, keeps=keeps_programs(live))
 
 
-def keeps_programs(prepared: Prepared) -> bool:
-    """Whether lanes keep their programs beyond a lease: where the job can run another trial in an open one. It always pays then: to build
-    and plan a program again takes longer than to ask the ledger what comes next.
+def keeps_programs(live: Collection[str]) -> bool:
+    """Whether lanes keep their programs beyond a lease: where the job can run another trial in an open one, that differs in parameters
+    that are ``live``. It always pays then: to build and plan a program again takes longer than to ask the ledger what comes next.
     """
-    return bool(load(prepared.target).live)
+    return bool(live)
 
 
 def side_by_side(

@@ -15,10 +15,14 @@ from collections.abc import Iterable, Mapping
 from ..store.attempts import Failure
 from . import messages as m
 from .flights import Flights
-from .parts import Blame, DeviceAt, Drop, Flight, LeaseAt, error_of, suspects
+from .parts import NO_ROOM, Blame, DeviceAt, Drop, Flight, LeaseAt, error_of, suspects
 
 TOGETHER_S = 1.0
 """Workers of one device that die within so many seconds died of one cause."""
+LOSSES, REST_S, MOST_REST_S = 3, 30.0, 600.0
+"""A device that is of no use so often in a row is avoided for some time, twice as long each time: it would take one trial after the other,
+as it is always free, and use up their retries.
+"""
 
 
 class State(Flights):
@@ -195,6 +199,7 @@ class State(Flights):
         if event.kept:
             self._keep(flight.launch)
         if event.begun:
+            self._judge_device(flight, event)
             self._over(flight, event.ends)
         else:
             self._not_begun(flight, sure=True)
@@ -215,6 +220,10 @@ class State(Flights):
             return  # it was buried already
         lost, guilty = suspects(self._on(worker), event.begun, crash=event.failure is Failure.crash)
         failure, charged = event.failure, True
+        if failure is Failure.infrastructure:
+            when, slot = self._devices[worker.device].lost
+            if self._now - when > TOGETHER_S or worker.slot == slot:  # else its node, or whatever it was, has taken both
+                self._useless(worker, event.error)
         if not guilty and event.begun is not None:
             # between launches: those that had their turn are charged, lest that goes on for ever
             failure = Failure.infrastructure
@@ -230,6 +239,30 @@ class State(Flights):
         blame: dict[int, Blame] = {flight.launch.id: (Failure.infrastructure, unheard, False) for flight in lost}
         blame |= {flight.launch.id: (failure, event.error, charged) for flight in guilty}
         self._bury(worker, blame, kill=False, sure=event.begun is not None)
+
+    def _judge_device(self, flight: Flight, event: m.Ended) -> None:
+        """Whether a launch that has ended says something against its device: an attempt there was lost by no fault of its own."""
+        worker = flight.launch.worker
+        lost = None
+        for end in event.ends.values():
+            lost = end if end.failure is Failure.infrastructure else lost
+        if lost is not None or event.restart:
+            error = error_of("DeviceLost", "its worker has lost the device")
+            error = error if lost is None else lost.record.get("error") or error
+            if error.get("type") != NO_ROOM:
+                self._useless(worker, error)
+        else:
+            self._devices[worker.device].losses = 0
+
+    def _useless(self, worker: m.Worker, error: m.Error) -> None:
+        device = self._devices[worker.device]
+        if self._now < device.rests_until:
+            return
+        device.lost, device.losses = (self._now, worker.slot), device.losses + 1
+        if device.losses >= LOSSES:
+            seconds = min(MOST_REST_S, REST_S * 2.0**device.rests)
+            device.losses, device.rests, device.rests_until = 0, device.rests + 1, self._now + seconds
+            self._out.append(m.Avoid(worker.device, seconds, error))
 
     def _died_together(self, name: str, flight: Flight) -> bool:
         """Whether another worker of the device died a moment ago, while this one ran: then that one is not charged either."""
@@ -274,10 +307,14 @@ class State(Flights):
         self._drop_waiting(waiting, "")
 
     def _storage(self, full: bool) -> None:
-        """Nothing begins while the store is full: what has not begun comes back to its lease."""
+        """Nothing begins while the store is full: what has not begun comes back, and places go back to the ledger."""
         if full and not self.paused:
+            self.paused = True
             self._drop({id: Drop(frozenset(), "", None) for id, flight in self._flights.items() if flight.drop is None})
-        self.paused = full
+            self._park()
+        elif self.paused and not full:
+            self.paused = False
+            self._unpark()
 
     def _drop(self, drops: Mapping[int, Drop]) -> None:
         """Tell workers not to begin with those launches that have not begun."""
@@ -355,6 +392,7 @@ class State(Flights):
                 self._bury(flight.launch.worker, {}, kill=True)
             elif flight.since is None and self._now - flight.sent >= self.rules.start_s:
                 error = error_of("NotStarted", f"its worker did not start within {self.rules.start_s:g} s")
+                self._useless(flight.launch.worker, error)
                 self._bury(flight.launch.worker, {flight.launch.id: (Failure.infrastructure, error, True)}, kill=True)
             elif limit is not None and flight.since is not None and self._now - flight.since >= limit:
                 why = f"the trial ran longer than limits.trial_timeout, {limit:g} s"

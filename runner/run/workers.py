@@ -10,7 +10,8 @@ from typing import Any, Protocol
 
 from ..store.attempts import Failure
 from ..work.marks import last_begun
-from ..work.spec import BatchEnd, BatchSpec, LeaseNews, Progress, WorkerInfo, WorkerSpec, worker_name
+from ..work.spec import BatchEnd, BatchSpec, Progress, WorkerInfo, WorkerSpec, worker_name
+from ..work.wire import packed, unpacked_news
 from . import messages as m
 from .last_words import last_words
 from .parts import error_of
@@ -127,10 +128,10 @@ class RayWorkers:
     def _send(self, worker: m.Worker, actor: _Actor, launches: Sequence[m.Launch], batches: Sequence[BatchSpec]) -> None:
         asked = _Asked(worker, {launch.id: launch for launch in launches})
         if len(batches) == 1:
-            self._refs[actor.handle.run.remote(batches[0])] = asked
+            self._refs[actor.handle.run.remote(packed(batches)[0])] = asked
         else:
             actor.run_all = actor.run_all or actor.handle.run_all.options(num_returns="streaming")
-            self._refs[actor.run_all.remote(tuple(batches))] = asked
+            self._refs[actor.run_all.remote(packed(batches))] = asked
         self._news.append(m.Started(launches[0].id))
 
     def drop(self, worker: m.Worker, launches: Sequence[int]) -> None:
@@ -203,15 +204,15 @@ class RayWorkers:
         return any(worker.device == device for worker in self._actors)
 
     def poll(self, timeout_s: float, others: Sequence[Any] = ()) -> list[m.Event]:
-        """All that has come back, in one look."""
+        """All that has come back, in one look. What is known without Ray is said first: a look takes as long as a short trial."""
         import ray
 
-        refs = [*self._refs, *others]
-        wait_s = 0.0 if self._news else timeout_s
-        if not refs:
-            time.sleep(wait_s)
-        else:
-            ready, _ = ray.wait(refs, num_returns=1, timeout=wait_s, fetch_local=False)
+        if not self._news:
+            refs = [*self._refs, *others]
+            if not refs:
+                time.sleep(timeout_s)
+                return []
+            ready, _ = ray.wait(refs, num_returns=1, timeout=timeout_s, fetch_local=False)
             if ready and len(refs) > 1:
                 ready, _ = ray.wait(refs, num_returns=len(refs), timeout=0, fetch_local=False)
             for ref in ready:
@@ -243,7 +244,7 @@ class RayWorkers:
             return [m.Gone(worker, asked.program)]
         if launches is None:
             return self._ready(worker, value)
-        news = value if isinstance(value, LeaseNews) else LeaseNews((value,))
+        news = unpacked_news(value)
         events: list[m.Event] = [ended(launches.pop(end.launch), end) for end in news.ends]
         if news.running:
             events.append(m.Started(news.running, news.seconds))
@@ -326,16 +327,15 @@ class RayWorkers:
 def ended(launch: m.Launch, end: BatchEnd) -> m.Ended:
     """What a worker gave back for a launch, as an event."""
     ends, restart = {}, False
-    for one in end.ends:
-        record = one.record
-        failure = record.get("failure")
-        if failure is None and record.get("status") != "done":
-            failure = Failure.user_error
+    for trial, _, record in end.ends:
+        if record["status"] == "done":
+            ends[trial] = m.TrialEnd(record)
+            continue
         if "restart" in record:
             restart |= bool(record["restart"])
             record = {name: value for name, value in record.items() if name != "restart"}
-        ends[one.trial] = m.TrialEnd(record, None if failure is None else Failure(failure))
-    return m.Ended(launch.id, ends, restart=restart, retire=end.retire, begun=end.begun, kept=end.kept)
+        ends[trial] = m.TrialEnd(record, Failure(record.get("failure") or Failure.user_error))
+    return m.Ended(launch.id, ends, restart, end.retire, end.begun, end.kept)
 
 
 def read_there(read: Callable[[str], Any], node: str, path: str) -> Any:

@@ -14,11 +14,10 @@ import os
 import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 
@@ -51,8 +50,7 @@ class ResultMissing(QdrunError, LookupError):
     """The arrays of a trial are not where its row says."""
 
 
-@dataclass(frozen=True)
-class Attempt:
+class Attempt(NamedTuple):
     """One try of one trial: which, the how-many-th of the run, and by which owner. No other owner writes to its folder."""
 
     trial: str
@@ -118,9 +116,9 @@ def pack(folder: RunFolder, attempt: Attempt, record: Mapping[str, Any], before:
     """
     slim, files = dict(record), {}
     for kind in ARRAYS:
-        arrays = {name: np.asarray(value) for name, value in (record.get(kind) or {}).items()}
-        if not arrays:
+        if not record.get(kind):
             continue
+        arrays = {name: np.asarray(value) for name, value in record[kind].items()}
         large, path = _large(arrays), ""
         if large:
             path = f"{attempt.folder}/{kind}.safetensors"
@@ -284,6 +282,11 @@ def read_log(folder: RunFolder, attempt: Attempt, stream: str, start: int = 0) -
         return folder.files.read(f"{attempt.folder}/{stream}.log", start)
     except FileNotFoundError:
         return b""
+
+
+def log_name(attempt: Attempt, stream: str) -> str:
+    """The path of the log of an attempt below the run's folder."""
+    return f"{attempt.folder}/{stream}.log"
 
 
 def log_path(folder: RunFolder, attempt: Attempt, stream: str) -> str:

@@ -11,7 +11,7 @@ import hashlib
 import os
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 from urllib.parse import quote
@@ -25,9 +25,18 @@ NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 class StorageFull(QdrunError, OSError):
     """There is no room where the run is stored. Nothing that was written before is lost; what could not be written waits."""
 
+    until = "there is room"
+    """What is waited for, for messages."""
+
+
+class StorageUnreachable(StorageFull):
+    """The store does not answer, or refuses who asks. A run that goes on does what it does on a full disk: it keeps and waits."""
+
+    until = "the store answers"
+
 
 class StorageUnknown(QdrunError, ValueError):
-    """A URI names a file system that is not installed or does not exist."""
+    """A URI names a file system that is not installed, or a file system or a bucket that does not exist."""
 
 
 def escaped(name: str) -> str:
@@ -106,6 +115,10 @@ class Files(Protocol):
 
     def sizes(self, path: str) -> dict[str, int]:
         """Bytes of the files in a folder, by name."""
+        ...
+
+    def below(self, path: str) -> dict[str, int]:
+        """Bytes of all files below a folder, at any depth, by their path."""
         ...
 
     def remove(self, path: str) -> None:
@@ -223,6 +236,16 @@ class LocalFiles:
             full = self._path(f"{path}/{name}")
             if os.path.isfile(full):
                 found[name] = os.path.getsize(full)
+        return found
+
+    def below(self, path: str) -> dict[str, int]:
+        """See ``Files``."""
+        found = {}
+        for folder, _, names in os.walk(self._path(path)):
+            inside = os.path.relpath(folder, self.root or ".").replace(os.sep, "/")
+            for name in names:
+                with suppress(FileNotFoundError):  # it was there a moment ago
+                    found[f"{inside}/{name}"] = os.path.getsize(os.path.join(folder, name))
         return found
 
     def remove(self, path: str) -> None:

@@ -190,22 +190,30 @@ class Journal:
     Locally a line can be read as soon as ``write`` returns. On an object store it can after the next sync.
     """
 
-    def __init__(self, folder: RunFolder, *, force: bool = False) -> None:
-        """Claim the run and begin this owner's part of its journal.
+    def __init__(self, folder: RunFolder, *, gone: int = 0) -> None:
+        """Claim the run and begin this owner's part of its journal. ``gone``: see ``take``.
 
         Raises:
             RunAlive: another process runs it.
             StorageFull: no room.
         """
         self.folder = folder
-        self.owner: Owner = take(folder, force=force)
+        self.owner: Owner = take(folder, gone=gone)
         self.full = self.closed = False
         self._lock = threading.RLock()
         self._pending: list[bytes] = []
         self._unsynced = 0
         self._number, self._synced, self._wanted, self._lost = 1, time.monotonic(), False, False
-        self._segment: Growing = self._new_segment()
-        before = read(folder, slim=True)
+        try:
+            self._segment: Growing = self._new_segment()
+            self._begin()
+        except BaseException:  # no room: the claim must not keep others, or this process, from another try
+            with suppress(OSError):
+                give_up(folder, self.owner)
+            raise
+
+    def _begin(self) -> None:
+        before = read(self.folder, slim=True)
         lengths = {name: length for name, length in before.lengths.items() if _owner_of(name) < self.owner.number}
         self._seq = 1 + max((int(entry.event.get("seq", -1)) for entry in before.entries), default=-1)
         who = {"owner": self.owner.number, "pid": self.owner.pid, "host": self.owner.host}

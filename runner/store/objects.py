@@ -2,10 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
-from .files import Growing, full_said
+from .files import Growing, StorageFull, StorageUnknown, StorageUnreachable, full_said
+
+BUCKETS = frozenset(("s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oci", "oss"))
+"""File systems whose first folder is a bucket. One that is not there is a slip of the pen, which fsspec would make come true."""
+_ANSWERS = (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError)
+"""Errors by which a store says how things are: it was reached."""
+
+
+@contextmanager
+def reached(root: str) -> Iterator[None]:
+    """Turn what the libraries of a store raise when it does not answer, or refuses who asks, into ``StorageUnreachable``.
+
+    Some of that is no OSError: botocore has errors of its own. Mistakes of ours (TypeError and the like) stay what they are.
+    """
+    try:
+        with full_said(root):
+            yield
+    except (StorageFull, StorageUnknown, *_ANSWERS):
+        raise
+    except Exception as error:
+        if type(error).__module__ == "builtins" and not isinstance(error, OSError):
+            raise
+        raise StorageUnreachable(
+            f"{root} does not answer, or refuses: {type(error).__name__}: {error}\n"
+            "  do: look at the URI, at the network, and at what tells the store who you are (for s3://: AWS_PROFILE, or AWS_ACCESS_KEY_ID "
+            "and AWS_SECRET_ACCESS_KEY; AWS_ENDPOINT_URL for a store that is not Amazon's)"
+        ) from error
 
 
 class ObjectFiles:
@@ -20,17 +47,24 @@ class ObjectFiles:
     def read(self, path: str, start: int = 0, end: int | None = None) -> bytes:
         """See ``Files``."""
         whole = start == 0 and end is None
-        return self.system.cat_file(self._path(path), **({} if whole else {"start": start, "end": end}))
+        with reached(self.root):
+            return self.system.cat_file(self._path(path), **({} if whole else {"start": start, "end": end}))
 
     def put(self, path: str, data: bytes, *, durable: bool = True) -> None:
         """See ``Files``."""
         self._pipe(path, data)
 
     def _pipe(self, path: str, data: bytes, **how: Any) -> None:
-        with full_said(self.root):
+        with reached(self.root):
             try:
                 self.system.pipe_file(self._path(path), data, **how)
-            except FileNotFoundError:  # a file system that has folders, sftp for one
+            except FileNotFoundError as error:  # a file system that has folders, sftp for one
+                protocol = self.system.protocol
+                if not BUCKETS.isdisjoint((protocol,) if isinstance(protocol, str) else protocol):
+                    raise StorageUnknown(
+                        f"there is no bucket `{self.base.partition('/')[0]}` for {self.root}: {error}\n"
+                        "  do: make it first, or set `storage` to one that there is"
+                    ) from error
                 self.system.makedirs(self._path(path).rpartition("/")[0], exist_ok=True)
                 self.system.pipe_file(self._path(path), data, **how)
 
@@ -38,16 +72,14 @@ class ObjectFiles:
         """See ``Files``. Where a store cannot refuse to overwrite, whoever reads his own bytes back has the claim."""
         if self.exists(path):
             return False
-        try:
+        with suppress(FileExistsError):  # perhaps by us: an answer that was lost makes a library ask again
             self._pipe(path, data, mode="create")
-        except FileExistsError:
-            return False
         return self.read(path) == data
 
     def exists(self, path: str) -> bool:
         """See ``Files``. Asks the store, not a cached listing."""
         try:
-            self.system.cat_file(self._path(path), start=0, end=1)
+            self.read(path, 0, 1)
         except FileNotFoundError:
             return False
         return True
@@ -55,7 +87,8 @@ class ObjectFiles:
     def _listed(self, path: str) -> list[dict[str, Any]]:
         self.system.invalidate_cache(self._path(path))
         try:
-            found = self.system.ls(self._path(path), detail=True)
+            with reached(self.root):
+                found = self.system.ls(self._path(path), detail=True)
         except (FileNotFoundError, NotADirectoryError):
             return []
         return [entry for entry in found if entry["name"].strip("/") != self._path(path).strip("/")]
@@ -68,10 +101,19 @@ class ObjectFiles:
         """See ``Files``."""
         return {entry["name"].rpartition("/")[2]: entry["size"] for entry in self._listed(path) if entry["type"] == "file"}
 
+    def below(self, path: str) -> dict[str, int]:
+        """See ``Files``: one listing, a request for a thousand files."""
+        self.system.invalidate_cache(self._path(path))
+        with reached(self.root):
+            found = self.system.find(self._path(path), detail=True)
+        skip = len(self.base.strip("/")) + 1
+        return {name.strip("/")[skip:]: entry["size"] for name, entry in found.items()}
+
     def remove(self, path: str) -> None:
         """See ``Files``."""
         if self.exists(path):
-            self.system.rm_file(self._path(path))
+            with reached(self.root):
+                self.system.rm_file(self._path(path))
 
     def sweep(self, path: str, name: str = "") -> int:
         """See ``Files``: an object is there whole or not at all."""

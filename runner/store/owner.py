@@ -16,9 +16,10 @@ from dataclasses import dataclass
 
 from ...compiler.errors import QdrunError
 from .files import Files, escaped
-from .layout import LOST_AFTER_S, RunFolder, alive
+from .layout import BEAT_EVERY_S, LOST_AFTER_S, RunFolder, alive
 
 OWNERS, REQUESTS = "owners", "requests"
+WATCH_S, WATCH_EVERY_S = 2.5 * BEAT_EVERY_S, 0.25
 
 
 class OwnerLost(QdrunError, RuntimeError):
@@ -60,23 +61,24 @@ def latest_owner(folder: RunFolder) -> Owner | None:
         return Owner(numbers[-1], "", 0, "an unknown host", 0.0)
 
 
-def take(folder: RunFolder, *, force: bool = False) -> Owner:
+def take(folder: RunFolder, *, gone: int = 0) -> Owner:
     """Claim a run for this process.
 
     Args:
         folder: the run.
-        force: also from an owner that gives signs of life.
+        gone: the number of an owner that is known to be gone: its silence need not be waited for. That of one who came after it must be.
 
     Raises:
         RunAlive: the owner gives signs of life, or somebody else claimed the run at this moment.
         StorageFull: no room for the claim.
     """
     before = latest_owner(folder)
-    if before is not None and not force and not folder.files.exists(_claim_name(before.number, over=True)):
+    over = before is None or before.number == gone or folder.files.exists(_claim_name(before.number, over=True))
+    if before is not None and not over:
         silent = _silent_s(folder, before)
-        if silent < LOST_AFTER_S:
+        if _alive(folder, before, silent):
             raise RunAlive(
-                f"{folder.name} is run by process {before.pid} on {before.host}, heard of {silent:.0f} s ago\n"
+                f"{folder.name} is run by process {before.pid} on {before.host}, heard of {max(0.0, silent):.0f} s ago\n"
                 f"  do: wait for its end, or stop it with `qdrun cancel {folder.uri}`"
             )
     number = before.number + 1 if before else 1
@@ -88,17 +90,33 @@ def take(folder: RunFolder, *, force: bool = False) -> Owner:
 
 def _silent_s(folder: RunFolder, owner: Owner) -> float:
     """Seconds since ``owner`` was heard of; infinite when its process on this host is gone."""
-    if owner.host == platform.node() and not alive(owner.pid):
+    if gone_from_here(owner):
         return float("inf")
     beat = folder.last_beat()
     heard = beat["t"] if beat is not None and beat["owner"] == owner.number else 0.0
     return time.time() - max(heard, owner.t)
 
 
-def owner_gone(folder: RunFolder) -> bool:
-    """Whether the process that owns a run was one of this machine, and is no more."""
-    owner = latest_owner(folder)
-    return owner is not None and owner.host == platform.node() and not alive(owner.pid)
+def _alive(folder: RunFolder, owner: Owner, silent_s: float) -> bool:
+    """Whether an owner lives that was heard of so long ago. Clocks jump, and those of two machines may differ by more than a run may be
+    silent: where the time of a heartbeat says too much or too little to be true, it is looked whether the heart beats now.
+    """
+    if 0.0 <= silent_s + BEAT_EVERY_S and silent_s < LOST_AFTER_S:
+        return True
+    before = folder.last_beat()
+    if silent_s == float("inf") or before is None or before["owner"] != owner.number:
+        return silent_s < LOST_AFTER_S
+    end = time.monotonic() + (WATCH_S if silent_s > 0.0 else LOST_AFTER_S)
+    while time.monotonic() < end:
+        time.sleep(WATCH_EVERY_S)
+        if folder.last_beat() != before:
+            return True
+    return False
+
+
+def gone_from_here(owner: Owner) -> bool:
+    """Whether the process that made a claim was one of this machine, and is no more."""
+    return owner.host == platform.node() and not alive(owner.pid)
 
 
 def give_up(folder: RunFolder, owner: Owner) -> None:
@@ -145,13 +163,19 @@ def ask_to_cancel(folder: RunFolder, trial: str | None = None) -> None:
     folder.files.put(f"{REQUESTS}/{numbers[-1] if numbers else 1:06}-cancel-{what}.json", json.dumps(request).encode())
 
 
-def cancel_requests(folder: RunFolder, owner: Owner | None = None) -> CancelRequests:
-    """What ``owner`` was asked to stop, by default the latest owner. Lists one folder, and reads nothing when it is empty."""
+def cancel_requests(folder: RunFolder, owner: Owner | None = None, known: dict[str, str] | None = None) -> CancelRequests:
+    """What ``owner`` was asked to stop, by default the latest owner. Lists one folder, and reads nothing when it is empty.
+
+    ``known``: requests for single trials that were read before, by file; new ones are added.
+    """
     names = folder.files.names(REQUESTS)
     if not names:
         return CancelRequests()
     number = owner.number if owner else max(owner_numbers(folder.files), default=1)
     mine = [name for name in names if name.startswith(f"{number:06}-cancel-")]
     trials = [name for name in mine if "-cancel-trial-" in name]
-    wanted = (json.loads(folder.files.read(f"{REQUESTS}/{name}"))["trial"] for name in trials)
-    return CancelRequests(len(mine) > len(trials), frozenset(wanted))
+    found = {} if known is None else known
+    for name in trials:
+        if name not in found:
+            found[name] = json.loads(folder.files.read(f"{REQUESTS}/{name}"))["trial"]
+    return CancelRequests(len(mine) > len(trials), frozenset(found[name] for name in trials))

@@ -108,7 +108,7 @@ def replay(
         slim: leave gradients and outputs out of the rows.
     """
     events = read(folder, slim=slim) if events is None else events
-    names = trials if trials is not None else [trial.id for trial in folder.trials()]
+    names = trials if trials is not None else folder.trial_ids()
     out = Replay({name: TrialState(name) for name in names}, damaged=events.damaged, refused=events.refused)
     for entry in events.entries:
         _apply(out, entry)

@@ -11,10 +11,11 @@ from typing import Any
 
 from ..plan import planned_bytes
 from ..trials import Trial
-from .files import open_files
-from .journal import Event, plain
-from .layout import LOST_AFTER_S, RunFolder
+from .files import StorageFull, open_files
+from .journal import EVENTS, Event, plain, read
+from .layout import NoPlace, RunFolder
 from .replay import Replay, replay
+from .summary import keep, shown_status, unfinished_word
 
 FIXED = (
     *("trial", "index", "replicate", "seed", "status", "loss", "gradient_norm", "seconds"),
@@ -32,19 +33,13 @@ def rows(folder: RunFolder) -> list[Row]:
 
 def rows_of(folder: RunFolder, found: Replay, trials: Sequence[Trial] = ()) -> list[Row]:
     """The rows of a run that was replayed; with gradients and outputs when that was not ``slim``. ``trials``: where they are known."""
-    planned = planned_bytes(folder.plan())
-    if found.finished is not None:
-        unfinished = "lost" if found.finished.get("state") == "lost" else "cancelled"
-    else:
-        unfinished = "lost" if folder.silent_s() > LOST_AFTER_S else None
+    planned, unfinished = planned_bytes(folder.plan()), unfinished_word(folder, found)
     table = []
     for trial in trials or folder.trials():
         row, state = _waiting(trial, planned.get(trial.id)), found.trials[trial.id]
-        row |= {"status": state.status, "attempts": len(state.attempts)}
+        row |= {"status": shown_status(state, unfinished), "attempts": len(state.attempts)}
         if state.entry is not None:
             _end(row, state.entry.event)
-        elif unfinished:
-            row["status"] = unfinished
         if not row["device"] and state.attempts:  # it has not ended, died without a word, or has no program
             row["device"] = state.attempts[-1].place.get("device")
         table.append(row)
@@ -150,7 +145,7 @@ def _one_type(values: list[Any]) -> bool:
 
 
 def write_parquet(folder: RunFolder, path: str | os.PathLike[str] | None = None) -> str:
-    """Rebuild the Parquet table of the run from its journal, atomically; returns its path.
+    """Rebuild the Parquet table of the run from its journal, atomically; returns its path. In its folder, a run's summary, too.
 
     The file says in its metadata whether the run had ended (``qdrun.complete``) and how (``qdrun.state``).
 
@@ -160,17 +155,37 @@ def write_parquet(folder: RunFolder, path: str | os.PathLike[str] | None = None)
     """
     import pyarrow.parquet as pq
 
-    found = replay(folder, slim=False)
+    sizes = folder.files.sizes(EVENTS)
+    events = read(folder)
+    found = replay(folder, events=events)
     state = found.finished["state"] if found.finished else "unfinished"
     said = {"qdrun.run": folder.name, "qdrun.complete": json.dumps(found.complete), "qdrun.state": str(state)}
     stream = io.BytesIO()
     pq.write_table(arrow_table(rows_of(folder, found)).replace_schema_metadata(said), stream)
     if path is None:
         folder.files.put("results.parquet", stream.getvalue())
+        keep(folder, sizes, events, found)
         return folder.table
+    return write_file(path, stream.getvalue())
+
+
+def write_file(path: str | os.PathLike[str], data: bytes) -> str:
+    """Write a file whole, with the folders that it needs, at a path or a URI; gives it back as text.
+
+    Raises:
+        StorageFull: no room; an older file stays as it was.
+        NoPlace: it cannot be written.
+    """
     target = os.fspath(path)
     where, slash, name = target.rpartition("/")
-    open_files(where or slash or ".").put(name, stream.getvalue())
+    try:
+        open_files(where or slash or ".").put(name, data)
+    except StorageFull:
+        raise
+    except OSError as error:
+        raise NoPlace(
+            f"cannot write {target}: {error.strerror or error}\n  do: name a file in a folder in which you may write"
+        ) from error
     return target
 
 

@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
@@ -207,6 +208,36 @@ def _devices(devices: Sequence[DeviceView]) -> RenderableType:
     return table
 
 
+class Unbroken:
+    """Another display, as long as somebody can see it: a run goes on when its terminal is closed, or the reader of its pipe is gone."""
+
+    def __init__(self, shown: Display) -> None:
+        self._shown = shown
+
+    def _try(self, show: Callable[[Display], object]) -> None:
+        try:
+            show(self._shown)
+        except (OSError, ValueError):  # the latter of a file that is closed
+            gone, self._shown = self._shown, Silent()
+            with suppress(OSError, ValueError):
+                gone.__exit__(None, None, None)  # a board draws from a thread of its own
+
+    def __enter__(self) -> Unbroken:
+        self._try(lambda shown: shown.__enter__())
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._try(lambda shown: shown.__exit__(kind, error, trace))
+
+    def update(self) -> None:
+        """See ``Display``."""
+        self._try(lambda shown: shown.update())
+
+    def note(self, text: str) -> None:
+        """See ``Display``."""
+        self._try(lambda shown: shown.note(text))
+
+
 def on_terminal() -> bool:
     """Whether stderr can be drawn on."""
     return sys.stderr.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
@@ -216,7 +247,7 @@ def display(board: Board, *, quiet: bool = False) -> Display:
     """The display that fits where stderr goes. Colours follow NO_COLOR and FORCE_COLOR."""
     if quiet:
         return Silent()
-    return Live(board) if on_terminal() else Lines(board)
+    return Unbroken(Live(board) if on_terminal() else Lines(board))
 
 
 def watch(

@@ -1,15 +1,15 @@
 """Figures of a run for Ray's metrics page, Prometheus and Grafana, through ``ray.util.metrics``.
 
 Exported by the process of the runner: series of a worker would end with it. On a node's metrics port each name has the prefix ``ray_``;
-a counter ends in ``_total``, a histogram has ``_bucket``, ``_sum`` and ``_count`` (Ray keeps the counts alone: its sums take each value
-for the middle of its bucket). That port has no password, so that no tag holds
+a counter ends in ``_total``, a histogram has ``_bucket``, ``_sum`` and ``_count``. That port has no password, so that no tag holds
 anything of the user's: a run is named by its time stamp and its last digits, see ``run_tag``. Imports ray when it is made, not before.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from bisect import bisect_left
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -19,6 +19,7 @@ from .view import RunView
 
 STATES = ("waiting", "running", *FINAL)
 DECADES = tuple(10.0**k for k in range(-9, 10))
+_PARTS: tuple[tuple[str, tuple[str, ...]], ...] = (("bucket", ("le",)), ("sum", ()), ("count", ()))
 SECONDS = tuple(mantissa * 10.0**k for k in range(-3, 5) for mantissa in (1, 2, 5))
 
 
@@ -36,7 +37,7 @@ class Spec:
     def exported(self) -> tuple[str, ...]:
         """The names on the metrics port."""
         if self.kind == "histogram":
-            return tuple(f"ray_{self.name}_{part}" for part in ("bucket", "sum", "count"))
+            return tuple(f"ray_{self.name}_{part}" for part, _ in _PARTS)
         return (f"ray_{self.name}",)
 
 
@@ -72,8 +73,38 @@ def gradient_norm(record: Mapping[str, Any]) -> float | None:
     """The 2-norm over all gradients of a record; None where it has none, or where they lie in a file and it was not written down."""
     if record.get("gradient_norm") is not None:
         return float(record["gradient_norm"])
-    gradients = record.get("gradients") or {}
+    gradients = record.get("gradients")
+    if not gradients:
+        return None
     return None if any(isinstance(value, dict) for value in gradients.values()) else norm_of(gradients.values())
+
+
+class Histogram:
+    """Values counted here, and exported now and then as the gauges that a histogram of Prometheus consists of.
+
+    Ray's own takes a call for each value, several for each trial: a sixth of what the runner does for a short one. And it keeps no sum of
+    the values, but of the middles of their buckets.
+    """
+
+    def __init__(self, spec: Spec, tags: Mapping[str, str], gauge: Callable[..., Any]) -> None:
+        self._bounds, self._counts, self._sum = spec.buckets, [0] * (len(spec.buckets) + 1), 0.0
+        self._labels = [{"le": repr(bound)} for bound in spec.buckets] + [{"le": "+Inf"}]
+        made = (gauge(f"{spec.name}_{part}", spec.says, spec.tags + also) for part, also in _PARTS)
+        self._bucket, self._total, self._count = (one.set_default_tags(dict(tags)) for one in made)
+
+    def observe(self, value: float) -> None:
+        """One more value."""
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self._sum += value
+
+    def export(self) -> None:
+        """Say what there is so far."""
+        below = 0
+        for count, label in zip(self._counts, self._labels, strict=True):
+            below += count
+            self._bucket.set(below, tags=label)
+        self._total.set(self._sum)
+        self._count.set(below)
 
 
 class Metrics:
@@ -85,17 +116,20 @@ class Metrics:
         self.run = run_tag(run)
         self._devices: set[str] = set()
         self._made: dict[str, Any] = {}
+        self._histograms: dict[str, Histogram] = {}
+        own = {"run": self.run}
         for spec in SPECS:
             if spec.kind == "gauge":
-                made = metrics.Gauge(spec.name, spec.says, spec.tags)
+                self._made[spec.name] = metrics.Gauge(spec.name, spec.says, spec.tags).set_default_tags(own)
             elif spec.kind == "counter":
-                made = metrics.Counter(spec.name, spec.says, spec.tags)
+                self._made[spec.name] = metrics.Counter(spec.name, spec.says, spec.tags).set_default_tags(own)
             else:
-                made = metrics.Histogram(spec.name, spec.says, list(spec.buckets), spec.tags)
-            self._made[spec.name] = made.set_default_tags({"run": self.run})
+                self._histograms[spec.name] = Histogram(spec, own, metrics.Gauge)
 
     def observe(self, view: RunView) -> None:
-        """Set the gauges: trials by state, devices. Call it about once a second, and once at the end."""
+        """Set the gauges: trials by state, devices, and what was counted. Call it about once a second, and once at the end."""
+        for histogram in self._histograms.values():
+            histogram.export()
         for state in STATES:
             self._set("qdrun_trials", view.counts.get(state, 0), state=state)
         for device in view.devices:
@@ -116,26 +150,25 @@ class Metrics:
 
     def started(self, trials: int, waited_s: float) -> None:
         """A batch of so many trials has started, so many seconds after it was submitted."""
-        self._made["qdrun_batch_trials"].observe(trials)
-        self._made["qdrun_queue_wait_seconds"].observe(waited_s)
+        self._histograms["qdrun_batch_trials"].observe(trials)
+        self._histograms["qdrun_queue_wait_seconds"].observe(waited_s)
 
     def ended(self, record: Mapping[str, Any]) -> None:
         """A trial has its row."""
         planned, used = record.get("planned_bytes"), record.get("used_bytes")
-        figures = {
-            "qdrun_trial_seconds": record.get("seconds"),
-            "qdrun_used_of_planned": used / planned if planned and used is not None else None,
-            "qdrun_gradient_norm": gradient_norm(record),
-        }
-        for name, value in figures.items():
-            if value is not None and math.isfinite(value):
-                self._made[name].observe(value)
+        self._observe("qdrun_trial_seconds", record.get("seconds"))
+        self._observe("qdrun_used_of_planned", used / planned if planned and used is not None else None)
+        self._observe("qdrun_gradient_norm", gradient_norm(record))
         self._failed(record.get("failure"))
 
     def retried(self, failure: str) -> None:
         """An attempt failed and its trial waits again; ``failure`` is a ``store.attempts.Failure``."""
         self._made["qdrun_retries_total"].inc(tags={"failure": str(failure)})
         self._failed(failure)
+
+    def _observe(self, name: str, value: float | None) -> None:
+        if value is not None and math.isfinite(value):
+            self._histograms[name].observe(value)
 
     def _failed(self, failure: str | None) -> None:
         if failure == "out_of_memory":

@@ -16,11 +16,10 @@ from ...jobs.paths import get, has
 from ..packing.claims import amount
 from ..plan import planned_bytes
 from ..store.attempts import ResultMissing, arrays_of
-from ..store.files import open_files
 from ..store.journal import read
 from ..store.layout import RunFolder
 from ..store.replay import Replay, replay
-from ..store.table import Row, rows_of
+from ..store.table import Row, rows_of, write_file
 from ..trials import Trial, short
 from . import plots
 from .live import duration
@@ -105,17 +104,15 @@ def write_report(folder: RunFolder, out: str | os.PathLike[str] | None = None) -
     Raises:
         PlotsMissing: matplotlib is not installed.
         StorageFull: no room.
-        OSError: the run cannot be read, or the report cannot be written.
+        NoPlace: it cannot be written there.
+        OSError: the run cannot be read.
     """
     plots.check_matplotlib()
     data = html(gather(folder)).encode("utf-8", "replace")
     if out is None:
         folder.files.put("report.html", data)
         return f"{folder.uri}/report.html"
-    target = os.fspath(out)
-    where, slash, name = target.rpartition("/")
-    open_files(where or slash or ".").put(name, data)
-    return target
+    return write_file(out, data)
 
 
 def html(run: Material) -> str:

@@ -48,6 +48,8 @@ class _Bytes:
 class AttemptText:
     """A stream of one attempt. After its end, what still comes goes to the process."""
 
+    __slots__ = ("_attempt", "_ended", "_folder", "_lock", "_log", "_stream")
+
     encoding, errors, newlines, closed = "utf-8", "backslashreplace", None, False
 
     def __init__(self, stream: str, folder: RunFolder, attempt: Attempt) -> None:
@@ -175,7 +177,10 @@ class captured:
     __slots__ = ("_here", "_output", "_texts")
 
     def __init__(self, folder: RunFolder, attempt: Attempt) -> None:
-        self._texts = {stream: AttemptText(stream, folder, attempt) for stream in STREAMS}
+        self._texts = {
+            "stdout": AttemptText("stdout", folder, attempt),
+            "stderr": AttemptText("stderr", folder, attempt),
+        }
 
     def __enter__(self) -> None:
         self._here, self._output = _here.set(self._texts), OUTPUT.set(self._texts["stdout"])  # type: ignore[arg-type]
@@ -183,13 +188,14 @@ class captured:
     def __exit__(self, *error: object) -> None:
         OUTPUT.reset(self._output)
         _here.reset(self._here)
-        for text in self._texts.values():
-            text.end()
+        self._texts["stdout"].end()
+        self._texts["stderr"].end()
 
 
 def has_printed() -> bool:
     """Whether the attempt of this context has written anything so far."""
-    return any(text.used for text in (_here.get() or {}).values())
+    here = _here.get()
+    return here is not None and (here["stdout"].used or here["stderr"].used)
 
 
 def printing_as_here(context: Context) -> Context:

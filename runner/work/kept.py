@@ -34,7 +34,7 @@ class OpenProgram:
     """
 
     def __init__(self, job: type[Job[Any]], options: Mapping[str, Any], session: Session) -> None:
-        self._job, self._options, self.session = job, dict(options), session
+        self._job, self._options, self.session = job, options, session
         self._context = copy_context()  # the program is current in it; what the trials change there, the next does not see
         self._printed = has_printed()
 

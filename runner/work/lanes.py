@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextvars import Context
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from ...jobs.base import Job
@@ -55,7 +55,7 @@ class LetGo:
     gone: threading.Event = field(default_factory=threading.Event)
 
 
-@dataclass
+@dataclass(slots=True)
 class Now:
     """The attempt that a lane runs. ``phase``: see ``LaneState``."""
 
@@ -125,7 +125,7 @@ class Lane(threading.Thread):
             self._lanes.keep(self, last.lease)
         else:
             self._lanes.free.put(self)  # before the end is seen: who has it may give the next task
-        task.ends.append(replace(end, kept=kept))
+        task.ends.append(end._replace(kept=kept))
         task.running = None
         task.over.set()
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 NAME = "begun"
-WIDTH = 20
+LINE, WIDTH = b"%19d\n", 20
 
 
 class Marks:
@@ -47,7 +47,7 @@ class Marks:
 
 
 def _line(launch: int) -> bytes:
-    return b"%*d\n" % (WIDTH - 1, launch)
+    return LINE % launch
 
 
 def last_begun(path: str) -> frozenset[int] | None:

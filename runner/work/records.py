@@ -9,29 +9,39 @@ that has no result: ``failure`` (its class), ``error``, and ``restart``, when th
 from __future__ import annotations
 
 import math
+import os
 import traceback
-from collections.abc import Iterable
+from collections.abc import Collection
+from types import TracebackType
 from typing import Any
 
 import numpy as np
 
 from ...jobs.base import Finished, Stopped
+from ...jobs.outcome import arrays_of
 from ..store.attempts import Failure
 
 MAX_TEXT = 20_000
+_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+CALLERS = tuple(os.path.join(_ROOT, *part) for part in (("runner", ""), ("jobs", "base.py"), ("jobs", "session.py")))
+"""What calls a job: the worker, and the way that every trial goes."""
 Record = dict[str, Any]
 
 
 def finished_record(finished: Finished) -> Record:
-    """A finished run as plain data. A loss or a gradient that is not finite makes it a failed one that keeps its numbers."""
-    outcome = finished.outcome
-    gradients = {name: _numbers(value) for name, value in outcome.gradients.items()}
+    """A finished run as plain data. A loss or a gradient that is not finite makes it a failed one that keeps its numbers.
+
+    Raises:
+        BadOutcome: a gradient or an output is neither a number nor an array of numbers.
+    """
+    outcome, loss = finished.outcome, float(finished.outcome.loss)
+    gradients = arrays_of(outcome.gradients, "gradient")
     record: Record = {
         "status": "done",
-        "loss": float(outcome.loss),
+        "loss": loss,
         "gradients": gradients,
         "gradient_norm": norm_of(gradients.values()),
-        "outputs": {name: _numbers(value) for name, value in outcome.outputs.items()},
+        "outputs": arrays_of(outcome.outputs, "output"),
         "seconds": sum(finished.seconds.values()),
         "parts": finished.seconds,
         "planned": finished.plan.by_kind(),
@@ -40,7 +50,7 @@ def finished_record(finished: Finished) -> Record:
         "used_bytes": finished.peak_bytes,
         "device": finished.device,
     }
-    what = [] if math.isfinite(record["loss"]) else [f"the loss is {record['loss']}"]
+    what = [] if math.isfinite(loss) else [f"the loss is {loss}"]
     what += [f"the gradient of {name} is not finite" for name, value in gradients.items() if not np.isfinite(value).all()]
     if what:
         error = {"type": "NotFinite", "message": "; ".join(what), "traceback": ""}
@@ -48,17 +58,13 @@ def finished_record(finished: Finished) -> Record:
     return record
 
 
-def norm_of(arrays: Iterable[np.ndarray[Any, Any]]) -> float | None:
+def norm_of(arrays: Collection[np.ndarray[Any, Any]]) -> float | None:
     """The 2-norm over all numbers of all arrays, in double precision; None where there are none. Infinite or NaN where one of them is."""
+    if not arrays:
+        return None
     flat = [np.asarray(array, dtype=np.float64).ravel() for array in arrays]
     norms = [math.sqrt(x.dot(x)) for x in flat]  # as ``np.linalg.norm``, which takes longer
-    return math.hypot(*norms) if norms else None
-
-
-def _numbers(value: Any) -> np.ndarray[Any, Any]:
-    """Floats keep their width; everything else becomes 64 bits of it, or raises."""
-    array = np.asarray(value)
-    return array if array.dtype.kind == "f" else np.asarray(value, dtype=np.float64)
+    return math.hypot(*norms)
 
 
 def failed_record(error: BaseException) -> Record:
@@ -81,12 +87,20 @@ def failure_of(error: BaseException) -> Failure:
 
 def error_record(error: BaseException) -> dict[str, str]:
     """An exception as text, so that it crosses processes whatever it is made of."""
-    trace = "".join(traceback.format_exception(error))
+    trace = "".join(traceback.format_exception(type(error), error, _of_the_job(error.__traceback__)))
     try:
         message = str(error)
     except Exception as broken:  # the user's own __str__
         message = f"(its message raised {type(broken).__name__})"
     return {"type": type(error).__name__, "message": _clean(message[:MAX_TEXT]), "traceback": _clean(trace[-MAX_TEXT:])}
+
+
+def _of_the_job(trace: TracebackType | None) -> TracebackType | None:
+    """A traceback from where the job begins: nobody looks for his mistake in what called it. All of it, where it does not get there."""
+    here = trace
+    while here is not None and here.tb_frame.f_code.co_filename.startswith(CALLERS):
+        here = here.tb_next
+    return here or trace
 
 
 def _clean(text: str) -> str:

@@ -1,10 +1,13 @@
-"""What goes to a worker and comes back: small plain data, that pickles and holds no array."""
+"""What goes to a worker and comes back: small plain data, that pickles and holds no array.
+
+What there is one of for each trial is a named tuple: a frozen dataclass of as many fields takes ten times as long to make.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..store.files import escaped
 
@@ -60,8 +63,7 @@ class WorkerSpec:
     shapes: tuple[Shape, ...] = ()
 
 
-@dataclass(frozen=True)
-class TrialSpec:
+class TrialSpec(NamedTuple):
     """One attempt of one trial. ``spec``: ``Prepared.spec``, or what of it is not in ``WorkerSpec.job``."""
 
     trial: str
@@ -77,8 +79,7 @@ class Shape:
     bytes: int
 
 
-@dataclass(frozen=True)
-class BatchSpec:
+class BatchSpec(NamedTuple):
     """Trials that run together on one lane; of one now.
 
     Attributes:
@@ -106,8 +107,7 @@ class BatchSpec:
     may_fail: int | None = None
 
 
-@dataclass(frozen=True)
-class TrialEnd:
+class TrialEnd(NamedTuple):
     """How an attempt ended: its record for the journal, as ``store.attempts.pack`` gives it. See ``runner.work.records``."""
 
     trial: str
@@ -120,8 +120,7 @@ class TrialEnd:
         return self.record["status"] == "done"
 
 
-@dataclass(frozen=True)
-class BatchEnd:
+class BatchEnd(NamedTuple):
     """The ends of a batch's trials; none of a batch that was not begun, as the worker is lost or was told so: it can run elsewhere.
 
     Attributes:

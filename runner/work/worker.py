@@ -177,14 +177,10 @@ class Worker:
         started, clock = time.time(), time.perf_counter()
         with captured(self.folder, attempt):
             record = self._execute(lane, batch, trial)
-        record |= self._against_claim(record, batch)
-        record |= {
-            "lane": lane.number,
-            **self._who,
-            "started_t": started,
-            "ended_t": time.time(),
-        }
-        record |= {"worker_seconds": time.perf_counter() - clock}
+        if batch.claim_bytes is not None:
+            self._against_claim(record, batch, batch.claim_bytes)
+        record.update(self._who, lane=lane.number, started_t=started, ended_t=time.time())
+        record["worker_seconds"] = time.perf_counter() - clock
         lane.save()
         if trial.attempt > 1 or record["status"] != "done":
             self._keep_spec(attempt, batch, trial)
@@ -218,21 +214,19 @@ class Worker:
         if batch.budget_bytes is not None:
             spec["memory_budget_bytes"] = batch.budget_bytes
         if batch.strict and batch.claim_bytes is not None:
-            limits = (spec["memory_limit_bytes"], batch.claim_bytes)
-            spec["memory_limit_bytes"] = min(limit for limit in limits if limit is not None)
+            limit = spec["memory_limit_bytes"]
+            spec["memory_limit_bytes"] = batch.claim_bytes if limit is None else min(limit, batch.claim_bytes)
         return spec
 
-    def _against_claim(self, record: Record, batch: BatchSpec) -> Record:
-        """What the row says of the claim: its bytes, and by name what was used above it, or refused."""
-        claim, used = batch.claim_bytes, record.get("used_bytes")
-        if claim is None:
-            return {}
+    def _against_claim(self, record: Record, batch: BatchSpec, claim: int) -> None:
+        """Put into the row what it says of the claim: its bytes, and by name what was used above it, or refused."""
+        used = record.get("used_bytes")
+        record["claim_bytes"] = claim
         if used is not None and used > claim:
-            return {"claim_bytes": claim, "over_claim": {"bytes": used - claim, "claim": claim, "by": record["used"]}}
-        if record.get("failure") == Failure.out_of_memory and batch.strict:
+            record["over_claim"] = {"bytes": used - claim, "claim": claim, "by": record["used"]}
+        elif record.get("failure") == Failure.out_of_memory and batch.strict:
             said = f"the claim of the trial was {claim:,} bytes on {self.spec.device}, and its program got no more"
             record["error"]["message"] += f"\n  {said}"
-        return {"claim_bytes": claim}
 
     # ---- what it leaves behind
     def _keep_spec(self, attempt: Attempt, batch: BatchSpec, trial: TrialSpec) -> None:

@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import importlib.util
 
 import pytest
 
@@ -105,3 +106,77 @@ def test_a_function_without_source_is_refused():
     exec("def f(): pass", scope)
     with pytest.raises(QdrunSyntaxError, match="source"):
         read_function(scope["f"])
+
+
+MODULE = """
+
+def outer(by):
+    def kernel(x):
+        return x + 1.0 * by
+
+    return kernel
+
+
+def other(x):
+    return x
+"""
+
+
+def loaded(path, text, name="edited_module"):
+    path.write_text(text)
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def body(function):
+    return ast.unparse(read_function(function).tree.body[-1])
+
+
+@pytest.mark.parametrize(
+    "edited",
+    [MODULE.replace("1.0", "9.0"), "import os\n\n" + MODULE, MODULE.replace("kernel(x)", "kernel(y)"), "def broken(", ""],
+    ids=["a number", "lines above", "a name", "no Python", "nothing"],
+)
+def test_a_file_that_is_edited_while_its_kernels_are_made_changes_nothing(tmp_path, edited):
+    """A job's kernels are made in each trial: the later ones would run with what somebody has saved meanwhile."""
+    path = tmp_path / "edited.py"
+    module = loaded(path, MODULE)
+    assert body(module.outer(2)) == "return x + 1.0 * by"
+    path.write_text(edited)
+    source = read_function(module.outer(3))
+    assert ast.unparse(source.tree.body[0]) == "return x + 1.0 * by" and source.first == 4
+    assert here(source, "x").text == "        return x + 1.0 * by"
+    assert body(module.other) == "return x"
+
+
+def test_a_module_that_is_loaded_again_has_its_new_lines(tmp_path):
+    path = tmp_path / "edited.py"
+    first = loaded(path, MODULE)
+    assert body(first.outer(2)) == "return x + 1.0 * by"
+    second = loaded(path, MODULE.replace("1.0", "19.0"))
+    assert body(second.outer(2)) == "return x + 19.0 * by"
+    assert body(first.outer(2)) == "return x + 1.0 * by"
+
+
+def test_a_file_that_was_edited_before_its_first_kernel_is_refused(tmp_path):
+    path = tmp_path / "edited.py"
+    module = loaded(path, MODULE)
+    path.write_text(MODULE.replace("1.0", "19.0"))
+    with pytest.raises(QdrunSyntaxError) as caught:
+        read_function(module.outer(1))
+    assert f"the source of `kernel` in {path} was edited after it was loaded" in str(caught.value)
+    assert "do: start again" in str(caught.value)
+    assert body(module.other) == "return x"
+
+
+def test_code_that_is_not_what_python_makes_of_its_file_is_read_as_it_stands():
+    """Here: pytest has rewritten the assertion."""
+
+    def asserts(x):
+        assert x > 0
+        return x
+
+    assert body(asserts) == "return x"
+    assert read_function(asserts).first == line_of("def asserts")

@@ -5,12 +5,14 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from runner_helpers import write_config
 
 from qdrun.runner import Results, arrays, load, submit
+from qdrun.runner.store import status
 from qdrun.runner.store.attempts import Attempt, ResultMissing, ended, pack, started
 from qdrun.runner.store.journal import Journal
 from qdrun.runner.store.layout import RunNotFound, write_run
@@ -117,6 +119,7 @@ def test_the_names_are_functions_whatever_was_imported_before():
     code = """
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 import qdrun.runner.run.session, qdrun.runner.api
 from qdrun.runner import load, submit
 print(submit.__module__, load.__module__, "ray" in sys.modules)
@@ -134,3 +137,18 @@ def test_the_script_of_the_docs_runs(local_ray, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     exec(compile((tmp_path / "sweep.py").read_text(), "sweep.py", "exec"), {"__name__": "page"})
     assert capsys.readouterr().out.splitlines() == ["100.0 done ()", "1000.0 done ()"]
+
+
+def test_waiting_looks_at_a_large_journal_less_often(monkeypatch):
+    """It would read, and parse, all the time; a tenth of it is enough."""
+    clock, states, sleeps = [0.0], iter(["running", "running", "running", "done"]), []
+    costs = iter([0.0, 0.0625, 2.0, 2.0])
+
+    def look(folder):
+        clock[0] += next(costs)
+
+    monkeypatch.setattr(status, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(status, "replay", look)
+    monkeypatch.setattr(status, "run_state", lambda folder, found: next(states))
+    status.wait(None, 1.0, sleeps.append)
+    assert sleeps == [1.0, 1.0, 20.0]

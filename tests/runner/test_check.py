@@ -14,6 +14,7 @@ from qdrun.jobs.checks import run_checks
 from qdrun.runner.cli import app
 
 JOBS = """
+import random
 import numpy as np
 from pydantic import Field
 import qdrun as qd
@@ -50,6 +51,13 @@ class Unnamed(Right):
     gradients = ("other",)
 
 
+class Beside(Right):
+    gradients = ("x", "end.speed", "state")
+
+    def run(self):
+        return Outcome(3 * self.params.x, {"x": 3.0, "end.speed": 1.0, "state": np.ones(3)})
+
+
 class Kernels(Job[Params]):
     gradients = ("x",)
     precision = "f32"
@@ -76,10 +84,10 @@ class Kernels(Job[Params]):
 
 
 class Live(Kernels):
-    # what `run` leaves in `start` the next run reads, unless `fill` sets it
+    # what `run` leaves in `start` the next run would read, if it were not put back
 
     live = ("x",)
-    restores = True
+    left = []
 
     def build(self):
         super().build()
@@ -98,19 +106,32 @@ class Live(Kernels):
 
     def fill(self):
         self.x[None] = self.params.x
-        if self.restores:
-            self.start[None] = 0.0
 
     def run(self):
         with qd.ad.Tape(loss=self.loss):
             self.cube()
             self.add()
         self.leave()
-        return Outcome(float(self.loss[None]), {"x": float(self.x.grad[None])} if self.wanted else {})
+        return Outcome(float(self.loss[None]) + 1e-3 * len(self.left), {"x": float(self.x.grad[None])} if self.wanted else {})
 
 
 class Leaves(Live):
-    restores = False
+    # the list is the class's
+
+    def run(self):
+        found = super().run()
+        self.left.append(1)
+        return found
+
+
+class Draws(Live):
+    def build(self):
+        super().build()
+        self.chance = [random.Random(3)]
+
+    def run(self):
+        self.chance[0].random()
+        return super().run()
 
 
 class Single(Kernels):
@@ -172,13 +193,33 @@ def test_a_job_runs_in_f64_where_it_can_and_the_tolerance_follows(config, name, 
     assert run(config(name, {"off": 300.0}))[0] == 1  # of 384
 
 
-def test_a_job_whose_fill_leaves_something_of_a_run_behind_is_found(config):
+def test_a_job_that_leaves_something_of_a_run_behind_in_its_process_is_found(config):
     """Trials of a sweep run in the program of the one before where only live parameters differ: each must give what it gives alone."""
     assert run(config("Live"))[0] == 0
     code, out, err = run(config("Leaves"))
     assert code != 0 and "differ" not in out
-    assert "Leaves.run() gives the loss as 256.001 after runs with other values, and gave 256" in err
-    assert "do: fill() must set every field that a run changes and the next one reads; or take `live` out of the class" in err
+    assert "Leaves.run() gives the loss as 256.0" in err and "after runs with other values, and gave 256" in err
+    assert (
+        "do: keep what a run changes in fields and attributes of the job, which are put back; globals and attributes of classes"
+        in err
+    )
+
+
+def test_a_job_that_cannot_be_put_back_is_built_for_each_trial_and_the_check_says_why(config):
+    why = "what `chance` leads to was changed by a run, and can only be compared"
+    code, out, _ = run(config("Draws"))
+    assert code == 0 and f"built for each trial, although it has live parameters: {why}\n" in out
+    assert json.loads(run(config("Draws"), "--json")[1])["rebuilt"] == why
+    assert json.loads(run(config("Live"), "--json")[1])["rebuilt"] == ""
+
+
+def test_gradients_that_no_parameter_belongs_to_are_named(config):
+    """They were left out without a word: "1 gradients agree" said nothing of the others."""
+    code, text, _ = run(config("Beside"))
+    assert code == 0 and "not compared, for no parameter of the job has this name: end.speed, state\n" in text
+    assert json.loads(run(config("Beside"), "--json")[1])["not_compared"] == ["end.speed", "state"]
+    assert "not compared" not in run(config("Right"))[1]
+    assert json.loads(run(config("Right"), "--json")[1])["not_compared"] == []
 
 
 def test_gradients_below_the_noise_tell_nothing_and_do_not_pass(config):
@@ -242,8 +283,8 @@ def test_the_job_is_built_once_where_only_live_parameters_change():
             type(self).built += 1
             super().build()
 
-    rows, precision = run_checks(Counted(MassSpringParams(steps=32)))
-    assert (Counted.built, precision, len(rows)) == (1, "f64", 5)
+    rows, precision, rebuilt = run_checks(Counted(MassSpringParams(steps=32)))
+    assert (Counted.built, precision, len(rows), rebuilt) == (1, "f64", 5, "")
     assert all(row.agrees(1e-6) and row.tells for row in rows)
 
 

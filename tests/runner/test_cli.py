@@ -156,7 +156,7 @@ for command in {commands!r}:
 def test_progress_is_plain_lines_where_there_is_no_terminal(capsys):
     board = Board(run="r", total=2, phase="running")
     screen = display(board)
-    assert isinstance(screen, Lines)
+    assert isinstance(screen._shown, Lines)
     with screen:
         board.started("a", "x=1")
         board.stopped("a", "done", "x=1", 0.5)
@@ -185,7 +185,7 @@ def test_no_color_is_honoured_on_a_terminal(variable, coloured, monkeypatch):
     monkeypatch.setenv(variable, "1")
     board = Board(run="r", total=2, notes=["x=1 failed"])
     screen = display(board)
-    assert isinstance(screen, Live)
+    assert isinstance(screen._shown, Live)
     with screen:
         screen.note("x=1 failed")
     shown = terminal.getvalue()

@@ -16,6 +16,7 @@ from qdrun.runner.commands.picking import NotFound, best_row, column_of, ordered
 from qdrun.runner.plan import make_plan, prepare
 from qdrun.runner.show import summary_data, summary_text
 from qdrun.runner.store.attempts import Attempt, Log
+from qdrun.runner.store.files import open_files
 from qdrun.runner.store.journal import Journal
 from qdrun.runner.store.layout import RunFolder, create, write_run
 from qdrun.runner.store.owner import cancel_requests
@@ -265,3 +266,21 @@ def test_resume_runs_what_is_left_to_the_end(local_ray, tmp_path):
     assert [row["loss"] for row in call("results", folder.path)[1]["rows"]] == [77.0, 1.0, 5.0], (
         "the kept row was not run again"
     )
+
+
+@pytest.mark.parametrize(
+    "words", [("results",), ("results", "--format", "csv"), ("results", "--format", "parquet"), ("report",)]
+)
+def test_a_file_that_was_asked_for_is_written_with_its_folders_or_it_is_said_why_not(finished, tmp_path, words):  # noqa: F811
+    command, *more = words
+    out = tmp_path / "a" / "b" / "file"
+    text(command, finished.path, *more, "--out", out)
+    assert out.stat().st_size > 100
+    said = CliRunner().invoke(app, [command, str(finished.path), *more, "--out", f"{out}/below"])
+    assert (said.exit_code, said.stdout) == (2, "")
+    assert said.stderr == f"cannot write {out}/below: Not a directory\n  do: name a file in a folder in which you may write\n"
+
+
+def test_a_table_goes_to_a_uri(finished):  # noqa: F811
+    text("results", finished.path, "--format", "csv", "--out", "memory://tables/of/run.csv")
+    assert open_files("memory://tables/of").read("run.csv").decode() == text("results", finished.path, "--format", "csv")

@@ -152,3 +152,25 @@ def test_commands_take_overrides_and_the_resolved_config_shows_them(tmp_path):
     for command in ("plan", "explain", "submit", "check"):
         result = CliRunner().invoke(app, [command, str(config), "--set", "nmae=x"])
         assert (result.exit_code, "did you mean `name`?" in result.stderr) == (2, True)
+
+
+HUGE = "9" * 400
+"""A whole number beyond the range of doubles."""
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        (f"limits.trial_timeout={HUGE}", "is not a time greater than 0"),
+        (f"sweep.params.x=[{HUGE}]", "`x` has a value that is not finite"),
+        (f"sweep.params.x={{linspace: [0, {HUGE}, 3]}}", "is not a finite number"),
+        (f"sweep.params.x={{normal: [{HUGE}, 1, 2]}}", "is not a finite number"),
+        (f"sweep.exclude=[{{x: {HUGE}}}]", "`sweep.exclude"),
+        (f"optimize={{learning_rate: {HUGE}}}", "`optimize.learning_rate`"),
+    ],
+)
+def test_a_whole_number_beyond_all_doubles_is_refused_and_no_traceback(tmp_path, override, said):
+    """Python's `isfinite` raises at it."""
+    with pytest.raises(ConfigError) as error:
+        prepare(write_config(tmp_path), overrides=[override])
+    assert said in str(error.value)

@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 
 from qdrun.runner.ledger import actor, groups
-from qdrun.runner.ledger.inventory import local
-from qdrun.runner.ledger.leases import Terms
+from qdrun.runner.ledger.inventory import local, pretended
+from qdrun.runner.ledger.leases import Held, Lease, Terms
 from qdrun.runner.ledger.settings import Settings
+from qdrun.runner.packing import Claim, Request
 
 FAST = Settings(look_s=0.0, beat_s=0.05)
 
@@ -132,3 +133,182 @@ def test_time_in_which_the_ledger_itself_was_away_is_no_silence_of_runs(monkeypa
         ledger._pulse.cancel()
 
     asyncio.run(life())
+
+
+class Cards(Nodes):
+    """Nodes with a GPU each. Ray gives every group at once; what runs inside one says which device it has, or hangs."""
+
+    def __init__(self, monkeypatch, *names, left=()):
+        super().__init__(monkeypatch, *names)
+        self.alive = {name: {"CPU": 2.0, "GPU": 1.0} for name in names}
+        self.hangs, self.removed = set(), []
+        self.groups = {f"qdrun/{node}/GPU/0": f"of {node}" for node in left}
+        monkeypatch.setattr(groups, "existing", lambda: {name: (made, True, "") for name, made in self.groups.items()})
+        monkeypatch.setattr(groups, "create", self.create)
+        monkeypatch.setattr(groups, "remove", self.remove)
+        monkeypatch.setattr(groups, "ask_inside", self.inside)
+
+    def answer(self, node):
+        self.answers[node].set_result([*local(1, 1, node), *pretended(1, 24 << 30, node)])
+
+    def create(self, slot, amount):
+        self.groups[slot.name] = f"of {slot.node}"
+        return self.groups[slot.name]
+
+    def remove(self, group):
+        self.removed.append(group)
+        self.groups = {name: made for name, made in self.groups.items() if made != group}
+
+    def inside(self, group):
+        answer = asyncio.get_running_loop().create_future()
+        if group not in self.hangs:
+            answer.set_result(["0"])
+        return answer
+
+
+def life_of(nodes, live):
+    """A ledger of these nodes, with a run that has claims for their GPUs."""
+
+    async def life():
+        nodes.open()
+        for name in nodes.alive:
+            nodes.answer(name)
+        ledger = actor.LedgerActor(FAST)
+        claims = {pretended(1, 24 << 30, "n")[0].kind: Claim.of([(1 << 30, 1.0)])}
+        requests = [Request(f"t{k}", "", "", claims, 0.0) for k in range(2)]
+        await ledger.join("run#1", "me", (), requests, (), 0, (), 1, Terms())
+        try:
+            await live(ledger)
+        finally:
+            ledger._loop.cancel()
+            ledger._pulse.cancel()
+            for task in ledger._takes.values():
+                task.cancel()
+
+    asyncio.run(life())
+
+
+async def granted(ledger):
+    return {row.node for row, _ in (await ledger.groups()).values()}
+
+
+def test_a_device_that_does_not_say_what_it_is_holds_up_nobody_but_itself(monkeypatch):
+    """Its node hangs: meanwhile another node dies, and that must be seen."""
+    nodes = Cards(monkeypatch, "quick", "stuck")
+    nodes.hangs.add("of stuck")
+    monkeypatch.setattr(actor, "TAKE_S", 0.05)
+
+    async def live(ledger):
+        async def quick():
+            return await granted(ledger) == {"quick"}
+
+        async def none():
+            return not await granted(ledger)
+
+        await until(quick)
+        del nodes.alive["quick"]
+        await until(none)
+        del nodes.alive["stuck"]  # and when it answers at last, it is not there any more
+        nodes.hangs.clear()
+
+        async def gone():
+            return nodes.removed == ["of quick", "of stuck"] and not ledger._slots
+
+        await until(gone)
+
+    life_of(nodes, live)
+
+
+def test_groups_of_nodes_that_went_while_no_ledger_was_there_are_given_back(monkeypatch):
+    nodes = Cards(monkeypatch, "here", left=["here", "went"])
+
+    async def live(ledger):
+        async def here():
+            return await granted(ledger) == {"here"}
+
+        ledger._ledger.settle_until = 0.0
+        await until(here)
+        assert nodes.removed == ["of went"] and list(nodes.groups) == ["qdrun/here/GPU/0"]
+
+    life_of(nodes, live)
+
+
+def test_a_fault_while_it_grants_does_not_end_the_life_of_the_ledger(monkeypatch, caplog):
+    nodes = Cards(monkeypatch, "one")
+
+    async def live(ledger):
+        async def given():
+            return bool(await granted(ledger))
+
+        await until(given)
+        real, faults = ledger._ledger.step, iter([KeyError("ours"), KeyError("ours")])
+
+        def step(now):
+            error = next(faults, None)
+            if error is not None:
+                raise error
+            real(now)
+
+        ledger._ledger.step = step
+        del nodes.alive["one"]
+
+        async def lost():
+            return not await granted(ledger)
+
+        await until(lost)
+
+    life_of(nodes, live)
+    assert "the ledger cannot grant" in caplog.text
+
+
+def test_a_ledger_that_starts_again_lets_nobody_in_before_its_devices_have_said_what_they_are(monkeypatch):
+    """Else it would tell runs that what they hold is lost, and they would kill their workers."""
+    nodes = Cards(monkeypatch, "one", left=["one"])
+    monkeypatch.setattr(actor, "FIRST_S", 30.0)
+    monkeypatch.setattr(actor, "TAKE_S", 0.01)
+    inside = []
+    monkeypatch.setattr(
+        groups, "ask_inside", lambda group: inside.append(asyncio.get_running_loop().create_future()) or inside[-1]
+    )
+
+    async def answer():
+        while not inside:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.3)
+        inside[0].set_result(["0"])
+
+    async def life():
+        nodes.open()
+        nodes.answer("one")
+        later = asyncio.create_task(answer())
+        ledger = actor.LedgerActor(FAST)
+        claims = {pretended(1, 24 << 30, "n")[0].kind: Claim.of([(1 << 30, 1.0)])}
+        device = pretended(1, 24 << 30, "one")[0]
+        lease = Lease("old-1", "run#1", device.id, "one", claims[device.kind].points[0], ("t0",), 0.0, "")
+        held = [Held(lease, Request("t0", "", "", claims, 0.0))]
+        answered = await ledger.join("run#1", "me", held, (), (), 0, (), 1, Terms())
+        assert answered.ended == () and await granted(ledger) == {"one"}
+        await later
+        ledger._loop.cancel()
+        ledger._pulse.cancel()
+
+    asyncio.run(life())
+
+
+def test_a_run_avoids_a_device_and_others_do_not(monkeypatch):
+    nodes = Cards(monkeypatch, "good", "bad")
+
+    async def live(ledger):
+        async def both():
+            return await granted(ledger) == {"good", "bad"}
+
+        await until(both)
+        (bad,) = [row.id for row, _ in (await ledger.groups()).values() if row.node == "bad"]
+        assert await ledger.avoid("run#1", bad, 30.0)
+        await both()
+        (device,) = [place for place in ledger._ledger._lanes.places().values() if place.found.id == bad]
+        assert device.resting == {"run#1"} and not nodes.removed
+        await ledger.leave("run#1")
+        assert not device.resting
+
+    life_of(nodes, live)

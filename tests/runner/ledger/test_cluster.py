@@ -139,7 +139,7 @@ def test_a_lost_node_and_a_run_that_dies(cluster):
     assert [lease.id for lease in bob.held()] == [lease.id for lease in stays] and len(stays) == 1
 
     asked(ann, 1, size=6 * GIB, start=9)  # beside bob's it does not fit: it waits for bob, who says nothing any more
-    waits = ann.why()["t9"]
+    waits = ann.why()["t9"].why
     assert "needs 6 GiB" in waits and "1 GiB" not in ann.exchange().leases
     started, _ = until(ann, lambda leases, _: leases)
     assert started[0].device == stays[0].device

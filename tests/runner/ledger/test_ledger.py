@@ -1,6 +1,7 @@
 """The ledger by single cases: what a lease covers, users beside each other, silence, what others hold, the words for why."""
 
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -123,7 +124,7 @@ def test_each_run_pays_for_its_own_process():
     ledger.ask("r2", requests(ledger, ["b"], GIB + 1), 0.0)
     assert len(ledger.exchange("r1", (), 0.0).leases) == 1
     assert not ledger.exchange("r2", (), 0.0).leases
-    text = ledger.why("r2")["b"]
+    text = ledger.why("r2")["b"].why
     free = "pool pretended-n1-0 has 1.562 GiB free of 7.5 GiB"  # its process takes 0.5625 GiB of that
     assert text == f"needs 1 GiB: {free}; cuda:pretended-n1-0 is reserved for it (its user is below the fair share)"
 
@@ -275,7 +276,8 @@ def test_the_ledger_of_one_process():
     assert ledger.options(ledger.devices()[0].id) == {"num_cpus": 0}
     ledger.ask([Request("more", "", "", claims, time.time())])
     held = ledger.exchange().leases[0]
-    ledger.lost(held.device, "broken")
+    assert ledger.avoid(held.device, 30.0) and not ledger.exchange()  # what runs there goes on
+    ledger._ledger.lose_device(held.device, "broken")
     assert [end.reason for end in ledger.exchange().ended] == ["device lost: broken"]
     ledger.close()
     assert ledger.snapshot()["runs"] == [] and not ledger.exchange().known
@@ -284,7 +286,7 @@ def test_the_ledger_of_one_process():
 @pytest.mark.parametrize(
     ("answer", "text"),
     [
-        (4, "the ledger of this cluster speaks version 4, this qdrun speaks 3\n  do: use the qdrun that the cluster has, or"),
+        (3, "the ledger of this cluster speaks version 3, this qdrun speaks 4\n  do: use the qdrun that the cluster has, or"),
         ("late", "actor qdrun-ledger of namespace qdrun, has not answered for 60 s\n  do: see its state and its log"),
         ("dead", "does not start: .*\n  do: see that the nodes of the cluster can import this version of qdrun"),
     ],
@@ -305,16 +307,54 @@ def test_a_ledger_that_cannot_be_used_says_what_to_do(monkeypatch, answer, text)
         check_version(type("Actor", (), {"version": type("Call", (), {"remote": staticmethod(lambda: None)})}))
 
 
+def test_a_run_is_granted_nothing_on_a_device_that_it_avoids_and_others_are():
+    ledger = ledger_of(count=2, lanes=2)
+    bad, good = (row.id for row in ledger.devices())
+    for run in ("r1", "r2"):
+        ledger.join(run, "ann", 0.0)
+    ledger.ask("r1", requests(ledger, names(9), GIB), 0.0)
+    answer = ledger.exchange("r1", (), 0.0)
+    assert [lease.device for lease in answer.leases].count(bad) == 2
+    assert ledger.avoid("r1", bad, 30.0, 1.0)
+    assert not ledger.avoid("r1", good, 30.0, 1.0), "it has no other"
+    assert not ledger.avoid("r1", "nowhere", 30.0, 1.0) and not ledger.avoid("nobody", bad, 30.0, 1.0)
+    for k in range(3):  # all that it gives back comes back on the other one
+        answer = ledger.exchange("r1", [LeaseEnd(lease.id) for lease in answer.leases], 2.0 + k, answer.last)
+        assert {lease.device for lease in answer.leases} <= {good}
+    ledger.ask("r2", requests(ledger, names(2, "b"), GIB), 6.0)
+    assert bad in {lease.device for lease in ledger.exchange("r2", (), 6.0).leases}
+    ledger.ask("r1", requests(ledger, names(9, "c"), GIB), 7.0)
+    assert bad not in {lease.device for lease in ledger.exchange("r1", (), 30.9, answer.last).leases}
+    assert bad in {lease.device for lease in ledger.exchange("r1", (), 31.0, answer.last).leases}
+
+
+def test_of_many_shapes_the_first_are_explained_and_the_others_counted():
+    """A sweep over sizes has as many shapes as trials: what a run is told, and writes down, must not grow with them."""
+    ledger = ledger_of(lanes=1)
+    ledger.join("r", "ann", 0.0)
+    for k in range(500):
+        ledger.ask("r", requests(ledger, [f"a{k}", f"b{k}"], GIB + k), 0.0)
+    (lease,) = ledger.exchange("r", (), 0.0).leases
+    waits = ledger.why("r")
+    assert list(waits) == [f"a{k}" for k in range(9)] and lease.requests == ("a499",)  # the largest
+    assert sum(one.count for one in waits.values()) == 999
+    *explained, rest = waits.values()
+    assert all(one.why.startswith("needs 1 GiB") for one in explained)
+    assert (rest.count, rest.why) == (983, "for places of 492 other sizes")
+    assert len(ledger.snapshot()["waiting"]) == 100
+
+
 def test_a_run_has_no_more_leases_at_once_than_it_asked_for_and_others_have_the_rest():
     ledger = ledger_of(count=2, lanes=8)
     ledger.join("r1", "ann", 0.0, terms=Terms(most=3))
     ledger.ask("r1", requests(ledger, names(40), GIB, 0.5), 0.0)
     first = ledger.exchange("r1", (), 0.0).leases
     assert len(first) == 3 and max(len(lease.requests) for lease in first) == 7  # half of a share of 3 lanes
-    assert all("3 of its run are running" in text for text in ledger.why("r1").values())
+    (waits,) = ledger.why("r1").values()
+    assert waits.count == 40 - sum(len(lease.requests) for lease in first) and "3 of its run are running" in waits.why
     ledger.join("r2", "bob", 1.0)
     ledger.ask("r2", requests(ledger, names(40, "b"), GIB, 6.0), 1.0)
-    assert len(ledger.exchange("r2", (), 1.0).leases) == 8  # as many as its half of the lanes
+    assert len(ledger.exchange("r2", (), 1.0).leases) == 12  # all but two lanes of each device, for the three of r1
     lost = first[0].device
     gone = ledger.lose_device(lost)
     answer = ledger.exchange("r1", (), 2.0)
@@ -336,3 +376,76 @@ def test_the_frames_of_a_run_are_charged_with_its_process_and_with_no_other():
     ledger.leave("r1")
     (pool,) = ledger.snapshot()["pools"]
     assert (pool["process"], pool["claimed"]) == (PROCESS, GIB)
+
+
+def lanes_of(answer):
+    """Leases by device."""
+    out = {}
+    for lease in answer.leases:
+        out[lease.device[-1]] = out.get(lease.device[-1], 0) + 1
+    return out
+
+
+def test_a_run_gets_no_more_of_the_lanes_than_it_may_use_while_others_wait():
+    ledger = ledger_of(count=4, lanes=8)
+    ledger.join("r1", "ann", 0.0, terms=Terms(most=4))
+    for run, user in (("r2", "bob"), ("r3", "bob")):
+        ledger.join(run, user, 0.0)
+    for run in ("r1", "r2", "r3"):
+        ledger.ask(run, requests(ledger, names(80, run), GIB // 8, 6.0), 0.0)
+    leases = {run: lanes_of(ledger.exchange(run, (), 0.0)) for run in ("r1", "r2", "r3")}
+    assert sum(leases["r1"].values()) == 4
+    # One lane of each device is for the four of r1, the rest for r2 and r3; it was two devices' worth of lanes.
+    assert leases["r2"] == dict.fromkeys("0123", 4) and leases["r3"] == dict.fromkeys("0123", 3)
+
+
+def test_the_lanes_of_a_capped_run_are_where_the_largest_of_what_waits_fits():
+    ledger = Ledger()
+    for row in (*pretended(2, 24 * GIB, "n1", 8), replace(pretended(1, 80 * GIB, "n2", 8)[0], kind="large")):
+        ledger.add_device(row)
+    kinds = sorted({row.kind for row in ledger.devices()})
+    ledger.join("r1", "ann", 0.0, terms=Terms(most=4))
+    ledger.join("r2", "bob", 0.0)
+    for run, gib in (("r1", 16), ("r2", 1)):
+        claims = {kind: Claim.of([(gib * GIB, 1.0)], 6.0) for kind in kinds}
+        ledger.ask(run, [Request(f"{run}-{k}", "", "", claims, 0.0) for k in range(60)], 0.0)
+    large = {kind: Claim.of([(30 * GIB, 1.0)], 6.0) for kind in kinds}
+    ledger.ask("r1", [Request("large", "", "", large, 0.0)], 0.0)
+    ledger.step(0.0)
+    parts = [dict(place.runs) for place in ledger._lanes.places().values()]
+    assert parts == [{"r1": 4, "r2": 4}] * 3  # four of the eight lanes of the only card that holds all of it
+    ledger.withdraw("r1", ["large"])
+    ledger.withdraw("r2", [f"r2-{k}" for k in range(60)])
+    ledger.step(1.0)
+    ledger.ask("r2", requests(ledger, ["again"], GIB), 1.0)
+    ledger.step(1.0)
+    assert [place.runs["r1"] for place in ledger._lanes.places().values()] == [2, 2, 2]
+
+
+def test_what_a_lease_took_is_learnt_for_each_of_its_requests():
+    ledger = ledger_of(lanes=1)
+    ledger.join("r", "ann", 0.0)
+    ledger.ask("r", requests(ledger, names(400), GIB, 0.05), 0.0)
+    answer, took = ledger.exchange("r", (), 0.0), []
+    for end in (LeaseEnd(answer.leases[0].id, seconds=6.4), LeaseEnd("", "cut short", seconds=99.0)):
+        ended = LeaseEnd(answer.leases[0].id, end.reason, end.seconds)
+        answer = ledger.exchange("r", [ended], 7.0, answer.last)
+        took += [group.took for group in ledger._packer._waiting.groups()]
+    assert took == [pytest.approx(0.1)] * 2  # 64 of them in 6.4 s; what was cut short says nothing
+
+
+def test_of_the_cores_of_a_node_a_run_gets_the_row_with_the_threads_that_it_asked_for():
+    """Two nodes, of 8 and of 2 cores; one run asked for 4 threads, which are 2 on the small node, another one for 2."""
+    ledger, host = Ledger(), pretended(1, 24 * GIB, backend="cpu")[0]
+    for name, node, threads, lanes in (("a@t2", "a", 2, 4), ("a@t4", "a", 4, 2), ("b@t2", "b", 2, 1)):
+        row = replace(host, id=name, node=node, pool=f"ram@{node}", threads=threads, lanes=lanes, kind=f"cpu/x/{threads}")
+        ledger.add_device(row)
+    claims = {f"cpu/x/{threads}": Claim.of([(GIB, 1.0)], 6.0) for threads in (2, 4)}
+    ledger.join("r", "ann", 0.0)
+    ledger.ask("r", [Request(f"t{k}", "", "", claims, 0.0) for k in range(9)], 0.0)
+    leases = ledger.exchange("r", (), 0.0).leases
+    assert sorted(lease.device for lease in leases) == ["a@t4", "a@t4", "b@t2"]  # its worker on a has 4 threads
+    assert all("a@t2" not in waits.why for waits in ledger.why("r").values())
+    ledger.join("s", "bob", 0.0)
+    ledger.ask("s", [Request("s0", "", "", {"cpu/x/2": claims["cpu/x/2"]}, 0.0)], 0.0)
+    assert [lease.device for lease in ledger.exchange("s", (), 0.0).leases] == ["a@t2"]

@@ -54,6 +54,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.now, self.number, self.epoch = 0.0, 0, 0
         self.clients = {name: Client(name) for name in USERS}
         self.rows, self.granted, self.over = {}, {}, {}
+        self.avoided = {}
 
     @initialize()
     def begin(self):
@@ -187,6 +188,17 @@ class LedgerMachine(RuleBasedStateMachine):
                 self.join(client)
         self.ledger.step(self.now)
 
+    @rule(
+        name=st.sampled_from(sorted(USERS)),
+        device=st.sampled_from([row.id for row in ROWS]),
+        seconds=st.sampled_from([3.0, 20.0]),
+    )
+    def avoid(self, name, device, seconds):
+        """Workers of a run do not last there; what runs goes on."""
+        client = self.clients[name]
+        if client.alive and client.joined:
+            self.ledger.avoid(name, device, seconds, self.now)
+
     @rule(name=st.sampled_from(sorted(USERS)))
     def silent(self, name):
         """A run is stopped (its workers go on) for longer than its leases live, and comes back."""
@@ -278,6 +290,17 @@ class LedgerMachine(RuleBasedStateMachine):
             assert pool["free"] >= 0
             assert self.used(pool["id"]) <= pool["capacity"]
             assert pool["claimed"] + pool["process"] >= self.used_by_the_living(pool["id"])
+
+    @invariant()
+    def nothing_is_granted_on_a_device_that_a_run_avoids(self):
+        now = {}
+        for run in self.ledger._runs.values():
+            for device, until in run.resting.items():
+                held = {lease for lease, grant in run.grants.items() if grant.lease.device == device}
+                key = id(run), device, until
+                assert held <= self.avoided.get(key, (run, held))[1]
+                now[key] = run, held
+        self.avoided = now
 
     def used_by_the_living(self, pool):
         return sum(

@@ -227,6 +227,16 @@ def test_a_device_is_lost_with_what_ran_there_and_comes_back():
     assert places(made.next(2.0)) == {"a": ("gpu1", 70.0)}
 
 
+def test_what_nobody_has_looked_at_yet_is_not_said_to_be_behind_others():
+    made = packer()
+    made.submit([request(f"t{k}", 1) for k in range(8)])
+    assert made.why("t0") == (
+        "needs 1 GiB and 1 GiB for its process: pool p1 has 80 GiB free of 80 GiB; what starts on gpu1 has not been decided yet"
+    )
+    assert len(made.next(0.0)) == 6
+    assert made.why("t7").startswith("needs 1 GiB: all ")
+
+
 def test_misuse_is_named():
     made = packer()
     made.submit([request("a", 1)])
@@ -438,3 +448,71 @@ def test_a_gate_is_never_overrun_and_everything_ends(seed):
             made.submit(lost)
             for one in lost:
                 del running[one.id]
+
+
+def shapes(made, seconds, names="ab", sizes=(10.0, 9.5), count=40, prefix=""):
+    """Requests of some shapes, ``count`` of each. Ends them in the order of their seconds; how many ran at once, before each end."""
+    claims = {name: {"card": Claim.of([(int(size * GIB), 1.0)])} for name, size in zip(names, sizes)}
+    made.submit([Request(f"{prefix}{name}{k}", "u", "r", claims[name], 0.0) for name in names for k in range(count)])
+    running, seen, now = {}, [], 0.0
+    while True:
+        for placement in made.next(now):
+            running[placement.request.id] = now + seconds[placement.request.id[len(prefix)]]
+        if not running:
+            return seen
+        seen.append({name: sum(one[len(prefix)] == name for one in running) for name in names})
+        over = min(running, key=lambda one: (running[one], one))
+        now = running.pop(over)
+        made.finish(over, seconds[over[len(prefix)]])
+
+
+def one_card(lanes=8):
+    made = Packer()
+    made.add_pool(Pool("p", 80 * GIB))
+    made.add_device(Device("d", "p", "card", lanes))
+    return made
+
+
+def test_shapes_of_nearly_equal_bytes_run_side_by_side_and_others_one_after_the_other():
+    seen = shapes(one_card(), {"a": 1.0, "b": 1.0})
+    assert seen[0] == {"a": 5, "b": 3}  # the larger ones weigh more
+    assert all(min(at.values()) >= 2 for at in seen[:60])
+    apart = shapes(one_card(), {"a": 1.0, "b": 1.0}, sizes=(10.0, 8.7))
+    assert apart[0] == {"a": 8, "b": 0} and apart[-1]["a"] == 0
+    nothing = {"k": Claim.of([(0, 1.0)]), "l": Claim.of([(0, 1.0)])}, {"k": Claim.of([(0, 1.0)])}  # no bytes are known of them
+    made = Packer()
+    made.add_pool(Pool("p", 80 * GIB))
+    made.add_device(Device("d", "p", "k", 4))
+    made.submit([Request(f"{name}{k}", "u", "r", claims, 0.0) for name, claims in zip("ab", nothing) for k in range(9)])
+    assert sorted(name[0] for name in places(made.next(0.0))) == ["a", "a", "b", "b"]
+    equal = shapes(one_card(lanes=4), {"a": 1.0, "b": 1.0}, sizes=(10, 10), count=20)
+    assert equal[0] == {"a": 4, "b": 0}  # one entry of the queue: equal claims
+
+
+def test_the_lanes_of_shapes_side_by_side_go_by_the_seconds_that_those_took_which_have_ended():
+    seen = shapes(one_card(), {"a": 1.0, "b": 4.0})
+    assert seen[0] == {"a": 5, "b": 3}  # nothing is known yet
+    assert all(at["b"] >= 6 for at in seen[24:50])  # each b takes as long as four a: begun last, they would end last
+    kept = one_card()
+    shapes(kept, {"a": 1.0, "b": 4.0})
+    assert not kept._waiting.users  # what was learnt goes with the last of a group
+
+
+def test_requests_of_said_seconds_are_not_mixed_with_others_the_longest_of_equal_bytes_goes_first():
+    made = one_card(lanes=2)
+    long, short = ({"card": Claim.of([(int(size * GIB), 1.0)], took)} for size, took in ((9.5, 5.0), (10, 1.0)))
+    made.submit(
+        [Request(f"{name}{k}", "u", "r", claims, 0.0) for name, claims in (("l", long), ("s", short)) for k in (0, 1, 2)]
+    )
+    assert set(places(made.next(0.0))) == {"s0", "s1"}
+
+
+@pytest.mark.parametrize("foreign, starts", [(0.0, ["x0", "b0", "b1"]), (9.5, ["x0", "b0"]), (10.5, ["x0", "a0"])])
+def test_the_smallest_are_mixed_only_where_they_fit(foreign, starts):
+    made = one_card(lanes=4)
+    made.set_foreign("p", int(foreign * GIB))
+    # A large one first, then the smallest, as more of the bytes are in use than of the lanes.
+    for name, size, count in (("x", 60, 1), ("a", 9.0, 5), ("b", 9.8, 40)):
+        claims = {"card": Claim.of([(int(size * GIB), 1.0)])}
+        made.submit([Request(f"{name}{k}", "u", "r", claims, 0.0) for k in range(count)])
+    assert list(places(made.next(0.0))) == starts

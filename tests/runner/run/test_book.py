@@ -5,9 +5,10 @@ import time
 import pytest
 from runner_helpers import write_config
 
+from qdrun.runner.ledger.leases import Waits
 from qdrun.runner.plan import prepare
 from qdrun.runner.run import messages as m
-from qdrun.runner.run.book import Book, Inside, Outside
+from qdrun.runner.run.book import SNAPSHOT_BYTES_S, Book, Inside, Outside
 from qdrun.runner.store.attempts import Failure
 from qdrun.runner.store.journal import Journal, read
 from qdrun.runner.store.layout import create
@@ -77,3 +78,32 @@ def test_a_trial_that_was_cancelled_while_it_ran_has_an_attempt_and_one_that_wai
     book.flush()
     assert {row["trial"]: row["attempts"] for row in rows(book.folder)} == {a: 1, b: 0, book.names[2]: 0}
     assert all(tried.ended_t <= time.time() for tried in replay(book.folder).trials[a].attempts)
+
+
+def test_a_snapshot_is_written_when_it_has_changed_and_a_large_one_rarely(book):
+    """A journal of days on a large cluster does not grow by what runs where at each moment: its starts and ends say that."""
+
+    def seen(k, lanes):
+        running = [
+            {"request": f"r{k}.{n}", "lease": f"l{k}.{n}", "user": "u", "bytes": 7, "since": 1.0 * k} for n in range(lanes)
+        ]
+        return {"pools": [{"id": "p", "free": k}], "devices": [{"id": "d", "running": running}], "waiting": ["all"]}
+
+    def written():
+        book.flush()
+        return [event for event in read(book.folder).events if event["event"] == "snapshot"]
+
+    book.snapshot(seen(0, 2), {"t1": Waits(3, "full")}, now=0.0)
+    (first,) = written()
+    assert first["waiting"] == [{"count": 3, "example": "t1", "why": "full"}]
+    assert first["devices"] == [{"id": "d", "running": [{"bytes": 7}, {"bytes": 7}]}] and first["pools"] == [
+        {"id": "p", "free": 0}
+    ]
+    book.snapshot({**seen(1, 2), "pools": [{"id": "p", "free": 0}]}, {"t1": Waits(3, "full")}, now=5.0)
+    assert len(written()) == 1  # other leases of the same bytes
+    large = 5_000
+    for k in range(1, 200):
+        book.snapshot(seen(k, large), {}, now=5.0 * k)
+    assert 10 < len(written()) < 30  # of 200; 60 KB each
+    assert book.journal._segment.length < 2 * 1000 * SNAPSHOT_BYTES_S
+    assert len(book.board.snapshot["devices"][0]["running"]) == large and book.board.snapshot["pools"][0]["free"] == 199

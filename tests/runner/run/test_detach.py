@@ -193,7 +193,6 @@ def job(run, pid, status):
 
 def test_a_runner_is_dead_when_a_dashboard_says_so_of_its_very_process(tmp_path, token):
     run = create(prepare(write_config(tmp_path))[0], tmp_path / "runs")
-    assert not known_dead(run), "nobody has claimed it"
     with Journal(run) as journal:
         owner = journal.owner
     for jobs, dead in (
@@ -206,10 +205,10 @@ def test_a_runner_is_dead_when_a_dashboard_says_so_of_its_very_process(tmp_path,
         ([], False),
     ):
         with dashboard({"/api/jobs/": jobs}, token="f" * 64) as address:
-            assert known_dead(run, address) is dead
+            assert known_dead(run, owner, address) is dead
             note_launch(run, address=address, job=run.name)
-            assert known_dead(run) is dead
-    assert not known_dead(run), "the dashboard is gone: nothing is known"
+            assert known_dead(run, owner) is dead
+    assert not known_dead(run, owner), "the dashboard is gone: nothing is known"
 
 
 def test_a_job_that_has_not_begun_is_stopped_by_its_cluster_and_one_that_has_by_its_folder(tmp_path, monkeypatch):

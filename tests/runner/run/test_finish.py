@@ -46,7 +46,7 @@ def test_a_table_without_room_waits_for_it_and_the_run_is_done_all_the_same(tmp_
         state = session._finish(journal, screen, stops, "done", Timing(time.time(), time.time()), "")
         last = read(journal.folder).events[-1]
     assert (state, last["event"], last["state"], len(calls)) == ("done", "finished", "done", count)
-    waits = "no room left in runs: No space left on device: the table waits for room; Ctrl-C leaves it to `qdrun results`"
+    waits = "no room left in runs: No space left on device: the table waits until there is room; Ctrl-C leaves it to `qdrun results`"
     assert screen.said == ([waits] if tries else [])
 
 

@@ -17,6 +17,7 @@ from runner_helpers import FAKES, write_config
 from qdrun.runner.run.rayjobs import ask, known_dead
 from qdrun.runner.store import status
 from qdrun.runner.store.layout import RunFolder
+from qdrun.runner.store.owner import latest_owner
 from qdrun.runner.store.replay import replay
 
 QDRUN = [sys.executable, "-c", "from qdrun.runner.cli import main; main()"]
@@ -105,7 +106,7 @@ def test_a_run_from_outside_as_a_job_of_the_cluster(head, tmp_path):
     run = RunFolder(data["folder"])
     assert Path(run.config()["job"]["target"].rpartition(":")[0]) == project / "own.py"
     until(lambda: ask(head["dashboard"], f"/api/jobs/{data['run']}")["status"] == "SUCCEEDED", run)
-    assert known_dead(run)
+    assert known_dead(run, latest_owner(run))
 
 
 @pytest.mark.slow
@@ -136,7 +137,7 @@ def test_a_killed_runner_is_known_dead_and_a_killed_head_makes_the_run_lost(head
     for name in ("owners/000001.json", "heartbeat.json"):  # as on another machine, where nobody can look for the process
         path = run.path / name
         path.write_text(json.dumps(json.loads(path.read_text()) | {"host": "elsewhere"}))
-    until(lambda: known_dead(run), run)
+    until(lambda: known_dead(run, latest_owner(run)), run)
     before = rows_done(run)
     # the resumed run joins the head from here
     resuming = subprocess.Popen(

@@ -304,16 +304,21 @@ def test_a_trial_that_succeeds_while_it_is_asked_to_stop_has_succeeded():
     assert world.state.outcome == "done"
 
 
-def test_nothing_is_launched_while_the_store_is_full():
+def test_nothing_is_launched_while_the_store_is_full_and_no_place_is_held_that_others_could_have():
     world = World(["good"] * 3, RULES, random.Random(0))
+    late = next(iter(world.waiting))
     world.tell(m.Storage(full=True))
-    world.grant()
-    assert not world.flights
-    assert world.leases
+    assert not world.waiting and not world.leases
+    world.leases["late"] = [late]  # it was granted before the ledger heard of it
+    world.tell(m.Granted("late", "d0", (late,), 100))
+    assert not world.flights and not world.leases
+    world.tell(m.Cancelled(frozenset({"t1"})))
     world.tell(m.Storage(full=False))
+    assert [wanted.trials for wanted in world.waiting.values()] == [("t0",), ("t2",)]
+    world.grant()
     assert world.flights
     world.finish()
-    assert world.state.counts == {"done": 3}
+    assert world.state.counts == {"done": 2, "cancelled": 1}
 
 
 def test_out_of_memory_steps_down_the_curve_and_tries_alone_at_last():

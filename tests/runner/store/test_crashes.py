@@ -14,6 +14,7 @@ from qdrun.runner.store.attempts import Attempt, arrays_of, ended, left_behind, 
 from qdrun.runner.store.files import LocalFiles
 from qdrun.runner.store.journal import Journal, read, segments
 from qdrun.runner.store.layout import RunFolder, all_runs
+from qdrun.runner.store.owner import owner_numbers
 from qdrun.runner.store.replay import record_of, recover, replay
 
 LARGE = np.arange(10_000.0)
@@ -26,7 +27,7 @@ def gradient_of(index):
 
 def session(folder, finished):
     """One runner from its start to the end of all trials. ``finished`` gets the trials whose rows it was told are written."""
-    with Journal(folder, force=True) as journal:
+    with Journal(folder, gone=max(owner_numbers(folder.files), default=0)) as journal:
         state = recover(folder, journal)
         for index, trial in enumerate(state.trials.values()):
             if trial.entry is not None:
@@ -187,13 +188,13 @@ def test_a_result_that_no_line_names_is_accepted_by_the_next_owner_with_one_read
         for trial in (first, second, third):
             started(journal, [(Attempt(trial, 1), {"device": "cpu"})])
         pack(folder, Attempt(first, 1), record(5, LARGE))
-    with Journal(folder, force=True) as journal:
+    with Journal(folder, gone=max(owner_numbers(folder.files), default=0)) as journal:
         state = recover(folder, journal)
     assert [trial.status for trial in state.trials.values()] == ["done", "waiting", "waiting", "waiting"]
     assert state.trials[first].entry.event["recovered"] is True
     assert state.trials[first].entry.event["by"] == 1
     assert state.trials[second].failures() == {"infrastructure": 1}
-    with Journal(folder, force=True) as journal:
+    with Journal(folder, gone=max(owner_numbers(folder.files), default=0)) as journal:
         assert rows_written(folder) == {first: 1}
         assert recover(folder, journal).counts() == {"done": 1, "waiting": 3}
 

@@ -1,5 +1,6 @@
 """The folder of a run: the same on every file system, old ones readable, and no name that leads out of it."""
 
+import json
 import pickle
 import shutil
 from pathlib import Path
@@ -11,7 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from store_helpers import RESOLVED, CountingFiles, make_run, record, rows_written, run_one, trials
 
+from qdrun.runner.listing import Follower, listed, logs_of
 from qdrun.runner.store.attempts import (
+    STREAMS,
     Attempt,
     Log,
     ResultMissing,
@@ -296,3 +299,66 @@ def test_twenty_thousand_trials_are_replayed_by_a_handful_of_reads(where):
         recover(folder, journal)
     assert (counting.calls - opened)["read"] <= 2 * segments + 4 + len(running)
     assert counting.calls.total() <= 5 * segments + 2 * len(running) + 40
+
+
+def named(where, name, created):
+    """A run with a name and a time of its own."""
+    files = open_files(where).at(name)
+    files.put("run.json", json.dumps({"id": name, "name": "n", "created": created}).encode())
+    return RunFolder(files)
+
+
+def test_the_latest_run_is_found_without_looking_into_those_of_other_days(where, monkeypatch):
+    """In a bucket each look is a request. Clocks on walls differ: a name of the day before may be that of the later run."""
+    for k in range(1, 29):
+        named(where, f"202602{k:02}-120000-n-aaaa", float(k))
+    late = named(where, "20260301-230000-n-aaaa", 101.0)
+    named(where, "20260302-010000-n-aaaa", 100.0)
+    named(where, "zz-of-somebody", 3.0)
+    looks, real = [], RunFolder.is_run
+    monkeypatch.setattr(RunFolder, "is_run", property(lambda folder: looks.append(folder.name) or real.fget(folder)))
+    assert find("latest", where).uri == late.uri
+    assert len(looks) == 7, (
+        looks
+    )  # `latest` itself at two places, the three, a day more for the time zones, and the first that is older
+    assert [row["id"] for row in listed(where, 2)] == ["zz-of-somebody", "20260302-010000-n-aaaa"]
+    assert len(looks) == 9
+
+
+def test_a_latest_run_among_folders_that_are_none(where):
+    files = open_files(where)
+    files.put("99999999-000000-n/other", b"")
+    assert named(where, "by-hand", 1.0).uri == find("latest", where).uri
+    with pytest.raises(RunNotFound, match="no run at `latest`"):
+        find("latest", f"{where}/nothing")
+
+
+def test_files_below_a_folder_are_listed_with_their_bytes(where):
+    files = open_files(where).at("run")
+    for path, data in {"trials/a/a1/out.log": b"12", "trials/b": b"", "trials-of-others": b"1", "x/trials/c": b"1"}.items():
+        files.put(path, data)
+    assert files.below("trials") == {"trials/a/a1/out.log": 2, "trials/b": 0}
+    assert files.below("nothing") == {}
+
+
+def test_who_looks_at_the_logs_of_all_trials_asks_for_those_that_there_are(where):
+    """In a bucket each question is a request: two for each trial, three times a second with `logs -f`."""
+    folder = make_run(where, 30)
+    names = [trial.id for trial in trials(30)]
+    with Journal(folder) as journal:
+        for name in names:
+            run_one(folder, journal, name, 1.0)
+        with Log(folder, Attempt(names[7], 1), "stdout") as log:
+            log.write(b"seven\n")
+    folder.files = counting = CountingFiles(folder.files)
+    (part,) = logs_of(folder)
+    assert (part["trial"], part["text"]) == (names[7], "seven\n")
+    reads = counting.calls["read"]
+    (part,) = logs_of(folder, names[7])
+    assert part["text"] == "seven\n" and reads < 10
+    follower = Follower(folder, None, None, STREAMS)
+    before = counting.calls.copy()
+    assert [part["text"] for part in follower.news()] == ["seven\n"]
+    assert list(follower.news()) == []
+    made = counting.calls - before
+    assert made["below"] == 2 and made["read"] < 10

@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from store_helpers import make_run, record, rows_written, run_one
 
 from qdrun.runner.store import journal as journal_module
+from qdrun.runner.store import owner
 from qdrun.runner.store.attempts import Attempt, arrays_of, ended, pack, started
+from qdrun.runner.store.files import StorageFull
 from qdrun.runner.store.journal import Journal, read
 from qdrun.runner.store.owner import (
     CancelRequests,
@@ -22,6 +24,7 @@ from qdrun.runner.store.owner import (
     ask_to_cancel,
     cancel_requests,
     latest_owner,
+    owner_numbers,
 )
 from qdrun.runner.store.replay import record_of, recover, replay
 from qdrun.runner.store.status import request_cancel
@@ -33,7 +36,7 @@ def test_a_stale_owner_notices_at_its_next_write_and_writes_nothing(where):
     stale = Journal(folder)
     run_one(folder, stale, first, 1.0)
     stale.write("mark", sync=True)
-    with Journal(folder, force=True) as new:
+    with Journal(folder, gone=max(owner_numbers(folder.files), default=0)) as new:
         before = len(read(folder).entries)
         with pytest.raises(OwnerLost, match=f"process {os.getpid()} on .* has taken {folder.name} over from this one") as lost:
             stale.write("ended", trial=second, attempt=1, status="done", loss=9.0, sync=True)
@@ -52,7 +55,7 @@ def test_what_a_stale_owner_wrote_after_it_had_looked_is_refused(where, monkeypa
     stale = Journal(folder)
     run_one(folder, stale, first, 1.0)
     stale.write("mark", sync=True)
-    with Journal(folder, force=True) as new:
+    with Journal(folder, gone=max(owner_numbers(folder.files), default=0)) as new:
         with monkeypatch.context() as blind:  # it had looked just before the take-over
             blind.setattr(journal_module, "check_owner", lambda folder, owner: None)
             run_one(folder, stale, second, 8.0)
@@ -84,7 +87,7 @@ def test_however_owners_come_and_go_each_trial_has_one_row_by_an_owner_that_coun
         journal_module.check_owner = (lambda folder, owner: None) if action == "blind" else look
         try:
             if action == "take":
-                owners.append(Journal(folder, force=True))
+                owners.append(Journal(folder, gone=max(owner_numbers(folder.files), default=0)))
             elif action == "sync":
                 journal.write("mark", sync=True)
             else:
@@ -136,6 +139,51 @@ def test_a_heartbeat_keeps_the_run(where):
         Journal(folder)
 
 
+def test_an_owner_that_is_known_to_be_gone_is_not_the_one_that_came_after_it(where):
+    """Two that both know it take the run over: the second one meets the first."""
+    folder = make_run(where)
+    dead = Journal(folder)
+    with Journal(folder, gone=dead.owner.number) as first:
+        with pytest.raises(RunAlive, match=f"is run by process {os.getpid()}"):
+            Journal(folder, gone=dead.owner.number)
+        first.write("mark", sync=True)
+        assert latest_owner(folder) == first.owner
+
+
+@pytest.mark.parametrize("pid", [1, os.getpid()])  # of another machine, of this one
+@pytest.mark.parametrize("ahead_s", [-3600.0, 3600.0])
+@pytest.mark.parametrize("lives", [True, False])
+def test_clocks_that_are_wrong_neither_take_a_run_from_who_lives_nor_keep_it_for_who_does_not(
+    where, pid, ahead_s, lives, monkeypatch
+):
+    """The clock of the owner's machine is an hour off, or ours has jumped: what counts is whether its heart beats."""
+    folder = make_run(where)
+    host = "else" if pid == 1 else platform.node()
+    claim = {"number": 1, "token": "a", "pid": pid, "host": host, "t": time.time() + ahead_s}
+    folder.files.put("owners/000001.json", json.dumps(claim).encode())
+    monkeypatch.setattr(folder.files, "changed", lambda path: 0.0)
+    monkeypatch.setattr(owner, "WATCH_S", 0.3)
+    monkeypatch.setattr(owner, "LOST_AFTER_S", 0.6)
+    monkeypatch.setattr(owner, "WATCH_EVERY_S", 0.01)
+    beats, sleep = [], time.sleep
+
+    def beat(seconds=0.0):
+        beats.append(seconds)
+        if lives or len(beats) == 1:
+            t = time.time() + ahead_s
+            folder.files.put("heartbeat.json", json.dumps({"t": t, "pid": pid, "host": host, "owner": 1}).encode())
+        sleep(seconds)
+
+    beat()
+    monkeypatch.setattr(time, "sleep", beat)
+    if lives:
+        with pytest.raises(RunAlive, match="heard of"):
+            Journal(folder)
+    else:
+        Journal(folder).close()
+    assert (len(beats) == 2) == lives
+
+
 def test_two_claims_at_once_give_one_owner(where, monkeypatch):
     folder = make_run(where)
     real = folder.files.claim
@@ -177,7 +225,7 @@ def test_a_stale_worker_cannot_touch_the_files_of_a_later_attempt(where):
     stale = Journal(folder)
     started(stale, [(Attempt(first, 1), {})])
     stale.write("mark", sync=True)
-    with Journal(folder, force=True) as new:
+    with Journal(folder, gone=max(owner_numbers(folder.files), default=0)) as new:
         recover(folder, new)
         run_one(folder, new, first, 2.0, np.full(9000, 2.0), number=2)
         pack(folder, Attempt(first, 2), record(7.0, np.full(9000, 7.0)))  # the stale runner tries again as well
@@ -208,3 +256,32 @@ def test_requests_to_cancel_reach_this_owner_and_not_the_next(where):
             request_cancel(folder, "nothing")
         journal.write("finished", sync=True, state="done")
     assert request_cancel(folder) == ("done", False)
+
+
+def test_requests_that_were_read_are_not_read_again(where, monkeypatch):
+    """The owner looks twice a second, and thousands of trials may have been cancelled."""
+    folder = make_run(where)
+    with Journal(folder) as journal:
+        names, known, reads = list(replay(folder).trials), {}, []
+        read_one = folder.files.read
+        monkeypatch.setattr(folder.files, "read", lambda path, *more: (reads.append(path), read_one(path, *more))[1])
+        for count in (1, 2):
+            ask_to_cancel(folder, names[count])
+            for _ in range(3):
+                assert cancel_requests(folder, journal.owner, known).trials == set(names[1 : count + 1])
+    assert sum("cancel-trial" in path for path in reads) == 2
+
+
+def test_a_claim_whose_journal_finds_no_room_can_be_made_again_at_once(where, monkeypatch):
+    """In one Python session: the process lives, and its failed claim must not keep it from another try."""
+    folder = make_run(where)
+
+    def full(path):
+        raise StorageFull("no room")
+
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(folder.files, "grow", full)
+        with pytest.raises(StorageFull, match="no room"):
+            Journal(folder)
+    with Journal(folder) as journal:
+        assert journal.owner.number == 2

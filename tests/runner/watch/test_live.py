@@ -86,9 +86,9 @@ def test_durations(seconds, text):
 def test_a_dumb_terminal_gets_lines(term, monkeypatch):
     monkeypatch.setattr("sys.stderr", Terminal())
     monkeypatch.setenv("TERM", term)
-    assert isinstance(display(Board("r", 1)), Lines)
+    assert isinstance(display(Board("r", 1))._shown, Lines)
     monkeypatch.setenv("TERM", "xterm")
-    assert isinstance(display(Board("r", 1)), Live)
+    assert isinstance(display(Board("r", 1))._shown, Live)
     assert isinstance(display(Board("r", 1), quiet=True), Silent)
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from qdrun.runner.watch.metrics import SPECS, gradient_norm, run_tag
+from qdrun.runner.watch.metrics import SPECS, Metrics, gradient_norm, run_tag
+from qdrun.runner.watch.view import RunView
 
 ROOT = Path(__file__).parents[3]
 DASHBOARD = ROOT / "docs" / "grafana-qdrun.json"
@@ -69,7 +70,7 @@ def value(page, name, **tags):
 
 
 def bucket(page, name):
-    """The bounds of the bucket that holds the one value of a histogram. Ray exports counts; its sums are those of bucket middles."""
+    """The bounds of the bucket that holds the one value of a histogram."""
     counts = sorted((float(tags["le"]), number) for tags, number in page[f"{name}_bucket"])
     (upper,) = [i for i, (_, number) in enumerate(counts) if number == 1 and (i == 0 or counts[i - 1][1] == 0)]
     return counts[upper - 1][0], counts[upper][0]
@@ -92,10 +93,44 @@ def test_the_figures_are_those_of_the_run(page):
     assert bucket(page, "ray_qdrun_batch_trials") == (2.0, 4.0)
     assert bucket(page, "ray_qdrun_queue_wait_seconds") == (1.0, 2.0)
     assert value(page, "ray_qdrun_trial_seconds_count") == 1  # the other was not a number
+    assert value(page, "ray_qdrun_trial_seconds_sum") == 0.3
+    assert value(page, "ray_qdrun_trial_seconds_bucket", le="+Inf") == 1
     assert bucket(page, "ray_qdrun_gradient_norm") == (1.0, 10.0)
     assert bucket(page, "ray_qdrun_used_of_planned") == (0.95, 0.99)
     assert value(page, "ray_qdrun_oom_total") == 2
     assert value(page, "ray_qdrun_retries_total", failure="crash") == 1
+
+
+def test_a_trial_that_ends_is_no_call_of_ray(monkeypatch):
+    """They are counted here, and said about once a second: a call takes longer than all else that is written down of a short trial."""
+    from ray.util import metrics
+
+    calls, said = [], {}
+
+    class Gauge:
+        def __init__(self, name, says, tags):
+            self.name, self.tags = name, tags
+
+        def set_default_tags(self, tags):
+            assert set(tags) == {"run"}
+            return self
+
+        def set(self, value, tags=None):
+            assert {"run", *(tags or ())} == set(self.tags)
+            calls.append(self.name)
+            said[self.name, (tags or {}).get("le")] = value
+
+    monkeypatch.setattr(metrics, "Gauge", Gauge)
+    made = Metrics("20260727-101500-0a1b")
+    for k in range(1000):
+        made.started(1, 0.25)
+        made.ended({"seconds": 0.01 * k, "planned_bytes": 10, "used_bytes": 9, "gradients": {"x": [3.0, 4.0]}})
+    assert not calls
+    made.observe(RunView("r", "running", 1000, {}, 1.0))
+    assert said["qdrun_trial_seconds_count", None] == 1000 and said["qdrun_gradient_norm_sum", None] == 5000.0
+    assert said["qdrun_trial_seconds_sum", None] == pytest.approx(0.01 * 999 * 500)
+    below = [said["qdrun_trial_seconds_bucket", le] for le in ("0.01", "0.5", "1.0", "10.0", "+Inf")]
+    assert below == [2, 51, 101, 1000, 1000]  # a bound is in its own bucket
 
 
 @pytest.mark.slow

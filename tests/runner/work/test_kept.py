@@ -3,15 +3,16 @@
 import gc
 import random
 import threading
-from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from jobs_for_keeping import MOODS
-from lane_helpers import at_once, record, wait_for
+from lane_helpers import HERE, at_once, record, wait_for
 
 from qdrun.compiler.lang.program import _programs
 from qdrun.jobs.base import Session
 from qdrun.runner.store.attempts import Attempt
+from qdrun.runner.target import load, resolve
 from qdrun.runner.work import BatchSpec, TrialSpec
 
 SAME = ("status", "loss", "gradients", "gradient_norm", "outputs", "planned", "planned_bytes", "used", "used_bytes", "failure")
@@ -190,6 +191,26 @@ def test_random_numbers_begin_again_with_each_trial(bench, builds):
     assert len(builds) == 1
 
 
+@pytest.mark.parametrize("first", [True, False], ids=["before its first kernel", "later"])
+def test_a_job_whose_file_is_edited_runs_with_what_was_loaded(tmp_path, first):
+    text = Path(HERE, CHANCE).read_text()
+
+    def jobs(name):
+        (tmp_path / name).write_text(text)
+        return load(resolve(f"{name}:Chance", tmp_path))
+
+    def loss(job):
+        with job(job.Params()).opened(threads=1) as made:
+            return made.run().loss
+
+    expected, job = loss(jobs("other.py")), jobs("edited.py")
+    assert first or loss(job) == expected
+    text = "import os\n" + text.replace("0.1 * qd.sin", "0.7 * qd.sin")
+    (tmp_path / "edited.py").write_text(text)
+    assert loss(job) == expected != loss(jobs("edited.py"))
+    assert loss(job) == expected
+
+
 # ---- from one lease to the next
 
 
@@ -272,7 +293,7 @@ def test_what_cannot_be_kept_is_closed_before_the_end_is_given_out(bench, mood):
 def test_a_lease_that_is_cut_short_keeps_nothing(bench):
     worker, before = chance(bench, lanes=1), open_programs()
     worker.drop([2])
-    batches = [replace(batch(name, {}), launch=k, keep=True) for k, name in ((1, "a"), (2, "b"))]
+    batches = [batch(name, {})._replace(launch=k, keep=True) for k, name in ((1, "a"), (2, "b"))]
     ends = [end for news in worker.run_all(batches) for end in news]
     assert [(end.begun, end.kept) for end in ends] == [(True, False), (False, False)] and open_programs() == before
 

@@ -3,7 +3,6 @@
 import gc
 import json
 import threading
-from dataclasses import replace
 
 import jobs_for_lanes as jobs
 import numpy as np
@@ -16,7 +15,7 @@ from qdrun.runner.store import replay
 from qdrun.runner.store.attempts import Attempt, arrays_of, ended, started
 from qdrun.runner.store.files import LocalFiles, StorageFull
 from qdrun.runner.store.journal import Journal
-from qdrun.runner.store.owner import OwnerLost, take
+from qdrun.runner.store.owner import OwnerLost, owner_numbers, take
 from qdrun.runner.work import worker as worker_module
 from qdrun.runner.work.held import GROWN_TIMES, WARM_LOOKS, DeviceMismatch, Wear, process_bytes
 
@@ -34,7 +33,7 @@ def test_a_trial_gives_a_record_that_the_store_takes(bench):
     assert found["started_t"] <= found["ended_t"]
     assert "over_claim" not in found and "failure" not in found
     assert not (bench.folder.path / "trials").exists()  # a small record is a line of the journal and no file
-    with Journal(bench.folder, force=True) as journal:
+    with Journal(bench.folder, gone=max(owner_numbers(bench.folder.files), default=0)) as journal:
         ended(journal, [(Attempt("t1", 1, journal.owner.number), found)])
     assert json.loads(json.dumps(found)) == found
 
@@ -160,9 +159,9 @@ def test_a_lease_waits_for_the_runner_once_as_many_of_its_trials_have_failed_as_
     worker = bench.worker(lanes=1)
     wrong = {"number": "many"}
     batches = [bench.batch("t1"), bench.batch("t2", **wrong), bench.batch("t3"), bench.batch("t4", **wrong), bench.batch("t5")]
-    ends = [end for ends in worker.run_all([replace(batch, may_fail=2) for batch in batches]) for end in ends]
+    ends = [end for ends in worker.run_all([batch._replace(may_fail=2) for batch in batches]) for end in ends]
     assert [end.begun for end in ends] == [True, True, True, True, False]
-    again = [end for ends in worker.run_all([replace(batch, may_fail=2) for batch in batches[3:]]) for end in ends]
+    again = [end for ends in worker.run_all([batch._replace(may_fail=2) for batch in batches[3:]]) for end in ends]
     assert [end.begun for end in again] == [True, True]  # it is counted from the beginning of the call
 
 
@@ -355,7 +354,7 @@ def test_a_cpu_worker_that_should_hold_a_card_is_refused(bench):
 
 def test_a_worker_of_a_former_owner_is_refused(bench):
     worker = bench.worker()
-    take(bench.folder, force=True)
+    take(bench.folder, gone=max(owner_numbers(bench.folder.files), default=0))
     with pytest.raises(OwnerLost, match=r"was started for owner 1 of .*, which belongs to owner 2"):
         worker.hello()
     assert worker.progress().trials == 0
@@ -370,7 +369,7 @@ def test_a_result_is_refused_when_the_run_was_taken_over_while_the_trial_ran(ben
     thread = threading.Thread(target=lambda: found.extend(e for ends in worker.run_all(batches) for e in ends), daemon=True)
     thread.start()
     wait_for(lambda: worker.progress().lanes[0].runs == 1)
-    with Journal(bench.folder, force=True) as journal:
+    with Journal(bench.folder, gone=max(owner_numbers(bench.folder.files), default=0)) as journal:
         jobs.GATES["door"].set()
         thread.join(60)
         first, second = found

@@ -1,0 +1,87 @@
+"""What one run of a job gives back, and what is said when that is no result."""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from .base import Job
+
+Gradient = float | np.ndarray
+
+
+class BadOutcome(TypeError):
+    """``run`` gave something that is no result, or one with a part missing or of the wrong kind."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one run gives back: the loss, d(loss)/d(name) for each wanted gradient, and other numbers worth a column."""
+
+    loss: float
+    gradients: Mapping[str, Gradient] = field(default_factory=dict)
+    outputs: Mapping[str, Gradient] = field(default_factory=dict)
+
+
+def check_outcome(job: Job[Any], outcome: Any) -> None:
+    """Refuse what is no result of ``job``: each trial comes by here, so arrays are not looked at.
+
+    Raises:
+        BadOutcome: it is no ``Outcome``, has no loss, or lacks a gradient in ``job.wanted``.
+    """
+    if not isinstance(outcome, Outcome):
+        raise BadOutcome(
+            f"{type(job).__name__}.run() gave {_short(outcome)} instead of an Outcome\n"
+            "  do: end it with `return Outcome(loss, gradients, outputs)`"
+        )
+    try:
+        float(outcome.loss)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise BadOutcome(
+            f"{type(job).__name__}.run() gave a loss that is not one number: {_short(outcome.loss)}\n"
+            "  do: give a float, as `float(self.loss[None])` is one"
+        ) from error
+    missing = [name for name in job.wanted if name not in outcome.gradients]
+    if missing:
+        raise BadOutcome(
+            f"{type(job).__name__}.run() gave no gradient for {', '.join(missing)}\n  do: put it into Outcome.gradients"
+        )
+
+
+def arrays_of(values: Mapping[str, Any], what: str) -> dict[str, np.ndarray[Any, Any]]:
+    """The gradients or outputs of a result as arrays. Floats keep their width; everything else becomes 64 bits of it.
+
+    Args:
+        values: by name.
+        what: ``gradient`` or ``output``, for messages.
+
+    Raises:
+        BadOutcome: one of them is neither a number nor an array of numbers.
+    """
+    name, value = "", None
+    found = {}
+    try:
+        for name, value in values.items():
+            array = np.asarray(value)
+            found[name] = array if array.dtype.kind == "f" else np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise BadOutcome(
+            f"run() gave the {what} `{name}` as {_short(value)}, which is neither a number nor an array of numbers\n"
+            "  do: give numbers; what else a trial has to say can be printed: `qdrun logs` shows it"
+        ) from error
+    return found
+
+
+def _short(value: Any) -> str:
+    """A value in a line: its type, the shape of an array, and the beginning of its text."""
+    if isinstance(value, np.ndarray):
+        return f"an array of shape {value.shape} of {value.dtype}"
+    return "None" if value is None else f"{reprlib.repr(value)} ({type(value).__name__})"
+
+
+__all__ = ["BadOutcome", "Gradient", "Outcome", "arrays_of", "check_outcome"]

@@ -1,0 +1,90 @@
+"""What a run that has ended says of itself in a few lines, so that lists of runs need not read their journals.
+
+``summary.json`` is written beside the table, and says from how many bytes of which segments it was made. A journal only grows: as long as
+its sizes are the same, so is what stands in it. A run that goes on again writes a segment of its own, and its summary counts no more.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import Any
+
+from .journal import EVENTS, Events, read
+from .layout import LOST_AFTER_S, RunFolder
+from .replay import Replay, TrialState, replay, run_state
+
+SUMMARY = "summary.json"
+Summary = dict[str, Any]
+
+
+def unfinished_word(folder: RunFolder, found: Replay) -> str:
+    """What trials are called that have no row and will get none as things are; empty while the run goes on."""
+    if found.finished is not None:
+        return "lost" if found.finished.get("state") == "lost" else "cancelled"
+    return "lost" if folder.silent_s() > LOST_AFTER_S else ""
+
+
+def shown_status(state: TrialState, unfinished: str) -> str:
+    """The status of a trial in tables and counts. ``unfinished``: see ``unfinished_word``."""
+    return unfinished if state.entry is None and unfinished else state.status
+
+
+def summary(folder: RunFolder) -> Summary:
+    """A run's state, counts by trial status, smallest loss, last time, and damaged lines: from its summary if that still holds."""
+    kept = _kept(folder)
+    if kept is not None:
+        return kept
+    events = read(folder, slim=True)
+    return _summed(folder, events, replay(folder, events=events))
+
+
+def keep(folder: RunFolder, sizes: dict[str, int], events: Events, found: Replay) -> None:
+    """Write the summary of a run that has ended; of another, nothing.
+
+    Args:
+        folder: the run.
+        sizes: of its segments before they were read: lines that came meanwhile make the summary count no more.
+        events: what was read.
+        found: the run as they have it.
+
+    Raises:
+        StorageFull: no room; the run is read in full, as before.
+    """
+    if found.finished is not None and sizes:
+        said = {"journal": sizes, "summary": _summed(folder, events, found)}
+        folder.files.put(SUMMARY, json.dumps(said, indent=1).encode(), durable=False)
+
+
+def current(folder: RunFolder) -> bool:
+    """Whether the summary, and the table that was written just before it, are those of the journal as it is now."""
+    return _kept(folder) is not None
+
+
+def _kept(folder: RunFolder) -> Summary | None:
+    try:
+        said = json.loads(folder.files.read(SUMMARY))
+        return said["summary"] if said["journal"] == folder.files.sizes(EVENTS) else None
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _summed(folder: RunFolder, events: Events, found: Replay) -> Summary:
+    unfinished = unfinished_word(folder, found)
+    return {
+        "state": run_state(folder, found),
+        "trials": len(found.trials),
+        "counts": dict(Counter(shown_status(trial, unfinished) for trial in found.trials.values())),
+        "best": _best(found),
+        "last_t": found.last_t,
+        "damaged_lines": events.damaged,
+        "refused_lines": events.refused,
+        "timing": found.finished.get("timing") if found.finished else None,
+    }
+
+
+def _best(found: Replay) -> dict[str, Any] | None:
+    """The trial with the smallest loss of those that are done, the first of equals; no row is made for it."""
+    done = (trial.entry.event for trial in found.trials.values() if trial.status == "done" and trial.entry is not None)
+    first = min(done, key=lambda event: float(event["loss"]), default=None)
+    return first and {"trial": str(first["trial"]), "loss": float(first["loss"])}

@@ -1,0 +1,131 @@
+"""What a job gives back that is no result: said by its name, with what to write instead."""
+
+import numpy as np
+import pytest
+
+from qdrun.jobs.base import BadOutcome, Job, JobParams, Outcome, Session, execute
+from qdrun.runner.work import error_record, finished_record
+
+GOOD = {"x": 1.0, "many": np.ones(3)}
+
+
+class Gives(Job[JobParams]):
+    gradients = ("x", "many")
+    needs_compiler = False
+    given = None
+
+    def build(self): ...
+
+    def run(self):
+        return self.given
+
+
+def tried(given):
+    job = Gives(JobParams())
+    job.given = given
+    return finished_record(execute(job, backend="cpu", threads=1, memory_limit_bytes=None))
+
+
+LOSS = "\n  do: give a float, as `float(self.loss[None])` is one"
+KIND = (
+    ", which is neither a number nor an array of numbers\n"
+    "  do: give numbers; what else a trial has to say can be printed: `qdrun logs` shows it"
+)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (None, "Gives.run() gave None instead of an Outcome\n  do: end it with `return Outcome(loss, gradients, outputs)`"),
+        (
+            2.5,
+            "Gives.run() gave 2.5 (float) instead of an Outcome\n  do: end it with `return Outcome(loss, gradients, outputs)`",
+        ),
+        (Outcome(np.ones(2), GOOD), "Gives.run() gave a loss that is not one number: an array of shape (2,) of float64" + LOSS),
+        (Outcome(None, GOOD), "Gives.run() gave a loss that is not one number: None" + LOSS),
+        (Outcome("abc", GOOD), "Gives.run() gave a loss that is not one number: 'abc' (str)" + LOSS),
+        (Outcome(1j, GOOD), "Gives.run() gave a loss that is not one number: 1j (complex)" + LOSS),
+        (
+            Outcome(10**400, GOOD),
+            "Gives.run() gave a loss that is not one number: 100000000000000000...0000000000000000000 (int)" + LOSS,
+        ),
+        (Outcome(1.0, {"x": 1.0}), "Gives.run() gave no gradient for many\n  do: put it into Outcome.gradients"),
+        (Outcome(1.0, GOOD | {"x": "a"}), "run() gave the gradient `x` as 'a' (str)" + KIND),
+        (Outcome(1.0, GOOD | {"x": 1j}), "run() gave the gradient `x` as 1j (complex)" + KIND),
+        (Outcome(1.0, GOOD, {"fine": 1, "name": "walker"}), "run() gave the output `name` as 'walker' (str)" + KIND),
+        (Outcome(1.0, GOOD, {"o": [[1], [1, 2]]}), "run() gave the output `o` as [[1], [1, 2]] (list)" + KIND),
+    ],
+)
+def test_what_is_no_result_is_said(given, said):
+    with pytest.raises(BadOutcome) as error:
+        tried(given)
+    assert str(error.value) == said
+
+
+def test_a_value_whose_own_text_raises_is_named_by_its_type():
+    class Shy:
+        def __repr__(self):
+            raise RuntimeError("no")
+
+    with pytest.raises(BadOutcome, match=r"Gives.run\(\) gave <Shy instance at .*> \(Shy\) instead of an Outcome"):
+        tried(Shy())
+
+
+def test_numbers_of_all_kinds_are_results():
+    given = Outcome(np.float32(1.5), {"x": 1, "many": [1, 2]}, {"half": np.ones(2, np.float16), "yes": True, "none": []})
+    record = tried(given)
+    assert (record["status"], record["loss"], record["gradients"]["many"].dtype) == ("done", 1.5, np.float64)
+    assert {name: (a.dtype.name, a.tolist()) for name, a in record["outputs"].items()} == {
+        "half": ("float16", [1.0, 1.0]),
+        "yes": ("float64", 1.0),
+        "none": ("float64", []),
+    }
+
+
+def test_who_runs_a_job_by_himself_is_told_too():
+    with Session(Gives(JobParams())) as session, pytest.raises(BadOutcome, match="instead of an Outcome"):
+        session.run()
+
+
+def test_gradients_that_were_not_wanted_need_not_be_there():
+    job = Gives(JobParams(), wanted=["x"])
+    job.given = Outcome(1.0, {"x": 2.0})
+    assert execute(job, backend="cpu", threads=1, memory_limit_bytes=None).outcome.gradients == {"x": 2.0}
+
+
+RAISES = """
+import qdrun as qd
+from qdrun.jobs.base import Job, JobParams
+
+
+class Raises(Job[JobParams]):
+    needs_compiler = False
+
+    def build(self): ...
+
+    def run(self):
+        return self.inner()
+
+    def inner(self):
+        return qd.field(qd.f64, shape=3)  # no program is open
+"""
+
+
+def test_a_traceback_begins_in_the_job_and_goes_down_into_the_language():
+    names = {"__name__": "raises"}
+    exec(compile(RAISES, "/somewhere/raises.py", "exec"), names)
+    try:
+        execute(names["Raises"](JobParams()), backend="cpu", threads=1, memory_limit_bytes=None)
+    except Exception as error:
+        text = error_record(error.with_traceback(error.__traceback__.tb_next))["traceback"]  # without this function
+    lines = [line for line in text.splitlines() if line.startswith("  File")]
+    assert lines[0].startswith('  File "/somewhere/raises.py", line 12, in run')
+    assert lines[1].startswith('  File "/somewhere/raises.py", line 15, in inner') and "/compiler/" in lines[-1]
+    assert text.startswith("Traceback (most recent call last):\n") and "no program in this thread" in text
+
+
+def test_a_traceback_that_does_not_reach_the_job_is_whole():
+    with pytest.raises(BadOutcome) as error:
+        tried(None)
+    text = error_record(error.value)["traceback"]
+    assert "in check_outcome" in text and text.endswith("`return Outcome(loss, gradients, outputs)`\n")
