@@ -150,15 +150,15 @@ def test_an_owner_that_is_known_to_be_gone_is_not_the_one_that_came_after_it(whe
         assert latest_owner(folder) == first.owner
 
 
-@pytest.mark.parametrize("pid", [1, os.getpid()])  # of another machine, of this one
+@pytest.mark.parametrize("ours", [False, True], ids=["another machine", "this machine"])
 @pytest.mark.parametrize("ahead_s", [-3600.0, 3600.0])
 @pytest.mark.parametrize("lives", [True, False])
 def test_clocks_that_are_wrong_neither_take_a_run_from_who_lives_nor_keep_it_for_who_does_not(
-    where, pid, ahead_s, lives, monkeypatch
+    where, ours, ahead_s, lives, monkeypatch
 ):
     """The clock of the owner's machine is an hour off, or ours has jumped: what counts is whether its heart beats."""
     folder = make_run(where)
-    host = "else" if pid == 1 else platform.node()
+    pid, host = (os.getpid(), platform.node()) if ours else (1, "else")
     claim = {"number": 1, "token": "a", "pid": pid, "host": host, "t": time.time() + ahead_s}
     folder.files.put("owners/000001.json", json.dumps(claim).encode())
     monkeypatch.setattr(folder.files, "changed", lambda path: 0.0)
