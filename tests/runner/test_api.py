@@ -98,6 +98,7 @@ def test_a_run_is_a_table_a_config_and_a_state(tmp_path):
         load("nothing", runs=tmp_path / "runs")
 
 
+@pytest.mark.slow
 def test_submit_gives_the_run_back(local_ray, tmp_path):
     run = submit(write_config(tmp_path), overrides=["name=own"], output=tmp_path / "else")
     assert isinstance(run, Results) and run.state == "done"

@@ -29,12 +29,14 @@ def test_a_run_in_which_too_many_trials_fail_is_given_up(local_ray, tmp_path):
     assert sum(summary["counts"].values()) == 200
 
 
+@pytest.mark.slow
 def test_as_many_failures_as_are_allowed_do_not_stop_a_run(local_ray, tmp_path):
     config = write_config(tmp_path, sweep={"mood": ["raise", "good"], "x": [0, 1]}, limits={"max_failed": 2})
     code, summary = submit(config)
     assert (code, summary["counts"]) == (1, {"failed": 2, "done": 2})
 
 
+@pytest.mark.slow
 def test_a_crash_is_tried_again_as_often_as_its_class_says(local_ray, tmp_path):
     limits = {"retries": {"crash": 0, "infra": 3}, "trial_timeout": "1m"}
     code, summary = submit(write_config(tmp_path, sweep={"mood": ["crash", "good"]}, limits=limits))

@@ -65,6 +65,7 @@ def test_a_sweep_gives_exact_losses_and_gradients_in_a_table_that_pandas_and_pol
     assert timing["overhead_ms_per_trial"] is not None
 
 
+@pytest.mark.slow
 def test_trials_that_raise_or_are_not_finite_are_rows_with_their_errors_and_the_sweep_goes_on(local_ray, tmp_path):
     code, summary = submit(write_config(tmp_path, sweep={"mood": ["raise", "nan", "good"]}))
     assert code == 1

@@ -111,6 +111,7 @@ def test_a_node_that_fails_is_asked_again_and_one_that_is_gone_is_not(monkeypatc
     assert "node bad does not say what devices it has: RuntimeError: no driver" in caplog.text
 
 
+@pytest.mark.slow
 def test_time_in_which_the_ledger_itself_was_away_is_no_silence_of_runs(monkeypatch):
     """Stopped, or starved: what the runs have said meanwhile waits in front of it."""
     nodes = Nodes(monkeypatch, "one")

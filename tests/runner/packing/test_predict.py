@@ -113,6 +113,7 @@ def test_smaller_points_make_50_runs_earlier_by_the_rule_alone():
     assert sum(ratio > 1 + 1e-9 for ratio in ratios) <= 2 and max(ratios) <= 1.03
 
 
+@pytest.mark.slow
 def test_none_of_50_runs_finishes_later_with_curves_where_the_plan_is_asked_first():
     bent = 0
     for seed in range(50):
@@ -132,6 +133,7 @@ def test_without_curves_a_request_asks_for_the_fastest_point_that_its_class_hold
     assert without_curves([one("c", 99)], POOLS, DEVICES) == [one("c", 99)]
 
 
+@pytest.mark.slow
 def test_1000_random_packs_are_never_over_the_capacity():
     over = 0
     for seed in range(1000):

@@ -82,6 +82,7 @@ def results(folder):
     return {row["param.start"]: (row["status"], row["loss"], row["grad.start"]) for row in rows(folder)}
 
 
+@pytest.mark.slow
 def test_with_auto_smaller_points_let_more_trials_run_and_change_no_result(workers, tmp_path):
     sweep = {"start": {"linspace": [0.1, 0.9, 14]}}
     plain, auto = tmp_path / "plain", tmp_path / "auto"

@@ -157,6 +157,7 @@ def test_a_run_in_a_relative_folder_is_found_by_workers_of_another_working_direc
     assert state == "done"
 
 
+@pytest.mark.slow
 def test_a_single_trial_can_be_cancelled_while_it_runs(local_ray, tmp_path):
     config = write_config(tmp_path, sweep={"mood": ["hang", "good"]})
 
@@ -251,6 +252,7 @@ def test_a_crash_in_a_long_lease_costs_the_trial_that_ran_two_tries_and_no_other
     assert ran() == found  # what the rows call attempts is what ran
 
 
+@pytest.mark.slow
 def test_ctrl_c_in_a_long_lease_lets_the_trial_that_runs_finish_and_begins_no_other(local_ray, tmp_path, sizes):
     config, ran = leased(tmp_path, sleep_s=0.08)
 

@@ -138,6 +138,7 @@ def test_a_device_that_is_gone_is_set_to_nothing(page):
     assert value(page, "ray_qdrun_device_bytes", device="gone", kind="capacity") == 0
 
 
+@pytest.mark.slow
 def test_no_tag_holds_what_the_user_named(page):
     assert {tags["run"] for series in page.values() for tags, _ in series} == {"20260727-101500-0a1b"}
     assert "secret" not in json.dumps(page)

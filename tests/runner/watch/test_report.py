@@ -223,7 +223,8 @@ def test_a_report_of_a_run_in_memory(monkeypatch):
 
 
 @pytest.mark.skipif(BROWSER is None, reason="no Chromium here: chromium, chromium-browser, google-chrome")
-@pytest.mark.parametrize("dark", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("dark", [False, True])
 def test_a_browser_draws_it(report, tmp_path, dark):
     shot, command = tmp_path / "shot.png", [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
     command += ["--enable-logging=stderr", "--v=0", f"--user-data-dir={tmp_path / 'profile'}", "--window-size=800,1200"]
