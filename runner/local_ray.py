@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any
 
-OPTIONS = {"enable_worker_prestart": False, "prestart_worker_first_driver": False}
+OPTIONS = {"prestart_worker_first_driver": False}
 """Of Ray's own configuration: workers of a run start with its first trials; idle ones would take the cores from the start of Ray itself."""
 
 
