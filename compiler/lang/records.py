@@ -160,7 +160,10 @@ def bind_template(value: Any, bind: Bind, annotation: Any, number: int) -> Bound
         arrays[id(array)][1].append(found)
     numbers: list[tuple[str, Any, str, ScalarArg]] = []
     for path, owner, name, content in counted:
-        _, spec, number = bind(type(content), content, number)
+        try:
+            _, spec, number = bind(type(content), content, number)
+        except QdrunTypeError as e:
+            raise QdrunTypeError(f"`{path[1:]}`: {e.what}", e.loc, e.hint) from None
         assert isinstance(spec, ScalarArg)
         keys.append((path, spec.dtype))
         numbers.append((path, owner, name, spec))
@@ -260,7 +263,7 @@ def _held(root: Any) -> tuple[list[tuple[str, Any]], list[tuple[str, Any, str, A
     arrays: list[tuple[str, Any]] = []
     numbers: list[tuple[str, Any, str, Any]] = []
     if _is_container(root):
-        _walk(root, "", arrays, numbers, {id(root)})
+        _walk(root, "", (arrays, numbers), {id(root)}, counts=False)
     return arrays, numbers
 
 
@@ -269,24 +272,26 @@ def _is_container(value: Any) -> bool:
     return not isinstance(value, type) and (_is_data_oriented(value) or dataclasses.is_dataclass(value))
 
 
-def _walk(owner: Any, path: str, arrays: list[Any], numbers: list[Any], seen: set[int]) -> None:
-    counts = _is_data_oriented(owner) and not getattr(type(owner), "_qd_template_primitives", True)
+def _walk(owner: Any, path: str, found: tuple[list[Any], list[Any]], seen: set[int], counts: bool) -> None:
+    """``counts``: the numbers of what lies inside come with each launch, as ``template_primitives=False`` of an outer object says."""
+    counts = counts or (_is_data_oriented(owner) and not getattr(type(owner), "_qd_template_primitives", True))
     for name, value in _members(owner):
-        if counts and type(value) in (int, float, bool):
-            numbers.append((f"{path}.{name}", owner, name, value))
+        scalar = isinstance(value, (np.integer, np.floating, np.bool_))
+        if counts and (scalar or type(value) in (int, float, bool)):
+            found[1].append((f"{path}.{name}", owner, name, value.item() if scalar else value))
         else:
-            _look(value, f"{path}.{name}", arrays, numbers, seen)
+            _look(value, f"{path}.{name}", found, seen, counts)
 
 
-def _look(value: Any, path: str, arrays: list[Any], numbers: list[Any], seen: set[int]) -> None:
+def _look(value: Any, path: str, found: tuple[list[Any], list[Any]], seen: set[int], counts: bool) -> None:
     if isinstance(unwrap(value), Ndarray):
-        arrays.append((path, value))
+        found[0].append((path, value))
     elif isinstance(value, (list, tuple)) and _is_walked(value):
         for k, item in enumerate(value):
-            _look(item, f"{path}[{k}]", arrays, numbers, seen)
+            _look(item, f"{path}[{k}]", found, seen, counts)
     elif _is_container(value) and id(value) not in seen:
         seen.add(id(value))
-        _walk(value, path, arrays, numbers, seen)
+        _walk(value, path, found, seen, counts)
 
 
 def _is_walked(items: Sequence[Any]) -> bool:

@@ -1,5 +1,6 @@
 """Classes whose methods are kernels: their members, inheritance, properties, static methods, ndarrays that are replaced."""
 
+import dataclasses
 import re
 from typing import NamedTuple
 
@@ -194,6 +195,56 @@ def test_numbers_that_come_with_each_launch():
     assert c.x.to_numpy().tolist() == [2.5, 0.5, 0.5, 0] and len(Clock.tick.variants()) == 1
     with pytest.raises(qd.QdrunTypeError, match=r"cannot be unrolled|not known at compile time"):
         c.unrolled()
+
+
+@dataclasses.dataclass
+class Gains:
+    k: float
+    n: int
+
+
+@qd.data_oriented
+class Motor:
+    def __init__(self, gains):
+        self.gains, self.speed = gains, np.float32(1.5)
+
+
+@qd.data_oriented(template_primitives=False)
+class Robot:
+    def __init__(self):
+        self.scale, self.gains = 2, Gains(0.5, 3)
+        self.motors = [Motor(Gains(1.0, 1)), Motor(Gains(2.0, 2))]
+        self.out = qd.field(qd.f64, shape=())
+
+    @qd.kernel
+    def run(self):
+        total = 0.0
+        for m in qd.static(self.motors):
+            total += m.gains.k * m.gains.n * m.speed
+        self.out[None] = self.scale * self.gains.k * self.gains.n + total
+
+    def expected(self):
+        return self.scale * self.gains.k * self.gains.n + sum(m.gains.k * m.gains.n * float(m.speed) for m in self.motors)
+
+
+def test_numbers_of_what_an_object_holds_come_with_each_launch_too():
+    """``template_primitives=False`` holds for dataclasses, marked objects and numpy numbers at any depth, replaced ones included."""
+    r = Robot()
+
+    def ran():
+        r.run()
+        return r.out[None]
+
+    assert ran() == r.expected()
+    r.gains.n, r.gains.k, r.motors[1].gains.n, r.motors[0].speed = 9, 1.25, 7, np.float32(0.25)
+    assert ran() == r.expected()
+    r.gains, r.motors[1].gains = Gains(-3.0, 5), Gains(0.125, 6)
+    assert ran() == r.expected() and len(Robot.run.variants()) == 1
+    r.scale = 1.5  # a number of another type is another specialisation
+    assert ran() == r.expected() and len(Robot.run.variants()) == 2
+    r.gains.n = 1 << 40
+    with pytest.raises(qd.QdrunTypeError, match=r"kernel `run`, argument `self`: `gains.n`: 1099511627776 does not fit i32"):
+        r.run()
 
 
 def test_a_class_that_is_not_marked_is_refused():
