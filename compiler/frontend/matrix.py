@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import QdrunIndexError, QdrunNameError, QdrunTypeError
 from ..ir.builder import convert
-from ..ir.nodes import Const, Local, Operand
-from ..ir.types import DType, promote
+from ..ir.nodes import Assert, Const, Local, Operand
+from ..ir.types import DType, i32, promote
 from . import elimination, linalg, ops
 from .values import Arg, Matrix, MatrixLocal, Value, count, flat_index
 
@@ -23,7 +23,9 @@ __all__ = [
     "MatrixMethod",
     "attribute",
     "build",
+    "check_index",
     "get_item",
+    "item_at",
     "item_targets",
     "load_matrix",
     "matmul",
@@ -103,8 +105,8 @@ def make(b: FrontBuilder, shape: tuple[int, ...], items: Sequence[Operand], dtyp
     return Matrix(shape, tuple(ops.to_operand(b, ops.cast(b, x, target)) for x in items))
 
 
-def _index(b: FrontBuilder, shape: tuple[int, ...], index: Any) -> list[int | Operand]:
-    """Each axis as a checked Python int, or as an operand when it is known only at run time."""
+def _index(b: FrontBuilder, shape: tuple[int, ...], index: Any, name: str) -> list[int | Operand]:
+    """Each axis as a checked Python int, or as an operand when it is known only at run time, which ``check_bounds`` tests."""
     parts: list[Arg] = []
     for part in index if isinstance(index, (tuple, list)) else (index,):
         parts += part.items if isinstance(part, Matrix) else (part,)
@@ -115,6 +117,9 @@ def _index(b: FrontBuilder, shape: tuple[int, ...], index: Any) -> list[int | Op
     for axis, part in enumerate(parts):
         operand = ops.index_operand(b, part)
         if not isinstance(operand, Const):
+            if b.check_bounds:
+                what = f"{'vector' if len(shape) == 1 else 'matrix'} `{name}`" if name else f"value of shape {shape}"
+                check_index(b, f"axis {axis} of the {what}", operand, 0, Const(shape[axis], i32))
             out.append(operand)
             continue
         if not 0 <= operand.value < shape[axis]:
@@ -123,13 +128,20 @@ def _index(b: FrontBuilder, shape: tuple[int, ...], index: Any) -> list[int | Op
     return out
 
 
-def position(b: FrontBuilder, shape: tuple[int, ...], index: Any) -> int | Operand:
-    """Row-major position of a component: a Python int when every index is constant, else an operand.
+def check_index(b: FrontBuilder, what: str, index: Operand, begin: int, end: Operand) -> None:
+    """Emit the test of an index that is known only at run time. ``what``: the axis that it belongs to."""
+    inside = ops.logical(b, "and", ops.compare(b, ">=", index, begin), ops.compare(b, "<", index, end))
+    limit = "extent {}" if not begin else f"goes from {begin} to below {{}}"
+    b.put(Assert(ops.truth(b, inside), f"index out of range: {what} has index {{}} but {limit}", (index, end), bounds=True))
+
+
+def position(b: FrontBuilder, shape: tuple[int, ...], index: Any, name: str = "") -> int | Operand:
+    """Row-major position of a component: a Python int when every index is constant, else an operand. ``name``: what messages call it.
 
     Raises:
         QdrunIndexError: wrong number of indices, or a constant out of range.
     """
-    parts = _index(b, shape, index)
+    parts = _index(b, shape, index, name)
     if all(isinstance(p, int) for p in parts):
         return flat_index(shape, tuple(parts))  # type: ignore[arg-type]
     value: Value = ops.to_operand(b, parts[0])
@@ -166,7 +178,11 @@ def get_item(b: FrontBuilder, m: Matrix, index: Any) -> Value:
     if len(m.shape) == 2 and not isinstance(single, (tuple, list, Matrix)):
         rows = [get_item(b, m, (single, k)) for k in range(m.shape[1])]
         return Matrix((m.shape[1],), tuple(ops.to_operand(b, r) for r in rows))
-    where = position(b, m.shape, index)
+    return item_at(b, m, position(b, m.shape, index))
+
+
+def item_at(b: FrontBuilder, m: Matrix, where: int | Operand) -> Operand:
+    """The component at a row-major position; the last one where a position of the run is out of range."""
     if isinstance(where, int):
         return m.items[where]
     out = m.items[-1]
@@ -183,7 +199,7 @@ def set_item(b: FrontBuilder, ml: MatrixLocal, index: Any, value: Arg) -> None:
         QdrunTypeError: ``value`` is not a scalar.
     """
     operand = ops.cast_scalar(b, ops.to_operand(b, value), ml.dtype)
-    where = position(b, ml.shape, index)
+    where = position(b, ml.shape, index, ml.name)
     if isinstance(where, int):
         b.store(ml.locals[where], operand)
         return

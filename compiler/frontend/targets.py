@@ -14,7 +14,7 @@ from ..ir.builder import convert
 from ..ir.nodes import Const, Local, Operand
 from . import ops
 from .build import FrontBuilder
-from .matrix import get_item, load_matrix, position, set_item, store_matrix
+from .matrix import item_at, load_matrix, position, set_item, store_matrix
 from .structs import describe_struct, same_members
 from .tensor import TensorRef
 from .values import Matrix, MatrixLocal, Struct, StructForm
@@ -69,10 +69,8 @@ class ItemTarget:
 
     def read(self, b: FrontBuilder) -> Any:
         """The component; with an index known now, only its own variable is loaded."""
-        where = position(b, self.local.shape, self.index)
-        return (
-            b.load(self.local.locals[where]) if isinstance(where, int) else get_item(b, load_matrix(b, self.local), self.index)
-        )
+        where = position(b, self.local.shape, self.index, self.local.name)
+        return b.load(self.local.locals[where]) if isinstance(where, int) else item_at(b, load_matrix(b, self.local), where)
 
     def write(self, b: FrontBuilder, value: Any) -> None:
         """Assign the component."""
@@ -109,12 +107,12 @@ class ComponentTarget:
 
     def read(self, b: FrontBuilder) -> Any:
         """The component; with an index known now, only its own place is loaded."""
-        where = position(b, self.ref.element, self.item)
+        where = position(b, self.ref.element, self.item, f"{self.ref.name}[..]")
         if isinstance(where, int):
             return self.ref.component(where).load(b, self.index)
         value = self.ref.load(b, self.index)
         assert isinstance(value, Matrix)
-        return get_item(b, value, self.item)
+        return item_at(b, value, where)
 
     def write(self, b: FrontBuilder, value: Any) -> None:
         """Store the component (not atomic)."""
@@ -122,7 +120,7 @@ class ComponentTarget:
 
     def atomic(self, b: FrontBuilder, code: str, value: Any) -> Operand:
         """Update; the result is the old content (0 when a run-time component is out of range)."""
-        where = position(b, self.ref.element, self.item)
+        where = position(b, self.ref.element, self.item, f"{self.ref.name}[..]")
         if isinstance(where, int):
             return ops.to_operand(b, self.ref.component(where).atomic(b, code, self.index, value))
         old = b.local(Const(convert(0, self.ref.dtype), self.ref.dtype), "old")
@@ -131,7 +129,7 @@ class ComponentTarget:
 
     def _each(self, b: FrontBuilder, write: Callable[[TensorRef], None], where: int | Operand | None = None) -> None:
         """``write`` the component: at once when its index is known, else each under the condition that it is the one."""
-        where = position(b, self.ref.element, self.item) if where is None else where
+        where = position(b, self.ref.element, self.item, f"{self.ref.name}[..]") if where is None else where
         if isinstance(where, int):
             write(self.ref.component(where))
             return
@@ -252,7 +250,7 @@ def compare_and_swap(b: FrontBuilder, target: Target, expected: Any, desired: An
         QdrunTypeError: the target is no integer scalar.
     """
     if isinstance(target, ComponentTarget):
-        where = position(b, target.ref.element, target.item)
+        where = position(b, target.ref.element, target.item, f"{target.ref.name}[..]")
         if isinstance(where, int):
             target = ElementTarget(target.ref.component(where), target.index)
     if isinstance(target, ElementTarget) and not target.ref.element:

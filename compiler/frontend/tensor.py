@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ..errors import QdrunIndexError, QdrunNameError, QdrunTypeError
-from ..ir.nodes import ArgDecl, Assert, Buffer, Const, Op, Operand, Place
+from ..ir.nodes import ArgDecl, Buffer, Const, Op, Operand, Place
 from ..ir.types import DType, i32
 from . import ops
-from .matrix import index_limit, item_targets
+from .matrix import check_index, index_limit, item_targets
 from .values import Arg, Matrix, Value, count
 
 if TYPE_CHECKING:
@@ -205,10 +205,7 @@ class TensorRef:
         if not b.check_bounds:
             return
         end = Const(begin + extent, i32) if extent is not None else self._extent(b, axis)
-        inside = ops.logical(b, "and", ops.compare(b, ">=", x, begin), ops.compare(b, "<", x, end))
-        limit = "extent {}" if not begin else f"goes from {begin} to below {{}}"
-        message = f"index out of range: axis {axis} of `{self.name}` has index {{}} but {limit}"
-        b.put(Assert(ops.truth(b, inside), message, (x, end), bounds=True))
+        check_index(b, f"axis {axis} of `{self.name}`", x, begin, end)
 
 
 def _from_zero(b: FrontBuilder, x: Operand, begin: int) -> Operand:

@@ -76,6 +76,11 @@ class MatrixLocal:
     locals: tuple[Local, ...]
 
     @property
+    def name(self) -> str:
+        """What the user calls it."""
+        return self.locals[0].name if self.locals else ""
+
+    @property
     def dtype(self) -> DType:
         """The type of every component."""
         return self.locals[0].dtype

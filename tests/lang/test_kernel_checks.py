@@ -296,3 +296,71 @@ def test_a_function_is_not_called_from_python():
 
     with pytest.raises(qd.QdrunSyntaxError, match="func `f` can only be called in a kernel"):
         f(1)
+
+
+# ---- components
+
+
+def component_accesses():
+    """Name -> (a kernel that touches the component [row, column] of a 2 x 3 matrix, what the message calls the matrix)."""
+    record = qd.types.struct(m=qd.types.matrix(2, 3, qd.f64))
+    f, s, a = qd.Matrix.field(2, 3, qd.f64, shape=4), record.field(shape=4), qd.Matrix.ndarray(2, 3, qd.f64, shape=4)
+    value = qd.Matrix([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
+
+    @qd.kernel
+    def read(i: qd.i32, j: qd.i64) -> qd.f64:
+        return f[1][i, j]
+
+    @qd.kernel
+    def written(i: qd.i32, j: qd.i64):
+        for k in f:
+            f[k][i, j] = 1.0
+
+    @qd.kernel
+    def updated(i: qd.i32, j: qd.i64):
+        for k in f:
+            f[0][i, j] += 1.0
+
+    @qd.kernel
+    def member(i: qd.i32, j: qd.i64):
+        s[1].m[i, j] = s[2].m[i, j]
+
+    @qd.kernel
+    def array(x: qd.types.ndarray(), i: qd.i32, j: qd.i64):
+        for k in x:
+            x[k][i, j] += x[0][i, j]
+
+    @qd.kernel
+    def row(i: qd.i32, j: qd.i64):
+        f[1][i, :] = 2.0
+        f[1][:, j] = 2.0
+
+    @qd.kernel
+    def variable(i: qd.i32, j: qd.i64) -> qd.f64:
+        m = value * 2.0
+        m[i, j] = 7.0
+        return m[i, j]
+
+    @qd.kernel
+    def constant(i: qd.i32, j: qd.i64) -> qd.f64:
+        return value[i, j]
+
+    plain = {"read": read, "written": written, "updated": updated, "member": member, "row": row}
+    named = {"f[..]": {"read", "written", "updated", "row"}, "s.m[..]": {"member"}}
+    out = {name: (k, next(f"matrix `{n}`" for n, of in named.items() if name in of)) for name, k in plain.items()}
+    return out | {
+        "array": (lambda *index: array(a, *index), "matrix `x[..]`"),
+        "variable": (variable, "matrix `m`"),
+        "constant": (constant, "value of shape (2, 3)"),
+    }
+
+
+def test_debug_checks_each_index_of_a_component(debug):
+    """Also where the position in memory would lie inside of the matrix: [0, 3] of a 2 x 3 matrix is not [1, 0]."""
+    for name, (touch, matrix) in component_accesses().items():
+        touch(1, 2)
+        for index, axis in (((2, 0), 0), ((-1, 0), 0), ((0, 3), 1), ((1, -1), 1)):
+            with pytest.raises(qd.QdrunAssertionError) as caught:
+                touch(*index)
+            said = f"axis {axis} of the {matrix} has index {index[axis]} but extent {(2, 3)[axis]}"
+            assert said in str(caught.value) and HERE in str(caught.value), name
