@@ -38,6 +38,8 @@ class Options:
         default_ip: type of an integer literal (i32 or i64).
         debug: asserts and bounds checks in kernels; implies ``check_out_of_bound``.
         check_out_of_bound: check field and ndarray indices.
+        nan_check: stop at the first operation that makes a NaN or an infinity of finite numbers, in values and in gradients.
+        overflow_check: stop at the first integer operation whose result does not fit its type.
         cpu_max_num_threads: workers of a parallel loop; 0: all that the process may use.
         cpu_lanes: iterations of a parallel loop that one thread runs side by side, in SIMD lanes; 0: more than 1 where it pays and
             costs no memory. A gradient with adstacks runs in lanes only when this is given: each lane needs a heap row of its own.
@@ -58,6 +60,8 @@ class Options:
     default_ip: DType = i32
     debug: bool = False
     check_out_of_bound: bool = False
+    nan_check: bool = False
+    overflow_check: bool = False
     cpu_max_num_threads: int = 0
     cpu_lanes: int = 0
     memory_limit: int = 0
@@ -136,9 +140,9 @@ def bytes_of(name: str, amount: object) -> int:
     )
 
 
-def compile_choices(o: Options) -> tuple[int, bool, bool]:
+def compile_choices(o: Options) -> tuple[int, bool, bool, bool, bool]:
     """The options that decide the code of a kernel, besides its text: part of every key under which code is kept."""
-    return o.cpu_lanes, o.offline_cache, o.fast_math
+    return o.cpu_lanes, o.offline_cache, o.fast_math, o.debug, o.nan_check
 
 
 def _check(o: Options) -> None:
@@ -151,6 +155,9 @@ def _check(o: Options) -> None:
     for name, (value, choices) in allowed.items():
         if value not in choices:
             raise QdrunRuntimeError(f"qd.init: {name}={value!r} is not one of {', '.join(map(str, choices))}")
+    for name in ("nan_check", "overflow_check"):
+        if not isinstance(getattr(o, name), bool):
+            raise QdrunRuntimeError(f"qd.init: {name}={getattr(o, name)!r} is neither True nor False")
     for name in ("cpu_max_num_threads", "memory_limit", "ad_stack_size"):
         if getattr(o, name) < 0:
             raise QdrunRuntimeError(f"qd.init: {name}={getattr(o, name)} is negative")
