@@ -6,6 +6,7 @@ import atexit
 import logging
 import os
 import re
+import secrets
 import socket
 import sys
 import tempfile
@@ -17,16 +18,18 @@ from pathlib import Path
 from typing import Any
 
 from ..compiler.errors import QdrunError
+from . import ray_compat
 from .devices import cores
-from .local_ray import OPTIONS, small_head
+from .private import SessionFolder, make_private
 from .run.exits import RESUMABLE
 
 OBJECT_STORE_BYTES = 256 << 20
-LONGEST_TEMP_DIR = 40
 CONNECT_S = 5.0
 LEAVE_S = 3.0
 SILENT: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": True}
-_OURS: list[bool] = []  # not empty while this process holds a Ray that `open_cluster` opened
+_OURS: list[
+    SessionFolder | None
+] = []  # while this process holds a Ray that `open_cluster` opened: its folder, None of one that was joined
 
 
 class ClusterError(QdrunError, ConnectionError):
@@ -39,7 +42,8 @@ class ClusterError(QdrunError, ConnectionError):
 class Capacity:
     """What the nodes of a cluster offer: cores in all, the most cores and bytes that one node has, and where its dashboard is.
 
-    ``gpus``: devices that Ray knows of and hands out. ``head``: host:port of its control plane.
+    ``gpus``: devices that Ray knows of and hands out. ``head``: host:port of its control plane. ``node``: the same of the process that runs
+    the node of this process (its raylet).
     """
 
     cores: int
@@ -48,6 +52,7 @@ class Capacity:
     dashboard_url: str = ""
     gpus: int = 0
     head: str = ""
+    node: str = ""
 
 
 def check_environment(address: str | None) -> None:
@@ -82,20 +87,16 @@ def open_cluster(
         ClusterError: it cannot be started or reached, or refuses the token.
     """
     check_environment(address)
-    os.environ.setdefault("RAY_AUTH_MODE", "token")
-    if address is not None:  # else twenty lines about a wrong token come before our one
-        os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "error")
-    os.environ.setdefault("RAY_DEDUP_LOGS", "0")
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # Ray announces its own future defaults
+        set_up(quiet=address is not None)
         import ray
-        from ray._private import worker as ray_worker
 
         url = "" if ray.is_initialized() else _init(address, dashboard, gpus, job or {})
-        ray_worker._worker_logs_enabled = False  # else Ray prints the deaths of workers on stdout; the run reports them itself
-    protect_token()
-    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        ray_compat.quiet_deaths()
+    here = ray.get_runtime_context().get_node_id()
+    rows = [node for node in ray.nodes() if node["Alive"]]
+    nodes = [node["Resources"] for node in rows]
     node_cores = max(int(node.get("CPU", 0)) for node in nodes)
     return Capacity(
         cores=sum(int(node.get("CPU", 0)) for node in nodes),
@@ -104,7 +105,32 @@ def open_cluster(
         dashboard_url=url,
         gpus=sum(int(node.get("GPU", 0)) for node in nodes),
         head=ray.get_runtime_context().gcs_address,
+        node=next((f"{row['NodeManagerAddress']}:{row['NodeManagerPort']}" for row in rows if row["NodeID"] == here), ""),
     )
+
+
+def set_up(*, quiet: bool) -> None:
+    """Set the variables that Ray reads when it is loaded; one that was loaded before, by a job's file for instance, reads them again.
+
+    ``quiet``: else twenty lines of Ray about a wrong token come before our one.
+
+    Raises:
+        ClusterError: it cannot read them again.
+    """
+    wanted = {"RAY_AUTH_MODE": "token", "RAY_DEDUP_LOGS": "0", "RAY_USAGE_STATS_ENABLED": "0"}
+    wanted |= {"RAY_BACKEND_LOG_LEVEL": "error"} if quiet else {}
+    late = ray_compat.loaded() and "RAY_AUTH_MODE" not in os.environ
+    for name, value in wanted.items():
+        os.environ.setdefault(name, value)
+    if not late:
+        return
+    import ray
+
+    if not ray.is_initialized():
+        try:
+            ray_compat.read_settings_again()
+        except RuntimeError as error:
+            raise ClusterError(str(error)) from error
 
 
 def _init(address: str | None, dashboard: bool, gpus: int, job: Mapping[str, str]) -> str:
@@ -112,42 +138,49 @@ def _init(address: str | None, dashboard: bool, gpus: int, job: Mapping[str, str
     import ray
     from ray.job_config import JobConfig
 
-    options = {"address": address} if address is not None else _local_options(dashboard, gpus)
-    options["job_config"] = JobConfig(metadata=dict(job))
+    metadata = JobConfig(metadata=dict(job))
+    folder = None
     try:
         if address is None:
-            with small_head() as dashboard_server:
-                ray.init(**options, **SILENT)
-            url = dashboard_server.result()
+            make_token()
+            folder = SessionFolder()
+            with ray_compat.small_head() as dashboard_server, ray_compat.started_with():
+                ray.init(**_local_options(dashboard, gpus, folder), job_config=metadata, **SILENT)
+                url = dashboard_server.result()
         else:
-            url = getattr(ray.init(**options, **SILENT), "dashboard_url", "") or ""
+            url = getattr(ray.init(address=address, job_config=metadata, **SILENT), "dashboard_url", "") or ""
     except Exception as error:  # of Ray: ConnectionError, RuntimeError, AuthenticationError and others, see `translated`
         if address is None:
             ray.shutdown()  # the dashboard alone may have failed
-        raise translated(error, address) from error
-    if address is not None and os.environ["RAY_AUTH_MODE"] == "token" and lets_all_in(ray.get_runtime_context().gcs_address):
-        ray.shutdown()
+        raise translated(error, address, "" if folder is None else str(folder.path)) from error
+    if address is not None and os.environ["RAY_AUTH_MODE"] == "token":
+        try:
+            check_token_is_wanted(address, ray.get_runtime_context().gcs_address)
+        except ClusterError:
+            ray.shutdown()
+            raise
+    _OURS.append(folder)
+    return url
+
+
+def check_token_is_wanted(address: str, head: str) -> None:
+    """Refuse a cluster that lets everybody in, and one of which that is not known. ``head``: host:port of its control plane.
+
+    Raises:
+        ClusterError: it is one of these.
+    """
+    asks = ray_compat.asks_for_token(head)
+    if asks is False:
         raise ClusterError(
             f"the Ray cluster at {address} has no token, and this process has one: its nodes and our workers would refuse each other\n"
             "  do: start the cluster with RAY_AUTH_MODE=token and a token, or set RAY_AUTH_MODE=disabled to join it as it is, open to "
             "everybody who reaches it"
         )
-    _OURS.append(True)
-    return url
-
-
-def lets_all_in(head: str) -> bool:
-    """Whether the control plane of a cluster at host:port answers those who send no token."""
-    try:
-        import grpc  # comes with Ray's dashboard; without it Ray itself says what is wrong, later
-    except ImportError:
-        return False
-    with grpc.insecure_channel(head) as channel:
-        try:
-            channel.unary_unary("/ray.rpc.NodeInfoGcsService/CheckAlive")(b"", timeout=CONNECT_S)
-        except grpc.RpcError:
-            return False
-    return True
+    if asks is None:
+        raise ClusterError(
+            f"the Ray cluster at {address} does not say whether it refuses those who have no token: {head} gives no known answer\n"
+            "  do: install the same Ray here and there, of a version that qdrun supports; or join it as it is with RAY_AUTH_MODE=disabled"
+        )
 
 
 def check_address(address: str) -> None:
@@ -193,9 +226,13 @@ def _unreachable(address: str, host: str, error: OSError) -> str:
     return f"{head}{error.strerror or error}\n  do: check the address and the network"
 
 
-def translated(error: BaseException, address: str | None) -> ClusterError:
-    """Ray's error about a cluster in words that say what to do. Ray says `Failed to connect` for a wrong token as for a dead head."""
+def translated(error: BaseException, address: str | None, folder: str = "") -> ClusterError:
+    """Ray's error about a cluster in words that say what to do. Ray says `Failed to connect` for a wrong token as for a dead head.
+
+    ``folder``: where a Ray that was started here has left its logs.
+    """
     text = " ".join(str(part) for part in _chain(error))
+    logs = f"look into the logs in {folder or ray_folder()}/session_latest/logs"
     where = f"cannot join the Ray cluster at {address}" if address is not None else "cannot start Ray on this machine"
     if "Version mismatch" in text or "version mismatch" in text:
         return ClusterError(
@@ -213,10 +250,10 @@ def translated(error: BaseException, address: str | None) -> ClusterError:
     if "timed out during startup" in text:
         return ClusterError(
             f"{where}: its node was not up within the half minute that Ray waits; the machine is very busy, or the node ended\n"
-            f"  do: try again when less runs here; else look into the logs in {ray_folder()}/session_latest/logs"
+            f"  do: try again when less runs here; else {logs}"
         )
     first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-    return ClusterError(f"{where}: {first}\n  do: look into the logs in {ray_folder()}/session_latest/logs")
+    return ClusterError(f"{where}: {first}\n  do: {logs}")
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
@@ -259,18 +296,16 @@ def ray_folder() -> str:
     return os.path.join(os.environ.get("RAY_TMPDIR") or tempfile.gettempdir(), "ray")
 
 
-def _local_options(dashboard: bool, gpus: int) -> dict[str, Any]:
-    options: dict[str, Any] = {
+def _local_options(dashboard: bool, gpus: int, folder: SessionFolder) -> dict[str, Any]:
+    return {
         "address": "local",
         "num_cpus": cores(),
         "num_gpus": gpus,
         "object_store_memory": OBJECT_STORE_BYTES,
-        "_system_config": dict(OPTIONS),
+        "include_dashboard": dashboard,
+        "dashboard_host": "127.0.0.1",
+        "_temp_dir": str(folder.path),
     }
-    options |= {"include_dashboard": dashboard, "dashboard_host": "127.0.0.1"}
-    if "RAY_TMPDIR" not in os.environ and len(tempfile.gettempdir()) > LONGEST_TEMP_DIR:
-        options["_temp_dir"] = tempfile.mkdtemp(prefix="qdrun-", dir="/tmp")  # Ray's socket paths must stay short
-    return options
 
 
 def token_file() -> Path:
@@ -278,8 +313,22 @@ def token_file() -> Path:
     return Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
 
 
+def make_token() -> None:
+    """See that there is a token for a Ray of this user, which nobody else could ever read: Ray would write one readable by all.
+
+    One at a place that the user names is left to the user.
+    """
+    if os.environ.get("RAY_AUTH_TOKEN"):
+        return
+    path = token_file()
+    if "RAY_AUTH_TOKEN_PATH" not in os.environ and not path.exists():
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private(path, secrets.token_hex(ray_compat.TOKEN_BYTES).encode())
+    protect_token()
+
+
 def protect_token() -> None:
-    """Make the token readable by its owner alone: Ray writes it readable by all."""
+    """Make the token readable by its owner alone."""
     path = token_file()
     if path.is_file() and path.stat().st_mode & 0o077 and path.stat().st_uid == os.getuid():
         path.chmod(0o600)
@@ -296,15 +345,19 @@ def close_cluster(*, lost: bool = False) -> None:
     import ray
 
     if ray.is_initialized():
-        _OURS.clear()
+        folder = _OURS.pop()
         if not lost:
             ray.shutdown()
+            if folder is not None:
+                folder.remove()
             return
         leaving = threading.Thread(target=ray.shutdown, name="leave", daemon=True)
         leaving.start()
         leaving.join(LEAVE_S)
         if leaving.is_alive():
             atexit.register(_exit_without_ray)  # runs before Ray's own, which was registered earlier
+        elif folder is not None:
+            folder.remove()
 
 
 def _exit_without_ray() -> None:

@@ -17,7 +17,7 @@ from .axes import AXIS_FORMS, Axis, Section, SweepSection
 from .optimize_section import OptimizeSection
 from .overrides import overridden
 from .values import EMULATED, Budget, Bytes, DeviceId, Name, Seconds, Share, TargetText, Uri, allowed_count, is_whole, refuse
-from .yaml_lines import ConfigError, Document, KeyPath, Problem, did_you_mean, dotted, read_document
+from .yaml_lines import ConfigError, Document, KeyPath, Problem, did_you_mean, dotted, parse_document, read_document
 
 BACKENDS = ("auto", "cpu", "cuda", "amdgpu", "vulkan", "metal")
 BackendName = Literal["auto", "cpu", "cuda", "amdgpu", "vulkan", "metal"]
@@ -190,17 +190,18 @@ class Loaded:
         return Path(self.document.file).resolve().parent
 
 
-def load_config(path: Path, overrides: Sequence[str] = ()) -> Loaded:
+def load_config(path: Path, overrides: Sequence[str] = (), text: str | None = None) -> Loaded:
     """Read and validate a config file.
 
     Args:
         path: of the file.
         overrides: texts such as ``limits.memory=1GiB``, set one after the other before the config is validated.
+        text: instead of what lies at ``path``, from where relative paths still begin.
 
     Raises:
         ConfigError: the file cannot be read or something in it, or in an override, is wrong; every problem is named with its line.
     """
-    document = read_document(path)
+    document = read_document(path) if text is None else parse_document(text, str(path))
     if not isinstance(document.data, dict):
         raise document.error(document.problem((), "a config is a map of keys", allowed=tuple(RunConfig.model_fields)))
     document = overridden(document, overrides)

@@ -97,6 +97,7 @@ def prepare(
     overrides: Sequence[str] = (),
     backend: str | None = None,
     cluster: Callable[[Loaded], Sequence[Found]] | None = None,
+    text: str | None = None,
 ) -> tuple[Prepared, type[Job[Any]]]:
     """Load a config, its job, its device and its trials; start nothing.
 
@@ -105,13 +106,14 @@ def prepare(
         local: the trials will run on this machine, so its devices and cores must suffice.
         overrides: of keys of the config, see ``load_config``.
         backend: what ``auto`` has become before; None: that is decided now.
+        text: of the config, instead of what lies at ``path`` now.
         cluster: the devices where the trials will run, if not here; asked for where ``auto`` is to be decided.
 
     Raises:
         ConfigError: anything in the config is wrong, each problem with its line.
         ClusterError: of ``cluster``.
     """
-    loaded = load_config(Path(path), overrides)
+    loaded = load_config(Path(path), overrides, text)
     target, job = load_job(loaded)
     device = loaded.config.device
     elsewhere = cluster if backend is None and device.backends == AUTO and device.id is None else None

@@ -4,11 +4,14 @@
 names is about the processor itself and is skipped, with its reason. ``--device`` chooses the GPU.
 """
 
+import atexit
 import fnmatch
 import functools
 import gc
 import os
+import shutil
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -17,6 +20,11 @@ import pytest
 os.environ.setdefault("QDRUN_VERIFY", "1")
 # The cache of compiled kernels is the tests' own: the user's is left as it is. It is kept: a second run compiles what has changed.
 os.environ.setdefault("QDRUN_CACHE_DIR", str(Path.home() / ".cache" / "qdrun-tests"))
+# So is what runs remember of this machine, and the account of its memory: tests beside others wait for nobody.
+if "QDRUN_MACHINE_DIR" not in os.environ:
+    os.environ["QDRUN_MACHINE_DIR"] = tempfile.mkdtemp(prefix="qm", dir="/tmp")
+    os.environ["XDG_STATE_HOME"] = os.environ["QDRUN_MACHINE_DIR"] + "/state"
+    atexit.register(shutil.rmtree, os.environ["QDRUN_MACHINE_DIR"], ignore_errors=True)
 TESTS = Path(__file__).parent
 gc.disable()  # until all tests are collected: the half a million objects of that live to the end
 # Until all tests are collected bytecode is kept: the processes that tests start compile our modules no more. What tests write is not.

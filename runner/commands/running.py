@@ -116,7 +116,7 @@ def _detached(
 
 def resume(
     run: Run,
-    config: Annotated[Path | None, typer.Option(help="Its config, where it is not at its old place.")] = None,
+    config: Annotated[Path | None, typer.Option(help="Another config, instead of the copy in the run's folder.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Go on although the config or the job's file has changed.")] = False,
     failed: Annotated[bool, typer.Option("--failed", help="Run trials again that failed by their own fault.")] = False,
     dry_run: Annotated[
@@ -169,7 +169,16 @@ def resume(
         raise typer.Exit(done.exit_code)
 
 
-def cancel(run: Run, trial: Trial = None, runs: Runs = "runs", as_json: Json = False) -> None:
+def cancel(
+    run: Run,
+    trial: Trial = None,
+    address: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Dashboard of the cluster that has not begun with the run, if not known here."),
+    ] = None,
+    runs: Runs = "runs",
+    as_json: Json = False,
+) -> None:
     """Ask a running submit to stop: no trial is started any more, running ones are stopped, finished rows stay. Or stop one trial."""
     with reported(as_json):
         from ..store import status as state
@@ -182,7 +191,7 @@ def cancel(run: Run, trial: Trial = None, runs: Runs = "runs", as_json: Json = F
         if name is None and folder.files.exists("launch.json") and not folder.files.names("owners"):
             from ..run.detach import stop_pending
 
-            asked |= stop_pending(folder)
+            asked |= stop_pending(folder, address)
         if as_json:
             print_document("cancel", {"run": folder.name, "trial": name, "state": before, "cancel_requested": asked})
         elif name is None:

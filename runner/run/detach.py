@@ -29,6 +29,7 @@ from ..store.replay import replay, run_state
 from ..timing import Timing
 from ..watch.live import watch
 from .entry import FAILED
+from .launches import JOB, remember, trusted
 from .rayjobs import OVER, Jobs, is_dashboard, known_dead, launched, note_launch
 from .resume import config_of
 from .session import Submitted, metadata
@@ -151,7 +152,7 @@ def _handed(folder: RunFolder, prepared: Prepared, order: Order, jobs: Jobs | No
     if jobs is None:
         detached = _process(folder, [uri, *order.words(order.address)])
     else:
-        detached = _job(folder, prepared, [uri, *order.words("job")], jobs, before)
+        detached = _job(folder, prepared, [uri, *order.words("job"), "--asks", jobs.address], jobs, before)
     deadline = time.monotonic() + START_S
     while not detached.begun and time.monotonic() < deadline:
         over = detached.over()  # asked before the last look: it may have begun and ended since
@@ -196,6 +197,7 @@ def _job(folder: RunFolder, prepared: Prepared, words: list[str], jobs: Jobs, be
     with tempfile.TemporaryDirectory(prefix="qdrun-") as place:
         parcel: Parcel = pack(prepared, Path(place))
         note_launch(folder, address=jobs.address, job=name)
+        remember(folder, jobs.address, JOB)
         jobs.submit(name, [*words, *parcel.shipped.words()], metadata(folder, prepared), parcel.folder)
     looked = [float("-inf")]
 
@@ -246,16 +248,28 @@ def _never_ran(folder: RunFolder, state: str = "failed") -> None:
                 journal.write("finished", sync=True, state=state)
 
 
-def stop_pending(folder: RunFolder) -> bool:
+def stop_pending(folder: RunFolder, address: str | None = None) -> bool:
     """Stop the job of a run that waits for its cluster and has not begun; False: there is none, or it has begun.
 
+    ``address``: of the cluster's dashboard, where the run was not handed to it by this user on this machine.
+
     Raises:
-        ClusterError: the cluster cannot be reached, or does not stop it.
+        ClusterError: the cluster cannot be reached, or does not stop it; or only the run's folder says which cluster it is.
     """
     found = launched(folder)
     if not found.get("job") or owner_numbers(folder.files):
         return False
-    Jobs(str(found["address"])).stop(str(found["job"]))
+    known = trusted(folder, address)
+    if not known:
+        raise ClusterError(
+            f"{folder.name} waits for the cluster at {found.get('address')}, says its folder; you did not hand it there from this machine, "
+            "and your token is sent nowhere on the word of a folder\n"
+            f"  do: `qdrun cancel {folder.uri} --address {found.get('address')}`, if you know that cluster"
+        )
+    name = str(found["job"])
+    if name != folder.name and not name.startswith(f"{folder.name}-"):
+        raise ClusterError(f"{folder.name} names the job {name}, which is not its own; nothing is stopped")
+    Jobs(known[0]).stop(name)
     _never_ran(folder, "cancelled")
     return True
 

@@ -48,6 +48,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--root", help="of a config that came along: where imports begin")
     parser.add_argument("--file", help="of a config that came along: the job's file")
     parser.add_argument("--address", help="of a cluster; `job`: of the one whose job this is")
+    parser.add_argument("--asks", help="the dashboard of the cluster, as the user gave it")
     parser.add_argument("--dashboard", action="store_true", help="of the Ray that is started here")
     parser.add_argument("--resume", action="store_true", help="go on with a run")
     parser.add_argument("--failed", action="store_true", help="with --resume: also what failed by its own fault")
@@ -84,6 +85,7 @@ def run(options: argparse.Namespace) -> int:
         return exit_code(state)
     if options.resume or others:  # while a cluster had no room for its job, somebody else had begun with it
         more = {"config": options.config, "force": options.force, "failed": options.failed, "shipped": shipped}
+        more |= {"asks": options.asks}
         return resume(folder, **more, **how).exit_code
     prepared, job = config_of(folder, options.config, local=address is None, shipped=shipped)
     return attend(prepared, job, folder, How(**how), lambda journal: (None, {})).exit_code

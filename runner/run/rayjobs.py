@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 from ..cluster import CONNECT_S, ClusterError, about_token, token_file
 from ..store.layout import RunFolder
 from ..store.owner import Owner
+from .launches import trusted
 
 OVER = ("SUCCEEDED", "FAILED", "STOPPED")
 ASK_S = 3.0
@@ -151,13 +152,20 @@ def check_dashboard(address: str) -> None:
         raise ClusterError(f"{head}what answers there is no dashboard of Ray")
 
 
+class _Stays(urllib.request.HTTPRedirectHandler):
+    """Follows no redirection: the token would be sent there."""
+
+    def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> None:
+        """None: the answer is an error."""
+
+
 def ask(address: str, path: str) -> Any:
-    """The JSON that a dashboard has at ``path``.
+    """The JSON that a dashboard has at ``path``. It is sent the token: the address must be one of ``launches.trusted``.
 
     Raises:
         OSError, ValueError: it does not answer, or something else.
     """
-    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a proxy would answer in its own name
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}), _Stays())  # a proxy would answer in its own name
     with direct.open(urllib.request.Request(address.rstrip("/") + path, headers=headers()), timeout=ASK_S) as answer:
         return json.loads(answer.read())
 
@@ -167,16 +175,13 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
-def known_dead(folder: RunFolder, owner: Owner, *addresses: str) -> bool:
+def known_dead(folder: RunFolder, owner: Owner, *addresses: str | None) -> bool:
     """Whether a dashboard says that the process of an owner of a run has ended, however it did. Never imports ray.
 
-    Asks those that are given, that which the run was submitted to, and that of the Ray that it joined. The job must be the run's, and its
-    process the owner's: what is not known for sure is not dead.
+    Asks those that are given by the user, and those that this user's own record has of the run: no address that its folder names. The job
+    must be the run's, and its process the owner's: what is not known for sure is not dead.
     """
-    from ..dashboard import url_of
-
-    places = [*addresses, str(launched(folder).get("address") or ""), url_of(folder)]
-    for place in dict.fromkeys(place for place in places if is_dashboard(place)):
+    for place in trusted(folder, *addresses):
         try:
             jobs = ask(place, "/api/jobs/")
         except (OSError, ValueError):
@@ -192,7 +197,7 @@ LAUNCH = "launch.json"
 
 
 def note_launch(folder: RunFolder, **what: Any) -> None:
-    """Write down who was asked to run this: ``pid`` and ``host``, or ``address`` and ``job``."""
+    """Write down who was asked to run this: ``pid`` and ``host``, or ``address`` and ``job``. For people: anybody may have written it."""
     folder.files.put(LAUNCH, json.dumps(what).encode())
 
 

@@ -12,16 +12,18 @@ from pathlib import Path
 from typing import Any
 
 from ...jobs.base import Job
+from ..config import load_config
 from ..plan import Prepared, prepare
 from ..store import table
 from ..store.attempts import Failure, requeued
 from ..store.journal import Journal, read
-from ..store.layout import LOST_AFTER_S, ConfigChanged, RunFolder
+from ..store.layout import LOST_AFTER_S, ConfigChanged, RunFolder, differing
 from ..store.owner import gone_from_here, latest_owner
 from ..store.replay import Replay, TrialState, recover, replay, run_state
 from ..store.status import status
 from ..store.summary import current
 from ..timing import Timing
+from ..yaml_lines import ConfigError
 from .parts import Work
 from .rayjobs import known_dead
 from .session import How, Submitted, attend
@@ -124,12 +126,13 @@ def resume(
     quiet: bool = False,
     timing: Timing | None = None,
     shipped: Shipped | None = None,
+    asks: str | None = None,
 ) -> Submitted:
     """Take a run over and bring it to its end. One that has ended and has nothing left to run stays as it is.
 
     Args:
         folder: of the run; nobody runs it now.
-        config: its config; None: where it was when the run was made.
+        config: instead of that in its folder.
         force: go on although the config, or the file of the job, has changed since; the trials stay those of the run.
         failed: run trials again that failed by their own fault.
         address: of a cluster, see ``submit``.
@@ -137,6 +140,7 @@ def resume(
         quiet: show no progress.
         timing: when the command began.
         shipped: where the config and the job lie, when they came along to a cluster: then they are those of the run.
+        asks: the dashboard of a cluster that the user has named: whether the run's old process still lives there.
 
     Raises:
         ConfigChanged: the config is another one than the run was made from, or is gone.
@@ -157,17 +161,17 @@ def resume(
         return work_of(folder, state, plan), dict(before)
 
     how = How(timing or Timing(now, now), address, dashboard, quiet)
-    gone = _gone(folder)
+    gone = _gone(folder, asks)
     groups = [] if prepared.loaded.config.elastic else folder.plan()
     return attend(prepared, job, folder, how, stage, [(group, ()) for group in groups], gone=gone)
 
 
-def _gone(folder: RunFolder) -> int:
+def _gone(folder: RunFolder, asks: str | None) -> int:
     """The number of the owner of a run whose process is known to be gone; 0 where that is not known, or there is none."""
     owner = latest_owner(folder)
     if owner is None:
         return 0
-    gone = gone_from_here(owner) or (folder.silent_s() < LOST_AFTER_S and known_dead(folder, owner))
+    gone = gone_from_here(owner) or (folder.silent_s() < LOST_AFTER_S and known_dead(folder, owner, asks))
     return owner.number if gone else 0
 
 
@@ -179,33 +183,38 @@ def config_of(
     local: bool = True,
     shipped: Shipped | None = None,
 ) -> tuple[Prepared, type[Job[Any]]]:
-    """The config of a run, read again and compared with what the run was made from; its trials are those of the run.
+    """The config of a run, read again; its trials are those of the run.
+
+    It is the copy in the run's folder, whose relative paths begin where the config lay that it was made from. What lies there now is
+    compared and never run.
 
     Args:
         folder: of the run.
-        config: None: where it was when the run was made.
+        config: another one, which is run.
         force: do not compare.
         local: the trials run on this machine.
         shipped: where it lies when it came along; then there is nothing to compare.
 
     Raises:
-        ConfigChanged: it is another one, or is gone.
+        ConfigChanged: it has changed since, or its job has.
         ConfigError: it is wrong.
     """
     info, resolved = folder.info(), folder.config()
     overrides = [*resolved.get("overrides", ()), *(shipped.overrides(resolved) if shipped else ())]
-    path = Path(shipped.config if shipped else config or info["config"])
-    if not path.is_file():
+    place = Path(shipped.config if shipped else config or str(info["config"]))
+    text = None if shipped or config else folder.files.read("config.yaml").decode("utf-8")
+    if text is None and not place.is_file():
         raise ConfigChanged(
-            f"the config of {folder.name} is not at {path} any more\n"
-            f"  do: give its place: `qdrun resume {folder.uri} --config FILE`; a copy is {folder.uri}/config.yaml"
+            f"there is no config at {place}\n  do: `qdrun resume {folder.uri}` takes the copy in the run's folder"
         )
-    prepared, job = prepare(path, local=local, overrides=overrides, backend=resolved["device"]["backend"])
+    prepared, job = prepare(place, local=local, overrides=overrides, backend=resolved["device"]["backend"], text=text)
     trials = {"trials": tuple(folder.trials())}
     if shipped is not None:
         return prepared.model_copy(update=trials | {"target": shipped.target(prepared.target)}), job
     if not force:
         folder.check_config(prepared.resolved)
+        if text is not None:
+            _check_original(folder, place, text, prepared)
         source = prepared.target.source
         digest = source and hashlib.sha256(source.encode()).hexdigest()[:16]
         if digest != info.get("source_hash"):
@@ -214,6 +223,29 @@ def config_of(
                 f"  do: submit it as a run of its own, or go on with the new file: `qdrun resume {folder.uri} --force`"
             )
     return prepared.model_copy(update=trials), job
+
+
+def _check_original(folder: RunFolder, place: Path, text: str, prepared: Prepared) -> None:
+    """Refuse to go on silently with a config that its user has edited since. It is parsed, and nothing that it names is loaded.
+
+    Raises:
+        ConfigChanged: names the keys that differ.
+    """
+    if not place.is_file():
+        return
+    try:
+        now = load_config(place, prepared.loaded.overrides)
+    except ConfigError:
+        differ = ["it is no config any more"]
+    else:
+        mine, other = (one.config.model_dump(mode="json") for one in (prepared.loaded, now))
+        differ = [] if now.document.text == text else differing(mine, other)
+    if differ:
+        raise ConfigChanged(
+            f"{place} has changed since {folder.name} was made: {', '.join(differ)}\n"
+            "  do: submit it as a run of its own; or go on with the trials of this run, as they were: "
+            f"`qdrun resume {folder.uri} --force`, or under the new limits: add `--config {place}`"
+        )
 
 
 __all__ = ["ResumePlan", "charges", "config_of", "look", "over", "resume", "work_of"]

@@ -28,6 +28,7 @@ from ..watch.view import view_of
 from .book import Outside
 from .exits import exit_code
 from .head import ClusterLost, HeadWatch
+from .launches import DASHBOARD, remember
 from .parts import Work
 from .start import Planned, plan_all, run_trials, user, warm
 
@@ -203,7 +204,7 @@ def attend(
             warm(prepared, job, planned, starting.done)
             capacity = starting.result()
             head.begin(capacity.head, joined=how.address is not None)
-            _say_ready(journal, screen, capacity)
+            _say_ready(journal, screen, capacity, joined=how.address is not None)
             _check(prepared, capacity)
             ledger = _ledger(prepared, folder, how.address, planned, gone=gone > 0)
             board.metrics = _metrics(folder.name)
@@ -269,7 +270,9 @@ def _planned(
     return planned
 
 
-def _say_ready(journal: Journal, screen: Display, capacity: Capacity) -> None:
+def _say_ready(journal: Journal, screen: Display, capacity: Capacity, *, joined: bool) -> None:
+    if capacity.dashboard_url and joined:
+        remember(journal.folder, f"http://{capacity.dashboard_url}", DASHBOARD)
     if capacity.dashboard_url:
         screen.note(f"dashboard: http://{capacity.dashboard_url} (it asks for a token: `ray get-auth-token` prints it)")
     ready = {"node_memory_bytes": capacity.node_memory_bytes, "dashboard": capacity.dashboard_url}

@@ -133,7 +133,7 @@ class RunFolder:
         mine = self.config()
         if config_hash(mine) != config_hash(resolved):
             raise ConfigChanged(
-                f"{self.name} was made from another config; other now: {', '.join(_differing(mine, resolved))}\n"
+                f"{self.name} was made from another config; other now: {', '.join(differing(mine, resolved))}\n"
                 "  do: submit the new config as a run of its own, or go on with the trials of this run, under the new limits: "
                 f"`qdrun resume {self.uri} --force`"
             )
@@ -294,13 +294,13 @@ def find(run: str, where: str | os.PathLike[str] = "runs") -> RunFolder:
     raise RunNotFound(f"no run at `{run}`\n  do: give the folder of a run; {hint}")
 
 
-def _differing(mine: Mapping[str, Any], other: Mapping[str, Any], above: str = "") -> list[str]:
+def differing(mine: Mapping[str, Any], other: Mapping[str, Any], above: str = "") -> list[str]:
     """The dotted keys of two configs that have other values, as deep as both are maps."""
     found: list[str] = []
     for key in sorted({*mine, *other}):
         a, b = mine.get(key), other.get(key)
         if isinstance(a, dict) and isinstance(b, dict):
-            found += _differing(a, b, f"{above}{key}.")
+            found += differing(a, b, f"{above}{key}.")
         elif a != b:
             found.append(f"{above}{key}")
     return found

@@ -1,6 +1,7 @@
 """Ray's connection errors in words that say what to do."""
 
 import json
+import os
 import socket
 from concurrent.futures import ThreadPoolExecutor
 
@@ -8,7 +9,7 @@ import pytest
 from runner_helpers import write_config
 from typer.testing import CliRunner
 
-from qdrun.runner import cluster
+from qdrun.runner import cluster, ray_compat
 from qdrun.runner.cli import app
 from qdrun.runner.cluster import ClusterError, check_address, translated
 
@@ -171,26 +172,69 @@ def test_the_token_is_for_its_owner_alone(token):
     assert token.stat().st_mode & 0o777 == 0o600
 
 
-@pytest.mark.parametrize(("asks", "open_to_all"), [(False, True), (True, False)], ids=["no token", "a token"])
-def test_a_cluster_without_a_token_is_recognised(asks, open_to_all):
-    """Its nodes would refuse this process's answers, and each worker would end as it begins: `Actor creation cancelled`."""
-    grpc = pytest.importorskip("grpc")
-
-    class Head(grpc.GenericRpcHandler):
-        def service(self, details):
-            def answer(request, context):
-                if asks:
-                    context.abort(grpc.StatusCode.UNAUTHENTICATED, "Authentication token is missing or incorrect")
-                return b""
-
-            known = details.method == "/ray.rpc.NodeInfoGcsService/CheckAlive"
-            return grpc.unary_unary_rpc_method_handler(answer) if known else None
-
-    server = grpc.server(ThreadPoolExecutor(1), handlers=[Head()])
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
+def test_a_new_token_can_be_read_by_its_owner_alone_from_its_first_byte_on(tmp_path, monkeypatch):
+    """Ray would make it with the user's umask, and whoever opened it by then could read it for ever."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("RAY_AUTH_TOKEN_PATH", raising=False)
+    monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
+    modes, link = [], os.link
+    monkeypatch.setattr(os, "link", lambda a, b: (modes.append(os.stat(a).st_mode & 0o777), link(a, b)))
+    before = os.umask(0)
     try:
-        assert cluster.lets_all_in(f"127.0.0.1:{port}") is open_to_all
+        cluster.make_token()
     finally:
-        server.stop(None)
-    assert not cluster.lets_all_in(f"127.0.0.1:{port}")  # nobody is there
+        os.umask(before)
+    path = tmp_path / ".ray" / "auth_token"
+    token = path.read_text()
+    assert modes == [0o600] and path.stat().st_mode & 0o777 == 0o600 and path.parent.stat().st_mode & 0o777 == 0o700
+    assert len(bytes.fromhex(token)) == 32 and [one.name for one in path.parent.iterdir()] == ["auth_token"]
+    cluster.make_token()
+    assert path.read_text() == token
+
+
+class Heads:
+    """A control plane that ends the call for its life with a status, or answers it."""
+
+    def __init__(self, status):
+        self.status = status
+
+    def __enter__(self):
+        grpc = pytest.importorskip("grpc")
+        status = self.status and getattr(grpc.StatusCode, self.status)
+
+        class Head(grpc.GenericRpcHandler):
+            def service(self, details):
+                def answer(request, context):
+                    if status:
+                        context.abort(status, "a text that says nothing")
+                    return b""
+
+                known = details.method == "/ray.rpc.NodeInfoGcsService/CheckAlive"
+                return grpc.unary_unary_rpc_method_handler(answer) if known else None
+
+        self.server = grpc.server(ThreadPoolExecutor(1), handlers=[Head()])
+        port = self.server.add_insecure_port("127.0.0.1:0")
+        self.server.start()
+        return f"127.0.0.1:{port}"
+
+    def __exit__(self, *error):
+        self.server.stop(None)
+
+
+@pytest.mark.parametrize(
+    ("status", "asks"),
+    [("", False), ("UNAUTHENTICATED", True), ("PERMISSION_DENIED", True), ("UNIMPLEMENTED", None), ("UNAVAILABLE", None)],
+)
+def test_a_cluster_wants_a_token_only_when_it_says_so(monkeypatch, status, asks):
+    """The nodes of one without would refuse this process's answers. What gives another answer, as a newer Ray may, is refused."""
+    monkeypatch.setattr(ray_compat, "ANSWER_S", 1.0)
+    with Heads(status) as head:
+        assert ray_compat.asks_for_token(head) is asks
+        if asks:
+            cluster.check_token_is_wanted("head:6379", head)
+        else:
+            with pytest.raises(
+                cluster.ClusterError, match="has no token" if asks is False else "does not say whether it refuses"
+            ):
+                cluster.check_token_is_wanted("head:6379", head)
+    assert ray_compat.asks_for_token(head) is None  # nobody is there

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from runner_helpers import only_run, write_config
+from runner_helpers import FAKES, only_run, write_config
 from typer.testing import CliRunner
 
 from qdrun.runner import load
@@ -23,6 +23,7 @@ from qdrun.runner.plan import prepare
 from qdrun.runner.run import asking, detach, entry, head
 from qdrun.runner.run.detach import NotStarted, Order, ended, failure_of, follow, submit_detached
 from qdrun.runner.run.head import ClusterLost, HeadWatch
+from qdrun.runner.run.launches import JOB, remember
 from qdrun.runner.run.rayjobs import Jobs, check_dashboard, known_dead, launched, note_launch
 from qdrun.runner.run.resume import resume
 from qdrun.runner.store import status, table
@@ -140,17 +141,18 @@ def test_the_memory_of_this_process_is_no_place_for_a_run_of_another(tmp_path):
 
 
 def test_a_run_whose_process_cannot_start_is_not_left_running(tmp_path):
-    """The config is gone when the process reads it again."""
-    config = write_config(tmp_path)
-    prepared, _ = prepare(config)
-    config.unlink()
-    with pytest.raises(NotStarted, match=r"is not at .* any more") as error:
+    """The job's file is gone when the process reads it again."""
+    job = tmp_path / "own.py"
+    job.write_text(FAKES.read_text())
+    prepared, _ = prepare(write_config(tmp_path, target="own.py:Quadratic"))
+    job.unlink()
+    with pytest.raises(NotStarted, match=r"cannot read the job's file .*own\.py") as error:
         submit_detached(prepared, str(tmp_path / "runs"), Order(timing()))
     assert error.value.exit_code == 2
     run = RunFolder(only_run(tmp_path))
     assert status.status(run)["state"] == "failed"
     assert ended(run, timing()).exit_code == 1
-    assert "any more" in (run.path / "runner.log").read_text()
+    assert "cannot read the job's file" in (run.path / "runner.log").read_text()
     assert launched(run)["host"] == platform.node()
 
 
@@ -206,7 +208,8 @@ def test_a_runner_is_dead_when_a_dashboard_says_so_of_its_very_process(tmp_path,
     ):
         with dashboard({"/api/jobs/": jobs}, token="f" * 64) as address:
             assert known_dead(run, owner, address) is dead
-            note_launch(run, address=address, job=run.name)
+            assert not known_dead(run, owner), "nobody has named that address"
+            remember(run, address, JOB)
             assert known_dead(run, owner) is dead
     assert not known_dead(run, owner), "the dashboard is gone: nothing is known"
 
@@ -224,6 +227,7 @@ def test_a_job_that_has_not_begun_is_stopped_by_its_cluster_and_one_that_has_by_
     monkeypatch.setattr(detach, "Jobs", Cluster)
     run = create(prepare(write_config(tmp_path))[0], tmp_path / "runs")
     note_launch(run, address="http://head:8265", job=run.name)
+    remember(run, "http://head:8265", JOB)
     result = CliRunner().invoke(app, ["cancel", run.uri])
     assert f"{run.name}: asked to stop" in result.output and stopped == [("http://head:8265", run.name)]
     assert status.status(run)["state"] == "cancelled"
@@ -362,7 +366,7 @@ def test_a_run_that_has_ended_and_has_nothing_left_stays_as_it_is(tmp_path, monk
     table.write_parquet(run)
     before = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
     monkeypatch.setattr(subprocess, "Popen", lambda *words, **more: pytest.fail("a process was started"))
-    config.unlink()  # nothing of it is needed
+    config.write_text("version: 1\n")  # nothing of it is needed
     words = ["resume", run.uri, *(["--detach"] if detach else [])]
     said = CliRunner().invoke(app, words)
     assert (said.exit_code, said.stdout) == (1, f"nothing is left to run; table: qdrun results {run.uri}\n")

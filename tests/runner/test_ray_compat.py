@@ -1,6 +1,9 @@
-"""Ray as a run on one machine starts it: what is left out, the dashboard beside it, and what happens when that fails."""
+"""Ray as a run on one machine starts it: what is left out, the dashboard beside it, and what happens when that fails. Private names of
+Ray that are not there, and its token.
+"""
 
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -8,8 +11,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from qdrun.runner import cluster
-from qdrun.runner.local_ray import Beside, small_head
+from qdrun.runner import cluster, ray_compat
+from qdrun.runner.ray_compat import Beside, RayChanged, small_head
 
 SCRIPT = """
 import json, sys, urllib.error, urllib.request
@@ -58,6 +61,8 @@ def test_ray_of_one_machine_has_the_processes_that_a_run_uses_and_no_others(dash
 
 class Node:
     """Stands for Ray's."""
+
+    webui_url = ""
 
     def __init__(self, ray_params, head=False):
         self.params, self.head, self.webui_url, self.starts = ray_params, head, "", []
@@ -128,3 +133,37 @@ def test_a_dashboard_that_fails_ends_the_ray_beside_it(node, monkeypatch):
     with pytest.raises(cluster.ClusterError, match="cannot start Ray on this machine: Failed to start the dashboard"):
         cluster.open_cluster(None, dashboard=True)
     assert ended == [1] and not cluster._OURS
+
+
+def test_the_ray_that_is_installed_has_every_private_name_that_is_used():
+    pytest.importorskip("ray")
+    assert ray_compat.missing() == []
+
+
+@pytest.mark.parametrize("gone", ["Node", "start_api_server", "webui_url", "include_dashboard"])
+def test_a_ray_without_a_private_name_is_started_the_public_way_after_one_warning_that_names_it(monkeypatch, gone):
+    module = pytest.importorskip("ray._private.node")
+    members = {
+        "webui_url": "",
+        "start_api_server": (lambda self, *, raise_on_failure: None)
+        if gone == "include_dashboard"
+        else (lambda self, *, include_dashboard, raise_on_failure: None),
+    }
+    members.pop(gone, None)
+    whole = type("Node", (), members)
+    if gone == "Node":
+        monkeypatch.delattr(module, "Node")
+    else:
+        monkeypatch.setattr(module, "Node", whole)
+    with pytest.warns(RayChanged, match=f"has no .*{gone}.*started with all its processes") as said, small_head() as server:
+        assert getattr(module, "Node", whole) is whole
+    assert len(said) == 1 and server.result() == ""
+    assert any(gone in name for name in ray_compat.missing())
+
+
+def test_the_settings_of_a_ray_that_is_started_are_the_user_s_where_there_are_some(monkeypatch):
+    monkeypatch.setenv("RAY_enable_metrics_collection", "1")
+    monkeypatch.delenv("RAY_prestart_worker_first_driver", raising=False)
+    with ray_compat.started_with():
+        assert os.environ["RAY_enable_metrics_collection"] == "1" and os.environ["RAY_prestart_worker_first_driver"] == "0"
+    assert os.environ["RAY_enable_metrics_collection"] == "1" and "RAY_prestart_worker_first_driver" not in os.environ

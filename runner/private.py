@@ -1,0 +1,133 @@
+"""Folders of this user alone on this machine: what a run's folder, which others may have made, must not decide lies there.
+
+``state_folder`` outlives a boot, ``session_folder`` is made for one Ray, ``machine_folder`` is shared by all processes of the user.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import stat
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from ..compiler.errors import QdrunError
+
+LONGEST_PATH = 40
+"""Of the folder in which Ray makes its sockets: their paths must fit into 107 bytes."""
+SESSION, LOCK = "qdrun-ray-", "lock"
+STALE_S = 600.0
+MACHINE_VARIABLE = "QDRUN_MACHINE_DIR"
+
+
+class NotPrivate(QdrunError, PermissionError):
+    """A folder that must be this user's alone is not."""
+
+    exit_code = 4
+
+
+def private(path: Path) -> Path:
+    """Make a folder that its owner alone can look into, or check one that is there.
+
+    Raises:
+        NotPrivate: it is a link or no folder, belongs to somebody else, or cannot be made.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileExistsError):
+            path.mkdir(mode=0o700)
+        found = path.lstat()
+    except OSError as error:
+        raise NotPrivate(f"the folder {path} cannot be made: {error.strerror}\n  do: see who owns {path.parent}") from error
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        raise NotPrivate(f"{path} is not a folder of yours: others could replace what lies in it\n  do: remove it")
+    if found.st_mode & 0o077:
+        path.chmod(0o700)
+    return path
+
+
+def state_folder() -> Path:
+    """Where this user's records of this machine lie: ``$XDG_STATE_HOME/qdrun`` or ``~/.local/state/qdrun``."""
+    above = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return private(Path(above) / "qdrun")
+
+
+def machine_folder() -> Path:
+    """What all processes of this user on this machine share until the next boot: ``/tmp/qdrun-<user id>``, or ``$QDRUN_MACHINE_DIR``.
+
+    Not in ``$TMPDIR`` or ``$XDG_RUNTIME_DIR``: two shells may have two of them.
+    """
+    return private(Path(os.environ.get(MACHINE_VARIABLE) or f"/tmp/qdrun-{os.getuid()}"))
+
+
+def write_private(path: Path, data: bytes) -> None:
+    """Write a file that its owner alone can read, from its first byte on; an older one is replaced as a whole."""
+    made, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)  # with the mode 0600
+    try:
+        with os.fdopen(made, "wb") as file:
+            file.write(data)
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def make_private(path: Path, data: bytes) -> bool:
+    """Make a file that its owner alone can read, from its first byte on. False: there is one already, which stays as it is."""
+    made, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+    try:
+        with os.fdopen(made, "wb") as file:
+            file.write(data)
+        os.link(name, path)
+    except FileExistsError:
+        return False
+    finally:
+        Path(name).unlink(missing_ok=True)
+    return True
+
+
+class SessionFolder:
+    """A folder for one Ray that this process starts. Ray makes its own folders writable for all, so they lie in one that is not.
+
+    A lock is held while this process lives; ``clean`` removes folders whose process has died without removing its own.
+
+    Attributes:
+        path: what Ray is told.
+    """
+
+    def __init__(self) -> None:
+        above = os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()
+        if len(above) > LONGEST_PATH - len(SESSION) - 12:
+            above = "/tmp"
+        clean(Path(above))
+        self._folder = Path(tempfile.mkdtemp(prefix=SESSION, dir=above))  # with the mode 0700
+        self._lock = os.open(self._folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        self.path = self._folder / "ray"
+        self.path.mkdir(mode=0o700)
+
+    def remove(self) -> None:
+        """The Ray has ended, and left nothing that anybody needs."""
+        for _ in range(3):  # its agents may write a last line
+            shutil.rmtree(self._folder, ignore_errors=True)
+        os.close(self._lock)
+
+
+def clean(above: Path) -> None:
+    """Remove the session folders whose process is gone; Ray's own processes need a minute to notice that, so young ones are left."""
+    for folder in above.glob(f"{SESSION}*"):
+        with suppress(OSError):
+            if folder.lstat().st_uid != os.getuid() or time.time() - folder.stat().st_mtime < STALE_S:
+                continue
+            lock = os.open(folder / LOCK, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
+            finally:
+                os.close(lock)
+
+
+__all__ = ["NotPrivate", "SessionFolder", "clean", "machine_folder", "make_private", "private", "state_folder", "write_private"]

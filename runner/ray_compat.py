@@ -1,0 +1,238 @@
+"""Every private or guessed name of Ray that this package uses, each with what happens where a version of Ray lacks it.
+
+``missing`` compares them with the Ray that is installed; a test holds that against the versions that ``pyproject.toml`` allows. A name that
+is missing costs comfort and no result: Ray is then started the public way, after one warning that names it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Container, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
+from typing import Any
+
+STARTED_WITH = {"RAY_prestart_worker_first_driver": "0", "RAY_enable_metrics_collection": "0"}
+"""Of Ray's own configuration, for a Ray that one run starts. Workers start with the first trials; idle ones would take the cores from the
+start of Ray itself. Its metrics port listens on every interface and has no password, so it stays closed. A variable that the user has set
+stays as it is, and one that a version of Ray does not know changes nothing."""
+ALIVE_METHOD = "/ray.rpc.NodeInfoGcsService/CheckAlive"
+ANSWER_S, ASK_TIMES = 5.0, 3
+TOKEN_BYTES = 32
+"""Of a token; Ray takes any text, and makes one of 32 random bytes in hexadecimal digits itself."""
+
+
+class RayChanged(UserWarning):
+    """Ray lacks a private name that this package knows; what that costs is in the text."""
+
+
+# ---- a head with the processes that one run uses
+
+
+class Beside:
+    """A call in a thread of its own that stays when the call has ended: processes that it started die with their thread."""
+
+    def __init__(self) -> None:
+        self._result: Future[str] | None = None
+
+    def begin(self, call: Callable[[], str]) -> None:
+        """Start the call."""
+        self._result = Future()
+        threading.Thread(target=self._run, args=(call, self._result), name="dashboard", daemon=True).start()
+
+    def result(self) -> str:
+        """What the call has returned, once it has; empty where none was begun. Raises what the call raised."""
+        return "" if self._result is None else self._result.result()
+
+    def _run(self, call: Callable[[], str], result: Future[str]) -> None:
+        try:
+            result.set_result(call())
+        except BaseException as error:
+            result.set_exception(error)
+        threading.Event().wait()
+
+
+@contextmanager
+def small_head() -> Iterator[Beside]:
+    """While open, ``ray.init`` starts a head that has only what one run uses; where its dashboard is says ``Beside.result``, later.
+
+    ``ray.init`` starts processes one after the other and waits for each: the server of the dashboard (also where no dashboard is wanted,
+    then it counts usage), the autoscaler's monitor, a monitor that copies logs to the driver, idle workers, then the node itself. Here the
+    monitors and the idle workers are left out, and a dashboard starts beside the node. Ray has no option for this: the class of its node is
+    replaced by one that inherits from it. ``benchmarks/ray_start.py`` compares both.
+    """
+    beside = Beside()
+    if lacks := _lacks_node():
+        warnings.warn(
+            f"this version of Ray has no {lacks}: it is started with all its processes, which takes some seconds longer",
+            RayChanged,
+            stacklevel=2,
+        )
+        yield beside
+        return
+    from ray._private import node
+
+    whole = node.Node
+
+    class SmallHead(whole):
+        def __init__(self, ray_params: Any, *others: Any, **options: Any) -> None:
+            ray_params.no_monitor, ray_params.include_log_monitor = True, False
+            super().__init__(ray_params, *others, **options)
+
+        def start_api_server(self, *, include_dashboard: bool | None, raise_on_failure: bool) -> None:
+            start = super().start_api_server
+
+            def url() -> str:
+                start(include_dashboard=include_dashboard, raise_on_failure=raise_on_failure)
+                return self.webui_url
+
+            if include_dashboard:
+                beside.begin(url)
+
+    node.Node = SmallHead
+    try:
+        yield beside
+    finally:
+        node.Node = whole
+
+
+@contextmanager
+def started_with() -> Iterator[None]:
+    """While open, a Ray that is started has the configuration of ``STARTED_WITH``."""
+    ours = {name: value for name, value in STARTED_WITH.items() if name not in os.environ}
+    os.environ.update(ours)
+    try:
+        yield
+    finally:
+        for name in ours:
+            os.environ.pop(name, None)
+
+
+def _lacks_node() -> str:
+    """What ``small_head`` needs and does not find; empty where all of it is there."""
+    try:
+        from ray._private import node, parameter
+
+        start = inspect.signature(node.Node.start_api_server).parameters
+        params = inspect.signature(parameter.RayParams.__init__).parameters
+    except (ImportError, AttributeError, ValueError, TypeError) as error:
+        return f"class of a node that can be made smaller ({error})"
+    wanted: dict[str, Container[str]] = {
+        "include_dashboard": start,
+        "raise_on_failure": start,
+        "no_monitor": params,
+        "include_log_monitor": params,
+    }
+    wanted["webui_url"] = dir(node.Node)
+    return ", ".join(name for name, there in wanted.items() if name not in there)
+
+
+# ---- its settings, once it has been loaded
+
+
+def read_settings_again() -> None:
+    """Have a Ray that was loaded earlier, by a job's file for instance, see the variables that were set since: it reads them once.
+
+    Raises:
+        RuntimeError: it cannot; its authentication would not be what the variables say.
+    """
+    try:
+        from ray._raylet import AuthenticationTokenLoader, Config  # pyright: ignore[reportAttributeAccessIssue]
+
+        Config.initialize("")
+        AuthenticationTokenLoader.instance().reset_cache()
+    except (ImportError, AttributeError, TypeError) as error:
+        raise RuntimeError(
+            f"Ray was imported before qdrun could set RAY_AUTH_MODE, and this version cannot read it again ({error})\n"
+            f"  do: set RAY_AUTH_MODE={os.environ.get('RAY_AUTH_MODE', 'token')} in the environment, or import ray inside of a function"
+        ) from error
+
+
+def quiet_deaths() -> None:
+    """Ray prints the deaths of workers on stdout, which the run reports itself."""
+    with suppress(ImportError, AttributeError):  # then they are printed twice
+        from ray._private import worker
+
+        worker._worker_logs_enabled = False
+
+
+def loaded() -> bool:
+    """Whether this process has loaded Ray."""
+    return "ray" in sys.modules
+
+
+# ---- whether a head wants a token
+
+
+def asks_for_token(head: str) -> bool | None:
+    """Whether the control plane at host:port refuses those who send no token. None: it gave another answer, or none.
+
+    Only a refusal for the lack of a token counts as one: an unknown method, a proxy or a head that hangs say nothing.
+    """
+    try:
+        import grpc  # comes with ray[default]
+    except ImportError:
+        return None
+    refused = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
+    passing = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+    with grpc.insecure_channel(head) as channel:
+        for _ in range(ASK_TIMES):
+            try:
+                channel.unary_unary(ALIVE_METHOD)(b"", timeout=ANSWER_S)
+            except grpc.RpcError as error:
+                code = error.code()  # pyright: ignore[reportAttributeAccessIssue]
+                if code in refused:
+                    return True
+                if code not in passing:
+                    return None
+            else:
+                return False
+    return None
+
+
+# ---- all of it
+
+
+def missing() -> list[str]:
+    """The private names that the Ray that is installed lacks."""
+    out = [_lacks_node()]
+    try:
+        from ray._raylet import AuthenticationTokenLoader, Config  # pyright: ignore[reportAttributeAccessIssue]
+
+        out += [
+            name
+            for name, there in (
+                ("Config.initialize", Config),
+                ("AuthenticationTokenLoader.instance", AuthenticationTokenLoader),
+            )
+            if not hasattr(there, name.partition(".")[2])
+        ]
+        out += [] if hasattr(AuthenticationTokenLoader.instance(), "reset_cache") else ["AuthenticationTokenLoader.reset_cache"]
+        from ray._private import worker
+
+        out += [] if hasattr(worker, "_worker_logs_enabled") else ["worker._worker_logs_enabled"]
+        from ray.core.generated import gcs_service_pb2
+
+        service, method = ALIVE_METHOD.strip("/").removeprefix("ray.rpc.").split("/")
+        out += [] if method in gcs_service_pb2.DESCRIPTOR.services_by_name[service].methods_by_name else [ALIVE_METHOD]
+    except (ImportError, KeyError) as error:
+        out.append(str(error))
+    return [name for name in out if name]
+
+
+__all__ = [
+    "STARTED_WITH",
+    "Beside",
+    "RayChanged",
+    "asks_for_token",
+    "loaded",
+    "missing",
+    "quiet_deaths",
+    "read_settings_again",
+    "small_head",
+    "started_with",
+]
