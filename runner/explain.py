@@ -13,6 +13,7 @@ from ..jobs.plan import BESIDE
 from .plan import Prepared, opened, planned_for, shapes
 from .show import amount, grid
 from .trials import Trial, counted
+from .user_lines import described
 
 SHOWN_FIELDS = 12
 
@@ -54,7 +55,7 @@ def _explain(prepared: Prepared, job: type[Job[Any]], group: list[Trial], arch: 
         except MemoryError as refused:
             error = str(refused)
         except (Exception, SystemExit) as broken:  # a user's code
-            error = f"{type(broken).__name__}: {broken}"
+            error = described(broken)
             break
     return Explained(**head, explanation=None, error=error)
 

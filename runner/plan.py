@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
@@ -18,10 +18,18 @@ from .devices import AUTO, Place, emulated, places_of_auto, places_of_cluster, r
 from .ledger.inventory import Found
 from .target import Target, TargetError, load, resolve
 from .trials import Trial, check_optimize, make_trials, wanted_gradients
+from .user_lines import described
+
+T = TypeVar("T")
+TRIED = 4
+"""Trials of one shape that are built until one of them can be: values of floats are no part of a shape, and `build` may refuse some."""
 
 
 class PlannedGroup(BaseModel):
-    """Trials of one shape and their common plan; ``plan`` is None where building the job failed, and ``error`` says why."""
+    """Trials of one shape and their common plan, which is that of the first one.
+
+    ``plan`` is None where the job could not be built for any trial that was tried; ``error`` says why, with the user's line.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -185,16 +193,51 @@ def shapes(prepared: Prepared, job: type[Job[Any]]) -> list[list[Trial]]:
 def _plan_group(
     prepared: Prepared, job: type[Job[Any]], group: list[Trial], arch: str | None, machine_code: bool
 ) -> PlannedGroup:
-    names, example = tuple(trial.id for trial in group), group[0].label
     other = planned_for(prepared, arch)
+
+    def plan_of(trial: Trial) -> MemoryPlan:
+        with opened(prepared, job, trial, prepared.loaded.config.budget_bytes, arch, machine_code=machine_code) as made:
+            return made.plan(**({} if other is None else {"arch": other}))
+
     try:
-        with opened(prepared, job, group[0], prepared.loaded.config.budget_bytes, arch, machine_code=machine_code) as made:
-            return PlannedGroup(trials=names, example=example, plan=made.plan(**({} if other is None else {"arch": other})))
+        trial, plan = first_that_works(group, plan_of)
     except (
         Exception,
         SystemExit,
     ) as error:  # a user's code: shown by `plan`, and met again, as the trial's own error, by `submit`
-        return PlannedGroup(trials=names, example=example, plan=None, error=f"{type(error).__name__}: {error}")
+        return group_of(group, group[0], None, described(error))
+    return group_of(group, trial, plan)
+
+
+def group_of(group: Sequence[Trial], example: Trial, plan: MemoryPlan | None, error: str = "") -> PlannedGroup:
+    """The planned group of trials of one shape; ``example`` is the one that was planned, and comes first."""
+    names = (example.id, *(trial.id for trial in group if trial.id != example.id))
+    return PlannedGroup(trials=names, example=example.label, plan=plan, error=error)
+
+
+def first_that_works(group: Sequence[Trial], work: Callable[[Trial], T]) -> tuple[Trial, T]:
+    """The first trial of one shape with which ``work`` succeeds, and what it returns.
+
+    Up to ``TRIED`` trials, spread evenly, are tried while their errors differ. Equal errors of the first two end the search, as does a
+    lack of memory, which is that of the shape.
+
+    Raises:
+        BaseException: what ``work`` raised for the first trial, when it raised for all that were tried.
+    """
+    count = min(TRIED, len(group))
+    picked = [group[k * (len(group) - 1) // max(1, count - 1)] for k in range(count)]
+    order = [picked[0], picked[-1], *picked[1:-1]][:count]
+    first: BaseException | None = None
+    for trial in order:
+        try:
+            return trial, work(trial)
+        except (Exception, SystemExit) as error:
+            same = first is not None and (type(error), str(error)) == (type(first), str(first))
+            first = first or error
+            if same or isinstance(error, MemoryError):
+                break
+    assert first is not None
+    raise first
 
 
 def planned_for(prepared: Prepared, arch: str | None) -> str | None:

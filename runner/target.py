@@ -19,6 +19,7 @@ from pydantic import BaseModel
 from ..compiler.errors import QdrunError
 from ..compiler.runtime.device import keep_namespaces
 from ..jobs.base import Job
+from .user_lines import described
 
 _loading = threading.RLock()
 """Lanes of a worker ask for the same job at once; nobody must see a module that is half imported."""
@@ -78,7 +79,7 @@ def load(target: Target) -> type[Job[Any]]:
                 sys.path.append(root)  # last: an installed package is never shadowed
             module = _load_file(target) if target.file is not None else importlib.import_module(target.module or "")
     except (Exception, SystemExit) as error:
-        raise TargetError(f"importing {target.file or target.module} failed: {type(error).__name__}: {error}") from error
+        raise TargetError(f"importing {target.file or target.module} failed: {described(error)}") from error
     jobs = tuple(name for name, value in vars(module).items() if _is_job(value) and value.__module__ == module.__name__)
     found = getattr(module, target.name, None)
     if found is None:

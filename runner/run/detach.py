@@ -26,8 +26,10 @@ from ..store.journal import Journal
 from ..store.layout import RunFolder, check_shared, create
 from ..store.owner import OwnerLost, RunAlive, latest_owner, owner_numbers
 from ..store.replay import replay, run_state
+from ..target import load
 from ..timing import Timing
 from ..watch.live import watch
+from .early_plans import EarlyPlans
 from .entry import FAILED
 from .launches import JOB, remember, trusted
 from .rayjobs import OVER, Jobs, is_dashboard, known_dead, launched, note_launch
@@ -107,6 +109,7 @@ def submit_detached(prepared: Prepared, output: str, order: Order) -> Detached:
     """Make a run and hand it on; returns when it has begun, or ``START_S`` later.
 
     Raises:
+        CannotPlan: the job can be built for no trial; nothing was started.
         ClusterError: the cluster cannot be reached, refuses the token or the job, or cannot reach the run's folder; nothing was run.
         NotStarted: its process ended before it began.
         StorageUnknown: nobody else can see where the run is to be stored.
@@ -114,6 +117,7 @@ def submit_detached(prepared: Prepared, output: str, order: Order) -> Detached:
     """
     jobs = _jobs(order.address)
     check_shared(output)
+    EarlyPlans(prepared, load(prepared.target), first=True).wait(local=order.address is None)
     folder = create(prepared, output)
     try:
         return _handed(folder, prepared, order, jobs)

@@ -64,6 +64,7 @@ def run(options: argparse.Namespace) -> int:
         ClusterError: the folder of the run cannot be reached from here, or Ray not be joined.
         ConfigChanged, RunAlive, StorageFull: see ``resume`` and ``session.attend``.
     """
+    from .early_plans import EarlyPlans
     from .resume import config_of, resume
     from .session import How, attend
 
@@ -88,7 +89,7 @@ def run(options: argparse.Namespace) -> int:
         more |= {"asks": options.asks}
         return resume(folder, **more, **how).exit_code
     prepared, job = config_of(folder, options.config, local=address is None, shipped=shipped)
-    return attend(prepared, job, folder, How(**how), lambda journal: (None, {})).exit_code
+    return attend(prepared, job, folder, How(**how), lambda journal: (None, {}), EarlyPlans(prepared, job)).exit_code
 
 
 def reached(uri: str) -> RunFolder:

@@ -22,10 +22,12 @@ from ..store.journal import Journal
 from ..store.layout import BEAT_EVERY_S, TRIALS, RunFolder, check_shared, create
 from ..store.owner import OwnerLost
 from ..timing import Timing
+from ..trials import counted
 from ..watch.board import Board, Exports
 from ..watch.live import Display, display
 from ..watch.view import view_of
 from .book import Outside
+from .early_plans import EarlyPlans, failures_text, refuse
 from .exits import exit_code
 from .head import ClusterLost, HeadWatch
 from .launches import DASHBOARD, remember
@@ -145,14 +147,21 @@ def submit(
     """Run all trials of ``prepared`` and leave a run folder under ``output``. ``plan``: where it was made already.
 
     Raises:
+        CannotPlan: the job can be built for no trial; nothing was started.
         ClusterError: Ray cannot be started or joined; no trial was started.
         StorageUnknown: no other process can see where the run is to be stored.
         StorageFull: there is no room for the run.
     """
     check_environment(address)
     check_shared(output)
+    plans: Sequence[Planned] | EarlyPlans = plan
+    if plan:
+        refuse(plan, local=address is None)
+    else:
+        plans = EarlyPlans(prepared, job)
+        plans.wait(local=address is None)
     folder = create(prepared, output)
-    return attend(prepared, job, folder, How(timing, address, dashboard, quiet), lambda journal: (None, {}), plan)
+    return attend(prepared, job, folder, How(timing, address, dashboard, quiet), lambda journal: (None, {}), plans)
 
 
 def attend(
@@ -161,7 +170,7 @@ def attend(
     folder: RunFolder,
     how: How,
     stage: Stage,
-    plan: Sequence[Planned] = (),
+    plan: Sequence[Planned] | EarlyPlans = (),
     *,
     gone: int = 0,
 ) -> Submitted:
@@ -173,7 +182,7 @@ def attend(
         folder: which nobody runs.
         how: with which Ray.
         stage: what is to run.
-        plan: where it was made already.
+        plan: where it was made already, or is being made.
         gone: the owner of the run whose process is known to be gone: its silence and its leases need not be waited for.
 
     Raises:
@@ -200,7 +209,7 @@ def attend(
         starting = ray_thread.submit(_start, timing, how, prepared.place.devices, metadata(folder, prepared))
         try:
             stops.starting = True
-            planned = _planned(prepared, job, folder, plan, timing, screen)
+            planned = _planned(prepared, job, folder, plan, how, screen)
             warm(prepared, job, planned, starting.done)
             capacity = starting.result()
             head.begin(capacity.head, joined=how.address is not None)
@@ -253,17 +262,33 @@ def _nothing_left(journal: Journal, before: Mapping[str, int], timing: Timing) -
 
 
 def _planned(
-    prepared: Prepared, job: type[Job], folder: RunFolder, plan: Sequence[Planned], timing: Timing, screen: Display
+    prepared: Prepared,
+    job: type[Job],
+    folder: RunFolder,
+    plan: Sequence[Planned] | EarlyPlans,
+    how: How,
+    screen: Display,
 ) -> Sequence[Planned]:
-    planned = plan or plan_all(prepared, job, prepared.loaded.config.limits.timeout_s)  # meanwhile Ray starts, mostly waiting
+    """The plans, made while Ray starts; tells the user at once of shapes that cannot be built.
+
+    Raises:
+        CannotPlan: a new run has none that can.
+    """
+    if isinstance(plan, EarlyPlans):
+        planned = plan.all()
+        refuse(planned, local=how.address is None)
+    else:
+        planned = plan or plan_all(prepared, job, prepared.loaded.config.limits.timeout_s)
     groups = [group for group, _ in planned]
-    timing.planned_t = time.time()
+    how.timing.planned_t = time.time()
     folder.save_plan(groups)
     if prepared.choice is not None:
         screen.note(prepared.choice.text)
-    for group in groups:
-        if group.plan is None and group.error.startswith("Timeout"):
-            screen.note(f"{group.example} and {len(group.trials) - 1} trials like it: {group.error}")
+    failed = [group for group in groups if group.plan is None]
+    if failed:
+        count = sum(len(group.trials) for group in failed)
+        others = "the others run" if len(failed) < len(groups) else "they are tried where they run"
+        screen.note(f"{counted(count, 'trial')} cannot be planned, {others}\n{failures_text(failed)}")
     warning = space.check_room(folder.files, space.estimate(prepared.trials, groups, prepared.gradients))
     if warning:
         screen.note(warning)

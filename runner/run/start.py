@@ -10,17 +10,18 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from ...jobs.base import Job
+from ...jobs.base import Job, MemoryPlan
 from ..ledger.client import LedgerClient
 from ..ledger.inventory import Found, pools_and_devices
 from ..packing import Device, Pool
 from ..placement import at_most
-from ..plan import PlannedGroup, Prepared, learns_frames, opened, planned_bytes, planned_for, shapes
+from ..plan import PlannedGroup, Prepared, first_that_works, group_of, learns_frames, opened, planned_bytes, planned_for, shapes
 from ..store.files import LocalFiles
 from ..store.layout import RunFolder
 from ..store.owner import Owner
 from ..target import load
 from ..trials import Trial
+from ..user_lines import described
 from ..work.preload import MOST_SHAPES
 from ..work.spec import Shape, TrialSpec, WorkerSpec
 from . import messages as m
@@ -34,12 +35,21 @@ from .state import State
 from .workers import RayWorkers, Workers
 
 WARM_BYTES = 256 << 20
+TOO_SLOW = "Timeout: "
+"""So begins the error of a shape that took longer to plan than a trial may take."""
 Planned = tuple[PlannedGroup, Points]
 
 
 def plan_all(
     prepared: Prepared, job: type[Job[Any]], limit_s: float | None = None, *, threads: int | None = None
 ) -> list[Planned]:
+    """Plan one trial of each shape, see ``plan_each``."""
+    return list(plan_each(prepared, job, limit_s, threads=threads))
+
+
+def plan_each(
+    prepared: Prepared, job: type[Job[Any]], limit_s: float | None = None, *, threads: int | None = None
+) -> Iterator[Planned]:
     """Plan one trial of each shape, and with ``memory_budget: auto`` its curve. Compiles nothing, but for ``learns_frames``.
 
     A job that cannot be planned, or takes longer than ``limit_s`` seconds to build, gives a group with an error; its trials meet it again.
@@ -48,25 +58,25 @@ def plan_all(
     groups = shapes(prepared, job)
     first = groups[0] if groups and learns_frames(prepared) else None
     planned = each_within(lambda group: _plan(prepared, job, group, threads, group is first), groups, limit_s)
-    out: list[Planned] = []
     for group, found in zip(groups, planned, strict=True):
         if isinstance(found, KeyboardInterrupt):
             raise found
         if isinstance(found, BaseException):
-            kind = "Timeout: planning this shape" if isinstance(found, Hung) else type(found).__name__
-            names = tuple(trial.id for trial in group)
-            found = PlannedGroup(trials=names, example=group[0].label, plan=None, error=f"{kind}: {found}"), ()
-        out.append(found)
-    return out
+            error = f"{TOO_SLOW}planning this shape: {found}" if isinstance(found, Hung) else described(found)
+            found = group_of(group, group[0], None, error), ()
+        yield found
 
 
 def _plan(prepared: Prepared, job: type[Job[Any]], group: Sequence[Trial], threads: int | None, machine_code: bool) -> Planned:
     other, config = planned_for(prepared, None), prepared.loaded.config
-    how = {"threads": threads, "machine_code": machine_code}
-    with opened(prepared, job, group[0], config.budget_bytes, **how) as made:
-        plan = made.plan(**({} if other is None else {"arch": other}))
-        points = curve(made, plan, other) if config.elastic else ()
-    return PlannedGroup(trials=tuple(trial.id for trial in group), example=group[0].label, plan=plan), points
+
+    def plan_of(trial: Trial) -> tuple[MemoryPlan, Points]:
+        with opened(prepared, job, trial, config.budget_bytes, threads=threads, machine_code=machine_code) as made:
+            plan = made.plan(**({} if other is None else {"arch": other}))
+            return plan, curve(made, plan, other) if config.elastic else ()
+
+    example, (plan, points) = first_that_works(group, plan_of)
+    return group_of(group, example, plan), points
 
 
 def warm(prepared: Prepared, job: type[Job[Any]], planned: Sequence[Planned], over: Callable[[], bool]) -> threading.Thread:

@@ -227,7 +227,8 @@ def test_a_job_that_cannot_be_built_is_explained_by_its_error(spin, tmp_path):
     config = spin()
     (tmp_path / "spin.py").write_text(SPIN.replace("self.spin = spin", "raise RuntimeError('no luck')"), encoding="utf-8")
     code, (part,) = explained(config)
-    assert code == 1 and part["error"] == "RuntimeError: no luck" and part["explanation"] is None
+    assert code == 1 and part["error"].startswith("RuntimeError: no luck\n  at ") and part["explanation"] is None
+    assert "in build\n    raise RuntimeError('no luck')\n    ^^^^" in part["error"]
     assert "RuntimeError: no luck" in run(app, ["explain", str(config)]).stdout
 
 

@@ -1,0 +1,58 @@
+"""What is wrong with the file of a job is said with the Python line, its text and a caret, beside the line of the YAML."""
+
+import re
+
+import pytest
+from runner_helpers import write_config
+
+from qdrun.runner.config import ConfigError
+from qdrun.runner.plan import prepare
+
+JOB = """from qdrun.jobs.base import Job, JobParams
+
+
+class Params(JobParams):
+    x: float = 1.0
+"""
+
+
+def refused(folder, files, target="own.py:Own"):
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        prepare(write_config(folder, target=target))
+    message = str(caught.value)
+    assert re.match(rf"{re.escape(str(folder))}/fake.yaml:3: `job.target`: importing ", message)
+    return message
+
+
+def test_a_name_error_in_a_class_body(tmp_path):
+    said = refused(tmp_path, {"own.py": f"{JOB}\n\nclass Own(Job[Params]):\n    gradients = (first, 'x')\n"})
+    where = f"{tmp_path}/own.py:9 in Own\n    gradients = (first, 'x')\n                 ^^^^^\n"
+    assert f"NameError: name 'first' is not defined\n  at {where}  called from {tmp_path}/own.py:8\n" in said
+
+
+@pytest.mark.parametrize("target", ["own.py:Own", "own_module_with_helper:Own"])
+def test_a_key_error_in_an_imported_helper(tmp_path, target, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    helper = f"helper_{tmp_path.name}"
+    own = "own.py" if target.startswith("own.py") else "own_module_with_helper.py"
+    files = {f"{helper}.py": "sizes = {'a': 1}\nwidth = 2 * sizes['b']\n", own: f"import {helper}\n{JOB}"}
+    said = refused(tmp_path, files, target)
+    assert (
+        f"KeyError: 'b'\n  at {tmp_path}/{helper}.py:2\n    width = 2 * sizes['b']\n                ^^^^^^^^^^\n  called from "
+        in said
+    )
+    assert f"{tmp_path}/{own}:1\n" in said
+
+
+def test_a_file_that_is_no_python(tmp_path):
+    said = refused(tmp_path, {"own.py": f"{JOB}\n\nclass Own(Job[Params])\n    pass\n"})
+    where = f"{tmp_path}/own.py:8\n    class Own(Job[Params])\n                          ^\n"
+    assert f"SyntaxError: expected ':'\n  at {where}" in said
+
+
+def test_a_syntax_error_in_an_imported_helper_names_the_helper(tmp_path):
+    helper = f"broken_{tmp_path.name}"
+    said = refused(tmp_path, {f"{helper}.py": "a = (1,\nb = 2\n", "own.py": f"import {helper}\n{JOB}"})
+    assert f"\n  at {tmp_path}/{helper}.py:1\n    a = (1,\n        ^" in said
