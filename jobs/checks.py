@@ -162,8 +162,6 @@ class _Probe:
     def rows(self, name: str, given: np.ndarray, most: int | None) -> Iterable[GradientCheck]:
         """Rows of one gradient: its elements, and a direction where not all of them are shown."""
         point = np.array(paths.get(self.values, name), dtype=np.float64)
-        if point.shape != given.shape:
-            raise ValueError(f"the gradient of `{name}` has the shape {given.shape}, the parameter {point.shape}")
         count = point.size
         self.noise = self._rounding(name, point)
         every = most is None or count <= most

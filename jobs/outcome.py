@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from pydantic_core import to_jsonable_python
+
+from . import paths
 
 if TYPE_CHECKING:
     from .base import Job
@@ -29,10 +32,11 @@ class Outcome:
 
 
 def check_outcome(job: Job[Any], outcome: Any) -> None:
-    """Refuse what is no result of ``job``: each trial comes by here, so arrays are not looked at.
+    """Refuse what is no result of ``job``: each trial comes by here, so of arrays the shapes alone are looked at.
 
     Raises:
-        BadOutcome: it is no ``Outcome``, has no loss, or lacks a gradient in ``job.wanted``.
+        BadOutcome: it is no ``Outcome``, has no loss, lacks a gradient in ``job.wanted``, or one of those that are named as a parameter has
+            another shape than that.
     """
     if not isinstance(outcome, Outcome):
         raise BadOutcome(
@@ -51,6 +55,35 @@ def check_outcome(job: Job[Any], outcome: Any) -> None:
         raise BadOutcome(
             f"{type(job).__name__}.run() gave no gradient for {', '.join(missing)}\n  do: put it into Outcome.gradients"
         )
+    for name in job.wanted:
+        expected = _shape_of_parameter(paths.value_of(job.params, name))
+        given = shape_of(outcome.gradients[name])
+        if expected is not None and given is not None and given != expected:
+            raise BadOutcome(
+                f"{type(job).__name__}.run() gave the gradient of `{name}` with shape {given}, the parameter has shape {expected}\n"
+                "  do: give one number for each number of the parameter; a gradient of something else needs another name"
+            )
+
+
+def shape_of(value: Any) -> tuple[int, ...] | None:
+    """The shape of a number (an empty one), an array, or nested lists of numbers; None for anything else, and for ragged lists."""
+    if isinstance(value, (list, tuple)):
+        if value and isinstance(value[0], (list, tuple)):
+            inner = {shape_of(item) for item in value}
+            first = inner.pop()
+            return None if inner or first is None else (len(value), *first)
+        first = shape_of(value[0]) if value else ()  # of a long list one number is looked at
+        return None if first is None else (len(value), *first)
+    if isinstance(value, (bool, str, bytes)) or value is None:
+        return None
+    shape = () if isinstance(value, (int, float)) else getattr(value, "shape", None)
+    return tuple(shape) if isinstance(shape, tuple) else None
+
+
+def _shape_of_parameter(value: Any) -> tuple[int, ...] | None:
+    """The shape of a parameter as results have it: a value of another type counts as what it is in JSON."""
+    found = shape_of(value)
+    return found if found is not None or value is None else shape_of(to_jsonable_python(value, fallback=str))
 
 
 def arrays_of(values: Mapping[str, Any], what: str) -> dict[str, np.ndarray[Any, Any]]:
@@ -84,4 +117,4 @@ def _short(value: Any) -> str:
     return "None" if value is None else f"{reprlib.repr(value)} ({type(value).__name__})"
 
 
-__all__ = ["BadOutcome", "Gradient", "Outcome", "arrays_of", "check_outcome"]
+__all__ = ["BadOutcome", "Gradient", "Outcome", "arrays_of", "check_outcome", "shape_of"]

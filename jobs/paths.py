@@ -34,6 +34,21 @@ def get(values: Any, path: str) -> Any:
     return here
 
 
+def value_of(params: BaseModel, path: str) -> Any:
+    """The value at ``path`` of a model of parameters, as it is held; None where there is none."""
+    here: Any = params
+    for part in path.split("."):
+        if isinstance(here, BaseModel):
+            here = getattr(here, part, None) if part in type(here).model_fields else None
+        elif isinstance(here, dict):
+            here = here.get(part)
+        elif isinstance(here, (list, tuple)) and part.isdecimal() and int(part) < len(here):
+            here = here[int(part)]
+        else:
+            return None
+    return here
+
+
 def has(values: Any, path: str) -> bool:
     """Whether there is a value at ``path``."""
     try:
@@ -119,4 +134,4 @@ def _plain(kind: Any) -> Any:
     return kind
 
 
-__all__ = ["PathError", "get", "has", "put"]
+__all__ = ["PathError", "get", "has", "put", "value_of"]

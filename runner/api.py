@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     import pyarrow
 
 
+TARGET = "job.target="
+
+
 class Results:
     """A run as its folder has it at the moment when it was loaded; ``load`` it again to see what has happened since.
 
@@ -132,7 +135,8 @@ def submit(
 
     Args:
         config: the YAML file.
-        overrides: of its keys, as in ``["limits.memory=1GiB"]``.
+        overrides: of its keys, as in ``["limits.memory=1GiB"]``. ``job.target=__main__:Name`` names a job of the script that runs: workers
+            import its file, so the call of ``submit`` must be below ``if __name__ == "__main__"``.
         output: folder or URI for the run, instead of that of the config.
         address: of a Ray cluster to join, host:port; http://host:port to run it there as a Ray Job; None: run here.
         dashboard: start Ray's dashboard, on 127.0.0.1.
@@ -141,6 +145,8 @@ def submit(
 
     Raises:
         ConfigError: anything in the config is wrong.
+        CannotPlan: the job can be built for no trial; nothing was started.
+        TargetError: ``__main__`` is an interactive session, or ``submit`` is called while the job's file is imported.
         ClusterError: Ray cannot be started or joined; no trial was started.
         NotStarted: the process of a detached run ended before the run began.
         StorageFull: there is no room for the run.
@@ -148,9 +154,15 @@ def submit(
     from .plan import prepare
     from .run.session import submit as run
     from .run.there import devices_at
+    from .target import importable, refuse_while_loading
     from .timing import Timing
 
-    prepared, job = prepare(Path(config), local=address is None, overrides=overrides, cluster=devices_at(address))
+    refuse_while_loading()
+    changes = [
+        f"{TARGET}{importable(text.removeprefix(TARGET).strip())}" if text.startswith(f"{TARGET}__main__:") else text
+        for text in overrides
+    ]
+    prepared, job = prepare(Path(config), local=address is None, overrides=changes, cluster=devices_at(address))
     now = time.time()
     where = os.fspath(output) if output is not None else prepared.loaded.config.uri
     timing = Timing(command_t=now, submitted_t=now)

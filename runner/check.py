@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import math
-import traceback
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ from ..jobs.base import Job
 from ..jobs.checks import TOLERANCE, GradientCheck, NothingToCheck, NotRestored, run_checks
 from .plan import Prepared
 from .show import grid
+from .user_lines import described
 
 HORIZON = 32
 """Time steps of a check, unless the job has fewer or the command says how many: differences of long runs say little."""
@@ -37,6 +39,8 @@ class Checked:
         tolerance: the largest relative error that counts as equal.
         horizon: the parameter that was set, and its value; None where the job has none.
         whole: the value that it has in the config.
+        cut: lists of parameters that have an item for each time step, and were cut to the horizon, by dotted name.
+        unshortened: why the whole horizon was run; empty where it was shortened, or need not be.
         rows: gradient beside difference.
         rebuilt: why a job with live parameters is built for each trial all the same; empty where it is not.
         others: gradients that no parameter belongs to: the loss cannot be asked for at another value of theirs.
@@ -53,6 +57,8 @@ class Checked:
     rows: tuple[GradientCheck, ...]
     rebuilt: str = ""
     others: tuple[str, ...] = ()
+    cut: tuple[str, ...] = ()
+    unshortened: str = ""
 
     @property
     def agrees(self) -> bool:
@@ -67,14 +73,17 @@ class Checked:
             for row in self.rows
         ]
         head = {key: getattr(self, key) for key in ("name", "target", "trial", "backend", "precision", "tolerance", "rebuilt")}
-        head["not_compared"] = list(self.others)
+        head |= {"not_compared": list(self.others), "cut": list(self.cut), "unshortened": self.unshortened}
         return head | {"horizon": dict([self.horizon]) if self.horizon else None, "agrees": self.agrees, "rows": rows}
 
     def text(self) -> str:
         """The check for people: a table, and a last line that says whether they agree."""
         lines = [f"{self.name}: {self.target} on {self.backend}, at {self.trial}"]
         if self.horizon:
-            lines.append(f"horizon: {self.horizon[0]} = {self.horizon[1]} of {self.whole}")
+            cut = f", and {', '.join(self.cut)} cut to it" if self.cut else ""
+            lines.append(f"horizon: {self.horizon[0]} = {self.horizon[1]} of {self.whole}{cut}")
+        if self.unshortened:
+            lines.append(f"the whole horizon was run, for with fewer steps: {self.unshortened}")
         lines.append(f"tolerance: {self.tolerance:g} relative, in {self.precision}")
         if self.rebuilt:
             lines.append(f"built for each trial, although it has live parameters: {self.rebuilt}")
@@ -129,47 +138,128 @@ def check(
         CheckError: nothing can be checked, the horizon cannot be set, the job raises, or leaves something of a run behind.
     """
     trial, config = prepared.trials[0], prepared.loaded.config
-    values = dict(trial.params)
-    whole = values.get(job.horizon)
-    set_to = _horizon(job, values, horizon)
-    try:
-        params = job.Params.model_validate(values)
-    except ValidationError as error:
-        what = f"{job.__name__} does not take {job.horizon} = {set_to and set_to[1]}: {error.errors()[0]['msg'].lower()}"
-        raise CheckError(f"{what}\n  do: give another --horizon") from error
-    made = job(params, wanted=prepared.gradients, seed=trial.seed)
-    made.precision = "f64"
-    place = {"backend": prepared.backend, "device": prepared.place.device, "threads": config.device.threads}
-    try:
-        rows, precision, rebuilt = run_checks(made, most=most, **place)
-    except (NothingToCheck, NotRestored) as error:
-        raise CheckError(str(error)) from error
-    except (QdrunError, OSError):
-        raise
-    except Exception as error:  # a user's code
-        frame = traceback.extract_tb(error.__traceback__)[-1]
-        where = f"{frame.filename}:{frame.lineno}"
-        raise CheckError(f"{job.__name__} raised {type(error).__name__} at {where}: {error}\n  do: correct the job") from error
-    others = tuple(name for name in prepared.gradients if not paths.has(values, name))
+    whole = int(trial.params[job.horizon]) if job.horizon in job.Params.model_fields else None
+    if whole is None and horizon is not None:
+        raise CheckError(
+            f"{job.__name__} has no parameter `{job.horizon}` to set to --horizon {horizon}\n"
+            f'  do: write horizon = "<name>" into the class, or leave --horizon out'
+        )
+    short = None if whole is None else min(HORIZON, whole) if horizon is None else horizon
+    done, failed = None, None
+    for attempt in _attempts(job.horizon, trial.params, whole, short, fall_back=horizon is None):
+        if attempt.needs_reason and not (failed and failed.by_horizon):
+            break
+        try:
+            done = attempt, *_rows(prepared, job, attempt.values, most)
+            break
+        except Exception as error:  # also of a user's code
+            failed = _Failed(_said(job, attempt, error), error)
+            if isinstance(error, (NothingToCheck, NotRestored, MemoryError)):
+                break
+    if done is None:
+        assert failed is not None
+        raise failed.said from failed.error
+    attempt, rows, precision, rebuilt = done
+    others = tuple(name for name in prepared.gradients if not paths.has(attempt.values, name))
     allowed = TOLERANCE[precision] if tolerance is None else tolerance
     head = {"name": config.name, "target": prepared.target.text, "trial": trial.label, "backend": prepared.backend}
+    set_to = None if attempt.horizon is None else (job.horizon, attempt.horizon)
     numbers = {"precision": precision, "tolerance": allowed, "horizon": set_to, "whole": whole}
-    return Checked(**head, **numbers, rows=tuple(rows), rebuilt=rebuilt, others=others)
+    why = str(failed.said).partition("\n")[0] if failed is not None and attempt.horizon == whole else ""
+    return Checked(**head, **numbers, rows=rows, rebuilt=rebuilt, others=others, cut=attempt.cut, unshortened=why)
 
 
-def _horizon(job: type[Job[Any]], values: dict[str, Any], horizon: int | None) -> tuple[str, int] | None:
-    """Set the number of time steps in ``values``; the parameter and its value, None where the job has no such parameter."""
-    name = job.horizon
-    if name not in job.Params.model_fields:
-        if horizon is not None:
-            raise CheckError(
-                f"{job.__name__} has no parameter `{name}` to set to --horizon {horizon}\n"
-                f'  do: write horizon = "<name>" into the class, or leave --horizon out'
-            )
-        return None
-    wanted = min(HORIZON, int(values[name])) if horizon is None else horizon
-    paths.put(values, name, wanted)
-    return name, wanted
+@dataclass(frozen=True)
+class _Attempt:
+    """Parameters to check with.
+
+    Attributes:
+        values: of the trial.
+        horizon: their number of time steps; None without such a parameter.
+        whole: what it is in the config.
+        cut: the lists that were cut to the horizon, by their dotted names.
+        needs_reason: only where the attempt before failed because of the horizon.
+    """
+
+    values: dict[str, Any]
+    horizon: int | None
+    whole: int | None
+    cut: tuple[str, ...] = ()
+    needs_reason: bool = False
+
+
+@dataclass(frozen=True)
+class _Failed:
+    said: QdrunError | OSError
+    error: Exception
+
+    @property
+    def by_horizon(self) -> bool:
+        """The model of the parameters has refused the number of time steps."""
+        return isinstance(self.error, ValidationError)
+
+
+def _attempts(
+    name: str, values: dict[str, Any], whole: int | None, short: int | None, *, fall_back: bool
+) -> Iterator[_Attempt]:
+    """What to check with, in this order: a shorter horizon; the same with lists cut that are as long as the whole one; the whole one."""
+    if whole is None or short is None:
+        yield _Attempt(values, None, None)
+        return
+    shorter = copy.deepcopy(values)
+    shorter[name] = short
+    yield _Attempt(shorter, short, whole)
+    if short == whole:
+        return
+    along = _lists_of_steps(values, whole) if short < whole else {}
+    if along:
+        cut = copy.deepcopy(shorter)
+        for path, longer in along.items():
+            paths.put(cut, path, paths.get(values, path)[: short + longer])
+        yield _Attempt(cut, short, whole, tuple(along))
+    if fall_back:
+        yield _Attempt(values, whole, whole, needs_reason=not along)
+
+
+def _lists_of_steps(values: Any, steps: int, prefix: str = "") -> dict[str, int]:
+    """The lists in parameters that have an item for each time step, by dotted name, with how many items they have more (-1, 0 or 1)."""
+    found: dict[str, int] = {}
+    for name, value in values.items():
+        if isinstance(value, list) and abs(len(value) - steps) <= 1:
+            found[f"{prefix}{name}"] = len(value) - steps
+        elif isinstance(value, dict):
+            found |= _lists_of_steps(value, steps, f"{prefix}{name}.")
+    return found
+
+
+def _rows(
+    prepared: Prepared, job: type[Job[Any]], values: dict[str, Any], most: int
+) -> tuple[tuple[GradientCheck, ...], str, str]:
+    """Gradients beside differences, the precision, and why the job was built again."""
+    made = job(job.Params.model_validate(values), wanted=prepared.gradients, seed=prepared.trials[0].seed)
+    made.precision = "f64"
+    threads = prepared.loaded.config.device.threads
+    rows, precision, rebuilt = run_checks(
+        made, most=most, backend=prepared.backend, device=prepared.place.device, threads=threads
+    )
+    return tuple(rows), precision, rebuilt
+
+
+def _said(job: type[Job[Any]], attempt: _Attempt, error: Exception) -> QdrunError | OSError:
+    """An error of an attempt as the user reads it; one that is told as it is stays itself."""
+    short = ""
+    if attempt.horizon != attempt.whole:
+        lists = f", and {', '.join(attempt.cut)} cut with it" if attempt.cut else ""
+        short = f"\n  with {job.horizon} = {attempt.horizon} of {attempt.whole}{lists}; `--horizon {attempt.whole}` runs all of them"
+    if isinstance(error, ValidationError):
+        what = f"{job.__name__} does not take {job.horizon} = {attempt.horizon}: {error.errors()[0]['msg'].lower()}"
+        return CheckError(f"{what}\n  do: give another --horizon")
+    if isinstance(error, (NothingToCheck, NotRestored)):
+        return CheckError(str(error))
+    if isinstance(error, OSError) or (isinstance(error, QdrunError) and not short):
+        return error
+    hint = "" if "\n  do: " in str(error) else "\n  do: correct the job"
+    return CheckError(f"{job.__name__} raised {described(error)}{short}{hint}")
 
 
 __all__ = ["CheckError", "Checked", "check"]

@@ -28,7 +28,7 @@ STOPPED = ("steps", "gradient_norm", "loss", "patience", "not_finite")
 
 
 class DescentError(QdrunError, ValueError):
-    """A step left the range that the job allows, or a gradient is not one of the parameter."""
+    """A step left the range that the job allows."""
 
 
 @dataclass
@@ -76,7 +76,7 @@ def descend(session: Session, section: OptimizeSection) -> Outcome:
     """Minimise the loss from the job's parameters on; the outcome of the point that is kept, with what the module lists.
 
     Raises:
-        DescentError: a step leaves what the job's parameters allow, or the gradient has another shape than its parameter.
+        DescentError: a step leaves what the job's parameters allow.
     """
     start = session.job.params.model_dump(mode="json")
     names = list(section.params or ())
@@ -86,7 +86,7 @@ def descend(session: Session, section: OptimizeSection) -> Outcome:
     seen, state, stopped = _Path(), State(), STOPPED[0]
     for step in range(section.steps + 1):
         outcome = session.run(_params(session, start, _real(section, x), step) if step else None)
-        g = {name: scale[name] * _gradient(outcome, name, x[name]) for name in names}
+        g = {name: scale[name] * np.asarray(outcome.gradients[name], dtype=np.float64) for name in names}
         norm = global_norm(free_part(x, g, bounds))
         _look(seen, section, outcome, x, norm, step)
         stopped = _over(seen, section, outcome, norm)
@@ -116,16 +116,6 @@ def _params(session: Session, start: dict[str, Any], x: Arrays, step: int) -> Ba
             f"step {step} sets {where} to {first['input']}, which the job refuses: {first['msg'].lower()}\n"
             f"  do: give optimize.bounds for {where}, or a smaller optimize.learning_rate"
         ) from error
-
-
-def _gradient(outcome: Outcome, name: str, x: np.ndarray) -> np.ndarray:
-    g = np.asarray(outcome.gradients[name], dtype=np.float64)
-    if g.shape != x.shape:
-        raise DescentError(
-            f"the gradient of `{name}` has the shape {g.shape}, the parameter {x.shape}\n"
-            "  do: let run() give one number for each number of the parameter"
-        )
-    return g
 
 
 def _look(seen: _Path, section: OptimizeSection, outcome: Outcome, x: Arrays, norm: float, step: int) -> None:

@@ -23,6 +23,8 @@ from .user_lines import described
 
 _loading = threading.RLock()
 """Lanes of a worker ask for the same job at once; nobody must see a module that is half imported."""
+_here = threading.local()
+"""``loading``: this thread imports the file of a job."""
 
 
 class TargetError(QdrunError):
@@ -52,9 +54,13 @@ def resolve(text: str, folder: Path) -> Target:
     """Resolve ``package.module:Name`` or ``file.py:Name`` (relative to ``folder``, the config's).
 
     Raises:
-        TargetError: the file cannot be read.
+        TargetError: the file cannot be read, or the target is in the script that runs, which workers cannot import by that name.
     """
     where, _, name = text.rpartition(":")
+    if where == "__main__":
+        raise TargetError(
+            f"`__main__` is another module in every process; name the file of {name}: path/to/file.py:{name}, relative to the config"
+        )
     if not where.endswith(".py"):
         return Target(name=name, module=where, import_root=os.getcwd())
     path = (folder / where).resolve()
@@ -63,6 +69,40 @@ def resolve(text: str, folder: Path) -> Target:
     except (OSError, UnicodeDecodeError) as error:
         raise TargetError(f"cannot read the job's file {path}: {error}; the path is relative to the config") from error
     return Target(name=name, file=str(path), source=source, import_root=str(path.parent))
+
+
+def importable(text: str) -> str:
+    """A target that workers can import, for one in the script that runs now: ``__main__:Name`` becomes the file or module of the script.
+
+    Raises:
+        TargetError: ``__main__`` is an interactive session, which has neither.
+    """
+    where, _, name = text.rpartition(":")
+    if where != "__main__":
+        return text
+    main = sys.modules["__main__"]
+    spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
+    if spec is not None and spec.name != "__main__":  # python -m package.module
+        return f"{spec.name}:{name}"
+    if file is None or not file.endswith(".py"):
+        raise TargetError(
+            f"{name} is defined in an interactive session, which workers cannot import\n"
+            f"  do: write the class into a file and name it: job.target=path/to/file.py:{name}"
+        )
+    return f"{os.path.abspath(file)}:{name}"
+
+
+def refuse_while_loading() -> None:
+    """Refuse to submit a run from inside of a job's file that is being imported for a run.
+
+    Raises:
+        TargetError: this thread is importing one: the script would submit itself again and again.
+    """
+    if getattr(_here, "loading", False):
+        raise TargetError(
+            "the job's file submits a run while it is imported\n"
+            '  do: put `submit(..)` below `if __name__ == "__main__":`, as each worker imports the file'
+        )
 
 
 def load(target: Target) -> type[Job[Any]]:
@@ -77,7 +117,11 @@ def load(target: Target) -> type[Job[Any]]:
             if target.import_root and root not in sys.path:
                 keep_namespaces()
                 sys.path.append(root)  # last: an installed package is never shadowed
-            module = _load_file(target) if target.file is not None else importlib.import_module(target.module or "")
+            before, _here.loading = getattr(_here, "loading", False), True
+            try:
+                module = _load_file(target) if target.file is not None else importlib.import_module(target.module or "")
+            finally:
+                _here.loading = before
     except (Exception, SystemExit) as error:
         raise TargetError(f"importing {target.file or target.module} failed: {described(error)}") from error
     jobs = tuple(name for name, value in vars(module).items() if _is_job(value) and value.__module__ == module.__name__)

@@ -164,6 +164,8 @@ class Check(Part):
     rebuilt: str = about("why a job with live parameters is built for each trial all the same; empty where it is not")
     not_compared: list[str] = about("gradients that no parameter belongs to")
     horizon: dict[str, int] | None = about("the parameter that was shortened, and to what")
+    cut: list[str] = about("lists of parameters with an item for each time step, cut to the horizon")
+    unshortened: str = about("why the whole horizon was run; empty where it was shortened, or need not be")
     agrees: bool = about("whether all do")
     rows: list[Data] = about("each element that was looked at")
 

@@ -85,10 +85,9 @@ def refuse(planned: Sequence[Planned], *, local: bool = True) -> None:
         return
     if not local and any(group.error.startswith(OF_THIS_MACHINE) for group in groups):
         return
-    raise CannotPlan(
-        f"the job can be built for no trial, and nothing was started\n{failures_text(groups)}\n"
-        "  do: correct the job; `qdrun plan` builds it without running anything"
-    )
+    said = failures_text(groups)
+    advice = "" if "\n  do: " in said else "\n  do: correct the job; `qdrun plan` builds it without running anything"
+    raise CannotPlan(f"the job can be built for no trial, and nothing was started\n{said}{advice}")
 
 
 OF_THIS_MACHINE = (

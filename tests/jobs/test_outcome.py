@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from pydantic import Field
 
 from qdrun.jobs.base import BadOutcome, Job, JobParams, Outcome, Session, execute
 from qdrun.runner.work import error_record, finished_record
@@ -129,3 +130,55 @@ def test_a_traceback_that_does_not_reach_the_job_is_whole():
         tried(None)
     text = error_record(error.value)["traceback"]
     assert "in check_outcome" in text and text.endswith("`return Outcome(loss, gradients, outputs)`\n")
+
+
+class Rows(JobParams):
+    kind: str = "a.bin"
+    maybe: list[float] | None = None
+    cells: list[list[float]] = Field([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
+
+
+class Shaped(JobParams):
+    x: float = 1.0
+    many: list[float] = Field([1.0, 2.0, 3.0])
+    inner: Rows = Rows()
+
+
+class GivesShapes(Gives, Job[Shaped]):
+    gradients = ("x", "many", "inner.cells", "inner.maybe", "inner.kind", "state")
+
+    def __init__(self, params):
+        super().__init__(params)
+
+
+ALL = {
+    "x": 1.0,
+    "many": np.ones(3),
+    "inner.cells": np.ones((3, 2)),
+    "inner.maybe": np.ones(5),
+    "inner.kind": 1.0,
+    "state": [1.0],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "given", "expected"),
+    [
+        ("x", np.ones(1), "(1,)", "()"),
+        ("many", np.ones(2), "(2,)", "(3,)"),
+        ("many", 1.0, "()", "(3,)"),
+        ("many", [[1.0], [2.0], [3.0]], "(3, 1)", "(3,)"),
+        ("inner.cells", np.ones((2, 3)), "(2, 3)", "(3, 2)"),
+        ("inner.cells", np.ones(6), "(6,)", "(3, 2)"),
+    ],
+)
+def test_a_gradient_of_another_shape_than_its_parameter_is_refused(name, value, given, expected):
+    job = GivesShapes(Shaped())
+    job.given = Outcome(1.0, ALL)
+    how = {"backend": "cpu", "threads": 1, "memory_limit_bytes": None}
+    assert execute(job, **how).outcome is job.given
+    job.given = Outcome(1.0, ALL | {name: value})
+    with pytest.raises(BadOutcome) as caught:
+        execute(job, **how)
+    said = f"GivesShapes.run() gave the gradient of `{name}` with shape {given}, the parameter has shape {expected}\n  do: "
+    assert str(caught.value).startswith(said)

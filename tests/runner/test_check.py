@@ -9,7 +9,7 @@ from pydantic import Field
 from runner_helpers import write_config
 from typer.testing import CliRunner
 
-from qdrun.jobs.base import Job, JobParams, Outcome, check_gradients
+from qdrun.jobs.base import BadOutcome, Job, JobParams, Outcome, check_gradients
 from qdrun.jobs.checks import run_checks
 from qdrun.runner.cli import app
 
@@ -18,7 +18,7 @@ import random
 import numpy as np
 from pydantic import Field
 import qdrun as qd
-from qdrun.jobs.base import Job, JobParams, Outcome
+from qdrun.jobs.base import BadOutcome, Job, JobParams, Outcome
 
 
 class Params(JobParams):
@@ -132,6 +132,56 @@ class Draws(Live):
     def run(self):
         self.chance[0].random()
         return super().run()
+
+
+class PushParams(JobParams):
+    steps: int = 100
+    push: list[float] = Field([0.01] * 100)
+    rest: list[float] = Field([0.5] * 101)
+    each: list[float] = Field([0.1] * 7)
+    strict: bool = False
+
+    def model_post_init(self, context):
+        if self.strict and (self.steps != 100 or len(self.push) != 100):
+            raise ValueError("a hundred pushes")
+
+
+class Push(Job[PushParams]):
+    # the fields are as long as the horizon
+
+    gradients = live = ("push", "rest", "each")
+
+    def build(self):
+        n = self.params.steps
+        self.push = push = qd.field(qd.f64, n, needs_grad=True)
+        self.rest = rest = qd.field(qd.f64, n + 1, needs_grad=True)
+        self.each = each = qd.field(qd.f64, 7, needs_grad=True)
+        self.loss = loss = qd.field(qd.f64, (), needs_grad=True)
+
+        @qd.kernel
+        def step():
+            for i in push:
+                loss[None] += qd.sin(push[i]) * rest[i + 1] + each[0] ** 2 * rest[0]
+
+        self.step = step
+
+    def fill(self):
+        self.push.from_numpy(np.array(self.params.push))
+        self.rest.from_numpy(np.array(self.params.rest))
+        self.each.from_numpy(np.array(self.params.each))
+
+    def run(self):
+        with qd.ad.Tape(loss=self.loss):
+            self.step()
+        found = {name: getattr(self, name).grad.to_numpy() for name in self.wanted}
+        return Outcome(float(self.loss[None]), found)
+
+
+class Period(Push):
+    def build(self):
+        if self.params.steps < 50:
+            raise ValueError("too few steps for a period")
+        super().build()
 
 
 class Single(Kernels):
@@ -256,13 +306,22 @@ def test_one_sided_differences_at_the_edge_of_what_the_model_allows():
     [
         ("Unnamed", ["--set", "job.params.x=2.0"], "no gradient of Unnamed is a parameter"),
         ("Right", ["--horizon", "1"], "Right does not take ticks = 1: input should be greater than or equal to 2"),
-        ("Right", ["--set", "job.params.loss=-1.0"], "Right raised ZeroDivisionError at "),
+        (
+            "Right",
+            ["--set", "job.params.loss=-1.0"],
+            "Right raised ZeroDivisionError: no such loss\n  at {own}:27 in run\n"
+            '    raise ZeroDivisionError("no such loss")\n    ' + "^" * 39 + "\n"
+            "  with ticks = 32 of 100; `--horizon 100` runs all of them\n  do: correct the job",
+        ),
         ("Right", ["--set", "job.params.x=-1.0"], "`job.params.x`: input should be greater than 0"),
     ],
 )
 def test_what_cannot_be_checked_is_said(config, name, words, said):
-    code, _, err = run(config(name), *words)
-    assert code == 2 and said in err
+    path = config(name)
+    code, _, err = run(path, *words)
+    assert code == 2
+    said = said.format(own=Path(path).with_name("own.py"))
+    assert said in err, err
 
 
 def test_a_job_without_time_steps_takes_no_horizon(tmp_path):
@@ -301,7 +360,7 @@ def test_a_gradient_of_another_shape_is_refused():
         def run(self):
             return Outcome(1.0, {"x": np.zeros(3)})
 
-    with pytest.raises(ValueError, match=r"the gradient of `x` has the shape \(3,\), the parameter \(2,\)"):
+    with pytest.raises(BadOutcome, match=r"the gradient of `x` with shape \(3,\), the parameter has shape \(2,\)"):
         check_gradients(Shapes, Wrong())
 
 
@@ -314,3 +373,28 @@ def test_a_loss_that_is_a_small_rest_of_large_parts_has_more_noise_than_its_digi
     path = str(Path(__file__).parents[2] / "configs" / "optimize.yaml")
     code, out, _ = run(path, "--horizon", "16")  # the robot has not touched the ground: it moves by the rounding of its masses
     assert code == 1 and "nothing to compare" in out and "DIFFERS" not in out
+
+
+def test_lists_with_an_item_for_each_time_step_are_cut_with_the_horizon(config):
+    code, out, err = run(config("Push"))
+    assert code == 0, err
+    assert "horizon: steps = 32 of 100, and push, rest cut to it\n" in out
+    data = json.loads(run(config("Push"), "--horizon", "5", "--most", "99", "--json")[1])
+    assert data["horizon"] == {"steps": 5} and data["cut"] == ["push", "rest"] and not data["unshortened"]
+    assert [row["name"] for row in data["rows"]] == ["push"] * 5 + ["rest"] * 6 + ["each"] * 7
+    assert data["rows"][0]["given"] == pytest.approx(np.cos(0.01) * 0.5, rel=1e-12) and data["agrees"]
+
+
+@pytest.mark.parametrize(
+    ("name", "params", "said"),
+    [
+        ("Period", {}, "Period raised ValueError: too few steps for a period"),
+        ("Push", {"strict": True}, "Push does not take steps = 32: value error, a hundred pushes"),
+    ],
+)
+def test_the_whole_horizon_is_run_and_said_where_nothing_shorter_works(config, name, params, said):
+    code, out, err = run(config(name, params), "--most", "1")
+    assert code == 0, err
+    assert f"horizon: steps = 100 of 100\nthe whole horizon was run, for with fewer steps: {said}\n" in out
+    code, _, err = run(config(name, params), "--horizon", "32")
+    assert code == 2 and said in err

@@ -10,7 +10,7 @@ from fakes import Quadratic, QuadraticParams
 from runner_helpers import trial_record, write_config
 from typer.testing import CliRunner
 
-from qdrun.jobs.base import Job, Outcome, Session, execute
+from qdrun.jobs.base import BadOutcome, Job, Outcome, Session, execute
 from qdrun.jobs.mass_spring import MassSpring, MassSpringParams
 from qdrun.runner.cli import app
 from qdrun.runner.descent import STOPPED, DescentError, body_of, descend
@@ -173,7 +173,7 @@ class Halved(Job[QuadraticParams]):
 
 
 def test_a_step_that_the_job_refuses_names_the_step_the_value_and_what_to_do():
-    with Session(Halved(QuadraticParams(scale=0.5))) as session, pytest.raises(DescentError) as caught:
+    with Session(Halved(QuadraticParams(scale=0.5), wanted=("scale",))) as session, pytest.raises(DescentError) as caught:
         descend(session, section(rule="sgd", learning_rate=0.3, params=["scale"]))
     text = str(caught.value)
     assert text.startswith("step 2 sets scale to -0.0999999") and "greater than 0" in text
@@ -183,7 +183,7 @@ def test_a_step_that_the_job_refuses_names_the_step_the_value_and_what_to_do():
 def test_a_gradient_of_another_shape_is_refused():
     with (
         Session(Halved(QuadraticParams())) as session,
-        pytest.raises(DescentError, match=r"shape \(3,\), the parameter \(2,\)"),
+        pytest.raises(BadOutcome, match=r"`target` with shape \(3,\), the parameter has shape \(2,\)"),
     ):
         descend(session, section(params=["target"]))
 
