@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Set
 from dataclasses import dataclass, field
-from functools import cached_property
 
 from ..ir.nodes import Axis, Block, Const, If, Kernel, Loc, Local, LocalStore, Loop, Op, Operand, Place, Stmt, Task
+from ..ir.threads import once
 from ..ir.types import f16, f32
 from ..ir.walk import stored_locals, walk, written_places
 
@@ -58,7 +58,7 @@ class Gate:
     dropped: tuple[str, ...]
     axes: tuple[Axis, ...]
 
-    @cached_property
+    @once
     def approximable(self) -> bool:
         """Whether a test divides f32 or f16 numbers or takes a root of one."""
         return any(op.op in ("div", "sqrt") and op.dtype in (f16, f32) for t in self.tests for op in _ops(t.cond))

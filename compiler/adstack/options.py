@@ -6,10 +6,11 @@ Blocks of r segments of S iterations make one continuous dial: r = 1 is two leve
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 
 import numpy as np
 
+from ..ir.threads import once
 from .cost import LoopCost
 from .levels import LoopPlan, fixed_capacity, full_tape, thinning, three_levels, two_level_length, two_levels, with_levels
 
@@ -56,7 +57,7 @@ class Options:
             return full_tape(n, self.source)
         return two_levels(n, s, self.source) if r == 1 else three_levels(n, s, r, self.source)
 
-    @cached_property
+    @once
     def two_levels(self) -> np.ndarray:
         """Which of the plans have two levels and may have longer segments, bool."""
         return (self.blocks == 1) & self.grows

@@ -10,11 +10,11 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
 from math import isqrt
 
 import numpy as np
 
+from ..ir.threads import once
 from ..ir.types import PLANES
 from .bounds import Trips
 from .cost import LoopCost
@@ -75,7 +75,7 @@ class Launch:
         """Slots without which a tape does not lie on chip."""
         return self.fixed_slots if self.fixed(s) else min(self.wanted(s), LEAST_SEGMENT)
 
-    @cached_property
+    @once
     def loops(self) -> list[LoopSizing]:
         """The loops with stacks, innermost first."""
         return [s for _, _, s in sorted(((-d, s.number, s) for d, s in _deep(self.region) if s.stacks), key=lambda x: x[:2])]

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 from ..errors import OutOfMemory
 from ..ir.nodes import ArgDecl, Loc, Op, Place
+from ..ir.threads import once
 from ..ir.types import PLANES
 from . import show
 from .bounds import Host, max_trips
@@ -92,7 +92,7 @@ class HeapPlan:
         """Bytes of each plane."""
         return {p: size * max((t.rows * t.stride.get(p, 0) for t in self.tasks), default=0) for p, size in PLANES.items()}
 
-    @cached_property
+    @once
     def bytes(self) -> int:
         """What the launch allocates."""
         return sum(self.planes.values())
@@ -239,7 +239,7 @@ class _Asked:
         self.stateful = [s for s in self._loops if s.stacks]
         self._trips = {s.number: max_trips(s.range, s.nest, host) for s in self._loops}
 
-    @cached_property
+    @once
     def cost(self) -> TaskCost:
         """The task's cost model."""
         return self.cost_at(None)
@@ -264,7 +264,7 @@ class _Asked:
         words.pop(ON_CHIP, None)
         return (self._options.machine.rows if self.task.parallel else 1) * sum(n * PLANES[p] for p, n in words.items())
 
-    @cached_property
+    @once
     def demand(self) -> Demand:
         """What the launch can use."""
         return demand_of(self.task, self._host, self._options.machine, self.stake)
@@ -286,7 +286,7 @@ class _Asked:
 
         return Ask(self.task, self._launch.trips, self.cost, rows, machine.lanes, options, small.shared)
 
-    @cached_property
+    @once
     def _launch(self) -> Launch:
         """What decides where tapes lie on a device with on-chip memory."""
         o, trips = self._options, {s.number: self._trips[s.number] for s in self.stateful}

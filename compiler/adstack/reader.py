@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property
 
 from ..ir.meaning import limits
 from ..ir.nodes import ArgDecl, Const, Kernel, Loop, Op, Operand, Place, Task
+from ..ir.threads import once
 from ..ir.types import DType, u1
 from ..ir.walk import written_places
 from .flow import Before, Carried, Choice, Flow, Given, Nothing, Reaching, is_variable
@@ -68,11 +68,11 @@ class Reader:
     _open: list[Op] = field(default_factory=list)  # symbols whose meaning is being found
     _chosen: dict[int, SizeExpr] = field(default_factory=dict)  # by identity of a ``Choice``
 
-    @cached_property
+    @once
     def _written(self) -> set[Place]:
         return set().union(*(written_places(t.body) for t in self.kernel.tasks))
 
-    @cached_property
+    @once
     def flow(self) -> Flow:
         """Which stores reach which loads."""
         return Flow(self.task)

@@ -7,11 +7,11 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 from ..errors import QdrunNameError, QdrunTypeError
 from ..ir.nodes import Local
+from ..ir.threads import once
 from .source import FunctionSource
 from .syntax import ATOMIC_CODES, Template, atomic_cas
 from .tensor import TensorRef
@@ -89,12 +89,12 @@ class Frame:
     returned: Any = None
     early: EarlyReturn | None = None
 
-    @cached_property
+    @once
     def stores(self) -> Counter[str]:
         """How many places of the function may assign each name."""
         return count_stores(self)
 
-    @cached_property
+    @once
     def has_methods_called(self) -> frozenset[str]:
         """The names of which a method is called, or a method of a part: a method may change the struct that it is called on."""
         calls = (n.func for n in ast.walk(self.source.tree) if isinstance(n, ast.Call))

@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import cached_property
 from types import FunctionType
 from typing import Any
 
 from ..errors import QdrunNameError, QdrunSyntaxError
 from ..ir.nodes import Loc
+from ..ir.threads import once
 from .texts import lines_of
 
 Watcher = Callable[["FunctionSource", str, str, Any], None]
@@ -51,12 +51,12 @@ class FunctionSource:
         """The function's own name."""
         return self.fn.__name__
 
-    @cached_property
+    @once
     def parameters(self) -> tuple[inspect.Parameter, ...]:
         """The parameters in order, with their defaults."""
         return tuple(inspect.signature(self.fn).parameters.values())
 
-    @cached_property
+    @once
     def _closure(self) -> dict[str, Any]:
         cells = zip(self.fn.__code__.co_freevars, self.fn.__closure__ or ())
         return {name: cell for name, cell in cells}

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import inspect
 import linecache
-import threading
+import sys
 from collections.abc import Iterator
 from importlib.machinery import SourceFileLoader
 from types import CodeType, FunctionType
 from typing import Any
 
 from ..errors import QdrunSyntaxError
+from ..ir.threads import new_lock
 
 MOST = 4
 """Texts of one file that are kept: the last ones."""
@@ -48,7 +49,7 @@ class _Text:
 
 
 _texts: dict[tuple[str, str], list[_Text]] = {}  # by the file, and the module that was made of it
-_lock = threading.Lock()
+_lock = new_lock(sys.modules[__name__], "_lock")
 
 
 def lines_of(fn: FunctionType) -> Found:

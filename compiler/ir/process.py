@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import gc
 import os
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+from .threads import new_lock
 
 LOADED = time.time()
 """When this process began to load the compiler, to a second or two."""
@@ -17,7 +18,7 @@ LOADED = time.time()
 
 class _Pause:
     def __init__(self) -> None:
-        self.lock = threading.Lock()
+        self.lock = new_lock(self, "lock")
         self.depth = 0
         self.was_on = False
 

@@ -11,12 +11,12 @@ import contextlib
 import contextvars
 import functools
 import os
-import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
 from ..errors import NothingToDifferentiate, QdrunTypeError
+from ..ir.threads import new_lock
 from .program import current_program
 
 MOST_THREADS = 8
@@ -26,7 +26,7 @@ class Ahead:
     """The threads of this process that compile, made when they are first needed. With one processor there are none."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = new_lock(self, "_lock")
         self._pool: ThreadPoolExecutor | None = None
         self._open: set[Future[Any]] = set()
 
@@ -52,13 +52,10 @@ class Ahead:
 
     def drain(self) -> None:
         """Wait until nothing is being compiled: before a fork, whose child would inherit locks that nobody opens."""
-        with self._lock:
-            left = list(self._open)
-        wait(left)
+        wait(list(self._open))
 
     def forget(self) -> None:
         """In a forked child: the threads are gone."""
-        self._lock = threading.Lock()
         self._pool = None
         self._open = set()
 

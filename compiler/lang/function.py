@@ -8,6 +8,7 @@ from typing import Any
 
 from ..errors import QdrunSyntaxError
 from ..frontend.source import FunctionSource, read_function
+from ..ir.threads import once
 
 
 class Function:
@@ -17,7 +18,7 @@ class Function:
         functools.update_wrapper(self, fn)
         self.fn = fn
 
-    @functools.cached_property
+    @once
     def __qd_func__(self) -> FunctionSource:
         return read_function(self.fn)
 

@@ -10,6 +10,7 @@ from typing import Any, TypeVar, overload
 from ..adstack.machine import Machine
 from ..adstack.plan import HeapPlan
 from ..frontend.source import FunctionSource, read_function
+from ..ir.threads import once
 from .arrays import check_memory
 from .binding import Binder, Bound, parameters
 from .executable import Executable, GradientExecutable
@@ -19,7 +20,7 @@ from .kernel_plan import KernelPlan, kernel_plan
 from .ndarray import Ndarray
 from .no_gradient import is_constant, nothing_to_differentiate, refuse_one_array_twice
 from .options import bytes_of
-from .program import current_program
+from .program import Program, current_program
 from .records import result
 from .refused import refuse
 from .remedies import remedies
@@ -42,17 +43,17 @@ class Kernel:
         self._taped: Callable[..., Any] | None = None  # a native launcher that may be used while a tape records
         self._chained = 0, 0  # the program of the native launchers (its number), and how many there are
 
-    @functools.cached_property
+    @once
     def source(self) -> FunctionSource:
         """The function as read from its file."""
         return read_function(self.fn)
 
-    @functools.cached_property
+    @once
     def binder(self) -> Binder:
         """Binds calls by the annotations."""
         return Binder(self.source.name, parameters(self.source))
 
-    @functools.cached_property
+    @once
     def grad(self) -> KernelGradient:
         """The reverse kernel: ``k.grad(*args)`` takes the arguments of the forward call."""
         return _own_class(KernelGradient)(self)
@@ -66,16 +67,21 @@ class Kernel:
         program = current_program()
         bound = self.binder.bind(self.binder.arguments(args, kwargs), program.options)
         variants = self.variants()
-        variant = variants.get(bound.key)
-        if variant is None:
-            if program.recording is not None:
-                program.recording.new(self)
-            variant = variants[bound.key] = Variant(program, self.source, bound)
-            if program.tape is not None:
-                variant.begin_gradient()
+        variant = variants.get(bound.key) or self._new_variant(program, variants, bound)
         if bound.call.arrays:
             check_memory(self.source.name, variant, bound.call)
         return variant, bound
+
+    def _new_variant(self, program: Program, variants: dict[tuple[Any, ...], Variant], bound: Bound) -> Variant:
+        with program.making.of((self, bound.key)):
+            variant = variants.get(bound.key)  # another thread may have made it
+            if variant is None:
+                if program.recording is not None:
+                    program.recording.new(self)
+                variant = variants[bound.key] = Variant(program, self.source, bound)
+                if program.tape is not None:
+                    variant.begin_gradient()
+        return variant
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Launch; a tape that is open records the call."""

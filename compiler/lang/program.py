@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..adstack.machine import Machine, cpu, machine
 from ..errors import OutOfMemory, QdrunRuntimeError
+from ..ir.threads import Living, Turns, new_lock
 from ..runtime.cpu import CpuDevice
 from ..runtime.device import Allocation, Device, devices
 from ..runtime.launch_ir import S_AHEAD, S_RUNNING, S_WORDS
@@ -44,7 +45,7 @@ CURRENT: ContextVar[Program | None] = ContextVar("qdrun_program", default=None)
 _BLOCKS: ContextVar[tuple[tuple[Program, Program | None, bool], ...]] = ContextVar("qdrun_blocks", default=())
 """The `with` blocks of programs around this context: the program, the one before, whether the block closes it."""
 _numbers = itertools.count(1)
-_programs: weakref.WeakSet[Program] = weakref.WeakSet()
+_programs: Living[Program] = Living()
 
 
 class Program(Accounts):
@@ -69,11 +70,12 @@ class Program(Accounts):
         self._versions: Versions | None = None
         self._recording: Recording | None = None
         self._heap: dict[str, Allocation] = {}
-        self.heap_users: weakref.WeakSet[GradientExecutable] = weakref.WeakSet()
-        self.ndarrays: weakref.WeakSet[Ndarray] = weakref.WeakSet()
+        self.heap_users: Living[GradientExecutable] = Living()
+        self.ndarrays: Living[Ndarray] = Living()
         self.keys: dict[Key, Key] = {}  # of ndarrays: launchers compare them by identity
-        self.differentiable: weakref.WeakSet[Ndarray] = weakref.WeakSet()
+        self.differentiable: Living[Ndarray] = Living()
         self.variants: dict[Kernel, dict[tuple[Any, ...], Variant]] = {}
+        self.making = Turns()  # of specialisations
         self.variable = CURRENT
         _programs.add(self)
         self._new = True  # nothing was done in it yet: `with qd.init()`, not `with program`
@@ -90,7 +92,7 @@ class Program(Accounts):
         self.state = (ctypes.c_int64 * S_WORDS)()  # native launchers read and write it
         self.device.count_in(self.state)
         self.device.on_waiting = self._update_slow
-        self._turn, self._running = threading.RLock(), dict[object, int]()
+        self._turn, self._running = new_lock(self, "_turn"), dict[object, int]()
         self.pending: Pending | None = None  # of a device whose launches end after their calls
         if not self.device.on_host:
             self.pending = Pending(self.device)
@@ -285,7 +287,7 @@ class Program(Accounts):
 
     def _forked(self) -> None:
         """In a forked child: the other threads, and what they were doing, are gone."""
-        self._turn, self._running = threading.RLock(), {}
+        self._running = {}
         self.device.forked()
         ctypes.memset(self.state, 0, ctypes.sizeof(self.state))
         self._update_slow()
@@ -479,7 +481,7 @@ def reset() -> None:
 
 
 def _after_fork() -> None:
-    for program in list(_programs):
+    for program in _programs:
         program._forked()
 
 

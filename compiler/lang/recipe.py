@@ -7,8 +7,6 @@ buffers are numbered instead of owned; a program brings its own buffers in the s
 
 from __future__ import annotations
 
-import functools
-import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -19,6 +17,7 @@ from ..codegen.llvm.cost import suggested_lanes
 from ..ir.nodes import ArgDecl, Buffer, GlobalStore, Kernel, Op, Place, Stmt
 from ..ir.printer import print_kernel
 from ..ir.process import collector_paused
+from ..ir.threads import Turns, new_lock, once
 from ..ir.walk import kernel_places, operands, task_blocks, walk
 from ..runtime.cpu import Compiled
 from ..runtime.cpu import Options as CompileOptions
@@ -65,7 +64,7 @@ class Recipe:
 
     def __init__(self, lowered: Kernel, buffers: list[Buffer], options: Options) -> None:
         self._begin(buffers, options)
-        self.ir = show("simplify", simplify(lower_exits(lowered)))
+        self.__dict__["ir"] = show("simplify", simplify(lower_exits(lowered)))
         self.forward = self._compile(self.ir, 0)
 
     @classmethod
@@ -78,19 +77,19 @@ class Recipe:
 
     def _begin(self, buffers: list[Buffer], options: Options) -> None:
         self.buffers, self._options = buffers, options
-        self._lock = threading.Lock()
+        self._lock = new_lock(self, "_lock")
         self._reverse: tuple[Gradient, Ready] | None = None
         self._tangent: tuple[Tangent, Ready] | None = None
         self.shelf: Shelf | None = None
         self._forms: dict[Stmt, tuple[Form | None, ...]] = {}
         self._words: dict[Ready, int] = {}
 
-    @functools.cached_property
+    @once
     def ir(self) -> Kernel:
         """The simplified kernel."""
         return self.forward.kernel
 
-    @functools.cached_property
+    @once
     def _one_lane(self) -> bool:
         return compares_contents(self.ir)
 
@@ -175,19 +174,19 @@ class Recipe:
         made.once_compiled(put)
         return found, made
 
-    @functools.cached_property
+    @once
     def writes(self) -> tuple[Access, ...]:
         """Everything that the forward kernel stores to."""
         return tuple(access for task in self.ir.tasks for access in writes_of(walk(task.body)))
 
-    @functools.cached_property
+    @once
     def loads(self) -> tuple[Access, ...]:
         """Everything that the forward kernel reads: loads, and atomics whose old value is used."""
         statements = [s for t in self.ir.tasks for s in task_blocks(t)]
         used = {id(x) for s in statements for x in operands(s)}
         return (*loads_of(statements), *(a for a in writes_of(statements) if id(a[2]) in used))
 
-    @functools.cached_property
+    @once
     def flows(self) -> Flows:
         """What the values that the forward kernel stores depend on."""
         return flows_of(self.ir)
@@ -237,17 +236,15 @@ class Cookbook:
     """The recipes of this process."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = new_lock(self, "_lock")
         self._recipes: OrderedDict[tuple[object, ...], Recipe] = OrderedDict()
-        self._making: dict[tuple[object, ...], threading.Lock] = {}
+        self._making = Turns()
 
     def recipe(self, lowered: Kernel, options: Options, device: Device) -> tuple[Recipe, list[Buffer]]:
         """The recipe of a freshly lowered kernel, which is used up, and its own buffers in the order of the recipe's."""
         buffers = field_buffers(lowered)
         key = (device.arch, device.identity, _text(lowered, buffers), str(lowered.loc), *compile_choices(options))
-        with self._lock:
-            turn = self._making.setdefault(key, threading.Lock())
-        with turn:
+        with self._making.of(key):
             known = self._recipes.get(key)
             if known is None:
                 known = Recipe(lowered, _detach(lowered, buffers), options)
@@ -255,7 +252,7 @@ class Cookbook:
                 self._recipes[key] = known
                 self._recipes.move_to_end(key)
                 if len(self._recipes) > MOST:
-                    self._making.pop(self._recipes.popitem(last=False)[0], None)
+                    self._recipes.popitem(last=False)
         return known, buffers
 
 

@@ -13,7 +13,6 @@ import hashlib
 import json
 import os
 import sys
-import threading
 from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -29,6 +28,7 @@ from ..frontend.source import FunctionSource
 from ..frontend.tokens import Path
 from ..ir.nodes import Buffer
 from ..ir.process import LOADED, collector_paused
+from ..ir.threads import new_lock
 from ..runtime import jit
 from ..runtime.cache import disk_cache, key_of
 from ..runtime.device import Device
@@ -92,7 +92,7 @@ class SourceCache:
     """The recipes of this process by source key, and the way to those of other processes."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = new_lock(self, "_lock")
         self._recipes: OrderedDict[str, tuple[Recipe, list[int]]] = OrderedDict()
         self._lists: dict[str, list[list[Path]]] = {}  # by base key
         self.lowered = 0  # kernels that had to be lowered
@@ -267,8 +267,5 @@ def compiler_digest() -> str | None:
         return None
     return h.hexdigest()
 
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=lambda: setattr(SOURCES, "_lock", threading.Lock()))
 
 __all__ = ["SOURCES", "SourceCache", "compiler_digest"]

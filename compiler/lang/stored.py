@@ -6,7 +6,6 @@ The machine code itself lies in an entry of its own, under the key that the text
 from __future__ import annotations
 
 import functools
-import threading
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -16,6 +15,7 @@ from ..codegen.llvm.kernel import symbol
 from ..ir.nodes import Assert, Buffer, ClaimRow, Const, Kernel, Loop, Op, Operand, Overflow, Print
 from ..ir.process import collector_paused
 from ..ir.store import StoreError, dump, load
+from ..ir.threads import new_lock
 from ..ir.types import i32
 from ..ir.walk import kernel_buffers, written_places
 from ..runtime.cpu import Compiled
@@ -38,7 +38,7 @@ class Ready:
     def __init__(self, facts: Facts, read: Callable[[], Kernel], code: Compiled | Callable[[Device], Compiled]) -> None:
         self.head, self.kinds, self.draws, self.written, self.stores = facts
         self.read = read
-        self._lock = threading.Lock()
+        self._lock = new_lock(self, "_lock")
         self._made = code if isinstance(code, Compiled) else None
         self._make = None if isinstance(code, Compiled) else code
         self._then: list[Callable[[], None]] = []

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import functools
-import threading
-from collections.abc import Callable
-from typing import Any, Generic, TypeVar
 
 from ..errors import QdrunRuntimeError
 from ..frontend.signature import ArrayArg, LowerOptions, ScalarArg
 from ..frontend.source import FunctionSource
 from ..ir.nodes import Kernel
+from ..ir.threads import new_lock, once
 from ..ir.walk import walk
 from ..runtime.device import Allocation
 from ..transforms.access import Access, writes_of
@@ -29,30 +27,12 @@ from .records import kept
 from .source_cache import SOURCES
 from .spots import EXTERNAL
 
-V = TypeVar("V")
-
-
-class once(Generic[V]):
-    """A property of a ``Variant`` that is made once, whichever threads ask for it at once, and kept in its ``__dict__``."""
-
-    def __init__(self, make: Callable[[Any], V]) -> None:
-        self._make, self.__doc__ = make, make.__doc__
-
-    def __get__(self, variant: Any, owner: type) -> V:
-        if variant is None:
-            return self  # type: ignore[return-value]
-        made, name = variant.__dict__, self._make.__name__
-        with variant.lock:
-            if name not in made:
-                made[name] = self._make(variant)
-        return made[name]
-
 
 class Variant:
     """One specialisation of a kernel in one program. The gradient is built when it is first asked for."""
 
     def __init__(self, program: Program, source: FunctionSource, bound: Bound) -> None:
-        self.program, self.lock = program, threading.RLock()
+        self.program, self.lock = program, new_lock(self, "lock")
         self.keeps = [x for spec in bound.specs.values() for x in kept(spec)]
         self.native = all(isinstance(spec, (ScalarArg, ArrayArg)) for spec in bound.specs.values())
         program.materialize()

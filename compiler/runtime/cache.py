@@ -11,7 +11,6 @@ import hashlib
 import json
 import os
 import tempfile
-import threading
 import time
 import warnings
 import weakref
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import QdrunRuntimeError
+from ..ir.threads import Turns, new_lock
 from . import jit
 from .jit import LoadedCode
 
@@ -180,9 +180,9 @@ class Memo:
     """
 
     def __init__(self, recent: int = 256, most_bytes: int | None = None) -> None:
-        self._lock = threading.Lock()
+        self._lock = new_lock(self, "_lock")
         self._loaded: weakref.WeakValueDictionary[str, LoadedCode] = weakref.WeakValueDictionary()
-        self._making: dict[str, threading.Lock] = {}
+        self._making = Turns()
         self._most, self._most_bytes = recent, most_bytes
         self._recent: OrderedDict[str, LoadedCode] = OrderedDict()  # the one that was used last is last
         self._bytes = 0
@@ -194,9 +194,8 @@ class Memo:
             dropped = self._touch(key, code)
             if code is not None:
                 return code, True
-            turn = self._making.setdefault(key, threading.Lock())
         del dropped
-        with turn:
+        with self._making.of(key):
             with self._lock:
                 code = self._loaded.get(key)
             if code is not None:
@@ -205,7 +204,6 @@ class Memo:
             with self._lock:
                 self._loaded[key] = code
                 dropped = self._touch(key, code)
-                self._making.pop(key, None)
             del dropped
             return code, False
 
@@ -227,11 +225,6 @@ class Memo:
         with self._lock:
             dropped, self._recent, self._bytes = self._recent, OrderedDict(), 0
         del dropped
-
-    def reset_locks(self) -> None:
-        """In a forked child: threads of the parent that held a lock are gone."""
-        self._lock = threading.Lock()
-        self._making.clear()
 
 
 _memo = Memo()  # with the linker, the JIT's code memory
@@ -307,7 +300,3 @@ def disk_cache() -> DiskCache | None:
         warnings.warn(f"compiled kernels are not kept: {e}; set QDRUN_CACHE_DIR", RuntimeWarning, stacklevel=2)
         return None
     return _disk_caches.setdefault(folder, DiskCache(folder))
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_memo.reset_locks)

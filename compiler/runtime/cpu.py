@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import sys
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +14,7 @@ from ..codegen.llvm.kernel import emit_kernel, symbol
 from ..codegen.llvm.report import prints
 from ..codegen.llvm.target import Target, Unsupported
 from ..ir.nodes import Kernel, Op, Print
+from ..ir.threads import new_lock
 from ..ir.walk import walk
 from . import jit
 from .cache import load_cached, load_known
@@ -146,7 +145,7 @@ def unregister_context(address: int) -> None:
     _contexts.pop(address, None)
 
 
-_print_lock = threading.Lock()
+_print_lock = new_lock(sys.modules[__name__], "_print_lock")
 
 
 @_PRINT
@@ -169,12 +168,3 @@ def print_record(context: int, site: int, values: Sequence[int]) -> None:
     text = print_text(sites[site], values)
     with _print_lock:
         (output or sys.stdout).write(text)
-
-
-def _after_fork() -> None:
-    global _print_lock
-    _print_lock = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

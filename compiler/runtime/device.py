@@ -8,7 +8,6 @@ import importlib
 import itertools
 import os
 import sys
-import threading
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Container, Mapping
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import OutOfMemory, QdrunRuntimeError
+from ..ir.threads import new_lock
 from . import jit, pool
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class Device(ABC):
         )  # bytes in use without ``adstack``: native launches look whether a budget leaves as much
         self._used: Counter[str] = Counter()
         self._peaks: Counter[str] = Counter()
-        self._lock = threading.RLock()  # the collector may run while it is held, and free ndarrays
+        self._lock = new_lock(self, "_lock")
         self._live: dict[int, Allocation] = {}
 
     @property
@@ -203,9 +203,8 @@ class Device(ABC):
                 self._free(allocation)
         allocation.ptr, allocation.view = 0, np.empty(0, np.uint8)
 
-    def forked(self) -> None:
-        """In a forked child: another thread of the parent may have held the lock."""
-        self._lock = threading.RLock()
+    def forked(self) -> None:  # noqa: B027
+        """In a forked child."""
 
     def close(self) -> None:
         """Free everything. Views of it that someone kept stay readable; addresses do not."""

@@ -7,9 +7,9 @@ Compiling and loading are two steps, so that the disk cache can keep the bytes b
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 import sys
-import threading
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import count
@@ -19,6 +19,7 @@ import llvmlite
 import llvmlite.binding as llvm
 
 from ..errors import QdrunRuntimeError
+from ..ir.threads import new_lock
 
 # the second part of the name of a processor's own intrinsics, by the first part of its triple
 _INTRINSIC_FAMILIES = {"x86_64": "x86", "i686": "x86", "aarch64": "aarch64", "arm64": "aarch64"}
@@ -40,7 +41,7 @@ HUGE_LINES = 60_000
 """Even these passes grow faster than the function: beyond so many lines only the fast code generator runs."""
 
 _names = count(1)
-_linker_lock = threading.Lock()
+_linker_lock = new_lock(sys.modules[__name__], "_linker_lock")
 _linker: Any = None
 
 
@@ -287,11 +288,14 @@ def libc() -> ctypes.CDLL:
     return ctypes.CDLL(None)
 
 
-def _after_fork() -> None:
-    """Another thread of the parent may have held the lock; in the child it is gone."""
-    global _linker_lock
-    _linker_lock = threading.Lock()
+def _llvm_lock(call: str) -> None:
+    """``acquire`` or ``release`` the lock that llvmlite holds around most of its functions."""
+    lock = getattr(getattr(llvm.ffi.lib, "_lock", None), "_lock", None)
+    if lock is not None:
+        getattr(lock, call)()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+    # What these functions change is LLVM's own: a fork waits for the one that runs.
+    ends = functools.partial(_llvm_lock, "release")
+    os.register_at_fork(before=functools.partial(_llvm_lock, "acquire"), after_in_parent=ends, after_in_child=ends)

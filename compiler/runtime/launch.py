@@ -12,7 +12,7 @@ import ctypes
 import functools
 import math
 import struct
-import threading
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +22,7 @@ import numpy as np
 from ..codegen.abi import CTX_STATUS, arg_words
 from ..errors import QdrunRuntimeError
 from ..ir.nodes import ArgDecl
+from ..ir.threads import new_lock
 from ..ir.types import DType, f16, f32, f64, u1, u64
 from . import jit, launch_ir
 from .cache import load_cached
@@ -33,7 +34,7 @@ _METH_FASTCALL_KEYWORDS = 0x80 | 0x02
 _HEAD = object.__basicsize__
 _MAX_WORDS = 4096  # of an argument buffer on the caller's stack
 _FLOAT_WORDS = {f64: "<d", f32: "<f4x", f16: "<e6x"}
-_lock = threading.Lock()
+_lock = new_lock(sys.modules[__name__], "_lock")
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,12 +10,13 @@ import ctypes
 import math
 import os
 import signal
-import threading
+import sys
 import time
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..ir.threads import new_lock
 from . import jit, pool_ir
 from .cache import load_cached
 
@@ -24,7 +25,7 @@ _STACK_BYTES = 8 << 20
 _FAULTS = ("SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT", "SIGTRAP")
 _NEEDED = ("pthread_create", "pthread_cond_wait", "pthread_sigmask", "sched_yield", "clock_gettime")
 
-_lock = threading.Lock()
+_lock = new_lock(sys.modules[__name__], "_lock")
 _pools: dict[int, Pool] = {}
 _code: jit.LoadedCode | None = None
 
@@ -170,8 +171,6 @@ def _reset(pool: Pool) -> None:
 
 def _after_fork() -> None:
     """The child has none of the parent's pool threads: every pool starts anew, at the address that contexts hold."""
-    global _lock
-    _lock = threading.Lock()
     for pool in _pools.values():
         _reset(pool)
 

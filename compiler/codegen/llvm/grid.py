@@ -7,9 +7,9 @@ has computed of the prologue. A failed iteration leaves by a jump to the functio
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 from ...ir.nodes import Block, Buffer, ClaimRow, Local, Loop, Op, Operand, Print, Stack, Task
+from ...ir.threads import once
 from ...ir.types import DType, i64, u1
 from ...ir.walk import walk, written_places
 from ..abi import CTX_PRINT, CTX_SCRATCH, CTX_STATUS, SCRATCH_FAILED, SCRATCH_PARTIALS, SCRATCH_VALUES, Message
@@ -200,7 +200,7 @@ class GridEmitter(Emitter):
         together = grid_warp.atomic(self, s, ptr, values)
         return super().atomic(s, ptr, values) if together is None else together
 
-    @cached_property
+    @once
     def uniform(self) -> grid_warp.Uniform:
         """What is the same in all threads."""
         return grid_warp.Uniform(self.task)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-import os
-import threading
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from ...errors import DeviceError
 from ...ir.nodes import Kernel
+from ...ir.threads import new_lock
 from ..cache import Memo, disk_cache, key_of, load_cached, load_known
 from ..cpu import Compiled, Options
 from ..jit import LoadedCode
@@ -60,7 +59,7 @@ class GpuCode(LoadedCode):
         self._image, self._texts, self._driver, self._here = image, texts, driver, here
         self._array = (ctypes.c_uint64 * max(1, len(texts.functions)))()
         self._functions: list[Function] | None = None
-        self._loading = threading.Lock()
+        self._loading = new_lock(self, "_loading")
         self.handles = ctypes.addressof(self._array)
         self.source: Source | None = None
         self.us: float | None = None
@@ -246,11 +245,3 @@ def _keep_text(texts: Texts, options: Options) -> str:
     if disk:
         disk.put(key, texts.device.encode(), {"name": texts.name})
     return key
-
-
-def _after_fork() -> None:
-    _codes.reset_locks()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

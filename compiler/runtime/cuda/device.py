@@ -405,7 +405,6 @@ class CudaDevice(Graphs, Loading, Device):
     # ---- the end
     def forked(self) -> None:
         """In a forked child, which cannot use the parent's device."""
-        super().forked()
         self._finalizer.detach()
         self._dead = DeviceError(
             "a GPU cannot be used by a forked process\n  do: start processes with multiprocessing's `spawn`"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import os
-import threading
+import sys
 import time
 import traceback
 from collections import Counter, deque
@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import DeviceError
+from ...ir.threads import new_lock
 from ..jit import LoadedCode
 from .arena import POISON, Arena, BadAddress
 from .driver import failure
@@ -93,7 +94,7 @@ class EmulatedMachine:
 
     def __init__(self, eager: bool = False, guard: bool = True) -> None:
         self.eager, self.arena, self.launches = eager, Arena(MEMORY_BYTES, guard), 0
-        self.lock = threading.RLock()
+        self.lock = new_lock(self, "lock")
         self.numbers = itertools.count(0x1000, 0x10)
         self.streams: dict[int, Stream] = {}
         self.modules: dict[int, LoadedModule] = {}
@@ -295,7 +296,7 @@ def now() -> float:
 
 
 _machines: list[EmulatedMachine] = []
-_making = threading.Lock()
+_making = new_lock(sys.modules[__name__], "_making")
 
 
 def emulated_machine() -> EmulatedMachine:

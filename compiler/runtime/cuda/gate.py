@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import ctypes
 import threading
-import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from ...ir.threads import Living, new_lock
 from ..launch_ir import S_AHEAD
 from .pace import MARK_US
 
@@ -34,11 +34,11 @@ class Gate:
     """Of one device; open at first."""
 
     def __init__(self) -> None:
-        self._turn = threading.RLock()  # one loads at a time
+        self._turn = new_lock(self, "_turn")  # one loads at a time
         self._open = threading.Event()
         self._open.set()
         self._loader = 0
-        self._programs: weakref.WeakSet[Counting] = weakref.WeakSet()
+        self._programs: Living[Counting] = Living()
 
     def enter(self, program: Counting) -> None:
         """A program that launches."""
@@ -51,7 +51,7 @@ class Gate:
             before, self._loader = self._loader, threading.get_ident()
             self._open.clear()
             try:
-                for program in list(self._programs):
+                for program in self._programs:
                     program.mark_next()
                 yield
             finally:

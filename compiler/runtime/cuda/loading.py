@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
+from ...ir.threads import new_lock
 from .failing import Failing
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class Loading(Failing):
     def _begin_loading(self) -> None:
         self._later: list[GpuCode] = []
         self._blocks = 0
-        self._loads = threading.RLock()
+        self._loads = new_lock(self, "_loads")
 
     @contextmanager
     def loading(self) -> Iterator[None]:

@@ -7,9 +7,10 @@ a thread without a context gets ours, one with another keeps it.
 
 from __future__ import annotations
 
-import threading
+import sys
 from dataclasses import dataclass
 
+from ...ir.threads import new_lock
 from ..cache import load_cached
 
 _LAUNCH = "ptr {0}f, i32 {0}gx, i32 {0}gy, i32 {0}gz, i32 {0}bx, i32 {0}by, i32 {0}bz, i32 {0}b, ptr {0}s, ptr {0}p, ptr {0}e"
@@ -61,7 +62,7 @@ class Launchers:
 
 
 _made: dict[tuple[int, Addresses], Launchers] = {}
-_lock = threading.Lock()
+_lock = new_lock(sys.modules[__name__], "_lock")
 
 
 def text() -> str:

@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import ctypes
 import os
-import threading
+import sys
 from collections import Counter
 from typing import Any
 
 from ...errors import DeviceError
+from ...ir.threads import new_lock
 from .driver import DeviceInfo, Function
 from .native import Addresses, launchers
 from .results import device_error
@@ -80,7 +81,7 @@ def addresses() -> Addresses:
 
 
 _contexts: dict[int, Any] = {}  # primary contexts by device: held until the process ends, as the modules in them are shared
-_contexts_lock = threading.Lock()
+_contexts_lock = new_lock(sys.modules[__name__], "_contexts_lock")
 _streams: Counter[int] = Counter()  # open ones of each context: the programs that live side by side
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-import threading
 from collections import Counter
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ...codegen.abi import CTX_WEIGHT, RECENT, TABLE_LAUNCHES, TABLE_RECENT
+from ...ir.threads import new_lock
 from .failing import Failing
 from .gate import Counting
 from .pace import AHEAD, MARK_US, Pace
@@ -31,7 +31,7 @@ class Pacing(Failing):
 
     def _begin_pacing(self) -> None:
         self._pace = Pace()
-        self._marking = threading.RLock()
+        self._marking = new_lock(self, "_marking")
         self._marked = 0  # launches when the last mark was set
         self._paced: dict[int, GpuCode] = {}
         self._counting: Counting | None = None

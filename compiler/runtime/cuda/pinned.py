@@ -5,8 +5,8 @@ stream was waited for.
 from __future__ import annotations
 
 import itertools
-import threading
 
+from ...ir.threads import new_lock
 from .driver import Driver
 from .slab import Slab
 
@@ -26,7 +26,7 @@ class PinnedMemory:
         self._owned: dict[int, int] = {}  # the stream of each block in use
         self._waiting: dict[int, tuple[int, int]] = {}  # stream and address by the number of the release
         self._releases = itertools.count(1)
-        self._lock = threading.RLock()  # the collector may free while it is held
+        self._lock = new_lock(self, "_lock")
 
     @property
     def reserved(self) -> int:
@@ -74,7 +74,3 @@ class PinnedMemory:
             for address in [a for a, of in self._owned.copy().items() if of == stream]:
                 self.free(address)
             self.settled(self.waiting(stream))
-
-    def forked(self) -> None:
-        """In a forked child: another thread of the parent may have held the lock."""
-        self._lock = threading.RLock()

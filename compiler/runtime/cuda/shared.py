@@ -8,11 +8,12 @@ were in use at once, code by its bytes.
 from __future__ import annotations
 
 import os
-import threading
+import sys
 from collections import deque
 from dataclasses import dataclass
 
 from ...errors import DeviceError
+from ...ir.threads import new_lock
 from .driver import Driver
 from .gate import Gate
 from .pinned import PinnedMemory
@@ -47,7 +48,7 @@ class Shared:
         self.pinned, self.gate = PinnedMemory(driver), Gate()
         self.unused: deque[Unused] = deque()
         self.open = 0
-        self._driver, self._lock = driver, threading.Lock()
+        self._driver, self._lock = driver, new_lock(self, "_lock")
         self._spare: list[tuple[int, int]] = []  # address and bytes
 
     # ---- programs
@@ -122,14 +123,12 @@ class Shared:
         return count
 
     def forked(self) -> None:
-        """In a forked child, which cannot use the device: another thread of the parent may have held a lock."""
-        self._lock = threading.Lock()
+        """In a forked child, which cannot use the device: another thread of the parent may have closed the gate."""
         self.gate = Gate()
-        self.pinned.forked()
 
 
 _devices: dict[str, Shared] = {}
-_lock = threading.Lock()
+_lock = new_lock(sys.modules[__name__], "_lock")
 
 
 def shared(place: str, driver: Driver) -> Shared:
@@ -141,8 +140,6 @@ def shared(place: str, driver: Driver) -> Shared:
 
 
 def _after_fork() -> None:
-    global _lock
-    _lock = threading.Lock()
     for one in _devices.values():
         one.forked()
 

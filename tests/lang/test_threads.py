@@ -1,0 +1,192 @@
+"""Several threads of one process: one specialisation for each call, lists that grow while they are read, forks while others compile."""
+
+import os
+import re
+import signal
+import threading
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import qdrun as qd
+from qdrun.compiler.ir import threads
+from qdrun.compiler.lang import variant as variants
+
+COMPILER = Path(__file__).parents[2] / "compiler"
+needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+
+
+def at_once(count, work):
+    """The results of some threads that begin together, each in the current program."""
+    program, begin = qd.current_program(), threading.Barrier(count)
+
+    def one(k):
+        with program:
+            begin.wait()
+            return work(k)
+
+    with ThreadPoolExecutor(count) as pool:
+        return list(pool.map(one, range(count)))
+
+
+def in_child(work, seconds=20):
+    """The exit status of a forked child that does some work; one that hangs is ended by a signal."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if child == 0:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(seconds)
+        try:
+            status = 0 if work() else 1
+        except BaseException:
+            status = 2
+        os._exit(status)
+    return os.waitpid(child, 0)[1]
+
+
+def test_threads_that_make_the_same_call_at_once_share_one_specialisation(monkeypatch):
+    made, begin = [], variants.Variant.__init__
+
+    def slowly(self, program, source, bound):
+        made.append(self)
+        threading.Event().wait(0.02)
+        begin(self, program, source, bound)
+
+    monkeypatch.setattr(variants.Variant, "__init__", slowly)
+
+    @qd.kernel
+    def fill(out: qd.types.ndarray(), c: qd.f64):
+        for i in out:
+            out[i] = c * i
+
+    with qd.init(arch=qd.cpu, offline_cache=False) as program:
+        outs = np.zeros((4, 5))
+        at_once(4, lambda k: fill(outs[k], float(k)))
+        assert len(made) == len(fill.variants()) == 1
+        assert outs.tolist() == [[k * i for i in range(5)] for k in range(4)]
+        assert program.usage()["context"] == sum(v.executable.held()["context"] for v in made)
+
+
+def test_programs_may_be_opened_while_the_gate_of_a_device_is_closed():
+    living, stop = threads.Living(), threading.Event()
+
+    class Thing:
+        pass
+
+    def grow():
+        while not stop.is_set():
+            for _ in range(200):
+                living.add(Thing())
+
+    kept = [Thing() for _ in range(500)]
+    for one in kept:
+        living.add(one)
+    other = threading.Thread(target=grow)
+    other.start()
+    try:
+        for _ in range(300):
+            assert len(list(living)) >= 500
+    finally:
+        stop.set()
+        other.join()
+    assert set(kept) <= set(living) and all(x in living for x in kept)
+
+
+@needs_fork
+def test_a_child_has_every_lock_anew_whatever_threads_of_its_parent_held():
+    """All locks of the compiler are held by another thread when the process forks; the child compiles, plans and launches."""
+
+    @qd.kernel
+    def power(x: qd.types.ndarray(), y: qd.types.ndarray(), n: qd.i32):
+        for i in x:
+            v = 1.0
+            for _ in range(n):
+                v = v * x[i]
+            y[i] = v
+
+    def work(x):
+        xs, ys = (qd.ndarray(qd.f64, shape=3, needs_grad=True) for _ in range(2))
+        xs.from_numpy(x)
+        ys.grad.fill(1.0)
+        power(xs, ys, 3)
+        power.grad(xs, ys, 3)
+        return bool(np.allclose(ys.to_numpy(), x**3) and np.allclose(xs.grad.to_numpy(), 3 * x**2))
+
+    x = np.random.default_rng().uniform(0.5, 1.5, 3)
+    with qd.init(arch=qd.cpu, offline_cache=False, cpu_max_num_threads=1):
+        power(np.zeros(2), np.zeros(2), 1)
+        held, over = threading.Event(), threading.Event()
+
+        def hold():
+            owners = [r() for r in threads._locks.keyrefs()]
+            locks = [getattr(o, name) for o in owners if o is not None for name in threads._locks[o] if hasattr(o, name)]
+            for one in locks:
+                one.acquire()
+            held.set()
+            over.wait()
+            for one in reversed(locks):
+                one.release()
+
+        holder = threading.Thread(target=hold)
+        holder.start()
+        held.wait()
+        try:
+            status = in_child(lambda: work(x))
+        finally:
+            over.set()
+            holder.join()
+        assert status == 0 and work(x)
+
+
+@needs_fork
+@pytest.mark.slow
+def test_children_forked_while_other_threads_compile_can_compile():
+    stop = threading.Event()
+
+    def make():
+        @qd.kernel
+        def k(x: qd.types.ndarray(), c: qd.template()):
+            for i in x:
+                x[i] += c
+
+        return k
+
+    shared = make()
+
+    def compiling(_):
+        with qd.init(arch=qd.cpu, offline_cache=False, cpu_max_num_threads=1):
+            n = 0
+            while not stop.is_set():
+                n += 1
+                shared(np.zeros(2), n)
+
+    def child():
+        with qd.init(arch=qd.cpu, offline_cache=False, cpu_max_num_threads=1):
+            x = np.zeros(2)
+            shared(x, -1)
+            make()(x, -2)
+            return x.tolist() == [-3, -3]
+
+    with ThreadPoolExecutor(2) as pool:
+        runs = [pool.submit(compiling, k) for k in range(2)]
+        try:
+            assert [in_child(child) for _ in range(20)] == [0] * 20
+        finally:
+            stop.set()
+        for run in runs:
+            run.result()
+
+
+def test_every_lock_of_the_compiler_is_one_that_a_fork_makes_anew():
+    found = [
+        f"{path.name}:{n}"
+        for path in COMPILER.rglob("*.py")
+        if path.name not in ("threads.py", "emulated_block.py")  # a block's threads are of a device, which is lost after a fork
+        for n, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if re.search(r"threading\.(R?Lock|Condition|Semaphore)\(|cached_property|WeakSet", line)
+    ]
+    assert found == [], "use new_lock, Turns, once and Living of compiler/ir/threads.py"
