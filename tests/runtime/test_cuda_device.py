@@ -195,6 +195,35 @@ def test_a_device_that_nobody_closes_gives_everything_back_when_it_is_gone():
     assert sum(b.size for b in driver.blocks.values()) in (0, pinned.reserved)  # pinned words stay with the process
 
 
+def test_what_a_program_that_nobody_closes_cannot_give_back_is_said_and_the_rest_is_given_back(fresh):
+    driver = FakeDriver()
+    device, other = CudaDevice(driver=driver), CudaDevice(driver=driver)
+    device.allocate(1 << 20, "fields")
+    here = device._holdings.shared
+    del device
+    gc.collect()
+    driver.failures["synchronize"] = 999_999
+    with pytest.warns(RuntimeWarning, match=r"^a program that nobody has closed could not give everything back(.|\n)*999999"):
+        other.allocate(1 << 20, "fields")
+    assert here.open == 1 and [b.size for b in driver.blocks.values()].count(1 << 20) == 1
+    other.close()
+    assert here.open == 0
+
+
+def test_code_that_cannot_be_unloaded_is_said_and_the_rest_is_unloaded(fresh):
+    driver = FakeDriver()
+    device = CudaDevice(driver=driver)
+    for name in ("k1", "k2", "k3"):
+        _ = device.compile(store_kernel(name), Options(offline_cache=False)).functions
+    gc.collect()
+    code._codes.release()
+    gc.collect()
+    driver.failures["unload"] = 999_999
+    with pytest.warns(RuntimeWarning, match=r"bytes of code that nobody uses stay loaded: .*999999"):
+        device.close()
+    assert driver.names().count("unload") == 3
+
+
 def test_a_program_that_nobody_closes_is_collected():
     def work():
         program = qd.init(arch=qd.cuda, device="emulated")

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from ...errors import DeviceError
 from .driver import Driver
-from .results import is_full
+from .results import is_full, report_lost
 from .shared import Shared
 from .slab import Slab
 from .staging import Staging
@@ -179,13 +179,14 @@ class Holdings:
         Raises:
             DeviceError: the device has failed.
         """
-        self._driver.synchronize(self.stream)
-        self.shared.pinned.ended(self.stream)
-        self.staging.release()
-        self.throttle.release()
-        self.memory.release()
-        self._driver.close(self.stream)
-        self.shared.leave()
+        with ExitStack() as last_first:  # what fails keeps nothing else from being given back
+            last_first.callback(self.shared.leave)
+            last_first.callback(self._driver.close, self.stream)
+            last_first.callback(self.memory.release)
+            last_first.callback(self.throttle.release)
+            last_first.callback(self.staging.release)
+            last_first.callback(self.shared.pinned.ended, self.stream)
+            self._driver.synchronize(self.stream)
 
     def abandon(self) -> None:
         """Nobody has closed the device and it is gone: ``release_abandoned`` gives everything back. The collector calls this anywhere, in
@@ -201,6 +202,10 @@ def release_abandoned() -> None:
     """Release what devices held that are gone and were never closed."""
     while _abandoned:
         try:
-            _abandoned.popleft().release()
-        except (DeviceError, IndexError):
-            pass  # the device has failed, and what it held goes with the process; or another thread was faster
+            holdings = _abandoned.popleft()
+        except IndexError:
+            return  # another thread was faster
+        try:
+            holdings.release()
+        except DeviceError as e:
+            report_lost(e, "a program that nobody has closed could not give everything back\n  do: with qd.init(..): closes it")

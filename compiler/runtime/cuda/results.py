@@ -5,6 +5,7 @@ The numbers are those of ``cuda.h``; they never change meaning between versions 
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 
 from ...errors import DeviceError, OutOfMemory
@@ -114,6 +115,17 @@ def device_error(code: int, doing: str, name: str = "", detail: str = "") -> Dev
     elif r.do:
         lines.append(f"  do: {r.do}")
     return DeviceError("\n".join(lines), said, code, r.restart)
+
+
+def report_lost(error: DeviceError, what: str) -> None:
+    """Warn of a failure whose call belongs to no program that is still there. One that stays is raised by the next call of the device.
+
+    Args:
+        error: what the driver said.
+        what: what it means, as in "64 bytes of code stay loaded": opens the message.
+    """
+    if not error.restart:
+        warnings.warn(f"{what}: {error}", RuntimeWarning, stacklevel=3)
 
 
 def is_full(error: DeviceError) -> bool:

@@ -17,6 +17,7 @@ from ...ir.threads import new_lock
 from .driver import Driver
 from .gate import Gate
 from .pinned import PinnedMemory
+from .results import report_lost
 
 KEEP_PINNED = 64 << 20
 """Bytes of pinned buffers that stay when no program is open."""
@@ -116,10 +117,13 @@ class Shared:
             while self.unused:
                 try:
                     gone = self.unused.popleft()
+                except IndexError:
+                    break  # another thread was faster
+                try:
                     gone.driver.unload(gone.module)
                     count += 1
-                except (DeviceError, IndexError):
-                    pass  # the device has failed, and its modules with it; or another thread was faster
+                except DeviceError as e:
+                    report_lost(e, f"{gone.nbytes:,} bytes of code that nobody uses stay loaded")
         return count
 
     def forked(self) -> None:
