@@ -249,7 +249,7 @@ def _cas(cx: Context, node: ast.Call) -> Any:
 
 def _static(cx: Context, node: ast.Call) -> Any:
     args = _positional(node, "static", 1, 255)
-    found = (cx.static_expr(a) for a in args)
+    found = (cx.static_value(a) for a in args)
     values = tuple(bool(v.value) if isinstance(v, Const) and v.dtype is u1 else v for v in found)
     for a, value in zip(args, values):
         cx.consumed(a, value)
@@ -268,7 +268,7 @@ def _static_print(cx: Context, node: ast.Call) -> None:
 
 def _static_assert(cx: Context, node: ast.Call) -> None:
     args = _positional(node, "static_assert", 1, 2)
-    if not cx.static_expr(args[0]):
+    if not cx.static_truth(args[0]):
         message = str(cx.static_expr(args[1])) if len(args) == 2 else ast.unparse(args[0])
         raise QdrunTypeError(f"static_assert failed: {message}")
 

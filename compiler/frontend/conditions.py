@@ -187,7 +187,7 @@ def _generate(cx: Context, element: Callable[[], Any], generators: list[ast.comp
     for value in _iterate(cx, first.iter):
         with cx.frame.scope(runtime=False):
             bind_names(cx, first.target, value, "the variable of a comprehension")
-            if all(cx.static_expr(test) for test in first.ifs):
+            if all(cx.static_truth(test) for test in first.ifs):
                 out += _generate(cx, element, rest)
     return out
 

@@ -12,6 +12,7 @@ from ..errors import QdrunCompilationError, QdrunNameError, QdrunSyntaxError, Qd
 from ..ir.builder import convert
 from ..ir.nodes import Block, Const, Loc, Local, Op, Operand, Stmt
 from ..ir.ops import TABLE
+from ..ir.types import u1
 from .build import FrontBuilder
 from .matrix import load_matrix
 from .ops import cast
@@ -149,11 +150,30 @@ class Context:
         return QdrunSyntaxError(f"{what} cannot be used in a kernel", self.frame.source.loc(node, self.options.name), hint)
 
     def static_expr(self, node: ast.expr) -> Any:
-        """The value of an expression that must be known at compile time.
+        """The value of an expression that must be known at compile time; a literal of a type as a Python number.
 
         Raises:
             QdrunTypeError: it is not.
         """
+        value = self.static_value(node)
+        if isinstance(value, Const):
+            return bool(value.value) if value.dtype is u1 else value.value
+        return value
+
+    def static_truth(self, node: ast.expr) -> bool:
+        """Whether an expression that must be known at compile time is true.
+
+        Raises:
+            QdrunTypeError: it is not known, or it is a vector.
+        """
+        value = self.static_expr(node)
+        if isinstance(value, Matrix):
+            loc = self.frame.source.loc(node, self.options.name)
+            raise QdrunTypeError("the truth of a vector or a matrix is ambiguous", loc, "use .any() or .all()")
+        return bool(value)
+
+    def static_value(self, node: ast.expr) -> Any:
+        """As ``static_expr``; a literal keeps its type."""
         self.static += 1
         try:
             value = self.expr(node)

@@ -59,7 +59,7 @@ def iterable(cx: Context, node: ast.expr) -> tuple[Any, bool]:
     """What a ``for`` runs over, and whether it is to be unrolled: ``static(..)``, either side of a static conditional."""
     with cx.at(node):
         if isinstance(node, ast.IfExp):
-            cond = cx.static_expr(node.test)
+            cond = cx.static_truth(node.test)
             return iterable(cx, node.body if cond else node.orelse)
         if isinstance(node, ast.Call) and isinstance(node.func, (ast.Name, ast.Attribute)) and cx.expr(node.func) is static:
             over = cx.expr(node)
