@@ -120,6 +120,7 @@ from .lang.names import (
     INFO,
     TRACE,
     WARN,
+    cfg,
     dump_compile_config,
     extension,
     is_extension_enabled,

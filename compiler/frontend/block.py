@@ -15,6 +15,7 @@ from ..ir.nodes import Buffer, Const, Place, Task
 from ..ir.types import DType, i32, i64
 from . import ops
 from .context import Context, describe
+from .keywords import positional
 from .tensor import TensorRef
 from .values import count
 
@@ -150,12 +151,10 @@ def _shared_array(cx: Context, node: ast.Call) -> TensorRef:
         QdrunTypeError: wrong arguments, or more memory than a block has.
     """
     task = _together(cx, "SharedArray")
-    given: dict[str, Any] = dict(zip(("shape", "dtype"), map(cx.static_expr, node.args)))
-    given |= {str(k.arg): cx.static_expr(k.value) for k in node.keywords}
-    if set(given) != {"shape", "dtype"} or len(node.args) + len(node.keywords) != 2:
-        raise QdrunTypeError("SharedArray() takes a shape and a type", hint="write SharedArray(128, qd.f32)")
-    shape = _shape(given["shape"])
-    element, dtype = _element(cx, given["dtype"])
+    given, _ = positional(SharedArray, node.args, {str(k.arg): k.value for k in node.keywords})
+    extents, of = map(cx.static_expr, given)
+    shape = _shape(extents)
+    element, dtype = _element(cx, of)
     used = vars(cx.b).setdefault("shared_bytes", {}).setdefault(task, [])
     used.append(-(-count(shape) * count(element) * dtype.size // 16) * 16)
     if sum(used) > SHARED_BYTES:

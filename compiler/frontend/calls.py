@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import builtins
-import inspect
 import math
 import operator
 import types
@@ -21,6 +20,7 @@ from .context import Context, describe, is_runtime, is_static
 from .expressions import compile_time, is_target, resolve_target, target_of
 from .inline import inline
 from .intrinsics import lookup
+from .keywords import positional
 from .loops import make_range
 from .messages import Slot, lower_breakpoint, lower_print, value_parts
 from .statements import store
@@ -91,8 +91,7 @@ def _special(fn: Any) -> Special | None:
     """The handler of a function that needs the tree of its arguments."""
     try:
         if fn in ATOMIC_CODES:
-            code = ATOMIC_CODES[fn]
-            return lambda cx, node: _atomic(cx, node, code)
+            return lambda cx, node: _atomic(cx, node, fn)
         found = _SPECIAL.get(fn)
         return lower_print if found is None and fn is builtins.print else found  # Ray puts a function of its own there
     except TypeError:  # not hashable
@@ -111,6 +110,8 @@ def _apply(cx: Context, fn: Any, args: list[Any], keywords: dict[str, Any]) -> A
     if lowering is not None:
         if cx.inputs is not None and is_leaf(fn):
             cx.inputs.refuse(f"`{_name(fn)}` brings a lowering of its own")
+        if keywords:
+            args, keywords = positional(fn, args, keywords)
         try:
             return lowering(cx.b, *args, **keywords)
         except TypeError as e:
@@ -221,7 +222,7 @@ def _fill(cx: Context, node: ast.Call, func: ast.Attribute) -> bool:
 
 
 def _positional(node: ast.Call, name: str, least: int, most: int) -> list[ast.expr]:
-    """The arguments of a function that takes no keywords.
+    """The arguments of a function of Python that takes no keywords.
 
     Raises:
         QdrunTypeError: another number of them.
@@ -232,23 +233,31 @@ def _positional(node: ast.Call, name: str, least: int, most: int) -> list[ast.ex
     return node.args
 
 
-def _atomic(cx: Context, node: ast.Call, code: str) -> Any:
-    name = "atomic_exchange" if code == "xchg" else f"atomic_{code}"
-    place, value = _positional(node, name, 2, 2)
-    target = target_of(cx, place, f"{name}()")
+def _arguments(node: ast.Call, fn: Any) -> list[ast.expr]:
+    """The expressions of a call in the order of the function's parameters; None for one that was left out.
+
+    Raises:
+        QdrunTypeError: they do not fit its signature.
+    """
+    return positional(fn, node.args, {str(k.arg): k.value for k in node.keywords})[0]
+
+
+def _atomic(cx: Context, node: ast.Call, fn: Any) -> Any:
+    place, value = _arguments(node, fn)
+    target = target_of(cx, place, f"{fn.__name__}()")
     operand = cx.expr(value)
-    return update(cx.b, target, code, operand)
+    return update(cx.b, target, ATOMIC_CODES[fn], operand)
 
 
 def _cas(cx: Context, node: ast.Call) -> Any:
-    place, *rest = _positional(node, "atomic_cas", 3, 3)
+    place, *rest = _arguments(node, atomic_cas)
     target = target_of(cx, place, "atomic_cas()")
     expected, desired = (cx.expr(e) for e in rest)
     return compare_and_swap(cx.b, target, expected, desired)
 
 
 def _static(cx: Context, node: ast.Call) -> Any:
-    args = _positional(node, "static", 1, 255)
+    args = _arguments(node, static)
     found = (cx.static_value(a) for a in args)
     values = tuple(bool(v.value) if isinstance(v, Const) and v.dtype is u1 else v for v in found)
     for a, value in zip(args, values):
@@ -257,7 +266,7 @@ def _static(cx: Context, node: ast.Call) -> Any:
 
 
 def _static_print(cx: Context, node: ast.Call) -> None:
-    args = [cx.expr(a) for a in _positional(node, "static_print", 0, 255)]
+    args = [cx.expr(a) for a in _arguments(node, static_print)]
     if cx.inputs is not None:
         cx.inputs.refuse("static_print() prints while the kernel is compiled")
     texts = [
@@ -267,19 +276,15 @@ def _static_print(cx: Context, node: ast.Call) -> None:
 
 
 def _static_assert(cx: Context, node: ast.Call) -> None:
-    args = _positional(node, "static_assert", 1, 2)
-    if not cx.static_truth(args[0]):
-        message = str(cx.static_expr(args[1])) if len(args) == 2 else ast.unparse(args[0])
+    cond, *rest = _arguments(node, static_assert)
+    if not cx.static_truth(cond):
+        message = str(cx.static_expr(rest[0])) if rest else ast.unparse(cond)
         raise QdrunTypeError(f"static_assert failed: {message}")
 
 
 def _loop_config(cx: Context, node: ast.Call) -> None:
-    if node.args:
-        raise QdrunTypeError("loop_config() takes keywords only", hint="write loop_config(serialize=True)")
+    _arguments(node, loop_config)
     for keyword in node.keywords:
-        if keyword.arg not in inspect.signature(loop_config).parameters:
-            known = "it has serialize, parallelize, block_dim, bit_vectorize and name"
-            raise QdrunTypeError(f"loop_config() has no `{keyword.arg}`", hint=known)
         cx.next_loop[str(keyword.arg)] = cx.static_expr(keyword.value)
     if cx.next_loop.get("parallelize") == 1:
         cx.next_loop["serialize"] = True
@@ -290,7 +295,8 @@ def _range(cx: Context, node: ast.Call) -> Any:
 
 
 def _ndrange(cx: Context, node: ast.Call) -> Any:
-    return ndrange(*map(_whole, _spread(cx, _positional(node, "ndrange", 1, 12))))
+    axes = next((k.value for k in node.keywords if k.arg == "axes"), None)
+    return ndrange(*map(_whole, _spread(cx, _arguments(node, ndrange))), axes=None if axes is None else cx.static_expr(axes))
 
 
 def _whole(value: Any) -> Any:
@@ -305,7 +311,7 @@ def _whole(value: Any) -> Any:
 
 
 def _grouped(cx: Context, node: ast.Call) -> Any:
-    return grouped(cx.expr(_positional(node, "grouped", 1, 1)[0]))
+    return grouped(cx.expr(_arguments(node, grouped)[0]))
 
 
 def _len(cx: Context, node: ast.Call) -> Any:

@@ -19,6 +19,7 @@ from ..ir.meaning import round_away
 from ..ir.nodes import Const, Operand
 from ..ir.types import DType, i32, u1
 from . import linalg, matrix, ops, rng, traced
+from .keywords import positional, signature
 from .values import Arg, Matrix, Value
 
 if TYPE_CHECKING:
@@ -28,20 +29,23 @@ Lowering = Callable[..., Any]
 
 
 class Intrinsic:
-    """A function with two bodies: ``host`` for Python, ``lower(b, *values)`` for kernels."""
+    """A function with two bodies: ``host`` for Python, ``lower(b, *values)`` for kernels. ``parameters``: see ``keywords.signature``."""
 
-    def __init__(self, name: str, host: Callable[..., Any], lower: Lowering, doc: str) -> None:
+    def __init__(self, name: str, host: Callable[..., Any], lower: Lowering, doc: str, parameters: str = "x") -> None:
         self.__name__ = self.__qualname__ = name
         self.__doc__ = doc
+        self.__signature__ = signature(parameters)
         self.host = host
         self.__qd_lower__ = lower
 
     def __call__(self, *args: Any, **kw: Any) -> Any:
         """Compute now; with traced arguments, emit."""
-        b = traced.builder_of((*args, *kw.values()))
+        if kw:
+            args = tuple(positional(self, args, kw)[0])
+        b = traced.builder_of(args)
         if b is not None:
-            return traced.call(b, self.__qd_lower__, args, kw)
-        out = self.host(*args, **kw)
+            return traced.call(b, self.__qd_lower__, args, {})
+        out = self.host(*args)
         wrap = next((a.__qd_wrap__ for a in args if hasattr(a, "__qd_wrap__")), None)
         if isinstance(out, tuple):
             return tuple(_finished(x, wrap) for x in out)
@@ -101,7 +105,9 @@ def _host_rounding(f: Callable[[Any], Any]) -> Callable[..., Any]:
 
 
 def _rounding(name: str, f: Callable[[Any], Any], doc: str) -> Intrinsic:
-    return Intrinsic(name, _host_rounding(f), _lower_rounding(name), f"{doc} The result is real unless ``dtype`` is given.")
+    return Intrinsic(
+        name, _host_rounding(f), _lower_rounding(name), f"{doc} The result is real unless ``dtype`` is given.", "x dtype="
+    )
 
 
 floor = _rounding("floor", np.floor, "The largest whole number that is not above x.")
@@ -143,8 +149,10 @@ def _lower_two(code: str, real: bool = False) -> Lowering:
     return lower
 
 
-atan2 = Intrinsic("atan2", np.arctan2, _lower_two("atan2", real=True), "The angle of the point (x2, x1), in [-pi, pi].")
-pow = Intrinsic("pow", lambda x, y: x**y, lambda b, x, y: ops.binary(b, "**", x, y), "``base ** exponent``.")
+atan2 = Intrinsic(
+    "atan2", np.arctan2, _lower_two("atan2", real=True), "The angle of the point (x2, x1), in [-pi, pi].", "x1 x2"
+)
+pow = Intrinsic("pow", lambda x, y: x**y, lambda b, x, y: ops.binary(b, "**", x, y), "``base ** exponent``.", "base exponent")
 
 
 def _lower_many(code: str) -> Lowering:
@@ -167,8 +175,12 @@ def _host_many(two: Callable[[Any, Any], Any]) -> Callable[..., Any]:
     return lambda *args: reduce(two, args[0] if len(args) == 1 else args)
 
 
-max = Intrinsic("max", _host_many(np.maximum), _lower_many("max"), "The largest of any number of values, element by element.")
-min = Intrinsic("min", _host_many(np.minimum), _lower_many("min"), "The smallest of any number of values, element by element.")
+max = Intrinsic(
+    "max", _host_many(np.maximum), _lower_many("max"), "The largest of any number of values, element by element.", "*args"
+)
+min = Intrinsic(
+    "min", _host_many(np.minimum), _lower_many("min"), "The smallest of any number of values, element by element.", "*args"
+)
 
 
 def _lower_raw_div(b: FrontBuilder, x: Arg, y: Arg) -> Value:
@@ -196,13 +208,14 @@ def _host_raw_div(x: Any, y: Any) -> Any:
     return int(x / y) if isinstance(x, int) and isinstance(y, int) else x / y
 
 
-raw_div = Intrinsic("raw_div", _host_raw_div, _lower_raw_div, "Division as in C: integers round towards zero.")
-raw_mod = Intrinsic("raw_mod", np.fmod, _lower_raw_mod, "The remainder as in C: it has the sign of x.")
+raw_div = Intrinsic("raw_div", _host_raw_div, _lower_raw_div, "Division as in C: integers round towards zero.", "x1 x2")
+raw_mod = Intrinsic("raw_mod", np.fmod, _lower_raw_mod, "The remainder as in C: it has the sign of x.", "x1 x2")
 select = Intrinsic(
     "select",
     lambda cond, x, y: np.where(cond, x, y)[()],
     ops.select,
-    "``x`` where ``cond`` holds, else ``y``, element by element; both are evaluated.",
+    "``x1`` where ``cond`` holds, else ``x2``, element by element; both are evaluated.",
+    "cond x1 x2",
 )
 
 
@@ -231,9 +244,9 @@ def _host_bit_cast(x: Any, dtype: Any) -> Any:
     return np.array(x, f"{kind}{width}").view(_numpy_type(dtype))[()]
 
 
-cast = Intrinsic("cast", _host_cast, _lower_cast, "``x`` as ``dtype``, element by element.")
+cast = Intrinsic("cast", _host_cast, _lower_cast, "``obj`` as ``dtype``, element by element.", "obj dtype")
 bit_cast = Intrinsic(
-    "bit_cast", _host_bit_cast, _lower_bit_cast, "The bits of a scalar read as another type of the same width."
+    "bit_cast", _host_bit_cast, _lower_bit_cast, "The bits of a scalar read as another type of the same width.", "obj dtype"
 )
 
 
@@ -284,8 +297,10 @@ def _host_randn(dtype: Any = float) -> float:
     return float(np.random.default_rng().standard_normal())
 
 
-random = Intrinsic("random", _host_random, rng.lower_random, "A uniform draw: [0, 1) for reals, all values for integers.")
-randn = Intrinsic("randn", _host_randn, rng.lower_randn, "A draw of the standard normal distribution.")
+random = Intrinsic(
+    "random", _host_random, rng.lower_random, "A uniform draw: [0, 1) for reals, all values for integers.", "dtype="
+)
+randn = Intrinsic("randn", _host_randn, rng.lower_randn, "A draw of the standard normal distribution.", "dt=")
 
 
 def _lower_default(dtype: type) -> Lowering:

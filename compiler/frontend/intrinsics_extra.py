@@ -36,7 +36,9 @@ def _host_bit_shr(x: Any, n: Any) -> Any:
     return (a.view(f"u{a.dtype.itemsize}") >> np.asarray(n, f"u{a.dtype.itemsize}")).astype(a.dtype)
 
 
-bit_shr = Intrinsic("bit_shr", _host_bit_shr, _lower_bit_shr, "``x`` shifted right by n bits; zeros come in from the left.")
+bit_shr = Intrinsic(
+    "bit_shr", _host_bit_shr, _lower_bit_shr, "``x1`` shifted right by x2 bits; zeros come in from the left.", "x1 x2"
+)
 
 
 def _fill(value: int) -> Any:
@@ -105,11 +107,12 @@ assume_in_range = Intrinsic(
     lambda val, base, low, high: val,
     lambda b, val, base, low, high: ops.as_value(b, val),
     "``val``: a hint of the peer that it lies in [base + low, base + high). It changes nothing here.",
+    "val base low high",
 )
 
 
 def _hint(name: str, doc: str) -> Intrinsic:
-    return Intrinsic(name, lambda *args: None, lambda b, *args: None, doc)
+    return Intrinsic(name, lambda *args: None, lambda b, *args: None, doc, "*args")
 
 
 block_local = _hint("block_local", "A hint of the peer for GPUs. It does nothing here.")
@@ -144,7 +147,11 @@ def _lower_fns(b: FrontBuilder, mask: Arg, base: Arg, offset: Arg) -> Operand:
 
 
 fns = Intrinsic(
-    "fns", _host_fns, _lower_fns, "The position of the n-th set bit of a u32 from ``base`` on; 0xFFFFFFFF if there is none."
+    "fns",
+    _host_fns,
+    _lower_fns,
+    "The position of the n-th set bit of a u32 from ``base`` on; 0xFFFFFFFF if there is none.",
+    "mask base offset",
 )
 
 __all__ = ["assume_in_range", "bit_shr", "block_local", "cache_read_only", "fns", "frexp", "no_activate", "one", "zero"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +18,7 @@ e, pi, inf, nan = math.e, math.pi, math.inf, math.nan
 
 def both(f: Callable[..., Any]) -> Intrinsic:
     """An intrinsic from one definition with operators."""
-    return Intrinsic(f.__name__, f, lower_by_tracing(f), f.__doc__ or "")
+    return Intrinsic(f.__name__, f, lower_by_tracing(f), f.__doc__ or "", " ".join(inspect.signature(f).parameters))
 
 
 def stack(*args: Any) -> Any:
@@ -201,4 +202,4 @@ def determinant(m: Any) -> Any:
     return m.determinant()
 
 
-eye = Intrinsic("eye", np.eye, constructors.lower_eye, "The n x n identity.")
+eye = Intrinsic("eye", np.eye, constructors.lower_eye, "The n x n identity.", "n")

@@ -112,25 +112,25 @@ def normalized(b: FrontBuilder, m: Any, eps: Arg = 0.0) -> Value:
     return ops.binary(b, "*", ops.binary(b, "/", 1.0, length), as_matrix(b, m, "normalized"))
 
 
-def dot(b: FrontBuilder, x: Any, y: Any) -> Operand:
+def dot(b: FrontBuilder, x: Any, other: Any) -> Operand:
     """The inner product of two vectors."""
-    p, q = _pair(b, _vector(b, x, "dot"), _vector(b, y, "dot"), "dot")
+    p, q = _pair(b, _vector(b, x, "dot"), _vector(b, other, "dot"), "dot")
     return inner(b, p.items, q.items)
 
 
-def frobenius_inner(b: FrontBuilder, x: Any, y: Any) -> Operand:
+def frobenius_inner(b: FrontBuilder, x: Any, other: Any) -> Operand:
     """The sum of the products of the components of two matrices."""
-    p, q = _pair(b, x, y, "frobenius_inner")
+    p, q = _pair(b, x, other, "frobenius_inner")
     return inner(b, p.items, q.items)
 
 
-def cross(b: FrontBuilder, x: Any, y: Any) -> Value:
+def cross(b: FrontBuilder, x: Any, other: Any) -> Value:
     """The cross product: a vector in three dimensions, a scalar in two.
 
     Raises:
         QdrunTypeError: the vectors have neither two nor three components.
     """
-    p, q = _pair(b, _vector(b, x, "cross"), _vector(b, y, "cross"), "cross")
+    p, q = _pair(b, _vector(b, x, "cross"), _vector(b, other, "cross"), "cross")
 
     def minor(i: int, j: int) -> Operand:
         return sub(b, mul(b, p.items[i], q.items[j]), mul(b, p.items[j], q.items[i]))
@@ -142,9 +142,9 @@ def cross(b: FrontBuilder, x: Any, y: Any) -> Value:
     return Matrix((3,), (minor(1, 2), minor(2, 0), minor(0, 1)))
 
 
-def outer_product(b: FrontBuilder, x: Any, y: Any) -> Matrix:
-    """The matrix of all products ``x[i] * y[j]``."""
-    p, q = _vector(b, x, "outer_product"), _vector(b, y, "outer_product")
+def outer_product(b: FrontBuilder, x: Any, other: Any) -> Matrix:
+    """The matrix of all products ``x[i] * other[j]``."""
+    p, q = _vector(b, x, "outer_product"), _vector(b, other, "outer_product")
     return Matrix((p.n, q.n), tuple(mul(b, a, c) for a in p.items for c in q.items))
 
 

@@ -28,12 +28,14 @@ class Space:
     """A product of ranges: ``axes`` gives (begin, end) of each, ``grouped`` asks for one vector index.
 
     ``shift``: what the kernel's indices are above those of the axes, for each axis; None: nothing.
+    ``order``: which index of the kernel each axis is; None: in their order.
     """
 
     axes: list[tuple[Operand, Operand]]
     grouped: bool = False
     step: int = 1
     shift: tuple[int, ...] | None = None
+    order: tuple[int, ...] | None = None
 
 
 def make_range(cx: Context, *args: Any) -> Any:
@@ -103,7 +105,8 @@ def space_of(cx: Context, over: Any) -> Space:
         dtype = bound_type(cx.b, over.begin, over.end)
         return Space([_bounds(cx, over.begin, over.end, dtype)], step=over.step)
     if isinstance(over, NDRange):
-        return Space([_bounds(cx, lo, hi, bound_type(cx.b, lo, hi)) for lo, hi in over.bounds])
+        nested = (over.bounds[axis] for axis in over.order)
+        return Space([_bounds(cx, lo, hi, bound_type(cx.b, lo, hi)) for lo, hi in nested], order=over.order)
     if isinstance(over, TensorRef):
         return Space([_bounds(cx, 0, n, i32) for n in over.shape(cx.b)], shift=over.offset)
     if isinstance(over, Grouped):
@@ -149,6 +152,8 @@ def bind_index(cx: Context, target: ast.expr, space: Space, indices: list[Operan
     Raises:
         QdrunTypeError: the number of names differs from the number of axes.
     """
+    if space.order is not None:
+        indices = [indices[space.order.index(axis)] for axis in range(len(indices))]
     if space.shift is not None:
         indices = [cx.b.op("add", x, Const(by, x.dtype)) if by else x for x, by in zip(indices, space.shift)]
     if space.grouped:

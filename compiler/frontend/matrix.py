@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -249,6 +250,16 @@ class MatrixMethod:
     matrix: Matrix
     lowering: Callable[..., Any]
 
+    @property
+    def __signature__(self) -> inspect.Signature:
+        """Without the builder and the matrix."""
+        found = inspect.signature(self.lowering)
+        return found.replace(parameters=list(found.parameters.values())[2:])
+
+    @property
+    def __name__(self) -> str:
+        return self.name
+
     def __call__(self, b: FrontBuilder, *args: Any, **kw: Any) -> Any:
         """Emit the call."""
         return self.lowering(b, self.matrix, *args, **kw)
@@ -300,9 +311,9 @@ def _cast(b: FrontBuilder, m: Matrix, dtype: Any) -> Value:
     return ops.cast(b, m, ops.as_dtype(b, dtype))
 
 
-def _fill(b: FrontBuilder, m: Matrix, value: Arg) -> Matrix:
+def _fill(b: FrontBuilder, m: Matrix, val: Arg) -> Matrix:
     """The filled matrix, of the same type; the front end assigns it to the variable that the method was called on."""
-    return filled(b, m.shape, value, m.dtype)
+    return filled(b, m.shape, val, m.dtype)
 
 
 def _extreme(op: str) -> Callable[[FrontBuilder, Matrix], Operand]:

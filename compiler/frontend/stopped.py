@@ -14,7 +14,9 @@ from ..ir.walk import walk
 from ..transforms.clone import replace_operands
 from . import ops
 from .context import Context, describe, is_runtime
+from .keywords import positional
 from .structs import StructTensor, rebuild, scalars, shape_of
+from .syntax import stop_grad
 from .tensor import TensorRef
 from .values import Struct
 
@@ -29,9 +31,8 @@ def lower_stop_grad(cx: Context, node: ast.Call) -> Any:
         QdrunSyntaxError: at the top level of a function that is inlined at the kernel's top level.
         QdrunTypeError: not one argument, or one that is no field, array or value.
     """
-    if len(node.args) != 1 or node.keywords:
-        raise QdrunTypeError("stop_grad() takes one field, array or value")
-    value = cx.expr(node.args[0])
+    (argument,), _ = positional(stop_grad, node.args, {str(k.arg): k.value for k in node.keywords})
+    value = cx.expr(argument)
     if isinstance(value, (TensorRef, StructTensor)):
         places = value.places if isinstance(value, TensorRef) else value.places()
         _stop_reads(cx, frozenset(p for p in places if p.dtype.is_real))

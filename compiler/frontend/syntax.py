@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -14,12 +14,19 @@ from ..errors import QdrunRuntimeError, QdrunTypeError
 
 
 class Template:
-    """The annotation of a parameter that is passed by reference (``qd.func``) or known at compile time (``qd.kernel``)."""
+    """The annotation of a parameter that is passed by reference (``qd.func``) or known at compile time (``qd.kernel``).
+
+    ``Template(..)`` is the annotation itself: the arguments are the peer's notes for readers and mean nothing.
+    """
+
+    def __new__(cls, element_type: Any = None, ndim: int | None = None) -> Any:
+        del element_type, ndim
+        return cls
 
 
-def template() -> type[Template]:
+def template(element_type: Any = None, ndim: int | None = None) -> type[Template]:
     """``x: qd.template()`` is the same annotation as ``x: qd.Template``."""
-    return Template
+    return Template(element_type, ndim)
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,10 +39,15 @@ class RangeSpec:
 
 
 class NDRange:
-    """Several ranges at once: ``bounds`` holds (begin, end) of each axis, Python numbers or values of the kernel."""
+    """Several ranges at once.
 
-    def __init__(self, bounds: tuple[tuple[Any, Any], ...]) -> None:
-        self.bounds = bounds
+    Attributes:
+        bounds: (begin, end) of each axis, Python numbers or values of the kernel.
+        order: the axes in the order of their nesting, outermost first.
+    """
+
+    def __init__(self, bounds: tuple[tuple[Any, Any], ...], order: tuple[int, ...] = ()) -> None:
+        self.bounds, self.order = bounds, order or tuple(range(len(bounds)))
 
     @property
     def known(self) -> bool:
@@ -43,26 +55,36 @@ class NDRange:
         return all(isinstance(x, int) for pair in self.bounds for x in pair)
 
     def __iter__(self) -> Iterator[tuple[int, ...]]:
-        return itertools.product(*(range(begin, end) for begin, end in self.bounds))
+        nested = itertools.product(*(range(*self.bounds[axis]) for axis in self.order))
+        return (tuple(i for _, i in sorted(zip(self.order, index))) for index in nested)
 
 
-def ndrange(*axes: Any) -> NDRange:
+def ndrange(*args: Any, axes: Sequence[int] | None = None) -> NDRange:
     """``ndrange(n, (a, b), ..)``: the product of ranges, the last axis fastest.
 
+    Args:
+        args: the end of each axis, or its begin and end.
+        axes: the axes in the order of their nesting, outermost first: ``axes=(1, 0)`` makes the first axis the fastest. The indices keep
+            the order of ``args``.
+
     Raises:
-        QdrunTypeError: there is no axis, or one is a tuple of another length than two.
+        QdrunTypeError: there is no axis, one is a tuple of another length than two, or ``axes`` does not name each once.
     """
-    if not axes:
+    if not args:
         raise QdrunTypeError("ndrange() needs at least one axis", hint="write ndrange(n) or ndrange(n, (a, b))")
     bounds: list[tuple[Any, Any]] = []
-    for axis in axes:
+    for axis in args:
         if not isinstance(axis, (tuple, list)):
             bounds.append((0, axis))
         elif len(axis) == 2:
             bounds.append((axis[0], axis[1]))
         else:
             raise QdrunTypeError(f"an axis of ndrange() has {len(axis)} entries", hint="give a number n or a pair (begin, end)")
-    return NDRange(tuple(bounds))
+    order = tuple(range(len(bounds))) if axes is None else tuple(axes)
+    if not all(isinstance(axis, int) for axis in order) or sorted(order) != list(range(len(bounds))):
+        hint = f"name each of the {len(bounds)} axes once, outermost first"
+        raise QdrunTypeError(f"ndrange(.., axes={axes!r}) is not a permutation of range({len(bounds)})", hint=hint)
+    return NDRange(tuple(bounds), order)
 
 
 class Grouped:
@@ -79,28 +101,28 @@ class Grouped:
         return itertools.product(*(range(lo, lo + n) for lo, n in zip(begins, shape)))
 
 
-def grouped(space: Any) -> Grouped:
-    """One vector index instead of one index an axis."""
-    return Grouped(space)
+def grouped(x: Any) -> Grouped:
+    """One vector index instead of one index an axis. ``x``: a field, an array or an ``ndrange``."""
+    return Grouped(x)
 
 
-def static(*values: Any) -> Any:
+def static(x: Any, *xs: Any) -> Any:
     """Evaluate at compile time: ``static(cond)``, ``static(range(n))``. In plain Python its arguments, unchanged."""
-    return values[0] if len(values) == 1 else values
+    return (x, *xs) if xs else x
 
 
-def static_print(*values: Any) -> None:
+def static_print(*args: Any) -> None:
     """Print while the kernel is being compiled."""
-    print(*values)
+    print(*args)
 
 
-def static_assert(condition: Any, message: str = "") -> None:
+def static_assert(cond: Any, msg: str | None = None) -> None:
     """Check while the kernel is being compiled.
 
     Raises:
         AssertionError: in plain Python, when the condition is false.
     """
-    assert condition, message
+    assert cond, msg
 
 
 def loop_config(
@@ -125,53 +147,53 @@ def stop_grad(x: Any) -> Any:
     _kernel_only("stop_grad")
 
 
-def atomic_add(target: Any, value: Any) -> Any:
-    """``target += value`` in one step; the result is the old content."""
+def atomic_add(x: Any, y: Any) -> Any:
+    """``x += y`` in one step; the result is the old content."""
     _kernel_only("atomic_add")
 
 
-def atomic_sub(target: Any, value: Any) -> Any:
-    """``target -= value`` in one step; the result is the old content."""
+def atomic_sub(x: Any, y: Any) -> Any:
+    """``x -= y`` in one step; the result is the old content."""
     _kernel_only("atomic_sub")
 
 
-def atomic_mul(target: Any, value: Any) -> Any:
-    """``target *= value`` in one step; the result is the old content."""
+def atomic_mul(x: Any, y: Any) -> Any:
+    """``x *= y`` in one step; the result is the old content."""
     _kernel_only("atomic_mul")
 
 
-def atomic_min(target: Any, value: Any) -> Any:
-    """``target = min(target, value)`` in one step; the result is the old content."""
+def atomic_min(x: Any, y: Any) -> Any:
+    """``x = min(x, y)`` in one step; the result is the old content."""
     _kernel_only("atomic_min")
 
 
-def atomic_max(target: Any, value: Any) -> Any:
-    """``target = max(target, value)`` in one step; the result is the old content."""
+def atomic_max(x: Any, y: Any) -> Any:
+    """``x = max(x, y)`` in one step; the result is the old content."""
     _kernel_only("atomic_max")
 
 
-def atomic_and(target: Any, value: Any) -> Any:
-    """``target &= value`` in one step; the result is the old content."""
+def atomic_and(x: Any, y: Any) -> Any:
+    """``x &= y`` in one step; the result is the old content."""
     _kernel_only("atomic_and")
 
 
-def atomic_or(target: Any, value: Any) -> Any:
-    """``target |= value`` in one step; the result is the old content."""
+def atomic_or(x: Any, y: Any) -> Any:
+    """``x |= y`` in one step; the result is the old content."""
     _kernel_only("atomic_or")
 
 
-def atomic_xor(target: Any, value: Any) -> Any:
-    """``target ^= value`` in one step; the result is the old content."""
+def atomic_xor(x: Any, y: Any) -> Any:
+    """``x ^= y`` in one step; the result is the old content."""
     _kernel_only("atomic_xor")
 
 
-def atomic_exchange(target: Any, value: Any) -> Any:
-    """``target = value`` in one step; the result is the old content."""
+def atomic_exchange(x: Any, y: Any) -> Any:
+    """``x = y`` in one step; the result is the old content."""
     _kernel_only("atomic_exchange")
 
 
-def atomic_cas(target: Any, expected: Any, desired: Any) -> Any:
-    """``target = desired`` if it is ``expected``, in one step; the result is the old content. For integers."""
+def atomic_cas(x: Any, expected: Any, desired: Any) -> Any:
+    """``x = desired`` if it is ``expected``, in one step; the result is the old content. For integers."""
     _kernel_only("atomic_cas")
 
 

@@ -87,10 +87,10 @@ class _Element:
     def __reduce__(self) -> Any:
         return self.__copy__().__reduce__()
 
-    def fill(self, value: Any) -> None:
+    def fill(self, val: Any) -> None:
         """Set every component."""
         self._wrote()
-        super().fill(value)  # type: ignore[misc]
+        super().fill(val)  # type: ignore[misc]
 
 
 class _VectorElement(_Element, Vector):

@@ -106,17 +106,17 @@ def _refuse_kernel(fn: Any, decorator: str) -> None:
         raise QdrunRuntimeError(f"{decorator} takes a Python function, not {type(fn).__name__}")
 
 
-def grad_replaced(fn: Callable[..., Any]) -> Any:
+def grad_replaced(func: Callable[..., Any]) -> Any:
     """Give a Python function a gradient of its own; ``grad_for`` says which.
 
     Inside a tape one call counts as one step: the kernels launched inside are not recorded, and the tape runs the given gradient in their
     place, with the same arguments.
 
     Raises:
-        QdrunRuntimeError: ``fn`` is a kernel, or has a gradient of its own already.
+        QdrunRuntimeError: ``func`` is a kernel, or has a gradient of its own already.
     """
-    _refuse_kernel(fn, "grad_replaced")
-    return Replaced(fn)
+    _refuse_kernel(func, "grad_replaced")
+    return Replaced(func)
 
 
 def grad_for(primal: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -146,14 +146,14 @@ def grad_for(primal: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     return attach
 
 
-def no_grad(fn: Callable[..., Any]) -> Any:
+def no_grad(func: Callable[..., Any]) -> Any:
     """Hide a Python function from the tape: what the kernels inside compute counts as constant.
 
     Raises:
-        QdrunRuntimeError: ``fn`` is a kernel, or has a gradient of its own already.
+        QdrunRuntimeError: ``func`` is a kernel, or has a gradient of its own already.
     """
-    _refuse_kernel(fn, "no_grad")
-    return Replaced(fn, _nothing)
+    _refuse_kernel(func, "no_grad")
+    return Replaced(func, _nothing)
 
 
 def _nothing(*args: Any, **kwargs: Any) -> None:

@@ -162,7 +162,7 @@ class Field(Exchange):
             raise self._unplaced()
         node = self.snode or (self.primal.snode if self.primal is not None else None)
         for _ in range(n - 1):
-            node = None if node is None else node.parent
+            node = None if node is None else node.parent()
         return node
 
     def get_scalar_field(self, *indices: int) -> Field:
@@ -318,9 +318,9 @@ class Field(Exchange):
     def __iter__(self) -> Iterator[Any]:
         raise QdrunTypeError(f"field `{self.name}` cannot be iterated in Python", hint="use x.to_numpy(), or a kernel")
 
-    def fill(self, value: Any) -> None:
-        """Write ``value`` (a number, or a vector for vector fields) to every element."""
-        fill_array(self._written(), value, self.element, self.name, self._mirror)
+    def fill(self, val: Any) -> None:
+        """Write ``val`` (a number, or a vector for vector fields) to every element."""
+        fill_array(self._written(), val, self.element, self.name, self._mirror)
 
     def _shown(self, keep_dims: bool) -> np.ndarray:
         """The memory as conversions show it: a matrix of one column is a vector, unless ``keep_dims`` makes every vector a matrix."""
@@ -338,7 +338,7 @@ class Field(Exchange):
             copy: True, False or None.
         """
         if isinstance(dtype, bool):  # a field of matrices takes keep_dims first
-            dtype, keep_dims = None, dtype
+            dtype, keep_dims = None if isinstance(keep_dims, bool) else keep_dims, dtype
         return self._as_numpy(lambda: self._shown(keep_dims), dtype, copy)
 
     def to_torch(self, device: Any = None, keep_dims: bool = False, *, copy: bool | None = True) -> Any:
@@ -352,24 +352,24 @@ class Field(Exchange):
             array = array.swapaxes(-1, -2)  # row vectors
         assign_array(self._shown(keep), array, self.name, self._mirror)
 
-    def from_numpy(self, array: Any) -> None:
+    def from_numpy(self, arr: Any) -> None:
         """Copy an array of shape ``shape + element``; values are cast.
 
         Raises:
             QdrunTypeError: the shapes differ.
         """
-        self._written(None, array)
-        self._assign(np.asarray(array))
+        self._written(None, arr)
+        self._assign(np.asarray(arr))
 
-    def from_torch(self, tensor: Any) -> None:
+    def from_torch(self, arr: Any) -> None:
         """Copy a torch tensor of the same shape, from any device; values are cast.
 
         Raises:
             QdrunTypeError: the shapes differ, or it is no dense tensor.
         """
-        self._written(None, tensor)
-        if not assign_near(self, tensor, self._form):
-            self._assign(host_array(tensor, cast=True))
+        self._written(None, arr)
+        if not assign_near(self, arr, self._form):
+            self._assign(host_array(arr, cast=True))
 
     def copy_from(self, other: Field) -> None:
         """Copy another field of the same shape.
@@ -390,24 +390,24 @@ class Field(Exchange):
 def field(
     dtype: Any,
     shape: int | tuple[int, ...] | None = None,
+    order: str | None = None,
+    name: str = "",
+    offset: int | tuple[int, ...] | None = None,
     needs_grad: bool = False,
     needs_dual: bool = False,
-    name: str = "",
-    order: str | None = None,
     layout: Any = None,
-    offset: int | tuple[int, ...] | None = None,
 ) -> Field:
     """Make a field.
 
     Args:
         dtype: a scalar type (``qd.f32``, ``float``), a vector, matrix or struct type.
         shape: the extents, () for one number; None leaves the placement to ``qd.root``.
+        order: the nesting of the axes in memory, as "ji"; without it the last axis is contiguous.
+        name: what messages call it.
+        offset: the lowest index of each axis, instead of 0; indices run up to ``offset + shape - 1``.
         needs_grad: also place ``x.grad``.
         needs_dual: also place ``x.dual``.
-        name: what messages call it.
-        order: the nesting of the axes in memory, as "ji"; without it the last axis is contiguous.
-        layout: the same as a tuple of axes, (1, 0); or, for vectors and matrices, ``qd.Layout.SOA``: a plane for each component.
-        offset: the lowest index of each axis, instead of 0; indices run up to ``offset + shape - 1``.
+        layout: ``order`` as a tuple of axes, (1, 0); or, for vectors and matrices, ``qd.Layout.SOA``: a plane for each component.
 
     Raises:
         QdrunTypeError: a gradient of an integer field.

@@ -109,13 +109,13 @@ class Exchange(near.SharedOnDevice):
         """
         return self._as_numpy(lambda: self._form, dtype, copy)
 
-    def from_numpy(self, array: Any) -> None:
+    def from_numpy(self, arr: Any) -> None:
         """Copy a numpy array, or what numpy can read, of the same shape; values are cast.
 
         Raises:
             QdrunTypeError: the shapes differ.
         """
-        assign_array(self._written(None, array), array, self._called(), self._mirror)
+        assign_array(self._written(None, arr), arr, self._called(), self._mirror)
 
     def to_torch(self, device: Any = None, *, copy: bool | None = True) -> Any:
         """The content as a torch tensor; ``copy`` as in ``to_numpy``.
@@ -125,14 +125,14 @@ class Exchange(near.SharedOnDevice):
         """
         return self._as_torch(lambda: self._form, device, copy)
 
-    def from_torch(self, tensor: Any) -> None:
+    def from_torch(self, arr: Any) -> None:
         """Copy a torch tensor of the same shape, from any device; values are cast.
 
         Raises:
             QdrunTypeError: the shapes differ, or it is no dense tensor.
         """
-        if not near.assign_near(self, tensor, self._form):
-            assign_array(self._written(None, tensor), host_array(tensor, cast=True), self._called(), self._mirror)
+        if not near.assign_near(self, arr, self._form):
+            assign_array(self._written(None, arr), host_array(arr, cast=True), self._called(), self._mirror)
 
     def to_dlpack(self, versioned: bool = False) -> Any:
         """The memory itself as a DLPack capsule, for ``torch.utils.dlpack.from_dlpack``. ``versioned``: of DLPack 1 instead of 0.

@@ -411,9 +411,20 @@ def kernel(
     return _own_class(Kernel) if fn is None else _own_class(Kernel)(fn)
 
 
-def func(fn: Callable[..., Any]) -> Function:
-    """Make a function callable from kernels; it is inlined."""
-    return Function(fn)
+@overload
+def func(fn: Callable[..., Any]) -> Function: ...
+@overload
+def func(*, is_real_function: bool = False, requires_top_level: bool = False) -> Callable[[Callable[..., Any]], Function]: ...
+def func(fn: Any = None, *, is_real_function: bool = False, requires_top_level: bool = False) -> Any:
+    """Make a function callable from kernels; it is inlined.
+
+    Args:
+        fn: the function; left out when options are given.
+        is_real_function: a hint of the peer that means nothing here: every function is inlined.
+        requires_top_level: the same: a function with parallel loops runs them in parallel where a kernel calls it at its top level.
+    """
+    del is_real_function, requires_top_level
+    return Function if fn is None else Function(fn)
 
 
 @overload

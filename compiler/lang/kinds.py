@@ -4,6 +4,7 @@ array's class makes one.
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 from ..errors import QdrunTypeError
@@ -27,6 +28,10 @@ class _Kind(type):
 
     def __call__(cls, *args: Any, **kw: Any) -> Any:
         return cls.make(*args, **kw)  # type: ignore[attr-defined]
+
+    @property
+    def __signature__(cls) -> inspect.Signature:
+        return inspect.signature(cls.make)  # type: ignore[attr-defined]
 
 
 class ScalarField(metaclass=_Kind):

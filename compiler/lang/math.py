@@ -68,11 +68,11 @@ mat2, mat3, mat4 = (matrix(n, n, float) for n in (2, 3, 4))
 def _host_matrix(f: Intrinsic) -> Intrinsic:
     """The same function, whose result in Python is a ``Vector`` or ``Matrix``."""
 
-    def host(*args: object, **kw: object) -> object:
-        out = f.host(*args, **kw)
+    def host(*args: object) -> object:
+        out = f.host(*args)
         return Matrix(out.tolist()) if out.ndim == 2 else vector(len(out))(out)
 
-    return Intrinsic(f.__name__, host, f.__qd_lower__, f.__doc__ or "")
+    return Intrinsic(f.__name__, host, f.__qd_lower__, f.__doc__ or "", " ".join(f.__signature__.parameters))
 
 
 eye = _host_matrix(_math.eye)

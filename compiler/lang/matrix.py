@@ -267,9 +267,9 @@ class Matrix(NDArrayOperatorsMixin):
         """A copy with components of ``dtype``."""
         return type(self)(self._data.astype(resolve(dtype).numpy))
 
-    def fill(self, value: Any) -> None:
+    def fill(self, val: Any) -> None:
         """Set every component."""
-        self._data[...] = value
+        self._data[...] = val
 
     @staticmethod
     @has_lowering(constructors.lower_zero)
@@ -314,11 +314,25 @@ class Matrix(NDArrayOperatorsMixin):
         return Matrix(list(cols)).transpose()
 
     @classmethod
-    def field(cls, n: int, m: int, dtype: Any, shape: Any = None, **kw: Any) -> Any:
-        """A field of n x m matrices; the other arguments are those of ``qd.field``."""
+    def field(
+        cls,
+        n: int,
+        m: int,
+        dtype: Any,
+        shape: Any = None,
+        order: str | None = None,
+        name: str = "",
+        offset: Any = None,
+        needs_grad: bool = False,
+        needs_dual: bool = False,
+        layout: Any = None,
+        ndim: int | None = None,
+    ) -> Any:
+        """A field of n x m matrices, or with ``ndim=1`` of vectors of n components; the other arguments are those of ``qd.field``."""
         from .field import make_field
 
-        return make_field(resolve(dtype), shape, (n, m), **kw)
+        element = (n,) if ndim == 1 else (n, m)
+        return make_field(resolve(dtype), shape, element, needs_grad, needs_dual, name, order, layout=layout, offset=offset)
 
     @classmethod
     def ndarray(
@@ -359,11 +373,22 @@ class Vector(Matrix):
             raise QdrunTypeError(f"a vector has one axis, not shape {self.shape}")
 
     @classmethod
-    def field(cls, n: int, dtype: Any, shape: Any = None, **kw: Any) -> Any:  # type: ignore[override]
+    def field(  # type: ignore[override]
+        cls,
+        n: int,
+        dtype: Any,
+        shape: Any = None,
+        order: str | None = None,
+        name: str = "",
+        offset: Any = None,
+        needs_grad: bool = False,
+        needs_dual: bool = False,
+        layout: Any = None,
+    ) -> Any:
         """A field of vectors of n components; the other arguments are those of ``qd.field``."""
         from .field import make_field
 
-        return make_field(resolve(dtype), shape, (n,), **kw)
+        return make_field(resolve(dtype), shape, (n,), needs_grad, needs_dual, name, order, layout=layout, offset=offset)
 
     @classmethod
     def ndarray(  # type: ignore[override]

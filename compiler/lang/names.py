@@ -8,8 +8,10 @@ from dataclasses import fields
 from enum import StrEnum
 from typing import Any, TypeVar
 
+from ..errors import QdrunRuntimeError, QdrunTypeError
 from .kernel import Function
 from .kernel import func as _func
+from .options import PEER_ONLY
 from .program import current_program
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -81,6 +83,35 @@ class extension(StrEnum):
 def is_extension_enabled(ext: extension) -> bool:
     """Whether the current program's backend can do it: asserts, 64-bit data, and gradients of dynamic loops."""
     return ext in (extension.adstack, extension.assertion, extension.data64)
+
+
+class Config:
+    """``qd.cfg``: the options of the program that is current when they are read, and its ``arch``. They are fixed when it is made."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        program = current_program()
+        if name == "arch":
+            return program.arch
+        if name in PEER_ONLY:
+            raise QdrunTypeError(f"`cfg.{name}` is not available: the option means nothing here", hint="leave it out")
+        try:
+            return getattr(program.options, name)
+        except AttributeError:
+            known = ", ".join(f.name for f in fields(program.options))
+            raise AttributeError(f"qd.cfg has no option `{name}`; it has arch, {known}") from None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise QdrunRuntimeError(
+            f"qd.cfg.{name} cannot be set: the options of a program are fixed\n  do: qd.init({name}={value!r})"
+        )
+
+    def __repr__(self) -> str:
+        return "qd.cfg"
+
+
+cfg = Config()
 
 
 def dump_compile_config() -> None:

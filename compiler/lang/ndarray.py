@@ -248,9 +248,9 @@ class Ndarray(Exchange):
     def __iter__(self) -> Iterator[Any]:
         raise QdrunTypeError("an ndarray cannot be iterated in Python", hint="use x.to_numpy(), or a kernel")
 
-    def fill(self, value: Any) -> None:
-        """Write ``value`` (a number, or a vector for arrays of vectors) to every element."""
-        fill_array(self._written(), value, self.element_shape, "ndarray", self._mirror)
+    def fill(self, val: Any) -> None:
+        """Write ``val`` (a number, or a vector for arrays of vectors) to every element."""
+        fill_array(self._written(), val, self.element_shape, "ndarray", self._mirror)
 
     def copy_from(self, other: Ndarray) -> None:
         """Copy another ndarray of the same shape.

@@ -12,6 +12,7 @@ from typing import Any
 from ..amounts import bytes_in
 from ..errors import QdrunRuntimeError
 from ..ir.types import DType, f32, f64, i32, i64
+from .refused import REFUSED, refuse
 
 
 class Arch(StrEnum):
@@ -76,11 +77,19 @@ class Options:
 
 # Options of the peer that change nothing here: accepted, so that programs run unchanged.
 PEER_ONLY = frozenset(
-    "ad_stack_experimental_enabled ad_stack_sparse_threshold_bytes advanced_optimization cfg_optimization constant_folding"
-    " cuda_stack_limit default_cpu_block_dim default_gpu_block_dim device_memory_fraction device_memory_GB enable_fallback"
-    " flatten_if force_scalarize_matrix gdb_trigger kernel_profiler log_level num_compile_threads opt_level"
-    " print_accessor_ir print_full_traceback print_ir print_kernel_asm print_kernel_llvm_ir print_kernel_llvm_ir_optimized"
-    " print_preprocessed_ir print_struct_llvm_ir real_matrix_scalarize short_circuit_operators unrolling_limit verbose".split()
+    "ad_stack_experimental_enabled ad_stack_sparse_threshold_bytes advanced_optimization auto_mesh_local_default_occupacy"
+    " cache_loop_invariant_global_vars cfg_optimization constant_folding cuda_stack_limit debug_dump_path default_cpu_block_dim"
+    " default_gpu_block_dim demote_dense_struct_fors demote_no_access_mesh_fors detect_read_only device_memory_fraction"
+    " device_memory_GB enable_fallback experimental_auto_mesh_local external_metal_command_queue"
+    " external_metal_command_queue_is_torch_queue flatten_if force_scalarize_matrix gdb_trigger half2_vectorization"
+    " kernel_profiler log_level make_block_local make_cpu_multithreading_loop make_mesh_block_local make_thread_local"
+    " max_block_dim mesh_localize_all_attr_mappings mesh_localize_from_end_mapping mesh_localize_to_end_mapping"
+    " move_loop_invariant_outside_if num_compile_threads offline_cache_cleaning_factor offline_cache_cleaning_policy"
+    " offline_cache_file_path offline_cache_max_size_of_files opt_level optimize_mesh_reordered_mapping print_accessor_ir"
+    " print_full_traceback print_ir print_ir_dbg_info print_kernel_amdgcn print_kernel_asm print_kernel_llvm_ir"
+    " print_kernel_llvm_ir_optimized print_non_pure print_preprocessed_ir print_struct_llvm_ir quant_opt_atomic_demotion"
+    " quant_opt_store_fusion raise_on_templated_floats real_matrix_scalarize require_version saturating_grid_dim"
+    " short_circuit_operators src_ll_cache timeline unrolling_limit verbose vk_api_version".split()
 )
 
 
@@ -93,6 +102,8 @@ def make_options(given: dict[str, Any]) -> Options:
     """
     known = {f.name for f in fields(Options)}
     for name in given:
+        if f"init({name}=..)" in REFUSED:
+            refuse(f"init({name}=..)")
         if name not in known and name not in PEER_ONLY:
             near = difflib.get_close_matches(name, sorted(known), 1)
             hint = f"; did you mean `{near[0]}`?" if near else f"; known: {', '.join(sorted(known))}"

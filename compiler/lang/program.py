@@ -457,19 +457,22 @@ def current_program() -> Program:
     return program
 
 
-def init(arch: Arch | str = Arch.cpu, **options: Any) -> Program:
+def init(arch: Arch | str | None = None, default_fp: Any = None, default_ip: Any = None, **options: Any) -> Program:
     """Make a program and make it current in this thread.
 
     Args:
         arch: the backend: ``qd.cpu``, ``qd.cuda``, ``qd.gpu`` (the GPU backend that there is), or ``qd.python`` for the reference
-            interpreter (slow; has ``breakpoint()``).
+            interpreter (slow; has ``breakpoint()``). None: the CPU.
+        default_fp: the type of a real literal, ``qd.f32`` (the default) or ``qd.f64``.
+        default_ip: the type of an integer literal, ``qd.i32`` (the default) or ``qd.i64``.
         options: see ``Options``.
 
     Raises:
         KeyError: an unknown option.
         QdrunRuntimeError: a value that is not allowed, or a backend that is not built.
     """
-    wanted = Arch(arch)
+    wanted = Arch.cpu if arch is None else Arch(arch)
+    options |= {name: t for name, t in (("default_fp", default_fp), ("default_ip", default_ip)) if t is not None}
     return Program(_usable_gpu() if wanted is Arch.gpu else wanted, make_options(options)).activate()
 
 

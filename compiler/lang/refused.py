@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from ..errors import QdrunTypeError
+
+T = TypeVar("T", bound=type)
 
 _SPARSE = "sparse fields (pointer, bitmasked, dynamic) are not supported", "use dense fields, and a field of flags or of counts"
 _QUANT = "quantized types are not supported", "store i8, i16 or f16"
@@ -19,6 +21,11 @@ _FENCE = "fences without a barrier are not supported", "use qd.simt.block.sync()
 _PROFILER = "the profiler is not supported", "measure around qd.sync() with time.perf_counter()"
 _CLOCK = "kernels cannot read the clock", "measure around the launch with time.perf_counter()"
 _LINALG = "sparse matrices and their solvers are not supported", "write the iteration (conjugate gradients) with kernels"
+_TILES = (
+    "tiles of matrices that the threads of a warp hold together are not supported",
+    "use qd.simt.block.SharedArray for tiles in shared memory, or qd.Matrix for small matrices of one thread",
+)
+_MEMBERS = "its members have a type, a layout and a memory each", "ask a member: s.get_member_field(name)"
 _INNER = "it is an inner module of the peer", "the names that programs need are names of `qd`"
 
 REFUSED: dict[str, tuple[str, str]] = {
@@ -48,6 +55,20 @@ REFUSED: dict[str, tuple[str, str]] = {
     **dict.fromkeys(("simt.subgroup", "simt.warp"), _WARP),
     **dict.fromkeys(("simt.block.mem_fence", "simt.block.mem_sync"), _FENCE),
     "simt.block.radix_rank_match_atomic_or": ("sorting in a block is not supported", "use atomics on a shared array"),
+    **dict.fromkeys("SNode.pointer SNode.bitmasked SNode.dynamic SNode.deactivate_all".split(), _SPARSE),
+    "SNode.quant_array": _QUANT,
+    **dict.fromkeys("StructField.dtype StructField.layout StructField.to_dlpack".split(), _MEMBERS),
+    **dict.fromkeys("simt.Tile16x16 simt.Tile32x32 outer".split(), _TILES),
+    "ndarray(boundary=..)": (
+        "an index out of range is undefined, and an error with debug=True",
+        "clamp the index: qd.math.clamp(i, 0, n - 1)",
+    ),
+    "ndarray(element_dim=..)": (
+        "an element of vectors or matrices of any size cannot be asked for",
+        "give element_shape=(n,), or dtype=qd.types.vector(n, qd.f32); or leave dtype out to take any element",
+    ),
+    "ndarray(field_dim=..)": ("it is the former name of ndim", "write ndim=.."),
+    "init(default_up=..)": ("it is always the unsigned type of default_ip", "set default_ip"),
     "ref": ("arguments of a func by reference need qd.template()", "annotate the parameter with qd.template()"),
     "volatile_load": ("kernels that wait for each other are not supported", "read with qd.atomic_add(x[i], 0)"),
 }
@@ -62,6 +83,15 @@ def refuse(name: str) -> NoReturn:
     """
     why, instead = REFUSED[name]
     raise QdrunTypeError(f"`{name}` is not available: {why}", hint=instead)
+
+
+def refusing(cls: T) -> T:
+    """Give a class the names of ``REFUSED`` that begin with its own: reading one gives what refuses."""
+    for name in REFUSED:
+        owner, _, last = name.rpartition(".")
+        if owner == cls.__name__:
+            setattr(cls, last, Refused(name))
+    return cls
 
 
 class Refused:

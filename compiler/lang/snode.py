@@ -16,6 +16,7 @@ from ..errors import QdrunRuntimeError
 from ..ir.nodes import Buffer, Place
 from ..runtime.device import Allocation
 from .layout import AXIS_NAMES, PLANES, Dense, Layout, Leaf, Spot, layout
+from .refused import refusing
 
 if TYPE_CHECKING:
     from .field import Field
@@ -45,11 +46,12 @@ ij, ik, jk, ji = (NAMED_AXES[c] for c in ("ij", "ik", "jk", "ji"))
 ijk, ijl, ikl, jkl, ijkl = (NAMED_AXES[c] for c in ("ijk", "ijl", "ikl", "jkl", "ijkl"))
 
 
+@refusing
 class SNode:
     """A level of the layout tree."""
 
     def __init__(self, root: Root | None, parent: SNode | None, over: Axes, extents: tuple[int, ...]) -> None:
-        self._root, self.parent, self.axes, self.extents = root, parent, over, extents
+        self._root, self._above, self.axes, self.extents = root, parent, over, extents
         self.children: list[SNode | Field] = []
 
     @property
@@ -72,19 +74,26 @@ class SNode:
         node: SNode | None = self
         while node is not None:
             yield node
-            node = node.parent
+            node = node._above
 
-    def dense(self, over: Axes | Sequence[int], dimensions: int | Sequence[int]) -> SNode:
+    def parent(self, n: int = 1) -> SNode | None:
+        """The level above, or the n-th above; None above the root."""
+        node: SNode | None = self
+        for _ in range(n):
+            node = None if node is None else node._above
+        return node
+
+    def dense(self, axes: Axes | Sequence[int], dimensions: int | Sequence[int]) -> SNode:
         """A dense level under this one.
 
         Args:
-            over: its axes, as ``qd.ij``.
+            axes: its axes, as ``qd.ij``.
             dimensions: the extent of each axis, or one for all.
 
         Raises:
             QdrunRuntimeError: extents that are not positive or do not fit the axes, or the level has memory already.
         """
-        over = Axes(over)
+        over = Axes(axes)
         extents = (dimensions,) * len(over) if isinstance(dimensions, (int, np.integer)) else tuple(dimensions)
         if len(extents) == 1:
             extents *= len(over)
@@ -140,8 +149,8 @@ class SNode:
 
     def _adopt(self, child: SNode | Field) -> None:
         top = self
-        while top.parent is not None and top.parent.parent is not None:
-            top = top.parent
+        while top._above is not None and top._above._above is not None:
+            top = top._above
         if top is not self.root and top in self.root.done:
             raise QdrunRuntimeError(
                 "this level has its memory already; do: place everything before the first kernel, or use a new dense"

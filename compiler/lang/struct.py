@@ -51,13 +51,13 @@ class StructType(values.StructForm):
         given = {**dict(zip(names, args)), **members}
         return self.cast({name: given.get(name, 0) for name in names})
 
-    def cast(self, value: Any) -> Struct:
+    def cast(self, struct: Any) -> Struct:
         """A struct or a dict with these members as a struct of this type.
 
         Raises:
             QdrunTypeError: other members, or a value that does not fit.
         """
-        items = items_of(value)
+        items = items_of(struct)
         structs.same_members(self.name, self.members, items)
         return Struct._made({name: self._one(name, items[name]) for name in self.members}, self)
 
@@ -182,12 +182,23 @@ class Struct:
         """The methods of its type."""
         return {} if self._type is None else self._type.methods
 
-    def to_dict(self) -> dict[str, Any]:
-        """The members as numbers, lists and dicts."""
-        return {
-            name: v.to_dict() if isinstance(v, Struct) else v.to_list() if isinstance(v, Matrix) else v
+    def to_dict(self, include_methods: bool = False, include_ndim: bool = False) -> dict[str, Any]:
+        """The members as numbers, lists and dicts.
+
+        Args:
+            include_methods: also the methods, as ``__struct_methods``.
+            include_ndim: also the number of axes of each vector and matrix, as ``__matrix_ndim``.
+        """
+        how = include_methods, include_ndim
+        out = {
+            name: v.to_dict(*how) if isinstance(v, Struct) else v.to_list() if isinstance(v, Matrix) else v
             for name, v in self.items
         }
+        if include_methods:
+            out[METHODS] = self.methods
+        if include_ndim:
+            out["__matrix_ndim"] = {name: v.ndim for name, v in self.items if isinstance(v, Matrix)}
+        return out
 
     def __getitem__(self, name: str) -> Any:
         return self.entries[name]

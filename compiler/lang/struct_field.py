@@ -12,6 +12,7 @@ from ..frontend import structs
 from .access import element_index
 from .dtypes import resolve
 from .field import Field, make_field
+from .refused import REFUSED, Refused
 from .snode import Axes, Root, SNode
 from .struct import METHODS, Struct, StructType, items_of
 from .types import MatrixType
@@ -116,6 +117,8 @@ class StructField:
             return members[name]
         if name == "offset":  # no property: a member may be called so
             return self._first().offset
+        if f"StructField.{name}" in REFUSED:  # a member may be called so, too
+            return Refused(f"StructField.{name}")
         raise AttributeError(f"the struct field has no member `{name}`; its members are {', '.join(members)}")
 
     def __getitem__(self, index: Any) -> Struct:
@@ -135,10 +138,18 @@ class StructField:
     def __iter__(self) -> Iterator[Any]:
         raise QdrunTypeError(f"the struct field `{self.name}` cannot be iterated in Python", hint="use to_numpy(), or a kernel")
 
-    def fill(self, value: Any) -> None:
+    def fill(self, val: Any) -> None:
         """Write a number to every component of every member."""
         for member in self._members.values():
-            member.fill(value)
+            member.fill(val)
+
+    def has_grad(self) -> bool:
+        """Whether the gradients of its real members are stored."""
+        return any(f.has_grad() for f in self.leaves())
+
+    def has_dual(self) -> bool:
+        """Whether the duals of its real members are stored."""
+        return any(f.has_dual() for f in self.leaves())
 
     def copy_from(self, other: StructField) -> None:
         """Copy another field of structs with the same members and shape.
@@ -152,29 +163,29 @@ class StructField:
         for name, member in self._members.items():
             member.copy_from(other.get_member_field(name))
 
-    def to_numpy(self, **how: Any) -> dict[str, Any]:
+    def to_numpy(self, *, copy: bool | None = True, **how: Any) -> dict[str, Any]:
         """A dict of arrays, one for each member; a member that is a struct gives a dict."""
-        return {name: member.to_numpy(**how) for name, member in self._members.items()}
+        return {name: member.to_numpy(copy=copy, **how) for name, member in self._members.items()}
 
-    def from_numpy(self, arrays: Mapping[str, Any]) -> None:
+    def from_numpy(self, array_dict: Mapping[str, Any]) -> None:
         """Copy a dict as ``to_numpy`` gives it.
 
         Raises:
             QdrunTypeError: a member is missing or unknown, or has another shape.
         """
-        structs.same_members(f"`{self.name}`", self._members, arrays)
+        structs.same_members(f"`{self.name}`", self._members, array_dict)
         for name, member in self._members.items():
-            member.from_numpy(arrays[name])
+            member.from_numpy(array_dict[name])
 
-    def to_torch(self, device: Any = None, **how: Any) -> dict[str, Any]:
+    def to_torch(self, device: Any = None, *, copy: bool | None = True, **how: Any) -> dict[str, Any]:
         """As ``to_numpy``, of torch tensors."""
-        return {name: member.to_torch(device, **how) for name, member in self._members.items()}
+        return {name: member.to_torch(device, copy=copy, **how) for name, member in self._members.items()}
 
-    def from_torch(self, tensors: Mapping[str, Any]) -> None:
+    def from_torch(self, array_dict: Mapping[str, Any]) -> None:
         """As ``from_numpy``, of torch tensors."""
-        structs.same_members(f"`{self.name}`", self._members, tensors)
+        structs.same_members(f"`{self.name}`", self._members, array_dict)
         for name, member in self._members.items():
-            member.from_torch(tensors[name])
+            member.from_torch(array_dict[name])
 
     def __qd_name__(self, name: str) -> None:
         """What the first kernel that uses it calls it; see ``Field.__qd_name__``."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from typing import Any
 
 from ..errors import QdrunTypeError
@@ -11,7 +12,7 @@ from ..frontend.syntax import Template, template
 from ..ir.types import DType
 from .dtypes import resolve
 from .matrix import Matrix, Vector, wrap
-from .refused import REFUSED, Refused
+from .refused import REFUSED, Refused, refuse
 from .scalars import (
     f16,
     f32,
@@ -99,11 +100,25 @@ class MatrixType:
         """The constructor inside a kernel."""
         return constructors.lower_typed(b, self.shape, self._dtype, args)
 
-    def field(self, shape: Any = None, **kw: Any) -> Any:
+    def get_shape(self) -> tuple[int, ...]:
+        """(n,) or (n, m)."""
+        return self.shape
+
+    def field(
+        self,
+        shape: Any = None,
+        order: str | None = None,
+        name: str = "",
+        offset: Any = None,
+        needs_grad: bool = False,
+        needs_dual: bool = False,
+        layout: Any = None,
+    ) -> Any:
         """A field of such values; the arguments are those of ``qd.field`` without the type."""
         from .field import make_field
 
-        return make_field(self._stored(), shape, self.shape, **kw)
+        how = {"needs_grad": needs_grad, "needs_dual": needs_dual, "name": name, "order": order, "layout": layout}
+        return make_field(self._stored(), shape, self.shape, offset=offset, **how)
 
     def ndarray(self, shape: Any, needs_grad: bool = False, needs_dual: bool = False, layout: Any = None) -> Any:
         """An ndarray of such values; the arguments are those of ``qd.ndarray`` without the type."""
@@ -133,8 +148,9 @@ def _components(arg: Any) -> list[Any]:
     return [arg]
 
 
-def vector(n: int, dtype: Any = None) -> MatrixType:
-    """The type of vectors of ``n`` components."""
+def vector(n: int, dtype: Any = None, *, unpacked: bool = False) -> MatrixType:
+    """The type of vectors of ``n`` components. ``unpacked`` is a hint of the peer that means nothing here."""
+    del unpacked
     return MatrixType((n,), dtype)
 
 
@@ -206,13 +222,50 @@ class NdarrayType:
         return f"ndarray(dtype={self._dtype}, ndim={self.ndim}, element={self.element})"
 
 
-def ndarray(dtype: Any = None, ndim: int | None = None, needs_grad: bool | None = None) -> NdarrayType:
-    """``x: qd.types.ndarray(dtype=qd.f32, ndim=1)``; ``dtype`` may be a vector or matrix type."""
-    return NdarrayType(dtype, ndim, needs_grad)
+def ndarray(
+    dtype: Any = None,
+    ndim: int | None = None,
+    element_dim: int | None = None,
+    element_shape: tuple[int, ...] | None = None,
+    field_dim: None = None,
+    needs_grad: bool | None = None,
+    boundary: str = "unsafe",
+) -> NdarrayType:
+    """``x: qd.types.ndarray(dtype=qd.f32, ndim=1)``.
+
+    Args:
+        dtype: a scalar type, or a vector or matrix type.
+        ndim: the number of axes.
+        element_dim: the number of axes of an element; only with ``element_shape``, which says it too, or 0.
+        element_shape: (n,) for vectors, (n, m) for matrices of ``dtype``, () for numbers.
+        field_dim: the peer's former name of ``ndim``; refused.
+        needs_grad: True or False when the array must have a gradient or must have none.
+        boundary: "unsafe": an index out of range is undefined. Nothing else is supported.
+
+    Raises:
+        QdrunTypeError: an option that is not supported, or that contradicts another.
+    """
+    if field_dim is not None:
+        refuse("ndarray(field_dim=..)")
+    if boundary != "unsafe":
+        refuse("ndarray(boundary=..)")
+    if element_dim is not None and element_shape is None and element_dim != 0:
+        refuse("ndarray(element_dim=..)")
+    shape = () if element_shape is None else tuple(element_shape)
+    if element_dim is not None and element_dim != len(shape):
+        raise QdrunTypeError(f"element_dim={element_dim} contradicts element_shape={shape}", hint="leave element_dim out")
+    if shape and isinstance(dtype, MatrixType):
+        raise QdrunTypeError(f"element_shape={shape} contradicts dtype={dtype!r}", hint="leave element_shape out")
+    return NdarrayType(MatrixType(shape, dtype) if shape else dtype, ndim, needs_grad)
 
 
 class NDArray:
-    """``qd.types.NDArray[dtype, ndim]``; a bare ``NDArray`` takes any array."""
+    """``qd.types.NDArray[dtype, ndim]``; a bare ``NDArray`` takes any array, and ``NDArray(..)`` is ``ndarray(..)``."""
+
+    __signature__ = inspect.signature(ndarray)
+
+    def __new__(cls, *args: Any, **options: Any) -> Any:
+        return ndarray(*args, **options)
 
     def __class_getitem__(cls, item: Any) -> NdarrayType:
         parts = item if isinstance(item, tuple) else (item, None)

@@ -611,7 +611,7 @@ def after(a, b):
 )
 def test_what_a_block_makes_of_its_values(program, n, size):
     x = qd.field(qd.f64, shape=n)
-    out = qd.field(qd.f64, shape=(n, 12))
+    out = qd.field(qd.f64, shape=(n, 14))
 
     @qd.kernel
     def reduced():
@@ -631,6 +631,8 @@ def test_what_a_block_makes_of_its_values(program, n, size):
                 out[i, 9] = block.sync_all_nonzero(v < 5)
                 out[i, 10] = block.inclusive_min(v, size, qd.f64)
                 out[i, 11] = block.inclusive_scan(v, size, after, qd.f64)
+                out[i, 12] = block.exclusive_max(v, block_dim=size, dtype=qd.f64)
+                out[i, 13] = block.exclusive_min(qd.i32(v), size, qd.i32)
 
     data = np.random.default_rng(n).integers(-6, 7, n).astype(float)
     x.from_numpy(data)
@@ -640,6 +642,7 @@ def test_what_a_block_makes_of_its_values(program, n, size):
         last = [next((w for w in v[: k + 1][::-1] if w), 0.0) for k in range(len(v))]
         columns = [v.sum(), v.min(), v.max(), last[-1], np.cumsum(v), np.cumsum(v) - v, np.maximum.accumulate(v)]
         columns += [(v > 0).sum(), (v > 5).any(), (v < 5).all(), np.minimum.accumulate(v), np.array(last)]
+        columns += [np.r_[-np.inf, np.maximum.accumulate(v)[:-1]], np.r_[2.0**31 - 1, np.minimum.accumulate(v)[:-1]]]
         rows.append(np.stack([np.broadcast_to(c, len(v)) for c in columns], 1))
     np.testing.assert_array_equal(out.to_numpy(), np.concatenate(rows))
 

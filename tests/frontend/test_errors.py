@@ -391,7 +391,7 @@ def test_wrong_settings_of_a_loop_are_named():
         for i in range(3):
             x[i] = 1
 
-    assert "`fast`" in fails(QdrunTypeError, kernel)
+    assert "unexpected keyword argument 'fast'" in fails(QdrunTypeError, kernel)
 
 
 def test_an_error_in_an_inlined_function_shows_the_functions_line():

@@ -318,7 +318,7 @@ def component_accesses():
 
     @qd.kernel
     def updated(i: qd.i32, j: qd.i64):
-        for k in f:
+        for _ in f:
             f[0][i, j] += 1.0
 
     @qd.kernel

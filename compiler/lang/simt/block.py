@@ -13,6 +13,7 @@ from ...frontend.intrinsics import cast as _cast
 from ...frontend.intrinsics import max as _max
 from ...frontend.intrinsics import min as _min
 from ...frontend.syntax import atomic_max, static_assert
+from ...ir.meaning import identity as _identity
 from ...ir.types import i32
 from ..kernel import func
 from ..refused import REFUSED, Refused
@@ -148,6 +149,18 @@ def exclusive_add(value: Any, block_dim: Any, dtype: Any) -> Any:
 
 
 @func
+def exclusive_min(value: Any, block_dim: Any, dtype: Any) -> Any:
+    """The least of the values of all threads before this one in the block; for the first one the greatest number of the type."""
+    return exclusive_scan(value, block_dim, _least, _identity("min", dtype), dtype)
+
+
+@func
+def exclusive_max(value: Any, block_dim: Any, dtype: Any) -> Any:
+    """The greatest of the values of all threads before this one in the block; for the first one the least number of the type."""
+    return exclusive_scan(value, block_dim, _most, _identity("max", dtype), dtype)
+
+
+@func
 def sync_count_nonzero(predicate: Any) -> Any:
     """A barrier; for how many threads of the block the predicate is not 0 (i32)."""
     return reduce_all(_cast(predicate != 0, i32), block_size(), _add, i32)
@@ -175,6 +188,8 @@ __all__ = [
     "SharedArray",
     "block_size",
     "exclusive_add",
+    "exclusive_max",
+    "exclusive_min",
     "exclusive_scan",
     "global_thread_idx",
     "inclusive_add",
