@@ -26,6 +26,7 @@ from benchmarks.cuda_report import report
 PLAN: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("copy", ("copy",)),
     ("sin1024", ("qdrun", "quadrants", "jax")),
+    ("sin1024_accurate", ("qdrun", "quadrants")),
     ("sin256", ("qdrun", "quadrants", "jax")),
     ("sin64", ("qdrun", "quadrants", "jax")),
     ("budgets", ("qdrun",)),

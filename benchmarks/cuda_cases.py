@@ -282,6 +282,7 @@ CASES: dict[str, tuple[Callable[..., Case], dict[str, Any], dict[str, Any]]] = {
     "sin64": (sin_recurrence, {"steps": 64}, {"steps": 64, "n": 1 << 12}),
     "sin256": (sin_recurrence, {"steps": 256}, {"steps": 256, "n": 1 << 12}),
     "sin1024": (sin_recurrence, {"steps": 1024}, {"steps": 1024, "n": 1 << 12}),
+    "sin1024_accurate": (sin_recurrence, {"steps": 1024}, {"steps": 1024, "n": 1 << 12}),
     "saxpy": (saxpy, {}, {"n": 1 << 20}),
     "launch": (launch, {}, {"many": 50}),
     "gated_grid": (gated_grid, {}, {"shape": (16, 16, 16), "box": (7, 6, 5)}),

@@ -27,13 +27,14 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "qdrun": {"fast_math": True},
     "quadrants": {"src_ll_cache": False, "ad_stack_experimental_enabled": True, "log_level": "error"},
 }
-"""Both packages compute sin and exp fast: the peer does so by default. Caches on disk are off but for ``cold``."""
+"""Both packages compute sin and exp fast, as the peer does by default, but in cases named `_accurate`. Caches on disk are
+off but for ``cold``."""
 
 
-def opened(package: str, arch: str, cache: str = "") -> Any:
-    """The package with a program; ``cache``: its folder of compiled kernels, none if empty."""
+def opened(package: str, arch: str, cache: str = "", accurate: bool = False) -> Any:
+    """The package with a program; ``cache``: its folder of compiled kernels, none if empty; ``accurate``: without ``fast_math``."""
     lib = importlib.import_module(package)
-    options = {**OPTIONS[package], "offline_cache": bool(cache)}
+    options = {**OPTIONS[package], "offline_cache": bool(cache)} | ({"fast_math": False} if accurate else {})
     if cache and package == "quadrants":
         options |= {"offline_cache_file_path": cache, "src_ll_cache": True}
     if arch != "cpu":
@@ -181,7 +182,7 @@ def one(package: str, name: str, asked: argparse.Namespace) -> dict[str, Any]:
         return importlib.import_module(f"benchmarks.cuda_{package}").figures(name, asked.small, asked.seconds)
     if name == "cold":
         return cold(package, asked.arch, asked.cache, asked.small)
-    lib = opened(package, asked.arch)
+    lib = opened(package, asked.arch, accurate=name.endswith("_accurate"))
     if name == "budgets":
         return budgets(lib, asked.arch, asked.seconds, asked.small)
     make, full, tiny = CASES[name]

@@ -19,6 +19,7 @@
     └── OutOfMemory                      (MemoryError) a budget or a device is too small; names the bytes
 
     GradientWarning                      (UserWarning) a gradient is lost in an array that has none
+    PerformanceWarning                   (UserWarning) a kernel is much slower than an option would make it
 
 The names that start with ``Quadrants`` are those of the peer and the same classes.
 
@@ -148,6 +149,10 @@ class OutOfMemory(QdrunError, MemoryError):
 
 class GradientWarning(UserWarning):
     """A gradient is lost in an array that has none. Given once for each kernel and array of a program."""
+
+
+class PerformanceWarning(UserWarning):
+    """A kernel is much slower than an option would make it. Given when the kernel is compiled, at most once in a process."""
 
 
 # The peer's names of the same errors.

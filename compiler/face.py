@@ -9,6 +9,7 @@ from .errors import (
     GradientWarning,
     NothingToDifferentiate,
     OutOfMemory,
+    PerformanceWarning,
     QdrunAssertionError,
     QdrunCompilationError,
     QdrunError,

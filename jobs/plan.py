@@ -52,6 +52,7 @@ class MemoryPlan(BaseModel):
         arch: the backend that it is for.
         budget: ``memory_budget`` of the program in bytes, None without one.
         whole: False: the job names no ``launches``, so that heaps, contexts and temporaries of its kernels are not in it.
+        notes: what would make the trial faster on this backend, each with the user's line.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -60,6 +61,7 @@ class MemoryPlan(BaseModel):
     arch: str = "cpu"
     budget: int | None = None
     whole: bool = True
+    notes: tuple[str, ...] = ()
 
     @property
     def bytes(self) -> int:
@@ -161,7 +163,9 @@ def make_plan(job: Job[Any], arch: str | None = None) -> MemoryPlan:
         PlanEntry(kind=b.kind, bytes=b.bytes, source=b.source, formula=b.formula)
         for b in program.beside(arch or program.arch.value, total - held.get("context", 0))
     ]
-    return MemoryPlan(entries=tuple(entries), arch=arch or program.arch.value, budget=budget, whole=bool(launches))
+    where = arch or program.arch.value
+    notes = tuple(dict.fromkeys(filter(None, (program.launch_note(*launch, where) for launch in launches))))
+    return MemoryPlan(entries=tuple(entries), arch=where, budget=budget, whole=bool(launches), notes=notes)
 
 
 def launches_of(job: Job[Any]) -> Launches:

@@ -133,6 +133,7 @@ def _group_data(group: PlannedGroup, limits: Mapping[str, int | None]) -> dict[s
     data |= {"footprint": plan.footprint if plan else None}
     data |= {"by_kind": plan.by_kind() if plan else {}}
     data |= {"entries": [entry.model_dump() for entry in plan.entries] if plan else []}
+    data |= {"notes": list(plan.notes) if plan else []}
     return data | {"fits": None if plan is None else not _beyond(plan.bytes, limits)}
 
 
@@ -195,6 +196,7 @@ def _group_lines(group: PlannedGroup, limits: Mapping[str, int | None]) -> list[
             ["on the device", str(plan.footprint), amount(plan.footprint), "with what the process takes beside its program"]
         )
     lines = [grid(["kind", "bytes", "from", "how"], rows, indent="  ")]
+    lines += [f"  {line}" for note in plan.notes for line in f"note: {note}".splitlines()]
     if not plan.whole:
         lines.append(
             "  not in it: what the kernels need, as the job names no launches(); these trials may take more than they claim"

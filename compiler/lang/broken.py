@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-import warnings
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ..errors import DifferentiationError, GradientWarning, describe
+from ..errors import DifferentiationError, describe
 from ..transforms.lost import VARIED
 from ..transforms.paths import Broken
+from .notes import warn_user
 from .overwrites import HostWrite, Timed
 from .spots import Region, Spot, access_spot, tensor_spots
 from .steps_check import Moved
@@ -65,15 +64,6 @@ def report(program: Program, kernel: str, broken: Broken, by: str, *, strict: bo
     if seen not in program.warned:
         program.warned.add(seen)
         warn_user(describe(what, broken.loc, hint))
-
-
-def warn_user(text: str) -> None:
-    """A warning at the user's line."""
-    ours = "qdrun.compiler."
-    frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(ours):
-        frame = frame.f_back
-    warnings.warn_explicit(text, GradientWarning, frame.f_code.co_filename, frame.f_lineno)
 
 
 @dataclass

@@ -23,6 +23,7 @@ from ..runtime.cpu import CpuDevice
 from ..runtime.device import Allocation, Device, devices
 from ..runtime.launch_ir import S_AHEAD, S_RUNNING, S_WORDS
 from ..runtime.python import PythonDevice
+from .notes import launch_note
 from .options import Arch, Options, make_options
 from .pending import Pending
 from .plan_inputs import DataVersions
@@ -386,11 +387,8 @@ class Program(Accounts):
 
     def own_machine(self, lanes: int) -> Machine:
         """What plans must know of the program's own device; ``lanes``: of the compiled kernel."""
-        return (
-            cpu(self.device.threads, lanes)
-            if self.device.on_host
-            else machine(self.device.arch, fast_math=self.options.fast_math)
-        )
+        device = self.device
+        return cpu(device.threads, lanes) if device.on_host else machine(device.arch, fast_math=self.options.fast_math)
 
     def machine(self, arch: str) -> Machine | None:
         """What a plan must know of a backend; None for the program's own.
@@ -406,6 +404,11 @@ class Program(Accounts):
 
         with self:
             return launch_time(kernel, args, **how)
+
+    def launch_note(self, kernel: Any, args: tuple[Any, ...], arch: str) -> str:
+        """What would make a launch on a backend faster, see ``lang.notes.launch_note``; empty: nothing."""
+        with self:
+            return launch_note(kernel, args, arch)
 
     def next_seed(self) -> int:
         """A fresh random seed for a launch: a function of the program's seed and the launch's number."""

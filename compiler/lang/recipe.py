@@ -33,6 +33,7 @@ from ..transforms.reduce import reduce_kernel
 from ..transforms.simplify import simplify
 from ..transforms.slopes import without_slopes
 from ..transforms.tangent import Tangent, forward_kernel
+from .notes import note_fast_math
 from .options import Options, compile_choices
 from .show import show
 from .spots import Form, forms
@@ -65,7 +66,7 @@ class Recipe:
     def __init__(self, lowered: Kernel, buffers: list[Buffer], options: Options) -> None:
         self._begin(buffers, options)
         self.__dict__["ir"] = show("simplify", simplify(lower_exits(lowered)))
-        self.forward = self._compile(self.ir, 0)
+        self.forward = self._compile(self.ir, 0, first=True)
 
     @classmethod
     def stored(cls, forward: Ready, buffers: list[Buffer], options: Options, shelf: Shelf) -> Recipe:
@@ -198,8 +199,10 @@ class Recipe:
             known = self._forms[access[2]] = forms(access[1])
         return known
 
-    def _compile(self, kernel: Kernel, lanes: int) -> Ready:
+    def _compile(self, kernel: Kernel, lanes: int, first: bool = False) -> Ready:
         def make(device: Device) -> Compiled:
+            if first and device.approximates and not self._options.fast_math:
+                note_fast_math(kernel)
             reduced, how = compiler_input(kernel, self._options)
             if device.on_host and not self._one_lane:  # functions of lanes are not those of one lane, to the last bit
                 how = replace(

@@ -76,6 +76,7 @@ class Device(ABC):
     on_host: bool = True  # its memory is the host's, and a launch has ended when its call returns
     identity: str = ""  # names the device in this process: code that is loaded on one is not on another
     chip_key: str = ""  # names what machine code is made for, beside the processor
+    approximates: bool = False  # ``fast_math`` changes what is compiled
     link: Link | None = None  # of a device with memory of its own
     on_waiting: Callable[[], None] | None = None  # called when ``waiting`` has changed
     on_sync: Callable[[], None] | None = None  # what a device that is not calls when the host has waited for it

@@ -78,6 +78,7 @@ class Shape(Part):
     footprint: int | None = about("with what the process takes of a GPU")
     by_kind: dict[str, int] = about("bytes by kind")
     entries: list[Data] = about("each sum: kind, bytes, source, formula, plane, where")
+    notes: list[str] = about("what would make a trial faster, with the kernel's line")
     fits: bool | None = about("within limits.memory and memory_budget; null: not planned")
 
 

@@ -124,12 +124,9 @@ class Emitter(Fn):
 
     # -- statements
     def block(self, block: Block) -> None:
-        """Every statement of a block, in order. What becomes known in it is not known after it: it may not run."""
-        known = self.known
-        self.known = dict(known)
+        """Every statement of a block, in order."""
         for s in block:
             self.statement(s)
-        self.known = known
 
     def statement(self, s: Stmt) -> None:
         """One statement."""

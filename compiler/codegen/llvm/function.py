@@ -57,7 +57,6 @@ class Fn:
         self.slots: list[str] = []
         self.head: list[str] = []
         self.hoisted: dict[object, str] = {}
-        self.known: dict[object, tuple[str, ...]] = {}  # registers that this block and the ones inside may use again
         self._n = 0
 
     # -- text

@@ -159,7 +159,6 @@ def run(e: GridEmitter, s: Stmt, m: Meeting) -> None:
     if not e.part or _harmless(s, m):
         e.statement(s)
         return
-    known, e.known = e.known, dict(e.known)
     inside, skip = e.label("active"), e.label("passive")
     value = e.slot(e.ty(s.dtype, False)) if isinstance(s, Op) else ""
     if value:
@@ -175,7 +174,6 @@ def run(e: GridEmitter, s: Stmt, m: Meeting) -> None:
         e.put(f"store {e.ty(s.dtype, False)} {e.operand(s, False)}, ptr {value}")
     e.jump(skip)
     e.at(skip)
-    e.known = known
     if value:
         assert isinstance(s, Op)
         e.values[s] = (e.t(f"load {e.ty(s.dtype, False)}, ptr {value}"), False)

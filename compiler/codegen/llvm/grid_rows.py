@@ -140,21 +140,25 @@ def _on_chip(e: GridEmitter, name: str, size: int) -> str:
 
 
 def unrolling(e: GridEmitter, s: Loop) -> str:
-    """How often an innermost loop of a task with stacks is written out: a GPU has no other means to read the next state before it has
-    done with this one, and each counts and branches beside a body that may be short.
+    """How often an innermost loop is written out, where it reads or writes stacks or evaluates functions: each iteration counts and
+    branches beside a body that may be short, constants are loaded again, and a GPU has no other means to read the next state early.
     """
-    if not e.task.stacks or s.exit is not None or any(isinstance(x, Loop) for x in s.body):
+    if s.exit is not None or any(isinstance(x, Loop) for x in s.body):
         return ""
-    weight, far, puts = 0, False, False
+    weight, far, puts, functions = 0, False, False, False
     for x in walk(s.body):
         if isinstance(x, Loop):
             return ""
         if isinstance(x, Op) and x.op == "atomic" and e.uniform.way(x):
             return ""  # what the lanes of a warp do together stands once: LLVM would not copy it
         puts |= isinstance(x, StackPut)
-        weight += _FUNCTION if isinstance(x, Op) and x.op in _LONG else 1
+        long = isinstance(x, Op) and x.op in _LONG
+        functions |= long
+        weight += _FUNCTION if long else 1
         if isinstance(x, Op) and x.op == "stack_get" and isinstance(x.attr, tuple):
             far |= not on_chip(e, x.attr[0])
+    if not (functions or e.task.stacks):
+        return ""
     if far and puts:  # slots that move, once in a while
         return ROLLED
     often = weight <= (_MOST // 2 if far else _MOST // 4)

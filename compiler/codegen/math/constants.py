@@ -26,6 +26,9 @@ class Constants:
     ln2_short: tuple[float, ...]
     two_over_pi: float
     inv_ln2: float
+    sin_wide: tuple[float, ...]  # sin(r) = r + r**3 * this, r within pi/2
+    pi_down: tuple[float, ...]  # pi in parts that are rounded down, so that none is negative
+    one_over_pi: float
     log_tail: tuple[float, ...] = ()
     two_thirds: tuple[float, ...] = ()
     log_whole: tuple[float, ...] = ()  # log(1 + f) = f - f**2/2 + f**3 * this, f within 1/3
@@ -100,6 +103,18 @@ F32 = Constants(
     ),
     two_over_pi=0.6366197466850281,
     inv_ln2=1.4426950216293335,
+    sin_wide=(
+        -0.16666659712791443,
+        0.00833306647837162,
+        -0.0001980958040803671,
+        2.605780082376441e-06,
+    ),
+    pi_down=(
+        3.141592502593994,
+        1.5099578831723193e-07,
+        1.0780605906948477e-14,
+    ),
+    one_over_pi=0.31830987334251404,
     log_whole=(
         0.3333321511745453,
         -0.24999797344207764,
@@ -238,6 +253,22 @@ F64 = Constants(
     ),
     two_over_pi=0.6366197723675814,
     inv_ln2=1.4426950408889634,
+    sin_wide=(
+        -0.16666666666666666,
+        0.008333333333333194,
+        -0.00019841269841209218,
+        2.75573192111372e-06,
+        -2.5052106872797137e-08,
+        1.6058939705708864e-10,
+        -7.642991485831329e-13,
+        2.721174937962981e-15,
+    ),
+    pi_down=(
+        3.141592653589793,
+        1.224646799147353e-16,
+        2.165713347843828e-32,
+    ),
+    one_over_pi=0.3183098861837907,
     log_tail=(
         0.39999999999999986,
         0.28571428571439267,

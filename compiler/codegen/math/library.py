@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from ...ir.types import DType
 from ..llvm.function import Fn, Module
-from . import functions, reduction, scalar
+from . import functions, scalar
 from .lanes import Lanes
 
 _BODIES: dict[str, Callable[..., str]] = {
@@ -22,46 +22,25 @@ _BODIES: dict[str, Callable[..., str]] = {
     "pow": functions.pow_,
 }
 _ONE = {
+    "sin": scalar.sin,
+    "cos": scalar.cos,
+    "tan": scalar.tan,
     "exp": scalar.exp,
     "log": scalar.log,
     "tanh": scalar.tanh,
     "pow": scalar.pow_,
 }
 """What a single value on a machine without C's library has instead."""
-_OF_ANGLE: dict[str, Callable[..., str]] = {"sin": scalar.sin, "cos": scalar.cos, "tan": scalar.tan}
 _LIMITED = frozenset(("sin", "cos", "tan"))
 
 
 def call(f: Fn, name: str, d: DType, v: bool, args: list[str]) -> str:
     """A call of our function; ``v``: on every lane."""
-    if name in _OF_ANGLE and not v and not f.module.target.libm:
-        return _of_angle(f, name, d, args[0])
     ty, symbol = f.ty(d, v), f"qd_{name}_{f.suffix(d, v)}"
     if symbol not in f.module.helpers:
         f.module.helpers[symbol] = ""  # its place: what it declares goes after
         f.module.helpers[symbol] = define(f.module, symbol, name, d, f.lanes if v else 1)
     return f.t(f"call {ty} @{symbol}({', '.join(f'{ty} {a}' for a in args)})")
-
-
-def _of_angle(f: Fn, name: str, d: DType, x: str) -> str:
-    """sin, cos or tan of one value. They share the reduction of an angle: a body and its gradient often need several of them."""
-    ty, reduce, symbol = f.ty(d, False), f"qd_angle_{f.suffix(d, False)}", f"qd_{name}_{f.suffix(d, False)}"
-    if reduce not in f.module.helpers:
-        f.module.helpers[reduce] = ""
-        e = Lanes(Fn(f.module, 1), d, False)
-        r, quadrant = reduction.reduced(e, "%a")
-        pair = e.f.t(f"insertvalue {{ {ty}, i32 }} poison, {ty} {r}, 0")
-        result = e.f.t(f"insertvalue {{ {ty}, i32 }} {pair}, i32 {quadrant}, 1")
-        f.module.helpers[reduce] = _text(e.f, f"{{ {ty}, i32 }}", reduce, f"{ty} %a", result)
-    if symbol not in f.module.helpers:
-        e = Lanes(Fn(f.module, 1), d, False)
-        result = _OF_ANGLE[name](e, "%a", "%r", "%q")
-        f.module.helpers[symbol] = _text(e.f, ty, symbol, f"{ty} %a, {ty} %r, i32 %q", result)
-    if (reduce, x) not in f.known:
-        pair = f.t(f"call {{ {ty}, i32 }} @{reduce}({ty} {x})")
-        f.known[reduce, x] = (f.t(f"extractvalue {{ {ty}, i32 }} {pair}, 0"), f.t(f"extractvalue {{ {ty}, i32 }} {pair}, 1"))
-    r, quadrant = f.known[reduce, x]
-    return f.t(f"call {ty} @{symbol}({ty} {x}, {ty} {r}, i32 {quadrant})")
 
 
 def _text(f: Fn, ty: str, symbol: str, parameters: str, result: str) -> str:

@@ -1,6 +1,6 @@
-"""Reduction of any angle by pi/2, for one value, on machines without C's library.
+"""Reduction of any angle by pi/2 or pi, for one value, on machines without C's library.
 
-Up to ``trig_limit`` three fused steps with pi/2 in three parts do (Cody and Waite); past it the product with 2/pi is made in integers
+Up to ``trig_limit`` three fused steps with pi or pi/2 in three parts do (Cody and Waite); past it the product with 2/pi is made in integers
 from just the bits of 2/pi that matter (Payne and Hanek, "Radian reduction for trigonometric functions", 1983), behind a branch that
 is almost never taken. The error of what is left is about one unit of its last place everywhere.
 """
@@ -8,10 +8,12 @@ is almost never taken. The error of what is left is about one unit of its last p
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from itertools import pairwise
 from math import inf, nan
 
 from ...ir.types import f32, f64, i32, i64
+from ..llvm.function import Fn
 from .functions import trig_limit
 from .lanes import Lanes
 
@@ -21,6 +23,8 @@ TWO_OVER_PI = (
     "e88235f52ebb4484e99c7026b45f7e413991d639835339f49c845f8bbdf9283b1ff897ffde05980fef2f118b5a0a6d1f6d367ecf27cb09b7"
     "4f463f669e5fea2d7527bac7ebe5f17b3d0739f78a5292ea6bfb5fb11f8d5d0856033046fc7b6bab"
 )
+QUARTER, HALF = 2, 1
+"""A turn by pi/2, or by pi, as the number of bits before the point of the circle's fractions."""
 _PAD = 64
 """Zeros before the point of the table: a small argument starts there."""
 
@@ -30,26 +34,68 @@ def reduced(e: Lanes, x: str) -> tuple[str, str]:
     i32 of which the two low bits count. An infinite x leaves a NaN.
     """
     f = e.f
-    left, quadrant = f.slot(e.float_ty), f.slot("i32")
     k, whole = e.nearest(x, e.k.two_over_pi)
-    r = x
-    for part in e.k.half_pi:
-        r = e.fma(k, e.c(-part), r)  # the first is exact; the second rounds to the last place of its result
-    f.put(f"store {e.float_ty} {r}, ptr {left}")
-    f.put(f"store i32 {whole}, ptr {quadrant}")
+
+    def far(size: str) -> tuple[str, str]:
+        r, whole = _far(e, e.bits(size), QUARTER)
+        minus, back = e.negative(x), f.t(f"sub i32 0, {whole}")
+        return e.select(minus, e.neg(r), r), f.t(f"select i1 {minus}, i32 {back}, i32 {whole}")
+
+    return _where_large(e, x, _less(e, x, k, e.k.half_pi), whole, far)
+
+
+def half_turned(e: Lanes, x: str, ahead: bool) -> str:
+    """An angle in [-pi/2, pi/2], but for a rounding, that has the sine of x, or its cosine with ``ahead``. A zero keeps its sign for the
+    sine; an infinite x leaves a NaN.
+
+    x is the nearest multiple of pi and a rest, which changes its sign at the odd multiples. The cosine is that of the sine a quarter
+    of a turn ahead: the nearest odd multiple of pi/2.
+    """
+    f = e.f
+    magic = e.c(
+        1.5 * 2.0**e.mantissa + ahead
+    )  # behind it a float's last bit is worth 1; the cosine's signs are the other way round
+    if ahead:
+        shifted = e.add(e.fma(x, e.c(e.k.one_over_pi), e.c(-0.5)), magic)
+        k = e.add(e.sub(shifted, magic), e.c(0.5))
+    else:
+        shifted = e.fma(x, e.c(e.k.one_over_pi), magic)
+        k = e.sub(shifted, magic)
+
+    def far(size: str) -> tuple[str, str]:
+        r, odd = _far(e, e.bits(size), HALF, ahead)
+        flag = f.t(f"trunc i32 {odd} to i1")
+        flag = f.t(f"xor i1 {flag}, {'true' if ahead else e.negative(x)}")
+        return e.select(flag, e.neg(r), r), "0"
+
+    sign = e.i("shl", e.bits(shifted), e.ci(e.int.bits - 1))
+    r = e.from_bits(e.i("xor", e.bits(_less(e, x, k, e.k.pi_down)), sign))
+    return _where_large(e, x, r, "0", far)[0]
+
+
+def _less(e: Lanes, x: str, k: str, parts: tuple[float, ...]) -> str:
+    """The difference x - k * (sum of the parts). The first step is exact; the others round to the last place of their results."""
+    for part in parts:
+        x = e.fma(k, e.c(-part), x)
+    return x
+
+
+def _where_large(e: Lanes, x: str, near: str, count: str, far: Callable[[str], tuple[str, str]]) -> tuple[str, str]:
+    """A float and an i32: ``near`` and ``count``, or what ``far`` makes of |x| where that is past the limit; NaN for an infinite x."""
+    f = e.f
+    left, whole = f.slot(e.float_ty), f.slot("i32")
+    f.put(f"store {e.float_ty} {near}, ptr {left}")
+    f.put(f"store i32 {count}, ptr {whole}")
     size = e.unary("fabs", x)
-    far, done = f.label("far"), f.label("near")
-    f.branch(_large(e, size), far, done, unlikely=True)
-    f.at(far)
-    r, whole = (_far_single if e.single else _far_double)(e, e.bits(size))
-    minus = e.negative(x)
-    r = e.select(e.cmp("olt", size, e.c(inf)), e.select(minus, e.neg(r), r), e.c(nan))
-    f.put(f"store {e.float_ty} {r}, ptr {left}")
-    back = f.t(f"sub i32 0, {whole}")
-    f.put(f"store i32 {f.t(f'select i1 {minus}, i32 {back}, i32 {whole}')}, ptr {quadrant}")
+    past, done = f.label("far"), f.label("near")
+    f.branch(_large(e, size), past, done, unlikely=True)
+    f.at(past)
+    r, turns = far(size)
+    f.put(f"store {e.float_ty} {e.select(e.cmp('olt', size, e.c(inf)), r, e.c(nan))}, ptr {left}")
+    f.put(f"store i32 {turns}, ptr {whole}")
     f.jump(done)
     f.at(done)
-    return f.t(f"load {e.float_ty}, ptr {left}"), f.t(f"load i32, ptr {quadrant}")
+    return f.t(f"load {e.float_ty}, ptr {left}"), f.t(f"load i32, ptr {whole}")
 
 
 def _large(e: Lanes, size: str) -> str:
@@ -104,21 +150,34 @@ def _parts(e: Lanes, bits: str) -> tuple[str, str]:
     return fraction, f.t(f"add i32 {exponent}, {_PAD - 2 - e.bias - m}")
 
 
-def _far_single(e: Lanes, bits: str) -> tuple[str, str]:
+def _far(e: Lanes, bits: str, turn: int, ahead: bool = False) -> tuple[str, str]:
+    """A positive x of these bits over the nearest multiple of a ``turn``: what is left, and how many as an i32 of which the low bits
+    count. With ``ahead``, of x - pi/2.
+    """
+    return (_far_single if e.single else _far_double)(e, bits, turn, ahead)
+
+
+def _turns(f: Fn, high: str, turn: int) -> str:
+    """The number of turns nearest to a fraction of the circle, of which the first 64 bits are given."""
+    return f.convert(f.t(f"lshr i64 {f.t(f'add i64 {high}, {1 << (63 - turn)}')}, {64 - turn}"), i64, i32, False)
+
+
+def _far_single(e: Lanes, bits: str, turn: int, ahead: bool) -> tuple[str, str]:
     f = e.f
     fraction, first = _parts(e, bits)
     words = [f.t(f"zext i32 {w} to i64") for w in _window(e, 32, first)]
     p = [f.t(f"mul i64 {fraction}, {w}") for w in words]
     low = f.t(f"add i64 {p[1]}, {f.t(f'lshr i64 {p[2]}, 32')}")
     high = f.t(f"add i64 {f.t(f'shl i64 {p[0]}, 32')}, {low}")
-    quadrant = f.t(f"lshr i64 {f.t(f'add i64 {high}, {1 << 61}')}, 62")
-    rest = f.t(f"sitofp i64 {f.t(f'shl i64 {high}, 2')} to double")
+    if ahead:
+        high = f.t(f"sub i64 {high}, {1 << 62}")
+    rest = f.t(f"sitofp i64 {f.t(f'shl i64 {high}, {turn}')} to double")
     w = Lanes(f, f64, False)
-    r = w.mul(rest, w.c(w.k.half_pi[0] * 2.0**-64))
-    return f.convert(r, f64, f32, False), f.convert(quadrant, i64, i32, False)
+    r = w.mul(rest, w.c((w.k.half_pi if turn == QUARTER else w.k.pi)[0] * 2.0**-64))
+    return f.convert(r, f64, f32, False), _turns(f, high, turn)
 
 
-def _far_double(e: Lanes, bits: str) -> tuple[str, str]:
+def _far_double(e: Lanes, bits: str, turn: int, ahead: bool) -> tuple[str, str]:
     f = e.f
     fraction, first = _parts(e, bits)
     w0, w1, w2 = _window(e, 64, first)
@@ -130,13 +189,15 @@ def _far_double(e: Lanes, bits: str) -> tuple[str, str]:
     top = f.t(f"shl i128 {f.t(f'zext i64 {top} to i128')}, 64")
     low = f.t(f"lshr i128 {wide(fraction, w2)}, 64")
     p = f.t(f"add i128 {top}, {f.t(f'add i128 {wide(fraction, w1)}, {low}')}")
+    if ahead:
+        p = f.t(f"sub i128 {p}, {1 << 126}")
     high = f.t(f"trunc i128 {f.t(f'lshr i128 {p}, 64')} to i64")
-    quadrant = f.t(f"lshr i64 {f.t(f'add i64 {high}, {1 << 61}')}, 62")
-    return _to_double(e, f.t(f"shl i128 {p}, 2")), f.convert(quadrant, i64, i32, False)
+    pi = e.k.half_pi if turn == QUARTER else e.k.pi
+    return _to_double(e, f.t(f"shl i128 {p}, {turn}"), pi), _turns(f, high, turn)
 
 
-def _to_double(e: Lanes, p: str) -> str:
-    """A signed fraction of 128 bits, times pi/2: in three exact pieces, for it may start with zeros."""
+def _to_double(e: Lanes, p: str, pi: tuple[float, ...]) -> str:
+    """A signed fraction of 128 bits, times pi or pi/2: in three exact pieces, for it may start with zeros."""
     f = e.f
     top = f.t(f"ashr i128 {p}, 76")
     head = f.t(f"sitofp i64 {f.t(f'trunc i128 {top} to i64')} to double")
@@ -146,6 +207,6 @@ def _to_double(e: Lanes, p: str) -> str:
         pieces.append(f.t(f"sitofp i64 {f.t(f'and i64 {word}, {(1 << width) - 1}')} to double"))
     high, low = e.two_sum(e.mul(head, e.c(2.0**-52)), e.mul(pieces[0], e.c(2.0**-104)))
     high, low = e.two_sum(high, e.fma(pieces[1], e.c(2.0**-128), low))
-    r, rest = e.two_prod(high, e.c(e.k.half_pi[0]))
-    rest = e.add(rest, e.fma(high, e.c(e.k.half_pi[1]), e.mul(low, e.c(e.k.half_pi[0]))))
+    r, rest = e.two_prod(high, e.c(pi[0]))
+    rest = e.add(rest, e.fma(high, e.c(pi[1]), e.mul(low, e.c(pi[0]))))
     return e.add(r, rest)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from math import inf
 
 from ...ir.types import f32, f64
-from . import functions
+from . import functions, reduction
 from .constants import POW_EXP, POW_LOG
 from .lanes import Lanes
 
@@ -38,35 +38,28 @@ def _divide(e: Lanes, a: str, b: str) -> str:
     return e.fma(e.fma(e.neg(s), b, a), q, s)
 
 
-def _odd(e: Lanes, quadrant: str) -> str:
-    return e.f.t(f"icmp ne i32 {e.f.t(f'and i32 {quadrant}, 1')}, 0")
+def sin(e: Lanes, x: str) -> str:
+    """The sine of x."""
+    r = reduction.half_turned(e, x, ahead=False)
+    return e.copysign(_sin_wide(e, r), r)  # keeps the sign of zero
 
 
-def _flip(e: Lanes, y: str, quadrant: str) -> str:
-    """Change the sign in the lower half of the circle: bit 1 of the quadrant moves to the sign bit."""
-    sign = e.f.t(f"shl i32 {e.f.t(f'and i32 {quadrant}, 2')}, 30")
-    if not e.single:
-        sign = e.i("shl", e.f.t(f"zext i32 {sign} to i64"), e.ci(32))
-    return e.from_bits(e.i("xor", e.bits(y), sign))
+def cos(e: Lanes, x: str) -> str:
+    """The cosine of x."""
+    return _sin_wide(e, reduction.half_turned(e, x, ahead=True))
 
 
-def sin(e: Lanes, x: str, r: str, quadrant: str) -> str:
-    """The sine of x, of which ``reduction`` has left r in a quadrant."""
+def _sin_wide(e: Lanes, r: str) -> str:
+    """The sine of r, within pi/2. One polynomial over the whole range takes fewer instructions than two and a choice."""
+    z = e.mul(r, r)
+    return e.fma(e.mul(r, z), e.poly(z, e.k.sin_wide), r)
+
+
+def tan(e: Lanes, x: str) -> str:
+    """The tangent of x."""
+    r, quadrant = reduction.reduced(e, x)
     s, c = _polys(e, r)
-    y = _flip(e, e.select(_odd(e, quadrant), c, s), quadrant)
-    return e.select(e.cmp("oeq", x, e.c(0.0)), x, y)  # keeps the sign of zero
-
-
-def cos(e: Lanes, x: str, r: str, quadrant: str) -> str:
-    """The cosine of x, of which ``reduction`` has left r in a quadrant."""
-    s, c = _polys(e, r)
-    return _flip(e, e.select(_odd(e, quadrant), s, c), e.f.t(f"add i32 {quadrant}, 1"))
-
-
-def tan(e: Lanes, x: str, r: str, quadrant: str) -> str:
-    """The tangent of x, of which ``reduction`` has left r in a quadrant."""
-    s, c = _polys(e, r)
-    odd = _odd(e, quadrant)
+    odd = e.f.t(f"icmp ne i32 {e.f.t(f'and i32 {quadrant}, 1')}, 0")
     y = _divide(e, e.select(odd, e.neg(c), s), e.select(odd, s, c))
     return e.select(e.cmp("oeq", x, e.c(0.0)), x, y)
 

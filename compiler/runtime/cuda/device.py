@@ -86,6 +86,7 @@ class CudaDevice(Graphs, Loading, Device):
         self._finalizer = weakref.finalize(self, self._holdings.abandon)  # a program that nobody closes
         self._finalizer.atexit = False  # then everything goes with the process
         self._target, self._features = _target(self.driver, self.info)
+        self.approximates = bool(self._features)
         self.dlpack: tuple[int, int] | None = (_DLPACK_CUDA, self.info.index) if self.driver.name == "cuda" else None
         self.link = self
         self._closed = False
@@ -334,7 +335,7 @@ class CudaDevice(Graphs, Loading, Device):
         self._alive()
         self._recordable(f"kernel `{kernel.name}` is compiled", "run the function once before it is captured")
         begin = time.perf_counter()
-        target = replace(self._target, fast_math=options.fast_math and self._features)  # an imitation has no approximations
+        target = replace(self._target, fast_math=options.fast_math and self.approximates)  # an imitation has no approximations
         grid = emit_grid(kernel, target, options.plain, far)
         features = grid.features if self._features else ""
         texts = Texts(kernel.name, grid.device, grid.host, grid.entry, tuple(grid.functions), features)
