@@ -37,7 +37,7 @@ from .notes import note_fast_math
 from .options import Options, compile_choices
 from .show import show
 from .spots import Form, forms
-from .stored import Ready
+from .stored import Ready, Written
 from .stored import ready as ready_of
 
 MOST = 512
@@ -228,7 +228,7 @@ def _reduced(kernel: Kernel) -> Kernel:
     return reduce_kernel(without_slopes(kernel))
 
 
-def _slot(buffer: Buffer) -> object:
+def _slot(buffer: Buffer) -> Written:
     """How ``Ready.written`` names an array argument, or its gradient or dual."""
     assert isinstance(buffer.owner, ArgDecl)
     index = buffer.owner.index

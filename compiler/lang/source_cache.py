@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 import sys
+import warnings
 from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -55,12 +56,14 @@ class Shelf:
         return None if entry is None else self._unpack(kind, entry[0], buffers, device)
 
     def put(self, kind: str, made: Ready, buffers: Sequence[Buffer], found: Any, numbers: Sequence[int] = ()) -> None:
-        """Keep a compiled kernel; one that cannot be stored is not kept."""
+        """Keep a compiled kernel. One that cannot be stored is not kept, with a warning."""
         disk = disk_cache()
         if disk is not None:
             try:
-                data = pack(made, buffers, found, ("kernel", "replayed"))
-            except StoreError:
+                data = pack(made, buffers, kind, found)
+            except StoreError as e:  # a fault of ours, or nesting that is too deep for Python
+                message = f"kernel `{made.head.name}` ({kind}) is not kept on disk, each process compiles it again: {e}"
+                warnings.warn(message, RuntimeWarning, stacklevel=2)
                 return
             disk.put(key_of(self._key, kind), data, {"name": made.head.name, "kind": kind, "numbers": list(numbers)})
 
@@ -68,7 +71,7 @@ class Shelf:
         """The recipe of the forward kernel, and for each of its buffers the number that looking up gave it."""
         entry = self._entry("forward")
         numbers = None if entry is None else entry[1].get("numbers")
-        if entry is None or not isinstance(numbers, list):
+        if entry is None or not isinstance(numbers, list) or any(type(n) is not int or n < 0 for n in numbers):
             return None
         buffers = [Buffer("field") for _ in numbers]
         forward = self._unpack("forward", entry[0], buffers, device)
@@ -80,8 +83,8 @@ class Shelf:
 
     def _unpack(self, kind: str, data: bytes, buffers: Sequence[Buffer], device: Device) -> tuple[Ready, Any] | None:
         try:
-            return unpack(data, buffers, device)
-        except (StoreError, ValueError, TypeError):
+            return unpack(data, buffers, kind, device)
+        except StoreError:
             disk = disk_cache()
             if disk is not None:
                 disk.discard(key_of(self._key, kind))

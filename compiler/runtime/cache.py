@@ -1,8 +1,11 @@
 """Compiled kernels on disk, and one compilation per key and process.
 
-An entry is one file: a magic line, the SHA-256 of what follows, a JSON header, the object bytes. It is written beside its place and
-moved there in one step, so a reader sees a whole entry or none; two writers of one key write the same bytes. Whatever is wrong with
-an entry (cut short, damaged, of another version), it is removed and the kernel compiled again.
+An entry is one file: a magic line, the SHA-256 of the key and of what follows, a JSON header, the object bytes. It is written beside its
+place and moved there in one step, so a reader sees a whole entry or none. Whatever is wrong with an entry (cut short, damaged, of another
+version, moved from another key), it is removed and the kernel compiled again.
+
+A checksum finds damage, not malice: an entry holds machine code, which this process runs. So only files count that another user cannot have
+written: the folder and each file must belong to this user or to root, and neither their group nor others may write to them.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from . import jit
 from .jit import LoadedCode
 
 SIZE_LIMIT = 512 << 20
-_MAGIC = b"qdrun object 1\n"
+_MAGIC = b"qdrun object 2\n"
 _SUFFIX = ".qdo"
 _SWEEP_EVERY = 64  # stores between two looks at the folder's size
 _STALE_SECONDS = 3600  # a temporary file older than this was left by a writer that died
@@ -56,6 +59,7 @@ class DiskCache:
     def __init__(self, folder: Path, size_limit: int = SIZE_LIMIT) -> None:
         self.folder, self.size_limit = folder, size_limit
         self._stores = 0
+        self._safe: bool | None = None  # unknown while there is no folder
         self._warned = False
 
     def path(self, key: str) -> Path:
@@ -65,11 +69,16 @@ class DiskCache:
     def get(self, key: str) -> tuple[bytes, dict[str, Any]] | None:
         """The object bytes and header of an entry; None when there is none, or none that is whole."""
         path = self.path(key)
+        if not self._is_safe():
+            return None
         try:
-            data = path.read_bytes()
+            with open(path, "rb") as f:
+                if _danger(os.fstat(f.fileno())):
+                    return None  # in a folder of ours to which somebody else may write
+                data = f.read()
         except OSError:
             return None
-        entry = _decode(data)
+        entry = _decode(key, data)
         if entry is None:
             self.discard(key)
             return None
@@ -83,11 +92,15 @@ class DiskCache:
         """Store an entry. A folder that cannot be written is reported once and changes nothing else."""
         path = self.path(key)
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            handle, temporary = tempfile.mkstemp(suffix=".tmp", dir=path.parent)
+            if self._safe is None:
+                self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if not self._is_safe():
+                return
+            path.parent.mkdir(mode=0o700, exist_ok=True)
+            handle, temporary = tempfile.mkstemp(suffix=".tmp", dir=path.parent)  # only its owner can read or write it
             try:
                 with os.fdopen(handle, "wb") as f:
-                    f.write(_encode(object_bytes, header))
+                    f.write(_encode(key, object_bytes, header))
                 os.replace(temporary, path)
             except BaseException:
                 os.unlink(temporary)
@@ -96,14 +109,27 @@ class DiskCache:
                 self.sweep()
             self._stores += 1
         except OSError as e:
-            if not self._warned:
-                self._warned = True
-                warnings.warn(
-                    f"compiled kernels are not kept: {self.folder} cannot be written ({e.strerror or e}); "
-                    "set QDRUN_CACHE_DIR to a folder that can",
-                    RuntimeWarning,
-                    stacklevel=2,
+            self._warn(f"{self.folder} cannot be written ({e.strerror or e}); set QDRUN_CACHE_DIR to a folder that can")
+
+    def _is_safe(self) -> bool:
+        """Whether nobody else can have written to the folder; if somebody can, that is reported once."""
+        if self._safe is None:
+            try:
+                danger = _danger(os.stat(self.folder))
+            except OSError:
+                return True  # there is none yet: nothing is found in it, and ``put`` makes it
+            self._safe = not danger
+            if danger:
+                self._warn(
+                    f"{self.folder} {danger}, who could place machine code there that this process would run; "
+                    f"`chmod go-w {self.folder}` after removing what lies in it, or set QDRUN_CACHE_DIR to a folder of your own"
                 )
+        return self._safe
+
+    def _warn(self, why: str) -> None:
+        if not self._warned:
+            self._warned = True
+            warnings.warn(f"compiled kernels are neither kept nor reused: {why}", RuntimeWarning, stacklevel=3)
 
     def discard(self, key: str) -> None:
         """Remove an entry, if it is there and can be removed."""
@@ -154,19 +180,32 @@ def _remove(path: Path | str) -> None:
         pass  # gone already, or in a folder that can only be read
 
 
-def _encode(object_bytes: bytes, header: dict[str, Any]) -> bytes:
+def _danger(stat: os.stat_result) -> str:
+    """Who else could have written a file or a folder; empty when nobody could."""
+    if not hasattr(os, "geteuid"):
+        return ""  # a system without owners and modes
+    if stat.st_uid not in (os.geteuid(), 0):
+        return "belongs to another user"
+    return "can be written by other users" if stat.st_mode & 0o022 else ""
+
+
+def _encode(key: str, object_bytes: bytes, header: dict[str, Any]) -> bytes:
     text = json.dumps(header, sort_keys=True).encode()
     body = len(text).to_bytes(8, "little") + text + object_bytes
-    return _MAGIC + hashlib.sha256(body).digest() + body
+    return _MAGIC + hashlib.sha256(key.encode() + body).digest() + body
 
 
-def _decode(data: bytes) -> tuple[bytes, dict[str, Any]] | None:
+def _decode(key: str, data: bytes) -> tuple[bytes, dict[str, Any]] | None:
     start = len(_MAGIC) + 32
     body = data[start:]
-    if len(body) < 8 or data[:start] != _MAGIC + hashlib.sha256(body).digest():
+    if len(body) < 8 or data[:start] != _MAGIC + hashlib.sha256(key.encode() + body).digest():
         return None
     size = int.from_bytes(body[:8], "little")
-    return body[8 + size :], json.loads(body[8 : 8 + size])
+    try:
+        header = json.loads(body[8 : 8 + size])
+    except (ValueError, RecursionError):
+        return None
+    return (body[8 + size :], header) if isinstance(header, dict) else None
 
 
 class Memo:

@@ -41,7 +41,11 @@ class Options:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Compiled:
-    """A kernel in memory. It must outlive every launcher that holds its ``address``."""
+    """A kernel in memory. It must outlive every launcher that holds its ``address``.
+
+    Attributes:
+        function_names: of the device functions of a GPU, in the order of the launches.
+    """
 
     name: str
     address: int
@@ -53,6 +57,7 @@ class Compiled:
     seconds: float
     from_cache: bool
     code: jit.LoadedCode
+    function_names: tuple[str, ...] = ()
 
     @property
     def object_bytes(self) -> bytes:

@@ -377,12 +377,28 @@ def test_damaged_entries_are_compiled_again(session, tmp_path, damage):
     assert session.run()[1] == 0
 
 
-def test_entries_that_are_whole_but_make_no_sense_are_lowered_again(session, tmp_path):
-    first, _ = session.run()
+CALL = b"\x80\x04\x8c\x1aqdrun.compiler.runtime.cpu\x8c\x0aos.getppid\x93)R."  # pickle: os.getppid()
+FORGED = {
+    "a list": b"[[3]]",
+    "nothing": b"",
+    "a length": b"\xff" * 8,
+    "a call": (8 + len(CALL)).to_bytes(8, "little") + bytes(8) + CALL,
+    "a path that calls": b'[[["name", 0, "os"], ["name", 0, "os", ["attr", "getppid"], ["call", [[], []]]]]]',
+    "another format": (9).to_bytes(8, "little") + b"[9,[],[]]",
+}
+
+
+@pytest.mark.parametrize("content", FORGED)
+def test_entries_with_a_right_checksum_that_make_no_sense_are_lowered_again_and_run_nothing(
+    session, tmp_path, monkeypatch, content
+):
+    text = MODEL.replace("import enum", "import os\nimport enum")
+    first, _ = session.run(text)
     disk = DiskCache(tmp_path / "cache")
     for path in (tmp_path / "cache").rglob("*.qdo"):
-        disk.put(path.stem, b"[[3]]", {"numbers": [0, 1]})
-    again, lowered = session.run()
+        disk.put(path.stem, FORGED[content], {"numbers": [0, 1]})
+    monkeypatch.setattr(os, "getppid", lambda: pytest.fail("code of the cache was run"))
+    again, lowered = session.run(text)
     assert lowered == 1
     np.testing.assert_array_equal(first[1], again[1])
 

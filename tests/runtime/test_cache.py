@@ -1,4 +1,6 @@
+import hashlib
 import os
+import stat
 import threading
 import time
 import warnings
@@ -30,6 +32,11 @@ print(load_cached("define i64 @qd_k() { ret i64 5 }", "k", ["qd_k"], {})[1])
 """
 
 
+def _whole(key, body):
+    """A file whose checksum is right."""
+    return cache._MAGIC + hashlib.sha256(key.encode() + body).digest() + body
+
+
 def test_what_is_put_is_got(tmp_path):
     c = DiskCache(tmp_path)
     assert c.get(KEY) is None
@@ -42,7 +49,7 @@ def test_keys_do_not_run_into_each_other():
     assert len({key_of("ab", "c"), key_of("a", "bc"), key_of("abc"), key_of("ab", "c", "")}) == 4
 
 
-@pytest.mark.parametrize("damage", ["cut", "empty", "flipped", "longer", "header", "other"])
+@pytest.mark.parametrize("damage", ["cut", "empty", "flipped", "longer", "header", "other", "moved", "forged"])
 def test_a_damaged_entry_is_removed_and_read_as_missing(tmp_path, damage):
     c = DiskCache(tmp_path)
     c.put(KEY, b"object" * 100, {})
@@ -55,6 +62,8 @@ def test_a_damaged_entry_is_removed_and_read_as_missing(tmp_path, damage):
         "longer": data + b"x",
         "header": b"Q" + data[1:],
         "other": b"\x7fELF" * 50,
+        "moved": cache._encode(key_of("another kernel"), b"object" * 100, {}),
+        "forged": _whole(KEY, (9).to_bytes(8, "little") + b"[not json"),
     }[damage]
     path.write_bytes(data)
     assert c.get(KEY) is None and not path.exists()
@@ -94,6 +103,41 @@ def test_a_folder_that_cannot_be_written_gives_one_warning(tmp_path):
         warnings.simplefilter("error")
         c.put(KEY, b"x", {})
     assert c.get(KEY) is None
+
+
+def test_new_folders_and_files_are_the_users_alone(tmp_path):
+    c = DiskCache(tmp_path / "a" / "cache")
+    c.put(KEY, b"x", {})
+    modes = [stat.S_IMODE(p.stat().st_mode) for p in (c.folder, c.path(KEY).parent, c.path(KEY))]
+    assert modes == [0o700, 0o700, 0o600]
+
+
+@pytest.mark.parametrize("how", ["group", "others", "owner"])
+def test_a_folder_that_others_can_write_to_is_not_used_and_reported_once(tmp_path, monkeypatch, how):
+    mine = DiskCache(tmp_path)
+    mine.put(KEY, b"x", {})
+    if how == "owner":
+        stranger = os.stat_result([tmp_path.stat().st_mode, 0, 0, 0, 54321, 0, 0, 0, 0, 0])
+        monkeypatch.setattr(os, "stat", lambda path, **kw: stranger)
+    else:
+        tmp_path.chmod(0o770 if how == "group" else 0o777)
+    c = DiskCache(tmp_path)
+    with pytest.warns(
+        RuntimeWarning, match=r"neither kept nor reused: .* (another user|other users), who could place"
+    ) as found:
+        assert c.get(KEY) is None
+        c.put(KEY, b"y", {})
+        assert c.get(KEY) is None
+    assert len(found) == 1 and b"x" in mine.path(KEY).read_bytes()
+
+
+def test_a_file_that_others_can_write_to_is_no_entry(tmp_path):
+    c = DiskCache(tmp_path)
+    c.put(KEY, b"x", {})
+    c.path(KEY).chmod(0o666)
+    assert c.get(KEY) is None
+    c.put(KEY, b"y", {})
+    assert c.get(KEY) == (b"y", {})
 
 
 def test_many_processes_write_the_same_entries(tmp_path):

@@ -122,13 +122,7 @@ Source = Callable[[], tuple[Kernel, Options]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GpuKernel(Compiled):
-    """A kernel for a GPU: ``address`` is that of its entry on the host.
-
-    Attributes:
-        function_names: of the device functions, in the order of the launches.
-    """
-
-    function_names: tuple[str, ...] = ()
+    """A kernel for a GPU: ``address`` is that of its entry on the host."""
 
     @property
     def gpu(self) -> GpuCode:

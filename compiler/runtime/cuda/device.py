@@ -6,7 +6,7 @@ import ctypes
 import time
 import weakref
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from typing import Any
 
@@ -360,11 +360,11 @@ class CudaDevice(Graphs, Loading, Device):
     def restore(self, compiled: Compiled, key: str, exports: list[str]) -> GpuKernel | None:
         """A kernel that another process has compiled for the same chip and driver, with its code; None when that is not kept any more."""
         self._alive()
-        assert isinstance(compiled, GpuKernel)
         texts = Texts(compiled.name, "", "", exports[0], compiled.function_names, "")
         with self._failing():
             code = restore_code(key, texts, self.driver, self._imports(), self.identity)
-        return None if code is None else replace(compiled, address=code.addresses[exports[0]], code=code)
+        facts = {f.name: getattr(compiled, f.name) for f in fields(compiled)}
+        return None if code is None else GpuKernel(**facts | {"address": code.addresses[exports[0]], "code": code})
 
     def _imports(self) -> dict[str, int]:
         return {"cuLaunchKernel": self.driver.launch_address, "cuMemsetD32Async": self.driver.memset_address}
