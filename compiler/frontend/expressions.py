@@ -352,8 +352,6 @@ def _attribute(cx: Context, base: Any, name: str) -> Any:
     if isinstance(base, (Op, Const)):
         hint = "vectors, matrices, fields and Python objects have attributes"
         raise QdrunTypeError(f"a number has no attribute `{name}`", hint=hint)
-    if not hasattr(base, name):
-        raise QdrunTypeError(f"{describe(base)} has no attribute `{name}`")
     number = cx.numbers.get((id(base), name))
     if number is not None:
         return cx.read(number)
@@ -361,7 +359,12 @@ def _attribute(cx: Context, base: Any, name: str) -> Any:
 
 
 def _recorded(cx: Context, base: Any, name: str) -> Any:
-    value = getattr(base, name)
+    try:
+        value = getattr(base, name)  # once: a property may do more than give a value
+    except AttributeError as e:
+        if e.obj is not None and (e.obj is not base or e.name != name):
+            raise  # inside of a property
+        raise QdrunTypeError(f"{describe(base)} has no attribute `{name}`") from e
     return value if cx.inputs is None else cx.inputs.attribute(base, name, value)
 
 

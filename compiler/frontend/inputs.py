@@ -1,7 +1,8 @@
 """What a lowering has looked at outside the kernel's own source: recorded while it runs, looked at again before its result is reused.
 
 A record is a list of paths: a name in a function, an argument, then attributes, items, calls of plain Python functions. Lowering is
-deterministic, so if every path leads to a value of equal meaning (``tokens``), lowering again would give the same kernel.
+deterministic, so if every path leads to a value of equal meaning (``tokens``), lowering again would give the same kernel. Looking again
+runs the user's code only where it has no effect (``effects``); the record of a lowering that ran any other is not kept.
 
 Objects that are known by their type alone (leaves) may only be passed on and asked for attributes. An expression that gives one and is
 used in any other way is never crossed off in ``_pending``, and the record is then no proof of anything: ``refused`` says so.
@@ -11,7 +12,6 @@ from __future__ import annotations
 
 import ast
 import inspect
-import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import BuiltinFunctionType, BuiltinMethodType, ModuleType
@@ -19,10 +19,9 @@ from typing import Any
 
 from . import intrinsics
 from .context import resolve
+from .effects import attribute_is_plain, effect_free, is_literal
 from .source import FunctionSource, watched
 from .tokens import Path, Token, Tokens, Unknown, is_leaf, is_ours
-
-_LITERALS = (int, float, bool, str, type(None))
 
 
 class Inputs:
@@ -64,6 +63,8 @@ class Inputs:
             origin = self.known.origin.get(id(base))
             if origin is None:
                 self.refuse(f"`.{name}` of a {type(base).__name__} that no path leads to")
+            elif not attribute_is_plain(base, name):
+                self.refuse(f"`.{name}` of a {type(base).__name__} runs Python code")
             else:
                 self._found((*origin, ("attr", name)), value, name)
         return value
@@ -73,7 +74,7 @@ class Inputs:
         if _is_pure(fn):
             return value
         origin = self.known.origin.get(id(fn))
-        if origin is None or not all(map(_is_literal, (*args, *keywords.values()))):
+        if origin is None or not all(map(is_literal, (*args, *keywords.values()))) or not effect_free(fn):
             self.refuse(f"a call of {getattr(fn, '__name__', fn)!r} while compiling")
         else:
             given = tuple(map(repr, args)), tuple((name, repr(x)) for name, x in keywords.items())
@@ -131,10 +132,12 @@ class Inputs:
         if isinstance(last, tuple):
             base = self._follow(path[:-1], args)
             step, key = last
-            if step == "attr":
+            if step == "attr" and (is_ours(type(base)) or attribute_is_plain(base, key)):
                 return getattr(base, key)
-            if step == "item":
+            if step == "item" and type(base) in (tuple, list, dict):
                 return base[key]
+            if step != "call" or not effect_free(base):
+                raise Unknown("a path through code that may have effects")
             return base(*map(ast.literal_eval, key[0]), **{name: ast.literal_eval(x) for name, x in key[1]})
         if kind == "arg":
             return args[path[1]]
@@ -176,13 +179,6 @@ def _default(source: FunctionSource, name: str) -> Any:
 
 
 _READ = {"name": FunctionSource.lookup, "annotation": FunctionSource.annotation, "default": _default}
-
-
-def _is_literal(x: Any) -> bool:
-    """Whether a value can be part of a path: ``repr`` spells it."""
-    if type(x) is tuple:
-        return all(map(_is_literal, x))
-    return type(x) in _LITERALS and (type(x) is not float or math.isfinite(x))
 
 
 def _is_function(x: Any) -> bool:

@@ -99,7 +99,7 @@ class FunctionSource:
         Raises:
             QdrunNameError: there is none (or a closure variable that has no value yet).
         """
-        found = self._lookup(name)
+        found = self.peek(name)
         _report(self, "name", name, found)
         return found
 
@@ -108,7 +108,8 @@ class FunctionSource:
         _report(self, "default", parameter.name, parameter.default)
         return parameter.default
 
-    def _lookup(self, name: str) -> Any:
+    def peek(self, name: str) -> Any:
+        """The same as ``lookup``, told to nobody."""
         if name in self._closure:
             try:
                 return self._closure[name].cell_contents

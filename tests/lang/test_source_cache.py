@@ -348,6 +348,40 @@ def test_what_cannot_be_followed_is_lowered_again(session, what):
     np.testing.assert_array_equal(first[0], again[0])
 
 
+EFFECTS = MODEL.replace(
+    "def scale(k):",
+    """CALLS = []
+
+
+class Logged:
+    @property
+    def gain(self):
+        CALLS.append("gain")
+        return 4.0
+
+
+LOGGED = Logged()
+
+
+def scale(k):
+    CALLS.append("scale")""",
+).replace("v = v * 0.5 + scale(2)", "v = v * 0.5 + scale(2) + LOGGED.gain - 4.0")
+
+
+def test_functions_and_properties_with_effects_run_once_for_each_lowering(session):
+    wanted = expected()
+    for text in (EFFECTS, EFFECTS, EFFECTS.replace("GAIN = 2.0", "GAIN = 3.0"), EFFECTS):  # a miss is lowered, and nothing else
+        with qd.init(arch=qd.cpu):
+            module = session.module(text)
+            x, y, z, run = module.make()
+            x.from_numpy(np.linspace(0.1, 1.0, 6))
+            z.from_numpy(np.linspace(-1.0, 0.3, 6))
+            run(5)
+            assert (module.CALLS, session.counts["lower"]) == (["scale", "gain"], 1)
+            values = y.to_numpy()
+        np.testing.assert_allclose(values, (wanted if "GAIN = 2.0" in text else expected(gain=3.0))[0], rtol=1e-12)
+
+
 def test_enums_and_calls_are_followed(session):
     text = MODEL.replace(
         "            y[i] = v",
