@@ -17,6 +17,8 @@ from contextlib import contextmanager
 from types import BuiltinFunctionType, BuiltinMethodType, ModuleType
 from typing import Any
 
+import numpy as np
+
 from . import intrinsics
 from .context import resolve
 from .effects import attribute_is_plain, effect_free, is_literal
@@ -192,6 +194,8 @@ def _is_pure(fn: Any) -> bool:
             return True
     except TypeError:
         return False
+    if isinstance(fn, type) and issubclass(fn, np.generic):
+        return True
     owner = getattr(fn, "__self__", None)
     builtin = isinstance(fn, (BuiltinFunctionType, BuiltinMethodType))
     return builtin and owner is not None and not isinstance(owner, (ModuleType, type)) and not is_leaf(owner)

@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 import sys
+import time
 import warnings
 from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
@@ -261,14 +262,29 @@ def compiler_digest() -> str | None:
     h = hashlib.sha256()
     try:
         for path in sorted(root.rglob("*.py")):
-            if path.stat().st_mtime >= LOADED - 2.0:
+            written = _written(path)
+            if written >= LOADED - 2.0:
+                if written >= LOADED:  # else it may be a fresh installation: not worth a word
+                    _warn(f"{path} was written after this process began to load the compiler; start it again")
                 return None
             data = path.read_bytes()
             h.update(f"{path.relative_to(root)} {len(data)}\n".encode())
             h.update(data)
-    except OSError:
+    except OSError as e:
+        _warn(f"the compiler's sources cannot be read ({e})")
         return None
     return h.hexdigest()
+
+
+def _written(path: File) -> float:
+    """When a file was written. A time in the future is somebody's clock: then the time when the file came to this machine counts."""
+    stat = path.stat()
+    return stat.st_mtime if stat.st_mtime <= time.time() else stat.st_ctime
+
+
+def _warn(why: str) -> None:
+    message = f"this process lowers every kernel again instead of looking for what other processes have compiled: {why}"
+    warnings.warn(message, RuntimeWarning, stacklevel=2)
 
 
 __all__ = ["SOURCES", "SourceCache", "compiler_digest"]

@@ -140,7 +140,7 @@ CODEC = Codec(
 
 def ready(kernel: Kernel, make: Callable[[Device], Compiled], draws: bool, written: frozenset[Written]) -> Ready:
     """A kernel that ``make`` compiles."""
-    kinds = frozenset(b.kind for b in kernel_buffers(kernel))
+    kinds: frozenset[BufferKind] = frozenset(b.kind for b in kernel_buffers(kernel))
     places = (p for t in kernel.tasks for p in (*written_places(t.body), *(r.place for r in t.reductions)))
     stores = tuple(dict.fromkeys((p.buffer, p.offset) for p in places if p.buffer.kind == "field"))
     return Ready(Facts(replace(kernel, tasks=[]), kinds, draws, written, stores), lambda: kernel, make)

@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -581,6 +582,37 @@ def test_the_key_covers_the_compiler_itself(tmp_path, monkeypatch):
     first = digest()
     assert first is not None and digest() == first
     (root / "a.py").write_text("x = 2\n")
-    assert digest() is None
+    with pytest.warns(RuntimeWarning, match=r"lowers every kernel again .*a\.py was written after this process began"):
+        assert digest() is None
     os.utime(root / "a.py", (1e9, 1e9))
     assert digest() not in (None, first)
+    changed = digest()
+    os.utime(root / "a.py", (4e9, 4e9))  # an archive from a machine whose clock is wrong
+    with pytest.warns(RuntimeWarning, match="was written after"):
+        assert digest() is None
+    monkeypatch.setattr(source_cache, "LOADED", time.time() + 60)
+    assert digest() == changed
+
+
+def test_a_kernel_that_cannot_be_stored_says_so(session, monkeypatch):
+    def refuse(*_):
+        raise source_cache.StoreError("a Surprise does not belong here")
+
+    monkeypatch.setattr(source_cache, "pack", refuse)
+    with pytest.warns(
+        RuntimeWarning, match=r"kernel `run` \(forward\) is not kept on disk, .*: a Surprise does not belong here"
+    ):
+        first, lowered = session.run(needs_grad=False)
+    assert lowered == 1
+    np.testing.assert_allclose(first[0], expected()[0], rtol=1e-12)
+
+
+def test_a_fault_of_our_own_in_reading_an_entry_is_no_miss(session, monkeypatch):
+    session.run()
+
+    def broken(*_):
+        raise TypeError("a fault of the compiler")
+
+    monkeypatch.setattr(source_cache, "unpack", broken)
+    with pytest.raises(TypeError, match="a fault of the compiler"):
+        session.run()
