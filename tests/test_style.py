@@ -21,6 +21,7 @@ MAY_SAY_CUDA = {
         "compiler/lang/options.py",
         "compiler/lang/near.py",
         "compiler/lang/program.py",
+        "compiler/lang/devices.py",
         "compiler/runtime/device.py",
     ),
     *("runner/config.py", "runner/commands/planning.py", "runner/ledger/inventory.py"),

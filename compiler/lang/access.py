@@ -150,10 +150,10 @@ class _Mirrored:
         """A copy of the components."""
         return self._data.copy()
 
-    def fill(self, value: Any) -> None:
+    def fill(self, val: Any) -> None:
         """Set every component."""
         with self._changing():
-            super().fill(value)  # type: ignore[misc]
+            super().fill(val)  # type: ignore[misc]
 
 
 class _MirroredVector(_Mirrored, _VectorElement):  # pyright: ignore[reportIncompatibleVariableOverride]

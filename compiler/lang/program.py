@@ -19,10 +19,9 @@ from typing import TYPE_CHECKING, Any
 from ..adstack.machine import Machine, cpu, machine
 from ..errors import OutOfMemory, QdrunRuntimeError
 from ..ir.threads import Living, Turns, new_lock
-from ..runtime.cpu import CpuDevice
-from ..runtime.device import Allocation, Device, devices
+from ..runtime.device import Allocation, Device
 from ..runtime.launch_ir import S_AHEAD, S_RUNNING, S_WORDS
-from ..runtime.python import PythonDevice
+from .devices import open_device, usable_gpu
 from .notes import launch_note
 from .options import Arch, Options, make_options
 from .pending import Pending
@@ -62,7 +61,7 @@ class Program(Accounts):
 
     def __init__(self, arch: Arch, options: Options) -> None:
         self.arch, self.options = arch, options
-        self.device: Device = _device(arch, options)
+        self.device: Device = open_device(arch, options)
         self.root = Root(self)
         self.number = next(_numbers)
         self.closed = False
@@ -416,37 +415,6 @@ class Program(Accounts):
         return (self.options.random_seed * 0x9E3779B97F4A7C15 + self.launches * 0xD1342543DE82EF95) & (2**64 - 1)
 
 
-def _device(arch: Arch, options: Options) -> Device:
-    limit = options.memory_limit or None
-    if arch is Arch.cuda:
-        from ..runtime.cuda.device import CudaDevice  # a program on the CPU needs nothing of it
-
-        return CudaDevice(options.device, limit)
-    if options.device != 0:
-        raise QdrunRuntimeError(f"qd.init: device={options.device!r} chooses a GPU; do: qd.init(arch=qd.cuda, device=..)")
-    if arch is Arch.python:
-        return PythonDevice(limit)
-    if arch is Arch.cpu:
-        return CpuDevice(options.cpu_max_num_threads or None, limit)
-    raise QdrunRuntimeError(
-        f"qd.init: the {arch.value} backend is not built in this version; do: qd.init(arch=qd.cpu), or see `qdrun devices`"
-    )
-
-
-def _usable_gpu() -> Arch:
-    """The backend that ``qd.gpu`` stands for.
-
-    Raises:
-        QdrunRuntimeError: there is none; says what is missing.
-    """
-    found = {b.name: b for b in devices()}
-    if found["cuda"].usable:
-        return Arch.cuda
-    raise QdrunRuntimeError(
-        f"qd.init: no GPU can be used: {found['cuda'].detail}\n  do: qd.init(arch=qd.cpu), or see `qdrun devices`"
-    )
-
-
 def current_program() -> Program:
     """The program of this context.
 
@@ -476,7 +444,7 @@ def init(arch: Arch | str | None = None, default_fp: Any = None, default_ip: Any
     """
     wanted = Arch.cpu if arch is None else Arch(arch)
     options |= {name: t for name, t in (("default_fp", default_fp), ("default_ip", default_ip)) if t is not None}
-    return Program(_usable_gpu() if wanted is Arch.gpu else wanted, make_options(options)).activate()
+    return Program(usable_gpu() if wanted is Arch.gpu else wanted, make_options(options)).activate()
 
 
 def reset() -> None:

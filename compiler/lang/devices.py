@@ -1,0 +1,46 @@
+"""Opens the device of a program: the backend that ``arch`` names, or the GPU backend that this machine has."""
+
+from __future__ import annotations
+
+from ..errors import QdrunRuntimeError
+from ..runtime.cpu import CpuDevice
+from ..runtime.device import Device, devices
+from ..runtime.python import PythonDevice
+from .options import Arch, Options
+
+
+def open_device(arch: Arch, options: Options) -> Device:
+    """The device of a new program.
+
+    Raises:
+        DeviceError: it cannot be opened; says what is missing.
+        QdrunRuntimeError: the backend is not built, or ``device`` is given for one that has a single device.
+    """
+    limit = options.memory_limit or None
+    if arch is Arch.cuda:
+        from ..runtime.cuda.device import CudaDevice  # a program on the CPU needs nothing of it
+
+        return CudaDevice(options.device, limit)
+    if options.device != 0:
+        raise QdrunRuntimeError(f"qd.init: device={options.device!r} chooses a GPU; do: qd.init(arch=qd.cuda, device=..)")
+    if arch is Arch.python:
+        return PythonDevice(limit)
+    if arch is Arch.cpu:
+        return CpuDevice(options.cpu_max_num_threads or None, limit)
+    raise QdrunRuntimeError(
+        f"qd.init: the {arch.value} backend is not built in this version; do: qd.init(arch=qd.cpu), or see `qdrun devices`"
+    )
+
+
+def usable_gpu() -> Arch:
+    """The backend that ``qd.gpu`` stands for.
+
+    Raises:
+        QdrunRuntimeError: there is none; says what is missing.
+    """
+    found = {b.name: b for b in devices()}
+    if found["cuda"].usable:
+        return Arch.cuda
+    raise QdrunRuntimeError(
+        f"qd.init: no GPU can be used: {found['cuda'].detail}\n  do: qd.init(arch=qd.cpu), or see `qdrun devices`"
+    )
