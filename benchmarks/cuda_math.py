@@ -9,6 +9,7 @@ relative error has no bound. Rates: 2^22 threads evaluate a chain of 256, each a
 import argparse
 import json
 import time
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -145,6 +146,7 @@ def main() -> None:
     parser.add_argument("--json", help="write the results there too")
     given = parser.parse_args()
     device = {"device": "emulated"} if given.arch == "emulated" else {}
+    warnings.simplefilter("ignore", qd.PerformanceWarning)
     qd.init(arch=qd.cpu if given.arch == "cpu" else qd.cuda, fast_math=given.fast, **device)
     points, threads, chain = (1 << 12, 1 << 8, 16) if given.small else (POINTS, THREADS, CHAIN)
     table: list[dict[str, Any]] = []

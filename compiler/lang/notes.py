@@ -37,7 +37,7 @@ def fast_math_note(kernel: Kernel) -> str:
     if found.share < _MOSTLY:
         return ""
     return describe(
-        f"about {found.share:.0%} of the instructions of kernel `{kernel.name}` compute f32 {', '.join(found.names)} to 2 ulp",
+        f"about {found.share:.0%} of the instructions of kernel `{kernel.name}` compute f32 {', '.join(found.names)} accurately",
         kernel.loc,
         "qd.init(fast_math=True) takes the GPU's approximate instructions, two to four times faster (docs/gpu-math.md has"
         " their errors); or keep the accuracy and ignore this PerformanceWarning",
