@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..ir.builder import convert
+from ..ir.meaning import evaluate, scalar
 from ..ir.nodes import Const, Operand
 from ..ir.types import DType, u1
 
@@ -50,33 +51,51 @@ _REAL: dict[str, Callable[..., Any]] = {
     "atan2": np.arctan2,
 }
 
+_TYPED = frozenset("neg abs sgn add sub mul div floordiv mod min max sqrt floor ceil trunc round".split())
+"""What is the same on every machine; mathematical functions of values are left to the machine that runs the kernel."""
+
+
+def rounded_literal(x: Const) -> Const:
+    """A literal as a value of its type."""
+    with np.errstate(all="ignore"):
+        return Const(scalar(x.value, x.dtype).item(), x.dtype)
+
 
 def fold(code: str, args: tuple[Operand, ...], dtype: DType | None) -> Const | None:
     """The literal that ``code`` gives for literal operands, or None when it is left to the machine.
 
-    Reals fold in double precision whatever their type: a literal keeps its full precision until it is stored.
+    Reals of the source alone fold in double precision whatever their type: a literal keeps its full precision until it is stored. Others
+    give what a kernel would compute from them.
     """
     if not args or dtype is not None:
         return None
     kind = args[0].dtype
-    values = [a.value for a in args if isinstance(a, Const)]
+    literals = [a for a in args if isinstance(a, Const)]
+    exact = all(a.exact for a in literals)
+    values = [a.value if exact else rounded_literal(a).value for a in literals]
     if code in _COMPARE:
-        return Const(bool(_COMPARE[code](*values)), u1)
+        return Const(bool(_COMPARE[code](*values)), u1, exact)
     if code == "not":
-        return Const(not values[0], u1)
+        return Const(not values[0], u1, exact)
     if code in ("isnan", "isinf"):
-        return Const(bool(getattr(np, code)(values[0])), u1)
-    if kind.is_real:
-        return _fold_real(code, values, kind)
-    return _fold_integer(code, values, kind)
+        return Const(bool(getattr(np, code)(values[0])), u1, exact)
+    if not kind.is_real:
+        return _fold_integer(code, values, kind)
+    return _fold_exact(code, values, kind) if exact else _fold_typed(code, values, kind)
 
 
-def _fold_real(code: str, values: list[Any], dtype: DType) -> Const | None:
+def _fold_exact(code: str, values: list[Any], dtype: DType) -> Const | None:
     f = _REAL.get(code)
     if f is None:
         return None
     with np.errstate(all="ignore"):
-        return Const(float(f(*map(np.float64, values))), dtype)
+        return Const(float(f(*map(np.float64, values))), dtype, True)
+
+
+def _fold_typed(code: str, values: list[Any], dtype: DType) -> Const | None:
+    if code not in _TYPED:
+        return None
+    return Const(evaluate(code, [scalar(v, dtype) for v in values], dtype).item(), dtype)
 
 
 def _fold_integer(code: str, values: list[Any], dtype: DType) -> Const | None:

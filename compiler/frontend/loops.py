@@ -44,7 +44,10 @@ def make_range(cx: Context, *args: Any) -> Any:
     Raises:
         QdrunTypeError: wrong number of arguments, or a step that is not a known number but zero.
     """
-    args = tuple(int(a.value) if isinstance(a, Const) and a.dtype.is_int else a for a in args)
+    # a literal with a type of its own, `i64(3)`, decides the type of the index
+    args = tuple(
+        int(a.value) if isinstance(a, Const) and a.dtype.is_int and _is_plain(cx, k, a) else a for k, a in enumerate(args)
+    )
     if not 1 <= len(args) <= 3:
         raise QdrunTypeError(f"range() takes one to three arguments, not {len(args)}")
     step = args[2] if len(args) == 3 else 1
@@ -55,6 +58,11 @@ def make_range(cx: Context, *args: Any) -> Any:
     if isinstance(begin, int) and isinstance(end, int):
         return range(begin, end, step)
     return RangeSpec(begin, end, step)
+
+
+def _is_plain(cx: Context, position: int, bound: Const) -> bool:
+    """Whether the type of a literal bound says nothing that ``range`` must keep."""
+    return bool(cx.static) or position == 2 or bound.dtype.bits < 64 or cx.b.default_ip.bits == 64
 
 
 def iterable(cx: Context, node: ast.expr) -> tuple[Any, bool]:

@@ -15,9 +15,10 @@ from typing import Any
 
 from ..errors import QdrunSyntaxError, QdrunTypeError
 from ..ir.meaning import limits
-from ..ir.nodes import Assert, Axis, Block, Buffer, Const, GlobalStore, Kernel, Local, Op, Operand, Place, Print, Task
+from ..ir.nodes import Assert, Axis, Block, Buffer, Const, GlobalStore, If, Kernel, Local, Loop, Op, Operand, Place, Print, Task
 from ..ir.types import DType, i64, u64
 from ..ir.walk import stored_locals, walk
+from ..transforms.clone import clone_block
 from . import ops
 from .block import block_dim
 from .conditions import emit_condition
@@ -216,6 +217,7 @@ def _parallel_for(cx: Context, node: ast.For, serialize: bool, block: int) -> No
             with cx.at(node.iter):
                 space = space_of(cx, over)
             task.axes = [Axis(Op("index", (), lo.dtype, None, cx.b.loc), lo, hi) for lo, hi in _unit_step(cx, space)]
+        _check_before(cx, task)
         if not task.axes:
             raise QdrunTypeError("a loop needs at least one axis", hint="this field has none: use x[None] without a loop")
         cx.where = "parallel"
@@ -224,6 +226,23 @@ def _parallel_for(cx: Context, node: ast.For, serialize: bool, block: int) -> No
             cx.block(node.body)
     finally:
         cx.where = before
+
+
+def _check_before(cx: Context, task: Task) -> None:
+    """Checks in what bounds read belong to a serial task of their own: a prologue cannot stop a launch."""
+    if not any(isinstance(s, Assert) for s in walk(task.prologue)):
+        return
+    check = Task(f"{task.name}_check", clone_block(task.prologue, {}), loc=task.loc)
+    tasks = cx.tasks.kernel.tasks
+    tasks.insert(len(tasks) - 1, check)
+    _drop_checks(task.prologue)
+
+
+def _drop_checks(block: Block) -> None:
+    block[:] = [s for s in block if not isinstance(s, Assert)]
+    for s in block:
+        for inner in (s.then, s.orelse) if isinstance(s, If) else (s.body,) if isinstance(s, Loop) else ():
+            _drop_checks(inner)
 
 
 def _unit_step(cx: Context, space: Space) -> list[tuple[Operand, Operand]]:

@@ -14,8 +14,8 @@ import numpy as np
 from ..errors import QdrunTypeError
 from ..ir.builder import convert
 from ..ir.nodes import Const, Op, Operand
-from ..ir.types import DType, f64, i32, i64, promote, u1, u64
-from .fold import fold
+from ..ir.types import DType, i32, i64, promote, u1, u64
+from .fold import fold, rounded_literal
 from .values import Arg, Matrix, Struct, Value
 
 if TYPE_CHECKING:
@@ -40,12 +40,12 @@ def literal(b: FrontBuilder, x: int | float | bool) -> Const:
         QdrunTypeError: an integer that fits no type.
     """
     if isinstance(x, (bool, np.bool_)):
-        return Const(bool(x), u1)
+        return Const(bool(x), u1, True)
     if isinstance(x, (float, np.floating)):
-        return Const(float(x), b.default_fp)
+        return Const(float(x), b.default_fp, True)
     for dtype in (b.default_ip, i64, u64):
         if convert(x, dtype) == x:
-            return Const(int(x), dtype)
+            return Const(int(x), dtype, True)
     raise QdrunTypeError(f"the integer {x} needs more than 64 bits", hint="write it as a float")
 
 
@@ -184,7 +184,7 @@ def _power(b: FrontBuilder, op: str, x: Operand, y: Operand) -> Operand:
     """``x ** y``. A small whole constant exponent is multiplied out: exact for negative bases, and cheap to differentiate."""
     dtype = number_type(b, x, y)
     x = cast_scalar(b, x, dtype)
-    if isinstance(x, Const) and isinstance(y, Const):
+    if isinstance(x, Const) and isinstance(y, Const) and x.exact and y.exact:
         return emit(b, "pow", x, cast_scalar(b, y, dtype))
     if isinstance(y, Const) and float(y.value).is_integer() and abs(y.value) <= MAX_EXPANDED_EXPONENT:
         return _expand_power(b, x, int(y.value))
@@ -298,8 +298,6 @@ def cast_scalar(b: FrontBuilder, x: Operand, dtype: DType) -> Operand:
         return x
     if dtype is u1:
         return truth(b, x)
-    if isinstance(x, Const) and not dtype.is_real and not np.isfinite(x.value):
-        return b.op("cast", x, dtype=dtype)
     return b.cast(x, dtype)
 
 
@@ -311,10 +309,7 @@ def cast(b: FrontBuilder, x: Arg, dtype: DType) -> Value:
 
     def one(p: Operand) -> Operand:
         out = cast_scalar(b, p, dtype)
-        if isinstance(out, Const) and dtype.is_real and dtype is not f64:
-            with np.errstate(over="ignore"):
-                return Const(float(dtype.numpy.type(out.value)), dtype)
-        return out
+        return rounded_literal(out) if isinstance(out, Const) else out
 
     return elementwise(one, as_value(b, x))
 

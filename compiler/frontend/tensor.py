@@ -134,17 +134,18 @@ class TensorRef:
             b.gstore(place, where, item)
 
     def atomic(self, b: FrontBuilder, code: str, index: Sequence[Arg], value: Arg) -> Value:
-        """Atomic update; the result is the old content. ``sub`` is emitted as ``add`` of the negated value.
+        """Atomic update, in the tensor's type; the result is the old content. ``sub`` adds the negated value.
 
         Raises:
             QdrunTypeError: bit operations on reals.
         """
-        if code == "sub":
-            code, value = "add", ops.unary(b, "-", value)
         if code in ("and", "or", "xor") and not self.dtype.is_int:
             raise QdrunTypeError(f"atomic_{code} takes integers; `{self.name}` holds {self.dtype}")
         where = self.index(b, index)
-        items = tuple(b.atomic(code, p, where, item) for p, item in zip(self.places, self._items(b, value)))
+        values = self._items(b, value)
+        if code == "sub":  # negated in this type: that of a narrower unsigned value would wrap elsewhere
+            code, values = "add", tuple(ops.cast_scalar(b, ops.to_operand(b, ops.unary(b, "-", x)), self.dtype) for x in values)
+        items = tuple(b.atomic(code, p, where, item) for p, item in zip(self.places, values))
         return Matrix(self.element, items) if self.element else items[0]
 
     def compare_and_swap(self, b: FrontBuilder, index: Sequence[Arg], expected: Arg, desired: Arg) -> Operand:

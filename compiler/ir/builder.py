@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import isnan
+from numbers import Integral
 
 from .nodes import Block, Const, GlobalStore, If, Loc, Local, LocalStore, Loop, Op, Operand, Place, Stmt
 from .ops import TABLE
@@ -51,7 +53,7 @@ class Builder:
         if x.dtype is dtype:
             return x
         if isinstance(x, Const):
-            return Const(convert(x.value, dtype), dtype)
+            return Const(convert(x.value, dtype), dtype, x.exact)
         return self.op("cast", x, dtype=dtype)
 
     def load(self, local: Local) -> Op:
@@ -98,11 +100,19 @@ class Builder:
 
 
 def convert(value: int | float | bool, dtype: DType) -> int | float | bool:
-    """A Python number as ``dtype`` would hold it (integers wrap; floats are not rounded here)."""
+    """A Python number as ``dtype`` would hold it: as a cast that a kernel computes, but floats are not rounded here.
+
+    Integers wrap. A real that becomes an integer loses its fraction and stays within the ends of the type; NaN gives 0.
+    """
     if dtype.kind == "f":
         return float(value)
     if dtype.kind == "b":
         return bool(value)
+    if not isinstance(value, Integral):
+        if isnan(value):
+            return 0
+        signed = dtype.kind == "i"
+        value = min(max(value, -(1 << (dtype.bits - 1)) if signed else 0), (1 << (dtype.bits - signed)) - 1)
     whole = int(value) & ((1 << dtype.bits) - 1)
     return whole - (1 << dtype.bits) if dtype.kind == "i" and whole >> (dtype.bits - 1) else whole
 

@@ -40,10 +40,15 @@ class Loc:
 
 @dataclass(frozen=True, slots=True)
 class Const:
-    """A literal. ``value`` is a Python int, float or bool; a float keeps full precision until it is emitted."""
+    """A literal. ``value`` is a Python int, float or bool.
+
+    ``exact``: the front end has it from numbers of the source alone; such a real has its full precision until it is emitted or meets a
+    value of a type. All others are rounded to their type by each operation, as values that only running can tell.
+    """
 
     value: int | float | bool
     dtype: DType
+    exact: bool = field(default=False, compare=False, repr=False)
 
 
 @dataclass(eq=False, slots=True)

@@ -1,0 +1,158 @@
+"""Runs a program's file: imported like a user's, in a program with the options of one configuration."""
+
+from __future__ import annotations
+
+import importlib.util
+import random
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import qdrun as qd
+from qdrun.compiler.ir import meaning
+from qdrun.compiler.lang import recipe
+from qdrun.compiler.runtime import cache, cpu
+
+from .scalars import TRANSCENDENTAL, libm
+
+
+@dataclass(frozen=True)
+class Config:
+    """Where a program runs: options of ``qd.init``; ``level`` is LLVM's. ``exact``: its mathematics is the C library's."""
+
+    name: str
+    options: dict[str, Any] = field(default_factory=dict)
+    level: int = 2
+    exact: bool = True
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run left behind, or the error that ended it (``refused``: one of ours)."""
+
+    values: dict[str, np.ndarray] = field(default_factory=dict)
+    error: str = ""
+    refused: bool = False
+
+
+INTERPRETER = Config("python", {"arch": "python"})
+SCALAR = Config("cpu", {"cpu_max_num_threads": 1, "cpu_lanes": 1})
+OTHERS = (
+    Config("threads", {"cpu_max_num_threads": 4, "cpu_lanes": 1}),
+    Config("lanes 4", {"cpu_max_num_threads": 1, "cpu_lanes": 4}, exact=False),
+    Config("lanes 16", {"cpu_max_num_threads": 2, "cpu_lanes": 16}, exact=False),
+    Config("default", {}, exact=False),
+    Config("debug", {"cpu_max_num_threads": 1, "cpu_lanes": 1, "debug": True}),
+    Config("level 0", {"cpu_max_num_threads": 1, "cpu_lanes": 1}, level=0),
+    Config("cached", {"cpu_max_num_threads": 1, "cpu_lanes": 1, "offline_cache": True}),
+    Config("emulated", {"arch": "cuda", "device": "emulated"}, exact=False),
+)
+CUDA = Config("cuda", {"arch": "cuda"}, exact=False)
+
+
+class Noise:
+    """How far mathematical functions are put off, in units of the last place; 0: not at all."""
+
+    ulps = 0.0
+    rng = random.Random(0)
+
+
+def _function(name: str) -> Any:
+    def f(*args: Any) -> Any:
+        half = args[0].dtype == np.float16
+        out = libm(name, *(map(np.float32, args) if half else args))
+        with np.errstate(all="ignore"):
+            if Noise.ulps:
+                t = out.dtype.type
+                out = (
+                    t(out + t(Noise.rng.uniform(-Noise.ulps, Noise.ulps)) * np.spacing(np.abs(out)))
+                    if np.isfinite(out)
+                    else out
+                )
+            return np.float16(out) if half else out
+
+    return f
+
+
+def use_libm() -> None:
+    """Let the interpreter's mathematical functions be those of the C library, as scalar machine code does; ``Noise`` disturbs them."""
+    meaning.REAL.update({name: _function(name) for name in TRANSCENDENTAL})
+
+
+def load(path: Path) -> dict[str, Any]:
+    """Import a program's file anew; its names."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        del sys.modules[path.stem]
+    return vars(module)
+
+
+def options_of(text: str) -> dict[str, Any]:
+    """The default types of a program, by name, as its file says."""
+    line = next(line for line in text.splitlines() if line.startswith("OPTIONS = "))
+    return eval(line.removeprefix("OPTIONS = "), {})
+
+
+@contextmanager
+def level(config: Config) -> Iterator[None]:
+    """LLVM's level for what is compiled inside the block; what was compiled at another one is not found."""
+    if config.level == 2:
+        yield
+        return
+    before, choices = cache.load_cached, recipe.compile_choices
+
+    def load_cached(text: str, name: str, exports: Any, imports: Any, _: int = 2, offline_cache: bool = True) -> Any:
+        return before(text, name, exports, imports, config.level, offline_cache)
+
+    cpu.load_cached, recipe.compile_choices = load_cached, lambda o: (config.level, *choices(o))
+    try:
+        yield
+    finally:
+        cpu.load_cached, recipe.compile_choices = before, choices
+
+
+def start(config: Config, defaults: dict[str, Any], **more: Any) -> Any:
+    """A program with a configuration's options."""
+    types = {n: getattr(qd, t) for n, t in defaults.items()}
+    options = {"offline_cache": False, **config.options, **types, **more}
+    return qd.init(**options)
+
+
+def flat(out: dict[str, Any]) -> dict[str, np.ndarray]:
+    """Results by name; those of structs by member."""
+    found: dict[str, np.ndarray] = {}
+    for name, value in out.items():
+        if isinstance(value, dict):
+            found |= {f"{name}.{m}": v for m, v in flat(value).items()}
+        else:
+            found[name] = np.asarray(value)
+    return found
+
+
+def run(path: Path, text: str, config: Config) -> Outcome:
+    """Run a program's file; errors of ours are refusals, all others are findings of their own."""
+    program = None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            program = start(config, options_of(text))
+            with level(config):
+                return Outcome(flat(load(path)["main"]()))
+        except qd.QdrunError as e:
+            return Outcome(error=f"{type(e).__name__}: {e}", refused=True)
+        except Exception as e:
+            return Outcome(error=f"{type(e).__name__}: {e}")
+        finally:
+            if program is not None:
+                program.close()

@@ -1,0 +1,111 @@
+"""Faults that the fuzzer found, each in the few lines that it left of a program."""
+
+import numpy as np
+import pytest
+
+import qdrun as qd
+
+INTEGERS = [qd.i8, qd.i16, qd.i32, qd.i64, qd.u8, qd.u16, qd.u32, qd.u64]
+
+
+@pytest.mark.parametrize("value", [-1.0, -3.7, 300.7, 1e30, float("inf"), float("-inf"), float("nan")])
+def test_a_real_literal_becomes_an_integer_as_a_real_value_does(value):
+    qd.init(default_fp=qd.f64)
+    out = tuple(qd.field(t, shape=3) for t in INTEGERS)
+
+    @qd.kernel
+    def k(v: qd.f64):
+        for n in qd.static(range(8)):
+            out[n][0] = v
+            out[n][1] = value
+            out[n][2] = qd.cast(value, INTEGERS[n])
+
+    k(value)
+    for x in out:
+        assert x[0] == x[1] == x[2], x.dtype
+
+
+@pytest.mark.parametrize("narrow", [qd.u8, qd.u16, qd.u32])
+def test_a_subtraction_from_an_element_takes_a_narrower_unsigned_value_as_it_is(narrow):
+    qd.init()
+    x, y = qd.field(qd.i64, shape=2), qd.field(qd.f64, shape=2)
+
+    @qd.kernel
+    def k(n: narrow):
+        for i in range(2):
+            x[i] -= n
+            qd.atomic_sub(y[i], n)
+
+    k(5)
+    assert x.to_numpy().tolist() == [-5, -5]
+    assert y.to_numpy().tolist() == [-5.0, -5.0]
+
+
+def test_the_index_of_a_range_has_the_type_of_a_literal_end_of_64_bits():
+    qd.init()
+    x = qd.field(qd.i64, shape=4)
+
+    @qd.kernel
+    def k(n: qd.i64):
+        for i in range(qd.i64(2)):
+            x[i] = i * 3_000_000_000 + qd.clz(i)
+        for i in range(n):
+            x[2 + i] = i * 3_000_000_000 + qd.clz(i)
+
+    k(2)
+    assert x.to_numpy().tolist() == [64, 3_000_000_063, 64, 3_000_000_063]
+
+
+@pytest.mark.parametrize("options", [{}, {"arch": qd.python}, {"arch": qd.cuda, "device": "emulated"}])
+def test_debug_checks_an_index_in_the_end_of_a_parallel_loop(options):
+    with qd.init(debug=True, **options):
+        y = qd.field(qd.i32, shape=4)
+
+        @qd.kernel
+        def k(n: qd.i32, ends: qd.types.ndarray(dtype=qd.i32, ndim=1)):
+            for i in range(0, ends[n] if n >= 0 else 1):
+                y[i] += 1
+
+        ends = np.array([1, 3], np.int32)
+        k(1, ends)
+        k(-7, ends)
+        assert y.to_numpy().tolist() == [2, 1, 1, 0]
+        with pytest.raises(qd.QdrunAssertionError, match="axis 0 of `ends` has index 2 but extent 2"):
+            k(2, ends)
+        assert y.to_numpy().tolist() == [2, 1, 1, 0]
+
+
+def test_values_of_a_type_keep_it_where_they_are_known_while_compiling():
+    qd.init()
+    x, y = qd.field(qd.f64, shape=3), qd.field(qd.f64, shape=3)
+
+    @qd.kernel
+    def known():
+        a = 0.1
+        x[0] = a * 3.0 + 0.7
+        x[1] = qd.f32(1.0) - 0.32
+        x[2] = qd.f16(0.1) * 3 // 0.01
+
+    @qd.kernel
+    def computed(a: qd.f32, b: qd.f32, c: qd.f16):
+        y[0] = a * 3.0 + 0.7
+        y[1] = b - 0.32
+        y[2] = c * 3 // 0.01
+
+    known()
+    computed(0.1, 1.0, 0.1)
+    assert x.to_numpy().tolist() == y.to_numpy().tolist()
+
+
+def test_a_literal_keeps_its_full_precision_until_it_meets_a_value():
+    qd.init()
+    x = qd.field(qd.f64, shape=3)
+
+    @qd.kernel
+    def k(one: qd.f64):
+        x[0] = 0.1
+        x[1] = one * 0.1
+        x[2] = (qd.Vector([0.1, 0.2]) * one)[0]
+
+    k(1.0)
+    assert x.to_numpy().tolist() == [0.1, 0.1, 0.1]

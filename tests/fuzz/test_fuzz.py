@@ -1,0 +1,150 @@
+"""The fuzzer itself: what it writes, that it finds planted faults and makes them small, and that its processes tell what ends them."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+from qdrun.compiler.codegen.llvm import emitter
+from qdrun.compiler.frontend import fold
+from qdrun.compiler.ir import meaning
+from qdrun.compiler.ir.nodes import GlobalStore, Op
+from tests.fuzz import child, execute, parent
+from tests.fuzz.check import Result
+from tests.fuzz.compare import differences, unexplained
+from tests.fuzz.draw import SWITCHES
+from tests.fuzz.program import Program, generate
+from tests.fuzz.shrink import shrink
+
+
+@pytest.fixture(autouse=True)
+def own_mathematics(monkeypatch):
+    """The interpreter of other tests keeps numpy's functions."""
+    before = dict(meaning.REAL)
+    execute.use_libm()
+    yield
+    meaning.REAL.update(before)
+
+
+def hunt(folder: Path, numbers: range) -> tuple[Program, Result, int]:
+    """The first of these programs with a finding."""
+    for index in numbers:
+        program, result = child.examine(11, index, [], folder)
+        if result.finding is not None:
+            assert program is not None
+            return program, result, index
+    raise AssertionError("nothing was found")
+
+
+def small(folder: Path, program: Program, result: Result, index: int) -> str:
+    def fails(text: str) -> bool:
+        found = child.examine_text(Program(text, frozenset(), program.inexact), 11, index, [], folder).finding
+        return found is not None and result.finding is not None and found.kind == result.finding.kind
+
+    return shrink(program.text, fails, 60.0)
+
+
+def test_the_same_number_makes_the_same_program():
+    assert generate(3, 17) == generate(3, 17)
+    assert generate(3, 17).text != generate(4, 17).text
+
+
+def test_programs_have_every_part_of_the_language():
+    missing, index = set(SWITCHES), 0
+    while missing and index < 300:
+        missing -= generate(1, index).features
+        index += 1
+    assert not missing
+
+
+def test_programs_are_right_without_a_planted_fault(tmp_path):
+    for index in (0, 1):
+        assert child.examine(11, index, [], tmp_path)[1].finding is None
+
+
+@pytest.mark.slow
+def test_a_wrong_fold_is_found_and_made_small(tmp_path, monkeypatch):
+    monkeypatch.setitem(fold._INTEGER, "sub", lambda x, y: x - y + 1)
+    program, result, index = hunt(tmp_path, range(200))
+    text = small(tmp_path, program, result, index)
+    assert len(text) < len(program.text) / 2
+    assert "model" in result.finding.kind
+    assert text.count("def k") == 1
+
+
+@pytest.mark.slow
+def test_a_dropped_store_is_found_and_made_small(tmp_path, monkeypatch):
+    handlers = next(t for t in vars(emitter).values() if isinstance(t, dict) and GlobalStore in t)
+    store = handlers[GlobalStore]
+
+    def dropping(e, s):
+        if not (isinstance(s.value, Op) and s.value.op == "mul"):
+            store(e, s)
+
+    monkeypatch.setitem(handlers, GlobalStore, dropping)
+    program, result, index = hunt(tmp_path, range(200))
+    text = small(tmp_path, program, result, index)
+    assert len(text) < len(program.text) / 2
+
+
+def test_what_mathematics_cannot_explain_is_a_difference():
+    import numpy as np
+
+    want = {"x": np.array([1.0, 2.0]), "n": np.array([3, 4])}
+    rng = random.Random(1)
+
+    def disturbed():
+        return {"x": np.array([1.0 + rng.uniform(-1, 1) * 1e-15, 2.0]), "n": want["n"]}
+
+    def differs(x, n):
+        return unexplained(want, {"x": np.array(x), "n": np.array(n)}, disturbed, "1")
+
+    assert not differs([1.0 + 2e-15, 2.0], [3, 4])
+    assert differs([1.0 + 1e-13, 2.0], [3, 4]).startswith("x at [[0]]")
+    assert differs([1.0, 2.0 + 1e-15], [3, 4]).startswith("x at [[1]]")
+    assert differs([1.0, 2.0], [3, 5]).startswith("n at [[1]]")
+    assert differences({"x": np.array([0.0])}, {"x": np.array([-0.0])})
+    assert not differences({"x": np.array([np.nan])}, {"x": np.array([-np.nan])})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ending, kind", [("os.kill(os.getpid(), 11)", "crash: SIGSEGV"), ("time.sleep(100)", "hang")])
+def test_what_ends_or_stops_a_process_is_a_finding_of_its_program(monkeypatch, tmp_path, ending, kind):
+    (tmp_path / "tests" / "fuzz").mkdir(parents=True)
+    lines = [
+        "import json, os, sys, time",
+        "pipe, at, step = int(sys.argv[1]), int(sys.argv[3]), int(sys.argv[4])",
+        "for index in (at, at + step):",
+        "    os.write(pipe, (json.dumps({'at': index}) + chr(10)).encode())",
+        f"    if index == 4: {ending}",
+        "    facts = dict(done=index, refused='', finding=None, compared=[], features=[], seconds=0.0)",
+        "    os.write(pipe, (json.dumps(facts) + chr(10)).encode())",
+    ]
+    (tmp_path / "tests" / "fuzz" / "child.py").write_text("\n".join(lines) + "\n")
+    monkeypatch.setattr(parent, "ROOT", tmp_path)
+    monkeypatch.setattr(parent, "LONGEST", 1.5)
+    tally = parent.search(1, 2.5, 1, [])
+    assert [(f.index, f.kind) for f in tally.found][:1] == [(4, kind)]
+    assert tally.programs > 5
+
+
+@pytest.mark.slow
+def test_the_command_prints_a_summary_and_finds_nothing():
+    run = subprocess.run(
+        [sys.executable, "-m", "tests.fuzz", "--seconds", "8", "--jobs", "1", "--seed", "3", "--cpu-only"],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    facts = json.loads(run.stdout.splitlines()[-1])
+    assert run.returncode == 0, run.stdout
+    assert (facts["seed"], facts["wrong"]) == (3, 0)
+    assert facts["programs"] >= 3
+    assert facts["compared"]["model"] >= 1
