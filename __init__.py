@@ -1,12 +1,14 @@
 """qdrun: differentiable simulations in bulk. ``import qdrun as qd`` gives the kernel language.
 
 The names live in ``compiler/face.py``, which is imported when the first of them is used: the commands of the runner that run no kernel
-do not pay for the compiler.
+do not pay for the compiler. Those that are modules (``qdrun.math``) can be imported, too: ``compiler/modules`` has a package for each.
 """
 
 from __future__ import annotations
 
 import importlib
+import os
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -23,6 +25,25 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}; see docs/language.md for what there is") from None
     globals()[name] = value
     return value
+
+
+class _Refusing:
+    """The last finder of modules: names the modules of the peer that this version does not have."""
+
+    @staticmethod
+    def find_spec(name: str, path: Any = None, target: Any = None) -> None:
+        """Nothing that can be imported."""
+        package, _, module = name.partition(".")
+        if package == __name__ and module:
+            importlib.import_module(".compiler.lang.refused", __name__).refuse_module(module)
+
+
+if not any(type(finder).__qualname__ == _Refusing.__qualname__ for finder in sys.meta_path):  # not again by a reload
+    sys.meta_path.append(_Refusing())
+_PLACES: list[str] = globals()["__path__"]
+_MODULES = os.path.join(os.path.dirname(__file__), "compiler", "modules")
+if _MODULES not in _PLACES:
+    _PLACES.append(_MODULES)
 
 
 def __dir__() -> list[str]:

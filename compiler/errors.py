@@ -13,6 +13,7 @@
     │   ├── QdrunRuntimeTypeError        (TypeError) an argument or a returned value has a type that does not fit
     │   ├── GradientCheckError           (AssertionError) Tape(grad_check=..) found a gradient that differs from differences
     │   ├── NothingToDifferentiate       a kernel whose gradient was asked for touches nothing that has one
+    │   ├── QdrunImportError             (ImportError) a module of the peer that this version does not have
     │   ├── QdrunAssertionError          (AssertionError) an assert or a bounds check failed in a kernel
     │   ├── AdStackOverflow              a loop ran further than its adstack was planned for
     │   └── DeviceError                  a device, its driver or a kernel on it failed; says whether the process must be restarted
@@ -96,6 +97,10 @@ class QdrunValueError(QdrunRuntimeError, ValueError):
 
 class QdrunRuntimeTypeError(QdrunRuntimeError, TypeError):
     """An argument or a returned value has a type that does not fit."""
+
+
+class QdrunImportError(QdrunRuntimeError, ImportError):
+    """A module of the peer that this version does not have."""
 
 
 class GradientCheckError(QdrunRuntimeError, AssertionError):

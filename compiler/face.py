@@ -13,6 +13,7 @@ from .errors import (
     QdrunAssertionError,
     QdrunCompilationError,
     QdrunError,
+    QdrunImportError,
     QdrunIndexError,
     QdrunNameError,
     QdrunRuntimeError,

@@ -62,9 +62,9 @@ def functions() -> str:
 
 def math_functions() -> str:
     """The functions that only ``qd.math`` has."""
-    import qdrun as qd
+    from qdrun.compiler import face
 
-    found = {n: v for n in qd_math.__all__ if isinstance(v := getattr(qd_math, n), Intrinsic) and n not in dir(qd)}
+    found = {n: v for n in qd_math.__all__ if isinstance(v := getattr(qd_math, n), Intrinsic) and n not in vars(face)}
     return rows(("function", "what it computes"), [(f"`qd.math.{n}`", f.__doc__ or "") for n, f in sorted(found.items())])
 
 

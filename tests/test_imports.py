@@ -22,6 +22,7 @@ ALLOWED = {
         *("compiler.frontend", "compiler.transforms", "compiler.adstack"),
         *("compiler.runtime", "compiler.codegen", "compiler.ir", ERRORS, AMOUNTS),
     },
+    "compiler.modules": {"compiler.lang"},
     "compiler.face": {"compiler.lang", "compiler.frontend", "compiler.ir", ERRORS},
     "qdrun": {"compiler.face"},
     "jobs": {"qdrun"},

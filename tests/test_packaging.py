@@ -12,9 +12,18 @@ ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
 
+MODULES = ("compiler", "modules")
+
+
+def installed(path: Path) -> Path:
+    """Where a file or folder of ours lies in an installation: what is in ``compiler/modules`` lies in the package itself."""
+    parts = path.relative_to(ROOT).parts
+    return Path("qdrun", *(parts[2:] if parts[:2] == MODULES else parts))
+
+
 def packages_on_disk() -> set[str]:
     folders = [p.parent for name in ("compiler", "runner", "jobs", "configs") for p in (ROOT / name).rglob("__init__.py")]
-    return {"qdrun", *(".".join(("qdrun", *f.relative_to(ROOT).parts)) for f in folders)}
+    return {"qdrun", *(".".join(installed(f).parts) for f in folders)}
 
 
 def test_pyproject_lists_every_package():
@@ -29,7 +38,7 @@ def test_the_wheel_holds_every_module_and_every_config(tmp_path):
     (wheel,) = tmp_path.glob("*.whl")
     names = set(zipfile.ZipFile(wheel).namelist())
     modules = [p for name in ("compiler", "runner", "jobs", "configs") for p in (ROOT / name).rglob("*.py")]
-    expected = {f"qdrun/{p.relative_to(ROOT).as_posix()}" for p in [*modules, *(ROOT / "configs").glob("*.yaml")]}
+    expected = {installed(p).as_posix() for p in [*modules, *(ROOT / "configs").glob("*.yaml")]}
     assert expected <= names, expected - names
     assert "qdrun/configs/quickstart.yaml" in names
     tops = {name.split("/")[0] for name in names}
@@ -51,3 +60,39 @@ def test_the_kernel_language_loads_nothing_of_the_runner():
 
 def test_reading_results_does_not_load_ray():
     assert "ray" not in loaded_by("import qdrun.runner.cli, qdrun.runner.store.table, qdrun.runner.plan")
+
+
+MODULE_IMPORTS = """
+import importlib, pickle, sys
+{before}
+import qdrun.ad, qdrun.math, qdrun.simt, qdrun.simt.block, qdrun.types
+from qdrun.math import vec3
+from qdrun.simt.block import reduce_add
+import qdrun as qd
+import qdrun.compiler.lang.math as inner
+assert qdrun.math is qd.math is inner is sys.modules["qdrun.math"] and vec3 is qd.math.vec3
+assert qdrun.ad is qd.ad and qdrun.types is qd.types and qdrun.simt is qd.simt and sys.modules["qdrun.simt.block"] is qd.simt.block
+assert reduce_add is qd.simt.block.reduce_add and pickle.loads(pickle.dumps(vec3)) == vec3
+assert importlib.reload(qdrun.types) is qd.types
+assert len([f for f in (importlib.reload(qd), *sys.meta_path) if type(f).__name__ == "_Refusing"]) == 1
+import qdrun.ad
+try:
+    from qdrun.linalg import SparseMatrix
+except ImportError as e:
+    print(type(e).__name__, e)
+try:
+    import qdrun.nothing
+except ModuleNotFoundError as e:
+    print(e)
+"""
+
+
+@pytest.mark.parametrize("before", ["", "import qdrun as qd; qd.math, qd.simt.block, qd.ad.Tape"])
+def test_the_modules_of_the_language_can_be_imported_and_are_the_same_objects(before):
+    command = [sys.executable, "-c", MODULE_IMPORTS.format(before=before)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == (
+        "QdrunImportError `import qdrun.linalg` is not available: sparse matrices and their solvers are not supported\n"
+        "  do: write the iteration (conjugate gradients) with kernels\nNo module named 'qdrun.nothing'\n"
+    )

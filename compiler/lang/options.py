@@ -101,6 +101,7 @@ def make_options(given: dict[str, Any]) -> Options:
         QdrunRuntimeError: a value that is not allowed.
     """
     known = {f.name for f in fields(Options)}
+    given = {name: value for name, value in given.items() if value is not None or not name.startswith("default_")}
     for name in given:
         if f"init({name}=..)" in REFUSED:
             refuse(f"init({name}=..)")

@@ -443,8 +443,8 @@ def init(arch: Arch | str | None = None, default_fp: Any = None, default_ip: Any
         QdrunRuntimeError: a value that is not allowed, or a backend that is not built.
     """
     wanted = Arch.cpu if arch is None else Arch(arch)
-    options |= {name: t for name, t in (("default_fp", default_fp), ("default_ip", default_ip)) if t is not None}
-    return Program(usable_gpu() if wanted is Arch.gpu else wanted, make_options(options)).activate()
+    chosen = make_options({"default_fp": default_fp, "default_ip": default_ip, **options})
+    return Program(usable_gpu() if wanted is Arch.gpu else wanted, chosen).activate()
 
 
 def reset() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NoReturn, TypeVar
 
-from ..errors import QdrunTypeError
+from ..errors import QdrunImportError, QdrunTypeError
 
 T = TypeVar("T", bound=type)
 
@@ -39,7 +39,7 @@ REFUSED: dict[str, tuple[str, str]] = {
     "DeviceCapability": ("programs do not ask what a device can do", "see `qdrun devices`, or program.device"),
     **dict.fromkeys("clock_counter clock_freq_hz".split(), _CLOCK),
     **dict.fromkeys("linalg sparse sparse_matrix_builder".split(), _LINALG),
-    **dict.fromkeys("experimental interop lang tools compound_types enums ndarray_type primitive_types utils".split(), _INNER),
+    **dict.fromkeys("experimental interop lang compound_types enums ndarray_type primitive_types utils".split(), _INNER),
     "BufferView": ("views of buffers are not supported", "pass a numpy slice, or the array and an offset"),
     "BufferViewType": ("views of buffers are not supported", "annotate with qd.types.ndarray(..)"),
     "buffer_view_type": ("views of buffers are not supported", "annotate with qd.types.ndarray(..)"),
@@ -48,6 +48,7 @@ REFUSED: dict[str, tuple[str, str]] = {
     "algorithms": ("the peer's parallel algorithms are not supported", "use numpy on x.to_numpy(), or write a kernel"),
     "perf_dispatch": ("choosing kernels by their speed is not supported", "call the kernel that you want"),
     "profiler": _PROFILER,
+    "tools": ("its writers of PLY and VTK files are not supported", "write x.to_numpy() with a library such as meshio"),
     "simt.grid": (
         "no kernel waits for all blocks",
         "end the loop: the next loop of the kernel begins when all blocks are done",
@@ -83,6 +84,17 @@ def refuse(name: str) -> NoReturn:
     """
     why, instead = REFUSED[name]
     raise QdrunTypeError(f"`{name}` is not available: {why}", hint=instead)
+
+
+def refuse_module(name: str) -> None:
+    """Refuse to import a module of the peer: ``linalg`` for ``import qdrun.linalg``. Other names are none of ours to refuse.
+
+    Raises:
+        QdrunImportError: it is in ``REFUSED``.
+    """
+    if name in REFUSED:
+        why, instead = REFUSED[name]
+        raise QdrunImportError(f"`import qdrun.{name}` is not available: {why}\n  do: {instead}")
 
 
 def refusing(cls: T) -> T:

@@ -1,0 +1,8 @@
+"""``import qdrun.types``: the module that ``qd.types`` is."""
+
+import sys
+
+from qdrun.compiler.lang import types
+from qdrun.compiler.lang.types import *  # noqa: F403  (for type checkers)
+
+sys.modules[__name__] = types
