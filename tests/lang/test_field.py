@@ -6,8 +6,8 @@ from qdrun.compiler.frontend.tensor import TensorRef
 from qdrun.compiler.ir.types import f32, f64, i32
 from qdrun.compiler.lang.field import field
 from qdrun.compiler.lang.matrix import Matrix, Vector
-from qdrun.compiler.lang.snode import i, root
 from qdrun.compiler.lang.program import init
+from qdrun.compiler.lang.snode import i, root
 from qdrun.compiler.lang.types import vector
 
 
