@@ -1,4 +1,6 @@
-"""The head of a cluster may die under a run: noticed here before Ray ends the process without a word, which it does after a minute."""
+"""The head of a cluster, or the node that a run is on, may die under it: noticed here. Of the head Ray ends the process after a minute without
+a word; without its node a run would wait for workers that never start.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import TracebackType
 
 from ...compiler.errors import QdrunError
@@ -17,12 +20,14 @@ LOOK_S, CONNECT_S = 1.0, 2.0
 PATIENCE_S = {True: 40.0, False: 5.0}
 """How long a head may be away: one of a cluster that is joined may come back; one that was started here is gone. Ray waits 60 s."""
 PATIENCE_VARIABLE = "QDRUN_HEAD_PATIENCE_S"
+NODE_PATIENCE_S = 5.0
+"""The same of the process of the own node (its raylet): it never comes back under the same address, and without it nothing can be started."""
 GRACE_S = 8.0
 """What the run has to end by itself, its own calls to Ray may hang; then it is ended here."""
 
 
 class ClusterLost(QdrunError, ConnectionError):
-    """The head of the cluster is gone; the run can be resumed."""
+    """The head of the cluster is gone, or the node of the run; the run can be resumed."""
 
     exit_code = RESUMABLE
 
@@ -37,11 +42,20 @@ def reachable(address: str) -> bool:
     return True
 
 
+@dataclass
+class _Place:
+    """A process of Ray that the run cannot do without: what it is in words, its patience, since when it does not answer."""
+
+    what: str
+    patience_s: float
+    away: float | None = None
+
+
 class HeadWatch:
-    """Looks every second whether the head of the cluster is there, from ``begin`` until the end of the ``with``.
+    """Looks every second whether the head of the cluster and the own node are there, from ``begin`` until the end of the ``with``.
 
     Args:
-        note: says to the user that the head is away, and that it is back.
+        note: says to the user that one of them is away, and that it is back.
         last_words: writes down that the run is lost; called where the run does not end by itself within ``GRACE_S``.
         exit: ends the process.
         there: whether an address is reachable.
@@ -59,15 +73,16 @@ class HeadWatch:
     ) -> None:
         self.note, self.last_words, self.exit, self.there, self.clock = note, last_words, exit, there, clock
         self.lost = ""
-        self._address, self._patience = "", 0.0
-        self._away: float | None = None
+        self._places: dict[str, _Place] = {}
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="head", daemon=True)
 
-    def begin(self, address: str, *, joined: bool) -> None:
-        """Look after the head at ``address``; ``joined``: others started it."""
+    def begin(self, address: str, *, joined: bool, node: str = "") -> None:
+        """Look after the head at ``address`` and the process of the own node at ``node``; ``joined``: others started them."""
         given = os.environ.get(PATIENCE_VARIABLE)
-        self._address, self._patience = address, float(given) if given else PATIENCE_S[joined]
+        if node:
+            self._places[node] = _Place("this machine's node of the cluster (Ray's raylet)", NODE_PATIENCE_S)
+        self._places[address] = _Place("the head of the cluster", float(given) if given else PATIENCE_S[joined])
         self._thread.start()
 
     def end(self) -> None:
@@ -76,7 +91,7 @@ class HeadWatch:
             self._over.set()
 
     def check(self) -> None:
-        """Raise where the head is gone for good.
+        """Raise where the head or the node is gone for good.
 
         Raises:
             ClusterLost: it is.
@@ -85,26 +100,28 @@ class HeadWatch:
             raise ClusterLost(self.lost)
 
     def away(self) -> bool:
-        """Whether an error of Ray is one of a head that is gone: looks now."""
-        return bool(self.lost) or (bool(self._address) and not self.there(self._address))
+        """Whether an error of Ray is one of a head or a node that is gone: looks now."""
+        return bool(self.lost) or not all(self.there(address) for address in self._places)
 
     def look(self) -> None:
         """One look."""
-        now = self.clock()
-        if self.there(self._address):
-            if self._away is not None:
-                self.note(f"the head of the cluster at {self._address} answers again")
-            self._away = None
+        for address, place in self._places.items():
+            self._look_at(address, place)
+
+    def _look_at(self, address: str, place: _Place) -> None:
+        now, where = self.clock(), f"{place.what} at {address}"
+        if self.there(address):
+            if place.away is not None:
+                self.note(f"{where} answers again")
+            place.away = None
             return
-        if self._away is None:
-            self._away = now
-            self.note(
-                f"the head of the cluster at {self._address} does not answer; what runs goes on, for {self._patience:g} s at most"
-            )
-        if now - self._away >= self._patience:
+        if place.away is None:
+            place.away = now
+            self.note(f"{where} does not answer; what runs goes on, for {place.patience_s:g} s at most")
+        if now - place.away >= place.patience_s and not self.lost:
             self.lost = (
-                f"the head of the cluster at {self._address} has not answered for {now - self._away:.0f} s: the run is lost\n"
-                "  do: start the cluster again, then `qdrun resume`; finished trials are kept"
+                f"{where} has not answered for {now - place.away:.0f} s: the run is lost\n"
+                "  do: start the cluster again if it was joined, then `qdrun resume`; finished trials are kept"
             )
 
     def _run(self) -> None:

@@ -212,7 +212,7 @@ def attend(
             planned = _planned(prepared, job, folder, plan, how, screen)
             warm(prepared, job, planned, starting.done)
             capacity = starting.result()
-            head.begin(capacity.head, joined=how.address is not None)
+            head.begin(capacity.head, joined=how.address is not None, node=capacity.node)
             _say_ready(journal, screen, capacity, joined=how.address is not None)
             _check(prepared, capacity)
             ledger = _ledger(prepared, folder, how.address, planned, gone=gone > 0)

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextvars import Context
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from ...jobs.base import Job
@@ -21,7 +22,17 @@ from .kept import Keeper
 from .spec import BatchEnd, BatchSpec, LaneState, TrialEnd, TrialSpec
 
 Run = Callable[["Lane", BatchSpec, TrialSpec], TrialEnd]
-"""Runs one attempt on a lane, and raises nothing."""
+"""Runs one attempt on a lane. What it raises becomes the end of that attempt."""
+Broken = Callable[[BatchSpec, TrialSpec, BaseException], TrialEnd]
+"""The end of an attempt that came to none by itself, from what was raised."""
+TASKS = Path("/proc/self/task")
+JOIN_S = 1.0
+SAVE_S = 900.0
+"""A lane that has been writing down one result for so long hangs: a store that is away is given up after ``storage_wait_s``."""
+
+
+class LaneDied(RuntimeError):
+    """The thread of a lane has ended in the middle of a trial, or hangs where no job runs."""
 
 
 @dataclass
@@ -34,6 +45,8 @@ class Task:
         running: the launch that runs, and since when by the monotonic clock; None between launches.
         over: the lane has done with all of them, and is free.
         failed: trials that have not ended well.
+        lane: whose task it is, once one has it.
+        told: how many ends there have been.
     """
 
     batches: Sequence[BatchSpec]
@@ -41,6 +54,14 @@ class Task:
     running: tuple[int, float] | None = None
     over: threading.Event = field(default_factory=threading.Event)
     failed: int = 0
+    lane: Lane | None = None
+    told: int = 0
+
+    def tell(self, end: BatchEnd) -> None:
+        """The next batch is over."""
+        self.ends.append(end)
+        self.told += 1
+        self.running = None
 
     def taken(self) -> tuple[BatchEnd, ...]:
         """The ends since the last call."""
@@ -57,13 +78,14 @@ class LetGo:
 
 @dataclass(slots=True)
 class Now:
-    """The attempt that a lane runs. ``phase``: see ``LaneState``."""
+    """The attempt that a lane runs. ``phase``: see ``LaneState``. ``saving``: since when its result is written down."""
 
     trial: TrialSpec
     lease: str
     phase: str = "open"
     since: float = field(default_factory=time.monotonic)
     job: Job[Any] | None = None
+    saving: float = 0.0
 
 
 class Lane(threading.Thread):
@@ -99,7 +121,10 @@ class Lane(threading.Thread):
                 self._lanes.free.put(self)
                 self._lanes.gone(task)
             else:
-                self._run(task)
+                try:
+                    self._run(task)
+                except BaseException as error:  # our own: whoever waits for the task must hear of it
+                    self._lanes.died(task, error)
         self._close()
         self._lanes.ended(self)
         while not self._tasks.empty():
@@ -112,8 +137,7 @@ class Lane(threading.Thread):
             self._task, self._kept = task, ""
         *before, last = task.batches
         for batch in before:
-            task.ends.append(self._batch(task, batch))
-            task.running = None
+            task.tell(self._batch(task, batch))
         end = self._batch(task, last)
         kept = last.keep and end.begun and self.open.program is not None and not end.retire and not self._lanes.lost
         if not kept:
@@ -125,15 +149,14 @@ class Lane(threading.Thread):
             self._lanes.keep(self, last.lease)
         else:
             self._lanes.free.put(self)  # before the end is seen: who has it may give the next task
-        task.ends.append(end._replace(kept=kept))
-        task.running = None
+        task.tell(end._replace(kept=kept))
         task.over.set()
 
     def _close(self) -> None:
         """Close the program, if one is open. No trial runs: what it raises is the device's."""
         try:
             self.open.close()
-        except Exception as error:
+        except BaseException as error:  # a job's, too: what it opened ends here
             self._lanes.failed(error)
 
     def _batch(self, task: Task, batch: BatchSpec) -> BatchEnd:
@@ -146,7 +169,10 @@ class Lane(threading.Thread):
         for trial in batch.trials:
             self.now = Now(trial, batch.lease)
             # a context of its own: whatever program or setting a trial leaves behind in its context, the next one does not see
-            ends.append(Context().run(self._lanes.run, self, batch, trial))
+            try:
+                ends.append(Context().run(self._lanes.run, self, batch, trial))
+            except BaseException as error:
+                ends.append(self._lanes.broken(batch, trial, error))
             self.now = None
         task.failed += sum(not end.done for end in ends)
         return BatchEnd(batch.lease, tuple(ends), self._lanes.retire(), batch.launch)
@@ -164,7 +190,7 @@ class Lane(threading.Thread):
         """The running attempt has done with its job, which nobody stops any more: another trial may use it."""
         with self._lock:
             assert self.now is not None
-            self.now.phase, self.now.job = "save", None
+            self.now.phase, self.now.job, self.now.saving = "save", None, time.monotonic()
 
     def asked(self, trial: str) -> str | None:
         """Why a trial was asked to stop; None when it was not."""
@@ -191,6 +217,19 @@ class Lane(threading.Thread):
             return program.usage()
         return {} if kept is None else kept.held()
 
+    def ended(self) -> bool:
+        """Whether its thread has come to an end. Native code can end a thread that Python takes for alive."""
+        return not self.is_alive() or (TASKS.is_dir() and not (TASKS / str(self.native_id)).exists())
+
+    def gone(self) -> str:
+        """Why it will never come to the end of its task; empty while it may."""
+        now = self.now
+        if self.ended():
+            return "the thread of its lane has ended: native code of the job may have ended it"
+        if now is not None and now.phase == "save" and now.saving and time.monotonic() - now.saving > SAVE_S:
+            return f"its result has been written for more than {SAVE_S:.0f} s"
+        return ""
+
     def state(self) -> LaneState:
         """What it does, read from another thread."""
         now, kept = self.now, self._kept
@@ -210,7 +249,8 @@ class Lanes:
         run: runs an attempt.
         retire: says why the worker is to be replaced, empty when it is not.
         begin: is told the lane and the launch before each.
-        failed: is told what the close of a program between two trials raised.
+        failed: is told what the close of a program between two trials raised, and why a lane has died.
+        broken: makes the end of an attempt from what it raised, or from the death of its lane.
         lost: nothing can be run here any more.
         dropped: launches that are not to begin.
         free: those that have no task, and no program.
@@ -223,9 +263,11 @@ class Lanes:
         run: Run,
         retire: Callable[[], str],
         begin: Callable[[int, int], None],
-        failed: Callable[[Exception], None],
+        failed: Callable[[BaseException], None],
+        broken: Broken,
     ) -> None:
         self.run, self.retire, self.begin, self.failed, self.lost = run, retire, begin, failed, False
+        self.broken = broken
         self.dropped: set[int] = set()
         self._kept: dict[str, Lane] = {}  # by lease: those that wait with a program
         self._going: dict[str, LetGo] = {}
@@ -241,8 +283,31 @@ class Lanes:
         task = Task(batches)
         with self._lock:
             lane = self._kept.pop(batches[0].follows, None)
-        (lane or self.free.get()).give(task)
+        task.lane = lane or self.free.get()
+        task.lane.give(task)
         return task
+
+    def wait(self, task: Task, seconds: float) -> bool:
+        """Whether a task is over within so many seconds. That of a lane that is gone is: see ``died``."""
+        if task.over.wait(seconds):
+            return True
+        why = task.lane.gone() if task.lane is not None else ""
+        if why and not task.over.is_set():
+            self.died(task, LaneDied(why))
+        return task.over.is_set()
+
+    def died(self, task: Task, error: BaseException) -> None:
+        """A lane will not come to the end of its task. The attempt that it was at ends with an error, the others had not begun; the worker
+        takes nothing more.
+        """
+        self.lost = True
+        self.failed(error)
+        running = task.running
+        for batch in task.batches[task.told :]:
+            begun = running is not None and running[0] == batch.launch
+            ends = tuple(self.broken(batch, trial, error) for trial in batch.trials) if begun else ()
+            task.tell(BatchEnd(batch.lease, ends, self.retire(), batch.launch))
+        task.over.set()
 
     def keep(self, lane: Lane, lease: str) -> None:
         """A lane waits with the program of a lease. If nothing is to be run here any more, it is closed at once."""
@@ -293,8 +358,9 @@ class Lanes:
             lane.give(None)
         end = time.monotonic() + timeout_s
         for lane in self.all:
-            lane.join(max(0.0, end - time.monotonic()))
-        return not any(lane.is_alive() for lane in self.all)
+            while not lane.ended() and lane.is_alive() and time.monotonic() < end:
+                lane.join(min(JOIN_S, max(0.0, end - time.monotonic())))
+        return not any(lane.is_alive() and not lane.ended() for lane in self.all)
 
 
-__all__ = ["Lane", "Lanes", "LetGo", "Now", "Task"]
+__all__ = ["Lane", "LaneDied", "Lanes", "LetGo", "Now", "Task"]

@@ -27,7 +27,7 @@ from ..store.owner import Owner, OwnerLost, check_owner, latest_owner
 from ..target import Target, load
 from .capture import ProcessLog, captured, install, process_stream, uninstall
 from .held import Wear, process_bytes, take_device
-from .lanes import Lane, Lanes, Task
+from .lanes import Lane, LaneDied, Lanes, Task
 from .marks import Marks
 from .preload import build_and_load, preload
 from .records import Record, failed_record, finished_record
@@ -48,7 +48,7 @@ from .spec import (
 CHUNK_S = 0.25
 LOOK_S = 0.25
 """Between two looks at the memory of process and device: trials may be much shorter."""
-RETRY_S = 0.5
+RETRY_S, WATCH_S = 0.5, 2.0
 
 
 class Worker:
@@ -68,7 +68,9 @@ class Worker:
         self._log = ProcessLog(self.folder, path) if spec.own_process else None
         self._marks = None if self._log is None else Marks(self._log.where, spec.lanes)
         install()
-        self._lanes = Lanes(spec.lanes, self.name, self._attempt, lambda: self._wear.retire, self._begin, self._not_closed)
+        self._lanes = Lanes(
+            spec.lanes, self.name, self._attempt, lambda: self._wear.retire, self._begin, self._not_closed, self._broken
+        )
 
     def __repr__(self) -> str:
         """Ray's dashboard asks once, before anything runs: what does not change. What runs now is in ``progress``."""
@@ -101,7 +103,8 @@ class Worker:
             DeviceMismatch, DeviceError, OwnerLost: ``hello`` was not called, and would have raised it.
         """
         task = self._give((batch,))
-        task.over.wait()
+        while not self._lanes.wait(task, WATCH_S):
+            pass
         (end,) = task.taken()
         return end
 
@@ -114,7 +117,7 @@ class Worker:
             DeviceMismatch, DeviceError, OwnerLost: see ``run``.
         """
         task, told = self._give(tuple(batches)), 0
-        while not task.over.wait(CHUNK_S):
+        while not self._lanes.wait(task, CHUNK_S):
             ends, running = task.taken(), task.running or (0, 0.0)
             if ends or running[0] != told:
                 told = running[0]
@@ -188,6 +191,13 @@ class Worker:
         self._ended(lane, record)
         return TrialEnd(trial.trial, trial.attempt, record)
 
+    def _broken(self, batch: BatchSpec, trial: TrialSpec, error: BaseException) -> TrialEnd:
+        """The end of an attempt that has raised where it should not: in what writes it down. The lane that it ran on may be gone."""
+        record = failed_record(error) | self._who | {"ended_t": time.time(), "claim_bytes": batch.claim_bytes}
+        if isinstance(error, LaneDied):  # as when the process dies: tried again, alone
+            record["failure"] = Failure.crash.value
+        return TrialEnd(trial.trial, trial.attempt, record)
+
     def _execute(self, lane: Lane, batch: BatchSpec, trial: TrialSpec) -> Record:
         try:
             why = lane.asked(trial.trial)
@@ -245,7 +255,7 @@ class Worker:
                 if time.monotonic() > end or lane.asked(attempt.trial) is not None:
                     return self._unsaved(record, error)
                 time.sleep(RETRY_S)
-            except (QdrunError, OSError, ValueError) as error:
+            except BaseException as error:  # of whatever a job gave back: it is that trial's error
                 if isinstance(error, OwnerLost):
                     self._lose(f"the run was taken over: {str(error).splitlines()[0]}")
                 return self._unsaved(record, error)
@@ -256,12 +266,14 @@ class Worker:
         self._checked = time.monotonic()
 
     @staticmethod
-    def _unsaved(record: Mapping[str, Any], error: Exception) -> Record:
+    def _unsaved(record: Mapping[str, Any], error: BaseException) -> Record:
         """The attempt as a failed one, without the numbers that could not be kept."""
         kept = {name: value for name, value in record.items() if name not in ("gradients", "outputs", "loss")}
         failed = failed_record(error)
         if isinstance(error, OSError | OwnerLost):
             failed["failure"] = Failure.infrastructure.value
+        elif not isinstance(error, QdrunError):
+            failed["error"]["message"] = f"its result cannot be written down: {failed['error']['message']}"
         return kept | failed
 
     def _check_token(self) -> None:
@@ -311,9 +323,11 @@ class Worker:
         self._lanes.lost = True
         self._lanes.let_all_go()
 
-    def _not_closed(self, error: Exception) -> None:
-        """A program could not be closed as it should, after its last trial has ended well."""
-        if getattr(error, "restart", False):
+    def _not_closed(self, error: BaseException) -> None:
+        """A program could not be closed as it should, after its last trial has ended well; or a lane has died."""
+        if isinstance(error, LaneDied):
+            self._lose(str(error))
+        elif getattr(error, "restart", False):
             self._lose(f"its device is lost to the process: {str(error).splitlines()[0]}")
         else:
             traceback.print_exception(error, file=process_stream("stderr"))

@@ -250,7 +250,7 @@ class World:
             there=lambda address: self.up,
             clock=lambda: self.now,
         )
-        self.watch._address, self.watch._patience = "head:6379", 40.0
+        self.watch._places["head:6379"] = head._Place("the head of the cluster", 40.0)
 
     def at(self, now, up):
         self.now, self.up = now, up
@@ -277,9 +277,24 @@ def test_a_head_that_stays_away_ends_the_run():
         world.watch.check()
     assert str(error.value) == (
         "the head of the cluster at head:6379 has not answered for 40 s: the run is lost\n"
-        "  do: start the cluster again, then `qdrun resume`; finished trials are kept"
+        "  do: start the cluster again if it was joined, then `qdrun resume`; finished trials are kept"
     )
     assert error.value.exit_code == 5 and world.watch.away()
+
+
+def test_a_node_that_is_gone_under_a_living_head_ends_the_run():
+    """Its raylet was killed; the head answers, and no worker would ever start."""
+    world, up = World(), {"head:6379"}
+    world.watch._places["node:4711"] = head._Place("this machine's node", head.NODE_PATIENCE_S)
+    world.watch.there = lambda address: address in up
+    world.at(1, True)
+    world.watch.check()
+    world.at(1 + head.NODE_PATIENCE_S, True)
+    with pytest.raises(
+        ClusterLost, match=r"this machine's node at node:4711 has not answered for 5 s: the run is lost\n  do: "
+    ):
+        world.watch.check()
+    assert world.watch.away()
 
 
 def test_a_run_that_hangs_in_its_calls_to_a_dead_head_is_ended_with_its_last_words(monkeypatch, capsys):
