@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
 from ..packing import Request
 from . import inventory
+from .account import Account
 from .inventory import Found
 from .leases import BEAT_S, Exchange, Held, Lease, LeaseEnd, Terms, Waits
 from .ledger import Ledger
+from .machine import Machine
 from .settings import Settings
 
 CALL_S = 30.0  # an answer that takes longer is given up; the ledger keeps the news until it hears that they have arrived
@@ -83,10 +85,20 @@ class LocalLedger:
         lanes: trials at once on each device; None: all cores of the CPU, and ``inventory.LANES`` on a GPU.
         threads: of one trial on the CPU.
         devices: instead of those of this machine.
+        account: shared with the other runs of this user; None: there are none.
+        note: tells the user that there are others, and that there are none any more.
     """
 
     def __init__(
-        self, run: str, user: str, *, lanes: int | None = None, threads: int = 1, devices: Sequence[Found] | None = None
+        self,
+        run: str,
+        user: str,
+        *,
+        lanes: int | None = None,
+        threads: int = 1,
+        devices: Sequence[Found] | None = None,
+        account: Account | None = None,
+        note: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.run = run
         self._found = list(devices) if devices is not None else inventory.local(threads, lanes)
@@ -99,6 +111,7 @@ class LocalLedger:
         self._seen, self._looked = 0, time.monotonic()
         self._clock = time.time() - time.monotonic()
         self._ledger.join(run, user, self._now())
+        self._machine = None if account is None else Machine(account, self._ledger, self._found, note)
 
     def _now(self) -> float:
         """Seconds since 1970 by a clock that never goes back."""
@@ -124,8 +137,15 @@ class LocalLedger:
         return self._ledger.withdraw(self.run, ids)
 
     def exchange(self, done: Sequence[LeaseEnd] = (), wait_s: float = 0.0) -> Exchange:
-        """See ``LedgerClient``. Never waits: nothing happens here but by this run."""
-        answer = self._ledger.exchange(self.run, done, self._beat(), self._seen)
+        """See ``LedgerClient``. Never waits: of what happens here but by this run the next exchange hears."""
+        now = self._beat()
+        if self._machine is None:
+            answer = self._ledger.exchange(self.run, done, now, self._seen)
+        else:
+            self._ledger.give_back(self.run, done, now)
+            with self._machine.granting(self.run) as idle:
+                answer = self._ledger.exchange(self.run, (), now, self._seen)
+            answer = replace(answer, close=(*answer.close, *idle))
         self._seen = answer.last
         return answer
 
@@ -145,6 +165,8 @@ class LocalLedger:
         """See ``LedgerClient``."""
         if ours is not None:
             self._told.add(pool)
+            if self._machine is not None:
+                self._machine.used[pool] = ours
         self._ledger.observe(pool, free, ours, self.run)
 
     def devices(self) -> list[Found]:
@@ -157,7 +179,11 @@ class LocalLedger:
 
     def why(self) -> dict[str, Waits]:
         """See ``LedgerClient``."""
-        return self._ledger.why(self.run)
+        beside = "" if self._machine is None else self._machine.beside
+        return {
+            name: Waits(one.count, f"{one.why}; {beside}" if beside else one.why)
+            for name, one in self._ledger.why(self.run).items()
+        }
 
     def snapshot(self) -> dict[str, Any]:
         """See ``LedgerClient``."""
@@ -166,6 +192,8 @@ class LocalLedger:
     def close(self) -> None:
         """See ``LedgerClient``."""
         self._ledger.leave(self.run)
+        if self._machine is not None:
+            self._machine.account.close()
 
 
 class ActorLedger:

@@ -27,6 +27,7 @@ class Place:
     runs: dict[str, int] = field(default_factory=dict)
     workers: set[str] = field(default_factory=set)
     resting: set[str] = field(default_factory=set)
+    limit: int | None = None
 
 
 class Lanes:
@@ -40,6 +41,7 @@ class Lanes:
         self._packer = packer
         self._places: dict[str, Place] = {}
         self._foreign: dict[str, int] = {}
+        self._promised: dict[str, int] = {}
         self._said: dict[str, dict[str, int]] = {}
         self._open: dict[str, int] = {}
         self._shared: frozenset[str] = frozenset()
@@ -148,8 +150,32 @@ class Lanes:
             held = kept + sum(row["claimed"] + row["process"] for row in rows)
         step = max(1, places[0].found.total // STEPS)
         self._foreign[pool] = -(-max(0, places[0].found.total - free - held) // step) * step
+        self._set_foreign(pool)
+
+    def promise(self, pool: str, bytes: int) -> None:
+        """So much of a pool is not to be had, beside what others are seen to hold, see ``Ledger.limit``."""
+        if self._promised.get(pool, 0) != bytes:
+            self._promised[pool] = bytes
+            self._set_foreign(pool)
+
+    def foreign(self, pool: str) -> int:
+        """Bytes of a pool that others are seen to hold."""
+        return self._foreign.get(pool, 0)
+
+    def _set_foreign(self, pool: str) -> None:
         if self._open.get(pool):
-            self._packer.set_foreign(pool, self._foreign[pool])
+            self._packer.set_foreign(pool, self._foreign[pool] + self._promised.get(pool, 0))
+
+    def limit(self, run: Run, device: str, lanes: int) -> None:
+        """A run has so many lanes of a device, but for those on which something runs."""
+        place = self._places[device]
+        place.limit = lanes
+        if run.id not in place.runs or run.id in place.resting:
+            return
+        count = sum(grant.lease.device == device and not grant.kept for grant in run.grants.values())
+        wanted = max(count, min(lanes, place.found.lanes))
+        if place.runs[run.id] != wanted:
+            self._relane(place, run, wanted)
 
     def room(self, run: str, device: str, bytes: int) -> bool:
         """Whether so many bytes, and the process of the run, fit on a device that is open to the run."""
@@ -168,6 +194,8 @@ class Lanes:
         self._shared = frozenset(waiting)
         gated = {name: self._usable(waiting[name]) for name in self._gates.keys() & waiting.keys()} if len(waiting) > 1 else {}
         for place in self._places.values():
+            if place.limit is not None:
+                continue
             whole, users = place.found.lanes, dict[str, list[Run]]()
             for name in sorted((place.runs.keys() & waiting.keys()) - place.resting):
                 users.setdefault(waiting[name].user, []).append(waiting[name])
@@ -198,8 +226,8 @@ class Lanes:
         found = place.found
         if not self._open.get(found.pool):
             self._packer.add_pool(Pool(found.pool, found.capacity))
-            self._packer.set_foreign(found.pool, self._foreign[found.pool])
         self._open[found.pool] = self._open.get(found.pool, 0) + 1
+        self._set_foreign(found.pool)
         name, kind = found.id + MARK + run, (found.kind if lanes else IDLE) + MARK + run
         device = Device(name, found.pool, kind, max(1, lanes), self._charge(found, run, max(1, lanes)))
         self._packer.add_device(device, self._gates.get(run))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Any
@@ -88,6 +88,50 @@ class Ledger:
         What others hold is the rest. Where not every run with a worker there has said what it holds, all that is charged is taken as held.
         """
         self._lanes.observe(pool, free, ours, run, kept=self._kept.bytes(pool))
+
+    def limit(self, run: str, pools: Mapping[str, int], lanes: Mapping[str, int]) -> None:
+        """Nobody but one run is here, and it may hold so many bytes of each pool now, and have so many lanes of each device: runs that have
+        ledgers of their own have the rest. What it holds it keeps.
+        """
+        state = self._runs[run]
+        for pool, most in pools.items():
+            rows = [place.found for place in self._lanes.places().values() if place.found.pool == pool]
+            left = rows[0].capacity - self._lanes.foreign(pool)
+            self._lanes.promise(pool, max(0, left - most))
+        for device, most in lanes.items():
+            self._lanes.limit(state, device, most)
+
+    def foreign(self, pool: str) -> int:
+        """Bytes of a pool that others are seen to hold."""
+        return self._lanes.foreign(pool)
+
+    def held(self, run: str) -> tuple[dict[str, int], dict[str, int]]:
+        """The bytes of each pool that are charged here, and how many leases run on each device."""
+        pools = {
+            row["id"]: row["claimed"] + row["process"] + self._kept.bytes(row["id"]) for row in self._packer.snapshot()["pools"]
+        }
+        counts = dict[str, int]()
+        for grant in self._runs[run].grants.values():
+            if not grant.kept:
+                counts[grant.lease.device] = counts.get(grant.lease.device, 0) + 1
+        return pools, counts
+
+    def idle(self, run: str) -> list[str]:
+        """Devices where a worker of a run lives and nothing of it runs."""
+        busy = {grant.lease.device for grant in self._runs[run].grants.values()}
+        return [name for name, place in self._lanes.places().items() if run in place.workers and name not in busy]
+
+    def least(self, run: str) -> dict[str, int]:
+        """The bytes of each pool that would let a run start the smallest that waits, with a process for it; empty when nothing waits."""
+        state, out = self._runs[run], dict[str, int]()
+        for found in self._lanes.devices():
+            kind = found.kind + MARK + run
+            sizes = [shape.claims[kind].smallest for shape in state.shapes.values() if shape.waiting and kind in shape.claims]
+            if sizes:
+                place = self._lanes.places()[found.id]
+                need = min(sizes) + (0 if run in place.workers else found.charge(place.runs.get(run) or 1))
+                out[found.pool] = min(out.get(found.pool, need), need)
+        return out
 
     def devices(self) -> list[Found]:
         """The devices that leases are granted on."""
@@ -196,6 +240,10 @@ class Ledger:
             state.resting[device] = now + seconds
             self._lanes.rest(state, device)
         return others
+
+    def give_back(self, run: str, done: Sequence[LeaseEnd], now: float) -> None:
+        """Give leases back, and grant nothing yet."""
+        self._give_back(self._runs[run], done, now)
 
     def exchange(self, run: str, done: Sequence[LeaseEnd], now: float, seen: int = 0) -> Exchange:
         """Give leases back, and take what is new after news number ``seen``. Leases that are not known are passed over."""

@@ -1,5 +1,5 @@
-"""The head of a cluster, or the node that a run is on, may die under it: noticed here. Of the head Ray ends the process after a minute without
-a word; without its node a run would wait for workers that never start.
+"""The head of a cluster, or the node that a run is on, may die under it: noticed here. Without its head Ray ends a process after a minute
+and says nothing; without its node a run would wait for workers that never start.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PATIENCE_S = {True: 40.0, False: 5.0}
 """How long a head may be away: one of a cluster that is joined may come back; one that was started here is gone. Ray waits 60 s."""
 PATIENCE_VARIABLE = "QDRUN_HEAD_PATIENCE_S"
 NODE_PATIENCE_S = 5.0
-"""The same of the process of the own node (its raylet): it never comes back under the same address, and without it nothing can be started."""
+"""The same of the process of the own node (its raylet): it never comes back under that address, and nothing starts without it."""
 GRACE_S = 8.0
 """What the run has to end by itself, its own calls to Ray may hang; then it is ended here."""
 

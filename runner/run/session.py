@@ -12,10 +12,13 @@ from dataclasses import dataclass
 
 from ...jobs.base import Job
 from ..cluster import Capacity, ClusterError, check_environment, close_cluster, open_cluster
+from ..ledger.account import Account
 from ..ledger.client import ActorLedger, LedgerClient, LocalLedger
 from ..ledger.leases import Terms
+from ..ledger.machine import with_others_back
 from ..placement import devices_of, frames_of, with_frames
 from ..plan import Prepared
+from ..private import NotPrivate
 from ..store import space, table
 from ..store.files import StorageFull
 from ..store.journal import Journal
@@ -215,7 +218,7 @@ def attend(
             head.begin(capacity.head, joined=how.address is not None, node=capacity.node)
             _say_ready(journal, screen, capacity, joined=how.address is not None)
             _check(prepared, capacity)
-            ledger = _ledger(prepared, folder, how.address, planned, gone=gone > 0)
+            ledger = _ledger(prepared, folder, how.address, planned, gone=gone > 0, note=screen.note)
             board.metrics = _metrics(folder.name)
             stops.starting = False
 
@@ -314,9 +317,16 @@ def _check(prepared: Prepared, capacity: Capacity) -> None:
 
 
 def _ledger(
-    prepared: Prepared, folder: RunFolder, address: str | None, planned: Sequence[Planned], *, gone: bool
+    prepared: Prepared,
+    folder: RunFolder,
+    address: str | None,
+    planned: Sequence[Planned],
+    *,
+    gone: bool,
+    note: Callable[[str], None],
 ) -> LedgerClient:
-    """The ledger of this machine, or of the cluster. ``gone``: it is not to wait for an earlier runner of this run.
+    """The ledger of this machine, or of the cluster. ``gone``: it is not to wait for an earlier runner of this run. ``note``: tells the
+    user whom this machine is shared with.
 
     Raises:
         ClusterError: no node has a device of the backend.
@@ -328,7 +338,12 @@ def _ledger(
         if gone:
             ledger.alone()
     elif found := devices_of(prepared):
-        ledger = LocalLedger(folder.name, user(), devices=with_frames(found, [group for group, _ in planned]))
+        account = _account(folder, note)
+        rows = with_frames(found, [group for group, _ in planned])
+        if account is not None:
+            with account.gate():
+                rows = with_others_back(rows, account.others())
+        ledger = LocalLedger(folder.name, user(), devices=rows, account=account, note=note)
     if ledger is None or not any(row.usable and row.backend == prepared.backend for row in ledger.devices()):
         if ledger is not None:
             ledger.close()
@@ -337,6 +352,15 @@ def _ledger(
             "  do: start Ray on the machines that have some, or run without --address"
         )
     return ledger
+
+
+def _account(folder: RunFolder, note: Callable[[str], None]) -> Account | None:
+    """The account that runs of this user on this machine share; None where somebody else has taken its place."""
+    try:
+        return Account(folder.name)
+    except (NotPrivate, OSError) as error:
+        note(f"this run does not see what other runs of yours hold of this machine: {error}")
+        return None
 
 
 def _finish(journal: Journal, screen: Display, stops: Stops, state: str, timing: Timing, why: str) -> str:

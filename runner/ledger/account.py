@@ -1,0 +1,153 @@
+"""What runs of one user hold of this machine. Each is a process with a ledger of its own; without this, two would promise the same bytes.
+
+Each process has a file in ``private.machine_folder()``, which it writes anew whenever what it holds has changed, and holds the lock of
+that file while it lives. The kernel gives a lock back however the process ends: a file whose lock is free counts no more. Files are read
+and written behind a gate, a lock for all runs, which is held for far below a millisecond.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import secrets
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from ..private import machine_folder, private
+
+GATE, ENTRY = "gate", ".json"
+MOST_BYTES = 1 << 20
+GATE_S, TRY_S = 0.5, 0.002
+CORES = "cores"
+"""The name of the machine's cores among pools of bytes."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What one run holds, by pool in bytes, and of ``CORES``.
+
+    Attributes:
+        run: its id; ``pid``: its process, for people.
+        held: what it has promised to its trials and workers.
+        used: what its workers were seen to hold, where that is known: it is part of what others see as taken.
+        needs: the least that would let it start something, when it waits for anything.
+        since: since when it waits and holds nothing, in seconds since 1970; 0 otherwise.
+    """
+
+    run: str
+    pid: int
+    held: Mapping[str, int] = field(default_factory=dict)
+    used: Mapping[str, int] = field(default_factory=dict)
+    needs: Mapping[str, int] = field(default_factory=dict)
+    since: float = 0.0
+
+
+class Account:
+    """The part of one run in the account of this machine, from its making to ``close``.
+
+    Args:
+        run: its id.
+        folder: instead of the machine's.
+
+    Attributes:
+        written: what the others see of it.
+
+    Raises:
+        NotPrivate: somebody else could write there.
+    """
+
+    def __init__(self, run: str, folder: Path | None = None) -> None:
+        self.run = run
+        self._folder = private((folder or machine_folder()) / "account")
+        self._name = secrets.token_hex(8) + ENTRY
+        self._gate = self._open(GATE)
+        self.written: Entry | None = None
+        with self.gate():  # between the two steps the file would be taken for one of a process that is gone
+            self._file = self._open(self._name)
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def _open(self, name: str) -> int:
+        return os.open(self._folder / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+
+    @contextmanager
+    def gate(self) -> Iterator[bool]:
+        """While open, no other run grants anything. False: another one has the gate for long, and nothing is to be granted now."""
+        end, mine = time.monotonic() + GATE_S, False
+        while not mine and time.monotonic() < end:
+            try:
+                fcntl.flock(self._gate, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                mine = True
+            except BlockingIOError:
+                time.sleep(TRY_S)
+        try:
+            yield mine
+        finally:
+            if mine:
+                fcntl.flock(self._gate, fcntl.LOCK_UN)
+
+    def others(self) -> list[Entry]:
+        """The other runs that live; the files of those that do not are removed. To be called behind the gate."""
+        return [entry for name in os.listdir(self._folder) if name.endswith(ENTRY) and (entry := self._read(name)) is not None]
+
+    def _read(self, name: str) -> Entry | None:
+        if name == self._name:
+            return None
+        with suppress(OSError, ValueError, TypeError):
+            file = os.open(self._folder / name, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return Entry(**json.loads(os.pread(file, MOST_BYTES, 0)))
+            else:
+                (self._folder / name).unlink()
+            finally:
+                os.close(file)
+        return None
+
+    def entry(self, held: Mapping[str, int], used: Mapping[str, int], needs: Mapping[str, int]) -> Entry:
+        """What this run holds, uses and needs, as the others are to see it."""
+        before, waits = self.written, bool(needs) and not any(held.values())
+        since = (before.since if before is not None and before.since else time.time()) if waits else 0.0
+        return Entry(self.run, os.getpid(), dict(held), dict(used), dict(needs), since)
+
+    def write(self, entry: Entry) -> None:
+        """Let the others see it. To be called behind the gate."""
+        if entry != self.written:
+            data = json.dumps(asdict(entry)).encode()
+            os.pwrite(self._file, data, 0)
+            os.ftruncate(self._file, len(data))
+            self.written = entry
+
+    def close(self) -> None:
+        """This run holds nothing any more."""
+        if self._file >= 0:
+            (self._folder / self._name).unlink(missing_ok=True)
+            os.close(self._file)
+            os.close(self._gate)
+            self._file = -1
+
+
+def waits_longer(mine: Entry, others: Sequence[Entry]) -> list[Entry]:
+    """Others that wait, hold nothing, and have waited longer than this run, which may hold something."""
+    return [entry for entry in others if entry.since and not 0 < mine.since <= entry.since]
+
+
+def share(pool: str, capacity: int, mine: Entry, others: Sequence[Entry], least: int = 0) -> int:
+    """Bytes (or cores) of a pool that a run may hold in all, beside others. Pure.
+
+    What others hold they keep, and so does the run. While others wait, each run has an equal part, but room for one thing at least
+    (``least``). Before a run gets more, one that holds nothing and has waited longer gets what it needs.
+    """
+    active = [entry for entry in others if entry.held.get(pool, 0) or entry.needs.get(pool, 0)]
+    first = sum(entry.needs.get(pool, 0) for entry in waits_longer(mine, active))
+    most = capacity - sum(entry.held.get(pool, 0) for entry in active) - first
+    if any(entry.needs.get(pool, 0) for entry in active):
+        most = min(most, max(capacity // (1 + len(active)), least))
+    return max(most, mine.held.get(pool, 0), 0)
+
+
+__all__ = ["CORES", "Account", "Entry", "share", "waits_longer"]
