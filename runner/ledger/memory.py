@@ -20,14 +20,18 @@ class Card:
 
 
 def host(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")) -> tuple[int, int | None]:
-    """Bytes of RAM that this process may use, in all and free now (None: the system does not say). Limits of containers count."""
+    """Bytes of RAM that this process may use, in all and free now (None: the system does not say). Limits of containers count, and those
+    of every control group that this process is in, whatever lies in between.
+    """
     table = _meminfo(proc / "meminfo")
     total = table.get("MemTotal") or _sysconf()
     free = table.get("MemAvailable")
-    limit, used = _cgroup(cgroup)
-    if limit is not None and 0 < limit < (total or MOST):
-        left = max(0, limit - used) if used is not None else None
-        total, free = limit, left if free is None else min(free, left if left is not None else free)
+    for limit, used in _limits(proc / "self" / "cgroup", cgroup):
+        if not 0 < limit < (total or MOST):
+            continue
+        left = None if used is None else max(0, limit - used)
+        total = limit
+        free = left if free is None else min(free, limit if left is None else left)
     return total, free
 
 
@@ -46,16 +50,38 @@ def _sysconf() -> int:
     return 0
 
 
-def _cgroup(root: Path) -> tuple[int | None, int | None]:
-    """The limit of this control group, and what of it cannot be taken back at once; version 2, then 1."""
-    for folder, limit, now in (
-        (root, "memory.max", "memory.current"),
-        (root / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
+def _limits(own: Path, root: Path) -> list[tuple[int, int | None]]:
+    """The limits of the control groups of this process, from the outermost one in, and what of each cannot be taken back at once.
+
+    Version 2 has one hierarchy, version 1 one for memory. Inside of a container the own path may be that of the host: then it is not there,
+    and the limit of the container is at the root.
+    """
+    found = []
+    for base, path, limit, now in (
+        (root, _path(own, ""), "memory.max", "memory.current"),
+        (root / "memory", _path(own, "memory"), "memory.limit_in_bytes", "memory.usage_in_bytes"),
     ):
-        most, used = _number(folder / limit), _number(folder / now)
-        if most is not None and most < MOST:
-            return most, None if used is None else max(0, used - _cache(folder / "memory.stat"))
-    return None, None
+        folders = [base]
+        for part in path.parts:
+            folders.append(folders[-1] / part)
+        for folder in folders:
+            most, used = _number(folder / limit), _number(folder / now)
+            if most is not None and most < MOST:
+                found.append((most, None if used is None else max(0, used - _cache(folder / "memory.stat"))))
+    return found
+
+
+def _path(own: Path, controller: str) -> Path:
+    """The group of this process for a controller of version 1, or (empty) of version 2; relative."""
+    try:
+        lines = own.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return Path()
+    for line in lines:
+        _, names, path = (line.split(":", 2) + ["", ""])[:3]
+        if controller in names.split(",") and ".." not in path:
+            return Path(path.lstrip("/"))
+    return Path()
 
 
 def _number(path: Path) -> int | None:

@@ -32,6 +32,7 @@ from ...compiler.errors import QdrunError
 from ..plan import PlannedGroup
 from ..trials import Trial
 from .files import Files, LocalFiles, StorageFull, StorageUnknown, escaped, full_said, open_files
+from .processes import alive, pid_space
 
 if TYPE_CHECKING:
     from ..plan import Prepared
@@ -140,7 +141,7 @@ class RunFolder:
 
     def beat(self, owner: int = 0) -> None:
         """Say that the run is alive. On a full disk the old sign of life gets a new time."""
-        sign = {"t": time.time(), "pid": os.getpid(), "host": platform.node(), "owner": owner}
+        sign = {"t": time.time(), "pid": os.getpid(), "host": platform.node(), "owner": owner, "where": pid_space()}
         try:
             self.files.put(HEARTBEAT, json.dumps(sign).encode(), durable=False)
         except OSError:
@@ -148,34 +149,24 @@ class RunFolder:
             raise
 
     def last_beat(self) -> dict[str, Any] | None:
-        """The last sign of life: ``t``, ``pid``, ``host``, ``owner``; None when there is none, or a damaged one."""
+        """The last sign of life: ``t``, ``pid``, ``host``, ``owner``, ``where`` (see ``Owner``); None when there is none, or a damaged one."""
         try:
             beat = json.loads(self.files.read(HEARTBEAT))
             return {"t": max(float(beat["t"]), self.files.changed(HEARTBEAT) if beat["host"] == platform.node() else 0.0)} | {
                 "pid": int(beat["pid"]),
                 "host": str(beat["host"]),
                 "owner": int(beat.get("owner", 0)),
+                "where": str(beat.get("where", "")),
             }
         except (FileNotFoundError, ValueError, KeyError, TypeError):
             return None
 
     def silent_s(self) -> float:
-        """Seconds since the last heartbeat; infinite when there was none, or when its process on this host is gone."""
+        """Seconds since the last heartbeat; infinite when there was none, or when its process, which was one of those here, is gone."""
         beat = self.last_beat()
-        if beat is None or (beat["host"] == platform.node() and not alive(beat["pid"])):
+        if beat is None or (beat["host"] == platform.node() and beat["where"] == pid_space() and not alive(beat["pid"])):
             return float("inf")
         return time.time() - beat["t"]
-
-
-def alive(pid: int) -> bool:
-    """Whether this machine has a process with this id."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True  # somebody else's process: it exists
-    return True
 
 
 def config_hash(resolved: Mapping[str, Any]) -> str:

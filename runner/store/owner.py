@@ -16,7 +16,8 @@ from dataclasses import dataclass
 
 from ...compiler.errors import QdrunError
 from .files import Files, escaped
-from .layout import BEAT_EVERY_S, LOST_AFTER_S, RunFolder, alive
+from .layout import BEAT_EVERY_S, LOST_AFTER_S, RunFolder
+from .processes import alive, pid_space, started
 
 OWNERS, REQUESTS = "owners", "requests"
 WATCH_S, WATCH_EVERY_S = 2.5 * BEAT_EVERY_S, 0.25
@@ -32,13 +33,19 @@ class RunAlive(QdrunError, RuntimeError):
 
 @dataclass(frozen=True)
 class Owner:
-    """A claim on a run: its number, a token that no other claim has, and the process that made it."""
+    """A claim on a run: its number, a token that no other claim has, and the process that made it.
+
+    ``started``: when that process began, and ``where``: the boot and the process ids of which ``pid`` is one; empty where the system does
+    not say.
+    """
 
     number: int
     token: str
     pid: int
     host: str
     t: float
+    started: str = ""
+    where: str = ""
 
 
 def _claim_name(number: int, over: bool = False) -> str:
@@ -82,7 +89,8 @@ def take(folder: RunFolder, *, gone: int = 0) -> Owner:
                 f"  do: wait for its end, or stop it with `qdrun cancel {folder.uri}`"
             )
     number = before.number + 1 if before else 1
-    owner = Owner(number, secrets.token_hex(8), os.getpid(), platform.node(), time.time())
+    here = {"pid": os.getpid(), "host": platform.node(), "started": started(os.getpid()), "where": pid_space()}
+    owner = Owner(number, secrets.token_hex(8), t=time.time(), **here)
     if not folder.files.claim(_claim_name(number), json.dumps(owner.__dict__).encode()):
         raise RunAlive(f"{folder.name} was taken over by another process at this moment\n  do: `qdrun status {folder.uri}`")
     return owner
@@ -115,8 +123,13 @@ def _alive(folder: RunFolder, owner: Owner, silent_s: float) -> bool:
 
 
 def gone_from_here(owner: Owner) -> bool:
-    """Whether the process that made a claim was one of this machine, and is no more."""
-    return owner.host == platform.node() and not alive(owner.pid)
+    """Whether the process that made a claim was one that this process could see, and is no more.
+
+    A machine of the same name, another boot of this one and another container have process ids of their own: there nothing is known.
+    """
+    if owner.host != platform.node() or owner.where != pid_space():
+        return False
+    return not alive(owner.pid) or (owner.started != "" and started(owner.pid) != owner.started)
 
 
 def give_up(folder: RunFolder, owner: Owner) -> None:

@@ -110,6 +110,34 @@ def test_a_container_has_the_bytes_of_its_limit(tmp_path, files, expected):
     assert memory.host(tmp_path, tmp_path / "cg") == expected
 
 
+@pytest.mark.parametrize(
+    ("version", "limits", "expected"),
+    [
+        (2, {"": None, "user": 12, "user/run": None}, (12, 9)),
+        (2, {"user": 12, "user/run": 6}, (6, 3)),
+        (2, {"user": 6, "user/run": 12}, (6, 3)),
+        (2, {"": 8, "user/run": 10}, (8, 5)),
+        (1, {"user": 12, "user/run": 6}, (6, 3)),
+        (1, {"": 7}, (7, 4)),
+    ],
+)
+def test_the_smallest_limit_of_all_control_groups_around_this_process_counts(tmp_path, version, limits, expected):
+    """Each of them holds 3 GiB; the machine has 32, of which 20 are free."""
+    (tmp_path / "self").mkdir()
+    (tmp_path / "meminfo").write_text(f"MemTotal: {32 * GIB >> 10} kB\nMemAvailable: {20 * GIB >> 10} kB\n")
+    (tmp_path / "self/cgroup").write_text(
+        "0::/user/run\n" if version == 2 else "4:cpu,memory:/user/run\n1:pids:/other\n0::/x\n"
+    )
+    root = tmp_path / "cg" / ("memory" if version == 1 else "")
+    names = ("memory.max", "memory.current") if version == 2 else ("memory.limit_in_bytes", "memory.usage_in_bytes")
+    for path, limit in limits.items():
+        (root / path).mkdir(parents=True, exist_ok=True)
+        (root / path / names[0]).write_text("max" if limit is None else str(limit * GIB))
+        (root / path / names[1]).write_text(str(3 * GIB))
+    total, free = memory.host(tmp_path, tmp_path / "cg")
+    assert (total / GIB, free / GIB) == expected
+
+
 def test_amd_cards_by_the_kernels_list(tmp_path):
     for name, text in {
         "0/properties": "simd_count 0\ncpu_cores_count 64\n",

@@ -26,6 +26,8 @@ from qdrun.runner.store.owner import (
     latest_owner,
     owner_numbers,
 )
+from qdrun.runner.store.processes import pid_space
+from qdrun.runner.store.processes import started as process_started
 from qdrun.runner.store.replay import record_of, recover, replay
 from qdrun.runner.store.status import request_cancel
 
@@ -121,12 +123,47 @@ def test_a_run_whose_process_lives_is_not_taken_over(where):
 )
 def test_who_is_silent_loses_the_run(where, pid, host, age, taken):
     folder = make_run(where)
-    claim = {"number": 1, "token": "a", "pid": pid, "host": host or platform.node(), "t": time.time() - age}
+    claim = {
+        "number": 1,
+        "token": "a",
+        "pid": pid,
+        "host": host or platform.node(),
+        "t": time.time() - age,
+        "where": pid_space(),
+    }
     folder.files.put("owners/000001.json", json.dumps(claim).encode())
     if taken:
         Journal(folder).close()
     else:
         with pytest.raises(RunAlive, match="process 1 on else"):
+            Journal(folder)
+
+
+@pytest.mark.parametrize(
+    ("change", "gone"),
+    [
+        ({}, False),
+        ({"pid": 2**22 + 1}, True),
+        ({"pid": 2**22 + 1, "where": "another boot/4026531836"}, False),
+        ({"pid": 2**22 + 1, "where": f"{pid_space().partition('/')[0]}/1"}, False),
+        ({"started": "1"}, True),
+    ],
+    ids=["it lives", "it is gone", "of another boot or machine", "of another namespace", "its id is another process's now"],
+)
+def test_a_process_is_known_to_be_gone_only_among_the_process_ids_that_it_had(where, change, gone):
+    """Two containers of one host may have one name; what one of them does not see may live in the other."""
+    folder = make_run(where)
+    claim = {"number": 1, "token": "a", "pid": os.getpid(), "host": platform.node(), "t": time.time()}
+    claim |= {"started": process_started(os.getpid()), "where": pid_space()} | change
+    folder.files.put("owners/000001.json", json.dumps(claim).encode())
+    beat = {"t": time.time(), "pid": claim["pid"], "host": claim["host"], "owner": 1, "where": claim["where"]}
+    folder.files.put("heartbeat.json", json.dumps(beat).encode())
+    assert owner.gone_from_here(latest_owner(folder)) is gone
+    assert (folder.silent_s() == float("inf")) is (gone and "pid" in change)
+    if gone:
+        Journal(folder).close()
+    else:
+        with pytest.raises(RunAlive):
             Journal(folder)
 
 
