@@ -78,7 +78,7 @@ def _path(own: Path, controller: str) -> Path:
     except OSError:
         return Path()
     for line in lines:
-        _, names, path = (line.split(":", 2) + ["", ""])[:3]
+        _, names, path = [*line.split(":", 2), "", ""][:3]
         if controller in names.split(",") and ".." not in path:
             return Path(path.lstrip("/"))
     return Path()
