@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 from .check import modelled
-from .child import examine_text
+from .child import examine_text, program_of
 from .execute import INTERPRETER, OTHERS, SCALAR, run, use_libm
-from .program import Program
 
 
 def answer(seed: int, index: int, kind: str, devices: list[str]) -> None:
     """Texts come on stdin, each after its length; ``yes`` or ``no`` goes back."""
-    from .program import generate
-
     use_libm()
-    inexact = generate(seed, index).inexact
+    like = program_of(seed, index)
     with tempfile.TemporaryDirectory() as folder:
         while length := sys.stdin.buffer.readline():
             text = sys.stdin.buffer.read(int(length)).decode()
-            result = examine_text(Program(text, frozenset(), inexact), seed, index, devices, Path(folder))
+            result = examine_text(replace(like, text=text), seed, index, devices, Path(folder))
             same = result.finding is not None and result.finding.kind == kind
             print("yes" if same else "no", flush=True)
 

@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 from .parent import ROOT, Found
-from .program import generate
 from .shrink import shrink
 
 MOST = 12
@@ -27,7 +26,9 @@ if __name__ == "__main__":
 
 def shrunk(found: Found, seed: int, devices: list[str], seconds: float) -> str:
     """The smallest program found that fails alike. Each attempt runs in a process of its own only if the fault ends processes."""
-    text = generate(seed, found.index).text
+    from .child import program_of
+
+    text = program_of(seed, found.index).text
     with _Asker(seed, found, devices) as asker:
         return shrink(text, asker.fails, seconds)
 

@@ -6,6 +6,7 @@ import json
 import random
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from qdrun.compiler.codegen.llvm import emitter
 from qdrun.compiler.frontend import fold
 from qdrun.compiler.ir import meaning
 from qdrun.compiler.ir.nodes import GlobalStore, Op
+from qdrun.compiler.transforms import derivatives
 from tests.fuzz import child, execute, parent
 from tests.fuzz.check import Result
 from tests.fuzz.compare import differences, unexplained
@@ -44,7 +46,7 @@ def hunt(folder: Path, numbers: range) -> tuple[Program, Result, int]:
 
 def small(folder: Path, program: Program, result: Result, index: int) -> str:
     def fails(text: str) -> bool:
-        found = child.examine_text(Program(text, frozenset(), program.inexact), 11, index, [], folder).finding
+        found = child.examine_text(replace(program, text=text), 11, index, [], folder).finding
         return found is not None and result.finding is not None and found.kind == result.finding.kind
 
     return shrink(program.text, fails, 60.0)
@@ -63,8 +65,9 @@ def test_programs_have_every_part_of_the_language():
     assert not missing
 
 
+@pytest.mark.slow
 def test_programs_are_right_without_a_planted_fault(tmp_path):
-    for index in (0, 1):
+    for index in (0, 1, 5):
         assert child.examine(11, index, [], tmp_path)[1].finding is None
 
 
@@ -90,6 +93,16 @@ def test_a_dropped_store_is_found_and_made_small(tmp_path, monkeypatch):
     monkeypatch.setitem(handlers, GlobalStore, dropping)
     program, result, index = hunt(tmp_path, range(200))
     text = small(tmp_path, program, result, index)
+    assert len(text) < len(program.text) / 2
+
+
+@pytest.mark.slow
+def test_a_wrong_derivative_is_found_and_made_small(tmp_path, monkeypatch):
+    monkeypatch.setitem(derivatives.ADJOINT, "cos", derivatives.ADJOINT["sin"])
+    program, result, index = hunt(tmp_path, range(5, 300, 6))
+    assert result.finding.kind == "differences"
+    text = small(tmp_path, program, result, index)
+    assert "qd.cos(" in text
     assert len(text) < len(program.text) / 2
 
 
