@@ -35,7 +35,7 @@ def inline(cx: Context, fn: Any, node: ast.Call, top: bool = False) -> Any:
     """The value of a call of a ``func``; its body is lowered here.
 
     Raises:
-        QdrunSyntaxError: the function calls itself, or some path through it returns no value.
+        QdrunSyntaxError: the function calls itself, or some path through it returns no value, although another path or its annotation does.
         QdrunTypeError: the arguments do not fit the parameters.
     """
     source: FunctionSource = fn.__qd_func__
@@ -53,6 +53,8 @@ def inline(cx: Context, fn: Any, node: ast.Call, top: bool = False) -> Any:
     try:
         if top:
             cx.top_block(source.tree.body)
+            with cx.at(source.tree):
+                refuse_missing_value(source, frame.returned)
             return None
         return _body(cx, frame)
     finally:
@@ -94,6 +96,8 @@ def _body(cx: Context, frame: Frame) -> Any:
         left = cx.block(frame.source.tree.body)
     if frame.early is None:
         cx.splice(body)
+        with cx.at(frame.source.tree):
+            refuse_missing_value(frame.source, frame.returned)
         return _annotated(cx, frame, frame.returned)
     if frame.early.locals and left != "return":
         hint = "end the function with a return statement"
@@ -108,7 +112,24 @@ def _body(cx: Context, frame: Frame) -> Any:
 
 def _annotated(cx: Context, frame: Frame, value: Any) -> Any:
     annotation = frame.source.annotation("return")
-    return value if annotation is None or value is None else convert_to(cx, value, annotation)
+    if annotation is None and value is not None and "return" in frame.source.fn.__annotations__:
+        what = f"`{frame.source.name}` returns a value, and its annotation says None"
+        raise QdrunTypeError(what, hint="annotate the type that it returns, or leave the value out")
+    refuse_missing_value(frame.source, value)
+    return value if annotation is None else convert_to(cx, value, annotation)
+
+
+def refuse_missing_value(source: FunctionSource, value: Any) -> None:
+    """Refuse that a function with an annotation for what it returns ends without a value.
+
+    Raises:
+        QdrunSyntaxError: at the line of a bare ``return``, or at that of the function.
+    """
+    annotation = source.annotation("return")
+    if value is None and annotation is not None:
+        shown = getattr(annotation, "__name__", annotation)
+        what = f"`{source.name}` ends without returning a value, and its annotation says {shown}"
+        raise QdrunSyntaxError(what, hint="end every path with `return ..`, or leave the annotation out")
 
 
 def _bind_parameters(cx: Context, frame: Frame, bound: list[Any], node: ast.Call, top: bool) -> None:

@@ -49,8 +49,11 @@ def lower(
     with nullcontext() if inputs is None else inputs.recording():
         bind_arguments(cx, frame, source, args)
         cx.frames.append(frame)
-        cx.top_block(source.tree.body)
+        left = cx.top_block(source.tree.body)
         cx.tasks.close(cx)
+        if left != "return":
+            with cx.at(source.tree):
+                inline.refuse_missing_value(source, None)
     stop_reads(kernel, cx.stops)
     return kernel
 

@@ -32,13 +32,11 @@ Part = str | Slot
 
 
 def lower_assert(cx: Context, node: ast.Assert) -> None:
-    """``assert cond, message``: compiled in debug mode, checked for errors always."""
-    with cx.scratch() as block:
-        cond = ops.truth(cx.b, cx.expr(node.test))
-        parts: list[Part] = message_parts(cx, node.msg) if node.msg else ["assertion failed"]
+    """``assert cond, message``: tested in debug mode. The two are evaluated always, as a function that they call may have effects."""
+    cond = ops.truth(cx.b, cx.expr(node.test))
+    parts: list[Part] = message_parts(cx, node.msg) if node.msg else ["assertion failed"]
     if not cx.b.debug:
         return
-    cx.splice(block)
     slots = tuple(p.value for p in parts if isinstance(p, Slot))
     message = "".join(p if isinstance(p, str) else f"{{:{p.format}}}" for p in _escaped(parts) if p) if slots else plain(parts)
     cx.b.put(Assert(cond, message, slots))

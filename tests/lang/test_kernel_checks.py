@@ -106,6 +106,28 @@ def test_an_assert_without_message_or_without_debug(debug):
         k(1)
 
 
+@pytest.mark.parametrize("checked", [False, True])
+def test_what_an_assert_calls_runs_with_and_without_debug(checked):
+    """A function, an atomic, an assignment in the condition; a function in the message."""
+    with qd.init(offline_cache=False, debug=checked):
+        x = qd.field(qd.i32, shape=4)
+
+        @qd.func
+        def count(k):
+            x[k] += 1
+            return x[k]
+
+        @qd.kernel
+        def k() -> qd.i32:
+            for i in range(5):
+                assert qd.atomic_add(x[0], i) >= 0, "never"
+            assert count(1) > 0 and count(2) > 0, f"after {count(3)}"
+            assert (found := count(1)) == 2  # noqa: RUF018
+            return found
+
+        assert k() == 2 and x.to_numpy().tolist() == [10, 2, 1, 1]
+
+
 def test_the_first_failure_of_many_is_reported_once(debug):
     @qd.kernel
     def k(n: qd.i32):
@@ -364,3 +386,112 @@ def test_debug_checks_each_index_of_a_component(debug):
                 touch(*index)
             said = f"axis {axis} of the {matrix} has index {index[axis]} but extent {(2, 3)[axis]}"
             assert said in str(caught.value) and HERE in str(caught.value), name
+
+
+# ---- what is returned
+
+
+def endings():
+    """Kernels whose annotation and end do not agree, each with the line that is marked and what is said."""
+    x = qd.field(qd.i32, shape=4)
+
+    @qd.kernel
+    def empty() -> qd.i32:
+        pass
+
+    @qd.kernel
+    def loop() -> qd.types.vector(2, qd.f32):
+        for i in x:
+            x[i] = 1
+
+    @qd.kernel
+    def bare() -> qd.i32:
+        return
+
+    @qd.kernel
+    def never() -> qd.i32:
+        if qd.static(x.shape[0] > 4):
+            return 5
+
+    @qd.func
+    def short(v) -> qd.i32:
+        x[1] = v
+
+    @qd.kernel
+    def used(v: qd.i32) -> qd.i32:
+        return short(v)
+
+    @qd.kernel
+    def unused():
+        short(3)
+
+    @qd.kernel
+    def nothing() -> None:
+        return 3
+
+    missing = "`{}` ends without returning a value, and its annotation says {}"
+    return [
+        (empty, "def empty() -> qd.i32:", missing.format("empty", "i32")),
+        (loop, "def loop() -> qd.types.vector(2, qd.f32):", missing.format("loop", "vector(2, f32)")),
+        (bare, "return", missing.format("bare", "i32")),
+        (never, "def never() -> qd.i32:", missing.format("never", "i32")),
+        (lambda: used(1), "def short(v) -> qd.i32:", missing.format("short", "i32")),
+        (unused, "def short(v) -> qd.i32:", missing.format("short", "i32")),
+        (nothing, "return 3", "`nothing` returns a value, and its annotation says None"),
+    ]
+
+
+def test_a_path_that_ends_otherwise_than_the_annotation_says_is_refused():
+    for run, line, said in endings():
+        with pytest.raises(qd.QdrunCompilationError) as caught:
+            run()
+        assert str(caught.value).startswith(said) and marked(str(caught.value)) == line
+
+
+# ---- what is decided while compiling
+
+
+def test_static_assert_looks_at_the_value_of_a_variable_that_holds_a_literal():
+    @qd.kernel
+    def false():
+        v = 0
+        qd.static_assert(v == 1, msg="v is one")
+
+    @qd.kernel
+    def true():
+        v, w = 2, qd.Vector([1, 2])
+        qd.static_assert(cond=v == 2)
+        qd.static_assert(w[0] == 1)
+
+    @qd.kernel
+    def changed():
+        v = 0
+        v += 1
+        qd.static_assert(v == 1)
+
+    @qd.kernel
+    def vector():
+        qd.static_assert(qd.Vector([1, 2]) == qd.Vector([1, 3]))
+
+    true()
+    for run, said in (
+        (false, "static_assert failed: v is one"),
+        (changed, "this value is not known at compile time"),
+        (vector, r"the truth of a vector or a matrix is ambiguous(.|\n)*\.all\(\)"),
+    ):
+        with pytest.raises(qd.QdrunTypeError, match=said):
+            run()
+
+
+def test_conditions_of_comprehensions_and_static_choices_look_at_values_too():
+    @qd.kernel
+    def k() -> qd.i32:
+        v, total = 2, 0
+        for i in qd.static([i for i in range(5) if i != v]):
+            total += i
+        for _ in qd.static(range(100)) if v == 3 else qd.static(range(7)):
+            total += 100
+        table = {v: 10000}
+        return total + table[2]
+
+    assert k() == 0 + 1 + 3 + 4 + 700 + 10000
