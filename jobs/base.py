@@ -18,7 +18,7 @@ job that needs it is opened.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Literal, TypeVar, get_args, get_origin
@@ -26,6 +26,7 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar, get_args, get_origi
 from pydantic import BaseModel, ConfigDict
 
 from .checks import GradientCheck, check_gradients
+from .debug import Debug
 from .explain import Explanation, explain
 from .outcome import BadOutcome, Gradient, Outcome
 from .plan import MemoryPlan, PlanEntry, make_plan, used
@@ -247,6 +248,7 @@ class Job(Generic[P]):
         memory_budget_bytes: int | None = None,
         arch: str | None = None,
         machine_code: bool = True,
+        debug: Debug | Mapping[str, bool] | bool | None = None,
     ) -> Iterator[Job[P]]:
         """Open a program of its own, build the job in it, and close it at the end.
 
@@ -258,11 +260,14 @@ class Job(Generic[P]):
             memory_budget_bytes: what the program is planned into: gradients recompute more where they would keep too much; None: no budget.
             arch: choose the window of the time steps for this backend, which need not be there; None: for ``backend``.
             machine_code: False: plans compile no kernels; they lack ``code`` and, on a GPU, ``frames``, no part of their ``bytes``.
+            debug: what the kernels check while they run, see ``Debug``; True: indices, asserts, and where a NaN comes from.
 
         Raises:
             OutOfMemory: the fields of ``build`` do not fit ``memory_limit_bytes``, or time steps not ``memory_budget_bytes``.
         """
-        options = {"cpu_max_num_threads": threads, "device": device}
+        checks = Debug.of(debug)
+        options: dict[str, Any] = {"cpu_max_num_threads": threads, "device": device}
+        options |= {} if checks is None else checks.options()
         self.machine_code = machine_code
         self._fit(backend, options, memory_budget_bytes, arch)
         with self._in_program(backend, options | {"memory_limit": memory_limit_bytes, "memory_budget": memory_budget_bytes}):
@@ -351,15 +356,17 @@ def execute(
     threads: int | None,
     memory_limit_bytes: int | None,
     memory_budget_bytes: int | None = None,
+    debug: Debug | Mapping[str, bool] | bool | None = None,
     body: Callable[[Session], Outcome] = Session.run,
 ) -> Finished:
     """Open, build, plan and run ``job``: the one way through which every trial goes.
 
-    ``body``: what to do with the open job, by default to run it once; an optimisation runs it again and again.
+    ``body``: what to do with the open job, by default to run it once; an optimisation runs it again and again. ``debug``: see
+    ``Job.opened``.
     """
     start = time.perf_counter()
     limits: dict[str, Any] = {"memory_limit_bytes": memory_limit_bytes, "memory_budget_bytes": memory_budget_bytes}
-    with Session(job, backend=backend, device=device, threads=threads, **limits) as session:
+    with Session(job, backend=backend, device=device, threads=threads, debug=debug, **limits) as session:
         return run_trial(session, body, start)
 
 
@@ -386,6 +393,7 @@ def run_trial(session: Session, body: Callable[[Session], Outcome], start: float
 
 __all__ = [
     "BadOutcome",
+    "Debug",
     "Finished",
     "Gradient",
     "GradientCheck",

@@ -128,6 +128,7 @@ def submit(
     dashboard: bool = False,
     quiet: bool = True,
     detach: bool = False,
+    debug: bool = False,
 ) -> Results:
     """Run a sweep and wait for its end, as ``qdrun submit`` does. Trials that fail are rows, not exceptions.
 
@@ -141,6 +142,7 @@ def submit(
         address: of a Ray cluster to join, host:port; http://host:port to run it there as a Ray Job; None: run here.
         dashboard: start Ray's dashboard, on 127.0.0.1.
         quiet: show no progress on stderr.
+        debug: check every index, assert and NaN in the kernels, as ``debug: true`` in the config.
         detach: hand the run to a process of its own, or to the cluster, and return when it has begun; see ``Results.wait``.
 
     Raises:
@@ -162,7 +164,7 @@ def submit(
         f"{TARGET}{importable(text.removeprefix(TARGET).strip())}" if text.startswith(f"{TARGET}__main__:") else text
         for text in overrides
     ]
-    prepared, job = prepare(Path(config), local=address is None, overrides=changes, cluster=devices_at(address))
+    prepared, job = prepare(Path(config), local=address is None, overrides=changes, debug=debug, cluster=devices_at(address))
     now = time.time()
     where = os.fspath(output) if output is not None else prepared.loaded.config.uri
     timing = Timing(command_t=now, submitted_t=now)

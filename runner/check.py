@@ -14,6 +14,7 @@ from ..compiler.errors import QdrunError
 from ..jobs import paths
 from ..jobs.base import Job
 from ..jobs.checks import TOLERANCE, GradientCheck, NothingToCheck, NotRestored, run_checks
+from ..jobs.debug import BOUNDS
 from .plan import Prepared
 from .show import grid
 from .user_lines import described
@@ -125,7 +126,7 @@ def _finite(value: Any) -> Any:
 def check(
     prepared: Prepared, job: type[Job[Any]], *, horizon: int | None = None, tolerance: float | None = None, most: int = 8
 ) -> Checked:
-    """Compare the gradients of the first trial with differences.
+    """Compare the gradients of the first trial with differences. Every index is checked, unless the config's ``debug`` says otherwise.
 
     Args:
         prepared: what ``prepare`` gave.
@@ -135,6 +136,7 @@ def check(
         most: elements of one gradient that are looked at one by one, see ``check_gradients``.
 
     Raises:
+        QdrunAssertionError: an index is out of bounds, or an assert of a kernel failed.
         CheckError: nothing can be checked, the horizon cannot be set, the job raises, or leaves something of a run behind.
     """
     trial, config = prepared.trials[0], prepared.loaded.config
@@ -162,7 +164,7 @@ def check(
     attempt, rows, precision, rebuilt = done
     others = tuple(name for name in prepared.gradients if not paths.has(attempt.values, name))
     allowed = TOLERANCE[precision] if tolerance is None else tolerance
-    head = {"name": config.name, "target": prepared.target.text, "trial": trial.label, "backend": prepared.backend}
+    head = {"name": config.name, "target": prepared.target.text, "trial": trial.label, "backend": prepared.arch}
     set_to = None if attempt.horizon is None else (job.horizon, attempt.horizon)
     numbers = {"precision": precision, "tolerance": allowed, "horizon": set_to, "whole": whole}
     why = str(failed.said).partition("\n")[0] if failed is not None and attempt.horizon == whole else ""
@@ -238,9 +240,10 @@ def _rows(
     """Gradients beside differences, the precision, and why the job was built again."""
     made = job(job.Params.model_validate(values), wanted=prepared.gradients, seed=prepared.trials[0].seed)
     made.precision = "f64"
+    debug = prepared.loaded.config.debug or BOUNDS
     threads = prepared.loaded.config.device.threads
     rows, precision, rebuilt = run_checks(
-        made, most=most, backend=prepared.backend, device=prepared.place.device, threads=threads
+        made, most=most, backend=prepared.arch, device=prepared.place.device, threads=threads, debug=debug
     )
     return tuple(rows), precision, rebuilt
 

@@ -50,4 +50,12 @@ Set = Annotated[
     ),
 ]
 
-__all__ = ["Config", "Json", "Run", "Runs", "Set", "Trial", "print_document", "print_json", "reported"]
+Debug = Annotated[
+    bool,
+    typer.Option(
+        "--debug",
+        help="Check every index, assert and NaN in the kernels: slow, and each error names its line; as `debug: true` in the config.",
+    ),
+]
+
+__all__ = ["Config", "Debug", "Json", "Run", "Runs", "Set", "Trial", "print_document", "print_json", "reported"]

@@ -13,14 +13,31 @@ from pydantic import BaseModel, Field, GetJsonSchemaHandler, ValidationError, fi
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, ErrorDetails
 
+from ..jobs.debug import Debug
 from .axes import AXIS_FORMS, Axis, Section, SweepSection
 from .optimize_section import OptimizeSection
 from .overrides import overridden
-from .values import EMULATED, Budget, Bytes, DeviceId, Name, Seconds, Share, TargetText, Uri, allowed_count, is_whole, refuse
+from .values import (
+    EMULATED,
+    INTERPRETER,
+    Budget,
+    Bytes,
+    DeviceId,
+    Name,
+    Seconds,
+    Share,
+    TargetText,
+    Uri,
+    allowed_count,
+    is_whole,
+    refuse,
+)
 from .yaml_lines import ConfigError, Document, KeyPath, Problem, did_you_mean, dotted, parse_document, read_document
 
-BACKENDS = ("auto", "cpu", "cuda", "amdgpu", "vulkan", "metal")
-BackendName = Literal["auto", "cpu", "cuda", "amdgpu", "vulkan", "metal"]
+BACKENDS = ("auto", "cpu", "cuda", "amdgpu", "vulkan", "metal", INTERPRETER)
+BackendName = Literal["auto", "cpu", "cuda", "amdgpu", "vulkan", "metal", "python"]
+ALONE = ("auto", INTERPRETER)
+"""Backends that are not one of several."""
 RETRIES = {"infra": 5, "oom": 2, "crash": 2}
 """How often a trial is tried again by default, by the class of its failure."""
 
@@ -36,7 +53,8 @@ class DeviceSection(Section):
     """Where a trial runs, and how many CPU threads it gets.
 
     Attributes:
-        backend: one, or several in the order of preference: the first that has a device; ``auto``: GPUs before the CPU.
+        backend: one, or several in the order of preference: the first that has a device; ``auto``: GPUs before the CPU; ``python``: the
+            reference interpreter, on the CPU: slow, and checks every index.
         id: the one device that all trials run on; None: any that is free.
         threads: CPU threads of a trial.
         min_memory: leave devices with less memory for trials alone.
@@ -60,9 +78,14 @@ class DeviceSection(Section):
             if not value:
                 raise refuse("the list of backends is empty", allowed=BACKENDS, hint="name at least one")
             twice = next((word for word in value if value.count(word) > 1), None)
-            if twice or ("auto" in value and len(value) > 1):
-                what = f"`{twice}` stands twice" if twice else "`auto` is all of them already"
-                raise refuse(what, allowed=BACKENDS[1:], hint="name each backend once")
+            whole = next((word for word in value if word in ALONE), None)
+            if twice or (whole and len(value) > 1):
+                reason = {
+                    "auto": "is all of them already",
+                    INTERPRETER: "interprets kernels for debugging and is never a second choice",
+                }
+                what = f"`{twice}` stands twice" if twice else f"`{whole}` {reason[str(whole)]}"
+                raise refuse(what, allowed=BACKENDS[1:-1], hint="name each backend once")
         return value
 
     @model_validator(mode="after")
@@ -135,9 +158,35 @@ class LimitsSection(Section):
         return allowed_count(self.max_failed, trials)
 
 
+class DebugSection(Debug):
+    """What the kernels of a trial check while they run: ``true``, or a map of the checks. Trials take several times as long.
+
+    Attributes:
+        bounds: every index.
+        asserts: each assert in a kernel, and inputs that change between a launch and its gradient; implies bounds.
+        nan: the operation that makes the first NaN or infinity.
+        overflow: integers that do not fit their type.
+    """
+
+    @model_validator(mode="before")
+    @classmethod
+    def _true_is_the_usual_ones(cls, value: Any) -> Any:
+        if value is True:
+            return {}
+        if not isinstance(value, dict):
+            checks = tuple(cls.model_fields)
+            raise refuse(f"`{value}` is neither true nor false nor a map of checks", allowed=("true", "false", *checks))
+        return value
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return {"anyOf": [{"type": "boolean"}, handler(core)]}
+
+
 class RunConfig(Section):
     """A whole config. ``gradients: null`` asks for all that the job can give; no ``sweep`` is one trial.
 
+    ``debug``: kernels look for mistakes while they run: ``true``, or a map of the checks, see ``DebugSection``.
     ``memory_budget``: bytes that one trial is planned into; checkpoints make it fit. ``auto``: the runner chooses them for each trial.
     ``storage``: where the run's folder is made, a folder or an fsspec URI; ``output`` is its older name.
     """
@@ -149,10 +198,16 @@ class RunConfig(Section):
     device: DeviceSection = DeviceSection()
     sweep: SweepSection | None = None
     optimize: OptimizeSection | None = None
+    debug: DebugSection | None = None
     memory_budget: Budget | None = None
     limits: LimitsSection = LimitsSection()
     storage: Uri | None = None
     output: Uri = "runs"
+
+    @field_validator("debug", mode="before")
+    @classmethod
+    def _false_is_none(cls, value: Any) -> Any:
+        return None if value is False else value
 
     @model_validator(mode="after")
     def _one_storage(self) -> RunConfig:
@@ -265,6 +320,7 @@ __all__ = [
     "AXIS_FORMS",
     "BACKENDS",
     "EMULATED",
+    "INTERPRETER",
     "RETRIES",
     "Axis",
     "ConfigError",

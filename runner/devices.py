@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..compiler.runtime.device import Backend
 from ..compiler.runtime.device import devices as inventory
-from .config import EMULATED, Loaded
+from .config import EMULATED, INTERPRETER, Loaded
 from .ledger.inventory import Found
 from .packing.claims import amount
 
@@ -23,6 +23,7 @@ class Place:
     """Where a config's trials run: the backend and the device that it names (None: any), and what is known of that here.
 
     Attributes:
+        interpreted: the backend is the CPU, and programs run on the reference interpreter.
         present: this machine can run them, too; else they are planned without the device.
         devices: of this machine, for Ray to hand out; 0 where Ray is not asked: on the CPU, and for a device that the config names.
         memory_bytes: what the smallest of them has for trials, None where that is not known.
@@ -33,6 +34,12 @@ class Place:
     present: bool = True
     devices: int = 0
     memory_bytes: int | None = None
+    interpreted: bool = False
+
+    @property
+    def arch(self) -> str:
+        """What programs are opened for: the backend, or the interpreter."""
+        return INTERPRETER if self.interpreted else self.backend
 
 
 def devices() -> list[Backend]:
@@ -67,7 +74,7 @@ def require_device(loaded: Loaded, *, local: bool = True, backend: str | None = 
     """
     wanted, document = loaded.config.device, loaded.document
     rows = devices()
-    names = _names(loaded, rows)
+    names = ["cpu"] if wanted.backends == (INTERPRETER,) else _names(loaded, rows)
     if backend is not None and wanted.backends == AUTO:
         names = [backend]
     # by what a cluster has, which need not be here
@@ -76,7 +83,7 @@ def require_device(loaded: Loaded, *, local: bool = True, backend: str | None = 
     if local and wanted.threads > cores():
         what = f"one trial wants {wanted.threads} threads, this machine has {cores()} cores"
         raise document.error(document.problem(("device", "threads"), what, hint=f"ask for at most {cores()}"))
-    return _place(loaded, rows, found, local)
+    return replace(_place(loaded, rows, found, local), interpreted=wanted.backends == (INTERPRETER,))
 
 
 def places_of_auto(loaded: Loaded, *, local: bool = True) -> list[Place]:

@@ -53,8 +53,13 @@ class Prepared(BaseModel):
 
     @property
     def backend(self) -> str:
-        """What the trials run on."""
+        """The kind of device that the trials run on."""
         return self.place.backend
+
+    @property
+    def arch(self) -> str:
+        """What their programs are opened for: the backend, or the interpreter."""
+        return self.place.arch
 
     @property
     def byte_limits(self) -> dict[str, int | None]:
@@ -70,7 +75,7 @@ class Prepared(BaseModel):
             "gradients": list(self.gradients),
             "job": {"target": self.target.text, "params": config.job.params},
         }
-        data["device"]["backend"] = self.backend
+        data["device"]["backend"] = self.arch
         if config.optimize is not None:
             data["optimize"] = section_data(config.optimize, self.gradients, self.trials[0].params)
         return data | ({"overrides": list(self.loaded.overrides)} if self.loaded.overrides else {})
@@ -85,11 +90,12 @@ class Prepared(BaseModel):
         return {
             "target": self.target.model_dump(),
             "gradients": list(self.gradients),
-            "backend": self.backend,
+            "backend": self.arch,
             "device": self.place.device,
             "threads": config.device.threads,
             "memory_limit_bytes": config.limits.memory,
             "memory_budget_bytes": config.budget_bytes,
+            "debug": None if config.debug is None else config.debug.model_dump(),
         }
 
     def own_spec(self, trial: Trial) -> dict[str, Any]:
@@ -103,6 +109,7 @@ def prepare(
     *,
     local: bool = True,
     overrides: Sequence[str] = (),
+    debug: bool = False,
     backend: str | None = None,
     cluster: Callable[[Loaded], Sequence[Found]] | None = None,
     text: str | None = None,
@@ -113,6 +120,7 @@ def prepare(
         path: the YAML file.
         local: the trials will run on this machine, so its devices and cores must suffice.
         overrides: of keys of the config, see ``load_config``.
+        debug: in debug mode; the checks are those of the config, or the usual ones.
         backend: what ``auto`` has become before; None: that is decided now.
         text: of the config, instead of what lies at ``path`` now.
         cluster: the devices where the trials will run, if not here; asked for where ``auto`` is to be decided.
@@ -122,6 +130,8 @@ def prepare(
         ClusterError: of ``cluster``.
     """
     loaded = load_config(Path(path), overrides, text)
+    if debug and loaded.config.debug is None:
+        loaded = load_config(Path(path), [*overrides, "debug=true"], text)
     target, job = load_job(loaded)
     device = loaded.config.device
     elsewhere = cluster if backend is None and device.backends == AUTO and device.id is None else None
@@ -268,15 +278,16 @@ def opened(
     """
     made = job(job.Params.model_validate(trial.params), wanted=prepared.gradients, seed=trial.seed)
     config, backend = prepared.loaded.config, _built_on(prepared, arch or prepared.backend)
-    device = prepared.place.device if backend == prepared.backend else None
+    own = backend == prepared.backend
     other = planned_for(prepared, arch)
     return made.opened(
-        backend=backend,
-        device=device,
+        backend=prepared.arch if own else backend,
+        device=prepared.place.device if own else None,
         threads=threads or config.device.threads,
         memory_budget_bytes=budget,
         arch=other,
         machine_code=machine_code,
+        debug=config.debug,
     )
 
 

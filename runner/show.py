@@ -96,7 +96,7 @@ def plan_data(prepared: Prepared, groups: list[PlannedGroup], placed: Predicted 
     return {
         "name": config.name,
         "target": prepared.target.text,
-        "backend": prepared.backend,
+        "backend": prepared.arch,
         "choice": None if prepared.choice is None else prepared.choice.data(),
         "threads": config.device.threads,
         "gradients": list(prepared.gradients),
@@ -123,7 +123,7 @@ def _descent(prepared: Prepared) -> str:
 
 def _elsewhere(prepared: Prepared, groups: list[PlannedGroup]) -> str:
     """The backend that the plans are for, when it is not the one that the trials run on."""
-    return next((g.plan.arch for g in groups if g.plan and g.plan.arch != prepared.backend), "")
+    return next((g.plan.arch for g in groups if g.plan and g.plan.arch != prepared.arch), "")
 
 
 def _group_data(group: PlannedGroup, limits: Mapping[str, int | None]) -> dict[str, Any]:
@@ -141,7 +141,7 @@ def plan_text(prepared: Prepared, groups: list[PlannedGroup], placed: Predicted 
     """The plan for people: trials, bytes of one trial by kind and where each number comes from, where they would run."""
     config, trials = prepared.loaded.config, prepared.trials
     lines = [
-        f"{config.name}: {counted(len(trials), 'trial')} of {prepared.target.text} on {prepared.backend}, "
+        f"{config.name}: {counted(len(trials), 'trial')} of {prepared.target.text} on {prepared.arch}, "
         f"{counted(config.device.threads, 'thread')} each"
     ]
     if prepared.choice is not None:

@@ -18,6 +18,8 @@ from ..compiler.amounts import bytes_in
 
 EMULATED = "emulated"
 """The ``device.id`` of a GPU that this machine's CPU plays: for tests, and to try a config where there is none. Slow."""
+INTERPRETER = "python"
+"""The ``device.backend`` of the reference interpreter, which runs kernels on the CPU without machine code."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 DEVICE_ID = re.compile(r"(?:GPU|MIG)-[0-9a-fA-F-]+|(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]|emulated(?::\d)?")
 TARGET = re.compile(r"(?:[^:\s]+|[^:\n]+\.py):[A-Za-z_]\w*")

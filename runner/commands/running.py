@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from ..cli_base import Config, Json, Run, Runs, Set, Trial, print_document, reported
+from ..cli_base import Config, Debug, Json, Run, Runs, Set, Trial, print_document, reported
 
 if TYPE_CHECKING:
     from ..run.detach import Detached
@@ -44,6 +44,7 @@ def submit(
     output: Annotated[str | None, typer.Option(help="Folder or URI for the run, instead of `storage` of the config.")] = None,
     detach: Detach = False,
     wait: Wait = False,
+    debug: Debug = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not show the plan of a large sweep and ask.")] = False,
     quiet: Quiet = False,
     as_json: Json = False,
@@ -57,7 +58,7 @@ def submit(
         from ..run.asking import asked
         from ..run.there import devices_at
 
-        prepared, job = prepare(config, local=address is None, overrides=changes, cluster=devices_at(address))
+        prepared, job = prepare(config, local=address is None, overrides=changes, debug=debug, cluster=devices_at(address))
         planned = () if yes or quiet or as_json else asked(prepared, job, local=address is None)
         timing = Timing(command_t=command_t, submitted_t=time.time())
         folder = output or prepared.loaded.config.uri

@@ -25,6 +25,7 @@ class Flights:
         most: Mapping[str, int] | None = None,
         curves: Callable[[str], Claims] | None = None,
         keeps: bool = False,
+        checks: bool = False,
     ) -> None:
         """A run that has not begun.
 
@@ -37,10 +38,11 @@ class Flights:
             most: bytes that the largest device of a class can give a trial.
             curves: of a trial, for when it ran out of memory: all its points, where ``claims`` gives some of them up.
             keeps: lanes keep the program of a trial for the next one.
+            checks: a trial whose process died by a signal runs again once with every index checked.
         """
         self.rules, self.claims, self.keeps = rules, claims, keeps
         self._out: list[m.Action] = []
-        self._verdicts = Verdicts(work, rules, before or {}, self._out)
+        self._verdicts = Verdicts(work, rules, before or {}, self._out, checks)
         self._verdicts.curves = curves or (lambda name: claims((name,)))
         self._verdicts.most = dict(most or {})
         self.trials, self.counts, self.alone = self._verdicts.trials, self._verdicts.counts, self._verdicts.alone
@@ -182,14 +184,21 @@ class Flights:
             self._launch(device, lease)
 
     def _launch(self, device: DeviceAt, lease: LeaseAt) -> None:
-        """Hand the requests of a lease to a worker, all at once; one that is to run alone by itself."""
-        grant, follows = lease.grant, lease.program
+        """Hand the requests of a lease to a worker, all at once; one that is to run alone, or to be checked, by itself."""
+        grant = lease.grant
+        checked = self._checked(lease.queue[0])
+        if checked and lease.program:
+            self._bury(self._kept[lease.program].worker, {}, kill=True)
+        follows = lease.program
         worker = self._kept.pop(follows).worker if follows else self._free_worker(device, grant)
+        if checked and not self._on(worker):  # in a process of its own: what ran in this one before may have written anywhere
+            self._bury(worker, {}, kill=True)
+            worker = self._free_worker(device, grant)
         lease.program = ""
         requests: list[str] = []
         alone = False
         while lease.queue and not alone:
-            alone = self.alone(self._held[lease.queue[0]])
+            alone = self.alone(self._held[lease.queue[0]]) or self._checked(lease.queue[0])
             if requests and alone:
                 break
             requests.append(lease.queue.popleft())
@@ -206,15 +215,22 @@ class Flights:
                 numbers.append(trial.number)
             last = keep and len(launches) + 1 == len(requests)
             of, size, time = tuple(numbers), grant.bytes, grant.time
-            launches.append(m.Launch(self._next, worker, trials, of, size, time, grant.lease, last, follows, may_fail))
+            head = self._next, worker, trials, of, size, time
+            launches.append(m.Launch(*head, grant.lease, last, follows, may_fail, checked))
             self._next += 1
             follows = ""
         place = {"device": worker.device, "bytes": grant.bytes, "time": grant.time, "slot": worker.slot}
+        place |= {"checked": True} if checked else {}
         for launch, request in zip(launches, requests, strict=True):
             self._flights[launch.id] = device.flights[launch.id] = Flight(launch, request, self._now, place)
             lease.flights.append(launch.id)
         self._begin(self._flights[launches[0].id])
         self._out.append(m.Run(tuple(launches)))
+
+    def _checked(self, request: str) -> bool:
+        """Whether the trial of a request runs with every index checked, to find why its process died."""
+        trials = self._held[request]
+        return len(trials) == 1 and self.trials[trials[0]].crash is not None
 
     def _may_fail(self, count: int) -> int | None:
         """How many of ``count`` launches of a lease may fail before the others wait for the runner.
@@ -252,7 +268,8 @@ class Flights:
         for name in flight.launch.trials:
             end = ends.get(name)
             if end is not None and end.failure is None:
-                self._verdicts.end(name, end.record)
+                if self._verdicts.ended_well(name, end.record, checked=flight.launch.checked):
+                    self._ask([(name,)])
                 continue
             record = {} if end is None else end.record
             failure = Failure.infrastructure if end is None or end.failure is None else end.failure

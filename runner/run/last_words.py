@@ -16,6 +16,25 @@ CURRENT = "Current thread "
 DIED = "its process died"
 
 
+SIGNALS = frozenset(
+    (
+        "Segmentation fault",
+        "Aborted",
+        "Bus error",
+        "Floating point exception",
+        "Floating-point exception",
+        "Illegal instruction",
+    )
+)
+"""What the fatal error of a process says that was killed by SIGSEGV, SIGABRT, SIGBUS, SIGFPE or SIGILL."""
+
+
+def signal_of(error: Mapping[str, str]) -> str:
+    """The signal that ``last_words`` names; empty where it names none, or one that others send."""
+    said = error.get("message", "").partition("\n")[0].removeprefix(f"{DIED}: ")
+    return said if said in SIGNALS else ""
+
+
 def last_words(error: Mapping[str, str], spec: WorkerSpec) -> dict[str, str]:
     """The error of a worker that died, with what its log says of it, and where that log is.
 

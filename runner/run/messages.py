@@ -107,13 +107,15 @@ class Gone:
 class WorkerDown:
     """A worker process is gone. ``failure``: ``crash`` when it died by itself, ``infrastructure`` when its node did or Ray failed.
 
-    ``begun``: the launch that each of its lanes began last; None: nobody knows.
+    ``begun``: the launch that each of its lanes began last; None: nobody knows. ``signal``: that killed it, in words, where it was one of
+    those that a mistake in memory or arithmetic raises; empty otherwise.
     """
 
     worker: Worker
     failure: Failure
     error: Error
     begun: frozenset[int] | None = None
+    signal: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +214,8 @@ class Launch(NamedTuple):
     """The attempts of a batch, on a worker. ``numbers``: of the attempts.
 
     ``keep``: its lane is to keep the program afterwards, where it can. ``follows``: it runs on the lane that keeps the program of that
-    lease. ``may_fail``: once so many trials have failed, those after it in its call do not begin; None: all may.
+    lease. ``may_fail``: once so many trials have failed, those after it in its call do not begin; None: all may. ``checked``: its one trial
+    runs with every index checked, to find why its process died.
     """
 
     id: int
@@ -225,6 +228,7 @@ class Launch(NamedTuple):
     keep: bool = False
     follows: str = ""
     may_fail: int | None = None
+    checked: bool = False
 
 
 @dataclass(frozen=True, slots=True)

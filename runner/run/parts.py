@@ -28,11 +28,28 @@ class Work:
     alone: bool = False
 
 
+@dataclass(frozen=True)
+class Crash:
+    """A death by a signal that is looked into: the next attempt of the trial runs with every index checked.
+
+    Attributes:
+        signal: in words.
+        status: how the trial ends if that finds nothing; empty where it has retries left.
+        error, record: of that end.
+    """
+
+    signal: str
+    status: str = ""
+    error: m.Error = field(default_factory=dict)
+    record: m.Record = field(default_factory=dict)
+
+
 @dataclass(slots=True)
 class TrialAt:
     """A trial that is not over, or was until a moment ago.
 
-    ``number``: of its last attempt; ``tries``: attempts that began; ``asks``: for places; ``claims``: its own, if any.
+    ``number``: of its last attempt; ``tries``: attempts that began; ``asks``: for places; ``claims``: its own, if any. ``signal``: by which
+    its process has died just now; ``crash``: what its next attempt looks into; ``found``: what that said, empty before.
     """
 
     id: str
@@ -44,6 +61,9 @@ class TrialAt:
     alone: bool = False
     ended: bool = False
     claims: Claims | None = None
+    signal: str = ""
+    crash: Crash | None = None
+    found: str = ""
 
 
 @dataclass

@@ -279,9 +279,9 @@ class Runner:
         """What a worker is told of the launches of a lease."""
         inside, alone, out = self.inside, self.state.alone, []
         for launch in launches:
-            id, _, trials, numbers, size, _, lease, keep, follows, may_fail = launch
+            id, _, trials, numbers, size, _, lease, keep, follows, may_fail, checked = launch
             specs = [TrialSpec(*one, inside.spec(inside.trials[one[0]])) for one in zip(trials, numbers, strict=True)]
             strict = not alone(trials) and inside.loose.isdisjoint(trials)
             budget, claim = inside.budget(launch), size // len(specs) or None
-            out.append(BatchSpec(lease, tuple(specs), claim, strict, budget, id, keep, follows, may_fail))
+            out.append(BatchSpec(lease, tuple(specs), claim, strict, budget, id, keep, follows, may_fail, checked))
         return tuple(out)

@@ -297,10 +297,14 @@ def state_of(
     ``most``: see ``State``. ``alike``: trials with equal plans.
     """
     todo = [Work(trial.id) for trial in prepared.trials] if work is None else work
-    live = load(prepared.target).live
+    job, debug = load(prepared.target), prepared.loaded.config.debug
+    live = job.live
     todo = side_by_side(todo, prepared.trials, alike, live)
     rules = rules_of(prepared, len(prepared.trials))
-    return State(todo, rules, claims, before=before, most=most, curves=claims.curves, keeps=keeps_programs(live))
+    # a trial that checks its indices already, or has no kernels, would say no more if it ran again
+    checks = job.needs_compiler and not prepared.place.interpreted and not (debug and (debug.bounds or debug.asserts))
+    options = {"before": before, "most": most, "curves": claims.curves, "keeps": keeps_programs(live), "checks": checks}
+    return State(todo, rules, claims, **options)
 
 
 def keeps_programs(live: Collection[str]) -> bool:

@@ -204,7 +204,7 @@ class State(Flights):
         else:
             self._not_begun(flight, sure=True)
         self._next_of(lease)
-        if event.restart:
+        if event.restart or flight.launch.checked:
             self._bury(flight.launch.worker, {}, kill=True)
         elif event.retire:
             retiring = self._devices[flight.launch.worker.device].retiring
@@ -238,6 +238,8 @@ class State(Flights):
         unheard = error_of("ResultLost", "its worker died before it had told the result")
         blame: dict[int, Blame] = {flight.launch.id: (Failure.infrastructure, unheard, False) for flight in lost}
         blame |= {flight.launch.id: (failure, event.error, charged) for flight in guilty}
+        for name in [name for flight in guilty for name in flight.launch.trials]:
+            self.trials[name].signal = event.signal if failure is Failure.crash else ""
         self._bury(worker, blame, kill=False, sure=event.begun is not None)
 
     def _judge_device(self, flight: Flight, event: m.Ended) -> None:
@@ -269,7 +271,9 @@ class State(Flights):
         device, launch = self._devices[name], flight.launch
         when, before, charged = device.crashed
         together = self._now - when <= TOGETHER_S and launch.id < before and not self.alone(launch.trials)
-        own = tuple(zip(launch.trials, launch.numbers)) if len(launch.trials) == 1 and not together else ()
+        own = (
+            tuple(zip(launch.trials, launch.numbers)) if len(launch.trials) == 1 and not together and not launch.checked else ()
+        )
         device.crashed = (self._now, self._next, own)
         if together:
             self._verdicts.pardon(charged)

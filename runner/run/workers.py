@@ -13,7 +13,7 @@ from ..work.marks import last_begun
 from ..work.spec import BatchEnd, BatchSpec, Progress, WorkerInfo, WorkerSpec, worker_name
 from ..work.wire import packed, unpacked_news
 from . import messages as m
-from .last_words import last_words
+from .last_words import last_words, signal_of
 from .parts import error_of
 
 UNEXPECTED = "The actor died unexpectedly"
@@ -293,7 +293,7 @@ class RayWorkers:
 
     def _down(self, worker: m.Worker, death: tuple[Failure, m.Error], begun: frozenset[int] | None) -> list[m.Event]:
         self.kill(worker)
-        return [m.WorkerDown(worker, *death, begun)]
+        return [m.WorkerDown(worker, *death, begun, signal_of(death[1]))]
 
     @staticmethod
     def _node() -> str:

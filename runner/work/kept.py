@@ -23,7 +23,7 @@ Body = Callable[[Session], Outcome]
 
 def options_of(spec: Mapping[str, Any]) -> dict[str, Any]:
     """How the program of a trial is opened: the options of ``Job.opened``."""
-    return {name: spec[name] for name in OPTIONS}
+    return {name: spec[name] for name in OPTIONS} | {"debug": spec.get("debug")}
 
 
 class OpenProgram:

@@ -17,14 +17,20 @@ from typing import Any
 
 import numpy as np
 
-from ...jobs.base import Finished, Stopped
+from ...compiler.errors import QdrunRuntimeError
+from ...jobs.base import Finished, Stopped, Watch
 from ...jobs.outcome import arrays_of
 from ..store.attempts import Failure
 
 MAX_TEXT = 20_000
+GRADIENTS = frozenset(("grad", "_gradient", "_backward"))
+"""Functions of the compiler that launch gradients: of a tape, of time steps."""
 _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 CALLERS = tuple(os.path.join(_ROOT, *part) for part in (("runner", ""), ("jobs", "base.py"), ("jobs", "session.py")))
 """What calls a job: the worker, and the way that every trial goes."""
+IN_KERNEL = "kernel `"
+"""So is the kernel named in the message of what went wrong in one."""
+COMPILER = os.path.join(_ROOT, "compiler", "")
 Record = dict[str, Any]
 
 
@@ -67,12 +73,12 @@ def norm_of(arrays: Collection[np.ndarray[Any, Any]]) -> float | None:
     return math.hypot(*norms)
 
 
-def failed_record(error: BaseException) -> Record:
-    """An attempt that raised: its class of failure, and the error as text."""
+def failed_record(error: BaseException, place: str = "") -> Record:
+    """An attempt that raised: its class of failure, and the error as text. ``place``: more of where, for its message."""
     if isinstance(error, Stopped):
         text = {"type": "Stopped", "message": str(error), "traceback": ""}
         return {"status": "cancelled", "failure": Failure.cancelled.value, "error": text}
-    record: Record = {"status": "failed", "failure": failure_of(error).value, "error": error_record(error)}
+    record: Record = {"status": "failed", "failure": failure_of(error).value, "error": error_record(error, place)}
     if getattr(error, "restart", False):
         record["restart"] = True
     return record
@@ -85,13 +91,47 @@ def failure_of(error: BaseException) -> Failure:
     return Failure.out_of_memory if isinstance(error, MemoryError) else Failure.user_error
 
 
-def error_record(error: BaseException) -> dict[str, str]:
-    """An exception as text, so that it crosses processes whatever it is made of."""
+def place_of(error: BaseException, trial: str, watch: Watch | None) -> str:
+    """Where in a run a check of a kernel failed: trial, run of an optimisation, time step, forward or reverse; empty for other errors.
+
+    Args:
+        error: of the job.
+        trial: its id.
+        watch: of the job; None where there was none yet.
+    """
+    if not isinstance(error, QdrunRuntimeError) or IN_KERNEL not in str(error):
+        return ""
+    backwards = getattr(error, "mode", "") == "gradient" or _in_gradient(error.__traceback__)
+    parts = [f"trial {trial}"]
+    if watch is not None and watch.runs > 1:
+        parts.append(f"run {watch.runs} of the job")
+    step = getattr(error, "step", None)
+    if step is None and watch is not None and watch.steps and not backwards:
+        step = watch.steps - 1
+    parts += [] if step is None else [f"time step {step}"]
+    return f"in {', '.join(parts)}, {'reverse' if backwards else 'forward'}"
+
+
+def _in_gradient(trace: TracebackType | None) -> bool:
+    """Whether an error came out of the launch of a gradient."""
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        if code.co_filename.startswith(COMPILER) and (code.co_name in GRADIENTS or "Gradient" in code.co_qualname):
+            return True
+        trace = trace.tb_next
+    return False
+
+
+def error_record(error: BaseException, place: str = "") -> dict[str, str]:
+    """An exception as text, so that it crosses processes whatever it is made of. ``place``: see ``failed_record``."""
     trace = "".join(traceback.format_exception(type(error), error, _of_the_job(error.__traceback__)))
     try:
         message = str(error)
     except Exception as broken:  # the user's own __str__
         message = f"(its message raised {type(broken).__name__})"
+    if place:
+        first, advice, rest = message.partition("\n  do: ")
+        message = f"{first}\n  {place}{advice}{rest}"
     return {"type": type(error).__name__, "message": _clean(message[:MAX_TEXT]), "traceback": _clean(trace[-MAX_TEXT:])}
 
 
@@ -108,4 +148,4 @@ def _clean(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-__all__ = ["Record", "error_record", "failed_record", "failure_of", "finished_record", "norm_of"]
+__all__ = ["Record", "error_record", "failed_record", "failure_of", "finished_record", "norm_of", "place_of"]

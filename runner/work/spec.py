@@ -94,6 +94,7 @@ class BatchSpec(NamedTuple):
         follows: the lease whose lane, with its program, runs this call (of its first batch); empty, or where no lane has kept a program
             of it: any that is free.
         may_fail: it does not begin once so many trials of its call have not ended well; None: whatever became of them.
+        checked: every index is checked, to find why the process of its trial died.
     """
 
     lease: str
@@ -105,6 +106,7 @@ class BatchSpec(NamedTuple):
     keep: bool = False
     follows: str = ""
     may_fail: int | None = None
+    checked: bool = False
 
 
 class TrialEnd(NamedTuple):

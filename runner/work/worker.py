@@ -19,18 +19,20 @@ from typing import Any
 from ...compiler.errors import QdrunError
 from ...compiler.runtime.device import Held
 from ...jobs.base import Job, Stopped
+from ...jobs.debug import BOUNDS
 from ..descent import body_of
 from ..store.attempts import Attempt, Failure, pack, write_spec
 from ..store.files import StorageFull
 from ..store.layout import RunFolder
 from ..store.owner import Owner, OwnerLost, check_owner, latest_owner
 from ..target import Target, load
+from ..values import INTERPRETER
 from .capture import ProcessLog, captured, install, process_stream, uninstall
 from .held import Wear, process_bytes, take_device
 from .lanes import Lane, LaneDied, Lanes, Task
 from .marks import Marks
 from .preload import build_and_load, preload
-from .records import Record, failed_record, finished_record
+from .records import Record, failed_record, finished_record, place_of
 from .spec import (
     BatchEnd,
     BatchSpec,
@@ -207,7 +209,9 @@ class Worker:
             job, body = self._job(spec["target"]), body_of(spec.get("optimize"))
             record = finished_record(lane.open.run(job, spec, body))
         except BaseException as error:  # SystemExit and KeyboardInterrupt of a job end the job, and not the lane
-            record = failed_record(error)
+            now = lane.now
+            watch = None if now is None or now.job is None else now.job.watch
+            record = failed_record(error, place_of(error, trial.trial, watch))
         if record["status"] != "done":
             lane.open.close_after_failure()
         return record
@@ -220,7 +224,10 @@ class Worker:
 
     def _spec_of(self, batch: BatchSpec, trial: TrialSpec) -> dict[str, Any]:
         spec = {**self.spec.job, **trial.spec}
-        spec["backend"], spec["device"] = self.spec.backend, self.spec.which
+        spec["backend"] = INTERPRETER if spec.get("backend") == INTERPRETER else self.spec.backend
+        spec["device"] = self.spec.which
+        if batch.checked:
+            spec["debug"] = BOUNDS.model_dump()
         if batch.budget_bytes is not None:
             spec["memory_budget_bytes"] = batch.budget_bytes
         if batch.strict and batch.claim_bytes is not None:

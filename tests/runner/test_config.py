@@ -6,7 +6,7 @@ from textwrap import dedent
 import pytest
 from runner_helpers import write_config
 
-from qdrun.runner.config import load_config
+from qdrun.runner.config import DebugSection, load_config
 from qdrun.runner.plan import prepare
 from qdrun.runner.yaml_lines import MAX_BYTES, ConfigError, parse_document
 
@@ -61,7 +61,7 @@ def test_a_word_that_is_not_allowed_names_the_allowed_ones(tmp_path):
         c.yaml:10: `device.backend`: `cdua` is not allowed here
             10 | device: {backend: cdua}
                |          ^^^^^^^
-          allowed: auto, cpu, cuda, amdgpu, vulkan, metal
+          allowed: auto, cpu, cuda, amdgpu, vulkan, metal, python
           do: did you mean `cuda`?"""
     )
 
@@ -281,4 +281,52 @@ def test_more_threads_than_cores_are_refused(tmp_path):
     path = write_config(tmp_path)
     path.write_text(path.read_text() + "device: {threads: 1000}\n")
     with pytest.raises(ConfigError, match="one trial wants 1000 threads"):
+        prepare(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "checks"),
+    [
+        ("true", {}),
+        ("{}", {}),
+        ("{overflow: true, nan: false}", {"overflow": True, "nan": False}),
+        ("{asserts: false}", {"asserts": False}),
+        ("false", None),
+        ("null", None),
+    ],
+)
+def test_debug_is_true_or_a_map_of_checks(tmp_path, text, checks):
+    path = write_config(tmp_path)
+    path.write_text(f"{path.read_text()}debug: {text}\n")
+    prepared, _ = prepare(path)
+    debug, spec = prepared.loaded.config.debug, prepared.spec(prepared.trials[0])
+    usual = {"bounds": True, "asserts": True, "nan": True, "overflow": False}
+    assert spec["debug"] == (None if checks is None else usual | checks)
+    assert ("debug" in prepared.resolved) == (checks is not None)
+    wanted, _ = prepare(path, debug=True)
+    assert wanted.loaded.config.debug == (debug or DebugSection())
+    assert wanted.loaded.overrides == (() if debug else ("debug=true",))
+
+
+def test_what_is_wrong_with_debug_is_said(tmp_path):
+    path = write_config(tmp_path)
+    for text, said in (
+        ("yes", "`debug`: `yes` is neither true nor false nor a map of checks\n"),
+        ("{nan: 1}", "`debug.nan`: input should be a valid boolean, got 1\n"),
+        ("{nans: true}", "`debug.nans`: unknown key\n"),
+    ):
+        path.write_text(f"{write_config(tmp_path).read_text()}debug: {text}\n")
+        with pytest.raises(ConfigError) as caught:
+            prepare(path)
+        assert said in str(caught.value) and "debug: " in str(caught.value)
+
+
+def test_the_interpreter_is_a_backend_that_stands_alone(tmp_path):
+    path = write_config(tmp_path)
+    path.write_text(path.read_text() + "device: {backend: python}\n")
+    prepared, _ = prepare(path)
+    assert (prepared.backend, prepared.arch, prepared.place.interpreted) == ("cpu", "python", True)
+    assert prepared.resolved["device"]["backend"] == prepared.spec(prepared.trials[0])["backend"] == "python"
+    path.write_text(write_config(tmp_path).read_text() + "device: {backend: [cpu, python]}\n")
+    with pytest.raises(ConfigError, match="`python` interprets kernels for debugging and is never a second choice"):
         prepare(path)

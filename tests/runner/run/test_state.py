@@ -13,7 +13,7 @@ from qdrun.runner.run.parts import Work
 from qdrun.runner.run.state import State
 from qdrun.runner.store.attempts import Failure
 
-from .world import CLAIM, MOODS, RULES, World
+from .world import CLAIM, MOODS, RULES, SIGNALS, World
 
 EXPECTED = {
     "good": "done",
@@ -26,6 +26,9 @@ EXPECTED = {
     "hang": "failed",
     "infra once": "done",
     "device lost": "failed",
+    "bounds": "failed",
+    "signal": "poisoned",
+    "signal always": "poisoned",
 }
 worlds = st.tuples(
     st.lists(st.sampled_from(MOODS), min_size=1, max_size=14),
@@ -42,7 +45,9 @@ def check(world):
     assert sum(world.state.counts.values()) == len(world.moods)
     for name in world.moods:
         for failure in (Failure.infrastructure, Failure.out_of_memory, Failure.crash):
-            assert world.retries(name, failure) <= RULES.retries(failure)
+            # the crash after the last retry is looked into before the trial ends
+            more = world.checks and failure is Failure.crash
+            assert world.retries(name, failure) <= RULES.retries(failure) + more
     assert not [attempt for attempt, said in world.said.items() if attempt[0] == world.owner and said == {"started"}]
 
 
@@ -93,6 +98,74 @@ def test_without_losses_each_trial_ends_as_it_behaves_and_uses_exactly_its_retri
             elif mood not in ("needs 70", "infra once"):
                 assert world.retries(name, failure) == 0
     assert world.state.outcome == ("done" if set(world.state.counts) == {"done"} else "failed")
+
+
+signals = st.tuples(
+    st.lists(st.sampled_from((*SIGNALS, *MOODS)), min_size=1, max_size=10),
+    st.integers(0, 2**32),
+    st.sampled_from((1, 1, 3)),
+    st.booleans(),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(signals, st.integers(0, 150), st.lists(st.integers(0, 30), max_size=3), st.sampled_from((1, 3, 64)), st.booleans())
+def test_trials_that_are_looked_into_end_exactly_once_whatever_is_lost_or_cancelled(case, steps, pauses, most, keeps):
+    moods, seed, batch, processes = case
+    rng = random.Random(seed)
+    world = World(moods, RULES, rng, batch=batch, processes=processes, most=most, keeps=keeps, checks=True)
+    for _ in range(steps):
+        world.step()
+    for pause in pauses:
+        for _ in range(pause):
+            world.step()
+        if not world.state.finished:
+            world.cancel()
+    world.finish()
+    check(world)
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    st.sampled_from(SIGNALS),
+    st.integers(0, 5),
+    st.integers(0, 2**32),
+    st.sampled_from((1, 3, 64)),
+    st.booleans(),
+    st.sampled_from((0, 1, 2)),
+)
+def test_a_trial_that_dies_by_a_signal_is_checked_once_and_only_its_crashes_are_charged(
+    mood, beside, seed, most, keeps, retries
+):
+    moods = [mood] + ["good"] * beside
+    world = World(moods, Rules(crash=retries), random.Random(seed), processes=True, most=most, keeps=keeps, checks=True)
+    world.finish()
+    assert [world.status(name) for name in world.moods] == [EXPECTED[mood] for mood in moods]
+    attempts = [launch.checked for call in world.runs for launch in call if launch.trials == ("t0",)]
+    started = sum(isinstance(e, m.WriteStarted) and e.trial == "t0" for e in world.journal)
+    error, charged = world.rows()["t0"][0]["error"]["message"], world.retries("t0", Failure.crash)
+    if mood == "bounds":
+        assert attempts[-2:] == [False, True] and started == 2 and charged == 1
+        note = "its process died before: Segmentation fault; this is what it says when it is run again with every index checked"
+        assert error == f"bounds\n  {note}"
+    else:
+        assert attempts.count(True) == 1 and started == retries + 2 and charged == max(1, retries)
+        how = "died again" if mood == "signal always" else "ended well"
+        first, *_, found, advice = error.splitlines()
+        assert first == f"its process died: Segmentation fault ({retries + 2} attempts)"
+        assert found == f"  run again with every index checked, it {how}: no index out of bounds was found"
+        assert advice.startswith("  do: if a trial before it in its process wrote out of bounds, `qdrun submit --debug` finds")
+
+
+def test_a_pardon_takes_back_the_end_that_waits_for_the_check():
+    world = script(["good"] * 2, Rules(crash=0), processes=True, checks=True)
+    for k in (0, 1):
+        begun = frozenset(launch.id for launch in world.flights.values() if launch.worker.slot == k)
+        world._die(m.Worker("d0", k))
+        world.tell(m.WorkerDown(m.Worker("d0", k), Failure.crash, {"type": "E", "message": "gone"}, begun, "Aborted"))
+    assert [world.retries(f"t{k}", Failure.crash) for k in (0, 1)] == [0, 0]
+    world.finish()
+    assert world.state.counts == {"done": 2}
 
 
 @settings(max_examples=100, deadline=None)
@@ -358,7 +431,7 @@ def test_a_request_that_nothing_can_hold_is_a_failed_row_that_was_never_started(
     state.start(0.0)
     (row,) = state.handle(m.Refused({"a": "needs 3 GiB, more than the 2 GiB of pool gpu0"}), 0.0)
     assert isinstance(row, m.WriteEnded)
-    assert (row.number, row.record["status"], row.record["failure"]) == (0, "failed", "out_of_memory")
+    assert (row.number, row.record["status"], row["failure"]) == (0, "failed", "out_of_memory")
     assert state.finished
 
 

@@ -18,6 +18,8 @@ from qdrun.runner.run.state import State
 from qdrun.runner.store.attempts import Failure
 
 CLAIM = {"gpu": Claim.of([(100, 1.0), (50, 2.0), (20, 4.0)])}
+SIGNALS = ("bounds", "signal", "signal always")
+"""A process dies by a signal; when indices are checked, it says why, ends well, or dies all the same."""
 MOODS = ("good", "good", "good", "user", "nan", "crash", "crash once", "oom", "needs 70", "hang", "infra once", "device lost")
 
 
@@ -39,8 +41,12 @@ class Call:
 class World:
     """What a run meets. ``moods``: how each trial behaves; ``journal`` outlives the runner."""
 
-    def __init__(self, moods, rules, rng, *, batch=1, lanes=3, processes=False, most=3, told=True, keeps=False):
-        """``most``: requests of a lease; ``told``: what a worker that died had begun is known; ``keeps``: lanes keep programs."""
+    def __init__(self, moods, rules, rng, *, batch=1, lanes=3, processes=False, most=3, told=True, keeps=False, checks=False):
+        """``most``: requests of a lease; ``told``: what a worker that died had begun is known; ``keeps``: lanes keep programs.
+
+        ``checks``: see ``State``.
+        """
+        self.checks, self.used = checks, set()
         self.moods = {f"t{k}": mood for k, mood in enumerate(moods)}
         self.rules, self.rng, self.batch, self.lanes, self.processes = rules, rng, batch, lanes, processes
         self.most, self.told, self.keeps, self.followed = most, told, keeps, 0
@@ -62,7 +68,10 @@ class World:
         names = [one.id for one in work]
         batches = [tuple(names[k : k + self.batch]) for k in range(0, len(names), self.batch)]
         before = Counter(ended.values())
-        self.state = State(work, self.rules, lambda batch: CLAIM, batches=batches, before=before, keeps=self.keeps)
+        self.state = State(
+            work, self.rules, lambda batch: CLAIM, batches=batches, before=before, keeps=self.keeps, checks=self.checks
+        )
+        self.used.clear()
         self.act(self.state.start(self.now))
 
     def _work(self, name):
@@ -141,7 +150,8 @@ class World:
                 assert said == {"started"}
                 said.add("over")
             case m.WriteEnded():
-                assert said != {"started", "over"} or action.record["status"] == "cancelled"
+                waited = "cancelled", *(("poisoned",) if self.checks else ())
+                assert said != {"started", "over"} or action.record["status"] in waited
                 said.add("over")
 
     def _run(self, launches):
@@ -163,6 +173,10 @@ class World:
             assert not here or any(call.unheard for call in self.calls)
         if self.processes:
             assert worker not in [call.worker for call in self.calls if call.order]
+        if any(launch.checked for launch in launches):
+            assert self.checks and len(launches) == len(launches[0].trials) == 1 and not launches[0].keep
+            assert worker not in self.used, "it has run other trials"
+        self.used.add(worker)
         self.runs.append(launches)
         self.flights |= {launch.id: launch for launch in launches}
         self.calls.append(Call(worker, deque(launch.id for launch in launches)))
@@ -258,9 +272,12 @@ class World:
             call.unheard.append(m.Started(launch.id))
         tries = Counter(name for _, name, _ in self.began)
         moods = {name: self.moods[name] for name in launch.trials}
-        if any(mood == "crash" or (mood == "crash once" and tries[name] == 1) for name, mood in moods.items()):
+        signals = {"signal always"} | (set() if launch.checked else set(SIGNALS))
+        signal = "Segmentation fault" if signals & set(moods.values()) else ""
+        if signal or any(mood == "crash" or (mood == "crash once" and tries[name] == 1) for name, mood in moods.items()):
             begun = self._die(launch.worker)
-            self.tell(m.WorkerDown(launch.worker, Failure.crash, {"type": "WorkerCrashed", "message": "gone"}, begun))
+            error = {"type": "WorkerCrashed", "message": f"its process died: {signal}\n  see: log"}
+            self.tell(m.WorkerDown(launch.worker, Failure.crash, error, begun, signal))
             return
         if "hang" in moods.values() and launch.id not in self.asked_to_stop:
             return
@@ -291,6 +308,7 @@ class World:
             "oom": Failure.out_of_memory,
             "device lost": Failure.infrastructure,
             "hang": Failure.cancelled,
+            "bounds": Failure.user_error,
         }.get(mood)
         if mood == "infra once" and tries == 1:
             failure = Failure.infrastructure
@@ -313,7 +331,8 @@ class World:
             worker = self.flights[self.rng.choice(sorted(self.flights))].worker
             begun = self._die(worker)
             if self.rng.random() < 0.3:  # it dies by itself, whatever it is at
-                self.tell(m.WorkerDown(worker, Failure.crash, {"type": "WorkerCrashed", "message": "gone"}, begun))
+                signal = self.rng.choice(("", "Aborted"))
+                self.tell(m.WorkerDown(worker, Failure.crash, {"type": "WorkerCrashed", "message": "gone"}, begun, signal))
                 return
             self.tell(m.WorkerDown(worker, Failure.infrastructure, {"type": "NodeDied", "message": "gone"}))
 

@@ -1,0 +1,66 @@
+"""Jobs that leave their fields in one time step, or whose process ends by a signal of its own."""
+
+import os
+from typing import Literal
+
+from pydantic import Field
+
+import qdrun as qd
+from qdrun.jobs.base import Job, JobParams, Outcome
+
+
+class AwayParams(JobParams):
+    x: float = 2.0
+    at: int = Field(1, description="the element of 4 that the last step takes")
+    steps: int = 6
+    way: Literal["forward", "reverse", "abort"] = "forward"
+
+
+class Away(Job[AwayParams]):
+    """loss = steps * x**3, on a field that one time step leaves."""
+
+    gradients = ("x",)
+
+    def build(self) -> None:
+        self.x = x = qd.field(qd.f64, 4, needs_grad=True)
+        self.y = y = qd.field(qd.f64, (), needs_grad=True)
+        far = qd.field(qd.i32, 4)
+
+        @qd.kernel
+        def step(at: qd.i32):
+            for i in range(1):
+                y[None] += x[at + i] ** 3
+
+        @qd.kernel
+        def away(at: qd.i32):
+            for i in range(1):
+                far[at + i] = 1
+
+        @qd.ad.grad_replaced
+        def last(at):
+            step(1)
+
+        @qd.ad.grad_for(last)
+        def last_gradient(at):
+            away(at)
+            step.grad(1)
+
+        self.step, self.last = step, last
+
+    def fill(self) -> None:
+        self.x.fill(self.params.x)
+
+    def run(self) -> Outcome:
+        p = self.params
+        with qd.ad.Tape(loss=self.y):
+            for k in range(p.steps):
+                self.checkpoint()
+                if k < p.steps - 1:
+                    self.step(1)
+                elif p.way == "reverse":
+                    self.last(p.at)
+                else:
+                    self.step(p.at)
+        if p.way == "abort":
+            os.abort()
+        return Outcome(float(self.y[None]), {"x": float(self.x.grad.to_numpy().sum())})

@@ -1,0 +1,83 @@
+"""A worker that dies by a signal in a kernel: its trial runs again with every index checked, and its row names the user's line."""
+
+import json
+
+import pytest
+from runner_helpers import only_run
+
+import qdrun as qd
+from qdrun.runner import submit
+from qdrun.runner.store.journal import read
+from qdrun.runner.store.layout import RunFolder
+from qdrun.runner.work.records import failed_record, place_of
+
+from . import jobs_for_bounds
+from .jobs_for_bounds import Away, AwayParams
+
+CONFIG = """version: 1
+name: away
+job: {{target: "{job}:Away"}}
+sweep: {{method: list, trials: {trials}}}
+limits: {limits}
+storage: {storage}
+"""
+FAR = 1 << 29
+
+
+@pytest.mark.parametrize("way", ["forward", "reverse"])
+@pytest.mark.parametrize("options", [{"debug": True}, {"backend": "python"}], ids=["debug", "interpreter"])
+def test_a_failed_check_says_the_trial_the_step_and_the_direction(way, options):
+    job = Away(AwayParams(at=9, way=way), wanted=("x",))
+    with pytest.raises(qd.QdrunRuntimeError) as caught, job.opened(**{"backend": "cpu", "threads": 1} | options):
+        job.run()
+    record = failed_record(caught.value, place_of(caught.value, "1f2e", job.watch))
+    said = record["error"]["message"]
+    name = "x" if way == "forward" else "far"
+    compiled = f"index out of range: axis 0 of `{name}` has index 9 but extent 4\n  at "
+    assert said.startswith(f"{name}[9] is outside its shape (4,)\n  at " if "backend" in options else compiled)
+    assert f"\n  in trial 1f2e, {'time step 5, forward' if way == 'forward' else 'reverse'}" in said
+
+
+def run(folder, trials, overrides=(), limits="{}", **how):
+    config = folder / "away.yaml"
+    text = CONFIG.format(job=jobs_for_bounds.__file__, trials=json.dumps(trials), limits=limits, storage=folder / "runs")
+    config.write_text(text)
+    return submit(config, overrides=overrides, **how).rows
+
+
+@pytest.mark.slow
+def test_the_row_is_the_users_line_and_a_crash_without_one_says_so(local_ray, tmp_path):
+    found, good, aborted = run(
+        tmp_path, [{"at": FAR}, {"at": 2}, {"way": "abort"}], limits="{retries: {crash: 1}, max_concurrent: 1}"
+    )
+    assert (good["status"], good["loss"], good["grad.x"], good["attempts"]) == ("done", 48.0, 72.0, 1)
+    assert (found["status"], found["error_type"], found["attempts"]) == ("failed", "QdrunAssertionError", 2)
+    lines = found["error"].splitlines()
+    assert lines[0] == f"index out of range: axis 0 of `x` has index {FAR} but extent 4"
+    assert "jobs_for_bounds.py:32 in kernel `step`" in lines[1] and lines[2].strip() == "y[None] += x[at + i] ** 3"
+    assert f"  in trial {found['trial']}, time step 5, forward" in lines
+    assert lines[-1].startswith("  its process died before: Segmentation fault; this is what it says when it is run again")
+    assert (aborted["status"], aborted["error_type"], aborted["attempts"]) == ("poisoned", "WorkerCrashedError", 3)
+    lines = aborted["error"].splitlines()
+    assert lines[0] == "its process died: Aborted (3 attempts)"
+    assert "  run again with every index checked, it died again: no index out of bounds was found" in lines
+    events = read(RunFolder(str(only_run(tmp_path)))).events
+    own = [(e["event"], e.get("failure"), e.get("charged")) for e in events if e.get("trial") == aborted["trial"]]
+    assert [e for e in own if e[0] != "started"] == [
+        ("retry", "crash", True),
+        ("retry", "crash", False),
+        ("ended", "crash", None),
+    ]
+    checked = [e["attempt"] for e in events if e["event"] == "started" and e.get("checked")]
+    assert checked == [2, 2]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("overrides", [["device.backend=python"], []], ids=["interpreter", "debug"])
+def test_debug_mode_says_it_at_once(local_ray, tmp_path, overrides):
+    (row, good) = run(tmp_path, [{"at": FAR}, {"at": 2}], overrides, debug=not overrides)
+    kind = "QdrunRuntimeError" if "python" in str(overrides) else "QdrunAssertionError"
+    assert (row["status"], row["error_type"], row["attempts"]) == ("failed", kind, 1)
+    assert str(FAR) in row["error"] and "jobs_for_bounds.py:32 in kernel `step`" in row["error"]
+    assert f"\n  in trial {row['trial']}, time step 5, forward" in row["error"]
+    assert (good["status"], good["loss"], good["grad.x"]) == ("done", 48.0, 72.0)
