@@ -21,7 +21,7 @@ class Debug(BaseModel):
 
     bounds: bool = Field(default=True, description="every index")
     asserts: bool = Field(
-        True, description="each assert in a kernel, and inputs that change before their gradient; implies bounds"
+        default=True, description="each assert in a kernel, and inputs that change before their gradient; implies bounds"
     )
     nan: bool = Field(default=True, description="the operation that makes the first NaN or infinity")
     overflow: bool = Field(default=False, description="integers that do not fit their type")
@@ -46,11 +46,11 @@ class Debug(BaseModel):
         if value is None or value is False:
             return None
         if value is True:
-            return Debug()
+            return Debug.model_validate({})
         return value if isinstance(value, Debug) else Debug.model_validate(value)
 
 
-BOUNDS = Debug(asserts=False, nan=False)
+BOUNDS = Debug(bounds=True, asserts=False, nan=False, overflow=False)
 """Indices alone: for `qdrun check`, and for a trial that is run again to find why its process died."""
 
 __all__ = ["BOUNDS", "Debug"]

@@ -128,9 +128,11 @@ class Flights:
     def _end_lease(self, name: str) -> None:
         """Nothing more runs under a lease. While something waits, the ledger says whether its program is of use; else that goes first."""
         lease = self._leases.pop(name)
-        unfinished, kept = tuple(lease.unfinished), self._kept.get(lease.program)
+        unfinished, kept = tuple(lease.unfinished), self._kept.get(lease.program or self._program_of(name))
         if kept is None:
             self._out.append(m.GiveBack(name, unfinished))
+        elif kept.asked is not None:  # its bytes are not free yet
+            kept.unfinished = unfinished
         elif self._asked and not self._verdicts.stopping:
             self._out.append(m.GiveBack(name, unfinished, kept=True))
         else:
@@ -158,7 +160,7 @@ class Flights:
         here = [(program, kept) for program, kept in self._kept.items() if kept.worker.device == device]
         for program, kept in here:
             if kept.lease in self._leases:  # the ledger says what becomes of the others
-                self._leases[kept.lease].program, kept.lease = "", ""
+                self._leases[kept.lease].program = ""
                 self._let_go(program)
         return not here
 

@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from qdrun.runner.packing import Claim
@@ -51,6 +51,7 @@ def check(world):
     assert not [attempt for attempt, said in world.said.items() if attempt[0] == world.owner and said == {"started"}]
 
 
+@example((["oom", "good", "good", "good"], 133167602, 1, True), 29, 1, False, True)  # a program lets go as the disk fills
 @settings(max_examples=200, deadline=None)
 @given(worlds, st.integers(0, 150), st.sampled_from((1, 3, 64)), st.booleans(), st.booleans())
 def test_every_trial_ends_exactly_once_whatever_is_lost_and_whenever_the_runner_is_killed(case, steps, most, told, keeps):
@@ -431,7 +432,7 @@ def test_a_request_that_nothing_can_hold_is_a_failed_row_that_was_never_started(
     state.start(0.0)
     (row,) = state.handle(m.Refused({"a": "needs 3 GiB, more than the 2 GiB of pool gpu0"}), 0.0)
     assert isinstance(row, m.WriteEnded)
-    assert (row.number, row.record["status"], row["failure"]) == (0, "failed", "out_of_memory")
+    assert (row.number, row.record["status"], row.record["failure"]) == (0, "failed", "out_of_memory")
     assert state.finished
 
 
