@@ -1,6 +1,7 @@
 """The data-access rules of reverse mode: what may be read and written in one kernel so that its gradient is right.
 
-1. A value that the backward pass must read again may not be overwritten by the same task or a later task of the kernel.
+1. A value that the backward pass must read again may not be overwritten afterwards, by the same task or a later task of the kernel.
+   What was written before it was read is no conflict: ``transforms.ordering``.
 2. In a parallel loop, an element with a gradient may not be read by one iteration and written by another.
 3. In a parallel loop, an element with a gradient may not be stored to by several iterations: ``transforms.collisions``.
 
@@ -11,7 +12,7 @@ mean equal iterations. Different arguments are taken for different memory; the l
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from ..errors import DataAccessError
 from ..ir.alias import base, may_alias, same_array
@@ -76,8 +77,9 @@ class Writes:
                     yield access
 
 
-def check_replayed_loads(loads: list[Access], writes: Writes) -> None:
-    """Rule 1: ``loads`` are repeated by the backward pass; ``writes`` are those of their own task and all later ones.
+def check_replayed_loads(loads: list[Access], writes: Writes, final: Callable[[Access, Access], bool]) -> None:
+    """Rule 1: ``loads`` are repeated by the backward pass; ``writes`` are those of their own task and all later ones. ``final``: whether a
+    load certainly comes after a write of its element.
 
     Raises:
         DataAccessError: naming both lines.
@@ -89,9 +91,11 @@ def check_replayed_loads(loads: list[Access], writes: Writes) -> None:
                 load.loc,  # type: ignore[union-attr]
                 "copy it to another field in a kernel of its own, and read that",
             )
-        for _, _, write in writes.meeting(place, index):
+        for access in writes.meeting(place, index):
+            if final((place, index, load), access):
+                continue
             raise DataAccessError(
-                f"the gradient needs the value of `{place.name}` read here, but {line_of(write)} overwrites it",
+                f"the gradient needs the value of `{place.name}` read here, but {line_of(access[2])} overwrites it",
                 load.loc,  # type: ignore[union-attr]
                 SPLIT,
             )

@@ -17,6 +17,7 @@ from .collisions import check_stores
 from .copies import Env, at, copy_plain
 from .costs import Costs
 from .finals import check_finals
+from .ordering import Order
 from .paths import Broken, broken_paths
 from .prepare import prepared
 from .reverse import Reverse
@@ -106,11 +107,12 @@ class _Reversal:
         check_finals(finals.accesses(), self._after)
         self._after.insert(0, task)
         self._later.add(task)
+        order = Order(task)
         if any(map(slices.activity.is_active, task.body)):
             check_cross_iteration(task)
             check_stores(task, slices.activity.varied)
             kept = slices.kept()
-            self._replay([*prologue_loads(task), *loads_of(s for s in walk(task.body) if id(s) in kept)])
+            self._replay([*prologue_loads(task), *loads_of(s for s in walk(task.body) if id(s) in kept)], order)
             self._note(finals.accesses())
             lean, lean_slices = with_fewer_states(task, slices, self._unroll)
             rev = Reverse(lean, lean_slices, self._segmented)
@@ -119,11 +121,11 @@ class _Reversal:
                 self._multiply(task, finals.deferred)
         again = _repeat(task, f"{task.name}_again", frozenset(id(s) for s in walk(task.body) if _sets(s, self._needed)))
         if again is not None:
-            self._replay([*prologue_loads(again), *loads_of(walk(again.body))])
+            self._replay([*prologue_loads(again), *loads_of(walk(again.body))], order)
             self.recomputed.insert(0, again)
 
-    def _replay(self, loads: list[Access]) -> None:
-        check_replayed_loads(loads, self._later)
+    def _replay(self, loads: list[Access], order: Order) -> None:
+        check_replayed_loads(loads, self._later, order.final)
         self._note(loads)
 
     def _note(self, reads: list[Access]) -> None:
@@ -137,7 +139,7 @@ class _Reversal:
         for s in walk(new.body):
             if isinstance(s, Op) and s.op == "atomic":
                 s.attr = (atomic_of(s)[0].grad, "mul")
-        self._replay([*prologue_loads(new), *loads_of(walk(new.body))])
+        self._replay([*prologue_loads(new), *loads_of(walk(new.body))], Order(new))
         self.reversed.append((new, task, None))
 
 
