@@ -78,7 +78,7 @@ def message_parts(cx: Context, node: ast.expr) -> list[Part]:
     return value_parts(cx.expr(node))
 
 
-_PERCENT = re.compile(r"%(?P<spec>[-+ #0]*\d*(?:\.\d+)?)(?P<kind>[a-zA-Z%])")
+_PERCENT = re.compile(r"%(?P<spec>[-+ #0]*\d*(?:\.\d+)?)(?:hh|h|ll|l|j|z|t|L)?(?P<kind>[a-zA-Z%])")
 
 
 def _percent_parts(cx: Context, template: str, values: Any) -> list[Part]:
@@ -136,6 +136,7 @@ def _formatted(value: Any, spec: str, conversion: int) -> list[Part]:
     if conversion not in (-1, ord("s"), ord("r")):
         raise QdrunSyntaxError(f"the conversion !{chr(conversion)} cannot be used in a kernel", hint="leave it out")
     parts = value_parts(value)
+    spec = _of_c(spec)
     if not spec:
         return parts
     slots = [p.value for p in parts if isinstance(p, Slot)]
@@ -148,6 +149,15 @@ def _formatted(value: Any, spec: str, conversion: int) -> list[Part]:
             f"the format {spec!r} does not fit: {e}", hint="use a format of Python's for this type"
         ) from None
     return [Slot(p.value, spec) if isinstance(p, Slot) else p for p in parts] if slots else [text]
+
+
+_C_FORMAT = re.compile(r"(?P<how>[-+ #0-9.]*)(?:hh|h|ll|l|j|z|t|L)?(?P<kind>[diuoxXeEfFgG])")
+
+
+def _of_c(spec: str) -> str:
+    """A format without C's sizes of types, and with Python's letter for integers: ``5lld`` is ``5d``. Others stay as they are."""
+    found = _C_FORMAT.fullmatch(spec)
+    return found["how"] + {"i": "d", "u": "d"}.get(found["kind"], found["kind"]) if found else spec
 
 
 def value_parts(value: Any) -> list[Part]:

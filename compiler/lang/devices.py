@@ -6,6 +6,7 @@ from ..errors import QdrunRuntimeError
 from ..runtime.cpu import CpuDevice
 from ..runtime.device import Device, devices
 from ..runtime.python import PythonDevice
+from .notes import warn_user
 from .options import Arch, Options
 
 
@@ -32,15 +33,22 @@ def open_device(arch: Arch, options: Options) -> Device:
     )
 
 
-def usable_gpu() -> Arch:
+def usable_gpu(fallback: bool) -> Arch:
     """The backend that ``qd.gpu`` stands for.
 
+    Args:
+        fallback: take the CPU where no GPU can be used, with a ``RuntimeWarning`` that says why.
+
     Raises:
-        QdrunRuntimeError: there is none; says what is missing.
+        QdrunRuntimeError: no GPU can be used and there is no fallback; says what is missing.
     """
-    found = {b.name: b for b in devices()}
-    if found["cuda"].usable:
+    found = {b.name: b for b in devices()}["cuda"]
+    if found.usable:
         return Arch.cuda
-    raise QdrunRuntimeError(
-        f"qd.init: no GPU can be used: {found['cuda'].detail}\n  do: qd.init(arch=qd.cpu), or see `qdrun devices`"
+    what = f"qd.init: no GPU can be used: {found.detail}"
+    if not fallback:
+        raise QdrunRuntimeError(f"{what}\n  do: qd.init(arch=qd.cpu), or see `qdrun devices`")
+    warn_user(
+        f"{what}\n  the program runs on the CPU; qd.init(arch=qd.gpu, enable_fallback=False) raises instead", RuntimeWarning
     )
+    return Arch.cpu

@@ -432,8 +432,8 @@ def init(arch: Arch | str | None = None, default_fp: Any = None, default_ip: Any
     """Make a program and make it current in this thread.
 
     Args:
-        arch: the backend: ``qd.cpu``, ``qd.cuda``, ``qd.gpu`` (the GPU backend that there is), or ``qd.python`` for the reference
-            interpreter (slow; has ``breakpoint()``). None: the CPU.
+        arch: the backend: ``qd.cpu``, ``qd.cuda``, ``qd.gpu`` (a GPU, or with a ``RuntimeWarning`` the CPU where none can be used), or
+            ``qd.python`` for the reference interpreter (slow; has ``breakpoint()``). None: the CPU.
         default_fp: the type of a real literal, ``qd.f32`` (the default) or ``qd.f64``.
         default_ip: the type of an integer literal, ``qd.i32`` (the default) or ``qd.i64``.
         options: see ``Options``.
@@ -444,7 +444,8 @@ def init(arch: Arch | str | None = None, default_fp: Any = None, default_ip: Any
     """
     wanted = Arch.cpu if arch is None else Arch(arch)
     chosen = make_options({"default_fp": default_fp, "default_ip": default_ip, **options})
-    return Program(usable_gpu() if wanted is Arch.gpu else wanted, chosen).activate()
+    gpu = usable_gpu(options.get("enable_fallback", True)) if wanted is Arch.gpu else wanted
+    return Program(gpu, chosen).activate()
 
 
 def reset() -> None:

@@ -58,7 +58,7 @@ class Order:
                 self._find(s.body, s, False, way)
 
     def _earlier(self, way: tuple[Step, ...], other: tuple[Step, ...], load: Access, write: Access) -> bool:
-        same: set[Stmt] = set()  # the loops around both of which the iteration is known to be the same
+        same: set[Loop] = set()  # the loops around both of which the iteration is known to be the same
         if self._differ(load, write, same):
             return True
         for (holder, orelse, position), (holder2, orelse2, position2) in zip(way, other):
@@ -78,7 +78,7 @@ class Order:
                 return position2 < position
         return False
 
-    def _distance(self, loop: Loop, load: Access, write: Access, same: set[Stmt]) -> int | None:
+    def _distance(self, loop: Loop, load: Access, write: Access, same: set[Loop]) -> int | None:
         """How far the write's iteration of a loop is behind the load's where both name one element: a number of that sign, or None
         where it is not known.
         """
@@ -93,7 +93,7 @@ class Order:
                 return apart.constant * factor * loop.step
         return None
 
-    def _differ(self, load: Access, write: Access, same: set[Stmt]) -> bool:
+    def _differ(self, load: Access, write: Access, same: set[Loop]) -> bool:
         """Whether the two never name one element in equal iterations of these loops: their ranges lie apart on some axis."""
         for x, y in zip(load[1], write[1], strict=True):
             mine, theirs = self._span(linear(x), same), self._span(linear(y), same)
@@ -105,7 +105,7 @@ class Order:
                 return True
         return False
 
-    def _span(self, form: Linear, same: set[Stmt]) -> tuple[Linear, Linear] | None:
+    def _span(self, form: Linear, same: set[Loop]) -> tuple[Linear, Linear] | None:
         """The least and the largest value of a form in one iteration of these loops, by values that are the same for both accesses."""
         assert self._ranges is not None
         low = high = form
@@ -123,7 +123,7 @@ class Order:
             low, high = low.minus(own).plus(least.times(factor)), high.minus(own).plus(most.times(factor))
         return low, high
 
-    def _known(self, form: Linear, same: set[Stmt]) -> bool:
+    def _known(self, form: Linear, same: set[Loop]) -> bool:
         """Whether the leaves of a form are the same for both accesses in equal iterations of these loops."""
         assert self._written is not None and self._ranges is not None
         for leaf, _ in form.leaves:
@@ -134,7 +134,7 @@ class Order:
                 return False
         return True
 
-    def _around(self, leaf: Op) -> set[Stmt] | None:
+    def _around(self, leaf: Op) -> set[Loop] | None:
         """The loops in which a value is made anew; None: it is not of this task."""
         loop = self._ranges.loops.get(leaf) if self._ranges is not None else None
         if loop is not None:

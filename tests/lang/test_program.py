@@ -265,12 +265,23 @@ def test_other_backends_are_refused_by_name(arch):
     assert "qd.cpu" in str(caught.value)
 
 
-@pytest.mark.parametrize("arch, text", [("cuda", "CUDA cannot be used: "), ("gpu", "qd.init: no GPU can be used: ")])
-def test_without_a_gpu_it_is_said_what_is_missing(arch, text):
+NO_GPU = [("cuda", "CUDA cannot be used: ", {}), ("gpu", "qd.init: no GPU can be used: ", {"enable_fallback": False})]
+
+
+@pytest.mark.parametrize("arch, text, options", NO_GPU)
+def test_without_a_gpu_it_is_said_what_is_missing(arch, text, options):
     if next(b for b in devices() if b.name == "cuda").usable:
         pytest.skip("there is a GPU")
     with pytest.raises(qd.QdrunRuntimeError, match=f"{text}.*\n  do: "):
-        qd.init(arch=getattr(qd, arch))
+        qd.init(arch=getattr(qd, arch), **options)
+
+
+def test_any_gpu_falls_back_to_the_cpu_with_a_warning_that_says_why():
+    if next(b for b in devices() if b.name == "cuda").usable:
+        pytest.skip("there is a GPU")
+    with pytest.warns(RuntimeWarning, match="no GPU can be used: .*\n  the program runs on the CPU") as caught:
+        program = qd.init(arch=qd.gpu)
+    assert program.arch is qd.cpu and caught[0].filename == __file__
 
 
 def test_an_unknown_arch_is_refused():

@@ -202,6 +202,18 @@ def test_formats_are_those_of_python(capsys):
         assert capsys.readouterr().out == "1.23 00007 [1.2, 2.0] 7\n7 1.235    7!\n  text|7\n"
 
 
+def test_the_sizes_of_c_formats_are_accepted_and_change_nothing(capsys):
+    qd.init(arch=qd.python)
+
+    @qd.kernel
+    def sizes(n: qd.i64, x: qd.f64):
+        print(f"{n:lld} {n:5ld} {n:i} {n:u} {n:lx} {x:.2lf}")
+        print("%lld %5ld %.2lf" % (n, n, x))  # noqa: F509, PLE1300, UP031
+
+    sizes(42, 1.5)
+    assert capsys.readouterr().out == "42    42 42 42 2a 1.50\n42    42 1.50\n"
+
+
 def test_a_format_that_does_not_fit_is_refused():
     qd.init()
 
