@@ -208,7 +208,7 @@ def test_the_sizes_of_c_formats_are_accepted_and_change_nothing(capsys):
     @qd.kernel
     def sizes(n: qd.i64, x: qd.f64):
         print(f"{n:lld} {n:5ld} {n:i} {n:u} {n:lx} {x:.2lf}")
-        print("%lld %5ld %.2lf" % (n, n, x))  # noqa: F509, PLE1300, UP031
+        print("%lld %5ld %.2lf" % (n, n, x))  # noqa: F509, PLE1300
 
     sizes(42, 1.5)
     assert capsys.readouterr().out == "42    42 42 42 2a 1.50\n42    42 1.50\n"
