@@ -39,7 +39,7 @@ from .windows import plan_window, snapshots_of
 class JobParams(BaseModel):
     """Base of a job's parameters: frozen, unknown names refused. Give each field a default and a description with its unit."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
 
 
 P = TypeVar("P", bound=BaseModel)

@@ -122,7 +122,7 @@ def run_checks(
         The rows, the job's precision, and why it was built again although only live parameters had changed (``Session.rebuilt``).
     """
     start, wanted = made.params, made.wanted
-    values = start.model_dump(mode="json")
+    values = paths.plain_params(start)
     names = checkable(type(made), values, made.wanted)
     with Session(made, **options) as session:
         precision = precision_of(made)
@@ -224,7 +224,7 @@ class _Probe:
         raise refused
 
     def _loss(self, name: str, point: np.ndarray) -> float:
-        values = self.session.job.Params.model_validate(self.values).model_dump(mode="json")
+        values = paths.plain_params(self.session.job.Params.model_validate(self.values))
         paths.put(values, name, point.tolist(), self.session.job.Params)
         return self.session.run(self.session.job.Params.model_validate(values)).loss
 

@@ -134,4 +134,23 @@ def _plain(kind: Any) -> Any:
     return kind
 
 
-__all__ = ["PathError", "get", "has", "put", "value_of"]
+def plain_params(params: BaseModel) -> dict[str, Any]:
+    """Parameters as plain data: maps, lists, texts, numbers, None. Floats that are not finite stay floats, whatever the model's config."""
+    data = params.model_dump(mode="json")
+    if params.model_config.get("ser_json_inf_nan") == "constants":
+        return data
+    return _with_floats(data, params.model_dump())
+
+
+def _with_floats(data: Any, values: Any) -> Any:
+    """``data`` with the floats of ``values`` where pydantic has put None in the place of one that is not finite."""
+    if data is None and isinstance(values, float):
+        return values
+    if isinstance(data, dict) and isinstance(values, dict):
+        return {key: _with_floats(item, value) for (key, item), value in zip(data.items(), values.values(), strict=True)}
+    if isinstance(data, list) and isinstance(values, list | tuple):
+        return [_with_floats(item, value) for item, value in zip(data, values, strict=True)]
+    return data
+
+
+__all__ = ["PathError", "get", "has", "plain_params", "put", "value_of"]

@@ -78,12 +78,12 @@ class Results:
     @property
     def arrow(self) -> pyarrow.Table:
         """The rows as a ``pyarrow.Table``."""
-        return table.arrow_table(self.rows)
+        return table.arrow(self.folder)
 
     @property
     def pandas(self) -> pandas.DataFrame:
         """The rows as a ``pandas.DataFrame``; pandas must be installed."""
-        return table.to_pandas(self.rows)
+        return self.arrow.to_pandas()
 
     @property
     def gradients(self) -> Arrays:

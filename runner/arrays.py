@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from .store.attempts import ResultMissing, arrays_of
+from .store.attempts import arrays_of, check_crc, check_inside, missing
 from .store.files import LocalFiles
 from .store.layout import RunFolder
 from .store.replay import Replay, record_of
@@ -40,7 +40,7 @@ class Arrays(Mapping[str, Mapping[str, Array]]):
         mapped: dict[str, dict[str, Array]] = {}
         for value in named.values():
             if isinstance(value, dict) and value["file"] not in mapped:
-                mapped[value["file"]] = mapped_file(self._folder, str(value["file"]))
+                mapped[value["file"]] = mapped_file(self._folder, str(value["file"]), record)
         return {k: mapped[v["file"]][k] if isinstance(v, dict) else inline[k] for k, v in named.items()}
 
     def __contains__(self, trial: object) -> bool:
@@ -56,25 +56,23 @@ class Arrays(Mapping[str, Mapping[str, Array]]):
         return f"{self._kind} of {len(self)} trials of {self._folder.name}"
 
 
-def mapped_file(folder: RunFolder, path: str) -> dict[str, Array]:
-    """The arrays of a safetensors file of a run, mapped read-only: bytes come from the disk when they are looked at.
+def mapped_file(folder: RunFolder, path: str, record: Mapping[str, Any]) -> dict[str, Array]:
+    """The arrays of a safetensors file of a run, mapped read-only: read once for the checksum that ``record`` has of it, never copied.
 
     Raises:
         ResultMissing: the file is not there, is damaged, or lies outside of the run.
     """
-    where = os.path.join(folder.uri, path)
-    again = f"  do: run the trial again: `qdrun resume {folder.uri}` with the trial requeued"
-    if ".." in path.split("/") or path.startswith("/"):
-        raise ResultMissing(f"{folder.name} names a file outside of itself: {path}\n  do: do not trust this run folder")
+    check_inside(folder, path)
     try:
-        data = np.memmap(where, dtype=np.uint8, mode="r")
+        data = np.memmap(os.path.join(folder.uri, path), dtype=np.uint8, mode="r")
+        check_crc(record, path, data.data)
         size = int.from_bytes(data[:8].tobytes(), "little")
         if size > min(MOST_HEADER, len(data) - 8):
             raise ValueError("its header is longer than the file")
         header = json.loads(data[8 : 8 + size].tobytes())
         return {k: _array(data[8 + size :], part) for k, part in header.items() if k != "__metadata__"}
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ResultMissing(f"{where}: {error}\n{again}") from error
+        raise missing(folder, path, error) from error
 
 
 def _array(data: Array, part: dict[str, Any]) -> Array:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from .commands.output import print_document, print_json, reported
+from .commands.output import print_document, print_json, print_rows, reported
 
 
 def complete_runs(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -58,4 +58,4 @@ Debug = Annotated[
     ),
 ]
 
-__all__ = ["Config", "Debug", "Json", "Run", "Runs", "Set", "Trial", "print_document", "print_json", "reported"]
+__all__ = ["Config", "Debug", "Json", "Run", "Runs", "Set", "Trial", "print_document", "print_json", "print_rows", "reported"]

@@ -78,7 +78,7 @@ def descend(session: Session, section: OptimizeSection) -> Outcome:
     Raises:
         DescentError: a step leaves what the job's parameters allow.
     """
-    start = session.job.params.model_dump(mode="json")
+    start = paths.plain_params(session.job.params)
     names = list(section.params or ())
     scale = {name: section.scale.get(name, 1.0) for name in names}
     bounds = {name: (ends[0] / scale[name], ends[1] / scale[name]) for name, ends in section.bounds.items()}

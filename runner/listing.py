@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -12,7 +12,8 @@ from .commands.picking import best_row, column_of, ordered
 from .show import grid, results_text, varied
 from .store import status, table
 from .store.attempts import STREAMS, Attempt, log_name, log_path, read_log
-from .store.journal import plain, read
+from .store.encoding import plain
+from .store.journal import read
 from .store.layout import TRIALS, RunFolder, each_run
 from .store.replay import FINAL, Replay, TrialState, replay, run_state
 from .trials import short
@@ -25,38 +26,57 @@ _MARK = re.compile(r"^:(?:actor_name|task_name|job_id):.*\n", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of a run, as they were asked for; ``chosen``: whether columns were named; ``swept``: parameters that differ within the run."""
+    """Rows of a run, as they were asked for. Large arrays are read from the journal when they are written, row by row.
+
+    ``chosen``: whether columns were named; ``swept``: parameters that differ within the run; ``problems``: what is damaged.
+    """
 
     folder: RunFolder
+    found: Replay
     state: str
-    complete: bool
-    damaged: int
+    problems: list[str]
     columns: list[str]
     rows: list[table.Row]
     chosen: bool
     swept: list[str] = field(default_factory=list)
 
-    def data(self) -> dict[str, Any]:
-        """The table as plain data."""
-        rows = [{name: row.get(name) for name in self.columns} for row in self.rows] if self.chosen else self.rows
-        head = {"run": self.folder.name, "state": self.state, "complete": self.complete, "columns": self.columns}
-        return head | {"rows": table.as_json(rows)}
+    def head(self) -> dict[str, Any]:
+        """What a document says of the table beside its rows."""
+        head = {"run": self.folder.name, "state": self.state, "complete": self.found.complete}
+        return head | {"columns": self.columns, "problems": self.problems}
 
-    def text(self, form: str) -> str:
-        """The table as ``table``, ``csv`` or ``json``; ends with a newline."""
+    def each(self) -> Iterator[table.Row]:
+        """The rows with all of their arrays, as strict JSON can hold them."""
+        for row in table.each_row(self.folder, self.found, self.rows):
+            yield plain({name: row.get(name) for name in self.columns} if self.chosen else row)
+
+    def lines(self, form: str) -> Iterator[str]:
+        """The table as ``table``, ``csv`` or ``json``, in parts; the last ends with a newline."""
         if form == "json":
-            return json.dumps(self.data()["rows"], indent=1, allow_nan=False) + "\n"
-        if form == "csv":
-            return table.as_csv(self.rows, self.columns)
-        if not self.chosen:
-            return results_text(self.rows, self.swept) + "\n"
-        return grid(self.columns, [[_cell(row.get(name)) for name in self.columns] for row in self.rows]) + "\n"
+            yield from json_rows(self.each(), 1)
+            yield "\n"
+        elif form == "csv":
+            yield from table.csv_lines(table.each_row(self.folder, self.found, self.rows), self.columns)
+        elif not self.chosen:
+            yield results_text(self.rows, self.swept) + "\n"
+        else:
+            yield grid(self.columns, [[_cell(row.get(name)) for name in self.columns] for row in self.rows]) + "\n"
+
+
+def json_rows(rows: Iterable[table.Row], indent: int) -> Iterator[str]:
+    """Rows as a JSON list in parts, as ``json.dumps`` writes them at that depth."""
+    between = "["
+    for row in rows:
+        text = json.dumps(row, indent=1, allow_nan=False).replace("\n", "\n" + " " * indent)
+        yield f"{between}\n{' ' * indent}{text}"
+        between = ","
+    yield "[]" if between == "[" else "\n" + " " * (indent - 1) + "]"
 
 
 def _cell(value: Any) -> str:
     if value is None:
         return "-"
-    return f"[{len(value)}]" if isinstance(value, list) else short(value)
+    return f"[{len(value)}]" if isinstance(value, list) else str(value) if isinstance(value, table.Large) else short(value)
 
 
 def table_of(
@@ -73,7 +93,7 @@ def table_of(
     Raises:
         NotFound: no such column.
     """
-    found = replay(folder, slim=False)
+    found = replay(folder, light=True)
     rows = table.rows_of(folder, found)
     names, swept = table.columns(rows), varied(rows)
     kept = list(dict.fromkeys(column_of(name.strip(), names) for name in columns)) if columns else names
@@ -82,7 +102,7 @@ def table_of(
     if best is not None:
         first = best_row(rows, best, names)
         rows = [] if first is None else [first]
-    return Table(folder, run_state(folder, found), found.complete, found.damaged, kept, rows, columns is not None, swept)
+    return Table(folder, found, run_state(folder, found), found.problems(folder), kept, rows, columns is not None, swept)
 
 
 def listed(where: str, last: int, state: str | None = None) -> list[dict[str, Any]]:

@@ -13,8 +13,8 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Protocol
 
 from .plan import PlannedGroup, Prepared
-from .store.journal import plain
-from .store.table import Row, best
+from .store.encoding import plain
+from .store.table import Large, Row, best
 from .trials import counted, short
 
 if TYPE_CHECKING:
@@ -257,6 +257,8 @@ def _ratio(part: float | None) -> str:
 def _cell(value: Any) -> str:
     if value is None:
         return "-"
+    if isinstance(value, Large):
+        return str(value)
     if isinstance(value, list) and len(value) > 3:
         return f"[{len(value)}]"
     if isinstance(value, list):

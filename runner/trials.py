@@ -140,7 +140,7 @@ def resolve(job: type[Job[Any]], base: dict[str, Any], swept: dict[str, Any]) ->
         except paths.PathError as error:
             error.add_note(name)
             raise
-    return job.Params.model_validate_json(json.dumps(values), strict=True).model_dump(mode="json")
+    return paths.plain_params(job.Params.model_validate_json(json.dumps(values), strict=True))
 
 
 def _problems(loaded: Loaded, job: type[Job[Any]], error: ValidationError | paths.PathError, point: Point) -> Iterable[Problem]:

@@ -47,8 +47,8 @@ def _rows(folder, events, state):
     for name in state.trials:
         if written[name] - again[name] != 1:
             out.append(f"trial {name} has {written[name]} rows and was requeued {again[name]} times")
-    if state.doubled or state.damaged or state.unknown:
-        out.append(f"{state.doubled} rows doubled, {state.damaged} lines damaged, {state.unknown} of unknown trials")
+    if state.doubled or state.damaged or state.strays:
+        out.append(f"{state.doubled} rows doubled, {state.damaged} lines damaged, {len(state.strays)} unknown trials")
     bad = {name: trial.status for name, trial in state.trials.items() if trial.status != "done"}
     if bad:
         errors = {

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..cli_base import Json, Run, Runs, Trial, complete_runs, print_document, reported
+from ..cli_base import Json, Run, Runs, Trial, complete_runs, print_document, print_rows, reported
 
 if TYPE_CHECKING:
     from ..store.layout import RunFolder
@@ -114,13 +114,13 @@ def results(
     if form is Format.parquet and (best or sort or columns):
         raise typer.BadParameter("parquet is the whole table: leave out --best, --sort and --columns, or take another --format")
     with reported(as_json):
-        from ..listing import table_of
+        from ..listing import json_rows, table_of
         from ..store import table
         from ..store.layout import find
 
         found = table_of(find(run, runs), best=best, sort=sort, columns=columns and columns.split(","))
-        if found.damaged:
-            print(f"{found.folder.uri}: {found.damaged} damaged line(s) of its journal left out", file=sys.stderr)
+        for problem in found.problems:
+            print(problem, file=sys.stderr)
         drawn: dict[str, str] = {}
         if plot:
             from ..watch.report import write_report
@@ -130,15 +130,16 @@ def results(
         if form is Format.parquet:
             path = table.write_parquet(found.folder, out)
             if as_json:
-                print_document("results", found.data() | {"rows": [], "path": str(path)} | drawn)
+                print_document("results", found.head() | {"rows": [], "path": str(path)} | drawn)
             else:
                 print(path)
         elif as_json:
-            print_document("results", found.data() | drawn)
+            print_rows("results", found.head() | drawn, json_rows(found.each(), 2))
         elif out is None:
-            sys.stdout.write(found.text(form.value))
+            sys.stdout.writelines(found.lines(form.value))
         else:
-            table.write_file(out, found.text(form.value).encode())
+            with table.writing(out) as stream:
+                stream.writelines(line.encode() for line in found.lines(form.value))
 
 
 def watch(run: Run, runs: Runs = "runs", as_json: Json = False) -> None:

@@ -347,6 +347,7 @@ class Results(Part):
     state: str = about("as in status")
     complete: bool = about("whether every trial has its row")
     columns: list[str] = about("of the rows, in order")
+    problems: list[str] = about("what is damaged in the run folder: the file and the line, what is lost, what to do")
     rows: list[Data] = about("one for each trial; see running-sweeps.md for the columns")
     path: str | None = may("the Parquet file that was written")
     report: str | None = may("the HTML file that --plot wrote")

@@ -8,7 +8,7 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
 from typing import Any, TextIO
 
@@ -112,6 +112,22 @@ def print_document(command: str, data: dict[str, Any]) -> None:
     print_json(document(command, data))
 
 
+def print_rows(command: str, data: dict[str, Any], rows: Iterable[str]) -> None:
+    """As ``print_document`` of ``data`` with ``rows``, which come as parts of the text of a JSON list and are not kept."""
+    from .models import document
+
+    text = json.dumps(document(command, data | {"rows": []}), indent=1, allow_nan=False)
+    before, after = text.split('\n "rows": []')
+    stream = _stdout()
+    stream.write(f'{before}\n "rows": ')
+    stream.writelines(rows)
+    stream.write(after + "\n")
+
+
+def _stdout() -> TextIO:
+    return _DOCUMENTS[-1] if _DOCUMENTS else sys.stdout
+
+
 def print_json(data: Any) -> None:
     """Print one JSON document on the real stdout."""
-    print(json.dumps(data, indent=1, allow_nan=False), file=_DOCUMENTS[-1] if _DOCUMENTS else sys.stdout)
+    print(json.dumps(data, indent=1, allow_nan=False), file=_stdout())

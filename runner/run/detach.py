@@ -20,7 +20,6 @@ from ..cluster import ClusterError, check_environment
 from ..dashboard import asks
 from ..plan import Prepared
 from ..store import status as states
-from ..store import table
 from ..store.files import LocalFiles
 from ..store.journal import Journal
 from ..store.layout import RunFolder, check_shared, create
@@ -320,7 +319,7 @@ def _bury(folder: RunFolder) -> None:
 def ended(folder: RunFolder, timing: Timing) -> Submitted:
     """How a run ended, from its folder."""
     found = states.status(folder)
-    return Submitted(folder, str(found["state"]), table.rows(folder), found["timing"] or timing.summary())
+    return Submitted(folder, str(found["state"]), found["timing"] or timing.summary())
 
 
 def commands(folder: RunFolder) -> str:

@@ -18,7 +18,7 @@ from typing import Any
 
 from ...compiler.errors import QdrunError
 from ..cluster import ClusterError
-from ..store.layout import FORMAT, RunFolder
+from ..store.layout import OtherFormat, RunFolder
 from ..store.owner import owner_numbers
 from ..store.replay import replay
 from ..timing import Timing
@@ -107,12 +107,12 @@ def reached(uri: str) -> RunFolder:
             "  do: set `storage` in the config (or --output) to a folder that all machines share under this name, or to a URI such as "
             "s3://bucket/runs"
         )
-    found = folder.info().get("format")
-    if found != FORMAT:
+    try:
+        folder.info()
+    except OtherFormat as error:
         raise ClusterError(
-            f"{folder.name} has format {found}, qdrun on {platform.node()} writes format {FORMAT}\n"
-            "  do: install the same qdrun here and on the cluster"
-        )
+            f"{str(error).splitlines()[0]} on {platform.node()}\n  do: install the same qdrun here and on the cluster"
+        ) from error
     return folder
 
 

@@ -6,7 +6,7 @@ import hashlib
 import os
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,14 +15,15 @@ from ...jobs.base import Job
 from ..config import load_config
 from ..plan import Prepared, prepare
 from ..store import table
-from ..store.attempts import Failure, requeued
+from ..store.attempts import Failure, missing_file, requeued
 from ..store.journal import Journal, read
-from ..store.layout import LOST_AFTER_S, ConfigChanged, RunFolder, differing
+from ..store.layout import LOST_AFTER_S, TRIALS, ConfigChanged, RunFolder, config_hash, differing
 from ..store.owner import gone_from_here, latest_owner
 from ..store.replay import Replay, TrialState, recover, replay, run_state
 from ..store.status import status
 from ..store.summary import current
 from ..timing import Timing
+from ..trials import Trial
 from ..yaml_lines import ConfigError
 from .parts import Work
 from .rayjobs import known_dead
@@ -53,7 +54,7 @@ class ResumePlan:
 def look(folder: RunFolder, *, failed: bool = False) -> ResumePlan:
     """What ``resume`` would do, from the folder alone."""
     state = replay(folder)
-    return _plan(state, failed, run_state(folder, state))
+    return _plan(folder, state, failed, run_state(folder, state))
 
 
 def over(folder: RunFolder, plan: ResumePlan) -> Submitted | None:
@@ -62,14 +63,19 @@ def over(folder: RunFolder, plan: ResumePlan) -> Submitted | None:
         return None
     if not current(folder):  # its runner was killed between its last line and the table: there is none, or an older one
         table.write_parquet(folder)
-    return Submitted(folder, plan.state, table.rows(folder), status(folder)["timing"] or Timing(0.0, 0.0).summary())
+    return Submitted(folder, plan.state, status(folder)["timing"] or Timing(0.0, 0.0).summary())
 
 
-def _plan(state: Replay, failed: bool, now: str) -> ResumePlan:
+def _plan(folder: RunFolder, state: Replay, failed: bool, now: str) -> ResumePlan:
     kept, retried, skipped = [], {}, {}
+    there = folder.files.below(TRIALS) if any(t.entry and t.entry.event.get("files") for t in state.trials.values()) else {}
     for name, trial in state.trials.items():
         if trial.status == "done":
-            kept.append(name)
+            lost = missing_file(trial.entry.event, there) if trial.entry else ""
+            if lost:
+                retried[name] = f"{lost} is not there, or not whole"
+            else:
+                kept.append(name)
             continue
         why, again = _judge(trial)
         (retried if again or failed else skipped)[name] = why
@@ -79,6 +85,8 @@ def _plan(state: Replay, failed: bool, now: str) -> ResumePlan:
 def _judge(trial: TrialState) -> tuple[str, bool]:
     """Why a trial is not done, and whether it runs again without being asked for."""
     if trial.entry is None:
+        if trial.damaged:
+            return "a line of the journal that names it is damaged", True
         return ("its attempt was lost with the run" if trial.attempts else "it never started"), True
     error: Mapping[str, Any] = trial.entry.event.get("error") or {}
     text = str(error.get("message", "")).partition("\n")[0]
@@ -153,7 +161,7 @@ def resume(
 
     def stage(journal: Journal) -> tuple[list[Work], dict[str, int]]:
         state = recover(folder, journal)
-        plan = _plan(state, failed, "lost")
+        plan = _plan(folder, state, failed, "lost")
         again = {name: why for name, why in plan.retried.items() if state.trials[name].entry is not None}
         if again:
             requeued(journal, again)
@@ -202,13 +210,13 @@ def config_of(
     info, resolved = folder.info(), folder.config()
     overrides = [*resolved.get("overrides", ()), *(shipped.overrides(resolved) if shipped else ())]
     place = Path(shipped.config if shipped else config or str(info["config"]))
-    text = None if shipped or config else folder.files.read("config.yaml").decode("utf-8")
+    text = None if shipped or config else folder.config_text()
     if text is None and not place.is_file():
         raise ConfigChanged(
             f"there is no config at {place}\n  do: `qdrun resume {folder.uri}` takes the copy in the run's folder"
         )
     prepared, job = prepare(place, local=local, overrides=overrides, backend=resolved["device"]["backend"], text=text)
-    trials = {"trials": tuple(folder.trials())}
+    trials = {"trials": tuple(_trials(folder, prepared))}
     if shipped is not None:
         return prepared.model_copy(update=trials | {"target": shipped.target(prepared.target)}), job
     if not force:
@@ -246,6 +254,23 @@ def _check_original(folder: RunFolder, place: Path, text: str, prepared: Prepare
             "  do: submit it as a run of its own; or go on with the trials of this run, as they were: "
             f"`qdrun resume {folder.uri} --force`, or under the new limits: add `--config {place}`"
         )
+
+
+def _trials(folder: RunFolder, prepared: Prepared) -> Sequence[Trial]:
+    """The trials of a run. Where lines of ``trials.jsonl`` are damaged, and all others are those of the config, it is written again.
+
+    Raises:
+        Damaged: it is damaged, and the config gives other trials now.
+    """
+    found = folder.found_trials()
+    if not found.problems:
+        return found.trials
+    whole = [trial for trial in found.trials if trial.id not in found.damaged]
+    same = all(trial.index < len(prepared.trials) and trial.id == prepared.trials[trial.index].id for trial in whole)
+    if not same or config_hash(folder.config()) != config_hash(prepared.resolved):
+        return folder.trials()
+    folder.save_trials(prepared.trials)
+    return prepared.trials
 
 
 __all__ = ["ResumePlan", "charges", "config_of", "look", "over", "resume", "work_of"]

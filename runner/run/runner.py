@@ -48,7 +48,6 @@ class Runner:
         self._interrupts = 0
         self._looked = self._shown = self._talked = float("-inf")
         self._cancelled: frozenset[str] = frozenset()
-        self._requested: dict[str, str] = {}  # files of requests that were read
         self._observed: dict[str, tuple[int, int]] = {}
 
     def run(self) -> str:
@@ -132,7 +131,7 @@ class Runner:
     def _requests(self) -> CancelRequests:
         """What others ask for; nothing new while the store does not answer."""
         try:
-            return cancel_requests(self.outside.folder, self.outside.journal.owner, self._requested)
+            return cancel_requests(self.outside.folder, self.outside.journal.owner)
         except StorageUnreachable:
             return CancelRequests()
 

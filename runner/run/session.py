@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cached_property
 
 from ...jobs.base import Job
 from ..cluster import Capacity, ClusterError, check_environment, close_cluster, open_cluster
@@ -24,6 +25,7 @@ from ..store.files import StorageFull
 from ..store.journal import Journal
 from ..store.layout import BEAT_EVERY_S, TRIALS, RunFolder, check_shared, create
 from ..store.owner import OwnerLost
+from ..store.replay import replay
 from ..timing import Timing
 from ..trials import counted
 from ..watch.board import Board, Exports
@@ -44,12 +46,25 @@ Stage = Callable[[Journal], tuple[Sequence[Work] | None, Mapping[str, int]]]
 
 @dataclass(frozen=True)
 class Submitted:
-    """How a submit ended: the state of the run, its folder, its rows, and where the seconds went."""
+    """How a submit ended: the state of the run, its folder, and where the seconds went."""
 
     folder: RunFolder
     state: str
-    rows: list[table.Row]
     timing: dict[str, float | None]
+
+    @property
+    def rows(self) -> list[table.Row]:
+        """Its rows; large arrays are left in the journal (``table.Large``), but for those of the best one."""
+        return self._rows
+
+    @cached_property
+    def _rows(self) -> list[table.Row]:
+        found = replay(self.folder, light=True)
+        rows = table.rows_of(self.folder, found)
+        first = table.best(rows)
+        if first is not None:
+            (rows[rows.index(first)],) = table.each_row(self.folder, found, [first])
+        return rows
 
     @property
     def exit_code(self) -> int:
@@ -246,7 +261,7 @@ def attend(
             finally:
                 wait([starting])
                 close_cluster(lost=bool(head.lost) or (state == "lost" and ours))
-    return Submitted(folder, state, table.rows(folder), timing.summary())
+    return Submitted(folder, state, timing.summary())
 
 
 def _show_kept(board: Board, folder: RunFolder, prepared: Prepared, before: Mapping[str, int]) -> None:
@@ -261,7 +276,7 @@ def _nothing_left(journal: Journal, before: Mapping[str, int], timing: Timing) -
     state, timing.ended_t = "done" if set(before) <= {"done"} else "failed", time.time()
     journal.write("finished", sync=True, state=state, timing=timing.summary())
     table.write_parquet(journal.folder)
-    return Submitted(journal.folder, state, table.rows(journal.folder), timing.summary())
+    return Submitted(journal.folder, state, timing.summary())
 
 
 def _planned(

@@ -9,7 +9,6 @@ and runs no code when it is read; its package is 1.4 MB and needs nothing.
 
 from __future__ import annotations
 
-import json
 import os
 import tempfile
 from collections.abc import Callable, Mapping
@@ -22,8 +21,9 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 
 from ...compiler.errors import QdrunError
+from .encoding import Damaged, crc_of, document, unsealed, writable
 from .files import LocalFiles, escaped
-from .journal import Event, Journal, line_of, plain
+from .journal import Event, Journal, line_of
 from .layout import RunFolder
 
 INLINE_BYTES = 64 << 10
@@ -114,7 +114,8 @@ def pack(folder: RunFolder, attempt: Attempt, record: Mapping[str, Any], before:
     Raises:
         StorageFull: no room; nothing of the attempt counts, call it again.
     """
-    slim, files = dict(record), {}
+    slim = writable({name: value for name, value in record.items() if name not in ARRAYS})
+    files: dict[str, dict[str, int]] = {}
     for kind in ARRAYS:
         if not record.get(kind):
             continue
@@ -126,14 +127,14 @@ def pack(folder: RunFolder, attempt: Attempt, record: Mapping[str, Any], before:
             if not files:
                 before()
             folder.files.put(path, data)
-            files[path] = len(data)
+            files[path] = {"bytes": len(data), "crc": crc_of(data)}
         slim[kind] = {
             name: {"shape": list(a.shape), "dtype": str(a.dtype), "file": path} if name in large else a.tolist()
             for name, a in arrays.items()
         }
     if files:
         slim["files"] = files
-        folder.files.put(f"{attempt.folder}/result.json", line_of(plain(slim)))
+        folder.files.put(f"{attempt.folder}/result.json", line_of(slim))
     return slim
 
 
@@ -158,19 +159,22 @@ def _safetensors(arrays: Mapping[str, Array]) -> bytes:
 def left_behind(folder: RunFolder, attempt: Attempt) -> Record | None:
     """The result of an attempt that no journal names yet; None when it has none, or one whose files are not whole."""
     try:
-        record = json.loads(folder.files.read(f"{attempt.folder}/result.json"))
-        sizes = folder.files.sizes(attempt.folder)
-        whole = all(sizes.get(path.rpartition("/")[2]) == size for path, size in record["files"].items())
-    except (FileNotFoundError, ValueError, KeyError, AttributeError, TypeError):
+        record = unsealed(folder.files.read(f"{attempt.folder}/result.json").rstrip(b"\n"))
+    except (FileNotFoundError, ValueError):
         return None
-    return record if whole else None
+    return record if not missing_file(record, folder.files.below(attempt.folder)) else None
+
+
+def missing_file(record: Mapping[str, Any], there: Mapping[str, int]) -> str:
+    """A file that a record names and that is not there with all its bytes; empty where none is missing. ``there``: bytes by path."""
+    return next((path for path, one in (record.get("files") or {}).items() if there.get(path) != one["bytes"]), "")
 
 
 def arrays_of(folder: RunFolder, record: Mapping[str, Any], kind: str = "gradients") -> dict[str, Array]:
     """The gradients (or ``outputs``) of a record of the journal, wherever they lie. Local files are mapped, not read.
 
     Raises:
-        ResultMissing: a file that the record names is not there or is damaged.
+        ResultMissing: a file that the record names is not there, or not as it was written.
     """
     named: dict[str, Any] = record.get(kind) or {}
     found: dict[str, Array] = {}
@@ -178,7 +182,7 @@ def arrays_of(folder: RunFolder, record: Mapping[str, Any], kind: str = "gradien
         if not isinstance(value, dict):
             found[name] = np.asarray(_numbers(value), dtype=np.float64)
         elif name not in found:
-            found |= _load(folder, str(value["file"]))
+            found |= _load(folder, str(value["file"]), record)
     return {name: found[name] for name in named}
 
 
@@ -186,20 +190,42 @@ def _numbers(value: Any) -> Any:
     return [_numbers(item) for item in value] if isinstance(value, list) else float(value)
 
 
-def _load(folder: RunFolder, path: str) -> dict[str, Array]:
+def _load(folder: RunFolder, path: str, record: Mapping[str, Any]) -> dict[str, Array]:
     from safetensors import SafetensorError
-    from safetensors.numpy import load, load_file
+    from safetensors.numpy import load
 
+    try:
+        check_inside(folder, path)
+        data = folder.files.read(path)
+        check_crc(record, path, data)
+        return load(data)
+    except (FileNotFoundError, Damaged, SafetensorError) as error:
+        raise missing(folder, path, error) from error
+
+
+def check_inside(folder: RunFolder, path: str) -> None:
+    """Refuse a path that leads out of the run. Raises ``ResultMissing``."""
     if ".." in path.split("/") or path.startswith("/"):
         raise ResultMissing(f"{folder.name} names a file outside of itself: {path}\n  do: do not trust this run folder")
-    try:
-        if isinstance(folder.files, LocalFiles):
-            return load_file(Path(folder.files.root, path))
-        return load(folder.files.read(path))
-    except (FileNotFoundError, SafetensorError) as error:
-        raise ResultMissing(
-            f"{folder.uri}/{path}: {error}\n  do: run the trial again: `qdrun resume {folder.uri}` with the trial requeued"
-        ) from error
+
+
+def check_crc(record: Mapping[str, Any], path: str, data: bytes | memoryview) -> None:
+    """Compare the bytes of a file with what the record of its trial says of them.
+
+    Raises:
+        Damaged: they are others.
+    """
+    said = (record.get("files") or {}).get(path)
+    if said is None or said["bytes"] != len(data) or said["crc"] != crc_of(data):
+        raise Damaged("its checksum does not match that in the journal")
+
+
+def missing(folder: RunFolder, path: str, error: Exception) -> ResultMissing:
+    """What is said of arrays that cannot be read."""
+    return ResultMissing(
+        f"{folder.uri}/{path} cannot be read: {error}\n"
+        f"  do: remove the file if it is there; `qdrun resume {folder.uri}` then runs the trial again"
+    )
 
 
 def write_spec(folder: RunFolder, attempt: Attempt, spec: Mapping[str, Any]) -> None:
@@ -208,7 +234,7 @@ def write_spec(folder: RunFolder, attempt: Attempt, spec: Mapping[str, Any]) -> 
     Raises:
         StorageFull: no room.
     """
-    folder.files.put(f"{attempt.folder}/spec.json", json.dumps(plain(dict(spec)), indent=1).encode(), durable=False)
+    folder.files.put(f"{attempt.folder}/spec.json", document(dict(spec), indent=1), durable=False)
 
 
 class Log:
@@ -245,7 +271,7 @@ class Log:
             if isinstance(files, LocalFiles):
                 path = Path(files.root, self.path)
                 path.parent.mkdir(parents=True, exist_ok=True)
-                self._file = open(path, "ab", buffering=0)
+                self._file = open(path, "ab", buffering=0, opener=_private)
             else:
                 self._file = tempfile.TemporaryFile()
         return self._file
@@ -273,6 +299,10 @@ class Log:
             return self.folder.files.read(self.path)
         except FileNotFoundError:
             return b""
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def read_log(folder: RunFolder, attempt: Attempt, stream: str, start: int = 0) -> bytes:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import io
 import os
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from typing import Protocol
+from typing import IO, Any, Protocol
 from urllib.parse import quote
 
 from ...compiler.errors import QdrunError
@@ -33,6 +34,12 @@ class StorageUnreachable(StorageFull):
     """The store does not answer, or refuses who asks. A run that goes on does what it does on a full disk: it keeps and waits."""
 
     until = "the store answers"
+
+
+class FolderGone(QdrunError, OSError):
+    """The folder of a run is not there any more. Nothing waits for it to come back: a new one would be no run."""
+
+    exit_code = 5
 
 
 class StorageUnknown(QdrunError, ValueError):
@@ -101,6 +108,10 @@ class Files(Protocol):
         """Write a whole file: a reader sees the old one or the new one. ``durable``: also after a loss of power."""
         ...
 
+    def writing(self, path: str) -> AbstractContextManager[IO[bytes]]:
+        """As a durable ``put``, of what is written to a stream: it is the file when the block ends without an error."""
+        ...
+
     def claim(self, path: str, data: bytes) -> bool:
         """Write a whole file where there is none; False where there is one."""
         ...
@@ -149,6 +160,10 @@ class Files(Protocol):
         """The files below a folder."""
         ...
 
+    def private(self) -> Files:
+        """The same files; new ones are for their user alone, and a root that is gone is an error, ``FolderGone``."""
+        ...
+
 
 PARTIAL = ".partial"
 
@@ -156,8 +171,22 @@ PARTIAL = ".partial"
 class LocalFiles:
     """Files of this machine, or of a mounted disk."""
 
-    def __init__(self, root: str) -> None:
-        self.root = root
+    def __init__(self, root: str, *, own: bool = False) -> None:
+        """``own``: of a run: nobody else may read them, and the root is made by nobody here."""
+        self.root, self.own = root, own
+        self._mode, self._folder_mode = (0o600, 0o700) if own else (0o666, 0o777)
+
+    def private(self) -> LocalFiles:
+        """See ``Files``."""
+        return LocalFiles(self.root, own=True)
+
+    def _make_folder(self, folder: str, durable: bool) -> None:
+        if self.own and not os.path.isdir(self.root):
+            raise FolderGone(
+                f"the folder {self.root} is gone: it was removed or renamed while it was in use\n"
+                "  do: put it back and `qdrun resume` it, or submit again; nothing more is written there"
+            )
+        _make_folder(folder, durable, self._folder_mode)
 
     def _path(self, path: str) -> str:
         return os.path.join(self.root, path) if path else self.root
@@ -184,9 +213,9 @@ class LocalFiles:
     def _partial(self, target: str, data: bytes, durable: bool) -> str:
         """Write the bytes beside ``target``; when there is no room, leave nothing behind."""
         folder, name = os.path.split(target)
-        _make_folder(folder, durable)
+        self._make_folder(folder, durable)
         partial = os.path.join(folder, f".{name}.{secrets.token_hex(4)}{PARTIAL}")
-        file = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+        file = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, self._mode)
         try:
             try:
                 _write_all(file, data)
@@ -198,6 +227,26 @@ class LocalFiles:
             _forget(partial)
             raise
         return partial
+
+    @contextmanager
+    def writing(self, path: str) -> Iterator[IO[bytes]]:
+        """See ``Files``."""
+        target = self._path(path)
+        with full_said(self.root):
+            partial = self._partial(target, b"", durable=False)
+            file = os.open(partial, os.O_WRONLY)
+            try:
+                try:
+                    with io.BufferedWriter(_Out(file), 1 << 20) as stream:
+                        yield stream
+                    os.fsync(file)
+                finally:
+                    os.close(file)
+                os.replace(partial, target)
+            except BaseException:
+                _forget(partial)
+                raise
+            _sync_folder(os.path.dirname(target) or ".")
 
     def claim(self, path: str, data: bytes) -> bool:
         """See ``Files``. By a hard link to a finished file, so that it is there whole or not at all; without links: made, then written."""
@@ -211,7 +260,7 @@ class LocalFiles:
             except OSError as error:
                 if error.errno not in NO_LINKS:
                     raise
-                if not _made(target, data):
+                if not _made(target, data, self._mode):
                     return False
             finally:
                 _forget(partial)
@@ -267,7 +316,8 @@ class LocalFiles:
     def grow(self, path: str) -> Growing:
         """See ``Files``."""
         with full_said(self.root):
-            return _LocalGrowing(self._path(path))
+            self._make_folder(os.path.dirname(self._path(path)), durable=True)
+            return _LocalGrowing(self._path(path), self._mode)
 
     def touch(self, path: str) -> None:
         """See ``Files``."""
@@ -291,7 +341,20 @@ class LocalFiles:
 
     def at(self, path: str) -> LocalFiles:
         """See ``Files``."""
-        return LocalFiles(self._path(path))
+        return LocalFiles(self._path(path), own=self.own)
+
+
+class _Out(io.RawIOBase):
+    """A file that is open for writing, as a stream."""
+
+    def __init__(self, file: int) -> None:
+        self._file = file
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        return os.write(self._file, data)
 
 
 class _LocalGrowing:
@@ -299,11 +362,10 @@ class _LocalGrowing:
 
     immediate = True
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, mode: int) -> None:
         self.path, self.length = path, 0
         self._torn = self._unsynced = False
-        _make_folder(os.path.dirname(path), durable=True)
-        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o644)
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL, mode)
         _sync_folder(os.path.dirname(path))
 
     def append(self, data: bytes) -> None:
@@ -344,14 +406,14 @@ def _write_all(file: int, data: bytes) -> None:
         rest = rest[os.write(file, rest) :]
 
 
-def _make_folder(folder: str, durable: bool) -> None:
+def _make_folder(folder: str, durable: bool, mode: int) -> None:
     """``os.makedirs`` that syncs the folder above each new one."""
     if not folder or os.path.isdir(folder):
         return
     above = os.path.dirname(folder)
-    _make_folder(above, durable)
+    _make_folder(above, durable, mode)
     try:
-        os.mkdir(folder)
+        os.mkdir(folder, mode)
     except FileExistsError:
         return
     if durable:
@@ -366,10 +428,10 @@ def _sync_folder(folder: str) -> None:
         os.close(file)
 
 
-def _made(path: str, data: bytes) -> bool:
+def _made(path: str, data: bytes, mode: int) -> bool:
     """Make a file where there is none and write it."""
     try:
-        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     except FileExistsError:
         return False
     try:

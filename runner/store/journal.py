@@ -8,53 +8,54 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
-from pydantic_core import from_json, to_json
+from pydantic_core import to_json
 
-from .files import Growing, StorageFull
+from .encoding import Damaged, document, is_sealed, plain, read_document, readable, sealed, unsealed, writable
+from .files import Growing, LocalFiles, StorageFull
 from .layout import RunFolder
-from .owner import Owner, OwnerLost, check_owner, give_up, take
+from .owner import OWNERS, Owner, OwnerLost, check_owner, give_up, take
 
 SYNC_EVERY_S = 0.5
+KEPT_BYTES = 64 << 20
 SEGMENT_BYTES = {True: 64 << 20, False: 256 << 10}
 """A segment is closed beyond this: of files that are appended to, and of objects that each sync writes again."""
-EVENTS, OLD_EVENTS = "events", "events.jsonl"
+EVENTS = "events"
+LIGHT_NUMBERS, HISTORY = 256, "opt.history"
+"""Arrays of more numbers are left in the journal by ``read(light=True)``, but for the history of a descent, which reports draw."""
+_TRIAL = re.compile(rb'"trial":"([^"\\\\]{1,200})"')
 Event = dict[str, Any]
 
 
-def plain(value: Any) -> Any:
-    """``value`` as strict JSON can hold it: numbers that are not finite become texts: ``NaN``, ``Infinity``, ``-Infinity``."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"  # noqa: PLR0124
-    if isinstance(value, dict):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    return value
-
-
-def readable(value: Any) -> Any:
-    r"""``value`` with texts that every reader takes: a lone surrogate, half of a character, becomes its escape (``\ud800``)."""
-    if isinstance(value, str):
-        return value.encode("utf-8", "backslashreplace").decode("utf-8")
-    if isinstance(value, dict):
-        return {readable(key): readable(item) for key, item in value.items()}
-    return [readable(item) for item in value] if isinstance(value, list | tuple) else value
-
-
 def line_of(event: Event) -> bytes:
-    """One line of the journal, as ``plain`` and ``json.dumps`` would write it, for large arrays ten times as fast."""
+    """One line of the journal: sealed JSON; numbers that are not finite are texts."""
     try:
-        return to_json(event, inf_nan_mode="strings") + b"\n"
+        return sealed(to_json(event, inf_nan_mode="strings")) + b"\n"
     except ValueError:  # a text with lone surrogates, or a value that only json.dumps takes
-        return json.dumps(readable(plain(event)), allow_nan=False, separators=(",", ":")).encode() + b"\n"
+        return sealed(json.dumps(readable(plain(event)), allow_nan=False, separators=(",", ":")).encode()) + b"\n"
+
+
+def _unwritten(event: Event, error: Exception) -> Event:
+    """An event that no line can hold, without what the line cannot hold. The row of a trial becomes that of a failed one."""
+    kept = {name: value for name, value in event.items() if writable({name: value})[name] is value}
+    if event["event"] != "ended":
+        return kept | {name: value for name, value in writable(event).items() if name not in kept}
+    lost = ", ".join(sorted(str(name) for name in event if name not in kept)) or "loss"
+    said = f"{type(error).__name__}: {error}"[:500]
+    message = (
+        f"the result of the trial cannot be written down ({lost}): {said}\n"
+        "  do: give numbers and arrays of numbers as Python or numpy has them"
+    )
+    failed = {"status": "failed", "failure": "user_error", "error": {"type": "BadRecord", "message": message, "traceback": ""}}
+    return {name: value for name, value in kept.items() if name != "loss"} | failed
 
 
 @dataclass(frozen=True)
@@ -68,19 +69,40 @@ class Entry:
     end: int
 
 
+@dataclass(frozen=True)
+class Damage:
+    """A line that is not as it was written: its segment, its number there from 1, and the trials that it still names.
+
+    ``line`` 0: the segment is not there, or ends too early.
+    """
+
+    segment: str
+    line: int
+    trials: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """In words."""
+        what = f"{EVENTS}/{self.segment}"
+        if not self.line:
+            return f"{what}: its end, or all of it, is gone, and the events there are lost"
+        named = f"; it named {', '.join(self.trials)}" if self.trials else ""
+        return f"{what}, line {self.line}: the checksum does not match, and its event is lost{named}"
+
+
 @dataclass
 class Events:
     """What a journal says.
 
     Attributes:
         entries: in the order of owners and of their writing.
-        damaged: lines that could not be read; the others were.
+        damage: lines that are not as they were written; the others were read.
         refused: lines that a former owner wrote after it had lost the run.
         lengths: bytes of each segment that count: those that end in a whole line.
     """
 
     entries: list[Entry] = field(default_factory=list)
-    damaged: int = 0
+    damage: list[Damage] = field(default_factory=list)
     refused: int = 0
     lengths: dict[str, int] = field(default_factory=dict)
 
@@ -89,27 +111,40 @@ class Events:
         """The events alone."""
         return [entry.event for entry in self.entries]
 
+    @property
+    def damaged(self) -> int:
+        """How many lines are damaged."""
+        return len(self.damage)
 
-def read(folder: RunFolder, *, slim: bool = False) -> Events:
-    """All events of a run; works while another process writes, and for a run of format 1.
+
+def read(folder: RunFolder, *, slim: bool = False, light: bool = False) -> Events:
+    """All events of a run; works while another process writes.
 
     A last line without its newline is still being written, or was torn by a crash: it is left out. A journal that does not exist yet
     has no events.
 
     Args:
         folder: the run.
-        slim: leave the numbers of large runs where they are: gradients and outputs; ``event_at`` reads them again.
+        slim: leave gradients and outputs where they are; ``event_at`` reads them again.
+        light: leave those of more than ``LIGHT_NUMBERS`` numbers there; in their place stands ``{"shape": [..]}``.
     """
+    lessen = _without_arrays if slim else _without_large if light else lambda event: None
     files, out = folder.files, Events()
     names = [name for name in files.names(EVENTS) if _owner_of(name)]
     last, counted = _last_word(folder, names)
-    with suppress(FileNotFoundError):
-        _read_segment(out, OLD_EVENTS, 0, files.read(OLD_EVENTS), counted.get(OLD_EVENTS), slim)
+    out.damage += [Damage(name, 0) for name in _missing(names, counted)]
     for name in names:
         owner = _owner_of(name)
         data = files.read(f"{EVENTS}/{name}")
-        _read_segment(out, name, owner, data, counted.get(name, 0) if owner < last else None, slim)
+        _read_segment(out, name, owner, data, counted.get(name, 0) if owner < last else None, lessen)
     return out
+
+
+def _missing(names: Sequence[str], counted: Mapping[str, int]) -> list[str]:
+    """Segments that there must have been: those that a later owner has counted, and those between others of their owner."""
+    last = {_owner_of(name): int(name[7:13]) for name in names}  # of each owner, as names are in order
+    known = {f"{owner:06}-{number:06}.jsonl" for owner, end in last.items() for number in range(1, end)}
+    return sorted((known | {name for name, length in counted.items() if length}) - set(names))
 
 
 def _owner_of(name: str) -> int:
@@ -121,67 +156,112 @@ def _owner_of(name: str) -> int:
 def _last_word(folder: RunFolder, names: Sequence[str]) -> tuple[int, dict[str, int]]:
     """The latest owner whose first line is whole, and what that line counts of the older segments.
 
-    An owner that died before its first line changed nothing. Where that line was damaged, nothing older is cut off.
+    An owner that died before its first line changed nothing. Where that line is damaged, a file beside the owner's claim says the same.
     """
     first: dict[int, str] = {}
     for name in names:
         first.setdefault(_owner_of(name), name)
-    if len(first) < 2:  # never taken over: nothing to cut off
+    if max(first, default=0) < 2:  # never taken over: nothing to cut off
         return 0, {}
     for owner in sorted(first, reverse=True):
         line, newline, _ = folder.files.read(f"{EVENTS}/{first[owner]}").partition(b"\n")
         event = _parsed(line) if newline else None
         if event is not None and event["event"] == "owner":
             return owner, event.get("counted", {})
+        if newline:
+            with suppress(FileNotFoundError, Damaged):
+                return owner, read_document(folder.files.read(_cut_name(owner)))["counted"]
     return 0, {}
+
+
+def _cut_name(owner: int) -> str:
+    return f"{OWNERS}/{owner:06}.cut"
 
 
 def _parsed(line: bytes) -> Event | None:
     try:
-        event = _loaded(line)
+        event = unsealed(line)
     except (ValueError, RecursionError):
         return None
-    return event if isinstance(event, dict) and isinstance(event.get("event"), str) else None
+    return event if isinstance(event.get("event"), str) else None
 
 
-def _loaded(line: bytes) -> Any:
-    """The value of a line; also of one with lone surrogates, as earlier versions wrote them.
-
-    Raises:
-        ValueError, RecursionError: it is not JSON.
-    """
-    try:
-        return from_json(line)
-    except ValueError:
-        if b"\\ud" not in line and b"\\uD" not in line:
-            raise
-        return readable(json.loads(line))
-
-
-def _read_segment(out: Events, name: str, owner: int, data: bytes, count: int | None, slim: bool) -> None:
+def _read_segment(out: Events, name: str, owner: int, data: bytes, count: int | None, lessen: Callable[[Event], None]) -> None:
     whole = data.rfind(b"\n") + 1
     counted = whole if count is None else min(count, whole)
     out.lengths[name] = counted
     out.refused += data.count(b"\n", counted)
-    start = 0
+    start = number = 0
     while start < counted:
+        number += 1
         end = data.index(b"\n", start)
         if end > start:
             event = _parsed(data[start:end])
             if event is None:
-                out.damaged += 1
+                out.damage.append(_damage(name, number, data[start:end]))
             else:
-                if slim:
-                    event.pop("gradients", None)
-                    event.pop("outputs", None)
+                lessen(event)
                 out.entries.append(Entry(event, owner, name, start, end))
         start = end + 1
+    rest = data[whole:count]
+    if (count or 0) > whole and not rest:
+        out.damage.append(Damage(name, 0))
+    elif rest and (count is not None or is_sealed(rest[:-1])):  # not torn by a crash: the newline itself is damaged
+        out.damage.append(_damage(name, number + 1, rest))
+
+
+def _without_arrays(event: Event) -> None:
+    event.pop("gradients", None)
+    event.pop("outputs", None)
+
+
+def _without_large(event: Event) -> None:
+    for kind in ("gradients", "outputs"):
+        arrays = event.get(kind) or {}
+        for name, value in arrays.items():
+            if isinstance(value, list) and name != HISTORY and math.prod(shape := shape_of(value)) > LIGHT_NUMBERS:
+                arrays[name] = {"shape": shape}
+
+
+def shape_of(value: Any) -> list[int]:
+    """The shape of an array as nested lists."""
+    shape = []
+    while isinstance(value, list):
+        shape.append(len(value))
+        value = value[0] if value else None
+    return shape
+
+
+def _damage(segment: str, line: int, data: bytes) -> Damage:
+    return Damage(segment, line, tuple(dict.fromkeys(found.decode("utf-8", "replace") for found in _TRIAL.findall(data))))
 
 
 def event_at(folder: RunFolder, entry: Entry) -> Event:
-    """The event of an entry, read again."""
-    path = entry.segment if entry.segment == OLD_EVENTS else f"{EVENTS}/{entry.segment}"
-    return _loaded(folder.files.read(path, entry.start, entry.end))
+    """The event of an entry, read again.
+
+    Raises:
+        Damaged: its line has changed since.
+    """
+    return unsealed(folder.files.read(f"{EVENTS}/{entry.segment}", entry.start, entry.end))
+
+
+class Lines:
+    """Events read again, in any order. Of an object store whole segments are kept, ``KEPT_BYTES`` of them."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self._folder, self._segments = folder, dict[str, bytes]()
+
+    def at(self, entry: Entry) -> Event:
+        """As ``event_at``."""
+        if isinstance(self._folder.files, LocalFiles):
+            return event_at(self._folder, entry)
+        data = self._segments.pop(entry.segment, None)
+        if data is None:
+            data = self._folder.files.read(f"{EVENTS}/{entry.segment}")
+            while self._segments and sum(map(len, self._segments.values())) + len(data) > KEPT_BYTES:
+                del self._segments[next(iter(self._segments))]
+        self._segments[entry.segment] = data  # the last one that was used comes last
+        return unsealed(data[entry.start : entry.end])
 
 
 class Journal:
@@ -216,6 +296,8 @@ class Journal:
         before = read(self.folder, slim=True)
         lengths = {name: length for name, length in before.lengths.items() if _owner_of(name) < self.owner.number}
         self._seq = 1 + max((int(entry.event.get("seq", -1)) for entry in before.entries), default=-1)
+        if self.owner.number > 1:  # twice: nothing else says which lines of former owners count
+            self.folder.files.put(_cut_name(self.owner.number), document({"counted": lengths}))
         who = {"owner": self.owner.number, "pid": self.owner.pid, "host": self.owner.host}
         self.write("owner", sync=True, **who, counted=lengths)
 
@@ -237,8 +319,11 @@ class Journal:
         """Append one event with the time in seconds since the epoch; see ``write_all``."""
         self.write_all([(event, fields)], sync=sync)
 
-    def write_all(self, events: Sequence[tuple[str, Event]], *, sync: bool = False) -> None:
+    def write_all(self, events: Sequence[tuple[str, Event]], *, sync: bool = False) -> list[str]:
         """Append events in one write: those of a batch of trials, for example.
+
+        An event that no line can hold costs no other one: it is written without what cannot be written, and as the row of a trial it
+        becomes that of a failed one. Gives the trials of such rows.
 
         Raises:
             StorageFull: there is no room. The events are kept, in order, and written by the next ``retry`` or ``write``: do not write
@@ -246,11 +331,21 @@ class Journal:
             OwnerLost: another process has taken the run over; nothing was written.
         """
         with self._lock:
+            spoiled = []
             for event, fields in events:
-                self._pending.append(line_of({"seq": self._seq, "t": time.time(), "event": event, **fields}))
+                said = {"seq": self._seq, "t": time.time(), "event": event, **fields}
+                try:
+                    line = line_of(said)
+                    if not isinstance(fields.get("loss"), float | int | None):
+                        raise TypeError("the loss is no number")
+                except Exception as error:  # whatever a job has given back
+                    line = line_of(_unwritten(said, error))
+                    spoiled += [str(fields.get("trial"))] if event == "ended" else []
+                self._pending.append(line)
                 self._seq += 1
             self._wanted |= sync
             self._flush()
+            return spoiled
 
     def retry(self) -> bool:
         """Write what waits for room, and sync when it is time; whether there is room. To be called every half second or so.
@@ -342,5 +437,4 @@ class Journal:
 
 def segments(folder: RunFolder) -> Iterator[str]:
     """The paths of the journal's files, for tools that look at them."""
-    names = [f"{EVENTS}/{name}" for name in folder.files.names(EVENTS) if _owner_of(name)]
-    yield from names or ([OLD_EVENTS] if folder.files.exists(OLD_EVENTS) else [])
+    yield from (f"{EVENTS}/{name}" for name in folder.files.names(EVENTS) if _owner_of(name))

@@ -9,6 +9,8 @@
   trials/<id>/a<k>/             what an attempt leaves beside its line in the journal (attempts.py)
   results.parquet               rebuilt from the journal at any time (table.py)
   summary.json                  of a run that has ended: what lists show, and of which journal (summary.py)
+
+All JSON is strict and has checksums (encoding.py). The folder is its user's alone: 0700, its files 0600.
 """
 
 from __future__ import annotations
@@ -20,24 +22,24 @@ import platform
 import re
 import secrets
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic_core import from_json
-
 from ...compiler.errors import QdrunError
 from ..plan import PlannedGroup
-from ..trials import Trial
+from ..trials import Trial, trial_id
+from .encoding import Damaged, crc_of, document, lossless, read_document, sealed
 from .files import Files, LocalFiles, StorageFull, StorageUnknown, escaped, full_said, open_files
 from .processes import alive, pid_space
 
 if TYPE_CHECKING:
     from ..plan import Prepared
 
-FORMAT = 2
+FORMAT = 3
 LOST_AFTER_S = 30.0
 BEAT_EVERY_S = 2.0
 LATEST = "latest"
@@ -52,6 +54,10 @@ class NoPlace(QdrunError, OSError):
     """The folder of a run, or a file of its own, cannot be made where it was wanted."""
 
 
+class OtherFormat(QdrunError, ValueError):
+    """The folder of a run was written by another version."""
+
+
 class ConfigChanged(QdrunError, ValueError):
     """A run was made from another config than the one at hand."""
 
@@ -60,7 +66,7 @@ class RunFolder:
     """One run, wherever it lies."""
 
     def __init__(self, where: str | os.PathLike[str] | Files) -> None:
-        self.files: Files = open_files(where) if isinstance(where, str | os.PathLike) else where
+        self.files: Files = (open_files(where) if isinstance(where, str | os.PathLike) else where).private()
         self.uri = self.files.root.rstrip("/")
 
     def __repr__(self) -> str:
@@ -96,26 +102,86 @@ class RunFolder:
         return self.files.exists("run.json")
 
     def info(self) -> dict[str, Any]:
-        """What ``run.json`` says: id, name, when and by what it was made."""
-        return json.loads(self.files.read("run.json"))
+        """What ``run.json`` says: id, name, when and by what it was made.
+
+        Raises:
+            Damaged: it is not as it was written.
+            OtherFormat: another version has written it.
+        """
+        data = self.files.read("run.json")
+        found = _format_of(data)
+        if found not in (None, FORMAT):
+            raise OtherFormat(
+                f"{self.uri} has format {found}, this version of qdrun reads format {FORMAT}\n  do: read it with the qdrun that made it"
+            )
+        return self._checked("run.json", data)
 
     def config(self) -> dict[str, Any]:
-        """The resolved config."""
-        return json.loads(self.files.read("config.resolved.json"))
+        """The resolved config. Raises ``Damaged``."""
+        return self._checked("config.resolved.json", self.files.read("config.resolved.json"))
+
+    def config_text(self) -> str:
+        """The config as its user wrote it. Raises ``Damaged``."""
+        data = self.files.read("config.yaml")
+        if crc_of(data) != self.info()["config_crc"]:
+            raise Damaged(
+                f"{self.uri}/config.yaml is not as it was written\n  do: give the config: `qdrun resume {self.uri} --config FILE`"
+            )
+        return data.decode()
+
+    def _checked(self, name: str, data: bytes) -> dict[str, Any]:
+        try:
+            return read_document(data)
+        except Damaged as error:
+            raise Damaged(f"{self.uri}/{name} is damaged: {error}\n  do: {_REMEDY[name].format(uri=self.uri)}") from None
 
     def trials(self) -> list[Trial]:
-        """The trials of the run, in the order of the sweep."""
-        return [Trial.model_validate_json(line) for line in self.files.read("trials.jsonl").splitlines()]
+        """The trials of the run, in the order of the sweep.
+
+        Raises:
+            Damaged: a line of ``trials.jsonl`` is not as it was written.
+        """
+        found = self.found_trials()
+        if found.problems:
+            raise Damaged(f"{self.uri}/{found.problems[0]}\n  do: {_REMEDY['trials.jsonl'].format(uri=self.uri)}")
+        return found.trials
+
+    def found_trials(self) -> TrialList:
+        """The trials of the run as far as they can be read: of a damaged line comes a trial without parameters."""
+        return _trials_of(*self._trial_lines())
 
     def trial_ids(self) -> list[str]:
-        """The ids of its trials, in the order of the sweep; a fifth of the time of ``trials``."""
-        return [str(from_json(line)["id"]) for line in self.files.read("trials.jsonl").splitlines()]
+        """The ids of its trials, in the order of the sweep; a fifth of the time of ``trials``. Those of damaged lines as far as
+        they can be told.
+        """
+        return self.found_ids()[0]
+
+    def found_ids(self) -> tuple[list[str], list[str]]:
+        """As ``trial_ids``, and what is wrong with the lines."""
+        lines, problems = self._trial_lines()
+        return [line["id"] for line in lines], problems
+
+    def _trial_lines(self) -> tuple[list[dict[str, Any]], list[str]]:
+        """The lines of ``trials.jsonl``, and what is wrong with them; of a run without trials it is empty, of others never."""
+        lines, problems = _lines(self.files.read("trials.jsonl"))
+        if not lines:
+            try:
+                empty = self.info()["trials"] == 0
+            except (Damaged, FileNotFoundError):
+                empty = False
+            problems += [] if empty else ["trials.jsonl: it is empty, the parameters of all trials are lost"]
+        return lines, problems
+
+    def save_trials(self, trials: Sequence[Trial]) -> None:
+        """Write the trials, each on a line of its own. Raises ``StorageFull``."""
+        self.files.put("trials.jsonl", trial_lines(trials))
 
     def plan(self) -> list[PlannedGroup]:
-        """The memory plan of the run; empty while it is still being made."""
+        """The memory plan of the run; empty while it is still being made. Raises ``Damaged``."""
         if not self.files.exists("plan.json"):
             return []
-        return [PlannedGroup.model_validate(group) for group in json.loads(self.files.read("plan.json"))]
+        groups = self._checked("plan.json", self.files.read("plan.json"))["groups"]
+        return [PlannedGroup.model_validate(group) for group in groups]
 
     def save_plan(self, groups: list[PlannedGroup]) -> None:
         """Write the memory plan. It is written once: a later call changes nothing.
@@ -123,7 +189,7 @@ class RunFolder:
         Raises:
             StorageFull: no room; nothing was written.
         """
-        self.files.claim("plan.json", json.dumps([group.model_dump(mode="json") for group in groups], indent=1).encode())
+        self.files.claim("plan.json", document({"groups": [group.model_dump(mode="json") for group in groups]}, indent=1))
 
     def check_config(self, resolved: Mapping[str, Any]) -> None:
         """Refuse to go on with another config than the run was made from.
@@ -143,7 +209,7 @@ class RunFolder:
         """Say that the run is alive. On a full disk the old sign of life gets a new time."""
         sign = {"t": time.time(), "pid": os.getpid(), "host": platform.node(), "owner": owner, "where": pid_space()}
         try:
-            self.files.put(HEARTBEAT, json.dumps(sign).encode(), durable=False)
+            self.files.put(HEARTBEAT, document(sign), durable=False)
         except OSError:
             self.files.touch(HEARTBEAT)
             raise
@@ -151,7 +217,7 @@ class RunFolder:
     def last_beat(self) -> dict[str, Any] | None:
         """The last sign of life: ``t``, ``pid``, ``host``, ``owner``, ``where`` as of ``Owner``; None when there is none or it is damaged."""
         try:
-            beat = json.loads(self.files.read(HEARTBEAT))
+            beat = read_document(self.files.read(HEARTBEAT))
             return {"t": max(float(beat["t"]), self.files.changed(HEARTBEAT) if beat["host"] == platform.node() else 0.0)} | {
                 "pid": int(beat["pid"]),
                 "host": str(beat["host"]),
@@ -167,6 +233,68 @@ class RunFolder:
         if beat is None or (beat["host"] == platform.node() and beat["where"] == pid_space() and not alive(beat["pid"])):
             return float("inf")
         return time.time() - beat["t"]
+
+
+@dataclass(frozen=True)
+class TrialList:
+    """The trials of a run, what is wrong with the lines that they were read from, and the ids whose parameters are not known."""
+
+    trials: list[Trial]
+    problems: list[str]
+    damaged: frozenset[str] = frozenset()
+
+
+def trial_lines(trials: Sequence[Trial]) -> bytes:
+    """The text of ``trials.jsonl``. Each line says, as ``of``, how many there are."""
+    return b"".join(sealed(lossless(trial.model_dump() | {"of": len(trials)})) + b"\n" for trial in trials)
+
+
+def _trials_of(lines: list[dict[str, Any]], problems: list[str]) -> TrialList:
+    """The trials of ``trials.jsonl``. Their ids are computed again: parameters that are not those of the id are damage, too."""
+    trials, damaged = [], set()
+    for number, line in enumerate(lines, 1):
+        wrong = line.pop("damaged", False)
+        trial = Trial.model_validate(line)
+        if not wrong and trial.id != trial_id(trial.params, trial.replicate):
+            wrong = True
+            problems.append(f"trials.jsonl, line {number}: its parameters are not those of its id, {trial.id}")
+        damaged |= {trial.id} if wrong else set()
+        trials.append(trial)
+    return TrialList(trials, problems, frozenset(damaged))
+
+
+def _lines(data: bytes) -> tuple[list[dict[str, Any]], list[str]]:
+    """The members of each line of ``trials.jsonl``, and what is wrong; of a damaged line, a trial with the id that it names."""
+    found, problems, of = [], [], 0
+    for number, line in enumerate(data.splitlines(), 1):
+        try:
+            members = read_document(line)
+            of = max(of, members.pop("of"))
+        except Damaged as error:
+            said = re.match(rb'\{"id":"([0-9a-f]{12})"', line)
+            name = said[1].decode() if said else f"line-{number}"
+            members = {"id": name, "index": number - 1, "replicate": 0, "seed": 0, "swept": {}, "params": {}, "damaged": True}
+            problems.append(f"trials.jsonl, line {number}: {error}; the parameters of trial {name} are lost")
+        found.append(members)
+    if len(found) < of:
+        problems.append(f"trials.jsonl: it ends after line {len(found)} of {of}; the trials behind are lost")
+    return found, problems
+
+
+def _format_of(data: bytes) -> Any:
+    """The format that a ``run.json`` names; None where it names none."""
+    try:
+        return json.loads(data).get("format")
+    except (ValueError, AttributeError):
+        return None
+
+
+_REMEDY = {
+    "run.json": "`qdrun results {uri}` shows what the run has found; submit config.yaml, which lies there, again to go on",
+    "config.resolved.json": "`qdrun results {uri}` shows what the run has found; submit config.yaml, which lies there, again to go on",
+    "plan.json": "remove the file: `qdrun resume {uri}` makes the plan again, and `qdrun results` needs none",
+    "trials.jsonl": "`qdrun resume {uri}` writes it again from the config; `qdrun results` shows what is left",
+}
 
 
 def config_hash(resolved: Mapping[str, Any]) -> str:
@@ -209,7 +337,7 @@ def _check_place(folder: RunFolder) -> None:
         return
     try:
         with full_said(folder.uri):
-            folder.path.mkdir(parents=True, exist_ok=True)
+            folder.path.mkdir(parents=True, exist_ok=True, mode=0o700)
     except StorageFull:
         raise
     except OSError as error:
@@ -244,14 +372,20 @@ def write_run(
     identity = f"{time.strftime('%Y%m%d-%H%M%S')}-{escaped(name)}-{secrets.token_hex(2)}"
     folder = RunFolder(open_files(where).at(identity))
     _check_place(folder)
-    lines = [trial.model_dump_json() + "\n" for trial in trials]
+    trials = list(trials)
     info = {"format": FORMAT, "id": identity, "name": name, "created": time.time(), "python": platform.python_version()}
-    info |= {"host": platform.node(), "config_hash": config_hash(resolved), "trials": len(lines), **origin}
+    info |= {
+        "host": platform.node(),
+        "config_hash": config_hash(resolved),
+        "trials": len(trials),
+        "config_crc": crc_of(config.encode()),
+        **origin,
+    }
     folder.files.put("config.yaml", config.encode())
-    folder.files.put("config.resolved.json", json.dumps(resolved, indent=1).encode())
-    folder.files.put("trials.jsonl", "".join(lines).encode())
+    folder.files.put("config.resolved.json", document(dict(resolved), indent=1))
+    folder.save_trials(trials)
     folder.beat()
-    folder.files.put("run.json", json.dumps(info, indent=1).encode())
+    folder.files.put("run.json", document(info, indent=1))
     return folder
 
 

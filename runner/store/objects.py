@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import IO, Any
 
 from .files import Growing, StorageFull, StorageUnknown, StorageUnreachable, full_said
 
@@ -67,6 +68,15 @@ class ObjectFiles:
                     ) from error
                 self.system.makedirs(self._path(path).rpartition("/")[0], exist_ok=True)
                 self.system.pipe_file(self._path(path), data, **how)
+
+    @contextmanager
+    def writing(self, path: str) -> Iterator[IO[bytes]]:
+        """See ``Files``: kept in a file of this machine until it is whole."""
+        with tempfile.NamedTemporaryFile() as stream:
+            yield stream
+            stream.flush()
+            with reached(self.root):
+                self.system.put_file(stream.name, self._path(path))
 
     def claim(self, path: str, data: bytes) -> bool:
         """See ``Files``. Where a store cannot refuse to overwrite, whoever reads his own bytes back has the claim."""
@@ -135,6 +145,10 @@ class ObjectFiles:
     def free_bytes(self) -> int | None:
         """See ``Files``."""
         return None
+
+    def private(self) -> ObjectFiles:
+        """See ``Files``: who may read an object, the bucket says."""
+        return self
 
     def at(self, path: str) -> ObjectFiles:
         """See ``Files``."""

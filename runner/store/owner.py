@@ -7,14 +7,15 @@ journal, which says how many bytes of each older segment count (journal.py).
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import secrets
 import time
 from dataclasses import dataclass
+from urllib.parse import unquote
 
 from ...compiler.errors import QdrunError
+from .encoding import document, read_document
 from .files import Files, escaped
 from .layout import BEAT_EVERY_S, LOST_AFTER_S, RunFolder
 from .processes import alive, pid_space, started
@@ -63,7 +64,7 @@ def latest_owner(folder: RunFolder) -> Owner | None:
     if not numbers:
         return None
     try:
-        return Owner(**json.loads(folder.files.read(_claim_name(numbers[-1]))))
+        return Owner(**read_document(folder.files.read(_claim_name(numbers[-1]))))
     except (ValueError, TypeError):  # damaged: it holds all the same, for a process that nobody knows
         return Owner(numbers[-1], "", 0, "an unknown host", 0.0)
 
@@ -91,7 +92,7 @@ def take(folder: RunFolder, *, gone: int = 0) -> Owner:
     number = before.number + 1 if before else 1
     here = {"pid": os.getpid(), "host": platform.node(), "started": started(os.getpid()), "where": pid_space()}
     owner = Owner(number, secrets.token_hex(8), t=time.time(), **here)
-    if not folder.files.claim(_claim_name(number), json.dumps(owner.__dict__).encode()):
+    if not folder.files.claim(_claim_name(number), document(owner.__dict__)):
         raise RunAlive(f"{folder.name} was taken over by another process at this moment\n  do: `qdrun status {folder.uri}`")
     return owner
 
@@ -173,22 +174,16 @@ def ask_to_cancel(folder: RunFolder, trial: str | None = None) -> None:
     numbers = owner_numbers(folder.files)
     what = "run" if trial is None else f"trial-{escaped(trial)}"
     request = {"t": time.time(), "trial": trial, "pid": os.getpid(), "host": platform.node()}
-    folder.files.put(f"{REQUESTS}/{numbers[-1] if numbers else 1:06}-cancel-{what}.json", json.dumps(request).encode())
+    folder.files.put(f"{REQUESTS}/{numbers[-1] if numbers else 1:06}-cancel-{what}.json", document(request))
 
 
-def cancel_requests(folder: RunFolder, owner: Owner | None = None, known: dict[str, str] | None = None) -> CancelRequests:
-    """What ``owner`` was asked to stop, by default the latest owner. Lists one folder, and reads nothing when it is empty.
-
-    ``known``: requests for single trials that were read before, by file; new ones are added.
-    """
+def cancel_requests(folder: RunFolder, owner: Owner | None = None) -> CancelRequests:
+    """What ``owner`` was asked to stop, by default the latest owner. Lists one folder, and reads no file: their names say it."""
     names = folder.files.names(REQUESTS)
     if not names:
         return CancelRequests()
     number = owner.number if owner else max(owner_numbers(folder.files), default=1)
     mine = [name for name in names if name.startswith(f"{number:06}-cancel-")]
     trials = [name for name in mine if "-cancel-trial-" in name]
-    found = {} if known is None else known
-    for name in trials:
-        if name not in found:
-            found[name] = json.loads(folder.files.read(f"{REQUESTS}/{name}"))["trial"]
-    return CancelRequests(len(mine) > len(trials), frozenset(found[name] for name in trials))
+    asked = (name.partition("-cancel-trial-")[2].removesuffix(".json") for name in trials)
+    return CancelRequests(len(mine) > len(trials), frozenset(unquote(name) for name in asked))

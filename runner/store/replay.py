@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from .attempts import Attempt, Failure, Record, ended, left_behind
-from .journal import Entry, Events, Journal, event_at, read
+from .journal import Damage, Entry, Events, Journal, event_at, read
 from .layout import HEARTBEAT, LOST_AFTER_S, TRIALS, RunFolder
 
 Status = Literal["waiting", "running", "done", "failed", "cancelled", "poisoned"]
@@ -41,12 +41,14 @@ class TrialState:
         status: waiting, running, or how it ended.
         attempts: all of its tries, the last one last.
         entry: its row: the ``ended`` event that counts; None while it has none.
+        damaged: a line of the journal that names it is not as it was written.
     """
 
     id: str
     status: Status = "waiting"
     attempts: list[AttemptState] = field(default_factory=list)
     entry: Entry | None = None
+    damaged: bool = False
 
     @property
     def next_number(self) -> int:
@@ -70,21 +72,40 @@ class Replay:
     Attributes:
         trials: by id, in the order of the sweep.
         finished: the ``finished`` event of the latest owner; None while the run goes on, or when its owner is gone.
-        owner: the number of the latest owner that wrote; 0 for a run of format 1, and before the first.
+        owner: the number of the latest owner that wrote; 0 before the first.
         last_t: the time of the last event.
-        damaged, refused: lines of the journal, see ``Events``.
+        damage, refused: lines of the journal, see ``Events``.
         doubled: rows that came after the one that counts.
-        unknown: events of trials that the run does not have.
+        strays: trials of which the journal has events, and ``trials.jsonl`` no line: that is damaged.
+        wrong: what is wrong with the lines of ``trials.jsonl``, where those were read.
     """
 
     trials: dict[str, TrialState]
     finished: dict[str, Any] | None = None
     owner: int = 0
     last_t: float | None = None
-    damaged: int = 0
+    damage: list[Damage] = field(default_factory=list)
     refused: int = 0
     doubled: int = 0
-    unknown: int = 0
+    strays: dict[str, TrialState] = field(default_factory=dict)
+    wrong: list[str] = field(default_factory=list)
+
+    @property
+    def damaged(self) -> int:
+        """How many lines of the journal and of ``trials.jsonl`` are damaged."""
+        return len(self.damage) + len(self.wrong)
+
+    def problems(self, folder: RunFolder) -> list[str]:
+        """What is damaged: in which file and line, what is lost, and what to do."""
+        lost = [f"{folder.uri}/{one.text}" for one in self.damage]
+        lost += [f"{folder.uri}/{text}" for text in self.wrong]
+        lost += [
+            f"{folder.uri}/trials.jsonl: it has no line of trial {name}, whose parameters are lost" for name in self.strays
+        ]
+        return [
+            f"{text}\n  do: `qdrun resume {folder.uri}` makes good what can be: it runs trials again that lost their row"
+            for text in lost
+        ]
 
     def counts(self) -> Counter[str]:
         """Trials by status."""
@@ -97,7 +118,12 @@ class Replay:
 
 
 def replay(
-    folder: RunFolder, *, events: Events | None = None, trials: Iterable[str] | None = None, slim: bool = True
+    folder: RunFolder,
+    *,
+    events: Events | None = None,
+    trials: Iterable[str] | None = None,
+    slim: bool = True,
+    light: bool = False,
 ) -> Replay:
     """Read a journal; one pass over its lines, and no file of any trial is opened.
 
@@ -106,12 +132,16 @@ def replay(
         events: its journal, where it was read already.
         trials: the ids of its trials, where they are known.
         slim: leave gradients and outputs out of the rows.
+        light: leave large ones alone out of them, see ``journal.read``.
     """
-    events = read(folder, slim=slim) if events is None else events
-    names = trials if trials is not None else folder.trial_ids()
-    out = Replay({name: TrialState(name) for name in names}, damaged=events.damaged, refused=events.refused)
+    events = read(folder, slim=slim and not light, light=light) if events is None else events
+    names, wrong = (trials, []) if trials is not None else folder.found_ids()
+    out = Replay({name: TrialState(name) for name in names}, damage=events.damage, refused=events.refused, wrong=wrong)
     for entry in events.entries:
         _apply(out, entry)
+    for name in {name for damage in events.damage for name in damage.trials}:
+        if name in out.trials:
+            out.trials[name].damaged = True
     return out
 
 
@@ -125,10 +155,9 @@ def _apply(out: Replay, entry: Entry) -> None:
     elif kind == "finished":
         out.finished = event
     elif kind in ("started", "ended", "retry", "requeued"):
-        state = out.trials.get(str(event.get("trial")))
-        if state is None:
-            out.unknown += 1
-        elif kind == "started":
+        name = str(event.get("trial"))
+        state = out.trials.get(name) or out.strays.setdefault(name, TrialState(name))
+        if kind == "started":
             _start(state, entry)
         elif kind == "requeued":
             state.status, state.entry = "waiting", None

@@ -20,12 +20,8 @@ def status(folder: RunFolder) -> dict[str, Any]:
     info, found = folder.info(), summary(folder)
     last = found.pop("last_t")
     end = last if found["state"] != "running" and last is not None else time.time()
-    asked = {"cancel_requested": _asked(folder), "seconds": max(0.0, end - info["created"])}
+    asked = {"cancel_requested": cancel_requests(folder).whole, "seconds": max(0.0, end - info["created"])}
     return {"id": info["id"], "folder": folder.uri, **found, **asked}
-
-
-def _asked(folder: RunFolder) -> bool:
-    return cancel_requests(folder).whole or folder.files.exists("cancel")  # the latter in runs of format 1
 
 
 def wait(folder: RunFolder, every_s: float = 1.0, sleep: Callable[[float], object] = time.sleep) -> None:

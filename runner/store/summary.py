@@ -6,10 +6,10 @@ its sizes are the same, so is what stands in it. A run that goes on again writes
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from typing import Any
 
+from .encoding import document, read_document
 from .journal import EVENTS, Events, read
 from .layout import LOST_AFTER_S, RunFolder
 from .replay import Replay, TrialState, replay, run_state
@@ -27,6 +27,8 @@ def unfinished_word(folder: RunFolder, found: Replay) -> str:
 
 def shown_status(state: TrialState, unfinished: str) -> str:
     """The status of a trial in tables and counts. ``unfinished``: see ``unfinished_word``."""
+    if state.entry is None and state.damaged and unfinished:
+        return "damaged"
     return unfinished if state.entry is None and unfinished else state.status
 
 
@@ -53,7 +55,7 @@ def keep(folder: RunFolder, sizes: dict[str, int], events: Events, found: Replay
     """
     if found.finished is not None and sizes:
         said = {"journal": sizes, "summary": _summed(folder, events, found)}
-        folder.files.put(SUMMARY, json.dumps(said, indent=1).encode(), durable=False)
+        folder.files.put(SUMMARY, document(said, indent=1), durable=False)
 
 
 def current(folder: RunFolder) -> bool:
@@ -63,7 +65,7 @@ def current(folder: RunFolder) -> bool:
 
 def _kept(folder: RunFolder) -> Summary | None:
     try:
-        said = json.loads(folder.files.read(SUMMARY))
+        said = read_document(folder.files.read(SUMMARY))
         return said["summary"] if said["journal"] == folder.files.sizes(EVENTS) else None
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return None
@@ -77,7 +79,7 @@ def _summed(folder: RunFolder, events: Events, found: Replay) -> Summary:
         "counts": dict(Counter(shown_status(trial, unfinished) for trial in found.trials.values())),
         "best": _best(found),
         "last_t": found.last_t,
-        "damaged_lines": events.damaged,
+        "damaged_lines": found.damaged,
         "refused_lines": events.refused,
         "timing": found.finished.get("timing") if found.finished else None,
     }

@@ -285,7 +285,7 @@ class _Follower:
 
     def __init__(self, folder: RunFolder, every_s: float, sleep: Callable[[float], None]) -> None:
         self.folder, self.every_s, self.sleep = folder, every_s, sleep
-        self.trials = folder.trials()
+        self.trials = folder.found_trials().trials
         self._read()
 
     def _read(self) -> None:

@@ -68,7 +68,7 @@ def gather(folder: RunFolder) -> Material:
     Raises:
         OSError: the run cannot be read.
     """
-    trials, info, events = folder.trials(), folder.info(), read(folder)
+    trials, info, events = folder.trials(), folder.info(), read(folder, light=True)
     found = replay(folder, events=events, trials=[trial.id for trial in trials])
     began = float(info["created"])
     return Material(

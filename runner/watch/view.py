@@ -126,7 +126,7 @@ def view_of(folder: RunFolder, snapshot: Snapshot | None = None, *, trials: Sequ
         snapshot: what the packer or the ledger says now, see ``device_views``.
         trials: of the run, where they were read already.
     """
-    trials = folder.trials() if trials is None else trials
+    trials = folder.found_trials().trials if trials is None else trials
     events = read(folder, slim=True)
     found = replay(folder, events=events, trials=[trial.id for trial in trials])
     state, created = run_state(folder, found), float(folder.info()["created"])

@@ -16,19 +16,22 @@ from qdrun.runner.store import status
 from qdrun.runner.store.attempts import Attempt, ResultMissing, ended, pack, started
 from qdrun.runner.store.journal import Journal
 from qdrun.runner.store.layout import RunNotFound, write_run
-from qdrun.runner.trials import Trial
+from qdrun.runner.trials import Trial, trial_id
 
 RNG = np.random.default_rng(3)
 LARGE = {"big": RNG.normal(size=(100, 300)), "ids": np.arange(20_000, dtype=np.int32)}
 
 
+A1, B2 = (trial_id({"x": i}, 0) for i in range(2))
+
+
 def by_hand(where, gradients):
     """A run of two trials, of which the first is done with these gradients."""
-    ids = ("a1", "b2")
+    ids = (A1, B2)
     trials = [Trial(id=name, index=i, replicate=0, seed=i, swept={"x": i}, params={"x": i}) for i, name in enumerate(ids)]
     folder = write_run(where, "hand", "", {"gradients": sorted(gradients)}, trials, {})
     with Journal(folder) as journal:
-        attempt = Attempt("a1", 1)
+        attempt = Attempt(A1, 1)
         started(journal, [(attempt, {"device": "cpu"})])
         record = {"status": "done", "loss": 0.5, "gradients": gradients, "outputs": {"reach": np.float64(2.0)}}
         ended(journal, [(attempt, pack(folder, attempt, record))])
@@ -40,49 +43,50 @@ def by_hand(where, gradients):
 def test_gradients_by_trial_large_and_small_wherever_the_run_lies(where, tmp_path):
     folder = by_hand(tmp_path if where == "local" else where, LARGE | {"small": np.array([1.0, 2.0])})
     run = load(folder.uri)
-    assert list(run.gradients) == ["a1"], "only trials with a row have gradients"
-    found = run.gradients["a1"]
+    assert list(run.gradients) == [A1], "only trials with a row have gradients"
+    found = run.gradients[A1]
     assert set(found) == {"big", "ids", "small"}
     for name, value in LARGE.items():
         np.testing.assert_array_equal(found[name], value)
-    assert found["small"].tolist() == [1.0, 2.0] and float(run.outputs["a1"]["reach"]) == 2.0
+    assert found["small"].tolist() == [1.0, 2.0] and float(run.outputs[A1]["reach"]) == 2.0
     assert found["big"].dtype == np.float64 and found["ids"].dtype == np.int32
     with pytest.raises(KeyError):
-        run.gradients["b2"]
+        run.gradients[B2]
 
 
 def test_large_gradients_are_mapped_read_only_and_not_before_they_are_asked_for(tmp_path, monkeypatch):
     folder = by_hand(tmp_path, LARGE)
     opened = []
     real = arrays.mapped_file
-    monkeypatch.setattr(arrays, "mapped_file", lambda folder, path: opened.append(path) or real(folder, path))
+    monkeypatch.setattr(arrays, "mapped_file", lambda folder, path, record: opened.append(path) or real(folder, path, record))
     run = load(folder.uri)
     gradients = run.gradients
-    assert len(gradients) == 1 and "a1" in gradients and len(run.rows) == 2 and opened == []
-    big = gradients["a1"]["big"]
-    assert opened == ["trials/a1/a1/gradients.safetensors"], "one file, mapped once"
+    assert len(gradients) == 1 and A1 in gradients and len(run.rows) == 2 and opened == []
+    big = gradients[A1]["big"]
+    assert opened == [f"trials/{A1}/a1/gradients.safetensors"], "one file, mapped once"
     assert isinstance(big, np.memmap) and not big.flags.writeable and not big.flags.owndata
 
 
-@pytest.mark.parametrize("damage", ["gone", "short", "header", "no json"])
+@pytest.mark.parametrize("damage", ["gone", "short", "header", "no json", "a bit"])
 def test_a_file_that_is_damaged_says_so(damage, tmp_path):
     folder = by_hand(tmp_path, LARGE)
-    path = folder.path / "trials/a1/a1/gradients.safetensors"
+    path = folder.path / f"trials/{A1}/a1/gradients.safetensors"
     data = path.read_bytes()
     if damage == "gone":
         path.unlink()
     else:
         cut = {"short": data[:-1000], "header": b"\xff" * 8 + data[8:], "no json": data[:8] + b"x" * (len(data) - 8)}
+        cut["a bit"] = data[:-5] + bytes((data[-5] ^ 4,)) + data[-4:]
         path.write_bytes(cut[damage])
-    with pytest.raises(ResultMissing, match=r"gradients\.safetensors: .*\n  do: run the trial again"):
-        load(folder.uri).gradients["a1"]
+    with pytest.raises(ResultMissing, match=r"gradients\.safetensors cannot be read: .*\n  do: remove the file"):
+        load(folder.uri).gradients[A1]
 
 
 def test_a_run_folder_names_no_file_outside_of_itself(tmp_path):
     folder = by_hand(tmp_path, LARGE)
     for path in ("../x.safetensors", "/etc/passwd"):
         with pytest.raises(ResultMissing, match="a file outside of itself"):
-            arrays.mapped_file(folder, path)
+            arrays.mapped_file(folder, path, {})
 
 
 def test_a_run_is_a_table_a_config_and_a_state(tmp_path):
@@ -92,7 +96,7 @@ def test_a_run_is_a_table_a_config_and_a_state(tmp_path):
     assert run.status["counts"] == {"done": 1, "cancelled": 1}
     assert run.arrow.column("loss").to_pylist() == [0.5, None]
     assert run.pandas["grad.small"][0].tolist() == [1.0, 2.0]
-    assert run.best()["trial"] == "a1" and run.best("max:out.reach")["out.reach"] == 2.0
+    assert run.best()["trial"] == A1 and run.best("max:out.reach")["out.reach"] == 2.0
     assert "1 done, 1 waiting" in repr(run)
     with pytest.raises(RunNotFound):
         load("nothing", runs=tmp_path / "runs")

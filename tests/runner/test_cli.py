@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from qdrun.runner.cli import app
 from qdrun.runner.plan import make_plan, prepare
+from qdrun.runner.store.encoding import document
 from qdrun.runner.store.journal import Journal, segments
 from qdrun.runner.store.layout import RunFolder, create
 from qdrun.runner.store.owner import cancel_requests
@@ -88,7 +89,7 @@ def test_a_journal_with_a_torn_last_line_is_still_read(half_done):
 def test_status_tells_a_running_run_from_a_lost_one(half_done, tmp_path):
     (state,) = json.loads(run(app, ["status", str(half_done.path), "--json"]).stdout)["runs"]
     assert (state["state"], state["trials"], state["best"]["loss"]) == ("running", 4, 1.0)
-    (half_done.path / "heartbeat.json").write_text(json.dumps({"t": time.time() - 100, "pid": 1, "host": "elsewhere"}))
+    (half_done.path / "heartbeat.json").write_bytes(document({"t": time.time() - 100, "pid": 1, "host": "elsewhere"}))
     listed = json.loads(run(app, ["status", "--runs", str(tmp_path / "runs"), "--json"]).stdout)
     assert [entry["state"] for entry in listed["runs"]] == ["lost"]
     assert "lost" in run(app, ["status", "--runs", str(tmp_path / "runs")]).stdout

@@ -21,13 +21,15 @@ from qdrun.runner.store.journal import Journal
 from qdrun.runner.store.layout import RunFolder, create, write_run
 from qdrun.runner.store.owner import cancel_requests
 from qdrun.runner.store.status import STATES
-from qdrun.runner.trials import Trial
+from qdrun.runner.trials import Trial, trial_id
+
+A1, B2 = (trial_id({"x": i}, 0) for i in range(2))
 
 
 @pytest.fixture
 def alive(tmp_path):
-    """A run of this process: its folder, its journal, and the two trials of it, a1 and b2."""
-    ids = ("a1", "b2")
+    """A run of this process: its folder, its journal, and the two trials of it, A1 and B2."""
+    ids = (A1, B2)
     trials = [Trial(id=name, index=i, replicate=0, seed=i, swept={"x": i}, params={"x": i}) for i, name in enumerate(ids)]
     folder = write_run(tmp_path / "runs", "hand", "", {"gradients": []}, trials, {})
     with Journal(folder) as journal:
@@ -83,9 +85,9 @@ def test_columns_are_found_by_their_last_part_and_wrong_ones_are_refused():
 
 def test_the_device_of_a_trial_is_known_while_it_runs_and_where_it_does_not_say_it(alive):
     folder, journal = alive
-    for name in ("a1", "b2"):
+    for name in (A1, B2):
         journal.write("started", sync=True, trial=name, attempt=1, device="cuda:0")
-    journal.write("ended", sync=True, trial="b2", attempt=1, status="done", loss=1.0, device="")
+    journal.write("ended", sync=True, trial=B2, attempt=1, status="done", loss=1.0, device="")
     assert [row["device"] for row in call("results", folder.path)[1]["rows"]] == ["cuda:0", "cuda:0"]
 
 
@@ -108,7 +110,7 @@ def test_the_end_of_a_run_is_said_with_all_that_failed_and_where_the_best_began(
 
 def test_a_trial_is_named_by_the_beginning_of_its_id_or_its_place(alive):
     folder, _ = alive
-    assert [trial_of(folder, word) for word in ("a", "b2", "@1")] == ["a1", "b2", "b2"]
+    assert [trial_of(folder, word) for word in (A1[:3], B2, "@1")] == [A1, B2, B2]
     with pytest.raises(NotFound, match=r"has no trial `zz`\n  do: .*qdrun results"):
         trial_of(folder, "zz")
     with pytest.raises(NotFound, match="has 2 trials that begin with ``"):
@@ -160,21 +162,21 @@ def test_logs_are_what_attempts_printed_and_the_traceback_of_the_error(finished)
 
 def test_logs_are_followed_until_the_trial_has_its_row(alive):
     folder, journal = alive
-    attempt = Attempt("a1", 1, journal.owner.number)
-    journal.write("started", sync=True, trial="a1", attempt=1)
+    attempt = Attempt(A1, 1, journal.owner.number)
+    journal.write("started", sync=True, trial=A1, attempt=1)
 
     def work():
         with Log(folder, attempt, "stdout") as log:
             for part in ("first li", "ne\nsecond", " line"):
                 log.write(part.encode())
                 time.sleep(0.4)
-        journal.write("ended", sync=True, trial="a1", attempt=1, status="done", loss=1.0)
+        journal.write("ended", sync=True, trial=A1, attempt=1, status="done", loss=1.0)
 
     thread = threading.Thread(target=work)
     thread.start()
-    shown = text("logs", folder.path, "a1", "-f")
+    shown = text("logs", folder.path, A1, "-f")
     thread.join()
-    assert shown == "==> a1 attempt 1 stdout <==\nfirst line\nsecond line"
+    assert shown == f"==> {A1} attempt 1 stdout <==\nfirst line\nsecond line"
 
 
 def test_a_run_that_is_over_is_followed_to_its_end_at_once(finished):  # noqa: F811
@@ -184,8 +186,8 @@ def test_a_run_that_is_over_is_followed_to_its_end_at_once(finished):  # noqa: F
 def test_status_says_why_trials_wait(alive):
     folder, journal = alive
     why = "needs 3.1 GiB at its smallest: pool gpu0 has 2 GiB free of 22.8 GiB"
-    journal.write("snapshot", sync=True, waiting=[{"count": 7, "example": "b2", "why": "older"}])
-    journal.write("snapshot", sync=True, waiting=[{"count": 2, "example": "b2", "why": why}], pools=[], devices=[])
+    journal.write("snapshot", sync=True, waiting=[{"count": 7, "example": B2, "why": "older"}])
+    journal.write("snapshot", sync=True, waiting=[{"count": 2, "example": B2, "why": why}], pools=[], devices=[])
     (state,) = call("status", folder.path)[1]["runs"]
     assert state["waiting"] == [{"count": 2, "why": why}]
     assert f"waiting\n  2: {why}" in text("status", folder.path)
@@ -195,23 +197,23 @@ def test_status_says_why_trials_wait(alive):
 
 def test_one_trial_can_be_cancelled(alive):
     folder, journal = alive
-    assert text("cancel", folder.path, "b") == f"{folder.name}, trial b2: asked to stop\n"
+    assert text("cancel", folder.path, B2[:4]) == f"{folder.name}, trial {B2}: asked to stop\n"
     requests = cancel_requests(folder, journal.owner)
-    assert not requests.whole and requests.trials == {"b2"}
-    journal.write("ended", sync=True, trial="a1", attempt=1, status="done", loss=1.0)
+    assert not requests.whole and requests.trials == {B2}
+    journal.write("ended", sync=True, trial=A1, attempt=1, status="done", loss=1.0)
     data = call("cancel", folder.path, "@0")[1]
-    assert (data["trial"], data["state"], data["cancel_requested"]) == ("a1", "running", False)
-    assert "nothing to stop, the trial is over" in text("cancel", folder.path, "a1")
+    assert (data["trial"], data["state"], data["cancel_requested"]) == (A1, "running", False)
+    assert "nothing to stop, the trial is over" in text("cancel", folder.path, A1)
     result = CliRunner().invoke(app, ["cancel", str(folder.path), "zz"])
     assert result.exit_code == 2 and "has no trial `zz`" in result.stderr
 
 
 def test_watch_gives_one_look_as_a_document(alive):
     folder, journal = alive
-    journal.write("started", sync=True, trial="a1", attempt=1, device="cpu", bytes=4096)
+    journal.write("started", sync=True, trial=A1, attempt=1, device="cpu", bytes=4096)
     data = call("watch", folder.path)[1]
     assert (data["state"], data["total"], data["counts"]["running"]) == ("running", 2, 1)
-    assert [(lane["trial"], lane["device"], lane["bytes"]) for lane in data["lanes"]] == [("a1", "cpu", 4096)]
+    assert [(lane["trial"], lane["device"], lane["bytes"]) for lane in data["lanes"]] == [(A1, "cpu", 4096)]
 
 
 def test_the_json_format_is_the_rows_alone(finished):  # noqa: F811
@@ -226,7 +228,7 @@ def test_what_the_processes_of_workers_said(alive):
     (part,) = call("logs", folder.path, "--workers")[1]["logs"]
     assert (part["worker"], part["stream"], part["trial"]) == ("cpu/w1", "stderr", None)
     assert text("logs", folder.path, "--workers") == "Fatal Python error: Segmentation fault\n"
-    code, data = call("logs", folder.path, "a1", "--workers")
+    code, data = call("logs", folder.path, A1, "--workers")
     assert code == 2 and "leave out the trial" in data["error"]["message"]
 
 

@@ -126,7 +126,9 @@ def test_a_folder_that_the_cluster_does_not_have_is_named(tmp_path, capsys):
 def test_a_run_of_another_format_is_refused(tmp_path):
     run = create(prepare(write_config(tmp_path))[0], tmp_path / "runs")
     run.files.put("run.json", json.dumps(run.info() | {"format": 1}).encode())
-    with pytest.raises(ClusterError, match=r"has format 1, qdrun on .* writes format 2"):
+    with pytest.raises(
+        ClusterError, match=r"has format 1, this version of qdrun reads format 3 on .*\n  do: install the same qdrun"
+    ):
         entry.reached(run.uri)
 
 

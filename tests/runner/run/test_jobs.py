@@ -16,6 +16,7 @@ from runner_helpers import FAKES, write_config
 
 from qdrun.runner.run.rayjobs import ask, known_dead
 from qdrun.runner.store import status
+from qdrun.runner.store.encoding import document, read_document
 from qdrun.runner.store.layout import RunFolder
 from qdrun.runner.store.owner import latest_owner
 from qdrun.runner.store.replay import replay
@@ -136,7 +137,7 @@ def test_a_killed_runner_is_known_dead_and_a_killed_head_makes_the_run_lost(head
     os.kill(owner["pid"], signal.SIGKILL)
     for name in ("owners/000001.json", "heartbeat.json"):  # as on another machine, where nobody can look for the process
         path = run.path / name
-        path.write_text(json.dumps(json.loads(path.read_text()) | {"host": "elsewhere"}))
+        path.write_bytes(document(read_document(path.read_bytes()) | {"host": "elsewhere"}))
     until(lambda: known_dead(run, latest_owner(run)), run)
     before = rows_done(run)
     # the resumed run joins the head from here

@@ -1,7 +1,5 @@
 """Who goes on with a run while somebody else does, too: one of them has it, and nothing runs twice."""
 
-import json
-
 import pyarrow.parquet as pq
 import pytest
 from runner_helpers import write_config
@@ -11,6 +9,7 @@ from qdrun.runner.run import detach, entry, session
 from qdrun.runner.run import resume as resuming
 from qdrun.runner.run.rayjobs import note_launch
 from qdrun.runner.store import status
+from qdrun.runner.store.encoding import document, read_document
 from qdrun.runner.store.journal import Journal
 from qdrun.runner.store.layout import create
 from qdrun.runner.store.owner import OwnerLost, RunAlive
@@ -30,7 +29,7 @@ def died(run, pid=NOBODY):
     """Somebody has claimed the run, and is gone."""
     journal = Journal(run)
     path = run.path / f"owners/{journal.owner.number:06}.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"pid": pid}))
+    path.write_bytes(document(read_document(path.read_bytes()) | {"pid": pid}))
     return journal
 
 
@@ -135,7 +134,7 @@ def test_a_job_that_begins_after_somebody_else_was_lost_with_its_run_goes_on_whe
     def attend(prepared, job, folder, how, stage, *more, **words):
         with Journal(folder) as journal:
             staged.append([work.id for work in stage(journal)[0]])
-        return session.Submitted(folder, "done", [], {})
+        return session.Submitted(folder, "done", {})
 
     monkeypatch.setattr(resuming, "attend", attend)
     monkeypatch.setattr(session, "attend", lambda *words, **more: pytest.fail("from its beginning"))

@@ -47,7 +47,7 @@ def check_all_done(folder):
     """Every trial has exactly one row, the right one, with the right gradient."""
     state = replay(folder)
     assert rows_written(folder) == dict.fromkeys(state.trials, 1)
-    assert (state.counts(), state.doubled, state.damaged, state.unknown) == ({"done": len(state.trials)}, 0, 0, 0)
+    assert (state.counts(), state.doubled, state.damaged, state.strays) == ({"done": len(state.trials)}, 0, 0, {})
     for index, trial in enumerate(state.trials.values()):
         row = record_of(folder, trial)
         assert row["loss"] == index

@@ -1,9 +1,6 @@
-"""The folder of a run: the same on every file system, old ones readable, and no name that leads out of it."""
+"""The folder of a run: the same on every file system, and no name that leads out of it."""
 
-import json
 import pickle
-import shutil
-from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -27,15 +24,24 @@ from qdrun.runner.store.attempts import (
     started,
     write_spec,
 )
+from qdrun.runner.store.encoding import document
 from qdrun.runner.store.files import LocalFiles, StorageUnknown, escaped, open_files
-from qdrun.runner.store.journal import Journal, read
-from qdrun.runner.store.layout import ConfigChanged, NoPlace, RunFolder, RunNotFound, all_runs, config_hash, find, write_run
+from qdrun.runner.store.journal import Journal
+from qdrun.runner.store.layout import (
+    FORMAT,
+    ConfigChanged,
+    NoPlace,
+    RunFolder,
+    RunNotFound,
+    all_runs,
+    config_hash,
+    find,
+    write_run,
+)
 from qdrun.runner.store.owner import ask_to_cancel, cancel_requests
 from qdrun.runner.store.replay import record_of, recover, replay
 from qdrun.runner.store.status import list_runs, status
-from qdrun.runner.store.table import arrow_table, rows, to_pandas, write_parquet
-
-OLD = Path(__file__).parent / "format1" / "20260101-120000-robot-0001"
+from qdrun.runner.store.table import arrow, arrow_table, rows, write_parquet
 
 
 def act(folder, steps):
@@ -176,7 +182,10 @@ def test_a_record_that_names_a_file_outside_is_refused(tmp_path):
     with pytest.raises(ResultMissing, match="names a file outside of itself"):
         arrays_of(folder, row)
     row["gradients"]["x"]["file"] = "trials/none/a1/gradients.safetensors"
-    with pytest.raises(ResultMissing, match="run the trial again"):
+    with pytest.raises(
+        ResultMissing,
+        match=r"cannot be read: .*\n  do: remove the file if it is there; `qdrun resume .*` then runs the trial again",
+    ):
         arrays_of(folder, row)
 
 
@@ -233,7 +242,7 @@ def test_the_table_says_whether_the_run_has_ended(where, tmp_path):
     (tmp_path / "whole.parquet").write_bytes(folder.files.read("results.parquet"))
     said = pq.read_schema(tmp_path / "whole.parquet").metadata
     assert (said[b"qdrun.complete"], said[b"qdrun.state"], said[b"qdrun.run"]) == (b"true", b"done", folder.name.encode())
-    assert to_pandas(rows(folder))["loss"].tolist() == [1.0, 1.0, 2.0]
+    assert arrow(folder).to_pandas()["loss"].tolist() == [1.0, 1.0, 2.0]
     assert status(folder)["state"] == "done"
 
 
@@ -241,37 +250,7 @@ def test_a_spec_is_kept_as_plain_text(where):
     folder = make_run(where, 1)
     attempt = Attempt(trials(1)[0].id, 2, 3)
     write_spec(folder, attempt, {"params": {"x": float("inf")}})
-    assert b'"Infinity"' in folder.files.read(f"trials/{attempt.trial}/a2-owner3/spec.json")
-
-
-def check_old(folder):
-    table = {row["trial"]: row for row in rows(folder)}
-    assert [row["status"] for row in table.values()] == ["done", "done", "failed", "done", "cancelled"]
-    assert [row["attempts"] for row in table.values()] == [1, 1, 1, 2, 0]
-    assert table["98c93e13e145"]["error_type"] == "RuntimeError"
-    assert table["d131c9b580a4"]["loss"] == -0.009750942485906196
-    assert len(table["d131c9b580a4"]["grad.actuation"]) == 4
-
-
-def test_a_run_folder_of_format_1_is_still_read(tmp_path):
-    folder = find(OLD.name, OLD.parent)
-    check_old(folder)
-    found = status(folder)
-    assert (found["state"], found["cancel_requested"], found["damaged_lines"]) == ("cancelled", True, 0)
-    assert found["best"]["trial"] == "d131c9b580a4"
-    copied = RunFolder(shutil.copytree(OLD, tmp_path / OLD.name))
-    assert pq.read_table(write_parquet(copied)).num_rows == 5
-
-
-def test_a_run_folder_of_format_1_can_go_on(tmp_path):
-    folder = RunFolder(shutil.copytree(OLD, tmp_path / OLD.name))
-    with Journal(folder) as journal:
-        requeued(journal, {"6529821d9a2b": "cancelled"})
-        run_one(folder, journal, "6529821d9a2b", 4.0)
-        journal.write("finished", state="failed", sync=True)
-    assert [row["status"] for row in rows(folder)] == ["done", "done", "failed", "done", "done"]
-    assert read(folder).damaged == 0
-    assert [event["seq"] for event in read(folder).events] == list(range(19))
+    assert b'"$float": "Infinity"' in folder.files.read(f"trials/{attempt.trial}/a2-owner3/spec.json")
 
 
 @pytest.mark.slow
@@ -291,8 +270,8 @@ def test_twenty_thousand_trials_are_replayed_by_a_handful_of_reads(where):
     counting = folder.files = CountingFiles(folder.files)
     state = replay(folder)
     assert state.counts() == {"done": done, "running": 10, "waiting": count - done - 10}
-    assert counting.calls["read"] <= segments + 3  # the segments, the trials, the journal of format 1
-    assert sum(counting.calls.values()) <= segments + 4
+    assert counting.calls["read"] <= segments + 1  # the segments, the trials
+    assert sum(counting.calls.values()) <= segments + 2
     counting.calls.clear()
     with Journal(folder) as journal:
         opened = counting.calls.copy()
@@ -304,7 +283,7 @@ def test_twenty_thousand_trials_are_replayed_by_a_handful_of_reads(where):
 def named(where, name, created):
     """A run with a name and a time of its own."""
     files = open_files(where).at(name)
-    files.put("run.json", json.dumps({"id": name, "name": "n", "created": created}).encode())
+    files.put("run.json", document({"format": FORMAT, "id": name, "name": "n", "created": created}))
     return RunFolder(files)
 
 

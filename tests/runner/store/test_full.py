@@ -1,7 +1,6 @@
 """A disk without room: said before the start where that is known, and in flight a pause that loses nothing."""
 
 import errno
-import json
 import os
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from store_helpers import Machine, make_run, record, rows_written, run_one, tria
 from qdrun.jobs.plan import MemoryPlan, PlanEntry
 from qdrun.runner.plan import PlannedGroup
 from qdrun.runner.store.attempts import Attempt, Log, ended, left_behind, pack, read_log, started
+from qdrun.runner.store.encoding import document, read_document
 from qdrun.runner.store.files import LocalFiles, StorageFull
 from qdrun.runner.store.journal import Journal, read
 from qdrun.runner.store.replay import record_of, replay
@@ -88,7 +88,7 @@ def test_a_run_gives_signs_of_life_on_a_full_disk(tmp_path):
     with Machine() as machine, Journal(folder) as journal:
         journal.beat()
         path = folder.path / "heartbeat.json"
-        path.write_text(json.dumps(json.loads(path.read_text()) | {"t": 1.0}))
+        path.write_bytes(document(read_document(path.read_bytes()) | {"t": 1.0}))
         os.utime(path, (1.0, 1.0))
         assert folder.silent_s() > 1e6
         machine.room = 0
