@@ -23,6 +23,7 @@ from qdrun.runner.plan import prepare
 from qdrun.runner.run import rayjobs
 from qdrun.runner.run.launches import DASHBOARD, remember, remembered, trusted
 from qdrun.runner.run.resume import config_of
+from qdrun.runner.store.encoding import document, read_document
 from qdrun.runner.store.journal import Journal
 from qdrun.runner.store.layout import ConfigChanged, create
 
@@ -179,7 +180,7 @@ def hostile(tmp_path, address, *, began):
             journal.write("ray_ready", sync=True, cores=1, node_memory_bytes=1, dashboard=address)
         for name in ("owners/000001.json", "heartbeat.json"):  # a process of another machine, heard of a moment ago
             path = run.path / name
-            path.write_text(json.dumps(json.loads(path.read_text()) | {"host": "elsewhere", "t": time.time()}))
+            path.write_bytes(document(read_document(path.read_bytes()) | {"host": "elsewhere", "t": time.time()}))
         (run.path / "owners/000001.over").unlink(missing_ok=True)
     return run
 
@@ -230,8 +231,8 @@ def test_a_run_goes_on_with_the_config_in_its_folder_and_not_with_the_one_that_i
     ran = tmp_path / "ran"
     (other / "evil.py").write_text(f"open({str(ran)!r}, 'w')\n" + FAKES.read_text())
     evil = write_config(other, target="evil.py:Quadratic")
-    info = json.loads((run.path / "run.json").read_text()) | {"config": str(evil)}
-    (run.path / "run.json").write_text(json.dumps(info))
+    info = run.info() | {"config": str(evil)}
+    (run.path / "run.json").write_bytes(document(info))
     with pytest.raises(ConfigChanged, match=r"has changed since .*: job.target"):
         config_of(run)
     forced, _ = config_of(run, force=True)
