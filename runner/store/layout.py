@@ -215,7 +215,7 @@ class RunFolder:
             raise
 
     def last_beat(self) -> dict[str, Any] | None:
-        """The last sign of life: ``t``, ``pid``, ``host``, ``owner``, ``where`` as of ``Owner``; None when there is none or it is damaged."""
+        """The last sign of life: ``t``, ``pid``, ``host``, ``owner``, ``where`` as of ``Owner``; None: there is none, or it is damaged."""
         try:
             beat = read_document(self.files.read(HEARTBEAT))
             return {"t": max(float(beat["t"]), self.files.changed(HEARTBEAT) if beat["host"] == platform.node() else 0.0)} | {

@@ -155,9 +155,9 @@ def test_a_process_is_known_to_be_gone_only_among_the_process_ids_that_it_had(wh
     folder = make_run(where)
     claim = {"number": 1, "token": "a", "pid": os.getpid(), "host": platform.node(), "t": time.time()}
     claim |= {"started": process_started(os.getpid()), "where": pid_space()} | change
-    folder.files.put("owners/000001.json", json.dumps(claim).encode())
+    folder.files.put("owners/000001.json", document(claim))
     beat = {"t": time.time(), "pid": claim["pid"], "host": claim["host"], "owner": 1, "where": claim["where"]}
-    folder.files.put("heartbeat.json", json.dumps(beat).encode())
+    folder.files.put("heartbeat.json", document(beat))
     assert owner.gone_from_here(latest_owner(folder)) is gone
     assert (folder.silent_s() == float("inf")) is (gone and "pid" in change)
     if gone:
