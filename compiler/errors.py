@@ -14,7 +14,7 @@
     │   ├── GradientCheckError           (AssertionError) Tape(grad_check=..) found a gradient that differs from differences
     │   ├── NothingToDifferentiate       a kernel whose gradient was asked for touches nothing that has one
     │   ├── QdrunImportError             (ImportError) a module of the peer that this version does not have
-    │   ├── QdrunAssertionError          (AssertionError) an assert or a bounds check failed in a kernel
+    │   ├── QdrunAssertionError          (AssertionError) a check failed in a kernel: assert, bounds, overflow, NaN
     │   ├── AdStackOverflow              a loop ran further than its adstack was planned for
     │   └── DeviceError                  a device, its driver or a kernel on it failed; says whether the process must be restarted
     └── OutOfMemory                      (MemoryError) a budget or a device is too small; names the bytes
@@ -29,25 +29,28 @@ Every message has the form: what happened, where (kernel, file:line), what to do
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .ir.nodes import Loc
+    from .ir.nodes import FaultKind, Loc
 
 
 class QdrunError(Exception):
     """Base of all our errors."""
 
 
-def describe(what: str, loc: Loc | None = None, hint: str = "") -> str:
-    """The one form of a message: what happened, where with the user's line and a caret, what to do."""
+def describe(what: str, loc: Loc | None = None, hint: str = "", where: str = "") -> str:
+    """The one form of a message: what happened, where with the user's line and a caret, what to do. ``where``: more on the place."""
     lines = [what]
     if loc is not None:
-        kernel = f" in kernel `{loc.kernel}`" if loc.kernel else ""
+        kernel = f" in {f'the {loc.mode} of ' if loc.mode else ''}kernel `{loc.kernel}`" if loc.kernel else ""
         text = loc.text.rstrip("\n")
         lead = len(text) - len(text.lstrip())
         width = max(1, min(loc.end, len(text)) - loc.col)
         lines += [f"  at {loc.file}:{loc.line}{kernel}", f"    {text.lstrip()}", "    " + " " * (loc.col - lead) + "^" * width]
+    if where:
+        lines.append(f"  {where}")
     if hint:
         lines.append(f"  do: {hint}")
     return "\n".join(lines)
@@ -111,8 +114,102 @@ class NothingToDifferentiate(QdrunRuntimeError):
     """A kernel touches nothing that has a gradient. A tape passes over it."""
 
 
+@dataclass(frozen=True)
+class Fault:
+    """What a check in a kernel found.
+
+    Attributes:
+        kind: "assert", "bounds", "overflow", "nan" (a NaN or an infinity was made) or "input" (a NaN was read).
+        what: what happened, in one line.
+        loc: the user's line.
+        iteration: the variables of the loops around with their values, outermost first; numbered from 0 where a loop has no variable.
+        operands: the numbers in ``what``, in their order there; of an operation its result first.
+        hint: what to do.
+        launch: the number of the launch in its tape, from 1; None outside of a tape, and where the launch was not waited for.
+        step: the time step, from 0; None outside of time steps.
+    """
+
+    kind: FaultKind
+    what: str
+    loc: Loc | None = None
+    iteration: tuple[tuple[str, int], ...] = ()
+    operands: tuple[int | float | bool, ...] = ()
+    hint: str = ""
+    launch: int | None = None
+    step: int | None = None
+
+    @property
+    def where(self) -> str:
+        """Iteration, launch and time step, as far as they are known, in one line."""
+        launch = [] if self.launch is None else [f"launch {self.launch} of the tape"]
+        step = [] if self.step is None else [f"time step {self.step}"]
+        inner = ", ".join(f"{name} = {value}" for name, value in self.iteration)
+        return "; ".join(([f"iteration {inner}"] if inner else []) + launch + step)
+
+
 class QdrunAssertionError(QdrunRuntimeError, AssertionError):
-    """An assert or a bounds check failed inside a kernel."""
+    """A check failed inside a kernel: an assert, the bounds of an index, an integer that overflows, a NaN or an infinity.
+
+    Attributes:
+        fault: what was found and where; None where the message is all that is known.
+    """
+
+    def __init__(self, message: str | Fault = "") -> None:
+        self.fault = message if isinstance(message, Fault) else None
+        text = message if isinstance(message, str) else describe(message.what, message.loc, message.hint, message.where)
+        super().__init__(text)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.fault or str(self),)
+
+    def during(self, launch: int | None, step: int | None) -> QdrunAssertionError:
+        """The same error, with the launch of a tape and the time step in which it happened."""
+        return self if self.fault is None else type(self)(replace(self.fault, launch=launch, step=step))
+
+    @property
+    def kind(self) -> str:
+        """The kind of the check: see ``Fault``; empty where it is not known."""
+        return self.fault.kind if self.fault else ""
+
+    @property
+    def kernel(self) -> str:
+        """The name of the kernel."""
+        return self.fault.loc.kernel if self.fault and self.fault.loc else ""
+
+    @property
+    def file(self) -> str:
+        """The file of the user's line."""
+        return self.fault.loc.file if self.fault and self.fault.loc else ""
+
+    @property
+    def line(self) -> int:
+        """The number of the user's line in its file, from 1; 0 where it is not known."""
+        return self.fault.loc.line if self.fault and self.fault.loc else 0
+
+    @property
+    def mode(self) -> str:
+        """Of an adjoint "gradient", of a tangent "tangent"; empty for the statement itself."""
+        return self.fault.loc.mode if self.fault and self.fault.loc else ""
+
+    @property
+    def iteration(self) -> dict[str, int]:
+        """The variables of the loops around, outermost first, with their values."""
+        return dict(self.fault.iteration) if self.fault else {}
+
+    @property
+    def operands(self) -> tuple[int | float | bool, ...]:
+        """The numbers of the message; of an operation its result first."""
+        return self.fault.operands if self.fault else ()
+
+    @property
+    def launch(self) -> int | None:
+        """The number of the launch in its tape, from 1; None outside of a tape."""
+        return self.fault.launch if self.fault else None
+
+    @property
+    def step(self) -> int | None:
+        """The time step of ``qd.ad.checkpointed_steps``, from 0; None outside of one."""
+        return self.fault.step if self.fault else None
 
 
 class DataAccessError(DifferentiationError, QdrunAssertionError):

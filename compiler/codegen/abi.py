@@ -34,8 +34,10 @@ Word 3 of the launch table grows after the last launch of a kernel: what the dev
 Who takes a status record that is not zero also zeroes word 2 of the scratch memory: a graph launches with the number that it was made with.
 A negative code in the status record is a launch that the driver refused: minus its error code.
 
-The status record is zero when all is well. The first failure stores its code (1 + position in ``messages(kernel)``) in word 0 with a
-compare-and-swap and then up to 7 operand values (each as f64 or i64 bits, by its type) in the words after it.
+The status record is zero when all is well. A failure writes it if none of an earlier iteration of the task has, while it holds word 2,
+the lock: its code (1 + position in ``messages(kernel)``) to word 0, the complement of the iteration's number to word 1, and operand
+values (each as f64 or i64 bits, by its type) to the words from 3 on, as many as there is room for. So of a task whose iterations run at
+the same time, the failure of the first iteration is left.
 """
 
 from __future__ import annotations
@@ -61,7 +63,7 @@ CTX_STATUS, CTX_POOL, CTX_TMP, CTX_RET, CTX_TMP_DUAL, CTX_TMP_GRAD, CTX_HEAP, CT
     16,
 )
 CTX_WEIGHT, CTX_GPU, CTX_FUNCTIONS, CTX_PRINT, CTX_SCRATCH = 1, 10, 11, 12, 13
-STATUS_WORDS = 8
+STATUS_WORDS, STATUS_ITERATION, STATUS_LOCK, STATUS_VALUES = 16, 1, 2, 3
 TABLE_STREAM, TABLE_PROCESSORS, TABLE_RESIDENT, TABLE_LAUNCHES, TABLE_SCRATCH, TABLE_BEGUN = 0, 1, 2, 3, 4, 5
 TABLE_RECENT, RECENT, TABLE_WORDS = 8, 256, 264
 SCRATCH_ARRIVED, SCRATCH_CLAIMS, SCRATCH_FAILED, SCRATCH_VALUES, SCRATCH_PARTIALS = 0, 1, 2, 16, 64

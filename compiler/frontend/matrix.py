@@ -133,7 +133,7 @@ def check_index(b: FrontBuilder, what: str, index: Operand, begin: int, end: Ope
     """Emit the test of an index that is known only at run time. ``what``: the axis that it belongs to."""
     inside = ops.logical(b, "and", ops.compare(b, ">=", index, begin), ops.compare(b, "<", index, end))
     limit = "extent {}" if not begin else f"goes from {begin} to below {{}}"
-    b.put(Assert(ops.truth(b, inside), f"index out of range: {what} has index {{}} but {limit}", (index, end), bounds=True))
+    b.put(Assert(ops.truth(b, inside), f"index out of range: {what} has index {{}} but {limit}", (index, end), kind="bounds"))
 
 
 def position(b: FrontBuilder, shape: tuple[int, ...], index: Any, name: str = "") -> int | Operand:

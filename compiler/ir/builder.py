@@ -13,7 +13,12 @@ from .types import DType, i32, i64, u1
 
 
 class Builder:
-    """Emits statements into the innermost open block. ``loc`` is stamped on what is emitted while it is set."""
+    """Emits statements into the innermost open block. ``loc`` is stamped on what is emitted while it is set.
+
+    ``marks``: copies of the user's loops say at which index they are, for messages.
+    """
+
+    marks = False
 
     def __init__(self, block: Block) -> None:
         self._blocks: list[Block] = [block]

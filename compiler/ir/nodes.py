@@ -33,6 +33,8 @@ class Loc:
     end: int
     text: str
     kernel: str = ""
+    mode: Literal["", "gradient", "tangent"] = ""  # it is the adjoint of the statement here, or its tangent
+    at: tuple[tuple[str, int], ...] = ()  # the iterations of the loops around it that are written out
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}"
@@ -76,6 +78,8 @@ class Op:
 
 
 Operand = Union[Op, Const]
+
+FaultKind = Literal["assert", "bounds", "overflow", "nan", "input"]
 
 BufferKind = Literal["field", "arg", "arg_grad", "arg_dual", "tmp", "tmp_grad", "tmp_dual", "ret", "block"]
 
@@ -191,14 +195,17 @@ class Exit:
 class Assert:
     """Stops the launch with an error when ``cond`` is false. ``message`` may hold ``{}`` for each operand of ``args``.
 
-    ``bounds``: it guards the index of the access that follows, in reverse kernels too.
+    One of kind "bounds" guards the index of the access that follows, in reverse kernels too. One of another kind than "assert" guards
+    nothing: iterations that run in the lanes of one thread may go on. ``loops`` names the last operands of ``args``, which are indices
+    of the loops around.
     """
 
     cond: Operand
     message: str
     args: tuple[Operand, ...] = ()
     loc: Loc | None = None
-    bounds: bool = False
+    kind: FaultKind = "assert"
+    loops: tuple[str, ...] = ()
 
 
 @dataclass(eq=False, slots=True)
@@ -295,6 +302,7 @@ class Task:
     reductions: list[Reduction] = field(default_factory=list)
     loc: Loc | None = None
     block: int = 0  # threads of a block on a GPU, as the loop was told; 0: as the backend likes it
+    cost: int = 0  # what an iteration is taken to cost; 0: what its statements do. The checks of a debugged kernel do not count
 
     @property
     def parallel(self) -> bool:

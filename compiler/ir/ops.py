@@ -57,6 +57,7 @@ TABLE: dict[str, OpInfo] = {
     "barrier": OpInfo(
         0, "given", "any", pure=False
     ),  # all threads of the block arrive before one goes on; its value means nothing
+    "mark": OpInfo(1, "given", "int", pure=False),  # attr: name of a loop; the operand is its index from here on, for messages
     "stack_get": OpInfo(1, "given", "any", pure=False),  # attr: (Stack, field); operand: slot
 }
 

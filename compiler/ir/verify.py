@@ -133,9 +133,10 @@ class _Verifier:
                     self.fail(15, "a break outside of any loop", s)
             case Assert():
                 self.truth(s.cond, "the condition", s)
-                places = sum(name is not None for _, name, _, _ in Formatter().parse(s.message)) if s.args else 0
-                if places != len(s.args):
-                    self.fail(21, f"{len(s.args)} values for a message with {places} places", s)
+                given = len(s.args) - len(s.loops)
+                places = sum(name is not None for _, name, _, _ in Formatter().parse(s.message)) if given else 0
+                if places != given:
+                    self.fail(21, f"{given} values for a message with {places} places", s)
             case Print():
                 if s.formats and len(s.formats) != len(s.parts):
                     self.fail(21, f"{len(s.formats)} formats for {len(s.parts)} parts", s)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from .nodes import (
@@ -11,6 +12,7 @@ from .nodes import (
     GlobalStore,
     If,
     Kernel,
+    Loc,
     Local,
     LocalStore,
     Loop,
@@ -121,6 +123,16 @@ def cooperates(task: Task) -> bool:
         if is_barrier(s) or (place is not None and place.buffer.kind == "block"):
             return True
     return False
+
+
+def loop_names(loc: Loc | None, count: int = 1) -> list[str]:
+    """What a user calls the indices of a loop, by its first line."""
+    found = re.match(r"\s*for\s+(.+?)\s+in\b", loc.text) if loc else None
+    names = [n.strip(" ()") for n in found[1].split(",")] if found else []
+    if len(names) == count:
+        return names
+    head = names[0] if len(names) == 1 else "while" if loc and loc.text.lstrip().startswith("while") else "loop"
+    return [head] if count == 1 else [f"{head}[{k}]" for k in range(count)]
 
 
 class Written:

@@ -152,9 +152,14 @@ def bytes_of(name: str, amount: object) -> int:
     )
 
 
-def compile_choices(o: Options) -> tuple[int, bool, bool, bool, bool]:
+def compile_choices(o: Options) -> tuple[int | bool, ...]:
     """The options that decide the code of a kernel, besides its text: part of every key under which code is kept."""
-    return o.cpu_lanes, o.offline_cache, o.fast_math, o.debug, o.nan_check
+    return o.cpu_lanes, o.offline_cache, o.fast_math, o.debug, o.check_out_of_bound, o.nan_check, o.overflow_check
+
+
+def checks(o: Options) -> bool:
+    """Whether kernels are compiled with checks."""
+    return o.debug or o.check_out_of_bound or o.nan_check or o.overflow_check
 
 
 def _check(o: Options) -> None:

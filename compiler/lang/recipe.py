@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from ..codegen.abi import context_layout
-from ..codegen.llvm.cost import suggested_lanes
+from ..codegen.llvm.cost import block_cost, suggested_lanes
 from ..ir.nodes import ArgDecl, Buffer, GlobalStore, Kernel, Op, Place, Stmt
 from ..ir.printer import print_kernel
 from ..ir.process import collector_paused
@@ -24,6 +24,7 @@ from ..runtime.cpu import Options as CompileOptions
 from ..runtime.device import Device
 from ..runtime.jit import host
 from ..transforms.access import Access, loads_of, writes_of
+from ..transforms.checks import checked, unchecked
 from ..transforms.exits import lower_exits
 from ..transforms.finals import compares_contents
 from ..transforms.gradient import Gradient, reverse_kernel
@@ -34,7 +35,7 @@ from ..transforms.simplify import simplify
 from ..transforms.slopes import without_slopes
 from ..transforms.tangent import Tangent, forward_kernel
 from .notes import note_fast_math
-from .options import Options, compile_choices
+from .options import Options, checks, compile_choices
 from .show import show
 from .spots import Form, forms
 from .stored import Ready, Written
@@ -112,7 +113,7 @@ class Recipe:
         return self._reverse is not None and self._reverse[1].made is not None
 
     def _make_reverse(self, device: Device) -> tuple[Gradient, Ready]:
-        found = reverse_kernel(self.ir) if device.on_host else reverse_kernel(self.ir, segmented=True)
+        found = reverse_kernel(self.ir, segmented=not device.on_host, marks=checks(self._options))
         found = replace(found, kernel=show("reverse", simplify(show("reverse-raw", found.kernel))))
         return found, self._compile(found.kernel, self._lanes(found))
 
@@ -205,8 +206,9 @@ class Recipe:
                 note_fast_math(kernel)
             reduced, how = compiler_input(kernel, self._options)
             if device.on_host and not self._one_lane:  # functions of lanes are not those of one lane, to the last bit
+                plain = _unchecked(kernel) if checks(self._options) else reduced  # the lanes decide bits
                 how = replace(
-                    how, lanes=lanes or self._options.cpu_lanes or suggested_lanes(reduced, host().triple, host().features)
+                    how, lanes=lanes or self._options.cpu_lanes or suggested_lanes(plain, host().triple, host().features)
                 )
             return device.compile(reduced, how)
 
@@ -219,9 +221,18 @@ class Recipe:
 def compiler_input(kernel: Kernel, options: Options) -> tuple[Kernel, CompileOptions]:
     """What a device compiles of a kernel, and how, in one lane."""
     reduced = _reduced(kernel)
+    if checks(options):
+        reduced = checked(reduced, options.nan_check)
+        for task, plain in zip(reduced.tasks, _unchecked(kernel).tasks):
+            task.cost = block_cost(plain.body)  # decides which iterations share a partial sum
     plain = frozenset(op for task in reduced.tasks for op in race_free(task))
     how = CompileOptions(lanes=1, offline_cache=options.offline_cache, plain=plain, fast_math=options.fast_math)
     return reduced, how
+
+
+def _unchecked(kernel: Kernel) -> Kernel:
+    """What would be compiled of a kernel without checks."""
+    return _reduced(simplify(unchecked(kernel)))
 
 
 def _reduced(kernel: Kernel) -> Kernel:

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import AdStackOverflow, QdrunAssertionError, describe
+from ..errors import AdStackOverflow, describe
 from ..ir.meaning import Scalar, evaluate, identity, scalar, update
 from ..ir.nodes import (
     ArgDecl,
@@ -51,7 +51,7 @@ from ..ir.nodes import (
 )
 from ..ir.types import i64, u64
 from ..ir.walk import atomic_of, kernel_places
-from .status import site_text
+from .status import failed, site_text
 
 Shapes = Mapping[ArgDecl, tuple[int, ...]]
 Number = int | float | bool
@@ -231,8 +231,7 @@ class _Iteration:
                 raise _Leave(s.kind)
             case Assert():
                 if not self.value(s.cond):
-                    text = s.message.format(*(self.value(a) for a in s.args)) if s.args else s.message
-                    raise QdrunAssertionError(describe(text or "assertion failed", s.loc))
+                    raise failed(s, [self.value(a).item() for a in s.args])
             case Print(stop=None):
                 self.launch.write(site_text(s, [self.value(p).item() for p in s.parts if not isinstance(p, str)]))
             case Print():

@@ -8,8 +8,10 @@ from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, TextIO
 
-from ..codegen.abi import STATUS_WORDS
-from ..errors import AdStackOverflow, QdrunAssertionError, QdrunRuntimeError, describe
+import numpy as np
+
+from ..codegen.abi import STATUS_VALUES, STATUS_WORDS
+from ..errors import AdStackOverflow, Fault, QdrunAssertionError, QdrunRuntimeError, describe
 from ..ir.nodes import Assert, ClaimRow, Loop, Operand, Overflow, Print
 
 if TYPE_CHECKING:
@@ -47,10 +49,10 @@ def raise_status(compiled: Compiled, address: int, capacity: Capacity | None = N
         capacity: how many iterations a loop's adstacks were planned for, for the message.
 
     Raises:
-        QdrunAssertionError: an assert or a bounds check failed.
+        QdrunAssertionError: a check failed.
         AdStackOverflow: a loop ran further than planned, or more threads than planned needed an adstack row.
     """
-    code, *values = take_status(address)
+    code, *rest = take_status(address)
     if code == 0:
         return
     if not 1 <= code <= len(compiled.messages):
@@ -59,17 +61,38 @@ def raise_status(compiled: Compiled, address: int, capacity: Capacity | None = N
         )
     message = compiled.messages[code - 1]
     if isinstance(message, Assert):
-        raise QdrunAssertionError(describe(_assert_text(message, values), message.loc))
+        raise failed(message, [read_word(w, x) for w, x in zip(rest[STATUS_VALUES - 1 :], message.args)])
     if isinstance(message, ClaimRow):
         raise AdStackOverflow(_row_text(message, compiled, compiled.task_names[code - 1]))
     raise AdStackOverflow(_overflow_text(message, compiled, compiled.task_names[code - 1], capacity))
 
 
-def _assert_text(message: Assert, words: Sequence[int]) -> str:
-    values = [read_word(w, x) for w, x in zip(words, message.args)]
-    values += ["?"] * (len(message.args) - len(values))  # the record holds the first few only
-    text = message.message.format(*values) if values else message.message
-    return text or "assertion failed"
+_HINTS = {
+    "nan": "guard the operation, or keep its operands where its result is finite",
+    "input": "look at what was written there before: by Python, by a kernel without nan_check, or a NaN that was meant",
+    "overflow": "compute in a wider type, such as qd.i64; where it shall wrap, leave overflow_check out",
+}
+
+
+def failed(message: Assert, values: Sequence[int | float | bool]) -> QdrunAssertionError:
+    """The error of a check that failed. ``values``: of the first of its operands, as many as are known."""
+    own = len(message.args) - len(message.loops)
+    operands, counts = values[:own], values[own:]
+    texts: list[object] = [_shown(v, x) if message.kind in ("nan", "input") else v for v, x in zip(operands, message.args)]
+    texts += ["?"] * (own - len(texts))  # the record holds the first few only
+    text = message.message.format(*texts) if own else message.message
+    iteration = (*zip(message.loops, map(int, counts)), *(message.loc.at if message.loc else ()))
+    return QdrunAssertionError(
+        Fault(message.kind, text or "assertion failed", message.loc, iteration, tuple(operands), _HINTS.get(message.kind, ""))
+    )
+
+
+def _shown(value: int | float | bool, operand: Operand) -> object:
+    """A number with the digits of its type."""
+    if not operand.dtype.is_real:
+        return value
+    with np.errstate(over="ignore"):
+        return str(operand.dtype.numpy.type(value))
 
 
 def _overflow_text(message: Overflow, compiled: Compiled, task: str, capacity: Capacity | None) -> str:

@@ -78,7 +78,19 @@ class _Cloner:
         reductions = [Reduction(r.local, r.place, self.values(r.index), r.code, r.sure) for r in t.reductions]
         body = self.block(t.body)
         return Task(
-            t.name, body, axes, prologue, list(self.stacks.values()), list(t.params), t.serialize, reductions, t.loc, t.block
+            *(
+                t.name,
+                body,
+                axes,
+                prologue,
+                list(self.stacks.values()),
+                list(t.params),
+                t.serialize,
+                reductions,
+                t.loc,
+                t.block,
+            ),
+            t.cost,
         )
 
     def block(self, block: Block) -> Block:
@@ -104,7 +116,7 @@ class _Cloner:
             case Exit():
                 return Exit(s.kind, s.loc)
             case Assert():
-                return Assert(self.value(s.cond), s.message, self.values(s.args), s.loc, s.bounds)
+                return Assert(self.value(s.cond), s.message, self.values(s.args), s.loc, s.kind, s.loops)
             case Print():
                 return Print(tuple(p if isinstance(p, str) else self.value(p) for p in s.parts), s.loc, s.stop, s.formats)
             case StackPut():

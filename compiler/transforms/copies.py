@@ -36,7 +36,14 @@ def index_at(b: Builder, loop: Loop, begin: Operand, k: Operand) -> Operand:
     offset = b.cast(k, loop.index.dtype)
     if loop.step != 1:
         offset = b.op("mul", offset, Const(loop.step, loop.index.dtype))
-    return b.op("add", begin, offset)
+    return mark(b, loop, b.op("add", begin, offset))
+
+
+def mark(b: Builder, loop: Loop, index: Operand) -> Operand:
+    """Say that the loop is at this index, if messages are to tell."""
+    if b.marks:
+        b.op("mark", index, dtype=index.dtype, attr=loop.loc)
+    return index
 
 
 @contextmanager
@@ -74,7 +81,7 @@ def copy_plain(b: Builder, block: list[Stmt], env: Env, keep: Keep, inside: Loca
             case GlobalStore():
                 b.gstore(s.place, tuple(at(env, i) for i in s.index), at(env, s.value))
             case Assert():
-                b.put(Assert(at(env, s.cond), s.message, tuple(at(env, a) for a in s.args), s.loc, s.bounds))
+                b.put(Assert(at(env, s.cond), s.message, tuple(at(env, a) for a in s.args), s.loc, s.kind, s.loops))
             case If() if s.site and inside is not None and s.site_local is inside:
                 copy_plain(b, s.orelse, env, keep, inside)
             case If():
@@ -95,4 +102,5 @@ def _copy_loop(b: Builder, s: Loop, env: Env, keep: Keep) -> None:
     new = Loop(index, at(env, s.begin), end, exit=s.exit, step=s.step, loc=s.loc)
     b.put(new)
     with b.into(new.body):
+        mark(b, s, index)
         copy_plain(b, s.body, env, keep)

@@ -116,7 +116,7 @@ class _Needed:
 def _is_effect(s: Stmt) -> bool:
     match s:
         case Op():
-            return s.op in ("atomic", "barrier")
+            return s.op in ("atomic", "barrier", "mark")
         case Loop():
             return s.end is None
         case GlobalStore() | Assert() | Print() | StackPut() | Overflow() | ClaimRow() | Exit():

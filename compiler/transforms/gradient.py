@@ -45,7 +45,7 @@ class Gradient:
 
 
 @verified()
-def reverse_kernel(kernel: Kernel, unroll: int = MOST_TRIPS, segmented: bool = False) -> Gradient:
+def reverse_kernel(kernel: Kernel, unroll: int = MOST_TRIPS, segmented: bool = False, marks: bool = False) -> Gradient:
     """The kernel that accumulates the adjoints of everything ``kernel`` reads, given the adjoints of everything it writes.
 
     ``kernel`` must be lowered (no ``Exit``) and simplified. The primal is not changed; locals are shared.
@@ -54,13 +54,14 @@ def reverse_kernel(kernel: Kernel, unroll: int = MOST_TRIPS, segmented: bool = F
         kernel: see above.
         unroll: the most iterations of a loop that is written out where it would keep states.
         segmented: loops over segments, as a GPU likes them, see ``segments.py``. The same stacks, parameters and bits.
+        marks: say at which indices the user's loops are, for the messages of checks.
 
     Raises:
         DifferentiationError: something has no correct gradient, by name and line.
         DataAccessError: the backward pass would read a value that the kernel overwrites.
     """
     kernel = replace(kernel, tasks=[prepared(t) for t in kernel.tasks])
-    work = _Reversal(kernel, unroll, segmented)
+    work = _Reversal(kernel, unroll, segmented, marks)
     broken: tuple[Broken, ...] = ()
     if any(p.differentiable and p.buffer.kind != "tmp" for t in kernel.tasks for p, _, _ in writes_of(walk(t.body))):
         refuse_blocks(kernel, "gradient")
@@ -89,8 +90,8 @@ def reverse_kernel(kernel: Kernel, unroll: int = MOST_TRIPS, segmented: bool = F
 class _Reversal:
     """Takes the tasks of a kernel, last to first."""
 
-    def __init__(self, kernel: Kernel, unroll: int, segmented: bool) -> None:
-        self.kernel, self._unroll, self._segmented = kernel, unroll, segmented
+    def __init__(self, kernel: Kernel, unroll: int, segmented: bool, marks: bool) -> None:
+        self.kernel, self._unroll, self._segmented, self._marks = kernel, unroll, segmented, marks
         self.activities: list[Activity] = []
         self.reversed: list[tuple[Task, Task, Reverse | None]] = []  # reverse task, primal, None: it has no adstacks
         self.recomputed: list[Task] = []
@@ -115,7 +116,7 @@ class _Reversal:
             self._replay([*prologue_loads(task), *loads_of(s for s in walk(task.body) if id(s) in kept)], order)
             self._note(finals.accesses())
             lean, lean_slices = with_fewer_states(task, slices, self._unroll)
-            rev = Reverse(lean, lean_slices, self._segmented)
+            rev = Reverse(lean, lean_slices, self._segmented, self._marks)
             self.reversed.append((_assemble(lean, rev), lean, rev))
             if finals.deferred:
                 self._multiply(task, finals.deferred)

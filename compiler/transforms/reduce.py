@@ -100,7 +100,7 @@ class _Reducer:
                 index = tuple(map(self.hoist, s.args[:-1]))
                 known[key] = Reduction(Local(place.dtype, place.name), place, index, code, sure=False)
                 self.task.reductions.append(known[key])
-            known[key].sure |= s in self.always or _inside(place, s.args[:-1])
+            known[key].sure |= s in self.always or inside(place, s.args[:-1])
             self.updates[s] = known[key]
 
     def fits(self, s: Op) -> bool:
@@ -121,7 +121,7 @@ class _Reducer:
         if x.op == "gload":
             place = place_of(x)
             assert place is not None
-            return _inside(place, x.args) and not any(may_alias(place, w) for w in self.written)
+            return inside(place, x.args) and not any(may_alias(place, w) for w in self.written)
         return TABLE[x.op].pure and TABLE[x.op].arity > 0 and all(map(self.same_for_all, x.args))
 
     def hoist(self, x: Operand) -> Operand:
@@ -134,7 +134,7 @@ class _Reducer:
         return self.hoisted[x]
 
 
-def _inside(place: Place, index: tuple[Operand, ...]) -> bool:
+def inside(place: Place, index: tuple[Operand, ...]) -> bool:
     """Whether the element exists in every launch."""
     if place.ndim == 0:
         return True

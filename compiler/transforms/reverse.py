@@ -11,9 +11,28 @@ element, too, the adjoint is exchanged with zero: one of them takes it.
 
 from __future__ import annotations
 
+import functools
+from dataclasses import replace
+
 from ..adstack.gates import around_stacks
 from ..ir.builder import Builder, const_i64
-from ..ir.nodes import Assert, Block, ClaimRow, Const, GlobalStore, If, Local, LocalStore, Loop, Op, Operand, Place, Stmt, Task
+from ..ir.nodes import (
+    Assert,
+    Block,
+    ClaimRow,
+    Const,
+    GlobalStore,
+    If,
+    Loc,
+    Local,
+    LocalStore,
+    Loop,
+    Op,
+    Operand,
+    Place,
+    Stmt,
+    Task,
+)
 from ..ir.walk import atomic_of
 from .checkpoint import Driver, Record, down
 from .collisions import shared_stores
@@ -33,7 +52,7 @@ _ZERO_FACTOR = (
 class Reverse:
     """Builds the reverse body of a task, given its slices. ``drivers`` lists the loops with backward work, in program order."""
 
-    def __init__(self, task: Task, slices: Slicer, segmented: bool = False) -> None:
+    def __init__(self, task: Task, slices: Slicer, segmented: bool = False, marks: bool = False) -> None:
         self.task, self.slices, self._segmented = task, slices, segmented
         self._zero = -0.0 if segmented else 0.0  # x + -0.0 is x, whatever x is: a GPU's compiler drops the addition
         self.activity = self.slices.activity
@@ -50,6 +69,7 @@ class Reverse:
         self._around = around_stacks(task, stacked) if stacked else None  # where an iteration needs an adstack row
         body: Block = []
         self.b = Builder(body)
+        self.b.marks = marks
         self._forward(task.body)
         self._backward(task.body)
         zeros: Block = [LocalStore(v, Const(self._zero, v.dtype)) for v in self._adjoint.values()]
@@ -117,7 +137,7 @@ class Reverse:
                 self._home[s] = id(block)
         for s in reversed(block):
             if self.activity.is_active(s):
-                self.b.loc = getattr(s, "loc", None)
+                self.b.loc = _adjoint(getattr(s, "loc", None))
                 self._backward_stmt(s)
         self._level = previous
 
@@ -178,7 +198,7 @@ class Reverse:
         """A product: its factor gets the adjoint times the other factors, which are the final content over the factor."""
         b, factor, zero = self.b, at(self._env, s.args[-1]), Const(0.0, s.dtype)
         possible = b.op("or", b.op("ne", factor, zero), b.op("eq", g, zero))
-        b.put(Assert(possible, _ZERO_FACTOR.format(atomic_of(s)[0].name), (), s.loc))
+        b.put(Assert(possible, _ZERO_FACTOR.format(atomic_of(s)[0].name)))
         self._give(s.args[-1], zero_stays_zero(b, g, b.op("mul", g, b.op("div", final, factor))))
 
     def _backward_op(self, s: Op) -> None:
@@ -235,6 +255,12 @@ class Reverse:
         self._backward(s.body)
         if s.exit:
             del self._site[s.exit]
+
+
+@functools.lru_cache(maxsize=4096)
+def _adjoint(loc: Loc | None) -> Loc | None:
+    """Where the adjoint of a statement stands."""
+    return None if loc is None else replace(loc, mode="gradient")
 
 
 def _grad(place: Place) -> Place:

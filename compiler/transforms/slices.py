@@ -97,7 +97,7 @@ class PlainSlicer:
 
     def _guard(self, s: Assert, guarded: bool, vals: set[Operand], keep: Keep) -> None:
         """A bounds check is kept when the access behind it is."""
-        if s.bounds and guarded:
+        if s.kind == "bounds" and guarded:
             keep.add(id(s))
             vals.update((s.cond, *s.args))
 

@@ -15,7 +15,7 @@ a place with a dual.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..errors import DifferentiationError
 from ..ir.builder import Builder
@@ -100,7 +100,8 @@ class _Rewriter:
         out: Block = []
         with self.b.into(out):
             for s in block:
-                self.b.loc = getattr(s, "loc", None)
+                loc = getattr(s, "loc", None)
+                self.b.loc = None if loc is None else replace(loc, mode="tangent")
                 out.append(s)
                 self._stmt(s)
         block[:] = out

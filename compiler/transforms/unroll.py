@@ -6,8 +6,11 @@ loop's iterations would be.
 
 from __future__ import annotations
 
-from ..ir.nodes import Block, Const, If, Loop, Stmt, Task
-from ..ir.walk import walk
+import functools
+from dataclasses import replace
+
+from ..ir.nodes import Assert, Block, Const, GlobalStore, If, Loc, LocalStore, Loop, Op, Stmt, Task
+from ..ir.walk import loop_names, walk
 from .clone import clone_block, clone_task
 from .slices import Slicer
 
@@ -91,4 +94,18 @@ def _write_out(block: Block, loops: set[Stmt]) -> None:
 def _copies(s: Loop) -> Block:
     assert isinstance(s.begin, Const) and isinstance(s.end, Const)
     numbers = range(int(s.begin.value), int(s.end.value), s.step)
-    return [x for k in numbers for x in clone_block(s.body, {s.index: Const(k, s.index.dtype)})]
+    name = loop_names(s.loc)[0]
+    return [x for k in numbers for x in _located(clone_block(s.body, {s.index: Const(k, s.index.dtype)}), (name, k))]
+
+
+def _located(block: Block, iteration: tuple[str, int]) -> Block:
+    """Let messages of a copy name its iteration."""
+    for s in walk(block):
+        if isinstance(s, (Op, LocalStore, GlobalStore, Assert)) and s.loc is not None:
+            s.loc = _within(s.loc, iteration)
+    return block
+
+
+@functools.lru_cache(maxsize=4096)
+def _within(loc: Loc, iteration: tuple[str, int]) -> Loc:
+    return replace(loc, at=(iteration, *loc.at))

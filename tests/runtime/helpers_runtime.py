@@ -5,7 +5,7 @@ import subprocess
 import sys
 from types import SimpleNamespace
 
-from qdrun.compiler.codegen.abi import ContextLayout
+from qdrun.compiler.codegen.abi import STATUS_WORDS, ContextLayout
 from qdrun.compiler.runtime import cpu, jit, pool
 
 # counts every element; raises a flag when a worker number is out of range or used by two threads at once
@@ -102,7 +102,7 @@ def compiled(text, messages=(), prints=(), name="k"):
 
 
 def context():
-    words, status = (ctypes.c_int64 * 64)(), (ctypes.c_int64 * 8)()
+    words, status = (ctypes.c_int64 * 64)(), (ctypes.c_int64 * STATUS_WORDS)()
     words[0] = ctypes.addressof(status)
     return SimpleNamespace(words=words, status=status, address=ctypes.addressof(words), status_address=ctypes.addressof(status))
 

@@ -7,6 +7,7 @@ import threading
 import numpy as np
 import pytest
 
+from qdrun.compiler.codegen.abi import STATUS_WORDS
 from qdrun.compiler.errors import QdrunAssertionError, QdrunRuntimeError
 from qdrun.compiler.ir.nodes import ArgDecl, Assert, Const, Loc
 from qdrun.compiler.ir.types import f16, f32, f64, i8, i32, i64, u1, u8, u64
@@ -30,7 +31,7 @@ define void @qd_k(ptr %args) {
   %context = load ptr, ptr %args
   %status = load ptr, ptr %context
   store i64 1, ptr %status
-  %value = getelementptr i64, ptr %status, i64 1
+  %value = getelementptr i64, ptr %status, i64 3
   store i64 -7, ptr %value
   ret void
 }
@@ -281,7 +282,7 @@ def test_the_packed_launcher_raises_what_the_kernel_reports_and_stays_usable():
     for _ in range(2):
         with pytest.raises(QdrunAssertionError, match="x is -7") as e:
             run()
-        assert "user.py:12" in str(e.value) and "^" in str(e.value) and list(c.status) == [0] * 8
+        assert "user.py:12" in str(e.value) and "^" in str(e.value) and list(c.status) == [0] * STATUS_WORDS
 
 
 def test_packing_says_what_does_not_fit():

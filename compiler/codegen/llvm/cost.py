@@ -37,7 +37,7 @@ def trips(s: Loop) -> int:
 
 def grain(task: Task, lanes: int) -> int:
     """The least number of iterations worth a chunk, a multiple of the lanes."""
-    count = max(1, _CHUNK_COST * lanes // (1 + block_cost(task.body)))
+    count = max(1, _CHUNK_COST * lanes // (1 + (task.cost or block_cost(task.body))))
     return -(-count // lanes) * lanes
 
 

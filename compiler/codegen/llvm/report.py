@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ...ir.nodes import Assert, Const, Kernel, Op, Operand, Overflow, Print
 from ...ir.types import u1
 from ...ir.walk import task_blocks
-from ..abi import CTX_STATUS, STATUS_WORDS, Message
+from ..abi import CTX_STATUS, STATUS_ITERATION, STATUS_LOCK, STATUS_VALUES, STATUS_WORDS, Message
 from .target import Unsupported
 
 if TYPE_CHECKING:
@@ -30,32 +30,61 @@ def check(e: Emitter, s: Assert) -> None:
     failed, fine = e.label("failed"), e.label("fine")
     e.branch(e.any(lanes) if v else bad, failed, fine, unlikely=True)
     e.at(failed)
-    record(e, s, s.args, lanes)
+    record(e, s, s.args, lanes or e.mask)
+    if e.lanes > 1 and s.kind not in ("assert", "bounds"):
+        e.jump(fine)  # a lane before this one may fail further down: its iteration comes first
+    else:
+        e.leave()
     e.at(fine)
 
 
 def overflow(e: Emitter, s: Overflow) -> None:
     """Record the overflow and leave."""
     record(e, s, (), e.mask)
+    e.leave()
     e.at(e.label("dead"))
 
 
 def record(e: Emitter, s: Message, args: tuple[Operand, ...], lanes: str) -> None:
-    """The first failure of a launch writes its code and operands; every failure leaves the function."""
+    """Write code and operands of a failure, unless one of an earlier iteration, or one before in this iteration, has been written.
+
+    ``lanes``: the mask of the lanes that failed; empty: all of them, or there is one.
+    """
     code = e.info.codes.get(s)
     if code is None:
         raise Unsupported("an assertion outside the body of a task: its message has no number")
     status = e.context(CTX_STATUS, "ptr")
-    pair = e.t(f"cmpxchg ptr {status}, i64 0, i64 {code} monotonic monotonic")
-    won, write, leave = e.t(f"extractvalue {{ i64, i1 }} {pair}, 1"), e.label("write"), e.label("leave")
-    e.branch(won, write, leave)
-    e.at(write)
+    known, lock = (e.t(f"getelementptr i64, ptr {status}, i64 {k}") for k in (STATUS_ITERATION, STATUS_LOCK))
     lane = first_lane(e, lanes) if lanes else "0"
-    for k, x in enumerate(args[: STATUS_WORDS - 1]):
-        e.put(f"store i64 {word(e, x, lane)}, ptr {e.t(f'getelementptr i64, ptr {status}, i64 {k + 1}')}")
-    e.jump(leave)
-    e.at(leave)
-    e.leave()
+    number, v = e.iteration
+    number = e.t(f"extractelement {e.vec('i64', True)} {number}, i64 {lane}") if v else number
+    mine = e.t(f"xor i64 {number}, -1")
+    wait, take, hold, write, free, out = map(e.label, ("wait", "take", "hold", "write", "free", "recorded"))
+
+    def later() -> str:
+        before = e.t(f"load atomic i64, ptr {known} monotonic, align 8")
+        return e.t(f"icmp uge i64 {before}, {mine}")
+
+    e.jump(wait)
+    e.at(wait)
+    e.branch(later(), out, take)
+    e.at(take)
+    pair = e.t(f"cmpxchg ptr {lock}, i64 0, i64 1 monotonic monotonic")
+    e.branch(e.t(f"extractvalue {{ i64, i1 }} {pair}, 1"), hold, wait)
+    e.at(hold)
+    e.put("fence seq_cst")
+    e.branch(later(), free, write)
+    e.at(write)
+    for k, x in enumerate(args[: STATUS_WORDS - STATUS_VALUES]):
+        e.put(f"store i64 {word(e, x, lane)}, ptr {e.t(f'getelementptr i64, ptr {status}, i64 {STATUS_VALUES + k}')}")
+    e.put(f"store i64 {code}, ptr {status}")
+    e.put(f"store atomic i64 {mine}, ptr {known} monotonic, align 8")
+    e.jump(free)
+    e.at(free)
+    e.put("fence seq_cst")
+    e.put(f"store atomic i64 0, ptr {lock} monotonic, align 8")
+    e.jump(out)
+    e.at(out)
 
 
 def first_lane(e: Emitter, mask: str) -> str:

@@ -78,6 +78,7 @@ def check(e: Emitter, s: ClaimRow, row: str) -> None:
     e.branch(e.t(f"icmp sge i64 {row}, {e.param('rows')}"), none, fine, unlikely=True)
     e.at(none)
     report.record(e, s, (), "")
+    e.leave()
     e.at(fine)
 
 
