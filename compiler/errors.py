@@ -125,8 +125,9 @@ class Fault:
         iteration: the variables of the loops around with their values, outermost first; numbered from 0 where a loop has no variable.
         operands: the numbers in ``what``, in their order there; of an operation its result first.
         hint: what to do.
-        launch: the number of the launch in its tape, from 1; None outside of a tape, and where the launch was not waited for.
-        step: the time step, from 0; None outside of time steps.
+        launch: the number of the launch in its time step, or else in its tape, from 1; None outside of both, and on a GPU that was not
+            waited for.
+        step: the time step of ``qd.ad.checkpointed_steps``, from 0; None outside of one.
     """
 
     kind: FaultKind
@@ -141,10 +142,10 @@ class Fault:
     @property
     def where(self) -> str:
         """Iteration, launch and time step, as far as they are known, in one line."""
-        launch = [] if self.launch is None else [f"launch {self.launch} of the tape"]
-        step = [] if self.step is None else [f"time step {self.step}"]
         inner = ", ".join(f"{name} = {value}" for name, value in self.iteration)
-        return "; ".join(([f"iteration {inner}"] if inner else []) + launch + step)
+        outer = "the tape" if self.step is None else f"time step {self.step}"
+        launch = f"launch {self.launch} of {outer}" if self.launch else f"in {outer}" if self.step is not None else ""
+        return "; ".join(part for part in (f"iteration {inner}" if inner else "", launch) if part)
 
 
 class QdrunAssertionError(QdrunRuntimeError, AssertionError):
@@ -162,9 +163,11 @@ class QdrunAssertionError(QdrunRuntimeError, AssertionError):
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self.fault or str(self),)
 
-    def during(self, launch: int | None, step: int | None) -> QdrunAssertionError:
-        """The same error, with the launch of a tape and the time step in which it happened."""
-        return self if self.fault is None else type(self)(replace(self.fault, launch=launch, step=step))
+    def locate(self, launch: int | None = None, step: int | None = None) -> None:
+        """Add the launch and the time step in which it happened, unless a launch is known already."""
+        if self.fault is not None and self.fault.launch is None:
+            step = self.fault.step if step is None else step
+            QdrunAssertionError.__init__(self, replace(self.fault, launch=launch, step=step))
 
     @property
     def kind(self) -> str:
@@ -203,7 +206,7 @@ class QdrunAssertionError(QdrunRuntimeError, AssertionError):
 
     @property
     def launch(self) -> int | None:
-        """The number of the launch in its tape, from 1; None outside of a tape."""
+        """The number of the launch in its time step, or else in its tape, from 1; None outside of both."""
         return self.fault.launch if self.fault else None
 
     @property

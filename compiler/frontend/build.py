@@ -15,6 +15,8 @@ class FrontBuilder(Builder):
         default_ip: the type of an integer literal.
         debug: whether the user's asserts are compiled.
         check_bounds: whether every index is checked at run time.
+        check_overflow: whether integer operations are.
+        nan_check: whether operations that make a NaN or an infinity are found, those on literals included.
     """
 
     def __init__(
@@ -24,9 +26,13 @@ class FrontBuilder(Builder):
         default_ip: DType = i32,
         debug: bool = False,
         check_bounds: bool = False,
+        check_overflow: bool = False,
+        nan_check: bool = False,
     ) -> None:
         super().__init__(block)
         self.default_fp = default_fp
         self.default_ip = default_ip
         self.debug = debug
         self.check_bounds = check_bounds
+        self.check_overflow = check_overflow
+        self.nan_check = nan_check

@@ -42,7 +42,10 @@ def lower(
     options = options if options.name else replace(options, name=source.name)
     kernel = Kernel(options.name, [], [], loc=source.loc(source.tree, options.name))
     b = FrontBuilder(
-        [], options.default_fp, options.default_ip, options.debug, check_bounds=options.debug or options.check_out_of_bound
+        *([], options.default_fp, options.default_ip, options.debug),
+        check_bounds=options.debug or options.check_out_of_bound,
+        check_overflow=options.overflow_check,
+        nan_check=options.nan_check,
     )
     cx = Context(b, options, Tasks(kernel), EXPRESSIONS, STATEMENTS, TOP_STATEMENTS, inputs=inputs)
     frame = Frame(source, top=True)

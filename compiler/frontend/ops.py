@@ -7,6 +7,7 @@ their type. What has no value in Python (a division by an integer zero) is emitt
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import isfinite
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
@@ -15,6 +16,7 @@ from ..errors import QdrunTypeError
 from ..ir.builder import convert
 from ..ir.nodes import Const, Op, Operand
 from ..ir.types import DType, i32, i64, promote, u1, u64
+from . import overflow
 from .fold import fold, rounded_literal
 from .values import Arg, Matrix, Struct, Value
 
@@ -95,7 +97,19 @@ def to_operand(b: FrontBuilder, x: Any) -> Operand:
 def emit(b: FrontBuilder, code: str, *args: Operand, dtype: DType | None = None) -> Operand:
     """One scalar operation; operands that are all literals are folded."""
     folded = fold(code, args, dtype) if all(isinstance(a, Const) for a in args) else None
-    return b.op(code, *args, dtype=dtype) if folded is None else folded
+    if folded is not None and not _to_be_checked(b, code, args, folded):
+        return folded
+    result = b.op(code, *args, dtype=dtype)
+    if b.check_overflow:
+        overflow.check(b, code, result, args)
+    return result
+
+
+def _to_be_checked(b: FrontBuilder, code: str, args: tuple[Operand, ...], folded: Const) -> bool:
+    """Whether an operation on literals is left to the machine, as a check may find a fault in it."""
+    if folded.dtype.is_real:
+        return b.nan_check and not isfinite(folded.value) and all(isfinite(a.value) for a in args if isinstance(a, Const))
+    return b.check_overflow and code in overflow.CHECKED
 
 
 def common_shape(*values: Value) -> tuple[int, ...] | None:
@@ -298,7 +312,10 @@ def cast_scalar(b: FrontBuilder, x: Operand, dtype: DType) -> Operand:
         return x
     if dtype is u1:
         return truth(b, x)
-    return b.cast(x, dtype)
+    result = b.cast(x, dtype)
+    if b.check_overflow and not (isinstance(x, Const) and isinstance(result, Const) and x.value == result.value):
+        overflow.check_cast(b, result, x)
+    return result
 
 
 def cast(b: FrontBuilder, x: Arg, dtype: DType) -> Value:

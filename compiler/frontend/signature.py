@@ -79,6 +79,8 @@ class LowerOptions:
         name: the kernel's name; default the function's.
         debug: compile asserts and check every index.
         check_out_of_bound: check every index.
+        overflow_check: check integer operations.
+        nan_check: leave literals that make a NaN or an infinity to the machine, where that is found.
         breakpoints: ``breakpoint()`` is allowed: the kernel will be interpreted.
         blocks: threads meet in blocks: the kernel is for a GPU.
         returns: the types of the returned scalars, row-major; None: as they come.
@@ -89,6 +91,8 @@ class LowerOptions:
     default_ip: DType = i32
     debug: bool = False
     check_out_of_bound: bool = False
+    overflow_check: bool = False
+    nan_check: bool = False
     returns: tuple[DType, ...] | None = None
     breakpoints: bool = False
     blocks: bool = True

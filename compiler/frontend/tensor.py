@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import QdrunIndexError, QdrunNameError, QdrunTypeError
 from ..ir.nodes import ArgDecl, Buffer, Const, Op, Operand, Place
 from ..ir.types import DType, i32
-from . import ops
+from . import ops, overflow
 from .matrix import check_index, index_limit, item_targets
 from .values import Arg, Matrix, Value, count
 
@@ -143,10 +143,17 @@ class TensorRef:
             raise QdrunTypeError(f"atomic_{code} takes integers; `{self.name}` holds {self.dtype}")
         where = self.index(b, index)
         values = self._items(b, value)
+        changes = values
         if code == "sub":  # negated in this type: that of a narrower unsigned value would wrap elsewhere
-            code, values = "add", tuple(ops.cast_scalar(b, ops.to_operand(b, ops.unary(b, "-", x)), self.dtype) for x in values)
-        items = tuple(b.atomic(code, p, where, item) for p, item in zip(self.places, values))
+            changes = tuple(b.op("neg", x) if b.check_overflow else self._negative(b, x) for x in values)
+        items = tuple(b.atomic("add" if code == "sub" else code, p, where, x) for p, x in zip(self.places, changes))
+        if b.check_overflow:
+            for old, x in zip(items, values):
+                overflow.check_update(b, code, old, x, self.name)
         return Matrix(self.element, items) if self.element else items[0]
+
+    def _negative(self, b: FrontBuilder, x: Operand) -> Operand:
+        return ops.cast_scalar(b, ops.to_operand(b, ops.unary(b, "-", x)), self.dtype)
 
     def compare_and_swap(self, b: FrontBuilder, index: Sequence[Arg], expected: Arg, desired: Arg) -> Operand:
         """``x[index] = desired`` if it is ``expected``, in one step; the result is the old content.

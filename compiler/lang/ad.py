@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
+from bisect import bisect_right
 from collections.abc import Iterable
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import NothingToDifferentiate, OutOfMemory, QdrunCompilationError, QdrunRuntimeError
+from ..errors import NothingToDifferentiate, OutOfMemory, QdrunAssertionError, QdrunCompilationError, QdrunRuntimeError
 from ..runtime.mirror import changing, clear
 from .broken import check_broken
 from .custom import Replaced, grad_for, grad_replaced, no_grad
@@ -63,6 +64,7 @@ class Tape:
         self._host_writes: list[HostWrite] = []
         self._inside: Replaced | None = None  # the function with a gradient of its own that runs
         self._failed = ""
+        self._step_begins: list[tuple[int, int | None]] = []  # launches before, time step
         self._program: Program | None = None
         self._thread = 0
         self._own_versions = False
@@ -155,8 +157,21 @@ class Tape:
 
     def failed(self, what: Any, error: BaseException) -> None:
         """A launch raised. What it wrote before has no gradient; one that was refused before it ran wrote nothing."""
+        self.locate(error, len(self._calls))
         if not isinstance(error, (QdrunCompilationError, OutOfMemory)):
             self._failed = self._failed or f"{what!r} raised {type(error).__name__}"
+
+    def step_begins(self, step: int | None) -> None:
+        """The launches from now on are those of a time step; None: of none."""
+        self._step_begins.append((len(self._calls), step))
+
+    def locate(self, error: BaseException, number: int) -> None:
+        """Tell a failed check the place of the launch, given its number here."""
+        program = self._program
+        if isinstance(error, QdrunAssertionError) and program is not None and program.prompt:
+            before = bisect_right(self._step_begins, number, key=lambda at: at[0])
+            begin, step = self._step_begins[before - 1] if before else (0, None)
+            error.locate(number + 1 - (begin if step is not None else 0), step)
 
     def wrote(self, tensor: Any, index: tuple[int, ...] | None = None, source: Any = None, parts: tuple[Any, ...] = ()) -> None:
         """Remember that Python writes to a field or an ndarray between two launches; the arguments are those of ``Program.wrote``."""
@@ -280,6 +295,9 @@ class Tape:
                 except NothingToDifferentiate:
                     if isinstance(function, Replaced):
                         raise
+                except QdrunAssertionError as error:
+                    self.locate(error, when - 1)
+                    raise
 
 
 class WindowTape(Tape):
@@ -306,6 +324,7 @@ class WindowTape(Tape):
 
     def failed(self, what: Any, error: BaseException) -> None:
         """See ``Tape.failed``."""
+        self.locate(error, len(self._calls))
         self._outer.failed(what, error)
 
     def hand_to(self, accesses: Accesses, number: int) -> None:

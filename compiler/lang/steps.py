@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import OutOfMemory, QdrunRuntimeError
+from ..errors import OutOfMemory, QdrunAssertionError, QdrunRuntimeError
 from .options import bytes_of
 from .program import Program, current_program
 from .steps_check import Accesses, Moved, Outside, cleared, enter
@@ -72,9 +72,19 @@ class Steps:
         """Run the steps of a window, whose slots were cleared; ``tape`` is told where one ends."""
         begin, length = self._bounds(number)
         for k in range(length):
-            self.step(begin + k, k)
+            self._begin(begin + k)
+            try:
+                self.step(begin + k, k)
+            except QdrunAssertionError as error:
+                if self._program.prompt:
+                    error.locate(step=begin + k)
+                raise
             if tape is not None:
                 tape.step_done()
+
+    def _begin(self, step: int | None) -> None:
+        if self._program.tape is not None:
+            self._program.tape.step_begins(step)
 
     def record(self, tape: Tape) -> None:
         """Run all steps while ``tape`` records: the last window stays in the arrays, snapshots are kept of others.
@@ -86,6 +96,7 @@ class Steps:
             with _tape_of(self._program, None):
                 self.window.clear()
             self._run(0)
+            self._begin(None)
             return
         self._tape = tape
         try:

@@ -38,7 +38,7 @@ class Variant:
         program.materialize()
         o = program.options
         options = LowerOptions(
-            *("", o.default_fp, o.default_ip, o.debug, o.check_out_of_bound),
+            *("", o.default_fp, o.default_ip, o.debug, o.check_out_of_bound, o.overflow_check, o.nan_check),
             breakpoints=program.arch is Arch.python,
             blocks=not program.device.on_host,
         )

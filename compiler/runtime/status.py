@@ -67,6 +67,7 @@ def raise_status(compiled: Compiled, address: int, capacity: Capacity | None = N
     raise AdStackOverflow(_overflow_text(message, compiled, compiled.task_names[code - 1], capacity))
 
 
+_NO_DERIVATIVE = "the derivative is not finite here: keep the operand away from this value, as in qd.sqrt(x + 1e-12)"
 _HINTS = {
     "nan": "guard the operation, or keep its operands where its result is finite",
     "input": "look at what was written there before: by Python, by a kernel without nan_check, or a NaN that was meant",
@@ -82,9 +83,8 @@ def failed(message: Assert, values: Sequence[int | float | bool]) -> QdrunAssert
     texts += ["?"] * (own - len(texts))  # the record holds the first few only
     text = message.message.format(*texts) if own else message.message
     iteration = (*zip(message.loops, map(int, counts)), *(message.loc.at if message.loc else ()))
-    return QdrunAssertionError(
-        Fault(message.kind, text or "assertion failed", message.loc, iteration, tuple(operands), _HINTS.get(message.kind, ""))
-    )
+    hint = _NO_DERIVATIVE if message.kind == "nan" and message.loc and message.loc.mode else _HINTS.get(message.kind, "")
+    return QdrunAssertionError(Fault(message.kind, text or "assertion failed", message.loc, iteration, tuple(operands), hint))
 
 
 def _shown(value: int | float | bool, operand: Operand) -> object:

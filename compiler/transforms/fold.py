@@ -7,7 +7,9 @@ Transcendental functions of literals are left to the machine that runs the rest,
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import copysign, isnan
+from math import copysign, isinf, isnan
+
+import numpy as np
 
 from ..ir.meaning import evaluate, scalar
 from ..ir.nodes import Assert, Block, Const, Exit, If, Kernel, Loop, Op, Operand, Stmt, Task
@@ -134,7 +136,9 @@ def _compute(s: Op) -> Const | None:
         return None
     args = [scalar(a.value, a.dtype) for a in s.args if isinstance(a, Const)]
     value = evaluate(s.op, args, s.dtype).item()
-    return None if isinstance(value, float) and isnan(value) else Const(value, s.dtype)
+    if isinstance(value, float) and (isnan(value) or (isinf(value) and all(map(np.isfinite, args)))):
+        return None  # left to the machine, where ``nan_check`` finds it
+    return Const(value, s.dtype)
 
 
 def _is(x: Operand, value: int) -> bool:
