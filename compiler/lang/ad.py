@@ -20,6 +20,7 @@ from .grad_check import GradCheck
 from .matrix import Matrix
 from .ndarray import Ndarray
 from .overwrites import HostWrite, Launch, Overwrites, Timed
+from .pending import is_prompt
 from .program import Program, current_program
 from .records import frozen_record
 from .steps import Steps, checkpointed_steps, steps_bytes
@@ -168,7 +169,7 @@ class Tape:
     def locate(self, error: BaseException, number: int) -> None:
         """Tell a failed check the place of the launch, given its number here."""
         program = self._program
-        if isinstance(error, QdrunAssertionError) and program is not None and program.prompt:
+        if isinstance(error, QdrunAssertionError) and program is not None and is_prompt(program):
             before = bisect_right(self._step_begins, number, key=lambda at: at[0])
             begin, step = self._step_begins[before - 1] if before else (0, None)
             error.locate(number + 1 - (begin if step is not None else 0), step)

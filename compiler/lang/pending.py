@@ -10,6 +10,12 @@ import numpy as np
 if TYPE_CHECKING:
     from ..runtime.device import Device
     from .executable import Executable
+    from .program import Program
+
+
+def is_prompt(program: Program) -> bool:
+    """Whether the call of a launch that fails is the one that raises: on a GPU, with ``debug=True``."""
+    return program.pending is None or program.options.debug
 
 
 class Pending:

@@ -168,11 +168,6 @@ class Program(Accounts):
         """Wait until everything that was launched has ended; see ``sync``."""
         self.device.synchronize()
 
-    @property
-    def prompt(self) -> bool:
-        """Whether the call of a launch that fails is the one that raises: on a GPU, with ``debug=True``."""
-        return self.pending is None or self.options.debug
-
     # ---- the tape
     @property
     def tape(self) -> Tape | None:

@@ -11,6 +11,7 @@ import numpy as np
 
 from ..errors import OutOfMemory, QdrunAssertionError, QdrunRuntimeError
 from .options import bytes_of
+from .pending import is_prompt
 from .program import Program, current_program
 from .steps_check import Accesses, Moved, Outside, cleared, enter
 from .steps_plan import Action, StepsPlan, extra_runs, fewest, schedule
@@ -76,7 +77,7 @@ class Steps:
             try:
                 self.step(begin + k, k)
             except QdrunAssertionError as error:
-                if self._program.prompt:
+                if is_prompt(self._program):
                     error.locate(step=begin + k)
                 raise
             if tape is not None:
