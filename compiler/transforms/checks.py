@@ -83,7 +83,7 @@ class _Checker:
                 self._test(b, op, demand)
             match s:
                 case Op(op="mark"):
-                    self._enter(loop_names(s.attr)[0], s.args[0])  # type: ignore[arg-type]
+                    self._enter(str(s.attr), s.args[0])
                     continue
                 case Assert():
                     s.args += tuple(index for _, index in self._around)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from ..ir.builder import Builder
 from ..ir.nodes import Assert, Const, GlobalStore, If, Local, LocalStore, Loop, Op, Operand, Stmt
 from ..ir.types import i64
-from ..ir.walk import walk
+from ..ir.walk import loop_names, walk
 from .slices import Keep
 
 Env = dict[Op, Operand]
@@ -42,7 +42,7 @@ def index_at(b: Builder, loop: Loop, begin: Operand, k: Operand) -> Operand:
 def mark(b: Builder, loop: Loop, index: Operand) -> Operand:
     """Say that the loop is at this index, if messages are to tell."""
     if b.marks:
-        b.op("mark", index, dtype=index.dtype, attr=loop.loc)
+        b.op("mark", index, dtype=index.dtype, attr=loop_names(loop.loc)[0])
     return index
 
 

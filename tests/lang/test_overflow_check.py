@@ -95,12 +95,8 @@ def test_what_does_not_fit_is_reported_and_nothing_else_is(name, tmp_path):
         try:
             found = k(op, a, b)
         except qd.QdrunAssertionError as e:
-            assert bad and e.kind == "overflow" and e.line == 8 + 2 * op and (a in e.operands or op == len(OPERATIONS) - 1), (
-                text,
-                a,
-                b,
-                str(e),
-            )
+            assert (bad, e.kind, e.line) == (True, "overflow", 8 + 2 * op), (text, a, b, str(e))
+            assert a in e.operands or op == len(OPERATIONS) - 1
         else:
             assert not bad and found == OPERATIONS[text](a, b), (text, a, b, found)
 
