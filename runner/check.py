@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator
+import shlex
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,8 +16,10 @@ from ..jobs import paths
 from ..jobs.base import Job
 from ..jobs.checks import TOLERANCE, GradientCheck, NothingToCheck, NotRestored, run_checks
 from ..jobs.debug import BOUNDS
+from .apart import MAIN
 from .plan import Prepared
 from .show import grid
+from .trials import short
 from .user_lines import described
 
 HORIZON = 32
@@ -25,6 +28,36 @@ HORIZON = 32
 
 class CheckError(QdrunError):
     """The gradients of a job cannot be checked: there is nothing to check, its horizon cannot be set, or it raises."""
+
+
+class CheckDied(CheckError):
+    """The process of a check ended by a signal."""
+
+    exit_code = 1
+
+
+def died(prepared: Prepared, signal: str, words: Sequence[str]) -> CheckDied:
+    """The error of a check whose process died.
+
+    Args:
+        prepared: what was checked.
+        signal: by which it died, in words.
+        words: its command line.
+    """
+    trial, debug = prepared.trials[0], prepared.loaded.config.debug or BOUNDS
+    checked = debug.bounds or debug.asserts or prepared.place.interpreted
+    if signal.startswith("SIGKILL"):
+        why = "it was killed, perhaps for its memory (`dmesg` says so)"
+    elif checked:
+        why = "every index of its kernels was checked, so other native code that it calls is the likelier cause; its stack is above"
+    else:
+        why = "its indices were not checked, as `debug.bounds` is false"
+    params = ", ".join(f"{name}={short(value)}" for name, value in trial.params.items())
+    return CheckDied(
+        f"the process of {prepared.target.text} died by {signal} while it was checked\n"
+        f"  at {trial.label} ({params})\n  {why}\n"
+        f"  do: `gdb --args python -c '{MAIN}' {shlex.join(words)}` shows where"
+    )
 
 
 @dataclass(frozen=True)
@@ -265,4 +298,4 @@ def _said(job: type[Job[Any]], attempt: _Attempt, error: Exception) -> QdrunErro
     return CheckError(f"{job.__name__} raised {described(error)}{short}{hint}")
 
 
-__all__ = ["CheckError", "Checked", "check"]
+__all__ = ["CheckDied", "CheckError", "Checked", "check"]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
-from .cli_base import Config, Json, Set, complete_configs, print_document, print_json, reported
+from .cli_base import Config, Debug, Json, Set, complete_configs, print_document, print_json, reported
 
 
 def schema(
@@ -31,17 +31,30 @@ def check(
         float | None, typer.Option(min=0.0, help="Largest relative error; 1e-4 in f64, 5e-2 in f32 if not given.")
     ] = None,
     most: Annotated[int, typer.Option(min=1, help="Elements of one gradient to look at one by one.")] = 8,
+    debug: Debug = False,
+    in_process: Annotated[
+        bool,
+        typer.Option(
+            "--in-process", help="Run the job in this process, for a debugger; a signal then ends it without a message."
+        ),
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Compare the gradients of a job with finite differences of its loss, for the first trial of a config.
+    """Compare the gradients of a job with finite differences of its loss, for the first trial of a config. Every index is checked.
 
-    Exit code 1 when they differ.
+    Exit code 1 when they differ, or when the job ends its process.
     """
+    if not in_process:
+        words = ["check", str(config), "--in-process", f"--most={most}", *(f"--set={change}" for change in changes)]
+        words += [] if horizon is None else [f"--horizon={horizon}"]
+        words += [] if tolerance is None else [f"--tolerance={tolerance!r}"]
+        words += ["--debug"] * debug + ["--json"] * as_json
+        _apart(config, changes, words, as_json)
     with reported(as_json):
         from . import check as checking
         from .plan import prepare
 
-        prepared, job = prepare(config, overrides=changes)
+        prepared, job = prepare(config, overrides=changes, debug=debug)
         found = checking.check(prepared, job, horizon=horizon, tolerance=tolerance, most=most)
         if as_json:
             print_document("check", found.data())
@@ -49,6 +62,20 @@ def check(
             print(found.text())
         if not found.agrees:
             raise typer.Exit(1)
+
+
+def _apart(config: Path, changes: list[str], words: list[str], as_json: bool) -> NoReturn:
+    """Run a check in a process of its own, and end as it did; say so when that died by a signal."""
+    from .apart import run_apart, signal_name
+
+    code = run_apart(words)
+    if signal_name(code):
+        with reported(as_json):
+            from .check import died
+            from .plan import prepare
+
+            raise died(prepare(config, overrides=changes)[0], signal_name(code), words)
+    raise typer.Exit(code)
 
 
 __all__ = ["check", "schema"]

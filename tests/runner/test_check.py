@@ -14,6 +14,7 @@ from qdrun.jobs.checks import run_checks
 from qdrun.runner.cli import app
 
 JOBS = """
+import os
 import random
 import numpy as np
 from pydantic import Field
@@ -184,6 +185,27 @@ class Period(Push):
         super().build()
 
 
+class Away(Kernels):
+    # an index far outside: unchecked, it ends the process
+
+    def build(self):
+        super().build()
+        field, loss = qd.field(qd.f64, 4), self.loss
+
+        @qd.kernel
+        def cube():
+            for i in range(1):
+                loss[None] += field[i + (1 << 29)]
+
+        self.cube = cube
+
+
+class Ends(Right):
+    def run(self):
+        print("about to end", flush=True)
+        os.abort()
+
+
 class Single(Kernels):
     real = qd.f32
 
@@ -206,7 +228,7 @@ def config(tmp_path):
 
 
 def run(*words):
-    result = CliRunner().invoke(app, ["check", *words])
+    result = CliRunner().invoke(app, ["check", "--in-process", *words])
     return result.exit_code, result.stdout, result.stderr
 
 
@@ -309,7 +331,7 @@ def test_one_sided_differences_at_the_edge_of_what_the_model_allows():
         (
             "Right",
             ["--set", "job.params.loss=-1.0"],
-            "Right raised ZeroDivisionError: no such loss\n  at {own}:27 in run\n"
+            "Right raised ZeroDivisionError: no such loss\n  at {own}:28 in run\n"
             '    raise ZeroDivisionError("no such loss")\n    ' + "^" * 39 + "\n"
             "  with ticks = 32 of 100; `--horizon 100` runs all of them\n  do: correct the job",
         ),
@@ -398,3 +420,27 @@ def test_the_whole_horizon_is_run_and_said_where_nothing_shorter_works(config, n
     assert f"horizon: steps = 100 of 100\nthe whole horizon was run, for with fewer steps: {said}\n" in out
     code, _, err = run(config(name, params), "--horizon", "32")
     assert code == 2 and said in err
+
+
+def test_an_index_out_of_bounds_is_the_users_line(config):
+    code, _, err = run(config("Away"))
+    assert code == 2
+    assert f"index out of range: axis 0 of `field` has index {1 << 29} but extent 4\n  at " in err
+    assert "in kernel `cube`\n    loss[None] += field[i + (1 << 29)]\n                  ^^^^" in err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [(), ("--json",)], ids=["text", "json"])
+def test_a_job_that_ends_its_process_is_told_with_its_signal_and_its_parameters(config, words):
+    path = config("Ends", {"x": 3.5})
+    result = CliRunner().invoke(app, ["check", path, "--set", "job.params.ticks=7", *words])
+    assert result.exit_code == 1
+    said = json.loads(result.stdout.removeprefix("about to end\n"))["error"]["message"] if words else result.stderr
+    assert "own.py:Ends died by SIGABRT (Aborted) while it was checked\n  at base (x=3.5, " in said and "ticks=7" in said
+    assert "\n  every index of its kernels was checked, so other native code" in said and "\n  do: `gdb --args python" in said
+    assert "Fatal Python error: Aborted" in result.stderr
+    for name, code in (("Right", 0), ("Unnamed", 2), ("Away", 1)):
+        extra = ["--set", "debug={bounds: false, asserts: false}"] if name == "Away" else []
+        result = CliRunner().invoke(app, ["check", config(name), *extra])
+        assert result.exit_code == code, result.stderr
+    assert "died by SIGSEGV (Segmentation fault)" in result.stderr and "its indices were not checked" in result.stderr
