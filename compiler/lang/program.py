@@ -328,7 +328,7 @@ class Program(Accounts):
     def materialize(self) -> None:
         """Give storage to every field that was placed since the last time."""
         with self._turn:
-            materialize(self.root, self.allocate)
+            materialize(self.root, self.allocate, self.device.free)
 
     def tensors(self) -> list[Any]:
         """Every field (not their gradients) and every ndarray with a gradient."""

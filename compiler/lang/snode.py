@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import permutations
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import QdrunRuntimeError
+from ..errors import OutOfMemory, QdrunRuntimeError
 from ..ir.nodes import Buffer, Place
 from ..runtime.device import Allocation
 from .layout import AXIS_NAMES, PLANES, Dense, Layout, Leaf, Spot, layout
@@ -227,12 +228,12 @@ def pending_layout(root: Root, category: str) -> Layout:
     return layout(Dense(children=list(trees)))
 
 
-def materialize(root: Root, allocate: Allocate) -> None:
+def materialize(root: Root, allocate: Allocate, free: Callable[[Allocation], None]) -> None:
     """Give memory to everything that was placed since the last time. Does nothing when nothing was.
 
     Raises:
         QdrunRuntimeError: a blocked layout.
-        OutOfMemory: from ``allocate``.
+        OutOfMemory: from ``allocate``; names the largest field. What was allocated before it is given back with ``free``.
     """
     pending = root.pending
     if not pending:
@@ -240,7 +241,14 @@ def materialize(root: Root, allocate: Allocate) -> None:
     _place_along(pending)
     pending = root.pending  # a 0-D gradient is a child of the root itself
     layouts = {category: pending_layout(root, category) for category in CATEGORIES}
-    memory = {c: allocate(found.nbytes, c) for c, found in layouts.items() if found.nbytes}
+    memory: dict[str, Allocation] = {}
+    for category, found in layouts.items():
+        try:
+            memory |= {category: allocate(found.nbytes, category)} if found.nbytes else {}
+        except OutOfMemory as error:
+            for allocation in memory.values():
+                free(allocation)
+            raise OutOfMemory(f"{error}\n{_largest(found)}", error.smallest) from error
     root.done.update(pending)
     for category, allocation in memory.items():
         buffer = Buffer("field", allocation)
@@ -248,6 +256,17 @@ def materialize(root: Root, allocate: Allocate) -> None:
             allocation.mirror.split(layouts[category].starts, layouts[category].used())
         for leaf, spot in layouts[category].spots.items():
             _settle(leaf, spot, buffer, allocation)
+
+
+def _largest(found: Layout) -> str:
+    """The field that takes most of a layout, and what to do."""
+    sizes = {leaf: prod(spot.shape) * leaf.size for leaf, spot in found.spots.items()}
+    leaf = max(sizes, key=lambda leaf: sizes[leaf])
+    shape = found.spots[leaf].shape
+    return (
+        f"  the largest is `{leaf.name}` of shape {shape} and type {leaf.dtype}: {sizes[leaf]:,} of {found.nbytes:,} bytes\n"
+        "  do: give it a smaller shape or type, or close programs that are not needed"
+    )
 
 
 def _place_along(pending: list[SNode | Field]) -> None:

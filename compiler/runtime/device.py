@@ -55,7 +55,13 @@ class Allocation:
 
 
 def host_bytes(nbytes: int, category: str) -> Allocation:
-    """Zeroed memory of the host; it lives as long as the allocation, or a view of it."""
+    """Zeroed memory of the host; it lives as long as the allocation, or a view of it.
+
+    Raises:
+        MemoryError: the system does not give so many bytes.
+    """
+    if nbytes > sys.maxsize - ALIGNMENT:
+        raise MemoryError(f"{nbytes} bytes are more than an address can name")
     raw = np.zeros(nbytes + ALIGNMENT, np.uint8)  # zero pages come from the system untouched
     skip = -raw.ctypes.data % ALIGNMENT
     view = raw[skip : skip + nbytes]

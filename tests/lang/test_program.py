@@ -697,3 +697,38 @@ def test_fast_math_is_part_of_the_keys_of_code(monkeypatch):
     monkeypatch.setenv("QD_FAST_MATH", "1")
     assert make_options({}).fast_math
     start(fast_math=True)  # accepted where it changes nothing
+
+
+@pytest.mark.parametrize("arch", ["cpu", "python"])
+@pytest.mark.parametrize("count", [10**12, 10**20])
+def test_fields_that_cannot_be_allocated_are_named_and_leave_the_program_as_it_was(arch, count):
+    program = qd.init(arch=getattr(qd, arch))
+    small = qd.field(qd.f64, 8)
+    small.fill(1.0)
+    before = dict(program.usage())
+    large = qd.Vector.field(3, qd.f32, shape=(count, 2), needs_grad=True)
+    qd.field(qd.i32, 5)
+
+    @qd.kernel
+    def touch():
+        for i in small:
+            large[i, 0][1] = 1.0
+
+    for _ in range(2):
+        with pytest.raises(qd.OutOfMemory) as caught:
+            touch()
+        said = str(caught.value)
+        assert f"  the largest is `{large.name}` of shape ({count}, 2) and type f32: {count * 24:,} of " in said
+        assert "\n  do: give it a smaller shape or type" in said
+        assert dict(program.usage()) == before and small.to_numpy().tolist() == [1.0] * 8
+
+
+def test_fields_without_room_for_their_gradients_are_given_back():
+    program = qd.init(arch=qd.cpu, memory_limit=1000)
+    x = qd.field(qd.f64, 100, needs_grad=True)
+    for _ in range(2):
+        with pytest.raises(
+            qd.OutOfMemory, match=r"gradients needs 800 bytes; 800 are in use \(fields 800\); the limit is 1,000"
+        ):
+            x[0] = 1.0
+        assert not any(program.usage().values())

@@ -27,7 +27,7 @@ class Memory:
         """Nothing records here."""
 
     def materialize(self):
-        materialize(self.root, self.allocate)
+        materialize(self.root, self.allocate, lambda allocation: None)
 
 
 @pytest.fixture
