@@ -83,11 +83,14 @@ def _accepted(source: FunctionSource, name: str, annotation: Any) -> Any:
 
 @dataclass
 class Bound:
-    """A bound call: the key of its specialisation, the specs for the front end, the launch's arguments."""
+    """A bound call: the key of its specialisation, the specs for the front end, the launch's arguments, and what was given for each
+    parameter.
+    """
 
     key: tuple[Any, ...]
     specs: dict[str, ArgSpec]
     call: Call
+    values: list[Any]
 
 
 class Binder:
@@ -130,7 +133,7 @@ class Binder:
         """
         if self.params and self.params[0].is_self:
             check_marked(values[0])
-        bound = Bound((), {}, Call(bytearray(8)))
+        bound = Bound((), {}, Call(bytearray(8)), values)
         key: list[Any] = []
         number = 0
         for p, value in zip(self.params, values):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -31,7 +31,7 @@ from ..ir.nodes import Buffer, Loop
 from ..runtime.cpu import register_context, unregister_context
 from ..runtime.device import Allocation
 from ..runtime.guard import Guard
-from ..runtime.launch import ArgSpec, make_fast
+from ..runtime.launch import ArgSpec, Launch, Same, Watched, make_launch
 from ..runtime.status import raise_status, take_status
 from .call import Call
 from .gradient_plans import MOST_PLANS, GradientPlans, LaunchHost
@@ -94,6 +94,9 @@ class Executable:
         self.shares = (
             bool(shares) or not program.device.on_host
         )  # memory of its launches; a GPU's kernels have scratch memory in common
+        # Values are returned and seeds drawn in Python; an interpreter is no machine code.
+        self.native = not (self.returns or self.draws) and program.device.native
+        self.passed_over = 0  # calls in Python since other launches took the room of a native one
         register_context(self.context_address, self.compiled)
         program.data.enter(self, ready.stores)
 
@@ -149,30 +152,12 @@ class Executable:
         if self.program.device.dead:  # a forked child cannot even touch the context
             self.program.synchronize()
 
-    def fast(
-        self, fallback: Callable[..., Any], keys: Mapping[int, object], host_type: type, taped: bool = False
-    ) -> Callable[..., Any] | None:
-        """A native launcher for calls that need nothing from Python, or None: the kernel returns values or draws random numbers, or is
-        interpreted.
-
-        Args:
-            fallback: takes every call that the launcher does not know.
-            keys: the type key of each ndarray argument that came as ``host_type``, by ``ArgDecl.index``.
-            host_type: the program's array class.
-            taped: the launcher may be used while a tape records (the caller does the recording).
-        """
-        if self.returns or self.draws or not self.program.device.native:
-            return None
-        # ``arrays.check_memory`` looks at arrays where memory was handed out; a device with memory of its own needs copies of them.
-        direct = self.program.device.on_host and not any(map(self.program.was_shown, self.owners.values()))
-        specs = [
-            ArgSpec(d, keys.get(d.index), host_type if d.index in keys else None, direct and _row_major(keys.get(d.index)))
-            for d in self.args
-        ]
-        flag, device = ctypes.addressof(self.program.closed_flag if taped else self.program.slow_flag), self.program.device
-        return make_fast(
-            *(self.compiled, self.context_address, specs, fallback, self._on_status, flag, self.program.variable, self.program),
-            state_ptr=ctypes.addressof(self.program.state),
+    def native_launch(self, args: Sequence[ArgSpec | Same | Watched], owner: object) -> Launch | None:
+        """A native launch, or None: there are too many arguments. ``args``: how each is taken; ``owner``: see ``Launch``."""
+        program, device = self.program, self.program.device
+        return make_launch(
+            *(self.compiled, self.context_address, args, self._on_status, ctypes.addressof(program.flags), self),
+            state_ptr=ctypes.addressof(program.state),
             shares=self.shares,
             keep_gil=bool(device.ahead),
             ahead=device.ahead,
@@ -181,8 +166,15 @@ class Executable:
         )
 
     def _guarded(self) -> dict[str, Any]:
-        """What a native launch must look at, as ``make_fast`` takes it."""
+        """What a native launch must look at, as ``make_launch`` takes it."""
         return {}
+
+    @property
+    def takes_numpy(self) -> bool:
+        """Whether native launches take numpy arrays as they are. ``arrays.check_memory`` looks at arrays where memory was handed out, and
+        a device with memory of its own needs copies of them.
+        """
+        return self.program.device.on_host and not any(map(self.program.was_shown, self.owners.values()))
 
     @property
     def takes_arrays(self) -> bool:
@@ -228,11 +220,6 @@ class Executable:
     def close(self) -> None:
         """Forget the context. Its memory goes with the program."""
         unregister_context(self.context_address)
-
-
-def _row_major(key: object) -> bool:
-    """Whether arrays of this type key lie as numpy's do."""
-    return getattr(key, "layout", None) is None
 
 
 class GradientExecutable(Executable):

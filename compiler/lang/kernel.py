@@ -11,16 +11,18 @@ from ..adstack.machine import Machine
 from ..adstack.plan import HeapPlan
 from ..frontend.source import FunctionSource, read_function
 from ..ir.threads import once
+from ..runtime.launch import Natives, install
 from .arrays import check_memory
 from .binding import Binder, Bound, parameters
-from .executable import Executable, GradientExecutable
+from .executable import Executable
 from .forward_mode import refuse_in_forward_mode
 from .function import Function
 from .kernel_plan import KernelPlan, kernel_plan
+from .native import enter
 from .ndarray import Ndarray
 from .no_gradient import is_constant, nothing_to_differentiate, refuse_one_array_twice
 from .options import bytes_of
-from .program import Program, current_program
+from .program import CURRENT, Program, current_program
 from .records import result
 from .refused import refuse
 from .remedies import remedies
@@ -28,20 +30,18 @@ from .variant import Variant
 
 T = TypeVar("T")
 
-MOST_LAUNCHERS = 8
-"""Specialisations of a kernel that are launched natively, each tried in its turn."""
-
 
 class Kernel:
-    """A function compiled for the current program, one specialisation for each combination of argument types."""
+    """A function compiled for the current program, one specialisation for each combination of argument types.
+
+    A call is launched natively where the program knows it (``native``, ``runtime.launch``): these methods are then builtins.
+    """
 
     __qd_kernel__ = True
 
     def __init__(self, fn: Callable[..., Any]) -> None:
         functools.update_wrapper(self, fn)
         self.fn = fn
-        self._taped: Callable[..., Any] | None = None  # a native launcher that may be used while a tape records
-        self._chained = 0, 0  # the program of the native launchers (its number), and how many there are
 
     @once
     def source(self) -> FunctionSource:
@@ -54,9 +54,14 @@ class Kernel:
         return Binder(self.source.name, parameters(self.source))
 
     @once
+    def taped(self) -> _Taped:
+        """Launches calls that a tape records."""
+        return _Taped(self)
+
+    @once
     def grad(self) -> KernelGradient:
         """The reverse kernel: ``k.grad(*args)`` takes the arguments of the forward call."""
-        return _own_class(KernelGradient)(self)
+        return KernelGradient(self)
 
     def variants(self) -> dict[tuple[Any, ...], Variant]:
         """The specialisations in the current program."""
@@ -103,8 +108,7 @@ class Kernel:
                     tape.launching(bound.call)
                 result, event = versions.launch(variant, bound.call, lambda: self._run(variant, bound))
             else:
-                known = None if program.recording is not None else self._taped
-                result = (known or self._launch)(*args, **kwargs)
+                result = (self.taped if program.recording is None else self._launch)(*args, **kwargs)
         except BaseException as error:
             if tape is not None:
                 tape.failed(self, error)
@@ -132,31 +136,12 @@ class Kernel:
 
     def _compiled(self, variant: Variant, bound: Bound) -> None:
         """Compile a specialisation that was planned only, and launch it natively from now on."""
-        if variant.launched:
-            return
-        if variant.program.recording is not None and "executable" not in variant.__dict__:
-            variant.program.recording.new(self)
+        program = variant.program
+        if program.recording is not None and "executable" not in variant.__dict__:
+            program.recording.new(self)
         executable = variant.executable
-        with variant.program.alone():
-            if not variant.launched and variant.native:
-                self._add_launcher(variant, executable, bound)
-            variant.launched = True
-
-    def _add_launcher(self, variant: Variant, executable: Executable, bound: Bound) -> None:
-        """Launch natively. What the launcher does not know goes to those of the program's other specialisations, then to Python."""
-        number, before = self._chained
-        chain = number == variant.program.number and 0 < before < MOST_LAUNCHERS
-        slow, taped = (type(self).__call__, self._taped) if chain else (self.slow_call, None)
-        launcher = executable.fast(slow, bound.call.keys, Ndarray)
-        if launcher is not None:
-            _set_native(self, launcher)
-            self._taped = executable.fast(taped or self._launch, bound.call.keys, Ndarray, taped=True)
-            self._chained = variant.program.number, before + 1 if chain else 1
-
-    def forget_launcher(self) -> None:
-        """Launch through Python until another specialisation is compiled."""
-        self._taped, self._chained = None, (0, 0)
-        _set_native(self, Kernel.__call__)
+        if variant.native and _calls_are_native():
+            enter(program.native_launches, self, executable, bound)
 
     def prepare(self, *args: Any, **kwargs: Any) -> None:
         """Compile for these arguments; runs nothing."""
@@ -188,13 +173,29 @@ class Kernel:
         return f"<kernel {self.fn.__qualname__}>"
 
 
-class KernelGradient:
-    """``k.grad``: accumulates into the gradients of what the kernel read, from the gradients of what it wrote."""
+class _Taped:
+    """A kernel while a tape records, which does the recording itself."""
+
+    __slots__ = ("kernel",)
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
-        self._launched: set[tuple[GradientExecutable, int]] = set()  # natively, each with the address of its code
-        self._program = 0  # the number of the program that they belong to
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.slow_call(*args, **kwargs)
+
+    def slow_call(self, *args: Any, **kwargs: Any) -> Any:
+        """The launch in Python."""
+        return self.kernel._launch(*args, **kwargs)
+
+
+class KernelGradient:
+    """``k.grad``: accumulates into the gradients of what the kernel read, from the gradients of what it wrote."""
+
+    __slots__ = ("kernel",)
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:
         """Run the reverse kernel with the arguments of the forward call; see ``slow_call`` for what it raises."""
@@ -220,19 +221,8 @@ class KernelGradient:
         gradient.launch_gradient(bound.call, budget)
         if versions is not None:
             versions.differentiated(variant, bound.call)
-        if variant.native and (gradient, gradient.compiled.address) not in self._launched and budget is None:
-            self._add_launcher(gradient, bound)
-
-    def _add_launcher(self, gradient: GradientExecutable, bound: Bound) -> None:
-        """Launch natively. What the launcher does not know goes to those of the program's other specialisations, then to Python."""
-        number = gradient.program.number
-        chain = number == self._program and 0 < len(self._launched) < MOST_LAUNCHERS
-        launcher = gradient.fast(type(self).__call__ if chain else self.slow_call, bound.call.keys, Ndarray)
-        if not chain:
-            self._launched.clear()
-        self._program = number
-        self._launched.add((gradient, gradient.compiled.address))
-        _set_native(self, launcher)
+        if variant.native and budget is None and _calls_are_native():
+            enter(variant.program.native_gradients, self.kernel, gradient, bound)
 
     def prepare(self, *args: Any, **kwargs: Any) -> None:
         """Compile the kernel and its gradient for these arguments; runs nothing."""
@@ -309,16 +299,46 @@ class KernelGradient:
         return variant, bound
 
 
+class _GradientOfBound:
+    """``grad`` in the class of bound kernels: ``obj.k.grad(..)`` comes here without a ``BoundGradient`` in between."""
+
+    def __get__(self, bound: BoundKernel | None, owner: type | None = None) -> Any:
+        return self if bound is None else BoundGradient(bound.kernel, bound.instance)
+
+    def __call__(self, bound: BoundKernel, *args: Any, **kwargs: Any) -> None:
+        self.slow_call(bound, *args, **kwargs)
+
+    def slow_call(self, bound: BoundKernel, *args: Any, **kwargs: Any) -> None:
+        """The launch in Python."""
+        bound.kernel.grad(bound.instance, *args, **kwargs)
+
+
 class BoundKernel:
     """A kernel that is a method, with its object as first argument."""
 
+    __slots__ = ("instance", "kernel")
     __qd_kernel__ = True
+    grad = _GradientOfBound()
+    """The reverse kernel, bound to the same object."""
 
     def __init__(self, kernel: Kernel, instance: Any) -> None:
         self.kernel, self.instance = kernel, instance
-        functools.update_wrapper(self, kernel.fn)
+
+    @property
+    def __name__(self) -> str:
+        """That of the function."""
+        return self.kernel.fn.__name__
+
+    @property
+    def __wrapped__(self) -> Any:
+        """The function."""
+        return self.kernel.fn
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.slow_call(*args, **kwargs)
+
+    def slow_call(self, *args: Any, **kwargs: Any) -> Any:
+        """The launch in Python."""
         return self.kernel(self.instance, *args, **kwargs)
 
     def prepare(self, *args: Any, **kwargs: Any) -> None:
@@ -333,55 +353,52 @@ class BoundKernel:
         """See ``Kernel.uncompiled``."""
         return self.kernel.uncompiled(self.instance, *args, **kwargs)
 
-    @property
-    def grad(self) -> BoundGradient:
-        """The reverse kernel, bound to the same object."""
-        return BoundGradient(self)
-
 
 class BoundGradient:
     """``obj.k.grad``"""
 
-    def __init__(self, bound: BoundKernel) -> None:
-        self._gradient, self._instance = bound.kernel.grad, bound.instance
-        self.kernel = bound.kernel
+    __slots__ = ("instance", "kernel")
+
+    def __init__(self, kernel: Kernel, instance: Any) -> None:
+        self.kernel, self.instance = kernel, instance
+
+    def __call__(self, *args: Any, **kwargs: Any) -> None:
+        self.slow_call(*args, **kwargs)
+
+    def slow_call(self, *args: Any, **kwargs: Any) -> None:
+        """The launch in Python."""
+        self.kernel.grad(self.instance, *args, **kwargs)
 
     def prepare(self, *args: Any, **kwargs: Any) -> None:
         """See ``KernelGradient.prepare``."""
-        self._gradient.prepare(self._instance, *args, **kwargs)
+        self.kernel.grad.prepare(self.instance, *args, **kwargs)
 
     def load(self, *args: Any, **kwargs: Any) -> None:
         """See ``KernelGradient.load``."""
-        self._gradient.load(self._instance, *args, **kwargs)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> None:
-        self._gradient(self._instance, *args, **kwargs)
+        self.kernel.grad.load(self.instance, *args, **kwargs)
 
     def plan(self, *args: Any, **kwargs: Any) -> HeapPlan:
         """See ``KernelGradient.plan``."""
-        return self._gradient.plan(self._instance, *args, **kwargs)
+        return self.kernel.grad.plan(self.instance, *args, **kwargs)
 
     def exists(self, *args: Any, **kwargs: Any) -> bool:
         """See ``KernelGradient.exists``."""
-        return self._gradient.exists(self._instance, *args, **kwargs)
+        return self.kernel.grad.exists(self.instance, *args, **kwargs)
 
     def uncompiled(self, *args: Any, **kwargs: Any) -> dict[object, KernelPlan]:
         """See ``KernelGradient.uncompiled``."""
-        return self._gradient.uncompiled(self._instance, *args, **kwargs)
+        return self.kernel.grad.uncompiled(self.instance, *args, **kwargs)
 
     def remedies(self, *args: Any, **kwargs: Any) -> dict[str, HeapPlan]:
         """See ``KernelGradient.remedies``."""
-        return self._gradient.remedies(self._instance, *args, **kwargs)
+        return self.kernel.grad.remedies(self.instance, *args, **kwargs)
 
 
-def _own_class(base: type[T]) -> type[T]:
-    """A class for one object, so that its ``__call__`` can be a builtin: the native launcher, with no Python frame around it."""
-    return type(base.__name__, (base,), {"__doc__": base.__doc__})  # type: ignore[return-value]
-
-
-def _set_native(target: Kernel | KernelGradient, launcher: Callable[..., Any] | None) -> None:
-    if launcher is not None:
-        type(target).__call__ = launcher  # type: ignore[method-assign]
+@functools.cache
+def _calls_are_native() -> bool:
+    """Whether this interpreter's calls can be; from the first time on, calls look for a native launch."""
+    classes = Kernel, KernelGradient, _Taped, BoundKernel, BoundGradient, _GradientOfBound
+    return install(Natives(CURRENT, Program, *classes, Ndarray))
 
 
 @overload
@@ -408,7 +425,7 @@ def kernel(
     del pure, fastcache
     if graph or checkpoints:
         refuse("graph" if graph else "checkpoint")
-    return _own_class(Kernel) if fn is None else _own_class(Kernel)(fn)
+    return Kernel if fn is None else Kernel(fn)
 
 
 @overload

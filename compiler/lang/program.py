@@ -20,7 +20,8 @@ from ..adstack.machine import Machine, cpu, machine
 from ..errors import OutOfMemory, QdrunRuntimeError
 from ..ir.threads import Living, Turns, new_lock
 from ..runtime.device import Allocation, Device
-from ..runtime.launch_ir import S_AHEAD, S_RUNNING, S_WORDS
+from ..runtime.launch import Launch, forget_bound
+from ..runtime.launch_ir import F_CLOSED, F_SLOW, F_WORDS, S_AHEAD, S_RUNNING, S_WORDS
 from .devices import open_device, usable_gpu
 from .notes import launch_note
 from .options import Arch, Options, make_options
@@ -57,7 +58,10 @@ class Program(Accounts):
         root: the layout tree that fields are placed in.
         tape: the tape that records now, or None.
         variants: the specialisations of each kernel that were compiled for it; they go with it.
+        native_launches, native_gradients: what calls of each kernel, and of its gradient, try before they go through Python.
     """
+
+    __slots__ = ("native_gradients", "native_launches")  # where a native launcher finds them
 
     def __init__(self, arch: Arch, options: Options) -> None:
         self.arch, self.options = arch, options
@@ -87,8 +91,9 @@ class Program(Accounts):
         self.data = DataVersions()
         self.replaying = False  # a tape runs its gradients
         self.warned: set[object] = set()  # (kernel, array, line): gradients that are lost, said once
-        # Read by native launchers before each launch: non-zero sends the call through Python.
-        self.slow_flag, self.closed_flag = ctypes.c_int64(0), ctypes.c_int64(0)
+        self.native_launches: dict[Kernel, list[Launch]] = {}
+        self.native_gradients: dict[Kernel, list[Launch]] = {}
+        self.flags = (ctypes.c_int64 * F_WORDS)()  # read before each native launch: non-zero sends the call through Python
         self.state = (ctypes.c_int64 * S_WORDS)()  # native launchers read and write it
         self.device.count_in(self.state)
         self.device.on_waiting = self._update_slow
@@ -143,9 +148,11 @@ class Program(Accounts):
             self._update_slow()
             wait_until(self._idle)
             failure = self._end()
-            for variant in [v for found in self.variants.values() for v in found.values()]:
+            for variant in [v for found in list(self.variants.values()) for v in list(found.values())]:
                 variant.close()
-            self.variants.clear()
+            for known in (self.variants, self.native_launches, self.native_gradients):
+                known.clear()
+            forget_bound()
             for f in self.root.fields():
                 f.release()
             self.device.close()
@@ -240,12 +247,14 @@ class Program(Accounts):
             self.data.changes.value += 1
             if self._versions is not None:
                 self._versions.show(found)
-            for (
-                kernel,
-                variants,
-            ) in self.variants.items():  # an array that they are given may be a part of it: they look from now on
-                if any(v.takes_arrays and v.uses(memory) for v in variants.values()):
-                    kernel.forget_launcher()
+            for kernel, variants in list(self.variants.items()):
+                for variant in list(variants.values()):
+                    if variant.takes_arrays and variant.uses(
+                        memory
+                    ):  # an array may be a part of it: calls are looked at from now on
+                        variant.native = False
+                        self.native_launches.pop(kernel, None)
+                        self.native_gradients.pop(kernel, None)
 
     def was_shown(self, memory: Allocation) -> bool:
         """Whether something that lies in an allocation was handed out."""
@@ -297,8 +306,8 @@ class Program(Accounts):
         its device is lost, or has code that is not loaded.
         """
         active = self._tape, self._versions, self._forward, self._recording
-        self.closed_flag.value = int(self.closed or self.device.dead or self.device.waiting)
-        self.slow_flag.value = int(any(x is not None for x in active) or self.closed_flag.value)
+        self.flags[F_CLOSED] = int(self.closed or self.device.dead or self.device.waiting)
+        self.flags[F_SLOW] = int(any(x is not None for x in active) or self.flags[F_CLOSED])
 
     # ---- memory
     def allocate(self, nbytes: int, category: str) -> Allocation:

@@ -35,7 +35,7 @@ _PARTS: dict[type, Callable[[Any], list[Any]]] = {
     Struct: lambda x: [x.entries],
     Matrix: lambda x: [x._data],
     BoundKernel: lambda x: [x.instance],
-    BoundGradient: lambda x: [x._instance],
+    BoundGradient: lambda x: [x.instance],
     BoundReplaced: lambda x: [x.function, x.instance],
     Replaced: lambda x: [x.fn, x.backward],
     BoundFunction: lambda x: [x.__self__],

@@ -128,9 +128,9 @@ def frozen_record(annotation: Any, value: Any, freeze: Callable[[Any, Any], Any]
         return value.__copy__()
     if annotation is not Template:
         return value
-    arrays, numbers = _held(value)
+    found = held_by(value)
     value = snapshot(value)
-    return Frozen(value, tuple(arrays), tuple(numbers)) if arrays or numbers else value
+    return Frozen(value, tuple(found.arrays), tuple(found.numbers)) if found.arrays or found.numbers else value
 
 
 def bind_template(value: Any, bind: Bind, annotation: Any, number: int) -> Bound:
@@ -145,7 +145,8 @@ def bind_template(value: Any, bind: Bind, annotation: Any, number: int) -> Bound
     if isinstance(value, Frozen):
         value, held, counted = value.value, list(value.arrays), list(value.numbers)
     else:
-        held, counted = _held(value)
+        found = held_by(value)
+        held, counted = found.arrays, found.numbers
     keys: list[Any] = [template_key(value)]
     arrays: dict[int, tuple[str, list[Any], ArrayArg]] = {}  # an array that is found twice is one argument
     for path, found in held:
@@ -258,45 +259,69 @@ def check_marked(value: Any) -> None:
         raise QdrunSyntaxError(what, None, "decorate it with @qd.data_oriented")
 
 
-def _held(root: Any) -> tuple[list[tuple[str, Any]], list[tuple[str, Any, str, Any]]]:
-    """The ndarrays in an object: path, array. Its numbers that are not constants: path, owner, name, number."""
-    arrays: list[tuple[str, Any]] = []
-    numbers: list[tuple[str, Any, str, Any]] = []
-    if _is_container(root):
-        _walk(root, "", (arrays, numbers), {id(root)}, counts=False)
-    return arrays, numbers
+@dataclasses.dataclass
+class HeldBy:
+    """What was found in an object that is known at compile time.
+
+    Attributes:
+        arrays: its ndarrays: path, array.
+        numbers: its numbers that are not constants: path, owner, name, number.
+        visited: the objects, lists and tuples that were looked at, outer ones first; of lists and tuples, whether all items were.
+    """
+
+    arrays: list[tuple[str, Any]] = dataclasses.field(default_factory=list)
+    numbers: list[tuple[str, Any, str, Any]] = dataclasses.field(default_factory=list)
+    visited: list[tuple[Any, bool]] = dataclasses.field(default_factory=list)
 
 
-def _is_container(value: Any) -> bool:
+def held_by(root: Any) -> HeldBy:
+    """What comes with each launch of an object that is known at compile time."""
+    found = HeldBy()
+    if is_container(root):
+        _walk(root, "", found, {id(root)}, counts=False)
+    return found
+
+
+def is_container(value: Any) -> bool:
     """Whether an object is looked into: it is data_oriented, or a Python dataclass."""
     return not isinstance(value, type) and (_is_data_oriented(value) or dataclasses.is_dataclass(value))
 
 
-def _walk(owner: Any, path: str, found: tuple[list[Any], list[Any]], seen: set[int], counts: bool) -> None:
+def _walk(owner: Any, path: str, found: HeldBy, seen: set[int], counts: bool) -> None:
     """``counts``: the numbers of what lies inside come with each launch, as ``template_primitives=False`` of an outer object says."""
+    found.visited.append((owner, True))
     counts = counts or (_is_data_oriented(owner) and not getattr(type(owner), "_qd_template_primitives", True))
     for name, value in _members(owner):
         scalar = isinstance(value, (np.integer, np.floating, np.bool_))
         if counts and (scalar or type(value) in (int, float, bool)):
-            found[1].append((f"{path}.{name}", owner, name, value.item() if scalar else value))
+            found.numbers.append((f"{path}.{name}", owner, name, value.item() if scalar else value))
         else:
             _look(value, f"{path}.{name}", found, seen, counts)
 
 
-def _look(value: Any, path: str, found: tuple[list[Any], list[Any]], seen: set[int], counts: bool) -> None:
+def _look(value: Any, path: str, found: HeldBy, seen: set[int], counts: bool) -> None:
+    listed = isinstance(value, (list, tuple))
     if isinstance(unwrap(value), Ndarray):
-        found[0].append((path, value))
-    elif isinstance(value, (list, tuple)) and _is_walked(value):
+        found.arrays.append((path, value))
+    elif listed and _is_walked(value):
+        found.visited.append((value, True))
         for k, item in enumerate(value):
             _look(item, f"{path}[{k}]", found, seen, counts)
-    elif _is_container(value) and id(value) not in seen:
+    elif is_container(value) and id(value) not in seen:
         seen.add(id(value))
         _walk(value, path, found, seen, counts)
+    elif listed:
+        found.visited.append((value, False))
 
 
 def _is_walked(items: Sequence[Any]) -> bool:
     """Whether the ndarrays in a list or tuple come with each launch."""
-    return bool(items) and (isinstance(unwrap(items[0]), Ndarray) or _is_container(items[0]))
+    return bool(items) and (isinstance(unwrap(items[0]), Ndarray) or is_container(items[0]))
+
+
+def field_names(owner: Any) -> frozenset[str] | None:
+    """The attributes of a Python dataclass that are looked at; None: it is none, and all of them are."""
+    return frozenset(f.name for f in dataclasses.fields(owner)) if dataclasses.is_dataclass(owner) else None
 
 
 def _members(owner: Any) -> Iterator[tuple[str, Any]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 
 from ..errors import QdrunRuntimeError
-from ..frontend.signature import ArrayArg, LowerOptions, ScalarArg
+from ..frontend.signature import LowerOptions
 from ..frontend.source import FunctionSource
 from ..ir.nodes import Kernel
 from ..ir.threads import new_lock, once
@@ -34,7 +34,6 @@ class Variant:
     def __init__(self, program: Program, source: FunctionSource, bound: Bound) -> None:
         self.program, self.lock = program, new_lock(self, "lock")
         self.keeps = [x for spec in bound.specs.values() for x in kept(spec)]
-        self.native = all(isinstance(spec, (ScalarArg, ArrayArg)) for spec in bound.specs.values())
         program.materialize()
         o = program.options
         options = LowerOptions(
@@ -49,10 +48,8 @@ class Variant:
                 f"kernel `{source.name}` uses a field of another program\n  do: make the fields after qd.init(), or launch it"
                 " inside `with program:` of the program that they belong to"
             )
-        if any(isinstance(m, Held) for m in self.owners.values()):
-            # An argument may be the array that it refers to: looked at each time.
-            self.native = self.native and not self.takes_arrays
-        self.launched = False  # natively, from its first launch on
+        # Calls may be launched natively. An argument may be an array that the kernel refers to by name: looked at each time.
+        self.native = not (self.takes_arrays and any(isinstance(m, Held) for m in self.owners.values()))
 
     @property
     def head(self) -> Kernel:

@@ -1,21 +1,20 @@
 """Launching a compiled kernel from Python: a native launcher of a few dozen nanoseconds, and a plain one that always works.
 
-``make_fast`` gives a builtin callable that checks and packs the arguments in native code (``launch_ir``) and hands every case that it
-does not know to a Python fallback. It reads objects of the interpreter and of numpy by offset, so ``native_launcher`` first checks
-those offsets on objects with known contents; where one differs there is no native launcher. ``PackedLauncher`` needs nothing but ctypes.
+``install`` makes calls of kernels builtins that check and pack the arguments in native code (``launch_ir``), by tables (``make_launch``),
+and hand every case that no table describes to Python. They read objects of the interpreter and of numpy by offset, so those offsets are
+first checked on objects with known contents; where one differs, calls stay in Python. ``PackedLauncher`` needs nothing but ctypes.
 """
 
 from __future__ import annotations
 
 import contextvars
 import ctypes
-import functools
 import math
 import struct
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,16 +23,19 @@ from ..errors import QdrunRuntimeError
 from ..ir.nodes import ArgDecl
 from ..ir.threads import new_lock
 from ..ir.types import DType, f16, f32, f64, u1, u64
-from . import jit, launch_ir
+from . import jit, launch_ir, pack_ir
 from .cache import load_cached
 from .cpu import Compiled
 from .guard import Guard
+from .objects import TYPE_SLOTS, layout_problem, offsets, pointer, slot_offset
 from .status import Capacity, raise_status
+from .watch import Watch
 
-_METH_FASTCALL_KEYWORDS = 0x80 | 0x02
-_HEAD = object.__basicsize__
+_METHOD_DESCRIPTOR = 1 << 17  # Py_TPFLAGS_METHOD_DESCRIPTOR
 _MAX_WORDS = 4096  # of an argument buffer on the caller's stack
 _FLOAT_WORDS = {f64: "<d", f32: "<f4x", f16: "<e6x"}
+_one = [object()]
+_IDLE = sys.getrefcount(_one[0])  # of an object in a list
 _lock = new_lock(sys.modules[__name__], "_lock")
 
 
@@ -41,122 +43,131 @@ _lock = new_lock(sys.modules[__name__], "_lock")
 class ArgSpec:
     """What the native launcher accepts for an argument besides numpy arrays and Python numbers.
 
-    An object whose exact type is ``host_type`` and whose ``_key`` is this very ``key`` has, in ``_packed``, the bytes to copy. An object
-    whose exact type is ``host_type.wrapper_type`` stands for the one in its slot ``_impl``.
+    An object whose exact type is ``Natives.host_type`` and whose ``_key`` is this very ``key`` has, in ``_packed``, the bytes to copy. An
+    object whose exact type is ``host_type.wrapper_type`` stands for the one in its slot ``_impl``.
     """
 
     decl: ArgDecl
     key: object | None = None
-    host_type: type | None = None
     numpy: bool = True  # a numpy array of the declared type may be given: False where the axes are nested in another order
-
-
-class _MethodDef(ctypes.Structure):
-    _fields_ = [
-        ("name", ctypes.c_char_p),
-        ("function", ctypes.c_void_p),
-        ("flags", ctypes.c_int),
-        ("doc", ctypes.c_char_p),
-    ]
-
-
-# ---- the layout of objects, checked ----
-
-
-def _pointer(address: int) -> int:
-    return ctypes.c_void_p.from_address(address).value or 0
-
-
-def slot_offset(cls: type, name: str) -> int | None:
-    """Where instances keep a slot: one is made, of a subclass without a destructor, and searched. None: no such plain slot."""
-    probe_type: Any = type("Probe", (cls,), {"__slots__": (), "__del__": lambda self: None})
-    probe, mark = object.__new__(probe_type), object()
-    setattr(probe, name, mark)
-    hits = [k for k in range(_HEAD, cls.__basicsize__, 8) if _pointer(id(probe) + k) == id(mark)]
-    return hits[0] if len(hits) == 1 else None
-
-
-def _offsets() -> dict[str, int]:
-    """Where this interpreter keeps what the launcher reads, as far as its headers' layout is the known one."""
-    names = ("ARRAY_ND", "ARRAY_DIMS", "ARRAY_DESCR", "ARRAY_FLAGS_AT")
-    known = dict(zip(names, (_HEAD + 8, _HEAD + 16, _HEAD + 40, _HEAD + 48)))
-    return known | {
-        "HEAD": _HEAD,
-        "TYPE": _HEAD - 8,
-        "TUPLE_ITEMS": tuple.__basicsize__,
-        "BYTES_DATA": bytes.__basicsize__ - 1,
-    }
-
-
-def layout_problem() -> str | None:
-    """Which object does not look as the native launcher expects; None when all do."""
-    at = _offsets()
-    array, text, number = np.zeros((3, 5), np.float32), b"known bytes", 1.5
-    pair = (text, array)
-
-    def i64(address: int) -> int:
-        return ctypes.c_int64.from_address(address).value
-
-    array_flags = launch_ir.ARRAY_FLAGS
-    checks: dict[str, Callable[[], bool]] = {
-        "pointer size": lambda: struct.calcsize("P") == 8 and _HEAD == 16,
-        "ob_type": lambda: all(_pointer(id(x) + at["TYPE"]) == id(type(x)) for x in (array, text, number, pair, True, 7)),
-        "float": lambda: ctypes.c_double.from_address(id(number) + _HEAD).value == number,
-        "bytes": lambda: (
-            i64(id(text) + _HEAD) == len(text) and ctypes.string_at(id(text) + at["BYTES_DATA"], len(text)) == text
-        ),
-        "tuple": lambda: [_pointer(id(pair) + at["TUPLE_ITEMS"] + 8 * k) for k in (0, 1)] == [id(text), id(array)],
-        "ndarray.data": lambda: _pointer(id(array) + _HEAD) == array.ctypes.data,
-        "ndarray.nd": lambda: ctypes.c_int.from_address(id(array) + at["ARRAY_ND"]).value == 2,
-        "ndarray.dims": lambda: [i64(_pointer(id(array) + at["ARRAY_DIMS"]) + 8 * k) for k in (0, 1)] == [3, 5],
-        "ndarray.descr": lambda: _pointer(id(array) + at["ARRAY_DESCR"]) == id(array.dtype) == id(np.dtype(np.float32)),
-        "ndarray.flags": lambda: (
-            ctypes.c_int.from_address(id(array) + at["ARRAY_FLAGS_AT"]).value & array_flags == array_flags
-            and ctypes.c_int.from_address(id(_read_only()) + at["ARRAY_FLAGS_AT"]).value & array_flags != array_flags
-        ),
-    }
-    return next((name for name, check in checks.items() if not check()), None)
-
-
-@functools.cache
-def _read_only() -> np.ndarray:
-    array = np.zeros(1, np.float32)
-    array.flags.writeable = False
-    return array
 
 
 # ---- the native launcher ----
 
 
-@functools.cache
-def native_launcher(host_type: type | None = None) -> int | None:
-    """The address of the native launcher, or None when this interpreter's objects are not laid out as it expects.
+@dataclass(frozen=True)
+class Natives:
+    """The classes and objects that the native launcher works with. What it reads of instances is in slots.
 
-    Args:
-        host_type: the program's own array class; where its slots, and that of its ``wrapper_type``, lie is part of the code.
+    Attributes:
+        variable: holds the current program.
+        program: its class, with the slots ``native_launches`` and ``native_gradients``: dicts from kernels to lists of launches.
+        kernel: its ``slow_call``, as that of the others, makes a call in Python.
+        gradient: of a kernel, which is in the slot ``kernel``.
+        taped: launches a kernel although a tape records; the same slot.
+        bound_kernel, bound_gradient: of an object, with the slots ``kernel`` and ``instance``.
+        gradient_of_bound: stands for the gradient in the class of bound kernels; its ``slow_call`` takes the bound kernel first.
+        host_type: the program's array class.
     """
+
+    variable: contextvars.ContextVar[Any]
+    program: type
+    kernel: type
+    gradient: type
+    taped: type
+    bound_kernel: type
+    bound_gradient: type
+    gradient_of_bound: type
+    host_type: type
+
+
+def install(natives: Natives) -> bool:
+    """Make calls of kernels native: the methods of the classes become builtins. False: this interpreter's objects are not laid out as
+    the launcher expects, and calls stay in Python.
+    """
+    wrapper = getattr(natives.host_type, "wrapper_type", None)
+    slots = {
+        "LAUNCHES_AT": slot_offset(natives.program, "native_launches"),
+        "GRADIENTS_AT": slot_offset(natives.program, "native_gradients"),
+        "GRADIENT_KERNEL_AT": slot_offset(natives.gradient, "kernel"),
+        "BOUND_KERNEL_AT": slot_offset(natives.bound_kernel, "kernel"),
+        "BOUND_INSTANCE_AT": slot_offset(natives.bound_kernel, "instance"),
+        "KEY_AT": slot_offset(natives.host_type, "_key"),
+        "PACKED_AT": slot_offset(natives.host_type, "_packed"),
+        "INNER_AT": slot_offset(wrapper, "_impl") if wrapper else 0,
+    }
+    same = slot_offset(natives.taped, "kernel") == slots["GRADIENT_KERNEL_AT"] and all(
+        slot_offset(natives.bound_gradient, n) == slots[f"BOUND_{n.upper()}_AT"] for n in ("kernel", "instance")
+    )
+    found = {name: at for name, at in slots.items() if at is not None}
     with _lock:
-        if layout_problem() is not None:
-            return None
-        key_at = slot_offset(host_type, "_key") if host_type else 0
-        packed_at = slot_offset(host_type, "_packed") if host_type else 0
-        wrapper = getattr(host_type, "wrapper_type", None)
-        inner_at = slot_offset(wrapper, "_impl") if wrapper else 0
-        if key_at is None or packed_at is None or inner_at is None:
-            return None
-        text = launch_ir.launcher_text(_offsets() | {"KEY_AT": key_at, "PACKED_AT": packed_at, "INNER_AT": inner_at})
+        if layout_problem() is not None or len(found) < len(slots) or not same:
+            return False
+        process = _process(natives, wrapper)
+        text = launch_ir.launcher_text(offsets() | found)
         imports = {n: ctypes.cast(getattr(ctypes.pythonapi, n), ctypes.c_void_p).value or 0 for n in launch_ir.IMPORTS}
-        code, _ = load_cached(text, "launcher", ["launch"], imports)
+        imports["qd_process"] = ctypes.addressof(process)
+        code, _ = load_cached(text, "launcher", list(launch_ir.EXPORTS), imports)
         code.make_immortal()
-        return code.addresses["launch"]
+    functions = code.addresses
+    _set_slots(natives.kernel, functions["launch"], functions["bind"])
+    _set_slots(natives.gradient, functions["reverse"])
+    _set_slots(natives.bound_kernel, functions["launch_bound"])
+    _set_slots(natives.bound_gradient, functions["reverse_bound"])
+    _set_slots(natives.gradient_of_bound, functions["reverse_of"])
+    _set_slots(natives.taped, functions["launch_taped"])
+    for cls in (natives.kernel, natives.gradient_of_bound):
+        _write(cls, "flags", cls.__flags__ | _METHOD_DESCRIPTOR)
+    return True
 
 
-@functools.cache
-def _method_def(name: str, function: int) -> _MethodDef:
-    """Builtins point to their definition, so it is kept for ever: one for each kernel name."""
-    definition = _MethodDef(name.encode(), function, _METH_FASTCALL_KEYWORDS, None)
-    jit.keep_for_ever(definition)
-    return definition
+def _process(natives: Natives, wrapper: type | None) -> ctypes.Array[ctypes.c_int64]:
+    """The addresses of objects that are the same for all launches; kept for ever, as the objects are."""
+    objects = {
+        pack_ir.P_VAR: natives.variable,
+        pack_ir.P_PROGRAM: natives.program,
+        pack_ir.P_NONE: None,
+        pack_ir.P_NUMPY: np.ndarray,
+        pack_ir.P_FLOAT: float,
+        pack_ir.P_INT: int,
+        pack_ir.P_BOOL: bool,
+        pack_ir.P_BYTES: bytes,
+        pack_ir.P_TRUE: True,
+        pack_ir.P_HOST: natives.host_type,
+        pack_ir.P_WRAPPER: wrapper,
+        pack_ir.P_SLOW: sys.intern("slow_call"),
+        pack_ir.P_BOUND: natives.bound_kernel,
+        pack_ir.P_SPARE: natives.bound_kernel(None, None),
+    }
+    _spares.append(objects[pack_ir.P_SPARE])
+    words = (ctypes.c_int64 * pack_ir.P_WORDS)(*(id(objects[k]) for k in range(pack_ir.P_WORDS)))
+    kept = [x for k, x in objects.items() if k != pack_ir.P_SPARE]  # which has one reference while nobody uses it
+    for one in (words, natives, *kept):
+        jit.keep_for_ever(one)
+    return words
+
+
+_spares: list[Any] = []
+"""The bound kernels that are used again and again."""
+
+
+def forget_bound() -> None:
+    """Let go of the object that a kernel was bound to last."""
+    for k in range(len(_spares)):
+        if sys.getrefcount(_spares[k]) == _IDLE:
+            _spares[k].kernel = _spares[k].instance = None
+
+
+def _set_slots(cls: type, call: int, get: int = 0) -> None:
+    """Give a class builtins for ``__call__`` and ``__get__``, as a class in C has them: there is no Python frame around a launch."""
+    _write(cls, "call", call)
+    if get:
+        _write(cls, "descr_get", get)
+
+
+def _write(cls: type, slot: str, value: int) -> None:
+    ctypes.c_ulong.from_address(id(cls) + TYPE_SLOTS[slot]).value = value
+    ctypes.pythonapi.PyType_Modified(ctypes.py_object(cls))
 
 
 def _int_range(dtype: DType) -> tuple[int, int]:
@@ -168,37 +179,65 @@ def _int_range(dtype: DType) -> tuple[int, int]:
 def _scalar_kind(dtype: DType) -> int:
     """How a Python number becomes this type. 0: never natively (f16 needs a rounding that not every processor has)."""
     if dtype.is_real:
-        return {f32: launch_ir.KIND_F32, f64: launch_ir.KIND_F64}.get(dtype, 0)
-    return {u1: launch_ir.KIND_BOOL, u64: launch_ir.KIND_U64}.get(dtype, launch_ir.KIND_INT)
+        return {f32: pack_ir.KIND_F32, f64: pack_ir.KIND_F64}.get(dtype, 0)
+    return {u1: pack_ir.KIND_BOOL, u64: pack_ir.KIND_U64}.get(dtype, pack_ir.KIND_INT)
 
 
-def _arg_row(spec: ArgSpec) -> list[int]:
-    row = [0] * launch_ir.A_WORDS
+def arg_row(spec: ArgSpec) -> list[int]:
+    """How the launcher packs a number or an array (``pack_ir.A_*``)."""
+    row = [0] * pack_ir.A_WORDS
     d = spec.decl
-    row[launch_ir.A_SIZE] = arg_words(d)
+    row[pack_ir.A_SIZE] = arg_words(d)
     if d.kind == "scalar":
-        row[launch_ir.A_KIND] = _scalar_kind(d.dtype)
+        row[pack_ir.A_KIND] = _scalar_kind(d.dtype)
         if d.dtype.is_int:
-            row[launch_ir.A_LOW], row[launch_ir.A_HIGH] = _int_range(d.dtype)
+            row[pack_ir.A_LOW], row[pack_ir.A_HIGH] = _int_range(d.dtype)
         return row
-    row[launch_ir.A_KIND] = launch_ir.KIND_ARRAY
+    row[pack_ir.A_KIND] = pack_ir.KIND_ARRAY
     plain = spec.numpy and not d.needs_grad and not d.needs_dual  # a numpy array has neither
-    row[launch_ir.A_DESCR] = id(d.dtype.numpy) if plain else 0
-    row[launch_ir.A_NDIM], row[launch_ir.A_ELEMENT] = d.ndim, len(d.element)
-    row[launch_ir.A_E0 : launch_ir.A_E0 + len(d.element)] = d.element
-    row[launch_ir.A_KEY] = id(spec.key)  # id(None) for no key: then no host type is given either
+    row[pack_ir.A_DESCR] = id(d.dtype.numpy) if plain else 0
+    row[pack_ir.A_NDIM], row[pack_ir.A_ELEMENT] = d.ndim, len(d.element)
+    row[pack_ir.A_E0 : pack_ir.A_E0 + len(d.element)] = d.element
+    row[pack_ir.A_KEY] = id(spec.key)  # that of None for no key, which no array has
     return row
 
 
-def make_fast(
+@dataclass(frozen=True)
+class Same:
+    """An argument that must be this very object; it has no words."""
+
+    value: object
+
+
+@dataclass(frozen=True)
+class Watched:
+    """An argument that must be this very object, and is watched. ``words``: of its arrays and numbers."""
+
+    watch: Watch
+    words: int
+
+
+class Launch(NamedTuple):
+    """What a native launch needs of a kernel. The launcher reads the table; it names the rest by address.
+
+    Attributes:
+        owner: what was compiled, and the address of its code.
+        watches: of its arguments.
+    """
+
+    table: bytes
+    owner: tuple[object, int]
+    watches: tuple[Watch, ...]
+    held: tuple[object, ...]
+
+
+def make_launch(
     compiled: Compiled,
     context_ptr: int,
-    args: Sequence[ArgSpec],
-    fallback: Callable[..., Any],
+    args: Sequence[ArgSpec | Same | Watched],
     on_status: Callable[[], Any],
-    slow_flag_ptr: int,
-    contextvar: contextvars.ContextVar[Any],
-    program: object,
+    flags_ptr: int,
+    owner: object,
     *,
     keep_gil: bool = False,
     state_ptr: int = 0,
@@ -207,73 +246,61 @@ def make_fast(
     prepare: Callable[[bytes], object] | None = None,
     ahead: int = 0,
     on_ahead: Callable[[], object] | None = None,
-) -> Callable[..., Any] | None:
-    """A builtin that launches the kernel, or None where there is no native launcher. Returns what the fallback would, or None.
+) -> Launch | None:
+    """A native launch, or None where there can be none. It is put into the list of its kernel in its program.
 
     Args:
         compiled: the kernel; it returns nothing (returned values are fetched in Python).
         context_ptr: its context, whose first word points to the status record.
         args: one for each argument.
-        fallback: called with the same arguments when anything is not as the table says.
         on_status: called without arguments when the status record is not zero after the launch; it raises.
-        slow_flag_ptr: address of a 64-bit word; while it is not zero every call goes to the fallback.
-        contextvar: holds the current program.
-        program: the kernel's program; with another one current, the fallback decides.
+        flags_ptr: address of ``launch_ir.F_WORDS`` 64-bit words; while one of them is not zero the calls that it counts for go to Python.
+        owner: what was compiled; kept.
         keep_gil: for launches so short that giving up the interpreter (27 ns; where other threads want it, tens of microseconds until
             it comes back) costs more than it brings. Refused for kernels that print, whose pool threads would wait for the
             interpreter for ever.
         state_ptr: address of the program's state, ``launch_ir.S_WORDS`` 64-bit words; 0: there is none, and launches are not counted.
-        shares: launches share memory: while one of the program runs on another thread, the fallback decides.
+        shares: launches share memory: while one of the program runs on another thread, Python decides.
         guard: launches pass while it is armed and all is as it says.
         prepare: called with the words of the arguments when the guard stops a launch. None: the launch is tried again, once; anything else:
-            the fallback decides.
+            it is for another launch of the list, or for Python.
         ahead: after launches that count as much together (``abi.CTX_WEIGHT``) ``on_ahead`` is called, which may give the lock up; 0: never.
         on_ahead: called without arguments; what it raises is raised by the launch.
 
-    The callable holds references to all of these; memory at the two addresses is the caller's to keep.
+    Memory at the addresses is the caller's to keep.
     """
-    host_types = {s.host_type for s in args if s.host_type is not None}
-    if len(host_types) > 1:
-        raise QdrunRuntimeError("arguments of one kernel must share one array class")
-    host_type = host_types.pop() if host_types else None
-    function = native_launcher(host_type)
-    words = 1 + sum(arg_words(s.decl) for s in args)
-    if function is None or words > _MAX_WORDS:
+    words = 1 + sum(map(_words_of, args))
+    if words > _MAX_WORDS:
         return None
-    ids = map(id, (contextvar, program, fallback, on_status, None))
-    head = [compiled.address, context_ptr, slow_flag_ptr, *ids, len(args), int(not keep_gil or bool(compiled.prints)), words]
-    wrapper = getattr(host_type, "wrapper_type", None)
-    types = (np.ndarray, float, int, bool, bytes, True)
     own_state = (ctypes.c_int64 * launch_ir.S_WORDS)()
     state = (state_ptr, int(shares)) if state_ptr else (ctypes.addressof(own_state), 0)
-    head += [*map(id, types), id(host_type) if host_type else 0, id(wrapper) if wrapper else 0, *state]
+    release = int(not keep_gil or bool(compiled.prints))
+    head = [compiled.address, context_ptr, flags_ptr, id(on_status), len(args), release, words, *state]
     head += [guard.address if guard is not None else 0, id(prepare) if prepare is not None else 0]
     head += [ahead if on_ahead is not None else 0, id(on_ahead)]
-    rows = [word for spec in args for word in _arg_row(spec)]
+    rows = [word for arg in args for word in _row(arg)]
     table = struct.pack(f"{len(head) + len(rows)}q", *head, *rows)
-    # the table comes first; the rest is held because the table names it by address
-    held = (
-        table,
-        compiled,
-        fallback,
-        on_status,
-        contextvar,
-        program,
-        host_type,
-        wrapper,
-        guard,
-        prepare,
-        on_ahead,
-        *(s.key for s in args),
-        *map(_descr, args),
-    )
-    create = ctypes.pythonapi.PyCFunction_NewEx
-    create.restype, create.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.py_object, ctypes.py_object]
-    return create(ctypes.addressof(_method_def(compiled.name, function)), held, "qdrun")
+    held = (compiled, on_status, own_state, guard, prepare, on_ahead, *args)
+    return Launch(table, (owner, compiled.address), tuple(a.watch for a in args if isinstance(a, Watched)), held)
 
 
-def _descr(spec: ArgSpec) -> np.dtype:
-    return spec.decl.dtype.numpy
+def _words_of(arg: ArgSpec | Same | Watched) -> int:
+    if isinstance(arg, ArgSpec):
+        return arg_words(arg.decl)
+    return arg.words if isinstance(arg, Watched) else 0
+
+
+def _row(arg: ArgSpec | Same | Watched) -> list[int]:
+    """How the launcher packs an argument."""
+    if isinstance(arg, ArgSpec):
+        return arg_row(arg)
+    row = [0] * pack_ir.A_WORDS
+    if isinstance(arg, Watched):
+        row[pack_ir.A_KIND], row[pack_ir.A_SIZE] = pack_ir.KIND_WATCHED, arg.words
+        row[pack_ir.A_KEY], row[pack_ir.A_WATCH] = id(arg.watch.value), arg.watch.address
+    else:
+        row[pack_ir.A_KIND], row[pack_ir.A_KEY] = pack_ir.KIND_SAME, id(arg.value)
+    return row
 
 
 # ---- the plain launcher ----
@@ -349,7 +376,7 @@ class PackedLauncher:
     ) -> None:
         self.compiled, self.decls, self._capacity = compiled, tuple(arg_decls), capacity
         self._context = struct.pack("q", context_address)
-        self._status = _pointer(context_address + 8 * CTX_STATUS)
+        self._status = pointer(context_address + 8 * CTX_STATUS)
         self._code = ctypes.c_int64.from_address(self._status)
         self._size = 8 * sum(map(arg_words, arg_decls))
         self._call = ctypes.CFUNCTYPE(None, ctypes.c_char_p)(compiled.address)

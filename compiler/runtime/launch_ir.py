@@ -1,35 +1,34 @@
-"""The native launcher in LLVM text: one function for all kernels, driven by a table. ``launch.py`` builds tables.
+"""The native launcher in LLVM text: one function for all kernels, driven by tables. ``launch.py`` builds them.
 
-``self`` is a tuple whose first item is a bytes object, the table: words T_*, then A_WORDS words for each argument. Anything that the
-table does not describe goes to the Python fallback, which converts, compiles or raises: this code raises nothing of its own.
+The current program has a dict from kernels to lists of launches. A launch is a tuple whose first item is a bytes object, the table: words
+T_*, then A_WORDS words for each argument. The first one that describes the call makes it. A call that none describes goes to Python,
+which converts, compiles or raises: this code raises nothing of its own.
 """
 
 from __future__ import annotations
 
+import re
+
 from ..codegen.abi import CTX_WEIGHT
 from .guard_ir import GUARD_IR, GUARD_WORDS
+from .pack_ir import PACK_IR, PACK_VALUES
+from .watch_ir import WATCH_IR, WATCH_VALUES
 
 # words of the table
-(T_ENTRY, T_CONTEXT, T_SLOW_FLAG, T_VAR, T_PROGRAM, T_FALLBACK, T_ON_STATUS, T_NONE, T_NARGS, T_RELEASE, T_WORDS) = range(11)
-T_NUMPY, T_FLOAT, T_INT, T_BOOL, T_BYTES, T_TRUE, T_HOST, T_WRAPPER, T_STATE, T_SHARES, T_GUARD, T_PREPARE = range(11, 23)
-T_AHEAD, T_ON_AHEAD = 23, 24
-T_ARGS = 25
+(T_ENTRY, T_CONTEXT, T_FLAGS, T_ON_STATUS, T_NARGS, T_RELEASE, T_WORDS, T_STATE, T_SHARES, T_GUARD, T_PREPARE) = range(11)
+T_AHEAD, T_ON_AHEAD, T_ARGS = 11, 12, 13
 
-# words of an argument: kind, numpy's dtype object, dimensions, element dimensions (0..2) and their extents, key, words, range
-A_KIND, A_DESCR, A_NDIM, A_ELEMENT, A_E0, A_E1, A_KEY, A_SIZE, A_LOW, A_HIGH = range(10)
-A_WORDS = 10
-KIND_F32, KIND_F64, KIND_INT, KIND_U64, KIND_BOOL, KIND_ARRAY = range(1, 7)
+# the flags of a program: whether launches go through Python; whether those go there, too, that a tape records
+F_SLOW, F_CLOSED, F_WORDS = range(3)
 
 # the state of a program: whether a native launch runs that shares memory; whether one in Python does, or waits; native launches that run;
 # what was launched since ``on_ahead`` was called last, in microseconds
 S_NATIVE, S_PYTHON, S_RUNNING, S_AHEAD = range(4)
 S_WORDS = 4
 
-# numpy's flags: C-contiguous, aligned, writeable
-ARRAY_FLAGS = 0x0001 | 0x0100 | 0x0400
-
 LAUNCHER_IR = r"""
 declare ptr @PyObject_Vectorcall(ptr, ptr, i64, ptr)
+declare ptr @PyObject_Call(ptr, ptr, ptr)
 declare ptr @PyObject_CallNoArgs(ptr)
 declare ptr @PyBytes_FromStringAndSize(ptr, i64)
 declare i64 @PyLong_AsLongLong(ptr)
@@ -41,218 +40,9 @@ declare void @PyEval_RestoreThread(ptr)
 declare void @Py_IncRef(ptr)
 declare void @Py_DecRef(ptr)
 declare i32 @PyContextVar_Get(ptr, ptr, ptr)
-
-define internal i64 @word(ptr %base, i64 %k) alwaysinline {
-  %p = getelementptr i64, ptr %base, i64 %k
-  %w = load i64, ptr %p
-  ret i64 %w
-}
-
-define internal ptr @at(ptr %base, i64 %offset) alwaysinline {
-  %p = getelementptr i8, ptr %base, i64 %offset
-  %x = load ptr, ptr %p
-  ret ptr %x
-}
-
-define internal i1 @has_type(ptr %o, ptr %table, i64 %k) alwaysinline {
-  %type = call ptr @at(ptr %o, i64 $TYPE$)
-  %want = getelementptr ptr, ptr %table, i64 %k
-  %w = load ptr, ptr %want
-  %same = icmp eq ptr %type, %w
-  ret i1 %same
-}
-
-; address and extents of a numpy array of the wanted dtype, rank, element and layout
-define internal i1 @numpy_array(ptr %o, ptr %arg, ptr %slot) {
-entry:
-  %want_descr = call i64 @word(ptr %arg, i64 $A_DESCR$)
-  %descr = call ptr @at(ptr %o, i64 $ARRAY_DESCR$)
-  %descr_i = ptrtoint ptr %descr to i64
-  %same_descr = icmp eq i64 %descr_i, %want_descr
-  %pflags = getelementptr i8, ptr %o, i64 $ARRAY_FLAGS_AT$
-  %flags = load i32, ptr %pflags
-  %have = and i32 %flags, $ARRAY_FLAGS$
-  %good_flags = icmp eq i32 %have, $ARRAY_FLAGS$
-  %ndim = call i64 @word(ptr %arg, i64 $A_NDIM$)
-  %element = call i64 @word(ptr %arg, i64 $A_ELEMENT$)
-  %total = add i64 %ndim, %element
-  %pnd = getelementptr i8, ptr %o, i64 $ARRAY_ND$
-  %nd32 = load i32, ptr %pnd
-  %nd = sext i32 %nd32 to i64
-  %same_nd = icmp eq i64 %nd, %total
-  %good1 = and i1 %same_descr, %good_flags
-  %good2 = and i1 %good1, %same_nd
-  br i1 %good2, label %first, label %no
-first:
-  %dims = call ptr @at(ptr %o, i64 $ARRAY_DIMS$)
-  %data = call ptr @at(ptr %o, i64 $HEAD$)
-  store ptr %data, ptr %slot
-  br label %copy
-copy:
-  %j = phi i64 [0, %first], [%j1, %body]
-  %copied = icmp eq i64 %j, %ndim
-  br i1 %copied, label %tail, label %body
-body:
-  %extent = call i64 @word(ptr %dims, i64 %j)
-  %j1 = add i64 %j, 1
-  %to = getelementptr i64, ptr %slot, i64 %j1
-  store i64 %extent, ptr %to
-  br label %copy
-tail:
-  %m = phi i64 [0, %copy], [%m1, %same]
-  %all = icmp eq i64 %m, %element
-  br i1 %all, label %yes, label %compare
-compare:
-  %from = add i64 %ndim, %m
-  %have_e = call i64 @word(ptr %dims, i64 %from)
-  %column = add i64 %m, $A_E0$
-  %want_e = call i64 @word(ptr %arg, i64 %column)
-  %equal = icmp eq i64 %have_e, %want_e
-  br i1 %equal, label %same, label %no
-same:
-  %m1 = add i64 %m, 1
-  br label %tail
-yes:
-  ret i1 true
-no:
-  ret i1 false
-}
-
-; the words that our own array keeps ready
-define internal i1 @packed_array(ptr %o, ptr %table, ptr %arg, ptr %slot) {
-entry:
-  %want = call i64 @word(ptr %arg, i64 $A_KEY$)
-  %key = call ptr @at(ptr %o, i64 $KEY_AT$)
-  %key_i = ptrtoint ptr %key to i64
-  %same = icmp eq i64 %key_i, %want
-  br i1 %same, label %look, label %no
-look:
-  %packed = call ptr @at(ptr %o, i64 $PACKED_AT$)
-  %unset = icmp eq ptr %packed, null
-  br i1 %unset, label %no, label %check
-check:
-  %is_bytes = call i1 @has_type(ptr %packed, ptr %table, i64 $T_BYTES$)
-  br i1 %is_bytes, label %measure, label %no
-measure:
-  %words = call i64 @word(ptr %arg, i64 $A_SIZE$)
-  %want_n = shl i64 %words, 3
-  %pn = getelementptr i8, ptr %packed, i64 $HEAD$
-  %n = load i64, ptr %pn
-  %fits = icmp eq i64 %n, %want_n
-  br i1 %fits, label %copy, label %no
-copy:
-  %from = getelementptr i8, ptr %packed, i64 $BYTES_DATA$
-  call void @llvm.memcpy.p0.p0.i64(ptr align 8 %slot, ptr %from, i64 %n, i1 false)
-  ret i1 true
-no:
-  ret i1 false
-}
-declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
-
-; one argument into the buffer; false: not described by the table, no Python error is set
-define internal i1 @pack(ptr %o, ptr %table, ptr %arg, ptr %slot) alwaysinline {
-entry:
-  %kind = call i64 @word(ptr %arg, i64 $A_KIND$)
-  switch i64 %kind, label %no [i64 $KIND_F32$, label %f32
-                               i64 $KIND_F64$, label %f64
-                               i64 $KIND_INT$, label %int
-                               i64 $KIND_U64$, label %u64
-                               i64 $KIND_BOOL$, label %bool
-                               i64 $KIND_ARRAY$, label %array]
-f32:
-  %is32 = call i1 @has_type(ptr %o, ptr %table, i64 $T_FLOAT$)
-  br i1 %is32, label %f32a, label %no
-f32a:
-  %pv32 = getelementptr i8, ptr %o, i64 $HEAD$
-  %v32 = load double, ptr %pv32
-  %narrow = fptrunc double %v32 to float
-  store i64 0, ptr %slot
-  store float %narrow, ptr %slot
-  ret i1 true
-f64:
-  %is64 = call i1 @has_type(ptr %o, ptr %table, i64 $T_FLOAT$)
-  br i1 %is64, label %f64a, label %no
-f64a:
-  %pv64 = getelementptr i8, ptr %o, i64 $HEAD$
-  %v64 = load double, ptr %pv64
-  store double %v64, ptr %slot
-  ret i1 true
-int:
-  %is_int = call i1 @has_type(ptr %o, ptr %table, i64 $T_INT$)
-  br i1 %is_int, label %int1, label %no
-int1:
-  %v = call i64 @PyLong_AsLongLong(ptr %o)
-  %suspect = icmp eq i64 %v, -1
-  br i1 %suspect, label %ask, label %range
-range:
-  %low = call i64 @word(ptr %arg, i64 $A_LOW$)
-  %high = call i64 @word(ptr %arg, i64 $A_HIGH$)
-  %above = icmp sge i64 %v, %low
-  %below = icmp sle i64 %v, %high
-  %inside = and i1 %above, %below
-  br i1 %inside, label %int2, label %no
-int2:
-  store i64 %v, ptr %slot
-  ret i1 true
-u64:
-  %is_u = call i1 @has_type(ptr %o, ptr %table, i64 $T_INT$)
-  br i1 %is_u, label %u1, label %no
-u1:
-  %u = call i64 @PyLong_AsUnsignedLongLong(ptr %o)
-  %suspect_u = icmp eq i64 %u, -1
-  br i1 %suspect_u, label %ask_u, label %u2
-u2:
-  store i64 %u, ptr %slot
-  ret i1 true
-ask:
-  %e = call ptr @PyErr_Occurred()
-  %raised = icmp ne ptr %e, null
-  br i1 %raised, label %clear, label %range
-ask_u:
-  %eu = call ptr @PyErr_Occurred()
-  %raised_u = icmp ne ptr %eu, null
-  br i1 %raised_u, label %clear, label %u2
-clear:
-  call void @PyErr_Clear()
-  ret i1 false
-bool:
-  %is_bool = call i1 @has_type(ptr %o, ptr %table, i64 $T_BOOL$)
-  br i1 %is_bool, label %bool1, label %no
-bool1:
-  %true_i = call i64 @word(ptr %table, i64 $T_TRUE$)
-  %o_i = ptrtoint ptr %o to i64
-  %truth = icmp eq i64 %o_i, %true_i
-  %tw = zext i1 %truth to i64
-  store i64 %tw, ptr %slot
-  ret i1 true
-array:
-  %is_np = call i1 @has_type(ptr %o, ptr %table, i64 $T_NUMPY$)
-  br i1 %is_np, label %np, label %other
-np:
-  %np_ok = call i1 @numpy_array(ptr %o, ptr %arg, ptr %slot)
-  ret i1 %np_ok
-other:
-  %is_own = call i1 @has_type(ptr %o, ptr %table, i64 $T_HOST$)
-  br i1 %is_own, label %own, label %wrapper
-own:
-  %own_ok = call i1 @packed_array(ptr %o, ptr %table, ptr %arg, ptr %slot)
-  ret i1 %own_ok
-wrapper:
-  %is_wrapper = call i1 @has_type(ptr %o, ptr %table, i64 $T_WRAPPER$)
-  br i1 %is_wrapper, label %wrapped, label %no
-wrapped:
-  %inner = call ptr @at(ptr %o, i64 $INNER_AT$)
-  %no_inner = icmp eq ptr %inner, null
-  br i1 %no_inner, label %no, label %inner_type
-inner_type:
-  %inner_own = call i1 @has_type(ptr %inner, ptr %table, i64 $T_HOST$)
-  br i1 %inner_own, label %inner_pack, label %no
-inner_pack:
-  %inner_ok = call i1 @packed_array(ptr %inner, ptr %table, ptr %arg, ptr %slot)
-  ret i1 %inner_ok
-no:
-  ret i1 false
-}
+declare ptr @PyDict_GetItemWithError(ptr, ptr)
+declare ptr @PyObject_GetAttr(ptr, ptr)
+declare ptr @PyType_GenericAlloc(ptr, i64)
 
 define internal void @count(ptr %state, i64 %k, i64 %by) alwaysinline {
   %p = getelementptr i64, ptr %state, i64 %k
@@ -262,38 +52,22 @@ define internal void @count(ptr %state, i64 %k, i64 %by) alwaysinline {
   ret void
 }
 
-define ptr @launch(ptr %self, ptr %args, i64 %n, ptr %names) {
+; one launch of the list; an address that is no object's: it is for another one, or for Python
+define internal ptr @try(ptr %entry_object, ptr %args, i64 %n, i64 %which) {
 entry:
   %found = alloca ptr
-  %table_object = call ptr @at(ptr %self, i64 $TUPLE_ITEMS$)
+  %table_object = call ptr @at(ptr %entry_object, i64 $TUPLE_ITEMS$)
   %table = getelementptr i8, ptr %table_object, i64 $BYTES_DATA$
   %want = call i64 @word(ptr %table, i64 $T_NARGS$)
   %count_ok = icmp eq i64 %n, %want
-  %no_names = icmp eq ptr %names, null
-  %shape_ok = and i1 %count_ok, %no_names
-  br i1 %shape_ok, label %flag, label %slow
+  br i1 %count_ok, label %flag, label %slow
 flag:
-  %flag_i = call i64 @word(ptr %table, i64 $T_SLOW_FLAG$)
-  %flag_p = inttoptr i64 %flag_i to ptr
+  %flags_i = call i64 @word(ptr %table, i64 $T_FLAGS$)
+  %flags = inttoptr i64 %flags_i to ptr
+  %flag_p = getelementptr i64, ptr %flags, i64 %which
   %raised = load i64, ptr %flag_p
   %calm = icmp eq i64 %raised, 0
-  br i1 %calm, label %program, label %slow
-program:
-  %var_i = call i64 @word(ptr %table, i64 $T_VAR$)
-  %var = inttoptr i64 %var_i to ptr
-  %rc = call i32 @PyContextVar_Get(ptr %var, ptr null, ptr %found)
-  %broken = icmp slt i32 %rc, 0
-  br i1 %broken, label %error, label %compare
-compare:
-  %current = load ptr, ptr %found
-  %unset = icmp eq ptr %current, null
-  br i1 %unset, label %slow, label %release
-release:
-  call void @Py_DecRef(ptr %current)
-  %current_i = ptrtoint ptr %current to i64
-  %expected = call i64 @word(ptr %table, i64 $T_PROGRAM$)
-  %same = icmp eq i64 %current_i, %expected
-  br i1 %same, label %build, label %slow
+  br i1 %calm, label %build, label %slow
 build:
   %words = call i64 @word(ptr %table, i64 $T_WORDS$)
   %buffer = alloca i64, i64 %words, align 16
@@ -311,7 +85,7 @@ loop:
 one:
   %po = getelementptr ptr, ptr %args, i64 %i
   %o = load ptr, ptr %po
-  %ok = call i1 @pack(ptr %o, ptr %table, ptr %arg, ptr %slot)
+  %ok = call i1 @pack(ptr %o, ptr %arg, ptr %slot)
   br i1 %ok, label %packed, label %slow
 packed:
   %size = call i64 @word(ptr %arg, i64 $A_SIZE$)
@@ -359,7 +133,7 @@ ask:
 answered:
   call void @Py_DecRef(ptr %answer_p)
   %answer_i = ptrtoint ptr %answer_p to i64
-  %none_0 = call i64 @word(ptr %table, i64 $T_NONE$)
+  %none_0 = call i64 @word(ptr @qd_process, i64 $P_NONE$)
   %agreed = icmp eq i64 %answer_i, %none_0
   br i1 %agreed, label %renewed, label %slow
 renewed:
@@ -418,7 +192,7 @@ waited_well:
   br label %over
 over:
   call void @count(ptr %state, i64 $S_NATIVE$, i64 %given_back)
-  %none_i = call i64 @word(ptr %table, i64 $T_NONE$)
+  %none_i = call i64 @word(ptr @qd_process, i64 $P_NONE$)
   %result = inttoptr i64 %none_i to ptr
   call void @Py_IncRef(ptr %result)
   ret ptr %result
@@ -429,35 +203,294 @@ failed:
   call void @count(ptr %state, i64 $S_NATIVE$, i64 %given_back)
   ret ptr %answer
 slow:
-  %fallback_i = call i64 @word(ptr %table, i64 $T_FALLBACK$)
-  %fallback = inttoptr i64 %fallback_i to ptr
-  %converted = call ptr @PyObject_Vectorcall(ptr %fallback, ptr %args, i64 %n, ptr %names)
-  ret ptr %converted
+  ret ptr inttoptr (i64 1 to ptr)
+error:
+  ret ptr null
+}
+
+; the first launch of a kernel in the current program that takes the arguments; an address that is no object's: none does
+define internal ptr @native(ptr %kernel, i64 %at, i64 %which, ptr %args, i64 %n) {
+entry:
+  %found = alloca ptr
+  %var_i = call i64 @word(ptr @qd_process, i64 $P_VAR$)
+  %var = inttoptr i64 %var_i to ptr
+  %rc = call i32 @PyContextVar_Get(ptr %var, ptr null, ptr %found)
+  %broken = icmp slt i32 %rc, 0
+  br i1 %broken, label %clear, label %current
+current:
+  %now = load ptr, ptr %found
+  %unset = icmp eq ptr %now, null
+  br i1 %unset, label %none, label %typed
+typed:
+  %is_program = call i1 @has_type(ptr %now, i64 $P_PROGRAM$)
+  br i1 %is_program, label %look, label %release
+look:
+  %of_program = call ptr @at(ptr %now, i64 %at)
+  %empty = icmp eq ptr %of_program, null
+  br i1 %empty, label %release, label %find
+find:
+  br label %loop
+loop:
+  ; a launch may run Python, which may close the program: the list is looked up after each, and the program and the launch are kept
+  %i = phi i64 [0, %find], [%i1, %next]
+  %list = call ptr @PyDict_GetItemWithError(ptr %of_program, ptr %kernel)
+  %unknown = icmp eq ptr %list, null
+  br i1 %unknown, label %release_clear, label %some
+some:
+  %psize = getelementptr i8, ptr %list, i64 $HEAD$
+  %size = load i64, ptr %psize
+  %more = icmp slt i64 %i, %size
+  br i1 %more, label %one, label %release
+one:
+  %items = call ptr @at(ptr %list, i64 $LIST_ITEMS$)
+  %pentry = getelementptr ptr, ptr %items, i64 %i
+  %entry_object = load ptr, ptr %pentry
+  call void @Py_IncRef(ptr %entry_object)
+  %r = call ptr @try(ptr %entry_object, ptr %args, i64 %n, i64 %which)
+  call void @Py_DecRef(ptr %entry_object)
+  %not_this = icmp eq ptr %r, inttoptr (i64 1 to ptr)
+  br i1 %not_this, label %next, label %done
+next:
+  %i1 = add i64 %i, 1
+  br label %loop
+done:
+  call void @Py_DecRef(ptr %now)
+  ret ptr %r
+release_clear:
+  call void @PyErr_Clear()
+  br label %release
+release:
+  call void @Py_DecRef(ptr %now)
+  br label %none
+clear:
+  call void @PyErr_Clear()
+  br label %none
+none:
+  ret ptr inttoptr (i64 1 to ptr)
+}
+
+define internal i1 @no_keywords(ptr %keywords) alwaysinline {
+  %none = icmp eq ptr %keywords, null
+  br i1 %none, label %yes, label %count
+count:
+  %pn = getelementptr i8, ptr %keywords, i64 $HEAD$
+  %n = load i64, ptr %pn
+  %empty = icmp eq i64 %n, 0
+  ret i1 %empty
+yes:
+  ret i1 true
+}
+
+; what Python makes of the call
+define internal ptr @slow(ptr %self, ptr %args, ptr %keywords) {
+  %name_i = call i64 @word(ptr @qd_process, i64 $P_SLOW$)
+  %name = inttoptr i64 %name_i to ptr
+  %method = call ptr @PyObject_GetAttr(ptr %self, ptr %name)
+  %none = icmp eq ptr %method, null
+  br i1 %none, label %error, label %call
+call:
+  %r = call ptr @PyObject_Call(ptr %method, ptr %args, ptr %keywords)
+  call void @Py_DecRef(ptr %method)
+  ret ptr %r
+error:
+  ret ptr null
+}
+
+; the same as @native with an object before the other arguments
+define internal ptr @native_of(ptr %kernel, i64 %at, ptr %instance, ptr %args, i64 %n) {
+  %n1 = add i64 %n, 1
+  %all = alloca ptr, i64 %n1
+  store ptr %instance, ptr %all
+  %rest = getelementptr ptr, ptr %all, i64 1
+  %bytes = shl i64 %n, 3
+  call void @llvm.memcpy.p0.p0.i64(ptr align 8 %rest, ptr align 8 %args, i64 %bytes, i1 false)
+  %r = call ptr @native(ptr %kernel, i64 %at, i64 0, ptr %all, i64 %n1)
+  ret ptr %r
+}
+
+; ---- the slots of classes: calls of kernels, of their gradients, and of both bound to an object
+
+define ptr @launch(ptr %self, ptr %given, ptr %keywords) {
+  %plain = call i1 @no_keywords(ptr %keywords)
+  br i1 %plain, label %items, label %slow
+items:
+  %args = getelementptr i8, ptr %given, i64 $TUPLE_ITEMS$
+  %pn = getelementptr i8, ptr %given, i64 $HEAD$
+  %n = load i64, ptr %pn
+  %r = call ptr @native(ptr %self, i64 $LAUNCHES_AT$, i64 $F_SLOW$, ptr %args, i64 %n)
+  %python = icmp eq ptr %r, inttoptr (i64 1 to ptr)
+  br i1 %python, label %slow, label %done
+slow:
+  %s = call ptr @slow(ptr %self, ptr %given, ptr %keywords)
+  ret ptr %s
+done:
+  ret ptr %r
+}
+
+define ptr @reverse(ptr %self, ptr %given, ptr %keywords) {
+  %plain = call i1 @no_keywords(ptr %keywords)
+  br i1 %plain, label %items, label %slow
+items:
+  %args = getelementptr i8, ptr %given, i64 $TUPLE_ITEMS$
+  %pn = getelementptr i8, ptr %given, i64 $HEAD$
+  %n = load i64, ptr %pn
+  %kernel = call ptr @at(ptr %self, i64 $GRADIENT_KERNEL_AT$)
+  %r = call ptr @native(ptr %kernel, i64 $GRADIENTS_AT$, i64 $F_SLOW$, ptr %args, i64 %n)
+  %python = icmp eq ptr %r, inttoptr (i64 1 to ptr)
+  br i1 %python, label %slow, label %done
+slow:
+  %s = call ptr @slow(ptr %self, ptr %given, ptr %keywords)
+  ret ptr %s
+done:
+  ret ptr %r
+}
+
+define ptr @launch_bound(ptr %self, ptr %given, ptr %keywords) {
+  %plain = call i1 @no_keywords(ptr %keywords)
+  br i1 %plain, label %items, label %slow
+items:
+  %args = getelementptr i8, ptr %given, i64 $TUPLE_ITEMS$
+  %pn = getelementptr i8, ptr %given, i64 $HEAD$
+  %n = load i64, ptr %pn
+  %kernel = call ptr @at(ptr %self, i64 $BOUND_KERNEL_AT$)
+  %instance = call ptr @at(ptr %self, i64 $BOUND_INSTANCE_AT$)
+  %r = call ptr @native_of(ptr %kernel, i64 $LAUNCHES_AT$, ptr %instance, ptr %args, i64 %n)
+  %python = icmp eq ptr %r, inttoptr (i64 1 to ptr)
+  br i1 %python, label %slow, label %done
+slow:
+  %s = call ptr @slow(ptr %self, ptr %given, ptr %keywords)
+  ret ptr %s
+done:
+  ret ptr %r
+}
+
+define ptr @reverse_bound(ptr %self, ptr %given, ptr %keywords) {
+  %plain = call i1 @no_keywords(ptr %keywords)
+  br i1 %plain, label %items, label %slow
+items:
+  %args = getelementptr i8, ptr %given, i64 $TUPLE_ITEMS$
+  %pn = getelementptr i8, ptr %given, i64 $HEAD$
+  %n = load i64, ptr %pn
+  %kernel = call ptr @at(ptr %self, i64 $BOUND_KERNEL_AT$)
+  %instance = call ptr @at(ptr %self, i64 $BOUND_INSTANCE_AT$)
+  %r = call ptr @native_of(ptr %kernel, i64 $GRADIENTS_AT$, ptr %instance, ptr %args, i64 %n)
+  %python = icmp eq ptr %r, inttoptr (i64 1 to ptr)
+  br i1 %python, label %slow, label %done
+slow:
+  %s = call ptr @slow(ptr %self, ptr %given, ptr %keywords)
+  ret ptr %s
+done:
+  ret ptr %r
+}
+
+; ``obj.k.grad(..)``: the first argument is the bound kernel
+define ptr @reverse_of(ptr %self, ptr %given, ptr %keywords) {
+  %plain = call i1 @no_keywords(ptr %keywords)
+  br i1 %plain, label %items, label %slow
+items:
+  %args = getelementptr i8, ptr %given, i64 $TUPLE_ITEMS$
+  %pn = getelementptr i8, ptr %given, i64 $HEAD$
+  %n = load i64, ptr %pn
+  %some = icmp sgt i64 %n, 0
+  br i1 %some, label %first, label %slow
+first:
+  %b = load ptr, ptr %args
+  %is_bound = call i1 @has_type(ptr %b, i64 $P_BOUND$)
+  br i1 %is_bound, label %go, label %slow
+go:
+  %kernel = call ptr @at(ptr %b, i64 $BOUND_KERNEL_AT$)
+  %instance = call ptr @at(ptr %b, i64 $BOUND_INSTANCE_AT$)
+  %rest = getelementptr ptr, ptr %args, i64 1
+  %m = sub i64 %n, 1
+  %r = call ptr @native_of(ptr %kernel, i64 $GRADIENTS_AT$, ptr %instance, ptr %rest, i64 %m)
+  %python = icmp eq ptr %r, inttoptr (i64 1 to ptr)
+  br i1 %python, label %slow, label %done
+slow:
+  %s = call ptr @slow(ptr %self, ptr %given, ptr %keywords)
+  ret ptr %s
+done:
+  ret ptr %r
+}
+
+; a launch that a tape records
+define ptr @launch_taped(ptr %self, ptr %given, ptr %keywords) {
+  %plain = call i1 @no_keywords(ptr %keywords)
+  br i1 %plain, label %items, label %slow
+items:
+  %args = getelementptr i8, ptr %given, i64 $TUPLE_ITEMS$
+  %pn = getelementptr i8, ptr %given, i64 $HEAD$
+  %n = load i64, ptr %pn
+  %kernel = call ptr @at(ptr %self, i64 $GRADIENT_KERNEL_AT$)
+  %r = call ptr @native(ptr %kernel, i64 $LAUNCHES_AT$, i64 $F_CLOSED$, ptr %args, i64 %n)
+  %python = icmp eq ptr %r, inttoptr (i64 1 to ptr)
+  br i1 %python, label %slow, label %done
+slow:
+  %s = call ptr @slow(ptr %self, ptr %given, ptr %keywords)
+  ret ptr %s
+done:
+  ret ptr %r
+}
+
+; ``obj.k``: a bound kernel; ``cls.k``: the kernel
+define ptr @bind(ptr %self, ptr %instance, ptr %class) {
+  %of_class = icmp eq ptr %instance, null
+  br i1 %of_class, label %plain, label %look
+look:
+  %none_i = call i64 @word(ptr @qd_process, i64 $P_NONE$)
+  %instance_i = ptrtoint ptr %instance to i64
+  %of_none = icmp eq i64 %instance_i, %none_i
+  br i1 %of_none, label %plain, label %make
+plain:
+  call void @Py_IncRef(ptr %self)
+  ret ptr %self
+make:
+  ; the one object that is kept for this, unless somebody else has it: a bound kernel rarely lives longer than its call
+  %spare_i = call i64 @word(ptr @qd_process, i64 $P_SPARE$)
+  %spare = inttoptr i64 %spare_i to ptr
+  %references = load i64, ptr %spare
+  %idle = icmp eq i64 %references, 1
+  br i1 %idle, label %reuse, label %allocate
+reuse:
+  call void @Py_IncRef(ptr %spare)
+  %old_kernel = call ptr @at(ptr %spare, i64 $BOUND_KERNEL_AT$)
+  %old_instance = call ptr @at(ptr %spare, i64 $BOUND_INSTANCE_AT$)
+  %same_kernel = icmp eq ptr %old_kernel, %self
+  %same_instance = icmp eq ptr %old_instance, %instance
+  %same = and i1 %same_kernel, %same_instance
+  br i1 %same, label %known, label %fill
+known:
+  ret ptr %spare
+allocate:
+  %type_i = call i64 @word(ptr @qd_process, i64 $P_BOUND$)
+  %type = inttoptr i64 %type_i to ptr
+  %made = call ptr @PyType_GenericAlloc(ptr %type, i64 0)
+  %no_memory = icmp eq ptr %made, null
+  br i1 %no_memory, label %error, label %fill
+fill:
+  %b = phi ptr [%spare, %reuse], [%made, %allocate]
+  %lost_kernel = phi ptr [%old_kernel, %reuse], [null, %allocate]
+  %lost_instance = phi ptr [%old_instance, %reuse], [null, %allocate]
+  call void @Py_IncRef(ptr %self)
+  call void @Py_IncRef(ptr %instance)
+  %pk = getelementptr i8, ptr %b, i64 $BOUND_KERNEL_AT$
+  store ptr %self, ptr %pk
+  %pi = getelementptr i8, ptr %b, i64 $BOUND_INSTANCE_AT$
+  store ptr %instance, ptr %pi
+  call void @Py_DecRef(ptr %lost_kernel) ; null is nothing
+  call void @Py_DecRef(ptr %lost_instance)
+  ret ptr %b
 error:
   ret ptr null
 }
 """
 
-IMPORTS = (
-    "PyObject_Vectorcall",
-    "PyObject_CallNoArgs",
-    "PyBytes_FromStringAndSize",
-    "PyLong_AsLongLong",
-    "PyLong_AsUnsignedLongLong",
-    "PyErr_Occurred",
-    "PyErr_Clear",
-    "PyEval_SaveThread",
-    "PyEval_RestoreThread",
-    "Py_IncRef",
-    "Py_DecRef",
-    "PyContextVar_Get",
-)
+EXPORTS = ("launch", "launch_taped", "reverse", "launch_bound", "reverse_bound", "reverse_of", "bind")
+IMPORTS = tuple(re.findall(r"^declare .*@(Py\w+)\(", WATCH_IR + LAUNCHER_IR, re.MULTILINE))
 
 
 def launcher_text(offsets: dict[str, int]) -> str:
     """The launcher's module for an interpreter whose objects have these byte offsets."""
-    values = {k: v for k, v in globals().items() if isinstance(v, int)} | {"CTX_WEIGHT": CTX_WEIGHT} | GUARD_WORDS | offsets
-    text = GUARD_IR + LAUNCHER_IR
-    for name, value in values.items():
-        text = text.replace(f"${name}$", str(value))
-    return text
+    values = {k: v for k, v in globals().items() if isinstance(v, int)} | {"CTX_WEIGHT": CTX_WEIGHT}
+    values |= GUARD_WORDS | PACK_VALUES | WATCH_VALUES | offsets
+    text = PACK_IR + WATCH_IR + GUARD_IR + LAUNCHER_IR
+    return re.sub(r"\$(\w+)\$", lambda name: str(values[name[1]]), text)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import qdrun as qd
+from qdrun.compiler.runtime.launch_ir import F_SLOW
 
 
 @pytest.fixture(autouse=True, params=["cpu", "python"])
@@ -86,7 +87,7 @@ def test_an_exception_ends_forward_mode(program):
     with pytest.raises(ValueError, match="mine"), qd.ad.FwdMode(loss=y, param=x, seed=[1, 1, 1]):
         square()
         raise ValueError("mine")
-    assert program.forward is None and program.slow_flag.value == 0
+    assert program.forward is None and program.flags[F_SLOW] == 0
     assert not x.dual.to_numpy().any() and list(y.dual.to_numpy()) == [2, 4, 6]
     y.dual.fill(0.0)
     square()

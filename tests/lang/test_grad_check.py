@@ -7,6 +7,7 @@ import pytest
 
 import qdrun as qd
 from qdrun.compiler.lang.overwrites import HostWrite
+from qdrun.compiler.runtime.launch_ir import F_SLOW
 
 N = 5
 
@@ -64,7 +65,7 @@ def test_right_gradients_pass_and_nothing_moves(n, program):
     with qd.ad.Tape(loss=w.loss, grad_check=[w.x, w.a]):
         w.sine()
         w.total()
-    assert w.state() == expected and program.versions is None and program.slow_flag.value == 0
+    assert w.state() == expected and program.versions is None and program.flags[F_SLOW] == 0
     with qd.ad.Tape(loss=w.loss, grad_check=[w.x, w.a, w.loss]):
         w.forward()
         w.total()

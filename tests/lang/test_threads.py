@@ -187,6 +187,6 @@ def test_every_lock_of_the_compiler_is_one_that_a_fork_makes_anew():
         for path in COMPILER.rglob("*.py")
         if path.name not in ("threads.py", "emulated_block.py")  # a block's threads are of a device, which is lost after a fork
         for n, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
-        if re.search(r"threading\.(R?Lock|Condition|Semaphore)\(|cached_property|WeakSet", line)
+        if re.search(r"threading\.(R?Lock|Condition|Semaphore)\(|@.*cached_property|WeakSet", line)
     ]
     assert found == [], "use new_lock, Turns, once and Living of compiler/ir/threads.py"

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import qdrun as qd
+from qdrun.compiler.runtime.launch_ir import F_SLOW
 
 N = 4
 
@@ -209,7 +210,7 @@ def test_arrays_that_changed_since_the_launch(program):
         with qd.ad.Tape(loss=p.loss, validation=True):
             weigh(w)
             w[2] = 9.0
-    assert not p.x.grad.to_numpy().any() and program.versions is None and program.slow_flag.value == 0
+    assert not p.x.grad.to_numpy().any() and program.versions is None and program.flags[F_SLOW] == 0
 
 
 def test_torch_tensors_that_changed_since_the_launch():

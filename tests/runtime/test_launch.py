@@ -1,8 +1,10 @@
 import contextvars
 import ctypes
+import gc
 import struct
 import sys
 import threading
+import weakref
 
 import numpy as np
 import pytest
@@ -11,10 +13,23 @@ from qdrun.compiler.codegen.abi import STATUS_WORDS
 from qdrun.compiler.errors import QdrunAssertionError, QdrunRuntimeError
 from qdrun.compiler.ir.nodes import ArgDecl, Assert, Const, Loc
 from qdrun.compiler.ir.types import f16, f32, f64, i8, i32, i64, u1, u8, u64
-from qdrun.compiler.runtime import launch
-from qdrun.compiler.runtime.launch import ArgSpec, PackedLauncher, make_fast, pack_args
+from qdrun.compiler.runtime import launch, objects
+from qdrun.compiler.runtime.launch import ArgSpec, PackedLauncher, Same, Watched, arg_row, make_launch, pack_args
+from qdrun.compiler.runtime.launch_ir import F_WORDS
+from qdrun.compiler.runtime.watch import Entry, Row, Watch, dict_offset
+from qdrun.compiler.runtime.watch_ir import (
+    ENTRY_AGAIN,
+    ENTRY_ARRAY,
+    ENTRY_NUMBER,
+    ENTRY_SAME,
+    ENTRY_TYPE,
+    ROW_DICT,
+    ROW_FIRST,
+    ROW_LIST,
+)
 
 from .helpers_runtime import compiled, context
+from .native_rig import NATIVE, VARIABLE, Array, Kernel, Program
 
 # copies 12 words of the argument buffer into the context, from word 16 on
 COPY = """
@@ -40,10 +55,6 @@ LOC = Loc("user.py", 12, 4, 10, "    assert x > 0", "k")
 MESSAGE = Assert(Const(False, u1), "x is {}", (Const(0, i32),), LOC)
 
 
-class Array:
-    __slots__ = ("_key", "_packed", "alpha")
-
-
 KEY = object()
 NAMES = {"f32": f32, "f64": f64, "i8": i8, "i32": i32, "i64": i64, "u8": u8, "u64": u64, "u1": u1, "f16": f16}
 
@@ -57,19 +68,22 @@ def array(ndim=2, element=(), dtype=f32, grad=False):
 
 
 class Rig:
-    def __init__(self, *decls, text=COPY, messages=(), keep_gil=False):
-        total = 8 * (1 + sum(launch.arg_words(d) for d in decls))
-        self.kernel = compiled(text.replace("WORDS", str(total)), messages)
-        self.context, self.flag, self.program = context(), ctypes.c_int64(0), object()
-        self.var = contextvars.ContextVar("program")
-        self.var.set(self.program)
-        self.decls, self.slow = decls, []
-        specs = [ArgSpec(d, KEY, Array) if d.kind == "ndarray" else ArgSpec(d) for d in decls]
-        flag, address = ctypes.addressof(self.flag), self.context.address
-        self.call = make_fast(
-            self.kernel, address, specs, self.fallback, self.on_status, flag, self.var, self.program, keep_gil=keep_gil
-        )
-        assert self.call is not None
+    def __init__(self, *args, text=COPY, messages=(), keep_gil=False):
+        specs = [ArgSpec(a, KEY) if isinstance(a, ArgDecl) and a.kind == "ndarray" else a for a in args]
+        specs = [ArgSpec(a) if isinstance(a, ArgDecl) else a for a in specs]
+        total = 8 * (1 + sum(map(launch._words_of, specs)))
+        self.kernel, self.slow = compiled(text.replace("WORDS", str(total)), messages), []
+        self.context, self.flags, self.program = context(), (ctypes.c_int64 * F_WORDS)(), Program()
+        VARIABLE.set(self.program)
+        self.call = Kernel(self.fallback)
+        self.add(specs, keep_gil)
+
+    def add(self, specs, keep_gil=False):
+        flags, address = ctypes.addressof(self.flags), self.context.address
+        made = make_launch(self.kernel, address, specs, self.on_status, flags, self, keep_gil=keep_gil)
+        assert NATIVE and made is not None
+        self.program.native_launches.setdefault(self.call, []).append(made)
+        self.program.native_gradients.setdefault(self.call, []).append(made)
 
     def fallback(self, *args, **kw):
         self.slow.append((args, kw))
@@ -84,7 +98,7 @@ class Rig:
 
 
 def test_this_interpreter_has_the_expected_layout():
-    assert launch.layout_problem() is None
+    assert objects.layout_problem() is None
 
 
 @pytest.mark.parametrize("keep_gil", [False, True])
@@ -189,38 +203,53 @@ def test_only_numbers_that_fit_are_taken_natively(name, fits, not_fits):
     assert sys.exc_info() == (None, None, None)
 
 
-def test_the_slow_flag_sends_every_call_to_the_fallback():
+def test_a_flag_sends_every_call_to_the_fallback():
     r = Rig()
     assert r.call() is None
-    r.flag.value = 1
-    assert r.call() == "slow"
-    r.flag.value = 0
-    assert r.call() is None
+    r.flags[0] = 1
+    assert r.call() == "slow" and r.call.grad() == "slow gradient" and r.call.taped() is None
+    r.flags[1] = 1
+    assert r.call.taped() == "slow although taped"
+    r.flags[:] = [0, 0]
+    assert r.call() is r.call.grad() is None
 
 
-def test_with_another_program_current_the_fallback_decides():
-    r = Rig()
-    r.var.set(object())
-    assert r.call() == "slow"
-    r.var.set(r.program)
-    assert r.call() is None
-    assert contextvars.Context().run(r.call) == "slow"  # no program at all
+def test_a_call_takes_the_launches_of_the_current_program():
+    r, other = Rig(scalar(i32)), Program()
+    VARIABLE.set(other)
+    assert r.call(1) == "slow"
+    VARIABLE.set(None)
+    assert r.call(1) == "slow"
+    VARIABLE.set(r.program)
+    assert r.call(1) is None
+    assert contextvars.Context().run(r.call, 1) == "slow"  # no program at all
     results = []
-    thread = threading.Thread(target=lambda: results.append(r.call()))
+    thread = threading.Thread(target=lambda: results.append(r.call(1)))
     thread.start()
     thread.join()
     assert results == ["slow"]
+    first, r.context = r.context, context()
+    r.program = other
+    r.add([ArgSpec(scalar(i32))])
+    for program, value in ((other, 5), (r.program, 6), (other, 7)):
+        VARIABLE.set(program)
+        assert r.call(value) is None and r.words(2) == [r.context.address, value]
+    assert first.words[17] == 1
+
+
+def test_launches_are_tried_in_their_order():
+    r = Rig(scalar(i32))
+    r.add([ArgSpec(scalar(f64))])
+    assert r.call(3) is None and r.words(2)[1] == 3
+    assert r.call(2.5) is None and struct.pack("q", r.words(2)[1]) == struct.pack("d", 2.5)
+    assert r.call("x") == "slow" and r.call(1, 2) == "slow"
 
 
 def test_errors_of_the_fallback_and_of_the_kernel_reach_the_caller():
     r = Rig(text=FAIL)
     with pytest.raises(ArithmeticError, match="kernel failed"):
         r.call()
-    r.fallback = lambda: 1 / 0
-    bad = make_fast(
-        r.kernel, r.context.address, [], r.fallback, r.on_status, ctypes.addressof(ctypes.c_int64(0)), r.var, object()
-    )
-    assert bad is not None
+    bad = Kernel(lambda: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         bad()
 
@@ -229,7 +258,7 @@ def test_no_reference_is_lost_or_kept():
     r = Rig(array(), scalar(f32), scalar(i64))
     a, number, big = Array(), 1234.5, 10**15
     a._key, a._packed = KEY, struct.pack("3q", 1, 2, 3)
-    objects = (None, X, a, number, big, r.program, r.var, KEY, a._packed, "slow")
+    objects = (None, X, a, number, big, r.program, r.call, KEY, a._packed, "slow")
 
     def calls(n):
         for _ in range(n):
@@ -247,23 +276,147 @@ def test_no_reference_is_lost_or_kept():
     assert drift[1:] == [0] * (len(objects) - 1)
 
 
-def test_the_callable_keeps_what_its_table_names_alive_and_lets_go_of_it():
-    import gc
-    import weakref
-
-    class Program:
+def test_nothing_keeps_a_program_and_its_launches():
+    class Owner:
         pass
 
-    program, var, flag, c = Program(), contextvars.ContextVar("v"), ctypes.c_int64(1), context()
-    kernel = compiled(COPY.replace("WORDS", "8"))
-    call = make_fast(kernel, c.address, [], lambda: "slow", lambda: None, ctypes.addressof(flag), var, program)
-    alive = weakref.ref(program)
-    del program
+    program, flags, c, owner = Program(), (ctypes.c_int64 * F_WORDS)(), context(), Owner()
+    kernel, call = compiled(COPY.replace("WORDS", "8")), Kernel(lambda: "slow")
+    program.native_launches[call] = [make_launch(kernel, c.address, [], lambda: None, ctypes.addressof(flags), owner)]
+    VARIABLE.set(program)
+    assert call() is None
+    alive = weakref.ref(program), weakref.ref(owner)
+    VARIABLE.set(None)
+    del program, owner
     gc.collect()
-    assert call is not None and alive() is not None and call() == "slow"
-    del call
+    assert [x() for x in alive] == [None, None] and call() == "slow"
+
+
+# ---- objects that are known at compile time
+
+
+class Holder:
+    pass
+
+
+def test_an_argument_may_have_to_be_one_object():
+    one, other = object(), object()
+    r = Rig(Same(one), scalar(i32))
+    assert r.call(one, 7) is None and r.words(2)[1] == 7
+    assert r.call(other, 7) == "slow"
+
+
+def test_methods_are_launched_with_their_object():
+    class Owner:
+        pass
+
+    s, t = Owner(), Owner()
+    r = Rig(Same(s), scalar(i32))
+    Owner.k = r.call
+    assert s.k(5) is None and r.words(2)[1] == 5 and t.k(5) == "slow" and r.slow.pop()[0] == (t, 5)
+    bound = s.k
+    assert bound(6) is None and r.words(2)[1] == 6 and bound.instance is s and bound.kernel is r.call is Owner.k
+    assert t.k is not bound and t.k.instance is t and bound.instance is s
+    assert s.k.grad(8) is None and r.words(2)[1] == 8 and t.k.grad(8) == "slow gradient"
+    gradient = s.k.grad
+    assert gradient(9) is None and r.words(2)[1] == 9
+    assert s.k(s=1) == "slow" and r.slow[-1] == ((s,), {"s": 1})
+
+
+def test_a_bound_kernel_does_not_keep_its_object_after_the_program():
+    s = Holder()
+    Holder.k = Kernel(lambda: None)
+    assert s.k.instance is s
+    alive = weakref.ref(s)
+    launch.forget_bound()
+    del s
     gc.collect()
     assert alive() is None
+
+
+def array_of(*words):
+    a = Array()
+    a._key, a._packed = KEY, struct.pack(f"{len(words)}q", *words)
+    return a
+
+
+def watched(s, arrays, numbers=(), rows=()):
+    """An argument whose object has these arrays and numbers among its attributes."""
+    places, out = {id(a): k for k, a in enumerate(arrays)}, []
+    for name, value in vars(s).items():
+        if id(value) in places:
+            again = any(e.kind == ENTRY_ARRAY and e.value == places[id(value)] for e in out)
+            out.append(Entry(ENTRY_AGAIN if again else ENTRY_ARRAY, name, places[id(value)]))
+        elif name in numbers:
+            out.append(Entry(ENTRY_NUMBER, name, numbers.index(name)))
+        elif isinstance(value, (list, Holder)):
+            out.append(Entry(ENTRY_SAME, name, value))
+        else:
+            out.append(Entry(ENTRY_TYPE, name, type(value)))
+    watch, how = Watch(s), arg_row(ArgSpec(array(1), KEY))
+    hows = [arg_row(ArgSpec(scalar(f64))) for _ in numbers]
+    watch.fill([Row(ROW_DICT, s, tuple(out), dict_offset(s)), *rows], [(a, how) for a in arrays], hows)
+    return Watched(watch, 2 * len(arrays) + len(numbers))
+
+
+def test_an_object_is_watched_for_what_comes_with_each_launch():
+    s, a, b = Holder(), array_of(1, 2), array_of(3, 4)
+    s.a, s.n, s.b, s.dt = a, 3, b, 0.5
+    arg = watched(s, [a, b], ["dt"])
+    r = Rig(arg)
+    assert r.call(s) is None and r.words(5)[1:] == [1, 2, 3, 4]
+    assert struct.pack("q", r.words(6)[5]) == struct.pack("d", 0.5)
+    s.n, s.dt = 1000, 2.5  # a constant of the kernel, and a number
+    s.a = array_of(5, 6)
+    assert r.call(s) is None and r.words(5)[1:] == [5, 6, 3, 4] and struct.pack("q", r.words(6)[5]) == struct.pack("d", 2.5)
+    s.a, s.b = s.b, s.a
+    assert r.call(s) is None and r.words(5)[1:] == [3, 4, 5, 6]
+    assert r.call(Holder()) == "slow" and not arg.watch.missed
+
+
+def _set(name, value):
+    return lambda s: setattr(s, name, value)
+
+
+CHANGES = {
+    "one array in two places": lambda s: setattr(s, "b", s.a),
+    "no array": _set("a", 1.0),
+    "another type": _set("n", 3.0),
+    "a number of another type": _set("dt", 1),
+    "a new attribute": _set("c", 1),
+    "an attribute less": lambda s: delattr(s, "n"),
+    "another order": lambda s: (delattr(s, "a"), setattr(s, "a", array_of(1, 2))),
+    "another list": _set("items", [0]),
+    "a longer list of arrays": lambda s: s.arrays.append(array_of(7, 8)),
+    "no array in a list": lambda s: s.arrays.__setitem__(0, 1.0),
+    "another first item": lambda s: s.items.__setitem__(0, "x"),
+    "no item": lambda s: s.items.clear(),
+    "another dict": lambda s: setattr(s, "__dict__", {"a": 1}),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_python_must_look_at_is_noticed(change):
+    s, a, b, c = Holder(), array_of(1, 2), array_of(3, 4), array_of(5, 6)
+    s.a, s.n, s.b, s.dt, s.items, s.arrays = a, 3, b, 0.5, [1, 2], [c]
+    lists = [Row(ROW_FIRST, s.items, (Entry(ENTRY_TYPE, None, int),)), Row(ROW_LIST, s.arrays, (Entry(ENTRY_ARRAY, None, 2),))]
+    arg = watched(s, [a, b, c], ["dt"], lists)
+    r = Rig(arg)
+    s.items.append("x")
+    s.arrays[0] = array_of(9, 9)
+    assert r.call(s) is None and r.words(7)[1:] == [1, 2, 3, 4, 9, 9]
+    CHANGES[change](s)
+    assert r.call(s) == "slow" and arg.watch.missed and r.call(s) == "slow"
+
+
+def test_an_array_in_two_places_stays_in_both():
+    s, a = Holder(), array_of(1, 2)
+    s.a = s.b = a
+    arg = watched(s, [a])
+    r = Rig(arg)
+    assert r.call(s) is None and r.words(3)[1:] == [1, 2]
+    s.b = array_of(3, 4)
+    assert r.call(s) == "slow" and arg.watch.missed
 
 
 def test_the_packed_launcher_runs_alone():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextvars
 import ctypes
 import struct
 import sys
@@ -13,9 +12,11 @@ import pytest
 from qdrun.compiler.ir.nodes import ArgDecl
 from qdrun.compiler.ir.types import f32, i32
 from qdrun.compiler.runtime.guard import Guard, word_numbers
-from qdrun.compiler.runtime.launch import ArgSpec, make_fast
+from qdrun.compiler.runtime.launch import ArgSpec, make_launch
+from qdrun.compiler.runtime.launch_ir import F_WORDS
 
 from .helpers_runtime import compiled, context
+from .native_rig import VARIABLE, Kernel, Program
 
 # counts its launches in word 20 of the context
 COUNT = """
@@ -38,18 +39,18 @@ DECLS = (
 
 class Rig:
     def __init__(self, apart=(), prepare=True):
-        self.context, self.flag, self.program = context(), ctypes.c_int64(0), object()
-        self.var = contextvars.ContextVar("program")
-        self.var.set(self.program)
+        self.context, self.flags, self.program = context(), (ctypes.c_int64 * F_WORDS)(), Program()
+        VARIABLE.set(self.program)
         self.slow, self.asked, self.then = 0, [], lambda words: False
-        self.guard = Guard(DECLS, apart)
-        self.call = make_fast(
-            *(compiled(COUNT, ()), self.context.address, [ArgSpec(d) for d in DECLS], self.fallback, lambda: None),
-            *(ctypes.addressof(self.flag), self.var, self.program),
+        self.guard, self.call = Guard(DECLS, apart), Kernel(self.fallback)
+        specs, address = [ArgSpec(d) for d in DECLS], ctypes.addressof(self.flags)
+        made = make_launch(
+            *(compiled(COUNT, ()), self.context.address, specs, lambda: None, address, self),
             guard=self.guard,
             prepare=self.prepare if prepare else None,
         )
-        assert self.call is not None
+        assert made is not None
+        self.program.native_launches[self.call] = [made]
 
     def fallback(self, *args):
         self.slow += 1
@@ -150,7 +151,7 @@ def test_errors_of_preparing_reach_the_caller_and_a_program_that_it_closed_is_se
 
     def close(words):
         r.guard.arm([], [])
-        r.flag.value = 1
+        r.flags[0] = 1
 
     r.then = close
     assert r.call(8, A, B, 0) == "slow" and r.launched == 0

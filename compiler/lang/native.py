@@ -1,0 +1,200 @@
+"""Which calls of a kernel are launched natively: the list of launches that each program has of a kernel, and what they look at.
+
+A call looks the kernel up in the current program (``runtime.launch_ir``) and tries its launches in order. What none of them knows goes
+to ``Kernel.slow_call``, which ends here, too: a launch is added for what was compiled, and one that waits for another look gets it.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from ..codegen.abi import arg_words
+from ..frontend.signature import ArrayArg, ScalarArg, TemplateArg
+from ..ir.nodes import ArgDecl
+from ..ir.types import DType
+from ..runtime.launch import ArgSpec, Launch, Same, Watched, arg_row
+from ..runtime.watch import Entry, Row, Watch, dict_offset
+from ..runtime.watch_ir import (
+    ENTRY_AGAIN,
+    ENTRY_ANY,
+    ENTRY_ARRAY,
+    ENTRY_NUMBER,
+    ENTRY_SAME,
+    ENTRY_TYPE,
+    ROW_DICT,
+    ROW_FIRST,
+    ROW_LIST,
+)
+from .binding import Bound
+from .ndarray import Ndarray
+from .records import Frozen, HeldBy, field_names, held_by, is_container, template_key
+from .tensor import Tensor, unwrap
+
+if TYPE_CHECKING:
+    from .executable import Executable
+    from .kernel import Kernel
+
+MOST = 64
+"""Launches of one kernel in one program, each tried in its turn."""
+
+PATIENCE = 8
+"""Calls in Python after which a launch takes the place of the oldest one, where there are more: else each call might cost two launches."""
+
+
+def enter(lists: dict[Kernel, list[Launch]], kernel: Kernel, executable: Executable, bound: Bound) -> None:
+    """Launch calls like this one natively from now on, where that can be.
+
+    Args:
+        lists: those of the program, for kernels or for gradients.
+        kernel: that is called.
+        executable: what was compiled for the call.
+        bound: the call.
+    """
+    if not executable.native:
+        return
+    launches, owner = lists.setdefault(kernel, []), (executable, executable.compiled.address)
+    known = next((x for x in launches if x.owner == owner), None)
+    if known is None:
+        with executable.program.alone():
+            _add(launches, owner, executable, bound)
+    elif any(watch.missed for watch in known.watches):
+        with executable.program.alone():
+            if _args(executable, bound, {id(w.value): w for w in known.watches}) is None:
+                launches.remove(known)
+
+
+def _add(launches: list[Launch], owner: tuple[Executable, int], executable: Executable, bound: Bound) -> None:
+    if any(x.owner == owner for x in launches) or executable.program.closed:
+        return
+    if len(launches) >= MOST:
+        executable.passed_over += 1
+        if executable.passed_over < PATIENCE:
+            return
+        launches.pop(0)
+    args = _args(executable, bound, {})
+    launch = None if args is None else executable.native_launch(args, owner)
+    if launch is None:
+        executable.native = False
+        return
+    executable.passed_over = 0
+    launches.append(launch)
+
+
+# ---- what a launch looks at
+
+
+def _args(executable: Executable, bound: Bound, watches: dict[int, Watch]) -> list[ArgSpec | Same | Watched] | None:
+    """How each argument is taken natively; None: one is not. ``watches``: those of the launch, by their objects; they are filled anew."""
+    decls, keys, direct = iter(executable.args), bound.call.keys, executable.takes_numpy
+    out: list[ArgSpec | Same | Watched] = []
+    for value, spec in zip(bound.values, bound.specs.values()):
+        if isinstance(spec, (ScalarArg, ArrayArg)):
+            d = next(decls)
+            key = keys.get(d.index)
+            out.append(ArgSpec(d, key, direct and getattr(key, "layout", None) is None))
+        elif isinstance(spec, TemplateArg):
+            mine = list(islice(decls, len(spec.arrays) + len(spec.numbers)))
+            found = _template(value, spec, mine, keys, watches)
+            if found is None:
+                return None
+            out.append(found)
+        else:
+            return None
+    return out
+
+
+def _template(
+    value: Any, spec: TemplateArg, decls: list[ArgDecl], keys: dict[int, object], watches: dict[int, Watch]
+) -> Same | Watched | None:
+    """How an object is taken that is known at compile time: as this very object, if its meaning follows from that."""
+    if value is not spec.value or isinstance(value, Frozen):
+        return None  # a tensor around it, or what a tape has kept
+    if isinstance(value, (int, float, str, DType, type(None))):
+        return Same(value)
+    if template_key(value) != ("id", id(value)):
+        return None  # it is known by its content
+    if not is_container(value):
+        return Same(value)
+    found = held_by(value)
+    arrays = {id(unwrap(x)): unwrap(x) for _, x in found.arrays}
+    rows = _Rows(found, list(arrays)).made()
+    if rows is None or list(arrays) != [id(objects[0]) for _, objects, _ in spec.arrays]:
+        return None
+    hows = [arg_row(ArgSpec(d, keys.get(d.index))) for d in decls]
+    watch = watches.get(id(value)) or Watch(value)
+    watch.fill(rows, list(zip(arrays.values(), hows)), hows[len(arrays) :])
+    return Watched(watch, sum(map(arg_words, decls)))
+
+
+class _Rows:
+    """What must stay as it is in an object for ``held_by`` to find the same.
+
+    Args:
+        found: what it has found.
+        arrays: the addresses of its arrays, in the order of the words.
+    """
+
+    def __init__(self, found: HeldBy, arrays: list[int]) -> None:
+        self._visited, self._arrays, self._placed = found.visited, {x: k for k, x in enumerate(arrays)}, set[int]()
+        self._numbers = {(id(owner), name): k for k, (_, owner, name, _) in enumerate(found.numbers)}
+
+    def made(self) -> list[Row] | None:
+        """The rows; None: the launcher cannot see all of it."""
+        rows: list[Row] = []
+        for owner, whole in self._visited:
+            if isinstance(owner, list):
+                entries = [self._entry(x) for x in (owner if whole else owner[:1])]
+                rows.append(Row(ROW_LIST if whole else ROW_FIRST, owner, tuple(entries)))
+            elif not isinstance(owner, tuple):  # which cannot change; what it holds has rows of its own
+                members = self._members(owner)
+                at = None if members is None else dict_offset(owner)
+                if members is None or at is None:
+                    return None
+                rows.append(Row(ROW_DICT, owner, tuple(members), at))
+        return rows
+
+    def _members(self, owner: Any) -> list[Entry] | None:
+        """The entries of an object whose attributes are those of its dict; None: it has others."""
+        fields, held = field_names(owner), _dict_of(owner)
+        if held is None or (fields is not None and not (fields <= held.keys() and _are_plain(type(owner), fields))):
+            return None
+        out: list[Entry] = []
+        for name, value in held.items():
+            number = self._numbers.get((id(owner), name))
+            if fields is not None and name not in fields:
+                out.append(Entry(ENTRY_ANY, name))
+            elif number is None:
+                out.append(self._entry(value, name))
+            elif type(value) in (int, float, bool):
+                out.append(Entry(ENTRY_NUMBER, name, number))
+            else:
+                return None  # a number of numpy's
+        return out
+
+    def _entry(self, value: Any, name: str | None = None) -> Entry:
+        array = unwrap(value)
+        if isinstance(array, Ndarray):
+            kind = ENTRY_AGAIN if id(array) in self._placed else ENTRY_ARRAY
+            self._placed.add(id(array))
+            return Entry(kind, name, self._arrays[id(array)])
+        if isinstance(value, (list, tuple, Tensor)) or is_container(value):
+            return Entry(ENTRY_SAME, name, value)
+        return Entry(ENTRY_TYPE, name, type(value))  # nothing is looked for in objects of this type
+
+
+def _dict_of(owner: Any) -> dict[str, Any] | None:
+    """The dict of an object that has its attributes there and nowhere else."""
+    cls = type(owner)
+    slots = {n for base in cls.__mro__ for n in vars(base).get("__slots__", ())} - {"__dict__", "__weakref__"}
+    usual = cls.__getattribute__ is object.__getattribute__ and cls.__dictoffset__ and not hasattr(owner, "_asdict")
+    own = any(isinstance(vars(base).get("__dict__"), property) for base in cls.__mro__)
+    return vars(owner) if usual and not slots and not own else None
+
+
+def _are_plain(cls: type, names: frozenset[str]) -> bool:
+    """Whether attributes of these names are what the dict has: the class has no property for one."""
+    return not any(hasattr(type(vars(base).get(n)), "__set__") for n in names for base in cls.__mro__)
+
+
+__all__ = ["enter"]
