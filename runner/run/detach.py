@@ -19,6 +19,7 @@ from ...compiler.errors import QdrunError
 from ..cluster import ClusterError, check_environment
 from ..dashboard import asks
 from ..plan import Prepared
+from ..provenance import record
 from ..store import status as states
 from ..store.files import LocalFiles
 from ..store.journal import Journal
@@ -119,6 +120,7 @@ def submit_detached(prepared: Prepared, output: str, order: Order) -> Detached:
     EarlyPlans(prepared, load(prepared.target), first=True).wait(local=order.address is None)
     folder = create(prepared, output)
     try:
+        record(folder.files, prepared.target)
         return _handed(folder, prepared, order, jobs)
     except (QdrunError, OSError):
         _never_ran(folder)

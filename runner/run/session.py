@@ -20,6 +20,7 @@ from ..ledger.machine import with_others_back
 from ..placement import devices_of, frames_of, with_frames
 from ..plan import Prepared
 from ..private import NotPrivate
+from ..provenance import record
 from ..store import space, table
 from ..store.files import StorageFull
 from ..store.journal import Journal
@@ -179,6 +180,7 @@ def submit(
         plans = EarlyPlans(prepared, job)
         plans.wait(local=address is None)
     folder = create(prepared, output)
+    record(folder.files, prepared.target)
     return attend(prepared, job, folder, How(timing, address, dashboard, quiet), lambda journal: (None, {}), plans)
 
 

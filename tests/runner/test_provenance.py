@@ -1,0 +1,104 @@
+"""What a run folder says about where its results come from."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+
+import pytest
+
+from qdrun.runner import provenance
+from qdrun.runner.provenance import Provenance, files_of
+from qdrun.runner.target import load, resolve
+
+JOB = """
+from provenance_helper import GAIN
+from qdrun.jobs.base import Job, JobParams
+
+
+class Mine(Job[JobParams]):
+    gain = GAIN
+"""
+
+
+def git(folder, *words):
+    who = ["-c", "user.name=a", "-c", "user.email=a@example.com"]
+    subprocess.run(["git", *who, "-C", str(folder), *words], check=True, capture_output=True)
+
+
+@pytest.fixture
+def job(tmp_path, monkeypatch):
+    (tmp_path / "mine.py").write_text(JOB)
+    (tmp_path / "provenance_helper.py").write_text("GAIN = 3\n")
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    target = resolve("mine.py:Mine", tmp_path)
+    load(target)
+    yield tmp_path, target
+    sys.modules.pop("provenance_helper", None)
+
+
+def described(target):
+    files = files_of(target)
+    return files, Provenance.model_validate(json.loads(files[provenance.FILE]))
+
+
+def test_the_sources_of_a_job_are_kept_as_they_ran(job, monkeypatch):
+    folder, target = job
+    monkeypatch.setattr(sys, "argv", ["qdrun", "submit", "sweep.yaml", "--set", "job.params.steps=3"])
+    (folder / "mine.py").write_text("edited since")
+    files, told = described(target)
+    assert files["source/mine.py"].decode() == JOB
+    assert files["source/provenance_helper.py"] == b"GAIN = 3\n"
+    assert {s.path: s.sha256 for s in told.sources} == {
+        name.removeprefix("source/"): hashlib.sha256(data).hexdigest() for name, data in files.items() if "source/" in name
+    }
+    assert told.command == ("qdrun", "submit", "sweep.yaml", "--set", "job.params.steps=3")
+    assert told.packages["numpy"] and told.packages["llvmlite"] and told.python == sys.version.split()[0]
+    assert told.git is None and "no git state" in told.notes[0]
+
+
+def test_the_commit_and_what_is_not_committed_are_kept(job):
+    folder, target = job
+    git(folder, "init", "-q", "-b", "main")
+    git(folder, "add", ".")
+    git(folder, "commit", "-qm", "first")
+    files, told = described(target)
+    assert told.git is not None and not told.git.dirty and told.git.branch == "main" and len(told.git.commit) == 40
+    assert provenance.DIFF not in files
+    (folder / "provenance_helper.py").write_text("GAIN = 4\n")
+    files, told = described(target)
+    assert told.git.dirty and b"-GAIN = 3\n+GAIN = 4\n" in files[provenance.DIFF]
+
+
+def test_variables_that_change_what_runs_are_kept_and_secrets_are_not(job, monkeypatch):
+    for name in ("QD_FAST_MATH", "QDRUN_API_TOKEN", "RAY_AUTH_TOKEN", "QD_SECRET_X", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, f"value of {name}")
+    files, told = described(job[1])
+    assert told.variables["QD_FAST_MATH"] == "value of QD_FAST_MATH"
+    text = b"".join(files.values())
+    assert not any(f"value of {name}".encode() in text for name in ("QDRUN_API_TOKEN", "RAY_AUTH_TOKEN", "QD_SECRET_X"))
+    assert b"AWS_SECRET" not in text
+
+
+def test_more_source_than_the_limit_is_named_and_not_kept(job, monkeypatch):
+    monkeypatch.setattr(provenance, "SOURCE_BYTES", len(JOB))
+    files, told = described(job[1])
+    assert [name for name in files if name.startswith("source/")] == ["source/mine.py"]
+    assert "provenance_helper.py and what comes after it are not kept" in told.notes[0]
+
+
+def test_a_repository_cannot_run_a_command(job, tmp_path):
+    """The settings of somebody else's repository name programs for git to run."""
+    folder, target = job
+    git(folder, "init", "-q")
+    git(folder, "add", ".")
+    git(folder, "commit", "-qm", "first")
+    ran = tmp_path / "ran"
+    for name in ("core.fsmonitor", "diff.external"):
+        git(folder, "config", name, f"touch {ran}")
+    (folder / "provenance_helper.py").write_text("GAIN = 4\n")
+    ran.unlink(missing_ok=True)
+    files, _ = described(target)
+    assert b"+GAIN = 4" in files[provenance.DIFF] and not ran.exists()
