@@ -8,9 +8,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ..ir.meaning import limits, scalar
+from ..ir.meaning import scalar
 from ..ir.nodes import ArgDecl, Op, Place
-from ..ir.types import DType
+from ..ir.types import DType, limits
 from .far import reducer_of, single
 from .sizeexpr import Arg, Bin, Cast, Extent, Index, Lit, Pick, Range, Read, SizeExpr
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from ..ir.meaning import INTEGER, limits, scalar
+from ..ir.meaning import INTEGER, scalar
 from ..ir.nodes import Op
-from ..ir.types import DType
+from ..ir.types import DType, limits
 from .evaluate import Host, Points, cast
 from .far import reducer_of, shape_of
 from .sizeexpr import Arg, Bin, Cast, Extent, Index, Lit, Pick, Range, Read, SizeExpr

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ..ir.meaning import limits
 from ..ir.nodes import ArgDecl, Const, Kernel, Loop, Op, Operand, Place, Task
 from ..ir.threads import once
-from ..ir.types import DType, u1
+from ..ir.types import DType, limits, u1
 from ..ir.walk import written_places
 from .flow import Before, Carried, Choice, Flow, Given, Nothing, Reaching, is_variable
 from .sizeexpr import (

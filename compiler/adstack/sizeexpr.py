@@ -13,9 +13,8 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Union
 
-from ..ir.meaning import limits
 from ..ir.nodes import ArgDecl, Loc, Op, Place
-from ..ir.types import DType, i64, u1
+from ..ir.types import DType, i64, limits, u1
 
 
 @dataclass(frozen=True)

@@ -1,58 +1,23 @@
-"""Folding of operations whose operands are all literals."""
+"""Folding of operations whose operands are all literals, by the meaning that they have in a kernel."""
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable
+from math import isnan
 from typing import Any
 
 import numpy as np
 
-from ..ir.builder import convert
 from ..ir.meaning import evaluate, scalar
 from ..ir.nodes import Const, Operand
-from ..ir.types import DType, u1
+from ..ir.ops import COMPARE, TABLE
+from ..ir.types import DType, f64, u1
 
-_COMPARE = {"lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge, "eq": operator.eq, "ne": operator.ne}
-_INTEGER: dict[str, Callable[..., Any]] = {
-    "add": operator.add,
-    "sub": operator.sub,
-    "mul": operator.mul,
-    "floordiv": operator.floordiv,
-    "mod": operator.mod,
-    "and": operator.and_,
-    "or": operator.or_,
-    "xor": operator.xor,
-    "neg": operator.neg,
-    "abs": abs,
-    "bitnot": operator.invert,
-    "pow": pow,
-    "sgn": lambda x: (x > 0) - (x < 0),
-    "min": lambda x, y: x if x < y else y,
-    "max": lambda x, y: x if x > y else y,
-}
-_REAL: dict[str, Callable[..., Any]] = {
-    **{name: getattr(np, name) for name in "sin cos tan tanh exp log sqrt floor ceil trunc".split()},
-    "asin": np.arcsin,
-    "acos": np.arccos,
-    "rsqrt": lambda x: 1.0 / np.sqrt(x),
-    "neg": operator.neg,
-    "abs": abs,
-    "sgn": np.sign,
-    "add": operator.add,
-    "sub": operator.sub,
-    "mul": operator.mul,
-    "div": operator.truediv,
-    "floordiv": lambda x, y: np.floor(x / y),
-    "mod": lambda x, y: x - y * np.floor(x / y),
-    "min": lambda x, y: x if x < y else y,
-    "max": lambda x, y: x if x > y else y,
-    "pow": np.power,
-    "atan2": np.arctan2,
-}
-
-_TYPED = frozenset("neg abs sgn add sub mul div floordiv mod min max sqrt floor ceil trunc round".split())
-"""What is the same on every machine; mathematical functions of values are left to the machine that runs the kernel."""
+_TYPED = COMPARE | frozenset("neg abs sgn add sub mul div floordiv mod min max sqrt floor ceil trunc round isnan isinf".split())
+"""Operations of reals that are the same on every machine; functions of values are left to the machine that runs the kernel."""
+_AT_RUN_TIME = frozenset(("round", "detach", "attach"))
+"""Operations of reals that are not folded: the first has another meaning for Python's literals, the others are about gradients."""
+_JUMPING = frozenset(("floordiv", "mod"))
+"""Operations of reals whose result jumps: in another precision it could be a different value altogether."""
 
 
 def rounded_literal(x: Const) -> Const:
@@ -64,54 +29,45 @@ def rounded_literal(x: Const) -> Const:
 def fold(code: str, args: tuple[Operand, ...], dtype: DType | None) -> Const | None:
     """The literal that ``code`` gives for literal operands, or None when it is left to the machine.
 
-    Reals of the source alone fold in double precision whatever their type: a literal keeps its full precision until it is stored. Others
-    give what a kernel would compute from them.
+    Reals of the source alone fold in double precision whatever their type: a literal keeps its full precision until it is stored. What
+    jumps (``floordiv``, ``mod``) is computed in the type of the operands if they are values of it. Other reals give what a kernel would
+    compute from them.
     """
     if not args or dtype is not None:
         return None
     kind = args[0].dtype
     literals = [a for a in args if isinstance(a, Const)]
     exact = all(a.exact for a in literals)
-    values = [a.value if exact else rounded_literal(a).value for a in literals]
-    if code in _COMPARE:
-        return Const(bool(_COMPARE[code](*values)), u1, exact)
-    if code == "not":
-        return Const(not values[0], u1, exact)
-    if code in ("isnan", "isinf"):
-        return Const(bool(getattr(np, code)(values[0])), u1, exact)
-    if not kind.is_real:
-        return _fold_integer(code, values, kind)
-    return _fold_exact(code, values, kind) if exact else _fold_typed(code, values, kind)
-
-
-def _fold_exact(code: str, values: list[Any], dtype: DType) -> Const | None:
-    f = _REAL.get(code)
-    if f is None:
+    how = _type_of(code, [a.value for a in literals], kind, exact) if kind.is_real else _integer(code, literals, kind)
+    if how is None:
         return None
+    truth = TABLE[code].result == "bool"
     with np.errstate(all="ignore"):
-        return Const(float(f(*map(np.float64, values))), dtype, True)
+        result = evaluate(code, [scalar(a.value, how) for a in literals], u1 if truth else how)
+    return Const(result.item(), u1 if truth else kind, exact)
 
 
-def _fold_typed(code: str, values: list[Any], dtype: DType) -> Const | None:
-    if code not in _TYPED:
+def _type_of(code: str, values: list[Any], dtype: DType, exact: bool) -> DType | None:
+    """The type in which an operation of reals is computed; None: it is left to the machine."""
+    if not exact:
+        return dtype if code in _TYPED else None
+    if code in _AT_RUN_TIME:
         return None
-    return Const(evaluate(code, [scalar(v, dtype) for v in values], dtype).item(), dtype)
+    return dtype if code in _JUMPING and all(_is_value(x, dtype) for x in values) else f64
 
 
-def _fold_integer(code: str, values: list[Any], dtype: DType) -> Const | None:
-    if code in ("shl", "shr", "sar"):
-        return _fold_shift(code, values, dtype)
-    f = _INTEGER.get(code)
-    if f is None or (code in ("floordiv", "mod") and values[1] == 0) or (code == "pow" and not 0 <= values[1] <= 64):
-        return None
-    return Const(convert(f(*map(int, values)), dtype), dtype)
+def _integer(code: str, literals: list[Const], dtype: DType) -> DType | None:
+    """The same for integers: what a debug mode may refuse is left to the machine."""
+    last = literals[-1].value
+    by_zero = code in ("floordiv", "mod", "cdiv", "crem") and last == 0
+    too_far = code in ("shl", "shr", "sar") and not 0 <= last < dtype.bits
+    return None if by_zero or too_far or (code == "pow" and not 0 <= last <= 64) else dtype
 
 
-def _fold_shift(code: str, values: list[Any], dtype: DType) -> Const | None:
-    x, n = values
-    if not 0 <= n < dtype.bits:
-        return None
-    if code == "shl":
-        return Const(convert(x << n, dtype), dtype)
-    x = x & ((1 << dtype.bits) - 1) if code == "shr" else x
-    return Const(convert(x >> n, dtype), dtype)
+def _is_value(x: Any, dtype: DType) -> bool:
+    """Whether a number is one of the values of a type, to the bit."""
+    with np.errstate(all="ignore"):
+        return isnan(x) or float(dtype.numpy.type(x)) == x
+
+
+__all__ = ["fold", "rounded_literal"]

@@ -9,9 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..errors import QdrunSyntaxError, QdrunTypeError
-from ..ir.meaning import limits
 from ..ir.nodes import Const, Exit, If, Operand
-from ..ir.types import DType, i32, i64, u64
+from ..ir.types import DType, i32, i64, limits, u64
 from . import ops
 from .conditions import bind_names, emit_condition
 from .context import Context, describe, is_runtime

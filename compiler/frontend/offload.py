@@ -14,9 +14,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from ..errors import QdrunSyntaxError, QdrunTypeError
-from ..ir.meaning import limits
 from ..ir.nodes import Assert, Axis, Block, Buffer, Const, GlobalStore, If, Kernel, Local, Loop, Op, Operand, Place, Print, Task
-from ..ir.types import DType, i64, u64
+from ..ir.types import DType, i64, limits, u64
 from ..ir.walk import stored_locals, walk
 from ..transforms.clone import clone_block
 from . import ops

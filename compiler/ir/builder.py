@@ -9,7 +9,7 @@ from numbers import Integral
 
 from .nodes import Block, Const, GlobalStore, If, Loc, Local, LocalStore, Loop, Op, Operand, Place, Stmt
 from .ops import TABLE
-from .types import DType, i32, i64, u1
+from .types import DType, i32, i64, limits, u1
 
 
 class Builder:
@@ -114,10 +114,8 @@ def convert(value: int | float | bool, dtype: DType) -> int | float | bool:
     if dtype.kind == "b":
         return bool(value)
     if not isinstance(value, Integral):
-        if isnan(value):
-            return 0
-        signed = dtype.kind == "i"
-        value = min(max(value, -(1 << (dtype.bits - 1)) if signed else 0), (1 << (dtype.bits - signed)) - 1)
+        low, high = limits(dtype)
+        return 0 if isnan(value) else int(min(max(value, low), high))
     whole = int(value) & ((1 << dtype.bits) - 1)
     return whole - (1 << dtype.bits) if dtype.kind == "i" and whole >> (dtype.bits - 1) else whole
 

@@ -21,13 +21,13 @@ from typing import Any, Literal
 import numpy as np
 
 from .builder import convert
-from .types import DType, from_numpy
+from .types import DType, from_numpy, limits
 
 Scalar = Any  # a numpy scalar: np.float32(1), np.int8(-3), np.bool_(True)
 
 
 def scalar(value: float | int | bool | np.generic, dtype: DType) -> Scalar:
-    """A Python or numpy number as the numpy scalar of ``dtype`` (integers wrap, floats round)."""
+    """A Python or numpy number as the numpy scalar of ``dtype``, see ``convert``; floats are rounded to the type."""
     return dtype.numpy.type(convert(value, dtype) if not isinstance(value, np.generic) else convert(value.item(), dtype))
 
 
@@ -35,13 +35,6 @@ def round_away(x: Any) -> Any:
     """The nearest whole number; of two, the one away from zero."""
     whole = np.trunc(x)
     return np.where(np.abs(x - whole) >= 0.5, whole + np.sign(x), whole).astype(np.asarray(x).dtype)[()]
-
-
-def limits(dtype: DType) -> tuple[int, int]:
-    """The smallest and the largest value of an integer type."""
-    if dtype.kind == "i":
-        return -(1 << (dtype.bits - 1)), (1 << (dtype.bits - 1)) - 1
-    return 0, (1 << dtype.bits) - 1
 
 
 def identity(code: Literal["add", "min", "max"], dtype: DType) -> Scalar:
@@ -60,13 +53,14 @@ def cast(x: Scalar, dtype: DType) -> Scalar:
         return np.bool_(x != 0)
     if dtype.is_real:
         return x.astype(dtype.numpy)  # one rounding, also from 64-bit integers
-    if not isinstance(x, np.floating):
-        return scalar(int(x), dtype)
-    if np.isnan(x):
-        return scalar(0, dtype)
-    low, high = limits(dtype)
-    whole = (high if x > 0 else low) if np.isinf(x) else int(x)
-    return scalar(min(max(whole, low), high), dtype)
+    return scalar(x, dtype)
+
+
+def _power(a: Scalar, b: Scalar) -> Scalar:
+    """C's ``pow``. Numpy takes the square root for an exponent of one half, which differs for -0 and minus infinity."""
+    if b == 0.5 and (a == 0 or np.isinf(a)):
+        return np.abs(a)
+    return np.power(a, b)
 
 
 def bitcast(x: Scalar, dtype: DType) -> Scalar:
@@ -145,7 +139,7 @@ REAL: dict[str, Callable[..., Scalar]] = {
     "mod": lambda a, b: a - b * np.floor(a / b),
     "min": lambda a, b: a if a < b else b,
     "max": lambda a, b: a if a > b else b,
-    "pow": np.power,
+    "pow": _power,
     "atan2": np.arctan2,
     "attach": lambda a, b: a,
 }

@@ -84,6 +84,13 @@ def from_numpy(dtype: np.dtype | type) -> DType:
     return _FROM_NUMPY[np.dtype(dtype)]
 
 
+def limits(dtype: DType) -> tuple[int, int]:
+    """The smallest and the largest value of an integer type."""
+    if dtype.kind == "i":
+        return -(1 << (dtype.bits - 1)), (1 << (dtype.bits - 1)) - 1
+    return 0, (1 << dtype.bits) - 1
+
+
 def promote(a: DType, b: DType) -> DType:
     """The type in which ``a`` and ``b`` meet: a real beats an integer, then the wider wins, unsigned on a tie."""
     if a is b:
