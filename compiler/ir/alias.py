@@ -6,6 +6,7 @@ twice: then they have one type, one number of axes and one element size. Arrays 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable
 from math import gcd
 
@@ -21,12 +22,14 @@ def base(buffer: Buffer) -> object:
     return (buffer.kind, buffer.owner) if buffer.kind in _ARGS else buffer.kind
 
 
+def array_of(p: Place) -> object:
+    """Equal for places of which equal indices are certainly the same element: one component, perhaps described twice."""
+    return base(p.buffer), p.dtype, p.ndim, p.offset, p.strides, p.shape, p.elem_bytes
+
+
 def same_array(p: Place, q: Place) -> bool:
-    """Whether equal indices of ``p`` and ``q`` are certainly the same element: one component, perhaps described twice."""
-    if p is q:
-        return True
-    layout = (p.dtype, p.ndim, p.offset, p.strides, p.shape, p.elem_bytes)
-    return base(p.buffer) == base(q.buffer) and layout == (q.dtype, q.ndim, q.offset, q.strides, q.shape, q.elem_bytes)
+    """Whether equal indices of ``p`` and ``q`` are certainly the same element."""
+    return p is q or array_of(p) == array_of(q)
 
 
 def may_alias(p: Place, q: Place) -> bool:
@@ -67,14 +70,73 @@ def _interleaved(p: Place, q: Place) -> bool:
 
 
 class Aliases:
-    """For each place, the places among ``places`` that may share memory with it (itself included); found once each."""
+    """For each place, the places among ``places`` that may share memory with it (itself included); found once each.
+
+    Places are sorted by layout, and those of one layout by offset: the thousand components of a large matrix are not compared in pairs.
+    """
 
     def __init__(self, places: Iterable[Place]) -> None:
         self.all = self._places = list(dict.fromkeys(places))
         self._known: dict[Place, list[Place]] = {}
+        layouts: dict[object, dict[object, list[int]]] = {}
+        for number, p in enumerate(self._places):
+            layouts.setdefault(_memory(p), {}).setdefault(_layout(p), []).append(number)
+        self._layouts = {
+            memory: {layout: _Offsets(self._places, numbers) for layout, numbers in found.items()}
+            for memory, found in layouts.items()
+        }
 
     def of(self, place: Place) -> list[Place]:
         """What a write to ``place`` may change."""
         if place not in self._known:
-            self._known[place] = [q for q in self._places if may_alias(place, q)]
+            numbers: list[int] = []
+            for layout, offsets in self._layouts.get(_memory(place), {}).items():
+                numbers += offsets.near(place) if layout == _layout(place) else offsets.numbers
+            near = [self._places[number] for number in sorted(numbers)]
+            self._known[place] = [q for q in near if may_alias(place, q)]
         return self._known[place]
+
+
+class _Offsets:
+    """Places of one layout, by their numbers."""
+
+    def __init__(self, places: list[Place], numbers: list[int]) -> None:
+        self.numbers = numbers
+        first = places[numbers[0]]
+        self._size, self._period = first.dtype.size, gcd(*_steps(first))
+        reach = (
+            None
+            if first.shape is None or first.strides is None
+            else sum((n - 1) * s for n, s in zip(first.shape, first.strides))
+        )
+        self._span = None if reach is None else max(reach, 0) + self._size
+        self._by_offset = sorted((places[n].offset, n) for n in numbers)
+        self._by_phase = sorted((places[n].offset % self._period, n) for n in numbers) if self._period else []
+
+    def near(self, place: Place) -> list[int]:
+        """Those whose offsets do not already tell that they share nothing with a place of this layout."""
+        ranges: list[tuple[list[tuple[int, int]], list[tuple[int, int]]]] = []
+        if self._span is not None:
+            ranges.append((self._by_offset, [_within(self._by_offset, place.offset, self._span)]))
+        if self._period:
+            phases = (place.offset % self._period + turn for turn in (-self._period, 0, self._period))
+            ranges.append((self._by_phase, [_within(self._by_phase, phase, self._size) for phase in phases]))
+        if not ranges:
+            return self.numbers
+        ordered, parts = min(ranges, key=lambda r: sum(end - begin for begin, end in r[1]))
+        return list(dict.fromkeys(n for begin, end in parts for _, n in ordered[begin:end]))
+
+
+def _within(ordered: list[tuple[int, int]], at: int, distance: int) -> tuple[int, int]:
+    """Where those begin and end that lie less than so far away."""
+    return bisect_left(ordered, (at - distance + 1, -1)), bisect_left(ordered, (at + distance, -1))
+
+
+def _memory(p: Place) -> object:
+    """What two places have in common if they may share memory."""
+    return "argument" if p.buffer.kind in _ARGS else base(p.buffer)
+
+
+def _layout(p: Place) -> object:
+    """All that decides which bytes a place takes, beside its offset."""
+    return p.dtype.size, p.ndim, p.shape, p.strides, p.elem_bytes

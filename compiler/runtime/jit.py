@@ -31,7 +31,8 @@ SLP_LINES = 800
 """Above so many lines of a function, LLVM's SLP vectoriser costs a third of the compilation and gains nothing measurable."""
 
 LOOP_LINES = 4_000
-"""Above so many lines of a function, unrolling and vectorising its loops costs more than all the rest: 5 s of 6 at 10,000 lines."""
+"""Above so many lines of a function, unrolling and vectorising its loops costs more than all the rest: 5 s of 6 at 10,000 lines. The code
+generator's second level takes three times as long as its first, and makes code of the same size."""
 
 LARGE_LINES, LARGE_BLOCK = 20_000, 8_000
 """At so many lines of a function, or of one basic block, LLVM takes about 6 s, and beyond it the square: a few passes and the fast code
@@ -165,7 +166,7 @@ def compile_text(text: str, name: str, opt_level: int = 2) -> bytes:
         QdrunRuntimeError: LLVM refuses the text; names the kernel.
     """
     size = size_of(text)
-    machine = _target_machine(0 if size.large else opt_level)
+    machine = _target_machine(0 if size.large else min(opt_level, 1) if size.function > LOOP_LINES else opt_level)
     context = llvm.create_context()
     try:
         module = llvm.parse_assembly(text, context)

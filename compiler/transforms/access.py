@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from ..errors import DataAccessError
-from ..ir.alias import base, may_alias, same_array
+from ..ir.alias import Aliases, base, may_alias, same_array
 from ..ir.nodes import GlobalStore, Op, Operand, Place, Stmt, Task
 from ..ir.walk import atomic_of, index_of, place_of, walk
 from .indexing import extents, never_same, own_element
@@ -51,7 +51,7 @@ class Writes:
 
     def __init__(self, *tasks: Task) -> None:
         self._of: dict[Place, list[Access]] = {}
-        self._overlapping: dict[Place, list[Place]] = {}
+        self._aliases: Aliases | None = None  # of all places that are written
         for task in tasks:
             self.add(task)
 
@@ -59,15 +59,15 @@ class Writes:
         """Add the writes of another task."""
         for access in writes_of(walk(task.body)):
             self._of.setdefault(access[0], []).append(access)
-        self._overlapping.clear()
+        self._aliases = None
 
     def __contains__(self, place: object) -> bool:
         return isinstance(place, Place) and bool(self._places(place))
 
     def _places(self, place: Place) -> list[Place]:
-        if place not in self._overlapping:
-            self._overlapping[place] = [q for q in self._of if overlap(place, q)]
-        return self._overlapping[place]
+        if self._aliases is None:
+            self._aliases = Aliases(self._of)
+        return [q for q in self._aliases.of(place) if base(q.buffer) == base(place.buffer)]
 
     def meeting(self, place: Place, index: tuple[Operand, ...]) -> Iterator[Access]:
         """The writes that may change an element that ``index`` names in some iteration."""

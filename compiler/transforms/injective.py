@@ -7,7 +7,7 @@ after ``simplify``, which replaces the variables that hold axis indices by the i
 
 from __future__ import annotations
 
-from ..ir.alias import base, may_alias, same_array
+from ..ir.alias import Aliases, base, same_array
 from ..ir.nodes import Const, Op, Operand, Place, Stmt, Task
 from ..ir.walk import index_of, place_of, walk
 
@@ -24,21 +24,20 @@ def race_free(task: Task) -> set[Op]:
         if place is not None:
             accesses.setdefault(place, []).append(s)
     axes = {a.index for a in task.axes}
-    reduced = [r.place for r in task.reductions]
+    reduced, aliases = Aliases(r.place for r in task.reductions), Aliases(accesses)
     out: set[Op] = set()
     for place, own in accesses.items():
         atomics = {s for s in own if isinstance(s, Op) and s.op == "atomic"}
-        if atomics and not any(may_alias(place, p) for p in reduced) and _private(place, accesses, axes):
+        others = {other: accesses[other] for other in aliases.of(place)} if atomics else {}
+        if atomics and not reduced.of(place) and _private(place, others, axes):
             out |= atomics
     return out
 
 
 def _private(place: Place, accesses: dict[Place, list[Stmt]], axes: set[Op]) -> bool:
-    """Whether each iteration alone touches the elements of ``place`` that it touches."""
+    """Whether each iteration alone touches the elements of ``place`` that it touches; ``accesses``: those that may touch them."""
     common: set[Position] | None = None
     for other, statements in accesses.items():
-        if not may_alias(place, other):
-            continue
         if base(place.buffer) != base(other.buffer):
             # two arguments that may be one array: reads of it elsewhere race with or without atomics, writes must not collide
             statements = [s for s in statements if not (isinstance(s, Op) and s.op == "gload")]

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Literal, cast
 
-from ..ir.alias import base, may_alias, same_array
+from ..ir.alias import Aliases, array_of, base
 from ..ir.builder import Builder
 from ..ir.nodes import Assert, Block, Const, Exit, If, Kernel, Local, Loop, Op, Operand, Overflow, Place, Reduction, Stmt, Task
 from ..ir.ops import TABLE
@@ -53,24 +53,19 @@ def reduce_in_place(task: Task) -> bool:
 
 def _groups(task: Task) -> list[list[Stmt]]:
     """The accesses of the body by array; an array that overlaps another one in an unclear way is left out."""
-    groups: list[tuple[Place, list[Stmt]]] = []
+    groups: dict[object, tuple[Place, list[Stmt]]] = {}
     for s in walk(task.body):
         place = place_of(s)
-        if place is None:
-            continue
-        for known, accesses in groups:
-            if same_array(known, place):
-                accesses.append(s)
-                break
-        else:
-            groups.append((place, [s]))
-    touched = [p for p, _ in groups] + [r.place for r in task.reductions]
+        if place is not None:
+            groups.setdefault(array_of(place), (place, []))[1].append(s)
+    reduced = {array_of(r.place) for r in task.reductions}
+    aliases = Aliases([*(p for p, _ in groups.values()), *(r.place for r in task.reductions)])
 
     def alone(place: Place) -> bool:
         # another argument that is the same array would be a race in the user's kernel, whatever is done here
-        return sum(base(p.buffer) == base(place.buffer) and may_alias(p, place) for p in touched) == 1
+        return sum(base(p.buffer) == base(place.buffer) for p in aliases.of(place)) == 1
 
-    return [accesses for place, accesses in groups if alone(place)]
+    return [accesses for key, (place, accesses) in groups.items() if key not in reduced and alone(place)]
 
 
 class _Reducer:
@@ -78,7 +73,7 @@ class _Reducer:
         self.task = task
         self.updates: dict[Op, Reduction] = {}
         self.used = {x for s in task_blocks(task) for x in operands(s) if isinstance(x, Op)}
-        self.written = written_places(task.body)
+        self.written = Aliases(written_places(task.body))
         self.invariant: dict[Op, bool] = {}
         self.hoisted: dict[Op, Operand] = {}
         self.always = set(_always(task.body))
@@ -121,7 +116,7 @@ class _Reducer:
         if x.op == "gload":
             place = place_of(x)
             assert place is not None
-            return inside(place, x.args) and not any(may_alias(place, w) for w in self.written)
+            return inside(place, x.args) and not self.written.of(place)
         return TABLE[x.op].pure and TABLE[x.op].arity > 0 and all(map(self.same_for_all, x.args))
 
     def hoist(self, x: Operand) -> Operand:

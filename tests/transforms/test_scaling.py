@@ -135,6 +135,40 @@ def test_other_forms_are_linear_too(tmp_path, form):
     assert max(growth) < MOST, growth
 
 
+COMPONENTS = {
+    "of a field": """
+    for j in range(4):
+        for i in range(SIZE):
+            v[j][i] = x[i % 64]""",
+    "between tasks": """
+    r = qd.Vector([0.0] * SIZE)
+    for i in range(SIZE):
+        r[i] = i
+    for j in range(4):
+        v[j] = r""",
+    "of a variable": """
+    for j in range(4):
+        r = qd.Vector([0.0] * SIZE)
+        for i in range(SIZE):
+            r[i] = x[i % 64]
+        v[j] = r""",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", COMPONENTS)
+def test_components_chosen_while_running_are_linear_in_their_number(tmp_path, form):
+    counts = []
+    for n in (SMALL, LARGE):
+        with qd.init(arch=qd.cpu, offline_cache=False):
+            scope = written(tmp_path, f"k{n}", ["def k():", COMPONENTS[form].replace("SIZE", str(n))])
+            scope["x"] = qd.field(qd.f32, shape=64, needs_grad=True)
+            scope["v"] = qd.Vector.field(n, qd.f32, shape=4, needs_grad=True)
+            counts.append(stages(read_function(scope["k"]))[0])
+    worse = {name: counts[1][name] / counts[0][name] / (LARGE / SMALL) for name in counts[0]}
+    assert max(worse.values()) < MOST, worse
+
+
 @pytest.mark.parametrize("use", ["y[a % 8, i] += x[i] * x[i]", "for j in range(a % 4):\n            y[0, i] += x[i] * x[i]"])
 @pytest.mark.parametrize("step", ["a = a + a", "a = a * 3 + a", "a = a + c[a % 4]"])
 def test_values_that_are_used_twice_are_looked_at_once(tmp_path, step, use):

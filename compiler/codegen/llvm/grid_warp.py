@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ...ir.alias import may_alias
+from ...ir.alias import Aliases
 from ...ir.nodes import Const, Op, Operand, Task
 from ...ir.ops import TABLE
 from ...ir.types import DType, i32
@@ -33,7 +33,7 @@ class Uniform:
 
     def __init__(self, task: Task) -> None:
         self.used = {x for s in task_blocks(task) for x in operands(s) if isinstance(x, Op)}
-        self._written = written_places(task.body) | {r.place for r in task.reductions}
+        self._written = Aliases(written_places(task.body) | {r.place for r in task.reductions})
         self._same: dict[Op, bool] = {}
 
     def same(self, x: Operand) -> bool:
@@ -52,7 +52,7 @@ class Uniform:
         if x.op == "gload":
             place = place_of(x)
             assert place is not None
-            return place.buffer.kind != "block" and not any(may_alias(place, w) for w in self._written)
+            return place.buffer.kind != "block" and not self._written.of(place)
         return TABLE[x.op].pure and TABLE[x.op].arity > 0
 
     def way(self, s: Op) -> str:
