@@ -18,9 +18,9 @@ LANES = 4
 RESERVE_PART, RESERVE_BYTES = 20, 512 << 20
 """Of a pool a twentieth, at least 512 MiB, is left alone: what no allocator counts."""
 MIB = 1 << 20
-PROCESS_BYTES = {"cuda": 576 * MIB, "amdgpu": 576 * MIB, "vulkan": 256 * MIB, "metal": 256 * MIB, "cpu": 192 * MIB}
+PROCESS_BYTES = {"cuda": 576 * MIB, "amdgpu": 576 * MIB, "vulkan": 256 * MIB, "metal": 256 * MIB, "cpu": 320 * MIB}
 """What a worker's process holds beside its trials: the context on a device (551 MB on an H200); on a CPU Python, LLVM and Ray's
-client (142 MiB after a trial of a job of this package), and some more for what jobs import."""
+client: 287 MiB at most while it compiled a job of this package, and some more for what jobs import."""
 RESOURCES = {"cuda": "GPU", "amdgpu": "GPU", "vulkan": "qdrun_vulkan", "metal": "qdrun_metal", "cpu": "CPU"}
 """The resource of Ray that a device of a backend is; the ``qdrun_`` ones are declared with ``ray start --resources``."""
 

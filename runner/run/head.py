@@ -82,7 +82,8 @@ class HeadWatch:
         given = os.environ.get(PATIENCE_VARIABLE)
         if node:
             self._places[node] = _Place("this machine's node of the cluster (Ray's raylet)", NODE_PATIENCE_S)
-        self._places[address] = _Place("the head of the cluster", float(given) if given else PATIENCE_S[joined])
+        if address:
+            self._places[address] = _Place("the head of the cluster", float(given) if given else PATIENCE_S[joined])
         self._thread.start()
 
     def end(self) -> None:

@@ -15,7 +15,8 @@ from pathlib import Path
 
 from ..store.attempts import LOG_BYTES
 
-LOOK_EVERY_S = 1.0
+LOOK_EVERY_S = 0.1
+"""A disk takes a GB a second: a log may be above its limit by what is written between two looks."""
 UPLOAD_EVERY_S = 5.0
 UPLOAD_SHARE = 0.1
 """Of the time: a slow store is written to less often."""

@@ -29,6 +29,7 @@ from ..target import Target, load
 from ..values import INTERPRETER
 from .capture import ProcessLog, captured, install, process_stream, uninstall
 from .held import Wear, process_bytes, take_device
+from .host_limit import at_most, spare_bytes
 from .lanes import Lane, LaneDied, Lanes, Task
 from .marks import Marks
 from .preload import build_and_load, preload
@@ -207,14 +208,25 @@ class Worker:
                 raise Stopped(why)
             spec = self._spec_of(batch, trial)
             job, body = self._job(spec["target"]), body_of(spec.get("optimize"))
-            record = finished_record(lane.open.run(job, spec, body))
+            with at_most(self._host_limit()):
+                record = finished_record(lane.open.run(job, spec, body))
         except BaseException as error:  # SystemExit and KeyboardInterrupt of a job end the job, and not the lane
             now = lane.now
             watch = None if now is None or now.job is None else now.job.watch
             record = failed_record(error, place_of(error, trial.trial, watch))
+            limit = self._host_limit()
+            if isinstance(error, MemoryError) and not isinstance(error, QdrunError) and limit is not None:
+                said = (
+                    f"`limits.memory` is {limit:,} bytes, and {spare_bytes():,} for the process beside it, of the host's memory"
+                )
+                record["error"]["message"] += f"\n  {said}\n  do: raise limits.memory, or let the trial hold less at once"
         if record["status"] != "done":
             lane.open.close_after_failure()
         return record
+
+    def _host_limit(self) -> int | None:
+        """Bytes of the host that a trial may take; None: any. Of a process with several lanes nobody could say which trial took them."""
+        return self.spec.job.get("memory_limit_bytes") if self.spec.own_process and self.spec.lanes == 1 else None
 
     def _job(self, target: Mapping[str, Any]) -> type[Job[Any]]:
         key = tuple(target.values())

@@ -50,15 +50,15 @@ def test_the_packer_gets_what_is_left(machine):
 def test_each_lane_of_a_cpu_is_a_process_and_all_of_a_card_are_one(machine):
     host, card, _ = local(lanes=8)
     assert (host.charge(), host.charge(3), card.charge(), card.charge(2)) == (
-        8 * 192 * MIB,
-        3 * 192 * MIB,
+        8 * 320 * MIB,
+        3 * 320 * MIB,
         576 * MIB,
         576 * MIB,
     )
-    assert [device.process_bytes for device in pools_and_devices([host, card])[1]] == [8 * 192 * MIB, 576 * MIB]
+    assert [device.process_bytes for device in pools_and_devices([host, card])[1]] == [8 * 320 * MIB, 576 * MIB]
 
 
-@pytest.mark.parametrize(("free", "lanes"), [(60, 16), (8, 12), (4, 2), (0, 1)])
+@pytest.mark.parametrize(("free", "lanes"), [(60, 16), (8, 7), (5, 2), (4, 1), (0, 1)])
 def test_processes_of_a_cpu_take_at_most_half_of_the_memory_that_is_left(machine, monkeypatch, free, lanes):
     monkeypatch.setattr(memory, "host", lambda: (64 * GIB, free * GIB))
     host = local()[0]

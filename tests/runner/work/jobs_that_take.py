@@ -1,0 +1,31 @@
+"""A job that takes memory of its host."""
+
+import numpy as np
+
+from qdrun.jobs.base import Job, JobParams, MemoryPlan, Outcome
+
+
+class TakingParams(JobParams):
+    mib: int = 1
+    at_once: bool = True
+
+
+class Taking(Job[TakingParams]):
+    """loss = mib"""
+
+    gradients = ("g",)
+    needs_compiler = False
+
+    def plan(self, *, arch=None):
+        return MemoryPlan(arch=arch or "cpu", entries=())
+
+    def build(self): ...
+
+    def used(self):
+        return {}
+
+    def run(self):
+        mib = self.params.mib
+        sizes = [mib] if self.params.at_once else [1] * mib
+        held = [np.ones(size << 17) for size in sizes]
+        return Outcome(float(sum(one.nbytes for one in held) >> 20), {"g": np.zeros(1)})
