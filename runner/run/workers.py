@@ -239,7 +239,8 @@ class RayWorkers:
             cause = error.cause if isinstance(getattr(error, "cause", None), Exception) else error
             return [m.WorkerDown(worker, Failure.infrastructure, error_of(type(cause).__name__, str(cause)))]
         except ray.exceptions.RayError as error:
-            return self._died(worker, death_of(error))
+            actor = self._actors[worker]
+            return self._died(worker, death_of(error, node_gone=actor.info is not None and gone(actor.info.node)))
         if asked.program:
             return [m.Gone(worker, asked.program)]
         if launches is None:
@@ -347,13 +348,33 @@ def read_there(read: Callable[[str], Any], node: str, path: str) -> Any:
     return ray.remote(read).options(name="read_begun", num_cpus=0, max_retries=0, scheduling_strategy=where).remote(path)
 
 
-def death_of(error: Exception) -> tuple[Failure, dict[str, str]]:
-    """Why an actor is gone: its own fault, as far as Ray can tell, or that of its node."""
-    text = str(error)
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    infra = type(error).__name__ == "ActorUnavailableError" or any(
-        word in text for word in ("node has died", "its node", "node was terminated", "creation task", "owner has died")
+def death_of(error: Exception, *, node_gone: bool) -> tuple[Failure, dict[str, str]]:
+    """Why an actor is gone: its own fault, or that of its node (``node_gone``), of the cluster, or of what starts it. Judged by types."""
+    from ray import exceptions
+
+    others = (
+        exceptions.ActorUnavailableError,
+        exceptions.NodeDiedError,
+        exceptions.OwnerDiedError,
+        exceptions.LocalRayletDiedError,
     )
+    starts = (exceptions.ActorUnschedulableError, exceptions.ActorPlacementGroupRemoved, exceptions.RuntimeEnvSetupError)
+    infra = node_gone or isinstance(error, (*others, *starts))
+    if isinstance(error, exceptions.RayActorError):
+        infra |= error.actor_init_failed or error.preempted
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     told = next((line for line in lines if line.startswith("The actor")), lines[0] if lines else "")
     failure = Failure.infrastructure if infra else Failure.crash
     return failure, error_of("WorkerCrashedError" if failure is Failure.crash else type(error).__name__, told)
+
+
+def gone(node: str) -> bool:
+    """Whether the cluster takes a node for dead; False where there is no cluster."""
+    import ray
+
+    if not node:
+        return False
+    try:
+        return not any(row["NodeID"] == node and row["Alive"] for row in ray.nodes())
+    except (ray.exceptions.RayError, ConnectionError, RuntimeError, TimeoutError):
+        return False  # the watch of the head says what is wrong

@@ -151,25 +151,30 @@ def test_exit_codes(state, code):
     assert exit_code(state) == code
 
 
-class ActorDiedError(Exception):
-    pass
+def deaths():
+    """Errors of Ray about an actor, whether its node is gone, and whose fault that is."""
+    exceptions = pytest.importorskip("ray.exceptions")
+    from ray.core.generated.common_pb2 import ActorDiedErrorContext
+
+    def died(text):
+        return exceptions.ActorDiedError(ActorDiedErrorContext(actor_id=b"0" * 16, error_message=text))
+
+    return [
+        (died("The actor is dead because its worker process has died."), False, "crash"),
+        (died("its node has died, says the job that printed this"), False, "crash"),
+        (died("The actor died because its node has died."), True, "infrastructure"),
+        (died("whatever"), True, "infrastructure"),
+        (exceptions.ActorUnavailableError("The actor is unavailable", b"0" * 16), False, "infrastructure"),
+        (exceptions.ActorUnschedulableError("no node"), False, "infrastructure"),
+        (exceptions.RayActorError(actor_init_failed=True), False, "infrastructure"),
+    ]
 
 
-@pytest.mark.parametrize(
-    "text, failure",
-    [
-        (
-            "The actor died unexpectedly before finishing this task.\n\tThe actor is dead because its worker process has died.",
-            "crash",
-        ),
-        ("The actor died.\nThe actor died because its node has died.", "infrastructure"),
-        ("The actor died because of an error raised in its creation task, ray::W", "infrastructure"),
-    ],
-)
-def test_the_death_of_a_worker_is_its_own_or_that_of_its_node(text, failure):
-    found, error = death_of(ActorDiedError(text))
-    assert found == failure
-    assert error["message"].startswith("The actor")
+def test_the_death_of_a_worker_is_its_own_or_that_of_its_node_by_types_and_not_by_words():
+    for error, node_gone, failure in deaths():
+        found, said = death_of(error, node_gone=node_gone)
+        assert found == failure, error
+        assert said["message"]
 
 
 def test_resume_keeps_retries_and_skips_by_what_the_journal_says(tmp_path):
