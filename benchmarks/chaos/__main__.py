@@ -1,8 +1,8 @@
-"""Many runs that are killed: ``python -m benchmarks.chaos [--kinds worker,runner] [--seeds 0-39] [--only worker-3,disk-7] [--out FOLDER]``.
+"""Many runs that are killed: ``python -m benchmarks.chaos [--kinds worker,runner] [--seeds 0-39] [--only worker-3] [--out FOLDER]``.
 
 Plays a scenario for each kind and each seed, those of one cluster one after the other, prints a line for each and a table at the end: kind,
-runs, how many were right, faults that happened, commands, seconds. What went wrong is kept in FOLDER/<kind>-<seed>. Exit code 1 when
-something did. Full disks need root (a tmpfs is mounted).
+runs, how many were right, faults that happened, commands, seconds. ``--hours H`` plays seeds that were never played before, until the time
+is over. What went wrong is kept in FOLDER/<kind>-<seed>. Exit code 1 when something did. Full disks need root (a tmpfs is mounted).
 """
 
 import argparse
@@ -25,6 +25,7 @@ def main():
     parser = argparse.ArgumentParser(prog="python -m benchmarks.chaos", description=__doc__)
     parser.add_argument("--kinds", default=",".join(KINDS))
     parser.add_argument("--seeds", default="0-39", help="0-39, or 3,17")
+    parser.add_argument("--hours", type=float, help="fresh seeds for so long, instead of --seeds")
     parser.add_argument("--only", help="these alone, as worker-3,disk-7")
     parser.add_argument("--out", default="/tmp/chaos", help="a short path: sockets lie below it")
     options = parser.parse_args()
@@ -35,12 +36,23 @@ def main():
     adopt_orphans()
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))  # and the cluster is ended
     named = [word.rsplit("-", 1) for word in options.only.split(",")] if options.only else []
-    chosen = named or [(kind, seed) for seed in seeds for kind in options.kinds.split(",")]
-    if any(kind == "disk" for kind, _ in chosen) and not SmallDisk.possible():
+    kinds = options.kinds.split(",")
+    chosen = named or (fresh(kinds, options.hours) if options.hours else [(kind, seed) for seed in seeds for kind in kinds])
+    if "disk" in (kinds if not named else [kind for kind, _ in named]) and not SmallDisk.possible():
         sys.exit("a small disk cannot be mounted here\n  do: run this as root, or leave the kind `disk` out with --kinds")
-    done = run_all([scenario(kind, int(seed)) for kind, seed in chosen], out)
+    done = run_all((scenario(kind, int(seed)) for kind, seed in chosen), out)
     print(table(done))
     sys.exit(any(not verdict.ok for verdict in done))
+
+
+def fresh(kinds, hours):
+    """Kinds with seeds of this moment, until so many hours are over."""
+    end, seed = time.monotonic() + 3600 * hours, time.time_ns() // 1_000_000 % 1_000_000_000
+    while time.monotonic() < end:
+        for kind in kinds:
+            if time.monotonic() < end:
+                yield kind, seed
+        seed += 1
 
 
 def run_all(scenarios, out):
@@ -48,6 +60,7 @@ def run_all(scenarios, out):
     cluster, done = None, []
     try:
         for one in scenarios:
+            print(f"{one.label}", file=sys.stderr, flush=True)
             if cluster is None and one.place == "cluster":
                 cluster = Cluster(out / f"c{int(time.time()) % 100000}")
             verdict = play(one, out, cluster)

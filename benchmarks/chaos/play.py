@@ -1,13 +1,16 @@
 """Plays a scenario: starts the commands, makes the faults happen, resumes until the run is over, and judges what is left."""
 
+import errno
+import fcntl
 import json
 import multiprocessing
 import os
 import shutil
 import sys
+import threading
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 
@@ -33,12 +36,38 @@ def qdrun(words, folder, log, variables):
 
     os.chdir(folder)
     os.environ.update(variables)
+    fail_while(Path(folder, "eio"), Path(folder, "runs"))
     file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(file, 1)
     os.dup2(file, 2)
     sys.argv = ["qdrun", *words]
     main()
+
+
+def fail_while(flag, below):
+    """While there is a file ``flag``, this process gets EIO for each file that it opens or syncs below a folder."""
+    sync, below = os.fsync, str(below)
+
+    def opens(event, words):
+        if event == "open" and isinstance(words[0], str) and words[0].startswith(below) and _there(flag):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), words[0])
+
+    def syncs(file):
+        if _there(flag):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        sync(file)
+
+    sys.addaudithook(opens)
+    os.fsync = syncs
+
+
+def _there(flag):
+    try:
+        os.stat(flag)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 @dataclass
@@ -100,6 +129,7 @@ class Play:
         self.commands = self.fired = 0
         self.began = False
         self.codes = []
+        self.second = None
         self._write_config()
 
     def _write_config(self):
@@ -134,7 +164,7 @@ class Play:
                     self.cluster.close(remove=False)
                     self.cluster.open()
                 self.cluster.mend()
-            if number + 1 >= len(self.scenario.faults) and self._over():
+            if number + 1 >= len(self.scenario.faults) and (self._over() or self.scenario.kind == "gone"):
                 break
         else:
             self.verdict.problems.append(f"not over after {COMMANDS} commands: exit codes {self.codes}")
@@ -146,8 +176,20 @@ class Play:
         }
         if self.commands > 1 and not self.scenario.needs_resume and not self._refused():
             self.verdict.problems.append(f"it needed `resume`: exit codes {self.codes}")
-        judge(self)
+        if self.second is not None:
+            self.verdict.problems += [f"beside it: {text}" for text in self.second.result()]
+        if self.scenario.kind == "gone" and self.fired:
+            self._judge_gone()
+        else:
+            judge(self)
         self._nothing_is_left()
+
+    def _judge_gone(self):
+        """The folder was removed under the run: it has ended, has said so, and made no new one."""
+        if self.codes[-1] in (0, None) or self.codes[-1] < 0:
+            self.verdict.problems.append(f"its folder was removed, and it ended with {self.codes[-1]}")
+        if self.runs.exists() and any(self.runs.iterdir()):
+            self.verdict.problems.append(f"a ghost of the folder: {[str(path) for path in self.runs.rglob('*')][:5]}")
 
     def _refused(self):
         """Whether the disk was full before the first trial was started: then `submit` says so and ends."""
@@ -231,6 +273,19 @@ class Play:
             self.disk.free()
         elif fault.what == "mend":
             self.cluster.mend()
+        elif fault.what == "lane":
+            Path(f"{self.notes}.lane").touch()
+        elif fault.what == "eio":
+            flag = self.folder / "eio"
+            flag.touch()
+            threading.Timer(fault.pick / 1000, flag.unlink).start()
+        elif fault.what == "gone":
+            if self.find() is None:
+                return False
+            shutil.rmtree(self.runs, ignore_errors=True)
+            shutil.rmtree(self.runs, ignore_errors=True)
+        elif fault.what == "second":
+            self.second = Beside(self)
         elif fault.what == "nodes":
             for pid in self.cluster.raylets():
                 kill(pid)
@@ -295,3 +350,61 @@ class Play:
         if self.cluster:
             (self.folder / "ledger.json").write_text(json.dumps(self.cluster.ask(), indent=1))
             self.cluster.logs(self.folder / "ray")
+
+
+class Beside:
+    """Another run of the same user, beside one that is played: in a thread, with no faults of its own, and a look at their account."""
+
+    def __init__(self, first):
+        one = first.scenario
+        calm = replace(one, kind="calm", seed=one.seed, salt=one.salt + 1, faults=())
+        self.folder = first.folder / "second"
+        self.folder.mkdir()
+        self.play = Play(calm, self.folder, None, None, Verdict("calm", one.seed))
+        self.play.environment = first.environment
+        self.most, self.over = {}, threading.Event()
+        self._run = threading.Thread(target=self._play, daemon=True)
+        self._watch = threading.Thread(
+            target=self._look, args=(Path(first.environment["QDRUN_MACHINE_DIR"]) / "account",), daemon=True
+        )
+        self._run.start()
+        self._watch.start()
+
+    def _play(self):
+        self.play._command(())
+
+    def _look(self, account):
+        """The most that all runs have promised at once."""
+        while not self.over.wait(0.02):
+            with suppress(OSError, ValueError), open(account / "gate", "rb") as gate:
+                fcntl.flock(gate, fcntl.LOCK_EX)
+                entries = [json.loads(path.read_bytes() or b"{}") for path in account.glob("*.json") if _locked(path)]
+                fcntl.flock(gate, fcntl.LOCK_UN)
+                for pool in {pool for entry in entries for pool in entry.get("held", {})}:
+                    held = sum(entry.get("held", {}).get(pool, 0) for entry in entries)
+                    self.most[pool] = max(self.most.get(pool, 0), held)
+
+    def result(self):
+        """What is wrong."""
+        from qdrun.runner.ledger.inventory import local
+
+        self._run.join(LONGEST_S + 30)
+        self.over.set()
+        self._watch.join(5)
+        judge(self.play)
+        problems = self.play.verdict.problems
+        problems += [] if self.play.codes == [0] else [f"it ended with {self.play.codes}"]
+        (host,) = [row for row in local() if row.backend == "cpu"]
+        for pool, most in {"cores": host.lanes * host.threads, host.pool: host.capacity}.items():
+            if self.most.get(pool, 0) > most:
+                problems.append(f"both hold {self.most[pool]} of {pool}, of which there are {most}")
+        return problems
+
+
+def _locked(path):
+    with open(path, "rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False

@@ -3,7 +3,7 @@
 import random
 from dataclasses import dataclass
 
-KINDS = ("worker", "runner", "ledger", "raylet", "disk")
+KINDS = ("worker", "runner", "ledger", "raylet", "disk", "node", "lane", "eio", "gone", "pair")
 
 
 @dataclass(frozen=True)
@@ -12,7 +12,9 @@ class Fault:
 
     Attributes:
         what: worker, runner, ledger, raylet, head: killed by SIGKILL; ``nodes``: all raylets but the head's; ``mend``: as many new nodes;
-            ``full``: no room on the disk; ``room``: there is room again.
+            ``full``: no room on the disk; ``room``: there is room again. ``lane``: the next trial ends the thread that it runs on;
+            ``eio``: the store gives errors to the runner for ``pick`` milliseconds; ``gone``: the run's folder is removed;
+            ``second``: another run of this user begins.
         rows: when so many rows are written; None: whenever.
         delay_s: and so long after that, or after the fault before it, or after the command was started.
         pick: which of several workers or nodes; of ``full``: the bytes that are left.
@@ -55,7 +57,7 @@ class Scenario:
     @property
     def needs_resume(self):
         """Whether the run may not come to its end by itself: who runs it is killed, or the Ray under it."""
-        fatal = {"runner", "head"} | ({"raylet"} if self.place != "cluster" else set())
+        fatal = {"runner", "head", "eio"} | ({"raylet"} if self.place != "cluster" else set())
         return any(fault.what in fatal for faults in self.faults for fault in faults)
 
 
@@ -73,7 +75,9 @@ def _fault(rng, what, trials):
 def scenario(kind, seed):
     """The run of a kind and a seed."""
     rng = random.Random(f"{kind}/{seed}")
-    weights = {"ledger": (1, 0, 0), "raylet": (85, 15, 0), "disk": (85, 10, 5)}.get(kind, (80, 10, 10))
+    alone = dict.fromkeys(("node", "pair"), (0, 1, 0)) | dict.fromkeys(("eio", "gone"), (60, 40, 0))
+    known = {"ledger": (1, 0, 0), "raylet": (85, 15, 0), "disk": (85, 10, 5), "lane": (60, 25, 15)} | alone
+    weights = known.get(kind, (80, 10, 10))
     place = rng.choices(("cluster", "local", "emulated"), weights)[0]
     trials, lanes, mean_s = rng.randint(5, 16), rng.choice((1, 2)), rng.choice((0.02, 0.1, 0.25))
     salt = rng.randrange(1 << 20)
@@ -87,6 +91,15 @@ def _faults(rng, kind, place, trials):
     if kind == "runner":
         count = 1 + (rng.random() < 0.35)
         return tuple((_fault(rng, "runner", trials),) for _ in range(count))
+    if kind == "node":  # its raylet; the head lives
+        return ((_fault(rng, "raylet", trials),),)
+    if kind == "eio":
+        return ((Fault("eio", *_moment(rng, trials, by_rows=0.9), pick=rng.randrange(200, 4000)),),)
+    if kind == "pair":
+        second = Fault("second", *_moment(rng, trials))
+        return ((second, _fault(rng, "runner", trials)),) if rng.random() < 0.4 else ((second,),)
+    if kind in ("lane", "gone"):
+        return ((Fault(kind, rng.randrange(max(1, trials // 2)), rng.uniform(0, 0.3)),),)
     what = kind
     if kind == "raylet" and place == "cluster":
         what = rng.choices(("raylet", "nodes", "head"), (70, 15, 15))[0]
