@@ -361,7 +361,7 @@ def death_of(error: Exception, *, node_gone: bool) -> tuple[Failure, dict[str, s
     starts = (exceptions.ActorUnschedulableError, exceptions.ActorPlacementGroupRemoved, exceptions.RuntimeEnvSetupError)
     infra = node_gone or isinstance(error, (*others, *starts))
     if isinstance(error, exceptions.RayActorError):
-        infra |= error.actor_init_failed or error.preempted
+        infra |= error.actor_init_failed or error.preempted  # pyright: ignore[reportAttributeAccessIssue]
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     told = next((line for line in lines if line.startswith("The actor")), lines[0] if lines else "")
     failure = Failure.infrastructure if infra else Failure.crash
