@@ -102,6 +102,20 @@ def test_scenarios_depend_on_kind_and_seed_alone():
     assert scenario("disk", 3) == scenario("disk", 3) != scenario("disk", 4)
     every = [scenario(kind, seed) for kind in KINDS for seed in range(40)]
     happens = {fault.what for one in every for faults in one.faults for fault in faults}
-    assert happens == {"worker", "runner", "ledger", "raylet", "head", "nodes", "mend", "full", "room", "lane", "eio", "gone", "second"}
+    assert happens == {
+        "worker",
+        "runner",
+        "ledger",
+        "raylet",
+        "head",
+        "nodes",
+        "mend",
+        "full",
+        "room",
+        "lane",
+        "eio",
+        "gone",
+        "second",
+    }
     assert {one.place for one in every} == {"cluster", "local", "emulated"}
     assert all(one.faults and one.faults[0] for one in every)
