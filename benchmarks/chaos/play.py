@@ -159,6 +159,7 @@ class Play:
                 self.began = self._count(b'"event":"started"') > 0
             if self.disk:
                 self.disk.free()
+            until(lambda: not _there(self.folder / "eio"), 10, every=0.05)
             if self.cluster:
                 if not self.cluster.whole:
                     self.cluster.close(remove=False)
