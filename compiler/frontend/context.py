@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ..errors import QdrunCompilationError, QdrunNameError, QdrunSyntaxError, QdrunTypeError
 from ..ir.builder import convert
 from ..ir.nodes import Block, Const, Loc, Local, Op, Operand, Stmt
@@ -301,8 +303,12 @@ def _harmless(s: Stmt) -> bool:
 def resolve(value: Any, name: str = "") -> Any:
     """What a Python object is inside a kernel: it may offer a field or a matrix through ``__qd_value__``.
 
+    An array of numpy without axes is its number.
+
     ``name``: what the kernel calls it; an object without a name of its own takes it, for messages (``__qd_name__``).
     """
+    if isinstance(value, np.ndarray) and value.ndim == 0:
+        return value[()]
     offer = getattr(type(value), "__qd_value__", None)
     if offer is None:
         return value

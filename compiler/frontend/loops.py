@@ -8,6 +8,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from ..errors import QdrunSyntaxError, QdrunTypeError
 from ..ir.nodes import Const, Exit, If, Operand
 from ..ir.types import DType, i32, i64, limits, u64
@@ -47,6 +49,7 @@ def make_range(cx: Context, *args: Any) -> Any:
     args = tuple(
         int(a.value) if isinstance(a, Const) and a.dtype.is_int and _is_plain(cx, k, a) else a for k, a in enumerate(args)
     )
+    args = tuple(int(a) if isinstance(a, np.integer) else a for a in args)
     if not 1 <= len(args) <= 3:
         raise QdrunTypeError(f"range() takes one to three arguments, not {len(args)}")
     step = args[2] if len(args) == 3 else 1

@@ -15,7 +15,7 @@ import numpy as np
 from ..errors import QdrunTypeError
 from ..ir.builder import convert
 from ..ir.nodes import Const, Op, Operand
-from ..ir.types import DType, i32, i64, promote, u1, u64
+from ..ir.types import DType, Unsigned, i32, i64, promote, u1, u64, unsigned
 from . import overflow
 from .fold import fold, rounded_literal
 from .values import Arg, Matrix, Struct, Value
@@ -357,6 +357,8 @@ def as_dtype(b: FrontBuilder, dtype: Any) -> DType:
         return b.default_ip
     if dtype is bool:
         return u1
+    if dtype is Unsigned:
+        return unsigned(b.default_ip)
     raise QdrunTypeError(f"{dtype!r} is not a scalar type", hint="use qd.f32, qd.i32, float, int, ..")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,8 @@ from ..ir.nodes import ArgDecl, Buffer, Const, Op, Operand, Place
 from ..ir.types import DType, i32
 from . import ops, overflow
 from .matrix import check_index, index_limit, item_targets
+from .source import FunctionSource, read_function
+from .syntax import grouped
 from .values import Arg, Matrix, Value, count
 
 if TYPE_CHECKING:
@@ -80,7 +83,7 @@ class TensorRef:
         return b.op("shape", dtype=i32, attr=(self.arg, stored))
 
     def attribute(self, b: FrontBuilder, name: str) -> Any:
-        """``x.name`` inside a kernel: ``shape``, ``offset``, ``grad``, ``dual``, ``dtype``, ``n``, ``m``, ``ndim``.
+        """``x.name`` inside a kernel: ``shape``, ``offset``, ``grad``, ``dual``, ``dtype``, ``n``, ``m``, ``ndim``, ``fill``.
 
         Raises:
             QdrunNameError: there is no such attribute, or no gradient is stored.
@@ -103,6 +106,8 @@ class TensorRef:
             return self.element[1] if len(self.element) == 2 else 1
         if name in ("dtype", "ndim"):
             return getattr(self, name)
+        if name == "fill":
+            return Fill(self)
         raise QdrunNameError(f"`{self.name}` has no attribute `{name}`")
 
     def component(self, k: int | tuple[int, ...]) -> TensorRef:
@@ -214,6 +219,23 @@ class TensorRef:
             return
         end = Const(begin + extent, i32) if extent is not None else self._extent(b, axis)
         check_index(b, f"axis {axis} of `{self.name}`", x, begin, end)
+
+
+def _fill(x: Any, val: Any) -> None:
+    for index in grouped(x):
+        x[index] = val
+
+
+@functools.cache
+def _fill_source() -> FunctionSource:
+    return read_function(_fill)
+
+
+class Fill:
+    """``x.fill``: a function for kernels that is bound to its tensor. At the top level of a kernel it is a parallel loop."""
+
+    def __init__(self, ref: TensorRef) -> None:
+        self.__self__, self.__qd_func__ = ref, _fill_source()
 
 
 def _from_zero(b: FrontBuilder, x: Operand, begin: int) -> Operand:

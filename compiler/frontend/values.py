@@ -141,7 +141,8 @@ class Struct:
 def no_member(form: StructForm, items: Mapping[str, Any], name: str) -> QdrunNameError:
     """The error for a name that a struct does not have."""
     have = ", ".join(f"`{x}`" for x in [*items, *form.methods]) or "none"
-    return QdrunNameError(f"{form.name} has no member `{name}`", hint=f"its members are {have}")
+    fill = f"; fill them one by one: s.{next(iter(items))}.fill(..)" if name == "fill" and items else ""
+    return QdrunNameError(f"{form.name} has no member `{name}`", hint=f"its members are {have}{fill}")
 
 
 Value: TypeAlias = Operand | Matrix

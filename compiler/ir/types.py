@@ -75,6 +75,15 @@ ALL = {t.name: t for t in (f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64, 
 _FROM_NUMPY = {t.numpy: t for t in ALL.values()}
 
 
+class Unsigned:
+    """The unsigned type as wide as ``default_ip``, beside ``int`` and ``float`` for the default types."""
+
+
+def unsigned(dtype: DType) -> DType:
+    """The unsigned type of the same width."""
+    return ALL[f"u{dtype.bits}"]
+
+
 def from_numpy(dtype: np.dtype | type) -> DType:
     """The scalar type of a numpy dtype.
 

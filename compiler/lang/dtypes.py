@@ -21,9 +21,9 @@ def resolve(dtype: Any) -> DType:
         return ir_types.ALL[dtype.name]  # a copied or unpickled type is the type itself again: types are compared by identity
     if dtype is bool:
         return ir_types.u1
-    if dtype is float or dtype is int:
+    if dtype is float or dtype is int or dtype is ir_types.Unsigned:
         fp, ip = defaults()
-        return fp if dtype is float else ip
+        return fp if dtype is float else ip if dtype is int else ir_types.unsigned(ip)
     try:
         return ir_types.from_numpy(np.dtype(dtype))
     except (KeyError, TypeError, ValueError) as e:

@@ -19,7 +19,8 @@ from ..ir.types import DType
 CHILD_ALIGNMENT = 64
 PLANES = -1
 """The axis of a field's components when each component has a plane of its own (``qd.Layout.SOA``)."""
-AXIS_NAMES = "ijklmnop"
+AXIS_NAMES = "ijklmnopqrstuvwxyz"
+"""The letters of axes in an ``order``. There may be more axes; they have numbers alone."""
 
 
 class Order(Enum):
@@ -110,9 +111,11 @@ def nesting(extents: tuple[int, ...], order: str | None) -> tuple[int, ...] | No
     """
     if order is None:
         return None
-    if sorted(order) != list(AXIS_NAMES[: len(extents)]):
+    if not isinstance(order, str) or len(extents) > len(AXIS_NAMES) or sorted(order) != list(AXIS_NAMES[: len(extents)]):
+        few = len(extents) <= len(AXIS_NAMES)
         raise QdrunRuntimeError(
-            f"order={order!r} does not name the axes of shape {extents}; do: order={AXIS_NAMES[: len(extents)]!r}"
+            f"order={order!r} does not name the axes of shape {extents}; do: "
+            + (f"order={AXIS_NAMES[: len(extents)]!r}" if few else f"layout={tuple(range(len(extents)))}, axes by number")
         )
     return tuple(AXIS_NAMES.index(letter) for letter in order)
 
@@ -136,6 +139,11 @@ def lowest(offset: Any, shape: tuple[int, ...]) -> tuple[int, ...] | None:
     if any(begin < -(2**31) or begin + extent > 2**31 - 1 for begin, extent in zip(out, shape)):
         raise QdrunValueError(f"offset={offset!r} with shape {shape} leads to indices beyond 32 bits")
     return out if any(out) else None
+
+
+def axis_name(axis: int) -> str:
+    """What messages call an axis."""
+    return AXIS_NAMES[axis] if axis < len(AXIS_NAMES) else f"axis_{axis}"
 
 
 def inverse(layout: tuple[int, ...]) -> tuple[int, ...]:
@@ -223,7 +231,7 @@ def _merge(leaf: Leaf, axis: int, levels: list[tuple[int, int]]) -> tuple[int, i
             levels.append((outer * inner, inner_stride))
         else:
             raise QdrunRuntimeError(
-                f"`{leaf.name}`: axis {AXIS_NAMES[axis]} is split into {outer} blocks of {inner}, and blocked layouts are not available; "
+                f"`{leaf.name}`: axis {axis_name(axis)} is split into {outer} blocks of {inner}, and blocked layouts are not available; "
                 f"do: use one dense level of {outer * inner} for this axis"
             )
     return levels[0]

@@ -55,13 +55,13 @@ from ..frontend.intrinsics_math import (
     smoothstep,
     step,
 )
-from ..ir.types import u32
+from ..ir.types import Unsigned
 from .matrix import Matrix
 from .types import matrix, vector
 
 vec2, vec3, vec4 = (vector(n, float) for n in (2, 3, 4))
 ivec2, ivec3, ivec4 = (vector(n, int) for n in (2, 3, 4))
-uvec2, uvec3, uvec4 = (vector(n, u32) for n in (2, 3, 4))
+uvec2, uvec3, uvec4 = (vector(n, Unsigned) for n in (2, 3, 4))
 mat2, mat3, mat4 = (matrix(n, n, float) for n in (2, 3, 4))
 
 

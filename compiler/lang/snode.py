@@ -32,7 +32,8 @@ class Axes(tuple[int, ...]):
     __slots__ = ()
 
     def __repr__(self) -> str:
-        return "qd." + "".join(AXIS_NAMES[a] for a in self)
+        letters = all(a < len(AXIS_NAMES) for a in self)
+        return "qd." + "".join(AXIS_NAMES[a] for a in self) if letters else f"qd.axes{tuple(self)}"
 
 
 def axes(*numbers: int) -> Axes:

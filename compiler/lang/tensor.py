@@ -12,7 +12,7 @@ from ..frontend.tensor import TensorRef
 from .dtypes import resolve
 from .field import Field, make_field
 from .interop import Exchange
-from .layout import AXIS_NAMES, permutation
+from .layout import permutation
 from .ndarray import Ndarray, make_ndarray
 from .types import MatrixType
 
@@ -245,8 +245,7 @@ def make_tensor(
     order = permutation(layout, len(extents))
     if where is Backend.NDARRAY:
         return Tensor(make_ndarray(dtype, extents, element, needs_grad, needs_dual=needs_dual, layout=order))
-    named = None if order is None else "".join(AXIS_NAMES[axis] for axis in order)
-    return Tensor(make_field(dtype, extents, element, needs_grad, needs_dual, order=named, offset=offset))
+    return Tensor(make_field(dtype, extents, element, needs_grad, needs_dual, layout=order, offset=offset))
 
 
 def _unpickled(

@@ -9,7 +9,7 @@ from typing import Any
 from ..errors import QdrunTypeError
 from ..frontend import constructors, values
 from ..frontend.syntax import Template, template
-from ..ir.types import DType
+from ..ir.types import DType, Unsigned
 from .dtypes import resolve
 from .matrix import Matrix, Vector, wrap
 from .refused import REFUSED, Refused, refuse
@@ -94,7 +94,7 @@ class MatrixType:
 
     def __qd_key__(self) -> tuple[Any, ...]:
         """What kernels that use the type depend on."""
-        return self.shape, self._dtype
+        return self.shape, "unsigned" if self._dtype is Unsigned else self._dtype
 
     def __qd_lower__(self, b: Any, *args: Any) -> values.Matrix:
         """The constructor inside a kernel."""
@@ -137,7 +137,7 @@ class MatrixType:
 
     def __repr__(self) -> str:
         kind = "vector" if len(self.shape) == 1 else "matrix"
-        return f"{kind}({', '.join(map(str, self.shape))}, {self._dtype})"
+        return f"{kind}({', '.join(map(str, self.shape))}, {getattr(self._dtype, '__name__', self._dtype)})"
 
 
 def _components(arg: Any) -> list[Any]:
