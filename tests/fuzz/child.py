@@ -57,6 +57,7 @@ def main(pipe: int, seed: int, start: int, step: int, count: int, devices: str) 
     """Check programs ``start``, ``start + step``, .. and tell of each."""
     use_libm()
     folder = Path(tempfile.mkdtemp(prefix="qdrun-fuzz-"))
+    os.environ["QDRUN_CACHE_DIR"] = str(folder / "cache")
     try:
         for index in range(start, start + step * count, step):
             report(pipe, at=index)

@@ -15,20 +15,23 @@ from typing import Any
 import numpy as np
 
 import qdrun as qd
+from qdrun.compiler.codegen.llvm.cost import grain
 from qdrun.compiler.ir import meaning
 from qdrun.compiler.lang import recipe
-from qdrun.compiler.runtime import cache, cpu
+from qdrun.compiler.runtime import cache, cpu, interpret
 
 from .scalars import TRANSCENDENTAL, libm
 
 
 @dataclass(frozen=True)
 class Config:
-    """Where a program runs: options of ``qd.init``; ``level`` is LLVM's. ``exact``: its mathematics is the C library's."""
+    """Where a program runs: options of ``qd.init``; ``level`` is LLVM's. ``twice``: the second run is compared,
+    which finds what the first one kept on disk. ``exact``: its mathematics is the C library's."""
 
     name: str
     options: dict[str, Any] = field(default_factory=dict)
     level: int = 2
+    twice: bool = False
     exact: bool = True
 
 
@@ -50,7 +53,7 @@ OTHERS = (
     Config("default", {}, exact=False),
     Config("debug", {"cpu_max_num_threads": 1, "cpu_lanes": 1, "debug": True}),
     Config("level 0", {"cpu_max_num_threads": 1, "cpu_lanes": 1}, level=0),
-    Config("cached", {"cpu_max_num_threads": 1, "cpu_lanes": 1, "offline_cache": True}),
+    Config("cached", {"cpu_max_num_threads": 1, "cpu_lanes": 1, "offline_cache": True}, twice=True),
     Config("emulated", {"arch": "cuda", "device": "emulated"}, exact=False),
 )
 CUDA = Config("cuda", {"arch": "cuda"}, exact=False)
@@ -81,8 +84,16 @@ def _function(name: str) -> Any:
 
 
 def use_libm() -> None:
-    """Let the interpreter's mathematical functions be those of the C library, as scalar machine code does; ``Noise`` disturbs them."""
+    """Let the interpreter's mathematical functions be those of the C library, as scalar machine code does; ``Noise`` disturbs them.
+
+    And let it add up as many iterations as a chunk of machine code has, before it adds the sums: then the bits must be equal.
+    """
     meaning.REAL.update({name: _function(name) for name in TRANSCENDENTAL})
+    interpret._run_task = _in_chunks
+
+
+def _in_chunks(task: Any, number: int, launch: Any, chunk: int | None, run: Any = interpret._run_task) -> None:
+    run(task, number, launch, grain(task, 1) if task.parallel and task.reductions else chunk)
 
 
 def load(path: Path) -> dict[str, Any]:
@@ -148,7 +159,8 @@ def run(path: Path, text: str, config: Config) -> Outcome:
         try:
             program = start(config, options_of(text))
             with level(config):
-                return Outcome(flat(load(path)["main"]()))
+                first = Outcome(flat(load(path)["main"]()))
+                return Outcome(flat(load(path)["main"]())) if config.twice else first
         except qd.QdrunError as e:
             return Outcome(error=f"{type(e).__name__}: {e}", refused=True)
         except Exception as e:

@@ -47,6 +47,8 @@ class Expressions:
             assert roles is not None
             role = roles[a.name] = "read"
         if role in ("free", "read"):
+            if len(a.shape) == 1 and not a.element and self.place.functions and self.c.has("template", 0.1):
+                return [f"at({a.name}, {self.index(a)})"]
             return [f"{a.name}[{self.index(a)}]"]
         return [f"{a.name}[{i}]" for i in self.place.own(a)] if role == "own" else []
 
@@ -223,6 +225,8 @@ class Expressions:
         mats = [n for n in self.names("mat") if n.type.real == (kind == "real")]
         if mats and c.has("vector", 0.7):
             n = c.pick(mats)
+            if kind == "real" and c.has("algebra", 0.4):
+                return Text(self.algebra(n), n.type)
             return Text(f"{n.name}.{c.pick(('sum()', 'norm_sqr()', 'min()', 'max()'))}", n.type)
         if kind == "int" and c.has("shape", 0.2) and self.place.arrays:
             sized = [a for a in self.arrays if a.shape]
@@ -231,6 +235,17 @@ class Expressions:
                 e = Text(f"{a.name}.shape[{c.number(0, len(a.shape) - 1)}]", self.ip, a.kind == "field")
                 return Text(e.text, I32 if a.kind != "field" else self.ip, e.literal)
         return self.leaf(kind)
+
+    def algebra(self, n: Name) -> str:
+        """A number from a vector or matrix of reals; all of it is exact arithmetic but roots, which are rounded once."""
+        c = self.c
+        if len(n.shape) == 2:
+            return c.pick(("{0}.determinant()", "{0}.trace()", "{0}.inverse()[0, 1]", "({0} @ {0}.transpose())[1, 0]")).format(
+                n.name
+            )
+        return c.pick(
+            ("{0}.norm()", "{0}.normalized().x", "{0}.dot({0})", "{0}.outer_product({0})[1, 0]", "{0}.norm_inv()")
+        ).format(n.name)
 
     def function(self, f: tuple[str, list[Type], Type], d: int) -> Text:
         name, parameters, result = f

@@ -333,6 +333,8 @@ class Arithmetic:
             "cross": lambda y: self.cross(m, y),
             "outer_product": lambda y: Mat(m.shape + y.shape, tuple(self.binary("*", a, b) for a in m.items for b in y.items)),
             "transpose": lambda: self.transpose(m),
+            "norm": lambda: self.real("sqrt", self.inner(m.items, m.items)),
+            "determinant": lambda: self.binary("-", *(self.binary("*", m.items[i], m.items[j]) for i, j in ((0, 3), (1, 2)))),
             "trace": lambda: self.sum([m.items[i * m.shape[1] + i] for i in range(m.shape[0])]),
         }
         if name not in table:

@@ -84,7 +84,7 @@ def _argument(f: Function, k: int, value: Any) -> Any:
     if isinstance(value, np.ndarray) and not isinstance(kind, (Type, MatType)):
         out = Tensor(type_of(value.dtype.type()), value.shape, ())
         out.data = value
-        return out
+        return _argument_array(out)
     if isinstance(value, (list, tuple, np.ndarray)):
         return of_type(np.array(value).reshape(-1).tolist(), kind)
     return of_type(value, kind) if isinstance(kind, (Type, MatType, StructType)) else value
@@ -360,6 +360,8 @@ class Machine:
             if node.attr in owner.items:
                 return owner.items[node.attr]
             return _Method(owner.type.methods[node.attr], self.reference(node.value))
+        if isinstance(owner, Tensor) and node.attr == "shape" and not owner.known:
+            return tuple(make(n, I32) for n in owner.shape)
         return getattr(owner, node.attr)
 
     def a_method(self, m: Mat, name: str) -> Callable[..., Any]:
@@ -529,6 +531,7 @@ class Qd(SimpleNamespace):
 
     def __init__(self, machine: Machine) -> None:
         super().__init__(**TYPES)
+        self.Layout = SimpleNamespace(SOA="soa", AOS="aos")
         self.math = SimpleNamespace(
             clamp="clamp", mix="mix", sign="sign", pi=float(np.pi), e=float(np.e), inf=float("inf"), nan=float("nan")
         )
@@ -537,9 +540,9 @@ class Qd(SimpleNamespace):
             struct=lambda **members: StructType(members, {}), ndarray=lambda *a, **k: "array",
         )  # fmt: skip
         self.field = lambda t, shape=(), **_: MatType((), t).field(shape)
-        self.ndarray = self.field
-        self.Vector = _Maker("Vector", lambda n, t, shape=(), **_: MatType((n,), t).field(shape))
-        self.Matrix = _Maker("Matrix", lambda n, m, t, shape=(), **_: MatType((n, m), t).field(shape))
+        self.ndarray = lambda t, shape=(), **_: _argument_array(MatType((), t).field(shape))
+        self.Vector = _Maker("Vector", lambda n, t: MatType((n,), t))
+        self.Matrix = _Maker("Matrix", lambda n, m, t: MatType((n, m), t))
         self.kernel = lambda fn: Function(machine, fn, True)
         self.func = lambda fn: Function(machine, fn, False)
         self.data_oriented = lambda cls=None, **_: cls if cls is not None else (lambda c: c)
@@ -558,10 +561,20 @@ class Qd(SimpleNamespace):
 class _Maker(str):
     """``qd.Vector``: a function of kernels, and in Python what makes fields."""
 
-    def __new__(cls, name: str, make_field: Any) -> _Maker:
+    def __new__(cls, name: str, make_type: Callable[..., MatType]) -> _Maker:
         out = super().__new__(cls, name)
-        out.field = out.ndarray = make_field  # type: ignore[attr-defined]
+        out.field = lambda *a, shape=(), **_: make_type(*a).field(shape)  # type: ignore[attr-defined]
+        out.ndarray = lambda *a, shape=(), **_: _argument_array(make_type(*a).field(shape))  # type: ignore[attr-defined]
         return out
+
+    def __call__(self, rows: Any, t: Type) -> Mat:
+        return of_type(rows, MatType(np.shape(rows), t))
+
+
+def _argument_array(t: Tensor) -> Tensor:
+    """An array that comes with a launch: its extents are values, not literals."""
+    t.known = False
+    return t
 
 
 def run(text: str, options: dict[str, Any]) -> dict[str, Any]:

@@ -17,6 +17,19 @@ def grid(v):
 
 
 @qd.func
+def at(x: qd.template(), i):
+    return x[i]
+
+
+@qd.func
+def pair(a, b):
+    c = b
+    if a > b:
+        c = b * 2
+    return a, c
+
+
+@qd.func
 def nonan(v):
     r = v
     if qd.isnan(r):
@@ -88,9 +101,14 @@ class Writer(Statements):
         kind = "ndarray" if shape and c.has("ndarray", 0.4) else "field"
         if kind == "field" and shape and not element and c.has("numpy", 0.3):
             kind = "numpy"
-        a = Array(c.fresh("x"), t, shape, element, kind, t.real and t.bits > 16 and c.chance(0.4))
+        layout = ""
+        if kind == "field" and shape and c.has("layout", 0.5):
+            layout = "qd.Layout.SOA" if element else "(1, 0)" if len(shape) == 2 else ""
+        a = Array(c.fresh("x"), t, shape, element, kind, t.real and t.bits > 16 and c.chance(0.4), layout)
         self.everything.append(a)
         content = c.data(a)
+        if kind == "numpy" and c.has("views", 0.5):
+            content = f"np.asfortranarray({content})" if len(shape) == 2 else f"np.repeat({content}, 2)[::-2]"
         if kind == "field":
             self.lines.append(f"{a.name} = {_maker(a, 'field')}")
             self.main.append(f"{a.name}.from_numpy({content})")
@@ -122,7 +140,7 @@ class Writer(Statements):
         given = ", ".join(f"{p}: qd.{t}" for p, t in zip(parameters, types))
         self.lines += ["", "", "@qd.func", f"def {name}({given}) -> qd.{result}:"]
         before = self.place
-        self.place = Place(functions=False, arrays=False, roles={})
+        self.place = Place(functions=c.has("nested"), arrays=False, roles={})
         self.scopes, self.left = [[Name(p, t) for p, t in zip(parameters, types)]], c.number(1, 4)
         while self.left > 0:
             self.statement(1)
@@ -151,7 +169,10 @@ class Writer(Statements):
         arrays = [a for a in self.everything if a.kind != "field"]
         fields = [a for a in self.everything if a.kind == "field"]
         templates = [a for a in fields if c.has("template", 0.15)]
-        given = [f"{n}: qd.{t}" for n, t in scalars]
+        vectors = [(c.fresh("w"), c.pick((*c.ints, *c.reals)), c.pick(((2,), (3,), (2, 2))))] if c.has("vectors", 0.5) else []
+        records = [(c.fresh("q"), f) for f in self.forms if c.has("records", 0.5)]
+        given = [f"{n}: qd.{t}" for n, t in scalars] + [f"{n}: {_type(t, s)}" for n, t, s in vectors]
+        given += [f"{n}: {f.name}" for n, f in records]
         given += [f"{a.name}: {_argument(a)}" for a in arrays] + [f"{a.name}: qd.template()" for a in templates]
         result = c.pick((*c.ints, *c.reals)) if c.has("returns", 0.6) else None
         oriented = c.has("oriented", 0.5)
@@ -170,6 +191,8 @@ class Writer(Statements):
             self.lines += ["@qd.kernel", f"def {name}({', '.join(given)}){f' -> qd.{result}' if result else ''}:"]
         self.arrays, self.structs = self.everything, self.struct_fields
         self.scopes = [[Name(n, t, mutable=False) for n, t in scalars]]
+        self.scopes[0] += [Name(n, t, shape, mutable=False) for n, t, shape in vectors]
+        self.scopes[0] += [Name(n, I32, mutable=False, form=f) for n, f in records]
         if oriented:
             self.scopes[0].append(Name("self.m", self.ip, mutable=False))
         for _ in range(c.number(1, 3)):
@@ -177,9 +200,18 @@ class Writer(Statements):
         if result:
             self.place = Place(roles=None, loops=3)
             self.put(d, f"return {self.scalar(result).text}")
-        values = [self.value(t) for _, t in scalars] + [a.name for a in (*arrays, *templates)]
-        call = f"{f'O{name}().' if oriented else ''}{name}({', '.join(values)})"
-        self.main.append(f'out["{name}"] = {call}' if result else call)
+        for suffix in ("", "b") if c.has("again", 0.4) else ("",):
+            values = [self.value(t) for _, t in scalars] + [self.vector_value(t, s) for _, t, s in vectors]
+            values += [f"{f.name}({', '.join(self.vector_value(t, s) for t, s in f.members.values())})" for _, f in records]
+            values += [a.name for a in (*arrays, *templates)]
+            call = f"{f'O{name}().' if oriented else ''}{name}({', '.join(values)})"
+            self.main.append(f'out["{name}{suffix}"] = {call}' if result else call)
+
+    def vector_value(self, t: Type, shape: tuple[int, ...]) -> str:
+        if not shape:
+            return self.value(t)
+        rows = [f"[{', '.join(self.value(t) for _ in range(shape[-1]))}]" for _ in range(shape[0] if len(shape) == 2 else 1)]
+        return f"qd.Vector({rows[0]}, qd.{t})" if len(shape) == 1 else f"qd.Matrix([{', '.join(rows)}], qd.{t})"
 
     def value(self, t: Type) -> str:
         return repr(self.c.whole(t)) if not t.real else repr(float(self.c.number(-20, 20)) / 4)
@@ -310,10 +342,11 @@ def _type(t: Type, shape: tuple[int, ...]) -> str:
 
 
 def _maker(a: Array, what: str) -> str:
+    more = f", layout={a.layout}" if a.layout else ""
     if not a.element:
-        return f"qd.{what}(qd.{a.type}, shape={a.shape})"
+        return f"qd.{what}(qd.{a.type}, shape={a.shape}{more})"
     kind = "Vector" if len(a.element) == 1 else "Matrix"
-    return f"qd.{kind}.{what}({', '.join(map(str, a.element))}, qd.{a.type}, shape={a.shape})"
+    return f"qd.{kind}.{what}({', '.join(map(str, a.element))}, qd.{a.type}, shape={a.shape}{more})"
 
 
 def _argument(a: Array) -> str:

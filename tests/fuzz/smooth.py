@@ -30,6 +30,11 @@ def soft(p, q):
 
 
 @qd.func
+def at(x: qd.template(), i):
+    return x[i]
+
+
+@qd.func
 def pull(r: qd.template(), v):
     r = 0.7 * r + qd.sin(v)
 """

@@ -133,6 +133,12 @@ class Statements(Expressions):
         c = self.c
         count = c.fresh("left")
         self.put(depth, f"{count} = {c.number(1, 5)}")
+        if c.has("endless", 0.4):
+            self.put(depth, "while True:")
+            self.put(depth + 1, f"{count} -= 1")
+            self.put(depth + 1, f"if {count} < 0{' or ' + self.bool_().text if c.chance(0.4) else ''}:")
+            self.put(depth + 2, "break")
+            return self.body(depth + 1, self.inner(), [Name(count, self.ip, mutable=False)])
         self.put(depth, f"while {count} > 0{' and ' + self.bool_().text if c.chance(0.4) else ''}:")
         self.put(depth + 1, f"{count} -= 1")
         self.body(depth + 1, self.inner(), [Name(count, self.ip, mutable=False)])
@@ -166,6 +172,12 @@ class Statements(Expressions):
         if kind == 2 and self.structs and c.has("struct"):
             if self.new_struct(depth, name):
                 return
+        if kind == 6 and self.place.functions and c.has("pairs"):
+            x, y, other = self.typed(t if t != U1 else self.ip), self.typed(c.pick(c.ints)), c.fresh("v")
+            self.put(depth, f"{name}, {other} = pair({x.text}, {y.text})")
+            self.bind(Name(name, x.type))
+            self.bind(Name(other, y.type))
+            return
         if kind == 3 and c.has("tuple"):
             x, y = self.typed(t), self.scalar(c.type())
             other = c.fresh("v")

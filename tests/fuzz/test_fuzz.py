@@ -16,6 +16,7 @@ from qdrun.compiler.codegen.llvm import emitter
 from qdrun.compiler.frontend import fold
 from qdrun.compiler.ir import meaning
 from qdrun.compiler.ir.nodes import GlobalStore, Op
+from qdrun.compiler.runtime import interpret
 from qdrun.compiler.transforms import derivatives
 from tests.fuzz import child, execute, parent
 from tests.fuzz.check import Result
@@ -28,10 +29,11 @@ from tests.fuzz.shrink import shrink
 @pytest.fixture(autouse=True)
 def own_mathematics(monkeypatch):
     """The interpreter of other tests keeps numpy's functions."""
-    before = dict(meaning.REAL)
+    before, run_task = dict(meaning.REAL), interpret._run_task
     execute.use_libm()
     yield
     meaning.REAL.update(before)
+    interpret._run_task = run_task
 
 
 def hunt(folder: Path, numbers: range) -> tuple[Program, Result, int]:

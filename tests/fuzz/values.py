@@ -58,6 +58,9 @@ class StructType:
     def __init__(self, members: dict[str, Any], methods: dict[str, Any]) -> None:
         self.members, self.methods = members, methods
 
+    def __call__(self, *values: Any) -> Struct:
+        return of_type(Struct(self, dict(zip(self.members, values, strict=True))), self)
+
     def field(self, shape: Any = (), **_: Any) -> StructTensor:
         return StructTensor(self, {n: _tensor(t, shape) for n, t in self.members.items()})
 
@@ -79,7 +82,9 @@ def _tensor(t: Any, shape: Any) -> Any:
 
 
 class Tensor:
-    """A field or an ndarray."""
+    """A field or an ndarray; ``known``: its extents are, while compiling."""
+
+    known = True
 
     def __init__(self, dtype: Type, shape: tuple[int, ...], element: tuple[int, ...]) -> None:
         self.type, self.shape, self.element = dtype, shape, element
