@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from ..adstack.sizing import TaskSizing, size_task
 from ..ir.builder import Builder
-from ..ir.nodes import Axis, Block, Const, GlobalStore, Kernel, Op, Place, Stmt, Task
+from ..ir.nodes import Assert, Axis, Block, Const, GlobalStore, Kernel, Op, Place, Stmt, Task
 from ..ir.verify import verified
 from ..ir.walk import atomic_of, place_of, walk
 from .access import Access, Writes, check_cross_iteration, check_replayed_loads, loads_of, prologue_loads, writes_of
@@ -99,6 +99,7 @@ class _Reversal:
         self._needed: set[Place] = set()  # temporaries that the backward pass reads
         self._after: list[Task] = []  # the tasks behind the one that is being reversed
         self._later = Writes()
+        self._reversed_last = False  # whether the task behind the one that is being reversed was reversed, too
 
     def task(self, task: Task) -> None:
         """Reverse one task, and see what it needs."""
@@ -120,7 +121,11 @@ class _Reversal:
             self.reversed.append((_assemble(lean, rev), lean, rev))
             if finals.deferred:
                 self._multiply(task, finals.deferred)
-        again = _repeat(task, f"{task.name}_again", frozenset(id(s) for s in walk(task.body) if _sets(s, self._needed)))
+        wanted = frozenset(id(s) for s in walk(task.body) if _sets(s, self._needed))
+        if self._reversed_last and not task.axes:  # the checks of what the bounds of the loop behind it read
+            wanted |= frozenset(id(s) for s in walk(task.body) if isinstance(s, Assert) and s.kind == "bounds")
+        self._reversed_last = any(map(slices.activity.is_active, task.body))
+        again = _repeat(task, f"{task.name}_again", wanted)
         if again is not None:
             self._replay([*prologue_loads(again), *loads_of(walk(again.body))], order)
             self.recomputed.insert(0, again)

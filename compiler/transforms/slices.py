@@ -96,8 +96,8 @@ class PlainSlicer:
         return live
 
     def _guard(self, s: Assert, guarded: bool, vals: set[Operand], keep: Keep) -> None:
-        """A bounds check is kept when the access behind it is."""
-        if s.kind == "bounds" and guarded:
+        """A bounds check is kept when the access behind it is, or when it is asked for."""
+        if s.kind == "bounds" and (guarded or id(s) in self._roots):
             keep.add(id(s))
             vals.update((s.cond, *s.args))
 

@@ -89,6 +89,8 @@ class Writer(Statements):
             name, n = c.fresh("sf"), c.number(2, 6)
             self.struct_fields.append((Array(name, I32, (n,)), form))
             self.lines.append(f"{name} = {form.name}.field(shape=({n},))")
+            zeros = ", ".join(f'"{m}": np.zeros(({n},) + {s})' for m, (_, s) in form.members.items())
+            self.main.append(f"{name}.from_numpy({{{zeros}}})")
 
     def array(self, k: int) -> None:
         """A field, an ndarray or a numpy array with its first content."""
@@ -238,7 +240,7 @@ class Writer(Statements):
         i = c.fresh("i")
         self.place = Place(roles=None)
         text, _ = self.span(known=True)
-        self.put(d, f"for {i} in range({text.replace('qd.i64', '')}):")
+        self.put(d, f"for {i} in range({text}):")
         self.left = c.number(2, 8)
         breaks = c.chance(0.4) and "," not in text
         self.body(d + 1, Place(roles=None, loops=1, breakable=breaks, continuable=True), [Name(i, I32, mutable=False)], 5)

@@ -109,3 +109,22 @@ def test_a_literal_keeps_its_full_precision_until_it_meets_a_value():
 
     k(1.0)
     assert x.to_numpy().tolist() == [0.1, 0.1, 0.1]
+
+
+@pytest.mark.parametrize("options", [{}, {"arch": qd.cuda, "device": "emulated"}])
+def test_a_gradient_keeps_the_check_of_an_index_in_the_end_of_a_parallel_loop(options):
+    with qd.init(debug=True, default_fp=qd.f64, **options):
+        x, y = (qd.field(qd.f64, shape=4, needs_grad=True) for _ in range(2))
+
+        @qd.kernel
+        def k(n: qd.i32, ends: qd.types.ndarray(dtype=qd.i32, ndim=1)):
+            for i in range(ends[n]):
+                y[i] = x[i] * 3.0
+
+        ends = np.array([1, 3], np.int32)
+        y.grad.fill(1.0)
+        k.grad(1, ends)
+        assert x.grad.to_numpy().tolist() == [3.0, 3.0, 3.0, 0.0]
+        with pytest.raises(qd.QdrunAssertionError, match="axis 0 of `ends` has index 2 but extent 2"):
+            k.grad(2, ends)
+            qd.sync()
