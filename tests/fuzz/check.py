@@ -39,6 +39,7 @@ class Result:
     refused: str = ""
     finding: Finding | None = None
     compared: list[str] = field(default_factory=list)
+    lost: bool = False
 
 
 def reason(error: str) -> str:
@@ -113,4 +114,6 @@ def _failed(o: Outcome, way: Config, elsewhere: bool = False) -> Result:
     if o.refused and not elsewhere and any(re.search(p, o.error) for p in DOCUMENTED):
         return Result(refused=reason(o.error))
     kind = "refused" if o.refused else "raised"
-    return Result(finding=Finding(f"{kind}{' only' if elsewhere else ''} on {way.name}: {reason(o.error)}", o.error))
+    return Result(
+        finding=Finding(f"{kind}{' only' if elsewhere else ''} on {way.name}: {reason(o.error)}", o.error), lost=o.lost
+    )

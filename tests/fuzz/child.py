@@ -68,6 +68,8 @@ def main(pipe: int, seed: int, start: int, step: int, count: int, devices: str) 
                 pipe, done=index, refused=result.refused, finding=finding, compared=result.compared,
                 features=sorted(program.features) if program else [], seconds=round(time.perf_counter() - began, 4),
             )  # fmt: skip
+            if result.lost:  # all that follows would fail: the next process goes on
+                return
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -39,11 +39,12 @@ class Config:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run left behind, or the error that ended it (``refused``: one of ours)."""
+    """What a run left behind, or the error that ended it (``refused``: one of ours; ``lost``: the process has lost its device)."""
 
     values: dict[str, np.ndarray] = field(default_factory=dict)
     error: str = ""
     refused: bool = False
+    lost: bool = False
 
 
 INTERPRETER = Config("python", {"arch": "python"})
@@ -179,7 +180,7 @@ def run(path: Path, text: str, config: Config) -> Outcome:
                     out = (load(path) if config.second == "file" else names)["main"]()
                 return Outcome(flat(out))
         except qd.QdrunError as e:
-            return Outcome(error=f"{type(e).__name__}: {e}", refused=True)
+            return Outcome(error=f"{type(e).__name__}: {e}", refused=True, lost=bool(getattr(e, "restart", False)))
         except Exception as e:
             return Outcome(error=f"{type(e).__name__}: {e}")
         finally:

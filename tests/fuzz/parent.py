@@ -21,6 +21,8 @@ ROOT = Path(__file__).parents[2]
 BATCH = 150
 LONGEST = 90.0
 """Seconds that one program may take."""
+MOST = 200
+"""Findings after which a search ends."""
 
 
 @dataclass
@@ -60,7 +62,7 @@ class Job(threading.Thread):
         )
 
     def run(self) -> None:
-        while time.monotonic() < self.end:
+        while time.monotonic() < self.end and len(self.tally.found) < MOST:
             self.batch()
 
     def batch(self) -> None:

@@ -109,6 +109,7 @@ def check_smooth(program: Program, path: Path, seed: int, index: int, devices: l
             else:
                 out.refused = reason(f"{type(e).__name__}: {e}")
         except qd.QdrunError as e:
+            out.lost = bool(getattr(e, "restart", False))
             out.finding = Finding(f"refused: {reason(f'{type(e).__name__}: {e}')}", str(e))
     return out
 
