@@ -136,7 +136,9 @@ def _packages() -> dict[str, str]:
 
 
 def _told(name: str) -> bool:
-    return (name.startswith(_VARIABLES) or name.endswith("_VISIBLE_DEVICES")) and not any(word in name.upper() for word in _SECRET)
+    return (name.startswith(_VARIABLES) or name.endswith("_VISIBLE_DEVICES")) and not any(
+        word in name.upper() for word in _SECRET
+    )
 
 
 def _sources(target: Target, root: Path) -> Iterator[tuple[Path, bytes]]:
