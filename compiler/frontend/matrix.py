@@ -129,11 +129,14 @@ def _index(b: FrontBuilder, shape: tuple[int, ...], index: Any, name: str) -> li
     return out
 
 
-def check_index(b: FrontBuilder, what: str, index: Operand, begin: int, end: Operand) -> None:
-    """Emit the test of an index that is known only at run time. ``what``: the axis that it belongs to."""
+def check_index(
+    b: FrontBuilder, what: str, index: Operand, begin: int, end: Operand, more: tuple[str, tuple[Operand, ...]] = ("", ())
+) -> None:
+    """Emit the test of an index that is known only at run time. ``what``: the axis that it belongs to; ``more``: text, and its values."""
     inside = ops.logical(b, "and", ops.compare(b, ">=", index, begin), ops.compare(b, "<", index, end))
     limit = "extent {}" if not begin else f"goes from {begin} to below {{}}"
-    b.put(Assert(ops.truth(b, inside), f"index out of range: {what} has index {{}} but {limit}", (index, end), kind="bounds"))
+    text = f"index out of range: {what} has index {{}} but {limit}{more[0]}"
+    b.put(Assert(ops.truth(b, inside), text, (index, end, *more[1]), kind="bounds"))
 
 
 def position(b: FrontBuilder, shape: tuple[int, ...], index: Any, name: str = "") -> int | Operand:

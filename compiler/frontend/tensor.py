@@ -199,11 +199,11 @@ class TensorRef:
             raise QdrunIndexError(f"`{self.name}` takes {self.ndim} {axes}, not {len(flat)}", hint=hint)
         out = tuple(ops.index_operand(b, x) for x in flat)
         for axis, x in enumerate(out):
-            self._check(b, axis, x)
+            self._check(b, axis, x, out)
         out = tuple(_from_zero(b, x, begin) for x, begin in zip(out, self.begins))
         return out if self.layout is None else tuple(out[axis] for axis in self.layout)
 
-    def _check(self, b: FrontBuilder, axis: int, x: Operand) -> None:
+    def _check(self, b: FrontBuilder, axis: int, x: Operand, index: tuple[Operand, ...]) -> None:
         """Refuse a constant that is out of range; with ``check_bounds``, emit the test of a value."""
         extent, begin = None if self.extents is None else self.extents[axis], self.begins[axis]
         if isinstance(x, Const):
@@ -218,7 +218,15 @@ class TensorRef:
         if not b.check_bounds:
             return
         end = Const(begin + extent, i32) if extent is not None else self._extent(b, axis)
-        check_index(b, f"axis {axis} of `{self.name}`", x, begin, end)
+        check_index(b, f"axis {axis} of `{self.name}`", x, begin, end, self._whole(b, index) if self.ndim > 1 else ("", ()))
+
+    def _whole(self, b: FrontBuilder, index: tuple[Operand, ...]) -> tuple[str, tuple[Operand, ...]]:
+        """The element of several indices, and the shape, for a message: its text, and the values in it."""
+        extents = [self._extent(b, k) for k in range(self.ndim)] if self.extents is None else self.extents
+        values = [x for x in (*index, *extents) if isinstance(x, Op)]
+        texts = ["{}" if isinstance(x, Op) else str(x.value if isinstance(x, Const) else x) for x in (*index, *extents)]
+        where, shape = ", ".join(texts[: self.ndim]), ", ".join(texts[self.ndim :])
+        return f", in `{self.name}[{where}]` of shape ({shape})", tuple(values)
 
 
 def _fill(x: Any, val: Any) -> None:
