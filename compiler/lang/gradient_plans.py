@@ -152,10 +152,12 @@ class GradientPlans:
 def _over_budget(program: Program, error: OutOfMemory) -> str:
     """The message for a plan that does not fit what the program's memory budget leaves."""
     budget, room = program.options.memory_budget, program.heap_room() or 0
-    held = ", ".join(f"{k} {v:,}" for k, v in sorted(program.usage().items()) if k not in ("adstack", "staging")) or "nothing"
+    usage = {k: v for k, v in sorted(program.usage().items()) if k not in ("adstack", "staging")}
+    held = ", ".join(f"{k} {v:,}" for k, v in usage.items()) or "nothing"
+    other = max(budget - room, sum(usage.values()))  # more than the budget, where it leaves nothing
     return (
         f"{str(error).rsplit(_DO, 1)[0]}\n  memory_budget={budget} leaves it {room:,}: the program holds {held}{_DO}"
-        f"qd.init(memory_budget={budget - room + (error.smallest or 0)}) or more, smaller fields, or fewer variables in this loop"
+        f"qd.init(memory_budget={other + (error.smallest or 0)}) or more, smaller fields, or fewer variables in this loop"
     )
 
 
