@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from contextlib import suppress
+from pathlib import Path
 
 from ..store.files import open_files
+from ..work.marks import last_begun
 from ..work.spec import WorkerSpec, log_folder
 
 TAIL = 1 << 16
@@ -35,18 +38,37 @@ def signal_of(error: Mapping[str, str]) -> str:
     return said if said in SIGNALS else ""
 
 
-def last_words(error: Mapping[str, str], spec: WorkerSpec) -> dict[str, str]:
+def left_behind(begun: str) -> tuple[frozenset[int] | None, str | None]:
+    """What a worker that died has left on its host, where this runs: the launches that its lanes began last, and the end of its log.
+
+    Args:
+        begun: the path of the file of ``work.marks``, beside which the log lies; empty where there is none.
+
+    Returns:
+        None for what cannot be read.
+    """
+    text = None
+    with suppress(OSError):
+        with open(Path(begun).with_name("stderr.log") if begun else "", "rb") as stream:
+            stream.seek(max(0, os.fstat(stream.fileno()).st_size - TAIL))
+            text = stream.read().decode("utf-8", "replace")
+    return last_begun(begun), text
+
+
+def last_words(error: Mapping[str, str], spec: WorkerSpec, text: str | None = None) -> dict[str, str]:
     """The error of a worker that died, with what its log says of it, and where that log is.
 
     Args:
         error: what Ray says of it.
         spec: of the worker: its log lies in the run's folder. A log that cannot be read says nothing.
+        text: the end of the log on the worker's host; None where that is not known. A store of objects gets the log later than that.
     """
-    path, text = f"{log_folder(spec.device, spec.number, spec.owner)}/stderr.log", None
-    with suppress(OSError):
-        files = open_files(spec.run)
-        size = files.sizes(path.rpartition("/")[0]).get("stderr.log", 0)
-        text = files.read(path, max(0, size - TAIL)).decode("utf-8", "replace")
+    path = f"{log_folder(spec.device, spec.number, spec.owner)}/stderr.log"
+    if text is None:
+        with suppress(OSError):
+            files = open_files(spec.run)
+            size = files.sizes(path.rpartition("/")[0]).get("stderr.log", 0)
+            text = files.read(path, max(0, size - TAIL)).decode("utf-8", "replace")
     why, stack = _fatal(text or "")
     word = "without a word: " if text is not None else "before its log was in the run's folder: by a signal, "
     said = why or f"{word}killed, perhaps for its memory (`dmesg` says so), or ended by the job (`os._exit`)"

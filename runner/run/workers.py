@@ -9,11 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ..store.attempts import Failure
-from ..work.marks import last_begun
 from ..work.spec import BatchEnd, BatchSpec, Progress, WorkerInfo, WorkerSpec, worker_name
 from ..work.wire import packed, unpacked_news
 from . import messages as m
-from .last_words import last_words, signal_of
+from .last_words import last_words, left_behind, signal_of
 from .parts import error_of
 
 UNEXPECTED = "The actor died unexpectedly"
@@ -229,7 +228,7 @@ class RayWorkers:
         worker, launches = asked.worker, asked.launches
         try:
             if asked.death is not None:
-                return self._down(worker, asked.death, self._looked_up(ref))
+                return self._down(worker, asked.death, *self._looked_up(ref))
             streams = isinstance(ref, ray.ObjectRefGenerator)
             value = ray.get(next(ref) if streams else ref)
         except StopIteration:  # without an end of each
@@ -270,31 +269,35 @@ class RayWorkers:
     def _died(self, worker: m.Worker, death: tuple[Failure, m.Error]) -> list[m.Event]:
         """A process is gone: look up what its lanes had begun, on the host that it was on."""
         actor = self._actors[worker]
-        if death[1]["message"].startswith(UNEXPECTED):  # Ray cannot say why
-            death = (death[0], last_words(death[1], actor.spec))
         if actor.info is None:  # before it could begin with anything
             return self._down(worker, (Failure.infrastructure, death[1]), frozenset())
         if death[0] is not Failure.crash:
             return self._down(worker, death, None)
         if actor.info.node in ("", self._node()):
-            return self._down(worker, death, last_begun(actor.info.begun))
+            return self._down(worker, death, *left_behind(actor.info.begun))
         self._forget_refs(worker)
         actor.dead = True
-        self._refs[read_there(last_begun, actor.info.node, actor.info.begun)] = _Asked(worker, death=death)
+        self._refs[read_there(left_behind, actor.info.node, actor.info.begun)] = _Asked(worker, death=death)
         return []
 
     @staticmethod
-    def _looked_up(ref: Any) -> frozenset[int] | None:
+    def _looked_up(ref: Any) -> tuple[frozenset[int] | None, str | None]:
         import ray
 
         try:
             return ray.get(ref)
         except ray.exceptions.RayError:  # the node is gone, too
-            return None
+            return None, None
 
-    def _down(self, worker: m.Worker, death: tuple[Failure, m.Error], begun: frozenset[int] | None) -> list[m.Event]:
+    def _down(
+        self, worker: m.Worker, death: tuple[Failure, m.Error], begun: frozenset[int] | None, log: str | None = None
+    ) -> list[m.Event]:
+        """The event of a death; ``log``: the end of the log of its process, where that was read on its host."""
+        failure, error = death
+        if error["message"].startswith(UNEXPECTED):  # Ray cannot say why
+            error = last_words(error, self._actors[worker].spec, log)
         self.kill(worker)
-        return [m.WorkerDown(worker, *death, begun, signal_of(death[1]))]
+        return [m.WorkerDown(worker, failure, error, begun, signal_of(error))]
 
     @staticmethod
     def _node() -> str:

@@ -64,3 +64,40 @@ class Away(Job[AwayParams]):
         if p.way == "abort":
             os.abort()
         return Outcome(float(self.y[None]), {"x": float(self.x.grad.to_numpy().sum())})
+
+
+class SlipParams(JobParams):
+    x: float = Field(2.0, description="where the square root is taken")
+    count: int = 1
+
+
+class Slip(Job[SlipParams]):
+    """loss = sqrt(x), with an infinite slope at 0 and a NaN below; and a count that is squared in 32 bits."""
+
+    gradients = ("x",)
+
+    def build(self) -> None:
+        self.x = x = qd.field(qd.f64, (), needs_grad=True)
+        self.y = y = qd.field(qd.f64, (), needs_grad=True)
+        self.n = n = qd.field(qd.i32, ())
+
+        @qd.kernel
+        def count(k: qd.i32):
+            n[None] = k * k
+
+        @qd.kernel
+        def root():
+            y[None] += qd.sqrt(x[None])
+
+        self.count, self.root = count, root
+
+    def fill(self) -> None:
+        self.x[None] = self.params.x
+
+    def run(self) -> Outcome:
+        with qd.ad.Tape(loss=self.y):
+            self.checkpoint()
+            self.count(self.params.count)
+            self.checkpoint()
+            self.root()
+        return Outcome(float(self.y[None]), {"x": float(self.x.grad[None])})

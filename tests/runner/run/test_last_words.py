@@ -1,9 +1,13 @@
 """What a row says of a process that died: the signal and the stack of its own log, and where that is."""
 
+import signal
+import subprocess
+import sys
+
 import pytest
 
 from qdrun.runner.run.failures import counted
-from qdrun.runner.run.last_words import TAIL, last_words
+from qdrun.runner.run.last_words import TAIL, last_words, left_behind, signal_of
 from qdrun.runner.store.files import open_files
 from qdrun.runner.work import WorkerSpec
 
@@ -45,6 +49,27 @@ def test_a_fatal_error_is_named_with_the_stack_of_its_thread(spec):
         see,
     ]
     assert counted(error, 3)["message"].startswith("its process died: Segmentation fault (3 attempts)\n  see: ")
+
+
+def test_the_log_on_the_host_of_the_worker_counts_before_the_store_has_it(spec, tmp_path):
+    (tmp_path / "begun").write_text("                  7\n                  0\n")
+    (tmp_path / "stderr.log").write_text("x" * 2 * TAIL + "\n" + STACKS)
+    begun, text = left_behind(str(tmp_path / "begun"))
+    assert begun == {7}
+    error = last_words(RAY, spec, text)
+    assert signal_of(error) == "Segmentation fault" and "wave.py" in error["traceback"]
+    (tmp_path / "stderr.log").unlink()
+    assert left_behind(str(tmp_path / "begun")) == ({7}, None)
+    assert left_behind("") == (None, None)
+
+
+@pytest.mark.parametrize("number", ["SIGSEGV", "SIGABRT", "SIGBUS", "SIGFPE", "SIGILL"])
+def test_the_signals_that_mistakes_raise_are_known_by_their_words(spec, number):
+    code = f"import faulthandler, os, signal; faulthandler.enable(); os.kill(os.getpid(), signal.{number})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == -getattr(signal, number)
+    assert signal_of(last_words(RAY, spec, done.stderr))
+    assert not signal_of(last_words(RAY, spec, "")) and not signal_of(RAY)
 
 
 @pytest.mark.parametrize("text", ["", "hello\n"])

@@ -12,7 +12,7 @@ from qdrun.runner.store.layout import RunFolder
 from qdrun.runner.work.records import failed_record, place_of
 
 from . import jobs_for_bounds
-from .jobs_for_bounds import Away, AwayParams
+from .jobs_for_bounds import Away, AwayParams, Slip, SlipParams
 
 CONFIG = """version: 1
 name: away
@@ -36,6 +36,27 @@ def test_a_failed_check_says_the_trial_the_step_and_the_direction(way, options):
     compiled = f"index out of range: axis 0 of `{name}` has index 9 but extent 4\n  at "
     assert said.startswith(f"{name}[9] is outside its shape (4,)\n  at " if "backend" in options else compiled)
     assert f"\n  in trial 1f2e, {'time step 5, forward' if way == 'forward' else 'reverse'}" in said
+
+
+@pytest.mark.parametrize(
+    ("params", "debug", "kernel", "place"),
+    [
+        ({"x": -1.0}, True, "root", "time step 1, forward"),
+        ({"x": 0.0}, True, "root", "reverse"),
+        ({"count": 1 << 20}, {"overflow": True}, "count", "time step 0, forward"),
+    ],
+    ids=["nan", "infinite gradient", "overflow"],
+)
+def test_the_origin_of_a_nan_and_an_overflow_are_rows_with_their_place(params, debug, kernel, place):
+    values = SlipParams.model_validate(params)
+    job = Slip(values)
+    with pytest.raises(qd.QdrunAssertionError) as caught, job.opened(threads=1, debug=debug):
+        job.run()
+    said = failed_record(caught.value, place_of(caught.value, "1f2e", job.watch))["error"]["message"]
+    assert "jobs_for_bounds.py:" in said and f"kernel `{kernel}`" in said and f"\n  in trial 1f2e, {place}" in said
+    job = Slip(values)
+    with job.opened(threads=1, debug={"nan": False, "bounds": True, "overflow": False}):
+        job.run()  # these checks were not asked for
 
 
 def run(folder, trials, overrides=(), limits="{}", **how):
