@@ -20,6 +20,7 @@ DOCUMENTED = (
     "ValueError at compile time: negative shift count",
     "a parallel loop with a step cannot start at a value that is read from memory",
     "bit_cast keeps the number of bits",
+    r"the integer -?\d+ needs more than 64 bits",
 )
 """Refusals that the pages tell of, or that Python has for the same text."""
 

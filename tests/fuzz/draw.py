@@ -54,13 +54,14 @@ class Form:
 
 @dataclass(frozen=True)
 class Name:
-    """A name in scope; ``shape`` is that of a vector or matrix, ``form`` that of a struct."""
+    """A name in scope; ``shape`` is that of a vector or matrix, ``form`` that of a struct; ``static``: a number of Python's."""
 
     name: str
     type: Type
     shape: tuple[int, ...] = ()
     mutable: bool = True
     form: Form | None = None
+    static: bool = False
 
 
 @dataclass

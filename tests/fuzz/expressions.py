@@ -111,7 +111,7 @@ class Expressions:
         names = self.names(kind)
         if names and c.chance(0.55):
             n = c.pick(names[-6:])
-            return Text(n.name, n.type, n.name == "self.m")  # a number of an object is a literal
+            return Text(n.name, n.type, n.static)
         mats = [n for n in self.names("mat") if n.type.real == (kind == "real")]
         if mats and kind != "bool" and c.chance(0.5):
             n = c.pick(mats)
@@ -126,7 +126,7 @@ class Expressions:
             return found
         if names:
             n = c.pick(names)
-            return Text(n.name, n.type, n.name == "self.m")
+            return Text(n.name, n.type, n.static)
         return self.literal(kind)
 
     def literal(self, kind: str) -> Text:

@@ -196,7 +196,7 @@ class Writer(Statements):
         self.scopes[0] += [Name(n, t, shape, mutable=False) for n, t, shape in vectors]
         self.scopes[0] += [Name(n, I32, mutable=False, form=f) for n, f in records]
         if oriented:
-            self.scopes[0].append(Name("self.m", self.ip, mutable=False))
+            self.scopes[0].append(Name("self.m", self.ip, mutable=False, static=True))
         for _ in range(c.number(1, 3)):
             self.task(d)
         if result:

@@ -149,7 +149,7 @@ class Statements(Expressions):
         over = c.pick((f"range({c.number(1, 3)})", "(1, -2)", "(0.5, 3.0)", f"range({c.number(-1, 1)}, {c.number(1, 3)})"))
         self.put(depth, f"for {k} in qd.static({over}):")
         place = replace(self.place, breakable=False, continuable=False)
-        self.body(depth + 1, place, [Name(k, self.fp if "." in over else self.ip, mutable=False)], 2)
+        self.body(depth + 1, place, [Name(k, self.fp if "." in over else self.ip, mutable=False, static=True)], 2)
 
     # ---- variables
     def declare(self, depth: int) -> None:
