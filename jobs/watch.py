@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class Stopped(BaseException):
-    """Somebody asked for the end of a run. No ``Exception``, so that a job that goes on after errors does not go on after this."""
+    """Somebody asked for the end of a run. No ``Exception``, so that a job that goes on after errors does not go on after this.
+
+    ``outcome``: the best result so far of what was stopped, where there is one: of an optimisation.
+    """
+
+    outcome: Any = None
 
 
 class Watch:

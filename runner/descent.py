@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import copy
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -19,43 +19,30 @@ from pydantic import BaseModel, ValidationError
 
 from ..compiler.errors import QdrunError
 from ..jobs import paths
-from ..jobs.base import Outcome, Session
-from .optimize import Arrays, State, clipped, free_part, global_norm, projected, rate_at, update
+from ..jobs.base import Outcome, Session, Stopped
+from .descent_state import SAVE_S, Descent, Kept, key_of, packed, unpacked
+from .optimize import Arrays, clipped, free_part, global_norm, projected, rate_at, update
 from .optimize_section import OptimizeSection
 
-STOPPED = ("steps", "gradient_norm", "loss", "patience", "not_finite")
-"""Why a descent was over, by the number in ``out.opt.stopped``."""
+STOPPED = ("steps", "gradient_norm", "loss", "patience", "not_finite", "interrupted")
+"""Why a descent was over, by the number in ``out.opt.stopped``. ``interrupted``: by a time-out or a cancel; its row is not ``done``."""
 
 
 class DescentError(QdrunError, ValueError):
     """A step left the range that the job allows."""
 
 
-@dataclass
-class _Path:
-    """What a descent has seen: losses, and the point to show."""
-
-    history: list[float] = field(default_factory=list)
-    best: float = math.inf
-    kept: int = 0
-    point: Arrays = field(default_factory=dict)
-    outcome: Outcome | None = None
-    norm: float = 0.0
-    since: int = 0
-    """Steps since the best loss became better by more than ``stop.progress``."""
-    mark: float = math.inf
-
-
-def body_of(optimize: Mapping[str, Any] | None) -> Callable[[Session], Outcome]:
+def body_of(optimize: Mapping[str, Any] | None, kept: Kept | None = None) -> Callable[[Session], Outcome]:
     """What a worker does with an open job: ``execute(job, .., body=body_of(spec["optimize"]))``. None: run it once.
 
     Args:
         optimize: ``OptimizeSection`` as plain data, with ``params`` filled in, see ``section_data``.
+        kept: where a descent is kept while it runs, so that another attempt goes on from there.
     """
     if optimize is None:
         return Session.run
     section = OptimizeSection.model_validate(optimize)
-    return lambda session: descend(session, section)
+    return lambda session: descend(session, section, kept)
 
 
 def section_data(section: OptimizeSection | None, gradients: Sequence[str], values: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -72,30 +59,59 @@ def optimized(section: OptimizeSection, gradients: Sequence[str], values: Mappin
     return list(section.params) if section.params is not None else [name for name in gradients if paths.has(values, name)]
 
 
-def descend(session: Session, section: OptimizeSection) -> Outcome:
+def descend(session: Session, section: OptimizeSection, kept: Kept | None = None) -> Outcome:
     """Minimise the loss from the job's parameters on; the outcome of the point that is kept, with what the module lists.
+
+    Args:
+        session: of the job.
+        section: how.
+        kept: where the descent is kept, and found by another attempt; None: nowhere.
 
     Raises:
         DescentError: a step leaves what the job's parameters allow.
+        Stopped: somebody has asked for the end; its ``outcome`` is that of the best point so far.
     """
     start = paths.plain_params(session.job.params)
     names = list(section.params or ())
     scale = {name: section.scale.get(name, 1.0) for name in names}
     bounds = {name: (ends[0] / scale[name], ends[1] / scale[name]) for name, ends in section.bounds.items()}
-    x = {name: np.asarray(paths.get(start, name), dtype=np.float64) / scale[name] for name in names}
-    seen, state, stopped = _Path(), State(), STOPPED[0]
-    for step in range(section.steps + 1):
-        outcome = session.run(_params(session, start, _real(section, x), step) if step else None)
+    key = key_of(section.model_dump(mode="json"), start, session.job.seed)
+    now = unpacked(kept.load(), key) if kept is not None else None
+    if now is None:
+        now = Descent({name: np.asarray(paths.get(start, name), dtype=np.float64) / scale[name] for name in names})
+    stopped, saved = STOPPED[0], time.monotonic()
+    while True:
+        outcome = _evaluated(session, section, now, start, kept, key)
         g = {name: scale[name] * np.asarray(outcome.gradients[name], dtype=np.float64) for name in names}
-        norm = global_norm(free_part(x, g, bounds))
-        _look(seen, section, outcome, x, norm, step)
-        stopped = _over(seen, section, outcome, norm)
-        if stopped or step == section.steps:
+        norm = global_norm(free_part(now.x, g, bounds))
+        _look(now, section, outcome, norm)
+        stopped = _over(now, section, outcome, norm)
+        if stopped or now.step == section.steps:
             break
         g = g if section.clip is None else clipped(g, section.clip)
-        x, state = update(section.rule, section.options, state, x, g, rate_at(step, section.learning_rate, section.steps))
-        x = projected(x, bounds)
-    return _result(seen, _real(section, seen.point), stopped or STOPPED[0], session.builds)
+        rate = rate_at(now.step, section.learning_rate, section.steps)
+        x, now.state = update(section.rule, section.options, now.state, now.x, g, rate)
+        now.x, now.step = projected(x, bounds), now.step + 1
+        if kept is not None and time.monotonic() - saved > SAVE_S:
+            kept.save(packed(now, key))
+            saved = time.monotonic()
+    if kept is not None:
+        kept.clear()
+    return _result(now, section, stopped or STOPPED[0], session.builds)
+
+
+def _evaluated(
+    session: Session, section: OptimizeSection, now: Descent, start: dict[str, Any], kept: Kept | None, key: str
+) -> Outcome:
+    """The outcome at the point of the next step. A descent that is stopped there is kept, and the error has the best point so far."""
+    try:
+        return session.run(_params(session, start, _real(section, now.x), now.step) if now.step else None)
+    except Stopped as error:
+        if now.outcome is not None:
+            error.outcome = _result(now, section, "interrupted", session.builds)
+            if kept is not None:
+                kept.save(packed(now, key))
+        raise
 
 
 def _real(section: OptimizeSection, x: Arrays) -> dict[str, np.ndarray]:
@@ -118,20 +134,20 @@ def _params(session: Session, start: dict[str, Any], x: Arrays, step: int) -> Ba
         ) from error
 
 
-def _look(seen: _Path, section: OptimizeSection, outcome: Outcome, x: Arrays, norm: float, step: int) -> None:
+def _look(seen: Descent, section: OptimizeSection, outcome: Outcome, norm: float) -> None:
     """Note a point. One that is not finite is kept as it is, so that its row says so."""
     loss = float(outcome.loss)
     seen.history.append(loss)
     finite = math.isfinite(loss) and math.isfinite(norm)
     if not finite or section.keep == "last" or loss < seen.best or seen.outcome is None:
-        seen.kept, seen.point, seen.outcome, seen.norm = step, x, outcome, norm
+        seen.kept, seen.point, seen.outcome, seen.norm = seen.step, seen.x, outcome, norm
     seen.best = min(seen.best, loss)
     seen.since += 1
     if loss < seen.mark - section.stop.progress:
         seen.mark, seen.since = loss, 0
 
 
-def _over(seen: _Path, section: OptimizeSection, outcome: Outcome, norm: float) -> str:
+def _over(seen: Descent, section: OptimizeSection, outcome: Outcome, norm: float) -> str:
     """Why the descent is over at this point; empty when it is not."""
     stop, loss = section.stop, float(outcome.loss)
     if not math.isfinite(loss) or not math.isfinite(norm):
@@ -143,9 +159,9 @@ def _over(seen: _Path, section: OptimizeSection, outcome: Outcome, norm: float) 
     return "patience" if stop.patience is not None and seen.since >= stop.patience else ""
 
 
-def _result(seen: _Path, point: Arrays, stopped: str, builds: int) -> Outcome:
+def _result(seen: Descent, section: OptimizeSection, stopped: str, builds: int) -> Outcome:
     assert seen.outcome is not None
-    found: dict[str, Any] = {f"opt.{name}": value for name, value in point.items()}
+    found: dict[str, Any] = {f"opt.{name}": value for name, value in _real(section, seen.point).items()}
     found |= {"opt.history": np.array(seen.history), "opt.steps": float(len(seen.history) - 1), "opt.kept": float(seen.kept)}
     found |= {"opt.gradient_norm": seen.norm, "opt.stopped": float(STOPPED.index(stopped)), "opt.builds": float(builds)}
     return Outcome(seen.outcome.loss, seen.outcome.gradients, {**seen.outcome.outputs, **found})

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from ...compiler.errors import QdrunRuntimeError
-from ...jobs.base import Finished, Stopped, Watch
+from ...jobs.base import Finished, Outcome, Stopped, Watch
 from ...jobs.outcome import arrays_of
 from ..store.attempts import Failure
 
@@ -40,14 +40,11 @@ def finished_record(finished: Finished) -> Record:
     Raises:
         BadOutcome: a gradient or an output is neither a number nor an array of numbers.
     """
-    outcome, loss = finished.outcome, float(finished.outcome.loss)
-    gradients = arrays_of(outcome.gradients, "gradient")
+    numbers = numbers_of(finished.outcome)
+    loss, gradients = numbers["loss"], numbers["gradients"]
     record: Record = {
         "status": "done",
-        "loss": loss,
-        "gradients": gradients,
-        "gradient_norm": norm_of(gradients.values()),
-        "outputs": arrays_of(outcome.outputs, "output"),
+        **numbers,
         "seconds": sum(finished.seconds.values()),
         "parts": finished.seconds,
         "planned": finished.plan.by_kind(),
@@ -64,6 +61,21 @@ def finished_record(finished: Finished) -> Record:
     return record
 
 
+def numbers_of(outcome: Outcome) -> Record:
+    """The loss, the gradients with their norm, and the outputs of an outcome.
+
+    Raises:
+        BadOutcome: a gradient or an output is neither a number nor an array of numbers.
+    """
+    gradients = arrays_of(outcome.gradients, "gradient")
+    return {
+        "loss": float(outcome.loss),
+        "gradients": gradients,
+        "gradient_norm": norm_of(gradients.values()),
+        "outputs": arrays_of(outcome.outputs, "output"),
+    }
+
+
 def norm_of(arrays: Collection[np.ndarray[Any, Any]]) -> float | None:
     """The 2-norm over all numbers of all arrays, in double precision; None where there are none. Infinite or NaN where one of them is."""
     if not arrays:
@@ -77,7 +89,8 @@ def failed_record(error: BaseException, place: str = "") -> Record:
     """An attempt that raised: its class of failure, and the error as text. ``place``: more of where, for its message."""
     if isinstance(error, Stopped):
         text = {"type": "Stopped", "message": str(error), "traceback": ""}
-        return {"status": "cancelled", "failure": Failure.cancelled.value, "error": text}
+        found = {} if error.outcome is None else numbers_of(error.outcome)
+        return {"status": "cancelled", "failure": Failure.cancelled.value, "error": text, **found}
     record: Record = {"status": "failed", "failure": failure_of(error).value, "error": error_record(error, place)}
     if getattr(error, "restart", False):
         record["restart"] = True
@@ -148,4 +161,4 @@ def _clean(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-__all__ = ["Record", "error_record", "failed_record", "failure_of", "finished_record", "norm_of", "place_of"]
+__all__ = ["Record", "error_record", "failed_record", "failure_of", "finished_record", "norm_of", "numbers_of", "place_of"]

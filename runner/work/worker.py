@@ -21,8 +21,9 @@ from ...compiler.runtime.device import Held
 from ...jobs.base import Job, Stopped
 from ...jobs.debug import BOUNDS
 from ..descent import body_of
+from ..descent_state import KeptFile
 from ..store.attempts import Attempt, Failure, pack, write_spec
-from ..store.files import StorageFull
+from ..store.files import StorageFull, escaped
 from ..store.layout import RunFolder
 from ..store.owner import Owner, OwnerLost, check_owner, latest_owner
 from ..target import Target, load
@@ -207,7 +208,7 @@ class Worker:
             if why is not None:
                 raise Stopped(why)
             spec = self._spec_of(batch, trial)
-            job, body = self._job(spec["target"]), body_of(spec.get("optimize"))
+            job, body = self._job(spec["target"]), body_of(spec.get("optimize"), self._kept_of(trial.trial))
             with at_most(self._host_limit()):
                 record = finished_record(lane.open.run(job, spec, body))
         except BaseException as error:  # SystemExit and KeyboardInterrupt of a job end the job, and not the lane
@@ -227,6 +228,10 @@ class Worker:
     def _host_limit(self) -> int | None:
         """Bytes of the host that a trial may take; None: any. Of a process with several lanes nobody could say which trial took them."""
         return self.spec.job.get("memory_limit_bytes") if self.spec.own_process and self.spec.lanes == 1 else None
+
+    def _kept_of(self, trial: str) -> KeptFile:
+        """Where the descent of a trial is kept from attempt to attempt."""
+        return KeptFile(self.folder.files, f"trials/{escaped(trial)}/descent.safetensors", self._check_owner)
 
     def _job(self, target: Mapping[str, Any]) -> type[Job[Any]]:
         key = tuple(target.values())
