@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class Debug(BaseModel):
-    """The checks of debug mode. Each costs time: kernels run several times slower, and give the same numbers.
+    """The checks of debug mode. Each costs time: kernels run several times slower; sums may differ in their last digits.
 
     Attributes:
         bounds: every index (``qd.init(check_out_of_bound=True)``).
