@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -16,6 +17,7 @@ from .last_words import last_words, left_behind, signal_of
 from .parts import error_of
 
 UNEXPECTED = "The actor died unexpectedly"
+HEAD_S = 2.0
 LOOK_EVERY_S = 2.0
 """Seconds between two questions to a worker what it does and holds."""
 
@@ -372,12 +374,17 @@ def death_of(error: Exception, *, node_gone: bool) -> tuple[Failure, dict[str, s
 
 
 def gone(node: str) -> bool:
-    """Whether the cluster takes a node for dead; False where there is no cluster."""
+    """Whether the cluster takes a node for dead; False where there is no cluster, or its head does not say so within ``HEAD_S``."""
     import ray
 
-    if not node:
-        return False
-    try:
-        return not any(row["NodeID"] == node and row["Alive"] for row in ray.nodes())
-    except (ray.exceptions.RayError, ConnectionError, RuntimeError, TimeoutError):
-        return False  # the watch of the head says what is wrong
+    rows: list[Mapping[str, Any]] = []
+
+    def ask() -> None:
+        with suppress(ray.exceptions.RayError, ConnectionError, RuntimeError, TimeoutError):
+            rows.extend(ray.nodes())
+
+    if node:
+        asking = threading.Thread(target=ask, name="nodes", daemon=True)  # without a head the call may hang
+        asking.start()
+        asking.join(HEAD_S)
+    return bool(rows) and not any(row["NodeID"] == node and row["Alive"] for row in rows)
