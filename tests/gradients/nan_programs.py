@@ -168,6 +168,14 @@ def _write(body: list[Any], lines: list[Line], text: list[str], around: tuple[tu
                 text.append(f"{inside}{name} += 1")
 
 
+def write(tree: list[Any]) -> Program:
+    """The program of a tree, with its text; each line gets an array of its own."""
+    text, lines = HEAD.format(N=N).splitlines(), list[Line]()
+    _write(tree, lines, text, (), "        ")
+    text.append("        y[i] = v")
+    return Program(tree, "\n".join(text) + "\n", lines)
+
+
 @st.composite
 def programs(draw: Any) -> Program:
     """A program; ``n`` is to be 2."""
@@ -185,8 +193,4 @@ def programs(draw: Any) -> Program:
                 out.append(If(draw(st.integers(1, N - 1)), body(depth + 1)))
         return out
 
-    tree = body(0)
-    text, lines = HEAD.format(N=N).splitlines(), list[Line]()
-    _write(tree, lines, text, (), "        ")
-    text.append("        y[i] = v")
-    return Program(tree, "\n".join(text) + "\n", lines)
+    return write(body(0))

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import qdrun as qd
 
 sys.path.insert(0, str(Path(__file__).parent))
-from nan_programs import N, Program, programs
+from nan_programs import If, Line, Loop, N, Program, programs, write
 
 BACKENDS = {
     "cpu": {"arch": qd.cpu},
@@ -78,3 +78,19 @@ def compare(program, arrays, options, path):
 def test_the_first_fault_is_where_the_oracle_finds_it(backend, data, tmp_path):
     program = data.draw(programs())
     compare(program, program.plants(data.draw), BACKENDS[backend], tmp_path / f"planted_{abs(hash(program.text))}.py")
+
+
+@pytest.mark.slow
+def test_a_program_with_a_loop_of_each_kind_is_traced_in_machine_code_and_interpreted(tmp_path):
+    lines = [Line("sqrt"), Line("masked"), Line("pow"), Line("exp")]
+    tree = [lines[0], Loop("literal", 3, [lines[1], Loop("while", 4, [lines[2]])]), If(2, [Loop("argument", 3, [lines[3]])])]
+    program = write(tree)
+    good = {s.number: np.full((N, *(n for _, n in s.around)), 0.75) for s in program.lines}
+    rng = np.random.default_rng()
+    for number, (plant, mode) in enumerate(((0.0, "gradient"), (-1.0, ""))):
+        arrays = {k: v.copy() for k, v in good.items()}
+        where = tuple(rng.integers(0, n) for n in arrays[2].shape)
+        arrays[2][where] = plant
+        found = program.first_fault(arrays) if mode == "" else program.first_fault_of_gradient(arrays)
+        assert found is not None and found[1] == where
+        compare(program, arrays, BACKENDS[("cpu", "python")[number]], tmp_path / f"traced_{number}.py")

@@ -495,3 +495,79 @@ def test_conditions_of_comprehensions_and_static_choices_look_at_values_too():
         return total + table[2]
 
     assert k() == 0 + 1 + 3 + 4 + 700 + 10000
+
+
+ACCESSES = {
+    "f[i, j] = 1.0": ("f[2, 4]", "axis 1 of `f`"),
+    "f[i, j] += 1.0": ("f[2, 4]", "axis 1 of `f`"),
+    "g[None] += f[i, j]": ("f[2, 4]", "axis 1 of `f`"),
+    "qd.atomic_max(f[i, j], 2.0)": ("f[2, 4]", "axis 1 of `f`"),
+    "f.grad[i, j] = 1.0": ("[2, 4]", "axis 1 of `f.grad`"),
+    "a[0, i, j] = 1.0": ("a[0, 2, 4]", "axis 2 of `a`"),
+    "s[j].v[0] = 1.0": ("", "axis 0 of `s.v[0]`"),
+    "s[i].v[j - 1] = 1.0": ("", "axis 0 of the vector `s.v[..]`"),
+    "w[j - 1] = 1.0": ("", "axis 0 of the vector `w`"),
+}
+
+
+@pytest.mark.parametrize("line", ACCESSES)
+def test_each_access_names_array_element_shape_and_iteration(line, tmp_path):
+    qd.init(debug=True)
+    path = tmp_path / "accesses.py"
+    path.write_text(
+        "import qdrun as qd\n@qd.kernel\ndef k(a: qd.types.ndarray(dtype=qd.f32, ndim=3), first: qd.i32):\n"
+        "    for i in range(3):\n        w = qd.Vector([0.0, 0.0, 0.0])\n        for t in range(first, 3):\n"
+        f"            j = i + t\n            {line}\n        g[None] += w[0]\n"
+    )
+    point = qd.types.struct(v=qd.math.vec3)
+    names = {
+        "f": qd.field(qd.f32, shape=(3, 4), needs_grad=True),
+        "g": qd.field(qd.f32, shape=()),
+        "s": point.field(shape=4),
+    }
+    exec(compile(path.read_text(), str(path), "exec"), names)
+    array = qd.ndarray(qd.f32, shape=(1, 3, 4))
+    with pytest.raises(qd.QdrunAssertionError) as caught:
+        names["k"](array, 2)
+    error, (element, what) = caught.value, ACCESSES[line]
+    assert (error.kind, error.line, error.iteration) == ("bounds", 8, {"i": 2, "t": 2})
+    assert f"{what} has index " in str(error)
+    assert f"{element}` of shape (" in str(error) if element else " of shape (" not in str(error)
+
+
+def test_an_index_that_only_the_gradient_meets_is_found_with_its_iteration():
+    qd.init(debug=True)
+    x, y = qd.field(qd.f32, shape=5, needs_grad=True), qd.field(qd.f32, shape=3, needs_grad=True)
+
+    @qd.kernel
+    def k(n: qd.i32):
+        for i in y:
+            v = 1.0
+            for t in range(n):
+                v = qd.sin(v) * x[i + t]
+            y[i] = v
+
+    y.grad.fill(1.0)
+    with pytest.raises(qd.QdrunAssertionError, match=r"axis 0 of `x` has index 5 but extent 5") as caught:
+        k.grad(20)
+    assert caught.value.iteration == {"i": 0, "t": 5}
+
+
+def test_of_iterations_that_fail_at_once_the_first_is_reported():
+    qd.init(debug=True, cpu_max_num_threads=8)
+    n = 100_000
+    x = qd.field(qd.f32, shape=n)
+    bad = np.sort(np.random.default_rng().choice(n, 40, replace=False))
+    x.fill(1.0)
+    for i in bad:
+        x[int(i)] = -1.0
+
+    @qd.kernel
+    def k():
+        for i in x:
+            assert x[i] > 0.0, f"iteration {i}"
+
+    for _ in range(5):
+        with pytest.raises(qd.QdrunAssertionError, match=f"^iteration {bad[0]}\n") as caught:
+            k()
+        assert caught.value.iteration == {"i": bad[0]}
