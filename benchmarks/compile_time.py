@@ -1,10 +1,11 @@
 """Seconds to compile kernels of 100, 1,000 and 10,000 statements, by stage, and how they grow with the size.
 
-    python -m benchmarks.compile_time [--sizes 100 1000 10000] [--shapes straight branchy loopy] [--peer] [--json]
+    python -m benchmarks.compile_time [--sizes 100 1000 10000] [--shapes straight branchy loopy indexed] [--peer] [--json]
 
 ``straight``: arithmetic, one statement after another. ``branchy``: an if with two arms in every four statements. ``loopy``: a loop
-of unknown length in every eight, every fourth with a loop inside. The figures are CPU seconds of one process; the exponent between
-two sizes is log(ratio of the seconds) / log(ratio of the sizes), 1 means linear. ``--peer`` compiles the same source with quadrants.
+of unknown length in every eight, every fourth with a loop inside. ``indexed``: a vector of so many components, written and returned by
+an index that only running tells; of both packages its forward call alone is timed. The figures are CPU seconds of one
+process; the exponent between two sizes is log(ratio of the seconds) / log(ratio of the sizes), 1 means linear. ``--peer`` compiles the same source with quadrants.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-SHAPES = ("straight", "branchy", "loopy")
+SHAPES = ("straight", "branchy", "loopy", "indexed")
 STAGES = ("lower", "simplify", "emit", "llvm", "reverse", "reverse_simplify", "reverse_emit", "reverse_llvm")
 NAMES = 12  # variables of a kernel: each is assigned again and again
 
@@ -64,6 +65,13 @@ def _loopy(rng: random.Random, n: int) -> list[str]:
 
 def source(shape: str, n: int, seed: int = 1) -> str:
     """A module with ``make(lib)``, which returns a kernel of about ``n`` statements over fields of its own."""
+    if shape == "indexed":
+        return (
+            "def make(lib):\n"
+            f"    V = lib.types.vector({n}, lib.f32)\n\n"
+            "    @lib.kernel\n    def k() -> V:\n"
+            f"        r = V(0.0)\n        for i in range({n}):\n            r[i] = i\n        return r\n\n    return k\n"
+        )
     body = {"straight": _straight, "branchy": _branchy, "loopy": _loopy}[shape](random.Random(seed), n)
     first = [f"v{k} = x[i] * {0.1 * (k + 1):.1f}" for k in range(NAMES)]
     last = "y[i] = " + " + ".join(f"v{k}" for k in range(NAMES))
@@ -153,7 +161,8 @@ def first_calls(package: str, shape: str, n: int) -> dict[str, float]:
         warm()
         warm.grad()
         kernel = load(Path(folder), shape, n).make(lib)
-        for name, call in (("forward", kernel), ("gradient", kernel.grad)):
+        timed = {"forward": kernel} if shape == "indexed" else {"forward": kernel, "gradient": kernel.grad}
+        for name, call in timed.items():
             begin = time.process_time()
             call()
             out[name] = time.process_time() - begin
@@ -211,7 +220,8 @@ def main() -> None:
         for package in ("stages", *(("qdrun", "quadrants") if options.peer else ())):
             rows = [in_process(package, shape, str(n), seconds=options.limit) for n in options.sizes]
             everything[f"{shape}.{package}"] = dict(zip(map(str, options.sizes), rows))
-            names = [*STAGES, "statements", "reverse_statements"] if package == "stages" else ["forward", "gradient"]
+            calls = ["forward"] if shape == "indexed" else ["forward", "gradient"]
+            names = [*STAGES, "statements", "reverse_statements"] if package == "stages" else calls
             if not options.json:
                 report(shape, options.sizes, rows, names, f"{shape}: {package}, CPU seconds (growth)")
     if options.json:
