@@ -208,7 +208,8 @@ class Worker:
             if why is not None:
                 raise Stopped(why)
             spec = self._spec_of(batch, trial)
-            job, body = self._job(spec["target"]), body_of(spec.get("optimize"), self._kept_of(trial.trial))
+            kept = None if batch.checked else self._kept_of(trial.trial)  # what such an attempt computes is not used
+            job, body = self._job(spec["target"]), body_of(spec.get("optimize"), kept)
             with at_most(self._host_limit()):
                 record = finished_record(lane.open.run(job, spec, body))
         except BaseException as error:  # SystemExit and KeyboardInterrupt of a job end the job, and not the lane

@@ -476,3 +476,25 @@ def test_three_hundred_trials_leave_nothing_behind(bench, backend, which):
     assert which or process_bytes() - host < 8 << 20  # the emulated device walks through its addresses
     assert statuses.count("done") == 226 and statuses.count("failed") == 74
     assert not worker.progress().retire
+
+
+def test_an_attempt_that_looks_into_a_crash_checks_indices_and_keeps_no_descent(bench, monkeypatch):
+    from qdrun.runner.work import worker as module
+
+    seen, body_of = [], module.body_of
+
+    def spied(optimize, kept=None):
+        body = body_of(optimize, kept)
+
+        def run(session):
+            seen.append((kept is None, session._options["debug"]))
+            return body(session)
+
+        return run
+
+    monkeypatch.setattr(module, "body_of", spied)
+    made = bench.worker(lanes=1)
+    for checked in (True, False):
+        end = made.run(bench.batch("t0")._replace(checked=checked))
+        assert end.ends[0].done, end.ends[0].record
+    assert seen == [(True, {"bounds": True, "asserts": False, "nan": False, "overflow": False}), (False, None)]
