@@ -1,4 +1,4 @@
-"""What a launch from Python costs: kernels, gradients by what their plans read, tapes; and a plan before anything is compiled.
+"""What a launch from Python costs: kernels, methods, programs in turn, gradients by what their plans read, tapes; and a first plan.
 
     python -m benchmarks.launch [--packages qdrun,quadrants] [--json] [--arch cpu|emulated|cuda]
 
@@ -105,6 +105,112 @@ def _turns(f: Callable[..., None], *calls: tuple[Any, ...]) -> Callable[[], None
     return call
 
 
+FUNCTION, ITS_GRADIENT = "a function over fields", "gradient of a function over fields"
+ARRAYS, THEIR_GRADIENT = "a function of two ndarrays", "gradient of a function of two ndarrays"
+
+
+def bodies(lib: Any) -> Timed:
+    """One body as functions and as methods, called in the same way."""
+    x, y = (lib.field(lib.f32, shape=8, needs_grad=True) for _ in range(2))
+    a, b = (lib.ndarray(lib.f32, (8,), needs_grad=True) for _ in range(2))
+
+    @lib.kernel
+    def over_fields(c: lib.f32):
+        for i in range(1):
+            y[i] += x[i] * c
+
+    @lib.kernel
+    def of_arrays(a: lib.types.ndarray(dtype=lib.f32, ndim=1), b: lib.types.ndarray(dtype=lib.f32, ndim=1), c: lib.f32):
+        for i in range(1):
+            b[i] += a[i] * c
+
+    @lib.data_oriented
+    class Fields:
+        def __init__(self) -> None:
+            self.x, self.y, self.steps, self.table = x, y, 0, list(range(100))
+
+        @lib.kernel
+        def run(self, c: lib.f32):
+            for i in range(1):
+                self.y[i] += self.x[i] * c
+
+    @lib.data_oriented
+    class Arrays:
+        def __init__(self) -> None:
+            self.a, self.b, self.steps = a, b, 0
+
+        @lib.kernel
+        def run(self, c: lib.f32):
+            for i in range(1):
+                self.b[i] += self.a[i] * c
+
+    fields, arrays = Fields(), Arrays()
+
+    def counting() -> None:
+        fields.steps += 1
+        fields.run(2.0)
+
+    def swapping() -> None:
+        arrays.a, arrays.b = arrays.b, arrays.a
+        arrays.run(2.0)
+
+    return {
+        FUNCTION: lambda: over_fields(2.0),
+        "a method over fields": lambda: fields.run(2.0),
+        "the same, and a number of the object is set": counting,
+        ARRAYS: lambda: of_arrays(a, b, 2.0),
+        "a method over ndarrays": lambda: arrays.run(2.0),
+        "the same, and they are exchanged": swapping,
+        ITS_GRADIENT: lambda: over_fields.grad(2.0),
+        "gradient of a method over fields": lambda: fields.run.grad(2.0),
+        THEIR_GRADIENT: lambda: of_arrays.grad(a, b, 2.0),
+        "gradient of a method over ndarrays": lambda: arrays.run.grad(2.0),
+    }
+
+
+IN_TURN = "of 3 programs in turn"
+
+
+def in_turn(lib: Any, options: dict[str, Any]) -> Timed:
+    """Kernels of the module that several programs use in turn, without the time that it takes to change the program."""
+
+    @lib.kernel
+    def of_arrays(a: lib.types.ndarray(dtype=lib.f32, ndim=1), b: lib.types.ndarray(dtype=lib.f32, ndim=1), c: lib.f32):
+        for i in range(1):
+            b[i] += a[i] * c
+
+    calls: list[tuple[Any, tuple[Any, ...]]] = []
+    for _ in range(3):
+        program = lib.init(**options)
+        calls.append((program, (*(lib.ndarray(lib.f32, (8,), needs_grad=True) for _ in range(2)), 2.0)))
+
+    def turns(f: Callable[..., object]) -> Callable[[], object]:
+        def call() -> None:
+            for program, given in calls:
+                with program:
+                    f(*given)
+
+        return call
+
+    return {
+        f"with program: nothing, {IN_TURN}": turns(lambda a, b, c: None),
+        f"with program: a function of two ndarrays, {IN_TURN}": turns(of_arrays),
+        f"with program: its gradient, {IN_TURN}": turns(of_arrays.grad),
+    }
+
+
+def ratios(ours: dict[str, float]) -> dict[str, float]:
+    """Times of the function's, by what was measured; of programs in turn without that of changing the program."""
+    bases = {FUNCTION: ("a method over fields",), ITS_GRADIENT: ("gradient of a method over fields",)}
+    bases |= {ARRAYS: ("a method over ndarrays",), THEIR_GRADIENT: ("gradient of a method over ndarrays",)}
+    out = {name: ours[name] / ours[base] for base, names in bases.items() for name in names}
+    turning = ours[f"with program: nothing, {IN_TURN}"]
+    for base, name in ((ARRAYS, "a function of two ndarrays"), (THEIR_GRADIENT, "its gradient")):
+        whole = f"with program: {name}, {IN_TURN}"
+        out[whole] = (ours[whole] - turning) / 3 / ours[base]
+    return out
+
+
 def tapes(lib: Any) -> Timed:
     """1,000 launches and their gradients, in each of these functions."""
     x = lib.field(lib.f32, shape=(MANY + 1, 8), needs_grad=True)
@@ -174,16 +280,16 @@ def measure(package: str, arch: str) -> dict[str, float]:
     if arch == "emulated":
         options["device"] = arch
     with contextlib.redirect_stdout(io.StringIO()):
-        lib.init(
-            arch=lib.cpu if arch == "cpu" else lib.cuda, **options, **({"cpu_max_num_threads": 1} if arch == "cpu" else {})
-        )
+        options |= {"arch": lib.cpu if arch == "cpu" else lib.cuda} | ({"cpu_max_num_threads": 1} if arch == "cpu" else {})
+        lib.init(**options)
     number = 100
     out: dict[str, float] = {}
-    for name, f in gradients(lib).items():
+    for name, f in (gradients(lib) | bodies(lib)).items():
         with contextlib.suppress(*(() if package == "qdrun" else (RuntimeError,))):  # a peer that refuses has no figure
             out[name] = 1e6 * best(f, number, lib.sync)
     out |= {name: 1e6 * best(f, 1, lib.sync, 12) / MANY for name, f in tapes(lib).items()}
     if package == "qdrun":
+        out |= {name: 1e6 * best(f, number, lib.sync) for name, f in in_turn(lib, options).items()}
         out["a first plan, CPU ms"] = 1e3 * planned(lib)
     return out
 
@@ -210,9 +316,11 @@ def main() -> None:
     if options.json:
         print(json.dumps(found))
         return
-    table = Table("launch, us", *packages, title=f"Host time on {options.arch}")
+    table = Table("launch, us", *packages, "ours: of the function's", title=f"Host time on {options.arch}")
+    of_function = ratios(found["qdrun"]) if "qdrun" in found else {}
     for name in found[packages[0]]:
-        table.add_row(name, *(f"{found[p][name]:,.2f}" if name in found[p] else "-" for p in packages))
+        ratio = f"{of_function[name]:.2f}" if name in of_function else ""
+        table.add_row(name, *(f"{found[p][name]:,.2f}" if name in found[p] else "-" for p in packages), ratio)
     Console().print(table)
 
 
