@@ -97,6 +97,7 @@ class Executable:
         # Values are returned and seeds drawn in Python; an interpreter is no machine code.
         self.native = not (self.returns or self.draws) and program.device.native
         self.passed_over = 0  # calls in Python since other launches took the room of a native one
+        self.refused = 0  # calls that could not be launched natively
         register_context(self.context_address, self.compiled)
         program.data.enter(self, ready.stores)
 

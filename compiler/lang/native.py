@@ -51,8 +51,8 @@ def enter(lists: dict[Kernel, list[Launch]], kernel: Kernel, executable: Executa
         executable: what was compiled for the call.
         bound: the call.
     """
-    if not executable.native:
-        return
+    if not executable.native or any(isinstance(value, Frozen) for value in bound.values):
+        return  # never, or not what a tape has kept
     launches, owner = lists.setdefault(kernel, []), (executable, executable.compiled.address)
     known = next((x for x in launches if x.owner == owner), None)
     if known is None:
@@ -61,7 +61,7 @@ def enter(lists: dict[Kernel, list[Launch]], kernel: Kernel, executable: Executa
     elif any(watch.missed for watch in known.watches):
         with executable.program.alone():
             if _args(executable, bound, {id(w.value): w for w in known.watches}) is None:
-                launches.remove(known)
+                launches[:] = [x for x in launches if x is not known]
 
 
 def _add(launches: list[Launch], owner: tuple[Executable, int], executable: Executable, bound: Bound) -> None:
@@ -75,7 +75,8 @@ def _add(launches: list[Launch], owner: tuple[Executable, int], executable: Exec
     args = _args(executable, bound, {})
     launch = None if args is None else executable.native_launch(args, owner)
     if launch is None:
-        executable.native = False
+        executable.refused += 1
+        executable.native = executable.refused < PATIENCE  # another call may be given the same in another way
         return
     executable.passed_over = 0
     launches.append(launch)
@@ -108,8 +109,8 @@ def _template(
     value: Any, spec: TemplateArg, decls: list[ArgDecl], keys: dict[int, object], watches: dict[int, Watch]
 ) -> Same | Watched | None:
     """How an object is taken that is known at compile time: as this very object, if its meaning follows from that."""
-    if value is not spec.value or isinstance(value, Frozen):
-        return None  # a tensor around it, or what a tape has kept
+    if value is not spec.value:
+        return None  # a tensor is around it
     if isinstance(value, (int, float, str, DType, type(None))):
         return Same(value)
     if template_key(value) != ("id", id(value)):

@@ -23,7 +23,7 @@ from ..errors import QdrunRuntimeError
 from ..ir.nodes import ArgDecl
 from ..ir.threads import new_lock
 from ..ir.types import DType, f16, f32, f64, u1, u64
-from . import jit, launch_ir, pack_ir
+from . import jit, launch_ir, pack_ir, slots_ir
 from .cache import load_cached
 from .cpu import Compiled
 from .guard import Guard
@@ -107,7 +107,7 @@ def install(natives: Natives) -> bool:
         text = launch_ir.launcher_text(offsets() | found)
         imports = {n: ctypes.cast(getattr(ctypes.pythonapi, n), ctypes.c_void_p).value or 0 for n in launch_ir.IMPORTS}
         imports["qd_process"] = ctypes.addressof(process)
-        code, _ = load_cached(text, "launcher", list(launch_ir.EXPORTS), imports)
+        code, _ = load_cached(text, "launcher", list(slots_ir.EXPORTS), imports)
         code.make_immortal()
     functions = code.addresses
     _set_slots(natives.kernel, functions["launch"], functions["bind"])
@@ -277,11 +277,12 @@ def make_launch(
     release = int(not keep_gil or bool(compiled.prints))
     head = [compiled.address, context_ptr, flags_ptr, id(on_status), len(args), release, words, *state]
     head += [guard.address if guard is not None else 0, id(prepare) if prepare is not None else 0]
-    head += [ahead if on_ahead is not None else 0, id(on_ahead)]
+    watched = tuple(a.watch for a in args if isinstance(a, Watched))
+    head += [ahead if on_ahead is not None else 0, id(on_ahead), sum(w.arrays for w in watched)]
     rows = [word for arg in args for word in _row(arg)]
     table = struct.pack(f"{len(head) + len(rows)}q", *head, *rows)
     held = (compiled, on_status, own_state, guard, prepare, on_ahead, *args)
-    return Launch(table, (owner, compiled.address), tuple(a.watch for a in args if isinstance(a, Watched)), held)
+    return Launch(table, (owner, compiled.address), watched, held)
 
 
 def _words_of(arg: ArgSpec | Same | Watched) -> int:

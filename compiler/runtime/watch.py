@@ -89,6 +89,11 @@ class Watch:
         return ctypes.addressof(self._head)
 
     @property
+    def arrays(self) -> int:
+        """How many arrays it knows: as many as long as it is filled for one specialisation."""
+        return int(self._head[W_ARRAYS])
+
+    @property
     def missed(self) -> bool:
         """Whether something was not as expected since the watch was filled."""
         return bool(self._head[W_MISSED])
@@ -112,6 +117,7 @@ class Watch:
             row_words += [row.kind, id(row.owner), row.dict_at, 0, len(row.entries), ctypes.addressof(entries)]
         packed, values, current = _words(row_words), _words([0] * len(numbers)), _words([id(a) for a, _ in arrays])
         head = self._head
+        head[W_MISSED] = 1  # other threads do not read it meanwhile
         head[W_ROWS], head[W_ROWS_AT] = len(rows), ctypes.addressof(packed)
         head[W_ARRAYS], head[W_ARRAYS_AT] = len(arrays), ctypes.addressof(current)
         head[W_ARGS_AT] = ctypes.addressof(array_words)

@@ -303,4 +303,49 @@ miss:
 no:
   ret i1 false
 }
+
+; takes references to the arrays of all watched arguments
+define internal void @hold(ptr %table, i64 %n, ptr %held) {
+entry:
+  %arg0 = getelementptr i64, ptr %table, i64 $T_ARGS$
+  br label %loop
+loop:
+  %i = phi i64 [0, %entry], [%i1, %next]
+  %to = phi i64 [0, %entry], [%to2, %next]
+  %done = icmp eq i64 %i, %n
+  br i1 %done, label %end, label %look
+look:
+  %offset = mul i64 %i, $A_WORDS$
+  %arg = getelementptr i64, ptr %arg0, i64 %offset
+  %i1 = add i64 %i, 1
+  %kind = call i64 @word(ptr %arg, i64 $A_KIND$)
+  %is_watched = icmp eq i64 %kind, $KIND_WATCHED$
+  br i1 %is_watched, label %watched, label %next
+watched:
+  %watch_i = call i64 @word(ptr %arg, i64 $A_WATCH$)
+  %watch = inttoptr i64 %watch_i to ptr
+  %count = call i64 @word(ptr %watch, i64 $W_ARRAYS$)
+  %arrays_i = call i64 @word(ptr %watch, i64 $W_ARRAYS_AT$)
+  %arrays = inttoptr i64 %arrays_i to ptr
+  br label %array
+array:
+  %k = phi i64 [0, %watched], [%k1, %one]
+  %to1 = phi i64 [%to, %watched], [%next_to, %one]
+  %last = icmp eq i64 %k, %count
+  br i1 %last, label %next, label %one
+one:
+  %from = getelementptr ptr, ptr %arrays, i64 %k
+  %a = load ptr, ptr %from
+  call void @Py_IncRef(ptr %a)
+  %place = getelementptr ptr, ptr %held, i64 %to1
+  store ptr %a, ptr %place
+  %k1 = add i64 %k, 1
+  %next_to = add i64 %to1, 1
+  br label %array
+next:
+  %to2 = phi i64 [%to, %look], [%to1, %array]
+  br label %loop
+end:
+  ret void
+}
 """

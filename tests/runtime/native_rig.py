@@ -82,7 +82,7 @@ class BoundGradient(Bound):
 
 
 class Array:
-    __slots__ = ("_key", "_packed", "alpha")
+    __slots__ = ("__weakref__", "_key", "_packed", "alpha")
 
 
 NATIVE = install(Natives(VARIABLE, Program, Kernel, _Of, _Taped, Bound, BoundGradient, GradientOfBound, Array))

@@ -409,6 +409,42 @@ def test_what_python_must_look_at_is_noticed(change):
     assert r.call(s) == "slow" and arg.watch.missed and r.call(s) == "slow"
 
 
+# waits until word 20 of the context is not zero
+WAIT = """
+define void @qd_k(ptr %args) {
+  %context = load ptr, ptr %args
+  %at = getelementptr i64, ptr %context, i64 20
+  %begun = getelementptr i64, ptr %context, i64 21
+  store atomic i64 1, ptr %begun seq_cst, align 8
+  br label %loop
+loop:
+  %n = load atomic i64, ptr %at seq_cst, align 8
+  %go = icmp ne i64 %n, 0
+  br i1 %go, label %end, label %loop
+end:
+  ret void
+}
+"""
+
+
+def test_an_array_that_is_replaced_during_its_launch_stays_until_the_end():
+    s, other = Holder(), array_of(5, 6)
+    s.a, s.b = array_of(1, 2), array_of(3, 4)
+    r = Rig(watched(s, [s.a, s.b]), text=WAIT)
+    alive, current = weakref.ref(s.a), contextvars.copy_context()
+    thread = threading.Thread(target=current.run, args=(r.call, s))
+    thread.start()
+    while not r.context.words[21]:
+        pass
+    s.a = other
+    during = alive() is not None
+    r.context.words[20] = 1
+    thread.join()
+    assert during and alive() is None and not r.slow
+    alive, s.b = weakref.ref(s.b), None
+    assert alive() is None
+
+
 def test_an_array_in_two_places_stays_in_both():
     s, a = Holder(), array_of(1, 2)
     s.a = s.b = a

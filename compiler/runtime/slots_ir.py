@@ -1,0 +1,225 @@
+"""The slots of the classes whose calls are launched natively, in LLVM text: see ``launch_ir.py``, whose functions they use."""
+
+from __future__ import annotations
+
+EXPORTS = ("launch", "launch_taped", "reverse", "launch_bound", "reverse_bound", "reverse_of", "bind")
+
+SLOTS_IR = r"""
+declare ptr @PyObject_Call(ptr, ptr, ptr)
+declare ptr @PyObject_GetAttr(ptr, ptr)
+declare ptr @PyType_GenericAlloc(ptr, i64)
+
+define internal i1 @no_keywords(ptr %keywords) alwaysinline {
+  %none = icmp eq ptr %keywords, null
+  br i1 %none, label %yes, label %count
+count:
+  %pn = getelementptr i8, ptr %keywords, i64 $HEAD$
+  %n = load i64, ptr %pn
+  %empty = icmp eq i64 %n, 0
+  ret i1 %empty
+yes:
+  ret i1 true
+}
+
+; what Python makes of the call
+define internal ptr @slow(ptr %self, ptr %args, ptr %keywords) {
+  %name_i = call i64 @word(ptr @qd_process, i64 $P_SLOW$)
+  %name = inttoptr i64 %name_i to ptr
+  %method = call ptr @PyObject_GetAttr(ptr %self, ptr %name)
+  %none = icmp eq ptr %method, null
+  br i1 %none, label %error, label %call
+call:
+  %r = call ptr @PyObject_Call(ptr %method, ptr %args, ptr %keywords)
+  call void @Py_DecRef(ptr %method)
+  ret ptr %r
+error:
+  ret ptr null
+}
+
+; the same as @native with an object before the other arguments
+define internal ptr @native_of(ptr %kernel, i64 %at, ptr %instance, ptr %args, i64 %n) {
+  %n1 = add i64 %n, 1
+  %all = alloca ptr, i64 %n1
+  store ptr %instance, ptr %all
+  %rest = getelementptr ptr, ptr %all, i64 1
+  %bytes = shl i64 %n, 3
+  call void @llvm.memcpy.p0.p0.i64(ptr align 8 %rest, ptr align 8 %args, i64 %bytes, i1 false)
+  %r = call ptr @native(ptr %kernel, i64 %at, i64 0, ptr %all, i64 %n1)
+  ret ptr %r
+}
+
+; ---- the slots of classes: calls of kernels, of their gradients, and of both bound to an object
+
+define ptr @launch(ptr %self, ptr %given, ptr %keywords) {
+  %plain = call i1 @no_keywords(ptr %keywords)
+  br i1 %plain, label %items, label %slow
+items:
+  %args = getelementptr i8, ptr %given, i64 $TUPLE_ITEMS$
+  %pn = getelementptr i8, ptr %given, i64 $HEAD$
+  %n = load i64, ptr %pn
+  %r = call ptr @native(ptr %self, i64 $LAUNCHES_AT$, i64 $F_SLOW$, ptr %args, i64 %n)
+  %python = icmp eq ptr %r, inttoptr (i64 1 to ptr)
+  br i1 %python, label %slow, label %done
+slow:
+  %s = call ptr @slow(ptr %self, ptr %given, ptr %keywords)
+  ret ptr %s
+done:
+  ret ptr %r
+}
+
+define ptr @reverse(ptr %self, ptr %given, ptr %keywords) {
+  %plain = call i1 @no_keywords(ptr %keywords)
+  br i1 %plain, label %items, label %slow
+items:
+  %args = getelementptr i8, ptr %given, i64 $TUPLE_ITEMS$
+  %pn = getelementptr i8, ptr %given, i64 $HEAD$
+  %n = load i64, ptr %pn
+  %kernel = call ptr @at(ptr %self, i64 $GRADIENT_KERNEL_AT$)
+  %r = call ptr @native(ptr %kernel, i64 $GRADIENTS_AT$, i64 $F_SLOW$, ptr %args, i64 %n)
+  %python = icmp eq ptr %r, inttoptr (i64 1 to ptr)
+  br i1 %python, label %slow, label %done
+slow:
+  %s = call ptr @slow(ptr %self, ptr %given, ptr %keywords)
+  ret ptr %s
+done:
+  ret ptr %r
+}
+
+define ptr @launch_bound(ptr %self, ptr %given, ptr %keywords) {
+  %plain = call i1 @no_keywords(ptr %keywords)
+  br i1 %plain, label %items, label %slow
+items:
+  %args = getelementptr i8, ptr %given, i64 $TUPLE_ITEMS$
+  %pn = getelementptr i8, ptr %given, i64 $HEAD$
+  %n = load i64, ptr %pn
+  %kernel = call ptr @at(ptr %self, i64 $BOUND_KERNEL_AT$)
+  %instance = call ptr @at(ptr %self, i64 $BOUND_INSTANCE_AT$)
+  %r = call ptr @native_of(ptr %kernel, i64 $LAUNCHES_AT$, ptr %instance, ptr %args, i64 %n)
+  %python = icmp eq ptr %r, inttoptr (i64 1 to ptr)
+  br i1 %python, label %slow, label %done
+slow:
+  %s = call ptr @slow(ptr %self, ptr %given, ptr %keywords)
+  ret ptr %s
+done:
+  ret ptr %r
+}
+
+define ptr @reverse_bound(ptr %self, ptr %given, ptr %keywords) {
+  %plain = call i1 @no_keywords(ptr %keywords)
+  br i1 %plain, label %items, label %slow
+items:
+  %args = getelementptr i8, ptr %given, i64 $TUPLE_ITEMS$
+  %pn = getelementptr i8, ptr %given, i64 $HEAD$
+  %n = load i64, ptr %pn
+  %kernel = call ptr @at(ptr %self, i64 $BOUND_KERNEL_AT$)
+  %instance = call ptr @at(ptr %self, i64 $BOUND_INSTANCE_AT$)
+  %r = call ptr @native_of(ptr %kernel, i64 $GRADIENTS_AT$, ptr %instance, ptr %args, i64 %n)
+  %python = icmp eq ptr %r, inttoptr (i64 1 to ptr)
+  br i1 %python, label %slow, label %done
+slow:
+  %s = call ptr @slow(ptr %self, ptr %given, ptr %keywords)
+  ret ptr %s
+done:
+  ret ptr %r
+}
+
+; ``obj.k.grad(..)``: the first argument is the bound kernel
+define ptr @reverse_of(ptr %self, ptr %given, ptr %keywords) {
+  %plain = call i1 @no_keywords(ptr %keywords)
+  br i1 %plain, label %items, label %slow
+items:
+  %args = getelementptr i8, ptr %given, i64 $TUPLE_ITEMS$
+  %pn = getelementptr i8, ptr %given, i64 $HEAD$
+  %n = load i64, ptr %pn
+  %some = icmp sgt i64 %n, 0
+  br i1 %some, label %first, label %slow
+first:
+  %b = load ptr, ptr %args
+  %is_bound = call i1 @has_type(ptr %b, i64 $P_BOUND$)
+  br i1 %is_bound, label %go, label %slow
+go:
+  %kernel = call ptr @at(ptr %b, i64 $BOUND_KERNEL_AT$)
+  %instance = call ptr @at(ptr %b, i64 $BOUND_INSTANCE_AT$)
+  %rest = getelementptr ptr, ptr %args, i64 1
+  %m = sub i64 %n, 1
+  %r = call ptr @native_of(ptr %kernel, i64 $GRADIENTS_AT$, ptr %instance, ptr %rest, i64 %m)
+  %python = icmp eq ptr %r, inttoptr (i64 1 to ptr)
+  br i1 %python, label %slow, label %done
+slow:
+  %s = call ptr @slow(ptr %self, ptr %given, ptr %keywords)
+  ret ptr %s
+done:
+  ret ptr %r
+}
+
+; a launch that a tape records
+define ptr @launch_taped(ptr %self, ptr %given, ptr %keywords) {
+  %plain = call i1 @no_keywords(ptr %keywords)
+  br i1 %plain, label %items, label %slow
+items:
+  %args = getelementptr i8, ptr %given, i64 $TUPLE_ITEMS$
+  %pn = getelementptr i8, ptr %given, i64 $HEAD$
+  %n = load i64, ptr %pn
+  %kernel = call ptr @at(ptr %self, i64 $GRADIENT_KERNEL_AT$)
+  %r = call ptr @native(ptr %kernel, i64 $LAUNCHES_AT$, i64 $F_CLOSED$, ptr %args, i64 %n)
+  %python = icmp eq ptr %r, inttoptr (i64 1 to ptr)
+  br i1 %python, label %slow, label %done
+slow:
+  %s = call ptr @slow(ptr %self, ptr %given, ptr %keywords)
+  ret ptr %s
+done:
+  ret ptr %r
+}
+
+; ``obj.k``: a bound kernel; ``cls.k``: the kernel
+define ptr @bind(ptr %self, ptr %instance, ptr %class) {
+  %of_class = icmp eq ptr %instance, null
+  br i1 %of_class, label %plain, label %look
+look:
+  %none_i = call i64 @word(ptr @qd_process, i64 $P_NONE$)
+  %instance_i = ptrtoint ptr %instance to i64
+  %of_none = icmp eq i64 %instance_i, %none_i
+  br i1 %of_none, label %plain, label %make
+plain:
+  call void @Py_IncRef(ptr %self)
+  ret ptr %self
+make:
+  ; the one object that is kept for this, unless somebody else has it: a bound kernel rarely lives longer than its call
+  %spare_i = call i64 @word(ptr @qd_process, i64 $P_SPARE$)
+  %spare = inttoptr i64 %spare_i to ptr
+  %references = load i64, ptr %spare
+  %idle = icmp eq i64 %references, 1
+  br i1 %idle, label %reuse, label %allocate
+reuse:
+  call void @Py_IncRef(ptr %spare)
+  %old_kernel = call ptr @at(ptr %spare, i64 $BOUND_KERNEL_AT$)
+  %old_instance = call ptr @at(ptr %spare, i64 $BOUND_INSTANCE_AT$)
+  %same_kernel = icmp eq ptr %old_kernel, %self
+  %same_instance = icmp eq ptr %old_instance, %instance
+  %same = and i1 %same_kernel, %same_instance
+  br i1 %same, label %known, label %fill
+known:
+  ret ptr %spare
+allocate:
+  %type_i = call i64 @word(ptr @qd_process, i64 $P_BOUND$)
+  %type = inttoptr i64 %type_i to ptr
+  %made = call ptr @PyType_GenericAlloc(ptr %type, i64 0)
+  %no_memory = icmp eq ptr %made, null
+  br i1 %no_memory, label %error, label %fill
+fill:
+  %b = phi ptr [%spare, %reuse], [%made, %allocate]
+  %lost_kernel = phi ptr [%old_kernel, %reuse], [null, %allocate]
+  %lost_instance = phi ptr [%old_instance, %reuse], [null, %allocate]
+  call void @Py_IncRef(ptr %self)
+  call void @Py_IncRef(ptr %instance)
+  %pk = getelementptr i8, ptr %b, i64 $BOUND_KERNEL_AT$
+  store ptr %self, ptr %pk
+  %pi = getelementptr i8, ptr %b, i64 $BOUND_INSTANCE_AT$
+  store ptr %instance, ptr %pi
+  call void @Py_DecRef(ptr %lost_kernel) ; null is nothing
+  call void @Py_DecRef(ptr %lost_instance)
+  ret ptr %b
+error:
+  ret ptr null
+}
+"""
