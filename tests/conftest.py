@@ -85,10 +85,11 @@ def _redirect(device):
 
     init = program.init
 
-    def elsewhere(arch="cpu", **options):
-        if arch not in ("cpu", "cuda"):
-            return init(arch, **options)
-        return init("cuda", **({"device": device} if device is not None else {}) | options)
+    @functools.wraps(init)
+    def elsewhere(arch=None, *defaults, **options):
+        if arch not in (None, "cpu", "cuda"):
+            return init(arch, *defaults, **options)
+        return init("cuda", *defaults, **({"device": device} if device is not None else {}) | options)
 
     for module in (program, face, qdrun):
         module.init = elsewhere
