@@ -4,8 +4,8 @@
 
 ``straight``: arithmetic, one statement after another. ``branchy``: an if with two arms in every four statements. ``loopy``: a loop
 of unknown length in every eight, every fourth with a loop inside. ``indexed``: a vector of so many components, written and returned by
-an index that only running tells; of both packages its forward call alone is timed. The figures are CPU seconds of one
-process; the exponent between two sizes is log(ratio of the seconds) / log(ratio of the sizes), 1 means linear. ``--peer`` compiles the same source with quadrants.
+an index that only running tells; its forward call alone is timed. The figures are CPU seconds of one process; the exponent between two
+sizes is log(ratio of the seconds) / log(ratio of the sizes), 1 means linear. ``--peer`` compiles the same source with quadrants.
 """
 
 from __future__ import annotations
