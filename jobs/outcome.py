@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from .base import Job
 
 Gradient = float | np.ndarray
+EXACT = 2.0**53
+"""Every integer up to this is a float."""
 
 
 class BadOutcome(TypeError):
@@ -44,12 +46,18 @@ def check_outcome(job: Job[Any], outcome: Any) -> None:
             "  do: end it with `return Outcome(loss, gradients, outputs)`"
         )
     try:
-        float(outcome.loss)
-    except (TypeError, ValueError, OverflowError) as error:
+        loss_of(outcome.loss)
+    except Exception as error:  # also what an object's own __float__ raises
         raise BadOutcome(
             f"{type(job).__name__}.run() gave a loss that is not one number: {_short(outcome.loss)}\n"
             "  do: give a float, as `float(self.loss[None])` is one"
         ) from error
+    for part in (outcome.gradients, outcome.outputs):
+        if not isinstance(part, Mapping) or not all(isinstance(name, str) and _encodes(name) for name in part):
+            raise BadOutcome(
+                f"{type(job).__name__}.run() gave gradients or outputs that are no map from names to numbers: {_short(part)}\n"
+                "  do: give dictionaries whose keys are texts, as in Outcome(loss, {'x': gradient}, {'height': 1.5})"
+            )
     missing = [name for name in job.wanted if name not in outcome.gradients]
     if missing:
         raise BadOutcome(
@@ -87,7 +95,9 @@ def _shape_of_parameter(value: Any) -> tuple[int, ...] | None:
 
 
 def arrays_of(values: Mapping[str, Any], what: str) -> dict[str, np.ndarray[Any, Any]]:
-    """The gradients or outputs of a result as arrays. Floats keep their width; everything else becomes 64 bits of it.
+    """The gradients or outputs of a result as arrays. Floats of up to 64 bits keep their width; everything else becomes 64 bits of it.
+
+    Nothing is lost but digits of wider floats: complex numbers, masked arrays, texts, and integers that no float is equal to are refused.
 
     Args:
         values: by name.
@@ -100,21 +110,78 @@ def arrays_of(values: Mapping[str, Any], what: str) -> dict[str, np.ndarray[Any,
     found = {}
     try:
         for name, value in values.items():
-            array = np.asarray(value)
-            found[name] = array if array.dtype.kind == "f" else np.asarray(value, dtype=np.float64)
-    except (TypeError, ValueError, OverflowError) as error:
+            found[name] = array_of(value)
+    except Exception as error:  # also what an object's own __array__ or __float__ raises
+        kind = str(error) if isinstance(error, OverflowError) else "which is neither a number nor an array of numbers"
         raise BadOutcome(
-            f"run() gave the {what} `{name}` as {_short(value)}, which is neither a number nor an array of numbers\n"
+            f"run() gave the {what} `{name}` as {_short(value)}, {kind}\n"
             "  do: give numbers; what else a trial has to say can be printed: `qdrun logs` shows it"
         ) from error
     return found
 
 
+def array_of(value: Any) -> np.ndarray[Any, Any]:
+    """A number, an array, or nested lists of numbers as an array of floats of at most 64 bits.
+
+    Raises:
+        TypeError, ValueError: it is something else.
+        OverflowError: a number is too large for a float, or an integer is equal to none.
+    """
+    if np.ma.is_masked(value) or (isinstance(value, list | tuple) and any(item is np.ma.masked for item in value)):
+        raise TypeError("masked")
+    array = np.asarray(value)
+    kind = array.dtype.kind
+    if kind == "f" and array.dtype.itemsize <= 8:
+        return array
+    if kind == "O":
+        return np.array([_number(item) for item in array.flat], dtype=np.float64).reshape(array.shape)
+    if kind not in "biuf":
+        raise TypeError(array.dtype)
+    with np.errstate(over="ignore"):
+        out = array.astype(np.float64)
+    if kind == "f" and np.isinf(out).sum() > np.isinf(array).sum():
+        raise OverflowError("which is too large for 64 bits")
+    if kind in "iu" and array.dtype.itemsize == 8 and (np.abs(out) >= EXACT).any():
+        for item in array.flat:
+            _number(int(item))
+    return out
+
+
+def loss_of(value: Any) -> float:
+    """A loss as a float. Raises as ``array_of``, and where it is more than one number."""
+    if type(value) is float:
+        return value
+    array = array_of(value)
+    if array.size != 1:
+        raise TypeError(array.shape)
+    return float(array.reshape(())[()])
+
+
+def _number(item: Any) -> float:
+    """One number of a list of mixed types."""
+    if item is None or isinstance(item, str | bytes | complex | np.complexfloating):
+        raise TypeError(type(item))
+    number = float(item)
+    if isinstance(item, int) and int(number) != item:
+        raise OverflowError("and no float is equal to such an integer")
+    return number
+
+
+def _encodes(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _short(value: Any) -> str:
     """A value in a line: its type, the shape of an array, and the beginning of its text."""
+    if isinstance(value, np.ma.MaskedArray):
+        return f"a masked array of shape {value.shape}"
     if isinstance(value, np.ndarray):
         return f"an array of shape {value.shape} of {value.dtype}"
     return "None" if value is None else f"{reprlib.repr(value)} ({type(value).__name__})"
 
 
-__all__ = ["BadOutcome", "Gradient", "Outcome", "arrays_of", "check_outcome", "shape_of"]
+__all__ = ["BadOutcome", "Gradient", "Outcome", "array_of", "arrays_of", "check_outcome", "loss_of", "shape_of"]

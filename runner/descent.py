@@ -20,6 +20,7 @@ from pydantic import BaseModel, ValidationError
 from ..compiler.errors import QdrunError
 from ..jobs import paths
 from ..jobs.base import Outcome, Session, Stopped
+from ..jobs.outcome import arrays_of
 from .descent_state import SAVE_S, Descent, Kept, key_of, packed, unpacked
 from .optimize import Arrays, clipped, free_part, global_norm, projected, rate_at, update
 from .optimize_section import OptimizeSection
@@ -82,7 +83,8 @@ def descend(session: Session, section: OptimizeSection, kept: Kept | None = None
     stopped, saved = STOPPED[0], time.monotonic()
     while True:
         outcome = _evaluated(session, section, now, start, kept, key)
-        g = {name: scale[name] * np.asarray(outcome.gradients[name], dtype=np.float64) for name in names}
+        given = arrays_of({name: outcome.gradients[name] for name in names}, "gradient")
+        g = {name: scale[name] * value.astype(np.float64) for name, value in given.items()}
         norm = global_norm(free_part(now.x, g, bounds))
         _look(now, section, outcome, norm)
         stopped = _over(now, section, outcome, norm)

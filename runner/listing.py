@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -13,7 +14,7 @@ from .show import grid, results_text, varied
 from .store import status, table
 from .store.attempts import STREAMS, Attempt, log_name, log_path, read_log
 from .store.encoding import plain
-from .store.journal import read
+from .store.journal import EVENTS, read
 from .store.layout import TRIALS, RunFolder, each_run
 from .store.replay import FINAL, Replay, TrialState, replay, run_state
 from .trials import short
@@ -239,13 +240,23 @@ class Follower:
         self._traced: set[str] = set()
         self._there: dict[str, int] | None = None  # logs of all trials, with their bytes, at the last look
         self._state: Replay = replay(folder)
+        self._sizes, self._again = folder.files.sizes(EVENTS), 0.0
 
     def over(self) -> bool:
         """Whether no more can come: the trial has its row, or the run is not running."""
-        self._state = replay(self.folder)
+        self._look()
         if self.trial is not None and self._state.trials[self.trial].entry is not None:
             return True
         return run_state(self.folder, self._state) != "running"
+
+    def _look(self) -> None:
+        """Read the journal again where it has grown; a large one less often: looking takes at most a tenth of the time."""
+        now = time.monotonic()
+        sizes = self.folder.files.sizes(EVENTS)
+        if sizes == self._sizes or now < self._again:
+            return
+        self._state, self._sizes = replay(self.folder), sizes
+        self._again = now + 10 * (time.monotonic() - now)
 
     def news(self) -> Iterator[dict[str, Any]]:
         """What was printed since the last look; of all attempts that there are, as ``over`` saw them."""

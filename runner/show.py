@@ -16,6 +16,7 @@ from .plan import PlannedGroup, Prepared
 from .store.encoding import plain
 from .store.table import Large, Row, best
 from .trials import counted, short
+from .visible import visible
 
 if TYPE_CHECKING:
     from .ledger.inventory import Found
@@ -74,6 +75,7 @@ def amount(number: int | None) -> str:
 
 def grid(headers: Sequence[str], lines: Sequence[Sequence[str]], indent: str = "", room: int | None = None) -> str:
     """Columns of text, as wide as their longest cell. On a terminal (or within ``room``) the widest are folded until all fit."""
+    lines = [[visible(cell) for cell in line] for line in lines]
     widths = [max(len(row[i]) for row in [headers, *lines]) for i in range(len(headers))]
     room = _terminal() if room is None else room
     while room and len(indent) + sum(widths) + 2 * (len(widths) - 1) > room and max(widths) > FOLDED:
@@ -307,7 +309,7 @@ def summary_text(done: Ended) -> str:
         lines.append(f"best: loss {found['loss']:.6g} {where} {values or 'its parameters'} (trial {found['trial']})")
     failures = _failures(done)
     for row in failures[:SHOWN_FAILURES]:
-        first = (row["error"] or "").partition("\n")[0]
+        first = visible((row["error"] or "").partition("\n")[0])
         lines.append(f"{row['status']}: {row['trial']} {row['error_type']}: {first}")
     if len(failures) > SHOWN_FAILURES:
         lines.append(f"  ... and {counted(len(failures) - SHOWN_FAILURES, 'more failure')}")

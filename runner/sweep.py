@@ -129,9 +129,10 @@ def _spaced(name: str, form: str, parts: list[Any]) -> list[Any]:
 def _range(name: str, first: float, end: float, step: float = 1) -> list[Any]:
     """As Python's ``range``, and of reals, too: an end that is met but for rounding is left out as well."""
     steps = (end - first) / step
+    if not steps <= MAX_TRIALS:  # also infinite: the quotient is no float any more
+        many = math.ceil(steps) if math.isfinite(steps) else "endlessly many"
+        raise SweepError(("params", name), f"`range` has {many} values, more than {MAX_TRIALS}", hint="take larger steps")
     count = math.ceil(steps - CLOSE * max(1.0, abs(steps)))
-    if count > MAX_TRIALS:
-        raise SweepError(("params", name), f"`range` has {count} values, more than {MAX_TRIALS}", hint="take larger steps")
     return [first + number * step for number in range(max(count, 1))]
 
 
@@ -211,16 +212,19 @@ def _listed(sweep: SweepSection) -> list[dict[str, Any]]:
 
 def _without_excluded(combinations: list[dict[str, Any]], sweep: SweepSection) -> list[dict[str, Any]]:
     """The points that no map of ``exclude`` describes. A map that describes none is a mistake."""
-    kept = [values for values in combinations if not any(_describes(rule, values) for rule in sweep.exclude)]
-    if len(kept) == len(combinations) and not sweep.exclude:
-        return kept
+    if not sweep.exclude:
+        return combinations
     names = tuple(dict.fromkeys(name for values in combinations for name in values))
     for index, rule in enumerate(sweep.exclude):
         for name in rule:
             if name not in names:
                 hint = did_you_mean(name, names) or "name swept parameters"
                 raise SweepError(("exclude", index, name), f"`{name}` is not a swept parameter", allowed=names, hint=hint)
-        if not any(_describes(rule, values) for values in combinations):
+    described = _described(sweep.exclude, combinations)
+    kept = [values for values, rules in zip(combinations, described, strict=True) if not rules]
+    used = {index for rules in described for index in rules}
+    for index, rule in enumerate(sweep.exclude):
+        if index not in used:
             name = next((n for n in rule if not any(_describes({n: rule[n]}, v) for v in combinations)), next(iter(rule)))
             seen = [json.dumps(value) for value in _distinct([v[name] for v in combinations if name in v])]
             shown = (*seen[:12], f".. ({len(seen)} values)") if len(seen) > 12 else tuple(seen)
@@ -229,6 +233,41 @@ def _without_excluded(combinations: list[dict[str, Any]], sweep: SweepSection) -
     if not kept:
         raise SweepError(("exclude",), "all trials are excluded", hint="leave some")
     return kept
+
+
+def _described(rules: Sequence[dict[str, Any]], combinations: Sequence[dict[str, Any]]) -> list[list[int]]:
+    """For each point, the maps that describe it. Maps of the same names share a table of their rounded values, so that each point is
+    compared with those alone that are near.
+    """
+    tables: dict[tuple[str, ...], dict[tuple[Any, ...], list[int]]] = {}
+    for index, rule in enumerate(rules):
+        names = tuple(sorted(rule))
+        tables.setdefault(names, {}).setdefault(tuple(_rounded(rule[name])[0] for name in names), []).append(index)
+    found = []
+    for values in combinations:
+        near = [
+            index
+            for names, table in tables.items()
+            if all(name in values for name in names)
+            for key in itertools.product(*(_rounded(values[name]) for name in names))
+            for index in table.get(key, ())
+        ]
+        found.append([index for index in dict.fromkeys(near) if _describes(rules[index], values)])
+    return found
+
+
+def _rounded(value: Any) -> tuple[str, ...]:
+    """What a value is looked up by: eight digits of a number, first its own and then those that a number can have which is the same to
+    ``_same``; of others its text.
+    """
+    if isinstance(value, list):
+        return (f"list of {len(value)}",)
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return (f"{type(value).__name__} {value}",)
+    if not is_number(value):
+        return (str(value),)
+    near = (value, value * (1.0 - 2.0 * CLOSE), value * (1.0 + 2.0 * CLOSE)) if value else (0.0,)
+    return tuple(dict.fromkeys(f"{number:.7e}" for number in near))
 
 
 def _distinct(values: list[Any]) -> list[Any]:

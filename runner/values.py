@@ -111,7 +111,7 @@ def _parse_target(value: Any) -> Any:
 
 def _parse_uri(value: Any) -> Any:
     match = URI.fullmatch(value) if isinstance(value, str) else None
-    if not isinstance(value, str) or not value.strip() or (match is None and "://" in value):
+    if not isinstance(value, str) or not value.strip() or "\0" in value or (match is None and "://" in value):
         raise refuse(f"`{value}` is neither a folder nor a URI", allowed=("runs", "file:///data/runs", "s3://bucket/runs"))
     if match is not None:
         from fsspec import available_protocols

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..cli_base import Json, Run, Runs, Trial, complete_runs, print_document, print_rows, reported
+from ..visible import visible
 
 if TYPE_CHECKING:
     from ..store.layout import RunFolder
@@ -120,7 +121,7 @@ def results(
 
         found = table_of(find(run, runs), best=best, sort=sort, columns=columns and columns.split(","))
         for problem in found.problems:
-            print(problem, file=sys.stderr)
+            print(visible(problem), file=sys.stderr)
         drawn: dict[str, str] = {}
         if plot:
             from ..watch.report import write_report
@@ -211,7 +212,7 @@ def _print_part(part: dict[str, Any], headed: bool) -> None:
     if headed:
         whose = part.get("worker") or f"{part['trial']} attempt {part['attempt']}"
         print(f"==> {whose} {part['stream']} <==")
-    print(part["text"], end="" if part["text"].endswith("\n") else "\n", flush=True)
+    print(visible(part["text"]), end="" if part["text"].endswith("\n") else "\n", flush=True)
 
 
 def _follow(folder: RunFolder, trial: str | None, attempt: int | None, streams: tuple[str, ...]) -> bool:
@@ -227,7 +228,7 @@ def _follow(folder: RunFolder, trial: str | None, attempt: int | None, streams: 
                 print(f"==> {part['trial']} attempt {part['attempt']} {part['stream']} <==")
                 shown = key
             ends = part["stream"] == "error" and not part["text"].endswith("\n")
-            print(part["text"], end="\n" if ends else "", flush=True)
+            print(visible(part["text"]), end="\n" if ends else "", flush=True)
         if over:
             return bool(shown)
         time.sleep(FOLLOW_S)

@@ -15,6 +15,7 @@ from typing import Any, TextIO
 import typer
 
 from ...compiler.errors import QdrunError
+from ..visible import visible
 
 EXIT_CODES = {
     0: "all is well; of a run: all trials succeeded",
@@ -97,7 +98,7 @@ def _fail(data: dict[str, Any], text: str, as_json: bool, code: int) -> None:
     if as_json:
         print_document("error", {"error": data, "exit_code": code})
     else:
-        print(text, file=sys.stderr)
+        print(visible(text), file=sys.stderr)
     raise typer.Exit(code)
 
 

@@ -8,7 +8,10 @@ from collections.abc import Mapping
 from .fairness import Shares, Turns
 from .outlook import Outlook
 from .pools import DeviceState
-from .queue import NEAR, SLOW, Group, UserQueue, Waiting, first_fitting
+from .queue import SLOW, Group, UserQueue, Waiting, first_fitting
+
+WEIGHT = 8
+"""The exponent of the bytes of groups that have nearly as many, where one of them is chosen."""
 
 USERS = 8  # of the users below the fair share, so many are looked at for the best fit
 Choice = tuple[Group, int, str]
@@ -152,7 +155,7 @@ class Chooser:
         base, most, best = near[0][0], -1.0, group
         for size, one in near:
             lanes, took = running.count(one.shape.mark), mean if one.took is None else one.took
-            left = (one.size + lanes) * took * took * ((size / base) ** NEAR if base else 1.0) / (1 + lanes)
+            left = (one.size + lanes) * took * took * ((size / base) ** WEIGHT if base else 1.0) / (1 + lanes)
             if left > most:
                 most, best = left, one
         return best

@@ -74,8 +74,8 @@ class Book:
         self._snapshot: Mapping[str, Any] = {}
         self._snapshot_due = float("-inf")
 
-    def flush(self) -> None:
-        """Write all that waits, in its order.
+    def flush(self) -> list[str]:
+        """Write all that waits, in its order. Gives the trials whose record no line can hold: their rows are those of failed ones.
 
         Raises:
             StorageFull, OwnerLost: see ``Journal.write_all``; nothing is to be written again.
@@ -90,8 +90,7 @@ class Book:
             else:
                 self._take(action)
         writes, self._writes = self._writes, []
-        if writes:
-            self.journal.write_all(writes)
+        return self.journal.write_all(writes) if writes else []
 
     def note(self, action: m.Action) -> None:
         """Write an action down and show it, at the next ``flush``."""

@@ -119,7 +119,10 @@ class Runner:
 
     def _room(self) -> bool:
         """Whether there is room for results, too, where they found none: lines of the journal find some on a disk that is all but full."""
-        free = self.outside.folder.files.free_bytes() if self._cramped else None
+        try:
+            free = self.outside.folder.files.free_bytes() if self._cramped else None
+        except StorageUnreachable:
+            return False
         self._cramped = free is not None and free < SPARE_BYTES
         return not self._cramped
 
@@ -138,7 +141,9 @@ class Runner:
     def _flush(self) -> None:
         """Write what has happened: one write for all of it."""
         try:
-            self.book.flush()
+            for name in self.book.flush():
+                self.state.spoiled()
+                self.outside.screen.note(f"{name}: its result cannot be written down, it has failed; `qdrun logs` says why")
         except StorageFull as error:
             self._pause(str(error).splitlines()[0], error.until)
 

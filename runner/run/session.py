@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 
+from ...compiler.errors import QdrunError
 from ...jobs.base import Job
 from ..cluster import Capacity, ClusterError, check_environment, close_cluster, open_cluster
 from ..ledger.account import Account
@@ -22,7 +23,7 @@ from ..plan import Prepared
 from ..private import NotPrivate
 from ..provenance import record
 from ..store import space, table
-from ..store.files import StorageFull
+from ..store.files import FolderGone, StorageFull
 from ..store.journal import Journal
 from ..store.layout import BEAT_EVERY_S, TRIALS, RunFolder, check_shared, create
 from ..store.owner import OwnerLost
@@ -135,7 +136,7 @@ def beating(journal: Journal) -> Iterator[None]:
     over = threading.Event()
 
     def once() -> None:
-        with suppress(OSError, OwnerLost):  # an absent disk may come back; a lost run is met again at the next write
+        with suppress(OSError, QdrunError):  # a store that is away may come back; a lost run is met again at the next write
             journal.beat()
 
     def beat() -> None:
@@ -246,6 +247,9 @@ def attend(
         except OwnerLost as error:
             state, ours = "lost", False
             screen.note(str(error))
+        except FolderGone:
+            ours = False
+            raise
         except Exception as error:
             if not head.away():
                 why = f"{type(error).__name__}: {error}"

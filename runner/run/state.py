@@ -40,6 +40,11 @@ class State(Flights):
         """The state of the run once no more trials are started; empty until then."""
         return self._verdicts.stopping
 
+    def spoiled(self) -> None:
+        """The record of a trial that was done can be written to no file: it has failed."""
+        self.counts["done"] -= 1
+        self.counts["failed"] += 1
+
     @property
     def outcome(self) -> str:
         """The state of a finished run: done, failed, cancelled, interrupted."""

@@ -269,6 +269,7 @@ class Log:
         if self._file is None:
             files = self.folder.files
             if isinstance(files, LocalFiles):
+                files.check_there()
                 path = Path(files.root, self.path)
                 path.parent.mkdir(parents=True, exist_ok=True)
                 self._file = open(path, "ab", buffering=0, opener=_private)

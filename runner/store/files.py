@@ -20,6 +20,17 @@ from urllib.parse import quote
 from ...compiler.errors import QdrunError
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
+AWAY = (
+    errno.EIO,
+    errno.ESTALE,
+    errno.ETIMEDOUT,
+    errno.EREMOTEIO,
+    errno.EHOSTDOWN,
+    errno.EHOSTUNREACH,
+    errno.ENOTCONN,
+    errno.ENOLINK,
+)
+"""What a disk that is mounted over a network says while its server is away, and one of this machine now and then."""
 NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
@@ -59,10 +70,15 @@ def escaped(name: str) -> str:
 
 @contextmanager
 def full_said(where: str) -> Iterator[None]:
-    """Turn the errors of a full disk, of whatever library, into ``StorageFull``."""
+    """Turn errors of a full disk, of whatever library, into ``StorageFull``; those of one that is away into ``StorageUnreachable``."""
     try:
         yield
     except OSError as error:
+        if error.errno in AWAY and not isinstance(error, StorageFull):
+            raise StorageUnreachable(
+                f"the disk of {where} does not answer: {os.strerror(error.errno)}\n"
+                "  do: look at the disk, or at the server that it is mounted from; a run that still runs waits for it"
+            ) from error
         if error.errno not in FULL or isinstance(error, StorageFull):
             raise
         raise StorageFull(
@@ -160,6 +176,10 @@ class Files(Protocol):
         """The files below a folder."""
         ...
 
+    def check_there(self) -> None:
+        """Make sure that the root is there, where that can be told. Raises ``FolderGone``."""
+        ...
+
     def private(self) -> Files:
         """The same files; new ones are for their user alone, and a root that is gone is an error, ``FolderGone``."""
         ...
@@ -180,12 +200,18 @@ class LocalFiles:
         """See ``Files``."""
         return LocalFiles(self.root, own=True)
 
+    def check_there(self) -> None:
+        """See ``Files``."""
+        try:
+            os.stat(self.root)
+        except FileNotFoundError:
+            raise _gone(self.root) from None
+        except OSError:  # it may come back: what is written says so
+            return
+
     def _make_folder(self, folder: str, durable: bool) -> None:
-        if self.own and not os.path.isdir(self.root):
-            raise FolderGone(
-                f"the folder {self.root} is gone: it was removed or renamed while it was in use\n"
-                "  do: put it back and `qdrun resume` it, or submit again; nothing more is written there"
-            )
+        if self.own:
+            self.check_there()
         _make_folder(folder, durable, self._folder_mode)
 
     def _path(self, path: str) -> str:
@@ -193,7 +219,7 @@ class LocalFiles:
 
     def read(self, path: str, start: int = 0, end: int | None = None) -> bytes:
         """See ``Files``."""
-        with open(self._path(path), "rb") as stream:
+        with full_said(self.root), open(self._path(path), "rb") as stream:
             stream.seek(start)
             return stream.read() if end is None else stream.read(end - start)
 
@@ -274,7 +300,8 @@ class LocalFiles:
     def names(self, path: str) -> list[str]:
         """See ``Files``."""
         try:
-            return sorted(name for name in os.listdir(self._path(path)) if not name.endswith(PARTIAL))
+            with full_said(self.root):
+                return sorted(name for name in os.listdir(self._path(path)) if not name.endswith(PARTIAL))
         except (FileNotFoundError, NotADirectoryError):
             return []
 
@@ -336,7 +363,8 @@ class LocalFiles:
         folder = Path(self.root).absolute()
         while not folder.exists():
             folder = folder.parent
-        found = os.statvfs(folder)
+        with full_said(self.root):
+            found = os.statvfs(folder)
         return found.f_bavail * found.f_frsize
 
     def at(self, path: str) -> LocalFiles:
@@ -364,32 +392,50 @@ class _LocalGrowing:
 
     def __init__(self, path: str, mode: int) -> None:
         self.path, self.length = path, 0
-        self._torn = self._unsynced = False
+        self._torn = self._unsynced = self._stale = False
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL, mode)
         _sync_folder(os.path.dirname(path))
 
     def append(self, data: bytes) -> None:
         """See ``Growing``. What a full disk tore is cut off again; where that fails too, the next line begins on a line of its own."""
         with full_said(os.path.dirname(self.path)):
+            self._fresh()
+            if not os.fstat(self._file).st_nlink:
+                raise _gone(os.path.dirname(os.path.dirname(self.path)))
             try:
                 _write_all(self._file, b"\n" + data if self._torn else data)
-            except OSError:
+            except OSError as error:
+                self._stale = error.errno == errno.ESTALE
                 self._cut()
                 raise
         self.length += len(data) + self._torn
         self._torn, self._unsynced = False, True
 
+    def _fresh(self) -> None:
+        """Open the file again where its server has forgotten it: half a line, which came through, is cut off."""
+        if self._stale:
+            file = os.open(self.path, os.O_WRONLY | os.O_APPEND)
+            os.close(self._file)
+            self._file, self._stale, self._torn = file, False, False
+            os.ftruncate(file, self.length)
+
     def _cut(self) -> None:
         try:
             os.ftruncate(self._file, self.length)
         except OSError:
-            self.length, self._torn = os.fstat(self._file).st_size, True
+            if not self._stale:
+                self.length, self._torn = os.fstat(self._file).st_size, True
 
     def sync(self) -> None:
         """See ``Growing``."""
         if self._unsynced:
             with full_said(os.path.dirname(self.path)):
-                os.fsync(self._file)
+                self._fresh()
+                try:
+                    os.fsync(self._file)
+                except OSError as error:
+                    self._stale = error.errno == errno.ESTALE
+                    raise
             self._unsynced = False
 
     def close(self) -> None:
@@ -398,6 +444,13 @@ class _LocalGrowing:
             self.sync()
         finally:
             os.close(self._file)
+
+
+def _gone(folder: str) -> FolderGone:
+    return FolderGone(
+        f"the folder {folder} is gone: it was removed or renamed while it was in use; nothing more is written there\n"
+        "  do: put it back and go on with `qdrun resume`, or submit again"
+    )
 
 
 def _write_all(file: int, data: bytes) -> None:
@@ -456,16 +509,19 @@ def open_files(uri: str | os.PathLike[str]) -> Files:
         StorageUnknown: no such file system, or it is not installed.
     """
     text = os.fspath(uri)
+    if "\0" in text:
+        raise StorageUnknown(f"{text!r} is no path: it has a NUL in it\n  do: write `storage`, or --output, without it")
     if "://" not in text or text.startswith(("file://", "local://")):
-        return LocalFiles(text.removeprefix("file://").removeprefix("local://"))
+        return LocalFiles(os.path.expanduser(text.removeprefix("file://").removeprefix("local://")))
     import fsspec
 
     from .objects import ObjectFiles
 
     try:
         system, base = fsspec.core.url_to_fs(text)
-    except (ImportError, ValueError) as error:
+    except Exception as error:  # each of fsspec's file systems has its own ways to refuse a URI
         raise StorageUnknown(
-            f"cannot open {text}: {error}\n  do: use a local folder, or install the file system: `pip install 'qdrun[s3]'` for s3://"
+            f"cannot open {text}: {type(error).__name__}: {error}\n"
+            "  do: use a local folder, or install the file system: `pip install 'qdrun[s3]'` for s3://"
         ) from error
     return ObjectFiles(system, base, text)

@@ -20,7 +20,7 @@ from typing import Any
 from pydantic_core import to_json
 
 from .encoding import Damaged, document, is_sealed, plain, read_document, readable, sealed, unsealed, writable
-from .files import Growing, LocalFiles, StorageFull
+from .files import FolderGone, Growing, LocalFiles, StorageFull
 from .layout import RunFolder
 from .owner import OWNERS, Owner, OwnerLost, check_owner, give_up, take
 
@@ -380,7 +380,7 @@ class Journal:
         except StorageFull:
             self.full = True
             raise
-        except OwnerLost:
+        except (OwnerLost, FolderGone):
             self._lost = True
             self._pending.clear()
             raise

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import tempfile
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import IO, Any
 
 from .files import Growing, StorageFull, StorageUnknown, StorageUnreachable, full_said
 
 BUCKETS = frozenset(("s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oci", "oss"))
 """File systems whose first folder is a bucket. One that is not there is a slip of the pen, which fsspec would make come true."""
+SETTLE_S = 2.0
+"""So long a claim may take from its look for another one to its write, in a store that cannot refuse to overwrite."""
 _ANSWERS = (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError)
 """Errors by which a store says how things are: it was reached."""
 
@@ -79,11 +82,20 @@ class ObjectFiles:
                 self.system.put_file(stream.name, self._path(path))
 
     def claim(self, path: str, data: bytes) -> bool:
-        """See ``Files``. Where a store cannot refuse to overwrite, whoever reads his own bytes back has the claim."""
+        """See ``Files``. A store that overwrites although it is told not to is found out by a second try: there the last of those who
+        claim at once has it, and each waits ``SETTLE_S`` before it reads who that is.
+        """
         if self.exists(path):
             return False
-        with suppress(FileExistsError):  # perhaps by us: an answer that was lost makes a library ask again
+        try:
             self._pipe(path, data, mode="create")
+        except FileExistsError:  # perhaps by us: an answer that was lost makes a library ask again
+            return self.read(path) == data
+        try:
+            self._pipe(path, data, mode="create")
+        except FileExistsError:
+            return self.read(path) == data
+        time.sleep(SETTLE_S)
         return self.read(path) == data
 
     def exists(self, path: str) -> bool:
@@ -145,6 +157,9 @@ class ObjectFiles:
     def free_bytes(self) -> int | None:
         """See ``Files``."""
         return None
+
+    def check_there(self) -> None:
+        """See ``Files``: a store has no folders."""
 
     def private(self) -> ObjectFiles:
         """See ``Files``: who may read an object, the bucket says."""

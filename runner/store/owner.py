@@ -147,7 +147,9 @@ def check_owner(folder: RunFolder, owner: Owner) -> None:
 
     Raises:
         OwnerLost: somebody has.
+        FolderGone: the folder of the run was removed.
     """
+    folder.files.check_there()
     if folder.files.exists(_claim_name(owner.number + 1)):
         now = latest_owner(folder)
         who = f"process {now.pid} on {now.host}" if now else "another process"

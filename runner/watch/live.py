@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 from ..packing.claims import amount
 from ..store.layout import RunFolder
 from ..trials import counted
+from ..visible import visible
 from .board import Board
 from .view import SHOWN, DeviceView, Lane, RunView, view_of
 
@@ -127,7 +128,7 @@ class Lines:
 
     def note(self, text: str) -> None:
         """Print a line now."""
-        print(text, file=sys.stderr, flush=True)
+        print(visible(text), file=sys.stderr, flush=True)
 
 
 class Live:
@@ -150,7 +151,7 @@ class Live:
 
     def note(self, text: str) -> None:
         """Print a line above the board."""
-        self.console.print(text, markup=False, highlight=False)
+        self.console.print(visible(text), markup=False, highlight=False)
 
 
 class _Screen:
@@ -301,7 +302,7 @@ class _Follower:
 
 def _follow_in_lines(seen: _Follower, line_every_s: float) -> None:
     def say(text: str) -> None:
-        print(text, file=sys.stderr, flush=True)
+        print(visible(text), file=sys.stderr, flush=True)
 
     say(f"run {seen.folder.name}: {counted(seen.view.total, 'trial')}")
     shown, last = "", float("-inf")

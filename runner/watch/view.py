@@ -20,6 +20,7 @@ from ..store.journal import Event, read
 from ..store.layout import RunFolder
 from ..store.replay import FINAL, AttemptState, Replay, replay, run_state
 from ..trials import Trial
+from ..visible import visible
 
 RECENT_S = 120.0
 """The rate is that of this many seconds before now."""
@@ -269,7 +270,7 @@ def _failures(found: Replay, labels: Mapping[str, str]) -> tuple[FailureView, ..
 
 def printable(text: str) -> str:
     """Text that does nothing to a terminal."""
-    return "".join(c if c.isprintable() else "\ufffd" for c in text)
+    return visible(text).replace("\n", "\ufffd").replace("\t", "\ufffd")
 
 
 def failure_view(trial: str, label: str, record: Mapping[str, Any]) -> FailureView:

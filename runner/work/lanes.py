@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ...jobs.base import Job
+from .floats import FloatEnvironment
 from .kept import Keeper
 from .spec import BatchEnd, BatchSpec, LaneState, TrialEnd, TrialSpec
 
@@ -102,6 +103,7 @@ class Lane(threading.Thread):
         self.number, self.now, self._lanes = number, None, lanes
         self.now: Now | None
         self.open = Keeper(self._opening)
+        self._floats: FloatEnvironment | None = None  # that of its thread
         self._kept = ""  # the lease that the program is kept for
         self._tasks: queue.SimpleQueue[Task | LetGo | None] = queue.SimpleQueue()
         self._task: Task | None = None
@@ -114,6 +116,7 @@ class Lane(threading.Thread):
 
     def run(self) -> None:
         """The thread."""
+        self._floats = FloatEnvironment()
         while (task := self._tasks.get()) is not None:
             if isinstance(task, LetGo):
                 self._close()
@@ -165,9 +168,11 @@ class Lane(threading.Thread):
             return BatchEnd(batch.lease, (), self._lanes.retire(), batch.launch)
         self._lanes.begin(self.number, batch.launch)
         task.running = batch.launch, time.monotonic()
-        ends = []
+        ends, floats = [], self._floats
+        assert floats is not None
         for trial in batch.trials:
             self.now = Now(trial, batch.lease)
+            floats.restore()
             # a context of its own: whatever program or setting a trial leaves behind in its context, the next one does not see
             try:
                 ends.append(Context().run(self._lanes.run, self, batch, trial))

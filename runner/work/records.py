@@ -19,7 +19,7 @@ import numpy as np
 
 from ...compiler.errors import QdrunRuntimeError
 from ...jobs.base import Finished, Outcome, Stopped, Watch
-from ...jobs.outcome import arrays_of
+from ...jobs.outcome import arrays_of, loss_of
 from ..store.attempts import Failure
 
 MAX_TEXT = 20_000
@@ -69,7 +69,7 @@ def numbers_of(outcome: Outcome) -> Record:
     """
     gradients = arrays_of(outcome.gradients, "gradient")
     return {
-        "loss": float(outcome.loss),
+        "loss": loss_of(outcome.loss),
         "gradients": gradients,
         "gradient_norm": norm_of(gradients.values()),
         "outputs": arrays_of(outcome.outputs, "output"),

@@ -5,6 +5,7 @@ import pytest
 from pydantic import Field
 
 from qdrun.jobs.base import BadOutcome, Job, JobParams, Outcome, Session, execute
+from qdrun.jobs.outcome import arrays_of
 from qdrun.runner.work import error_record, finished_record
 
 GOOD = {"x": 1.0, "many": np.ones(3)}
@@ -182,3 +183,58 @@ def test_a_gradient_of_another_shape_than_its_parameter_is_refused(name, value, 
         execute(job, **how)
     said = f"GivesShapes.run() gave the gradient of `{name}` with shape {given}, the parameter has shape {expected}\n  do: "
     assert str(caught.value).startswith(said)
+
+
+class Unkind:
+    """Raises whatever it is asked."""
+
+    def __float__(self):
+        raise RuntimeError("no")
+
+    __repr__ = __array__ = __float__
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (np.ones(2) + 1j, "as an array of shape (2,) of complex128" + KIND),
+        ([1.0, 2j], "as [1.0, 2j] (list)" + KIND),
+        (np.ma.array([1.0, 2.0], mask=[0, 1]), "as a masked array of shape (2,)" + KIND),
+        ([1.0, np.ma.masked], "as [1.0, masked] (list)" + KIND),
+        (np.array(["1.5"]), "as an array of shape (1,) of <U3" + KIND),
+        ("1.5", "as '1.5' (str)" + KIND),
+        (None, "as None" + KIND),
+        ([1.0, None], "as [1.0, None] (list)" + KIND),
+        (np.array(["2020-01-01"], dtype="datetime64[D]"), "as an array of shape (1,) of datetime64[D]" + KIND),
+        (Unkind(), "(Unkind)" + KIND),
+        (2**53 + 1, "as 9007199254740993 (int), and no float is equal to such an integer\n  do: give numbers"),
+        (np.array([2**63 + 1], dtype=np.uint64), ", and no float is equal to such an integer\n  do: give numbers"),
+        (np.longdouble("1e4000"), "which is too large for 64 bits\n  do: give numbers"),
+    ],
+)
+def test_a_number_that_would_be_changed_is_refused_by_name(value, said):
+    for part in ({"x": value}, {"many": value}):
+        with pytest.raises(BadOutcome) as caught:
+            arrays_of(part, "output")
+        assert said in str(caught.value) and f"the output `{next(iter(part))}`" in str(caught.value)
+    with pytest.raises(BadOutcome, match=r"gave a loss that is not one number: .*\n  do: give a float"):
+        tried(Outcome(value, GOOD))
+
+
+@pytest.mark.parametrize("part", [{3: 1.0}, {"\ud800": 1.0}, [("x", 1.0)], None])
+def test_names_are_texts(part):
+    for given in (Outcome(1.0, GOOD, part), Outcome(1.0, part)):
+        with pytest.raises(BadOutcome, match="no map from names to numbers"):
+            tried(given)
+
+
+def test_every_number_of_a_record_is_a_float_that_python_has():
+    wide, small = np.longdouble(1) / 3, np.full(3, 2, dtype=np.longdouble)
+    record = tried(
+        Outcome(wide, {"x": wide, "many": small}, {"flag": True, "count": np.int64(-(2**53)), "half": np.float16(0.5)})
+    )
+    assert type(record["loss"]) is float and record["loss"] == float(wide)
+    assert {name: array.dtype for name, array in record["gradients"].items()} == {"x": np.float64, "many": np.float64}
+    assert record["gradients"]["many"].tolist() == [2.0, 2.0, 2.0]
+    assert {name: float(array) for name, array in record["outputs"].items()} == {"flag": 1.0, "count": -(2.0**53), "half": 0.5}
+    assert record["outputs"]["half"].dtype == np.float16

@@ -10,12 +10,13 @@ from runner_helpers import trial_record, write_config
 from test_documents import call, finished  # noqa: F401 - a fixture
 from typer.testing import CliRunner
 
+from qdrun.runner import listing
 from qdrun.runner.cli import app
 from qdrun.runner.commands.looking import State
 from qdrun.runner.commands.picking import NotFound, best_row, column_of, ordered, trial_of
 from qdrun.runner.plan import make_plan, prepare
 from qdrun.runner.show import summary_data, summary_text
-from qdrun.runner.store.attempts import Attempt, Log
+from qdrun.runner.store.attempts import STREAMS, Attempt, Log
 from qdrun.runner.store.files import open_files
 from qdrun.runner.store.journal import Journal
 from qdrun.runner.store.layout import RunFolder, create, write_run
@@ -287,3 +288,41 @@ def test_a_file_that_was_asked_for_is_written_with_its_folders_or_it_is_said_why
 def test_a_table_goes_to_a_uri(finished):  # noqa: F811
     text("results", finished.path, "--format", "csv", "--out", "memory://tables/of/run.csv")
     assert open_files("memory://tables/of").read("run.csv").decode() == text("results", finished.path, "--format", "csv")
+
+
+EVIL = "\x1b]0;title\x07\x1b[2J\x1b[31mred\u202e \x9b1m back\rover\b\b\b"
+
+
+def test_nothing_that_a_job_prints_or_raises_reaches_the_terminal_raw(tmp_path):
+    """It stays as it was in the files."""
+    trials = [Trial(id=A1, index=0, replicate=0, seed=0, swept={"x": 0, "s": EVIL}, params={"x": 0})]
+    folder = write_run(tmp_path / "runs", "evil", "", {"gradients": []}, trials, {})
+    with Journal(folder) as journal:
+        with Log(folder, Attempt(A1, 1), "stdout") as log:
+            log.write(EVIL.encode() + b"\n")
+        journal.write("started", trial=A1, attempt=1, device=EVIL)
+        error = {"type": EVIL, "message": EVIL, "traceback": EVIL}
+        journal.write("ended", sync=True, trial=A1, attempt=1, status="failed", failure="user_error", error=error, device=EVIL)
+        journal.write("finished", state="failed")
+    commands = [["results"], ["logs"], ["logs", A1, "-f"], ["status"], ["ls", "--runs", tmp_path / "runs"], ["watch"]]
+    for name, *rest in commands:
+        words = [name, *([] if name == "ls" else [folder.path]), *rest]
+        result = CliRunner().invoke(app, [str(word) for word in words])
+        shown = result.stdout + result.stderr
+        assert shown and all(c.isprintable() or c in "\n\t" for c in shown), (name, ascii(shown))
+    assert folder.files.read(f"trials/{A1}/a1/stdout.log").decode() == EVIL + "\n"
+
+
+def test_who_follows_logs_reads_the_journal_again_only_when_it_has_grown(alive, monkeypatch):
+    folder, journal = alive
+    looked, real = [], listing.replay
+    monkeypatch.setattr(listing, "replay", lambda folder: looked.append(1) or real(folder))
+    follower = listing.Follower(folder, None, None, STREAMS)
+    for _ in range(20):
+        assert not follower.over()
+        list(follower.news())
+    assert len(looked) == 1
+    journal.write("ended", sync=True, trial=A1, attempt=1, status="done", loss=1.0)
+    journal.write("finished", sync=True, state="done")
+    follower._again = 0.0
+    assert follower.over() and len(looked) == 2

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from runner_helpers import write_config
 
+from qdrun.runner import sweep as sweep_module
 from qdrun.runner.config import ConfigError, SweepSection
 from qdrun.runner.plan import prepare
 from qdrun.runner.sweep import SweepError, expand
@@ -228,3 +229,35 @@ def test_ids_depend_on_the_values_and_not_on_their_order(order):
     assert trial_id(params, 1) != reference
     assert trial_seed(7, reference) != trial_seed(8, reference)
     assert 0 <= trial_seed(7, reference) < 2**63
+
+
+def test_twenty_thousand_excludes_are_looked_up_and_not_tried(monkeypatch):
+    """Each with each point would be 80 million comparisons."""
+    compared = []
+    real = sweep_module._describes
+    monkeypatch.setattr(sweep_module, "_describes", lambda rule, values: compared.append(1) or real(rule, values))
+    axes = {"a": {"linspace": [0.1, 0.9, 40]}, "b": list(range(20))}
+    points = values(params=axes)
+    rules = [{"a": point["a"] * (1 + 5e-10), "b": point["b"]} for point in points[1:]]
+    assert values(params=axes, exclude=rules) == points[:1]
+    assert len(compared) < 3 * len(points)
+
+
+@given(
+    st.lists(st.floats(allow_nan=False, width=64) | st.integers(), min_size=1, max_size=6),
+    st.sampled_from([-9e-10, 0.0, 9e-10]),
+)
+def test_whatever_is_the_same_is_looked_up_by_the_same(numbers, part):
+    for number in numbers:
+        other = number * (1 + part) if isinstance(number, float) else number
+        if sweep_module._same(number, other):
+            assert sweep_module._rounded(number)[0] in sweep_module._rounded(other)
+            assert sweep_module._rounded(other)[0] in sweep_module._rounded(number)
+
+
+def test_a_range_without_end_is_refused():
+    for parts in ([0, 1e308, 1e-308], [-1e308, 1e308, 1e-300], [0, 1, 1e-9]):
+        with pytest.raises(SweepError, match=r"`range` has (endlessly many|\d+) values, more than"):
+            values(params={"a": {"range": parts}})
+    with pytest.raises(ValidationError):
+        values(params={"a": {"range": [0, float("inf"), 1]}})

@@ -341,3 +341,18 @@ def test_who_looks_at_the_logs_of_all_trials_asks_for_those_that_there_are(where
     assert list(follower.news()) == []
     made = counting.calls - before
     assert made["below"] == 2 and made["read"] < 10
+
+
+def test_a_place_below_the_home_folder_is_there(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    folder = make_run("~/qd")
+    assert (
+        folder.path.parent == tmp_path / "qd"
+        and find(folder.name, "~/qd").uri == folder.uri == RunFolder(f"~/qd/{folder.name}").uri
+    )
+
+
+@pytest.mark.parametrize("place", ["runs\0x", "reference://", "reference://x", "filecache://", "nowhere://"])
+def test_a_place_that_cannot_be_is_refused_by_name(place):
+    with pytest.raises(StorageUnknown, match=r"(is no path: it has a NUL|cannot open .*)\n?.*\n  do: "):
+        make_run(place)

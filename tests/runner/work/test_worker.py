@@ -2,6 +2,7 @@
 
 import gc
 import json
+import platform
 import threading
 
 import jobs_for_lanes as jobs
@@ -498,3 +499,23 @@ def test_an_attempt_that_looks_into_a_crash_checks_indices_and_keeps_no_descent(
         end = made.run(bench.batch("t0")._replace(checked=checked))
         assert end.ends[0].done, end.ends[0].record
     assert seen == [(True, {"bounds": True, "asserts": False, "nan": False, "overflow": False}), (False, None)]
+
+
+def test_a_rounding_mode_that_one_trial_leaves_behind_changes_no_bit_of_the_next(bench, monkeypatch):
+    """Also flush-to-zero, which libraries set when they are loaded, for the thread that loads them."""
+    import ctypes
+
+    worker, seen = bench.worker(lanes=1), []
+    libm, (lane,) = ctypes.CDLL("libm.so.6"), worker._lanes.all
+    real = worker._lanes.run
+
+    def changed(*words):
+        seen.append((libm.fegetround(), 1.0 + 2.0**-53 * float(len("x"))))
+        found = real(*words)
+        assert libm.fesetround(0x800 if platform.machine() == "x86_64" else 0x400000) == 0
+        return found
+
+    worker._lanes.run = changed
+    for number in range(3):
+        worker.run(bench.batch(f"t{number}", number=number))
+    assert seen == [(0, 1.0)] * 3 and lane.is_alive()
