@@ -211,8 +211,7 @@ def attend(
         RunAlive: somebody runs it.
         StorageFull: there is no room for the run.
     """
-    timing, state, ours, why = how.timing, "failed", True, ""
-    board = Board(run=folder.name, total=len(prepared.trials))
+    timing, state, ours, why, board = how.timing, "failed", True, "", Board(run=folder.name, total=len(prepared.trials))
     # Ray's processes die with the thread that started them, so that thread lives as long as the run.
     with (
         Journal(folder, gone=gone) as journal,
@@ -237,9 +236,7 @@ def attend(
             _say_ready(journal, screen, capacity, joined=how.address is not None)
             _check(prepared, capacity)
             ledger = _ledger(prepared, folder, how.address, planned, gone=gone > 0, note=screen.note)
-            board.metrics = _metrics(folder.name)
-            stops.starting = False
-
+            board.metrics, stops.starting = _metrics(folder.name), False
             outside = lambda workers: Outside(folder, journal, board, screen, timing, ledger, workers, stops)  # noqa: E731
             state = run_trials(prepared, planned, outside, ledger, folder=folder, owner=journal.owner, work=work, before=before)
         except KeyboardInterrupt:
@@ -247,11 +244,9 @@ def attend(
         except OwnerLost as error:
             state, ours = "lost", False
             screen.note(str(error))
-        except FolderGone:
-            ours = False
-            raise
         except Exception as error:
-            if not head.away():
+            ours = not isinstance(error, FolderGone)
+            if not (ours and head.away()):
                 why = f"{type(error).__name__}: {error}"
                 raise
             state = "lost"

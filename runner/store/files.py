@@ -17,44 +17,9 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 from urllib.parse import quote
 
-from ...compiler.errors import QdrunError
+from .refusals import FolderGone, StorageFull, StorageUnknown, StorageUnreachable, folder_gone, full_said
 
-FULL = (errno.ENOSPC, errno.EDQUOT)
-AWAY = (
-    errno.EIO,
-    errno.ESTALE,
-    errno.ETIMEDOUT,
-    errno.EREMOTEIO,
-    errno.EHOSTDOWN,
-    errno.EHOSTUNREACH,
-    errno.ENOTCONN,
-    errno.ENOLINK,
-)
-"""What a disk that is mounted over a network says while its server is away, and one of this machine now and then."""
 NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
-
-
-class StorageFull(QdrunError, OSError):
-    """There is no room where the run is stored. Nothing that was written before is lost; what could not be written waits."""
-
-    until = "there is room"
-    """What is waited for, for messages."""
-
-
-class StorageUnreachable(StorageFull):
-    """The store does not answer, or refuses who asks. A run that goes on does what it does on a full disk: it keeps and waits."""
-
-    until = "the store answers"
-
-
-class FolderGone(QdrunError, OSError):
-    """The folder of a run is not there any more. Nothing waits for it to come back: a new one would be no run."""
-
-    exit_code = 5
-
-
-class StorageUnknown(QdrunError, ValueError):
-    """A URI names a file system that is not installed, or a file system or a bucket that does not exist."""
 
 
 def escaped(name: str) -> str:
@@ -66,25 +31,6 @@ def escaped(name: str) -> str:
         if 0 < len(text) <= 200
         else f"{text[:160]}%{hashlib.sha256(name.encode('utf-8', 'backslashreplace')).hexdigest()[:16]}"
     )
-
-
-@contextmanager
-def full_said(where: str) -> Iterator[None]:
-    """Turn errors of a full disk, of whatever library, into ``StorageFull``; those of one that is away into ``StorageUnreachable``."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno in AWAY and not isinstance(error, StorageFull):
-            raise StorageUnreachable(
-                f"the disk of {where} does not answer: {os.strerror(error.errno)}\n"
-                "  do: look at the disk, or at the server that it is mounted from; a run that still runs waits for it"
-            ) from error
-        if error.errno not in FULL or isinstance(error, StorageFull):
-            raise
-        raise StorageFull(
-            f"no room left in {where}: {os.strerror(error.errno or 0)}\n"
-            "  do: make room there; a run that still runs goes on by itself, another one with `qdrun resume`"
-        ) from error
 
 
 class Growing(Protocol):
@@ -205,7 +151,7 @@ class LocalFiles:
         try:
             os.stat(self.root)
         except FileNotFoundError:
-            raise _gone(self.root) from None
+            raise folder_gone(self.root) from None
         except OSError:  # it may come back: what is written says so
             return
 
@@ -401,7 +347,7 @@ class _LocalGrowing:
         with full_said(os.path.dirname(self.path)):
             self._fresh()
             if not os.fstat(self._file).st_nlink:
-                raise _gone(os.path.dirname(os.path.dirname(self.path)))
+                raise folder_gone(os.path.dirname(os.path.dirname(self.path)))
             try:
                 _write_all(self._file, b"\n" + data if self._torn else data)
             except OSError as error:
@@ -444,13 +390,6 @@ class _LocalGrowing:
             self.sync()
         finally:
             os.close(self._file)
-
-
-def _gone(folder: str) -> FolderGone:
-    return FolderGone(
-        f"the folder {folder} is gone: it was removed or renamed while it was in use; nothing more is written there\n"
-        "  do: put it back and go on with `qdrun resume`, or submit again"
-    )
 
 
 def _write_all(file: int, data: bytes) -> None:
@@ -525,3 +464,19 @@ def open_files(uri: str | os.PathLike[str]) -> Files:
             "  do: use a local folder, or install the file system: `pip install 'qdrun[s3]'` for s3://"
         ) from error
     return ObjectFiles(system, base, text)
+
+
+__all__ = [
+    "PARTIAL",
+    "Files",
+    "FolderGone",
+    "Growing",
+    "LocalFiles",
+    "StorageFull",
+    "StorageUnknown",
+    "StorageUnreachable",
+    "escaped",
+    "folder_gone",
+    "full_said",
+    "open_files",
+]

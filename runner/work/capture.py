@@ -20,8 +20,9 @@ from typing import IO, Any, TextIO
 
 from ...compiler.runtime.status import OUTPUT
 from ..store.attempts import STREAMS, Attempt, Log
-from ..store.files import FULL, LocalFiles
+from ..store.files import LocalFiles
 from ..store.layout import RunFolder
+from ..store.refusals import FULL
 from .keeper import Keeper
 
 _here: ContextVar[dict[str, AttemptText] | None] = ContextVar("qdrun_attempt_text", default=None)
