@@ -7,6 +7,7 @@ from runner_helpers import write_config
 from qdrun.runner.plan import prepare
 from qdrun.runner.run import detach, entry, session
 from qdrun.runner.run import resume as resuming
+from qdrun.runner.run.launches import JOB, remember
 from qdrun.runner.run.rayjobs import note_launch
 from qdrun.runner.store import status
 from qdrun.runner.store.encoding import document, read_document
@@ -98,6 +99,7 @@ def test_who_followed_a_job_that_is_gone_leaves_a_run_alone_that_goes_on(run, mo
 
 
 def test_who_followed_a_job_that_is_gone_says_that_its_run_is_lost(run, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(run.path.parent / "state"))
     journal = died(run, 11)
     journal.beat()
     jobs = [{"status": "FAILED", "metadata": {"run": run.name}, "driver_info": {"pid": "11"}}]
@@ -105,6 +107,9 @@ def test_who_followed_a_job_that_is_gone_says_that_its_run_is_lost(run, monkeypa
     detach._bury(run)
     assert status.status(run)["state"] == "running", "nobody says where it ran"
     note_launch(run, address="http://head:8265", job=run.name)
+    detach._bury(run)
+    assert status.status(run)["state"] == "running", "an address that only the run's folder names is not asked"
+    remember(run, "http://head:8265", JOB)
     detach._bury(run)
     assert status.status(run)["state"] == "lost"
     with pytest.raises(OwnerLost):
