@@ -34,7 +34,6 @@ class _Text:
             whole: CodeType | None = compile("".join(lines), file, "exec", dont_inherit=True)
         except (SyntaxError, ValueError):  # a cell of a notebook, say
             whole = None
-        self.compiles = whole is not None
         self._codes: dict[tuple[str, int], list[CodeType]] = {}
         for code in () if whole is None else _within(whole):
             self._codes.setdefault((code.co_qualname, code.co_firstlineno), []).append(_plain(code))
@@ -63,22 +62,38 @@ def lines_of(fn: FunctionType) -> Found:
     file = inspect.getsourcefile(fn) or code.co_filename
     key = file, fn.__module__
     with _lock:
-        texts = _texts.get(key, [])
-    found = next((text for text in reversed(texts) if text.holds(code)), None)
+        known = _texts.get(key, [])
+    found = next((text for text in reversed(known) if text.holds(code)), None)
     if found is not None:
         return found.block(code), code.co_firstlineno, file
-    lines, first = inspect.getsourcelines(fn)  # the file is looked at again
-    now = linecache.getlines(file, fn.__globals__)
-    if not texts or texts[-1].lines != now:
-        texts = [*texts, _Text(file, now)][-MOST:]
+    linecache.checkcache(file)
+    latest = _look(key, fn)
+    if latest.lines and not latest.holds(code) and _as_written(fn):
+        # linecache compares length and time of a file: within one tick of the file system's clock both may stay
+        entry = linecache.cache.get(file, ())
+        if len(entry) == 4 and entry[1] is not None:  # else somebody has put the lines there, and they are not the file's
+            linecache.cache.pop(file)
+        latest = _look(key, fn)
+        if not latest.holds(code):
+            raise QdrunSyntaxError(
+                f"the source of `{fn.__name__}` in {file} was edited after it was loaded",
+                hint="start again: what runs is the old code, whose lines are gone",
+            )
+    if latest.holds(code):
+        return latest.block(code), code.co_firstlineno, file
+    return (*inspect.getsourcelines(fn), file)
+
+
+def _look(key: tuple[str, str], fn: FunctionType) -> _Text:
+    """The text that a function's file has now, which is kept."""
+    now = linecache.getlines(key[0], fn.__globals__)
+    with _lock:
+        known = _texts.get(key, [])
+    if not known or known[-1].lines != now:
+        known = [*known, _Text(key[0], now)][-MOST:]
         with _lock:
-            _texts[key] = texts
-    if texts[-1].compiles and not texts[-1].holds(code) and _as_written(fn):
-        raise QdrunSyntaxError(
-            f"the source of `{fn.__name__}` in {file} was edited after it was loaded",
-            hint="start again: what runs is the old code, whose lines are gone",
-        )
-    return lines, first, file
+            _texts[key] = known
+    return known[-1]
 
 
 def _within(code: CodeType) -> Iterator[CodeType]:

@@ -28,7 +28,8 @@ from .scalars import TRANSCENDENTAL, libm
 class Config:
     """Where a program runs: options of ``qd.init``; ``level`` is LLVM's. ``second``: what is compared is a second run: of the
     file, which finds what the first one kept on disk (``file``); of ``main`` alone, whose launches are native (``main``); of the file with
-    other constants than those that the first one compiled (``constants``). ``exact``: its mathematics is the C library's."""
+    other constants than those that the first one compiled (``constants``). It draws the random numbers of a first run. ``exact``: its
+    mathematics is the C library's."""
 
     name: str
     options: dict[str, Any] = field(default_factory=dict)
@@ -102,14 +103,19 @@ def _in_chunks(task: Any, number: int, launch: Any, chunk: int | None, run: Any 
 
 
 def load(path: Path) -> dict[str, Any]:
-    """Import a program's file anew; its names."""
+    """Import a program's file anew; its names.
+
+    Bytecode is not kept: Python would take that of another text of the same length that was written in the same second.
+    """
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module
+    before, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     try:
         spec.loader.exec_module(module)
     finally:
+        sys.dont_write_bytecode = before
         del sys.modules[path.stem]
     return vars(module)
 
@@ -174,9 +180,11 @@ def run(path: Path, text: str, config: Config) -> Outcome:
                     with suppress(qd.QdrunError):
                         load(path)["main"]()
                     path.write_text(text)
+                    program.launches = 0
                 names = load(path)
                 out = names["main"]()
                 if config.second in ("file", "main"):
+                    program.launches = 0
                     out = (load(path) if config.second == "file" else names)["main"]()
                 return Outcome(flat(out))
         except qd.QdrunError as e:

@@ -21,8 +21,12 @@ ROOT = Path(__file__).parents[2]
 BATCH = 150
 LONGEST = 90.0
 """Seconds that one program may take."""
-MOST = 200
-"""Findings after which a search ends."""
+MOST = 30
+"""Kinds of findings after which a search ends."""
+KEPT = 3
+"""Findings of one kind that are kept; of the others only the number."""
+LATE = 20.0
+"""Seconds after the end of the time in which a program may still finish."""
 
 
 @dataclass
@@ -42,8 +46,21 @@ class Tally:
     features: Counter[str] = field(default_factory=Counter)
     compared: Counter[str] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
+    kinds: Counter[str] = field(default_factory=Counter)
     found: list[Found] = field(default_factory=list)
     work: float = 0.0
+
+    @property
+    def full(self) -> bool:
+        """Whether so much is wrong that a search need not go on."""
+        return len(self.kinds) >= MOST
+
+    def add(self, found: Found) -> None:
+        """Count a finding. The first ones of its kind are kept and told of."""
+        self.kinds[found.kind] += 1
+        if self.kinds[found.kind] <= KEPT:
+            self.found.append(found)
+            print(f"program {found.index}: {found.kind}", file=sys.stderr, flush=True)
 
 
 class Job(threading.Thread):
@@ -62,8 +79,13 @@ class Job(threading.Thread):
         )
 
     def run(self) -> None:
-        while time.monotonic() < self.end and len(self.tally.found) < MOST:
+        while not self.over:
             self.batch()
+
+    @property
+    def over(self) -> bool:
+        """Whether no further program is to be checked."""
+        return time.monotonic() >= self.end or self.tally.full
 
     def batch(self) -> None:
         """One process for some programs."""
@@ -79,10 +101,10 @@ class Job(threading.Thread):
             process = subprocess.Popen(args, cwd=ROOT, pass_fds=[write], stdout=subprocess.DEVNULL, stderr=errors)
             os.close(write)
             inside = False
-            for facts in _lines(read, lambda: min(LONGEST, max(0.0, self.end + 20 - time.monotonic()))):
+            for facts in _lines(read, lambda: min(LONGEST, max(0.0, self.end + LATE - time.monotonic()))):
                 if facts is None:
                     process.kill()
-                    if time.monotonic() < self.end + 20:
+                    if time.monotonic() < self.end + LATE:
                         self.found("hang", f"no answer after {LONGEST:.0f} s")
                         self.at += self.step
                     process.wait()
@@ -91,7 +113,7 @@ class Job(threading.Thread):
                 if not inside:
                     self.note(facts)
                     self.at = facts["done"] + self.step
-                    if time.monotonic() >= self.end:
+                    if self.over:
                         process.kill()
                         process.wait()
                         return
@@ -105,7 +127,7 @@ class Job(threading.Thread):
     def found(self, kind: str, detail: str) -> None:
         with self.lock:
             self.tally.programs += 1
-            self.tally.found.append(Found(self.at, kind, detail))
+            self.tally.add(Found(self.at, kind, detail))
 
     def note(self, facts: dict[str, Any]) -> None:
         with self.lock:
@@ -117,8 +139,7 @@ class Job(threading.Thread):
             if facts["refused"]:
                 t.refused[facts["refused"]] += 1
             if facts["finding"]:
-                t.found.append(Found(facts["done"], **facts["finding"]))
-                print(f"program {facts['done']}: {facts['finding']['kind']}", file=sys.stderr, flush=True)
+                t.add(Found(facts["done"], **facts["finding"]))
 
 
 def _lines(pipe: int, patience: Any) -> Iterator[dict[str, Any] | None]:

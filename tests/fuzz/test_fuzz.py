@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from qdrun.compiler.ir.nodes import GlobalStore, Op
 from qdrun.compiler.runtime import interpret
 from qdrun.compiler.transforms import derivatives
 from tests.fuzz import child, execute, parent
+from tests.fuzz.__main__ import main as command
 from tests.fuzz.check import Result
 from tests.fuzz.compare import differences, unexplained
 from tests.fuzz.draw import SWITCHES
@@ -75,7 +77,11 @@ def test_programs_are_right_without_a_planted_fault(tmp_path):
 
 @pytest.mark.slow
 def test_a_wrong_fold_is_found_and_made_small(tmp_path, monkeypatch):
-    monkeypatch.setitem(fold._INTEGER, "sub", lambda x, y: x - y + 1)
+    def wrong(code, args, dtype):
+        right = meaning.evaluate(code, args, dtype)
+        return right + right.dtype.type(1) if code == "sub" else right
+
+    monkeypatch.setattr(fold, "evaluate", wrong)
     program, result, index = hunt(tmp_path, range(200))
     text = small(tmp_path, program, result, index)
     assert len(text) < len(program.text) / 2
@@ -163,3 +169,89 @@ def test_the_command_prints_a_summary_and_finds_nothing():
     assert (facts["seed"], facts["wrong"]) == (3, 0)
     assert facts["programs"] >= 3
     assert facts["compared"]["model"] >= 1
+
+
+def test_one_kind_of_finding_neither_fills_the_report_nor_ends_the_search():
+    tally = parent.Tally()
+    for index in range(500):
+        tally.add(parent.Found(index, "cpu != cached", "x"))
+    assert not tally.full and tally.kinds == {"cpu != cached": 500}
+    assert [f.index for f in tally.found] == [0, 1, 2]
+    for index in range(parent.MOST - 1):
+        tally.add(parent.Found(index, f"raised: {index}", "x"))
+    assert tally.full
+
+
+CHILD = """
+import json, os, sys
+pipe, at, step = int(sys.argv[1]), int(sys.argv[3]), int(sys.argv[4])
+for index in range(at, at + 1000 * step, step):
+    finding = dict(kind="cpu != cached" if index % 4 else f"raised: {index}", detail="it is wrong")
+    for facts in (dict(at=index), dict(done=index, refused="", finding=finding, compared=[], features=[], seconds=0.0)):
+        os.write(pipe, (json.dumps(facts) + chr(10)).encode())
+"""
+
+
+def test_a_search_with_too_many_findings_ends_with_its_report(monkeypatch, tmp_path, capsys):
+    """Nothing can be made small in this time: each kind is shown once as it is, and all of them are kept as files."""
+    (tmp_path / "tests" / "fuzz").mkdir(parents=True)
+    (tmp_path / "tests" / "fuzz" / "child.py").write_text(CHILD)
+    monkeypatch.setattr(parent, "ROOT", tmp_path)
+    monkeypatch.setattr(parent, "MOST", 5)
+    monkeypatch.setattr("tests.fuzz.__main__.devices", list)
+    monkeypatch.setattr("tests.fuzz.__main__.REPORT", 0.0)
+    arguments = ["--seed", "3", "--jobs", "1", "--seconds", "600", "--out", str(tmp_path / "out")]
+    monkeypatch.setattr(sys, "argv", ["fuzz", *arguments])
+    assert command() == 1
+    *text, summary = capsys.readouterr().out.splitlines()
+    facts = json.loads(summary)
+    assert facts["kinds"] == {"cpu != cached": 9, **{f"raised: {n}": 1 for n in (0, 4, 8, 12)}}
+    assert facts["wrong"] == 13
+    titles = [line for line in text if line.startswith("==== ")]
+    assert titles[1] == "==== program 1 of seed 3: cpu != cached, found 9 times, not made smaller"
+    assert len(titles) == len(list((tmp_path / "out").iterdir())) == 7
+    assert text.count("python -m tests.fuzz --seed 3 --only 2  # prints it") == 1
+
+
+DRAWING = """
+import numpy as np
+import qdrun as qd
+OPTIONS = {"default_ip": "i32", "default_fp": "f32"}
+C1 = 4
+x = qd.field(qd.f32, shape=8)
+@qd.kernel
+def draw():
+    for i in range(4):
+        x[i] = qd.random(qd.f32) + C1
+@qd.kernel
+def draw_again():
+    for i in range(4, 8):
+        x[i] = qd.random(qd.f32)
+def main():
+    draw()
+    draw_again()
+    return {"x": x.to_numpy()}
+"""
+
+
+@pytest.mark.slow
+def test_second_runs_draw_the_random_numbers_of_the_first(tmp_path, monkeypatch):
+    monkeypatch.setenv("QDRUN_CACHE_DIR", str(tmp_path / "cache"))
+    path, text = tmp_path / "drawing.py", DRAWING
+    path.write_text(text)
+    first = execute.run(path, text, execute.SCALAR)
+    assert not first.error and len(set(first.values["x"].tolist())) == 8
+    for way in execute.OTHERS:
+        if way.second:
+            assert not differences(first.values, execute.run(path, text, way).values), way.name
+
+
+def test_constants_are_changed_and_changed_back_within_one_second(tmp_path, monkeypatch):
+    """Bytecode is found by the second and the length of its text: Python would run that of the other constants."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    path = tmp_path / "numbers.py"
+    for n in (1, 2, 1, 3):
+        path.write_text(f"C1 = {n}\n")
+        os.utime(path, (1e9, 1e9))
+        assert execute.load(path)["C1"] == n
+    assert not sys.dont_write_bytecode
