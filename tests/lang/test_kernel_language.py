@@ -617,6 +617,28 @@ def test_the_least_integer_is_its_own_negative(dtype):
     assert z.to_numpy().tolist() == [least, -5, 5]
 
 
+@pytest.mark.parametrize("dtype", ["i8", "u16", "i32"])
+def test_the_low_bits_of_a_float_are_stored_as_bits(dtype):
+    """NVIDIA's assembler would convert the number (see ``runtime.cuda.ptx.mended``)."""
+    qd.init(arch=qd.cpu)
+    d = getattr(qd, dtype)
+    x, y, single, double = qd.field(qd.f32, shape=4), qd.field(qd.f64, shape=4), qd.field(d, shape=4), qd.field(d, shape=4)
+
+    @qd.kernel
+    def k():
+        for i in x:
+            single[i] = qd.bit_cast(x[i] * x[i], qd.i32)
+            double[i] = qd.bit_cast(y[i] * y[i], qd.i64)
+
+    a = np.random.default_rng().uniform(1.0, 9.0, 4)
+    x.from_numpy(a.astype(np.float32))
+    y.from_numpy(a)
+    k()
+    kind, b = single.to_numpy().dtype, a.astype(np.float32)
+    assert single.to_numpy().tolist() == (b * b).view(np.int32).astype(kind).tolist()
+    assert double.to_numpy().tolist() == (a * a).view(np.int64).astype(kind).tolist()
+
+
 def test_print_is_the_kernel_s_whatever_stands_for_python_s(monkeypatch, capfd):
     """Ray replaces ``builtins.print`` in a process that shows the logs of its workers."""
     plain = print

@@ -127,3 +127,37 @@ def test_a_damaged_entry_is_made_again(kept, tmp_path):
     for path in tmp_path.rglob("*.qdo"):
         path.write_bytes(path.read_bytes()[:-3])
     assert ptx.build(TEXT, "k", "+ptx80", driver, INFOS[0])[0] == image and len(kept) == 2
+
+
+def _narrowing(real: str, wide: int, narrow: int) -> str:
+    return f"""
+define ptx_kernel void @k_{real}_{narrow}(ptr %p, ptr %q) {{
+  %x = load {real}, ptr %p
+  %y = fmul {real} %x, %x
+  %b = bitcast {real} %y to i{wide}
+  %t = trunc i{wide} %b to i{narrow}
+  store i{narrow} %t, ptr %q
+  ret void
+}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("real", "wide", "narrow"),
+    [("half", 16, 8), ("float", 32, 8), ("float", 32, 16), *(("double", 64, n) for n in (8, 16, 32))],
+)
+def test_the_low_bits_of_a_float_are_stored_as_bits(real, wide, narrow):
+    """The assembler would convert the number to an integer where the register is wider than the store."""
+    text = ptx.compile_ptx(_narrowing(real, wide, narrow), "k", "sm_90")
+    bits = 16 if narrow < 32 and wide > 16 else 32
+    found = re.search(rf"cvt\.u{bits}\.u{wide} (%low0), %r\w+; st\.global\.b{narrow} \[%rd\d+\], (%low0); \}}", text)
+    assert found, text
+    assert not re.search(rf"st\.global\.b{narrow} .*, %r", text)
+
+
+def test_stores_of_several_values_are_narrowed_one_by_one():
+    plain = "\tst.global.v2.b32 \t[%rd1+4], {%r1, %r2};\n\tst.global.b64 \t[%rd1], %rd2;\n\tst.shared.b32 \t[%r1], 0;\n"
+    assert ptx.mended(plain) == plain
+    assert ptx.mended("\tst.global.v2.b16 \t[%rd1+4], {%rs1, %r2};\n") == (
+        "\t{ .reg .b16 %low0; cvt.u16.u32 %low0, %r2; st.global.v2.b16 [%rd1+4], {%rs1, %low0}; }\n"
+    )

@@ -66,10 +66,12 @@ def literal_count(task: Task) -> int | None:
 def begin_and_size(e: Emitter, axis: Axis) -> tuple[str, str]:
     """The first index of an axis and how many there are, as i64; the difference of two 64-bit ends ends at those of its type."""
     begin, end = (e.convert(e.operand(x, False), x.dtype, i64, False) for x in (axis.begin, axis.end))
+    difference = e.t(f"sub i64 {end}, {begin}")
+    if (
+        axis.index.dtype.bits == 64 and constant(axis.begin) != 0
+    ):  # no saturating instruction: GPUs of NVIDIA have none for 64 bits
+        e.module.declare("umin64", "declare i64 @llvm.umin.i64(i64, i64)")
+        size = e.t(f"call i64 @llvm.umin.i64(i64 {difference}, i64 {2**63 - 1})")
+        return begin, e.t(f"select i1 {e.t(f'icmp sgt i64 {end}, {begin}')}, i64 {size}, i64 0")
     e.module.declare("smax64", "declare i64 @llvm.smax.i64(i64, i64)")
-    if axis.index.dtype.bits == 64 and constant(axis.begin) != 0:
-        e.module.declare("ssub64", "declare i64 @llvm.ssub.sat.i64(i64, i64)")
-        difference = e.t(f"call i64 @llvm.ssub.sat.i64(i64 {end}, i64 {begin})")
-    else:
-        difference = e.t(f"sub i64 {end}, {begin}")
     return begin, e.t(f"call i64 @llvm.smax.i64(i64 {difference}, i64 0)")

@@ -148,16 +148,43 @@ _LONG = {
 }
 
 
+_STORE = re.compile(r"^\tst\.([\w.:]*b(8|16|32)) \s*(\[[^]\n]*\]), ([^;\n]*);$", re.MULTILINE)
+_REGISTER = re.compile(r"%(rs|rd|r)\d+")
+_BITS = {"rs": 16, "r": 32, "rd": 64}
+
+
+def _narrow_store(m: re.Match[str]) -> str:
+    """A store of a register that is wider than the store, with an integer of its own for the low bits; any other store as it is."""
+    declared: list[str] = []
+    steps: list[str] = []
+
+    def low(r: re.Match[str]) -> str:
+        wide = _BITS[r[1]]
+        if wide <= int(m[2]):
+            return r[0]
+        bits = 16 if int(m[2]) < 32 and wide > 16 else 32
+        name = f"%low{len(declared)}"
+        declared.append(f".reg .b{bits} {name};")
+        steps.append(f"cvt.u{bits}.u{wide} {name}, {r[0]};")
+        return name
+
+    values = _REGISTER.sub(low, m[4])
+    return f"\t{{ {' '.join((*declared, *steps))} st.{m[1]} {m[3]}, {values}; }}" if declared else m[0]
+
+
 def mended(ptx: str) -> str:
-    """PTX without ``neg.s16`` and ``abs.s16``: NVIDIA's assembler (12.x and 13.0, sm_90) works them out in 32 bits, and forgets that -32768
-    is its own negative when a comparison or a conversion follows.
+    """PTX that NVIDIA's assembler (12.x and 13.0, sm_90) makes the right machine code of.
+
+    ``neg.s16`` and ``abs.s16``: it works them out in 32 bits, and forgets that -32768 is its own negative when a comparison or a conversion
+    follows. A store of fewer bits than its register has: where a floating-point instruction wrote the register, it converts the number to
+    an integer, and stores that in place of the low bits (``x[i] = qd.bit_cast(y, qd.i32)`` for an ``x`` of i8).
     """
-    return _SHORT.sub(lambda m: _LONG[m[1]].format(m[2], m[3]), ptx)
+    return _STORE.sub(_narrow_store, _SHORT.sub(lambda m: _LONG[m[1]].format(m[2], m[3]), ptx))
 
 
 def ptx_key(text: str, cpu: str, features: str, opt_level: int) -> str:
     """The key of a module's PTX."""
-    return key_of("ptx 2", text, cpu, features, str(opt_level), jit.versions())
+    return key_of("ptx 3", text, cpu, features, str(opt_level), jit.versions())
 
 
 def image_key(ptx: str, info: DeviceInfo) -> str:
