@@ -14,7 +14,7 @@ from typing import Any
 
 from ..errors import QdrunNameError, QdrunSyntaxError
 from ..ir.nodes import Loc
-from ..ir.threads import once
+from ..ir.threads import new_lock, once
 from .texts import lines_of
 
 Watcher = Callable[["FunctionSource", str, str, Any], None]
@@ -167,11 +167,22 @@ def read_function(function: Callable[..., Any]) -> FunctionSource:
     return FunctionSource(fn, tree, file, first, tuple(lines))
 
 
+class _Parsing:
+    """Python 3.11 counts the depth of trees per interpreter: two threads that parse at once end with a ``SystemError`` now and then."""
+
+    def __init__(self) -> None:
+        self.lock = new_lock(self, "lock")
+
+
+_parsing = _Parsing()
+
+
 def _definition(fn: FunctionType, text: str) -> ast.FunctionDef:
     """Parse the lines of a function as they stand; an ``if`` above them makes any indentation legal and keeps the columns."""
     try:
         lead = "if 1:\n" if text[:1].isspace() else "\n"
-        body = ast.parse(lead + text).body
+        with _parsing.lock:
+            body = ast.parse(lead + text).body
     except SyntaxError:
         body = []
     found = body[0].body[0] if body and isinstance(body[0], ast.If) else body[0] if body else None

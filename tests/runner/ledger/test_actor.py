@@ -236,6 +236,8 @@ def test_groups_of_nodes_that_went_while_no_ledger_was_there_are_given_back(monk
 
 def test_a_fault_while_it_grants_does_not_end_the_life_of_the_ledger(monkeypatch, caplog):
     nodes = Cards(monkeypatch, "one")
+    monkeypatch.setattr(actor.LOG, "disabled", False)  # settings of Ray's, which another test has started
+    monkeypatch.setattr(actor.LOG, "handlers", [*actor.LOG.handlers, caplog.handler])
 
     async def live(ledger):
         async def given():

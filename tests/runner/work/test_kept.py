@@ -2,6 +2,7 @@
 
 import gc
 import random
+import re
 import threading
 from pathlib import Path
 
@@ -39,8 +40,12 @@ def batch(name, params, seed=0, lease="lease", **spec):
     return BatchSpec(lease, (TrialSpec(name, 1, {"params": params, "seed": seed} | spec),), **more)
 
 
+TRIAL = re.compile(r"trial (?:kept|alone)\d+-\d+")
+
+
 def numbers(found):
-    shown = {name: found.get(name) for name in SAME} | {"error": (found.get("error") or {}).get("message")}
+    message = (found.get("error") or {}).get("message")
+    shown = {name: found.get(name) for name in SAME} | {"error": message and TRIAL.sub("trial ..", message)}
     return {name: repr(value) for name, value in shown.items()}  # every bit of a float, and NaN is NaN
 
 
