@@ -72,6 +72,10 @@ class Unrecordable(QdrunRuntimeError):
     """Something cannot be part of the graph that is being recorded."""
 
 
+MOST_BYTES = (1 << 63) - 1
+"""What drivers and allocators can be asked for."""
+
+
 class Device(ABC):
     """One program's device: allocates bytes by category and counts them, compiles, launches."""
 
@@ -182,6 +186,8 @@ class Device(ABC):
             used = self._used.total()
             if self.byte_limit is not None and used + nbytes > self.byte_limit:
                 raise OutOfMemory(self._refusal(nbytes, category, f"the limit is {self.byte_limit:,}"))
+            if nbytes > MOST_BYTES:
+                raise OutOfMemory(self._refusal(nbytes, category, "no machine can address so many"))
             try:
                 allocation = make(nbytes, category)
             except MemoryError as e:

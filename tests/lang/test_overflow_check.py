@@ -135,6 +135,7 @@ def test_conversions_updates_and_iterations_are_named(backend):
     def error(launch, *args):
         with pytest.raises(qd.QdrunAssertionError) as e:
             launch(*args)
+            qd.sync()
         return e.value
 
     narrow(4681)

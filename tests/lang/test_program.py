@@ -700,7 +700,7 @@ def test_fast_math_is_part_of_the_keys_of_code(monkeypatch):
 
 
 @pytest.mark.parametrize("arch", ["cpu", "python"])
-@pytest.mark.parametrize("count", [10**12, 10**20])
+@pytest.mark.parametrize("count", [10**16, 10**20])  # more than an address space has: a machine may promise 24 TB
 def test_fields_that_cannot_be_allocated_are_named_and_leave_the_program_as_it_was(arch, count):
     program = qd.init(arch=getattr(qd, arch))
     small = qd.field(qd.f64, 8)

@@ -87,7 +87,7 @@ class Swinging(Job[JobParams]):
 
 def test_the_plan_for_a_gpu_has_the_note_and_qdrun_plan_prints_it():
     with Swinging(JobParams()).opened(threads=1) as job:
-        there, here = job.plan(arch="cuda"), job.plan()
+        there, here = job.plan(arch="cuda"), job.plan(arch="cpu")
     assert here.notes == ()
     assert len(there.notes) == 1 and "of kernel `swing`" in there.notes[0]
     lines = _group_lines(PlannedGroup(trials=("t",), example="t", plan=there), {})
