@@ -20,6 +20,7 @@ import llvmlite.binding as llvm
 
 from ..errors import QdrunRuntimeError
 from ..ir.threads import new_lock
+from . import masked_stores
 
 # the second part of the name of a processor's own intrinsics, by the first part of its triple
 _INTRINSIC_FAMILIES = {"x86_64": "x86", "i686": "x86", "aarch64": "aarch64", "arm64": "aarch64"}
@@ -65,7 +66,7 @@ def host() -> Host:
 @cache
 def versions() -> str:
     """The versions of everything that turns text into object bytes: part of every cache key."""
-    return f"llvmlite {llvmlite.__version__}, llvm {'.'.join(map(str, llvm.llvm_version_info))}"
+    return f"llvmlite {llvmlite.__version__}, llvm {'.'.join(map(str, llvm.llvm_version_info))}, {masked_stores.DONE}"
 
 
 @cache
@@ -175,6 +176,8 @@ def compile_text(text: str, name: str, opt_level: int = 2) -> bytes:
     try:
         _check(module, machine, name)
         _optimise(module, machine, opt_level, size)
+        if host().triple.startswith("x86_64"):
+            module = masked_stores.mend(module, context)
         return _emit_object(machine, module)
     finally:
         module.close()  # before its context: the garbage collector may destroy the two in either order, and one of them crashes

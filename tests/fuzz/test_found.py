@@ -128,3 +128,66 @@ def test_a_gradient_keeps_the_check_of_an_index_in_the_end_of_a_parallel_loop(op
         with pytest.raises(qd.QdrunAssertionError, match="axis 0 of `ends` has index 2 but extent 2"):
             k.grad(2, ends)
             qd.sync()
+
+
+NARROWED = [(qd.i32, qd.i8), (qd.u32, qd.u16), (qd.i64, qd.i16), (qd.i64, qd.i32)]
+
+
+@pytest.mark.parametrize("wide, narrow", NARROWED)
+@pytest.mark.parametrize("lanes", [1, 4, 16])
+def test_a_narrower_value_of_one_lane_leaves_the_elements_behind_it_as_they_are(lanes, wide, narrow):
+    values = np.random.default_rng().integers(2**31, size=33).astype(wide.numpy)
+    with qd.init(cpu_lanes=lanes, cpu_max_num_threads=1):
+        one, some, last, y = (qd.field(t, shape=48) for t in (narrow, narrow, narrow, wide))
+        before = np.arange(48).astype(narrow.numpy)
+        for x in (one, some, last):
+            x.from_numpy(before)
+        y.from_numpy(np.concatenate([values, values[:15]]))
+
+        @qd.kernel
+        def k():
+            for i in range(32):
+                if i == 5:
+                    some[i] = y[i]
+            for i in range(1):
+                one[i] = y[i]
+            for i in range(33):
+                last[i] = y[i]
+
+        k()
+        cast = values.astype(narrow.numpy)
+        expected = before.copy()
+        expected[5] = cast[5]
+        assert some.to_numpy().tolist() == expected.tolist()
+        assert one.to_numpy().tolist() == [cast[0], *before[1:]]
+        assert last.to_numpy().tolist() == [*cast, *before[33:]]
+
+
+def divisions(a, b, dtype, options):
+    with qd.init(**options):
+        x, y, out = qd.field(dtype, shape=9), qd.field(dtype, shape=9), qd.field(dtype, shape=(9, 4))
+        x.from_numpy(a)
+        y.from_numpy(b)
+
+        @qd.kernel
+        def k():
+            for i in range(9):
+                out[i, 0] = qd.raw_div(x[i], y[i])
+                out[i, 1] = qd.raw_mod(x[i], y[i])
+                out[i, 2] = x[i] // y[i]
+                out[i, 3] = x[i] % y[i]
+
+        k()
+        return out.to_numpy()
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_divisions_by_zero_and_by_minus_one_agree_in_the_interpreter_in_lanes_and_on_a_device(dtype):
+    low, high = np.iinfo(dtype.numpy).min, np.iinfo(dtype.numpy).max
+    a = np.array([low, low, low, high, high, 7, 7, 0, 0], dtype.numpy)
+    b = np.array([0, -1 if low else 1, 1, 0, low or 3, 0, high, 0, high], dtype.numpy)
+    expected = divisions(a, b, dtype, {"arch": qd.python})
+    assert not expected[b == 0].any()
+    assert expected[1].tolist() == [low, 0, low, 0]
+    for options in ({"cpu_lanes": 1}, {"cpu_lanes": 4}, {"arch": qd.cuda, "device": "emulated"}):
+        assert divisions(a, b, dtype, options).tolist() == expected.tolist()

@@ -275,7 +275,8 @@ class Emitter(Fn):
         d = s.index.dtype
         ty, old = self.ty(d, vi), self.values[s.index][0]
         step = self.lit(str(s.step), d, vi)
-        flag = "" if s.end is None or abs(s.step) != 1 or d.kind != "i" else "nsw "
+        # lanes that have left the loop go on counting, past the end of the type perhaps
+        flag = "" if s.end is None or abs(s.step) != 1 or d.kind != "i" or vi else "nsw "
         new = self.t(f"add {flag}{ty} {old}, {step}")
         self.put(f"store {ty} {new}, ptr {index}")
         if s.end is None:
