@@ -2,8 +2,8 @@
 
 Where a masked store has a truncated value and a constant mask with exactly one lane, that generator makes a plain store of the value
 before its truncation: an ``i32`` that becomes an ``i8`` overwrites the three elements behind it. Such masks come from lanes, and from
-LLVM's own vectoriser: ``if i == 5 or i == 17`` in a loop of constant length is enough. Code generation may also split a mask into halves, so every
-constant mask of a store of integers is hidden, whatever its number of lanes.
+LLVM's own vectoriser: ``if i == 5 or i == 17`` in a loop of constant length is enough. Code generation may also split a mask into
+halves, so every constant mask of a store of integers is hidden, whatever its number of lanes.
 """
 
 from __future__ import annotations
