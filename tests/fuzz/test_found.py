@@ -191,3 +191,22 @@ def test_divisions_by_zero_and_by_minus_one_agree_in_the_interpreter_in_lanes_an
     assert expected[1].tolist() == [low, 0, low, 0]
     for options in ({"cpu_lanes": 1}, {"cpu_lanes": 4}, {"arch": qd.cuda, "device": "emulated"}):
         assert divisions(a, b, dtype, options).tolist() == expected.tolist()
+
+
+def test_the_least_and_the_largest_of_three_see_the_sign_of_a_negated_operand():
+    """NVIDIA's assembler dropped the negation in its instruction for three operands (found on an H200)."""
+    qd.init()
+    x = qd.Vector.field(3, qd.i32, shape=64)
+    low, high = qd.field(qd.i32, shape=64), qd.field(qd.i32, shape=64)
+
+    @qd.kernel
+    def ends():
+        for i in x:
+            v = qd.Vector([-x[i][0], x[i][1], 7 - x[i][2]])
+            low[i], high[i] = v.min(), v.max()
+
+    given = np.random.default_rng().integers(-50, 50, (64, 3)).astype(np.int32)
+    x.from_numpy(given)
+    ends()
+    wanted = np.stack([-given[:, 0], given[:, 1], 7 - given[:, 2]], 1)
+    assert (low.to_numpy() == wanted.min(1)).all() and (high.to_numpy() == wanted.max(1)).all()

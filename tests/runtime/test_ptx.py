@@ -56,7 +56,11 @@ def test_16_bits_are_negated_in_16_bits():
     assert re.search(
         r"\{ \.reg \.b16 %sign; shr\.s16 %sign, (%rs\d+), 15; xor\.b16 (%rs\d+), \1, %sign; sub\.s16 \2, \2, %sign; \}", text
     )
-    assert "neg.s32" in ptx.mended("\tneg.s32 \t%r1, %r2;\n") and ptx.mended(text) == text
+    assert "neg.s64" in ptx.mended("\tneg.s64 \t%rd1, %rd2;\n") and ptx.mended(text) == text
+
+
+def test_32_bits_are_negated_without_the_instruction_that_a_minimum_of_three_forgets():
+    assert ptx.mended("\tneg.s32 \t%r9, %r6;\n") == "\tnot.b32 %r9, %r6;\n\tadd.s32 %r9, %r9, 1;\n"
 
 
 def test_text_that_llvm_refuses_names_the_kernel():

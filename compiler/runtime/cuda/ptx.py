@@ -141,10 +141,11 @@ def _emit(machine: Any, module: Any) -> str:
         lib.LLVMPY_DisposeMemoryBuffer(buffer)
 
 
-_SHORT = re.compile(r"^\t(neg|abs)\.s16 \s*(%rs\d+), (%rs\d+);$", re.MULTILINE)
+_SHORT = re.compile(r"^\t(neg\.s16|neg\.s32|abs\.s16) \s*(%rs?\d+), (%rs?\d+);$", re.MULTILINE)
 _LONG = {
-    "neg": "\tnot.b16 {0}, {1};\n\tadd.s16 {0}, {0}, 1;",
-    "abs": "\t{{ .reg .b16 %sign; shr.s16 %sign, {1}, 15; xor.b16 {0}, {1}, %sign; sub.s16 {0}, {0}, %sign; }}",
+    "neg.s16": "\tnot.b16 {0}, {1};\n\tadd.s16 {0}, {0}, 1;",
+    "neg.s32": "\tnot.b32 {0}, {1};\n\tadd.s32 {0}, {0}, 1;",
+    "abs.s16": "\t{{ .reg .b16 %sign; shr.s16 %sign, {1}, 15; xor.b16 {0}, {1}, %sign; sub.s16 {0}, {0}, %sign; }}",
 }
 
 
@@ -175,16 +176,19 @@ def _narrow_store(m: re.Match[str]) -> str:
 def mended(ptx: str) -> str:
     """PTX that NVIDIA's assembler (12.x and 13.0, sm_90) makes the right machine code of.
 
-    ``neg.s16`` and ``abs.s16``: it works them out in 32 bits, and forgets that -32768 is its own negative when a comparison or a conversion
-    follows. A store of fewer bits than its register has: where a floating-point instruction wrote the register, it converts the number to
-    an integer, and stores that in place of the low bits (``x[i] = qd.bit_cast(y, qd.i32)`` for an ``x`` of i8).
+    * ``neg.s16`` and ``abs.s16``: it works them out in 32 bits, and forgets that -32768 is its own negative when a comparison or a
+      conversion follows.
+    * ``neg.s32``: where the result is one of three operands of two minima or maxima, the instruction for three (VIMNMX3) gets the number
+      without its sign.
+    * A store of fewer bits than its register has: where a floating-point instruction wrote the register, it converts the number to an
+      integer, and stores that in place of the low bits (``x[i] = qd.bit_cast(y, qd.i32)`` for an ``x`` of i8).
     """
     return _STORE.sub(_narrow_store, _SHORT.sub(lambda m: _LONG[m[1]].format(m[2], m[3]), ptx))
 
 
 def ptx_key(text: str, cpu: str, features: str, opt_level: int) -> str:
     """The key of a module's PTX."""
-    return key_of("ptx 3", text, cpu, features, str(opt_level), jit.versions())
+    return key_of("ptx 4", text, cpu, features, str(opt_level), jit.versions())
 
 
 def image_key(ptx: str, info: DeviceInfo) -> str:
