@@ -286,7 +286,8 @@ def select(b: FrontBuilder, cond: Arg, x: Arg, y: Arg) -> Value:
         dtype = promote(p.dtype, q.dtype)
         c, p, q = truth(b, c), cast_scalar(b, p, dtype), cast_scalar(b, q, dtype)
         if isinstance(c, Const):
-            return p if c.value else q
+            chosen = p if c.value else q  # a value of the type, as where the condition is known when the kernel runs
+            return rounded_literal(chosen) if isinstance(chosen, Const) else chosen
         return b.op("select", c, p, q)
 
     return elementwise(one, as_value(b, cond), as_value(b, x), as_value(b, y))

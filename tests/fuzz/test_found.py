@@ -210,3 +210,23 @@ def test_the_least_and_the_largest_of_three_see_the_sign_of_a_negated_operand():
     ends()
     wanted = np.stack([-given[:, 0], given[:, 1], 7 - given[:, 2]], 1)
     assert (low.to_numpy() == wanted.min(1)).all() and (high.to_numpy() == wanted.max(1)).all()
+
+
+def test_a_choice_by_a_typed_condition_is_a_value_of_its_type():
+    qd.init()
+    x, y = qd.field(qd.f64, shape=()), qd.field(qd.f32, shape=())
+
+    @qd.kernel
+    def known():
+        x[None] = qd.cast(1.0 if qd.i32(2) > 7 else 1.659, qd.f64)
+        y[None] = (2.0 if qd.i32(2) > 1 else 1.0) - 2.28
+
+    @qd.kernel
+    def unknown(n: qd.i32):
+        x[None] = qd.cast(1.0 if n > 7 else 1.659, qd.f64)
+        y[None] = (2.0 if n > 1 else 1.0) - 2.28
+
+    known()
+    told = x[None], y[None]
+    unknown(2)
+    assert told == (x[None], y[None]) == (float(np.float32(1.659)), float(np.float32(2.0) - np.float32(2.28)))
