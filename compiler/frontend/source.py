@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import builtins
 import inspect
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -167,21 +168,15 @@ def read_function(function: Callable[..., Any]) -> FunctionSource:
     return FunctionSource(fn, tree, file, first, tuple(lines))
 
 
-class _Parsing:
-    """Python 3.11 counts the depth of trees per interpreter: two threads that parse at once end with a ``SystemError`` now and then."""
-
-    def __init__(self) -> None:
-        self.lock = new_lock(self, "lock")
-
-
-_parsing = _Parsing()
+_parsing = new_lock(sys.modules[__name__], "_parsing")
+"""Python 3.11 counts the depth of trees per interpreter: two threads that parse at once end with a ``SystemError`` now and then."""
 
 
 def _definition(fn: FunctionType, text: str) -> ast.FunctionDef:
     """Parse the lines of a function as they stand; an ``if`` above them makes any indentation legal and keeps the columns."""
     try:
         lead = "if 1:\n" if text[:1].isspace() else "\n"
-        with _parsing.lock:
+        with _parsing:
             body = ast.parse(lead + text).body
     except SyntaxError:
         body = []

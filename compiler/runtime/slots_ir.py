@@ -2,9 +2,58 @@
 
 from __future__ import annotations
 
-EXPORTS = ("launch", "launch_taped", "reverse", "launch_bound", "reverse_bound", "reverse_of", "bind")
+_SLOT = r"""define ptr @{name}(ptr %self, ptr %given, ptr %keywords) {{
+  %plain = call i1 @no_keywords(ptr %keywords)
+  br i1 %plain, label %items, label %slow
+items:
+  %args = getelementptr i8, ptr %given, i64 $TUPLE_ITEMS$
+  %pn = getelementptr i8, ptr %given, i64 $HEAD$
+  %n = load i64, ptr %pn
+{body}
+  %python = icmp eq ptr %r, inttoptr (i64 1 to ptr)
+  br i1 %python, label %slow, label %done
+slow:
+  %s = call ptr @slow(ptr %self, ptr %given, ptr %keywords)
+  ret ptr %s
+done:
+  ret ptr %r
+}}
 
-SLOTS_IR = r"""
+"""
+"""The call slot of a class: what ``body`` makes of the ``%n`` arguments at ``%args`` is ``%r``, 1 where Python must do it."""
+
+_BOUND = r"""  %kernel = call ptr @at(ptr %self, i64 $BOUND_KERNEL_AT$)
+  %instance = call ptr @at(ptr %self, i64 $BOUND_INSTANCE_AT$)
+  %r = call ptr @native_of(ptr %kernel, i64 ${table}$, ptr %instance, ptr %args, i64 %n)"""
+
+_OF_GRADIENT = r"""  %kernel = call ptr @at(ptr %self, i64 $GRADIENT_KERNEL_AT$)
+  %r = call ptr @native(ptr %kernel, i64 ${table}$, i64 ${flag}$, ptr %args, i64 %n)"""
+
+# ``obj.k.grad(..)``: the first argument is the bound kernel
+_REVERSE_OF = r"""  %some = icmp sgt i64 %n, 0
+  br i1 %some, label %first, label %slow
+first:
+  %b = load ptr, ptr %args
+  %is_bound = call i1 @has_type(ptr %b, i64 $P_BOUND$)
+  br i1 %is_bound, label %go, label %slow
+go:
+  %kernel = call ptr @at(ptr %b, i64 $BOUND_KERNEL_AT$)
+  %instance = call ptr @at(ptr %b, i64 $BOUND_INSTANCE_AT$)
+  %rest = getelementptr ptr, ptr %args, i64 1
+  %m = sub i64 %n, 1
+  %r = call ptr @native_of(ptr %kernel, i64 $GRADIENTS_AT$, ptr %instance, ptr %rest, i64 %m)"""
+
+# calls of kernels, of their gradients, and of both bound to an object; ``launch_taped``: a launch that a tape records
+_BODIES = {
+    "launch": "  %r = call ptr @native(ptr %self, i64 $LAUNCHES_AT$, i64 $F_SLOW$, ptr %args, i64 %n)",
+    "reverse": _OF_GRADIENT.format(table="GRADIENTS_AT", flag="F_SLOW"),
+    "launch_bound": _BOUND.format(table="LAUNCHES_AT"),
+    "reverse_bound": _BOUND.format(table="GRADIENTS_AT"),
+    "reverse_of": _REVERSE_OF,
+    "launch_taped": _OF_GRADIENT.format(table="LAUNCHES_AT", flag="F_CLOSED"),
+}
+
+_HELPERS = r"""
 declare ptr @PyObject_Call(ptr, ptr, ptr)
 declare ptr @PyObject_GetAttr(ptr, ptr)
 declare ptr @PyType_GenericAlloc(ptr, i64)
@@ -48,130 +97,9 @@ define internal ptr @native_of(ptr %kernel, i64 %at, ptr %instance, ptr %args, i
   ret ptr %r
 }
 
-; ---- the slots of classes: calls of kernels, of their gradients, and of both bound to an object
+"""
 
-define ptr @launch(ptr %self, ptr %given, ptr %keywords) {
-  %plain = call i1 @no_keywords(ptr %keywords)
-  br i1 %plain, label %items, label %slow
-items:
-  %args = getelementptr i8, ptr %given, i64 $TUPLE_ITEMS$
-  %pn = getelementptr i8, ptr %given, i64 $HEAD$
-  %n = load i64, ptr %pn
-  %r = call ptr @native(ptr %self, i64 $LAUNCHES_AT$, i64 $F_SLOW$, ptr %args, i64 %n)
-  %python = icmp eq ptr %r, inttoptr (i64 1 to ptr)
-  br i1 %python, label %slow, label %done
-slow:
-  %s = call ptr @slow(ptr %self, ptr %given, ptr %keywords)
-  ret ptr %s
-done:
-  ret ptr %r
-}
-
-define ptr @reverse(ptr %self, ptr %given, ptr %keywords) {
-  %plain = call i1 @no_keywords(ptr %keywords)
-  br i1 %plain, label %items, label %slow
-items:
-  %args = getelementptr i8, ptr %given, i64 $TUPLE_ITEMS$
-  %pn = getelementptr i8, ptr %given, i64 $HEAD$
-  %n = load i64, ptr %pn
-  %kernel = call ptr @at(ptr %self, i64 $GRADIENT_KERNEL_AT$)
-  %r = call ptr @native(ptr %kernel, i64 $GRADIENTS_AT$, i64 $F_SLOW$, ptr %args, i64 %n)
-  %python = icmp eq ptr %r, inttoptr (i64 1 to ptr)
-  br i1 %python, label %slow, label %done
-slow:
-  %s = call ptr @slow(ptr %self, ptr %given, ptr %keywords)
-  ret ptr %s
-done:
-  ret ptr %r
-}
-
-define ptr @launch_bound(ptr %self, ptr %given, ptr %keywords) {
-  %plain = call i1 @no_keywords(ptr %keywords)
-  br i1 %plain, label %items, label %slow
-items:
-  %args = getelementptr i8, ptr %given, i64 $TUPLE_ITEMS$
-  %pn = getelementptr i8, ptr %given, i64 $HEAD$
-  %n = load i64, ptr %pn
-  %kernel = call ptr @at(ptr %self, i64 $BOUND_KERNEL_AT$)
-  %instance = call ptr @at(ptr %self, i64 $BOUND_INSTANCE_AT$)
-  %r = call ptr @native_of(ptr %kernel, i64 $LAUNCHES_AT$, ptr %instance, ptr %args, i64 %n)
-  %python = icmp eq ptr %r, inttoptr (i64 1 to ptr)
-  br i1 %python, label %slow, label %done
-slow:
-  %s = call ptr @slow(ptr %self, ptr %given, ptr %keywords)
-  ret ptr %s
-done:
-  ret ptr %r
-}
-
-define ptr @reverse_bound(ptr %self, ptr %given, ptr %keywords) {
-  %plain = call i1 @no_keywords(ptr %keywords)
-  br i1 %plain, label %items, label %slow
-items:
-  %args = getelementptr i8, ptr %given, i64 $TUPLE_ITEMS$
-  %pn = getelementptr i8, ptr %given, i64 $HEAD$
-  %n = load i64, ptr %pn
-  %kernel = call ptr @at(ptr %self, i64 $BOUND_KERNEL_AT$)
-  %instance = call ptr @at(ptr %self, i64 $BOUND_INSTANCE_AT$)
-  %r = call ptr @native_of(ptr %kernel, i64 $GRADIENTS_AT$, ptr %instance, ptr %args, i64 %n)
-  %python = icmp eq ptr %r, inttoptr (i64 1 to ptr)
-  br i1 %python, label %slow, label %done
-slow:
-  %s = call ptr @slow(ptr %self, ptr %given, ptr %keywords)
-  ret ptr %s
-done:
-  ret ptr %r
-}
-
-; ``obj.k.grad(..)``: the first argument is the bound kernel
-define ptr @reverse_of(ptr %self, ptr %given, ptr %keywords) {
-  %plain = call i1 @no_keywords(ptr %keywords)
-  br i1 %plain, label %items, label %slow
-items:
-  %args = getelementptr i8, ptr %given, i64 $TUPLE_ITEMS$
-  %pn = getelementptr i8, ptr %given, i64 $HEAD$
-  %n = load i64, ptr %pn
-  %some = icmp sgt i64 %n, 0
-  br i1 %some, label %first, label %slow
-first:
-  %b = load ptr, ptr %args
-  %is_bound = call i1 @has_type(ptr %b, i64 $P_BOUND$)
-  br i1 %is_bound, label %go, label %slow
-go:
-  %kernel = call ptr @at(ptr %b, i64 $BOUND_KERNEL_AT$)
-  %instance = call ptr @at(ptr %b, i64 $BOUND_INSTANCE_AT$)
-  %rest = getelementptr ptr, ptr %args, i64 1
-  %m = sub i64 %n, 1
-  %r = call ptr @native_of(ptr %kernel, i64 $GRADIENTS_AT$, ptr %instance, ptr %rest, i64 %m)
-  %python = icmp eq ptr %r, inttoptr (i64 1 to ptr)
-  br i1 %python, label %slow, label %done
-slow:
-  %s = call ptr @slow(ptr %self, ptr %given, ptr %keywords)
-  ret ptr %s
-done:
-  ret ptr %r
-}
-
-; a launch that a tape records
-define ptr @launch_taped(ptr %self, ptr %given, ptr %keywords) {
-  %plain = call i1 @no_keywords(ptr %keywords)
-  br i1 %plain, label %items, label %slow
-items:
-  %args = getelementptr i8, ptr %given, i64 $TUPLE_ITEMS$
-  %pn = getelementptr i8, ptr %given, i64 $HEAD$
-  %n = load i64, ptr %pn
-  %kernel = call ptr @at(ptr %self, i64 $GRADIENT_KERNEL_AT$)
-  %r = call ptr @native(ptr %kernel, i64 $LAUNCHES_AT$, i64 $F_CLOSED$, ptr %args, i64 %n)
-  %python = icmp eq ptr %r, inttoptr (i64 1 to ptr)
-  br i1 %python, label %slow, label %done
-slow:
-  %s = call ptr @slow(ptr %self, ptr %given, ptr %keywords)
-  ret ptr %s
-done:
-  ret ptr %r
-}
-
-; ``obj.k``: a bound kernel; ``cls.k``: the kernel
+_BIND = r"""; ``obj.k``: a bound kernel; ``cls.k``: the kernel
 define ptr @bind(ptr %self, ptr %instance, ptr %class) {
   %of_class = icmp eq ptr %instance, null
   br i1 %of_class, label %plain, label %look
@@ -223,3 +151,6 @@ error:
   ret ptr null
 }
 """
+
+SLOTS_IR = _HELPERS + "".join(_SLOT.format(name=name, body=body) for name, body in _BODIES.items()) + _BIND
+EXPORTS = (*_BODIES, "bind")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from ..ir.alias import same_array
 from ..ir.nodes import Block, If, Loop, Op, Stmt, Task
+from ..ir.threads import once
 from .access import Access, Writes
 from .indexing import Extents, Linear, extents, is_invariant, linear, own_element
 
@@ -27,35 +28,40 @@ class Order:
 
     def __init__(self, task: Task) -> None:
         self._task = task
-        self._ways: dict[int, tuple[Step, ...]] = {}
-        self._written: Writes | None = None
-        self._ranges: Extents | None = None
 
     def final(self, load: Access, write: Access) -> bool:
         """Whether ``load`` reads an element that ``write`` does not change afterwards."""
-        self._prepare()
         way, other = self._ways.get(id(load[2])), self._ways.get(id(write[2]))
         if way is None or other is None or not same_array(load[0], write[0]):
             return False
-        assert self._written is not None and self._ranges is not None
         if self._task.parallel and not own_element(load[1], write[1], self._written, self._ranges):
             return False
         return self._earlier(way, other, load, write)
 
-    def _prepare(self) -> None:
-        if self._written is None:
-            self._written, self._ranges = Writes(self._task), extents(self._task)
-            self._find(self._task.body, None, False, ())
+    @once
+    def _written(self) -> Writes:
+        return Writes(self._task)
 
-    def _find(self, block: Block, holder: Stmt | None, orelse: bool, above: tuple[Step, ...]) -> None:
-        for position, s in enumerate(block):
-            way = (*above, (holder, orelse, position))
-            self._ways[id(s)] = way
-            if isinstance(s, If):
-                self._find(s.then, s, False, way)
-                self._find(s.orelse, s, True, way)
-            elif isinstance(s, Loop):
-                self._find(s.body, s, False, way)
+    @once
+    def _ranges(self) -> Extents:
+        return extents(self._task)
+
+    @once
+    def _ways(self) -> dict[int, tuple[Step, ...]]:
+        """The way to each statement of the task, by its identity."""
+        found: dict[int, tuple[Step, ...]] = {}
+
+        def look(block: Block, holder: Stmt | None, orelse: bool, above: tuple[Step, ...]) -> None:
+            for position, s in enumerate(block):
+                way = found[id(s)] = (*above, (holder, orelse, position))
+                if isinstance(s, If):
+                    look(s.then, s, False, way)
+                    look(s.orelse, s, True, way)
+                elif isinstance(s, Loop):
+                    look(s.body, s, False, way)
+
+        look(self._task.body, None, False, ())
+        return found
 
     def _earlier(self, way: tuple[Step, ...], other: tuple[Step, ...], load: Access, write: Access) -> bool:
         same: set[Loop] = set()  # the loops around both of which the iteration is known to be the same
@@ -97,17 +103,12 @@ class Order:
         """Whether the two never name one element in equal iterations of these loops: their ranges lie apart on some axis."""
         for x, y in zip(load[1], write[1], strict=True):
             mine, theirs = self._span(linear(x), same), self._span(linear(y), same)
-            if (
-                mine
-                and theirs
-                and any(_positive(low.minus(high)) for low, high in ((mine[0], theirs[1]), (theirs[0], mine[1])))
-            ):
+            if mine and theirs and (_positive(mine[0].minus(theirs[1])) or _positive(theirs[0].minus(mine[1]))):
                 return True
         return False
 
     def _span(self, form: Linear, same: set[Loop]) -> tuple[Linear, Linear] | None:
         """The least and the largest value of a form in one iteration of these loops, by values that are the same for both accesses."""
-        assert self._ranges is not None
         low = high = form
         for leaf, factor in form.leaves:
             if self._known(Linear(((leaf, 1),), 0), same):
@@ -125,7 +126,6 @@ class Order:
 
     def _known(self, form: Linear, same: set[Loop]) -> bool:
         """Whether the leaves of a form are the same for both accesses in equal iterations of these loops."""
-        assert self._written is not None and self._ranges is not None
         for leaf, _ in form.leaves:
             if not isinstance(leaf, Op) or leaf in self._ranges or is_invariant(leaf, self._written):
                 continue
@@ -136,7 +136,7 @@ class Order:
 
     def _around(self, leaf: Op) -> set[Loop] | None:
         """The loops in which a value is made anew; None: it is not of this task."""
-        loop = self._ranges.loops.get(leaf) if self._ranges is not None else None
+        loop = self._ranges.loops.get(leaf)
         if loop is not None:
             return {holder for holder, _, _ in self._ways[id(loop)] if isinstance(holder, Loop)} | {loop}
         way = self._ways.get(id(leaf))
