@@ -35,7 +35,7 @@ class _Refusing:
         """Nothing that can be imported."""
         package, _, module = name.partition(".")
         if package == __name__ and module:
-            importlib.import_module(".compiler.lang.refused", __name__).refuse_module(module)
+            importlib.import_module(".compiler.refused", __name__).refuse_module(module)
 
 
 if not any(type(finder).__qualname__ == _Refusing.__qualname__ for finder in sys.meta_path):  # not again by a reload

@@ -3,7 +3,7 @@
     python -m benchmarks.checkpoint_cost [--repeats 5] [--json]
 
 Each kernel of ``KERNELS`` runs on one thread under one-, two- and three-level plans; a figure is the least CPU time of some launches. The
-fitted coefficients belong into ``compiler/adstack/cost.py``. Errors are those of predicted over measured: of the time itself, and of
+fitted coefficients belong into ``compiler/tape/cost.py``. Errors are those of predicted over measured: of the time itself, and of
 its ratio to the one-level plan of the same kernel, which is what picks plans.
 """
 
@@ -26,10 +26,10 @@ from rich.table import Table
 
 import qdrun as qd
 from benchmarks.written import imported
-from qdrun.compiler.adstack import cost
-from qdrun.compiler.adstack.levels import LoopPlan, full_tape, thinning, three_levels, two_levels, with_levels
-from qdrun.compiler.adstack.plan import HeapPlan
-from qdrun.compiler.adstack.sizing import LoopSizing
+from qdrun.compiler.tape import cost
+from qdrun.compiler.tape.heap_plan import HeapPlan
+from qdrun.compiler.tape.levels import LoopPlan, full_tape, thinning, three_levels, two_levels, with_levels
+from qdrun.compiler.tape.sizing import LoopSizing
 
 Choose = Callable[[LoopSizing, int | None, str], LoopPlan]
 

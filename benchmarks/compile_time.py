@@ -28,6 +28,14 @@ from rich.table import Table
 
 SHAPES = ("straight", "branchy", "loopy", "indexed")
 STAGES = ("lower", "simplify", "emit", "llvm", "reverse", "reverse_simplify", "reverse_emit", "reverse_llvm")
+STAGE_OF = {
+    "lower": "lower",
+    "exits": "simplify",
+    "simplify": "simplify",
+    "reverse-raw": "reverse",
+    "reverse": "reverse_simplify",
+}
+"""The figure that each stage of ``compile.pipeline`` is a part of."""
 NAMES = 12  # variables of a kernel: each is assigned again and again
 
 
@@ -104,15 +112,12 @@ def stages(shape: str, n: int) -> dict[str, float]:
     from qdrun.compiler.codegen.llvm.cost import suggested_lanes
     from qdrun.compiler.codegen.llvm.kernel import emit_kernel
     from qdrun.compiler.codegen.llvm.target import Target
-    from qdrun.compiler.frontend.lower import lower
+    from qdrun.compiler.compile import pipeline
+    from qdrun.compiler.frontend.signature import LowerOptions
     from qdrun.compiler.ir.process import collector_paused
     from qdrun.compiler.ir.walk import task_blocks
+    from qdrun.compiler.options import Options
     from qdrun.compiler.runtime.jit import compile_text, host
-    from qdrun.compiler.transforms.exits import lower_exits
-    from qdrun.compiler.transforms.gradient import reverse_kernel
-    from qdrun.compiler.transforms.injective import race_free
-    from qdrun.compiler.transforms.reduce import reduce_kernel
-    from qdrun.compiler.transforms.simplify import simplify
 
     qd.init(arch=qd.cpu, offline_cache=False)
     out: dict[str, float] = {}
@@ -121,8 +126,11 @@ def stages(shape: str, n: int) -> dict[str, float]:
         begin = time.process_time()
         with collector_paused():  # as when a kernel is called
             result = f(*args)
-        out[stage] = time.process_time() - begin
+        out[stage] = out.get(stage, 0.0) + time.process_time() - begin
         return result
+
+    def stage(step: pipeline.Stage, f: Any, *args: Any, **keywords: Any) -> Any:
+        return timed(STAGE_OF[step.name], lambda: f(*args, **keywords))
 
     with tempfile.TemporaryDirectory() as folder:
         kernel = load(Path(folder), shape, n).make(qd)
@@ -130,19 +138,16 @@ def stages(shape: str, n: int) -> dict[str, float]:
 
         def compile_both(prefix: str, ir: Any) -> None:
             def emit() -> str:
-                ready = reduce_kernel(ir)
-                plain = frozenset(op for task in ready.tasks for op in race_free(task))
+                ready, how = pipeline.device_input(ir, Options())
                 lanes = suggested_lanes(ready, machine.triple, machine.features) if not prefix else 1
-                return emit_kernel(ready, Target("cpu", machine.triple, machine.cpu, machine.features, lanes), plain)
+                return emit_kernel(ready, Target("cpu", machine.triple, machine.cpu, machine.features, lanes), how.plain)
 
             text = timed(f"{prefix}emit", emit)
             timed(f"{prefix}llvm", compile_text, text, ir.name)
 
-        lowered = timed("lower", lower, kernel.source, {})
-        primal = timed("simplify", lambda: simplify(lower_exits(lowered)))
+        primal = pipeline.simplified(pipeline.lowered(kernel.source, {}, LowerOptions(), run=stage), run=stage)
         compile_both("", primal)
-        gradient = timed("reverse", reverse_kernel, primal)
-        adjoint = timed("reverse_simplify", simplify, gradient.kernel)
+        adjoint = pipeline.gradient(primal, run=stage).kernel
         compile_both("reverse_", adjoint)
         out["statements"] = sum(1 for t in primal.tasks for _ in task_blocks(t))
         out["reverse_statements"] = sum(1 for t in adjoint.tasks for _ in task_blocks(t))

@@ -2,8 +2,8 @@
 
     python -m benchmarks.cuda_atomics [--json FILE] [--arch cuda|emulated|cpu] [--small] [--limit 240]
 
-Each package runs in a process of its own. ``apart`` is ours with one atomic for each thread, as if ``codegen/llvm/grid_warp.py`` were not
-there (sums of a thread's own, ``transforms/reduce.py``, stay). Every result is checked against numpy. Prints milliseconds of a launch
+Each package runs in a process of its own. ``apart`` is ours with one atomic for each thread, as if ``codegen/gpu/grid_warp.py`` were not
+there (sums of a thread's own, ``passes/parallel/reduce.py``, stay). Every result is checked against numpy. Prints milliseconds of a launch
 (medians, events) and how many times longer the peer takes.
 """
 
@@ -167,9 +167,9 @@ def sums(lib: Any, n: int) -> dict[str, tuple[Launch, Check]]:
 def figures(package: str, arch: str, n: int, seconds: float) -> dict[str, Any]:
     """Milliseconds of each case with one package."""
     if package == "apart":
-        from qdrun.compiler.codegen.llvm import grid_warp
+        from qdrun.compiler.codegen.gpu import uniform
 
-        grid_warp._FOLDED = frozenset()
+        uniform._FOLDED = frozenset()
     lib = opened(PACKAGES[package], arch)
     clock, out = Clock(lib.sync, stream_of(lib, arch)), {}
     for make in (counters, histograms, sums):

@@ -15,8 +15,8 @@ from collections.abc import Callable
 
 import qdrun as qd
 from qdrun.compiler.codegen.abi import TABLE_RESIDENT
-from qdrun.compiler.codegen.llvm import grid_copies, grid_wide
-from qdrun.compiler.lang.program import current_program
+from qdrun.compiler.codegen.gpu import side_by_side
+from qdrun.compiler.program.program import current_program
 
 REPEATS = 7
 
@@ -95,8 +95,8 @@ def main() -> None:
     which = int(given.device) if str(given.device).isdigit() else given.device
     print(f"{'kernel':<9}{'copies':>7}{'apart':>7}{'blocks':>8}{'TB/s':>8}")
     for number, (copies, apart) in enumerate(((1, "grid"), (4, "grid"), (4, "block"), (4, "one"), (8, "one"))):
-        grid_copies.MOST_COPIES, grid_copies.LOADS, grid_copies.TILED = copies, 8 * copies, apart != "grid"
-        grid_wide.BYTES = 16 if apart == "one" else 0
+        side_by_side.MOST_COPIES, side_by_side.LOADS, side_by_side.TILED = copies, 8 * copies, apart != "grid"
+        side_by_side.BYTES = 16 if apart == "one" else 0
         qd.init(arch=qd.cuda, device=which, offline_cache=False)
         n = given.n - 64 * number  # other kernels: a process keeps the code of those that it knows
         found, fields = kernels(n)

@@ -2,7 +2,7 @@
 
 ``python -m benchmarks.cuda_planning [--emulated] [--small]``: for each size of the arrays the milliseconds of a plan (median), with kernels
 that count on the device, and with copies that numpy looks at; and that both are one plan. Where the two meet is
-``lang.device_reducer.SMALL_ARRAY``.
+``program.plans.device_reducer.SMALL_ARRAY``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable
 import numpy as np
 
 import qdrun as qd
-from qdrun.compiler.lang import device_reducer
+from qdrun.compiler.program.plans import device_reducer
 
 SIZES = tuple(1 << k for k in (8, 10, 12, 13, 14, 15, 16, 18, 20, 22, 24))
 NEVER = 1 << 62

@@ -2,7 +2,7 @@
 
     python -m benchmarks.cuda_runtime [--json FILE] [--copies] [--device emulated --small]
 
-Copies: the driver's own way for pageable memory, the product's (``runtime/cuda/staging.py``: two pinned buffers, one of which a few threads
+Copies: the driver's own way for pageable memory, the product's (``runtime/gpu/staging.py``: two pinned buffers, one of which a few threads
 fill while the device copies the other), and the product's with other buffers and threads, to set its constants by.
 """
 
@@ -18,9 +18,11 @@ from pathlib import Path
 import numpy as np
 
 import qdrun as qd
-from qdrun.compiler.runtime.cuda import ptx, staging
-from qdrun.compiler.runtime.cuda.device import CudaDevice
-from qdrun.compiler.runtime.cuda.staging import Staging
+from qdrun.compiler.runtime.cuda import ptx
+from qdrun.compiler.runtime.cuda.driver import CudaDriver
+from qdrun.compiler.runtime.gpu import staging
+from qdrun.compiler.runtime.gpu.device import GpuDevice
+from qdrun.compiler.runtime.gpu.staging import Staging
 
 TEXT = """
 define ptx_kernel void @k(ptr %x, i64 %n) {
@@ -42,7 +44,7 @@ def median(work, repeat=5):
     return sorted(times)[len(times) // 2]
 
 
-def opening() -> tuple[CudaDevice, dict[str, float]]:
+def opening() -> tuple[GpuDevice, dict[str, float]]:
     """The first program of a process, then the second."""
     begin = time.perf_counter()
     from cuda.bindings import driver as d
@@ -50,9 +52,9 @@ def opening() -> tuple[CudaDevice, dict[str, float]]:
     imported = time.perf_counter()
     d.cuInit(0)
     started = time.perf_counter()
-    first = CudaDevice(0)
+    first = GpuDevice(CudaDriver(), 0)
     opened = time.perf_counter()
-    second = CudaDevice(0)
+    second = GpuDevice(CudaDriver(), 0)
     again = time.perf_counter()
     second.close()
     marks = {"import cuda-python": imported - begin, "cuInit": started - imported}
@@ -60,7 +62,7 @@ def opening() -> tuple[CudaDevice, dict[str, float]]:
     return first, {k: 1e3 * v for k, v in marks.items()}
 
 
-def code(device: CudaDevice) -> dict[str, float]:
+def code(device: GpuDevice) -> dict[str, float]:
     """A kernel of one store: text to PTX, PTX to machine code, load, function."""
     ptx.compile_ptx(TEXT, "k", "sm_90")
     text = ptx.compile_ptx(TEXT, "k", ptx.target_cpu(device.info)).encode()
@@ -77,7 +79,7 @@ def code(device: CudaDevice) -> dict[str, float]:
     return out
 
 
-def memory(device: CudaDevice) -> dict[str, float]:
+def memory(device: GpuDevice) -> dict[str, float]:
     """Allocate and free, each with a wait at its end."""
     out = {}
     for nbytes in (64, 1 << 16, 1 << 20, 1 << 30):
@@ -92,7 +94,7 @@ def memory(device: CudaDevice) -> dict[str, float]:
     return out
 
 
-def copies(device: CudaDevice, nbytes: int, chunks: tuple[int, ...], threads: tuple[int, ...]) -> dict[str, float]:
+def copies(device: GpuDevice, nbytes: int, chunks: tuple[int, ...], threads: tuple[int, ...]) -> dict[str, float]:
     """GB/s of copies of one size, each way: by the driver, as the product is set, and by other buffers and threads."""
     host, a = np.ones(nbytes, np.uint8), device.allocate(nbytes, "adstack")
     address, kept = host.ctypes.data, [host]
@@ -159,7 +161,7 @@ def main() -> None:
     args = parser.parse_args()
     found: dict[str, dict[str, float]] = {}
     if args.copies or args.device != 0:
-        device = CudaDevice(args.device)
+        device = GpuDevice(CudaDriver(), args.device)
     else:
         device, found["opening, ms"] = opening()
         found |= {"code, ms": code(device), "memory, ms": memory(device)}

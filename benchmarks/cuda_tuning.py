@@ -1,9 +1,9 @@
 """Adstacks on a GPU: the gradient of the sin recurrence over threads, on-chip bytes a thread, unrolling and launch bounds.
 
 ``python -m benchmarks.cuda_tuning [--json FILE] [--quick] [--emulated]``: a line for each choice with milliseconds, bytes of the heap,
-registers and the error against f64. It decides the constants of ``adstack/machine.py``, ``adstack/placement.py``,
-``codegen/llvm/grid_rows.py`` and ``codegen/llvm/cuda.py``. Times are those of one of many launches that the device runs without a pause;
-one with a ``-`` before it has pauses.
+registers and the error against f64. It decides the constants of ``tape/machine.py``, ``tape/placement.py``,
+``codegen/gpu/grid_rows.py`` and ``codegen/cuda/hardware.py``. Times are those of one of many launches that the device runs without a
+pause; one with a ``-`` before it has pauses.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ import numpy as np
 
 import qdrun as qd
 from benchmarks.cuda_clock import batch
-from qdrun.compiler.adstack import placement
-from qdrun.compiler.adstack.machine import cuda
-from qdrun.compiler.codegen.llvm import cuda as cuda_code
-from qdrun.compiler.codegen.llvm import grid_rows
-from qdrun.compiler.lang.program import Program
+from qdrun.compiler.codegen.cuda import hardware as cuda_code
+from qdrun.compiler.codegen.gpu import grid_rows
+from qdrun.compiler.program.program import Program
+from qdrun.compiler.tape import placement
+from qdrun.compiler.tape.machine import cuda
 
 ITERATIONS = 1 << 22
 STEPS = (1024, 256, 64)

@@ -106,6 +106,7 @@ def _turns(f: Callable[..., None], *calls: tuple[Any, ...]) -> Callable[[], None
 
 
 FUNCTION, ITS_GRADIENT = "a function over fields", "gradient of a function over fields"
+OF_TEN = "a method of an object of ten members"
 ARRAYS, THEIR_GRADIENT = "a function of two ndarrays", "gradient of a function of two ndarrays"
 
 
@@ -135,6 +136,15 @@ def bodies(lib: Any) -> Timed:
                 self.y[i] += self.x[i] * c
 
     @lib.data_oriented
+    class Ten(Fields):
+        """Ten members, of which the kernel reads two."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.numbers, self.word, self.pair = [1.0] * 3, "x", (1, 2)
+            self.t, self.u, self.v = 0.1, [2], fields
+
+    @lib.data_oriented
     class Arrays:
         def __init__(self) -> None:
             self.a, self.b, self.steps = a, b, 0
@@ -145,6 +155,7 @@ def bodies(lib: Any) -> Timed:
                 self.b[i] += self.a[i] * c
 
     fields, arrays = Fields(), Arrays()
+    ten = Ten()
 
     def counting() -> None:
         fields.steps += 1
@@ -158,11 +169,13 @@ def bodies(lib: Any) -> Timed:
         FUNCTION: lambda: over_fields(2.0),
         "a method over fields": lambda: fields.run(2.0),
         "the same, and a number of the object is set": counting,
+        OF_TEN: lambda: ten.run(2.0),
         ARRAYS: lambda: of_arrays(a, b, 2.0),
         "a method over ndarrays": lambda: arrays.run(2.0),
         "the same, and they are exchanged": swapping,
         ITS_GRADIENT: lambda: over_fields.grad(2.0),
         "gradient of a method over fields": lambda: fields.run.grad(2.0),
+        f"gradient of {OF_TEN}": lambda: ten.run.grad(2.0),
         THEIR_GRADIENT: lambda: of_arrays.grad(a, b, 2.0),
         "gradient of a method over ndarrays": lambda: arrays.run.grad(2.0),
     }
@@ -201,7 +214,10 @@ def in_turn(lib: Any, options: dict[str, Any]) -> Timed:
 
 def ratios(ours: dict[str, float]) -> dict[str, float]:
     """Times of the function's, by what was measured; of programs in turn without that of changing the program."""
-    bases = {FUNCTION: ("a method over fields",), ITS_GRADIENT: ("gradient of a method over fields",)}
+    bases = {
+        FUNCTION: ("a method over fields", OF_TEN),
+        ITS_GRADIENT: ("gradient of a method over fields", f"gradient of {OF_TEN}"),
+    }
     bases |= {ARRAYS: ("a method over ndarrays",), THEIR_GRADIENT: ("gradient of a method over ndarrays",)}
     out = {name: ours[name] / ours[base] for base, names in bases.items() for name in names}
     turning = ours[f"with program: nothing, {IN_TURN}"]

@@ -5,7 +5,7 @@
 On a CPU one thread runs, and a figure is the least processor time of some launches, so that other work on the machine counts little. On a
 GPU it is the mean wall time of launches in a row, the wait for the last one included; kernels are 16 times as large there. Each line is
 printed when it is known; after ``--limit`` seconds no other kernel begins, and those that are left out are named. ``--json`` has a line
-for each with what the constants in ``compiler/adstack/launch_time.py`` are multiplied with: iterations, nanoseconds of one alone, its
+for each with what the constants in ``compiler/tape/launch_time.py`` are multiplied with: iterations, nanoseconds of one alone, its
 share, bytes.
 """
 

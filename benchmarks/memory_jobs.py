@@ -120,7 +120,8 @@ def many_rows() -> float:
 
 def sweep(values: str) -> tuple[float, int]:
     """Processor seconds to plan every trial of a sweep of a thousand, and how many shapes they have."""
-    from qdrun.runner.plan import make_plan, prepare
+    from qdrun.runner.study.plan import make_plan
+    from qdrun.runner.study.prepare import prepare
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "sweep.yaml"

@@ -20,10 +20,10 @@ from rich.markup import escape
 from rich.table import Table
 
 import qdrun as qd
-from qdrun.compiler.adstack.bounds import Trips, max_trips
-from qdrun.compiler.adstack.sizeexpr import Bin, Index, Lit, Range, Read, SizeExpr
 from qdrun.compiler.ir.nodes import ArgDecl, Buffer, Op, Place
 from qdrun.compiler.ir.types import i32
+from qdrun.compiler.tape.bounds.bounds import Trips, max_trips
+from qdrun.compiler.tape.bounds.sizeexpr import Bin, Index, Lit, Range, Read, SizeExpr
 
 Row = dict[str, object]
 

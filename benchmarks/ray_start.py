@@ -25,7 +25,7 @@ def start(which: str, dashboard: bool) -> dict[str, float]:
     import psutil  # Ray brings it along and makes it known
 
     if which == "ours":
-        from qdrun.runner.cluster import open_cluster
+        from qdrun.runner.ray_adapter.cluster import open_cluster
 
         open_cluster(None, dashboard=dashboard)
     else:

@@ -25,12 +25,13 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from qdrun.runner.ledger import actor, client, ledger
+from qdrun.runner.engine import loop, session, start
+from qdrun.runner.ledger import client, ledger
 from qdrun.runner.ledger.settings import Settings
-from qdrun.runner.plan import prepare
-from qdrun.runner.run import runner, session, start, workers
+from qdrun.runner.observe.timing import Timing
+from qdrun.runner.ray_adapter import ledger_actor, ledger_client, worker_pool
 from qdrun.runner.store.journal import Journal
-from qdrun.runner.timing import Timing
+from qdrun.runner.study.prepare import prepare
 
 PRETENDED_BYTES = 24 << 30
 JOB = """
@@ -90,14 +91,16 @@ class Probe:
     def install(self) -> None:
         # round trips: of a ledger that is an actor, those of its long polls, too
         self._before(client.LocalLedger, "exchange", lambda *_, **__: self.counts.update(exchanges=1))
-        self._before(client.ActorLedger, "_call", lambda own, name, *_, **__: self.counts.update(exchanges=name == "exchange"))
+        self._before(
+            ledger_client.ActorLedger, "_call", lambda own, name, *_, **__: self.counts.update(exchanges=name == "exchange")
+        )
         polls = lambda own: self.counts.update(exchanges=own._poll is None and own._joined)  # noqa: E731
-        self._before(client.ActorLedger, "refs", polls)
+        self._before(ledger_client.ActorLedger, "refs", polls)
         self._before(Journal, "write_all", lambda *_, **__: self.counts.update(writes=1))
-        self._before(workers.RayWorkers, "_send", lambda *args: self.counts.update(leases=1, launches=len(args[3])))
-        self._before(runner.Runner, "_step", self._look)
-        self._before(workers.RayWorkers, "close", self._close)
-        ready = workers.RayWorkers._ready
+        self._before(worker_pool.RayWorkers, "_send", lambda *args: self.counts.update(leases=1, launches=len(args[3])))
+        self._before(loop.Runner, "_step", self._look)
+        self._before(worker_pool.RayWorkers, "close", self._close)
+        ready = worker_pool.RayWorkers._ready
 
         def together(own, worker, info):
             """The first trials wait for the last worker: else one runs them all while the others start."""
@@ -107,7 +110,7 @@ class Probe:
             held, self.held, self.workers = self.held, [], 1
             return [event for one in held for event in ready(*one)]
 
-        workers.RayWorkers._ready = together  # type: ignore[method-assign]
+        worker_pool.RayWorkers._ready = together  # type: ignore[method-assign]
 
     def _before(self, owner: type, name: str, call) -> None:
         real = getattr(owner, name)
@@ -186,7 +189,9 @@ def cluster(size: Size):
             made.add_node(num_cpus=size.lanes, num_gpus=size.gpus, **small)
         ray.init(address=made.address, log_to_driver=False, logging_level="ERROR")
         pretended = PRETENDED_BYTES if size.gpus else 0
-        actor.check_version(actor.start(Settings(lanes=size.lanes, lease_trials=size.lease, pretended_bytes=pretended)))
+        ledger_actor.check_version(
+            ledger_actor.start(Settings(lanes=size.lanes, lease_trials=size.lease, pretended_bytes=pretended))
+        )
         ray.shutdown()
         yield made.address
     finally:

@@ -23,13 +23,13 @@ from typing import Any
 
 import numpy as np
 
+from qdrun.runner.observe.table import rows, write_parquet
 from qdrun.runner.store import attempts
 from qdrun.runner.store.attempts import Attempt, ended, pack, started
 from qdrun.runner.store.journal import Journal
 from qdrun.runner.store.layout import RunFolder, write_run
 from qdrun.runner.store.replay import replay
-from qdrun.runner.store.table import rows, write_parquet
-from qdrun.runner.trials import Trial, trial_id
+from qdrun.runner.study.trials import Trial, trial_id
 
 Write = Callable[[str, dict[str, Any]], None]
 RESOLVED = {"name": "store", "job": {"target": "m:J", "params": {}}, "gradients": ["x"]}

@@ -141,7 +141,7 @@ def ours(trials: Sequence[Trial], asked: argparse.Namespace) -> list[dict[str, A
     path = asked.out / "mixed.yaml"
     path.write_text(json.dumps(config, indent=1))
     before = set((asked.out / "runs").glob("*"))
-    command = [sys.executable, "-c", "from qdrun.runner.cli import main; main()", "submit", str(path), "--json"]
+    command = [sys.executable, "-c", "from qdrun.runner.cli.app import main; main()", "submit", str(path), "--json"]
     with open(asked.out / "ours.out", "w") as out, open(asked.out / "ours.err", "w") as err:
         process = subprocess.Popen(command, stdout=out, stderr=err, cwd=ROOT)
         try:

@@ -29,6 +29,8 @@ Every message has the form: what happened, where (kernel, file:line), what to do
 
 from __future__ import annotations
 
+import sys
+import warnings
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -230,14 +232,15 @@ class DeviceError(QdrunRuntimeError):
         result: the driver's name of the failure; empty when there is no driver to ask.
         code: its number; 0 when there is none.
         restart: no later call of this process can use the device: only a new process can.
+        bounds: an index of a kernel that is out of bounds may be why.
     """
 
-    def __init__(self, message: str = "", result: str = "", code: int = 0, restart: bool = False) -> None:
+    def __init__(self, message: str = "", result: str = "", code: int = 0, restart: bool = False, bounds: bool = False) -> None:
         super().__init__(message)
-        self.result, self.code, self.restart = result, code, restart
+        self.result, self.code, self.restart, self.bounds = result, code, restart, bounds
 
     def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (str(self), self.result, self.code, self.restart)
+        return type(self), (str(self), self.result, self.code, self.restart, self.bounds)
 
 
 class OutOfMemory(QdrunError, MemoryError):
@@ -269,3 +272,12 @@ QuadrantsIndexError = QdrunIndexError
 QuadrantsRuntimeError = QdrunRuntimeError
 QuadrantsRuntimeTypeError = QdrunRuntimeTypeError
 QuadrantsAssertionError = QdrunAssertionError
+
+
+def warn_user(text: str, category: type[Warning] = GradientWarning) -> None:
+    """A warning at the user's line."""
+    ours = "qdrun.compiler."
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(ours):
+        frame = frame.f_back
+    warnings.warn_explicit(text, category, frame.f_code.co_filename, frame.f_lineno)

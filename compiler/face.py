@@ -30,8 +30,9 @@ from .errors import (
     QuadrantsSyntaxError,
     QuadrantsTypeError,
 )
-from .frontend.block import global_thread_idx
-from .frontend.intrinsics import (
+from .frontend.library.decompositions import eig, make_spd, polar_decompose, solve, svd, sym_eig
+from .frontend.library.extra import assume_in_range, bit_shr, block_local, cache_read_only, frexp, no_activate, one, zero
+from .frontend.library.functions import (
     abs,
     acos,
     asin,
@@ -63,9 +64,7 @@ from .frontend.intrinsics import (
     tan,
     tanh,
 )
-from .frontend.intrinsics_extra import assume_in_range, bit_shr, block_local, cache_read_only, frexp, no_activate, one, zero
-from .frontend.intrinsics_linalg import eig, make_spd, polar_decompose, solve, svd, sym_eig
-from .frontend.syntax import (
+from .frontend.markers import (
     atomic_add,
     atomic_and,
     atomic_cas,
@@ -84,38 +83,12 @@ from .frontend.syntax import (
     static_print,
     stop_grad,
 )
+from .frontend.syntax.block import global_thread_idx
 from .ir.types import f16, f32, f64, i8, i16, i32, i64, u1, u8, u16, u32, u64
-from .lang import (
-    Arch,
-    Matrix,
-    Ndarray,
-    Program,
-    RootProxy,
-    Struct,
-    StructField,
-    Vector,
-    ad,
-    current_program,
-    data_oriented,
-    dataclass,
-    field,
-    func,
-    init,
-    kernel,
-    math,
-    ndarray,
-    reset,
-    simt,
-    sync,
-    template,
-    types,
-)
-from .lang.ahead import compile_ahead as compile
-from .lang.field import Field
-from .lang.graph import Graph, capture
-from .lang.kinds import MatrixField, MatrixNdarray, MatrixTensor, ScalarField, ScalarNdarray, VectorNdarray, VectorTensor
-from .lang.layout import Order as Layout
-from .lang.names import (
+from .lang import math, simt
+from .lang.autograd import ad
+from .lang.compat.kinds import MatrixField, MatrixNdarray, MatrixTensor, ScalarField, ScalarNdarray, VectorNdarray, VectorTensor
+from .lang.compat.names import (
     CRITICAL,
     DEBUG,
     ERROR,
@@ -132,14 +105,27 @@ from .lang.names import (
     real_func,
     set_logging_level,
 )
-from .lang.ndarray import from_dlpack
-from .lang.refused import REFUSED
-from .lang.refused import Refused as _Refused
-from .lang.scalars import float16, float32, float64, int8, int16, int32, int64, uint1, uint8, uint16, uint32, uint64
-from .lang.snode import NAMED_AXES as _NAMED_AXES
-from .lang.snode import SNode, axes, i, ij, ijk, ijkl, ijl, ik, ikl, j, jk, jkl, k, l
-from .lang.tensor import Backend, Tensor, tensor, wrap
-from .lang.types import Template
+from .lang.compile_ahead import compile_ahead as compile
+from .lang.data import types
+from .lang.data.current_root import RootProxy
+from .lang.data.field import Field, field
+from .lang.data.matrix import Matrix, Vector
+from .lang.data.ndarray import Ndarray, from_dlpack, ndarray
+from .lang.data.scalars import float16, float32, float64, int8, int16, int32, int64, uint1, uint8, uint16, uint32, uint64
+from .lang.data.struct import Struct, dataclass
+from .lang.data.struct_field import StructField
+from .lang.data.tensor import Backend, Tensor, tensor, wrap
+from .lang.data.types import Template, template
+from .lang.init import init
+from .lang.kernel import data_oriented, func, kernel
+from .options import Arch
+from .program.graph import Graph, capture
+from .program.layout.offsets import Order as Layout
+from .program.layout.tree import NAMED_AXES as _NAMED_AXES
+from .program.layout.tree import SNode, axes, i, ij, ijk, ijkl, ijl, ik, ikl, j, jk, jkl, k, l
+from .program.program import Program, current_program, reset, sync
+from .refused import REFUSED
+from .refused import Refused as _Refused
 
 cpu, cuda, amdgpu, vulkan, metal, gpu = Arch.cpu, Arch.cuda, Arch.amdgpu, Arch.vulkan, Arch.metal, Arch.gpu
 python = Arch.python

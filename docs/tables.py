@@ -12,14 +12,14 @@ from math import isnan
 from pathlib import Path
 from typing import NamedTuple
 
-from qdrun.compiler.frontend.intrinsics import Intrinsic
+from qdrun.compiler.frontend.library.functions import Intrinsic
 from qdrun.compiler.ir.builder import Builder
 from qdrun.compiler.ir.nodes import Const, Op, Operand
 from qdrun.compiler.ir.ops import TABLE
 from qdrun.compiler.ir.types import ALL, f64, u1
 from qdrun.compiler.lang import math as qd_math
-from qdrun.compiler.lang.options import Options
-from qdrun.compiler.transforms.derivatives import ADJOINT, FLAT, NEEDS
+from qdrun.compiler.options import Options
+from qdrun.compiler.passes.reverse.derivatives import ADJOINT, FLAT, NEEDS
 
 DOCS = Path(__file__).parent
 DOMAINS = {"any": "any", "number": "numbers", "real": "reals", "int": "integers", "bool": "truth values"}

@@ -7,16 +7,16 @@ sees the curvature of the loss, too small a one the rounding of its digits. A gr
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from . import paths
+from .job import Job
+from .outcome import Outcome
+from .plan import field_rows
 from .session import Session
-
-if TYPE_CHECKING:
-    from .base import Job, Outcome
 
 TOLERANCE = {"f64": 1e-4, "f32": 5e-2}
 """The largest relative error of a gradient that counts as right, by the precision of the job."""
@@ -84,8 +84,6 @@ def checkable(job: type[Job[Any]], values: dict[str, Any], wanted: Sequence[str]
 
 def precision_of(job: Job[Any]) -> str:
     """``f32`` where an open job has a field of that type, else ``f64``."""
-    from .plan import field_rows
-
     rows = field_rows(job) if job.program is not None else []
     return "f32" if any(row["dtype"].partition("[")[0] in ("f32", "f16") for row in rows) else "f64"
 

@@ -36,6 +36,10 @@ class Debug(BaseModel):
         }
         return {name: True for name, on in chosen.items() if on}
 
+    def __str__(self) -> str:
+        """The checks by name, as rows have them."""
+        return ", ".join(name for name, on in self if on)
+
     @staticmethod
     def of(value: Any) -> Debug | None:
         """The checks that a value means: True the usual ones, False or None none, a map as in a config, or a ``Debug``.

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from .plan import MemoryPlan, differentiated, field_rows, gradient_plan, heap_planes, heap_room, launches_of, make_plan
+from .memory_plan import MemoryPlan, PlannedJob
+from .plan import differentiated, field_rows, gradient_plan, heap_planes, heap_room, launches_of, make_plan
 from .windows import logs_bytes
-
-if TYPE_CHECKING:
-    from .base import Job
 
 NOW, SMALLEST = "now", "the smallest budget"  # of ``kernel.grad.remedies``
 STEP_AND_GRADIENT = 3
@@ -60,7 +58,7 @@ class Explanation(BaseModel):
     remedies: tuple[Remedy, ...] = ()
 
 
-def explain(job: Job[Any], arch: str | None = None) -> Explanation:
+def explain(job: PlannedJob, arch: str | None = None) -> Explanation:
     """Take the plan of an open job apart. Compiles its kernels if ``job.machine_code``, runs none.
 
     Args:
@@ -88,7 +86,7 @@ def explain(job: Job[Any], arch: str | None = None) -> Explanation:
     )
 
 
-def _remedies(job: Job[Any], plan: MemoryPlan, ways: list[dict[str, Any]]) -> list[Remedy]:
+def _remedies(job: PlannedJob, plan: MemoryPlan, ways: list[dict[str, Any]]) -> list[Remedy]:
     """What each way of planning all gradients would save; none where it would save nothing."""
     rest = plan.bytes - plan.by_kind().get("adstack", 0)
     now = sum(way[NOW].seconds for way in ways)
@@ -108,7 +106,7 @@ def _remedies(job: Job[Any], plan: MemoryPlan, ways: list[dict[str, Any]]) -> li
     return out
 
 
-def windows_within(job: Job[Any], plan: MemoryPlan) -> list[Remedy]:
+def windows_within(job: PlannedJob, plan: MemoryPlan) -> list[Remedy]:
     """What budgets of a half, a quarter and a tenth would do to an open job in time steps; nothing to another one."""
     import qdrun as qd
 
@@ -135,7 +133,7 @@ def _window_remedy(budget: int, total: int, found: Any, now: float) -> Remedy:
     return Remedy(name=f"memory_budget: {budget}", bytes=budget, saves=total - budget, time=time, how=how)
 
 
-def smallest_windows(job: Job[Any], total: int, now: Any) -> Remedy:
+def smallest_windows(job: PlannedJob, total: int, now: Any) -> Remedy:
     """The smallest budget as a remedy.
 
     Args:
@@ -155,7 +153,7 @@ def _title(name: str, total: int) -> str:
     return f"memory_budget: {total}" if name == SMALLEST else f"qd.init({name})"
 
 
-def _how(job: Job[Any], name: str) -> str:
+def _how(job: PlannedJob, name: str) -> str:
     if name == "cpu_max_num_threads=1":
         return "one adstack row instead of one for each thread"
     if name == SMALLEST:

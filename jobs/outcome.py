@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 
 from . import paths
-
-if TYPE_CHECKING:
-    from .base import Job
 
 Gradient = float | np.ndarray
 EXACT = 2.0**53
@@ -33,42 +31,40 @@ class Outcome:
     outputs: Mapping[str, Gradient] = field(default_factory=dict)
 
 
-def check_outcome(job: Job[Any], outcome: Any) -> None:
-    """Refuse what is no result of ``job``: each trial comes by here, so of arrays the shapes alone are looked at.
+def check_outcome(outcome: Any, job: str, params: BaseModel, wanted: Sequence[str]) -> None:
+    """Refuse what is no result of a job of class ``job``: each trial comes by here, so of arrays the shapes alone are looked at.
 
     Raises:
-        BadOutcome: it is no ``Outcome``, has no loss, lacks a gradient in ``job.wanted``, or one of those that are named as a parameter has
+        BadOutcome: it is no ``Outcome``, has no loss, lacks a gradient in ``wanted``, or one of those that are named as a parameter has
             another shape than that.
     """
     if not isinstance(outcome, Outcome):
         raise BadOutcome(
-            f"{type(job).__name__}.run() gave {_short(outcome)} instead of an Outcome\n"
+            f"{job}.run() gave {_short(outcome)} instead of an Outcome\n"
             "  do: end it with `return Outcome(loss, gradients, outputs)`"
         )
     try:
         loss_of(outcome.loss)
     except Exception as error:  # also what an object's own __float__ raises
         raise BadOutcome(
-            f"{type(job).__name__}.run() gave a loss that is not one number: {_short(outcome.loss)}\n"
+            f"{job}.run() gave a loss that is not one number: {_short(outcome.loss)}\n"
             "  do: give a float, as `float(self.loss[None])` is one"
         ) from error
     for part in (outcome.gradients, outcome.outputs):
         if not isinstance(part, Mapping) or not all(isinstance(name, str) and _encodes(name) for name in part):
             raise BadOutcome(
-                f"{type(job).__name__}.run() gave gradients or outputs that are no map from names to numbers: {_short(part)}\n"
+                f"{job}.run() gave gradients or outputs that are no map from names to numbers: {_short(part)}\n"
                 "  do: give dictionaries whose keys are texts, as in Outcome(loss, {'x': gradient}, {'height': 1.5})"
             )
-    missing = [name for name in job.wanted if name not in outcome.gradients]
+    missing = [name for name in wanted if name not in outcome.gradients]
     if missing:
-        raise BadOutcome(
-            f"{type(job).__name__}.run() gave no gradient for {', '.join(missing)}\n  do: put it into Outcome.gradients"
-        )
-    for name in job.wanted:
-        expected = _shape_of_parameter(paths.value_of(job.params, name))
+        raise BadOutcome(f"{job}.run() gave no gradient for {', '.join(missing)}\n  do: put it into Outcome.gradients")
+    for name in wanted:
+        expected = _shape_of_parameter(paths.value_of(params, name))
         given = shape_of(outcome.gradients[name])
         if expected is not None and given is not None and given != expected:
             raise BadOutcome(
-                f"{type(job).__name__}.run() gave the gradient of `{name}` with shape {given}, the parameter has shape {expected}\n"
+                f"{job}.run() gave the gradient of `{name}` with shape {given}, the parameter has shape {expected}\n"
                 "  do: give one number for each number of the parameter; a gradient of something else needs another name"
             )
 

@@ -6,108 +6,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from io import StringIO
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from .memory_plan import CODE, Launches, MemoryPlan, PlanEntry, PlannedJob
 
-if TYPE_CHECKING:
-    from .base import Job
-
-CODE = "code"
-OF_THE_DEVICE = ("driver", "frames", "rounding")
-"""Kinds that the process takes of a device beside its program."""
-BESIDE = frozenset((CODE, *OF_THE_DEVICE))
-"""Kinds that are no part of the program's bytes."""
 KINDS = {"fields": "state", "ndarrays": "state"}
 """What the program's categories are called in a plan; the others keep their names."""
-
-
-Launches = list[tuple[Any, tuple[Any, ...]]]
-"""Kernels with their arguments."""
-
-
-class PlanEntry(BaseModel):
-    """One line of a memory plan: ``bytes`` of one ``kind``, what asks for them, and how they are counted.
-
-    ``plane``: of an adstack entry, the word type. ``where``: the file and line of the loop that takes most of it.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    kind: str
-    bytes: int
-    source: str
-    formula: str = ""
-    plane: str = ""
-    where: str = ""
-
-
-class MemoryPlan(BaseModel):
-    """What one trial will hold in memory, known before it runs.
-
-    Attributes:
-        entries: kinds ``state``, ``gradients``, ``adstack`` (one for each plane), ``snapshots``, ``temporaries``, ``context``, ``code``,
-            and on a GPU ``driver``, ``frames`` and ``rounding``.
-        arch: the backend that it is for.
-        budget: ``memory_budget`` of the program in bytes, None without one.
-        whole: False: the job names no ``launches``, so that heaps, contexts and temporaries of its kernels are not in it.
-        notes: what would make the trial faster on this backend, each with the user's line.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    entries: tuple[PlanEntry, ...] = ()
-    arch: str = "cpu"
-    budget: int | None = None
-    whole: bool = True
-    notes: tuple[str, ...] = ()
-
-    @property
-    def bytes(self) -> int:
-        """What the program holds at its peak: all entries but ``code`` and what else belongs to the process and is shared by its trials."""
-        return sum(entry.bytes for entry in self.entries if entry.kind not in BESIDE)
-
-    @property
-    def footprint(self) -> int:
-        """What the device has less while the trial runs: ``bytes``, and what the process takes of a GPU beside its program."""
-        return self.bytes + sum(entry.bytes for entry in self.entries if entry.kind in OF_THE_DEVICE)
-
-    @property
-    def code_bytes(self) -> int:
-        """Machine code of the trial's kernels."""
-        return self.by_kind().get(CODE, 0)
-
-    def by_kind(self) -> dict[str, int]:
-        """Bytes of each kind, in the order of the entries."""
-        kinds: dict[str, int] = {}
-        for entry in self.entries:
-            kinds[entry.kind] = kinds.get(entry.kind, 0) + entry.bytes
-        return kinds
-
-    def to_json(self) -> dict[str, Any]:
-        """The plan as plain data."""
-        return {"bytes": self.bytes, "by_kind": self.by_kind(), **self.model_dump()}
-
-    def table(self) -> Any:
-        """The plan as a ``rich`` table; ``rich.print(plan)`` shows it."""
-        from rich.table import Table
-
-        out = Table(title=f"{self.bytes:,} bytes on {self.arch}", title_justify="left")
-        for name in ("kind", "bytes", "from", "how"):
-            out.add_column(name, justify="right" if name == "bytes" else "left")
-        for entry in self.entries:
-            out.add_row(entry.kind, f"{entry.bytes:,}", entry.source, entry.formula)
-        return out
-
-    __rich__ = table
-
-    def __str__(self) -> str:
-        from rich.console import Console
-
-        stream = StringIO()
-        Console(file=stream, width=1000, no_color=True, force_terminal=False).print(self.table())
-        return "\n".join(line.rstrip() for line in stream.getvalue().rstrip("\n").splitlines())
 
 
 def used(program: Any) -> dict[str, int]:
@@ -122,7 +26,7 @@ def _renamed(categories: dict[str, int]) -> dict[str, int]:
     return out
 
 
-def make_plan(job: Job[Any], arch: str | None = None) -> MemoryPlan:
+def make_plan(job: PlannedJob, arch: str | None = None) -> MemoryPlan:
     """The plan of an open job. Runs nothing, and compiles its kernels only where ``job.machine_code`` says so: without, the plan is the
     same but for ``code`` and, on a GPU, ``frames``.
 
@@ -168,7 +72,7 @@ def make_plan(job: Job[Any], arch: str | None = None) -> MemoryPlan:
     return MemoryPlan(entries=tuple(entries), arch=where, budget=budget, whole=bool(launches), notes=notes)
 
 
-def launches_of(job: Job[Any]) -> Launches:
+def launches_of(job: PlannedJob) -> Launches:
     """What the job says that it launches.
 
     Raises:
@@ -187,17 +91,17 @@ def launches_of(job: Job[Any]) -> Launches:
     return found
 
 
-def runs_backwards(job: Job[Any], kernel: Any, args: tuple[Any, ...]) -> bool:
+def runs_backwards(job: PlannedJob, kernel: Any, args: tuple[Any, ...]) -> bool:
     """Whether a launch is differentiated, too: gradients are wanted, and the kernel touches something that has one."""
     return bool(job.wanted) and kernel.grad.exists(*args)
 
 
-def differentiated(job: Job[Any], launches: Launches) -> Launches:
+def differentiated(job: PlannedJob, launches: Launches) -> Launches:
     """Those of the launches that run backwards, too."""
     return [(kernel, args) for kernel, args in launches if runs_backwards(job, kernel, args)]
 
 
-def _kernels(job: Job[Any], launches: Launches) -> list[Any]:
+def _kernels(job: PlannedJob, launches: Launches) -> list[Any]:
     """Compile the kernels of a job, or give the ``KernelPlan`` of each that is not compiled."""
     later: dict[object, Any] = {}
     with job.program.device.loading():  # whoever loads code waits for all programs of a GPU: once, for all kernels
@@ -284,7 +188,7 @@ def _source(kind: str) -> str:
     return _SOURCES.get(kind, "build()")
 
 
-def _how(job: Job[Any], kind: str, later: Sequence[Any]) -> str:
+def _how(job: PlannedJob, kind: str, later: Sequence[Any]) -> str:
     if kind in ("context", "temporaries"):
         return _by_kernel([*job.program.kernels(), *later], kind)
     texts = [f"{row['name']} {row['shape']} {row['dtype']} = {row['bytes']}" for row in field_rows(job) if row["kind"] == kind]
@@ -302,7 +206,7 @@ def _by_kernel(kernels: Sequence[Any], kind: str) -> str:
     return _first([f"{k.kernel} = {amount(k)}" for k in kernels])
 
 
-def field_rows(job: Job[Any]) -> list[dict[str, Any]]:
+def field_rows(job: PlannedJob) -> list[dict[str, Any]]:
     """Every field and gradient of an open job, largest first: name (that of the job's attribute), kind, shape, dtype, bytes."""
     names = {id(value): name for name, value in reversed(vars(job).items())}  # the first of several names
     rows = []

@@ -28,20 +28,17 @@ from types import (
     MethodType,
     ModuleType,
 )
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from pydantic import BaseModel
 
 from .watch import Watch
 
-if TYPE_CHECKING:
-    from .base import Job
-
 MOST_COPIED = 1 << 26
 """Bytes of arrays that are copied; larger ones, or further ones, are compared by a checksum."""
 
-GIVEN = frozenset(("params", "wanted", "program", "watch", "_seed", "_seed_used", "_made", "_built"))
+GIVEN = frozenset(("params", "wanted", "program", "watch", "_seed", "_seed_used", "_made", "_built", "_folder", "_folder_used"))
 """Attributes of a job that those set who run it."""
 
 NUMBERS = (bool, int, float, complex, str, bytes, type(None), type(...), type(NotImplemented))
@@ -60,9 +57,9 @@ class Built:
         why: why it cannot be; empty where it can, as far as that is known.
     """
 
-    def __init__(self, job: Job[Any]) -> None:
-        self._content = None if job.program is None else job.program.content()
-        self._attributes = Attributes(job, job.program)
+    def __init__(self, job: object, program: Any) -> None:
+        self._content = None if program is None else program.content()
+        self._attributes = Attributes(job, program)
 
     @property
     def why(self) -> str:
@@ -82,7 +79,7 @@ class Attributes:
         why: what is among them that can neither be put back nor compared, or was not what it was; empty where there is nothing.
     """
 
-    def __init__(self, job: Job[Any], program: Any) -> None:
+    def __init__(self, job: object, program: Any) -> None:
         self.why = ""
         self._program, self._room = program, MOST_COPIED
         self._dicts: list[tuple[dict[Any, Any], dict[Any, Any]]] = []

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from pydantic import BaseModel
 
-from .outcome import check_outcome
+from .debug import Debug
+from .job import Job, same
+from .memory_plan import MemoryPlan
+from .outcome import Outcome, check_outcome
 from .plan import launches_of
-
-if TYPE_CHECKING:
-    from .base import Job, Outcome
 
 
 class Session:
@@ -93,7 +95,7 @@ class Session:
             Stopped: somebody has asked for the end, see ``Job.watch``.
             BadOutcome: what the job gives is no result, or lacks a wanted gradient.
         """
-        self.job.watch.run()
+        self.job.watch.run(_time_steps(self.job))
         wanted = self.job.params if params is None else params
         if not (self._fresh and same(wanted, self.job.params)) and not self.job.set(wanted):
             self.measure()
@@ -103,7 +105,8 @@ class Session:
             self._build()
         self._fresh = False
         outcome = self.job.run()
-        check_outcome(self.job, outcome)
+        check_outcome(outcome, type(self.job).__name__, self.job.params, self.job.wanted)
+        self.job.watch.loss = float(outcome.loss)
         return outcome
 
     def measure(self) -> None:
@@ -120,17 +123,67 @@ class Session:
         self._fresh = True
 
 
-def same(a: Any, b: Any) -> bool:
-    """Whether two values of parameters are the same to the bit: equal numbers of other types are not, nor are ``0.0`` and ``-0.0``."""
-    if a is b or type(a) is not type(b):
-        return a is b
-    if isinstance(a, BaseModel):
-        return all(same(getattr(a, name), getattr(b, name)) for name in type(a).model_fields)
-    if isinstance(a, Mapping):
-        return list(a) == list(b) and all(same(a[name], b[name]) for name in a)
-    if isinstance(a, (list, tuple)):
-        return len(a) == len(b) and all(map(same, a, b))
-    return repr(a) == repr(b) if isinstance(a, float) else bool(a == b)
+def _time_steps(job: Job[Any]) -> int:
+    """How many time steps a run of a job takes; 0 where the job does not say."""
+    horizon = getattr(job.params, job.horizon, 0)
+    return job.time_steps() or (horizon if type(horizon) is int else 0)
 
 
-__all__ = ["Session", "same"]
+def _name(program: Any) -> str:
+    """What a program runs on: the name of its device, and where there are several the UUID."""
+    return "" if program is None else f"{program.device.name} {program.device.identity.partition(' ')[2]}".strip()
+
+
+@dataclass(frozen=True)
+class Finished:
+    """What ``execute`` gives back: the outcome, the plan made before it, bytes used, seconds of each part, and the name of the device."""
+
+    outcome: Outcome
+    plan: MemoryPlan
+    used: dict[str, int]
+    peak_bytes: int | None
+    seconds: dict[str, float]
+    device: str = ""
+
+
+def execute(
+    job: Job[Any],
+    *,
+    backend: str,
+    device: int | str | None = None,
+    threads: int | None,
+    memory_limit_bytes: int | None,
+    memory_budget_bytes: int | None = None,
+    debug: Debug | Mapping[str, bool] | bool | None = None,
+    body: Callable[[Session], Outcome] = Session.run,
+) -> Finished:
+    """Open, build, plan and run ``job``: the one way through which every trial goes.
+
+    ``body``: what to do with the open job, by default to run it once; an optimisation runs it again and again. ``debug``: see
+    ``Job.opened``.
+    """
+    start = time.perf_counter()
+    limits: dict[str, Any] = {"memory_limit_bytes": memory_limit_bytes, "memory_budget_bytes": memory_budget_bytes}
+    with Session(job, backend=backend, device=device, threads=threads, debug=debug, **limits) as session:
+        return run_trial(session, body, start)
+
+
+def run_trial(session: Session, body: Callable[[Session], Outcome], start: float) -> Finished:
+    """Plan and run the job of an open session, whether it was built for this trial or renewed.
+
+    Args:
+        session: opened or renewed since ``start``, by ``time.perf_counter``.
+        body: see ``execute``.
+        start: see above.
+    """
+    job = session.job
+    built = time.perf_counter()
+    plan = job.plan()
+    job.watch.check()
+    session.begin()
+    planned = time.perf_counter()
+    outcome = body(session)
+    done = time.perf_counter()
+    session.measure()
+    seconds = {"build": built - start, "plan": planned - built, "run": done - planned}
+    return Finished(outcome, plan, session.used, session.peak_bytes, seconds, _name(job.program))

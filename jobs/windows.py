@@ -11,12 +11,10 @@ import json
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from .plan import PlanEntry, differentiated, gradient_plan, heap_planes, launches_of
-
-if TYPE_CHECKING:
-    from .base import Job
+from .memory_plan import PlanEntry, PlannedJob
+from .plan import differentiated, gradient_plan, heap_planes, launches_of
 
 HEAP_SHARE = 4
 """The heap of the gradients gets at most 1 / HEAP_SHARE of the budget, if checkpoints within the kernels make that possible."""
@@ -29,7 +27,7 @@ _MOST = 1024
 
 
 def plan_window(
-    job: Job[Any],
+    job: PlannedJob,
     budget: int,
     where: tuple[object, ...],
     probe: Callable[[], AbstractContextManager[Any]],
@@ -74,7 +72,7 @@ class _Sizes:
     heaps: tuple[int, ...]
 
 
-def _plan(job: Job[Any], budget: int, probe: Callable[[], AbstractContextManager[Any]], arch: str | None) -> Any:
+def _plan(job: PlannedJob, budget: int, probe: Callable[[], AbstractContextManager[Any]], arch: str | None) -> Any:
     import qdrun as qd
 
     sizes = _measure(job, budget, probe, arch)
@@ -95,7 +93,7 @@ def _plan(job: Job[Any], budget: int, probe: Callable[[], AbstractContextManager
         raise qd.OutOfMemory(str(error).replace("do: budget=", "do: memory_budget: "), error.smallest) from None
 
 
-def _measure(job: Job[Any], budget: int, probe: Callable[[], AbstractContextManager[Any]], arch: str | None) -> _Sizes:
+def _measure(job: PlannedJob, budget: int, probe: Callable[[], AbstractContextManager[Any]], arch: str | None) -> _Sizes:
     import qdrun as qd
 
     job.window = 1
@@ -110,7 +108,7 @@ def _measure(job: Job[Any], budget: int, probe: Callable[[], AbstractContextMana
     return _Sizes(built, state if job.wanted else 0, slot, plan.bytes - heap, logs, tuple(heaps))
 
 
-def _with_heap(job: Job[Any], budget: int, sizes: _Sizes, heap: int, probe: Callable[[], AbstractContextManager[Any]]) -> Any:
+def _with_heap(job: PlannedJob, budget: int, sizes: _Sizes, heap: int, probe: Callable[[], AbstractContextManager[Any]]) -> Any:
     """The plan beside a heap of so many bytes."""
     import qdrun as qd
 
@@ -126,13 +124,13 @@ def _with_heap(job: Job[Any], budget: int, sizes: _Sizes, heap: int, probe: Call
         padding = max(padding + 1, beyond)
 
 
-def _held(job: Job[Any]) -> int:
+def _held(job: PlannedJob) -> int:
     """What ``build`` allocated."""
     job.program.materialize()
     return job.program.device.used_bytes
 
 
-def _heap_within(job: Job[Any], budget: int, arch: str | None) -> int:
+def _heap_within(job: PlannedJob, budget: int, arch: str | None) -> int:
     """Bytes of the gradients' heap with checkpoints that fit a budget; as few as possible where nothing does."""
     import qdrun as qd
 
@@ -147,7 +145,7 @@ def _heap_within(job: Job[Any], budget: int, arch: str | None) -> int:
     return sum(heap_planes(heaps).values())
 
 
-def logs_bytes(job: Job[Any]) -> int:
+def logs_bytes(job: PlannedJob) -> int:
     """Bytes of the copies that the gradient of several windows keeps of what the steps write outside of the window."""
     if not job.wanted:
         return 0
@@ -155,7 +153,7 @@ def logs_bytes(job: Job[Any]) -> int:
     return sum(array._form.nbytes for array in arrays)
 
 
-def snapshots_of(job: Job[Any]) -> list[PlanEntry]:
+def snapshots_of(job: PlannedJob) -> list[PlanEntry]:
     """The lines of a memory plan for what the time steps of an open job keep in a run."""
     plan, logs = job.steps_plan, logs_bytes(job)
     how = (

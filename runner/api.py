@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .arrays import Arrays
-from .store import status, table
+from ..compiler.errors import QdrunError
+from . import clock
+from .observe import table
+from .observe.arrays import Arrays
+from .store import status
 from .store.layout import RunFolder, find
 from .store.replay import Replay, replay
 
@@ -20,6 +22,10 @@ if TYPE_CHECKING:
 
 
 TARGET = "job.target="
+
+
+class PandasMissing(QdrunError, ImportError):
+    """pandas is not installed."""
 
 
 class Results:
@@ -82,7 +88,16 @@ class Results:
 
     @property
     def pandas(self) -> pandas.DataFrame:
-        """The rows as a ``pandas.DataFrame``; pandas must be installed."""
+        """The rows as a ``pandas.DataFrame``.
+
+        Raises:
+            PandasMissing: pandas is not installed.
+        """
+        try:
+            import pandas as _  # noqa: F401
+        except ImportError as error:
+            message = "`run.pandas` is a table of pandas, which is not installed\n  do: pip install pandas, or use run.rows or run.arrow"
+            raise PandasMissing(message) from error
         return self.arrow.to_pandas()
 
     @property
@@ -95,13 +110,32 @@ class Results:
         """Trial to its outputs by name, as ``gradients``."""
         return Arrays(self.folder, self._replay, "outputs")
 
+    def files(self, trial: str) -> dict[str, str]:
+        """The files that a trial has left in its ``Job.folder``: their names there, each with its path, or its URI where the run is not
+        local. Of a trial that was tried again those of its last attempt.
+
+        Raises:
+            NotFound: the run has no such trial.
+            ResultMissing: the row names a folder outside of the run.
+        """
+        from .observe.picking import trial_of
+        from .store.attempts import check_inside
+
+        row = next(row for row in self.rows if row["trial"] == trial_of(self.folder, trial))
+        folder = row.get("folder")
+        if folder is None:
+            return {}
+        check_inside(self.folder, folder)
+        below = self.folder.files.below(folder)
+        return {path.removeprefix(f"{folder}/"): f"{self.folder.uri}/{path}" for path in sorted(below)}
+
     def best(self, column: str = "loss") -> dict[str, Any] | None:
         """The row of the finished trial with the smallest value of a column, or, for ``max:column``, with the largest.
 
         Raises:
             NotFound: there is no such column.
         """
-        from .commands.picking import best_row
+        from .observe.picking import best_row
 
         return best_row(self.rows, column, table.columns(self.rows))
 
@@ -153,11 +187,11 @@ def submit(
         NotStarted: the process of a detached run ended before the run began.
         StorageFull: there is no room for the run.
     """
-    from .plan import prepare
-    from .run.session import submit as run
-    from .run.there import devices_at
-    from .target import importable, refuse_while_loading
-    from .timing import Timing
+    from .engine.session import submit as run
+    from .observe.timing import Timing
+    from .remote.cluster_inventory import devices_at
+    from .study.prepare import prepare
+    from .study.target import importable, refuse_while_loading
 
     refuse_while_loading()
     changes = [
@@ -165,11 +199,11 @@ def submit(
         for text in overrides
     ]
     prepared, job = prepare(Path(config), local=address is None, overrides=changes, debug=debug, cluster=devices_at(address))
-    now = time.time()
+    now = clock.now()
     where = os.fspath(output) if output is not None else prepared.loaded.config.uri
     timing = Timing(command_t=now, submitted_t=now)
     if detach or (address is not None and address.startswith(("http://", "https://"))):
-        from .run.detach import Order, follow, submit_detached
+        from .remote.detach import Order, follow, submit_detached
 
         made = submit_detached(prepared, where, Order(timing, address, dashboard))
         return Results(made.folder if detach else follow(made, timing, quiet=quiet).folder)

@@ -66,6 +66,31 @@ def _keep_machine_code():
     cache.jit = _KeptCode(jit, cache)
 
 
+def _check_device_texts():
+    """Every text that the code generator writes for a GPU is in the grammar of docs/device-text.md."""
+    sys.path.insert(0, str(TESTS))
+    try:
+        from device_text import check
+    finally:
+        sys.path.remove(str(TESTS))
+
+    from qdrun.compiler.codegen.gpu.hardware import GpuTarget
+    from qdrun.compiler.codegen.llvm.function import Module
+
+    text = Module.text
+
+    @functools.wraps(text)
+    def checked(self, head):
+        out = text(self, head)
+        # Not a text that a test has made by hand, or for hardware of its own.
+        of_backend = isinstance(self.target, GpuTarget) and type(self.target.hardware).__module__.startswith("qdrun.")
+        if of_backend and head.startswith("; kernel"):
+            check(out, self.target.name)
+        return out
+
+    Module.text = checked
+
+
 def pytest_addoption(parser):
     parser.addoption("--arch", choices=("cpu", "cuda", "emulated"), default="cpu", help="where tests for the CPU run")
     parser.addoption("--device", default=None, help="which GPU: its number, UUID or PCI address")
@@ -81,9 +106,9 @@ def _redirect(device):
     """``qd.init`` makes programs on a device where a test asks for the CPU."""
     import qdrun
     from qdrun.compiler import face
-    from qdrun.compiler.lang import program
+    from qdrun.compiler.lang import init as module_of_init
 
-    init = program.init
+    init = module_of_init.init
 
     @functools.wraps(init)
     def elsewhere(arch=None, *defaults, **options):
@@ -91,12 +116,13 @@ def _redirect(device):
             return init(arch, *defaults, **options)
         return init("cuda", *defaults, **({"device": device} if device is not None else {}) | options)
 
-    for module in (program, face, qdrun):
+    for module in (module_of_init, face, qdrun):
         module.init = elsewhere
 
 
 def pytest_collection_finish():
     _keep_machine_code()
+    _check_device_texts()
     gc.collect()
     gc.freeze()  # else each full collection visits them: a fifth of the time of short tests
     gc.enable()

@@ -12,7 +12,7 @@ from qdrun.compiler.errors import QdrunError
 from qdrun.compiler.ir.builder import Builder, const_i32
 from qdrun.compiler.ir.nodes import ArgDecl, Assert, Axis, Buffer, Const, Exit, Kernel, Local, Op, Operand, Place, Print, Task
 from qdrun.compiler.ir.types import f32, i32, u1
-from qdrun.compiler.runtime.interpret import Memory, run_kernel
+from qdrun.compiler.runtime.python.interpret import Memory, run_kernel
 
 N = 4
 INT_OPS = "add sub mul floordiv mod cdiv crem min max and or xor shl sar shr".split()

@@ -16,10 +16,10 @@ LOADERS = {"load", "loads", "load_all"}  # of modules that have another function
 LOADING = {"np", "numpy", "yaml", "torch"}
 
 REASONS = {
-    "compiler/runtime/python.py: exec": "runs the Python that the interpreter generates from a kernel of this process",
-    "compiler/frontend/source.py: eval": "an annotation of the user's own kernel, in its module",
-    "compiler/lang/annotations.py: eval": "an annotation of the user's own dataclass or function, in its module",
-    "runner/target.py: exec": "the job's file, which the user's config names: it is what a trial runs",
+    "compiler/runtime/python/device.py: exec": "runs the Python that the interpreter generates from a kernel of this process",
+    "compiler/frontend/source/parse.py: eval": "an annotation of the user's own kernel, in its module",
+    "compiler/lang/data/member_annotations.py: eval": "an annotation of the user's own dataclass or function, in its module",
+    "runner/study/target.py: exec": "the job's file, which the user's config names: it is what a trial runs",
     "jobs/restore.py: __reduce_ex__": "looks at the state of objects of this process; nothing is written",
 }
 """What may run code, and why that is no code of a file of ours."""

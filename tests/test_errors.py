@@ -13,7 +13,7 @@ import pytest
 import qdrun as qd
 from qdrun.compiler import errors
 from qdrun.compiler.ir.nodes import Loc
-from qdrun.runner.yaml_lines import ConfigError, Problem
+from qdrun.runner.config.yaml_lines import ConfigError, Problem
 
 ROOT = Path(__file__).parents[1]
 LOC = Loc("file.py", 7, 4, 9, "    x[i] = a\n", "k")

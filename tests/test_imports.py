@@ -1,4 +1,4 @@
-"""Imports point down: ``runner -> jobs -> lang -> frontend -> transforms -> adstack -> ir`` and ``lang -> runtime -> codegen -> ir``."""
+"""Imports point down: between packages as ``ALLOWED`` says, and between files without a circle."""
 
 import ast
 import functools
@@ -7,27 +7,55 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-ERRORS, AMOUNTS = "compiler.errors", "compiler.amounts"
+ERRORS, AMOUNTS, OPTIONS, REFUSED = "compiler.errors", "compiler.amounts", "compiler.options", "compiler.refused"
+BELOW_THE_PROGRAM = {
+    *("compiler.frontend", "compiler.passes", "compiler.tape", "compiler.runtime", "compiler.codegen", "compiler.ir", ERRORS)
+}
 # Every package, and what it may import besides itself.
 ALLOWED = {
     "compiler.errors": set(),
     "compiler.amounts": set(),
+    "compiler.refused": {ERRORS},
+    "compiler.options": {REFUSED, AMOUNTS, "compiler.ir", ERRORS},
     "compiler.ir": set(),
-    "compiler.adstack": {"compiler.ir", ERRORS},
-    "compiler.transforms": {"compiler.adstack", "compiler.ir", ERRORS},
-    "compiler.frontend": {"compiler.transforms", "compiler.ir", ERRORS},
+    "compiler.tape": {"compiler.ir", ERRORS},
+    "compiler.passes": {"compiler.tape", "compiler.ir", ERRORS},
+    "compiler.frontend": {"compiler.passes", "compiler.ir", ERRORS},
     "compiler.codegen": {"compiler.ir", ERRORS},
     "compiler.runtime": {"compiler.codegen", "compiler.ir", ERRORS},
-    "compiler.lang": {
-        *("compiler.frontend", "compiler.transforms", "compiler.adstack"),
-        *("compiler.runtime", "compiler.codegen", "compiler.ir", ERRORS, AMOUNTS),
-    },
+    "compiler.compile": {*BELOW_THE_PROGRAM, OPTIONS},
+    "compiler.program": {*BELOW_THE_PROGRAM, "compiler.compile", OPTIONS, REFUSED, AMOUNTS},
+    "compiler.lang": {*BELOW_THE_PROGRAM, "compiler.compile", "compiler.program", OPTIONS, REFUSED, AMOUNTS},
     "compiler.modules": {"compiler.lang"},
-    "compiler.face": {"compiler.lang", "compiler.frontend", "compiler.ir", ERRORS},
-    "qdrun": {"compiler.face"},
+    "compiler.face": {
+        "compiler.lang",
+        "compiler.program",
+        "compiler.compile",
+        "compiler.frontend",
+        "compiler.ir",
+        OPTIONS,
+        REFUSED,
+        ERRORS,
+    },
+    "qdrun": {"compiler.face", "compiler.lang"},
     "jobs": {"qdrun"},
-    "runner": {"jobs", "compiler.runtime", ERRORS, AMOUNTS},
     "configs": set(),
+}
+# The folders of the runner and the files beside them, from the bottom up: each may import those before it.
+RUNNER = (
+    *("clock", "visible", "private", "user_lines", "exit_codes", "text_grid"),
+    *("store.files", "optimize.update_rules", "config", "optimize", "packing", "ledger", "study"),
+    *("store", "workers", "observe", "engine.messages", "ray_adapter", "engine", "remote"),
+    *("cli", "api", "__init__"),
+)
+for place, name in enumerate(RUNNER):
+    below = {f"runner.{other}" for other in RUNNER[:place]}
+    ALLOWED[f"runner.{name}"] = {"jobs", "compiler.runtime", ERRORS, AMOUNTS, *below}
+# Files that lie lower than the rest of their folder: where bytes are kept, and what the state of a run and its workers tell each other.
+LOWER = {
+    **{f"runner.store.{name}": "runner.store.files" for name in ("files", "interface", "objects", "refusals")},
+    **{f"runner.engine.{name}": "runner.engine.messages" for name in ("messages", "parts")},
+    "runner.optimize.update_rules": "runner.optimize.update_rules",
 }
 # compiler.errors names the type of a location in an annotation and imports it for type checkers alone.
 FOR_TYPES = {("compiler.errors", "compiler.ir")}
@@ -37,7 +65,9 @@ def package_of(parts: tuple[str, ...]) -> str:
     """The package that a dotted name below ``qdrun`` belongs to."""
     if not parts:
         return "qdrun"
-    return ".".join(parts[:2]) if parts[0] == "compiler" and len(parts) > 1 else parts[0]
+    if (name := ".".join(parts[:3])) in LOWER:
+        return LOWER[name]
+    return ".".join(parts[:2]) if parts[0] in ("compiler", "runner") else parts[0]
 
 
 @functools.cache
@@ -51,7 +81,9 @@ def imports_of(path: Path) -> list[tuple[str, int]]:
         elif isinstance(node, ast.ImportFrom):
             base = here[: len(here) - node.level + 1] if node.level else ()
             base += tuple(node.module.split(".")) if node.module else ()
-            own = base[:1] == ("qdrun",) and (node.module is None or base == ("qdrun", "compiler"))
+            own = base[:1] == ("qdrun",) and (
+                node.module is None or base == ("qdrun", "compiler") or base[:2] == ("qdrun", "runner")
+            )
             names = [(*base, a.name) for a in node.names] if own else [base]
         else:
             continue
@@ -100,6 +132,19 @@ def test_the_packages_have_no_cycle():
         visit(name, ())
 
 
+def test_the_folders_of_the_language_have_one_direction():
+    order = ("data", "args", "kernel", "autograd", "compat")
+    lang = ROOT / "compiler" / "lang"
+    seen = set()
+    for path in lang.rglob("*.py"):
+        mine = path.relative_to(lang).with_suffix("").parts
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.level == len(mine) and node.module:
+                seen.add((mine[0], node.module.split(".")[0]))
+    wrong = [(a, b) for a, b in seen if a in order and b in order and order.index(b) > order.index(a)]
+    assert not wrong and {("args", "data"), ("kernel", "args"), ("autograd", "kernel"), ("compat", "kernel")} <= seen
+
+
 def test_ir_and_errors_import_nothing_of_ours():
     for mine, other in edges():
         assert mine not in ("compiler.ir", "compiler.errors"), f"{mine} imports {other}"
@@ -114,7 +159,7 @@ def test_errors_import_ir_for_types_alone():
 
 
 @pytest.mark.parametrize(
-    "line, package", [("from ..lang import field", "compiler.lang"), ("import qdrun.runner.cli", "runner")]
+    "line, package", [("from ..lang import field", "compiler.lang"), ("import qdrun.runner.cli.app", "runner.cli")]
 )
 def test_the_reader_of_imports_sees_an_arrow_that_points_up(line, package, tmp_path, monkeypatch):
     monkeypatch.setitem(globals(), "ROOT", tmp_path)
@@ -123,3 +168,85 @@ def test_the_reader_of_imports_sees_an_arrow_that_points_up(line, package, tmp_p
     path.write_text(line + "\n", encoding="utf-8")
     assert imports_of(path) == [(package, 1)]
     assert package not in ALLOWED["compiler.ir"]
+
+
+def module_file(parts: tuple[str, ...]) -> Path | None:
+    """The file of a dotted name below ``qdrun``; none for a name inside a module."""
+    module, package = ROOT.joinpath(*parts).with_suffix(".py"), ROOT.joinpath(*parts, "__init__.py")
+    return module if parts and module.is_file() else package if parts and package.is_file() else None
+
+
+def files_imported_by(path: Path) -> set[Path]:
+    """The files of ours that a file imports: at its top, within its functions, and for type checkers alone."""
+    here = path.relative_to(ROOT).parts[:-1]
+    found: set[Path | None] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {module_file(tuple(a.name.split(".")[1:])) for a in node.names if a.name.split(".")[0] == "qdrun"}
+        elif isinstance(node, ast.ImportFrom):
+            named = tuple(node.module.split(".")) if node.module else ()
+            if not node.level and named[0] != "qdrun":
+                continue
+            base = (*here[: len(here) - node.level + 1], *named) if node.level else named[1:]
+            found |= {module_file((*base, a.name)) or module_file(base) for a in node.names}
+    return {other for other in found if other is not None} - {path}
+
+
+def files_in_circles(imported: dict[str, set[str]]) -> set[str]:
+    """The files from which a path of imports leads back to themselves."""
+
+    def reaches_itself(name: str) -> bool:
+        seen: set[str] = set()
+        todo = list(imported[name])
+        while todo:
+            if (other := todo.pop()) not in seen:
+                seen.add(other)
+                todo += imported.get(other, ())
+        return name in seen
+
+    return {name for name in imported if reaches_itself(name)}
+
+
+def test_no_file_is_in_a_circle_of_imports():
+    imported = {p: files_imported_by(p) for p in source_files()[1:]}
+    named = {p.relative_to(ROOT).as_posix(): {o.relative_to(ROOT).as_posix() for o in s} for p, s in imported.items()}
+    circle = files_in_circles(named)
+    assert not circle, f"files that import themselves in a circle: {sorted(circle)}"
+
+
+def test_a_circle_is_found_through_imports_for_types_and_within_functions(tmp_path, monkeypatch):
+    monkeypatch.setitem(globals(), "ROOT", tmp_path)
+    texts = {
+        "a": "def f():\n    from .b import g",
+        "b": "if TYPE_CHECKING:\n    from qdrun.compiler import c",
+        "c": "import qdrun.compiler.a",
+        "above": "from .a import f",
+        "below": "import ast",
+    }
+    (tmp_path / "compiler").mkdir()
+    for name, text in texts.items():
+        (tmp_path / "compiler" / f"{name}.py").write_text(text + "\n", encoding="utf-8")
+    imported = {p: files_imported_by(p) for p in (tmp_path / "compiler").iterdir()}
+    found = files_in_circles({p.stem: {o.stem for o in others} for p, others in imported.items()})
+    assert found == {"a", "b", "c"}
+
+
+def top_level_imports(path: Path) -> set[str]:
+    """The packages that a file imports by absolute names, at its top or within its functions."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found.add(node.module.split(".")[0])
+    return found
+
+
+def test_only_the_adapter_imports_ray():
+    importers = {path.relative_to(ROOT).parts[:-1] for path in source_files() if "ray" in top_level_imports(path)}
+    assert importers == {("runner", "ray_adapter")}
+
+
+def test_only_what_starts_runs_imports_the_adapter():
+    importers = {mine for mine, other in edges() if other == "runner.ray_adapter"}
+    assert importers == {"runner.engine", "runner.remote"}

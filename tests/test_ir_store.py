@@ -1,5 +1,6 @@
 """IR as bytes: what comes back is the same, with ids of its own, and damaged or foreign bytes are refused."""
 
+import functools
 import json
 import struct
 from dataclasses import dataclass
@@ -91,6 +92,7 @@ def test_numbers_and_texts_keep_their_type_and_their_bits(numbers, text):
     ]
 
 
+@functools.cache  # numbers of locals go on from call to call, and with them the length of the text that examples are drawn from
 def document():
     kernel, buffer, decl = example()
     return dump(kernel, Kernel, [buffer, decl]), [buffer, decl]

@@ -59,7 +59,7 @@ def test_the_kernel_language_loads_nothing_of_the_runner():
 
 
 def test_reading_results_does_not_load_ray():
-    assert "ray" not in loaded_by("import qdrun.runner.cli, qdrun.runner.store.table, qdrun.runner.plan")
+    assert "ray" not in loaded_by("import qdrun.runner.cli.app, qdrun.runner.observe.table, qdrun.runner.study.plan")
 
 
 MODULE_IMPORTS = """

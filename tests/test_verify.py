@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from qdrun.compiler import transforms
+from qdrun.compiler import passes
 from qdrun.compiler.frontend.lower import lower
 from qdrun.compiler.ir.builder import Builder, const_i32, const_i64
 from qdrun.compiler.ir.nodes import (
@@ -213,10 +213,10 @@ def test_a_value_of_the_prologue_bounds_an_axis():
     verify_task(body(axes=[Axis(Op("index", (), i32), ZERO, bound)], prologue=[bound]))
 
 
-def passes():
-    """Every function of the transforms that makes a kernel or edits a task, by its name."""
-    for module in pkgutil.iter_modules(transforms.__path__):
-        loaded = importlib.import_module(f"{transforms.__name__}.{module.name}")
+def pass_functions():
+    """Every function of ``compiler.passes`` that makes a kernel or edits a task, by its name."""
+    for module in pkgutil.walk_packages(passes.__path__, f"{passes.__name__}."):
+        loaded = importlib.import_module(module.name)
         for name, f in inspect.getmembers(loaded, inspect.isfunction):
             if f.__module__ == loaded.__name__ and re.fullmatch(r"\w+_(in_place|kernel)|lower_exits|simplify", name):
                 yield name, f
@@ -226,7 +226,7 @@ HELPERS = {"clone_kernel", "simplify_in_place", "reduce_in_place"}  # a copy; lo
 
 
 def test_every_pass_is_checked():
-    found = {**dict(passes()), "lower": lower}
+    found = {**dict(pass_functions()), "lower": lower}
     assert {"lower_exits", "simplify", "reverse_kernel", "reduce_kernel", "forward_kernel", "dce_in_place", "lower"} <= set(
         found
     )

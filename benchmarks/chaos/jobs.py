@@ -69,11 +69,14 @@ class Shaken(Job[ShakenParams]):
         return Outcome(loss, {"x": gradient} if "x" in self.wanted else {})
 
     def trap(self):
-        """Where one is laid, the first trial that comes by ends its thread, as native code may, and nobody is told."""
+        """Where one is laid, the first trial that comes by ends its thread, as native code may, and nobody is told; or its process."""
         if self.params.notes:
             with suppress(FileNotFoundError):
                 os.unlink(f"{self.params.notes}.lane")
                 ctypes.CDLL(None).syscall(EXIT_THREAD[platform.machine()], 0)
+            with suppress(FileNotFoundError):
+                os.unlink(f"{self.params.notes}.rerun")
+                ctypes.string_at(0)
 
     def note(self, what):
         """One line, whole or not at all, on a disk that is never full."""
@@ -83,3 +86,9 @@ class Shaken(Job[ShakenParams]):
             os.write(file, line.encode())
         finally:
             os.close(file)
+
+
+class Indexed(Shaken):
+    """The same for a runner that takes it for a job with kernels: when its process dies by a signal, it runs again with checks."""
+
+    needs_compiler = True

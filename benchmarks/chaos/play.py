@@ -27,12 +27,14 @@ COMMANDS = 6
 AGENTS = ("ray::DashboardAgent", "ray::RuntimeEnvAgent")
 """When Ray's head dies without a word, they look for it for a minute, and then end."""
 WARM = multiprocessing.get_context("forkserver")
-WARM.set_forkserver_preload(["ray", "qdrun.runner.run.session", "qdrun.runner.cli", "qdrun.runner.show", "pyarrow.parquet"])
+WARM.set_forkserver_preload(
+    ["ray", "qdrun.runner.engine.session", "qdrun.runner.cli.app", "qdrun.runner.observe.show", "pyarrow.parquet"]
+)
 
 
 def qdrun(words, folder, log, variables):
     """The command ``qdrun``, in a process that has its imports behind it."""
-    from qdrun.runner.cli import main
+    from qdrun.runner.cli.app import main
 
     os.chdir(folder)
     os.environ.update(variables)
@@ -139,7 +141,7 @@ class Play:
         config = {
             "version": 1,
             "name": one.label,
-            "job": {"target": f"{jobs.__file__}:Shaken", "params": params},
+            "job": {"target": f"{jobs.__file__}:{'Indexed' if one.kind == 'rerun' else 'Shaken'}", "params": params},
             "gradients": ["x"],
             "device": device | {"slots": one.lanes},
             "sweep": {"params": {"number": list(range(one.trials))}},
@@ -274,8 +276,8 @@ class Play:
             self.disk.free()
         elif fault.what == "mend":
             self.cluster.mend()
-        elif fault.what == "lane":
-            Path(f"{self.notes}.lane").touch()
+        elif fault.what in ("lane", "rerun"):
+            Path(f"{self.notes}.{fault.what}").touch()
         elif fault.what == "eio":
             flag = self.folder / "eio"
             flag.touch()
@@ -283,8 +285,7 @@ class Play:
         elif fault.what == "gone":
             if self.find() is None:
                 return False
-            shutil.rmtree(self.runs, ignore_errors=True)
-            shutil.rmtree(self.runs, ignore_errors=True)
+            until(lambda: shutil.rmtree(self.runs, ignore_errors=True) or not self.runs.exists(), 10, every=0.001)
         elif fault.what == "second":
             self.second = Beside(self)
         elif fault.what == "nodes":

@@ -3,7 +3,7 @@
 import random
 from dataclasses import dataclass
 
-KINDS = ("worker", "runner", "ledger", "raylet", "disk", "node", "lane", "eio", "gone", "pair")
+KINDS = ("worker", "runner", "ledger", "raylet", "disk", "node", "lane", "rerun", "eio", "gone", "pair")
 
 
 @dataclass(frozen=True)
@@ -13,6 +13,7 @@ class Fault:
     Attributes:
         what: worker, runner, ledger, raylet, head: killed by SIGKILL; ``nodes``: all raylets but the head's; ``mend``: as many new nodes;
             ``full``: no room on the disk; ``room``: there is room again. ``lane``: the next trial ends the thread that it runs on;
+            ``rerun``: the next trial ends its process by SIGSEGV, and is to run again with checks;
             ``eio``: the store gives errors to the runner for ``pick`` milliseconds; ``gone``: the run's folder is removed;
             ``second``: another run of this user begins.
         rows: when so many rows are written; None: whenever.
@@ -57,7 +58,7 @@ class Scenario:
     @property
     def needs_resume(self):
         """Whether the run may not come to its end by itself: who runs it is killed, or the Ray under it."""
-        fatal = {"runner", "head", "eio"} | ({"raylet"} if self.place != "cluster" else set())
+        fatal = {"runner", "head"} | ({"raylet"} if self.place != "cluster" else set())
         return any(fault.what in fatal for faults in self.faults for fault in faults)
 
 
@@ -76,7 +77,13 @@ def scenario(kind, seed):
     """The run of a kind and a seed."""
     rng = random.Random(f"{kind}/{seed}")
     alone = dict.fromkeys(("node", "pair"), (0, 1, 0)) | dict.fromkeys(("eio", "gone"), (60, 40, 0))
-    known = {"ledger": (1, 0, 0), "raylet": (85, 15, 0), "disk": (85, 10, 5), "lane": (60, 25, 15)} | alone
+    known = {
+        "ledger": (1, 0, 0),
+        "raylet": (85, 15, 0),
+        "disk": (85, 10, 5),
+        "lane": (60, 25, 15),
+        "rerun": (70, 30, 0),
+    } | alone
     weights = known.get(kind, (80, 10, 10))
     place = rng.choices(("cluster", "local", "emulated"), weights)[0]
     trials, lanes, mean_s = rng.randint(5, 16), rng.choice((1, 2)), rng.choice((0.02, 0.1, 0.25))
@@ -98,7 +105,7 @@ def _faults(rng, kind, place, trials):
     if kind == "pair":
         second = Fault("second", *_moment(rng, trials))
         return ((second, _fault(rng, "runner", trials)),) if rng.random() < 0.4 else ((second,),)
-    if kind in ("lane", "gone"):
+    if kind in ("lane", "rerun", "gone"):
         return ((Fault(kind, rng.randrange(max(1, trials // 2)), rng.uniform(0, 0.3)),),)
     what = kind
     if kind == "raylet" and place == "cluster":

@@ -1,14 +1,15 @@
 """What must hold after a run that was killed and resumed, read from its folder alone."""
 
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 
+from qdrun.runner.observe.table import rows
 from qdrun.runner.store.attempts import arrays_of
 from qdrun.runner.store.journal import read
 from qdrun.runner.store.layout import RunFolder
 from qdrun.runner.store.replay import record_of, replay
-from qdrun.runner.store.table import rows
 
 from .jobs import expected
 
@@ -29,8 +30,12 @@ def judge(play):
     if state.finished is None or state.finished.get("state") != "done":
         problems.append(f"the journal's last word is {state.finished}")
     retries = [event for event in events.events if event["event"] == "retry"]
+    checked = sum(bool({**event, **(event.get("place") or {})}.get("checked")) for event in events.events)
+    if one.kind == "rerun" and play.fired and not checked and not Path(f"{play.notes}.rerun").exists():
+        problems.append("a trial died by a signal, and did not run again with checks")
     play.verdict.facts |= {
         "owners": state.owner,
+        "checked": checked,
         "retries": dict(Counter(str(event["failure"]) for event in retries)),
         "errors": sorted({str((event.get("error") or {}).get("message", ""))[:160] for event in retries}),
         "recovered": sum(bool(event.get("recovered")) for event in events.events),

@@ -9,15 +9,16 @@ from typing import Any
 
 from ..ir.nodes import Kernel
 from ..ir.verify import verified
-from . import calls, conditions, expressions, inline, loops, messages, offload, statements
-from .build import FrontBuilder
-from .context import Context, ExprHandler, StmtHandler
-from .inputs import Inputs
-from .offload import Tasks
-from .scope import Frame
-from .signature import ArgSpec, LowerOptions, bind_arguments
-from .source import FunctionSource
-from .stopped import stop_reads
+from .arguments import bind_arguments
+from .signature import ArgSpec, LowerOptions
+from .source.inputs import Inputs
+from .source.parse import FunctionSource
+from .syntax import calls, conditions, expressions, inline, loops, messages, offload, statements
+from .syntax.builder import FrontBuilder
+from .syntax.context import Context, ExprHandler, StmtHandler
+from .syntax.scope import Frame
+from .syntax.stopped import stop_reads
+from .syntax.tasks import Tasks
 
 
 @verified(lowered=False)
@@ -47,13 +48,13 @@ def lower(
         check_overflow=options.overflow_check,
         nan_check=options.nan_check,
     )
-    cx = Context(b, options, Tasks(kernel), EXPRESSIONS, STATEMENTS, TOP_STATEMENTS, inputs=inputs)
+    cx = Context(b, options, Tasks(kernel, b), EXPRESSIONS, STATEMENTS, TOP_STATEMENTS, inputs=inputs)
     frame = Frame(source, top=True)
     with nullcontext() if inputs is None else inputs.recording():
         bind_arguments(cx, frame, source, args)
         cx.frames.append(frame)
         left = cx.top_block(source.tree.body)
-        cx.tasks.close(cx)
+        cx.tasks.close(cx.frames)
         if left != "return":
             with cx.at(source.tree):
                 inline.refuse_missing_value(source, None)

@@ -1,6 +1,6 @@
-"""What each pure operation computes, on numpy scalars of the exact type. The interpreter runs it and constant folding uses it.
+"""What each pure operation computes, on numpy scalars or arrays of the exact type: for the interpreter, constant folding and plans.
 
-Integers are computed as Python ints and wrapped to the width; floats are rounded to their type after every operation.
+Integers wrap; floats are rounded to their type after every operation.
 Where C or IEEE leave room, the IR does not:
 
 - integer division and remainder by zero give 0, and the most negative number divided by -1 wraps;
@@ -14,7 +14,6 @@ Where C or IEEE leave room, the IR does not:
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
@@ -24,11 +23,17 @@ from .builder import convert
 from .types import DType, from_numpy, limits
 
 Scalar = Any  # a numpy scalar: np.float32(1), np.int8(-3), np.bool_(True)
+Values = Any
+"""A numpy scalar, or an array."""
 
 
 def scalar(value: float | int | bool | np.generic, dtype: DType) -> Scalar:
     """A Python or numpy number as the numpy scalar of ``dtype``, see ``convert``; floats are rounded to the type."""
-    return dtype.numpy.type(convert(value, dtype) if not isinstance(value, np.generic) else convert(value.item(), dtype))
+    number = convert(value.item() if isinstance(value, np.generic) else value, dtype)
+    if not dtype.is_real:
+        return dtype.numpy.type(number)
+    with np.errstate(over="ignore"):
+        return dtype.numpy.type(number)
 
 
 def round_away(x: Any) -> Any:
@@ -47,20 +52,19 @@ def identity(code: Literal["add", "min", "max"], dtype: DType) -> Scalar:
     return scalar(high if code == "min" else low, dtype)
 
 
-def cast(x: Scalar, dtype: DType) -> Scalar:
-    """``x`` as a value of another type."""
+def cast(x: Values, dtype: DType) -> Values:
+    """Values of another type; reals become integers as in a kernel: truncated, at the ends of the type saturated, a NaN 0."""
     if dtype.kind == "b":
-        return np.bool_(x != 0)
-    if dtype.is_real:
-        return x.astype(dtype.numpy)  # one rounding, also from 64-bit integers
-    return scalar(x, dtype)
-
-
-def _power(a: Scalar, b: Scalar) -> Scalar:
-    """C's ``pow``. Numpy takes the square root for an exponent of one half, which differs for -0 and minus infinity."""
-    if b == 0.5 and (a == 0 or np.isinf(a)):
-        return np.abs(a)
-    return np.power(a, b)
+        return x if x.dtype == np.bool_ else x != 0
+    if dtype.is_real or x.dtype.kind != "f":
+        return x.astype(dtype.numpy, copy=False)  # one rounding, also from 64-bit integers
+    low, high = limits(dtype)
+    whole = x.astype(np.float64)
+    inside = (whole > low - 1) & (whole < high + 1)
+    found = np.where(inside, whole, 0.0).astype(dtype.numpy)
+    none, least, most = (np.asarray(end, dtype.numpy) for end in (0, low, high))
+    ends = np.where(np.isnan(whole), none, np.where(whole < 0, least, most))
+    return np.where(inside, found, ends)[()]
 
 
 def bitcast(x: Scalar, dtype: DType) -> Scalar:
@@ -70,47 +74,103 @@ def bitcast(x: Scalar, dtype: DType) -> Scalar:
     return np.frombuffer(x.tobytes(), dtype.numpy)[0]
 
 
-def _cdiv(a: int, b: int) -> int:
-    if b == 0:
-        return 0
-    return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
+# ---- integers. Literals have the type of the values: numpy 1 makes C longs of Python's integers, and a C long and a u64 meet in float64
+def _divisor(b: Values) -> Values:
+    return np.where(b == 0, b.dtype.type(1), b)
 
 
-def _ipow(a: int, b: int, bits: int) -> int:
-    if b >= 0:
-        return pow(a, b, 1 << bits)  # a power modulo 2**bits is what wrapping multiplications give
-    return {1: 1, -1: -1 if b % 2 else 1}.get(a, 0)
+def _or_zero(b: Values, found: Values) -> Values:
+    """``found``, but 0 where the divisor is."""
+    return np.where(b == 0, found.dtype.type(0), found)
 
 
-# on Python ints; the last parameter is the width in bits; the result is wrapped to the result type
-INTEGER: dict[str, Callable[..., int]] = {
-    "neg": lambda a, n: -a,
-    "abs": lambda a, n: abs(a),
-    "sgn": lambda a, n: (a > 0) - (a < 0),
-    "bitnot": lambda a, n: a ^ ((1 << n) - 1),
-    "not": lambda a, n: 1 - a,
-    "popcnt": lambda a, n: (a & ((1 << n) - 1)).bit_count(),
-    "clz": lambda a, n: n - (a & ((1 << n) - 1)).bit_length(),
-    "add": lambda a, b, n: a + b,
-    "sub": lambda a, b, n: a - b,
-    "mul": lambda a, b, n: a * b,
-    "floordiv": lambda a, b, n: a // b if b else 0,
-    "mod": lambda a, b, n: a % b if b else 0,
-    "cdiv": lambda a, b, n: _cdiv(a, b),
-    "crem": lambda a, b, n: a - b * _cdiv(a, b) if b else 0,
-    "min": lambda a, b, n: a if a < b else b,
-    "max": lambda a, b, n: a if a > b else b,
+def _cdiv(a: Values, b: Values) -> Values:
+    safe = _divisor(b)
+    down = a // safe
+    up = down + ((down * safe != a) & ((a < 0) != (safe < 0))).astype(a.dtype)
+    return _or_zero(b, up)
+
+
+def _width(a: Values) -> int:
+    return 1 if a.dtype.kind == "b" else 8 * a.dtype.itemsize
+
+
+def _unsigned(a: Values) -> np.ndarray:
+    a = np.asarray(a)
+    return a.view(f"u{a.dtype.itemsize}")
+
+
+def _count(a: Values, b: Values) -> Values:
+    """A shift count modulo the width."""
+    return b & b.dtype.type(_width(a) - 1)
+
+
+def _ipow(a: Values, b: Values) -> Values:
+    """By squaring, as wrapping multiplications give; a negative exponent gives 0, except for the bases 1 and -1."""
+    zero, one = a.dtype.type(0), a.dtype.type(1)
+    out, base, left = np.ones_like(a + b), a, np.maximum(b, zero)
+    for _ in range(int(np.max(left, initial=zero)).bit_length()):
+        out = np.where(left & one, out * base, out)
+        base, left = base * base, left >> one
+    if a.dtype.kind == "u":
+        return out
+    inverse = np.where(a == one, one, np.where(a == -one, np.where(b & one, -one, one), zero))
+    return np.where(b < zero, inverse, out)
+
+
+def _popcnt(a: Values) -> Values:
+    left = _unsigned(a).astype(np.uint64)
+    out = np.zeros(left.shape, np.int64)
+    for _ in range(_width(a)):
+        out = out + (left & np.uint64(1)).astype(np.int64)
+        left = left >> np.uint64(1)
+    return out
+
+
+def _clz(a: Values) -> Values:
+    left = _unsigned(a).astype(np.uint64)
+    out = np.full(left.shape, _width(a), np.int64)
+    for _ in range(_width(a)):
+        out = out - (left != 0)
+        left = left >> np.uint64(1)
+    return out
+
+
+# of integers of one type; what comes out is then taken in the result's type
+INTEGER: dict[str, Callable[..., Values]] = {
+    "neg": np.negative,
+    "abs": np.abs,
+    "sgn": np.sign,
+    "bitnot": np.invert,
+    "not": np.logical_not,
+    "popcnt": _popcnt,
+    "clz": _clz,
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "floordiv": lambda a, b: _or_zero(b, a // _divisor(b)),
+    "mod": lambda a, b: _or_zero(b, a % _divisor(b)),
+    "cdiv": _cdiv,
+    "crem": lambda a, b: _or_zero(b, a - b * _cdiv(a, b)),
+    "min": np.minimum,
+    "max": np.maximum,
     "pow": _ipow,
-    "and": lambda a, b, n: a & b,
-    "or": lambda a, b, n: a | b,
-    "xor": lambda a, b, n: a ^ b,
-    "shl": lambda a, b, n: a << (b & (n - 1)),
-    "shr": lambda a, b, n: (a & ((1 << n) - 1)) >> (b & (n - 1)),
-    "sar": lambda a, b, n: a >> (b & (n - 1)),
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+    "shl": lambda a, b: np.left_shift(a, _count(a, b)),
+    "shr": lambda a, b: (_unsigned(a) >> _unsigned(_count(a, b))).view(a.dtype),
+    "sar": lambda a, b: np.right_shift(a, _count(a, b)),
 }
 
-# on numpy scalars of one float type; the result has that type
-REAL: dict[str, Callable[..., Scalar]] = {
+
+def _power(a: Values, b: Values) -> Values:
+    """C's ``pow``. Numpy takes the square root for an exponent of one half, which differs for -0 and minus infinity."""
+    return np.where((b == 0.5) & ((a == 0) | np.isinf(a)), np.abs(a), np.power(a, b))
+
+
+# of reals of one type; the result has that type
+REAL: dict[str, Callable[..., Values]] = {
     "sin": np.sin,
     "cos": np.cos,
     "tan": np.tan,
@@ -125,50 +185,64 @@ REAL: dict[str, Callable[..., Scalar]] = {
     "ceil": np.ceil,
     "round": round_away,
     "trunc": np.trunc,
-    "neg": operator.neg,
+    "neg": np.negative,
     "abs": np.abs,
-    "sgn": lambda x: x.dtype.type(int(x > 0) - int(x < 0)),
+    "sgn": lambda x: (x > 0).astype(x.dtype) - (x < 0).astype(x.dtype),
     "detach": lambda x: x,
     "isnan": np.isnan,
     "isinf": np.isinf,
-    "add": operator.add,
-    "sub": operator.sub,
-    "mul": operator.mul,
-    "div": operator.truediv,
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "div": np.divide,
     "floordiv": lambda a, b: np.floor(a / b),
     "mod": lambda a, b: a - b * np.floor(a / b),
-    "min": lambda a, b: a if a < b else b,
-    "max": lambda a, b: a if a > b else b,
+    "min": lambda a, b: np.where(a < b, a, b),
+    "max": lambda a, b: np.where(a > b, a, b),
     "pow": _power,
     "atan2": np.arctan2,
     "attach": lambda a, b: a,
 }
 
-# on numpy scalars of any one type
-COMPARISON: dict[str, Callable[[Scalar, Scalar], Any]] = {
-    "lt": operator.lt,
-    "le": operator.le,
-    "gt": operator.gt,
-    "ge": operator.ge,
-    "eq": operator.eq,
-    "ne": operator.ne,
+# of truth values, where numpy has no such function; the others are those of integers
+BOOLEAN: dict[str, Callable[..., Values]] = {
+    "neg": lambda x: x,
+    "sgn": lambda x: x,
+    "sub": np.logical_xor,
+    "pow": lambda a, b: np.logical_or(a, np.logical_not(b)),
+}
+
+_BY_KIND = {"f": REAL, "b": INTEGER | BOOLEAN, "i": INTEGER, "u": INTEGER}
+
+# of values of any one type
+COMPARISON: dict[str, Callable[[Values, Values], Values]] = {
+    "lt": np.less,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+    "eq": np.equal,
+    "ne": np.not_equal,
 }
 
 
-def evaluate(code: str, args: Sequence[Scalar], dtype: DType) -> Scalar:
-    """The result of a pure operation with operands; ``dtype`` is its result type."""
+def evaluate(code: str, args: Sequence[Values], dtype: DType) -> Values:
+    """The result of a pure operation, of numpy scalars or, but for ``bitcast``, of arrays that broadcast.
+
+    Args:
+        code: the operation.
+        args: its operands, of their exact types.
+        dtype: its result type.
+    """
     with np.errstate(all="ignore"):
-        if code == "select":
-            return args[1] if args[0] else args[2]
         if code == "cast":
             return cast(args[0], dtype)
         if code == "bitcast":
             return bitcast(args[0], dtype)
+        if code == "select":
+            return np.where(*args)[()]
         if code in COMPARISON:
-            return np.bool_(COMPARISON[code](*args))
-        if isinstance(args[0], np.floating):
-            return dtype.numpy.type(REAL[code](*args))
-        return scalar(INTEGER[code](*map(int, args), from_numpy(args[0].dtype).bits), dtype)
+            return COMPARISON[code](*args)
+        return np.asarray(_BY_KIND[args[0].dtype.kind][code](*args)).astype(dtype.numpy, copy=False)[()]
 
 
 def update(code: str, old: Scalar, *values: Scalar) -> Scalar:

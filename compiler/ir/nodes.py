@@ -185,7 +185,7 @@ class Loop:
 
 @dataclass(eq=False, slots=True)
 class Exit:
-    """break / continue / return. Only front-end output has these: ``transforms.exits`` removes them."""
+    """break / continue / return. Only front-end output has these: ``passes.exits`` removes them."""
 
     kind: Literal["break", "continue", "return"]
     loc: Loc | None = None

@@ -13,15 +13,16 @@ from typing import Any
 import numpy as np
 
 from ..errors import QdrunRuntimeError, QdrunTypeError, QdrunValueError
+from ..program.memory.device_arrays import is_torch
 from ..runtime.mirror import Mirror
-from . import near
-from .access import assign_array
-from .dtypes import resolve
+from . import interop_on_device as device_arrays
+from .data.access import assign_array
+from .data.dtypes import resolve
 
 _CPU = 1  # DLPack's number of the device
 
 
-class Exchange(near.SharedOnDevice):
+class Exchange(device_arrays.SharedOnDevice):
     """The conversions that fields, ndarrays and tensors share. They all see the canonical shape: ``shape`` and then the element.
 
     A class that has it offers ``view``, the memory as a numpy array, and ``_written()``, the same when it is about to be written.
@@ -90,7 +91,7 @@ class Exchange(near.SharedOnDevice):
         if self._mirror is None:
             self._hand_out(copy)
             return torch_of(array, device, copy, self._called())
-        return near.torch_of(self, array, device, copy)
+        return device_arrays.torch_of(self, array, device, copy)
 
     def _called(self) -> str:
         """What messages call it."""
@@ -131,7 +132,7 @@ class Exchange(near.SharedOnDevice):
         Raises:
             QdrunTypeError: the shapes differ, or it is no dense tensor.
         """
-        if not near.assign_near(self, arr, self._form):
+        if not device_arrays.assign_near(self, arr, self._form):
             assign_array(self._written(None, arr), host_array(arr, cast=True), self._called(), self._mirror)
 
     def to_dlpack(self, versioned: bool = False) -> Any:
@@ -142,7 +143,7 @@ class Exchange(near.SharedOnDevice):
         """
         version, form = (1, 0) if versioned else None, self._form
         if self._mirror is not None:
-            return near.capsule_of(self, form, version)
+            return device_arrays.capsule_of(self, form, version)
         return capsule_of(self.view, version, self._called())
 
     def __dlpack__(
@@ -150,7 +151,7 @@ class Exchange(near.SharedOnDevice):
     ) -> Any:
         form = self._form
         if self._mirror is not None:
-            return near.dlpack(self, form, max_version, dl_device, copy)
+            return device_arrays.dlpack(self, form, max_version, dl_device, copy)
         if dl_device is not None and tuple(dl_device) != (_CPU, 0):
             raise QdrunValueError(f"{self._called()} lies in the memory of the CPU, not on DLPack device {tuple(dl_device)}")
         view = np.array(self._content) if copy else self.view
@@ -158,7 +159,7 @@ class Exchange(near.SharedOnDevice):
 
     def __dlpack_device__(self) -> tuple[int, int]:
         _ = self._form
-        return (_CPU, 0) if self._mirror is None else near.dlpack_device(self)
+        return (_CPU, 0) if self._mirror is None else device_arrays.dlpack_device(self)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         if copy is False:
@@ -213,12 +214,6 @@ def capsule_of(view: np.ndarray, version: tuple[int, int] | None, name: str) -> 
 
 
 # ---- in
-def is_torch(value: Any) -> bool:
-    """Whether a value is a torch tensor."""
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(value, torch.Tensor)
-
-
 def host_array(value: Any, cast: bool = False) -> np.ndarray:
     """The memory of a foreign array as a numpy array; a copy of it when it lies on another device.
 
@@ -230,7 +225,9 @@ def host_array(value: Any, cast: bool = False) -> np.ndarray:
         QdrunTypeError: it is none of these, or has no dense memory.
     """
     if isinstance(value, np.ndarray):
-        if isinstance(value, np.ma.MaskedArray):
+        # Asking numpy for `ma` imports it: tens of milliseconds of a first launch, and an import lock that a forked child would inherit.
+        masked = getattr(sys.modules.get("numpy.ma"), "MaskedArray", None)
+        if masked is not None and isinstance(value, masked):
             raise QdrunTypeError("a masked array has no place for its mask", hint="pass array.filled(..), or array.data")
         return value
     if is_torch(value):

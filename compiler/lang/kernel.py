@@ -7,26 +7,25 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any, TypeVar, overload
 
-from ..adstack.machine import Machine
-from ..adstack.plan import HeapPlan
-from ..frontend.source import FunctionSource, read_function
+from ..frontend.source.parse import FunctionSource, read_function
 from ..ir.threads import once
-from ..runtime.launch import Natives, install
-from .arrays import check_memory
-from .binding import Binder, Bound, parameters
-from .executable import Executable
-from .forward_mode import refuse_in_forward_mode
+from ..options import bytes_of
+from ..program.executable import Executable
+from ..program.plans.kernel_plan import KernelPlan, kernel_plan
+from ..program.plans.remedies import remedies
+from ..program.program import CURRENT, Program, current_program
+from ..program.variant import Variant
+from ..refused import refuse
+from ..runtime.native.launch import Natives, install
+from ..tape.heap_plan import HeapPlan
+from ..tape.machine import Machine
+from .args.arrays import check_memory
+from .args.binding import Binder, Bound, parameters
+from .args.records import result
+from .data.ndarray import Ndarray
 from .function import Function
-from .kernel_plan import KernelPlan, kernel_plan
 from .native import enter
-from .ndarray import Ndarray
-from .no_gradient import is_constant, nothing_to_differentiate, refuse_one_array_twice
-from .options import bytes_of
-from .program import CURRENT, Program, current_program
-from .records import result
-from .refused import refuse
-from .remedies import remedies
-from .variant import Variant
+from .no_gradient import is_constant, nothing_to_differentiate, refuse_in_forward_mode, refuse_one_array_twice
 
 T = TypeVar("T")
 
@@ -34,7 +33,7 @@ T = TypeVar("T")
 class Kernel:
     """A function compiled for the current program, one specialisation for each combination of argument types.
 
-    A call is launched natively where the program knows it (``native``, ``runtime.launch``): these methods are then builtins.
+    A call is launched natively where the program knows it (``native``, ``runtime.native.launch``): these methods are then builtins.
     """
 
     __qd_kernel__ = True
@@ -83,7 +82,7 @@ class Kernel:
             if variant is None:
                 if program.recording is not None:
                     program.recording.new(self)
-                variant = variants[bound.key] = Variant(program, self.source, bound)
+                variant = variants[bound.key] = Variant(program, self.source, bound.specs, bound.keeps())
                 if program.tape is not None:
                     variant.begin_gradient()
         return variant
@@ -126,12 +125,12 @@ class Kernel:
 
     def _run(self, variant: Variant, bound: Bound) -> Any:
         self._compiled(variant, bound)
-        mode = variant.program.forward
+        mode = current_program().forward
         executable = variant.executable if mode is None else variant.tangent
         with variant.program.alone() if executable.shares else nullcontext():
             executable.launch(bound.call)
             if mode is not None:
-                mode.launched(variant, bound)
+                mode.launched(variant, bound.call)
             return self._result(executable)
 
     def _compiled(self, variant: Variant, bound: Bound) -> None:
@@ -141,7 +140,7 @@ class Kernel:
             program.recording.new(self)
         executable = variant.executable
         if variant.native and _calls_are_native():
-            enter(program.native_launches, self, executable, bound)
+            enter(current_program().native_launches, self, executable, bound)
 
     def prepare(self, *args: Any, **kwargs: Any) -> None:
         """Compile for these arguments; runs nothing."""
@@ -165,6 +164,10 @@ class Kernel:
         if not values:
             return None
         return result(self.source.annotation("return"), values)
+
+    def __qd_parts__(self, program: object) -> list[Any] | None:
+        """See ``program.reuse.object_graph``."""
+        return []
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else BoundKernel(self, instance)
@@ -222,7 +225,11 @@ class KernelGradient:
         if versions is not None:
             versions.differentiated(variant, bound.call)
         if variant.native and budget is None and _calls_are_native():
-            enter(variant.program.native_gradients, self.kernel, gradient, bound)
+            enter(current_program().native_gradients, self.kernel, gradient, bound)
+
+    def __qd_parts__(self, program: object) -> list[Any] | None:
+        """See ``program.reuse.object_graph``."""
+        return []
 
     def prepare(self, *args: Any, **kwargs: Any) -> None:
         """Compile the kernel and its gradient for these arguments; runs nothing."""
@@ -291,7 +298,8 @@ class KernelGradient:
         variant, bound = self.kernel.variant(args, kwargs)
         recording = variant.program.recording
         if recording is not None:
-            recording.reversed(variant)
+            if "gradient" not in variant.__dict__:
+                recording.new_gradient(variant.head.name)
             recording.keep(args, kwargs)
         if not variant.plans.sizing and not is_constant(variant):
             raise nothing_to_differentiate(self.kernel.source.name, variant)
@@ -341,6 +349,10 @@ class BoundKernel:
         """The launch in Python."""
         return self.kernel(self.instance, *args, **kwargs)
 
+    def __qd_parts__(self, program: object) -> list[Any] | None:
+        """See ``program.reuse.object_graph``."""
+        return [self.instance]
+
     def prepare(self, *args: Any, **kwargs: Any) -> None:
         """See ``Kernel.prepare``."""
         self.kernel.prepare(self.instance, *args, **kwargs)
@@ -368,6 +380,10 @@ class BoundGradient:
     def slow_call(self, *args: Any, **kwargs: Any) -> None:
         """The launch in Python."""
         self.kernel.grad(self.instance, *args, **kwargs)
+
+    def __qd_parts__(self, program: object) -> list[Any] | None:
+        """See ``program.reuse.object_graph``."""
+        return [self.instance]
 
     def prepare(self, *args: Any, **kwargs: Any) -> None:
         """See ``KernelGradient.prepare``."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from ..frontend import intrinsics_complex as _complex
-from ..frontend import intrinsics_math as _math
-from ..frontend.intrinsics import (
+from ..frontend.library import complex as _complex
+from ..frontend.library import math as _math
+from ..frontend.library.extra import fns
+from ..frontend.library.functions import (
     Intrinsic,
     acos,
     asin,
@@ -29,8 +30,7 @@ from ..frontend.intrinsics import (
     tan,
     tanh,
 )
-from ..frontend.intrinsics_extra import fns
-from ..frontend.intrinsics_math import (
+from ..frontend.library.math import (
     clamp,
     cross,
     degrees,
@@ -56,8 +56,8 @@ from ..frontend.intrinsics_math import (
     step,
 )
 from ..ir.types import Unsigned
-from .matrix import Matrix
-from .types import matrix, vector
+from .data.matrix import Matrix
+from .data.types import matrix, vector
 
 vec2, vec3, vec4 = (vector(n, float) for n in (2, 3, 4))
 ivec2, ivec3, ivec4 = (vector(n, int) for n in (2, 3, 4))

@@ -1,7 +1,8 @@
 """Which calls of a kernel are launched natively: the list of launches that each program has of a kernel, and what they look at.
 
-A call looks the kernel up in the current program (``runtime.launch_ir``) and tries its launches in order. What none of them knows goes
-to ``Kernel.slow_call``, which ends here, too: a launch is added for what was compiled, and one that waits for another look gets it.
+A call looks the kernel up in the current program (``runtime.native.launch_ir``) and tries its launches in order. What none of them
+knows goes to ``Kernel.slow_call``, which ends here, too: a launch is added for what was compiled, and one that waits for another look
+gets it.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from ..codegen.abi import arg_words
 from ..frontend.signature import ArrayArg, ScalarArg, TemplateArg
 from ..ir.nodes import ArgDecl
 from ..ir.types import DType
-from ..runtime.launch import ArgSpec, Launch, Same, Watched, arg_row
-from ..runtime.watch import Entry, Row, Watch, dict_offset
-from ..runtime.watch_ir import (
+from ..runtime.native.launch import ArgSpec, Launch, Same, Watched, arg_row
+from ..runtime.native.watch import Entry, Row, Watch, dict_offset
+from ..runtime.native.watch_ir import (
     ENTRY_AGAIN,
     ENTRY_ANY,
     ENTRY_ARRAY,
@@ -26,14 +27,13 @@ from ..runtime.watch_ir import (
     ROW_FIRST,
     ROW_LIST,
 )
-from .binding import Bound
-from .ndarray import Ndarray
-from .records import Frozen, HeldBy, field_names, held_by, is_container, template_key
-from .tensor import Tensor, unwrap
+from .args.binding import Bound
+from .args.records import Frozen, HeldBy, field_names, held_by, is_container, template_key
+from .data.ndarray import Ndarray
+from .data.tensor import Tensor, unwrap
 
 if TYPE_CHECKING:
-    from .executable import Executable
-    from .kernel import Kernel
+    from ..program.executable import Executable
 
 MOST = 64
 """Launches of one kernel in one program, each tried in its turn."""
@@ -42,7 +42,7 @@ PATIENCE = 8
 """Calls in Python after which a launch takes the place of the oldest one, where there are more: else each call might cost two launches."""
 
 
-def enter(lists: dict[Kernel, list[Launch]], kernel: Kernel, executable: Executable, bound: Bound) -> None:
+def enter(lists: dict[object, list[Launch]], kernel: object, executable: Executable, bound: Bound) -> None:
     """Launch calls like this one natively from now on, where that can be.
 
     Args:

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..errors import DataAccessError, NothingToDifferentiate
+from ..errors import DataAccessError, NothingToDifferentiate, QdrunRuntimeError
 from ..ir.walk import kernel_places
-from .near import may_share
+from ..program.memory.device_arrays import may_share
+from ..program.program import Program
 
 if TYPE_CHECKING:
-    from .binding import Bound
-    from .kernel import Variant
+    from ..program.variant import Variant
+    from .args.binding import Bound
 
 
 def is_constant(variant: Variant) -> bool:
     """Whether a kernel adds constants to what has a gradient, and so hands nothing on; it must not read a gradient."""
-    writes = any(place.differentiable and place.buffer.kind != "tmp" for place, _, _ in variant.recipe.writes)
-    return writes and not any(place.is_grad for place in kernel_places(variant.recipe.ir))
+    writes = any(place.differentiable and place.buffer.kind != "tmp" for place, _, _ in variant.compiled_kernel.writes)
+    return writes and not any(place.is_grad for place in kernel_places(variant.compiled_kernel.ir))
 
 
 def nothing_to_differentiate(name: str, variant: Variant) -> NothingToDifferentiate:
@@ -26,7 +27,7 @@ def nothing_to_differentiate(name: str, variant: Variant) -> NothingToDifferenti
             f"kernel `{name}` returns its result and writes nothing that has a gradient: there is no gradient of a returned value\n"
             "  do: store the result in a 0-D field with needs_grad=True, and set the gradient of that"
         )
-    reads = any(p.differentiable and p.buffer.kind != "tmp" for p in kernel_places(variant.recipe.ir))
+    reads = any(p.differentiable and p.buffer.kind != "tmp" for p in kernel_places(variant.compiled_kernel.ir))
     verb = "writes" if reads else "touches"
     return NothingToDifferentiate(
         f"kernel `{name}` {verb} nothing that has a gradient\n"
@@ -39,7 +40,9 @@ def refuse_one_array_twice(name: str, variant: Variant, bound: Bound) -> None:
     arrays = bound.call.arrays
     if len(arrays) < 2:
         return
-    written = {w if isinstance(w, int) else w[1] for w in variant.recipe.forward.written if isinstance(w, (int, tuple))}
+    written = {
+        w if isinstance(w, int) else w[1] for w in variant.compiled_kernel.forward.written if isinstance(w, (int, tuple))
+    }
     for a in written & arrays.keys():
         for b in arrays.keys() - {a}:
             if may_share(arrays[a], arrays[b]):
@@ -49,3 +52,15 @@ def refuse_one_array_twice(name: str, variant: Variant, bound: Bound) -> None:
                     None,
                     "pass two arrays: the gradient needs the values that were overwritten",
                 )
+
+
+def refuse_in_forward_mode(program: Program, what: str) -> None:
+    """Refuse what has no meaning while a forward-mode block is open.
+
+    Raises:
+        QdrunRuntimeError: one is open.
+    """
+    if program.forward is not None:
+        raise QdrunRuntimeError(
+            f"{what} inside of FwdMode is not possible: second derivatives; do: it before or after the block"
+        )

@@ -1,8 +1,8 @@
-"""Compiled kernels on disk, and one compilation per key and process.
+"""Machine code by the text that it was compiled from: one table of what is loaded in this process, and behind it a folder on disk.
 
-An entry is one file: a magic line, the SHA-256 of the key and of what follows, a JSON header, the object bytes. It is written beside its
-place and moved there in one step, so a reader sees a whole entry or none. Whatever is wrong with an entry (cut short, damaged, of another
-version, moved from another key), it is removed and the kernel compiled again.
+A file of the folder is an entry: a magic line, the SHA-256 of the key and of what follows, a JSON header, the object bytes. It is written
+beside its place and moved there in one step, so a reader sees a whole entry or none. Whatever is wrong with an entry (cut short, damaged,
+of another version, moved from another key), it is removed and the kernel compiled again.
 
 A checksum finds damage, not malice: an entry holds machine code, which this process runs. So only files count that another user cannot have
 written: the folder and each file must belong to this user or to root, and neither their group nor others may write to them.
@@ -208,17 +208,21 @@ def _decode(key: str, data: bytes) -> tuple[bytes, dict[str, Any]] | None:
     return (body[8 + size :], header) if isinstance(header, dict) else None
 
 
-class Memo:
+KEEP_BYTES = 128 << 20
+"""Of code that nobody uses and that stays loaded for the next program, of all devices."""
+
+
+class CodeTable:
     """Loaded code by key: each key is made once, however many threads ask, and shared while anyone uses it.
 
     The most recently used are kept although nobody uses them: a sweep closes one program and opens the next.
 
     Args:
         recent: how many.
-        most_bytes: of their machine code; None: any.
+        most_bytes: of their machine code.
     """
 
-    def __init__(self, recent: int = 256, most_bytes: int | None = None) -> None:
+    def __init__(self, recent: int = 1024, most_bytes: int = KEEP_BYTES) -> None:
         self._lock = new_lock(self, "_lock")
         self._loaded: weakref.WeakValueDictionary[str, LoadedCode] = weakref.WeakValueDictionary()
         self._making = Turns()
@@ -254,7 +258,7 @@ class Memo:
         if self._recent.pop(key, None) is None:
             self._bytes += len(code.object_bytes)
         self._recent[key] = code
-        while len(self._recent) > self._most or (self._most_bytes is not None and self._bytes > self._most_bytes):
+        while len(self._recent) > self._most or (self._bytes > self._most_bytes):
             dropped.append(self._recent.popitem(last=False)[1])
             self._bytes -= len(dropped[-1].object_bytes)
         return dropped
@@ -266,7 +270,8 @@ class Memo:
         del dropped
 
 
-_memo = Memo()  # with the linker, the JIT's code memory
+LOADED = CodeTable()
+"""The code of this process, of all devices. The linker and the JIT's code memory belong to the process, too."""
 _disk_caches: dict[Path, DiskCache] = {}
 
 
@@ -294,7 +299,7 @@ def load_cached(
         code.key = key
         return code
 
-    code, known = _memo.get(_linked(key, imports), make)
+    code, known = LOADED.get(_linked(key, imports), make)
     return code, known or from_disk
 
 
@@ -315,7 +320,7 @@ def load_known(key: str, name: str, exports: list[str], imports: dict[str, int])
         return code
 
     try:
-        return _memo.get(_linked(key, imports), make)[0]
+        return LOADED.get(_linked(key, imports), make)[0]
     except KeyError:
         return None
 

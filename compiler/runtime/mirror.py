@@ -21,10 +21,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from .device import Allocation, Unrecordable, host_bytes
-
-UNSEEN = frozenset({"adstack", "temporaries", "arguments"})
-"""Categories of memory that no host code reads: they have no mirror."""
+from .host_memory import zeroed
+from .recording import Unrecordable
 
 LAZY = 1 << 20
 """Mirrors of so many bytes are reserved and not committed: they cost memory where they are read, and nothing before."""
@@ -87,19 +85,10 @@ class Link(Protocol):
         ...
 
 
-def mirrored(ptr: int, nbytes: int, category: str, link: Link) -> Allocation:
-    """Zeroed device memory as an allocation, with a mirror of zeros unless no host code reads its category."""
-    if category in UNSEEN:
-        return Allocation(ptr, nbytes, category, np.empty(0, np.uint8))
-    allocation = Allocation(ptr, nbytes, category, reserved_bytes(nbytes))
-    allocation.mirror = Mirror(link, ptr, allocation.view)
-    return allocation
-
-
 def reserved_bytes(nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """Zeroed host memory that is taken from the system page by page, as it is touched."""
     if nbytes < LAZY or not _RESERVES:
-        return host_bytes(nbytes, "mirror").view
+        return zeroed(nbytes)
     return np.frombuffer(mmap(-1, nbytes, flags=_PRIVATE | _ANONYMOUS | _NORESERVE), np.uint8)
 
 
@@ -465,4 +454,4 @@ def copy(mirror: Mirror | None, array: np.ndarray, other: Mirror | None, source:
         mirror.copy_from(array, other, source)
 
 
-__all__ = ["Link", "Mirror", "changing", "clear", "copied", "copy", "mirrored", "reading", "store", "writing"]
+__all__ = ["Link", "Mirror", "changing", "clear", "copied", "copy", "reading", "store", "writing"]

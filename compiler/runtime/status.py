@@ -6,16 +6,14 @@ import ctypes
 import struct
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 
 import numpy as np
 
 from ..codegen.abi import STATUS_VALUES, STATUS_WORDS
 from ..errors import AdStackOverflow, Fault, QdrunAssertionError, QdrunRuntimeError, describe
 from ..ir.nodes import Assert, ClaimRow, Loop, Operand, Overflow, Print
-
-if TYPE_CHECKING:
-    from .cpu import Compiled
+from .compiled import Compiled
 
 Capacity = Callable[[Loop], int | str | None]
 OUTPUT: ContextVar[TextIO | None] = ContextVar("qdrun_output", default=None)

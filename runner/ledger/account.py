@@ -111,7 +111,7 @@ class Account:
     def entry(self, held: Mapping[str, int], used: Mapping[str, int], needs: Mapping[str, int]) -> Entry:
         """What this run holds, uses and needs, as the others are to see it."""
         before, waits = self.written, bool(needs) and not any(held.values())
-        since = (before.since if before is not None and before.since else time.time()) if waits else 0.0
+        since = (before.since if before is not None and before.since else time.monotonic()) if waits else 0.0
         return Entry(self.run, os.getpid(), dict(held), dict(used), dict(needs), since)
 
     def write(self, entry: Entry) -> None:

@@ -8,8 +8,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from ...compiler.runtime.device import Backend
-from ...compiler.runtime.device import devices as backends
+from ...compiler.runtime.inventory import Backend
+from ...compiler.runtime.registry import devices as backends
 from ..packing import Device, Pool
 from . import amd, memory
 

@@ -212,7 +212,7 @@ class Ledger:
         if state is not None:
             self._packer.withdraw([f"{run}/{name}" for name in out])
             for name in out:
-                state.take(name)
+                state.over(state.take(name))
         return out
 
     def closed(self, run: str, device: str) -> None:
@@ -234,7 +234,7 @@ class Ledger:
         state, place = self._runs.get(run), self._lanes.places().get(device)
         if state is None or place is None or run not in place.runs:
             return False
-        kinds, avoided = state.kinds(), {device, *state.resting}
+        kinds, avoided = state.kinds, {device, *state.resting}
         others = any(found.kind + MARK + run in kinds for found in self._lanes.devices() if found.id not in avoided)
         if others:
             state.resting[device] = now + seconds
@@ -302,7 +302,7 @@ class Ledger:
 
     def wanted(self) -> set[str]:
         """Classes of devices that some run has claims for."""
-        return {kind.split(MARK, 1)[0] for run in self._runs.values() for kind in run.kinds()}
+        return {kind.split(MARK, 1)[0] for run in self._runs.values() for kind in run.kinds}
 
     def why(self, run: str) -> dict[str, Waits]:
         """Why requests wait, with the arithmetic: by the oldest of each of the first shapes; the others are counted together."""
@@ -360,7 +360,7 @@ class Ledger:
 
         A run has claims for fewer threads than its config says because of smaller nodes, which have no more cores.
         """
-        kinds, threads = run.kinds(), dict[str, int]()
+        kinds, threads = run.kinds, dict[str, int]()
         rows = [found for found in self._lanes.devices() if found.kind + MARK + run.id in kinds]
         for found in rows:
             if found.backend == "cpu":
@@ -483,4 +483,5 @@ class Ledger:
                 self._taken[name] = reason
             while len(self._taken) > REMEMBERED:
                 del self._taken[next(iter(self._taken))]
+        run.over(grant.shape)
         return replace(lease, expires=min(lease.expires, run.beat + self.expire_s))

@@ -9,6 +9,8 @@ from ..packing import Claim, Request
 from ..packing.claims import Key
 from .leases import Exchange, Lease, LeaseEnd, Unwanted
 
+MOST_SPENT = 256
+"""Of so many shapes of a run, of which nothing waits or runs any more, the ledger still knows how long they took."""
 News = Lease | LeaseEnd | Unwanted | str
 """What a run is told. A text: the device whose idle worker is to end."""
 
@@ -25,6 +27,7 @@ def shown(run: str) -> str:
 class Shape:
     """The requests of a run with equal claims that wait, the oldest first, and how long one takes where that is known."""
 
+    key: Key
     claims: Mapping[str, Claim]
     waiting: dict[str, Request] = field(default_factory=dict)
     seconds: float | None = None
@@ -54,12 +57,18 @@ class Grant:
 
 @dataclass(slots=True)
 class Run:
-    """A run that has joined. ``resting``: devices that it avoids, and until when."""
+    """A run that has joined. ``resting``: devices that it avoids, and until when.
+
+    ``shapes``: those of which something waits or runs, and the last ones of which nothing does any more, ``spent``. ``kinds``: classes of
+    devices that it has had claims for.
+    """
 
     id: str
     user: str
     beat: float
     shapes: dict[Key, Shape] = field(default_factory=dict)
+    spent: dict[Key, Shape] = field(default_factory=dict)
+    kinds: set[str] = field(default_factory=set)
     waiting: dict[str, Shape] = field(default_factory=dict)
     grants: dict[str, Grant] = field(default_factory=dict)
     held: set[str] = field(default_factory=set)
@@ -68,10 +77,6 @@ class Run:
     last: int = 0
     ended: dict[str, Grant] = field(default_factory=dict)
     resting: dict[str, float] = field(default_factory=dict)
-
-    def kinds(self) -> set[str]:
-        """Classes of devices that it has claims for."""
-        return {kind for shape in self.shapes.values() for kind in shape.claims}
 
     def tell(self, news: News) -> None:
         """Keep news until the run says that it has seen them."""
@@ -95,8 +100,10 @@ class Run:
         prefix = f"{self.id}/"
         out = {request.id.removeprefix(prefix): request for request in grant.made}
         out = {name: request for name, request in out.items() if name not in self.waiting and name not in self.held}
-        grant.shape.waiting.update(out)
-        self.waiting.update(dict.fromkeys(out, grant.shape))
+        shape = self.shapes.setdefault(grant.shape.key, grant.shape)
+        self.spent.pop(shape.key, None)
+        shape.waiting.update(out)
+        self.waiting.update(dict.fromkeys(out, shape))
         return list(out.values())
 
     def answer(self) -> Exchange:
@@ -135,8 +142,20 @@ class Run:
         key = request.key()
         shape = self.shapes.get(key)
         if shape is None:
-            shape = self.shapes[key] = Shape({kind + MARK + self.id: claim for kind, claim in request.claims.items()})
+            shape = self.shapes[key] = Shape(key, {kind + MARK + self.id: claim for kind, claim in request.claims.items()})
+            self.kinds.update(shape.claims)
+        self.spent.pop(key, None)
         return shape
+
+    def over(self, shape: Shape) -> None:
+        """Something of a shape waits or runs no longer. Where nothing of it does, it is spent, and the oldest spent ones are forgotten."""
+        if shape.waiting or any(grant.shape is shape for grant in self.grants.values()):
+            return
+        if self.shapes.get(shape.key) is shape:
+            self.spent[shape.key] = shape
+        while len(self.spent) > MOST_SPENT:
+            del self.shapes[next(iter(self.spent))]
+            del self.spent[next(iter(self.spent))]
 
     def marked(self, request: Request, shape: Shape, now: float) -> Request:
         """A request as the packer knows it."""

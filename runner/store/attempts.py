@@ -14,7 +14,6 @@ import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from enum import StrEnum
-from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, NamedTuple
 
@@ -61,6 +60,11 @@ class Attempt(NamedTuple):
     def folder(self) -> str:
         """Its folder below the run's: ``trials/<id>/a2``; ``a2-owner3`` when another than the first owner made it."""
         return f"trials/{escaped(self.trial)}/a{self.number}" + (f"-owner{self.owner}" if self.owner > 1 else "")
+
+    @property
+    def files(self) -> str:
+        """Where the files that its job left lie, below the run's folder."""
+        return f"{self.folder}/files"
 
 
 def started(journal: Journal, attempts: Mapping[Attempt, Event] | list[tuple[Attempt, Event]], *, sync: bool = False) -> None:
@@ -269,10 +273,8 @@ class Log:
         if self._file is None:
             files = self.folder.files
             if isinstance(files, LocalFiles):
-                files.check_there()
-                path = Path(files.root, self.path)
-                path.parent.mkdir(parents=True, exist_ok=True)
-                self._file = open(path, "ab", buffering=0, opener=_private)
+                where, _, name = self.path.rpartition("/")
+                self._file = open(files.make_folder(where) / name, "ab", buffering=0, opener=_private)
             else:
                 self._file = tempfile.TemporaryFile()
         return self._file

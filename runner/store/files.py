@@ -12,11 +12,13 @@ import io
 import os
 import secrets
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any
 from urllib.parse import quote
 
+from .interface import Files, Growing
+from .objects import ObjectFiles
 from .refusals import FolderGone, StorageFull, StorageUnknown, StorageUnreachable, folder_gone, full_said
 
 NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
@@ -31,104 +33,6 @@ def escaped(name: str) -> str:
         if 0 < len(text) <= 200
         else f"{text[:160]}%{hashlib.sha256(name.encode('utf-8', 'backslashreplace')).hexdigest()[:16]}"
     )
-
-
-class Growing(Protocol):
-    """A file that only grows, with one writer."""
-
-    immediate: bool
-    """Whether ``append`` reaches the file; else ``sync`` does."""
-
-    @property
-    def length(self) -> int:
-        """Bytes appended so far."""
-        ...
-
-    def append(self, data: bytes) -> None:
-        """Add bytes at the end: all of them, or none and ``StorageFull``."""
-        ...
-
-    def sync(self) -> None:
-        """Make what was appended survive a loss of power."""
-        ...
-
-    def close(self) -> None:
-        """Sync and let go."""
-        ...
-
-
-class Files(Protocol):
-    """What the store asks of a file system. Paths are relative to ``root``, with ``/``."""
-
-    root: str
-
-    def read(self, path: str, start: int = 0, end: int | None = None) -> bytes:
-        """Bytes of a file; raises FileNotFoundError."""
-        ...
-
-    def put(self, path: str, data: bytes, *, durable: bool = True) -> None:
-        """Write a whole file: a reader sees the old one or the new one. ``durable``: also after a loss of power."""
-        ...
-
-    def writing(self, path: str) -> AbstractContextManager[IO[bytes]]:
-        """As a durable ``put``, of what is written to a stream: it is the file when the block ends without an error."""
-        ...
-
-    def claim(self, path: str, data: bytes) -> bool:
-        """Write a whole file where there is none; False where there is one."""
-        ...
-
-    def exists(self, path: str) -> bool:
-        """Whether there is such a file."""
-        ...
-
-    def names(self, path: str) -> list[str]:
-        """Names in a folder, sorted; none when it does not exist. Unfinished files of ours are left out."""
-        ...
-
-    def sizes(self, path: str) -> dict[str, int]:
-        """Bytes of the files in a folder, by name."""
-        ...
-
-    def below(self, path: str) -> dict[str, int]:
-        """Bytes of all files below a folder, at any depth, by their path."""
-        ...
-
-    def remove(self, path: str) -> None:
-        """Remove a file that may not be there."""
-        ...
-
-    def sweep(self, path: str, name: str = "") -> int:
-        """Remove what processes that write no more left unfinished: of the file ``name`` in a folder, or all below it; how many."""
-        ...
-
-    def grow(self, path: str) -> Growing:
-        """A new growing file; raises FileExistsError."""
-        ...
-
-    def touch(self, path: str) -> None:
-        """Mark a file as changed now, without room for a new one."""
-        ...
-
-    def changed(self, path: str) -> float:
-        """When a file was last changed, in seconds since the epoch; 0 when that is not known."""
-        ...
-
-    def free_bytes(self) -> int | None:
-        """Bytes that can still be written; None where nobody can say."""
-        ...
-
-    def at(self, path: str) -> Files:
-        """The files below a folder."""
-        ...
-
-    def check_there(self) -> None:
-        """Make sure that the root is there, where that can be told. Raises ``FolderGone``."""
-        ...
-
-    def private(self) -> Files:
-        """The same files; new ones are for their user alone, and a root that is gone is an error, ``FolderGone``."""
-        ...
 
 
 PARTIAL = ".partial"
@@ -146,19 +50,28 @@ class LocalFiles:
         """See ``Files``."""
         return LocalFiles(self.root, own=True)
 
-    def check_there(self) -> None:
+    def check_there(self, path: str = "") -> None:
         """See ``Files``."""
         try:
-            os.stat(self.root)
+            os.stat(self._path(path))
         except FileNotFoundError:
             raise folder_gone(self.root) from None
         except OSError:  # it may come back: what is written says so
             return
 
+    def make_folder(self, path: str) -> Path:
+        """The folder at a path, which is made where it is not there.
+
+        Raises:
+            FolderGone: the files are those of a run, whose folder is gone: it is not made again.
+            OSError: no room, or another reason.
+        """
+        folder = self._path(path)
+        self._make_folder(folder, durable=False)
+        return Path(folder)
+
     def _make_folder(self, folder: str, durable: bool) -> None:
-        if self.own:
-            self.check_there()
-        _make_folder(folder, durable, self._folder_mode)
+        _make_folder(folder, durable, self._folder_mode, os.path.normpath(self.root) if self.own else "")
 
     def _path(self, path: str) -> str:
         return os.path.join(self.root, path) if path else self.root
@@ -398,16 +311,24 @@ def _write_all(file: int, data: bytes) -> None:
         rest = rest[os.write(file, rest) :]
 
 
-def _make_folder(folder: str, durable: bool, mode: int) -> None:
-    """``os.makedirs`` that syncs the folder above each new one."""
+def _make_folder(folder: str, durable: bool, mode: int, root: str = "") -> None:
+    """``os.makedirs`` that syncs the folder above each new one. ``root``: is not made, and nothing above it.
+
+    Raises:
+        FolderGone: there is no root.
+    """
     if not folder or os.path.isdir(folder):
         return
+    if root and os.path.normpath(folder) == root:
+        raise folder_gone(root)
     above = os.path.dirname(folder)
-    _make_folder(above, durable, mode)
+    _make_folder(above, durable, mode, root)
     try:
         os.mkdir(folder, mode)
     except FileExistsError:
         return
+    except FileNotFoundError:  # it was removed meanwhile
+        raise folder_gone(root or above) from None
     if durable:
         _sync_folder(above or ".")
 
@@ -454,14 +375,12 @@ def open_files(uri: str | os.PathLike[str]) -> Files:
         return LocalFiles(os.path.expanduser(text.removeprefix("file://").removeprefix("local://")))
     import fsspec
 
-    from .objects import ObjectFiles
-
     try:
         system, base = fsspec.core.url_to_fs(text)
     except Exception as error:  # each of fsspec's file systems has its own ways to refuse a URI
         raise StorageUnknown(
             f"cannot open {text}: {type(error).__name__}: {error}\n"
-            "  do: use a local folder, or install the file system: `pip install 'qdrun[s3]'` for s3://"
+            "  do: use a local folder, or install the file system: `pip install s3fs` for s3://"
         ) from error
     return ObjectFiles(system, base, text)
 

@@ -19,6 +19,7 @@ from typing import Any
 
 from pydantic_core import to_json
 
+from ..clock import now
 from .encoding import Damaged, document, is_sealed, plain, read_document, readable, sealed, unsealed, writable
 from .files import FolderGone, Growing, LocalFiles, StorageFull
 from .layout import RunFolder
@@ -333,7 +334,7 @@ class Journal:
         with self._lock:
             spoiled = []
             for event, fields in events:
-                said = {"seq": self._seq, "t": time.time(), "event": event, **fields}
+                said = {"seq": self._seq, "t": now(), "event": event, **fields}
                 try:
                     line = line_of(said)
                     if not isinstance(fields.get("loss"), float | int | None):
@@ -361,18 +362,19 @@ class Journal:
                 return False
             return True
 
-    def beat(self) -> None:
-        """Give a sign of life, and ``retry``. On a full disk the sign is given all the same.
+    def beat(self, steps: Mapping[str, str] | None = None) -> None:
+        """Give a sign of life, also on a full disk, and while another thread waits for the store to take lines.
+
+        ``steps``: see ``RunFolder.beat``.
 
         Raises:
             OwnerLost: another process has taken the run over.
         """
-        self.retry()
         if self.closed:
             return
         check_owner(self.folder, self.owner)
         with suppress(StorageFull):
-            self.folder.beat(self.owner.number)
+            self.folder.beat(self.owner.number, steps)
 
     def _flush(self) -> None:
         try:

@@ -26,22 +26,25 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...compiler.errors import QdrunError
-from ..plan import PlannedGroup
-from ..trials import Trial, trial_id
+from ..clock import now
+from ..study.plan import PlannedGroup
+from ..study.trials import Trial, trial_id
 from .encoding import Damaged, crc_of, document, lossless, read_document, sealed
 from .files import Files, LocalFiles, StorageFull, StorageUnknown, escaped, full_said, open_files
 from .processes import alive, pid_space
 
 if TYPE_CHECKING:
-    from ..plan import Prepared
+    from ..study.plan import Prepared
 
 FORMAT = 3
 LOST_AFTER_S = 30.0
 BEAT_EVERY_S = 2.0
+BEAT_STEPS = 256
 LATEST = "latest"
 HEARTBEAT, TRIALS = "heartbeat.json", "trials"
 
@@ -63,7 +66,7 @@ class ConfigChanged(QdrunError, ValueError):
 
 
 class RunFolder:
-    """One run, wherever it lies."""
+    """One run, wherever it lies. A local one can stand wherever a path can: ``open(os.path.join(folder, "config.yaml"))``."""
 
     def __init__(self, where: str | os.PathLike[str] | Files) -> None:
         self.files: Files = (open_files(where) if isinstance(where, str | os.PathLike) else where).private()
@@ -74,6 +77,9 @@ class RunFolder:
 
     def __reduce__(self) -> tuple[type[RunFolder], tuple[str]]:
         return (RunFolder, (self.uri,))  # to a worker goes the URI, and nothing that is open
+
+    def __fspath__(self) -> str:
+        return str(self.path)
 
     @property
     def name(self) -> str:
@@ -205,9 +211,20 @@ class RunFolder:
                 f"`qdrun resume {self.uri} --force`"
             )
 
-    def beat(self, owner: int = 0) -> None:
-        """Say that the run is alive. On a full disk the old sign of life gets a new time."""
-        sign = {"t": time.time(), "pid": os.getpid(), "host": platform.node(), "owner": owner, "where": pid_space()}
+    def beat(self, owner: int = 0, steps: Mapping[str, str] | None = None) -> None:
+        """Say that the run is alive. On a full disk the old sign of life gets a new time.
+
+        ``steps``: how far running trials are, by their ids; the first ``BEAT_STEPS`` of them are kept.
+        """
+        sign = {
+            "t": time.time(),
+            "pid": os.getpid(),
+            "host": platform.node(),
+            "owner": owner,
+            "where": pid_space(),
+            "now": now(),
+        }
+        sign |= {"steps": dict(islice(steps.items(), BEAT_STEPS))} if steps else {}
         try:
             self.files.put(HEARTBEAT, document(sign), durable=False)
         except OSError:
@@ -215,7 +232,9 @@ class RunFolder:
             raise
 
     def last_beat(self) -> dict[str, Any] | None:
-        """The last sign of life: ``t``, ``pid``, ``host``, ``owner``, ``where`` as of ``Owner``; None: there is none, or it is damaged."""
+        """The last sign of life: ``t``, ``pid``, ``host``, ``owner``, ``where`` as of ``Owner``, ``now`` by the clock of the run, and
+        ``steps``, see ``beat``; None: there is none, or it is damaged.
+        """
         try:
             beat = read_document(self.files.read(HEARTBEAT))
             return {"t": max(float(beat["t"]), self.files.changed(HEARTBEAT) if beat["host"] == platform.node() else 0.0)} | {
@@ -223,9 +242,16 @@ class RunFolder:
                 "host": str(beat["host"]),
                 "owner": int(beat.get("owner", 0)),
                 "where": str(beat.get("where", "")),
+                "now": float(beat.get("now", beat["t"])),
+                "steps": {str(trial): str(step) for trial, step in dict(beat.get("steps", {})).items()},
             }
         except (FileNotFoundError, ValueError, KeyError, TypeError):
             return None
+
+    def clock(self) -> float:
+        """What time it is for the process of a run that lives: what it has written is as old as the difference says."""
+        beat = self.last_beat()
+        return now() if beat is None else beat["now"] + min(LOST_AFTER_S, max(0.0, time.time() - beat["t"]))
 
     def silent_s(self) -> float:
         """Seconds since the last heartbeat; infinite when there was none, or when its process, which was one of those here, is gone."""
@@ -373,7 +399,7 @@ def write_run(
     folder = RunFolder(open_files(where).at(identity))
     _check_place(folder)
     trials = list(trials)
-    info = {"format": FORMAT, "id": identity, "name": name, "created": time.time(), "python": platform.python_version()}
+    info = {"format": FORMAT, "id": identity, "name": name, "created": now(), "python": platform.python_version()}
     info |= {
         "host": platform.node(),
         "config_hash": config_hash(resolved),

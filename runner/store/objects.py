@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import IO, Any
 
-from .files import Growing, StorageFull, StorageUnknown, StorageUnreachable, full_said
+from .interface import Growing
+from .refusals import StorageFull, StorageUnknown, StorageUnreachable, full_said
 
 BUCKETS = frozenset(("s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oci", "oss"))
 """File systems whose first folder is a bucket. One that is not there is a slip of the pen, which fsspec would make come true."""
@@ -158,7 +159,7 @@ class ObjectFiles:
         """See ``Files``."""
         return None
 
-    def check_there(self) -> None:
+    def check_there(self, path: str = "") -> None:
         """See ``Files``: a store has no folders."""
 
     def private(self) -> ObjectFiles:

@@ -17,11 +17,11 @@ from urllib.parse import unquote
 from ...compiler.errors import QdrunError
 from .encoding import document, read_document
 from .files import Files, escaped
+from .heartbeat import WATCH_S, beating
 from .layout import BEAT_EVERY_S, LOST_AFTER_S, RunFolder
 from .processes import alive, pid_space, started
 
 OWNERS, REQUESTS = "owners", "requests"
-WATCH_S, WATCH_EVERY_S = 2.5 * BEAT_EVERY_S, 0.25
 
 
 class OwnerLost(QdrunError, RuntimeError):
@@ -115,12 +115,7 @@ def _alive(folder: RunFolder, owner: Owner, silent_s: float) -> bool:
     before = folder.last_beat()
     if silent_s == float("inf") or before is None or before["owner"] != owner.number:
         return silent_s < LOST_AFTER_S
-    end = time.monotonic() + (WATCH_S if silent_s > 0.0 else LOST_AFTER_S)
-    while time.monotonic() < end:
-        time.sleep(WATCH_EVERY_S)
-        if folder.last_beat() != before:
-            return True
-    return False
+    return bool(beating((folder,), WATCH_S if silent_s > 0.0 else LOST_AFTER_S))
 
 
 def gone_from_here(owner: Owner) -> bool:
@@ -138,7 +133,9 @@ def give_up(folder: RunFolder, owner: Owner) -> None:
 
     Raises:
         StorageFull: no room; the next owner waits.
+        FolderGone: the folder of the run was removed.
     """
+    folder.files.check_there(_claim_name(owner.number))
     folder.files.put(_claim_name(owner.number, over=True), b"{}", durable=False)
 
 
@@ -149,7 +146,7 @@ def check_owner(folder: RunFolder, owner: Owner) -> None:
         OwnerLost: somebody has.
         FolderGone: the folder of the run was removed.
     """
-    folder.files.check_there()
+    folder.files.check_there(_claim_name(owner.number))  # a folder may be there again, or be removed in part
     if folder.files.exists(_claim_name(owner.number + 1)):
         now = latest_owner(folder)
         who = f"process {now.pid} on {now.host}" if now else "another process"

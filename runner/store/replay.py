@@ -8,16 +8,19 @@ A new owner ends all attempts of the one before: what has no row by then waits a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from .attempts import Attempt, Failure, Record, ended, left_behind
-from .journal import Damage, Entry, Events, Journal, event_at, read
-from .layout import HEARTBEAT, LOST_AFTER_S, TRIALS, RunFolder
+from .heartbeat import lives
+from .journal import Damage, Entry, Event, Events, Journal, event_at, read
+from .layout import HEARTBEAT, TRIALS, RunFolder
 
 Status = Literal["waiting", "running", "done", "failed", "cancelled", "poisoned"]
 FINAL = ("done", "failed", "cancelled", "poisoned")
+ONE_CLOCK_S = 60.0
+"""The end of an attempt is written down so soon; where its worker says another time, its clock is not that of the run."""
 
 
 @dataclass
@@ -202,10 +205,20 @@ def _end(state: TrialState, entry: Entry, status: str, failure: str | None) -> N
         place = entry.event.get("place")  # of one that began and ended between two writes
         if place is None and (attempt.number == 0 or status == "cancelled"):
             return
-        known = AttemptState(attempt, status, None if place is None else entry.event.get("started_t"), place=place or {})
+        known = AttemptState(attempt, status, place=place or {})
         state.attempts.append(known)
-        known.ended_t = None if place is None else entry.event.get("ended_t")
+        if place is not None:
+            known.started_t, known.ended_t = _times(entry.event)
     known.status, known.ended_t, known.failure = status, known.ended_t or entry.event.get("t"), failure
+
+
+def _times(event: Event) -> tuple[float | None, float | None]:
+    """When an attempt started and ended that has one line, as its worker says it; where that clock is not the run's, it ended then."""
+    started, ended, t = event.get("started_t"), event.get("ended_t"), event.get("t")
+    if started is None or ended is None or t is None:
+        return started, ended
+    there = ended if 0.0 <= t - ended < ONE_CLOCK_S else t
+    return there - max(0.0, ended - started), there
 
 
 def recover(folder: RunFolder, journal: Journal) -> Replay:
@@ -239,8 +252,8 @@ def record_of(folder: RunFolder, state: TrialState) -> Record | None:
     return None if state.entry is None else event_at(folder, state.entry)
 
 
-def run_state(folder: RunFolder, state: Replay) -> str:
-    """Running, done, failed, cancelled, interrupted: the journal's last word; or lost, when the process behind the run is silent."""
+def run_state(folder: RunFolder, state: Replay, alive: Callable[[RunFolder], bool] = lives) -> str:
+    """Running, done, failed, cancelled, interrupted: the journal's last word; or lost, when the process behind the run is not ``alive``."""
     if state.finished is not None:
         return str(state.finished.get("state", "failed"))
-    return "running" if folder.silent_s() < LOST_AFTER_S else "lost"
+    return "running" if alive(folder) else "lost"

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..plan import PlannedGroup
-from ..trials import Trial
+from ..study.plan import PlannedGroup
+from ..study.trials import Trial
 from .attempts import INLINE_BYTES
 from .files import Files, StorageFull
 

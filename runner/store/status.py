@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
+from .heartbeat import WATCH_S, beating, lives, seems
 from .layout import RunFolder, all_runs
 from .owner import ask_to_cancel, cancel_requests
 from .replay import replay, run_state
@@ -15,11 +16,14 @@ from .summary import summary
 STATES = ("running", "done", "failed", "cancelled", "interrupted", "lost", "damaged")
 
 
-def status(folder: RunFolder) -> dict[str, Any]:
-    """The state of one run: its counts by trial status, the best loss so far, seconds, and damaged journal lines."""
-    info, found = folder.info(), summary(folder)
+def status(folder: RunFolder, alive: Callable[[RunFolder], bool] = lives) -> dict[str, Any]:
+    """The state of one run: its counts by trial status, the best loss so far, seconds, and damaged journal lines.
+
+    ``alive``: whether the process behind a run lives.
+    """
+    info, found = folder.info(), summary(folder, alive)
     last = found.pop("last_t")
-    end = last if found["state"] != "running" and last is not None else time.time()
+    end = last if found["state"] != "running" and last is not None else folder.clock()
     asked = {"cancel_requested": cancel_requests(folder).whole, "seconds": max(0.0, end - info["created"])}
     return {"id": info["id"], "folder": folder.uri, **found, **asked}
 
@@ -35,13 +39,29 @@ def wait(folder: RunFolder, every_s: float = 1.0, sleep: Callable[[float], objec
 
 def list_runs(where: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """The state of every run under ``where``, oldest first. A run whose files are damaged does not hide the others."""
-    return [status_or_damage(folder) for folder in all_runs(where)]
+    return statuses(all_runs(where))
 
 
-def status_or_damage(folder: RunFolder) -> dict[str, Any]:
-    """The state of one run, or ``damaged`` with the reason where its files cannot be read."""
+def statuses(folders: Iterable[RunFolder]) -> list[dict[str, Any]]:
+    """The state of each run, as of ``status_or_damage``. Those that must be watched to see whether they live are watched at once."""
+    unknown: dict[str, RunFolder] = {}
+
+    def alive(folder: RunFolder) -> bool:
+        known = seems(folder)
+        if known is None:
+            unknown[folder.uri] = folder
+        return bool(known)
+
+    found = {folder.uri: status_or_damage(folder, alive) for folder in folders}
+    for folder in beating(unknown.values(), WATCH_S):
+        found[folder.uri] = status_or_damage(folder, lambda _: True)
+    return list(found.values())
+
+
+def status_or_damage(folder: RunFolder, alive: Callable[[RunFolder], bool] = lives) -> dict[str, Any]:
+    """The state of one run, or ``damaged`` with the reason where its files cannot be read. ``alive``: see ``status``."""
     try:
-        return status(folder)
+        return status(folder, alive)
     except (OSError, ValueError, KeyError) as error:
         nothing = {"cancel_requested": False, "trials": 0, "counts": {}, "best": None, "seconds": 0.0, "damaged_lines": 0}
         return {

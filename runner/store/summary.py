@@ -7,22 +7,22 @@ its sizes are the same, so is what stands in it. A run that goes on again writes
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 from .encoding import document, read_document
+from .heartbeat import lives
 from .journal import EVENTS, Events, read
-from .layout import LOST_AFTER_S, RunFolder
+from .layout import RunFolder
 from .replay import Replay, TrialState, replay, run_state
 
 SUMMARY = "summary.json"
 Summary = dict[str, Any]
 
 
-def unfinished_word(folder: RunFolder, found: Replay) -> str:
-    """What trials are called that have no row and will get none as things are; empty while the run goes on."""
-    if found.finished is not None:
-        return "lost" if found.finished.get("state") == "lost" else "cancelled"
-    return "lost" if folder.silent_s() > LOST_AFTER_S else ""
+def unfinished_word(state: str) -> str:
+    """What trials of a run in such a state are called that have no row and will get none as things are; empty while the run goes on."""
+    return {"running": "", "lost": "lost"}.get(state, "cancelled")
 
 
 def shown_status(state: TrialState, unfinished: str) -> str:
@@ -32,13 +32,17 @@ def shown_status(state: TrialState, unfinished: str) -> str:
     return unfinished if state.entry is None and unfinished else state.status
 
 
-def summary(folder: RunFolder) -> Summary:
-    """A run's state, counts by trial status, smallest loss, last time, and damaged lines: from its summary if that still holds."""
+def summary(folder: RunFolder, alive: Callable[[RunFolder], bool] = lives) -> Summary:
+    """A run's state, counts by trial status, smallest loss, last time, and damaged lines: from its summary if that still holds.
+
+    ``alive``: see ``run_state``.
+    """
     kept = _kept(folder)
     if kept is not None:
         return kept
     events = read(folder, slim=True)
-    return _summed(folder, events, replay(folder, events=events))
+    found = replay(folder, events=events)
+    return _summed(run_state(folder, found, alive), events, found)
 
 
 def keep(folder: RunFolder, sizes: dict[str, int], events: Events, found: Replay) -> None:
@@ -54,7 +58,7 @@ def keep(folder: RunFolder, sizes: dict[str, int], events: Events, found: Replay
         StorageFull: no room; the run is read in full, as before.
     """
     if found.finished is not None and sizes:
-        said = {"journal": sizes, "summary": _summed(folder, events, found)}
+        said = {"journal": sizes, "summary": _summed(run_state(folder, found), events, found)}
         folder.files.put(SUMMARY, document(said, indent=1), durable=False)
 
 
@@ -71,10 +75,10 @@ def _kept(folder: RunFolder) -> Summary | None:
         return None
 
 
-def _summed(folder: RunFolder, events: Events, found: Replay) -> Summary:
-    unfinished = unfinished_word(folder, found)
+def _summed(state: str, events: Events, found: Replay) -> Summary:
+    unfinished = unfinished_word(state)
     return {
-        "state": run_state(folder, found),
+        "state": state,
         "trials": len(found.trials),
         "counts": dict(Counter(shown_status(trial, unfinished) for trial in found.trials.values())),
         "best": _best(found),

@@ -9,8 +9,8 @@ import numpy as np
 from codegen_harness import native_machine
 
 from qdrun.compiler.codegen import abi
-from qdrun.compiler.codegen.llvm.emulated import REG_BLOCK, REG_BLOCKS, REG_SHARED, REG_THREADS, REG_WORDS, emulated_target
-from qdrun.compiler.codegen.llvm.grid_kernel import emit_grid
+from qdrun.compiler.codegen.emulated.hardware import REG_BLOCK, REG_BLOCKS, REG_SHARED, REG_THREADS, REG_WORDS, emulated_target
+from qdrun.compiler.codegen.gpu.grid_kernel import emit_grid
 from qdrun.compiler.ir.verify import verify_kernel
 from qdrun.compiler.runtime import cache
 
@@ -22,15 +22,15 @@ __all__ = ["GridCompiled", "native_machine"]
 
 
 class FakeDriver:
-    """``cuLaunchKernel`` and ``cuMemsetD32Async`` that act at once. ``refuse``: the code that the next launches return."""
+    """``qd_launch`` and ``qd_memset`` that act at once. ``refuse``: the code that the next launches return."""
 
     def __init__(self) -> None:
         self.launches: list[tuple[int, int, int]] = []  # blocks, threads of a block, bytes of parameters
         self.refuse, self.random = 0, random.Random(0)
         self.on_launch, self.on_memset = _LAUNCH(self._launch), _MEMSET(self._memset)
         self.imports = {
-            "cuLaunchKernel": C.cast(self.on_launch, C.c_void_p).value or 0,
-            "cuMemsetD32Async": C.cast(self.on_memset, C.c_void_p).value or 0,
+            "qd_launch": C.cast(self.on_launch, C.c_void_p).value or 0,
+            "qd_memset": C.cast(self.on_memset, C.c_void_p).value or 0,
         }
 
     def _launch(self, function, gx, gy, gz, bx, by, bz, shared, stream, params, extra) -> int:
@@ -78,7 +78,7 @@ class GridCompiled:
         self.kernel, self.driver = kernel, driver or FakeDriver()
         self.code = code = emit_grid(kernel, target or emulated_target(), plain)
         addresses = dict.fromkeys(code.functions, 0)  # of another target: it is launched, and does not run
-        if target is None:
+        if target is None or target.name == "emulated":
             self.device, _ = cache.load_cached(code.device, kernel.name, code.functions, imports or {}, opt_level)
             addresses = self.device.addresses
         self.host, _ = cache.load_cached(code.host, kernel.name, [code.entry], self.driver.imports, opt_level)

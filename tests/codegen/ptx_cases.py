@@ -12,8 +12,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 from codegen_harness import array, field, parallel
 from irgen import generate
 
-from qdrun.compiler.codegen.llvm.cuda import cuda_target
-from qdrun.compiler.codegen.llvm.grid_kernel import emit_grid
+from qdrun.compiler.codegen.cuda.hardware import cuda_target
+from qdrun.compiler.codegen.gpu.grid_kernel import emit_grid
 from qdrun.compiler.ir.builder import Builder, const_i32
 from qdrun.compiler.ir.nodes import ArgDecl, Assert, Axis, Buffer, Const, Kernel, Op, Place, Print, Reduction, Task
 from qdrun.compiler.ir.types import DType, f16, f32, f64, i8, i16, i32, i64, u1, u8, u32, u64
@@ -89,6 +89,15 @@ def atomics(d: DType) -> Kernel:
     for code in codes:
         values = (_zero(d), value) if code == "cas" else (value,)
         b.gstore(x, (i,), b.op("atomic", *at, *values, dtype=d, attr=(y, code)))
+    return _kernel(task)
+
+
+def unchanged(d: DType) -> Kernel:
+    """Atomic products with a number that only LLVM finds to be 1"""
+    x = field("x", d, 4)
+    task, i, b = parallel(N)
+    one = b.op("cast", b.op("popcnt", const_i32(4), dtype=i32), dtype=d)
+    b.op("atomic", b.op("mod", i, const_i32(4)), one, dtype=d, attr=(x, "mul"))
     return _kernel(task)
 
 
@@ -198,6 +207,7 @@ CASES: dict[str, Callable[[], Kernel]] = {
     "many": many,
 }
 CASES |= {f"atomics {d}": lambda d=d: atomics(d) for d in TYPES}
+CASES |= {f"unchanged {d}": lambda d=d: unchanged(d) for d in TYPES}
 CASES |= {f"saxpy {d}": lambda d=d: saxpy(d) for d in TYPES if d is not u1}
 CASES |= {f"block {d}": lambda d=d: meeting(d) for d in TYPES if d is not u1}
 CASES["saxpy of arrays"] = lambda: saxpy(f32, True)

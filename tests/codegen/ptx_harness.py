@@ -7,8 +7,8 @@ import subprocess
 import sys
 from dataclasses import replace
 
+from qdrun.compiler.codegen.cuda.hardware import cuda_target
 from qdrun.compiler.codegen.llvm import arith
-from qdrun.compiler.codegen.llvm.cuda import cuda_target
 from qdrun.compiler.codegen.llvm.function import Fn, Module
 from qdrun.compiler.codegen.llvm.target import memory_type
 from qdrun.compiler.ir.nodes import Const, Op
@@ -20,7 +20,7 @@ KINDS = {"any": "fiub", "number": "fiu", "real": "f", "int": "iub", "bool": "b"}
 
 COMPILE = """
 import sys
-from qdrun.compiler.codegen.llvm import nvptx_table
+from qdrun.compiler.codegen.cuda import nvptx_table
 from qdrun.compiler.runtime.cuda.ptx import compile_ptx
 if "unchecked" in sys.argv:
     nvptx_table.check = lambda text, name: None

@@ -11,16 +11,16 @@ from codegen_harness import array, field, parallel
 from grid_harness import SCRATCH_WORDS, GridCompiled
 
 from qdrun.compiler.codegen import abi
-from qdrun.compiler.codegen.llvm import grid_copies
-from qdrun.compiler.codegen.llvm.cuda import cuda_target
-from qdrun.compiler.codegen.llvm.gpu import Word
-from qdrun.compiler.codegen.llvm.grid_kernel import emit_grid
+from qdrun.compiler.codegen.cuda.hardware import cuda_target
+from qdrun.compiler.codegen.gpu import side_by_side
+from qdrun.compiler.codegen.gpu.grid_kernel import emit_grid
+from qdrun.compiler.codegen.gpu.hardware import Word
 from qdrun.compiler.codegen.llvm.target import Unsupported
 from qdrun.compiler.errors import QdrunError
 from qdrun.compiler.ir.builder import Builder, const_i32
 from qdrun.compiler.ir.nodes import ArgDecl, Assert, Axis, Const, Kernel, Op, Print, Reduction, Task
 from qdrun.compiler.ir.types import f16, f32, f64, i8, i16, i32, i64, u1, u8, u32, u64
-from qdrun.compiler.runtime.interpret import run_kernel
+from qdrun.compiler.runtime.python.interpret import run_kernel
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from irgen import generate
@@ -106,7 +106,7 @@ def test_indices_of_several_axes(where):
 
 def words_of(k: Kernel) -> list[Word]:
     """The words of the last device function, by the names that its host stores them under."""
-    from qdrun.compiler.codegen.llvm import grid_kernel
+    from qdrun.compiler.codegen.gpu import grid_kernel
 
     seen: list[list[Word]] = []
     define = grid_kernel.emit_task
@@ -419,7 +419,7 @@ def test_blocks_that_fold_or_run_short_bodies_have_all_their_threads():
 @pytest.mark.parametrize("tiled", [False, True])
 @pytest.mark.parametrize("n", [1, 5, 23, 24, 25, 47, 48, 49, 1000])
 def test_iterations_side_by_side_leave_none_out(n, tiled, monkeypatch):
-    monkeypatch.setattr(grid_copies, "TILED", tiled)
+    monkeypatch.setattr(side_by_side, "TILED", tiled)
     x, y, total = field("x", i32, 1000), field("y", i32, 1000), field("total", i32)
     task, i, b = parallel(n)
     u = b.local(const_i32(0), "u")
@@ -430,7 +430,7 @@ def test_iterations_side_by_side_leave_none_out(n, tiled, monkeypatch):
     b.store(r, b.op("add", b.load(r), b.load(u)))
     b.gstore(y, (i,), b.op("add", b.gload(y, (i,)), b.op("add", b.load(u), const_i32(1))))
     task.reductions.append(Reduction(r, total, (), "add"))
-    assert grid_copies.copies_of(task, frozenset())[0] == 4
+    assert side_by_side.copies_of(task, frozenset())[0] == 4
     data = rng.integers(0, 100, 1000).astype("i4")
     out, s = np.full(1000, 7, "i4"), np.zeros(1, "i4")
     GridCompiled(kernel(task))(fields={x.buffer: data, y.buffer: out, total.buffer: s})

@@ -28,7 +28,7 @@ def test_memory_is_reached_by_its_own_space_and_nothing_lies_in_a_stack_frame(pt
     text = ptx[name]
     assert ".local" not in text and "__local_depot" not in text
     generic = re.findall(
-        r"^\s+(?:ld|st|atom|red)\.(?!param|global|shared|relaxed\.gpu\.global|relaxed\.gpu\.shared|relaxed\.sys\.global).*",
+        r"^\s+(?:ld|st|atom|red)\.(?!param|global|shared|relaxed\.gpu\.global|relaxed\.gpu\.shared|relaxed\.sys\.global|volatile\.global|volatile\.shared).*",
         text,
         re.M,
     )
@@ -72,6 +72,13 @@ def test_atomics_are_those_of_the_device(ptx, dtype):
         )
     else:
         assert "cas.b32" in text and "cas.b16" not in text  # narrow types by the word around them
+
+
+@pytest.mark.parametrize("dtype", [d.name for d in TYPES if d.size >= 4])
+def test_an_atomic_that_changes_nothing_is_a_load_and_leaves_the_process_alive(ptx, dtype):
+    """LLVM's code generator ended it on an atomic load of a pointer that nothing else reads or writes."""
+    text = ptx[f"unchanged {dtype}"]
+    assert "ld.volatile.global" in text and "atom" not in text
 
 
 @pytest.mark.parametrize("dtype", ["i32", "u32", "i64", "u64"])

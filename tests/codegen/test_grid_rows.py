@@ -7,13 +7,11 @@ import re
 import pytest
 
 import qdrun as qd
-from qdrun.compiler.codegen.llvm.cuda import cuda_target
-from qdrun.compiler.codegen.llvm.grid_kernel import emit_grid
-from qdrun.compiler.codegen.llvm.grid_rows import name_of
+from qdrun.compiler.codegen.cuda.hardware import cuda_target
+from qdrun.compiler.codegen.gpu.grid_kernel import emit_grid
+from qdrun.compiler.codegen.gpu.grid_rows import name_of
+from qdrun.compiler.compile import pipeline
 from qdrun.compiler.runtime.cuda.ptx import compile_ptx
-from qdrun.compiler.transforms.gradient import reverse_kernel
-from qdrun.compiler.transforms.reduce import reduce_kernel
-from qdrun.compiler.transforms.simplify import simplify
 
 
 def gradient(dtype, gated=False, serial=False):
@@ -48,8 +46,8 @@ def gradient(dtype, gated=False, serial=False):
             y[0] = v
 
     kernel = alone if serial else behind if gated else open_
-    ir = kernel.variant((3,), {})[0].recipe.ir
-    return reduce_kernel(simplify(reverse_kernel(ir, segmented=True).kernel))
+    ir = kernel.variant((3,), {})[0].compiled_kernel.ir
+    return pipeline.reduced(pipeline.gradient(ir, segmented=True).kernel)
 
 
 def tapes(kernel) -> frozenset[str]:
@@ -70,7 +68,7 @@ def test_a_tape_on_chip_is_read_and_written_eight_at_a_time_at_immediate_offsets
         offsets = {int(n or 0) for n in re.findall(rf"{what}\.shared\.b{bits}[^\[]*\[%\w+\+?(-?\d+)?\]", text)}
         assert len({n for n in offsets if n % step == 0}) >= 8, f"{what}: offsets {sorted(offsets)}"
     assert device.count('"llvm.loop.unroll.count", i32 8') == 1 and "i32 4}" not in device
-    assert re.search(r"call i32 @cuLaunchKernel\(.*i32 %\w+, ptr %\w+, ptr null", host), "it asks for on-chip memory"
+    assert re.search(r"call i32 @qd_launch\(.*i32 %\w+, ptr %\w+, ptr null", host), "it asks for on-chip memory"
 
 
 def test_a_tape_in_the_heap_is_read_eight_at_a_time():
@@ -78,14 +76,14 @@ def test_a_tape_in_the_heap_is_read_eight_at_a_time():
     device, host, text = ptx(kernel, tapes(kernel))
     assert ".shared" not in text and ".local" not in text
     assert '"llvm.loop.unroll.count", i32 8' in device
-    assert re.search(r"call i32 @cuLaunchKernel\(.*i32 0, ptr %\w+, ptr null", host), "it asks for none"
+    assert re.search(r"call i32 @qd_launch\(.*i32 0, ptr %\w+, ptr null", host), "it asks for none"
 
 
 def test_rows_behind_a_gate_are_claimed_and_others_are_not():
     for gated in (False, True):
         device, host, text = ptx(gradient(qd.f32, gated=gated))
         assert ("atom.relaxed.gpu.global.add.u64" in text or "atom.global.add.u64" in text) == gated
-        assert ("cuMemsetD32Async" in host) == gated
+        assert ("qd_memset" in host) == gated
         assert ("atomicrmw add ptr" in device) == gated
 
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from codegen_harness import array, field, parallel
 from grid_harness import GridCompiled
-from warp_harness import LANES, warp_of
+from warp_harness import warp_of
 
-from qdrun.compiler.codegen.llvm.grid_warp import Uniform
+from qdrun.compiler.codegen.gpu.uniform import Uniform
 from qdrun.compiler.ir.builder import const_i32
 from qdrun.compiler.ir.nodes import ArgDecl, Const, Kernel
 from qdrun.compiler.ir.types import f16, f32, f64, i16, i32, i64, u32, u64
@@ -34,29 +34,33 @@ def compaction(d, code="add", step=1):
     return Kernel("k", [], [task]), x, out, counts
 
 
+WAVES = [32, 64]
+
+
+@pytest.mark.parametrize("wave", WAVES)
 @pytest.mark.parametrize("whole", [True, False])
 @pytest.mark.parametrize("d", INTS)
-def test_each_thread_gets_a_number_of_its_own(monkeypatch, d, whole):
+def test_each_thread_gets_a_number_of_its_own(d, whole, wave):
     kernel, x, out, counts = compaction(d)
     rng = np.random.default_rng(d.bits + whole)
     for seed in range(2):
         picked = (rng.random(N) < rng.random()).astype(np.int32)
-        compiled = warp_of(monkeypatch, kernel, seed, whole)
+        compiled = warp_of(kernel, seed, whole, wave)
         found, held = np.full((2, N), -1, np.int32), np.zeros(2, d.numpy)
         compiled(fields={x.buffer: picked, out.buffer: found, counts.buffer: held})
         for k, want in enumerate((np.flatnonzero(picked), np.flatnonzero(picked == 0))):
             assert held[k] == len(want)
             assert sorted(found[k, : len(want)]) == want.tolist() and (found[k, len(want) :] == -1).all()
         sizes = [mask.bit_count() for mask in compiled.driver.masks]
-        assert sum(sizes) == N and (max(sizes) > 8 if whole else len(sizes) > N / LANES)
+        assert sum(sizes) == N and (max(sizes) > wave / 4 if whole else len(sizes) > N / wave)
 
 
-def test_subtraction_counts_down_by_steps_and_wraps(monkeypatch):
+def test_subtraction_counts_down_by_steps_and_wraps():
     counts, out = field("counts", u32), field("out", u32, N)
     step = ArgDecl("step", "scalar", u32)
     task, i, b = parallel(N)
     b.gstore(out, (i,), b.op("atomic", b.op("arg", dtype=u32, attr=step), dtype=u32, attr=(counts, "sub")))
-    compiled = warp_of(monkeypatch, Kernel("k", [step], [task]), 5)
+    compiled = warp_of(Kernel("k", [step], [task]), 5)
     held, found = np.array(7, np.uint32), np.zeros(N, np.uint32)
     compiled(3, fields={counts.buffer: held, out.buffer: found})
     taken = (7 - 3 * np.arange(N + 1)).astype(np.uint32)
@@ -80,8 +84,9 @@ def folding(d, code):
     return Kernel("k", [decl, k], [task]), x
 
 
+@pytest.mark.parametrize("wave", WAVES)
 @pytest.mark.parametrize(("d", "code"), [(d, c) for d in ALL for c in [*FOLDS, *(BITS if d.is_int else ())]])
-def test_values_of_any_lanes_are_folded(monkeypatch, d, code):
+def test_values_of_any_lanes_are_folded(d, code, wave):
     kernel, x = folding(d, code)
     rng = np.random.default_rng(ord(code[0]) + d.bits)
     values = rng.integers(1, 4, N) if code == "mul" or d.is_int else rng.normal(size=N)
@@ -94,7 +99,7 @@ def test_values_of_any_lanes_are_folded(monkeypatch, d, code):
         with np.errstate(over="ignore"):
             start = (start - v) if code == "sub" else (FOLDS | BITS)[code](start, v)
     want[2, 1] = start
-    compiled = warp_of(monkeypatch, kernel, 3)
+    compiled = warp_of(kernel, 3, wave=wave)
     compiled(y, 2, fields={x.buffer: values})
     assert sum(mask.bit_count() for mask in compiled.driver.masks) == len(steps)
     assert len(compiled.driver.masks) < len(steps)

@@ -9,9 +9,9 @@ import pytest
 from codegen_harness import array, field, parallel
 from grid_harness import GridCompiled
 
-from qdrun.compiler.codegen.llvm import grid_copies
-from qdrun.compiler.codegen.llvm.cuda import cuda_target
-from qdrun.compiler.codegen.llvm.grid_kernel import emit_grid
+from qdrun.compiler.codegen.cuda.hardware import cuda_target
+from qdrun.compiler.codegen.gpu import side_by_side
+from qdrun.compiler.codegen.gpu.grid_kernel import emit_grid
 from qdrun.compiler.ir.builder import Builder, const_i32
 from qdrun.compiler.ir.nodes import ArgDecl, Axis, Buffer, Const, Kernel, Op, Place, Reduction, Task
 from qdrun.compiler.ir.types import f16, f32, f64, i8, i32, i64, u1, u16
@@ -194,7 +194,7 @@ def test_what_is_read_elsewhere_or_in_a_branch_keeps_all_apart():
         b.gstore(y, (i,), Const(1.0, f32))
     same, i, b = parallel(64)
     b.gstore(y, (i,), b.op("mul", b.gload(x, (i,)), b.gload(x, (const_i32(3),))))
-    assert [grid_copies.copies_of(t, frozenset())[1] is not None for t in (gather, branch, same)] == [False, False, True]
+    assert [side_by_side.copies_of(t, frozenset())[1] is not None for t in (gather, branch, same)] == [False, False, True]
 
 
 @pytest.mark.parametrize("n, blocks", [(100, 1), (540_672, 2112), (2_000_000, 3906), (1 << 28, 33_792)])
@@ -212,3 +212,19 @@ def test_the_text_for_the_gpu_says_so_too():
     task, i, b = parallel(1 << 20)
     b.gstore(y, (i,), b.gload(x, (i,)))
     assert "load <4 x float>" in emit_grid(Kernel("k", [], [task]), cuda_target()).device
+
+
+def test_the_same_kernel_has_the_same_text_each_time():
+    """Its key in the cache is made of the text: parameters come in program order, not in that of a set."""
+
+    def text():
+        fields = [field(f"x{k}", f32, 1 << 12) for k in range(6)]
+        task, i, b = parallel(1 << 12)
+        total = Const(0.0, f32)
+        for x in fields[1:]:
+            total = b.op("add", total, b.gload(x, (i,)))
+        b.gstore(fields[0], (i,), total)
+        return emit_grid(Kernel("k", [], [task]), cuda_target()).device
+
+    kept = [text() for _ in range(8)]
+    assert "load <4 x float>" in kept[0] and len(set(kept)) == 1

@@ -1,14 +1,17 @@
-"""Loops whose ends have any integer type need nothing that NVIDIA's GPUs lack; found by what the emulated device is asked to compile."""
+"""Loops as NVIDIA's GPUs get them; found by what the emulated device is asked to compile."""
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
+from ptx_harness import compile_text
 
 import qdrun as qd
-from qdrun.compiler.codegen.llvm import nvptx_table
-from qdrun.compiler.codegen.llvm.cuda import cuda_target
-from qdrun.compiler.runtime.cuda import device
+from qdrun.compiler.codegen.cuda import nvptx_table
+from qdrun.compiler.codegen.cuda.hardware import cuda_target
+from qdrun.compiler.runtime.gpu import device
 
 INTEGERS = ("i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64")
 
@@ -38,3 +41,54 @@ def test_loops_with_ends_of_any_integer_type_have_instructions(monkeypatch, name
     k()
     assert count.to_numpy().tolist() == [4, 6, 20]
     assert faults == []
+
+
+def wrapping_latches(ptx: str) -> list[str]:
+    """Unsigned comparisons with a negative number by which a loop goes on."""
+    found: list[str] = []
+    labels: set[str] = set()
+    compared: dict[str, str] = {}
+    for line in ptx.splitlines():
+        if m := re.match(r"(\$L\w+):", line):
+            labels.add(m[1])
+        elif m := re.match(r"\s+setp\.\w+\.u\d+ \s*(%p\d+), %\w+, -\d+;", line):
+            compared[m[1]] = line
+        elif (m := re.match(r"\s+@!?(%p\d+) bra \s*(\$L\w+);", line)) and m[2] in labels and m[1] in compared:
+            found.append(compared[m[1]])
+    return found
+
+
+@pytest.mark.parametrize("step", [-2, -3, -7, 2, 3])
+@pytest.mark.parametrize("name", ["i32", "i64"])
+def test_a_loop_with_a_step_is_not_left_by_a_comparison_that_wraps(monkeypatch, name, step):
+    """``range(n, -1, -2)`` went on ``while (unsigned)i < -3``: NVIDIA's assembler unrolled that too far, and it ran 2**31 times."""
+    emit, texts = device.emit_grid, []
+
+    def emit_both(kernel, target, *options):
+        texts.append(emit(kernel, cuda_target(), *options).device)
+        return emit(kernel, target, *options)
+
+    monkeypatch.setattr(device, "emit_grid", emit_both)
+    qd.init(arch=qd.cuda, device="emulated", offline_cache=False)
+    n, seen, unseen = qd.field(getattr(qd, name), shape=20), qd.field(qd.f32, shape=(20, 9)), qd.field(qd.f16, shape=(20, 9))
+
+    @qd.kernel
+    def k():
+        for i in range(20):
+            for e in qd.static(range(-4, 5)):
+                for j in range(n[i], e, step):
+                    seen[i, e + 4] = seen[i, e + 4] * 3.0 + j
+                for _ in range(n[i] % 4, e, step):
+                    unseen[i, e + 4] = unseen[i, e + 4] + 1.0
+
+    n.from_numpy(np.arange(-10, 10))
+    k()
+    for i, e in np.ndindex(20, 9):
+        want = np.float32(0.0)
+        for j in range(i - 10, e - 4, step):
+            want = want * np.float32(3.0) + np.float32(j)
+        assert seen[i, e] == want
+        assert unseen[i, e] == len(range((i - 10) % 4, e - 4, step))
+    done = compile_text(texts[0])
+    assert done.returncode == 0, done.stderr[-800:]
+    assert wrapping_latches(done.stdout) == []

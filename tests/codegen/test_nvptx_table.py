@@ -7,9 +7,9 @@ import re
 import pytest
 from ptx_harness import can_link, compile_text, module_of
 
-from qdrun.compiler.codegen.llvm import nvptx_table
-from qdrun.compiler.codegen.llvm.cuda import LAYOUT, TRIPLE
-from qdrun.compiler.codegen.math import approximate
+from qdrun.compiler.codegen.cuda import nvptx_table
+from qdrun.compiler.codegen.cuda.approximate import APPROXIMATIONS
+from qdrun.compiler.codegen.cuda.hardware import LAYOUT, TRIPLE
 from qdrun.compiler.errors import QdrunRuntimeError
 from qdrun.compiler.ir.types import f16, f32, f64, i8, i16, i32, i64, u1, u8, u16, u32, u64
 
@@ -169,7 +169,7 @@ def test_fast_math_takes_the_approximations_and_nothing_else():
 
     plain, fast = instructions(False), instructions(True)
     changed = {name.split("_")[0] for name in fast if fast[name] != plain[name]}
-    assert changed == approximate.CODES
+    assert changed == set(APPROXIMATIONS)
     assert not [name for name in fast if "_f64_" in name and fast[name] != plain[name]]
     said = {name.split("_")[0]: found for name, found in fast.items() if "_f32_" in name and name.split("_")[0] in changed}
     assert said == {

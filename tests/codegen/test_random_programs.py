@@ -13,7 +13,7 @@ from qdrun.compiler.errors import QdrunError
 from qdrun.compiler.ir.nodes import ArgDecl
 from qdrun.compiler.ir.types import f32
 from qdrun.compiler.ir.verify import verify_kernel
-from qdrun.compiler.runtime.interpret import run_kernel
+from qdrun.compiler.runtime.python.interpret import run_kernel
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from irgen import generate

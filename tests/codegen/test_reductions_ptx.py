@@ -3,17 +3,15 @@
 import pytest
 from ptx_harness import can_link, compile_text
 
-from qdrun.compiler.adstack import reductions
-from qdrun.compiler.adstack.gates import Condition, Gate
-from qdrun.compiler.adstack.sizeexpr import Bin, Cast, Index, Lit, Range, Read
-from qdrun.compiler.codegen.llvm.cuda import cuda_target
-from qdrun.compiler.codegen.llvm.grid_kernel import emit_grid
-from qdrun.compiler.ir.nodes import ArgDecl, Axis, Buffer, Const, Op, Place
+from qdrun.compiler.codegen.cuda.hardware import cuda_target
+from qdrun.compiler.codegen.gpu.grid_kernel import emit_grid
+from qdrun.compiler.compile import pipeline
+from qdrun.compiler.ir.nodes import ArgDecl, Buffer, Op, Place
 from qdrun.compiler.ir.types import f32, i16, i32, i64, u1, u64
 from qdrun.compiler.ir.verify import verify_kernel
-from qdrun.compiler.transforms.exits import lower_exits
-from qdrun.compiler.transforms.reduce import reduce_kernel
-from qdrun.compiler.transforms.simplify import simplify
+from qdrun.compiler.tape.bounds import reductions
+from qdrun.compiler.tape.bounds.row_predicates import Condition, RowPredicate
+from qdrun.compiler.tape.bounds.sizeexpr import Arg, Bin, Cast, Index, Lit, Range, Read
 
 LEAST = ArgDecl("least", "scalar", f32, index=3)
 GIVEN = ArgDecl("given", "ndarray", f32, 2, index=1)
@@ -25,10 +23,11 @@ OURS = Place("ours", f32, Buffer("arg", GIVEN), 2, None, None, 0, 4)
 
 def gate() -> reductions.Reduction:
     i, j = (Op("index", (), i32) for _ in range(2))
-    above = Op("gt", (Op("gload", (i, j), f32, REAL), Op("arg", (), f32, LEAST)), u1)
-    other = Op("lt", (Op("gload", (j, i), f32, OURS), Op("mul", (Op("gload", (i, j), f32, REAL), Const(0.1, f32)), f32)), u1)
-    axes = (Axis(i, Const(0, i32), Const(50, i32)), Axis(j, Const(0, i32), Const(60, i32)))
-    return reductions.passing("gate", Gate((Condition(above, True), Condition(other, False)), (), axes), (0, 1))
+    real = Read(REAL, (Index(i), Index(j)))
+    above = Bin("gt", (real, Arg(LEAST)), u1)
+    other = Bin("lt", (Read(OURS, (Index(j), Index(i))), Bin("mul", (real, Lit(0.1, f32)), f32)), u1)
+    axes = tuple(Range(op, Lit(0, i32), Lit(n, i32), 1) for op, n in ((i, 50), (j, 60)))
+    return reductions.passing("gate", RowPredicate((Condition(above, True), Condition(other, False)), (), axes), (0, 1))
 
 
 def bounds(boxed: bool) -> reductions.Reduction:
@@ -54,7 +53,7 @@ CASES = {
 def test_it_is_ptx_and_folds_in_each_block(case):
     made = CASES[case]()
     verify_kernel(made.kernel)
-    kernel = reduce_kernel(simplify(lower_exits(made.kernel)))
+    kernel = pipeline.reduced(pipeline.simplified(made.kernel))
     assert len(kernel.tasks[0].reductions) == made.results  # and no atomic is left
     done = compile_text(emit_grid(kernel, cuda_target("sm_90")).device, *(["machine"] if can_link() else []))
     assert done.returncode == 0, done.stderr

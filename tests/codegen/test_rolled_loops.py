@@ -15,12 +15,10 @@ from random_ir import make
 
 from qdrun.compiler.codegen.llvm.kernel import emit_kernel
 from qdrun.compiler.codegen.llvm.target import Target
+from qdrun.compiler.compile import pipeline
 from qdrun.compiler.ir.builder import Builder, const_i32, const_i64
 from qdrun.compiler.ir.nodes import Axis, ClaimRow, Const, Kernel, Loop, Op, Stack, StackPut, Task
 from qdrun.compiler.ir.types import f64, i32
-from qdrun.compiler.transforms.exits import lower_exits
-from qdrun.compiler.transforms.gradient import reverse_kernel
-from qdrun.compiler.transforms.simplify import simplify
 
 
 def marked(text: str) -> int:
@@ -62,7 +60,7 @@ def test_every_loop_around_a_stack_access_is_marked_and_no_other():
 def test_modules_of_random_gradients_are_well_formed():
     count = 0
     for seed in range(3000, 3012):
-        kernel = simplify(reverse_kernel(simplify(lower_exits(make(seed).kernel))).kernel)
+        kernel = pipeline.gradient(pipeline.simplified(make(seed).kernel)).kernel
         for lanes in (1, 4):
             text = emit_kernel(kernel, Target(lanes=lanes))
             found = marked(text)

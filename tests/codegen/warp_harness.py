@@ -1,4 +1,4 @@
-"""Runs the code of a warp on the processor: 32 threads, a callback for each thing that the lanes of a warp do together.
+"""Runs the code of a wave on the processor: 32 or 64 threads, a callback for each thing that the lanes of a wave do together.
 
 Which lanes are "there" at a point is decided at random among those that have come, so that every division of a warp is met that a GPU
 may make. A lane of a mask that does not come, or that comes to something else, is an error.
@@ -9,15 +9,25 @@ from __future__ import annotations
 import ctypes as C
 import random
 import threading
+from dataclasses import replace
 
 import numpy as np
 from grid_harness import FakeDriver, GridCompiled
 
-from qdrun.compiler.codegen.llvm import grid_kernel
-from qdrun.compiler.codegen.llvm.emulated import REG_BLOCK, REG_BLOCKS, REG_THREADS, REG_WORDS, EmulatedHardware
+from qdrun.compiler.codegen.emulated.hardware import (
+    REG_BLOCK,
+    REG_BLOCKS,
+    REG_THREADS,
+    REG_WORDS,
+    EmulatedHardware,
+    emulated_target,
+)
+from qdrun.compiler.ir.types import u32, u64
 
-LANES = 32
-_LANES, _BALLOT, _SHUFFLE = (C.CFUNCTYPE(C.c_uint32, C.c_void_p, *[C.c_uint32] * n) for n in (1, 3, 4))
+_MASK, _WORD = C.c_uint64, C.c_uint32  # a mask of 32 lanes is widened
+_LANES = C.CFUNCTYPE(_MASK, C.c_void_p, _WORD)
+_BALLOT = C.CFUNCTYPE(_MASK, C.c_void_p, _WORD, _MASK, _WORD)
+_SHUFFLE = C.CFUNCTYPE(_WORD, C.c_void_p, _WORD, _MASK, _WORD, _WORD)
 _FUNCTION = C.CFUNCTYPE(None, C.c_void_p, C.c_void_p)
 
 
@@ -27,23 +37,32 @@ class WarpHardware(EmulatedHardware):
     def __init__(self) -> None:
         self.sites = 0
 
-    def _call(self, e, name, *args):
+    def _call(self, e, ty, name, *args):
         self.sites += 1
-        e.module.declare(name, f"declare i32 @{name}(ptr, i32{', i32' * len(args)})")
-        given = "".join(f", i32 {a}" for a in args)
-        return e.t(f"call i32 @{name}(ptr %regs, i32 {self.sites}{given}) convergent nomerge")
+        e.module.declare(name, f"declare {ty} @{name}(ptr, i32{''.join(', ' + a.split()[0] for a in args)})")
+        given = "".join(f", {a}" for a in args)
+        return e.t(f"call {ty} @{name}(ptr %regs, i32 {self.sites}{given}) convergent nomerge")
+
+    def _narrow(self, e, mask):
+        return e.convert(mask, u64, e.target.mask, False)
+
+    def _wide(self, e, mask):
+        return f"i64 {e.convert(mask, u32 if e.target.wave == 32 else u64, u64, False)}"
 
     def lanes(self, e):
-        return self._call(e, "test_lanes")
+        return self._narrow(e, self._call(e, "i64", "test_lanes"))
 
     def lanes_below(self, e):
-        return e.hoist("below", f"sub i32 {e.hoist('one', f'shl i32 1, {self.block_number(e)}')}, 1")
+        ty = e.ty(e.target.mask, False)
+        number = e.hoist("lane", f"zext i32 {self.block_number(e)} to i64") if ty == "i64" else self.block_number(e)
+        return e.hoist("below", f"sub {ty} {e.hoist('one', f'shl {ty} 1, {number}')}, 1")
 
     def ballot(self, e, mask, flag):
-        return self._call(e, "test_ballot", mask, e.t(f"zext i1 {flag} to i32"))
+        flag = e.t(f"zext i1 {flag} to i32")
+        return self._narrow(e, self._call(e, "i64", "test_ballot", self._wide(e, mask), f"i32 {flag}"))
 
     def from_lane(self, e, mask, value, lane):
-        return self._call(e, "test_shuffle", mask, value, lane)
+        return self._call(e, "i32", "test_shuffle", self._wide(e, mask), f"i32 {value}", f"i32 {lane}")
 
 
 class Warp:
@@ -79,7 +98,7 @@ class Warp:
             return  # some still run
         for lane, (kind, site, *args) in list(self.waiting.items()):
             if kind != "lanes" and lane in self.waiting:
-                group = [k for k in range(LANES) if args[0] >> k & 1]
+                group = [k for k in range(64) if args[0] >> k & 1]
                 if all(self.waiting.get(k, ())[:3] == (kind, site, args[0]) for k in group):
                     self._together(kind, group)
         if not self.answers:
@@ -146,8 +165,8 @@ class WarpDriver(FakeDriver):
         self.masks += warp.masks
 
 
-def warp_of(monkeypatch, kernel, seed: int = 0, whole: bool = False) -> GridCompiled:
-    """A kernel that one warp of at most 32 lanes runs; ``driver.masks`` are those of the lanes that were there at each atomic."""
-    monkeypatch.setitem(grid_kernel._HARDWARE, "emulated", WarpHardware)
+def warp_of(kernel, seed: int = 0, whole: bool = False, wave: int = 32) -> GridCompiled:
+    """A kernel that one wave of at most so many lanes runs; ``driver.masks`` are those of the lanes that were there at each atomic."""
     driver = WarpDriver(seed, whole)
-    return GridCompiled(kernel, processors=1, resident=LANES, driver=driver, imports=driver.device_imports)
+    target = replace(emulated_target(), hardware=WarpHardware(), wave=wave)
+    return GridCompiled(kernel, processors=1, resident=wave, target=target, driver=driver, imports=driver.device_imports)

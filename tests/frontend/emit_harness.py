@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from qdrun.compiler.frontend.build import FrontBuilder
-from qdrun.compiler.frontend.values import Matrix
+from qdrun.compiler.frontend.syntax.builder import FrontBuilder
+from qdrun.compiler.frontend.values.values import Matrix
 from qdrun.compiler.ir.nodes import Axis, Buffer, Const, Kernel, Op, Place, Task
 from qdrun.compiler.ir.types import DType, f32, i32, i64
 from qdrun.compiler.ir.types import from_numpy as dtype_of
 from qdrun.compiler.ir.verify import verify_kernel
-from qdrun.compiler.runtime.interpret import Memory, run_kernel
+from qdrun.compiler.runtime.python.interpret import Memory, run_kernel
 
 
 def place(name: str, dtype: DType, shape: tuple[int, ...]) -> Place:

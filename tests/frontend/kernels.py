@@ -4,15 +4,15 @@ import numpy as np
 
 from qdrun.compiler.frontend.lower import lower
 from qdrun.compiler.frontend.signature import ArrayArg, LowerOptions, MatrixArg, ScalarArg, TemplateArg
-from qdrun.compiler.frontend.source import read_function
-from qdrun.compiler.frontend.tensor import TensorRef
+from qdrun.compiler.frontend.source.parse import read_function
+from qdrun.compiler.frontend.values.tensor import TensorRef
 from qdrun.compiler.ir.nodes import Buffer, Place
 from qdrun.compiler.ir.printer import print_kernel
 from qdrun.compiler.ir.types import f32, from_numpy, i32
 from qdrun.compiler.ir.verify import verify_kernel
 from qdrun.compiler.ir.walk import kernel_buffers
-from qdrun.compiler.runtime.interpret import Memory, run_kernel
-from qdrun.compiler.transforms.exits import lower_exits
+from qdrun.compiler.passes.exits import lower_exits
+from qdrun.compiler.runtime.python.interpret import Memory, run_kernel
 
 
 def func(fn):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from qdrun.compiler.frontend.effects import attribute_is_plain, effect_free
+from qdrun.compiler.frontend.source.effects import attribute_is_plain, effect_free
 
 GAIN, SIZES, SEEN = 2.0, (3, 4), []
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from qdrun.compiler.errors import QdrunIndexError, QdrunNameError, QdrunSyntaxError, QdrunTypeError
-from qdrun.compiler.frontend import intrinsics as qd
-from qdrun.compiler.frontend.syntax import atomic_add, loop_config, static, static_assert, template
+from qdrun.compiler.frontend.library import functions as qd
+from qdrun.compiler.frontend.markers import atomic_add, loop_config, static, static_assert, template
 
 from .kernels import Field, build, func
 

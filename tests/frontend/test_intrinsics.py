@@ -5,13 +5,14 @@ import pytest
 from emit_harness import emit
 
 from qdrun.compiler.errors import QdrunTypeError
-from qdrun.compiler.frontend import intrinsics, intrinsics_math
-from qdrun.compiler.frontend.intrinsics import lookup
+from qdrun.compiler.frontend.library import functions
+from qdrun.compiler.frontend.library import math as kernel_math
+from qdrun.compiler.frontend.library.functions import lookup
 from qdrun.compiler.ir.nodes import Const
 from qdrun.compiler.ir.types import f32, f64, i32, i64, u32
 from qdrun.compiler.lang import math as qdmath
-from qdrun.compiler.lang import matrix as host
-from qdrun.compiler.lang.types import matrix, vector
+from qdrun.compiler.lang.data import matrix as host
+from qdrun.compiler.lang.data.types import matrix, vector
 
 RNG = np.random.default_rng(3)
 
@@ -22,7 +23,7 @@ def run(fn, *args, **kw):
 
 @pytest.mark.parametrize("name", "sin cos tan asin acos tanh exp log sqrt rsqrt floor ceil round trunc abs sign".split())
 def test_a_function_gives_the_same_in_kernels_and_in_python(name):
-    fn = getattr(intrinsics, name)
+    fn = getattr(functions, name)
     for x in (0.3, 0.9):
         assert run(fn, np.float64(x)) == pytest.approx(fn(x))
         assert run(fn, x) == pytest.approx(fn(x))
@@ -34,29 +35,29 @@ def test_a_function_gives_the_same_in_kernels_and_in_python(name):
 @pytest.mark.parametrize(
     "fn,args",
     [
-        (intrinsics.atan2, (0.5, -0.2)),
-        (intrinsics.pow, (1.3, 2.2)),
-        (intrinsics.min, (3.0, 1.0, 2.0)),
-        (intrinsics.max, (3.0, 1.0, 4.0, 2.0)),
-        (intrinsics.raw_div, (-7, 2)),
-        (intrinsics.raw_mod, (-7, 2)),
-        (intrinsics.raw_mod, (-7.5, 2.0)),
-        (intrinsics.popcnt, (0b1011,)),
-        (intrinsics.clz, (5,)),
-        (intrinsics.ffs, (12,)),
-        (intrinsics.ffs, (0,)),
-        (intrinsics.isnan, (math.nan,)),
-        (intrinsics.isinf, (-math.inf,)),
-        (intrinsics_math.mix, (1.0, 3.0, 0.25)),
-        (intrinsics_math.clamp, (5.0, 0.0, 3.0)),
-        (intrinsics_math.step, (0.5, 0.5)),
-        (intrinsics_math.fract, (-1.25,)),
-        (intrinsics_math.smoothstep, (0.0, 2.0, 0.7)),
-        (intrinsics_math.mod, (-7.5, 2.0)),
-        (intrinsics_math.degrees, (1.0,)),
-        (intrinsics_math.radians, (90.0,)),
-        (intrinsics_math.log2, (8.0,)),
-        (intrinsics_math.exp2, (3.0,)),
+        (functions.atan2, (0.5, -0.2)),
+        (functions.pow, (1.3, 2.2)),
+        (functions.min, (3.0, 1.0, 2.0)),
+        (functions.max, (3.0, 1.0, 4.0, 2.0)),
+        (functions.raw_div, (-7, 2)),
+        (functions.raw_mod, (-7, 2)),
+        (functions.raw_mod, (-7.5, 2.0)),
+        (functions.popcnt, (0b1011,)),
+        (functions.clz, (5,)),
+        (functions.ffs, (12,)),
+        (functions.ffs, (0,)),
+        (functions.isnan, (math.nan,)),
+        (functions.isinf, (-math.inf,)),
+        (kernel_math.mix, (1.0, 3.0, 0.25)),
+        (kernel_math.clamp, (5.0, 0.0, 3.0)),
+        (kernel_math.step, (0.5, 0.5)),
+        (kernel_math.fract, (-1.25,)),
+        (kernel_math.smoothstep, (0.0, 2.0, 0.7)),
+        (kernel_math.mod, (-7.5, 2.0)),
+        (kernel_math.degrees, (1.0,)),
+        (kernel_math.radians, (90.0,)),
+        (kernel_math.log2, (8.0,)),
+        (kernel_math.exp2, (3.0,)),
         (abs, (-3.5,)),
         (min, (3, 2)),
         (max, (3.0, 2.0)),
@@ -107,15 +108,15 @@ def test_types_are_casts():
     assert run(i32, np.float64(-2.7)) == -2
     assert run(float, np.int32(3)).dtype == np.float64
     assert run(int, np.float64(3.9)) == 3 and run(bool, np.float64(0.5)) == True  # noqa: E712
-    assert run(intrinsics.cast, np.array([1.5, 2.5]), i64).tolist() == [1, 2]
-    assert run(intrinsics.bit_cast, np.float32(1.0), i32) == 0x3F800000 == intrinsics.bit_cast(np.float32(1.0), i32)
+    assert run(functions.cast, np.array([1.5, 2.5]), i64).tolist() == [1, 2]
+    assert run(functions.bit_cast, np.float32(1.0), i32) == 0x3F800000 == functions.bit_cast(np.float32(1.0), i32)
     with pytest.raises(QdrunTypeError, match="number of bits"):
-        run(intrinsics.bit_cast, np.float64(1.0), i32)
+        run(functions.bit_cast, np.float64(1.0), i32)
 
 
 def test_rounding_takes_a_type_and_leaves_integers_alone():
-    assert run(intrinsics.floor, np.float64(-1.5), i32) == -2 == intrinsics.floor(-1.5, i32)
-    assert run(intrinsics.ceil, np.int32(3)).dtype == np.int32
+    assert run(functions.floor, np.float64(-1.5), i32) == -2 == functions.floor(-1.5, i32)
+    assert run(functions.ceil, np.int32(3)).dtype == np.int32
     with pytest.raises(QdrunTypeError, match="digits"):
         run(round, np.float64(1.2345), 2)
 
@@ -137,7 +138,7 @@ def test_constructors_work_in_kernels():
 
 def test_random_numbers_are_uniform_and_differ_by_iteration_call_and_seed():
     def body(b):
-        return host.Vector.__qd_lower__(b, [lookup(intrinsics.random)(b), lookup(intrinsics.random)(b, float)])
+        return host.Vector.__qd_lower__(b, [lookup(functions.random)(b), lookup(functions.random)(b, float)])
 
     out = emit(body, n=2000, seed=5)
     assert ((out >= 0) & (out < 1)).all() and abs(out.mean() - 0.5) < 0.03 and abs(out.std() - 12**-0.5) < 0.02
@@ -150,7 +151,7 @@ def test_random_numbers_differ_in_each_turn_of_a_loop():
     def body(b):
         total = [b.local(Const(0.0, f32)) for _ in range(2)]
         with b.loop(Const(0, i32), Const(2, i32)) as outer, b.loop(Const(0, i32), Const(2, i32)) as inner:
-            draw = lookup(intrinsics.random)(b)
+            draw = lookup(functions.random)(b)
             with b.if_(b.op("eq", outer.index, inner.index)):
                 b.store(total[1], b.load(total[0]))
                 b.store(total[0], draw)
@@ -162,9 +163,9 @@ def test_random_numbers_differ_in_each_turn_of_a_loop():
 
 @pytest.mark.slow
 def test_normal_and_integer_draws():
-    out = emit(lookup(intrinsics.randn), n=3000, seed=1)
+    out = emit(lookup(functions.randn), n=3000, seed=1)
     assert abs(out.mean()) < 0.06 and abs(out.std() - 1) < 0.05
-    bits = emit(lambda b: lookup(intrinsics.random)(b, u32), n=500)
+    bits = emit(lambda b: lookup(functions.random)(b, u32), n=500)
     assert bits.dtype == np.uint32 and bits.max() > 2**31 > bits.min()
 
 

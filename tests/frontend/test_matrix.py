@@ -3,9 +3,10 @@ import pytest
 from emit_harness import emit
 
 from qdrun.compiler.errors import QdrunIndexError, QdrunNameError, QdrunTypeError
-from qdrun.compiler.frontend import elimination, matrix, ops
-from qdrun.compiler.frontend.build import FrontBuilder
-from qdrun.compiler.frontend.values import Matrix
+from qdrun.compiler.frontend.library import elimination, methods
+from qdrun.compiler.frontend.syntax.builder import FrontBuilder
+from qdrun.compiler.frontend.values import matrix, ops
+from qdrun.compiler.frontend.values.values import Matrix
 from qdrun.compiler.ir.nodes import Const
 from qdrun.compiler.ir.types import f64, i32
 
@@ -13,7 +14,7 @@ RNG = np.random.default_rng(7)
 
 
 def call(name, *args, **kw):
-    return emit(lambda b, m, *rest: matrix.attribute(b, m, name)(b, *rest, **kw), *args, fp=f64)
+    return emit(lambda b, m, *rest: methods.attribute(b, m, name)(b, *rest, **kw), *args, fp=f64)
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4])
@@ -32,13 +33,13 @@ def test_the_inverse_of_an_integer_matrix_is_real():
 def test_products_agree_with_numpy():
     a, b, v, w = RNG.normal(size=(2, 3)), RNG.normal(size=(3, 4)), RNG.normal(size=3), RNG.normal(size=3)
     for x, y in [(a, b), (a, v), (v, b), (v, w)]:
-        assert emit(matrix.matmul, x, y) == pytest.approx(x @ y)
+        assert emit(ops.matmul, x, y) == pytest.approx(x @ y)
     assert call("dot", v, w) == pytest.approx(v @ w)
     assert call("cross", v, w) == pytest.approx(np.cross(v, w))
     assert call("cross", v[:2], w[:2]) == pytest.approx(v[0] * w[1] - v[1] * w[0])
     assert call("outer_product", v, a[0][:2]) == pytest.approx(np.outer(v, a[0][:2]))
     with pytest.raises(QdrunTypeError, match="cannot multiply"):
-        emit(matrix.matmul, a, a)
+        emit(ops.matmul, a, a)
 
 
 def test_norms_and_reductions_agree_with_numpy():
@@ -90,7 +91,7 @@ def test_variables_keep_type_and_shape():
 
     def swizzle(b, v):
         var = matrix.new_local(b, v)
-        matrix.set_swizzle(b, var, "zx", matrix.attribute(b, v, "xy"))
+        matrix.set_swizzle(b, var, "zx", methods.attribute(b, v, "xy"))
         return matrix.load_matrix(b, var)
 
     assert emit(swizzle, np.array([1.0, 2.0, 3.0])).tolist() == [2, 2, 1]
@@ -100,7 +101,7 @@ def test_variables_keep_type_and_shape():
 
 @pytest.mark.parametrize("name,expect", [("x", 1), ("zyx", [3, 2, 1]), ("rg", [1, 2]), ("stp", [1, 2, 3]), ("xx", [1, 1])])
 def test_swizzles_pick_components(name, expect):
-    assert emit(lambda b, v: matrix.attribute(b, v, name), np.array([1.0, 2.0, 3.0])).tolist() == expect
+    assert emit(lambda b, v: methods.attribute(b, v, name), np.array([1.0, 2.0, 3.0])).tolist() == expect
 
 
 def test_unknown_attributes_are_named():
@@ -108,8 +109,8 @@ def test_unknown_attributes_are_named():
     v = Matrix((2,), (Const(1, i32), Const(2, i32)))
     for name in ("z", "xr", "nothing"):
         with pytest.raises(QdrunNameError, match=name):
-            matrix.attribute(b, v, name)
-    assert (matrix.attribute(b, v, "n"), matrix.attribute(b, v, "m"), matrix.attribute(b, v, "shape")) == (2, 1, (2,))
+            methods.attribute(b, v, name)
+    assert (methods.attribute(b, v, "n"), methods.attribute(b, v, "m"), methods.attribute(b, v, "shape")) == (2, 1, (2,))
 
 
 def test_matrices_are_built_from_rows_columns_and_vectors():

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from qdrun.compiler.errors import QdrunAssertionError
+from qdrun.compiler.frontend.markers import loop_config, ndrange, static
 from qdrun.compiler.frontend.signature import LowerOptions, MatrixArg
-from qdrun.compiler.frontend.syntax import loop_config, ndrange, static
 from qdrun.compiler.ir.nodes import Assert, GlobalStore, Loop, Op
 from qdrun.compiler.ir.types import f32, i64
 from qdrun.compiler.ir.walk import walk

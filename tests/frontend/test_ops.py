@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qdrun.compiler.errors import QdrunTypeError
-from qdrun.compiler.frontend import ops
-from qdrun.compiler.frontend.build import FrontBuilder
-from qdrun.compiler.frontend.values import Matrix
+from qdrun.compiler.frontend.syntax.builder import FrontBuilder
+from qdrun.compiler.frontend.values import ops
+from qdrun.compiler.frontend.values.values import Matrix
 from qdrun.compiler.ir.nodes import Const
 from qdrun.compiler.ir.types import f32, f64, i8, i32, i64, u1, u8, u32, u64
 

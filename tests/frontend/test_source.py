@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from qdrun.compiler.errors import QdrunNameError, QdrunSyntaxError
-from qdrun.compiler.frontend.source import read_function
+from qdrun.compiler.frontend.source.parse import read_function
 
 
 def decorated(fn):

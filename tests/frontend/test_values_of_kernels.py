@@ -4,8 +4,8 @@
 import numpy as np
 import pytest
 
-from qdrun.compiler.frontend import intrinsics as qd
-from qdrun.compiler.frontend.syntax import (
+from qdrun.compiler.frontend.library import functions as qd
+from qdrun.compiler.frontend.markers import (
     atomic_add,
     atomic_max,
     grouped,
@@ -477,7 +477,7 @@ def test_fields_of_vectors():
 
     data = np.arange(6, dtype=np.float32).reshape(2, 3)
     field = Field(data.copy(), (3,))
-    from qdrun.compiler.frontend.values import Matrix
+    from qdrun.compiler.frontend.values.values import Matrix
     from qdrun.compiler.ir.nodes import Const
 
     class Host:
@@ -513,7 +513,7 @@ def test_methods_see_their_object_at_compile_time():
     expected = model.data.array * 2 + 3
 
     from qdrun.compiler.frontend.signature import TemplateArg
-    from qdrun.compiler.runtime.interpret import Memory, run_kernel
+    from qdrun.compiler.runtime.python.interpret import Memory, run_kernel
 
     from .kernels import build
 

@@ -17,9 +17,11 @@ import numpy as np
 
 import qdrun as qd
 from qdrun.compiler.codegen.llvm.cost import grain
+from qdrun.compiler.compile import keys
 from qdrun.compiler.ir import meaning
-from qdrun.compiler.lang import recipe
-from qdrun.compiler.runtime import cache, cpu, interpret
+from qdrun.compiler.runtime import cache
+from qdrun.compiler.runtime.cpu import device
+from qdrun.compiler.runtime.python import interpret
 
 from .scalars import TRANSCENDENTAL, libm
 
@@ -102,6 +104,27 @@ def _in_chunks(task: Any, number: int, launch: Any, chunk: int | None, run: Any 
     run(task, number, launch, grain(task, 1) if task.parallel and task.reductions else chunk)
 
 
+@contextmanager
+def flushing() -> Iterator[None]:
+    """Inside the block the interpreter's atomic sums of f32 take numbers below 1.2e-38 for zero, as those of NVIDIA's GPUs do."""
+    before = interpret.update
+
+    def update(code: str, old: Any, *values: Any) -> Any:
+        if code not in ("add", "sub") or old.dtype != np.float32:
+            return before(code, old, *values)
+        return _flushed(before(code, _flushed(old), *map(_flushed, values)))
+
+    interpret.update = update
+    try:
+        yield
+    finally:
+        interpret.update = before
+
+
+def _flushed(x: Any) -> Any:
+    return np.copysign(np.float32(0.0), x) if abs(x) < np.finfo(np.float32).smallest_normal else x
+
+
 def load(path: Path) -> dict[str, Any]:
     """Import a program's file anew; its names.
 
@@ -132,16 +155,16 @@ def level(config: Config) -> Iterator[None]:
     if config.level == 2:
         yield
         return
-    before, choices = cache.load_cached, recipe.compile_choices
+    before, choices = cache.load_cached, keys.compile_choices
 
     def load_cached(text: str, name: str, exports: Any, imports: Any, _: int = 2, offline_cache: bool = True) -> Any:
         return before(text, name, exports, imports, config.level, offline_cache)
 
-    cpu.load_cached, recipe.compile_choices = load_cached, lambda o: (config.level, *choices(o))
+    device.load_cached, keys.compile_choices = load_cached, lambda o: (config.level, *choices(o))
     try:
         yield
     finally:
-        cpu.load_cached, recipe.compile_choices = before, choices
+        device.load_cached, keys.compile_choices = before, choices
 
 
 def start(config: Config, defaults: dict[str, Any], **more: Any) -> Any:

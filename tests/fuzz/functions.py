@@ -110,6 +110,8 @@ class Arithmetic:
             return self._whole_power(a, int(b.value), t)
         if isinstance(b, Lit) and b.value == 0.5:
             return self.real("sqrt", a)
+        if t.real and not isinstance(b, Lit) and (float(b).is_integer() or b == 0.5):
+            raise Unsupported("a whole exponent, or a half, that the compiler may know, and then multiplies out")
         return binary("**", typed(a, t), typed(b, t), t)
 
     def _whole_power(self, a: Any, n: int, t: Type) -> Any:

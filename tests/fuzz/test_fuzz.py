@@ -10,18 +10,19 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
-from qdrun.compiler.codegen.llvm import emitter
-from qdrun.compiler.frontend import fold
+from qdrun.compiler.codegen.llvm import task_emitter
+from qdrun.compiler.frontend.values import fold
 from qdrun.compiler.ir import meaning
 from qdrun.compiler.ir.nodes import GlobalStore, Op
-from qdrun.compiler.runtime import interpret
-from qdrun.compiler.transforms import derivatives
-from tests.fuzz import child, execute, parent
+from qdrun.compiler.passes.reverse import derivatives
+from qdrun.compiler.runtime.python import interpret
+from tests.fuzz import check, child, execute, parent
 from tests.fuzz.__main__ import main as command
-from tests.fuzz.check import Result
+from tests.fuzz.check import Result, modelled
 from tests.fuzz.compare import differences, unexplained
 from tests.fuzz.draw import SWITCHES
 from tests.fuzz.program import Program, generate
@@ -91,7 +92,7 @@ def test_a_wrong_fold_is_found_and_made_small(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_a_dropped_store_is_found_and_made_small(tmp_path, monkeypatch):
-    handlers = next(t for t in vars(emitter).values() if isinstance(t, dict) and GlobalStore in t)
+    handlers = next(t for t in vars(task_emitter).values() if isinstance(t, dict) and GlobalStore in t)
     store = handlers[GlobalStore]
 
     def dropping(e, s):
@@ -115,8 +116,6 @@ def test_a_wrong_derivative_is_found_and_made_small(tmp_path, monkeypatch):
 
 
 def test_what_mathematics_cannot_explain_is_a_difference():
-    import numpy as np
-
     want = {"x": np.array([1.0, 2.0]), "n": np.array([3, 4])}
     rng = random.Random(1)
 
@@ -211,6 +210,81 @@ def test_a_search_with_too_many_findings_ends_with_its_report(monkeypatch, tmp_p
     assert titles[1] == "==== program 1 of seed 3: cpu != cached, found 9 times, not made smaller"
     assert len(titles) == len(list((tmp_path / "out").iterdir())) == 7
     assert text.count("python -m tests.fuzz --seed 3 --only 2  # prints it") == 1
+
+
+POWER = """
+import numpy as np
+import qdrun as qd
+OPTIONS = {}
+C1 = 4
+@qd.kernel
+def k(n: qd.f32) -> qd.f32:
+    return (n + 1.469) ** EXPONENT
+def main():
+    return {"k": k(4.407)}
+"""
+
+
+@pytest.mark.parametrize(
+    ("exponent", "known"),
+    [
+        ("2.581", True),
+        ("3", True),
+        ("qd.f32(2.581)", True),
+        ("qd.round(qd.f32(2.581))", False),
+        ("qd.sqrt(qd.f32(0.25))", False),
+    ],
+)
+def test_the_model_leaves_open_whether_a_whole_exponent_is_multiplied_out(exponent, known):
+    """The compiler does that for what it knows, and may know more than the model: one more rounding is no finding."""
+    assert (modelled(POWER.replace("EXPONENT", exponent)) is not None) == known
+
+
+SUMS = """
+import numpy as np
+import qdrun as qd
+OPTIONS = {}
+x = qd.field(qd.f32, shape=2)
+y = qd.field(qd.f64, shape=2)
+@qd.kernel
+def k():
+    for i in range(8):
+        x[i % 2] += 1e-39
+        y[i % 2] += 1e-309
+def main():
+    x.from_numpy(np.array([0.0, 1.0], "float32"))
+    k()
+    return {"x": x.to_numpy(), "y": y.to_numpy()}
+"""
+
+
+SUM, SUM64 = 4 * np.float32(1e-39), 4 * np.float64(1e-309)
+
+
+@pytest.mark.parametrize(
+    ("way", "x", "y", "right"),
+    [
+        (execute.CUDA, [SUM, 1.0], [SUM64] * 2, True),
+        (execute.CUDA, [0.0, 1.0], [SUM64] * 2, True),
+        (execute.CUDA, [SUM / 2, 1.0], [SUM64] * 2, False),
+        (execute.CUDA, [0.0, 0.0], [SUM64] * 2, False),
+        (execute.CUDA, [0.0, 1.0], [0.0] * 2, False),
+        (execute.OTHERS[0], [0.0, 1.0], [SUM64] * 2, False),
+    ],
+)
+def test_atomic_sums_of_f32_on_a_gpu_may_take_subnormal_numbers_for_zero_and_nothing_else_may(
+    tmp_path, monkeypatch, way, x, y, right
+):
+    path, here = tmp_path / "sums.py", execute.run
+    path.write_text(SUMS)
+
+    def run(path, text, config):
+        got = here(path, text, execute.SCALAR if config is way else config)
+        return replace(got, values={"x": np.float32(x), "y": np.float64(y)}) if config is way else got
+
+    monkeypatch.setattr(check, "run", run)
+    found = check.check(Program(SUMS, frozenset()), path, [way], False).finding
+    assert (found is None) == right, found
 
 
 DRAWING = """

@@ -9,14 +9,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from qdrun.compiler.adstack.levels import LoopPlan, full_tape, thinning, with_levels
-from qdrun.compiler.adstack.machine import cpu
-from qdrun.compiler.adstack.plan import HeapPlan, PlanOptions, make_plan
 from qdrun.compiler.ir.nodes import Op, StackPut
 from qdrun.compiler.ir.types import PLANES
-from qdrun.compiler.runtime import interpret
-from qdrun.compiler.runtime.interpret import Memory, run_kernel
-from qdrun.compiler.transforms.gradient import Gradient
+from qdrun.compiler.passes.reverse.gradient import Gradient
+from qdrun.compiler.runtime.python import interpret
+from qdrun.compiler.runtime.python.interpret import Memory, run_kernel
+from qdrun.compiler.tape.heap_plan import HeapPlan
+from qdrun.compiler.tape.levels import LoopPlan, full_tape, thinning, with_levels
+from qdrun.compiler.tape.machine import cpu
+from qdrun.compiler.tape.plan import PlanOptions, make_plan
 
 
 class MemoryHost:

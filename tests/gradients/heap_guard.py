@@ -13,12 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from qdrun.compiler.adstack.levels import LoopPlan
-from qdrun.compiler.adstack.plan import HeapPlan, TaskPlan, make_plan
 from qdrun.compiler.ir.types import PLANES
-from qdrun.compiler.lang.executable import GradientExecutable, LaunchHost
-from qdrun.compiler.runtime.cpu import CpuDevice
-from qdrun.compiler.runtime.device import Allocation
+from qdrun.compiler.program.executable import GradientExecutable, LaunchHost
+from qdrun.compiler.runtime.base import Allocation
+from qdrun.compiler.runtime.cpu.device import CpuDevice
+from qdrun.compiler.tape.heap_plan import HeapPlan, TaskPlan
+from qdrun.compiler.tape.levels import LoopPlan
+from qdrun.compiler.tape.plan import make_plan
 
 MARGIN = 4096  # bytes before and behind each plane
 CANARY = np.array(

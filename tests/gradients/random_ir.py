@@ -26,7 +26,7 @@ from qdrun.compiler.ir.nodes import (
     Task,
 )
 from qdrun.compiler.ir.types import f64, i32
-from qdrun.compiler.runtime.interpret import Memory
+from qdrun.compiler.runtime.python.interpret import Memory
 
 NX, NOUT, N_ITER = 10, 4, 2
 

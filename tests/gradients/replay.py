@@ -21,11 +21,11 @@ from qdrun.compiler.ir import meaning
 from qdrun.compiler.ir.nodes import ArgDecl, Buffer, Kernel, Place
 from qdrun.compiler.ir.verify import verify_kernel
 from qdrun.compiler.ir.walk import kernel_buffers, kernel_places
-from qdrun.compiler.lang.ndarray import Ndarray
-from qdrun.compiler.runtime.device import Allocation
-from qdrun.compiler.runtime.interpret import Memory, run_kernel
+from qdrun.compiler.lang.data.ndarray import Ndarray
+from qdrun.compiler.passes.parallel.reduce import reduce_kernel
+from qdrun.compiler.runtime.base import Allocation
 from qdrun.compiler.runtime.mirror import reading
-from qdrun.compiler.transforms.reduce import reduce_kernel
+from qdrun.compiler.runtime.python.interpret import Memory, run_kernel
 
 _LIBM = ctypes.CDLL(ctypes.util.find_library("m"))
 NAMES = {"sin": "sin", "cos": "cos", "tan": "tan", "asin": "asin", "acos": "acos", "tanh": "tanh", "exp": "exp", "log": "log",
@@ -76,13 +76,13 @@ class Replay:
 
     def forward(self) -> Kernel:
         """The simplified kernel, as it is compiled: sums in registers."""
-        out = reduce_kernel(self.variant.recipe.ir)
+        out = reduce_kernel(self.variant.compiled_kernel.ir)
         verify_kernel(out)
         return out
 
     def reverse(self) -> Kernel:
         """The reverse kernel as it is compiled."""
-        gradient, _ = self.variant.recipe.reverse(self.variant.program.device)
+        gradient, _ = self.variant.compiled_kernel.reverse(self.variant.program.device)
         verify_kernel(gradient.kernel)
         out = reduce_kernel(gradient.kernel)
         verify_kernel(out)

@@ -15,8 +15,8 @@ from gradient_checks import Point, compile_source, field, ints, start
 from harness import watched
 from heap_guard import launch_under, plan_with
 
-from qdrun.compiler.adstack.cost import refills
-from qdrun.compiler.adstack.levels import three_levels, two_levels
+from qdrun.compiler.tape.cost import refills
+from qdrun.compiler.tape.levels import three_levels, two_levels
 
 FRAME = "@qd.kernel\ndef k(n: qd.i32):\n    for i in x:\n        v = x[i]\n        w = 0.3\n"
 BODIES = {

@@ -16,8 +16,8 @@ from qdrun.compiler.ir.nodes import Buffer, Kernel, Place, Task
 from qdrun.compiler.ir.ops import TABLE
 from qdrun.compiler.ir.types import f64, u1
 from qdrun.compiler.ir.verify import verify_kernel
-from qdrun.compiler.runtime.interpret import Memory, run_kernel
-from qdrun.compiler.transforms.derivatives import ADJOINT, FLAT
+from qdrun.compiler.passes.reverse.derivatives import ADJOINT, FLAT
+from qdrun.compiler.runtime.python.interpret import Memory, run_kernel
 
 DOCS = Path(__file__).parents[2] / "docs"
 

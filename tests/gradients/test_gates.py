@@ -12,8 +12,8 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 import qdrun as qd
-from qdrun.compiler.adstack.gate_count import count_passing, extent_of
-from qdrun.compiler.lang.executable import LaunchHost
+from qdrun.compiler.program.executable import LaunchHost
+from qdrun.compiler.tape.bounds.row_count import count_passing, extent_of
 
 sys.path.insert(0, str(Path(__file__).parent))
 from gradient_checks import Point, compile_source, field, start

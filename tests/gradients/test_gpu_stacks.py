@@ -13,8 +13,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 from harness import PLANS
 
 import qdrun as qd
-from qdrun.compiler.adstack.machine import CUDA_SHARED, cuda
-from qdrun.compiler.lang import gradient_plans
+from qdrun.compiler.program.plans import gradient_plans
+from qdrun.compiler.tape.machine import CUDA_SHARED, cuda
 
 N = 37
 STARTS, WEIGHTS = (np.random.default_rng(7).uniform(low, 0.9, N) for low in (0.2, -0.9))

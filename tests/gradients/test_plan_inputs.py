@@ -178,7 +178,7 @@ def test_arrays_that_are_arguments_are_compared_each_time():
 
 
 def test_a_large_array_is_evaluated_again_and_an_equal_plan_is_the_same_plan(monkeypatch):
-    monkeypatch.setattr("qdrun.compiler.lang.plan_inputs.MOST_COMPARED", 8)
+    monkeypatch.setattr("qdrun.compiler.program.plans.plan_guard.MOST_COMPARED", 8)
     s = Setup()
     s.count.fill(3)
     first = s.plan()

@@ -18,9 +18,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 from heap_guard import Guard, guarded, launch_under, plan_with
 from plan_kernels import PlanCase, plan_kernel
 
-from qdrun.compiler.adstack.levels import LoopPlan, fixed_capacity, full_tape, thinning, with_levels
-from qdrun.compiler.adstack.sizing import LoopSizing
 from qdrun.compiler.ir.types import PLANES
+from qdrun.compiler.tape.levels import LoopPlan, fixed_capacity, full_tape, thinning, with_levels
+from qdrun.compiler.tape.sizing import LoopSizing
 
 COUNTS: Counter[str] = Counter()
 PARTS, EACH = 16, int(os.environ.get("QDRUN_RANDOM_PLANS", "96")) // 16

@@ -17,7 +17,7 @@ from gradient_checks import compile_source, field, ints, start
 from harness import watched
 from heap_guard import guarded, launch_under, plan_with
 
-from qdrun.compiler.adstack.levels import FOREVER, LoopPlan, fixed_capacity, full_tape, thinning, with_levels
+from qdrun.compiler.tape.levels import FOREVER, LoopPlan, fixed_capacity, full_tape, thinning, with_levels
 
 HEAD = "@qd.kernel\ndef k(n: qd.i32, m: qd.i32):\n    for i in x:\n        v = x[i]\n        u = 0.3\n"
 TAIL = "\n        y[i] = v"

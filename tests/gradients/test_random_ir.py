@@ -15,11 +15,11 @@ from harness import PLANS, numeric, run_gradient
 from random_ir import Program, make
 
 from qdrun.compiler.ir.verify import verify_kernel
-from qdrun.compiler.runtime.interpret import Memory, run_kernel
-from qdrun.compiler.transforms.exits import lower_exits
-from qdrun.compiler.transforms.gradient import Gradient, reverse_kernel
-from qdrun.compiler.transforms.simplify import simplify
-from qdrun.compiler.transforms.unroll import MOST_TRIPS
+from qdrun.compiler.passes.exits import lower_exits
+from qdrun.compiler.passes.reverse.gradient import Gradient, reverse_kernel
+from qdrun.compiler.passes.reverse.unroll import MOST_TRIPS
+from qdrun.compiler.passes.simplify.simplify import simplify
+from qdrun.compiler.runtime.python.interpret import Memory, run_kernel
 
 FAST = range(0, 12)
 SLOW = range(12, int(os.environ.get("QDRUN_RANDOM_PROGRAMS", "60")))

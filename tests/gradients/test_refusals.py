@@ -305,7 +305,7 @@ def test_of_iterations_that_store_one_value_one_takes_the_adjoint(name):
     k, _ = make(RIGHT[name])
     k.grad(2)
     (variant,) = k.variants().values()
-    gradient, _ = variant.recipe.reverse(variant.program.device)
+    gradient, _ = variant.compiled_kernel.reverse(variant.program.device)
     found = [s for t in gradient.kernel.tasks for s in walk(t.body)]
     exchanged = {atomic_of(s)[0].name for s in found if isinstance(s, Op) and s.op == "atomic" and atomic_of(s)[1] == "xchg"}
     assert len(exchanged) == 1

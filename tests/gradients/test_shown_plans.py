@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 import qdrun as qd
-from qdrun.compiler.adstack.machine import Machine, check_words, machine
-from qdrun.compiler.adstack.show import debug_lines, spaces
+from qdrun.compiler.tape.heap_plan import debug_lines, spaces
+from qdrun.compiler.tape.machine import Machine, check_words, machine
 
 sys.path.insert(0, str(Path(__file__).parent))
 from gradient_checks import compile_source, field, ints, start

@@ -6,7 +6,8 @@ from pydantic import Field
 
 from qdrun.jobs.base import BadOutcome, Job, JobParams, Outcome, Session, execute
 from qdrun.jobs.outcome import arrays_of
-from qdrun.runner.work import error_record, finished_record
+from qdrun.runner.workers import error_record, finished_record
+from qdrun.runner.workers.records import COMPILER
 
 GOOD = {"x": 1.0, "many": np.ones(3)}
 
@@ -109,21 +110,38 @@ class Raises(Job[JobParams]):
         return self.inner()
 
     def inner(self):
-        return qd.init(arch="abacus")
+        return qd.field(qd.f64, shape=(1, "abacus"))
 """
 
 
-def test_a_traceback_begins_in_the_job_and_goes_down_into_the_language():
+def traced(source):
+    """The traceback of what a job of this source raises, and the lines of its frames."""
     names = {"__name__": "raises"}
-    exec(compile(RAISES, "/somewhere/raises.py", "exec"), names)
+    exec(compile(source, "/somewhere/raises.py", "exec"), names)
     try:
         execute(names["Raises"](JobParams()), backend="cpu", threads=1, memory_limit_bytes=None)
     except Exception as error:
         text = error_record(error.with_traceback(error.__traceback__.tb_next))["traceback"]  # without this function
-    lines = [line for line in text.splitlines() if line.startswith("  File")]
+    return text, [line for line in text.splitlines() if line.startswith("  File")]
+
+
+def test_the_traceback_of_an_error_that_the_compiler_found_begins_and_ends_in_the_job():
+    text, lines = traced(RAISES)
     assert lines[0].startswith('  File "/somewhere/raises.py", line 12, in run')
-    assert lines[1].startswith('  File "/somewhere/raises.py", line 15, in inner') and "/compiler/" in lines[2]
-    assert text.startswith("Traceback (most recent call last):\n") and "abacus" in text
+    assert lines[1].startswith('  File "/somewhere/raises.py", line 15, in inner') and len(lines) == 2
+    assert text.startswith("Traceback (most recent call last):\n") and "no program in this thread" in text
+    assert "The above exception" not in text
+
+
+def test_the_traceback_of_any_other_error_goes_down_into_the_language():
+    ours = "exec(compile('def broken(): raise RuntimeError(\\'ours\\')', COMPILER + 'ours.py', 'exec'))"
+    source = (
+        RAISES.replace('return qd.field(qd.f64, shape=(1, "abacus"))', "return broken()")
+        + f"\n\nCOMPILER = {COMPILER!r}\n{ours}\n"
+    )
+    text, lines = traced(source)
+    assert [line.split('"')[1] for line in lines] == ["/somewhere/raises.py"] * 2 + [f"{COMPILER}ours.py"]
+    assert text.endswith("RuntimeError: ours\n")
 
 
 def test_a_traceback_that_does_not_reach_the_job_is_whole():

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from pydantic import Field
 
 import qdrun as qd
-from qdrun.compiler.lang.process_memory import _frames
-from qdrun.compiler.runtime.cpu import CpuDevice
-from qdrun.compiler.runtime.cuda.device import CudaDevice
+from qdrun.compiler.program.process_memory import _frames
+from qdrun.compiler.runtime.cpu.device import CpuDevice
+from qdrun.compiler.runtime.gpu.device import GpuDevice
 from qdrun.jobs.base import Job, JobParams, MemoryPlan, Outcome, PlanEntry, check_gradients, execute
 from qdrun.jobs.mass_spring import MassSpring, MassSpringParams
 from qdrun.jobs.plan import heap_planes
 from qdrun.jobs.trial_time import trial_time
-from qdrun.runner.run.elastic import curve
+from qdrun.runner.study.requests import curve
 
 
 class ChainParams(JobParams):
@@ -201,7 +201,7 @@ def refuse_to_compile(monkeypatch) -> None:
         raise AssertionError(f"{kernel.name} is compiled for {device.arch}")
 
     monkeypatch.setattr(CpuDevice, "compile", compiled)
-    monkeypatch.setattr(CudaDevice, "compile", compiled)
+    monkeypatch.setattr(GpuDevice, "compile", compiled)
 
 
 @pytest.mark.parametrize(
@@ -369,9 +369,9 @@ def test_frames_of_kernels_are_counted_for_all_threads_that_may_be_resident():
             self.name, self.compiled = name, compiled
 
     threads = 132 * 2048
-    small = _frames([Executable("a", Compiled(0, 1024)), Executable("b", object())], threads)
+    small = _frames([Executable("a", Compiled(0, 1024)), Executable("b", object())], threads, 1024)
     assert small.bytes == 0 and "1024 bytes of stack" in small.formula
-    large = _frames([Executable("a", Compiled(40)), Executable("b", Compiled(8, 2048))], threads)
+    large = _frames([Executable("a", Compiled(40)), Executable("b", Compiled(8, 2048))], threads, 1024)
     assert large.bytes == 132 * 2048 * 1024 and large.formula.startswith("`b`: 270,336 resident threads x (2048 - 1024)")
 
 

@@ -10,7 +10,7 @@ import pytest
 from untidy import HABITS, ON_HOST, REFUSED, Body
 
 import qdrun as qd
-from qdrun.compiler.lang import content
+from qdrun.compiler.program.reuse import snapshot
 from qdrun.jobs import restore
 from qdrun.jobs.base import Job, JobParams, Outcome, Session, execute, run_trial
 from qdrun.jobs.restore import Attributes
@@ -147,7 +147,7 @@ def test_a_session_gives_for_other_values_what_a_job_built_for_them_gives():
     ids=["nothing", "read", "an element", "all", "a kernel", "shown"],
 )
 def test_what_is_too_large_for_a_copy_is_kept_as_long_as_nobody_writes_to_it(monkeypatch, change, back):
-    monkeypatch.setattr(content, "MOST_COPIED", 100)
+    monkeypatch.setattr(snapshot, "MOST_COPIED", 100)
     qd.init(arch=qd.cpu)
     table, small = qd.field(qd.f64, shape=100), qd.field(qd.f64, shape=3)
     table.from_numpy(np.arange(100.0))
@@ -173,7 +173,7 @@ def test_what_is_too_large_for_a_copy_is_kept_as_long_as_nobody_writes_to_it(mon
 
 @pytest.mark.parametrize("what", ["gradient", "ndarray", "shown before"])
 def test_what_is_too_large_for_a_copy_and_has_no_version_is_not_put_back(monkeypatch, what):
-    monkeypatch.setattr(content, "MOST_COPIED", 100)
+    monkeypatch.setattr(snapshot, "MOST_COPIED", 100)
     program = qd.init(arch=qd.cpu)
     x = qd.field(qd.f64, shape=100, needs_grad=True)
     if what == "gradient":
@@ -187,7 +187,7 @@ def test_what_is_too_large_for_a_copy_and_has_no_version_is_not_put_back(monkeyp
 
 
 def test_many_small_parts_share_the_room_for_copies(monkeypatch):
-    monkeypatch.setattr(content, "MOST_COPIED", 100)
+    monkeypatch.setattr(snapshot, "MOST_COPIED", 100)
     program = qd.init(arch=qd.cpu)
     fields = [qd.field(qd.f64, shape=8) for _ in range(3)]
     for x in fields:

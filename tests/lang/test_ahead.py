@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 import qdrun as qd
+from qdrun.compiler.compile import ahead
+from qdrun.compiler.compile.cache import CACHE
 from qdrun.compiler.ir.process import collector_paused
-from qdrun.compiler.lang import ahead, recipe, source_cache
 from qdrun.compiler.runtime import jit
 
 
@@ -47,7 +48,7 @@ def test_compile_makes_kernels_and_gradients_ready(processors):
         x, _, loss, first, second = make()
         qd.compile((first, 2.0), second, gradients=True)
         made = [v for kernel in (first, second) for v in kernel.variants().values()]
-        assert len(made) == 2 and all(v.recipe.reversed for v in made)
+        assert len(made) == 2 and all(v.compiled_kernel.reversed for v in made)
         with qd.ad.Tape(loss=loss):
             first(2.0)
             second()
@@ -71,7 +72,7 @@ def test_gradients_and_methods_can_be_named(processors):
         body = Body()
         qd.compile((body.step.grad, 3.0))
         (variant,) = type(body).step.variants().values()
-        assert variant.recipe.reversed
+        assert variant.compiled_kernel.reversed
         body.y.grad.fill(1.0)
         body.step.grad(3.0)
         np.testing.assert_array_equal(body.x.grad.to_numpy(), np.full(4, 3.0))
@@ -119,17 +120,16 @@ def test_a_tape_begins_its_gradients_before_it_ends(monkeypatch):
     begun = []
     pool = ahead.Ahead()
     monkeypatch.setattr(pool, "submit", begun.append)
-    kernels = importlib.import_module("qdrun.compiler.lang.variant")
+    kernels = importlib.import_module("qdrun.compiler.program.variant")
     monkeypatch.setattr(kernels, "AHEAD", pool)
-    monkeypatch.setattr(kernels, "SOURCES", source_cache.SourceCache())
-    monkeypatch.setattr(source_cache, "COOKBOOK", recipe.Cookbook())
+    CACHE.clear()
     with qd.init(arch=qd.cpu, offline_cache=False):
         _, _, loss, first, second = make()
         with qd.ad.Tape(loss=loss):
             first(1.0)
             second()
             assert len(begun) == 2, "the gradients of new kernels are compiled while the tape records"
-        assert all(v.recipe.reversed for kernel in (first, second) for v in kernel.variants().values())
+        assert all(v.compiled_kernel.reversed for kernel in (first, second) for v in kernel.variants().values())
         begun.clear()
         with qd.ad.Tape(loss=loss):
             first(1.0)

@@ -10,7 +10,7 @@ PROGRAM = """
 import json, sys
 import numpy as np
 import qdrun as qd
-from qdrun.compiler.lang.source_cache import SOURCES
+from qdrun.compiler.compile.cache import CACHE
 
 qd.init(arch=qd.cuda, device="emulated", offline_cache=True)
 x, loss = qd.field(qd.f64, shape=(30,), needs_grad=True), qd.field(qd.f64, shape=(), needs_grad=True)
@@ -29,7 +29,7 @@ for n in (4, 900):  # tapes on chip, then in the heap: another variant of the co
     with qd.ad.Tape(loss):
         k(n)
     out += x.grad.to_numpy().tolist()
-print(json.dumps([SOURCES.lowered, out]))
+print(json.dumps([CACHE.lowered, out]))
 """
 
 

@@ -5,24 +5,26 @@ import os
 import random
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import qdrun as qd
-from qdrun.compiler.adstack.bounds import max_trips
-from qdrun.compiler.adstack.enumerate import Space
-from qdrun.compiler.adstack.evaluate import cast
-from qdrun.compiler.adstack.gate_count import count_passing, extent_of
-from qdrun.compiler.adstack.gates import EXACT_REAL, INTEGER, Condition, Gate
-from qdrun.compiler.adstack.sizeexpr import Bin, Cast, Index, Lit, Range, Read, pick
 from qdrun.compiler.errors import DeviceError, QdrunRuntimeError
-from qdrun.compiler.ir.nodes import Axis, Const, Op
+from qdrun.compiler.ir.meaning import cast
+from qdrun.compiler.ir.nodes import Op
 from qdrun.compiler.ir.types import ALL, i32, i64, u1, u64
-from qdrun.compiler.lang import device_reducer
-from qdrun.compiler.lang.device_reducer import DeviceReducers, LaunchReducer
-from qdrun.compiler.lang.executable import Call, LaunchHost
-from qdrun.compiler.lang.spots import memory_of
+from qdrun.compiler.program.executable import Call, LaunchHost
+from qdrun.compiler.program.memory.memory_regions import memory_of
+from qdrun.compiler.program.plans import device_reducer
+from qdrun.compiler.program.plans.device_reducer import DeviceReducers, LaunchReducer
+from qdrun.compiler.tape.bounds.bounds import max_trips
+from qdrun.compiler.tape.bounds.enumerate import largest, total
+from qdrun.compiler.tape.bounds.queries import Space
+from qdrun.compiler.tape.bounds.row_count import count_passing, extent_of
+from qdrun.compiler.tape.bounds.row_predicates import EXACT_REAL, INTEGER, Condition, RowPredicate
+from qdrun.compiler.tape.bounds.sizeexpr import Bin, Cast, Index, Lit, Range, Read, pick
 
 COMPARE = ("lt", "le", "gt", "ge", "eq", "ne")
 N, ROWS, COLUMNS = 60, 6, 9
@@ -90,18 +92,18 @@ class Arrays:
 class Conditions:
     """Random conditions over the elements of arrays: what gates are made of."""
 
-    def __init__(self, arrays: Arrays, axes: list[Op], r: random.Random) -> None:
+    def __init__(self, arrays: Arrays, axes: list[Index], r: random.Random) -> None:
         self.arrays, self.axes, self.r = arrays, axes, r
 
     def index(self):
         kind = self.r.randrange(5)
         axis = self.r.choice(self.axes)
         if kind == 0:
-            return Op("add", (axis, Const(self.r.randrange(-9, 30), i32)), i32)  # outside for some
+            return Bin("add", (axis, Lit(self.r.randrange(-9, 30), i32)), i32)  # outside for some
         if kind == 1:
             dtype = self.r.choice([d for d in ALL.values() if d.is_int and d is not u1])
-            return Op("gload", (axis,), dtype, self.arrays.lines[dtype])
-        return Const(self.r.randrange(N), i32) if kind == 2 else axis
+            return Read(self.arrays.lines[dtype], (axis,))
+        return Lit(self.r.randrange(N), i32) if kind == 2 else axis
 
     def value(self, dtype, depth: int):
         r = self.r
@@ -109,46 +111,46 @@ class Conditions:
             if dtype is i32 and r.random() < 0.2:
                 return r.choice(self.axes)
             if r.random() < 0.2:
-                return Const(
+                return Lit(
                     bool(r.randrange(2)) if dtype is u1 else float(r.randrange(4)) if dtype.is_real else r.randrange(5), dtype
                 )
             if r.random() < 0.3 and len(self.axes) == 2:
-                return Op("gload", tuple(self.axes), dtype, self.arrays.tables[dtype])
-            return Op("gload", (self.index(),), dtype, self.arrays.lines[dtype])
+                return Read(self.arrays.tables[dtype], tuple(self.axes))
+            return Read(self.arrays.lines[dtype], (self.index(),))
         if dtype is u1:
             return self.truth(depth)
         code = r.choice(sorted((EXACT_REAL if dtype.is_real else INTEGER) - {*COMPARE, "not", "isnan", "isinf"}))
         if code == "cast":
-            return Op("cast", (self.value(r.choice(list(ALL.values())), depth - 1),), dtype)
+            return Cast(self.value(r.choice(list(ALL.values())), depth - 1), dtype)
         if code == "select":
-            return Op("select", (self.truth(depth - 1), self.value(dtype, depth - 1), self.value(dtype, depth - 1)), dtype)
+            return Bin("select", (self.truth(depth - 1), self.value(dtype, depth - 1), self.value(dtype, depth - 1)), dtype)
         arity = 1 if code in ("neg", "abs", "sqrt", "detach") else 2
-        return Op(code, tuple(self.value(dtype, depth - 1) for _ in range(arity)), dtype)
+        return Bin(code, tuple(self.value(dtype, depth - 1) for _ in range(arity)), dtype)
 
     def truth(self, depth: int):
         r = self.r
         kind = r.randrange(6) if depth > 0 else 5
         if kind == 0:
-            return Op("not", (self.truth(depth - 1),), u1)
+            return Bin("not", (self.truth(depth - 1),), u1)
         if kind == 1:
-            return Op(r.choice(["and", "or", "xor"]), (self.truth(depth - 1), self.truth(depth - 1)), u1)
+            return Bin(r.choice(["and", "or", "xor"]), (self.truth(depth - 1), self.truth(depth - 1)), u1)
         if kind == 2:
-            return Op(
+            return Bin(
                 r.choice(["isnan", "isinf"]), (self.value(r.choice([d for d in ALL.values() if d.is_real]), depth - 1),), u1
             )
         if kind == 3:
-            return Op("select", tuple(self.truth(depth - 1) for _ in range(3)), u1)
+            return Bin("select", tuple(self.truth(depth - 1) for _ in range(3)), u1)
         dtype = r.choice([d for d in ALL.values() if d is not u1])
-        return Op(r.choice(COMPARE), (self.value(dtype, max(0, depth - 1)), self.value(dtype, max(0, depth - 1))), u1)
+        return Bin(r.choice(COMPARE), (self.value(dtype, max(0, depth - 1)), self.value(dtype, max(0, depth - 1))), u1)
 
 
-def random_gate(arrays: Arrays, r: random.Random) -> Gate:
+def random_gate(arrays: Arrays, r: random.Random) -> RowPredicate:
     axes = tuple(
-        Axis(Op("index", (), i32), Const(r.randrange(-3, 3), i32), Const(n, i32)) for n in (ROWS, COLUMNS)[: r.randrange(1, 3)]
+        Range(Op("index", (), i32), Lit(r.randrange(-3, 3), i32), Lit(n, i32), 1) for n in (ROWS, COLUMNS)[: r.randrange(1, 3)]
     )
-    made = Conditions(arrays, [a.index for a in axes], r)
+    made = Conditions(arrays, [Index(a.index) for a in axes], r)
     tests = tuple(Condition(made.truth(r.randrange(1, 5)), bool(r.randrange(2))) for _ in range(r.randrange(1, 4)))
-    return Gate(tests, (), axes)
+    return RowPredicate(tests, (), axes)
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(s, marks=pytest.mark.slow) for s in (1, 2, 3, 15))])
@@ -161,7 +163,7 @@ def test_random_gates_are_counted_as_numpy_counts_them(device, everything, seed)
         expected = count_passing(gate, extent, arrays.here, 1 << 40)
         assert count_passing(gate, extent, arrays.there, 1 << 40) == expected
         counts.add(expected)
-        if extent.used and any(op.op == "gload" for op in gate.leaves()):
+        if extent.used and any(isinstance(e, Read) for e in gate.leaves()):
             reduced += arrays.there.reducer.passing(gate, extent) == expected
     assert reduced >= 6 and len(counts) > 3
 
@@ -238,9 +240,10 @@ def test_random_bounds_have_the_counts_that_numpy_finds(device, everything, seed
         loop, used = Bounds(arrays, r).space()
         box = {x.index: tuple(sorted((r.randrange(-2, 9), r.randrange(-2, 9)))) for x in used if r.random() < 0.5}
         for space in (Space(loop, used, arrays.there, {}), Space(loop, used, arrays.there, box, r.choice([0, 1, 2, 5]))):
-            expected = Space(loop, used, arrays.here, space.box, space.few).largest()
-            assert space.largest() == expected
-            assert space.sum(1 << 16) == Space(loop, used, arrays.here, space.box, space.few).sum(1 << 16)
+            here = replace(space, host=arrays.here)
+            expected = largest(here)
+            assert largest(space) == expected
+            assert total(space, 1 << 16) == total(here, 1 << 16)
             reduced += arrays.there.reducer.trips(space) is not None
             found.add(expected)
         assert max_trips(loop, used, arrays.there) == max_trips(loop, used, arrays.here)
@@ -449,18 +452,18 @@ PROGRAM = """
 import json
 import numpy as np
 import qdrun as qd
-from qdrun.compiler.lang import device_reducer
+from qdrun.compiler.program.plans import device_reducer
 
 made = []
-load = device_reducer.COOKBOOK.recipe
+load = device_reducer.CACHE.lowered_kernel
 
-def recipe(*args):
+def lowered_kernel(*args):
     found = load(*args)
     if "reduce" in args[0].name:
         made.append(found[0].forward.compiled(args[2]).from_cache)
     return found
 
-device_reducer.COOKBOOK.recipe = recipe
+device_reducer.CACHE.lowered_kernel = lowered_kernel
 device_reducer.SMALL_ARRAY = 1 << 16
 qd.init(arch=qd.cuda, device="emulated", offline_cache=True)
 x, y = (qd.field(qd.f64, shape=20_000, needs_grad=True) for _ in range(2))

@@ -2,13 +2,14 @@ import numpy as np
 import pytest
 
 from qdrun.compiler.errors import QdrunIndexError, QdrunRuntimeError, QdrunRuntimeTypeError, QdrunTypeError
-from qdrun.compiler.frontend.tensor import TensorRef
+from qdrun.compiler.frontend.values.tensor import TensorRef
 from qdrun.compiler.ir.types import f32, f64, i32
-from qdrun.compiler.lang.field import field
-from qdrun.compiler.lang.matrix import Matrix, Vector
-from qdrun.compiler.lang.program import init
-from qdrun.compiler.lang.snode import i, root
-from qdrun.compiler.lang.types import vector
+from qdrun.compiler.lang.data.current_root import root
+from qdrun.compiler.lang.data.field import field
+from qdrun.compiler.lang.data.matrix import Matrix, Vector
+from qdrun.compiler.lang.data.types import vector
+from qdrun.compiler.lang.init import init
+from qdrun.compiler.program.layout.tree import i
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import qdrun as qd
-from qdrun.compiler.runtime.launch_ir import F_SLOW
+from qdrun.compiler.runtime.native.launch_ir import F_SLOW
 
 
 @pytest.fixture(autouse=True, params=["cpu", "python"])
@@ -170,20 +170,20 @@ def test_each_program_has_its_own_mode(program):
     assert list(y.dual.to_numpy()) == [2, 4, 6]
 
 
-def test_programs_share_recipes_and_keep_their_duals_apart(program):
+def test_programs_share_compiled_kernels_and_keep_their_duals_apart(program):
     def once(scale):
         with qd.init(arch=program.arch, default_fp=qd.f64, offline_cache=False):
             x, y, square = squares()
             with qd.ad.FwdMode(loss=y, param=x, seed=[scale, 0, 0]):
                 square()
-            return y.dual.to_numpy().tolist(), square.variant((), {})[0].recipe
+            return y.dual.to_numpy().tolist(), square.variant((), {})[0].compiled_kernel
 
     first, second = once(1.0), once(3.0)
     assert first[0] == [2, 0, 0] and second[0] == [6, 0, 0] and first[1] is second[1]
 
 
-def test_a_field_without_a_dual_makes_another_recipe(program):
-    def recipe(needs_dual):
+def test_a_field_without_a_dual_makes_another_compiled_kernel(program):
+    def compiled(needs_dual):
         with qd.init(arch=program.arch, default_fp=qd.f64, offline_cache=False):
             x = vector_of([1, 2, 3], needs_dual=needs_dual)
 
@@ -193,9 +193,9 @@ def test_a_field_without_a_dual_makes_another_recipe(program):
                     x[i] = 2 * x[i]
 
             k()
-            return k.variant((), {})[0].recipe
+            return k.variant((), {})[0].compiled_kernel
 
-    assert recipe(True) is not recipe(False)
+    assert compiled(True) is not compiled(False)
 
 
 def test_a_field_of_another_program_is_refused(program):

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import qdrun as qd
-from qdrun.compiler.lang.overwrites import HostWrite
-from qdrun.compiler.runtime.launch_ir import F_SLOW
+from qdrun.compiler.lang.autograd.overwrites import HostWrite
+from qdrun.compiler.runtime.native.launch_ir import F_SLOW
 
 N = 5
 

@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 
 import qdrun as qd
-from qdrun.compiler.lang.executable import GradientExecutable
-from qdrun.compiler.lang.gradient_plans import GradientPlans
-from qdrun.compiler.lang.recipe import COOKBOOK
-from qdrun.compiler.lang.source_cache import SOURCES
-from qdrun.compiler.runtime.cpu import CpuDevice
+from qdrun.compiler.compile.cache import CACHE
+from qdrun.compiler.program.executable import GradientExecutable
+from qdrun.compiler.program.plans.gradient_plans import GradientPlans
+from qdrun.compiler.runtime.cpu.device import CpuDevice
 
 N = 8
 
@@ -392,8 +391,7 @@ def test_programs_by_turns_and_closed_ones(counts):
 @pytest.fixture
 def compiled(monkeypatch):
     """The names of the kernels that are compiled. Nothing is known of those of other tests."""
-    COOKBOOK._recipes.clear()
-    SOURCES.clear()
+    CACHE.clear()
     names, real = [], CpuDevice.compile
 
     def compile_(self, kernel, options):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import qdrun as qd
-from qdrun.compiler.runtime.cuda.constants import MOST, fills
+from qdrun.compiler.runtime.gpu.constants import MOST, fills
 
 N = 300
 

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 
 from qdrun.compiler.errors import QdrunTypeError
-from qdrun.compiler.frontend import intrinsics, values
+from qdrun.compiler.frontend.library import functions
+from qdrun.compiler.frontend.values import values
 from qdrun.compiler.ir.types import f32, f64, i32
 from qdrun.compiler.lang import math as qdmath
-from qdrun.compiler.lang.matrix import Matrix, Vector
-from qdrun.compiler.lang.program import init
-from qdrun.compiler.lang.types import matrix, template, vector
+from qdrun.compiler.lang.data.matrix import Matrix, Vector
+from qdrun.compiler.lang.data.types import matrix, template, vector
+from qdrun.compiler.lang.init import init
 
 
 @pytest.fixture(autouse=True)
@@ -99,8 +100,8 @@ def test_a_kernel_sees_a_constant():
 
 def test_functions_of_the_language_take_host_vectors():
     v = Vector([0.0, math.pi / 2])
-    assert intrinsics.sin(v).to_list() == pytest.approx([0, 1]) and isinstance(intrinsics.sin(v), Vector)
-    assert intrinsics.max(v, 1.0).to_list() == pytest.approx([1, math.pi / 2])
+    assert functions.sin(v).to_list() == pytest.approx([0, 1]) and isinstance(functions.sin(v), Vector)
+    assert functions.max(v, 1.0).to_list() == pytest.approx([1, math.pi / 2])
     assert qdmath.clamp(Vector([-1.0, 5.0]), 0.0, 1.0).to_list() == [0, 1]
     assert qdmath.step(1.0, v).to_list() == [0, 1] and qdmath.length(Vector([3.0, 4.0])) == 5
     assert isinstance(qdmath.rotation2d(0.3), Matrix) and isinstance(qdmath.vdir(0.0), Vector)

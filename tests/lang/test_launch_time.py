@@ -8,11 +8,11 @@ import pytest
 
 import qdrun as qd
 from benchmarks import launch_time
-from qdrun.compiler.adstack.cost import GUESSED_TRIPS, GUESSED_WHILE
-from qdrun.compiler.adstack.launch_time import CHIPS, LaunchTime, Load, TaskTime, mean_trips, task_time
-from qdrun.compiler.lang.gradient_plans import LaunchHost
-from qdrun.compiler.lang.recipe import compiler_input
-from qdrun.compiler.transforms.task_work import task_work
+from qdrun.compiler.compile.pipeline import device_input
+from qdrun.compiler.passes.task_work import task_work
+from qdrun.compiler.program.plans.gradient_plans import LaunchHost
+from qdrun.compiler.tape.cost import GUESSED_TRIPS, GUESSED_WHILE
+from qdrun.compiler.tape.launch_time import CHIPS, LaunchTime, Load, TaskTime, mean_trips, task_time
 
 CPU, CUDA = CHIPS["cpu"], CHIPS["cuda"]
 N = 1000
@@ -26,7 +26,7 @@ def program():
 def counted(kernel, *args):
     """What is counted of the only task of a kernel, and what a plan may ask about the launch."""
     variant, bound = kernel.variant(args, {})
-    reduced, how = compiler_input(variant.recipe.ir, variant.program.options)
+    reduced, how = device_input(variant.compiled_kernel.ir, variant.program.options)
     (task,) = reduced.tasks
     return task_work(reduced, task, how.plain), LaunchHost(bound.call, variant.owners)
 
@@ -280,7 +280,7 @@ def test_nothing_is_compiled_for_a_prediction():
     qd.current_program().launch_time(chain, (50,), gradient=True, arch="cuda")
     qd.current_program().launch_time(chain, (50,))
     (variant,) = chain.variants().values()
-    assert variant.recipe.forward.made is None and not variant.recipe.reversed
+    assert variant.compiled_kernel.forward.made is None and not variant.compiled_kernel.reversed
 
 
 def test_methods_are_predicted_too():

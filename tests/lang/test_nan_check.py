@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import qdrun as qd
-from qdrun.compiler.lang.program import current_program
+from qdrun.compiler.program.program import current_program
 
 EACH = pytest.mark.parametrize(
     "backend",

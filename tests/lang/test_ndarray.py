@@ -5,17 +5,17 @@ import numpy as np
 import pytest
 
 from qdrun.compiler.errors import QdrunIndexError, QdrunRuntimeTypeError, QdrunTypeError
-from qdrun.compiler.frontend.build import FrontBuilder
-from qdrun.compiler.frontend.tensor import from_ndarray_arg
+from qdrun.compiler.frontend.syntax.builder import FrontBuilder
+from qdrun.compiler.frontend.values.tensor import from_ndarray_arg
 from qdrun.compiler.ir.nodes import ArgDecl, Assert, Const, Kernel, Task
 from qdrun.compiler.ir.types import f32, f64, i32, i64
 from qdrun.compiler.ir.verify import verify_kernel
-from qdrun.compiler.lang.matrix import Matrix, Vector
-from qdrun.compiler.lang.ndarray import Ndarray, ndarray
-from qdrun.compiler.lang.program import init
-from qdrun.compiler.lang.types import NDArray, matrix, vector
-from qdrun.compiler.lang.types import ndarray as annotation
-from qdrun.compiler.runtime.interpret import Memory, run_kernel
+from qdrun.compiler.lang.data.matrix import Matrix, Vector
+from qdrun.compiler.lang.data.ndarray import Ndarray, ndarray
+from qdrun.compiler.lang.data.types import NDArray, matrix, vector
+from qdrun.compiler.lang.data.types import ndarray as annotation
+from qdrun.compiler.lang.init import init
+from qdrun.compiler.runtime.python.interpret import Memory, run_kernel
 
 
 @pytest.fixture(autouse=True)

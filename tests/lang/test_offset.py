@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import qdrun as qd
-from qdrun.compiler.lang import source_cache
-from qdrun.compiler.lang.recipe import Cookbook
+from qdrun.compiler.compile import keys
+from qdrun.compiler.compile.cache import CACHE
 
-KERNELS = importlib.import_module("qdrun.compiler.lang.variant")
+KERNELS = importlib.import_module("qdrun.compiler.program.variant")
 rng = np.random.default_rng(20)
 
 
@@ -442,15 +442,14 @@ def test_a_kernel_is_lowered_again_when_only_the_offset_changes(program, tmp_pat
         pytest.skip("the interpreter keeps no cache")
     monkeypatch.setenv("QDRUN_CACHE_DIR", str(tmp_path))
     monkeypatch.delenv("QDRUN_PRINT", raising=False)
-    monkeypatch.setattr(source_cache, "compiler_digest", lambda: "these sources")
-    monkeypatch.setattr(source_cache, "COOKBOOK", Cookbook())
+    monkeypatch.setattr(keys, "compiler_digest", lambda: "these sources")
     counts = []
     for offset, fresh in itertools.product((None, -2, 3, -2), (True, False)):
         if fresh:
-            monkeypatch.setattr(KERNELS, "SOURCES", source_cache.SourceCache())
-        lowered = KERNELS.SOURCES.lowered
+            CACHE.clear()
+        lowered = CACHE.lowered
         _run_with(offset)
-        counts.append(KERNELS.SOURCES.lowered - lowered)
+        counts.append(CACHE.lowered - lowered)
     assert counts == [1, 0, 1, 0, 1, 0, 0, 0]
 
 

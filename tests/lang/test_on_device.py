@@ -11,7 +11,7 @@ import pytest
 
 import qdrun as qd
 from qdrun.compiler.errors import AdStackOverflow, QdrunAssertionError, QdrunRuntimeError, QdrunValueError
-from qdrun.compiler.lang.program import current_program
+from qdrun.compiler.program.program import current_program
 
 
 @pytest.fixture(autouse=True)
@@ -235,7 +235,7 @@ def test_the_memory_is_not_shown_to_the_host():
 
 
 def test_the_processor_is_not_chosen_by_a_number():
-    with pytest.raises(QdrunRuntimeError, match=r"device=1 chooses a GPU; do: qd.init\(arch=qd.cuda, device=..\)"):
+    with pytest.raises(QdrunRuntimeError, match=r"device=1 chooses a GPU; do: qd.init\(arch=qd.gpu, device=..\)"):
         qd.init(arch=qd.cpu, device=1)
 
 
@@ -591,7 +591,7 @@ def test_our_memory_goes_out(known):
     assert x.to_numpy().tolist() == [[7, 7, 7], [7, 7, 7]] and x[1, 2] == 7
     x[0, 0] = 1
     assert x.to_numpy()[0].tolist() == [1, 7, 7]
-    from qdrun.compiler.lang.near import capsule_of
+    from qdrun.compiler.lang.interop_on_device import capsule_of
 
     for version in (None, (1, 0)):
         device, shape, address = record_of(capsule_of(x, x._form, version))

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 import qdrun as qd
-from qdrun.compiler.lang.options import compile_choices, make_options
-from qdrun.compiler.runtime.device import devices
+from qdrun.compiler.options import compile_choices, make_options
+from qdrun.compiler.runtime.registry import devices
 
 
 @pytest.fixture(autouse=True)
@@ -284,9 +284,16 @@ def test_any_gpu_falls_back_to_the_cpu_with_a_warning_that_says_why():
     assert program.arch is qd.cpu and caught[0].filename == __file__
 
 
-def test_an_unknown_arch_is_refused():
-    with pytest.raises((ValueError, qd.QdrunRuntimeError)):
-        qd.init(arch="tpu")
+@pytest.mark.parametrize(
+    "given, text",
+    [
+        ("abacus", "no backend 'abacus'\n  do: give one of cpu, python, cuda"),
+        ("cuda12", "no backend 'cuda12'\n  do: did you mean 'cuda'\\?"),
+    ],
+)
+def test_an_unknown_arch_is_refused_with_what_there_is(given, text):
+    with pytest.raises(qd.QdrunRuntimeError, match=text):
+        qd.init(arch=given)
 
 
 def test_options_of_the_peer_are_taken_and_ignored():

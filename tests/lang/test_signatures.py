@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 import qdrun as qd
-from qdrun.compiler.frontend.intrinsics import Intrinsic
+from qdrun.compiler.frontend.library.functions import Intrinsic
+from qdrun.compiler.frontend.library.methods import METHODS
 from qdrun.compiler.frontend.lower import lower
-from qdrun.compiler.frontend.matrix import METHODS
-from qdrun.compiler.frontend.syntax import ATOMIC_CODES
+from qdrun.compiler.frontend.markers import ATOMIC_CODES
 from qdrun.compiler.ir.printer import print_kernel
-from qdrun.compiler.lang.options import PEER_ONLY, Options
-from qdrun.compiler.lang.refused import REFUSED, Refused
+from qdrun.compiler.options import PEER_ONLY, Options
+from qdrun.compiler.refused import REFUSED, Refused
 
 
 def signatures():

@@ -3,10 +3,10 @@ import pytest
 
 from qdrun.compiler.errors import QdrunRuntimeError
 from qdrun.compiler.ir.types import f32, f64, i8, i32
-from qdrun.compiler.lang import snode
-from qdrun.compiler.lang.field import make_field
-from qdrun.compiler.lang.snode import Root, axes, materialize
-from qdrun.compiler.runtime.device import Allocation
+from qdrun.compiler.lang.data.field import make_field
+from qdrun.compiler.program.layout import tree as snode
+from qdrun.compiler.program.layout.tree import Root, axes, materialize
+from qdrun.compiler.runtime.base import Allocation
 
 
 class Memory:

@@ -15,11 +15,9 @@ import numpy as np
 import pytest
 
 import qdrun as qd
-from qdrun.compiler.lang import recipe as recipe_module
-from qdrun.compiler.lang import source_cache
+from qdrun.compiler.compile import keys, pipeline, serialized_kernel
+from qdrun.compiler.compile.cache import CACHE
 from qdrun.compiler.runtime.cache import DiskCache
-
-KERNELS = importlib.import_module("qdrun.compiler.lang.variant")
 
 MODEL = """
 import enum
@@ -96,22 +94,22 @@ class Session:
         self.counts = {}
         monkeypatch.setenv("QDRUN_CACHE_DIR", str(tmp_path / "cache"))
         monkeypatch.delenv("QDRUN_PRINT", raising=False)
-        monkeypatch.setattr(source_cache, "compiler_digest", lambda: "these sources")
-        for module, name in ((source_cache, "lower"), (recipe_module, "simplify"), (recipe_module, "reverse_kernel")):
-            self._count(module, name)
+        monkeypatch.setattr(sys, "dont_write_bytecode", True)  # else Python takes that of a text of the same length and second
+        monkeypatch.setattr(keys, "compiler_digest", lambda: "these sources")
+        for name in ("lower", "simplify", "reverse_kernel"):
+            self._count(name)
 
-    def _count(self, module, name):
-        f = getattr(module, name)
+    def _count(self, name):
+        f = getattr(pipeline, name)
 
         def counted(*args, **kw):
             self.counts[name] = self.counts.get(name, 0) + 1
             return f(*args, **kw)
 
-        self.monkeypatch.setattr(module, name, counted)
+        self.monkeypatch.setattr(pipeline, name, counted)
 
     def module(self, text=MODEL):
-        self.monkeypatch.setattr(KERNELS, "SOURCES", source_cache.SourceCache())
-        self.monkeypatch.setattr(source_cache, "COOKBOOK", recipe_module.Cookbook())
+        CACHE.clear()
         self.counts.clear()
         self.file.write_text(text)
         linecache.clearcache()
@@ -467,7 +465,7 @@ def test_no_disk_when_the_cache_is_off(session, tmp_path):
     assert not list((tmp_path / "cache").rglob("*.qdo")) or session.run(options={"offline_cache": False})[1] == 1
 
 
-def test_programs_of_one_process_share_a_recipe_without_lowering(session):
+def test_programs_of_one_process_share_a_kernel_without_lowering(session):
     module = session.module()
     for _ in range(3):
         with qd.init(arch=qd.cpu):
@@ -532,14 +530,14 @@ SCRIPT = """
 import json, sys
 sys.path.insert(0, {folder!r})
 import qdrun as qd
-from qdrun.compiler.lang import recipe, source_cache
-source_cache.compiler_digest = lambda: "these sources"
+from qdrun.compiler.compile import keys, pipeline
+keys.compiler_digest = lambda: "these sources"
 counts = {{}}
-for module, name in ((source_cache, "lower"), (recipe, "simplify"), (recipe, "reverse_kernel")):
-    def counted(*args, f=getattr(module, name), name=name, **kw):
+for name in ("lower", "simplify", "reverse_kernel"):
+    def counted(*args, f=getattr(pipeline, name), name=name, **kw):
         counts[name] = counts.get(name, 0) + 1
         return f(*args, **kw)
-    setattr(module, name, counted)
+    setattr(pipeline, name, counted)
 import model
 qd.init(arch=qd.cpu)
 x, y, z, run = model.make()
@@ -573,12 +571,12 @@ def test_the_key_covers_the_compiler_itself(tmp_path, monkeypatch):
     root = tmp_path / "compiler"
     (root / "lang").mkdir(parents=True)
     (root / "a.py").write_text("x = 1\n")
-    fake = root / "lang" / "source_cache.py"
+    fake = root / "lang" / "keys.py"
     fake.write_text("")
     for path in root.rglob("*.py"):
         os.utime(path, (1e9, 1e9))
-    monkeypatch.setattr(source_cache, "__file__", str(fake))
-    digest = source_cache.compiler_digest.__wrapped__
+    monkeypatch.setattr(keys, "__file__", str(fake))
+    digest = keys.compiler_digest.__wrapped__
     first = digest()
     assert first is not None and digest() == first
     (root / "a.py").write_text("x = 2\n")
@@ -590,15 +588,15 @@ def test_the_key_covers_the_compiler_itself(tmp_path, monkeypatch):
     os.utime(root / "a.py", (4e9, 4e9))  # an archive from a machine whose clock is wrong
     with pytest.warns(RuntimeWarning, match="was written after"):
         assert digest() is None
-    monkeypatch.setattr(source_cache, "LOADED", time.time() + 60)
+    monkeypatch.setattr(keys, "LOADED", time.time() + 60)
     assert digest() == changed
 
 
 def test_a_kernel_that_cannot_be_stored_says_so(session, monkeypatch):
     def refuse(*_):
-        raise source_cache.StoreError("a Surprise does not belong here")
+        raise serialized_kernel.StoreError("a Surprise does not belong here")
 
-    monkeypatch.setattr(source_cache, "pack", refuse)
+    monkeypatch.setattr(serialized_kernel, "pack", refuse)
     with pytest.warns(
         RuntimeWarning, match=r"kernel `run` \(forward\) is not kept on disk, .*: a Surprise does not belong here"
     ):
@@ -613,6 +611,36 @@ def test_a_fault_of_our_own_in_reading_an_entry_is_no_miss(session, monkeypatch)
     def broken(*_):
         raise TypeError("a fault of the compiler")
 
-    monkeypatch.setattr(source_cache, "unpack", broken)
+    monkeypatch.setattr(serialized_kernel, "unpack", broken)
     with pytest.raises(TypeError, match="a fault of the compiler"):
         session.run()
+
+
+def test_a_key_is_compiled_once_however_many_threads_ask(session):
+    """Each thread in a program of its own, all at once; then in another process, which reads each file once."""
+
+    def run(module, begin, results, k):
+        with qd.init(arch=qd.cpu, cpu_max_num_threads=1):
+            x, y, z, kernel = module.make()
+            x.from_numpy(np.linspace(0.1, 1.0, 6))
+            z.from_numpy(np.linspace(-1.0, 0.3, 6))
+            begin.wait()
+            kernel(5)
+            results[k] = y.to_numpy()
+
+    def at_once():
+        module, begin, results = session.module(), threading.Barrier(4), {}
+        made = [threading.Thread(target=run, args=(module, begin, results, k)) for k in range(4)]
+        for thread in made:
+            thread.start()
+        for thread in made:
+            thread.join()
+        for k in range(4):
+            np.testing.assert_allclose(results[k], expected()[0], rtol=1e-12)
+        return dict(session.counts)
+
+    read, real = [], serialized_kernel.unpack
+    session.monkeypatch.setattr(serialized_kernel, "unpack", lambda data, *a: read.append(data) or real(data, *a))
+    counts = at_once()
+    assert counts["simplify"] == 1 and 1 <= counts["lower"] <= 4 and read == []
+    assert at_once() == {} and len(read) == 1

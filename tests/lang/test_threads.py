@@ -3,6 +3,8 @@
 import os
 import re
 import signal
+import subprocess
+import sys
 import threading
 import warnings
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +15,7 @@ import pytest
 
 import qdrun as qd
 from qdrun.compiler.ir import threads
-from qdrun.compiler.lang import variant as variants
+from qdrun.compiler.program import variant as variants
 
 COMPILER = Path(__file__).parents[2] / "compiler"
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
@@ -51,10 +53,10 @@ def in_child(work, seconds=20):
 def test_threads_that_make_the_same_call_at_once_share_one_specialisation(monkeypatch):
     made, begin = [], variants.Variant.__init__
 
-    def slowly(self, program, source, bound):
+    def slowly(self, *arguments):
         made.append(self)
         threading.Event().wait(0.02)
-        begin(self, program, source, bound)
+        begin(self, *arguments)
 
     monkeypatch.setattr(variants.Variant, "__init__", slowly)
 
@@ -185,8 +187,39 @@ def test_every_lock_of_the_compiler_is_one_that_a_fork_makes_anew():
     found = [
         f"{path.name}:{n}"
         for path in COMPILER.rglob("*.py")
-        if path.name not in ("threads.py", "emulated_block.py")  # a block's threads are of a device, which is lost after a fork
+        if path.name not in ("threads.py", "blocks.py")  # a block's threads are of a device, which is lost after a fork
         for n, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
         if re.search(r"threading\.(R?Lock|Condition|Semaphore)\(|@.*cached_property|WeakSet", line)
     ]
     assert found == [], "use new_lock, Turns, once and Living of compiler/ir/threads.py"
+
+
+LAUNCH = """
+import sys
+import numpy as np
+import qdrun as qd
+
+@qd.kernel
+def k(x: qd.types.ndarray()):
+    for i in x:
+        x[i] += 1.0
+
+qd.init(arch=qd.cpu)
+x, before = np.zeros(2), {name for name in sys.modules if name.startswith("numpy")}
+k(x)
+assert x.tolist() == [1.0, 1.0]
+print(sorted({name for name in sys.modules if name.startswith("numpy")} - before))
+try:
+    k(np.ma.array([1.0, 2.0], mask=[0, 1]))
+except qd.QdrunTypeError as e:
+    print(e)
+"""
+
+
+def test_a_launch_with_a_numpy_array_imports_nothing_of_numpy(tmp_path):
+    """A child that is forked while another thread imports a module inherits the module's lock, which nothing opens there."""
+    path = tmp_path / "launch.py"
+    path.write_text(LAUNCH)
+    done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, check=True)
+    imported, refusal = done.stdout.split("\n", 1)
+    assert imported == "[]" and "a masked array has no place for its mask" in refusal

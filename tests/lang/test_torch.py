@@ -127,7 +127,7 @@ def test_tensors_that_have_no_memory_for_kernels_are_refused():
 
 def test_a_tensor_on_another_device_is_copied_and_copied_back(monkeypatch):
     """There is no other device here, so a tensor of the CPU plays one: what is copied back must not depend on shared memory."""
-    from qdrun.compiler.lang import arrays
+    from qdrun.compiler.lang.args import arrays
 
     monkeypatch.setattr(arrays, "lives_elsewhere", lambda value: True)
     monkeypatch.setattr(arrays, "host_array", lambda value: value.detach().clone().numpy())

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import qdrun as qd
-from qdrun.compiler.runtime.device import devices
+from qdrun.compiler.runtime.registry import devices
 
 torch = pytest.importorskip("torch")
 usable = torch.cuda.is_available() and next(b for b in devices() if b.name == "cuda").usable

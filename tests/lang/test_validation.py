@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import qdrun as qd
-from qdrun.compiler.runtime.launch_ir import F_SLOW
+from qdrun.compiler.runtime.native.launch_ir import F_SLOW
 
 N = 4
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import qdrun as qd
-from qdrun.compiler.runtime.launch_ir import F_SLOW
+from qdrun.compiler.runtime.native.launch_ir import F_SLOW
 
 N = 4
 
@@ -394,7 +394,7 @@ def test_without_debug_nothing_is_kept():
 
 
 def test_old_launches_are_forgotten(monkeypatch, program):
-    from qdrun.compiler.lang import versions
+    from qdrun.compiler.program import versions
 
     monkeypatch.setattr(versions, "MOST", 3)
     s = Square()

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 import qdrun as qd
-from qdrun.compiler.runtime.cuda import code, shared, staging
-from qdrun.compiler.runtime.cuda.emulated_machine import emulated_machine
-from qdrun.compiler.runtime.cuda.memory import release_abandoned
-from qdrun.compiler.runtime.cuda.pace import MARK_US
-from qdrun.compiler.runtime.launch_ir import S_AHEAD
+from qdrun.compiler.runtime import cache
+from qdrun.compiler.runtime.emulated.machine import emulated_machine
+from qdrun.compiler.runtime.gpu import shared, staging
+from qdrun.compiler.runtime.gpu.memory import release_abandoned
+from qdrun.compiler.runtime.gpu.pace import MARK_US
+from qdrun.compiler.runtime.native.launch_ir import S_AHEAD
 from qdrun.jobs.mass_spring import MassSpring, MassSpringParams
 
 
@@ -23,7 +24,7 @@ def machine(monkeypatch):
     gc.collect()
     release_abandoned()
     monkeypatch.setattr(shared, "_devices", {})
-    monkeypatch.setattr(code, "_codes", code.Memo())
+    monkeypatch.setattr(cache, "LOADED", cache.CodeTable())
     made = emulated_machine()
     before, made.waiting = made.waits.copy(), True
     made.waits.clear()

@@ -85,9 +85,29 @@ class OnDevice(Job[DeviceParams]):
         with open(mark, "a", encoding="ascii") as stream:
             stream.write(f"{os.getpid()}\n")
         if mood == "lost" or (mood == "lost once" and first):
-            raise DeviceError("kernel `k` read or wrote outside of its memory", "CUDA_ERROR_ILLEGAL_ADDRESS", 700, restart=True)
+            raise DeviceError("the device's memory has failed", "CUDA_ERROR_ECC_UNCORRECTABLE", 214, restart=True)
         if mood == "crash once" and first:
             os._exit(9)
         time.sleep(3600.0 if mood == "hang" else self.params.sleep_s)
         seen = os.environ.get("CUDA_VISIBLE_DEVICES", "")
         return Outcome(1.0, {}, {"pid": os.getpid(), "sees": float(seen) if seen.isdigit() else -1.0})
+
+
+class SteppingParams(JobParams):
+    steps: int = Field(40, description="time steps")
+    door: str = Field("", description="a file; the third step ends once it is there")
+
+
+class Stepping(Job[SteppingParams]):
+    """Says its loss by step."""
+
+    needs_compiler = False
+
+    def build(self): ...
+
+    def run(self):
+        for t in range(self.params.steps):
+            self.checkpoint(loss=0.5 / (2**t))
+            while t == 2 and not os.path.exists(self.params.door):
+                time.sleep(0.02)
+        return Outcome(0.0)

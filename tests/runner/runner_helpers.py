@@ -6,11 +6,12 @@ from pathlib import Path
 import numpy as np
 
 from qdrun.jobs.base import execute
-from qdrun.runner.descent import body_of
-from qdrun.runner.target import Target, load
-from qdrun.runner.work import finished_record
-from qdrun.runner.work.kept import options_of
-from qdrun.runner.work.records import failed_record
+from qdrun.jobs.inputs import located
+from qdrun.runner.optimize.descent import body_of
+from qdrun.runner.study.target import Target, load
+from qdrun.runner.workers import finished_record
+from qdrun.runner.workers.program_cache import options_of
+from qdrun.runner.workers.records import failed_record
 
 FAKES = Path(__file__).with_name("fakes.py")
 
@@ -52,7 +53,8 @@ def only_run(folder):
 def trial_record(spec):
     """The record of a trial that runs here and now, its arrays as lists."""
     kind = load(Target.model_validate(spec["target"]))
-    job = kind(kind.Params.model_validate(spec["params"]), wanted=spec["gradients"], seed=spec["seed"])
+    params = located(kind.Params.model_validate(spec["params"]), spec["folder"])
+    job = kind(params, wanted=spec["gradients"], seed=spec["seed"])
     try:
         record = finished_record(execute(job, **options_of(spec), body=body_of(spec["optimize"])))
     except Exception as error:

@@ -1,6 +1,7 @@
 """Sweeps from Python: submit, load, tables, gradients that are mapped when they are asked for."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -11,12 +12,14 @@ import numpy as np
 import pytest
 from runner_helpers import write_config
 
-from qdrun.runner import Results, arrays, load, submit
+from qdrun.runner import Results, load, submit
+from qdrun.runner.api import PandasMissing
+from qdrun.runner.observe import arrays
 from qdrun.runner.store import status
 from qdrun.runner.store.attempts import Attempt, ResultMissing, ended, pack, started
 from qdrun.runner.store.journal import Journal
-from qdrun.runner.store.layout import RunNotFound, write_run
-from qdrun.runner.trials import Trial, trial_id
+from qdrun.runner.store.layout import RunFolder, RunNotFound, write_run
+from qdrun.runner.study.trials import Trial, trial_id
 
 RNG = np.random.default_rng(3)
 LARGE = {"big": RNG.normal(size=(100, 300)), "ids": np.arange(20_000, dtype=np.int32)}
@@ -98,8 +101,23 @@ def test_a_run_is_a_table_a_config_and_a_state(tmp_path):
     assert run.pandas["grad.small"][0].tolist() == [1.0, 2.0]
     assert run.best()["trial"] == A1 and run.best("max:out.reach")["out.reach"] == 2.0
     assert "1 done, 1 waiting" in repr(run)
+    assert os.path.join(run.folder, "config.yaml") == str(folder.path / "config.yaml") and load(run.folder).id == run.id
     with pytest.raises(RunNotFound):
         load("nothing", runs=tmp_path / "runs")
+
+
+def test_without_pandas_the_error_says_what_to_do(tmp_path, monkeypatch):
+    folder = by_hand(tmp_path / "runs", {"small": np.array([1.0, 2.0])})
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(
+        PandasMissing, match=r"pandas, which is not installed\n  do: pip install pandas, or use run.rows or run.arrow"
+    ):
+        _ = load(folder.uri).pandas
+
+
+def test_a_run_that_is_not_local_is_no_path():
+    with pytest.raises(ValueError, match="is not a folder of this machine"):
+        os.fspath(RunFolder("memory://nowhere/run"))
 
 
 @pytest.mark.slow
@@ -125,7 +143,7 @@ def test_the_names_are_functions_whatever_was_imported_before():
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-import qdrun.runner.run.session, qdrun.runner.api
+import qdrun.runner.engine.session, qdrun.runner.api
 from qdrun.runner import load, submit
 print(submit.__module__, load.__module__, "ray" in sys.modules)
 """

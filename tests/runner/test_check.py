@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from qdrun.jobs.base import BadOutcome, Job, JobParams, Outcome, check_gradients
 from qdrun.jobs.checks import run_checks
-from qdrun.runner.cli import app
+from qdrun.runner.cli.app import app
 
 JOBS = """
 import os

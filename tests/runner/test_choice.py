@@ -10,20 +10,22 @@ import pytest
 from runner_helpers import only_run
 from typer.testing import CliRunner
 
-from qdrun.compiler.adstack.launch_time import LaunchTime, TaskTime
-from qdrun.compiler.runtime.device import Backend
+from qdrun.compiler.runtime.inventory import Backend
+from qdrun.compiler.tape.launch_time import LaunchTime, TaskTime
 from qdrun.jobs.trial_time import TrialTime
-from qdrun.runner import choice, devices
-from qdrun.runner.choice import SIDE_BY_SIDE, Candidate, Choice, _best, _finish, _Seen, _Shape
-from qdrun.runner.cli import app
-from qdrun.runner.cluster import ClusterError
-from qdrun.runner.config import ConfigError
+from qdrun.runner.cli.app import app
+from qdrun.runner.config.model import ConfigError
 from qdrun.runner.ledger import inventory
+from qdrun.runner.observe.show import plan_text
 from qdrun.runner.packing import Claim
-from qdrun.runner.plan import make_plan, prepare
-from qdrun.runner.run.there import devices_at
-from qdrun.runner.show import plan_text
-from qdrun.runner.target import Target, load
+from qdrun.runner.ray_adapter.cluster import ClusterError
+from qdrun.runner.remote.cluster_inventory import devices_at
+from qdrun.runner.study import backend_choice, devices
+from qdrun.runner.study.backend_choice import SIDE_BY_SIDE, _best, _finish, _Seen, _Shape
+from qdrun.runner.study.candidates import Candidate, Choice
+from qdrun.runner.study.plan import make_plan
+from qdrun.runner.study.prepare import prepare
+from qdrun.runner.study.target import Target, load
 
 GIB, MIB = 1 << 30, 1 << 20
 JOBS = Path(__file__).with_name("chains.py")
@@ -50,7 +52,7 @@ def pretend(monkeypatch, *cards, threads=8, ram=64 * GIB):
     monkeypatch.setattr(inventory, "backends", lambda: rows)
     monkeypatch.setattr(inventory.memory, "host", lambda: (ram, ram))
     monkeypatch.setattr(inventory.memory, "nvidia", dict)
-    monkeypatch.setattr("qdrun.runner.plan._built_on", lambda prepared, wanted: "cpu")
+    monkeypatch.setattr("qdrun.runner.study.plan._built_on", lambda prepared, wanted: "cpu")
 
 
 @pytest.fixture
@@ -135,7 +137,7 @@ def test_gpus_come_first_where_nothing_can_be_predicted(one_card, tmp_path):
 
 def test_a_job_that_hangs_costs_its_time_limit(one_card, tmp_path, monkeypatch):
     over = threading.Event()
-    monkeypatch.setattr(choice, "_look", lambda *a: over.wait(60) and {})
+    monkeypatch.setattr(backend_choice, "_look", lambda *a: over.wait(60) and {})
     prepared = prepare(config(tmp_path, {"k": [4]}, more="limits: {trial_timeout_s: 0.05}\n"))[0]
     over.set()
     assert prepared.backend == "cuda" and "cannot be planned: it took longer than 0.05 s" in prepared.choice.text
@@ -144,20 +146,20 @@ def test_a_job_that_hangs_costs_its_time_limit(one_card, tmp_path, monkeypatch):
 # ---- what it costs
 def test_with_one_backend_nothing_is_planned(monkeypatch, tmp_path):
     pretend(monkeypatch)
-    monkeypatch.setattr(choice, "_look", lambda *a: pytest.fail("it was planned"))
+    monkeypatch.setattr(backend_choice, "_look", lambda *a: pytest.fail("it was planned"))
     prepared = prepare(config(tmp_path, LARGE))[0]
     assert (prepared.backend, prepared.choice) == ("cpu", None)
 
 
 @pytest.mark.parametrize("device", [{"backend": "cuda"}, {"backend": ["cpu", "cuda"]}, {"id": 0}])
 def test_a_backend_that_is_named_is_taken(one_card, tmp_path, device, monkeypatch):
-    monkeypatch.setattr(choice, "_look", lambda *a: pytest.fail("it was planned"))
+    monkeypatch.setattr(backend_choice, "_look", lambda *a: pytest.fail("it was planned"))
     prepared = prepare(config(tmp_path, SMALL, device=device))[0]
     assert prepared.choice is None and prepared.backend == ("cpu" if isinstance(device.get("backend"), list) else "cuda")
 
 
 def test_a_run_that_goes_on_stays_where_it_was(one_card, tmp_path, monkeypatch):
-    monkeypatch.setattr(choice, "_look", lambda *a: pytest.fail("it was planned"))
+    monkeypatch.setattr(backend_choice, "_look", lambda *a: pytest.fail("it was planned"))
     for backend in ("cuda", "cpu"):
         prepared = prepare(config(tmp_path, SMALL), backend=backend)[0]
         assert (prepared.backend, prepared.choice) == (backend, None)
@@ -170,8 +172,8 @@ def test_each_shape_is_built_once_and_of_many_shapes_some(one_card, tmp_path, mo
     assert job.built == 3
     monkeypatch.setattr(job, "built", 0)
     prepared, _ = prepare(config(tmp_path, {"k": list(range(1, 41))}))
-    assert job.built == choice.MOST_SHAPES
-    assert sum(shape.trials for shape in choice._sample(prepared, job)) == 40
+    assert job.built == backend_choice.MOST_SHAPES
+    assert sum(shape.trials for shape in backend_choice._sample(prepared, job)) == 40
 
 
 # ---- the arithmetic

@@ -9,14 +9,15 @@ import pytest
 from runner_helpers import trial_record, write_config
 from typer.testing import CliRunner
 
-from qdrun.runner.cli import app
-from qdrun.runner.plan import make_plan, prepare
+from qdrun.runner.cli.app import app
+from qdrun.runner.observe.board import Board
+from qdrun.runner.observe.live import Lines, display
 from qdrun.runner.store.encoding import document
 from qdrun.runner.store.journal import Journal, segments
 from qdrun.runner.store.layout import RunFolder, create
 from qdrun.runner.store.owner import cancel_requests
-from qdrun.runner.watch.board import Board
-from qdrun.runner.watch.live import Lines, display
+from qdrun.runner.study.plan import make_plan
+from qdrun.runner.study.prepare import prepare
 
 run = CliRunner().invoke
 
@@ -98,7 +99,7 @@ def test_status_tells_a_running_run_from_a_lost_one(half_done, tmp_path):
 
 
 def test_a_run_that_is_planned_for_long_still_shows_signs_of_life(half_done):
-    from qdrun.runner.run.session import beating
+    from qdrun.runner.engine.session import beating
 
     heartbeat = half_done.path / "heartbeat.json"
     heartbeat.unlink()
@@ -139,13 +140,12 @@ def test_commands_that_only_look_do_not_import_ray(half_done, tmp_path):
         ["logs", str(half_done.path)],
         ["status", str(half_done.path), "--json"],
         ["watch", str(half_done.path), "--json"],
-        ["dashboard"],
         ["devices", "--json"],
         ["plan", str(config), "--json", "--device-memory", "24GiB*2"],
     ]
     code = f"""
 import sys
-from qdrun.runner.cli import app
+from qdrun.runner.cli.app import app
 for command in {commands!r}:
     assert app(command, standalone_mode=False) in (None, 0), command
     assert "ray" not in sys.modules, command
@@ -173,7 +173,7 @@ def test_progress_is_plain_lines_where_there_is_no_terminal(capsys):
 def test_no_color_is_honoured_on_a_terminal(variable, coloured, monkeypatch):
     import io
 
-    from qdrun.runner.watch.live import Live
+    from qdrun.runner.observe.live import Live
 
     class Terminal(io.StringIO):
         def isatty(self):

@@ -1,14 +1,19 @@
 """What all commands share: a start that loads next to nothing, and the shell's completion."""
 
+import json
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
+from runner_helpers import write_config
 from typer.testing import CliRunner
 
-from qdrun.runner.cli import app
-from qdrun.runner.cli_base import complete_configs, complete_keys
+from qdrun.runner.cli.app import app
+from qdrun.runner.cli.base import complete_configs, complete_keys
+from qdrun.runner.store.layout import write_run
+from qdrun.runner.study.trials import Trial
 
 HEAVY = (
     "numpy",
@@ -30,7 +35,7 @@ def modules_after(*words):
     """The modules that a process has loaded after a command."""
     code = f"""
 import sys
-from qdrun.runner.cli import app
+from qdrun.runner.cli.app import app
 try:
     app({list(words)!r})
 except SystemExit as end:
@@ -59,7 +64,7 @@ def completed(line, folder):
     """What the shell is offered for a command line."""
     words = line.split(" ")
     variables = {"_QDRUN_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
-    code = "from qdrun.runner.cli import app; app(prog_name='qdrun')"
+    code = "from qdrun.runner.cli.app import app; app(prog_name='qdrun')"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=False, env=os.environ | variables, cwd=folder
     )
@@ -90,7 +95,33 @@ def test_completion_of_configs_goes_into_folders(tmp_path, monkeypatch):
     assert complete_configs("sub/") == ["sub/a.yaml"]
     assert complete_configs(f"{tmp_path}/sub/a") == [f"{tmp_path}/sub/a.yaml"]
     assert complete_configs("gone/x") == []
-    assert "optimize.learning_rate=" in complete_keys("opt")
+    context = SimpleNamespace(params={}, args=[])
+    assert "optimize.learning_rate=" in complete_keys(context, "opt")
+    assert complete_keys(context, "job.params.") == []
+    (tmp_path / "sub" / "a.yaml").write_text("version: 1\nname: x\njob: {target: 'no.py:Job'}\n")
+    assert complete_keys(SimpleNamespace(params={"config": "sub/a.yaml"}, args=[]), "job.params.") == []
+
+
+def test_the_shell_completes_parameters_trials_and_columns(tmp_path):
+    config = write_config(tmp_path)
+    assert completed(f"qdrun plan {config} --set job.params.s", tmp_path) == [
+        f"job.params.{name}=" for name in ("scale", "size", "sleep_s")
+    ]
+    trials = [Trial(id=name, index=0, replicate=0, seed=0, swept={}, params={"E": 1.0}) for name in ("ab1", "ab2", "cd3")]
+    run = write_run(tmp_path / "runs", "named", "", {}, trials, {}).name
+    assert completed(f"qdrun logs {run} ab", tmp_path) == ["ab1", "ab2"]
+    assert completed(f"qdrun results {run} --sort lo", tmp_path) == ["loss"]
+    assert completed(f"qdrun results {run} --best max:lo", tmp_path) == ["max:loss"]
+    assert completed(f"qdrun results {run} --columns trial,param.", tmp_path) == ["trial,param.E"]
+    assert completed("qdrun logs nothing a", tmp_path) == []
+
+
+def test_a_word_that_is_none_of_several_is_refused_with_those_that_there_are():
+    result = CliRunner().invoke(app, ["results", "latest", "--format", "xlsx"])
+    said = "Invalid value for '--format' / '-f': 'xlsx' is not one of 'table', 'csv', 'json', 'parquet'."
+    assert result.exit_code == 2 and said in result.stderr
+    result = CliRunner().invoke(app, ["results", "latest", "--format", "xlsx", "--json"])
+    assert said in json.loads(result.stdout)["error"]["message"]
 
 
 def test_completion_can_be_installed():

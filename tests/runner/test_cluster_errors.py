@@ -9,9 +9,9 @@ import pytest
 from runner_helpers import write_config
 from typer.testing import CliRunner
 
-from qdrun.runner import cluster, ray_compat
-from qdrun.runner.cli import app
-from qdrun.runner.cluster import ClusterError, check_address, translated
+from qdrun.runner.cli.app import app
+from qdrun.runner.ray_adapter import cluster, compat
+from qdrun.runner.ray_adapter.cluster import ClusterError, check_address, translated
 
 MISMATCH = """Version mismatch: The cluster was started with:
     Ray: 2.9.0
@@ -227,9 +227,9 @@ class Heads:
 )
 def test_a_cluster_wants_a_token_only_when_it_says_so(monkeypatch, status, asks):
     """The nodes of one without would refuse this process's answers. What gives another answer, as a newer Ray may, is refused."""
-    monkeypatch.setattr(ray_compat, "ANSWER_S", 1.0)
+    monkeypatch.setattr(compat, "ANSWER_S", 1.0)
     with Heads(status) as head:
-        assert ray_compat.asks_for_token(head) is asks
+        assert compat.asks_for_token(head) is asks
         if asks:
             cluster.check_token_is_wanted("head:6379", head)
         else:
@@ -237,4 +237,4 @@ def test_a_cluster_wants_a_token_only_when_it_says_so(monkeypatch, status, asks)
                 cluster.ClusterError, match="has no token" if asks is False else "does not say whether it refuses"
             ):
                 cluster.check_token_is_wanted("head:6379", head)
-    assert ray_compat.asks_for_token(head) is None  # nobody is there
+    assert compat.asks_for_token(head) is None  # nobody is there

@@ -6,9 +6,9 @@ from textwrap import dedent
 import pytest
 from runner_helpers import write_config
 
-from qdrun.runner.config import DebugSection, load_config
-from qdrun.runner.plan import prepare
-from qdrun.runner.yaml_lines import MAX_BYTES, ConfigError, parse_document
+from qdrun.runner.config.model import DebugSection, load_config
+from qdrun.runner.config.yaml_lines import MAX_BYTES, ConfigError, parse_document
+from qdrun.runner.study.prepare import prepare
 
 GOOD = dedent(
     """\

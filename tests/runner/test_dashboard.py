@@ -10,10 +10,10 @@ import pytest
 from runner_helpers import write_config
 from typer.testing import CliRunner
 
-from qdrun.runner.cli import app
-from qdrun.runner.plan import prepare
+from qdrun.runner.cli.app import app
 from qdrun.runner.store.journal import Journal
 from qdrun.runner.store.layout import create
+from qdrun.runner.study.prepare import prepare
 
 
 @contextmanager
@@ -99,9 +99,10 @@ def test_nothing_there_is_exit_code_4(tmp_path, token):
 def test_a_run_without_a_dashboard_says_how_to_get_one(tmp_path):
     run = run_with(tmp_path, "")
     code, data, text = dashboard(run.path)
-    assert (code, data["url"], data["run"]) == (0, "", run.name)
+    assert (code, data["url"], data["run"]) == (4, "", run.name)
     assert f"run {run.name} has no dashboard\n  do: `qdrun submit CONFIG --dashboard`" in text
-    assert "no run here has a dashboard" in dashboard("--runs", tmp_path / "none")[2]
+    code, _, text = dashboard("--runs", tmp_path / "none")
+    assert code == 4 and "no run here has a dashboard" in text
 
 
 def test_an_address_that_is_none_is_refused(tmp_path):

@@ -12,11 +12,11 @@ from typer.testing import CliRunner
 
 from qdrun.jobs.base import BadOutcome, Job, Outcome, Session, execute
 from qdrun.jobs.mass_spring import MassSpring, MassSpringParams
-from qdrun.runner.cli import app
-from qdrun.runner.descent import STOPPED, DescentError, body_of, descend
-from qdrun.runner.optimize_section import OptimizeSection
-from qdrun.runner.plan import prepare
-from qdrun.runner.yaml_lines import ConfigError
+from qdrun.runner.cli.app import app
+from qdrun.runner.config.optimize_section import OptimizeSection
+from qdrun.runner.config.yaml_lines import ConfigError
+from qdrun.runner.optimize.descent import STOPPED, DescentError, body_of, descend
+from qdrun.runner.study.prepare import prepare
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 

@@ -10,13 +10,13 @@ from fakes import Quadratic, QuadraticParams
 
 from qdrun.jobs.base import Session
 from qdrun.jobs.watch import Stopped
-from qdrun.runner import descent
-from qdrun.runner.descent import STOPPED, descend
-from qdrun.runner.descent_state import Descent, KeptFile, packed, unpacked
-from qdrun.runner.optimize import RULES
-from qdrun.runner.optimize_section import OptimizeSection
+from qdrun.runner.config.optimize_section import OptimizeSection
+from qdrun.runner.optimize import descent
+from qdrun.runner.optimize.descent import STOPPED, descend
+from qdrun.runner.optimize.descent_state import Descent, KeptFile, packed, unpacked
+from qdrun.runner.optimize.update_rules import RULES
 from qdrun.runner.store.files import LocalFiles
-from qdrun.runner.work.records import failed_record
+from qdrun.runner.workers.records import failed_record
 
 
 class Memory:

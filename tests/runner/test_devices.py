@@ -8,16 +8,17 @@ import pytest
 from runner_helpers import FAKES
 from typer.testing import CliRunner
 
-from qdrun.compiler.runtime.device import Backend
-from qdrun.runner import devices
-from qdrun.runner.cli import app
-from qdrun.runner.cluster import Capacity, ClusterError
+from qdrun.compiler.runtime.inventory import Backend
+from qdrun.runner.cli.app import app
+from qdrun.runner.config.yaml_lines import ConfigError
+from qdrun.runner.engine import session
 from qdrun.runner.ledger.inventory import PROCESS_BYTES, pretended
-from qdrun.runner.plan import make_plan, prepare
-from qdrun.runner.run import session
+from qdrun.runner.ray_adapter.cluster import Capacity, ClusterError
 from qdrun.runner.store.journal import read
 from qdrun.runner.store.layout import RunFolder
-from qdrun.runner.yaml_lines import ConfigError
+from qdrun.runner.study import devices
+from qdrun.runner.study.plan import make_plan
+from qdrun.runner.study.prepare import prepare
 
 GIB = 1 << 30
 CONFIG = """version: 1
@@ -87,7 +88,7 @@ def test_a_worker_that_loses_its_device_is_replaced_and_the_trial_is_tried_again
     assert code == 1
     assert [row["status"] for row in rows] == ["done", "done", "done", "failed"]
     assert [row["attempts"] for row in rows] == [1, 2, 2, 2]
-    assert lost["error_type"] == "DeviceError" and lost["error"].startswith("kernel `k` read or wrote outside of its memory")
+    assert lost["error_type"] == "DeviceError" and lost["error"].startswith("the device's memory has failed")
     assert lost["error"].splitlines()[0].endswith("(2 attempts)")
     for number, row in ((1, once), (2, crashed)):
         first, second = (tmp_path / "marks" / str(number)).read_text().split()
@@ -122,7 +123,7 @@ def test_there_is_a_worker_for_each_device(local_ray, tmp_path, monkeypatch):
 def test_a_trial_that_is_larger_than_every_device_is_not_started(local_ray, two_gpus, tmp_path, monkeypatch):
     small = (512 << 20) + PROCESS_BYTES["cuda"] + 1000  # the reserve, the process, and less than the 4096 bytes of the program
     monkeypatch.setattr(session, "devices_of", lambda prepared: pretended(2, small))
-    monkeypatch.setattr("qdrun.runner.plan._built_on", lambda prepared, wanted: "cpu")
+    monkeypatch.setattr("qdrun.runner.study.plan._built_on", lambda prepared, wanted: "cpu")
     code, _, (row,) = go(write(tmp_path, {"backend": "cuda"}, sweep={"number": [0]}))
     assert code == 1 and row["attempts"] == 0
     assert row["error"].startswith("needs 4 KiB at its smallest on cuda:pretended-here-")

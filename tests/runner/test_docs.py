@@ -10,8 +10,8 @@ import pytest
 from runner_helpers import trial_record
 from typer.testing import CliRunner
 
-from qdrun.runner.cli import app
-from qdrun.runner.plan import prepare
+from qdrun.runner.cli.app import app
+from qdrun.runner.study.prepare import prepare
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "writing-a-job.md").read_text(encoding="utf-8")
@@ -30,7 +30,7 @@ def written(tmp_path_factory):
 @pytest.mark.slow
 def test_the_snippets_run(written):
     snippets = re.findall(r"```python\n(.*?)```", PAGE, re.S)
-    assert len(snippets) == 3
+    assert len(snippets) == 4
     for snippet in snippets:
         done = subprocess.run([sys.executable, "-c", snippet], cwd=written, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr

@@ -10,13 +10,14 @@ from pydantic import ValidationError
 from runner_helpers import trial_record, write_config
 from typer.testing import CliRunner
 
-from qdrun.runner.cli import app
-from qdrun.runner.commands.models import MODELS, document
-from qdrun.runner.commands.output import EXIT_CODES
-from qdrun.runner.plan import make_plan, prepare
+from qdrun.runner.cli.app import app
+from qdrun.runner.cli.models import MODELS, document
+from qdrun.runner.cli.output import EXIT_CODES
 from qdrun.runner.store.attempts import Attempt, Log
 from qdrun.runner.store.journal import Journal
 from qdrun.runner.store.layout import create
+from qdrun.runner.study.plan import make_plan
+from qdrun.runner.study.prepare import prepare
 
 CHATTY = """
 import ctypes, os
@@ -66,7 +67,7 @@ def call(*words):
 
 
 def process(*words, folder):
-    code = "from qdrun.runner.cli import main; main()"
+    code = "from qdrun.runner.cli.app import main; main()"
     return subprocess.run(
         [sys.executable, "-c", code, *map(str, words)], capture_output=True, text=True, check=False, cwd=folder
     )
@@ -87,7 +88,7 @@ def test_every_command_says_what_its_document_is(finished, tmp_path):
     }
     for command, words in lines.items():
         code, data = call(command, *words)
-        assert (code, data["schema"]) == (0, f"qdrun.{command}/1"), command
+        assert (code, data["schema"]) == (4 if command == "dashboard" else 0, f"qdrun.{command}/1"), command
         MODELS[command].model_validate({name: value for name, value in data.items() if name != "schema"})
     assert set(MODELS) >= {*lines, "submit", "explain", "check", "error"}
 
@@ -154,7 +155,7 @@ def test_errors_that_name_a_run_are_documents(tmp_path):
 
 
 def test_a_reader_that_goes_away_is_no_error(finished, tmp_path):
-    code = "from qdrun.runner.cli import main; main()"
+    code = "from qdrun.runner.cli.app import main; main()"
     line = f'{sys.executable} -c "{code}" results {finished.path} --format json | head -c 1'
     done = subprocess.run(["bash", "-o", "pipefail", "-c", line], capture_output=True, text=True, check=False, cwd=tmp_path)
     assert done.stdout == "[" and "Traceback" not in done.stderr

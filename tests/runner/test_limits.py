@@ -6,7 +6,7 @@ import pytest
 from runner_helpers import write_config
 from typer.testing import CliRunner
 
-from qdrun.runner.cli import app
+from qdrun.runner.cli.app import app
 
 
 def submit(config, *words):

@@ -10,19 +10,22 @@ from runner_helpers import trial_record, write_config
 from test_documents import call, finished  # noqa: F401 - a fixture
 from typer.testing import CliRunner
 
-from qdrun.runner import listing
-from qdrun.runner.cli import app
-from qdrun.runner.commands.looking import State
-from qdrun.runner.commands.picking import NotFound, best_row, column_of, ordered, trial_of
-from qdrun.runner.plan import make_plan, prepare
-from qdrun.runner.show import summary_data, summary_text
+from qdrun.runner.cli.app import app
+from qdrun.runner.cli.looking import State
+from qdrun.runner.observe import listing
+from qdrun.runner.observe.board import Board
+from qdrun.runner.observe.picking import NotFound, best_row, column_of, ordered, trial_of
+from qdrun.runner.observe.show import summary_data, summary_text
 from qdrun.runner.store.attempts import STREAMS, Attempt, Log
+from qdrun.runner.store.encoding import document
 from qdrun.runner.store.files import open_files
 from qdrun.runner.store.journal import Journal
 from qdrun.runner.store.layout import RunFolder, create, write_run
 from qdrun.runner.store.owner import cancel_requests
 from qdrun.runner.store.status import STATES
-from qdrun.runner.trials import Trial, trial_id
+from qdrun.runner.study.plan import make_plan
+from qdrun.runner.study.prepare import prepare
+from qdrun.runner.study.trials import Trial, trial_id
 
 A1, B2 = (trial_id({"x": i}, 0) for i in range(2))
 
@@ -92,9 +95,16 @@ def test_the_device_of_a_trial_is_known_while_it_runs_and_where_it_does_not_say_
     assert [row["device"] for row in call("results", folder.path)[1]["rows"]] == ["cuda:0", "cuda:0"]
 
 
-def test_the_end_of_a_run_is_said_with_all_that_failed_and_where_the_best_began(tmp_path):
+def test_the_end_of_a_run_is_said_with_all_that_failed_and_what_the_best_descent_has_found(tmp_path):
+    found = {
+        "out.opt.x": 3.25,
+        "out.opt.v": [1.0, 2.0, 3.0, 4.0],
+        "out.opt.steps": 9.0,
+        "out.opt.stopped": 0.0,
+        "out.reach": 1.0,
+    }
     rows = [
-        {"trial": "a1", "status": "done", "loss": 0.5, "param.x": 1.0, "out.opt.steps": 9.0},
+        {"trial": "a1", "status": "done", "loss": 0.5, "param.x": 1.0} | found,
         {"trial": "b2", "status": "failed", "loss": None, "param.x": 2.0, "error_type": "E", "error": "no\nmore"},
         {"trial": "c3", "status": "poisoned", "loss": None, "param.x": 3.0, "error_type": "Gone", "error": None},
     ]
@@ -102,11 +112,60 @@ def test_the_end_of_a_run_is_said_with_all_that_failed_and_where_the_best_began(
     done = SimpleNamespace(folder=RunFolder(tmp_path / "run"), state="failed", rows=rows, timing=times, exit_code=1)
     said = summary_text(done).splitlines()
     assert said[0] == "failed: 1 done, 1 failed, 1 poisoned of 3 trials"
-    assert said[1] == "best: loss 0.5 from the start x=1 (trial a1)"
+    assert said[1] == "best: loss 0.5 at x=3.25, v=[1, 2, 3, ..], from the start x=1 (trial a1)"
     assert said[2:4] == ["failed: b2 E: no", "poisoned: c3 Gone: "]
     assert [row["trial"] for row in summary_data(done)["failures"]] == ["b2", "c3"]
-    done.rows = [{name: value for name, value in rows[0].items() if name != "out.opt.steps"}]
-    assert summary_text(done).splitlines()[:2] == ["failed: 1 done of 1 trial", "best: loss 0.5 at its parameters (trial a1)"]
+    done.rows = [{name: value for name, value in rows[0].items() if not name.startswith("out.")}]
+    said = summary_text(done).splitlines()
+    assert said[:2] == ["failed: 1 done of 1 trial", "best: loss 0.5 at its parameters (trial a1)"]
+    assert not any(line.startswith("files:") for line in said)
+    done.rows[0]["folder"] = "trials/a1/a1/files"
+    uri = done.folder.uri
+    said = summary_text(done).splitlines()
+    assert said[-2] == f"files: 1 trial left some; `qdrun results {uri} --columns trial,folder` says where"
+
+
+def test_equal_failures_are_one_line(tmp_path):
+    failed = {"status": "failed", "loss": None, "error_type": "E"}
+    rows = [failed | {"trial": f"t{k}", "error": f"{'no' if k % 10 else 'other'}\nmore"} for k in range(31)]
+    rows += [failed | {"trial": f"u{k}", "error": f"number {k}"} for k in range(9)]
+    times = {"ended_s": 3.0, "first_start_s": None, "overhead_ms_per_trial": None}
+    done = SimpleNamespace(folder=RunFolder(tmp_path / "run"), state="failed", rows=rows, timing=times, exit_code=1)
+    said = summary_text(done).splitlines()[1:12]
+    assert said[0] == "failed: 4 trials (t0, t10, t20, ..) E: other"
+    assert said[1:3] == ["failed: 27 trials (t1, t2, t3, ..) E: no", "failed: u0 E: number 0"]
+    assert said[-1] == "  ... and 1 more failure"
+
+
+def test_views_say_what_the_best_descent_has_found(alive):
+    folder, journal = alive
+    folder.files.put("config.resolved.json", document({"optimize": {"steps": 1}}))
+    outputs = {
+        "opt.x": 3.25,
+        "opt.v": {"shape": [300], "dtype": "float64", "file": "f"},
+        "opt.history": [9.0, 0.5],
+        "opt.stopped": 0.0,
+    }
+    journal.write("ended", sync=True, trial=A1, attempt=1, status="done", loss=0.5, outputs=outputs)
+    journal.write("ended", sync=True, trial=B2, attempt=1, status="done", loss=0.75, outputs={"reach": 2.0})
+    assert call("watch", folder.path)[1]["best"] == {"loss": 0.5, "at": "x=3.25, v=[300]"}
+    board = Board(run="r", total=2)
+    board.stopped(A1, "done", "x=0", 0.5, {"outputs": outputs})
+    board.stopped(B2, "done", "x=1", 0.75, {"outputs": {"reach": 2.0}})
+    assert board.view().best == (0.5, "x=3.25, v=[300]")
+
+
+def test_the_table_says_which_replicate_a_row_is_and_what_a_descent_has_found(alive):
+    folder, journal = alive
+    outputs = {"opt.v": [float(k) for k in range(100)], "opt.history": [float(k) for k in range(90)]}
+    journal.write("ended", sync=True, trial=A1, attempt=1, status="done", loss=0.5, outputs=outputs)
+    shown = text("results", folder.path)
+    assert "[0, 1, .. 99] of 100" in shown and "[90]" in shown and "replicate" not in shown
+    trials = [Trial(id=f"a{k}", index=k, replicate=k, seed=k, swept={}, params={}) for k in range(2)]
+    repeated = write_run(folder.path.parent, "two", "", {"gradients": []}, trials, {})
+    head, _, first, second = text("results", repeated.path).splitlines()
+    assert head.split()[:3] == ["trial", "replicate", "status"]
+    assert [line.split()[:2] for line in (first, second)] == [["a0", "0"], ["a1", "1"]]
 
 
 def test_a_trial_is_named_by_the_beginning_of_its_id_or_its_place(alive):
@@ -194,6 +253,20 @@ def test_status_says_why_trials_wait(alive):
     assert f"waiting\n  2: {why}" in text("status", folder.path)
     journal.write("finished", sync=True, state="cancelled")
     assert "3.1 GiB" not in text("status", folder.path), "a run that is over waits for nothing"
+
+
+def test_status_and_watch_say_how_far_running_trials_are(alive):
+    folder, journal = alive
+    journal.write("started", sync=True, trial=A1, attempt=1, device="cpu", bytes=4096)
+    journal.beat({A1: "time step 3 of 40, loss 0.25"})
+    (state,) = call("status", folder.path)[1]["runs"]
+    assert [(lane["trial"], lane["step"]) for lane in state["lanes"]] == [(A1, "time step 3 of 40, loss 0.25")]
+    assert call("watch", folder.path)[1]["lanes"][0]["step"] == "time step 3 of 40, loss 0.25"
+    shown = text("status", folder.path).splitlines()
+    assert shown[-3].split() == ["running", "parameters", "device", "step", "since"]
+    assert shown[-1].split()[:-2] == [A1, "x=0", "cpu", "time", "step", "3", "of", "40,", "loss", "0.25"]
+    journal.write("finished", sync=True, state="cancelled")
+    assert call("status", folder.path)[1]["runs"][0]["lanes"] == []
 
 
 def test_one_trial_can_be_cancelled(alive):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from qdrun.runner.optimize import (
+from qdrun.runner.optimize.update_rules import (
     RULES,
     State,
     clipped,

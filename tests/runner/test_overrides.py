@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from runner_helpers import write_config
 from typer.testing import CliRunner
 
-from qdrun.runner.cli import app
-from qdrun.runner.overrides import overridden
-from qdrun.runner.plan import prepare
-from qdrun.runner.yaml_lines import ConfigError, parse_document
+from qdrun.runner.cli.app import app
+from qdrun.runner.config.overrides import overridden
+from qdrun.runner.config.yaml_lines import ConfigError, parse_document
+from qdrun.runner.study.prepare import prepare
 
 RELAXED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # machines of tests are shared
 TEXT = """version: 1

@@ -9,12 +9,12 @@ from runner_helpers import write_config
 from typer.testing import CliRunner
 
 from qdrun.jobs.base import MemoryPlan, PlanEntry
-from qdrun.runner import plan as plan_module
-from qdrun.runner.cli import app
+from qdrun.runner.cli.app import app
 from qdrun.runner.ledger import inventory
-from qdrun.runner.placement import CardsError, cards, park_of, predict, shared_out, with_frames
-from qdrun.runner.plan import PlannedGroup, make_plan, prepare
-from qdrun.runner.run import start
+from qdrun.runner.study import plan as plan_module
+from qdrun.runner.study.placement import CardsError, cards, park_of, predict, shared_out, with_frames
+from qdrun.runner.study.plan import PlannedGroup, make_plan
+from qdrun.runner.study.prepare import prepare
 
 GIB = 1 << 30
 PROCESS = 576 << 20
@@ -148,7 +148,7 @@ def test_a_trial_that_cannot_be_planned_exits_1_and_has_no_place(tmp_path):
 
 
 def test_a_plan_that_lacks_something_says_so(tmp_path):
-    jobs = Path(__file__).parent / "run" / "jobs_for_memory.py"
+    jobs = Path(__file__).parent / "engine" / "jobs_for_memory.py"
     texts = []
     for name in ("Tapes", "Silent"):
         config = write_config(tmp_path, target=f"{jobs}:{name}", sweep={"start": [0.5]})
@@ -186,8 +186,8 @@ def test_only_on_a_card_that_is_here_one_shape_is_compiled_for_its_frames(tmp_pa
         asked.append(machine_code)
         return job(job.Params.model_validate(trial.params)).opened()
 
-    for module, plan in ((plan_module, make_plan), (start, start.plan_all)):
-        monkeypatch.setattr(module, "opened", opened)
+    monkeypatch.setattr(plan_module, "opened", opened)
+    for plan in (make_plan, plan_module.plan_all):
         asked.clear()
         plan(found, job)
         assert [k for k, machine_code in enumerate(asked) if machine_code] == compiled and len(asked) == 3

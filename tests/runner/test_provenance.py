@@ -9,9 +9,9 @@ import sys
 
 import pytest
 
-from qdrun.runner import provenance
-from qdrun.runner.provenance import Provenance, files_of
-from qdrun.runner.target import load, resolve
+from qdrun.runner.study import provenance
+from qdrun.runner.study.provenance import Provenance, files_of
+from qdrun.runner.study.target import load, resolve
 
 JOB = """
 from provenance_helper import GAIN

@@ -11,13 +11,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from qdrun.runner import cluster, ray_compat
-from qdrun.runner.ray_compat import Beside, RayChanged, small_head
+from qdrun.runner.ray_adapter import cluster, compat
+from qdrun.runner.ray_adapter.compat import Beside, RayChanged, small_head
 
 SCRIPT = """
 import json, sys, urllib.error, urllib.request
 import ray, psutil
-from qdrun.runner.cluster import close_cluster, open_cluster
+from qdrun.runner.ray_adapter.cluster import close_cluster, open_cluster
 from ray._private import node
 
 whole = node.Node
@@ -137,7 +137,7 @@ def test_a_dashboard_that_fails_ends_the_ray_beside_it(node, monkeypatch):
 
 def test_the_ray_that_is_installed_has_every_private_name_that_is_used():
     pytest.importorskip("ray")
-    assert ray_compat.missing() == []
+    assert compat.missing() == []
 
 
 @pytest.mark.parametrize("gone", ["Node", "start_api_server", "webui_url", "include_dashboard"])
@@ -158,12 +158,12 @@ def test_a_ray_without_a_private_name_is_started_the_public_way_after_one_warnin
     with pytest.warns(RayChanged, match=f"has no .*{gone}.*started with all its processes") as said, small_head() as server:
         assert getattr(module, "Node", whole) is whole
     assert len(said) == 1 and server.result() == ""
-    assert any(gone in name for name in ray_compat.missing())
+    assert any(gone in name for name in compat.missing())
 
 
 def test_the_settings_of_a_ray_that_is_started_are_the_user_s_where_there_are_some(monkeypatch):
     monkeypatch.setenv("RAY_enable_metrics_collection", "1")
     monkeypatch.delenv("RAY_prestart_worker_first_driver", raising=False)
-    with ray_compat.started_with():
+    with compat.started_with():
         assert os.environ["RAY_enable_metrics_collection"] == "1" and os.environ["RAY_prestart_worker_first_driver"] == "0"
     assert os.environ["RAY_enable_metrics_collection"] == "1" and "RAY_prestart_worker_first_driver" not in os.environ

@@ -4,15 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from qdrun.runner.cli import app
-from qdrun.runner.commands import reference
-from qdrun.runner.commands.models import MODELS
+from qdrun.runner.cli import reference
+from qdrun.runner.cli.app import app
+from qdrun.runner.cli.models import MODELS
 
 PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
 
 
 def test_the_page_is_fresh():
-    made = "python -m qdrun.runner.commands.reference > docs/cli.md"
+    made = "python -m qdrun.runner.cli.reference > docs/cli.md"
     assert PAGE.read_text(encoding="utf-8") == reference.page(), f"make it again: {made}"
 
 

@@ -8,13 +8,13 @@ import pytest
 from typer.testing import CliRunner
 
 from qdrun.jobs.base import Finished, Job, JobParams, MemoryPlan, Outcome
-from qdrun.runner.cli import app
-from qdrun.runner.store import table
+from qdrun.runner.cli.app import app
+from qdrun.runner.config.values import TARGET
+from qdrun.runner.observe import table
 from qdrun.runner.store.layout import RunFolder
 from qdrun.runner.store.status import list_runs
-from qdrun.runner.sweep import SweepError, axis_values
-from qdrun.runner.values import TARGET
-from qdrun.runner.work import error_record, finished_record
+from qdrun.runner.study.sweep import SweepError, axis_values
+from qdrun.runner.workers import error_record, finished_record
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_a_damaged_heartbeat_is_no_heartbeat(tmp_path):
 
 
 def test_a_sweep_over_infinite_values_is_refused():
-    from qdrun.runner.config import Axis
+    from qdrun.runner.config.model import Axis
 
     with pytest.raises(SweepError, match="not finite"):
         axis_values("x", Axis.model_validate({"logspace": [400, 401, 2]}), 0)

@@ -9,10 +9,10 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from qdrun.runner.axes import AXIS_FORMS
-from qdrun.runner.cli import app
-from qdrun.runner.schema import config_schema, keys
-from qdrun.runner.yaml_lines import parse_document
+from qdrun.runner.cli.app import app
+from qdrun.runner.config.axes import AXIS_FORMS
+from qdrun.runner.config.schema import config_schema, keys
+from qdrun.runner.config.yaml_lines import parse_document
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))

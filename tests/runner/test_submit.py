@@ -16,12 +16,12 @@ import pytest
 from runner_helpers import only_run, write_config
 from typer.testing import CliRunner
 
-from qdrun.runner import cluster
-from qdrun.runner.cli import app
+from qdrun.runner.cli.app import app
+from qdrun.runner.ray_adapter import cluster
 from qdrun.runner.store import status
 from qdrun.runner.store.layout import RunFolder
 
-QDRUN = [sys.executable, "-c", "from qdrun.runner.cli import main; main()"]
+QDRUN = [sys.executable, "-c", "from qdrun.runner.cli.app import main; main()"]
 
 
 def submit(config, *options):
@@ -109,11 +109,11 @@ def test_a_job_file_that_the_worker_does_not_have_is_shipped(local_ray, tmp_path
     config = write_config(tmp_path, target="own.py:Quadratic")
     source = tmp_path / "own.py"
     source.write_text(Path(__file__).with_name("fakes.py").read_text())
-    from qdrun.runner.plan import prepare
+    from qdrun.runner.study.prepare import prepare
 
     def loss(spec):
         from qdrun.jobs.base import execute
-        from qdrun.runner.target import Target, load
+        from qdrun.runner.study.target import Target, load
 
         kind = load(Target.model_validate(spec["target"]))
         job = kind(kind.Params.model_validate(spec["params"]), wanted=spec["gradients"])

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from runner_helpers import write_config
 
-from qdrun.runner import sweep as sweep_module
-from qdrun.runner.config import ConfigError, SweepSection
-from qdrun.runner.plan import prepare
-from qdrun.runner.sweep import SweepError, expand
-from qdrun.runner.trials import resolve, trial_id, trial_seed
+from qdrun.runner.config.model import ConfigError, SweepSection
+from qdrun.runner.study import sweep as sweep_module
+from qdrun.runner.study.prepare import prepare
+from qdrun.runner.study.sweep import SweepError, expand
+from qdrun.runner.study.trials import resolve, trial_id, trial_seed
 
 RELAXED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # machines of tests are shared
 NAMES = st.sampled_from(["a", "b", "c", "d"])

@@ -8,10 +8,10 @@ import pytest
 from runner_helpers import write_config
 
 from qdrun.runner import submit
-from qdrun.runner.config import ConfigError
-from qdrun.runner.plan import prepare
-from qdrun.runner.run import session
-from qdrun.runner.target import TargetError, importable
+from qdrun.runner.config.model import ConfigError
+from qdrun.runner.engine import session
+from qdrun.runner.study.prepare import prepare
+from qdrun.runner.study.target import TargetError, importable
 
 JOB = """from qdrun.jobs.base import Job, JobParams
 

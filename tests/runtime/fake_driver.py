@@ -2,10 +2,14 @@
 
 import ctypes
 import itertools
+from dataclasses import replace
 
 import numpy as np
 
-from qdrun.compiler.runtime.cuda.driver import DeviceInfo, Function, failure
+from qdrun.compiler.codegen.emulated.hardware import emulated_target
+from qdrun.compiler.runtime.cuda.kind import CUDA
+from qdrun.compiler.runtime.cuda.results import device_error as failure
+from qdrun.compiler.runtime.gpu.driver import DeviceInfo, Function, text_image
 
 INFOS = (
     DeviceInfo(
@@ -13,7 +17,7 @@ INFOS = (
         "Test GPU",
         "GPU-0aaa0000-0000-0000-0000-000000000000",
         "0000:3b:00.0",
-        (9, 0),
+        "sm_90",
         4,
         256,
         1 << 30,
@@ -26,7 +30,7 @@ INFOS = (
         "Test GPU",
         "GPU-0bbb0000-0000-0000-0000-000000000000",
         "0001:af:00.0",
-        (12, 0),
+        "sm_120",
         4,
         256,
         1 << 30,
@@ -37,10 +41,13 @@ INFOS = (
 )
 
 
+FAKE = replace(CUDA, name="fake", target=lambda info: emulated_target(), dlpack=None, stays=False)
+
+
 class FakeDriver:
     """``limit``: bytes that can be allocated; ``kept``: bytes that were freed and only ``trim`` makes room of."""
 
-    name = "fake"
+    kind = FAKE
     launch_address = memset_address = 0
 
     def __init__(self, limit=1 << 30, infos=INFOS):
@@ -128,6 +135,9 @@ class FakeDriver:
     def copy(self, dst, src, nbytes, stream):
         self._note("copy", nbytes)
         ctypes.memmove(dst, src, nbytes)
+
+    def build(self, texts, info, keep):
+        return text_image(texts, keep)
 
     def assemble(self, text, name):
         self._note("assemble", text)

@@ -6,7 +6,8 @@ import sys
 from types import SimpleNamespace
 
 from qdrun.compiler.codegen.abi import STATUS_WORDS, ContextLayout
-from qdrun.compiler.runtime import cpu, jit, pool
+from qdrun.compiler.runtime import jit
+from qdrun.compiler.runtime.cpu import device, pool
 
 # counts every element; raises a flag when a worker number is out of range or used by two threads at once
 BODIES = r"""
@@ -94,9 +95,9 @@ def parallel_for_up_to():
 
 def compiled(text, messages=(), prints=(), name="k"):
     """``text`` defines ``void @qd_k(ptr args)``."""
-    code, _ = cpu.load_text(text, name, ["qd_k"], cpu.Options(offline_cache=False))
+    code, _ = device.load_text(text, name, ["qd_k"], device.Options(offline_cache=False))
     layout = ContextLayout({}, {}, 16)
-    return cpu.Compiled(
+    return device.Compiled(
         name, code.addresses["qd_k"], layout, list(messages), ["task"] * len(messages), list(prints), 1, 0.0, False, code
     )
 

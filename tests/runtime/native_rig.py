@@ -2,7 +2,7 @@
 
 import contextvars
 
-from qdrun.compiler.runtime.launch import Natives, install
+from qdrun.compiler.runtime.native.launch import Natives, install
 
 VARIABLE = contextvars.ContextVar("program")
 

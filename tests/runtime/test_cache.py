@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from qdrun.compiler.runtime import cache, jit
-from qdrun.compiler.runtime.cache import DiskCache, Memo, key_of
+from qdrun.compiler.runtime.cache import CodeTable, DiskCache, key_of
 
 from .helpers_runtime import run_python
 
@@ -168,7 +168,7 @@ def test_an_entry_that_is_whole_but_cannot_be_linked_is_compiled_again(tmp_path,
     cache.load_cached(TEXT.format(123), "k", ["qd_k"], {})
     (path,) = tmp_path.glob("*/*.qdo")
     DiskCache(tmp_path).put(path.stem, b"no object file", {})
-    monkeypatch.setattr(cache, "_memo", Memo())
+    monkeypatch.setattr(cache, "LOADED", CodeTable())
     code, cached = cache.load_cached(TEXT.format(123), "k", ["qd_k"], {})
     assert code.addresses["qd_k"] and not cached
 
@@ -177,10 +177,10 @@ def test_code_is_found_by_its_key_alone(tmp_path, monkeypatch):
     monkeypatch.setenv("QDRUN_CACHE_DIR", str(tmp_path))
     made, _ = cache.load_cached(TEXT.format(789), "k", ["qd_k"], {})
     assert cache.load_known(made.key, "k", ["qd_k"], {}) is made
-    monkeypatch.setattr(cache, "_memo", Memo())
+    monkeypatch.setattr(cache, "LOADED", CodeTable())
     again = cache.load_known(made.key, "k", ["qd_k"], {})
     assert again is not None and again.object_bytes == made.object_bytes and again.key == made.key
-    monkeypatch.setattr(cache, "_memo", Memo())
+    monkeypatch.setattr(cache, "LOADED", CodeTable())
     DiskCache(tmp_path).put(made.key, b"no object file", {})
     assert cache.load_known(made.key, "k", ["qd_k"], {}) is None
     assert cache.load_known(key_of("never made"), "k", ["qd_k"], {}) is None
@@ -203,7 +203,7 @@ def test_the_folder_follows_the_environment(monkeypatch):
 
 
 def test_one_key_is_made_once_however_many_threads_ask():
-    memo, made, got = Memo(), [], []
+    memo, made, got = CodeTable(), [], []
 
     def make():
         made.append(1)
@@ -219,7 +219,7 @@ def test_one_key_is_made_once_however_many_threads_ask():
 
 
 def test_a_failure_is_not_remembered():
-    memo = Memo()
+    memo = CodeTable()
     with pytest.raises(ZeroDivisionError):
         memo.get("k", lambda: 1 / 0)
     code, known = memo.get("k", lambda: jit.LoadedCode(b"", {}, None))
@@ -227,7 +227,7 @@ def test_a_failure_is_not_remembered():
 
 
 def test_code_that_nobody_uses_is_unloaded_after_a_while():
-    memo = Memo(recent=2)
+    memo = CodeTable(recent=2)
     for k in range(5):
         memo.get(str(k), lambda: jit.LoadedCode(b"", {}, None))
     assert len(memo._loaded) == 2

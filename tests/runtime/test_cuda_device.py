@@ -1,5 +1,7 @@
 """A GPU as a program's device, on a driver that runs nothing and on the emulated one."""
 
+import contextlib
+import ctypes
 import gc
 
 import numpy as np
@@ -18,13 +20,15 @@ from qdrun.compiler.codegen.abi import (
 from qdrun.compiler.errors import DeviceError, OutOfMemory, QdrunRuntimeError
 from qdrun.compiler.ir.nodes import Buffer, Const, GlobalStore, Kernel, Place, Print, Task
 from qdrun.compiler.ir.types import f32, i32
-from qdrun.compiler.runtime.cpu import Options
-from qdrun.compiler.runtime.cuda import code, shared
-from qdrun.compiler.runtime.cuda.code import frame_bytes
-from qdrun.compiler.runtime.cuda.device import CudaDevice
-from qdrun.compiler.runtime.cuda.emulated import EmulatedDriver
-from qdrun.compiler.runtime.cuda.find import find
-from qdrun.compiler.runtime.cuda.memory import CHUNK, release_abandoned
+from qdrun.compiler.runtime import cache
+from qdrun.compiler.runtime.compiled import Options
+from qdrun.compiler.runtime.emulated.driver import EmulatedDriver
+from qdrun.compiler.runtime.gpu import shared
+from qdrun.compiler.runtime.gpu.code import GpuCode, frame_bytes
+from qdrun.compiler.runtime.gpu.device import GpuDevice
+from qdrun.compiler.runtime.gpu.find import find
+from qdrun.compiler.runtime.gpu.memory import CHUNK, release_abandoned
+from qdrun.compiler.runtime.native.launch_ir import S_WORDS
 
 from .fake_driver import INFOS, FakeDriver
 
@@ -37,7 +41,7 @@ def store_kernel(name="k", value=1.5, tasks=1):
 
 @pytest.fixture
 def fake():
-    device = CudaDevice(driver=FakeDriver())
+    device = GpuDevice(FakeDriver())
     yield device
     device.close()
 
@@ -46,12 +50,12 @@ def fake():
 def fresh(monkeypatch):
     """No other test has opened a device, or left code on it."""
     monkeypatch.setattr(shared, "_devices", {})
-    monkeypatch.setattr(code, "_codes", code.Memo(recent=0))
+    monkeypatch.setattr(cache, "LOADED", cache.CodeTable(recent=0))
 
 
 @pytest.fixture
 def emulated():
-    device = CudaDevice("emulated")
+    device = GpuDevice(EmulatedDriver(), "emulated")
     yield device
     device.driver.machine.heal()
     device.close()
@@ -83,8 +87,8 @@ def test_no_device_at_all():
 
 
 def test_the_second_emulated_device():
-    device = CudaDevice("emulated:1")
-    assert device.info.index == 1 and device.identity != CudaDevice("emulated").identity
+    device = GpuDevice(EmulatedDriver(), "emulated:1")
+    assert device.info.index == 1 and device.identity != GpuDevice(EmulatedDriver(), "emulated").identity
     device.close()
 
 
@@ -111,7 +115,7 @@ def test_memory_is_zero_and_words_are_the_hosts(fake):
 
 
 def test_the_limit_holds_for_device_and_pinned_memory():
-    device = CudaDevice(byte_limit=1000, driver=FakeDriver())
+    device = GpuDevice(FakeDriver(), byte_limit=1000)
     device.allocate(900, "fields")
     with pytest.raises(OutOfMemory, match=r"adstack needs 200 bytes; 900 are in use \(fields 900\); the limit is 1,000$"):
         device.allocate(200, "adstack")
@@ -123,7 +127,7 @@ def test_the_limit_holds_for_device_and_pinned_memory():
 
 def test_a_full_device_says_what_is_free_and_whose_it_is():
     driver = FakeDriver()
-    device = CudaDevice(driver=driver)
+    device = GpuDevice(driver)
     own = driver.limit - driver.memory_info()[0]
     driver.limit = own + (1 << 20)
     kept = device.allocate(1 << 19, "fields")
@@ -168,7 +172,7 @@ def test_a_recording_that_fails_frees_what_was_waiting(fake):
 
 
 def test_closing_gives_everything_back():
-    device = CudaDevice(driver=FakeDriver())
+    device = GpuDevice(FakeDriver())
     device.allocate(10, "fields")
     device.allocate(1 << 20, "fields")
     device.close()
@@ -180,7 +184,7 @@ def test_closing_gives_everything_back():
 
 def test_a_device_that_nobody_closes_gives_everything_back_when_it_is_gone():
     driver = FakeDriver()
-    device = CudaDevice(driver=driver)
+    device = GpuDevice(driver)
     for n in (10, 1 << 20):
         device.allocate(n, "fields")
     words = device.host_words(4, "context").ptr
@@ -197,7 +201,7 @@ def test_a_device_that_nobody_closes_gives_everything_back_when_it_is_gone():
 
 def test_what_a_program_that_nobody_closes_cannot_give_back_is_said_and_the_rest_is_given_back(fresh):
     driver = FakeDriver()
-    device, other = CudaDevice(driver=driver), CudaDevice(driver=driver)
+    device, other = GpuDevice(driver), GpuDevice(driver)
     device.allocate(1 << 20, "fields")
     here = device._holdings.shared
     del device
@@ -212,11 +216,11 @@ def test_what_a_program_that_nobody_closes_cannot_give_back_is_said_and_the_rest
 
 def test_code_that_cannot_be_unloaded_is_said_and_the_rest_is_unloaded(fresh):
     driver = FakeDriver()
-    device = CudaDevice(driver=driver)
+    device = GpuDevice(driver)
     for name in ("k1", "k2", "k3"):
         _ = device.compile(store_kernel(name), Options(offline_cache=False)).functions
     gc.collect()
-    code._codes.release()
+    cache.LOADED.release()
     gc.collect()
     driver.failures["unload"] = 999_999
     with pytest.warns(RuntimeWarning, match=r"bytes of code that nobody uses stay loaded: .*999999"):
@@ -241,7 +245,7 @@ def test_a_program_that_nobody_closes_is_collected():
 
     holdings = work()
     gc.collect()
-    CudaDevice("emulated").close()  # the next device sees to it
+    GpuDevice(EmulatedDriver(), "emulated").close()  # the next device sees to it
     assert holdings.memory.reserved == 0
     qd.reset()
 
@@ -249,7 +253,11 @@ def test_a_program_that_nobody_closes_is_collected():
 # ---- code
 def test_a_module_is_loaded_once_for_all_programs_of_a_device(tmp_path, monkeypatch):
     monkeypatch.setenv("QDRUN_CACHE_DIR", str(tmp_path))
-    one, two, other = CudaDevice("emulated"), CudaDevice("emulated"), CudaDevice("emulated:1")
+    one, two, other = (
+        GpuDevice(EmulatedDriver(), "emulated"),
+        GpuDevice(EmulatedDriver(), "emulated"),
+        GpuDevice(EmulatedDriver(), "emulated:1"),
+    )
     kernel = store_kernel(value=41.0)
     a, b, c = (d.compile(kernel, Options()) for d in (one, two, other))
     assert a.code is b.code and b.from_cache and not a.from_cache
@@ -261,7 +269,7 @@ def test_a_module_is_loaded_once_for_all_programs_of_a_device(tmp_path, monkeypa
 
 def test_a_kernel_is_restored_by_its_key(tmp_path, monkeypatch):
     monkeypatch.setenv("QDRUN_CACHE_DIR", str(tmp_path))
-    device = CudaDevice("emulated")
+    device = GpuDevice(EmulatedDriver(), "emulated")
     made = device.compile(store_kernel(value=42.0), Options())
     found = device.restore(made, made.code.key, ["qd_k"])
     assert found is not None and found.address and found.functions[0].handle and found.gpu.handles
@@ -273,7 +281,7 @@ def test_a_kernel_is_restored_by_its_key(tmp_path, monkeypatch):
 
 
 def test_functions_and_stack_frames_are_known_before_a_launch():
-    device = CudaDevice(driver=FakeDriver())
+    device = GpuDevice(FakeDriver())
     made = device.compile(store_kernel(tasks=2, value=43.0), Options(offline_cache=False))
     assert made.frames == (0, 2048) and [f.registers for f in made.functions] == [40, 40]
     assert frame_bytes(made, device.info) == 4 * 256 * 1024
@@ -297,7 +305,7 @@ def test_code_that_does_not_fit_the_device_is_out_of_memory(fresh, fake):
 
 def test_code_stays_while_a_program_is_open_and_goes_with_the_last_one(fresh):
     driver = FakeDriver()
-    device, other = CudaDevice(driver=driver), CudaDevice(driver=driver)
+    device, other = GpuDevice(driver), GpuDevice(driver)
     made = device.compile(store_kernel(value=45.0), Options(offline_cache=False))
     assert made.functions
     del made
@@ -311,7 +319,7 @@ def test_code_stays_while_a_program_is_open_and_goes_with_the_last_one(fresh):
 
 @pytest.mark.slow
 def test_much_code_that_nobody_uses_goes_at_once(fresh, monkeypatch):
-    device = CudaDevice(driver=FakeDriver())
+    device = GpuDevice(FakeDriver())
     for value in (45.1, 45.2, 45.3):
         assert device.compile(store_kernel(value=value), Options(offline_cache=False)).functions
         gc.collect()
@@ -323,17 +331,19 @@ def test_much_code_that_nobody_uses_goes_at_once(fresh, monkeypatch):
 
 
 def test_code_that_is_used_last_is_kept_by_its_bytes(fresh, monkeypatch):
-    device = CudaDevice(driver=FakeDriver())
+    device = GpuDevice(FakeDriver())
     sizes = []
     for value in (45.61, 45.62, 45.63):
         made = device.compile(store_kernel(value=value), Options(offline_cache=False))
-        sizes.append(len(made.code.object_bytes))
-    memo = code.Memo(most_bytes=2 * max(sizes))
-    monkeypatch.setattr(code, "_codes", memo)
+        sizes.append(
+            len(made.code.object_bytes) + len(made.code._tracker.object_bytes)
+        )  # the host's entry is code by itself, too
+    memo = cache.CodeTable(most_bytes=2 * max(sizes))
+    monkeypatch.setattr(cache, "LOADED", memo)
     for value in (45.61, 45.62, 45.61, 45.63):
         assert device.compile(store_kernel(value=value), Options(offline_cache=False)).functions
     gc.collect()
-    assert len(memo._loaded) == 2 and len(device._holdings.shared.unused) >= 1
+    assert sum(isinstance(x, GpuCode) for x in memo._loaded.values()) == 2 and len(device._holdings.shared.unused) >= 1
     before = device.driver.names().count("load_module")
     assert device.compile(store_kernel(value=45.61), Options(offline_cache=False)).functions
     assert device.driver.names().count("load_module") == before
@@ -341,8 +351,8 @@ def test_code_that_is_used_last_is_kept_by_its_bytes(fresh, monkeypatch):
 
 
 def test_a_full_device_gives_code_up_that_nobody_uses(fresh, monkeypatch):
-    monkeypatch.setattr(code, "_codes", code.Memo())
-    device = CudaDevice(driver=FakeDriver())
+    monkeypatch.setattr(cache, "LOADED", cache.CodeTable())
+    device = GpuDevice(FakeDriver())
     assert device.compile(store_kernel(value=45.7), Options(offline_cache=False)).functions
     gc.collect()
     assert "unload" not in device.driver.names()  # nobody uses it, and it is kept for the next one
@@ -508,7 +518,7 @@ def test_a_launch_that_the_driver_refuses_raises_at_the_launch():
 
 
 def test_prints_come_at_sync_and_lost_ones_are_counted(capsys, monkeypatch):
-    from qdrun.compiler.runtime.cuda import device
+    from qdrun.compiler.runtime.gpu import device
 
     monkeypatch.setattr(device, "RING_WORDS", 40)
     with qd.init(arch=qd.cuda, device="emulated"):
@@ -533,8 +543,45 @@ def test_prints_come_at_sync_and_lost_ones_are_counted(capsys, monkeypatch):
 
 
 def test_the_emulated_driver_has_every_call_of_the_protocol():
-    from qdrun.compiler.runtime.cuda.driver import Driver
+    from qdrun.compiler.runtime.gpu.driver import Driver
 
     driver = EmulatedDriver()
     wanted = [n for n in vars(Driver) if not n.startswith("_")]
     assert len(wanted) > 25 and not [n for n in wanted if not callable(getattr(driver, n))]
+
+
+# ---- the program that launches
+class Client:
+    """A program, as far as a device knows it, that notes what it is asked."""
+
+    def __init__(self):
+        self.state, self.asked = (ctypes.c_int64 * S_WORDS)(), []
+
+    @contextlib.contextmanager
+    def alone(self):
+        self.asked.append("alone")
+        yield
+
+    def waited(self):
+        self.asked.append("waited")
+
+    def waiting_changed(self):
+        self.asked.append("waiting")
+
+
+def test_a_device_tells_its_client_what_has_changed(fresh):
+    device, client = GpuDevice(FakeDriver()), Client()
+    device.synchronize()
+    with device.exclusive():
+        device.attach(client)
+    assert client.asked == []
+    device.synchronize()
+    with device.exclusive():
+        assert client.asked == ["waited", "alone"]
+    client.asked.clear()
+    with device.loading():
+        made = device.compile(store_kernel(), Options(offline_cache=False))
+        device.fill_context(np.zeros(made.layout.words, np.uint64), made)
+        assert device.waiting and client.asked == ["waiting"]
+    assert not device.waiting and client.asked == ["waiting", "waiting"]
+    device.close()

@@ -5,9 +5,9 @@ from itertools import pairwise
 import pytest
 
 from qdrun.compiler.errors import DeviceError
-from qdrun.compiler.runtime.cuda.memory import CHUNK, SMALL, DeviceMemory
-from qdrun.compiler.runtime.cuda.pinned import PinnedMemory
-from qdrun.compiler.runtime.cuda.slab import Slab
+from qdrun.compiler.runtime.gpu.memory import CHUNK, SMALL, DeviceMemory
+from qdrun.compiler.runtime.gpu.pinned import PinnedMemory
+from qdrun.compiler.runtime.gpu.slab import Slab
 
 from .fake_driver import FakeDriver
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from qdrun.compiler.errors import DeviceError
-from qdrun.compiler.runtime.cuda import native, nvidia
+from qdrun.compiler.runtime.cuda import driver as nvidia
+from qdrun.compiler.runtime.cuda import native
 from qdrun.compiler.runtime.cuda.native import Addresses, launchers
 
 Code = IntEnum("Code", {"CUDA_SUCCESS": 0, "CUDA_ERROR_INVALID_PTX": 218, "CUDA_ERROR_LAUNCH_FAILED": 719})
@@ -275,7 +276,7 @@ def test_launchers_are_made_once_for_a_context():
 
 def test_cuda_python_has_every_name_that_is_used():
     d = pytest.importorskip("cuda.bindings.driver")
-    text = Path(nvidia.__file__).read_text()
+    text = Path(driver.__file__).read_text()
     functions = set(re.findall(r"\bd\.(cu\w+)", text))
     assert len(functions) > 45 and not [f for f in functions if not hasattr(d, f)]
     for group, member in re.findall(r"\bd\.(CU\w+)\.(CU_\w+)", text):

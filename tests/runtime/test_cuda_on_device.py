@@ -12,15 +12,17 @@ import pytest
 
 import qdrun as qd
 from qdrun.compiler.errors import DeviceError, OutOfMemory
-from qdrun.compiler.runtime.cuda import staging
-from qdrun.compiler.runtime.cuda.code import frame_bytes
-from qdrun.compiler.runtime.cuda.device import CudaDevice
-from qdrun.compiler.runtime.cuda.find import backends, find
+from qdrun.compiler.runtime.cuda.backend import BACKEND
+from qdrun.compiler.runtime.cuda.driver import CudaDriver
 from qdrun.compiler.runtime.cuda.ptx import compile_ptx, target_cpu
-from qdrun.compiler.runtime.device import _find_cuda
+from qdrun.compiler.runtime.gpu import staging
+from qdrun.compiler.runtime.gpu.code import frame_bytes
+from qdrun.compiler.runtime.gpu.device import GpuDevice
+from qdrun.compiler.runtime.gpu.find import find, rows
+from qdrun.compiler.runtime.registry import _find_cuda
 
 pytestmark = pytest.mark.skipif(
-    not (_find_cuda() and any(b.usable for b in backends())), reason="needs an NVIDIA device, its driver and cuda-python"
+    not (_find_cuda() and any(b.usable for b in rows(BACKEND))), reason="needs an NVIDIA device, its driver and cuda-python"
 )
 MEMSET = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64, ctypes.c_uint, ctypes.c_size_t, ctypes.c_void_p)
 FRAME = """
@@ -47,7 +49,7 @@ done:
 
 @pytest.fixture
 def device():
-    made = CudaDevice(0)
+    made = GpuDevice(CudaDriver(), 0)
     yield made
     made.close()
 
@@ -60,7 +62,12 @@ def read(device, address, nbytes):
 
 def test_a_device_is_what_the_driver_says(device):
     info = device.info
-    assert info.sms > 0 and info.threads_per_sm >= 1024 and info.memory_bytes > 1 << 30 and info.cc >= (7, 0)
+    assert (
+        info.sms > 0
+        and info.threads_per_sm >= 1024
+        and info.memory_bytes > 1 << 30
+        and int(info.chip.removeprefix("sm_")) >= 70
+    )
     assert info.shared_per_block >= 48 << 10 and info.l2_bytes > 0 and info.driver_version >= 12000
     assert info.uuid.startswith("GPU-") and len(info.uuid) == 40
     for name in (info.uuid, info.pci, info.uuid[:12], str(info.index)):

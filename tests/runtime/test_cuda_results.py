@@ -6,14 +6,15 @@ import pytest
 
 from qdrun.compiler.errors import DeviceError, OutOfMemory, QdrunRuntimeError
 from qdrun.compiler.runtime.cuda import results
-from qdrun.compiler.runtime.cuda.driver import failure
+from qdrun.compiler.runtime.cuda.results import device_error as failure
+from qdrun.compiler.runtime.gpu.results import out_of_memory
 
 STAY = {214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 999}
 
 
 def test_the_failures_that_stay_say_that_the_process_must_be_restarted():
-    assert {code for code, r in results.RESULTS.items() if r.restart} == STAY
-    for code, r in results.RESULTS.items():
+    assert {code for code, r in results.RESULTS.known.items() if r.restart} == STAY
+    for code, r in results.RESULTS.known.items():
         e = failure(code, "a launch failed")
         assert e.restart == (code in STAY) == ("restart the process" in str(e)), r.name
         assert e.code == code and e.result == f"CUDA_ERROR_{r.name}" and e.result in str(e)
@@ -28,6 +29,11 @@ def test_the_message_of_an_illegal_address():
     )
 
 
+def test_the_failures_that_an_index_out_of_bounds_may_have_caused_say_so():
+    assert {code for code in STAY if failure(code, "x").bounds} == {700, 714, 716, 717, 718, 719}
+    assert pickle.loads(pickle.dumps(failure(700, "x"))).bounds
+
+
 def test_a_result_that_nobody_knows_keeps_the_drivers_name():
     e = results.device_error(918, "a graph failed", "CUDA_ERROR_GRAPH_RECAPTURE_FAILURE")
     assert e.result == "CUDA_ERROR_GRAPH_RECAPTURE_FAILURE" and not e.restart
@@ -35,7 +41,7 @@ def test_a_result_that_nobody_knows_keeps_the_drivers_name():
 
 
 def test_a_log_is_part_of_the_message():
-    e = failure(218, "the driver cannot compile kernel `f`", "ptxas line 3: unknown\n")
+    e = failure(218, "the driver cannot compile kernel `f`", detail="ptxas line 3: unknown\n")
     assert str(e).splitlines()[1] == "  ptxas line 3: unknown"
 
 
@@ -47,14 +53,14 @@ def test_device_errors_are_runtime_errors_and_pickle():
 
 
 def test_only_out_of_memory_is_full():
-    assert results.is_full(failure(2, "x")) and not results.is_full(failure(1, "x"))
-    e = results.out_of_memory(failure(2, "loading failed"), "the code of kernel `f` does not fit")
+    assert results.RESULTS.is_full(failure(2, "x")) and not results.RESULTS.is_full(failure(1, "x"))
+    e = out_of_memory(failure(2, "loading failed"), "the code of kernel `f` does not fit")
     assert isinstance(e, OutOfMemory) and str(e).startswith(
         "the code of kernel `f` does not fit: the device has no more memory"
     )
 
 
-@pytest.mark.parametrize("code", sorted(results.RESULTS))
+@pytest.mark.parametrize("code", sorted(results.RESULTS.known))
 def test_the_numbers_are_cudas(code):
     driver = pytest.importorskip("cuda.bindings.driver")
-    assert driver.CUresult(code).name == f"CUDA_ERROR_{results.RESULTS[code].name}"
+    assert driver.CUresult(code).name == f"CUDA_ERROR_{results.RESULTS.known[code].name}"

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -19,10 +21,11 @@ from qdrun.compiler.ir.nodes import (
     Task,
 )
 from qdrun.compiler.ir.types import f32, f64, i32, u1, u8, u64
-from qdrun.compiler.runtime import device as device_module
-from qdrun.compiler.runtime.cpu import CpuDevice, Options, register_context, unregister_context
-from qdrun.compiler.runtime.device import devices
-from qdrun.compiler.runtime.launch import PackedLauncher
+from qdrun.compiler.runtime import registry
+from qdrun.compiler.runtime.compiled import Options
+from qdrun.compiler.runtime.cpu.device import CpuDevice, register_context, unregister_context
+from qdrun.compiler.runtime.native.launch import PackedLauncher
+from qdrun.compiler.runtime.registry import devices
 from qdrun.compiler.runtime.status import raise_status, read_word
 
 from .helpers_runtime import compiled, context
@@ -66,13 +69,18 @@ def test_more_than_the_machine_has_is_out_of_memory():
         CpuDevice().allocate(-1, "fields")
 
 
+def detects(monkeypatch, name, what):
+    """The machine has this of a backend's hardware."""
+    monkeypatch.setitem(registry.BACKENDS, name, replace(registry.BACKENDS[name], detect=lambda: what))
+
+
 def test_the_inventory_tells_missing_hardware_from_a_missing_backend(monkeypatch):
     found = {b.name: b for b in devices()}
     assert found["cpu"].usable and found["cpu"].threads >= 1 and found["cpu"].memory_bytes > 0
     assert set(found) == {"cpu", "cuda", "amdgpu", "vulkan", "metal"}
     assert not any(found[n].usable for n in ("amdgpu", "vulkan", "metal"))
-    monkeypatch.setitem(device_module._DETECTORS, "amdgpu", lambda: "an AMD GPU driver is loaded")
-    monkeypatch.setitem(device_module._DETECTORS, "metal", lambda: "")
+    detects(monkeypatch, "amdgpu", "an AMD GPU driver is loaded")
+    detects(monkeypatch, "metal", "")
     found = {b.name: b for b in devices()}
     assert found["amdgpu"].present and found["amdgpu"].detail.endswith("but the amdgpu backend is not built in this version")
     assert not found["metal"].present and found["metal"].detail.startswith("no such device on this machine")

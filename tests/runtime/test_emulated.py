@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from qdrun.compiler.errors import DeviceError
-from qdrun.compiler.runtime.cuda.arena import POISON, Arena, BadAddress
-from qdrun.compiler.runtime.cuda.emulated import EmulatedDriver
+from qdrun.compiler.runtime.emulated.arena import POISON, Arena, BadAddress
+from qdrun.compiler.runtime.emulated.driver import EmulatedDriver
 
 LAUNCH = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, *[ctypes.c_uint] * 7, *[ctypes.c_void_p] * 3)
 ADD_ONE = b"""
@@ -151,7 +151,7 @@ def test_a_graph_runs_what_was_recorded(bench):
 def test_the_host_cannot_touch_device_memory():
     code = """
 import ctypes
-from qdrun.compiler.runtime.cuda.emulated import EmulatedDriver
+from qdrun.compiler.runtime.emulated.driver import EmulatedDriver
 d = EmulatedDriver()
 ctypes.string_at(d.allocate(8, d.stream(False)), 8)
 """

@@ -25,7 +25,7 @@ from qdrun.compiler.ir.nodes import (
 )
 from qdrun.compiler.ir.types import ALL, f16, f32, f64, i8, i32, i64, u1, u8, u32
 from qdrun.compiler.ir.verify import verify_kernel
-from qdrun.compiler.runtime.interpret import InterpreterError, Memory, run_kernel
+from qdrun.compiler.runtime.python.interpret import InterpreterError, Memory, run_kernel
 
 
 def compute(code, *values, of, to=None):

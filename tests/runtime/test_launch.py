@@ -13,11 +13,11 @@ from qdrun.compiler.codegen.abi import STATUS_WORDS
 from qdrun.compiler.errors import QdrunAssertionError, QdrunRuntimeError
 from qdrun.compiler.ir.nodes import ArgDecl, Assert, Const, Loc
 from qdrun.compiler.ir.types import f16, f32, f64, i8, i32, i64, u1, u8, u64
-from qdrun.compiler.runtime import launch, objects
-from qdrun.compiler.runtime.launch import ArgSpec, PackedLauncher, Same, Watched, arg_row, make_launch, pack_args
-from qdrun.compiler.runtime.launch_ir import F_WORDS
-from qdrun.compiler.runtime.watch import Entry, Row, Watch, dict_offset
-from qdrun.compiler.runtime.watch_ir import (
+from qdrun.compiler.runtime.native import launch, objects
+from qdrun.compiler.runtime.native.launch import ArgSpec, PackedLauncher, Same, Watched, arg_row, make_launch, pack_args
+from qdrun.compiler.runtime.native.launch_ir import F_WORDS
+from qdrun.compiler.runtime.native.watch import Entry, Row, Watch, dict_offset
+from qdrun.compiler.runtime.native.watch_ir import (
     ENTRY_AGAIN,
     ENTRY_ARRAY,
     ENTRY_NUMBER,

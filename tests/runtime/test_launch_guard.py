@@ -11,9 +11,9 @@ import pytest
 
 from qdrun.compiler.ir.nodes import ArgDecl
 from qdrun.compiler.ir.types import f32, i32
-from qdrun.compiler.runtime.guard import Guard, word_numbers
-from qdrun.compiler.runtime.launch import ArgSpec, make_launch
-from qdrun.compiler.runtime.launch_ir import F_WORDS
+from qdrun.compiler.runtime.native.guard import Guard, word_numbers
+from qdrun.compiler.runtime.native.launch import ArgSpec, make_launch
+from qdrun.compiler.runtime.native.launch_ir import F_WORDS
 
 from .helpers_runtime import compiled, context
 from .native_rig import VARIABLE, Kernel, Program

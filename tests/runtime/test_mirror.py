@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from qdrun.compiler.runtime import mirror as mirrors
-from qdrun.compiler.runtime.mirror import Mirror, changing, clear, copy, mirrored, reading, store, writing
+from qdrun.compiler.runtime.base import mirrored
+from qdrun.compiler.runtime.mirror import Mirror, changing, clear, copy, reading, store, writing
 
 
 class FakeLink:

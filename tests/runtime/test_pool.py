@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from qdrun.compiler.runtime import pool
+from qdrun.compiler.runtime.cpu import pool
 
 from .helpers_runtime import load_bodies, parallel_for, parallel_for_up_to, run_python
 
@@ -136,4 +136,6 @@ def test_a_quota_of_the_first_version_of_control_groups_counts(tmp_path):
 
 
 def test_a_process_with_idle_and_busy_threads_exits_cleanly():
-    run_python("from qdrun.compiler.runtime.pool import get_pool, parallel_for_address; get_pool(4); parallel_for_address()")
+    run_python(
+        "from qdrun.compiler.runtime.cpu.pool import get_pool, parallel_for_address; get_pool(4); parallel_for_address()"
+    )

@@ -7,6 +7,7 @@ import pytest
 
 from qdrun.compiler.errors import DeviceError, QdrunRuntimeError
 from qdrun.compiler.runtime.cuda import ptx
+from qdrun.compiler.runtime.gpu.driver import Texts
 
 from .fake_driver import INFOS, FakeDriver
 
@@ -76,15 +77,15 @@ def test_a_chip_or_a_version_that_llvm_would_guess_is_refused(cpu, features):
 
 
 @pytest.mark.parametrize(
-    "cc, cpu", [((7, 0), "sm_70"), ((8, 0), "sm_80"), ((8, 7), "sm_86"), ((9, 0), "sm_90"), ((12, 1), "sm_90")]
+    "chip, cpu", [("sm_70", "sm_70"), ("sm_80", "sm_80"), ("sm_87", "sm_86"), ("sm_90", "sm_90"), ("sm_121", "sm_90")]
 )
-def test_a_device_gets_the_newest_code_that_it_can_run(cc, cpu):
-    assert ptx.target_cpu(dataclasses.replace(INFOS[0], cc=cc)) == cpu
+def test_a_device_gets_the_newest_code_that_it_can_run(chip, cpu):
+    assert ptx.target_cpu(dataclasses.replace(INFOS[0], chip=chip)) == cpu
 
 
 def test_a_device_that_is_too_old_is_refused():
     with pytest.raises(DeviceError, match=r"Test GPU has compute capability 6.1, and 7.0 is needed"):
-        ptx.target_cpu(dataclasses.replace(INFOS[0], cc=(6, 1)))
+        ptx.target_cpu(dataclasses.replace(INFOS[0], chip="sm_61"))
 
 
 def test_parameters_of_more_than_4_kb_need_a_driver_that_takes_them():
@@ -93,6 +94,11 @@ def test_parameters_of_more_than_4_kb_need_a_driver_that_takes_them():
     ptx.check_features("+ptx81", INFOS[0], "k")
     with pytest.raises(DeviceError, match="kernel `k` has more than 4 KB of parameters"):
         ptx.check_features("+ptx81", old, "k")
+
+
+def build(text, name, driver, info, keep=True):
+    made = ptx.build(Texts(name, text, "", "", (), "+ptx80"), driver, info, keep)
+    return made.data, made.key, made.known
 
 
 @pytest.fixture
@@ -106,31 +112,31 @@ def kept(tmp_path, monkeypatch):
 
 def test_ptx_is_kept_by_text_and_machine_code_by_ptx_driver_and_chip(kept):
     driver = FakeDriver()
-    image, key, known = ptx.build(TEXT, "k", "+ptx80", driver, INFOS[0])
+    image, key, known = build(TEXT, "k", driver, INFOS[0])
     assert image.startswith(b"\x7fELF") and not known
-    assert ptx.build(TEXT, "k", "+ptx80", driver, INFOS[0]) == (image, key, True)
+    assert build(TEXT, "k", driver, INFOS[0]) == (image, key, True)
     assert (kept, driver.names()) == (["k"], ["assemble"])
     newer = dataclasses.replace(INFOS[0], driver_version=13010)
-    assert ptx.build(TEXT, "k", "+ptx80", driver, newer)[2] is False  # LLVM has nothing to do, the driver has
+    assert build(TEXT, "k", driver, newer)[2] is False  # LLVM has nothing to do, the driver has
     assert (kept, driver.names()) == (["k"], ["assemble"] * 2)
-    other = ptx.build(TEXT, "k", "+ptx80", driver, INFOS[1])[1]
+    other = build(TEXT, "k", driver, INFOS[1])[1]
     assert other != key and (kept, len(driver.calls)) == (["k"], 3)  # another chip, the same PTX
-    ptx.build(TEXT.replace("i64 3", "i64 4"), "k2", "+ptx80", driver, INFOS[0])
+    build(TEXT.replace("i64 3", "i64 4"), "k2", driver, INFOS[0])
     assert kept == ["k", "k2"]
 
 
 def test_nothing_is_kept_where_nothing_shall_be(kept, tmp_path):
     for _ in range(2):
-        ptx.build(TEXT, "k", "+ptx80", FakeDriver(), INFOS[0], keep=False)
+        build(TEXT, "k", FakeDriver(), INFOS[0], keep=False)
     assert kept == ["k", "k"] and not list(tmp_path.rglob("*.qdo"))
 
 
 def test_a_damaged_entry_is_made_again(kept, tmp_path):
     driver = FakeDriver()
-    image = ptx.build(TEXT, "k", "+ptx80", driver, INFOS[0])[0]
+    image = build(TEXT, "k", driver, INFOS[0])[0]
     for path in tmp_path.rglob("*.qdo"):
         path.write_bytes(path.read_bytes()[:-3])
-    assert ptx.build(TEXT, "k", "+ptx80", driver, INFOS[0])[0] == image and len(kept) == 2
+    assert build(TEXT, "k", driver, INFOS[0])[0] == image and len(kept) == 2
 
 
 def _narrowing(real: str, wide: int, narrow: int) -> str:

@@ -12,11 +12,12 @@ import pytest
 
 import qdrun as qd
 from qdrun.compiler.errors import DeviceError
-from qdrun.compiler.runtime.cuda import shared, staging
-from qdrun.compiler.runtime.cuda.device import CudaDevice
-from qdrun.compiler.runtime.cuda.driver import failure
-from qdrun.compiler.runtime.cuda.memory import release_abandoned
-from qdrun.compiler.runtime.cuda.staging import Staging
+from qdrun.compiler.runtime.cuda.results import device_error as failure
+from qdrun.compiler.runtime.emulated.driver import EmulatedDriver
+from qdrun.compiler.runtime.gpu import shared, staging
+from qdrun.compiler.runtime.gpu.device import GpuDevice
+from qdrun.compiler.runtime.gpu.memory import release_abandoned
+from qdrun.compiler.runtime.gpu.staging import Staging
 
 CHUNK = 4096
 SIZES = [1, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK - 1, 2 * CHUNK, 2 * CHUNK + 1, 3 * CHUNK, 7 * CHUNK + 13]
@@ -30,7 +31,7 @@ def device(monkeypatch):
     monkeypatch.setattr(shared, "_devices", {})  # what other tests have pinned is not given to these
     monkeypatch.setattr(staging, "CHUNK", CHUNK)
     monkeypatch.setattr(staging, "THRESHOLD", 1)
-    made = CudaDevice("emulated")
+    made = GpuDevice(EmulatedDriver(), "emulated")
     yield made
     made.driver.machine.heal()
     made.close()
@@ -128,7 +129,7 @@ def test_buffers_go_from_program_to_program_and_nobody_waits_for_that(device):
     upload(device, device.allocate(3 * CHUNK, "adstack"), data(3 * CHUNK))
     pinned, events, waits = set(machine.pinned), set(machine.events), machine.waits.copy()
     for close in (True, False, True):
-        other = CudaDevice("emulated")
+        other = GpuDevice(EmulatedDriver(), "emulated")
         a = other.allocate(3 * CHUNK, "adstack")
         upload(other, a, data(3 * CHUNK))
         assert (download(other, a, 3 * CHUNK) == data(3 * CHUNK)).all()
@@ -148,7 +149,7 @@ def test_when_no_program_is_open_few_buffers_stay(device, monkeypatch):
     machine, here = device.driver.machine, device._holdings.shared
     before = set(machine.pinned) - {a for a, _ in here._spare}
     monkeypatch.setattr(shared, "KEEP_PINNED", 2 * CHUNK)
-    programs = [device, *(CudaDevice("emulated") for _ in range(2))]
+    programs = [device, *(GpuDevice(EmulatedDriver(), "emulated") for _ in range(2))]
     for one in programs:
         upload(one, one.allocate(CHUNK, "adstack"), data(CHUNK))
     for one in programs[:-1]:

@@ -10,10 +10,10 @@ import pytest
 import qdrun as qd
 from qdrun.compiler.codegen.abi import CTX_WEIGHT
 from qdrun.compiler.errors import DeviceError
-from qdrun.compiler.runtime.cuda.gate import Counting, Gate
-from qdrun.compiler.runtime.cuda.pace import AHEAD, LEAST_US, MARK_US, Pace
-from qdrun.compiler.runtime.cuda.throttle import Interval, Throttle
-from qdrun.compiler.runtime.launch_ir import S_AHEAD
+from qdrun.compiler.runtime.gpu.gate import Counting, Gate
+from qdrun.compiler.runtime.gpu.pace import AHEAD, LEAST_US, MARK_US, Pace
+from qdrun.compiler.runtime.gpu.throttle import Interval, Throttle
+from qdrun.compiler.runtime.native.launch_ir import S_AHEAD
 
 
 class Queue:

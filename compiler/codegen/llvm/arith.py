@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from ...ir.nodes import Const, Op, Operand
 from ...ir.types import DType, f16, f32, u1, u8
-from ..math import approximate, library
+from ..math import library
 from . import power
 from .function import Fn
 from .target import Unsupported, const_text, float_text
@@ -265,8 +265,9 @@ def pure(f: Fn, s: Op, args: list[str], v: bool) -> str:
 
 def _apply(f: Fn, code: str, d: DType, v: bool, args: list[str]) -> str:
     """By the table, or by the machine's approximation where the user allows one."""
-    if f.module.target.fast_math and d is f32 and code in approximate.CODES and not v:
-        return approximate.emit(f, code, args)
+    target = f.module.target
+    if target.fast_math and d is f32 and code in target.approximations and not v:
+        return target.approximations[code](f, *args)
     return EMIT[code](f, d, v, args)
 
 

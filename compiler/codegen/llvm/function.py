@@ -175,10 +175,9 @@ class Fn:
         """Truncates; out of range saturates, NaN gives 0 (a plain fptosi would be undefined)."""
         if src is f16:
             x, src = self._to("fpext", x, f16, f32, v), f32
-        if (
-            src is f32 and dst.bits == 32 and self.module.target.triple.startswith("nvptx")
-        ):  # the instruction saturates by itself
-            name = f"llvm.nvvm.f2{'i' if dst.kind == 'i' else 'ui'}.rz"
+        saturating = self.module.target.f32_to_i32
+        if saturating and src is f32 and dst.bits == 32:
+            name = saturating.format("i" if dst.kind == "i" else "ui")
             self.module.declare(name, f"declare i32 @{name}(float)")
             return self.t(f"call i32 @{name}(float {x})")
         name = f"llvm.fpto{'s' if dst.kind == 'i' else 'u'}i.sat.{self.suffix(dst, v)}.{self.suffix(src, v)}"

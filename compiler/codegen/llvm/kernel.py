@@ -7,14 +7,15 @@ import re
 from ...ir.nodes import Kernel, Op, Task
 from ...ir.walk import walk, written_places
 from ..abi import CTX_LAUNCHES, CTX_POOL, CTX_STATUS, arg_offsets, context_layout, messages
+from ..gpu.prologue import begin_and_size
 from .cost import grain
-from .emitter import Emitter, KernelInfo
+from .emitter import KernelInfo
 from .function import Module
-from .prologue import begin_and_size
 from .report import prints
 from .rows import FRAME_CLAIMS, new_claims
 from .target import Target
 from .task import FRAME_AXES, FRAME_CHUNK, FRAME_PARTIALS, MAX_CHUNKS, combine_partials, conditional_locals, emit_task
+from .task_emitter import TaskEmitter
 from .uniform import Shapes
 
 
@@ -51,7 +52,7 @@ def _emit_entry(module: Module, info: KernelInfo, names: list[str]) -> None:
     number, counts = 0, stores_to_fields(info.kernel)
     ended = ["  " + line for line in _count("%launches")] if counts else []
     for task, name in zip(info.kernel.tasks, names):
-        e = Emitter(module, info, task, Shapes(), 1, True)
+        e = TaskEmitter(module, info, task, Shapes(), 1, True)
         e._n = number  # registers of all tasks share this function
         _run_task(e, task, name, counts)
         number = e._n
@@ -79,7 +80,7 @@ def _count(name: str) -> list[str]:
     ]
 
 
-def _run_task(e: Emitter, task: Task, name: str, counts: bool) -> None:
+def _run_task(e: TaskEmitter, task: Task, name: str, counts: bool) -> None:
     """Prologue, frame, call; the code of one task in the entry, which may count its launches."""
     start = e.label("task")
     e.head += [f"  br label %{start}", f"{start}:"]
@@ -107,11 +108,11 @@ def _run_task(e: Emitter, task: Task, name: str, counts: bool) -> None:
         e.at(on)
 
 
-def _word(e: Emitter, frame: str, word: int) -> str:
+def _word(e: TaskEmitter, frame: str, word: int) -> str:
     return e.t(f"getelementptr i64, ptr {frame}, i64 {word}")
 
 
-def _run_axes(e: Emitter, task: Task, name: str, frame: str) -> None:
+def _run_axes(e: TaskEmitter, task: Task, name: str, frame: str) -> None:
     """The extents, the number of iterations, the chunks; then the loop, here or in the pool."""
     n = ""
     for k, axis in enumerate(task.axes):
@@ -142,7 +143,7 @@ def _run_axes(e: Emitter, task: Task, name: str, frame: str) -> None:
     e.at(after)
 
 
-def _call_pool(e: Emitter, task: Task, args: str) -> None:
+def _call_pool(e: TaskEmitter, task: Task, args: str) -> None:
     """All threads, or as many as the plan of the adstack counts on."""
     if task.stacks:
         e.module.declare("qd_parallel_for_up_to", "declare void @qd_parallel_for_up_to(ptr, ptr, ptr, i64, i64, i64)")
@@ -152,7 +153,7 @@ def _call_pool(e: Emitter, task: Task, args: str) -> None:
         e.put(f"call void @qd_parallel_for({args})")
 
 
-def _combine(e: Emitter, task: Task, n: str, chunk: str) -> None:
+def _combine(e: TaskEmitter, task: Task, n: str, chunk: str) -> None:
     """Unless an iteration failed (then no partial result can be trusted), fold the partial results."""
     status = e.t(f"load i64, ptr {e.context(CTX_STATUS, 'ptr')}")
     fold, skip = e.label("fine"), e.label("skip")
@@ -166,7 +167,7 @@ def _combine(e: Emitter, task: Task, n: str, chunk: str) -> None:
     e.at(skip)
 
 
-def _chunk(e: Emitter, task: Task, n: str) -> str:
+def _chunk(e: TaskEmitter, task: Task, n: str) -> str:
     """Iterations per chunk: from n and the body alone, so that sums have the same bits on any number of threads."""
     if not task.parallel:
         return n

@@ -6,17 +6,14 @@ An address is uniform (one pointer), linear (one pointer: lane k is k elements f
 from __future__ import annotations
 
 from math import gcd
-from typing import TYPE_CHECKING
 
 from ...ir.nodes import ArgDecl, Buffer, Const, GlobalStore, Op, Operand, Place, Stack, StackPut
 from ...ir.types import DType, f16, f32, f64, i8, i32, i64, u1
 from ...ir.walk import atomic_of
 from ..abi import CTX_RET, CTX_TMP, CTX_TMP_DUAL, CTX_TMP_GRAD, address_word, plane_of
 from . import arith
+from .emitter import Emitter
 from .target import Unsupported, memory_type
-
-if TYPE_CHECKING:
-    from .emitter import Emitter
 
 _PLANE_TYPES = {"f4": f32, "f8": f64, "i4": i32, "i8": i64}
 _CONTEXT_BUFFERS = {"tmp": CTX_TMP, "tmp_grad": CTX_TMP_GRAD, "tmp_dual": CTX_TMP_DUAL, "ret": CTX_RET}
@@ -248,12 +245,21 @@ def exchange(e: Emitter, code: str, place: Place, ptr: str, values: list[str]) -
     return e.t(f"atomicrmw {op} ptr {ptr}, {e.ty(d, False)} {value} {e.scope}monotonic")
 
 
+def _first(e: Emitter, bits: str, ptr: str, align: int) -> str:
+    """What a memory holds before an exchange.
+
+    Volatile on a GPU: LLVM removes exchanges that change nothing (``x[i] *= qd.popcnt(4)``), finds that the rest only reads the memory,
+    and one of its code generators for GPUs ends the process on an atomic load of such a pointer.
+    """
+    return e.t(f"load atomic {'volatile ' if e.gpu else ''}{bits}, ptr {ptr} {e.scope}monotonic, align {align}")
+
+
 def _exchange_loop(e: Emitter, code: str, place: Place, ptr: str, values: list[str]) -> str:
     """Compare-and-swap until it succeeds: what the machine has no instruction for, or has with another rule for ties and NaN."""
     d, ty = place.dtype, e.ty(place.dtype, False)
     bits = f"i{d.size * 8}"
     seen, again, done = e.slot(bits), e.label("again"), e.label("done")
-    first = e.t(f"load atomic {bits}, ptr {ptr} {e.scope}monotonic, align {d.size}")
+    first = _first(e, bits, ptr, d.size)
     e.put(f"store {bits} {first}, ptr {seen}")
     e.jump(again)
     e.at(again)
@@ -281,7 +287,7 @@ def _word_exchange_loop(e: Emitter, code: str, place: Place, ptr: str, values: l
     shift = e.t(f"trunc i64 {e.t(f'shl i64 {into}, 3')} to i32")
     hole = e.t(f"xor i32 {e.t(f'shl i32 {(1 << d.size * 8) - 1}, {shift}')}, -1")
     seen, again, swap, done = e.slot("i32"), e.label("again"), e.label("swap"), e.label("done")
-    first = e.t(f"load atomic i32, ptr {word} {e.scope}monotonic, align 4")
+    first = _first(e, "i32", word, 4)
     e.put(f"store i32 {first}, ptr {seen}")
     e.jump(again)
     e.at(again)

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ...ir.nodes import Assert, Const, Kernel, Op, Operand, Overflow, Print
 from ...ir.types import u1
 from ...ir.walk import task_blocks
 from ..abi import CTX_STATUS, STATUS_ITERATION, STATUS_LOCK, STATUS_VALUES, STATUS_WORDS, Message
+from .emitter import Emitter
 from .target import Unsupported
-
-if TYPE_CHECKING:
-    from .emitter import Emitter
 
 
 def prints(kernel: Kernel) -> list[Print]:

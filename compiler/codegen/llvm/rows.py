@@ -6,14 +6,10 @@ The claims of a launch of a parallel task are words in the frame of the kernel's
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ...ir.nodes import ClaimRow
 from ..abi import CTX_HEAP, PLANES
 from . import report
-
-if TYPE_CHECKING:
-    from .emitter import Emitter
+from .emitter import Emitter
 
 FRAME_CLAIMS = 3
 

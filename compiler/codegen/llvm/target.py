@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -18,8 +19,19 @@ class Unsupported(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A machine. ``lanes`` iterations run side by side in one thread; ``libm``: whether scalar code may call C's math library;
-    ``layout``: LLVM's data layout, where the text must say it; ``fast_math``: some f32 functions may be the machine's approximations.
+    """A machine that code is generated for.
+
+    Attributes:
+        name: of the backend.
+        triple, cpu, features: LLVM's names.
+        lanes: iterations that run side by side in one thread.
+        libm: scalar code may call C's math library.
+        layout: LLVM's data layout, where the text must say it.
+        fast_math: f32 operations may be ``approximations``.
+        approximations: by operation, what emits the machine's approximate instructions for it on f32 registers.
+        f32_to_i32: the intrinsic that converts f32 to a 32-bit integer and saturates by itself, with ``{}`` for ``i`` or ``ui``;
+            empty: LLVM's own, which saturates in several instructions.
+        constant_space: the address space of constant tables.
     """
 
     name: str = "cpu"
@@ -30,6 +42,9 @@ class Target:
     libm: bool = True
     layout: str = ""
     fast_math: bool = False
+    approximations: Mapping[str, Callable[..., str]] = field(default_factory=dict, repr=False, compare=False)
+    f32_to_i32: str = ""
+    constant_space: int = 0
 
 
 LLVM_TYPES = {"f16": "half", "f32": "float", "f64": "double", "u1": "i1"}

@@ -9,9 +9,10 @@ from ...ir.nodes import Const, If, Local, LocalStore, Loop, Reduction, Task
 from ...ir.types import i64
 from ...ir.walk import walk
 from . import arith, memory, rows
-from .emitter import Emitter, KernelInfo
+from .emitter import KernelInfo
 from .function import Module
 from .target import const_text, highest, lowest, memory_type
+from .task_emitter import TaskEmitter
 from .uniform import Shapes, analyse
 
 FRAME_ARGS, FRAME_PARTIALS, FRAME_CHUNK, FRAME_CLAIMS, FRAME_AXES = 0, 1, 2, rows.FRAME_CLAIMS, 4
@@ -22,7 +23,7 @@ _TWO_COPIES = 1500  # statements; above this a vectorised task has only the mask
 def emit_task(module: Module, info: KernelInfo, task: Task, name: str) -> None:
     """Add the function of one task to the module."""
     lanes = module.target.lanes if task.parallel else 1
-    e = Emitter(module, info, task, analyse(task) if lanes > 1 else Shapes(), lanes, not task.parallel)
+    e = TaskEmitter(module, info, task, analyse(task) if lanes > 1 else Shapes(), lanes, not task.parallel)
     unset = conditional_locals(task)
     _start_reductions(e)
     rows.claim_at_once(e)
@@ -60,16 +61,16 @@ def conditional_locals(task: Task) -> list[Local]:
     return list(unsure)
 
 
-def _frame(e: Emitter, word: int, ty: str = "i64") -> str:
+def _frame(e: TaskEmitter, word: int, ty: str = "i64") -> str:
     p = e.hoist(("frame*", word), f"getelementptr i64, ptr %frame, i64 {word}")
     return e.hoist(("frame", word), f"load {ty}, ptr {p}")
 
 
-def _lane_numbers(e: Emitter) -> str:
+def _lane_numbers(e: TaskEmitter) -> str:
     return "<" + ", ".join(f"i64 {k}" for k in range(e.lanes)) + ">"
 
 
-def _iterations(e: Emitter, unset: list[Local]) -> None:
+def _iterations(e: TaskEmitter, unset: list[Local]) -> None:
     """The loop over the flat iterations."""
     body, out = e.label("iteration"), e.label("done")
     counters = _start_counters(e) if len(e.task.axes) > 1 else []
@@ -90,13 +91,13 @@ def _iterations(e: Emitter, unset: list[Local]) -> None:
     e.at(out)
 
 
-def _one_body(e: Emitter, unset: list[Local]) -> None:
+def _one_body(e: TaskEmitter, unset: list[Local]) -> None:
     for x in unset:
         e.reset(x)
     e.block(e.task.body)
 
 
-def _vector_body(e: Emitter, now: str, unset: list[Local]) -> None:
+def _vector_body(e: TaskEmitter, now: str, unset: list[Local]) -> None:
     """The body without masks for whole vectors and once more with a mask for the last one."""
     join = e.label("join")
     wide = dict(e.wide)
@@ -121,7 +122,7 @@ def _vector_body(e: Emitter, now: str, unset: list[Local]) -> None:
 # -- indices
 
 
-def _start_counters(e: Emitter) -> list[str]:
+def _start_counters(e: TaskEmitter) -> list[str]:
     """One counter per axis, relative to its begin: divided out once, then carried."""
     v = e.lanes > 1
     ty = e.vec("i64", v)
@@ -140,7 +141,7 @@ def _start_counters(e: Emitter) -> list[str]:
     return slots[::-1]
 
 
-def _indices(e: Emitter, now: str, counters: list[str]) -> None:
+def _indices(e: TaskEmitter, now: str, counters: list[str]) -> None:
     """The values of the axes' indices in this iteration."""
     v = e.lanes > 1
     ty = e.vec("i64", v)
@@ -161,7 +162,7 @@ def _indices(e: Emitter, now: str, counters: list[str]) -> None:
         e.values[axis.index] = (narrow, v)
 
 
-def _advance(e: Emitter, counters: list[str]) -> None:
+def _advance(e: TaskEmitter, counters: list[str]) -> None:
     """Add to the last counter and carry."""
     if not counters:
         return
@@ -185,7 +186,7 @@ def _advance(e: Emitter, counters: list[str]) -> None:
     e.at(out)
 
 
-def _advance_lanes(e: Emitter, counters: list[str]) -> None:
+def _advance_lanes(e: TaskEmitter, counters: list[str]) -> None:
     """Each lane carries until it is inside its axis: several times when the axis is shorter than the vector."""
     ty, flags = e.vec("i64", True), e.vec("i1", True)
     last = counters[-1]
@@ -219,19 +220,19 @@ def identity(r: Reduction) -> str:
     return const_text(Const(float(value) if d.is_real else value, d))
 
 
-def differs(e: Emitter, r: Reduction, value: str) -> str:
+def differs(e: TaskEmitter, r: Reduction, value: str) -> str:
     """Whether a partial result is not the identity (i1): then some iteration has updated the element, so it exists."""
     how = "fcmp une" if r.local.dtype.is_real else "icmp ne"
     return e.t(f"{how} {e.ty(r.local.dtype, False)} {value}, {identity(r)}")
 
 
-def _start_reductions(e: Emitter) -> None:
+def _start_reductions(e: TaskEmitter) -> None:
     for r in e.task.reductions:
         v = e.lanes > 1
         e.put(f"store {e.ty(r.local.dtype, v)} {e.lit(identity(r), r.local.dtype, v)}, ptr {e.local(r.local)}")
 
 
-def _store_partials(e: Emitter) -> None:
+def _store_partials(e: TaskEmitter) -> None:
     """Lanes are combined in order, then the result goes to the place of this chunk."""
     if not e.task.reductions:
         return
@@ -250,7 +251,7 @@ def _store_partials(e: Emitter) -> None:
         memory.write(e, d, value, e.t(f"getelementptr i64, ptr {partials}, i64 {word}"), "uniform", d.size)
 
 
-def combine_partials(e: Emitter, k: int, r: Reduction, chunks: str) -> None:
+def combine_partials(e: TaskEmitter, k: int, r: Reduction, chunks: str) -> None:
     """In the entry: fold the chunks' results in order, then into the place."""
     d = r.local.dtype
     ty, mem = e.ty(d, False), memory_type(d)

@@ -114,7 +114,8 @@ def _table(e: Lanes, bits: int) -> tuple[str, str]:
     words = [int(digits[k : k + size], 16) for k in range(0, len(digits) - size + 1, size)]
     if e.single:
         words = words[:10]
-    space = " addrspace(4)" if e.f.module.target.triple.startswith("nvptx") else ""
+    number = e.f.module.target.constant_space
+    space = f" addrspace({number})" if number else ""
     name = f"@qd_two_over_pi_{bits}"
     items = ", ".join(f"i{bits} {w}" for w in words)
     e.f.module.declare(name, f"{name} = internal{space} constant [{len(words)} x i{bits}] [{items}], align 8")

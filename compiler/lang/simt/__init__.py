@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..refused import REFUSED, Refused
+from ...refused import REFUSED, Refused
 from . import block
 
 

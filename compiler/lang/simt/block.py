@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...frontend.block import SharedArray, block_size, global_thread_idx, sync, thread_idx
-from ...frontend.intrinsics import cast as _cast
-from ...frontend.intrinsics import max as _max
-from ...frontend.intrinsics import min as _min
-from ...frontend.syntax import atomic_max, static_assert
+from ...frontend.library.functions import cast as _cast
+from ...frontend.library.functions import max as _max
+from ...frontend.library.functions import min as _min
+from ...frontend.markers import atomic_max, static_assert
+from ...frontend.syntax.block import SharedArray, block_size, global_thread_idx, sync, thread_idx
 from ...ir.meaning import identity as _identity
 from ...ir.types import i32
+from ...refused import REFUSED, Refused
 from ..kernel import func
-from ..refused import REFUSED, Refused
 
 
 @func

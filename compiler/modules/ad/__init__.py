@@ -2,7 +2,7 @@
 
 import sys
 
-from qdrun.compiler.lang import ad
-from qdrun.compiler.lang.ad import *  # noqa: F403  (for type checkers)
+from qdrun.compiler.lang.autograd import ad
+from qdrun.compiler.lang.autograd.ad import *  # noqa: F403  (for type checkers)
 
 sys.modules[__name__] = ad

@@ -2,7 +2,7 @@
 
 import sys
 
-from qdrun.compiler.lang import types
-from qdrun.compiler.lang.types import *  # noqa: F403  (for type checkers)
+from qdrun.compiler.lang.data import types
+from qdrun.compiler.lang.data.types import *  # noqa: F403  (for type checkers)
 
 sys.modules[__name__] = types

@@ -1,217 +1,425 @@
-"""The few calls of a GPU driver that the backend needs. Handles and addresses are plain integers. ``nvidia`` has the real one."""
+"""NVIDIA's driver through cuda-python, which is imported when a driver is made, never before: the package and its tests run without it,
+and without a GPU.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol
+import ctypes
+import os
+import sys
+from collections import Counter
+from typing import Any
 
 from ...errors import DeviceError
+from ...ir.threads import new_lock
+from ..gpu.driver import DeviceInfo, Function, Image, Texts
+from . import ptx
+from .kind import CUDA, dotted
+from .native import Addresses, launchers
 from .results import device_error
 
+OLDEST_DRIVER = 12000
+"""Of the driver's CUDA version, 1000 * major + 10 * minor: what PTX 8.0 needs."""
 
-@dataclass(frozen=True, slots=True)
-class DeviceInfo:
-    """What is known of a device before it is opened.
+KEEP_BYTES = 64 << 20
+"""Freed bytes that a pool keeps for the next allocation instead of giving them back to the device at the next synchronization. Small: other
+processes pack their memory beside ours."""
 
-    Attributes:
-        index: its number in this process, after CUDA_VISIBLE_DEVICES.
-        uuid: ``GPU-`` and 32 hexadecimal digits in groups.
-        pci: domain:bus:device.function, hexadecimal.
-        cc: compute capability, (9, 0) for sm_90.
-        sms: multiprocessors.
-        threads_per_sm: threads that one of them holds at most.
-        shared_per_block: bytes of shared memory that a block may take without asking.
-        driver_version: 1000 * major + 10 * minor of the CUDA version that the driver speaks.
+_LOG_BYTES = 16384
+_LIBRARY = "nvcuda.dll" if os.name == "nt" else "libcuda.so.1"
+_INSTALL_DRIVER = (
+    "install NVIDIA's driver, 525 or newer (in a container: start it with --gpus all), and see that `nvidia-smi` works"
+)
+
+
+def bindings() -> Any:
+    """cuda-python's ``driver`` module.
+
+    Raises:
+        DeviceError: it is not installed.
+    """
+    try:
+        from cuda.bindings import driver
+    except ImportError as e:
+        raise DeviceError(
+            f"CUDA cannot be used: cuda-python is not installed for this Python ({e})\n  do: pip install 'cuda-python>=12.4'"
+        ) from None
+    return driver
+
+
+def initialise() -> Any:
+    """cuda-python's ``driver`` module after ``cuInit``.
+
+    Raises:
+        DeviceError: no cuda-python, no driver, too old a driver, or no device that it can use; says which.
+    """
+    d = bindings()
+    try:
+        (code,) = d.cuInit(0)
+    except Exception as e:  # every version has an exception of its own for a library that is not there
+        raise DeviceError(
+            f"CUDA cannot be used: NVIDIA's driver is not installed on this machine ({_LIBRARY} was not found)\n  do: {_INSTALL_DRIVER}"
+        ) from e
+    if int(code):
+        raise device_error(int(code), "CUDA cannot be used", code.name)
+    code, version = d.cuDriverGetVersion()
+    if int(code) or version < OLDEST_DRIVER:
+        raise DeviceError(
+            f"CUDA cannot be used: the driver speaks CUDA {dotted(version)}, and {dotted(OLDEST_DRIVER)} is needed"
+            f"\n  do: {_INSTALL_DRIVER}"
+        )
+    return d
+
+
+def addresses() -> Addresses:
+    """Where the functions lie in this process. The driver must be there."""
+    library = ctypes.CDLL(_LIBRARY)
+    names = ("cuLaunchKernel", "cuMemsetD32Async", "cuCtxSetCurrent", "cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2")
+    return Addresses(*(ctypes.cast(getattr(library, n), ctypes.c_void_p).value or 0 for n in names))
+
+
+_contexts: dict[int, Any] = {}  # primary contexts by device: held until the process ends, as the modules in them are shared
+_contexts_lock = new_lock(sys.modules[__name__], "_contexts_lock")
+_streams: Counter[int] = Counter()  # open ones of each context: the programs that live side by side
+
+
+AT_ONCE = 64 << 10
+"""Bytes of memory that is not pinned which the driver copies on the way to the device before it returns, without waiting."""
+
+
+class CudaDriver:
+    """NVIDIA's driver, for one device. See ``Driver``.
+
+    The device's primary context is used, which other libraries of the process (PyTorch, CuPy) use, too; so their memory and ours can be
+    given to one another. A call on a thread that has another device's context current leaves that one current.
     """
 
-    index: int
-    name: str
-    uuid: str
-    pci: str
-    cc: tuple[int, int]
-    sms: int
-    threads_per_sm: int
-    memory_bytes: int
-    l2_bytes: int
-    shared_per_block: int
-    driver_version: int
+    kind = CUDA
 
-    @property
-    def chip(self) -> str:
-        """The name that code is compiled for."""
-        return f"sm_{self.cc[0]}{self.cc[1]}"
+    def __init__(self) -> None:
+        self.d = initialise()
+        self.launch_address = self.memset_address = 0
+        self.context = 0
+        self._device = self._pool = None
 
+    # ---- calls
+    def _call(self, doing: str, function: Any, *args: Any) -> Any:
+        """Call the driver with the context current, and return what it gives.
 
-@dataclass(frozen=True, slots=True)
-class Function:
-    """A function of a loaded module: its handle, and what a thread (registers, bytes of stack) and a block (shared bytes) of it take."""
+        Raises:
+            DeviceError: the result is not success.
+        """
+        d = self.d
+        current = int(d.cuCtxGetCurrent()[1] or 0)
+        if current == self.context or not self.context:
+            return self._checked(doing, function(*args))
+        if not current:
+            self._checked(doing, d.cuCtxSetCurrent(self.context))
+            return self._checked(doing, function(*args))
+        self._checked(doing, d.cuCtxPushCurrent(self.context))
+        try:
+            return self._checked(doing, function(*args))
+        finally:
+            d.cuCtxPopCurrent()
 
-    handle: int
-    local_bytes: int = 0
-    registers: int = 0
-    shared_bytes: int = 0
+    @staticmethod
+    def _checked(doing: str, outcome: tuple[Any, ...]) -> Any:
+        code, *rest = outcome
+        if int(code):
+            raise device_error(int(code), doing, getattr(code, "name", ""))
+        return rest[0] if len(rest) == 1 else tuple(rest)
 
-
-class Driver(Protocol):
-    """What a device needs of its driver. Every call works on any thread; one that fails raises ``DeviceError``.
-
-    Attributes:
-        name: ``cuda`` or ``emulated``: which code its modules are.
-        launch_address: a C function with the signature of ``cuLaunchKernel``, for native code.
-        memset_address: one with that of ``cuMemsetD32Async``.
-    """
-
-    name: str
-    launch_address: int
-    memset_address: int
-
+    # ---- devices
     def device_count(self) -> int:
-        """How many devices this process may use."""
-        ...
+        """How many devices CUDA_VISIBLE_DEVICES leaves."""
+        return self._call("counting devices failed", self.d.cuDeviceGetCount)
 
     def describe(self, index: int) -> DeviceInfo:
-        """A device, without opening it."""
-        ...
+        """A device, without a context on it."""
+        d, doing = self.d, f"looking at CUDA device {index} failed"
+        device = self._call(doing, d.cuDeviceGet, index)
+        names = d.CUdevice_attribute
 
-    def open(self, index: int) -> None:
-        """Take a device: its context is current on this thread afterwards. A driver object opens one device."""
-        ...
+        def attribute(name: str) -> int:
+            return int(self._call(doing, d.cuDeviceGetAttribute, getattr(names, f"CU_DEVICE_ATTRIBUTE_{name}"), device))
+
+        raw = bytes(self._call(doing, d.cuDeviceGetUuid, device).bytes).hex()
+        return DeviceInfo(
+            index=index,
+            name=_text(self._call(doing, d.cuDeviceGetName, 128, device)),
+            uuid=f"GPU-{raw[:8]}-{raw[8:12]}-{raw[12:16]}-{raw[16:20]}-{raw[20:]}",
+            pci=_text(self._call(doing, d.cuDeviceGetPCIBusId, 32, device)).lower(),
+            chip=f"sm_{attribute('COMPUTE_CAPABILITY_MAJOR')}{attribute('COMPUTE_CAPABILITY_MINOR')}",
+            sms=attribute("MULTIPROCESSOR_COUNT"),
+            threads_per_sm=attribute("MAX_THREADS_PER_MULTIPROCESSOR"),
+            memory_bytes=int(self._call(doing, d.cuDeviceTotalMem, device)),
+            l2_bytes=attribute("L2_CACHE_SIZE"),
+            shared_per_block=attribute("MAX_SHARED_MEMORY_PER_BLOCK"),
+            driver_version=int(self._call(doing, d.cuDriverGetVersion)),
+        )
 
     def share(self, index: int) -> None:
-        """Before ``open``: many threads will wait for the device, so they are to sleep and not to spin."""
-        ...
+        """The threads of a context spin by default: with more of them than processors, those that launch do not get one."""
+        doing, blocking = f"opening CUDA device {index} failed", 4  # CU_CTX_SCHED_BLOCKING_SYNC
+        self._call(doing, self.d.cuDevicePrimaryCtxSetFlags, self._call(doing, self.d.cuDeviceGet, index), blocking)
+
+    def open(self, index: int) -> None:
+        """Take a device, with its primary context and a pool of our own."""
+        d, doing = self.d, f"opening CUDA device {index} failed"
+        self._device = self._call(doing, d.cuDeviceGet, index)
+        with _contexts_lock:
+            if index not in _contexts:
+                _contexts[index] = self._call(doing, d.cuDevicePrimaryCtxRetain, self._device)
+        self.context = int(_contexts[index])
+        self.bind()
+        made = launchers(self.context, addresses())
+        self.launch_address, self.memset_address = made.launch, made.memset
+        has_pools = d.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED
+        if self._call(doing, d.cuDeviceGetAttribute, has_pools, self._device):
+            self._pool = self._make_pool(doing, index)
+
+    def _make_pool(self, doing: str, index: int) -> Any:
+        """A pool of our own: what it keeps and how much it holds is not mixed with other libraries' use of the device's default pool."""
+        d = self.d
+        properties = d.CUmemPoolProps()
+        properties.allocType = d.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+        properties.handleTypes = d.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_NONE
+        properties.location.type = d.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+        properties.location.id = index
+        pool = self._call(doing, d.cuMemPoolCreate, properties)
+        threshold = d.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
+        self._call(doing, d.cuMemPoolSetAttribute, pool, threshold, d.cuuint64_t(KEEP_BYTES))
+        return pool
 
     def bind(self) -> None:
-        """Make the context current on this thread, for code that calls the driver by itself."""
-        ...
+        """Make the context current, if this thread has none."""
+        if not int(self.d.cuCtxGetCurrent()[1] or 0):
+            self._checked("taking the device on this thread failed", self.d.cuCtxSetCurrent(self.context))
 
+    # ---- streams
     def stream(self, ordered: bool) -> int:
-        """A new stream, which waits for no other one of this kind. ``ordered``: it is in order with the default stream."""
-        ...
+        """Torch and others work on the default one: streams of programs that share memory with them are in order with it."""
+        flags = 0 if ordered else 1  # CU_STREAM_DEFAULT, CU_STREAM_NON_BLOCKING
+        made = int(self._call("making a stream failed", self.d.cuStreamCreate, flags))
+        with _contexts_lock:
+            _streams[self.context] += 1
+        return made
 
     def stream_free(self, stream: int) -> None:
-        """Give a stream back in which nothing runs."""
-        ...
+        """Destroy it."""
+        with _contexts_lock:
+            _streams[self.context] -= 1
+        self._call("giving a stream back failed", self.d.cuStreamDestroy, stream)
 
     def close(self, stream: int) -> None:
-        """Give the last stream of this object back, and the memory that the driver keeps for it."""
-        ...
+        """Destroy the stream and the pool. The last of the context's streams shrinks what that keeps for stacks: it waits for the whole
+        device, and the kernels of others would need their stacks again.
+        """
+        doing, limit = "closing the device failed", self.d.CUlimit.CU_LIMIT_STACK_SIZE
+        with _contexts_lock:
+            _streams[self.context] -= 1
+            last = _streams[self.context] <= 0
+        self._call(doing, self.d.cuStreamDestroy, stream)
+        if last:
+            self._call(
+                doing, self.d.cuCtxSetLimit, limit, 1024
+            )  # stacks of kernels with large frames are kept by the context else
+        if self._pool is not None:
+            self._call(doing, self.d.cuMemPoolDestroy, self._pool)
+            self._pool = None
 
     def synchronize(self, stream: int) -> None:
-        """Wait for everything in a stream; raises what failed in it. Stream 0: for everything in the default stream, which comes after
-        what is in ordered ones.
-        """
-        ...
+        """Wait for the stream. The default one waits for all that are in order with it."""
+        self._call("work on the device failed", self.d.cuStreamSynchronize, stream)
 
+    # ---- memory
     def allocate(self, nbytes: int, stream: int) -> int:
-        """Device memory for work that is put into the stream later. Its content is arbitrary."""
-        ...
+        """From the pool; it is aligned to 256 bytes."""
+        doing = f"allocating {nbytes:,} bytes of device memory failed"
+        if self._pool is None:
+            return int(self._call(doing, self.d.cuMemAlloc, nbytes))
+        return int(self._call(doing, self.d.cuMemAllocFromPoolAsync, nbytes, self._pool, stream))
 
     def free(self, ptr: int, stream: int) -> None:
-        """Give memory back once the work that is in the stream now has ended."""
-        ...
+        """In the order of the stream."""
+        if self._pool is None:
+            self._call("freeing device memory failed", self.d.cuMemFree, ptr)  # waits for the device
+        else:
+            self._call("freeing device memory failed", self.d.cuMemFreeAsync, ptr, stream)
 
     def trim(self) -> None:
-        """Give all memory that is kept for later allocations back to the device. Synchronize first: what is not free yet stays."""
-        ...
+        """Give back what the pool keeps."""
+        if self._pool is not None:
+            self._call("giving memory back failed", self.d.cuMemPoolTrimTo, self._pool, 0)
 
     def pool_bytes(self) -> tuple[int, int]:
-        """Bytes of this driver object's allocations: in use, and taken from the device."""
-        ...
+        """Of the pool; 0 where the device has none."""
+        if self._pool is None:
+            return 0, 0
+        names = self.d.CUmemPool_attribute
+        used, reserved = names.CU_MEMPOOL_ATTR_USED_MEM_CURRENT, names.CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT
+        both = (self._call("reading the pool failed", self.d.cuMemPoolGetAttribute, self._pool, x) for x in (used, reserved))
+        a, b = map(int, both)
+        return a, b
 
     def memory_info(self) -> tuple[int, int]:
-        """Bytes of the device that are free now, and all of them."""
-        ...
+        """Free and total, of all processes."""
+        free, total = self._call("reading the device's memory failed", self.d.cuMemGetInfo)
+        return int(free), int(total)
 
     def host_allocate(self, nbytes: int) -> int:
-        """Pinned host memory, at the same address on both sides. Its content is arbitrary."""
-        ...
+        """Pinned for every context."""
+        portable = 1  # CU_MEMHOSTALLOC_PORTABLE: pinned for every context
+        return int(self._call(f"pinning {nbytes:,} bytes of host memory failed", self.d.cuMemHostAlloc, nbytes, portable))
 
     def host_free(self, ptr: int) -> None:
-        """Give pinned memory back; nothing may be using it."""
-        ...
+        """Unpin and free."""
+        self._call("freeing pinned memory failed", self.d.cuMemFreeHost, ptr)
 
     def is_pinned(self, address: int) -> bool:
-        """Whether an address is pinned memory of the host, ours or another library's."""
-        ...
+        """Whether the driver has a kind for it. (Asked by ``cuPointerGetAttribute``, it fails for ordinary memory; a host's address it has
+        for that, too, where the device can read all of the host's memory.)
+        """
+        self.bind()
+        try:
+            code, found = self.d.cuPointerGetAttributes(
+                1, [self.d.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE], address
+            )
+        except ValueError:  # 0 is no name of a kind: what the driver has not made
+            return False
+        return not int(code) and int(found[0]) == int(self.d.CUmemorytype.CU_MEMORYTYPE_HOST)
 
     def memset(self, ptr: int, word: int, count: int, width: int, stream: int) -> None:
-        """Fill with ``count`` words of ``width`` bytes (1, 2 or 4)."""
-        ...
+        """In the stream."""
+        fill = {1: self.d.cuMemsetD8Async, 2: self.d.cuMemsetD16Async, 4: self.d.cuMemsetD32Async}[width]
+        self._call(f"filling {count * width:,} bytes failed", fill, ptr, word, count, stream)
 
     def upload(self, dst: int, src_host: int, nbytes: int, stream: int) -> None:
-        """Host to device. Pageable memory may be changed after the call; pinned memory is read when its turn in the stream comes."""
-        ...
+        """In the stream. What the driver does not copy at once it copies when the stream has come there, see ``download``."""
+        if nbytes > AT_ONCE:
+            self.synchronize(stream)
+        self._call(f"a copy of {nbytes:,} bytes to the device failed", self.d.cuMemcpyHtoDAsync, dst, src_host, nbytes, stream)
 
     def download(self, dst_host: int, src: int, nbytes: int, stream: int) -> None:
-        """Device to host. The bytes are there when the call returns."""
-        ...
+        """Copy and wait. A copy between the device and memory that is not pinned waits inside of the driver for what is before it in its
+        stream, and until then no thread can make or destroy a stream or an event: so the stream is waited for before, which holds
+        nobody up (both measured on an H200, driver 580).
+        """
+        self.synchronize(stream)
+        self.fetch(dst_host, src, nbytes, stream)
+        self.synchronize(stream)
 
     def fetch(self, dst_pinned: int, src: int, nbytes: int, stream: int) -> None:
-        """Device to pinned host memory, in the stream: the bytes are there once an event recorded after it has passed."""
-        ...
+        """In the stream."""
+        doing = f"a copy of {nbytes:,} bytes from the device failed"
+        self._call(doing, self.d.cuMemcpyDtoHAsync, dst_pinned, src, nbytes, stream)
 
     def copy(self, dst: int, src: int, nbytes: int, stream: int) -> None:
-        """Device to device, also between devices."""
-        ...
+        """In the stream; the driver finds out which devices the addresses belong to."""
+        self._call(f"a copy of {nbytes:,} bytes on the device failed", self.d.cuMemcpyAsync, dst, src, nbytes, stream)
+
+    # ---- code
+    def build(self, texts: Texts, info: DeviceInfo, keep: bool) -> Image:
+        """A cubin, by LLVM and the compiler in the driver."""
+        return ptx.build(texts, self, info, keep)
 
     def assemble(self, text: bytes, name: str) -> bytes:
-        """The image of a module from its text: machine code (a cubin) for the open device."""
-        ...
+        """PTX to a cubin, by the compiler in the driver."""
+        d, (options, values, log) = self.d, self._logged()
+        doing = f"the driver cannot compile kernel `{name}`"
+        state = self._call(doing, d.cuLinkCreate, len(options), options, values)
+        try:
+            ptx, data = d.CUjitInputType.CU_JIT_INPUT_PTX, text.rstrip(b"\0") + b"\0"
+            label = f"{name}.ptx".encode()
+            self._explained(doing, log, d.cuLinkAddData, state, ptx, data, len(data), label, 0, [], [])
+            address, size = self._explained(doing, log, d.cuLinkComplete, state)
+            return ctypes.string_at(int(address), int(size))
+        finally:
+            d.cuLinkDestroy(state)
 
     def load_module(self, image: bytes, name: str) -> int:
-        """Load an image. ``name``: the kernel, for messages."""
-        ...
+        """A cubin, or PTX text."""
+        options, values, log = self._logged()
+        doing = f"the code of kernel `{name}` cannot be loaded"
+        data = image if image.startswith(b"\x7fELF") else image.rstrip(b"\0") + b"\0"
+        return int(self._explained(doing, log, self.d.cuModuleLoadDataEx, data, len(options), options, values))
+
+    def _logged(self) -> tuple[list[Any], list[Any], bytearray]:
+        """Options of the driver's compiler with a buffer for what it complains of."""
+        j, log = self.d.CUjit_option, bytearray(_LOG_BYTES)
+        return [j.CU_JIT_ERROR_LOG_BUFFER, j.CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES], [log, len(log)], log
+
+    def _explained(self, doing: str, log: bytearray, function: Any, *args: Any) -> Any:
+        """A call of the compiler; its log is part of the error."""
+        try:
+            return self._call(doing, function, *args)
+        except DeviceError as e:
+            said = log.split(b"\0")[0].decode(errors="replace")
+            raise device_error(e.code, doing, e.result, said) from None
 
     def function(self, module: int, name: str) -> Function:
-        """A kernel function of a module."""
-        ...
+        """With what a thread of it takes."""
+        d, doing = self.d, f"kernel function `{name}` is not in its code"
+        handle = self._call(doing, d.cuModuleGetFunction, module, name.encode())
+        names = d.CUfunction_attribute
+
+        def attribute(of: str) -> int:
+            return int(self._call(doing, d.cuFuncGetAttribute, getattr(names, f"CU_FUNC_ATTRIBUTE_{of}"), handle))
+
+        return Function(int(handle), attribute("LOCAL_SIZE_BYTES"), attribute("NUM_REGS"), attribute("SHARED_SIZE_BYTES"))
 
     def unload(self, module: int) -> None:
-        """Forget a module; nothing of it may be running."""
-        ...
+        """Drop a module."""
+        self._call("unloading code failed", self.d.cuModuleUnload, module)
 
+    # ---- events
     def event(self, sleeps: bool = False) -> int:
-        """A new event. ``sleeps``: a thread that waits for it gives its processor up."""
-        ...
+        """With a time stamp."""
+        return int(self._call("making an event failed", self.d.cuEventCreate, int(sleeps)))  # CU_EVENT_BLOCKING_SYNC
 
     def event_free(self, event: int) -> None:
-        """Forget an event."""
-        ...
+        """Destroy it."""
+        self._call("freeing an event failed", self.d.cuEventDestroy, event)
 
     def record(self, event: int, stream: int) -> None:
-        """Put an event into a stream."""
-        ...
+        """In the stream."""
+        self._call("recording an event failed", self.d.cuEventRecord, event, stream)
 
     def event_wait(self, event: int) -> None:
-        """Wait until what was before the event in its stream has ended."""
-        ...
+        """On the host."""
+        self._call("work on the device failed", self.d.cuEventSynchronize, event)
 
     def stream_wait(self, stream: int, event: int) -> None:
-        """Let a stream wait for an event of another one."""
-        ...
+        """On the device."""
+        self._call("waiting for another stream failed", self.d.cuStreamWaitEvent, stream, event, 0)
 
     def elapsed_ms(self, begin: int, end: int) -> float:
-        """Milliseconds on the device's clock between two events that have passed."""
-        ...
+        """Between two events, to about half a microsecond."""
+        return float(self._call("reading two events failed", self.d.cuEventElapsedTime, begin, end))
 
+    # ---- graphs
     def capture_begin(self, stream: int) -> None:
-        """Record what this thread puts into the stream from now on, instead of running it."""
-        ...
+        """Only this thread's calls are watched."""
+        mode = self.d.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+        self._call("recording a graph failed", self.d.cuStreamBeginCapture, stream, mode)
 
     def capture_end(self, stream: int) -> int:
-        """The recorded graph, ready to launch."""
-        ...
+        """End the recording, and instantiate."""
+        doing = "recording a graph failed"
+        graph = self._call(doing, self.d.cuStreamEndCapture, stream)
+        try:
+            return int(self._call(doing, self.d.cuGraphInstantiate, graph, 0))
+        finally:
+            self.d.cuGraphDestroy(graph)
 
     def graph_launch(self, graph: int, stream: int) -> None:
-        """Put a graph into a stream."""
-        ...
+        """One launch for the whole graph."""
+        self._call("launching a graph failed", self.d.cuGraphLaunch, graph, stream)
 
     def graph_free(self, graph: int) -> None:
-        """Forget a graph."""
-        ...
+        """Destroy it."""
+        self._call("freeing a graph failed", self.d.cuGraphExecDestroy, graph)
 
 
-def failure(code: int, doing: str, detail: str = "") -> DeviceError:
-    """The error of a driver call that returned a CUresult other than 0."""
-    return device_error(code, doing, detail=detail)
+def _text(raw: bytes) -> str:
+    return raw.split(b"\0")[0].decode(errors="replace")

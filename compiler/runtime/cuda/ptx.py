@@ -8,19 +8,20 @@ from __future__ import annotations
 import ctypes
 import re
 from functools import cache
-from typing import Any
+from typing import Any, Protocol
 
 import llvmlite.binding as llvm
 
-from ...codegen.llvm import nvptx_table
+from ...codegen.cuda import nvptx_table
 from ...errors import DeviceError, QdrunRuntimeError
 from .. import jit
 from ..cache import DiskCache, disk_cache, key_of
-from .driver import DeviceInfo, Driver
+from ..gpu.driver import DeviceInfo, Image, Texts
 
 TRIPLE = "nvptx64-nvidia-cuda"
-CHIPS = ((7, 0), (7, 5), (8, 0), (8, 6), (8, 9), (9, 0))
-"""Compute capabilities that code is made for. A newer device takes that of the newest: its driver compiles the PTX."""
+CHIPS = (70, 75, 80, 86, 89, 90)
+"""Compute capabilities that code is made for, without their points. A newer device takes that of the
+newest: its driver compiles the PTX."""
 
 _LAYOUT = re.compile(r'^target datalayout = ".*"\n', re.M)
 _TRIPLE = re.compile(r'^target triple = ".*"\n', re.M)
@@ -33,13 +34,14 @@ def target_cpu(info: DeviceInfo) -> str:
     Raises:
         DeviceError: the device is too old.
     """
-    fitting = [c for c in CHIPS if c <= info.cc]
+    has = int(info.chip.removeprefix("sm_"))
+    fitting = [c for c in CHIPS if c <= has]
     if not fitting:
         raise DeviceError(
-            f"{info.name} has compute capability {info.cc[0]}.{info.cc[1]}, and 7.0 is needed\n"
+            f"{info.name} has compute capability {has // 10}.{has % 10}, and 7.0 is needed\n"
             "  do: use another device, see `qdrun devices`"
         )
-    return f"sm_{fitting[-1][0]}{fitting[-1][1]}"
+    return f"sm_{fitting[-1]}"
 
 
 @cache
@@ -82,7 +84,7 @@ def compile_ptx(text: str, name: str, cpu: str, features: str = "+ptx80", opt_le
     Raises:
         QdrunRuntimeError: LLVM refuses the text; names the kernel.
     """
-    if cpu not in {f"sm_{a}{b}" for a, b in CHIPS}:  # LLVM would only warn, and write PTX for a chip that does not exist
+    if cpu not in {f"sm_{c}" for c in CHIPS}:  # LLVM would only warn, and write PTX for a chip that does not exist
         raise QdrunRuntimeError(f"no chip is called {cpu!r}")
     nvptx_table.check(text, name)
     size = jit.size_of(text)
@@ -209,13 +211,19 @@ def check_features(features: str, info: DeviceInfo, name: str) -> None:
         )
 
 
-def build(text: str, name: str, features: str, driver: Driver, info: DeviceInfo, keep: bool = True) -> tuple[bytes, str, bool]:
-    """The machine code of a device module, the key that it lies under on disk, and whether it came from there.
+class Assembler(Protocol):
+    """Compiles PTX for the open device."""
+
+    def assemble(self, text: bytes, name: str) -> bytes:
+        """The machine code; raises ``DeviceError`` with the compiler's log."""
+        ...
+
+
+def build(texts: Texts, driver: Assembler, info: DeviceInfo, keep: bool = True) -> Image:
+    """The machine code of a kernel's device functions.
 
     Args:
-        text: LLVM text.
-        name: the kernel, for messages.
-        features: the PTX version.
+        texts: of the kernel; ``features`` is the PTX version.
         driver: compiles PTX for the open device.
         info: the device.
         keep: look on the disk, and keep what was made there.
@@ -224,21 +232,22 @@ def build(text: str, name: str, features: str, driver: Driver, info: DeviceInfo,
         QdrunRuntimeError: LLVM refuses the text.
         DeviceError: the driver refuses the PTX; has its log.
     """
+    name, features = texts.name, texts.features
     check_features(features, info, name)
     disk = disk_cache() if keep else None
     cpu = target_cpu(info)
-    first = ptx_key(text, cpu, features, 3)
+    first = ptx_key(texts.device, cpu, features, 3)
     ptx = _kept(disk, first)
     known = ptx is not None
     if ptx is None:
-        ptx = compile_ptx(text, name, cpu, features).encode()
+        ptx = compile_ptx(texts.device, name, cpu, features).encode()
         _keep(disk, first, ptx, {"name": name, "chip": cpu, "versions": jit.versions()})
     second = image_key(ptx.decode(), info)
     image = _kept(disk, second)
     if image is None:
         image, known = driver.assemble(ptx, name), False
         _keep(disk, second, image, {"name": name, "chip": info.chip, "driver": info.driver_version})
-    return image, second, known
+    return Image(image, second, known)
 
 
 def _kept(disk: DiskCache | None, key: str) -> bytes | None:

@@ -1,27 +1,10 @@
-"""What a CUresult means: its name, what happened in words, what to do, and whether the process can go on.
-
-The numbers are those of ``cuda.h``; they never change meaning between versions of the driver.
-"""
+"""What a CUresult means. The numbers are those of ``cuda.h``; they never change meaning between versions of the driver."""
 
 from __future__ import annotations
 
-import warnings
-from dataclasses import dataclass
-
-from ...errors import DeviceError, OutOfMemory
+from ..gpu.results import Result, Results
 
 OUT_OF_MEMORY, INVALID_CONTEXT, INVALID_HANDLE, NOT_READY = 2, 201, 400, 600
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """One CUresult. ``restart``: CUDA reports it again to every later call of the process."""
-
-    name: str
-    what: str
-    do: str = ""
-    restart: bool = False
-
 
 _BOUNDS = "run the kernel with qd.init(debug=True), which checks every index"
 _UPDATE = "install a newer NVIDIA driver"
@@ -29,7 +12,7 @@ _OURS = "this is a bug in qdrun; report it with the kernel's source"
 _INSTALL = "see that `nvidia-smi` works as this user"
 _AGAIN = "see the driver's log (`dmesg | grep -i xid`); if it comes again, the device or its driver is at fault"
 
-RESULTS: dict[int, Result] = {
+_KNOWN: dict[int, Result] = {
     1: Result("INVALID_VALUE", "a value was refused", _OURS),
     2: Result("OUT_OF_MEMORY", "the device has no more memory", "see Program.usage() and `nvidia-smi` for who holds it"),
     3: Result("NOT_INITIALIZED", "CUDA is not initialised in this process", "after a fork, use multiprocessing's `spawn`"),
@@ -58,17 +41,17 @@ RESULTS: dict[int, Result] = {
     304: Result("OPERATING_SYSTEM", "a call of the operating system has failed", _INSTALL),
     400: Result("INVALID_HANDLE", "a handle of another device or a closed one was used", _OURS),
     600: Result("NOT_READY", "work is still running", _OURS),
-    700: Result("ILLEGAL_ADDRESS", "it read or wrote memory that is not its own", _BOUNDS, True),
+    700: Result("ILLEGAL_ADDRESS", "it read or wrote memory that is not its own", _BOUNDS, True, True),
     701: Result("LAUNCH_OUT_OF_RESOURCES", "a block needs more registers or shared memory than there are", _OURS),
     702: Result("LAUNCH_TIMEOUT", "it ran longer than the display's watchdog allows", "use a device without a display", True),
     709: Result("CONTEXT_IS_DESTROYED", "the device's context was destroyed by somebody", "do not reset the device", True),
     710: Result("ASSERT", "an assertion of the device failed", _OURS, True),
-    714: Result("HARDWARE_STACK_ERROR", "its call stack was overrun", _BOUNDS, True),
+    714: Result("HARDWARE_STACK_ERROR", "its call stack was overrun", _BOUNDS, True, True),
     715: Result("ILLEGAL_INSTRUCTION", "it met an instruction that the device does not have", _OURS, True),
-    716: Result("MISALIGNED_ADDRESS", "it used an address that is not aligned", _BOUNDS, True),
-    717: Result("INVALID_ADDRESS_SPACE", "it used an address of the wrong space", _BOUNDS, True),
-    718: Result("INVALID_PC", "it jumped out of its code", _BOUNDS, True),
-    719: Result("LAUNCH_FAILED", "it was stopped by the device (a trap, or a fault without a name)", _BOUNDS, True),
+    716: Result("MISALIGNED_ADDRESS", "it used an address that is not aligned", _BOUNDS, True, True),
+    717: Result("INVALID_ADDRESS_SPACE", "it used an address of the wrong space", _BOUNDS, True, True),
+    718: Result("INVALID_PC", "it jumped out of its code", _BOUNDS, True, True),
+    719: Result("LAUNCH_FAILED", "it was stopped by the device (a trap, or a fault without a name)", _BOUNDS, True, True),
     800: Result("NOT_PERMITTED", "this user or this moment does not permit it", "read nothing back while a graph is recorded"),
     801: Result("NOT_SUPPORTED", "the device or its driver cannot do it", _UPDATE),
     802: Result("SYSTEM_NOT_READY", "the system's devices are not ready", "start nvidia-fabricmanager"),
@@ -86,53 +69,6 @@ RESULTS: dict[int, Result] = {
     908: Result("STREAM_CAPTURE_WRONG_THREAD", "the recording was begun by another thread", "begin and end it on one thread"),
     999: Result("UNKNOWN", "the driver does not say why", _AGAIN, True),
 }
-"""What we say of each result that a launch, a copy or an allocation can give."""
 
-
-def result(code: int, name: str = "") -> Result:
-    """What a CUresult means. ``name``: the driver's name of one that the table does not have, with or without ``CUDA_ERROR_``."""
-    known = RESULTS.get(code)
-    if known is not None:
-        return known
-    return Result(name.removeprefix("CUDA_ERROR_"), "the driver refused", _AGAIN)
-
-
-def device_error(code: int, doing: str, name: str = "", detail: str = "") -> DeviceError:
-    """The error of a call that failed.
-
-    Args:
-        code: the CUresult.
-        doing: what was tried, as in "kernel `f` failed" or "a copy of 8 bytes failed": opens the message.
-        name: the driver's own name of the result.
-        detail: what the driver says beyond it, a log say.
-    """
-    r = result(code, name)
-    said = f"CUDA_ERROR_{r.name}" if r.name else f"CUresult {code}"
-    lines = [f"{doing}: {r.what} ({said})", *(f"  {line}" for line in detail.strip().splitlines())]
-    if r.restart:
-        lines.append("  the device cannot be used any more by this process")
-        lines.append(f"  do: restart the process; {r.do}")
-    elif r.do:
-        lines.append(f"  do: {r.do}")
-    return DeviceError("\n".join(lines), said, code, r.restart)
-
-
-def report_lost(error: DeviceError, what: str) -> None:
-    """Warn of a failure whose call belongs to no program that is still there. One that stays is raised by the next call of the device.
-
-    Args:
-        error: what the driver said.
-        what: what it means, as in "64 bytes of code stay loaded": opens the message.
-    """
-    if not error.restart:
-        warnings.warn(f"{what}: {error}", RuntimeWarning, stacklevel=3)
-
-
-def is_full(error: DeviceError) -> bool:
-    """Whether a call failed because the device has no more memory."""
-    return error.code == OUT_OF_MEMORY
-
-
-def out_of_memory(error: DeviceError, doing: str) -> OutOfMemory:
-    """The memory error of a call that is no allocation of ours: loading code, a stack of a kernel."""
-    return OutOfMemory(f"{doing}: {str(error).split(': ', 1)[-1]}")
+RESULTS = Results("CUresult", "CUDA_ERROR_", _KNOWN, OUT_OF_MEMORY, _AGAIN)
+device_error = RESULTS.error

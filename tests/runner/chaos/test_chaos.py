@@ -14,7 +14,7 @@ from benchmarks.chaos.processes import SmallDisk
 from benchmarks.chaos.scenario import scenario
 
 ROOT = Path(__file__).parents[3]
-SEEDS = {"worker": 3, "runner": 4, "ledger": 6, "raylet": 3, "disk": 5, "lane": 4}
+SEEDS = {"worker": 3, "runner": 4, "ledger": 6, "raylet": 3, "disk": 5, "lane": 4, "rerun": 1}
 
 
 @pytest.mark.slow

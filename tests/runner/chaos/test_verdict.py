@@ -9,11 +9,11 @@ from benchmarks.chaos.jobs import LARGE, expected
 from benchmarks.chaos.play import Verdict
 from benchmarks.chaos.scenario import KINDS, Scenario, scenario
 from benchmarks.chaos.verdict import judge
+from qdrun.runner.observe.table import write_parquet
 from qdrun.runner.store.attempts import Attempt, ended, pack, requeued, started
 from qdrun.runner.store.journal import Journal
 from qdrun.runner.store.layout import write_run
-from qdrun.runner.store.table import write_parquet
-from qdrun.runner.trials import Trial, trial_id
+from qdrun.runner.study.trials import Trial, trial_id
 
 ONE = Scenario("worker", 0, "local", 3, 1, 0.1, 7, ())
 
@@ -98,6 +98,10 @@ def test_a_missing_row_and_a_missing_end_are_named(tmp_path):
     assert any(text.endswith("never came to its end") for text in problems)
 
 
+def killed(one):
+    return any(fault.what == "runner" for faults in one.faults for fault in faults)
+
+
 def test_scenarios_depend_on_kind_and_seed_alone():
     assert scenario("disk", 3) == scenario("disk", 3) != scenario("disk", 4)
     every = [scenario(kind, seed) for kind in KINDS for seed in range(40)]
@@ -113,9 +117,11 @@ def test_scenarios_depend_on_kind_and_seed_alone():
         "full",
         "room",
         "lane",
+        "rerun",
         "eio",
         "gone",
         "second",
     }
     assert {one.place for one in every} == {"cluster", "local", "emulated"}
     assert all(one.faults and one.faults[0] for one in every)
+    assert not any(one.needs_resume for one in every if one.kind in ("eio", "rerun", "worker", "disk") and not killed(one))

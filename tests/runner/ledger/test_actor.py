@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from qdrun.runner.ledger import actor, groups
 from qdrun.runner.ledger.inventory import local, pretended
 from qdrun.runner.ledger.leases import Held, Lease, Terms
 from qdrun.runner.ledger.settings import Settings
 from qdrun.runner.packing import Claim, Request
+from qdrun.runner.ray_adapter import ledger_actor, placement_groups
 
 FAST = Settings(look_s=0.0, beat_s=0.05)
 
@@ -20,11 +20,11 @@ class Nodes:
 
     def __init__(self, monkeypatch, *names):
         self.alive, self.answers, self.asked = {name: {"CPU": 2.0} for name in names}, {}, []
-        monkeypatch.setattr(groups, "nodes", lambda: dict(self.alive))
-        monkeypatch.setattr(groups, "existing", dict)
-        monkeypatch.setattr(groups, "probe", self.probe)
-        monkeypatch.setattr(actor, "FIRST_S", 0.2)
-        monkeypatch.setattr(actor, "TICK_S", 0.01)
+        monkeypatch.setattr(placement_groups, "nodes", lambda: dict(self.alive))
+        monkeypatch.setattr(placement_groups, "existing", dict)
+        monkeypatch.setattr(placement_groups, "probe", self.probe)
+        monkeypatch.setattr(ledger_actor, "FIRST_S", 0.2)
+        monkeypatch.setattr(ledger_actor, "TICK_S", 0.01)
 
     def probe(self, node, settings, gpus):
         self.asked.append(node)
@@ -56,7 +56,7 @@ def test_a_node_that_does_not_answer_holds_up_nobody_but_itself(monkeypatch):
     async def life():
         nodes.open()
         nodes.answer("quick")
-        ledger = actor.LedgerActor(FAST)
+        ledger = ledger_actor.LedgerActor(FAST)
         assert await asyncio.wait_for(nodes_of(ledger), 30) == {"quick"}
         await asyncio.sleep(0.1)
         assert nodes.asked == ["quick", "slow"], "each is asked once, and waited for"
@@ -76,7 +76,7 @@ def test_without_any_answer_the_ledger_is_not_ready(monkeypatch):
 
     async def life():
         nodes.open()
-        ledger = actor.LedgerActor(FAST)
+        ledger = ledger_actor.LedgerActor(FAST)
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(ledger.devices(), 0.6)
         nodes.answer("slow")
@@ -94,7 +94,7 @@ def test_a_node_that_fails_is_asked_again_and_one_that_is_gone_is_not(monkeypatc
         nodes.answer("good")
         first = nodes.answers["bad"]
         first.set_exception(RuntimeError("no driver"))
-        ledger = actor.LedgerActor(FAST)
+        ledger = ledger_actor.LedgerActor(FAST)
         assert await nodes_of(ledger) == {"good"}
         nodes.answers["bad"] = asyncio.get_running_loop().create_future()
         del nodes.alive["gone"]
@@ -115,12 +115,12 @@ def test_a_node_that_fails_is_asked_again_and_one_that_is_gone_is_not(monkeypatc
 def test_time_in_which_the_ledger_itself_was_away_is_no_silence_of_runs(monkeypatch):
     """Stopped, or starved: what the runs have said meanwhile waits in front of it."""
     nodes = Nodes(monkeypatch, "one")
-    monkeypatch.setattr(actor, "LATE_S", 0.5)
+    monkeypatch.setattr(ledger_actor, "LATE_S", 0.5)
 
     async def life():
         nodes.open()
         nodes.answer("one")
-        ledger = actor.LedgerActor(replace(FAST, expire_s=0.8))
+        ledger = ledger_actor.LedgerActor(replace(FAST, expire_s=0.8))
         await ledger.join("run#1", "me", (), (), (), 0, (), 1, Terms())
         time.sleep(2.0)  # nothing moves, as if the process were stopped
         await asyncio.sleep(0.05)
@@ -144,10 +144,12 @@ class Cards(Nodes):
         self.alive = {name: {"CPU": 2.0, "GPU": 1.0} for name in names}
         self.hangs, self.removed = set(), []
         self.groups = {f"qdrun/{node}/GPU/0": f"of {node}" for node in left}
-        monkeypatch.setattr(groups, "existing", lambda: {name: (made, True, "") for name, made in self.groups.items()})
-        monkeypatch.setattr(groups, "create", self.create)
-        monkeypatch.setattr(groups, "remove", self.remove)
-        monkeypatch.setattr(groups, "ask_inside", self.inside)
+        monkeypatch.setattr(
+            placement_groups, "existing", lambda: {name: (made, True, "") for name, made in self.groups.items()}
+        )
+        monkeypatch.setattr(placement_groups, "create", self.create)
+        monkeypatch.setattr(placement_groups, "remove", self.remove)
+        monkeypatch.setattr(placement_groups, "ask_inside", self.inside)
 
     def answer(self, node):
         self.answers[node].set_result([*local(1, 1, node), *pretended(1, 24 << 30, node)])
@@ -174,7 +176,7 @@ def life_of(nodes, live):
         nodes.open()
         for name in nodes.alive:
             nodes.answer(name)
-        ledger = actor.LedgerActor(FAST)
+        ledger = ledger_actor.LedgerActor(FAST)
         claims = {pretended(1, 24 << 30, "n")[0].kind: Claim.of([(1 << 30, 1.0)])}
         requests = [Request(f"t{k}", "", "", claims, 0.0) for k in range(2)]
         await ledger.join("run#1", "me", (), requests, (), 0, (), 1, Terms())
@@ -197,7 +199,7 @@ def test_a_device_that_does_not_say_what_it_is_holds_up_nobody_but_itself(monkey
     """Its node hangs: meanwhile another node dies, and that must be seen."""
     nodes = Cards(monkeypatch, "quick", "stuck")
     nodes.hangs.add("of stuck")
-    monkeypatch.setattr(actor, "TAKE_S", 0.05)
+    monkeypatch.setattr(ledger_actor, "TAKE_S", 0.05)
 
     async def live(ledger):
         async def quick():
@@ -236,8 +238,8 @@ def test_groups_of_nodes_that_went_while_no_ledger_was_there_are_given_back(monk
 
 def test_a_fault_while_it_grants_does_not_end_the_life_of_the_ledger(monkeypatch, caplog):
     nodes = Cards(monkeypatch, "one")
-    monkeypatch.setattr(actor.LOG, "disabled", False)  # settings of Ray's, which another test has started
-    monkeypatch.setattr(actor.LOG, "handlers", [*actor.LOG.handlers, caplog.handler])
+    monkeypatch.setattr(ledger_actor.LOG, "disabled", False)  # settings of Ray's, which another test has started
+    monkeypatch.setattr(ledger_actor.LOG, "handlers", [*ledger_actor.LOG.handlers, caplog.handler])
 
     async def live(ledger):
         async def given():
@@ -267,11 +269,11 @@ def test_a_fault_while_it_grants_does_not_end_the_life_of_the_ledger(monkeypatch
 def test_a_ledger_that_starts_again_lets_nobody_in_before_its_devices_have_said_what_they_are(monkeypatch):
     """Else it would tell runs that what they hold is lost, and they would kill their workers."""
     nodes = Cards(monkeypatch, "one", left=["one"])
-    monkeypatch.setattr(actor, "FIRST_S", 30.0)
-    monkeypatch.setattr(actor, "TAKE_S", 0.01)
+    monkeypatch.setattr(ledger_actor, "FIRST_S", 30.0)
+    monkeypatch.setattr(ledger_actor, "TAKE_S", 0.01)
     inside = []
     monkeypatch.setattr(
-        groups, "ask_inside", lambda group: inside.append(asyncio.get_running_loop().create_future()) or inside[-1]
+        placement_groups, "ask_inside", lambda group: inside.append(asyncio.get_running_loop().create_future()) or inside[-1]
     )
 
     async def answer():
@@ -284,7 +286,7 @@ def test_a_ledger_that_starts_again_lets_nobody_in_before_its_devices_have_said_
         nodes.open()
         nodes.answer("one")
         later = asyncio.create_task(answer())
-        ledger = actor.LedgerActor(FAST)
+        ledger = ledger_actor.LedgerActor(FAST)
         claims = {pretended(1, 24 << 30, "n")[0].kind: Claim.of([(1 << 30, 1.0)])}
         device = pretended(1, 24 << 30, "one")[0]
         lease = Lease("old-1", "run#1", device.id, "one", claims[device.kind].points[0], ("t0",), 0.0, "")

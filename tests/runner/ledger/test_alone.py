@@ -3,11 +3,11 @@
 import asyncio
 import time
 
-from qdrun.runner.ledger.actor import LedgerActor
 from qdrun.runner.ledger.inventory import pretended
 from qdrun.runner.ledger.leases import Terms
 from qdrun.runner.ledger.settings import Settings
 from qdrun.runner.packing import Claim, Request
+from qdrun.runner.ray_adapter.ledger_actor import LedgerActor
 
 GIB = 1 << 30
 

@@ -4,9 +4,10 @@ import time
 
 import pytest
 
-from qdrun.runner.ledger import ActorLedger, LeaseEnd
+from qdrun.runner.ledger import LeaseEnd
 from qdrun.runner.ledger.settings import NAME, NAMESPACE, Settings
 from qdrun.runner.packing import Claim, Request
+from qdrun.runner.ray_adapter.ledger_client import ActorLedger
 
 GIB = 1 << 30
 SETTINGS = Settings(lanes=1, beat_s=1.0, expire_s=20.0, idle_s=600.0, look_s=0.3, pretended_bytes=8 * GIB)

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from qdrun.compiler.runtime.device import Backend
+from qdrun.compiler.runtime.inventory import Backend
 from qdrun.runner.ledger import inventory, local, memory, pools_and_devices
 from qdrun.runner.ledger.amd import AmdCard, cards, visible
 

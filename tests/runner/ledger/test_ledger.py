@@ -5,9 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from qdrun.runner.ledger import Exchange, Held, LeaseEnd, Ledger, LocalLedger
+from qdrun.runner.ledger import Exchange, Held, LeaseEnd, Ledger, LocalLedger, runs
 from qdrun.runner.ledger.inventory import pretended
 from qdrun.runner.ledger.leases import Terms
+from qdrun.runner.ledger.runs import MOST_SPENT
 from qdrun.runner.packing import Claim, Request
 
 GIB = 1 << 30
@@ -295,7 +296,7 @@ def test_a_ledger_that_cannot_be_used_says_what_to_do(monkeypatch, answer, text)
     import ray
     from ray.exceptions import GetTimeoutError, RayActorError
 
-    from qdrun.runner.ledger.actor import LedgerError, check_version
+    from qdrun.runner.ray_adapter.ledger_actor import LedgerError, check_version
 
     def get(_, timeout):
         if isinstance(answer, int):
@@ -449,3 +450,40 @@ def test_of_the_cores_of_a_node_a_run_gets_the_row_with_the_threads_that_it_aske
     ledger.join("s", "bob", 0.0)
     ledger.ask("s", [Request("s0", "", "", {"cpu/x/2": claims["cpu/x/2"]}, 0.0)], 0.0)
     assert [lease.device for lease in ledger.exchange("s", (), 0.0).leases] == ["a@t2"]
+
+
+def test_of_shapes_that_are_over_the_ledger_remembers_the_last_ones_alone():
+    """A sweep of many sizes, that asks for the next when one has ended; and one that asks for all of them and withdraws."""
+    ledger = ledger_of(lanes=1)
+    ledger.join("r", "ann", 0.0)
+    state, seen, end = ledger._runs["r"], 0, []
+    for k in range(3 * MOST_SPENT):
+        ledger.ask("r", requests(ledger, [f"t{k}"], GIB + k), float(k))
+        answer = ledger.exchange("r", end, float(k), seen)
+        seen, end = answer.last, [LeaseEnd(answer.leases[0].id, seconds=float(k))]
+        assert len(state.shapes) <= MOST_SPENT + 1
+    ledger.exchange("r", end, 3.0 * MOST_SPENT, seen)
+    assert len(state.shapes) == len(state.spent) == MOST_SPENT and state.kinds
+    assert max(shape.seconds for shape in state.shapes.values()) == 3 * MOST_SPENT - 1  # those that ended last
+    many = [requests(ledger, [f"u{k}"], 2 * GIB + k)[0] for k in range(5 * MOST_SPENT)]
+    ledger.ask("r", many, 1e6)
+    assert len(state.shapes) >= 5 * MOST_SPENT
+    ledger.withdraw("r", [request.id for request in many])
+    assert len(state.shapes) == MOST_SPENT
+    ledger.ask("r", requests(ledger, ["again", "more"], 2 * GIB + 5 * MOST_SPENT - 1), 2e6)
+    assert [lease.requests for lease in ledger.exchange("r", (), 2e6, seen).leases] == [("again",)]
+
+
+def test_what_a_lease_covered_that_was_never_told_waits_again_though_its_shape_is_forgotten(monkeypatch):
+    monkeypatch.setattr(runs, "MOST_SPENT", 0)
+    ledger = ledger_of()
+    ledger.join("r", "ann", 0.0)
+    ledger.ask("r", requests(ledger, ["t0"], GIB), 0.0)
+    ledger.step(0.0)
+    (device,) = ledger.devices()
+    ledger.lose_device(device.id, "its node is gone")
+    assert not ledger._runs["r"].shapes
+    ledger.add_device(device)
+    seen = ledger.exchange("r", (), 1.0).last
+    assert [lease.requests for lease in ledger.exchange("r", (), 2.0, seen).leases] == [("t0",)]
+    assert [shape.waiting for shape in ledger._runs["r"].shapes.values()] == [{}]

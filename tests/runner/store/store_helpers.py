@@ -5,13 +5,13 @@ import os
 from collections import Counter
 from functools import cache
 
-from qdrun.jobs.plan import MemoryPlan, PlanEntry
-from qdrun.runner.plan import PlannedGroup
+from qdrun.jobs.memory_plan import MemoryPlan, PlanEntry
 from qdrun.runner.store import files as store_files
 from qdrun.runner.store.attempts import Attempt, ended, pack, started
 from qdrun.runner.store.journal import read
 from qdrun.runner.store.layout import write_run
-from qdrun.runner.trials import Trial, trial_id
+from qdrun.runner.study.plan import PlannedGroup
+from qdrun.runner.study.trials import Trial, trial_id
 
 RESOLVED = {"name": "made", "job": {"target": "m:J", "params": {}}, "gradients": ["x"], "limits": {}}
 

@@ -10,14 +10,14 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from store_helpers import make_run, run_one
 
-from qdrun.runner.run.session import beating
+from qdrun.runner.engine.session import beating
+from qdrun.runner.observe.table import rows
 from qdrun.runner.store import files as store_files
 from qdrun.runner.store import objects
 from qdrun.runner.store.attempts import Attempt, Log
 from qdrun.runner.store.files import FolderGone, StorageUnknown, StorageUnreachable, open_files
 from qdrun.runner.store.journal import Journal, read
 from qdrun.runner.store.owner import cancel_requests
-from qdrun.runner.store.table import rows
 
 
 class Mounted:
@@ -94,6 +94,43 @@ def test_a_run_whose_folder_is_removed_ends_at_once_and_leaves_no_ghost(tmp_path
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("left", ["nothing", "the folder", "files of trials"])
+def test_what_is_left_of_a_removed_folder_gets_nothing_more(tmp_path, left):
+    """Whoever removes it meets those who write to it: a part may stay, and the folder may have been made again."""
+    folder = make_run(tmp_path, 2)
+    (first, _) = folder.trial_ids()
+    journal = Journal(folder)
+    run_one(folder, journal, first, 1.0)
+    shutil.rmtree(folder.path)
+    if left != "nothing":
+        (folder.path / ("trials" if left == "files of trials" else "")).mkdir(parents=True)
+    kept = sorted(tmp_path.rglob("*"))
+    with pytest.raises(FolderGone, match="is gone: "):
+        journal.beat()
+    with pytest.raises(FolderGone, match="is gone: "):
+        journal.write("ended", sync=True, trial=first, attempt=1, status="done", loss=1.0)
+    with beating(journal):
+        pass
+    journal.close()
+    assert sorted(tmp_path.rglob("*")) == kept
+
+
+def test_a_folder_that_is_removed_while_a_file_is_written_is_not_made_again(tmp_path, monkeypatch):
+    folder = make_run(tmp_path, 1)
+    real = os.mkdir
+
+    def meanwhile(path, *words):
+        shutil.rmtree(folder.path, ignore_errors=True)
+        real(path, *words)
+
+    monkeypatch.setattr(os, "mkdir", meanwhile)
+    with pytest.raises(FolderGone):
+        folder.files.put("a/b/c", b"data")
+    with Log(folder, Attempt("t", 1), "stdout") as log:
+        log.write(b"hello")
+    assert log.dropped >= 5 and list(tmp_path.iterdir()) == []
+
+
 def test_a_segment_that_is_unlinked_takes_no_more_lines(tmp_path):
     folder = make_run(tmp_path, 1)
     journal = Journal(folder)
@@ -109,12 +146,12 @@ def test_the_heart_beats_on_whatever_the_store_says(tmp_path, monkeypatch):
         beats = threading.Semaphore(0)
         said = iter([StorageUnknown("no bucket"), OSError(errno.EIO, "I/O"), FolderGone("gone")])
 
-        def beat():
+        def beat(steps=None):
             beats.release()
             raise next(said, StorageUnknown("still"))
 
         monkeypatch.setattr(journal, "beat", beat)
-        monkeypatch.setattr("qdrun.runner.run.session.BEAT_EVERY_S", 0.001)
+        monkeypatch.setattr("qdrun.runner.engine.session.BEAT_EVERY_S", 0.001)
         with beating(journal):
             assert all(beats.acquire(timeout=10) for _ in range(5))
 

@@ -8,10 +8,11 @@ import pytest
 from store_helpers import make_run, record, run_one, trials
 from typer.testing import CliRunner
 
-from qdrun.runner.arrays import Arrays
-from qdrun.runner.cli import app
-from qdrun.runner.listing import table_of
-from qdrun.runner.run.resume import look
+from qdrun.runner.cli.app import app
+from qdrun.runner.engine.resume import look
+from qdrun.runner.observe.arrays import Arrays
+from qdrun.runner.observe.listing import table_of
+from qdrun.runner.observe.table import rows, write_parquet
 from qdrun.runner.store import status
 from qdrun.runner.store.attempts import Attempt, ResultMissing, arrays_of, ended, started
 from qdrun.runner.store.encoding import Damaged
@@ -19,7 +20,6 @@ from qdrun.runner.store.journal import Journal, read
 from qdrun.runner.store.layout import RunFolder
 from qdrun.runner.store.owner import owner_numbers
 from qdrun.runner.store.replay import record_of, replay
-from qdrun.runner.store.table import rows, write_parquet
 
 
 def make_two_owners(where):

@@ -14,15 +14,15 @@ from store_helpers import RESOLVED, make_run, record, trials
 
 from qdrun.jobs import paths
 from qdrun.jobs.base import JobParams
-from qdrun.runner.commands.models import document as model_document
-from qdrun.runner.plan import prepare
+from qdrun.runner.cli.models import document as model_document
+from qdrun.runner.observe.table import rows
 from qdrun.runner.store.attempts import Attempt, ended, pack
 from qdrun.runner.store.encoding import Damaged, document, is_sealed, read_document, sealed, unsealed
 from qdrun.runner.store.journal import Journal, event_at, read
 from qdrun.runner.store.layout import OtherFormat, RunFolder, create, write_run
 from qdrun.runner.store.replay import record_of, replay
-from qdrun.runner.store.table import rows
-from qdrun.runner.trials import Trial, trial_id
+from qdrun.runner.study.prepare import prepare
+from qdrun.runner.study.trials import Trial, trial_id
 
 ODD = {
     **{
@@ -232,7 +232,7 @@ def test_a_worker_packs_whatever_a_job_says_of_itself(tmp_path, kind):
 
 def test_documents_of_commands_say_what_is_not_finite_as_text():
     row = {"trial": "a", "param.clip": math.inf, "loss": math.nan, "grad.x": [-math.inf, 1.0]}
-    from qdrun.runner.store.table import as_json
+    from qdrun.runner.observe.table import as_json
 
     head = {"run": "r", "state": "done", "complete": True, "columns": [], "problems": []}
     text = json.dumps(model_document("results", head | {"rows": as_json([row])}), allow_nan=False)

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from store_helpers import RESOLVED, CountingFiles, make_run, record, rows_written, run_one, trials
 
-from qdrun.runner.listing import Follower, listed, logs_of
+from qdrun.runner.observe.listing import Follower, listed, logs_of
+from qdrun.runner.observe.table import arrow, arrow_table, rows, write_parquet
 from qdrun.runner.store.attempts import (
     STREAMS,
     Attempt,
@@ -41,7 +42,6 @@ from qdrun.runner.store.layout import (
 from qdrun.runner.store.owner import ask_to_cancel, cancel_requests
 from qdrun.runner.store.replay import record_of, recover, replay
 from qdrun.runner.store.status import list_runs, status
-from qdrun.runner.store.table import arrow, arrow_table, rows, write_parquet
 
 
 def act(folder, steps):

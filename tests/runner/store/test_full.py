@@ -13,15 +13,15 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from store_helpers import Machine, make_run, record, rows_written, run_one, trials
 
-from qdrun.jobs.plan import MemoryPlan, PlanEntry
-from qdrun.runner.plan import PlannedGroup
+from qdrun.jobs.memory_plan import MemoryPlan, PlanEntry
+from qdrun.runner.observe.table import write_parquet
 from qdrun.runner.store.attempts import Attempt, Log, ended, left_behind, pack, read_log, started
 from qdrun.runner.store.encoding import document, read_document
 from qdrun.runner.store.files import LocalFiles, StorageFull
 from qdrun.runner.store.journal import Journal, read
 from qdrun.runner.store.replay import record_of, replay
 from qdrun.runner.store.space import check_room, estimate, record_bytes
-from qdrun.runner.store.table import write_parquet
+from qdrun.runner.study.plan import PlannedGroup
 
 
 def fill(folder, journal, machine):

@@ -106,7 +106,7 @@ def qdrun(folder, *words):
     """A command of its own, in a session of its own."""
     out = folder / "said.txt"
     with out.open("w") as stream:
-        command = [sys.executable, "-c", "from qdrun.runner.cli import main; main()", *words]
+        command = [sys.executable, "-c", "from qdrun.runner.cli.app import main; main()", *words]
         return subprocess.Popen(command, cwd=folder, stdout=stream, stderr=subprocess.STDOUT, start_new_session=True), out
 
 

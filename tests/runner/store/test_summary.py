@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from qdrun.runner.listing import listed
+from qdrun.runner.observe.listing import listed
+from qdrun.runner.observe.table import rows, write_parquet
 from qdrun.runner.store import summary
 from qdrun.runner.store.journal import Journal
 from qdrun.runner.store.status import status
-from qdrun.runner.store.table import rows, write_parquet
-from qdrun.runner.trials import Trial
+from qdrun.runner.study.trials import Trial
 from tests.runner.store.store_helpers import make_run, run_one, trials
 
 

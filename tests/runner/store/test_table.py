@@ -9,12 +9,12 @@ from store_helpers import make_run, record
 from typer.testing import CliRunner
 
 from qdrun.runner import load
-from qdrun.runner.cli import app
-from qdrun.runner.listing import table_of
-from qdrun.runner.store import table
+from qdrun.runner.cli.app import app
+from qdrun.runner.observe import table
+from qdrun.runner.observe.listing import table_of
+from qdrun.runner.observe.table import Large, rows, write_parquet
 from qdrun.runner.store.attempts import Attempt, ended
 from qdrun.runner.store.journal import Journal
-from qdrun.runner.store.table import Large, rows, write_parquet
 
 NUMBERS = 1500
 

@@ -9,7 +9,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from typer.testing import CliRunner
 
-from qdrun.runner.cli import app
+from qdrun.runner.cli.app import app
 from qdrun.runner.ledger.client import LocalLedger
 from qdrun.runner.ledger.inventory import pretended
 from qdrun.runner.store import journal
@@ -18,7 +18,7 @@ from qdrun.runner.store.journal import Journal
 from qdrun.runner.store.layout import write_run
 from qdrun.runner.store.objects import ObjectFiles
 from qdrun.runner.store.replay import replay
-from tests.runner.run.test_devices_change import done, run
+from tests.runner.engine.test_devices_change import done, run
 from tests.runner.store.store_helpers import make_run, run_one, trials
 
 NUMBERS = count()

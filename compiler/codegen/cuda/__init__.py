@@ -1,0 +1,1 @@
+"""NVIDIA's part of a device function's text."""

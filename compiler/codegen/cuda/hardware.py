@@ -1,0 +1,121 @@
+"""What is NVIDIA's in a device function: special registers, barriers, on-chip memory, launch bounds, the module's head."""
+
+from __future__ import annotations
+
+from ...ir.nodes import Task
+from ...ir.types import PLANES
+from ..gpu.hardware import GpuTarget, GridFn
+from .approximate import APPROXIMATIONS
+
+TRIPLE = "nvptx64-nvidia-cuda"
+LAYOUT = "e-p6:32:32-i64:64-i128:128-i256:256-v16:16-v32:32-n16:32:64"
+"""Without it in the text, LLVM takes i64 to be aligned to 4 and makes two accesses of each."""
+
+STACK_BLOCKS, SMALL_STACK_BLOCKS = 4, 6
+"""Blocks of a multiprocessor that a kernel with adstacks leaves room for, and one that keeps at most ``SMALL`` bytes an iteration: 128 and
+80 registers a thread. Without a word, 32 registers hold back the pops."""
+SMALL = 16
+
+
+class CudaHardware:
+    """Device functions as PTX kernels."""
+
+    def thread_in_block(self, e: GridFn) -> str:
+        """``%tid.x``"""
+        return self._register(e, "tid")
+
+    def block_number(self, e: GridFn) -> str:
+        """``%ctaid.x``"""
+        return self._register(e, "ctaid")
+
+    def blocks(self, e: GridFn) -> str:
+        """``%nctaid.x``"""
+        return self._register(e, "nctaid")
+
+    def threads(self, e: GridFn) -> str:
+        """``%ntid.x``"""
+        return self._register(e, "ntid")
+
+    def _register(self, e: GridFn, name: str) -> str:
+        full = f"llvm.nvvm.read.ptx.sreg.{name}.x"
+        e.module.declare(full, f"declare i32 @{full}()")
+        return e.hoist(("sreg", name), f"call i32 @{full}()")
+
+    def barrier(self, e: GridFn) -> None:
+        """``bar.sync 0``"""
+        name = "llvm.nvvm.barrier.cta.sync.aligned.all"
+        e.module.declare(name, f"declare void @{name}(i32)")
+        e.put(f"call void @{name}(i32 0)")
+
+    def shared_words(self, e: GridFn, words: int) -> str:
+        """A variable of the module, as large as the function that needs most: one function runs at a time."""
+        name = f"qd_shared_{words}"
+        e.module.declare(name, f"@{name} = internal addrspace(3) global [{words} x i64] poison, align 16")
+        return e.hoist(("shared", words), f"addrspacecast ptr addrspace(3) @{name} to ptr")
+
+    def array(self, e: GridFn, task: int, begin: int, size: int) -> str:
+        """A variable of the module."""
+        name = f"qd_array_{task}_{begin}"
+        e.module.declare(name, f"@{name} = internal addrspace(3) global [{size} x i8] poison, align 16")
+        return e.hoist(("array", begin), f"addrspacecast ptr addrspace(3) @{name} to ptr")
+
+    def dynamic_shared(self, e: GridFn) -> str:
+        """The variable that stands for what the launch asks for."""
+        e.module.declare("qd_dynamic", "@qd_dynamic = external addrspace(3) global [0 x i64], align 16")
+        return e.hoist("dynamic", "addrspacecast ptr addrspace(3) @qd_dynamic to ptr")
+
+    def lanes(self, e: GridFn) -> str:
+        """``activemask``, where it stands."""
+        return self._warp(e, "i32", "activemask")
+
+    def lanes_below(self, e: GridFn) -> str:
+        """``%lanemask_lt``"""
+        full = "llvm.nvvm.read.ptx.sreg.lanemask.lt"
+        e.module.declare(full, f"declare i32 @{full}()")
+        return e.hoist("lanemask", f"call i32 @{full}()")
+
+    def ballot(self, e: GridFn, mask: str, flag: str) -> str:
+        """``vote.sync.ballot``"""
+        return self._warp(e, "i32", "vote.ballot.sync", f"i32 {mask}", f"i1 {flag}")
+
+    def from_lane(self, e: GridFn, mask: str, value: str, lane: str) -> str:
+        """``shfl.sync.idx``"""
+        return self._warp(e, "i32", "shfl.sync.idx.i32", f"i32 {mask}", f"i32 {value}", f"i32 {lane}", "i32 31")
+
+    def _warp(self, e: GridFn, ty: str, name: str, *args: str) -> str:
+        """A call that stays in its branch: LLVM knows that it is convergent, and may not merge it with the same one of another branch."""
+        full = f"llvm.nvvm.{name}"
+        e.module.declare(full, f"declare {ty} @{full}({', '.join(a.split()[0] for a in args)})")
+        return e.t(f"call {ty} @{full}({', '.join(args)}) convergent nomerge")
+
+    def define(self, e: GridFn, name: str) -> str:
+        """A kernel with one parameter for each word."""
+        quiet = e.pointer_attributes()
+        params = ", ".join(f"{w.ty}{quiet.get(w, '')} {reg}" for w, reg in e.words.items())
+        bounds = f'"nvvm.{"maxntid" if e.flexible else "reqntid"}"="{e.threads_of_block}"'
+        if e.task.stacks and e.task.parallel:
+            bounds += f' "nvvm.minctasm"="{_stack_blocks(e.task)}"'
+        head = [f"define ptx_kernel void @{name}({params}) nounwind {bounds} {{", "entry:"]
+        return "\n".join([*head, *e.slots, *e.head, *e.lines, "}"])
+
+
+def _stack_blocks(task: Task) -> int:
+    kept = sum(PLANES[local.dtype.plane] for stack in task.stacks if stack.kind == "tape" for local in stack.locals)
+    return SMALL_STACK_BLOCKS if kept <= SMALL else STACK_BLOCKS
+
+
+def cuda_target(cpu: str = "sm_90", block: int = 128) -> GpuTarget:
+    """A chip by LLVM's name. PTX 8.0 is what every driver since CUDA 12.0 reads; 8.1 has more room for parameters."""
+    return GpuTarget(
+        "cuda",
+        TRIPLE,
+        cpu,
+        "+ptx80",
+        layout=LAYOUT,
+        approximations=APPROXIMATIONS,
+        f32_to_i32="llvm.nvvm.f2{}.rz",
+        constant_space=4,
+        hardware=CudaHardware(),
+        block=block,
+        wide_features="+ptx81",
+    )

@@ -1,0 +1,1 @@
+"""The emulated device's part of a device function's text."""

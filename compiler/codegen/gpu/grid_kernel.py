@@ -1,0 +1,75 @@
+"""A kernel for a GPU as two modules of LLVM text: the device functions, and the host's entry that launches them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...ir.nodes import Kernel, Op
+from ..abi import arg_offsets, context_layout, messages
+from ..llvm.emitter import KernelInfo
+from ..llvm.function import Module
+from ..llvm.kernel import symbol
+from ..llvm.report import prints
+from ..llvm.target import Target
+from .grid import GridTaskEmitter, emit_before, emit_task
+from .grid_emitter import Failures, fails
+from .grid_entry import emit_entry
+from .hardware import DeviceFunction, GpuTarget
+from .prologue import where
+
+
+@dataclass(frozen=True, slots=True)
+class GridCode:
+    """``device`` and ``host``: LLVM text. ``entry``: the host's symbol. ``functions``: the device's symbols, in the order in which their
+    handles lie at ``CTX_FUNCTIONS``. ``features``: what LLVM must be told of the GPU besides its name.
+    """
+
+    device: str
+    host: str
+    entry: str
+    functions: list[str]
+    features: str
+
+
+def emit_grid(
+    kernel: Kernel, target: GpuTarget, plain: frozenset[Op] = frozenset(), far: frozenset[str] = frozenset()
+) -> GridCode:
+    """Both modules of a kernel.
+
+    Args:
+        kernel: verified IR with exits lowered.
+        target: the GPU.
+        plain: atomics that no other iteration can disturb; they become a load and a store.
+        far: the tapes that lie in the heap, as ``grid_rows.name_of`` names them; all others lie on chip.
+
+    Raises:
+        Unsupported: the kernel has something that this GPU cannot do.
+    """
+    module = Module(target)
+    codes = {s: k + 1 for k, s in enumerate(messages(kernel))}
+    sites = {s: k for k, s in enumerate(prints(kernel))}
+    info = KernelInfo(kernel, context_layout(kernel), arg_offsets(kernel.args), codes, sites, plain, far)
+    functions: list[DeviceFunction] = []
+    failures = _failures(kernel)
+    for number, task in enumerate(kernel.tasks):
+        name = f"{symbol(kernel)}_{number}"
+        if where(task) == "before":
+            functions.append(emit_before(GridTaskEmitter(module, info, task, Failures()), f"{name}_before"))
+        functions.append(emit_task(GridTaskEmitter(module, info, task, failures[number]), name))
+    host = Module(Target(libm=False))  # a bound that uses sin is the same here and on the device
+    emit_entry(host, info, target, functions)
+    size = max((8 * len(f.words) for f in functions), default=0)
+    return GridCode(
+        module.text(f"; kernel {symbol(kernel)} for {target.name}, blocks of {target.block}"),
+        host.text(f"; the host's side of kernel {symbol(kernel)} for {target.name}"),
+        symbol(kernel),
+        [f.name for f in functions],
+        target.features if size <= target.small_bytes else target.wide_features,
+    )
+
+
+def _failures(kernel: Kernel) -> list[Failures]:
+    """Which tasks note a failure, because a later task or their own reductions want to know, and which look for one."""
+    failing = [fails(t) for t in kernel.tasks]
+    last = len(failing) - 1
+    return [Failures(failing[k] and (k < last or bool(t.reductions)), any(failing[:k])) for k, t in enumerate(kernel.tasks)]

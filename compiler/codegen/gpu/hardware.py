@@ -1,0 +1,152 @@
+"""What the grid emitter needs of a GPU: a target, and how its special registers, barriers and on-chip memory are written.
+
+Each backend's folder has its own ``Hardware`` and gives it to its target; ``emulated`` is the processor in the place of a GPU, with blocks
+of one thread, for tests without one.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from ...ir.nodes import Task
+from ...ir.types import DType, i32, i64
+from ..llvm.emitter import Emitter
+from ..llvm.target import Target
+
+
+@dataclass(frozen=True, slots=True)
+class GpuTarget(Target):
+    """A GPU.
+
+    Attributes:
+        hardware: writes what is the GPU's own.
+        block: threads of a block.
+        wave: threads that execute one instruction together (a warp, a wavefront), at most: 32 or 64. Masks of them have as many bits.
+        wide_features: ``features`` of a kernel with more than ``small_bytes`` bytes of parameters.
+        most_bytes: of the parameters of a kernel.
+        most_blocks: of a launch.
+        scope: LLVM's name of the scope of atomics that all threads of the device see.
+    """
+
+    hardware: Hardware = field(kw_only=True, repr=False, compare=False)
+    libm: bool = False
+    block: int = 128
+    wave: int = 32
+    wide_features: str = ""
+    small_bytes: int = 4096
+    most_bytes: int = 32_760
+    most_blocks: int = (1 << 31) - 1
+    scope: str = "device"
+
+    @property
+    def mask(self) -> DType:
+        """The type of a set of the threads of a wave."""
+        return i64 if self.wave > 32 else i32
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """One 8-byte parameter of a device function: where its value is found on the host.
+
+    ``kind``: "ctx" and "arg" are words of the launch context and of the argument buffer; "begin" and "size" belong to axis ``what``;
+    "count" is the number of iterations; "launch" the number of this launch of a kernel (what it makes of ``TABLE_BEGUN``); "value" is
+    the operation ``what`` of the prologue, its own bytes, low end first; "self" is the address of the context.
+    """
+
+    kind: str
+    what: object = 0
+    ty: str = "i64"
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceFunction:
+    """A function of the device module and its parameters in order. ``before``: of one thread, for the prologue of its task;
+    ``flexible``: its launch decides how large blocks are; ``wide``: a thread takes so many iterations at once by wide accesses, or 1.
+    """
+
+    name: str
+    task: Task
+    number: int
+    words: list[Word]
+    before: bool = False
+    flexible: bool = False
+    wide: int = 1
+
+
+class GridFn(Emitter):
+    """A device function that is being written, as far as a ``Hardware`` knows it.
+
+    Attributes:
+        words: the register of each parameter.
+        threads_of_block: how many threads a block has.
+        flexible: the launch decides that.
+        barriers: how many have been written.
+    """
+
+    target: GpuTarget
+    words: dict[Word, str]
+    threads_of_block: int
+    flexible: bool
+    barriers: int
+
+    @abstractmethod
+    def pointer_attributes(self) -> dict[Word, str]:
+        """What LLVM is told of the parameters that are pointers."""
+
+
+class Hardware(Protocol):
+    """How a device function is written. Every value is a register: those of the grid are i32, sets of lanes ``GpuTarget.mask``."""
+
+    def thread_in_block(self, e: GridFn) -> str:
+        """The number of this thread in its block."""
+        ...
+
+    def block_number(self, e: GridFn) -> str:
+        """The number of this thread's block."""
+        ...
+
+    def blocks(self, e: GridFn) -> str:
+        """How many blocks run the function."""
+        ...
+
+    def threads(self, e: GridFn) -> str:
+        """How many threads a block has, where the launch decides it."""
+        ...
+
+    def barrier(self, e: GridFn) -> None:
+        """All threads of the block arrive before one goes on."""
+        ...
+
+    def shared_words(self, e: GridFn, words: int) -> str:
+        """The generic address of so many 8-byte words of on-chip memory that the threads of a block share, of a size known here."""
+        ...
+
+    def array(self, e: GridFn, task: int, begin: int, size: int) -> str:
+        """The generic address of a shared array: so many bytes of a task's, which begin at ``begin``, both multiples of 16."""
+        ...
+
+    def dynamic_shared(self, e: GridFn) -> str:
+        """The generic address of the on-chip memory whose size the launch decides."""
+        ...
+
+    def lanes(self, e: GridFn) -> str:
+        """A bit for each thread of the wave that is here now, with this one."""
+        ...
+
+    def lanes_below(self, e: GridFn) -> str:
+        """The bits of the threads of the wave with lower numbers."""
+        ...
+
+    def ballot(self, e: GridFn, mask: str, flag: str) -> str:
+        """The bits of the lanes of a mask, all of which come here, whose flag (i1) is set."""
+        ...
+
+    def from_lane(self, e: GridFn, mask: str, value: str, lane: str) -> str:
+        """The i32 that a lane of a mask has, all of which come here."""
+        ...
+
+    def define(self, e: GridFn, name: str) -> str:
+        """The text of the function whose code the emitter holds."""
+        ...

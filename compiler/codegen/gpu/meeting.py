@@ -1,0 +1,138 @@
+"""Loops whose threads meet: which blocks of code all threads of a block go through, and where the arrays lie that they share.
+
+What decides whether a barrier is reached must be the same for all threads of a block. ``grid_block`` writes the code.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ...errors import QdrunSyntaxError
+from ...ir.nodes import Block, Buffer, Const, If, Local, LocalStore, Loop, Op, Operand, Place, Task
+from ...ir.walk import cooperates, is_barrier, place_of, walk
+from ..llvm.uniform import analyse
+from .hardware import GpuTarget
+from .prologue import constant, literal_count
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """How the threads of a task meet. ``varying``: what may differ between the threads of a block; ``open``: the blocks of code, by
+    identity, that all threads go through; ``whole``: every thread has an iteration.
+    """
+
+    varying: set[Op | Local | Loop]
+    open: set[int]
+    whole: bool
+
+    def same(self, x: Operand) -> bool:
+        """Whether a value is the same for all threads of a block."""
+        return isinstance(x, Const) or x not in self.varying
+
+
+def threads_of(task: Task, target: GpuTarget) -> int:
+    """Threads of a block of a task. A loop's wish is followed but where adstacks are laid out for other blocks, or a tree of sums needs a
+    power of two; blocks that meet have their size from the program.
+    """
+    if not task.parallel:
+        return 1
+    if cooperates(task):
+        return task.block
+    wish = task.block if target.block > 1 else 0
+    if not wish or task.stacks or (task.reductions and wish & (wish - 1)):
+        return target.block
+    return wish
+
+
+def meeting(task: Task) -> Meeting | None:
+    """How the threads of a task meet; None: they do not.
+
+    Raises:
+        QdrunSyntaxError: a barrier that not all threads of a block would come to.
+    """
+    if not cooperates(task):
+        return None
+    shapes = analyse(task, frozenset(_same_in_a_block(task)))
+    out = Meeting(shapes.varying, set(), (literal_count(task) or 1) % task.block == 0)
+    loads: Counter[Local] = Counter(_reads(task.body))
+    _open(task.body, out, loads)
+    return out
+
+
+def _same_in_a_block(task: Task) -> Iterator[Op]:
+    """Quotients of the iteration's number that are the number of the block, or of a group of blocks."""
+    numbers = {s for s in walk(task.body) if isinstance(s, Op) and s.op == "iter"}
+    begin = constant(task.axes[0].begin) if len(task.axes) == 1 else None
+    if begin is not None and begin >= 0 and begin % task.block == 0:
+        numbers.add(task.axes[0].index)
+    for s in walk(task.body):
+        if not isinstance(s, Op) or not s.args or not isinstance(s.args[0], Op) or s.args[0] not in numbers:
+            continue
+        by = constant(s.args[1]) if len(s.args) == 2 else None
+        if s.op == "cast" and s.dtype.kind in "iu" and s.dtype.bits >= 32:
+            numbers.add(s)
+        elif by is not None and by > 0:
+            by = 1 << by if s.op in ("shr", "sar") and by < 31 else by if s.op in ("floordiv", "cdiv") else 1
+            if by % task.block == 0:
+                yield s
+
+
+def _reads(block: Block) -> Iterator[Local]:
+    for s in walk(block):
+        if isinstance(s, Op) and isinstance(s.attr, Local):
+            yield s.attr
+        elif isinstance(s, Loop) and s.exit is not None:
+            yield s.exit
+
+
+def _open(block: Block, out: Meeting, loads: Counter[Local]) -> None:
+    """Mark a block that all threads go through, and those in it."""
+    out.open.add(id(block))
+    for s in block:
+        if not isinstance(s, (If, Loop)):
+            continue
+        barrier = next((x for x in walk([s]) if is_barrier(x)), None)
+        same = out.same(s.cond) if isinstance(s, If) else s not in out.varying
+        if barrier is not None and not same:
+            assert isinstance(barrier, Op)
+            raise QdrunSyntaxError(
+                f"simt.block.sync() stands in {'a condition' if isinstance(s, If) else 'a loop'} that may differ between the threads of a"
+                f" block (line {s.loc.line if s.loc else '?'}): those that come to it would wait for the others for ever",
+                barrier.loc,
+                "put it where all threads come by: end the `if` before it, and let the loops around it run over literals, arguments,"
+                " shapes, or what is read at an index that all threads share; `continue`, `break` and `return` count as conditions",
+            )
+        if barrier is not None or (same and _decides(s, out, loads)):
+            for inner in (s.then, s.orelse) if isinstance(s, If) else (s.body,):
+                _open(inner, out, loads)
+
+
+def _decides(s: If | Loop, out: Meeting, loads: Counter[Local]) -> bool:
+    """Whether a statement without a barrier sets a variable that all threads have in common, and that is read elsewhere: those without an
+    iteration must know it, too.
+    """
+    own = Counter(_reads([s]))
+    stored = {x.local for x in walk([s]) if isinstance(x, LocalStore)}
+    return any(x not in out.varying and loads[x] > own[x] for x in stored)
+
+
+def arrays(task: Task) -> dict[Buffer, tuple[int, int]]:
+    """The shared arrays of a task: where each begins, and its bytes, both multiples of 16."""
+    sizes: dict[Buffer, int] = {}
+    for place in filter(None, map(place_of, walk(task.body))):
+        if place.buffer.kind == "block":
+            sizes[place.buffer] = max(sizes.get(place.buffer, 0), _end(place))
+    out: dict[Buffer, tuple[int, int]] = {}
+    begin = 0
+    for buffer, size in sizes.items():
+        size = -(-size // 16) * 16
+        out[buffer] = begin, size
+        begin += size
+    return out
+
+
+def _end(place: Place) -> int:
+    assert place.shape is not None and place.strides is not None
+    return place.offset + sum((n - 1) * s for n, s in zip(place.shape, place.strides)) + place.dtype.size

@@ -1,0 +1,47 @@
+"""The print ring: device code appends a record for each print statement that runs, and the launcher reads them when it waits.
+
+A record takes its words with one atomic addition. One that finds no room is counted and dropped; nothing is written after it.
+"""
+
+from __future__ import annotations
+
+from ...ir.nodes import Print
+from ..abi import (
+    CTX_PRINT,
+    RECORD_CONTEXT,
+    RECORD_COUNT,
+    RECORD_SITE,
+    RECORD_VALUES,
+    RING_LOST,
+    RING_RECORDS,
+    RING_SIZE,
+    RING_USED,
+)
+from .grid_emitter import GridEmitter
+from .hardware import Word
+
+
+def append(e: GridEmitter, s: Print, values: list[str]) -> None:
+    """Append the values (i64) of a print statement; a program without a ring prints nothing."""
+    ring = e.context(CTX_PRINT, "ptr")
+    there, write, lost, done = e.label("ring"), e.label("record"), e.label("lost"), e.label("printed")
+    size = RECORD_VALUES + len(values)
+    e.branch(e.t(f"icmp ne ptr {ring}, null"), there, done)
+    e.at(there)
+    at = e.t(f"atomicrmw add ptr {_word(e, ring, RING_USED)}, i64 {size} {e.scope}monotonic")
+    room = e.t(f"load i64, ptr {_word(e, ring, RING_SIZE)}")
+    e.branch(e.t(f"icmp sle i64 {e.t(f'add i64 {at}, {size}')}, {room}"), write, lost)
+    e.at(write)
+    record = e.t(f"getelementptr i64, ptr {ring}, i64 {e.t(f'add i64 {at}, {RING_RECORDS}')}")
+    head = {RECORD_CONTEXT: e.parameter(Word("self")), RECORD_SITE: str(e.info.sites[s]), RECORD_COUNT: str(len(values))}
+    for k, x in [*head.items(), *enumerate(values, RECORD_VALUES)]:
+        e.put(f"store i64 {x}, ptr {_word(e, record, k)}")
+    e.jump(done)
+    e.at(lost)
+    e.t(f"atomicrmw add ptr {_word(e, ring, RING_LOST)}, i64 1 {e.scope}monotonic")
+    e.jump(done)
+    e.at(done)
+
+
+def _word(e: GridEmitter, base: str, word: int) -> str:
+    return e.t(f"getelementptr i64, ptr {base}, i64 {word}")

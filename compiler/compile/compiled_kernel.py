@@ -1,0 +1,177 @@
+"""Kernels compiled once per process and launched in many programs.
+
+A sweep opens one program after another and launches the same kernels in each, over fields of the same layout: only the memory differs.
+A ``CompiledKernel`` has numbered field buffers instead of a program's; each program brings its own buffers in the same order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from ..codegen.abi import context_layout
+from ..codegen.llvm.cost import suggested_lanes
+from ..ir.nodes import Buffer, Kernel, Stmt
+from ..ir.process import collector_paused
+from ..ir.threads import new_lock, once
+from ..ir.walk import kernel_places, operands, task_blocks, walk
+from ..options import Options, checks
+from ..passes.dependence.access import Access, loads_of, writes_of
+from ..passes.dependence.argument_forms import Form, forms
+from ..passes.dependence.array_flow import Flows, flows_of
+from ..passes.forward.tangent import Tangent
+from ..passes.reverse.final_values import compares_contents
+from ..passes.reverse.gradient import Gradient
+from ..runtime.base import Device
+from ..runtime.compiled import Compiled
+from ..runtime.jit import host
+from . import pipeline
+from .fast_math_note import note_fast_math
+from .lazy_kernel import LazyKernel, facts_of
+from .serialized_kernel import Storage
+
+
+class CompiledKernel:
+    """One kernel with its reverse and forward-mode kernels. Machine code is made when it is first launched; plans need none.
+
+    Attributes:
+        forward: the kernel itself.
+        buffers: its field buffers, which have no owner.
+    """
+
+    def __init__(
+        self, forward: Kernel | LazyKernel, buffers: list[Buffer], options: Options, storage: Storage | None = None
+    ) -> None:
+        """``forward``: the kernel as lowered, which is used up, or as another process has compiled it."""
+        self.buffers, self._options, self._storage = buffers, options, storage
+        self._lock = new_lock(self, "_lock")
+        self._reverse: tuple[Gradient, LazyKernel] | None = None
+        self._tangent: tuple[Tangent, LazyKernel] | None = None
+        self._forms: dict[Stmt, tuple[Form | None, ...]] = {}
+        self._words: dict[LazyKernel, int] = {}
+        if isinstance(forward, Kernel):
+            forward = self._lazy("forward", pipeline.simplified(forward), 0)
+        self.forward: LazyKernel = forward
+
+    @property
+    def ir(self) -> Kernel:
+        """The simplified kernel."""
+        return self.forward.kernel
+
+    @once
+    def _one_lane(self) -> bool:
+        return compares_contents(self.ir)
+
+    def reverse(self, device: Device) -> tuple[Gradient, LazyKernel]:
+        """The reverse kernel with its sizing: all that plans need. It is compiled when it is first launched.
+
+        Raises:
+            DifferentiationError: no correct gradient exists, by name and line.
+        """
+        with self._lock:
+            if self._reverse is None:
+                with collector_paused():
+                    self._reverse = self._stored("reverse", device) or self._make_reverse(device)
+            return self._reverse
+
+    @property
+    def reversed(self) -> bool:
+        """Whether the reverse kernel is compiled."""
+        return self._reverse is not None and self._reverse[1].made is not None
+
+    def _make_reverse(self, device: Device) -> tuple[Gradient, LazyKernel]:
+        found = pipeline.gradient(self.ir, segmented=not device.on_host, marks=checks(self._options))
+        return found, self._lazy("reverse", found.kernel, self._lanes(found), found)
+
+    def _lanes(self, found: Gradient) -> int:
+        """The lanes of the reverse kernel; 0: whatever suits it."""
+        # A row of the heap belongs to a lane: with stacks, one lane a thread keeps the heap small unless asked otherwise.
+        has_stacks = any(s.stacks for t in found.sizing for s in t.region.all_loops())
+        return (self._options.cpu_lanes or 1) if has_stacks else 0
+
+    def compile_reverse(self, device: Device) -> None:
+        """Compile the reverse kernel.
+
+        Raises:
+            DifferentiationError: no correct gradient exists, by name and line.
+        """
+        self.reverse(device)[1].compiled(device)
+
+    def planned_lanes(self, device: Device) -> int:
+        """The lanes that a plan of the gradient must know. Compiles where lanes were asked for that it may not take."""
+        found, lazy = self.reverse(device)
+        known = 1 if self._lanes(found) <= 1 or not device.on_host else 0  # without a stack lanes do not count
+        return known or lazy.compiled(device).lanes
+
+    def context_words(self, lazy: LazyKernel) -> int:
+        """Words of the launch context of one of its kernels; the same before it is compiled and after."""
+        if lazy.made is not None:
+            return lazy.made.layout.words
+        if lazy not in self._words:
+            self._words[lazy] = context_layout(pipeline.reduced(lazy.kernel)).words
+        return self._words[lazy]
+
+    def tangent(self, device: Device) -> tuple[Tangent, LazyKernel]:
+        """The forward-mode kernel: it computes values and tangents.
+
+        Raises:
+            DifferentiationError: something has no tangent, by name and line.
+        """
+        with self._lock:
+            if self._tangent is None:
+                with collector_paused():
+                    self._tangent = self._stored("tangent", device) or self._make_tangent()
+            return self._tangent
+
+    def _make_tangent(self) -> tuple[Tangent, LazyKernel]:
+        if not any(p.dual is not None and p.buffer.kind != "tmp" for p in kernel_places(self.ir)):
+            return Tangent(self.ir), self.forward
+        found = pipeline.tangent(self.ir)
+        return found, self._lazy("tangent", found.kernel, 0, found)
+
+    def _stored(self, kind: str, device: Device) -> tuple[Any, LazyKernel] | None:
+        stored = self._storage.load(kind, self.buffers, device) if self._storage is not None else None
+        return None if stored is None else (stored[1], stored[0])
+
+    @once
+    def writes(self) -> tuple[Access, ...]:
+        """Everything that the forward kernel stores to."""
+        return tuple(access for task in self.ir.tasks for access in writes_of(walk(task.body)))
+
+    @once
+    def loads(self) -> tuple[Access, ...]:
+        """Everything that the forward kernel reads: loads, and atomics whose old value is used."""
+        statements = [s for t in self.ir.tasks for s in task_blocks(t)]
+        used = {id(x) for s in statements for x in operands(s)}
+        return (*loads_of(statements), *(a for a in writes_of(statements) if id(a[2]) in used))
+
+    @once
+    def flows(self) -> Flows:
+        """What the values that the forward kernel stores depend on."""
+        return flows_of(self.ir)
+
+    def forms(self, access: Access) -> tuple[Form | None, ...]:
+        """The index of one of its accesses as sums of arguments, as far as it is one."""
+        known = self._forms.get(access[2])
+        if known is None:
+            known = self._forms[access[2]] = forms(access[1])
+        return known
+
+    def _lazy(self, kind: str, kernel: Kernel, lanes: int, found: Any = None) -> LazyKernel:
+        """A kernel of a kind, to be compiled. ``lanes``: 0: whatever suits it; ``found``: its ``Gradient`` or ``Tangent``."""
+
+        def make(device: Device) -> Compiled:
+            if kind == "forward" and device.approximates and not self._options.fast_math:
+                note_fast_math(kernel)
+            out, how = pipeline.device_input(kernel, self._options)
+            if device.on_host and not self._one_lane:  # functions of lanes are not those of one lane, to the last bit
+                plain = pipeline.without_checks(kernel) if checks(self._options) else out  # the lanes decide bits
+                suggested = lanes or self._options.cpu_lanes or suggested_lanes(plain, host().triple, host().features)
+                how = replace(how, lanes=suggested)
+            return device.compile(out, how)
+
+        def save(made: LazyKernel) -> None:
+            if self._storage is not None:
+                self._storage.save(kind, made, self.buffers, found)
+
+        return LazyKernel(facts_of(kernel), lambda: kernel, make, save)

@@ -1,0 +1,65 @@
+"""Kernels without memory: the field buffers of a lowered kernel, and the same kernel with numbered buffers instead of a program's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from ..ir.nodes import Buffer, GlobalStore, Kernel, Op, Place, Stmt
+from ..ir.printer import print_kernel
+from ..ir.walk import kernel_places, task_blocks
+
+
+def field_buffers(kernel: Kernel) -> list[Buffer]:
+    """The field buffers of a kernel, those of gradients and duals included, in order of first use."""
+    out: dict[Buffer, None] = {}
+    for place in kernel_places(kernel):
+        for p in (place, place.grad, place.dual):
+            if p is not None and p.buffer.kind == "field":
+                out.setdefault(p.buffer)
+    return list(out)
+
+
+def text_of(kernel: Kernel, buffers: list[Buffer]) -> str:
+    """The printed kernel with the layout of its gradients and duals: kernels with equal texts compile to the same code."""
+    numbers = {b: k for k, b in enumerate(buffers)}
+
+    def layout(p: Place | None) -> str:
+        return "-" if p is None else f"{numbers.get(p.buffer)} {p.dtype} {p.shape} {p.strides} {p.offset}"
+
+    return print_kernel(kernel) + "\n".join(f"{layout(p.grad)} {layout(p.dual)}" for p in kernel_places(kernel))
+
+
+def detach(kernel: Kernel, buffers: list[Buffer]) -> list[Buffer]:
+    """Replace the field buffers of a kernel, in place, by new ones without an owner, so that it keeps no program's memory alive.
+
+    Returns:
+        The new buffers, in the same order.
+    """
+    fresh = {b: Buffer("field") for b in buffers}
+    places: dict[Place, Place] = {}
+
+    def new(place: Place) -> Place:
+        if place.buffer not in fresh:
+            return place
+        if place not in places:
+            grad = None if place.grad is None else new(place.grad)
+            dual = None if place.dual is None else new(place.dual)
+            places[place] = replace(place, buffer=fresh[place.buffer], grad=grad, dual=dual)
+        return places[place]
+
+    for task in kernel.tasks:
+        for s in task_blocks(task):
+            _replace_place(s, new)
+    return list(fresh.values())
+
+
+def _replace_place(s: Stmt, new: Callable[[Place], Place]) -> None:
+    if isinstance(s, GlobalStore):
+        s.place = new(s.place)
+    elif isinstance(s, Op) and s.op == "gload":
+        assert isinstance(s.attr, Place)
+        s.attr = new(s.attr)
+    elif isinstance(s, Op) and s.op == "atomic":
+        assert isinstance(s.attr, tuple)
+        s.attr = (new(s.attr[0]), s.attr[1])

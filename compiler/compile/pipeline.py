@@ -1,0 +1,149 @@
+"""The stages of the compiler, in order: from a Python function to the kernel that a device compiles.
+
+``FORWARD``, ``REVERSE``, ``TANGENT`` and ``DEVICE`` list the stages with what each takes and gives; the functions below run them.
+``FORWARD`` gives the kernel that ``REVERSE`` and ``TANGENT`` start from. ``DEVICE`` prepares any of the three for ``Device.compile``,
+which writes the text of a module and has LLVM compile it.
+
+``QDRUN_PRINT=simplify,reverse`` prints the IR after these stages to stderr; ``all`` prints it after every stage.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import ParamSpec, Protocol, TypeVar
+
+from ..codegen.llvm.cost import block_cost
+from ..frontend.lower import lower
+from ..frontend.signature import ArgSpec, LowerOptions
+from ..frontend.source.inputs import Inputs
+from ..frontend.source.parse import FunctionSource
+from ..ir.nodes import Kernel
+from ..ir.printer import print_kernel
+from ..options import Options, checks
+from ..passes.debug_checks import checked, unchecked
+from ..passes.exits import lower_exits
+from ..passes.forward.tangent import Tangent, forward_kernel
+from ..passes.parallel.injective import race_free
+from ..passes.parallel.reduce import reduce_kernel
+from ..passes.reverse.gradient import Gradient, reverse_kernel
+from ..passes.simplify.simplify import simplify
+from ..passes.simplify.slopes import without_slopes
+from ..runtime.compiled import Options as DeviceOptions
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One stage: its name in ``QDRUN_PRINT`` and in benchmarks, what it takes, and what it gives."""
+
+    name: str
+    takes: str
+    gives: str
+
+
+LOWER = Stage("lower", "a function's source and the types of its arguments", "typed IR: functions inlined, loops as tasks")
+EXITS = Stage("exits", "lowered IR", "IR without break, continue and return")
+SIMPLIFY = Stage("simplify", "IR without exits", "fewer statements with the same bits: forwarding, folding, CSE, DCE")
+
+RAW_REVERSE = Stage("reverse-raw", "the simplified kernel", "the kernel of the adjoints, and the sizing of its adstacks")
+SIMPLIFY_REVERSE = Stage("reverse", "the kernel of the adjoints", "fewer statements with the same bits")
+
+RAW_TANGENT = Stage("tangent-raw", "the simplified kernel", "the kernel of values and tangents")
+SIMPLIFY_TANGENT = Stage("tangent", "the kernel of values and tangents", "fewer statements with the same bits")
+
+SLOPES = Stage("slopes", "a simplified kernel", "IR without `attach` and `detach`, which only differentiation reads")
+REDUCE = Stage("reduce", "a kernel without slopes", "atomics on one element as reductions of the loop")
+CHECKS = Stage("checks", "a reduced kernel", "checks of bounds, overflow and NaN, where the options ask for them")
+
+FORWARD = (LOWER, EXITS, SIMPLIFY)
+REVERSE = (RAW_REVERSE, SIMPLIFY_REVERSE)
+TANGENT = (RAW_TANGENT, SIMPLIFY_TANGENT)
+DEVICE = (SLOPES, REDUCE, CHECKS)
+
+
+class Runner(Protocol):
+    """Runs a stage: calls ``run`` with the arguments and gives its result."""
+
+    def __call__(self, stage: Stage, run: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+
+
+def printing(stage: Stage, run: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+    """Runs a stage, and prints the IR that it gives if ``QDRUN_PRINT`` asks for it."""
+    result = run(*args, **kwargs)
+    wanted = os.environ.get("QDRUN_PRINT", "")
+    if wanted and (wanted == "all" or stage.name in wanted.split(",")):
+        kernel = result if isinstance(result, Kernel) else getattr(result, "kernel", None)
+        assert isinstance(kernel, Kernel)
+        sys.stderr.write(f"---- {stage.name}\n{print_kernel(kernel)}")
+    return result
+
+
+def lowered(
+    source: FunctionSource,
+    args: Mapping[str, ArgSpec],
+    options: LowerOptions,
+    inputs: Inputs | None = None,
+    run: Runner = printing,
+) -> Kernel:
+    """A function as IR. ``inputs`` keeps a record of what was looked up outside of it.
+
+    Raises:
+        QdrunCompilationError: see ``lower``.
+    """
+    return run(LOWER, lower, source, dict(args), options, inputs)
+
+
+def simplified(kernel: Kernel, run: Runner = printing) -> Kernel:
+    """The rest of ``FORWARD``: what plans, the reverse kernel and the tangent kernel are made from."""
+    return run(SIMPLIFY, simplify, run(EXITS, lower_exits, kernel))
+
+
+def gradient(kernel: Kernel, segmented: bool = False, marks: bool = False, run: Runner = printing) -> Gradient:
+    """``REVERSE`` of a simplified kernel, with what its heap plan is computed from; see ``reverse_kernel``.
+
+    Raises:
+        DifferentiationError: no correct gradient exists, by name and line.
+    """
+    found = run(RAW_REVERSE, reverse_kernel, kernel, segmented=segmented, marks=marks)
+    return replace(found, kernel=run(SIMPLIFY_REVERSE, simplify, found.kernel))
+
+
+def tangent(kernel: Kernel, run: Runner = printing) -> Tangent:
+    """``TANGENT`` of a simplified kernel.
+
+    Raises:
+        DifferentiationError: something has no tangent, by name and line.
+    """
+    found = run(RAW_TANGENT, forward_kernel, kernel)
+    return replace(found, kernel=run(SIMPLIFY_TANGENT, simplify, found.kernel))
+
+
+def device_input(kernel: Kernel, options: Options, run: Runner = printing) -> tuple[Kernel, DeviceOptions]:
+    """``DEVICE`` of a simplified kernel: what a device compiles, and how, in one lane."""
+    out = reduced(kernel, run)
+    if checks(options):
+        out = run(CHECKS, checked, out, options.nan_check)
+        for task, plain in zip(out.tasks, without_checks(kernel).tasks):
+            task.cost = block_cost(plain.body)  # decides which iterations share a partial sum
+    plain = frozenset(op for task in out.tasks for op in race_free(task))
+    return out, DeviceOptions(lanes=1, offline_cache=options.offline_cache, plain=plain, fast_math=options.fast_math)
+
+
+def reduced(kernel: Kernel, run: Runner = printing) -> Kernel:
+    """``DEVICE`` without checks."""
+    return run(REDUCE, reduce_kernel, run(SLOPES, without_slopes, kernel))
+
+
+def without_checks(kernel: Kernel) -> Kernel:
+    """What a device would compile of a kernel if it had been lowered without checks."""
+    return reduced(simplify(unchecked(kernel)), _quietly)
+
+
+def _quietly(stage: Stage, run: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+    """Runs a stage of a kernel that nothing is compiled of."""
+    return run(*args, **kwargs)

@@ -1,0 +1,1 @@
+"""The functions that kernels can call: mathematics, linear algebra, decompositions."""

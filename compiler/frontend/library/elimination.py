@@ -1,0 +1,98 @@
+"""Linear systems inside kernels: Gauss-Jordan elimination with row pivoting on detached numbers, with exact derivatives attached.
+
+``x = inv(A) b`` has ``dx = inv(A) (db - dA x)``, and ``X = inv(A)`` has ``dX = -X dA X``:
+linear in what varies, whatever the elimination did.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ...errors import QdrunTypeError
+from ...ir.nodes import Assert
+from ..values import ops
+from ..values.real import Grid, Real, dot, matrix_of, real_dtype, rows_of, total
+from ..values.values import Matrix
+from . import linalg
+from .jacobi import attached, detached
+
+if TYPE_CHECKING:
+    from ..syntax.builder import FrontBuilder
+
+MOST = 12
+"""The elimination is written out: about 2 n ** 3 operations."""
+
+
+def _square(b: FrontBuilder, A: Any, what: str) -> Matrix:
+    m = ops.as_matrix(b, A, what)
+    if len(m.shape) != 2 or m.n != m.m or m.n > MOST:
+        raise QdrunTypeError(f"{what} takes a square matrix of at most {MOST} x {MOST}, not {ops.describe_value(m)}")
+    return m
+
+
+def solve(b: FrontBuilder, A: Any, rhs: Any, dt: Any = None) -> Matrix:
+    """The vector ``x`` with ``A x = rhs``. A singular matrix gives inf or NaN, and stops the launch with ``debug=True``.
+
+    Raises:
+        QdrunTypeError: A is not square, or larger than 12 x 12; rhs is no vector of as many components.
+    """
+    m, right = _square(b, A, "solve"), ops.as_matrix(b, rhs, "solve")
+    if right.shape != (m.n,):
+        raise QdrunTypeError(f"solve needs a vector of {m.n} at the right side, not {ops.describe_value(right)}")
+    dtype = real_dtype(b, Matrix((2,), (m.items[0], ops.cast_scalar(b, right.items[0], m.dtype))), dt, "solve")
+    a, y = rows_of(b, m, dtype), [Real(b, ops.cast_scalar(b, v, dtype)) for v in right.items]
+    n = range(len(a))
+    at, (fixed,) = detached(a), detached([y])
+    done = _eliminated(b, [[*at[i], fixed[i], *_unit_row(at[0][0], i, len(a))] for i in n], b.debug)
+    x, inverse = [row[0] for row in done], [row[1:] for row in done]
+    rest = [y[i] - dot(a[i], x) for i in n]
+    return Matrix((len(a),), tuple(attached(x[i], dot(inverse[i], rest)).x for i in n))
+
+
+def inverse(b: FrontBuilder, m: Any) -> Matrix:
+    """The inverse of a square matrix: by cofactors up to 4 x 4, else by elimination. A singular matrix gives inf or NaN.
+
+    Raises:
+        QdrunTypeError: the matrix is not square, or larger than 12 x 12.
+    """
+    x = _square(b, m, "inverse")
+    dtype = real_dtype(b, x, None, "inverse")
+    a = rows_of(b, x, dtype)
+    if x.n <= 2:
+        return linalg.cofactor_inverse(b, matrix_of(a))
+    at = detached(a)
+    if x.n <= 4:
+        return with_slope(a, rows_of(b, linalg.cofactor_inverse(b, matrix_of(at)), dtype))
+    return with_slope(a, _eliminated(b, [[*row, *_unit_row(row[0], i, x.n)] for i, row in enumerate(at)], False))
+
+
+def with_slope(a: Grid, x: Grid) -> Matrix:
+    """``X``, the inverse of A in detached numbers, with the gradient of ``-X A X``."""
+    n = range(len(a))
+    half = [[total(x[i][k] * a[k][j] for k in n) for j in n] for i in n]
+    return matrix_of([[attached(x[i][j], -total(half[i][k] * x[k][j] for k in n)) for j in n] for i in n])
+
+
+def _unit_row(like: Real, i: int, n: int) -> list[Real]:
+    return [like.like(float(i == j)) for j in range(n)]
+
+
+def _eliminated(b: FrontBuilder, rows: Grid, check: bool) -> Grid:
+    """What is right of the square part after it has become the identity."""
+    n = len(rows)
+    for k in range(n):
+        for other in range(k + 1, n):
+            swap = abs(rows[other][k]) > abs(rows[k][k])
+            pairs = list(zip(rows[k][k:], rows[other][k:]))
+            rows[k][k:] = [swap.where(y, x) for x, y in pairs]
+            rows[other][k:] = [swap.where(x, y) for x, y in pairs]
+        if check:
+            regular = ops.emit(b, "ne", rows[k][k].x, rows[k][k].like(0.0).x)
+            b.put(Assert(regular, "solve() of a singular matrix", (), b.loc))
+        scale = 1.0 / rows[k][k]
+        rows[k][k + 1 :] = [x * scale for x in rows[k][k + 1 :]]
+        for other in range(n):
+            if other != k:
+                factor = rows[other][k]
+                rows[other][k + 1 :] = [x - factor * y for x, y in zip(rows[other][k + 1 :], rows[k][k + 1 :])]
+    return [row[n:] for row in rows]

@@ -1,0 +1,1 @@
+"""The syntax tree of a user's function, and what lowering reads outside of it."""

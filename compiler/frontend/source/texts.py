@@ -1,0 +1,120 @@
+"""The lines of a function as they were when its module was loaded, whatever has become of the file since.
+
+Kernels are read from their source, often long after Python has read it: a job's are made in each trial. Who edits the file meanwhile must
+not change what runs. So the lines of a file are kept that a function was read from, and those are taken that compile to the function's own
+code. Where even the file's lines of now do not, it was edited before anything of it was read.
+"""
+
+from __future__ import annotations
+
+import inspect
+import linecache
+import sys
+from collections.abc import Iterator
+from importlib.machinery import SourceFileLoader
+from types import CodeType, FunctionType
+from typing import Any
+
+from ...errors import QdrunSyntaxError
+from ...ir.threads import new_lock
+
+MOST = 4
+"""Texts of one file that are kept: the last ones."""
+
+Found = tuple[list[str], int, str]
+"""The lines of a function, the number of the first, and the file."""
+
+
+class _Text:
+    """The lines of a file, and the code that they compile to."""
+
+    def __init__(self, file: str, lines: list[str]) -> None:
+        self.lines = lines
+        try:
+            whole: CodeType | None = compile("".join(lines), file, "exec", dont_inherit=True)
+        except (SyntaxError, ValueError):  # a cell of a notebook, say
+            whole = None
+        self._codes: dict[tuple[str, int], list[CodeType]] = {}
+        for code in () if whole is None else _within(whole):
+            self._codes.setdefault((code.co_qualname, code.co_firstlineno), []).append(_plain(code))
+
+    def holds(self, code: CodeType) -> bool:
+        """Whether it compiles to this code."""
+        return _plain(code) in self._codes.get((code.co_qualname, code.co_firstlineno), ())
+
+    def block(self, code: CodeType) -> list[str]:
+        """The lines of a function."""
+        return inspect.getblock(self.lines[code.co_firstlineno - 1 :])
+
+
+_texts: dict[tuple[str, str], list[_Text]] = {}  # by the file, and the module that was made of it
+_lock = new_lock(sys.modules[__name__], "_lock")
+
+
+def lines_of(fn: FunctionType) -> Found:
+    """The lines of a function, decorators included.
+
+    Raises:
+        OSError, TypeError: they are not known.
+        QdrunSyntaxError: its file was edited after it was loaded, and before the first kernel of it was read.
+    """
+    code = fn.__code__
+    file = inspect.getsourcefile(fn) or code.co_filename
+    key = file, fn.__module__
+    with _lock:
+        known = _texts.get(key, [])
+    found = next((text for text in reversed(known) if text.holds(code)), None)
+    if found is not None:
+        return found.block(code), code.co_firstlineno, file
+    linecache.checkcache(file)
+    latest = _look(key, fn)
+    if latest.lines and not latest.holds(code) and _as_written(fn):
+        # linecache compares length and time of a file: within one tick of the file system's clock both may stay
+        entry = linecache.cache.get(file, ())
+        if len(entry) == 4 and entry[1] is not None:  # else somebody has put the lines there, and they are not the file's
+            linecache.cache.pop(file)
+        latest = _look(key, fn)
+        if not latest.holds(code):
+            raise QdrunSyntaxError(
+                f"the source of `{fn.__name__}` in {file} was edited after it was loaded",
+                hint="start again: what runs is the old code, whose lines are gone",
+            )
+    if latest.holds(code):
+        return latest.block(code), code.co_firstlineno, file
+    return (*inspect.getsourcelines(fn), file)
+
+
+def _look(key: tuple[str, str], fn: FunctionType) -> _Text:
+    """The text that a function's file has now, which is kept."""
+    now = linecache.getlines(key[0], fn.__globals__)
+    with _lock:
+        known = _texts.get(key, [])
+    if not known or known[-1].lines != now:
+        known = [*known, _Text(key[0], now)][-MOST:]
+        with _lock:
+            _texts[key] = known
+    return known[-1]
+
+
+def _within(code: CodeType) -> Iterator[CodeType]:
+    """All code in some code."""
+    for part in code.co_consts:
+        if isinstance(part, CodeType):
+            yield part
+            yield from _within(part)
+
+
+def _plain(code: CodeType) -> CodeType:
+    """Code without the columns of its statements, which Python may leave out (``-X no_debug_ranges``)."""
+    parts = tuple(_plain(part) if isinstance(part, CodeType) else part for part in code.co_consts)
+    return code.replace(co_linetable=b"", co_consts=parts)
+
+
+def _as_written(fn: FunctionType) -> bool:
+    """Whether Python itself has compiled the function from its file: no test runner that rewrites assertions, no other import hook."""
+    spec: Any = fn.__globals__.get("__spec__")
+    loader = fn.__globals__.get("__loader__") if spec is None else spec.loader
+    return type(loader) is SourceFileLoader
+
+
+__all__ = ["lines_of"]

@@ -1,0 +1,1 @@
+"""One file for each part of Python's syntax: from syntax tree to IR."""

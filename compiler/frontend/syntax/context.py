@@ -1,0 +1,319 @@
+"""What is passed through the front end while one kernel is lowered: the builder, the open functions, the two dispatchers."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...errors import QdrunCompilationError, QdrunNameError, QdrunSyntaxError, QdrunTypeError
+from ...ir.builder import convert
+from ...ir.nodes import Block, Const, Loc, Op, Place, Stmt
+from ...ir.ops import TABLE
+from ...ir.types import u1
+from ..markers import Grouped, NDRange, RangeSpec
+from ..signature import LowerOptions
+from ..source.inputs import Inputs
+from ..values.ops import cast
+from ..values.structs import StructTensor, describe_struct
+from ..values.tensor import TensorRef
+from ..values.values import Matrix, Struct, resolve
+from .bindings import read
+from .builder import FrontBuilder
+from .scope import Binding, Frame, Rematerialized, StructVar, Temporary, last_mentions
+from .tasks import Tasks
+
+ExprHandler = Callable[["Context", Any], Any]
+StmtHandler = Callable[["Context", Any], "str | None"]
+Stop = tuple[Block | None, frozenset[Place]]
+"""A block whose reads carry no gradient (None: the whole kernel), and of which places."""
+
+
+@dataclass(eq=False)
+class Context:
+    """The state of one lowering.
+
+    Attributes:
+        where: what is being emitted: a "serial" task, the "prologue" of a parallel task, or its body ("parallel").
+        static: how many ``static(..)`` are open.
+        next_loop: what ``loop_config`` said about the next loop.
+        stops: what ``stop_grad`` said about reads of fields.
+        arrays: what stands for the ndarrays that template arguments hold, by ``id``.
+        numbers: what stands for numbers of template arguments that come with each launch, by the ``id`` of their owner and their name.
+        inputs: the record of what is looked up outside the kernel, if one is kept.
+    """
+
+    b: FrontBuilder
+    options: LowerOptions
+    tasks: Tasks
+    expr_handlers: dict[type[ast.AST], ExprHandler]
+    stmt_handlers: dict[type[ast.AST], StmtHandler]
+    top_handlers: dict[type[ast.AST], StmtHandler]
+    frames: list[Frame] = field(default_factory=list)
+    where: str = "serial"
+    static: int = 0
+    next_loop: dict[str, Any] = field(default_factory=dict)
+    stops: list[Stop] = field(default_factory=list)
+    arrays: dict[int, TensorRef] = field(default_factory=dict)
+    numbers: dict[tuple[int, str], Rematerialized] = field(default_factory=dict)
+    inputs: Inputs | None = None
+
+    @property
+    def frame(self) -> Frame:
+        """The function that is being lowered."""
+        return self.frames[-1]
+
+    @contextmanager
+    def at(self, node: ast.AST) -> Iterator[Loc]:
+        """Stamp ``node``'s place on what is emitted, and on errors that have none."""
+        before = self.b.loc
+        loc = self.b.loc = self.frame.source.loc(node, self.options.name)
+        try:
+            yield loc
+        except QdrunCompilationError as e:
+            if e.loc is not None:
+                raise
+            raise type(e)(e.what, loc, e.hint) from e.__cause__
+        finally:
+            self.b.loc = before
+
+    def expr(self, node: ast.expr) -> Any:
+        """The value of an expression.
+
+        Raises:
+            QdrunCompilationError: at the user's line.
+        """
+        with self.at(node):
+            handler = self.expr_handlers.get(type(node))
+            if handler is None:
+                raise self.refuse(node)
+            value = handler(self, node)
+        if not isinstance(node, (ast.Attribute, ast.Subscript)):  # ``resolve_target`` has done it
+            self.produced(node, value)
+        return value
+
+    def produced(self, node: ast.AST, value: Any) -> None:
+        """An expression gave a value: see ``Inputs``."""
+        if self.inputs is not None:
+            self.inputs.produced(node, value)
+
+    def consumed(self, node: ast.AST, value: Any = None) -> None:
+        """What an expression gave was passed on unread; with ``value``: if it is a plain container, whose parts are passed on."""
+        if self.inputs is not None and type(value) in (type(None), tuple, list, dict):
+            self.inputs.consumed(node)
+
+    def stmt(self, node: ast.stmt) -> str | None:
+        """Lower a statement; the result says how it certainly leaves its block: break, continue, return, or None.
+
+        Raises:
+            QdrunCompilationError: at the user's line.
+        """
+        with self.at(node):
+            handler = self.stmt_handlers.get(type(node))
+            if handler is None:
+                raise self.refuse(node)
+            return handler(self, node)
+
+    def block(self, statements: list[ast.stmt]) -> str | None:
+        """Lower statements in order; what follows a certain exit is dead and is not lowered."""
+        for s in statements:
+            left = self.stmt(s)
+            if left:
+                return left
+        return None
+
+    def top_block(self, statements: list[ast.stmt]) -> str | None:
+        """Lower statements that stand at the top level of the kernel: between the parallel loops among them, serial tasks."""
+        last = last_mentions(statements)
+        for k, node in enumerate(statements):
+            with self.frame.mentions(last, k), self.at(node):
+                handler = self.top_handlers.get(type(node))
+                if handler is not None:
+                    left = handler(self, node)
+                else:
+                    with self.tasks.serial():
+                        left = self.stmt(node)
+            if left:
+                return left
+        return None
+
+    def refuse(self, node: ast.AST) -> QdrunSyntaxError:
+        """The error for Python that kernels do not have."""
+        what, hint = _REFUSED.get(type(node), (f"`{type(node).__name__}`", "express it with what kernels have"))
+        return QdrunSyntaxError(f"{what} cannot be used in a kernel", self.frame.source.loc(node, self.options.name), hint)
+
+    def static_expr(self, node: ast.expr) -> Any:
+        """The value of an expression that must be known at compile time; a literal of a type as a Python number.
+
+        Raises:
+            QdrunTypeError: it is not.
+        """
+        value = self.static_value(node)
+        if isinstance(value, Const):
+            return bool(value.value) if value.dtype is u1 else value.value
+        return value
+
+    def static_truth(self, node: ast.expr) -> bool:
+        """Whether an expression that must be known at compile time is true.
+
+        Raises:
+            QdrunTypeError: it is not known, or it is a vector.
+        """
+        value = self.static_expr(node)
+        if isinstance(value, Matrix):
+            loc = self.frame.source.loc(node, self.options.name)
+            raise QdrunTypeError("the truth of a vector or a matrix is ambiguous", loc, "use .any() or .all()")
+        return bool(value)
+
+    def static_value(self, node: ast.expr) -> Any:
+        """As ``static_expr``; a literal keeps its type."""
+        self.static += 1
+        try:
+            value = self.expr(node)
+        finally:
+            self.static -= 1
+        if not is_static(value):
+            raise QdrunTypeError(
+                "this value is not known at compile time",
+                self.frame.source.loc(node, self.options.name),
+                "use literals, template() parameters, or values from outside the kernel; or leave static() out",
+            )
+        return value
+
+    def lookup(self, name: str) -> Binding | None:
+        """The binding of a name; a variable of an earlier task is brought into the serial task that is being lowered."""
+        binding = self.frame.find(name)
+        if binding is not None and self.where == "serial":
+            self._fetch(binding)
+        return binding
+
+    def _fetch(self, binding: Binding) -> None:
+        if isinstance(binding.value, Temporary):
+            self.tasks.fetch(binding)
+        elif isinstance(binding.value, StructVar):
+            for member in binding.value.members.values():
+                self._fetch(member)
+
+    def name(self, name: str) -> Any:
+        """The value of a name, read now.
+
+        Raises:
+            QdrunNameError: it is not known here.
+        """
+        binding = self.lookup(name)
+        if binding is not None:
+            return self.read(binding.value)
+        if name in self.frame.stores and name in self.frame.source.fn.__code__.co_varnames:
+            raise QdrunNameError(
+                f"`{name}` has no value here",
+                hint=f"assign `{name}` before this line in the same or an enclosing block; a variable that is first assigned "
+                "inside an if or a loop ends with that block",
+            )
+        return self.python(self.frame.source.lookup(name), name)
+
+    def python(self, value: Any, name: str = "") -> Any:
+        """What a Python object is inside this kernel: see ``resolve``; an ndarray that a template argument holds is its argument."""
+        return self.arrays[id(value)] if id(value) in self.arrays else resolve(value, name)
+
+    def read(self, value: Any) -> Any:
+        """The present content of what a name is bound to."""
+        return read(self.b, value)
+
+    @contextmanager
+    def scratch(self) -> Iterator[Block]:
+        """Emit into a block that is nowhere yet."""
+        with self.b.into([]) as block:
+            yield block
+
+    def splice(self, block: Block) -> None:
+        """Put a block's statements here."""
+        self.b.block.extend(block)
+
+
+def is_cheap(block: Block, limit: int = 12) -> bool:
+    """Whether a block may run although its value is not asked for: short, pure, and unable to fault."""
+    return len(block) <= limit and all(_harmless(s) for s in block)
+
+
+def _harmless(s: Stmt) -> bool:
+    if not isinstance(s, Op):
+        return False
+    if s.op in ("floordiv", "mod", "cdiv", "crem") and s.dtype.is_int:
+        return isinstance(s.args[1], Const) and s.args[1].value not in (0, -1)
+    return s.op == "load" or TABLE[s.op].pure
+
+
+def is_static(value: Any) -> bool:
+    """Whether a value is known at compile time. A field is: which field it is, not what it holds."""
+    if isinstance(value, (tuple, list)):
+        return all(is_static(v) for v in value)
+    if isinstance(value, Matrix):
+        return all(isinstance(x, Const) for x in value.items)
+    if isinstance(value, NDRange):
+        return value.known
+    if isinstance(value, Grouped):
+        return is_static(value.space)
+    return not isinstance(value, (Op, RangeSpec, Struct))
+
+
+def is_runtime(value: Any) -> bool:
+    """Whether a value is a scalar or a matrix that the kernel computes with (a literal of a type included)."""
+    return isinstance(value, (Op, Const, Matrix))
+
+
+def rounded(b: FrontBuilder, value: Any) -> Any:
+    """A value as a variable would hold it: a literal is rounded to its type."""
+    if isinstance(value, Struct):
+        return value.map(lambda item: rounded(b, item))
+    if isinstance(value, (Const, Matrix)):
+        return cast(b, value, value.dtype) if not isinstance(value, Matrix) or value.items else value
+    return value
+
+
+def zero(dtype: Any) -> Const:
+    """The literal 0 of a type."""
+    return Const(convert(0, dtype), dtype)
+
+
+def describe(value: Any) -> str:
+    """A value as a message names it."""
+    if isinstance(value, (Struct, StructTensor)):
+        return describe_struct(value)
+    if isinstance(value, TensorRef):
+        return f"the field or array `{value.name}`"
+    if isinstance(value, Matrix):
+        return f"a {'vector' if len(value.shape) == 1 else 'matrix'} of shape {value.shape}"
+    if isinstance(value, (Op, Const)):
+        return f"a number of type {value.dtype}"
+    return f"a Python {type(value).__name__}"
+
+
+_REFUSED: dict[type[ast.AST], tuple[str, str]] = {
+    ast.Try: ("`try`", "check the condition with `if` instead"),
+    ast.Raise: ("`raise`", "use `assert condition, message`"),
+    ast.With: ("`with`", "call the setting's function before the loop instead"),
+    ast.Lambda: ("`lambda`", "write a function decorated with @func"),
+    ast.Yield: ("`yield`", "write the values to a field"),
+    ast.YieldFrom: ("`yield from`", "write the values to a field"),
+    ast.Import: ("`import`", "import the module at the top of the file"),
+    ast.ImportFrom: ("`import`", "import the module at the top of the file"),
+    ast.Delete: ("`del`", "a variable ends with its block"),
+    ast.Global: ("`global`", "use a field"),
+    ast.Nonlocal: ("`nonlocal`", "use a field"),
+    ast.FunctionDef: ("a nested `def`", "define a @func outside of the kernel"),
+    ast.AsyncFunctionDef: ("`async def`", "define a @func outside of the kernel"),
+    ast.ClassDef: ("`class`", "define the class outside of the kernel"),
+    ast.Set: ("a set", "use a tuple with static()"),
+    ast.Dict: ("a dict", "use separate variables"),
+    ast.SetComp: ("a set comprehension", "use a list comprehension over static()"),
+    ast.DictComp: ("a dict comprehension", "use separate variables"),
+    ast.Starred: ("a `*` argument", "write the elements out"),
+    ast.NamedExpr: ("`:=` in static()", "assign on a line of its own"),
+    ast.Match: ("`match`", "use if / elif"),
+    ast.Await: ("`await`", "kernels run to their end"),
+    ast.AsyncFor: ("`async for`", "use `for`"),
+    ast.AsyncWith: ("`async with`", "call the function directly"),
+    ast.Slice: ("a slice", "index the elements one by one"),
+}

@@ -1,0 +1,295 @@
+"""Inlining of ``func`` functions, and ``return`` of functions and of the kernel.
+
+A function is an object with an attribute ``__qd_func__``: its ``FunctionSource``; one that is bound to an object also has
+``__self__``. Its body is lowered into a block of its own. A return whose execution is certain just ends the lowering of the body. A
+return inside a run-time ``if`` or loop stores the result to locals and becomes an ``Exit``; those are removed at once, so that they
+leave the function and not the caller's loop.
+"""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+from ...errors import QdrunSyntaxError, QdrunTypeError
+from ...ir.builder import convert
+from ...ir.nodes import Buffer, Const, Exit, Local, Operand, Place
+from ...ir.types import promote
+from ...passes.exits import lower_block
+from ..source.parse import FunctionSource
+from ..values import ops
+from ..values.matrix import new_local
+from ..values.structs import StructMethod, rebuild, scalars, shape_of
+from ..values.values import Matrix, Struct, resolve
+from .context import Context, describe, is_runtime, rounded
+from .expressions import is_target, number, resolve_target
+from .scope import Binding, EarlyReturn, Frame, StructVar, is_template
+from .statements import convert_to, new_struct
+from .targets import is_global
+
+MAX_DEPTH = 64
+"""How often a function with a template parameter may be open at once."""
+
+
+def inline(cx: Context, fn: Any, node: ast.Call, top: bool = False) -> Any:
+    """The value of a call of a ``func``; its body is lowered here.
+
+    Raises:
+        QdrunSyntaxError: the function calls itself, or some path through it returns no value, although another path or its annotation does.
+        QdrunTypeError: the arguments do not fit the parameters.
+    """
+    source: FunctionSource = fn.__qd_func__
+    _refuse_recursion(cx, source)
+    if cx.inputs is not None:
+        cx.inputs.entered(source)
+    frame = Frame(source, top)
+    bound: list[Any] = []
+    if isinstance(fn, StructMethod):
+        bound = [_owner(cx, frame, fn.owner)]
+    elif hasattr(fn, "__self__"):
+        bound = [resolve(fn.__self__)]
+    _bind_parameters(cx, frame, bound, node, top)
+    cx.frames.append(frame)
+    try:
+        if top:
+            cx.top_block(source.tree.body)
+            with cx.at(source.tree):
+                refuse_missing_value(source, frame.returned)
+            return None
+        return _body(cx, frame)
+    finally:
+        cx.frames.pop()
+
+
+def _refuse_recursion(cx: Context, source: FunctionSource) -> None:
+    """Functions are inlined, so one that is open already cannot be called.
+
+    Raises:
+        QdrunSyntaxError: naming the chain of calls.
+    """
+    open_already = [k for k, frame in enumerate(cx.frames) if frame.source.fn is source.fn]
+    if not open_already or (
+        len(open_already) < MAX_DEPTH and any(is_template(source.annotation(p.name)) for p in source.parameters)
+    ):
+        return  # what a template parameter decides with static() may end it
+    chain = [f"`{frame.source.name}`" for frame in cx.frames[open_already[0] :]] + [f"`{source.name}`"]
+    how = "calls itself" if len(chain) == 2 else f"calls itself: {' -> '.join(chain)}"
+    raise QdrunSyntaxError(
+        f"`{source.name}` {how}{':' if len(chain) == 2 else ';'} functions are inlined, so recursion has no end",
+        hint="write it as a loop",
+    )
+
+
+def _owner(cx: Context, frame: Frame, owner: Any) -> Any:
+    """What ``self`` is in a method of a struct: the caller's variable or element itself; a copy of a value, if the method changes it."""
+    parameters = frame.source.parameters
+    if not isinstance(owner, Struct) or not owner.is_data or not parameters:
+        return owner
+    name = parameters[0].name
+    changed = frame.stores[name] or name in frame.has_methods_called
+    return new_struct(cx, cx.read(owner), name) if changed else owner
+
+
+def _body(cx: Context, frame: Frame) -> Any:
+    """Lower the body of an inlined function here; its result."""
+    with cx.scratch() as body:
+        left = cx.block(frame.source.tree.body)
+    if frame.early is None:
+        cx.splice(body)
+        with cx.at(frame.source.tree):
+            refuse_missing_value(frame.source, frame.returned)
+        return _annotated(cx, frame, frame.returned)
+    if frame.early.locals and left != "return":
+        hint = "end the function with a return statement"
+        raise QdrunSyntaxError(f"`{frame.source.name}` may end without returning a value", hint=hint)
+    for (
+        x
+    ) in frame.early.locals:  # set on every path, also for passes that cannot tell which: else an outer loop seems to carry it
+        cx.b.store(x, Const(convert(0, x.dtype), x.dtype))
+    cx.splice(lower_block(body))
+    return rebuild(frame.early.like, [cx.b.load(x) for x in frame.early.locals])
+
+
+def _annotated(cx: Context, frame: Frame, value: Any) -> Any:
+    annotation = frame.source.annotation("return")
+    if annotation is None and value is not None and "return" in frame.source.fn.__annotations__:
+        what = f"`{frame.source.name}` returns a value, and its annotation says None"
+        raise QdrunTypeError(what, hint="annotate the type that it returns, or leave the value out")
+    refuse_missing_value(frame.source, value)
+    return value if annotation is None else convert_to(cx, value, annotation)
+
+
+def refuse_missing_value(source: FunctionSource, value: Any) -> None:
+    """Refuse that a function with an annotation for what it returns ends without a value.
+
+    Raises:
+        QdrunSyntaxError: at the line of a bare ``return``, or at that of the function.
+    """
+    annotation = source.annotation("return")
+    if value is None and annotation is not None:
+        shown = getattr(annotation, "__name__", annotation)
+        what = f"`{source.name}` ends without returning a value, and its annotation says {shown}"
+        raise QdrunSyntaxError(what, hint="end every path with `return ..`, or leave the annotation out")
+
+
+def _bind_parameters(cx: Context, frame: Frame, bound: list[Any], node: ast.Call, top: bool) -> None:
+    """Bind each parameter: by reference for ``template()``, by value otherwise. The arguments are the caller's expressions."""
+    parameters = frame.source.parameters
+    for p in parameters:
+        if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
+            raise QdrunSyntaxError(f"`{frame.source.name}` has a `*` parameter", hint="write the parameters out")
+    given: dict[str, Any] = {p.name: value for p, value in zip(parameters, bound)}
+    rest = [p.name for p in parameters[len(bound) :]]
+    if len(node.args) > len(rest):
+        raise QdrunTypeError(f"`{frame.source.name}` takes {len(rest)} arguments, not {len(node.args)}")
+    trees = dict(zip(rest, node.args))
+    for keyword in node.keywords:
+        if keyword.arg in trees or keyword.arg not in rest:
+            problem = "is given twice" if keyword.arg in trees else "is no parameter"
+            raise QdrunTypeError(f"`{keyword.arg}` {problem} of `{frame.source.name}`")
+        trees[str(keyword.arg)] = keyword.value
+    for p in parameters:
+        if p.name in given:
+            frame.bind(p.name, given[p.name])
+        elif p.name in trees:
+            _bind(cx, frame, p.name, trees[p.name], top)
+        elif p.default is not p.empty:
+            with cx.tasks.emitting(top):
+                _bind_value(cx, frame, p.name, resolve(frame.source.default(p)))
+        else:
+            raise QdrunTypeError(f"`{frame.source.name}` is missing the argument `{p.name}`")
+
+
+def _bind(cx: Context, frame: Frame, name: str, tree: ast.expr, top: bool) -> None:
+    with cx.tasks.emitting(top):
+        if is_template(frame.source.annotation(name)):
+            _bind_reference(cx, frame, name, tree, top)
+            return
+        with cx.at(tree):
+            _bind_value(cx, frame, name, cx.expr(tree))
+            cx.consumed(tree)
+
+
+def _binding_of(cx: Context, tree: ast.expr) -> Binding | None:
+    """The variable that ``s``, or ``s.a.b`` of a struct variable, is; None when it is something else."""
+    if isinstance(tree, ast.Name):
+        return cx.lookup(tree.id)
+    owner = _binding_of(cx, tree.value) if isinstance(tree, ast.Attribute) else None
+    if owner is None or not isinstance(owner.value, StructVar) or not isinstance(tree, ast.Attribute):
+        return None
+    return owner.value.members.get(tree.attr)
+
+
+def _bind_value(cx: Context, frame: Frame, name: str, value: Any) -> None:
+    """A parameter by value: a variable of the function when the function assigns it, else the value."""
+    annotation = frame.source.annotation(name)
+    if annotation is not None and not is_template(annotation):
+        value = convert_to(cx, value, annotation)
+    if frame.stores[name] and ops.is_number(value):
+        value = ops.literal(cx.b, value)
+    if isinstance(value, Struct) and value.is_data:
+        changed = frame.stores[name] or (value.form.methods and name in frame.has_methods_called)
+        value = new_struct(cx, value, name) if changed else rounded(cx.b, value)
+    elif is_runtime(value):
+        value = rounded(cx.b, value)
+        if frame.stores[name]:
+            value = new_local(cx.b, value, name) if isinstance(value, Matrix) else cx.b.local(value, name)
+    frame.bind(name, value)
+
+
+def _bind_reference(cx: Context, frame: Frame, name: str, tree: ast.expr, top: bool) -> None:
+    """A parameter by reference: another name of the caller's variable or element, or the caller's value.
+
+    Raises:
+        QdrunTypeError: a component of a variable, for a function with parallel loops: they would not see that it changes.
+    """
+    binding = _binding_of(cx, tree)
+    if binding is not None:
+        frame.scopes[0][name] = binding
+        return
+    value = resolve_target(cx, tree)
+    cx.consumed(tree)
+    if top and is_target(value) and not is_global(value):
+        hint = f"pass the whole variable, or copy the component to a variable first: {name} = .."
+        raise QdrunTypeError(
+            "a component of a variable cannot be passed by reference to a function with parallel loops", hint=hint
+        )
+    readonly = "" if is_target(value) else "a value, not a variable,"
+    frame.bind(name, value, readonly)
+
+
+def lower_return(cx: Context, node: ast.Return) -> str:
+    """``return`` of an inlined function, or of the kernel.
+
+    Raises:
+        QdrunSyntaxError: the kernel returns inside a run-time block.
+        QdrunTypeError: the result cannot be returned.
+    """
+    frame = cx.frame
+    value = None if node.value is None else cx.expr(node.value)
+    if len(cx.frames) == 1:
+        _return_from_kernel(cx, _annotated(cx, frame, value))
+    elif frame.depth == 0 and frame.early is None:
+        frame.returned = value
+    else:
+        _return_early(cx, frame, value)
+    return "return"
+
+
+def _return_early(cx: Context, frame: Frame, value: Any) -> None:
+    if frame.top:
+        raise QdrunSyntaxError(
+            "`return` inside a loop or an if of a function with parallel loops", hint="use if / else instead"
+        )
+    value = _annotated(cx, frame, value)
+    parts = flatten(cx, value)
+    if frame.early is None:
+        frame.early = EarlyReturn([Local(p.dtype, "result") for p in parts], shape_of(value))
+    early = frame.early
+    if shape_of(value) != early.like:
+        raise QdrunTypeError(f"`{frame.source.name}` returns values of different shapes")
+    for local, part in zip(early.locals, parts):
+        if promote(local.dtype, part.dtype) is not local.dtype:
+            hint = "annotate the function with its return type: `-> f32`"
+            raise QdrunTypeError(f"`{frame.source.name}` returns {local.dtype} here and {part.dtype} there", hint=hint)
+        cx.b.store(local, ops.cast_scalar(cx.b, part, local.dtype))
+    if frame.depth:
+        cx.b.put(Exit("return"))
+
+
+def flatten(cx: Context, value: Any) -> list[Operand]:
+    """The scalars of a result: of a number, a vector, a matrix, or a tuple of those.
+
+    Raises:
+        QdrunTypeError: it is something else.
+    """
+    if value is None:
+        return []
+    if isinstance(value, (tuple, list)):
+        return [x for v in value for x in flatten(cx, v)]
+    if isinstance(value, Struct) and value.is_data:
+        return scalars(rounded(cx.b, value))
+    if not is_runtime(value) and not ops.is_number(value):
+        raise QdrunTypeError(
+            f"{describe(value)} cannot be returned", hint="return numbers, vectors, matrices, structs or tuples of them"
+        )
+    value = rounded(cx.b, ops.as_value(cx.b, number(value)))
+    return list(value.items) if isinstance(value, Matrix) else [value]
+
+
+def _return_from_kernel(cx: Context, value: Any) -> None:
+    """Store the kernel's result to its ``ret`` places."""
+    if cx.where != "serial" or cx.frame.depth:
+        place = "a parallel loop" if cx.where != "serial" else "an if or a loop"
+        hint = "store the result in a variable and return it at the end of the kernel"
+        raise QdrunSyntaxError(f"`return` of a kernel cannot stand inside {place}", hint=hint)
+    kernel, types = cx.tasks.kernel, cx.options.returns
+    parts = flatten(cx, value)
+    if types is not None and len(types) != len(parts):
+        raise QdrunTypeError(f"the kernel returns {len(parts)} numbers, and its annotation says {len(types)}")
+    buffer = Buffer("ret")
+    for k, part in enumerate(parts):
+        part = part if types is None else ops.to_operand(cx.b, ops.cast(cx.b, part, types[k]))
+        place = Place("ret" if len(parts) == 1 else f"ret_{k}", part.dtype, buffer, 0, (), (), 8 * k, part.dtype.size)
+        cx.b.gstore(place, (), part)
+        kernel.returns.append(part.dtype)

@@ -1,0 +1,295 @@
+"""What a ``for`` runs over, and loops that one thread runs: ranges, nests, ``while``, unrolled loops."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ...errors import QdrunSyntaxError, QdrunTypeError
+from ...ir.nodes import Const, Exit, If, Operand
+from ...ir.types import DType, i32, i64, limits, u64
+from ..markers import Grouped, NDRange, RangeSpec, static
+from ..values import ops
+from ..values.structs import StructTensor
+from ..values.tensor import TensorRef
+from ..values.values import Matrix
+from .conditions import bind_names, emit_condition
+from .context import Context, describe, is_runtime
+
+LOOP_INDEX = "the index of a loop"
+
+
+@dataclass(frozen=True, eq=False)
+class IterationSpace:
+    """A product of ranges: ``axes`` gives (begin, end) of each, ``grouped`` asks for one vector index.
+
+    ``shift``: what the kernel's indices are above those of the axes, for each axis; None: nothing.
+    ``order``: which index of the kernel each axis is; None: in their order.
+    """
+
+    axes: list[tuple[Operand, Operand]]
+    grouped: bool = False
+    step: int = 1
+    shift: tuple[int, ...] | None = None
+    order: tuple[int, ...] | None = None
+
+
+def make_range(cx: Context, *args: Any) -> Any:
+    """``range(..)``: Python's own when every bound is a Python number, else a ``RangeSpec``.
+
+    Raises:
+        QdrunTypeError: wrong number of arguments, or a step that is not a known number but zero.
+    """
+    # a literal with a type of its own, `i64(3)`, decides the type of the index
+    args = tuple(
+        int(a.value) if isinstance(a, Const) and a.dtype.is_int and _is_plain(cx, k, a) else a for k, a in enumerate(args)
+    )
+    args = tuple(int(a) if isinstance(a, np.integer) else a for a in args)
+    if not 1 <= len(args) <= 3:
+        raise QdrunTypeError(f"range() takes one to three arguments, not {len(args)}")
+    step = args[2] if len(args) == 3 else 1
+    if not isinstance(step, int) or step == 0:
+        hint = "use a while loop for a step that is only known at run time" if step != 0 else ""
+        raise QdrunTypeError("the step of range() is a literal other than zero", hint=hint)
+    begin, end = (0, args[0]) if len(args) == 1 else args[:2]
+    if isinstance(begin, int) and isinstance(end, int):
+        return range(begin, end, step)
+    return RangeSpec(begin, end, step)
+
+
+def _is_plain(cx: Context, position: int, bound: Const) -> bool:
+    """Whether the type of a literal bound says nothing that ``range`` must keep."""
+    return bool(cx.static) or position == 2 or bound.dtype.bits < 64 or cx.b.default_ip.bits == 64
+
+
+def iterable(cx: Context, node: ast.expr) -> tuple[Any, bool]:
+    """What a ``for`` runs over, and whether it is to be unrolled: ``static(..)``, either side of a static conditional."""
+    with cx.at(node):
+        if isinstance(node, ast.IfExp):
+            cond = cx.static_truth(node.test)
+            return iterable(cx, node.body if cond else node.orelse)
+        if isinstance(node, ast.Call) and isinstance(node.func, (ast.Name, ast.Attribute)) and cx.expr(node.func) is static:
+            over = cx.expr(node)
+            cx.consumed(node, over)
+            return _space(over), True
+        over = _space(cx.expr(node))
+        if isinstance(over, Grouped) and isinstance(over.space, TensorRef) and over.space.ndim == 0:
+            return over, True  # a field without axes has one element: nothing to loop over
+        return over, False
+
+
+def _space(over: Any) -> Any:
+    """A field of structs has the index space of its members."""
+    if isinstance(over, Grouped):
+        return Grouped(_space(over.space))
+    return over.first if isinstance(over, StructTensor) else over
+
+
+def bound_type(b: Any, *bounds: Any) -> DType:
+    """The type of a loop's index: i64 when a bound needs it, else i32.
+
+    Raises:
+        QdrunTypeError: a bound is not an integer.
+    """
+    values = [ops.to_operand(b, x) for x in bounds]
+    for v in values:
+        if not v.dtype.is_int:
+            raise QdrunTypeError(f"a loop bound is an integer, not {v.dtype}", hint="convert it: int(x)")
+    return i64 if any(v.dtype.bits == 64 for v in values) else i32
+
+
+def space_of(cx: Context, over: Any) -> IterationSpace:
+    """The ranges behind what a ``for`` runs over; bounds are emitted in the current block.
+
+    Raises:
+        QdrunTypeError: kernels cannot run over it, or a literal bound is beyond i64.
+    """
+    if isinstance(over, range):
+        over = RangeSpec(over.start, over.stop, over.step)
+    if isinstance(over, RangeSpec):
+        dtype = bound_type(cx.b, over.begin, over.end)
+        return IterationSpace([_bounds(cx, over.begin, over.end, dtype)], step=over.step)
+    if isinstance(over, NDRange):
+        nested = (over.bounds[axis] for axis in over.order)
+        return IterationSpace([_bounds(cx, lo, hi, bound_type(cx.b, lo, hi)) for lo, hi in nested], order=over.order)
+    if isinstance(over, TensorRef):
+        return IterationSpace([_bounds(cx, 0, n, i32) for n in over.shape(cx.b)], shift=over.offset)
+    if isinstance(over, Grouped):
+        return replace(space_of(cx, over.space), grouped=True, step=1)
+    if isinstance(over, (tuple, list, zip, enumerate)) or is_runtime(over):
+        raise QdrunTypeError(f"a loop cannot run over {describe(over)} at run time", hint="unroll it: `for .. in static(..)`")
+    hint = "loop over range(), ndrange(), a field, grouped(), or static(..)"
+    raise QdrunTypeError(f"a loop cannot run over {describe(over)}", hint=hint)
+
+
+def _bounds(cx: Context, begin: Any, end: Any, dtype: DType) -> tuple[Operand, Operand]:
+    """The ends of a range in the index's type, which is signed.
+
+    Where both are u64 the end is brought to the side of 2**63 on which the range begins: beyond it indices wrap, and keep their order.
+    """
+    first, last = ops.to_operand(cx.b, begin), ops.to_operand(cx.b, end)
+    if u64 in (first.dtype, last.dtype) and all(
+        x.dtype is u64 or (isinstance(x, Const) and x.value >= 0) for x in (first, last)
+    ):
+        most = limits(dtype)[1]
+        from_first, to_last = (cx.b.cast(x, u64) for x in (first, last))
+        below = cx.b.op("min", to_last, Const(most, u64))
+        above = cx.b.op("max", to_last, Const(most + 1, u64))
+        last = cx.b.op("select", cx.b.op("gt", from_first, Const(most, u64)), above, below)
+    return bound_as(cx, first, dtype), bound_as(cx, last, dtype)
+
+
+def bound_as(cx: Context, bound: Any, dtype: DType) -> Operand:
+    """A bound in the index's type.
+
+    Raises:
+        QdrunTypeError: a literal that does not fit.
+    """
+    value = ops.to_operand(cx.b, bound)
+    if isinstance(value, Const) and not limits(dtype)[0] <= value.value <= limits(dtype)[1]:
+        raise QdrunTypeError(f"the index of a loop has type {dtype}: the bound {value.value} does not fit")
+    return ops.cast_scalar(cx.b, value, dtype)
+
+
+def bind_index(cx: Context, target: ast.expr, space: IterationSpace, indices: list[Operand]) -> None:
+    """Bind the loop's names to its indices.
+
+    Raises:
+        QdrunTypeError: the number of names differs from the number of axes.
+    """
+    if space.order is not None:
+        indices = [indices[space.order.index(axis)] for axis in range(len(indices))]
+    if space.shift is not None:
+        indices = [cx.b.op("add", x, Const(by, x.dtype)) if by else x for x, by in zip(indices, space.shift)]
+    if space.grouped:
+        value: Any = Matrix((len(indices),), tuple(indices))
+        if not isinstance(target, ast.Name):
+            raise QdrunTypeError("grouped() gives one index vector", hint="write `for I in grouped(..)` and use I[0], I[1]")
+    elif isinstance(target, ast.Name):
+        if len(indices) != 1:
+            hint = f"write {len(indices)} names, or `for {target.id} in grouped(..)`"
+            raise QdrunTypeError(f"1 name for {len(indices)} axes", hint=hint)
+        value = indices[0]
+    else:
+        value = tuple(indices)
+    bind_names(cx, target, value, LOOP_INDEX)
+
+
+def lower_for(cx: Context, node: ast.For) -> str | None:
+    """A ``for`` that is not at the top level of the kernel: unrolled, or run by one thread.
+
+    Raises:
+        QdrunSyntaxError: it has an ``else``.
+    """
+    no_else(node)
+    over, unroll = iterable(cx, node.iter)
+    if unroll:
+        return unrolled(cx, node, over, cx.block)
+    cx.next_loop.clear()
+    serial_for(cx, node, over)
+    return None
+
+
+def no_else(node: ast.For | ast.While) -> None:
+    """Refuse ``for .. else``.
+
+    Raises:
+        QdrunSyntaxError: there is one.
+    """
+    if node.orelse:
+        raise QdrunSyntaxError(
+            "a loop with `else` cannot be used in a kernel", hint="set a variable before `break`, test it afterwards"
+        )
+
+
+def unrolled(cx: Context, node: ast.For, over: Any, run: Callable[[list[ast.stmt]], str | None]) -> str | None:
+    """Lower the body once for each value, while compiling."""
+    if isinstance(over, Grouped) and isinstance(over.space, TensorRef):
+        over = _static_space(cx, over.space, True)
+    elif isinstance(over, TensorRef):
+        over = _static_space(cx, over, False)
+    grouped = isinstance(over, Grouped)
+    if isinstance(over, Matrix):
+        over = over.items
+    if not hasattr(over, "__iter__"):
+        raise QdrunTypeError(
+            f"static() of {describe(over)} cannot be unrolled", hint="give it range(..), ndrange(..) or a tuple"
+        )
+    for value in list(over):
+        value = ops_vector(cx, value) if grouped else cx.python(value)
+        with cx.frame.scope(runtime=False), cx.frame.loop("static"):
+            bind_names(cx, node.target, value, LOOP_INDEX)
+            left = run(node.body)
+        if left == "break":
+            break
+        if left == "return":
+            return left
+    return None
+
+
+def _static_space(cx: Context, ref: TensorRef, grouped: bool) -> Any:
+    """Every index of a field, known while compiling."""
+    if ref.extents is None:
+        raise QdrunTypeError(f"the shape of `{ref.name}` is not known at compile time", hint="loop over it without static()")
+    space = NDRange(tuple((lo, lo + n) for lo, n in zip(ref.begins, ref.extents)))
+    if grouped:
+        return Grouped(space)
+    return range(*space.bounds[0]) if ref.ndim == 1 else space
+
+
+def ops_vector(cx: Context, index: tuple[int, ...]) -> Matrix:
+    """A Python index as a vector."""
+    return Matrix((len(index),), tuple(Const(i, i32) for i in index))
+
+
+def serial_for(cx: Context, node: ast.For, over: Any) -> None:
+    """A loop, or a nest of loops, run by one thread."""
+    with cx.at(node.iter):
+        space = space_of(cx, over)
+    if len(space.axes) > 1:
+        _refuse_break_of_nest(cx, node)
+    with ExitStack() as stack:
+        indices: list[Operand] = []
+        for begin, end in space.axes:
+            indices.append(stack.enter_context(cx.b.loop(begin, end, space.step)).index)
+        stack.enter_context(cx.frame.scope())
+        stack.enter_context(cx.frame.loop("serial"))
+        bind_index(cx, node.target, space, indices)
+        cx.block(node.body)
+
+
+def own_breaks(body: list[ast.stmt]) -> bool:
+    """Whether a loop body has a ``break`` of its own loop."""
+    for s in body:
+        if isinstance(s, ast.Break):
+            return True
+        if isinstance(s, ast.If) and (own_breaks(s.body) or own_breaks(s.orelse)):
+            return True
+    return False
+
+
+def _refuse_break_of_nest(cx: Context, node: ast.For) -> None:
+    if own_breaks(node.body):
+        hint = "write the loops one inside the other and say which one to leave"
+        raise QdrunSyntaxError("`break` in a loop over several axes cannot be used in a kernel", hint=hint)
+
+
+def lower_while(cx: Context, node: ast.While) -> None:
+    """``while cond``: an endless loop that begins with ``if not cond: break``.
+
+    Raises:
+        QdrunSyntaxError: it has an ``else``.
+    """
+    no_else(node)
+    cx.next_loop.clear()
+    with cx.b.loop(Const(0, i32), None), cx.frame.scope(), cx.frame.loop("serial"):
+        cond = emit_condition(cx, node.test)
+        if cond is not True:
+            stop = ops.to_operand(cx.b, ops.unary(cx.b, "not", cond)) if not isinstance(cond, bool) else ops.literal(cx.b, True)
+            cx.b.put(If(stop, [Exit("break", cx.b.loc)]))
+        cx.block(node.body)

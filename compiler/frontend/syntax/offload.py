@@ -1,0 +1,152 @@
+"""The top level of a kernel: loops become parallel tasks, what stands between them becomes serial tasks (``tasks``)."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+from ...errors import QdrunSyntaxError, QdrunTypeError
+from ...ir.nodes import (
+    Assert,
+    Axis,
+    Block,
+    Const,
+    If,
+    Loop,
+    Op,
+    Operand,
+    Task,
+)
+from ...ir.types import i64, limits, u64
+from ...ir.walk import walk
+from ...passes.clone import clone_block
+from ..markers import RangeSpec
+from ..values import ops
+from .bindings import can_repeat, clone
+from .block import block_dim
+from .conditions import emit_condition
+from .context import Context
+from .loops import IterationSpace, bind_index, bound_as, iterable, no_else, own_breaks, serial_for, space_of, unrolled
+from .statements import emit_if
+
+
+def top_if(cx: Context, node: ast.If) -> str | None:
+    """An ``if`` at the top level: when its condition is known now, its statements stand at the top level, too."""
+    with cx.tasks.serial():
+        cond = emit_condition(cx, node.test)
+        if not isinstance(cond, bool):
+            return emit_if(cx, node, cond)
+        body = node.body if cond else node.orelse
+        if any(isinstance(s, ast.For) and own_breaks(s.body) for s in body) and not _is_unrolled_break(cx, body):
+            return cx.block(body)  # a loop that is left early runs in order
+    return cx.top_block(body)
+
+
+def _is_unrolled_break(cx: Context, body: list[ast.stmt]) -> bool:
+    """Whether all loops with breaks of their own among ``body`` are unrolled."""
+    return all(_is_unrolled(cx, s) for s in body if isinstance(s, ast.For) and own_breaks(s.body))
+
+
+def top_for(cx: Context, node: ast.For) -> str | None:
+    """A ``for`` at the top level: a parallel task, or unrolled.
+
+    Raises:
+        QdrunSyntaxError: it has an ``else``, or its steps cannot be numbered.
+        QdrunTypeError: kernels cannot run over its iterable.
+    """
+    no_else(node)
+    config = dict(cx.next_loop)
+    cx.next_loop.clear()
+    if config.get("serialize") and own_breaks(node.body):
+        with cx.tasks.serial():
+            over, unroll = iterable(cx, node.iter)
+            if not unroll:
+                serial_for(cx, node, over)
+                return None
+    if _is_unrolled(cx, node):
+        with cx.tasks.serial():
+            over, _ = iterable(cx, node.iter)
+        return unrolled(cx, node, over, cx.top_block)
+    cx.tasks.close(cx.frames)
+    _parallel_for(cx, node, bool(config.get("serialize")), block_dim(config.get("block_dim")))
+    return None
+
+
+def _is_unrolled(cx: Context, node: ast.For) -> bool:
+    """Whether a loop's iterable is static; what the question emits is thrown away."""
+    with cx.scratch():
+        before, cx.where = cx.where, "prologue"
+        try:
+            return iterable(cx, node.iter)[1]
+        finally:
+            cx.where = before
+
+
+def _parallel_for(cx: Context, node: ast.For, serialize: bool, block: int) -> None:
+    """One task: bounds into its prologue, the body into its body."""
+    task = cx.tasks.new(cx.b.loc)
+    task.serialize, task.block = serialize, block
+    before = cx.where
+    try:
+        cx.where = "prologue"
+        with cx.b.into(task.prologue):
+            over, _ = iterable(cx, node.iter)
+            with cx.at(node.iter):
+                space = space_of(cx, over)
+            task.axes = [Axis(Op("index", (), lo.dtype, None, cx.b.loc), lo, hi) for lo, hi in _unit_step(cx, space)]
+        _check_before(cx, task)
+        if not task.axes:
+            raise QdrunTypeError("a loop needs at least one axis", hint="this field has none: use x[None] without a loop")
+        cx.where = "parallel"
+        with cx.b.into(task.body), cx.frame.scope(), cx.frame.loop("parallel"):
+            bind_index(cx, node.target, space, _indices(cx, over, space, task))
+            cx.block(node.body)
+    finally:
+        cx.where = before
+
+
+def _check_before(cx: Context, task: Task) -> None:
+    """Checks in what bounds read belong to a serial task of their own: a prologue cannot stop a launch."""
+    if not any(isinstance(s, Assert) for s in walk(task.prologue)):
+        return
+    check = Task(f"{task.name}_check", clone_block(task.prologue, {}), loc=task.loc)
+    tasks = cx.tasks.kernel.tasks
+    tasks.insert(len(tasks) - 1, check)
+    _drop_checks(task.prologue)
+
+
+def _drop_checks(block: Block) -> None:
+    block[:] = [s for s in block if not isinstance(s, Assert)]
+    for s in block:
+        for inner in (s.then, s.orelse) if isinstance(s, If) else (s.body,) if isinstance(s, Loop) else ():
+            _drop_checks(inner)
+
+
+def _unit_step(cx: Context, space: IterationSpace) -> list[tuple[Operand, Operand]]:
+    """The axes of a task: a range with a step is counted from 0."""
+    if space.step == 1:
+        return space.axes
+    begin, end = space.axes[0]
+    low, high = (begin, end) if space.step > 0 else (end, begin)
+    wide, step = begin.dtype.bits == 64, abs(space.step)
+    low, high = (ops.cast_scalar(cx.b, x, i64) for x in (low, cx.b.op("max", low, high)))
+    # 64-bit ends may lie further apart than i64 can say; as u64 the distance is exact
+    distance = ops.cast_scalar(cx.b, cx.b.op("sub", high, low), u64 if wide else i64)
+    more = cx.b.op("ne", cx.b.op("mod", distance, Const(step, distance.dtype)), Const(0, distance.dtype))
+    whole = cx.b.op("floordiv", distance, Const(step, distance.dtype))
+    trips = cx.b.op("add", whole, cx.b.cast(more, distance.dtype))
+    most = Const(limits(begin.dtype)[1], distance.dtype)
+    return [(Const(0, begin.dtype), ops.cast_scalar(cx.b, cx.b.op("min", trips, most), begin.dtype))]
+
+
+def _indices(cx: Context, over: Any, space: IterationSpace, task: Task) -> list[Operand]:
+    """The loop's indices inside the body."""
+    if space.step == 1:
+        return [a.index for a in task.axes]
+    begin = over.begin if isinstance(over, RangeSpec) else over.start
+    begin = ops.to_operand(cx.b, begin)
+    if not can_repeat(begin):
+        hint = "start a range with a step at a literal, an argument or a shape"
+        raise QdrunSyntaxError("a parallel loop with a step cannot start at a value that is read from memory", hint=hint)
+    start = bound_as(cx, clone(cx.b, begin, {}), task.axes[0].index.dtype)
+    return [ops.to_operand(cx.b, ops.binary(cx.b, "+", start, ops.binary(cx.b, "*", task.axes[0].index, space.step)))]

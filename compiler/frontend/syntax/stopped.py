@@ -1,0 +1,84 @@
+"""``stop_grad``: of a field, what the block around the call reads of it contributes nothing to a gradient; of a value, a copy without one.
+
+A read that is stopped goes through the operation ``detach``: the operand itself, with derivative zero.
+"""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+from ...errors import QdrunSyntaxError, QdrunTypeError
+from ...ir.nodes import Block, Kernel, Op, Operand, Place
+from ...ir.walk import walk
+from ...passes.clone import replace_operands
+from ..markers import stop_grad
+from ..source.keywords import positional
+from ..values import ops
+from ..values.structs import StructTensor, rebuild, scalars, shape_of
+from ..values.tensor import TensorRef
+from ..values.values import Struct
+from .context import Context, Stop, describe, is_runtime
+
+
+def lower_stop_grad(cx: Context, node: ast.Call) -> Any:
+    """``stop_grad(x)`` of a field or an array notes that reads of it stop here; of a value it is that value, detached.
+
+    Raises:
+        QdrunSyntaxError: at the top level of a function that is inlined at the kernel's top level.
+        QdrunTypeError: not one argument, or one that is no field, array or value.
+    """
+    (argument,), _ = positional(stop_grad, node.args, {str(k.arg): k.value for k in node.keywords})
+    value = cx.expr(argument)
+    if isinstance(value, (TensorRef, StructTensor)):
+        places = value.places if isinstance(value, TensorRef) else value.places()
+        _stop_reads(cx, frozenset(p for p in places if p.dtype.is_real))
+        return None
+    if isinstance(value, Struct) and value.is_data:
+        return rebuild(shape_of(value), [detached(cx, x) for x in scalars(value)])
+    if is_runtime(value) or ops.is_number(value):
+        return ops.elementwise(lambda x: detached(cx, x), ops.as_value(cx.b, value))
+    raise QdrunTypeError(f"{describe(value)} has no gradient to stop", hint="give stop_grad() a field, an array or a value")
+
+
+def detached(cx: Context, x: Operand) -> Operand:
+    """A scalar without its gradient; integers have none."""
+    return cx.b.op("detach", x) if isinstance(x, Op) and x.dtype.is_real else x
+
+
+def _stop_reads(cx: Context, places: frozenset[Place]) -> None:
+    top = cx.frame.top and cx.where == "serial" and cx.frame.depth == 0
+    if top and len(cx.frames) > 1:
+        hint = "call it in the kernel, or inside the loop"
+        raise QdrunSyntaxError("stop_grad() of a field at the top level of a function with parallel loops", hint=hint)
+    cx.stops.append((None if top else cx.b.block, places))
+
+
+def stop_reads(kernel: Kernel, stops: list[Stop]) -> None:
+    """Detach the reads that ``stops`` names, in the whole kernel, in place: those before a call in the same block, too."""
+    loads: set[Op] = set()
+    for block, places in stops:
+        where = [block] if block is not None else [t.body for t in kernel.tasks]
+        for s in (s for b in where for s in walk(b)):
+            if isinstance(s, Op) and s.op == "gload" and s.attr in places:
+                loads.add(s)
+    if not loads:
+        return
+    for task in kernel.tasks:
+        known: dict[Op, Op] = {}
+        task.body = _detach(task.body, loads, known)
+
+
+def _detach(block: Block, loads: set[Op], known: dict[Op, Op]) -> Block:
+    """The block with a ``detach`` behind each of the loads, which later statements read instead."""
+    out: Block = []
+    for s in block:
+        replace_operands(s, lambda x: known.get(x, x) if isinstance(x, Op) else x)
+        out.append(s)
+        for inner in ("then", "orelse", "body"):
+            if hasattr(s, inner):
+                setattr(s, inner, _detach(getattr(s, inner), loads, known))
+        if isinstance(s, Op) and s in loads:
+            known[s] = Op("detach", (s,), s.dtype, None, s.loc)
+            out.append(known[s])
+    return out

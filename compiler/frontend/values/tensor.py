@@ -1,0 +1,273 @@
+"""Fields and ndarray arguments inside kernels: one ``Place`` per component, index checks, loads, stores and atomics."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from ...errors import QdrunIndexError, QdrunNameError, QdrunTypeError
+from ...ir.nodes import ArgDecl, Buffer, Const, Op, Operand, Place
+from ...ir.types import DType, i32
+from ..markers import grouped
+from ..source.parse import FunctionSource, read_function
+from ..syntax import overflow
+from . import ops
+from .matrix import check_index, index_limit, item_targets
+from .values import Arg, Matrix, Value, count
+
+if TYPE_CHECKING:
+    from ..syntax.builder import FrontBuilder
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TensorRef:
+    """A field or an ndarray argument as kernels see it.
+
+    Attributes:
+        name: what messages call it.
+        places: one per component, row-major.
+        element: ``()`` for scalars, ``(n,)`` or ``(n, m)``.
+        ndim: number of indices.
+        extents: the shape of a field; None for an ndarray argument.
+        arg: the argument that an ndarray came by.
+        layout: the axis at each level of nesting in memory, outermost first, where the places know the axes in that order; None: as
+            they are counted.
+        offset: the lowest index of each axis; None: 0.
+    """
+
+    name: str
+    places: tuple[Place, ...]
+    element: tuple[int, ...]
+    ndim: int
+    extents: tuple[int, ...] | None = None
+    arg: ArgDecl | None = None
+    layout: tuple[int, ...] | None = None
+    offset: tuple[int, ...] | None = None
+
+    @property
+    def begins(self) -> tuple[int, ...]:
+        """The lowest index of each axis."""
+        return self.offset or (0,) * self.ndim
+
+    @property
+    def dtype(self) -> DType:
+        """The type of one component."""
+        return self.places[0].dtype
+
+    @property
+    def grad(self) -> TensorRef | None:
+        """The adjoints as a tensor of the same form, or None when none are stored."""
+        grads = tuple(p.grad for p in self.places if p.grad is not None)
+        if len(grads) != len(self.places):
+            return None
+        return replace(self, name=f"{self.name}.grad", places=grads)
+
+    @property
+    def dual(self) -> TensorRef | None:
+        """The tangents of forward mode as a tensor of the same form, or None when none are stored."""
+        duals = tuple(p.dual for p in self.places if p.dual is not None)
+        if len(duals) != len(self.places):
+            return None
+        return replace(self, name=f"{self.name}.dual", places=duals)
+
+    def shape(self, b: FrontBuilder) -> tuple[int | Operand, ...]:
+        """The extents: Python ints for a field, i32 values for an ndarray argument."""
+        if self.extents is not None:
+            return self.extents
+        return tuple(self._extent(b, axis) for axis in range(self.ndim))
+
+    def _extent(self, b: FrontBuilder, axis: int) -> Operand:
+        """The extent of one axis of an ndarray argument."""
+        stored = axis if self.layout is None else self.layout.index(axis)
+        return b.op("shape", dtype=i32, attr=(self.arg, stored))
+
+    def attribute(self, b: FrontBuilder, name: str) -> Any:
+        """``x.name`` inside a kernel: ``shape``, ``offset``, ``grad``, ``dual``, ``dtype``, ``n``, ``m``, ``ndim``, ``fill``.
+
+        Raises:
+            QdrunNameError: there is no such attribute, or no gradient is stored.
+        """
+        if name == "shape":
+            return self.shape(b)
+        if name == "offset":
+            return self.begins
+        if name in ("grad", "dual"):
+            found = getattr(self, name)
+            if found is None:
+                raise QdrunNameError(
+                    f"`{self.name}` has no stored {name}ient" if name == "grad" else f"`{self.name}` has no dual",
+                    hint=f"declare it with needs_{name}=True",
+                )
+            return found
+        if name == "n" and self.element:
+            return self.element[0]
+        if name == "m" and self.element:
+            return self.element[1] if len(self.element) == 2 else 1
+        if name in ("dtype", "ndim"):
+            return getattr(self, name)
+        if name == "fill":
+            return Fill(self)
+        raise QdrunNameError(f"`{self.name}` has no attribute `{name}`")
+
+    def component(self, k: int | tuple[int, ...]) -> TensorRef:
+        """The scalar tensor of one component: ``k`` is its flat position or its static index.
+
+        Raises:
+            QdrunIndexError: there is no such component.
+        """
+        k = item_targets(self.element, k) if isinstance(k, tuple) else k
+        if not 0 <= k < len(self.places):
+            raise QdrunIndexError(f"component {k} is out of range: `{self.name}` has {len(self.places)} components")
+        return replace(self, name=f"{self.name}[{k}]", places=(self.places[k],), element=())
+
+    def load(self, b: FrontBuilder, index: Sequence[Arg]) -> Value:
+        """``x[index]``: an operand, or a matrix for a tensor of vectors or matrices.
+
+        Raises:
+            QdrunIndexError: wrong number of indices, or a constant out of range.
+            QdrunTypeError: an index that is not an integer.
+        """
+        where = self.index(b, index)
+        items = tuple(b.gload(p, where) for p in self.places)
+        return Matrix(self.element, items) if self.element else items[0]
+
+    def store(self, b: FrontBuilder, index: Sequence[Arg], value: Arg) -> None:
+        """``x[index] = value``; the value is cast to the tensor's type, a scalar is broadcast over an element."""
+        where = self.index(b, index)
+        for place, item in zip(self.places, self._items(b, value)):
+            b.gstore(place, where, item)
+
+    def atomic(self, b: FrontBuilder, code: str, index: Sequence[Arg], value: Arg) -> Value:
+        """Atomic update, in the tensor's type; the result is the old content. ``sub`` adds the negated value.
+
+        Raises:
+            QdrunTypeError: bit operations on reals.
+        """
+        if code in ("and", "or", "xor") and not self.dtype.is_int:
+            raise QdrunTypeError(f"atomic_{code} takes integers; `{self.name}` holds {self.dtype}")
+        where = self.index(b, index)
+        values = self._items(b, value)
+        changes = values
+        if code == "sub":  # negated in this type: that of a narrower unsigned value would wrap elsewhere
+            changes = tuple(b.op("neg", x) if b.check_overflow else self._negative(b, x) for x in values)
+        items = tuple(b.atomic("add" if code == "sub" else code, p, where, x) for p, x in zip(self.places, changes))
+        if b.check_overflow:
+            for old, x in zip(items, values):
+                overflow.check_update(b, code, old, x, self.name)
+        return Matrix(self.element, items) if self.element else items[0]
+
+    def _negative(self, b: FrontBuilder, x: Operand) -> Operand:
+        return ops.cast_scalar(b, ops.to_operand(b, ops.unary(b, "-", x)), self.dtype)
+
+    def compare_and_swap(self, b: FrontBuilder, index: Sequence[Arg], expected: Arg, desired: Arg) -> Operand:
+        """``x[index] = desired`` if it is ``expected``, in one step; the result is the old content.
+
+        Raises:
+            QdrunTypeError: the tensor holds reals.
+        """
+        if not self.dtype.is_int:
+            raise QdrunTypeError(f"atomic_cas takes integers; `{self.name}` holds {self.dtype}")
+        values = [self._items(b, v)[0] for v in (expected, desired)]
+        return b.op("atomic", *self.index(b, index), *values, dtype=self.dtype, attr=(self.places[0], "cas"))
+
+    def _items(self, b: FrontBuilder, value: Arg) -> tuple[Operand, ...]:
+        """The value's components as this tensor's type."""
+        v = ops.as_value(b, value)
+        if isinstance(v, Matrix) and v.shape != self.element:
+            what = f"elements of shape {self.element}" if self.element else "scalars"
+            raise QdrunTypeError(f"`{self.name}` holds {what}; {ops.describe_value(v)} cannot be stored in it")
+        items = v.items if isinstance(v, Matrix) else (v,) * len(self.places)
+        return tuple(ops.cast_scalar(b, x, self.dtype) for x in items)
+
+    def index(self, b: FrontBuilder, index: Sequence[Arg | None]) -> tuple[Operand, ...]:
+        """The checked index as i32/i64 operands, counted from 0, in the order of the places' axes.
+
+        Vectors are spread; ``(None,)`` is the 0-D index.
+
+        Raises:
+            QdrunIndexError: wrong number of indices, or a constant out of range.
+            QdrunTypeError: an index that is not an integer.
+        """
+        flat: list[Arg] = []
+        for part in index:
+            value = () if part is None else ops.as_value(b, part)
+            flat += value.items if isinstance(value, Matrix) else () if part is None else (part,)
+        if len(flat) != self.ndim:
+            axes = "index" if self.ndim == 1 else "indices"
+            hint = "index the component after the element: x[i][k]" if self.element and len(flat) > self.ndim else ""
+            raise QdrunIndexError(f"`{self.name}` takes {self.ndim} {axes}, not {len(flat)}", hint=hint)
+        out = tuple(ops.index_operand(b, x) for x in flat)
+        for axis, x in enumerate(out):
+            self._check(b, axis, x, out)
+        out = tuple(_from_zero(b, x, begin) for x, begin in zip(out, self.begins))
+        return out if self.layout is None else tuple(out[axis] for axis in self.layout)
+
+    def _check(self, b: FrontBuilder, axis: int, x: Operand, index: tuple[Operand, ...]) -> None:
+        """Refuse a constant that is out of range; with ``check_bounds``, emit the test of a value."""
+        extent, begin = None if self.extents is None else self.extents[axis], self.begins[axis]
+        if isinstance(x, Const):
+            if x.value < begin or (extent is not None and x.value >= begin + extent):
+                limit = "" if extent is None else index_limit(extent, begin)
+                raise QdrunIndexError(
+                    f"index {x.value} is out of range for axis {axis} of `{self.name}`{limit}",
+                    hint="negative indices do not count from the end" if x.value < 0 and not begin else "",
+                )
+            if extent is not None:
+                return
+        if not b.check_bounds:
+            return
+        end = Const(begin + extent, i32) if extent is not None else self._extent(b, axis)
+        check_index(b, f"axis {axis} of `{self.name}`", x, begin, end, self._whole(b, index) if self.ndim > 1 else ("", ()))
+
+    def _whole(self, b: FrontBuilder, index: tuple[Operand, ...]) -> tuple[str, tuple[Operand, ...]]:
+        """The element of several indices, and the shape, for a message: its text, and the values in it."""
+        extents = [self._extent(b, k) for k in range(self.ndim)] if self.extents is None else self.extents
+        values = [x for x in (*index, *extents) if isinstance(x, Op)]
+        texts = ["{}" if isinstance(x, Op) else str(x.value if isinstance(x, Const) else x) for x in (*index, *extents)]
+        where, shape = ", ".join(texts[: self.ndim]), ", ".join(texts[self.ndim :])
+        return f", in `{self.name}[{where}]` of shape ({shape})", tuple(values)
+
+
+def _fill(x: Any, val: Any) -> None:
+    for index in grouped(x):
+        x[index] = val
+
+
+@functools.cache
+def _fill_source() -> FunctionSource:
+    return read_function(_fill)
+
+
+class Fill:
+    """``x.fill``: a function for kernels that is bound to its tensor. At the top level of a kernel it is a parallel loop."""
+
+    def __init__(self, ref: TensorRef) -> None:
+        self.__self__, self.__qd_func__ = ref, _fill_source()
+
+
+def _from_zero(b: FrontBuilder, x: Operand, begin: int) -> Operand:
+    """An index of an axis that begins at ``begin``, as the places count it."""
+    if begin == 0:
+        return x
+    if isinstance(x, Op) and x.op == "add" and isinstance(x.args[1], Const) and x.args[1].value == begin:
+        return x.args[0]  # the index of a loop over such a field
+    return Const(x.value - begin, x.dtype) if isinstance(x, Const) else b.op("sub", x, Const(begin, x.dtype))
+
+
+def from_ndarray_arg(decl: ArgDecl, layout: tuple[int, ...] | None = None) -> TensorRef:
+    """The tensor behind an ndarray argument: components interleaved (element by element), its gradient and its dual if it has them."""
+    size, components = decl.dtype.size, count(decl.element)
+    data = Buffer("arg", decl)
+    adjoint = Buffer("arg_grad", decl) if decl.needs_grad else None
+    tangent = Buffer("arg_dual", decl) if decl.needs_dual else None
+    places = []
+    for k in range(components):
+        name = decl.name if components == 1 and not decl.element else f"{decl.name}_{k}"
+        step = components * size
+        where = decl.ndim, None, None, k * size, step
+        grad = Place(f"{name}_grad", decl.dtype, adjoint, *where, is_grad=True) if adjoint is not None else None
+        dual = Place(f"{name}_dual", decl.dtype, tangent, *where) if tangent is not None else None
+        places.append(Place(name, decl.dtype, data, *where, grad, dual=dual))
+    return TensorRef(decl.name, tuple(places), decl.element, decl.ndim, arg=decl, layout=layout)

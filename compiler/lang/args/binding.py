@@ -1,0 +1,227 @@
+"""From a call to a launch: what each parameter accepts, the key of a specialisation, the words of the argument buffer."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...errors import QdrunSyntaxError, QdrunTypeError
+from ...frontend.markers import Template
+from ...frontend.signature import ArgSpec, MatrixArg, ScalarArg, TemplateArg
+from ...frontend.source.parse import FunctionSource
+from ...ir import types as t
+from ...ir.types import DType
+from ...options import Options
+from ...program.call import Call
+from ..data.element_types import MatrixType, NdarrayType, Optional
+from ..data.field import Field
+from ..data.matrix import Matrix
+from ..data.ndarray import Ndarray
+from ..data.struct import StructType
+from ..data.tensor import Tensor, unwrap
+from .annotations import is_dataclass_type, meaning
+from .arrays import ANY_ARRAY, bind_array, is_array
+from .records import bind_dataclass, bind_struct, bind_template, check_marked, kept
+
+_PACK = {"f16": "<e6x", "f32": "<f4x", "f64": "<d", "u1": "<q"}
+_EMPTY = object()
+
+
+@dataclass(frozen=True)
+class Param:
+    """A parameter of a kernel.
+
+    Attributes:
+        annotation: see ``annotations.meaning``.
+        is_self: it is the object of a method.
+    """
+
+    name: str
+    annotation: Any
+    default: Any = _EMPTY
+    is_self: bool = False
+
+
+def parameters(source: FunctionSource) -> list[Param]:
+    """The parameters of a kernel, ``self`` as a template.
+
+    Raises:
+        QdrunSyntaxError: a parameter without an annotation, or with one that kernels do not take.
+    """
+    out: list[Param] = []
+    for position, p in enumerate(source.parameters):
+        if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
+            raise QdrunSyntaxError(f"kernel `{source.name}` has a `*` parameter", source.loc(source.tree), "write them out")
+        implicit = position == 0 and p.name in ("self", "cls") and source.annotation(p.name) is None
+        annotation = Template if implicit else source.annotation(p.name)
+        default = _EMPTY if p.default is p.empty else p.default
+        out.append(Param(p.name, _accepted(source, p.name, annotation), default, implicit and p.name == "self"))
+    return out
+
+
+def _accepted(source: FunctionSource, name: str, annotation: Any) -> Any:
+    if annotation is None:
+        hint = f"write `{name}: qd.f32`, `{name}: qd.types.ndarray()` or `{name}: qd.template()`"
+        raise QdrunSyntaxError(
+            f"parameter `{name}` of kernel `{source.name}` has no annotation", source.loc(source.tree.args), hint
+        )
+    found = meaning(annotation)
+    if found is not None:
+        return found
+    what = f"parameter `{name}` of kernel `{source.name}` has the annotation {annotation!r}, which kernels do not take"
+    raise QdrunSyntaxError(
+        what,
+        source.loc(source.tree.args),
+        "use a qd type, int, float, bool, qd.types.*, qd.Tensor, a dataclass or qd.template()",
+    )
+
+
+@dataclass
+class Bound:
+    """A bound call: the key of its specialisation, the specs for the front end, the launch's arguments, and what was given for each
+    parameter.
+    """
+
+    key: tuple[Any, ...]
+    specs: dict[str, ArgSpec]
+    call: Call
+    values: list[Any]
+
+    def keeps(self) -> list[object]:
+        """The objects that its specialisation must keep alive, because it is known by their identity."""
+        return [x for spec in self.specs.values() for x in kept(spec)]
+
+
+class Binder:
+    """Binds calls of one kernel."""
+
+    def __init__(self, name: str, params: Sequence[Param]) -> None:
+        self.name, self.params = name, list(params)
+        self._names = {p.name: k for k, p in enumerate(self.params)}
+
+    def has(self, name: str) -> bool:
+        """Whether the kernel has a parameter of this name."""
+        return name in self._names
+
+    def arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+        """Positional order of all arguments, defaults filled in.
+
+        Raises:
+            QdrunTypeError: too many, unknown, doubled or missing arguments.
+        """
+        if len(args) > len(self.params):
+            raise QdrunTypeError(f"kernel `{self.name}` takes {len(self.params)} arguments, {len(args)} were given")
+        out = [*args, *(p.default for p in self.params[len(args) :])]
+        for name, value in kwargs.items():
+            at = self._names.get(name)
+            if at is None or at < len(args):
+                problem = "was given twice" if at is not None else "is not a parameter"
+                raise QdrunTypeError(f"kernel `{self.name}`: `{name}` {problem}; parameters: {', '.join(self._names)}")
+            out[at] = value
+        missing = [p.name for p, value in zip(self.params, out) if value is _EMPTY]
+        if missing:
+            raise QdrunTypeError(f"kernel `{self.name}` is missing {', '.join(f'`{n}`' for n in missing)}")
+        return out
+
+    def bind(self, values: list[Any], options: Options) -> Bound:
+        """Bind all arguments.
+
+        Raises:
+            QdrunTypeError: an argument does not fit its annotation; names kernel, parameter and what was given.
+            QdrunSyntaxError: the object of a method is not marked with ``data_oriented``.
+        """
+        if self.params and self.params[0].is_self:
+            check_marked(values[0])
+        bound = Bound((), {}, Call(bytearray(8)), values)
+        key: list[Any] = []
+        number = 0
+        for p, value in zip(self.params, values):
+            try:
+                part, spec, number = _bind_one(p.annotation, value, options, bound.call, number)
+            except QdrunTypeError as e:
+                raise QdrunTypeError(f"kernel `{self.name}`, argument `{p.name}`: {e}") from None
+            key.append(part)
+            bound.specs[p.name] = spec
+        bound.key = tuple(key)
+        return bound
+
+
+def _bind_one(annotation: Any, value: Any, options: Options, call: Call, number: int) -> tuple[Any, ArgSpec, int]:
+    """Key, spec, and the number of the next ArgDecl."""
+
+    def bind(annotation: Any, value: Any, number: int) -> tuple[Any, ArgSpec, int]:
+        return _bind_one(annotation, value, options, call, number)
+
+    if isinstance(annotation, Optional):
+        if value is None:
+            return ("absent",), TemplateArg(None), number
+        annotation = annotation.inner
+    if isinstance(annotation, StructType):
+        return bind_struct(annotation, value, bind, number)
+    if is_dataclass_type(annotation):
+        return bind_dataclass(annotation, value, bind, number)
+    if annotation is Template or annotation is Tensor:
+        value = unwrap(value)
+        if isinstance(value, Ndarray) or (annotation is Tensor and is_array(value)):
+            return *bind_array(ANY_ARRAY, value, call, number), number + 1
+        if annotation is Tensor and not isinstance(value, Field):
+            raise QdrunTypeError(f"expected a tensor, a field, an ndarray, a numpy or torch array, got {type(value).__name__}")
+        return bind_template(value, bind, ANY_ARRAY, number)
+    if isinstance(annotation, NdarrayType):
+        return *bind_array(annotation, value, call, number), number + 1
+    if isinstance(annotation, MatrixType):
+        return _bind_matrix(annotation, value, options, call, number)
+    dtype = _scalar_type(annotation, options)
+    call.scalars[number] = _number(value, dtype)
+    call.words += pack(call.scalars[number], dtype)
+    return dtype, ScalarArg(dtype), number + 1
+
+
+def _scalar_type(annotation: Any, options: Options) -> DType:
+    if annotation is int:
+        return options.default_ip
+    if annotation is float:
+        return options.default_fp
+    return t.u1 if annotation is bool else annotation
+
+
+def _number(value: Any, dtype: DType) -> int | float:
+    """A Python number that ``dtype`` can hold."""
+    if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):  # of numpy or torch
+        value = value.item()
+    if isinstance(value, bool) or (isinstance(value, int) and dtype.is_real):
+        value = float(value) if dtype.is_real else int(value)
+    if dtype.is_real and isinstance(value, float):
+        return value
+    if dtype.is_int and isinstance(value, int):
+        low = -(1 << (dtype.bits - 1)) if dtype.kind == "i" else 0
+        high = (1 << (dtype.bits - (dtype.kind == "i"))) - 1
+        if low <= value <= high:
+            return value
+        raise QdrunTypeError(f"{value} does not fit {dtype} ({low} to {high})")
+    raise QdrunTypeError(f"expected {dtype}, got {value!r} of type {type(value).__name__}")
+
+
+def pack(value: int | float, dtype: DType) -> bytes:
+    """The 8-byte word of a scalar argument; a real too big for its type is infinite, as in numpy."""
+    try:
+        return struct.pack(_PACK.get(dtype.name, "<q" if dtype.is_signed else "<Q"), value)
+    except OverflowError:
+        return struct.pack(_PACK[dtype.name], math.copysign(math.inf, value))
+
+
+def _bind_matrix(annotation: MatrixType, value: Any, options: Options, call: Call, number: int) -> tuple[Any, ArgSpec, int]:
+    data = np.asarray(value.to_numpy() if isinstance(value, Matrix) else value)
+    if data.shape != annotation.shape:
+        raise QdrunTypeError(f"expected {annotation}, got a value of shape {data.shape}")
+    dtype = annotation.dtype or options.default_fp
+    for item in data.reshape(-1).tolist():
+        call.scalars[number] = _number(item, dtype)
+        call.words += pack(call.scalars[number], dtype)
+        number += 1
+    return (dtype, annotation.shape), MatrixArg(dtype, annotation.shape), number

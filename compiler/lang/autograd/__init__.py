@@ -1,0 +1,1 @@
+"""Gradients over several launches: the tape, its checks, time steps, forward mode."""

@@ -1,0 +1,124 @@
+"""``qd.ad.checkpointed_steps``: time steps whose arrays hold a window of a few steps. The gradient runs the others again."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+from ...errors import OutOfMemory, QdrunRuntimeError
+from ...options import bytes_of
+from ...program.program import current_program
+from .steps import Step, Steps
+from .steps_plan import StepsPlan, extra_runs, fewest
+from .steps_window import Window, bytes_of_slots
+from .tape import Tape
+
+
+def checkpointed_steps(
+    step: Step,
+    n: int,
+    state: Any,
+    scratch: Any = (),
+    *,
+    budget: int | str | None = None,
+    levels: int | None = None,
+) -> StepsPlan:
+    """Run ``step(t, k)`` for t = 0 .. n - 1 on arrays that hold a window of time steps; a tape gets the gradient of all of them.
+
+    Slot k of a state array is the state k steps after the window's start: the step reads slot k and writes slot k + 1. At the end, the
+    final state is in slot min(n, window). The window's length is that of the first axes. When it is shorter than n, the gradient keeps the
+    state at starts of windows and runs steps again. The gradient is the same to the bit as with a window of n steps, as far as the kernels
+    add up in the same order (``cpu_max_num_threads=1``, or no atomics on reals).
+
+    Args:
+        step: a Python function that launches kernels; it may be called more than once for one t, and must do the same each time.
+        n: time steps.
+        state: fields or ndarrays of window + 1 slots, which the steps hand on. Slot 0 holds the initial state.
+        scratch: fields or ndarrays of window slots: step k writes slot k, and its gradient reads it again. Zero when a step begins.
+        budget: bytes for snapshots, a number or a text such as "2MiB"; None: as many as there are windows, and with
+            ``qd.init(memory_budget=..)`` at most half of what it leaves.
+        levels: run no step again more often than ``levels - 1`` times; without a budget, with as few snapshots as that allows.
+
+    Returns:
+        The plan that was followed. ``slot_bytes`` and ``fixed_bytes`` count the arrays of the window with their gradients.
+
+    Raises:
+        QdrunRuntimeError: shapes that do not fit, a number of steps that is none, steps within steps.
+        OutOfMemory: the budget is too small for the snapshots; names the smallest.
+    """
+    program = current_program()
+    count = _steps(n)
+    program.materialize()
+    window = Window.of(program, state, scratch)
+    tape = program.tape
+    assert tape is None or isinstance(tape, Tape)
+    if tape is not None and tape.in_steps:
+        raise QdrunRuntimeError(
+            "checkpointed_steps inside of a step\n  do: put both loops into one step, or one after the other"
+        )
+    recorded = tape is not None and not tape.inside
+    plan = _plan(window, count, budget, levels, program.heap_room() if recorded else None)
+    if count == 0:
+        return plan
+    steps = Steps(step, count, window, plan.snapshots)
+    if tape is not None and recorded:
+        tape.steps(steps)
+    else:
+        steps.forward()
+    return plan
+
+
+def steps_bytes(state: Any, scratch: Any = ()) -> tuple[int, int]:
+    """What ``plan_steps`` asks about arrays: bytes of one slot of the state without gradients, and of one slot of all with them.
+
+    Raises:
+        QdrunRuntimeError: something else than fields and ndarrays is among them.
+    """
+    return bytes_of_slots(state, scratch)
+
+
+def _steps(n: Any) -> int:
+    try:
+        count = operator.index(n)
+    except TypeError:
+        raise QdrunRuntimeError(f"checkpointed_steps: n={n!r} is not a whole number") from None
+    if count < 0:
+        raise QdrunRuntimeError(f"checkpointed_steps: n={n} is negative")
+    return count
+
+
+def _plan(window: Window, n: int, budget: int | str | None, levels: int | None, room: int | None) -> StepsPlan:
+    """How many snapshots to keep; ``room``: what the program's memory budget leaves.
+
+    Raises:
+        OutOfMemory: not even the fewest fit.
+    """
+    made = StepsPlan(n, window.length, 0, window.state_bytes, window.slot_bytes, window.fixed_bytes)
+    windows = made.windows
+    if windows == 1:
+        return made
+    if levels is not None and levels < 2:
+        raise QdrunRuntimeError(
+            f"checkpointed_steps: levels={levels} runs no step again, and {n} steps are more than the window of {window.length}\n"
+            f"  do: levels=2 or more, or arrays of {n + 1} slots"
+        )
+    least = 1 if levels is None else fewest(windows, levels - 1)
+    if budget is not None:
+        limit = bytes_of("checkpointed_steps: budget", budget)
+    elif room is not None:
+        limit = room // 2
+    else:
+        limit = None
+    most = windows - 1
+    if limit is not None and window.state_bytes:
+        most = min(most, limit // window.state_bytes - 1)
+    if most < least:
+        raise OutOfMemory(
+            f"checkpointed_steps: {n} steps in windows of {window.length} keep at least {least} snapshots and the final state, "
+            f"{(least + 1) * window.state_bytes:,} bytes, and the budget is {limit:,}\n"
+            f"  do: budget={(least + 1) * window.state_bytes}, or longer windows",
+            (least + 1) * window.state_bytes,
+        )
+    snapshots = least if levels is not None and limit is None else most
+    assert extra_runs(windows, snapshots) < (levels or windows + 1)
+    return StepsPlan(n, window.length, snapshots, window.state_bytes, window.slot_bytes, window.fixed_bytes)

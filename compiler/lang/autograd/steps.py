@@ -1,0 +1,316 @@
+"""``qd.ad.checkpointed_steps``: time steps whose arrays hold a window of a few steps. The gradient runs the others again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from ...errors import QdrunAssertionError, QdrunRuntimeError
+from ...program.program import Program
+from ...program.recorders import TapeRecorder
+from .steps_check import Accesses, Moved, Outside, cleared, enter
+from .steps_plan import Action, schedule
+from .steps_window import Check, Snapshots, Window, name_of, slot_content, tolerance_of
+
+if TYPE_CHECKING:
+    from ...runtime.base import Allocation
+    from .overwrites import Overwrites, Timed
+
+Step = Callable[[int, int], Any]
+
+
+class WindowRecorder(TapeRecorder, Protocol):
+    """A tape of one window."""
+
+    def step_done(self) -> None:
+        """A step has made its launches."""
+        ...
+
+    def hand_to(self, accesses: Accesses, number: int) -> None:
+        """Have the launches checked: window ``number``."""
+        ...
+
+    def reverse(self) -> None:
+        """Run the gradients of the launches, last to first."""
+        ...
+
+
+class StepsRecorder(TapeRecorder, Protocol):
+    """The tape that records all steps."""
+
+    validation: bool
+
+    def of_window(self, before: Window | None) -> WindowRecorder:
+        """A tape of one window; ``before``: the window, if another one has filled its slot 0."""
+        ...
+
+
+class Steps:
+    """``n`` steps on a window; see ``checkpointed_steps``.
+
+    A tape records several windows as one launch. One window it records launch by launch, and this before them.
+    """
+
+    def __init__(self, step: Step, n: int, window: Window, snapshots: int) -> None:
+        self.step, self.n, self.window, self.snapshots = step, n, window, snapshots
+        self.windows = -(-n // window.length)
+        self._program: Program = window.program
+        self._accesses = Accesses(window)
+        self._actions: Iterator[Action] = schedule(self.windows, snapshots)
+        self._recorded: WindowRecorder | None = None
+        self._tape: StepsRecorder | None = None
+        self._memory: Snapshots | None = None
+        self._before: tuple[Allocation, list[np.ndarray]] | None = None  # the start's gradient before the tape
+        self._draws: dict[int, int] = {}  # random launches before each window
+        self._checks: dict[int, list[Check]] = {}  # of the state at each window's start, with validation
+        self._done = False
+
+    def __repr__(self) -> str:
+        return f"checkpointed_steps({getattr(self.step, '__qualname__', self.step)}, {self.n})"
+
+    def _bounds(self, number: int) -> tuple[int, int]:
+        """First step and length of a window; they are aligned to the end."""
+        begin = self.n - (self.windows - number) * self.window.length
+        return max(0, begin), self.window.length + min(0, begin)
+
+    # ---- forward
+    def __call__(self) -> None:
+        """Repeat what the tape has recorded as this."""
+        if self.windows == 1:
+            self.window.clear()
+        else:
+            self.forward()
+
+    def forward(self) -> None:
+        """Run all steps, for their values alone."""
+        for number in range(self.windows):
+            self.window.clear()
+            self._run(number)
+            if number + 1 < self.windows:
+                self.window.advance(self._bounds(number)[1])
+
+    def _run(self, number: int, tape: WindowRecorder | None = None) -> None:
+        """Run the steps of a window, whose slots were cleared; ``tape`` is told where one ends."""
+        begin, length = self._bounds(number)
+        for k in range(length):
+            self._begin(begin + k)
+            try:
+                self.step(begin + k, k)
+            except QdrunAssertionError as error:
+                if self._program.prompt:
+                    error.locate(step=begin + k)
+                raise
+            if tape is not None:
+                tape.step_done()
+
+    def _begin(self, step: int | None) -> None:
+        if self._program.tape is not None:
+            self._program.tape.step_begins(step)
+
+    def record(self, tape: StepsRecorder) -> None:
+        """Run all steps while ``tape`` records: the last window stays in the arrays, snapshots are kept of others.
+
+        Raises:
+            OutOfMemory: the snapshots do not fit.
+        """
+        if self.windows == 1:
+            with _tape_of(self._program, None):
+                self.window.clear()
+            self._run(0)
+            self._begin(None)
+            return
+        self._tape = tape
+        try:
+            what = f"{self!r}: {self.snapshots} snapshots and the final state"
+            self._memory = Snapshots(self.window, self.snapshots + 1, what)
+            self._put_aside()
+            with _tape_of(self._program, None):
+                for action in self._actions:
+                    if action.kind == "gradient":
+                        break
+                    self._forward(action)
+        except BaseException:
+            self.release()
+            raise
+
+    def _forward(self, action: Action) -> None:
+        """One action of the first pass, which records every window: what it reads and writes is looked at once."""
+        number = action.window
+        if action.kind == "store":
+            self._store(action)
+            return
+        self._draws[number] = self._program.launches
+        if self._validates():
+            self._checks[number] = self.window.checks()
+        tape = self._recording(number)
+        tape.hand_to(self._accesses, number)
+        if action.kind == "advance":
+            self._recorded = None
+            self.window.advance(self._bounds(number)[1])
+
+    def _recording(self, number: int) -> WindowRecorder:
+        """Run a window and record it."""
+        assert self._tape is not None
+        self._recorded = None  # what the window before recorded is no longer needed
+        tape = self._tape.of_window(self.window if number else None)
+        self.window.clear()
+        with _tape_of(self._program, tape):
+            self._run(number, tape)
+        self._recorded = tape
+        return tape
+
+    def _put_aside(self) -> None:
+        """A gradient that earlier tapes left at the start belongs to the first window; until it is its turn, slot 0 is another state's."""
+        window = self.window
+        if window.seeded():
+            memory = self._program.allocate(window.start_gradient_bytes, "snapshots")
+            self._before = memory, window.start_gradient_views(memory.view)
+            window.swap_start_gradient(self._before[1], memory.mirror)
+
+    def _put_gradient_back(self) -> None:
+        if self._before is not None:
+            memory, slots = self._before
+            self.window.swap_start_gradient(slots, memory.mirror)
+            self._program.device.free(memory)
+            self._before = None
+
+    # ---- what the tape around it asks
+    def join(self, found: Overwrites, when: int) -> None:
+        """Check what the steps read and write, and enter it as launch ``when`` of the tape.
+
+        Raises:
+            DataAccessError: the steps cannot be run again, or a gradient would read what was overwritten.
+        """
+        if self.windows > 1:
+            self._accesses.finish()
+            self._accesses.join(found, when)
+        enter(found, cleared(self.window, when))
+
+    def sample(self) -> list[Timed | Moved]:
+        """The launches of the first two windows, and between them the move of the state."""
+        return self._accesses.sample
+
+    # ---- backward
+    def grad(self) -> None:
+        """Run the gradients of all steps, last to first. Afterwards the arrays hold the final state again.
+
+        Raises:
+            QdrunRuntimeError: they were run already; with validation, a step did not do the same twice.
+        """
+        if self._done:
+            raise QdrunRuntimeError(f"the gradients of {self!r} were run already; do: record the steps in another tape")
+        self._done = self.windows > 1  # of one window, everything is still there
+        with _tape_of(self._program, None):
+            if self.windows == 1:
+                self.window.drop_gradients()
+            else:
+                self._go_back()
+
+    def _go_back(self) -> None:
+        assert self._memory is not None
+        self._memory.store(self.snapshots, self.window.length)
+        draws, outside = self._program.launches, self._outside()
+        try:
+            self._gradient(self.windows - 1)
+            for action in self._actions:
+                self._backward(action)
+        finally:
+            self._memory.restore(self.snapshots, self.window.length)
+            self._program.launches = draws
+            for place, memory, content in outside:
+                place.put(memory.mirror, content)
+                self._program.device.free(memory)
+            self.release()
+
+    def _outside(self) -> list[tuple[Outside, Allocation, np.ndarray]]:
+        """Copies of what the steps write and the window does not hold: losses, logs. Running steps again writes there again."""
+        out = []
+        for place in self._accesses.outside.values():
+            memory = self._program.allocate(place.array.nbytes, "snapshots")
+            content = memory.view.view(place.array.dtype).reshape(place.array.shape)
+            place.get(memory.mirror, content)
+            out.append((place, memory, content))
+        return out
+
+    def _backward(self, action: Action) -> None:
+        number = action.window
+        if action.kind == "store":
+            self._store(action)
+        elif action.kind == "restore":
+            assert self._memory is not None
+            self._memory.restore(action.slot)
+        elif action.kind == "gradient":
+            self._gradient(number)
+        else:
+            self._program.launches = self._draws[number]
+            length = self._bounds(number)[1]
+            if action.kind == "record":
+                self._recording(number)
+            else:
+                self.window.clear()
+                self._run(number)
+            self._compare(number + 1, length)
+            if action.kind == "advance":
+                self.window.advance(length)
+
+    def _gradient(self, number: int) -> None:
+        """The gradients of the window that is recorded; hands the gradient of its start to the window before."""
+        tape = self._recorded
+        assert tape is not None
+        tape.reverse()
+        if number == 0:
+            self.window.drop_gradients()
+            return
+        self.window.hand_back(self._bounds(number - 1)[1])
+        if number == 1:
+            self._put_gradient_back()
+
+    def _store(self, action: Action) -> None:
+        assert self._memory is not None
+        self._memory.store(action.slot)
+
+    # ---- validation
+    def _validates(self) -> bool:
+        assert self._tape is not None
+        return self._tape.validation or self._program.options.debug
+
+    def _compare(self, number: int, slot: int) -> None:
+        """With validation: what a window that was run again leaves in ``slot`` is what the next one began with.
+
+        Raises:
+            QdrunRuntimeError: it is not; names the array.
+        """
+        for tensor, was in zip(self.window.state, self._checks.get(number, ())):
+            if was.differs(Check.of(slot_content(tensor, slot)), tolerance_of(tensor, self._program)):
+                begin, _ = self._bounds(number)
+                raise QdrunRuntimeError(
+                    f"{self!r}: run again up to step {begin}, {name_of(tensor)} is not what it was: a step did not do the same twice\n"
+                    "  do: let a step depend on its two arguments, the state and arrays that no one changes; draw random numbers in kernels"
+                )
+
+    def release(self) -> None:
+        """Give the snapshots back; a gradient that was put aside returns to its place."""
+        if self._program.closed:
+            return
+        self._put_gradient_back()
+        if self._memory is not None:
+            self._memory.free()
+            self._memory = None
+            self._recorded = None
+
+
+@contextmanager
+def _tape_of(program: Program, tape: TapeRecorder | None) -> Iterator[None]:
+    """Let another tape, or none, record."""
+    before = program.tape
+    program.tape = tape
+    try:
+        yield
+    finally:
+        program.tape = before
+
+
+__all__ = ["Steps"]

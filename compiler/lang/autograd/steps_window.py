@@ -1,0 +1,312 @@
+"""The window of ``checkpointed_steps``: arrays whose first axis is time, a few steps long, and the snapshots of their first slot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...errors import OutOfMemory, QdrunRuntimeError
+from ...frontend.values.values import count
+from ...program.versions import checksum
+from ...runtime.mirror import Mirror, copied, copy, store
+from ..data.field import Field
+from ..data.ndarray import Ndarray
+from ..data.struct_field import StructField
+from ..data.tensor import unwrap
+
+if TYPE_CHECKING:
+    from ...program.program import Program
+    from ...runtime.base import Allocation
+
+ROUNDING = 1e-3, 1e-6
+"""How far a replay may be off, relative to the sum of magnitudes, where sums of several threads come in any order: f32 and f64."""
+
+
+def arrays_of(what: str, given: Any) -> list[Any]:
+    """The fields and ndarrays of an argument, fields of structs taken apart.
+
+    Raises:
+        QdrunRuntimeError: something else is among them.
+    """
+    tensors = given if isinstance(given, (list, tuple)) else [given]
+    out: list[Any] = []
+    for tensor in map(unwrap, tensors):
+        if isinstance(tensor, StructField):
+            out += tensor.leaves()
+        elif isinstance(tensor, (Field, Ndarray)) and not getattr(tensor, "role", ""):
+            out.append(tensor)
+        else:
+            raise QdrunRuntimeError(
+                f"checkpointed_steps: {what} holds fields and ndarrays, not {type(tensor).__name__}\n"
+                "  do: make it with qd.field, qd.ndarray or qd.tensor; arrays of others cannot be put back"
+            )
+    return out
+
+
+def name_of(tensor: Any) -> str:
+    """What messages call a field or an ndarray."""
+    return f"`{tensor.name}`" if isinstance(tensor, Field) else f"the ndarray `{tensor.name}`"
+
+
+@dataclass(frozen=True, eq=False)
+class Window:
+    """The arrays of a window.
+
+    Attributes:
+        program: theirs.
+        state: arrays of ``length + 1`` slots: slot k is the state k steps after the window's start.
+        scratch: arrays of ``length`` slots: what step k leaves for its gradient.
+        length: steps.
+    """
+
+    program: Program
+    state: tuple[Any, ...]
+    scratch: tuple[Any, ...]
+    length: int
+
+    @staticmethod
+    def of(program: Program, state: Any, scratch: Any) -> Window:
+        """Check the arrays and infer the window's length from their shapes.
+
+        Raises:
+            QdrunRuntimeError: no state, shapes that do not fit each other, an array that is given twice, an offset of the first axis, or
+                an array of another program.
+        """
+        states, scratches = arrays_of("state", state), arrays_of("scratch", scratch)
+        if not states:
+            raise QdrunRuntimeError(
+                "checkpointed_steps: no state\n  do: state=[x, ..], the arrays that a step hands to the next"
+            )
+        slots = {t: t.shape[0] if t.shape else 0 for t in states}
+        length = next(iter(slots.values())) - 1
+        if length < 1:
+            raise QdrunRuntimeError(
+                f"checkpointed_steps: {name_of(states[0])} of shape {states[0].shape} has no room for a step\n"
+                "  do: give it a first axis of window + 1 slots, at least 2"
+            )
+        for tensor in (*states, *scratches):
+            _check(program, tensor, length, tensor in slots)
+        if len({id(t) for t in (*states, *scratches)}) < len(states) + len(scratches):
+            raise QdrunRuntimeError("checkpointed_steps: an array is given twice\n  do: name it once, as state or as scratch")
+        return Window(program, tuple(states), tuple(scratches), length)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter((*self.state, *self.scratch))
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of one slot of all state arrays: of a snapshot."""
+        return sum(_slot_bytes(t) for t in self.state)
+
+    @property
+    def slot_bytes(self) -> int:
+        """Bytes that one more step would take: state, scratch, and what is stored with them."""
+        return sum(_slot_bytes(t) * (1 + _stored(t)) for t in self)
+
+    @property
+    def fixed_bytes(self) -> int:
+        """Bytes of the one slot that state has more than there are steps."""
+        return sum(_slot_bytes(t) * (1 + _stored(t)) for t in self.state)
+
+    # ---- values
+    def clear(self) -> None:
+        """Zero what a run of the window fills: slots 1.. of the state, and the scratch."""
+        for tensor in self.state:
+            with self._dual_from(tensor, 0):
+                store(tensor._mirror, tensor._written()[1:], 0)
+        for tensor in self.scratch:
+            store(tensor._mirror, tensor._written(), 0)
+
+    def advance(self, length: int) -> None:
+        """Make the state after ``length`` steps the start of the next window."""
+        for tensor in self.state:
+            with self._dual_from(tensor, length):
+                content = tensor._written()
+                copy(tensor._mirror, content[0, ...], tensor._mirror, content[length, ...])
+
+    @contextmanager
+    def _dual_from(self, tensor: Any, slot: int) -> Iterator[None]:
+        """In forward mode a write clears the dual: afterwards slot 0 of it is what ``slot`` was before."""
+        dual = _relative(tensor, "dual") if self.program.forward is not None else None
+        kept = None if dual is None else copied(dual._mirror, dual._form[slot, ...])
+        yield
+        if dual is not None:
+            store(dual._mirror, dual._form[0, ...], kept)
+
+    def checks(self) -> list[Check]:
+        """What stands for the content of slot 0 of each state array."""
+        return [Check.of(slot_content(t, 0)) for t in self.state]
+
+    # ---- gradients
+    def _gradients(self, tensors: Iterable[Any]) -> Iterator[tuple[Mirror | None, np.ndarray]]:
+        """The memory of the gradients, about to be written."""
+        for tensor in tensors:
+            grad = _relative(tensor, "grad")
+            if grad is not None:
+                yield grad._mirror, grad._written()
+
+    def seeded(self) -> bool:
+        """Whether slot 0 of a gradient of the state holds something."""
+        return any(slot_content(g, 0).any() for t in self.state if (g := _relative(t, "grad")) is not None)
+
+    def hand_back(self, length: int) -> None:
+        """Make the gradient of the window's start that of the end of the window before, of ``length`` steps; clear all others."""
+        for mirror, grad in self._gradients(self.state):
+            copy(mirror, grad[length, ...], mirror, grad[0, ...])
+            store(mirror, grad[:length], 0)
+            store(mirror, grad[length + 1 :], 0)
+        for mirror, grad in self._gradients(self.scratch):
+            store(mirror, grad, 0)
+
+    def drop_gradients(self) -> None:
+        """Clear all gradients but that of the start."""
+        for mirror, grad in self._gradients(self.state):
+            store(mirror, grad[1:], 0)
+        for mirror, grad in self._gradients(self.scratch):
+            store(mirror, grad, 0)
+
+    @property
+    def start_gradient_bytes(self) -> int:
+        """Bytes of slot 0 of the state's gradients."""
+        return sum(_slot_bytes(t) for t in self.state if _relative(t, "grad") is not None)
+
+    def start_gradient_views(self, memory: np.ndarray) -> list[np.ndarray]:
+        """Room for slot 0 of the state's gradients, in ``memory``."""
+        return _views([t for t in self.state if _relative(t, "grad") is not None], memory)
+
+    def swap_start_gradient(self, slots: list[np.ndarray], other: Mirror | None) -> None:
+        """Exchange slot 0 of the state's gradients with these arrays, which lie in memory with the mirror ``other``."""
+        for (mirror, grad), slot in zip(self._gradients(self.state), slots, strict=True):
+            held = copied(other, slot)
+            copy(other, slot, mirror, grad[0, ...])
+            store(mirror, grad[0, ...], held)
+
+
+class Snapshots:
+    """Copies of slots of the state, in one allocation counted as ``snapshots``.
+
+    Raises:
+        OutOfMemory: they do not fit.
+    """
+
+    def __init__(self, window: Window, amount: int, what: str) -> None:
+        self._window = window
+        nbytes = window.state_bytes
+        try:
+            self._memory: Allocation = window.program.allocate(amount * nbytes, "snapshots")
+        except OutOfMemory as error:
+            raise OutOfMemory(f"{what}: {amount} x {nbytes:,} bytes of state: {error}") from None
+        self._slots = [_views(window.state, self._memory.view[k * nbytes : (k + 1) * nbytes]) for k in range(amount)]
+
+    def store(self, number: int, slot: int = 0) -> None:
+        """Keep a slot of the state."""
+        for tensor, kept in zip(self._window.state, self._slots[number]):
+            copy(self._memory.mirror, kept, tensor._mirror, tensor._form[slot, ...])
+
+    def restore(self, number: int, slot: int = 0) -> None:
+        """Put it back."""
+        for tensor, kept in zip(self._window.state, self._slots[number]):
+            copy(tensor._mirror, tensor._written()[slot, ...], self._memory.mirror, kept)
+
+    def free(self) -> None:
+        """Give the memory back."""
+        self._slots = []
+        self._window.program.device.free(self._memory)
+
+
+@dataclass(frozen=True)
+class Check:
+    """Stands for the content of an array: equal bits, or, where order of sums may change them, nearly equal numbers."""
+
+    bits: bytes
+    magnitude: float
+    weighted: float
+
+    @staticmethod
+    def of(array: np.ndarray) -> Check:
+        """The check of an array's content."""
+        flat = np.ascontiguousarray(array).reshape(-1).astype(np.float64)
+        with np.errstate(all="ignore"):
+            weights = np.cos(np.arange(flat.size, dtype=np.float64))
+            return Check(checksum(array), float(np.abs(flat).sum()), float((flat * weights).sum()))
+
+    def differs(self, other: Check, tolerance: float) -> bool:
+        """Whether the contents differ by more than ``tolerance`` times the sum of magnitudes."""
+        if self.bits == other.bits:
+            return False
+        return not abs(self.weighted - other.weighted) <= tolerance * max(self.magnitude, other.magnitude)
+
+
+def slot_content(tensor: Any, slot: int) -> np.ndarray:
+    """The content of one slot of an array, as an array of its own."""
+    return copied(tensor._mirror, tensor._form[slot, ...])
+
+
+def tolerance_of(tensor: Any, program: Program) -> float:
+    """How far a replay of a state array may be off: not at all on one thread, or for integers."""
+    if not tensor.dtype.is_real or (program.device.on_host and program.device.threads == 1):
+        return 0.0
+    return ROUNDING[tensor.dtype.size == 8]
+
+
+def _check(program: Program, tensor: Any, length: int, is_state: bool) -> None:
+    slots = length + is_state
+    if not tensor.shape or tensor.shape[0] != slots:
+        kind = "state" if is_state else "scratch"
+        raise QdrunRuntimeError(
+            f"checkpointed_steps: {name_of(tensor)} of shape {tensor.shape} is {kind} in a window of {length} steps\n"
+            f"  do: give it a first axis of {slots} slots: state has one more than there are steps in the window, scratch has as many"
+        )
+    owner = tensor._root.program if isinstance(tensor, Field) else tensor._program
+    if owner is not program:
+        raise QdrunRuntimeError(
+            f"checkpointed_steps: {name_of(tensor)} belongs to another program; do: make it after qd.init()"
+        )
+    if isinstance(tensor, Field) and tensor.offset[0]:
+        raise QdrunRuntimeError(
+            f"checkpointed_steps: the first axis of {name_of(tensor)} begins at {tensor.offset[0]}; do: let slots count from 0"
+        )
+
+
+def _relative(tensor: Any, role: str) -> Any:
+    """The gradient or the dual of an array, None when none is stored."""
+    if not tensor.dtype.is_real:
+        return None
+    found = getattr(tensor, role)
+    return found if found is not None and getattr(found, "placed", True) else None
+
+
+def _slot_bytes(tensor: Any) -> int:
+    return count(tensor.shape[1:]) * count(tensor.element_shape) * tensor.dtype.size
+
+
+def bytes_of_slots(state: Any, scratch: Any) -> tuple[int, int]:
+    """Bytes of one slot of the state alone, and of one slot of all arrays with what is stored with them."""
+    states, scratches = arrays_of("state", state), arrays_of("scratch", scratch)
+    return sum(map(_slot_bytes, states)), sum(_slot_bytes(t) * (1 + _stored(t)) for t in (*states, *scratches))
+
+
+def _stored(tensor: Any) -> int:
+    """How many of gradient and dual are stored."""
+    return sum(_relative(tensor, role) is not None for role in ("grad", "dual"))
+
+
+def _views(tensors: Iterable[Any], memory: np.ndarray) -> list[np.ndarray]:
+    """One slot of each array, side by side in ``memory``; wider types first, so that all are aligned."""
+    out: dict[int, np.ndarray] = {}
+    at = 0
+    chosen = list(tensors)
+    for k in sorted(range(len(chosen)), key=lambda k: -chosen[k].dtype.size):
+        tensor = chosen[k]
+        size = _slot_bytes(tensor)
+        shape = (*tensor.shape[1:], *tensor.element_shape)
+        out[k] = memory[at : at + size].view(tensor.dtype.numpy).reshape(shape)
+        at += size
+    return [out[k] for k in range(len(chosen))]
+
+
+__all__ = ["Check", "Snapshots", "Window", "bytes_of_slots", "name_of", "slot_content", "tolerance_of"]

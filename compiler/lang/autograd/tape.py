@@ -1,0 +1,424 @@
+"""``qd.ad.Tape``: automatic differentiation over several launches."""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_right
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...errors import NothingToDifferentiate, OutOfMemory, QdrunAssertionError, QdrunCompilationError, QdrunRuntimeError
+from ...program.program import Program, current_program
+from ...program.recorders import CustomFunction
+from ...program.versions import Versions
+from ...runtime.mirror import changing
+from ..args.records import frozen_record
+from ..data.element_types import MatrixType, NdarrayType
+from ..data.field import Field
+from ..data.matrix import Matrix
+from ..data.ndarray import Ndarray
+from ..data.tensor import Tensor
+from ..data.types import Template
+from ..no_gradient import refuse_in_forward_mode
+from .custom import Replaced
+from .grad_check import GradCheck
+from .gradient_arrays import clear_all_gradients, has_grad
+from .lost_gradients import check_broken
+from .overwrites import HostWrite, Launch, Overwrites, Timed
+from .steps import Steps
+from .steps_check import Accesses, enter, handed_over
+
+if TYPE_CHECKING:
+    from ...program.call import Call
+    from ...program.versions import Event
+    from .steps_window import Window
+
+
+class Tape:
+    """``with qd.ad.Tape(loss=loss):`` records the launches inside and, at the end, runs their gradients last to first.
+
+    On entry all gradients of the program are cleared and the loss is set to zero; at the end the loss's gradient is set to one.
+    When the body raises, nothing is replayed.
+
+    Args:
+        loss: a 0-D field, or an ndarray or torch tensor of one element, with a gradient; None when the caller seeds gradients by hand.
+        clear_gradients: False to accumulate over several tapes.
+        validation: every launch keeps the version of what it reads, arrays from outside are compared by checksums, and a gradient that
+            is lost on its way is an error instead of a warning.
+        grad_check: fields and ndarrays whose gradients are compared with central differences at the end; the loss must be f64.
+
+    Raises:
+        QdrunRuntimeError: no such loss, a tape inside a tape, or a second use of the same tape.
+    """
+
+    def __init__(
+        self, loss: Any = None, clear_gradients: bool = True, validation: bool = False, grad_check: Any = None
+    ) -> None:
+        self.loss, self.clear_gradients, self.validation = _unwrapped(loss), clear_gradients, validation
+        self.check = GradCheck(self.loss, grad_check) if grad_check else None
+        self._calls: list[Launch] = []
+        self._events: list[Event | None] = []  # when each launch was, while versions are kept
+        self._seeds: dict[int, int] = {}  # number of a launch -> the seed of its random numbers
+        self._hidden: list[Timed] = []
+        self._host_writes: list[HostWrite] = []
+        self._inside: CustomFunction | None = None  # the function with a gradient of its own that runs
+        self._failed = ""
+        self._step_begins: list[tuple[int, int | None]] = []  # launches before, time step
+        self._program: Program | None = None
+        self._thread = 0
+        self._own_versions = False
+
+    in_steps = False
+    """Whether it records a step of ``checkpointed_steps``."""
+
+    @property
+    def inside(self) -> bool:
+        """Whether a function with a gradient of its own runs: what it launches is hidden."""
+        return self._inside is not None
+
+    # ---- what is recorded
+    def expect(self, what: Any) -> None:
+        """A launch is about to run.
+
+        Raises:
+            QdrunRuntimeError: in another thread than the tape's, so that its place in the order is not known.
+        """
+        if threading.get_ident() != self._thread:
+            raise QdrunRuntimeError(
+                f"{what!r} is launched in another thread while a tape records: the order of launches is not known\n"
+                "  do: one program for each thread, or launch it before or after the tape"
+            )
+        if self.check is not None:
+            self.check.settle()
+
+    def launching(self, call: Call) -> None:
+        """A kernel is about to run with these arguments; told while versions are kept."""
+        if self.check is not None:
+            self.check.launching(call)
+
+    def record(self, kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any], event: Event | None = None) -> None:
+        """Remember one launch."""
+        if kwargs or not _PLAIN.issuperset(map(type, args)):
+            params = kernel.binder.params
+            args, kwargs = tuple(kernel.binder.arguments(args, kwargs)), {}
+            args = tuple(_frozen(p.annotation, a) for p, a in zip(params, args, strict=True))
+        if self._inside is not None:
+            self._hidden.append(Timed(len(self._calls), (kernel, args, kwargs), self._inside.name, self._inside.cuts))
+            return
+        if self._program is not None and self._program.last_seed is not None:
+            self._seeds[len(self._calls)] = self._program.last_seed
+        self._calls.append((kernel, args, kwargs))
+        self._events.append(event)
+
+    def custom(self, function: CustomFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a function with a gradient of its own and remember it as one step. Inside another one it is a plain function."""
+        if self._inside is not None:
+            return function.fn(*args, **kwargs)
+        self.expect(function)
+        function.gradient()
+        frozen = tuple(map(_copied, args)), {k: _copied(v) for k, v in kwargs.items()}
+        self._inside = function
+        try:
+            result = function.fn(*args, **kwargs)
+        except BaseException as error:  # what ran before is not known
+            self._failed = self._failed or f"{function!r} raised {type(error).__name__}"
+            raise
+        finally:
+            self._inside = None
+        self._calls.append((function, *frozen))
+        self._events.append(None)
+        return result
+
+    def steps(self, steps: Steps) -> None:
+        """Run time steps and remember them: as one launch, or, of one window, launch by launch."""
+        self.expect(steps)
+        if steps.windows == 1:
+            self._remember(steps)
+        self.in_steps = True
+        try:
+            steps.record(self)
+        except BaseException as error:  # what ran before is not known
+            self._failed = self._failed or f"{steps!r} raised {type(error).__name__}"
+            raise
+        finally:
+            self.in_steps = False
+        if steps.windows > 1:
+            self._remember(steps)
+
+    def _remember(self, steps: Steps) -> None:
+        self._calls.append((steps, (), {}))
+        self._events.append(None)
+
+    def of_window(self, before: Window | None) -> WindowTape:
+        """A tape of one window of time steps; ``before``: the window, if another one has filled its slot 0."""
+        assert self._program is not None
+        return WindowTape(self, self._program, before)
+
+    def failed(self, what: Any, error: BaseException) -> None:
+        """A launch raised. What it wrote before has no gradient; one that was refused before it ran wrote nothing."""
+        self.locate(error, len(self._calls))
+        if not isinstance(error, (QdrunCompilationError, OutOfMemory)):
+            self._failed = self._failed or f"{what!r} raised {type(error).__name__}"
+
+    def step_begins(self, step: int | None) -> None:
+        """The launches from now on are those of a time step; None: of none."""
+        self._step_begins.append((len(self._calls), step))
+
+    def locate(self, error: BaseException, number: int) -> None:
+        """Tell a failed check the place of the launch, given its number here."""
+        program = self._program
+        if isinstance(error, QdrunAssertionError) and program is not None and program.prompt:
+            before = bisect_right(self._step_begins, number, key=lambda at: at[0])
+            begin, step = self._step_begins[before - 1] if before else (0, None)
+            error.locate(number + 1 - (begin if step is not None else 0), step)
+
+    def wrote(self, tensor: Any, index: tuple[int, ...] | None = None, source: Any = None, parts: tuple[Any, ...] = ()) -> None:
+        """Remember that Python writes to a field or an ndarray between two launches; the arguments are those of ``Program.wrote``."""
+        if not isinstance(source, (Field, Ndarray)):
+            source = None
+        write = HostWrite(len(self._calls), tensor, index, source, self._inside is not None, parts)
+        self._host_writes.append(write)
+        if self.check is not None:
+            self.check.wrote(write)
+
+    # ---- enter, leave
+    def __enter__(self) -> Tape:
+        if self._program is not None:
+            raise QdrunRuntimeError("Tape can be entered only once; do: make a new one")
+        program = current_program()
+        if program.tape is not None:
+            raise QdrunRuntimeError("a tape is open already; do: put both parts into one tape, or close the first")
+        refuse_in_forward_mode(program, "a Tape")
+        if program.replaying and self.clear_gradients:
+            raise QdrunRuntimeError(
+                "a tape inside the gradient of another would clear the gradients on their way; do: Tape(clear_gradients=False), or"
+                " call the .grad() of the kernels"
+            )
+        program.materialize()
+        if self.loss is not None:
+            _check_loss(self.loss)
+        self._program, self._thread = program, threading.get_ident()
+        if self.clear_gradients:
+            clear_all_gradients()
+        if self.loss is not None:
+            _fill(self.loss, 0)
+        if program.versions is None and (self.validation or self.check is not None):
+            self._own_versions = True
+            program.versions = Versions(program)
+        if self.check is not None:
+            self.check.start(program)
+        program.tape = self
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        program = self._program
+        assert program is not None
+        program.tape = None
+        try:
+            if kind is None:
+                if current_program() is not program:
+                    raise QdrunRuntimeError("another program became current inside the tape; do: one tape in one program")
+                self.grad()
+                if self.check is not None:
+                    sampled = [t for _, steps in self._steps() for t in steps.sample() if isinstance(t, Timed)]
+                    self.check.run(self._calls, [timed.launch for timed in (*self._timed(), *sampled)])
+        finally:
+            if self._own_versions:
+                program.versions = None
+            for _, steps in self._steps():
+                steps.release()
+
+    def grad(self) -> None:
+        """Run the gradients of the recorded launches, last to first.
+
+        Raises:
+            DataAccessError: a later launch, or Python, overwrote what the gradient of an earlier launch must read again.
+            DifferentiationError: with ``validation``, a gradient is lost in an array that has none.
+            QdrunRuntimeError: a launch inside failed.
+        """
+        program = self._program
+        if program is None:
+            raise QdrunRuntimeError("the tape was not entered; do: `with qd.ad.Tape(..) as tape:`")
+        if self._failed:
+            raise QdrunRuntimeError(
+                f"{self._failed} inside this tape: what it wrote before has no gradient\n"
+                "  do: let the exception leave the tape, or launch it outside"
+            )
+        timed = self._timed()
+        found = Overwrites.of(timed, self._host_writes)
+        for when, steps in self._steps():
+            steps.join(found, when)
+        found.check()
+        if found.loses():
+            inner = [(when, t) for when, steps in self._steps() for t in steps.sample()]
+            order = sorted([*((t.when, t) for t in timed), *inner], key=lambda pair: pair[0])
+            check_broken(program, order, self._host_writes, strict=self.validation)
+        self._check_versions(program)
+        if self.loss is not None:
+            _fill(_gradient_of(self.loss), 1)
+        was, program.replaying = program.replaying, True
+        try:
+            self._replay(found)
+        finally:
+            program.replaying, program.replay_seed = was, None
+
+    def _timed(self) -> list[Timed]:
+        """All launches with their numbers, those hidden in functions with a gradient of their own included."""
+        own = [Timed(when, call) for when, call in enumerate(self._calls) if not isinstance(call[0], (Replaced, Steps))]
+        return sorted([*own, *self._hidden], key=lambda t: t.when)
+
+    def _steps(self) -> list[tuple[int, Steps]]:
+        """The time steps among the launches, with their numbers."""
+        return [(when, call[0]) for when, call in enumerate(self._calls) if isinstance(call[0], Steps)]
+
+    def _check_versions(self, program: Program) -> None:
+        for (kernel, args, kwargs), event in zip(self._calls, self._events):
+            if event is not None and program.versions is not None:
+                variant, bound = kernel.variant(args, kwargs)
+                program.versions.check(variant, bound.call, event)
+
+    def _replay(self, found: Overwrites | None) -> None:
+        program, seeds = self._program, self._seeds
+        assert program is not None
+        writes = [w for w in self._host_writes if not w.hidden]
+        for when in reversed(range(len(self._calls) + 1)):
+            while writes and writes[-1].before == when:
+                write = writes.pop()
+                assert found is not None
+                _reverse_assignment(write, found)
+            if when:
+                function, args, kwargs = self._calls[when - 1]
+                program.replay_seed = seeds.get(when - 1)
+                try:
+                    function.grad(*args, **kwargs)
+                except NothingToDifferentiate:
+                    if isinstance(function, Replaced):
+                        raise
+                except QdrunAssertionError as error:
+                    self.locate(error, when - 1)
+                    raise
+
+
+class WindowTape(Tape):
+    """The launches of one window of ``checkpointed_steps``, to be run backwards when it is the window's turn."""
+
+    in_steps = True
+
+    def __init__(self, outer: Tape, program: Program, before: Window | None) -> None:
+        super().__init__(clear_gradients=False, validation=outer.validation)
+        self._outer, self._program, self._thread, self._before = outer, program, outer._thread, before
+        self._ends: list[int] = []  # launches up to the end of each step
+
+    def step_done(self) -> None:
+        """A step has made its launches."""
+        self._ends.append(len(self._calls))
+
+    def expect(self, what: Any) -> None:
+        """See ``Tape.expect``."""
+        self._outer.expect(what)
+
+    def launching(self, call: Call) -> None:
+        """See ``Tape.launching``."""
+        self._outer.launching(call)
+
+    def failed(self, what: Any, error: BaseException) -> None:
+        """See ``Tape.failed``."""
+        self.locate(error, len(self._calls))
+        self._outer.failed(what, error)
+
+    def hand_to(self, accesses: Accesses, number: int) -> None:
+        """Have the launches checked: window ``number``."""
+        self._outer._failed = self._outer._failed or self._failed
+        accesses.add(number, self._timed(), self._host_writes, len(self._calls), self._ends)
+
+    def reverse(self) -> None:
+        """Run the gradients of the launches, last to first."""
+        program = self._program
+        assert program is not None
+        found = None
+        if self._host_writes:
+            found = Overwrites.of(self._timed(), self._host_writes)
+            if self._before is not None:
+                enter(found, handed_over(self._before))
+        self._check_versions(program)
+        self._replay(found)
+
+
+_PLAIN = frozenset((int, float, bool, Ndarray))
+
+
+def _frozen(annotation: Any, value: Any) -> Any:
+    """An argument as it is now: numbers and vectors are copied, arrays are followed by their memory."""
+    is_array = annotation is Tensor or isinstance(annotation, NdarrayType)
+    typed = annotation is Template and isinstance(value, (np.generic, np.ndarray))  # kernels see the type of such a constant
+    number = getattr(value, "ndim", None) == 0 and hasattr(value, "item")  # of numpy or torch
+    if number and not is_array and not typed:
+        return value.item()
+    if isinstance(annotation, MatrixType):
+        return np.array(value.to_numpy() if isinstance(value, Matrix) else value)
+    return frozen_record(annotation, value, _frozen)
+
+
+def _copied(value: Any) -> Any:
+    """An argument of a Python function: vectors are copied, everything else is the caller's own object."""
+    return value.__copy__() if isinstance(value, Matrix) else value
+
+
+def _reverse_assignment(write: HostWrite, found: Overwrites) -> None:
+    """The reverse of an assignment from Python: a gradient goes to the source of a copy, and not to launches before the assignment."""
+    tensor, source = write.tensor, write.source
+    if not has_grad(tensor):
+        return
+    copied = source is not None and has_grad(source)
+    if not copied and not found.stops(write):
+        return
+    if copied:
+        assert source is not None
+        to, gradient = source.grad, tensor.grad._content
+        with changing(to._mirror, to._form) as array:
+            array += gradient
+    write.put(tensor.grad, 0)
+
+
+# ---- losses
+def _unwrapped(tensor: Any) -> Any:
+    """The field or ndarray behind a ``qd.Tensor``."""
+    return tensor._unwrap() if isinstance(tensor, Tensor) else tensor
+
+
+def _is_torch(loss: Any) -> bool:
+    return type(loss).__module__.split(".", maxsplit=1)[0] == "torch" and hasattr(loss, "requires_grad")
+
+
+def _check_loss(loss: Any) -> None:
+    if _is_torch(loss):
+        if loss.numel() != 1:
+            raise QdrunRuntimeError("The loss of Tape must be a tensor of one element")
+        if not loss.requires_grad:
+            raise QdrunRuntimeError("Gradients of loss are not allocated; do: create it with requires_grad=True")
+        return
+    if not isinstance(loss, (Field, Ndarray)):
+        raise QdrunRuntimeError(f"the loss of a Tape is a field, an ndarray or a torch tensor, not {type(loss).__name__}")
+    size = 1
+    for extent in loss.shape:
+        size *= extent
+    element = loss.element if isinstance(loss, Field) else loss.element_shape
+    if (isinstance(loss, Field) and loss.shape != ()) or size != 1 or element:
+        raise QdrunRuntimeError("The loss of Tape must be a 0-D field, i.e. scalar (or an ndarray of one element)")
+    if not has_grad(loss):
+        raise QdrunRuntimeError("Gradients of loss are not allocated; do: create it with needs_grad=True")
+
+
+def _gradient_of(loss: Any) -> Any:
+    """The gradient of a loss; torch allocates its own when it is first wanted."""
+    if _is_torch(loss) and loss.grad is None:
+        loss.grad = loss.detach().clone()
+    return loss.grad
+
+
+def _fill(tensor: Any, value: float) -> None:
+    if isinstance(tensor, (Field, Ndarray)):
+        tensor.fill(value)
+    else:
+        tensor.detach().fill_(value)

@@ -1,0 +1,1 @@
+"""Names of the public peer package: aliases, kinds and refusals."""

@@ -1,0 +1,1 @@
+"""Fields, ndarrays, matrices, structs and the layout tree, as users see them."""

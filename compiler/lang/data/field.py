@@ -1,0 +1,490 @@
+"""Fields: named arrays of numbers, vectors or matrices that belong to a program and are placed in its layout tree."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from ...errors import QdrunIndexError, QdrunRuntimeError, QdrunRuntimeTypeError, QdrunSyntaxError, QdrunTypeError
+from ...frontend.values.tensor import TensorRef
+from ...frontend.values.values import StructForm, count, flat_index
+from ...ir.nodes import Place
+from ...ir.types import DType
+from ...program.layout.offsets import PLANES, Order, lowest, nesting, permutation
+from ...program.layout.tree import Axes, Root, SNode, TreeLeaf, level_of
+from ...program.program import Program, current_program
+from ...runtime.mirror import Mirror
+from ..interop import Exchange, host_array
+from ..interop_on_device import assign_near
+from .access import assign_array, element_index, fill_array, get_element, mirrored_element, set_element
+from .dtypes import resolve
+from .element_types import MatrixType
+
+ROLES = {"": "", "grad": "needs_grad=True", "dual": "needs_dual=True"}
+
+
+class Field(Exchange, TreeLeaf):
+    """A field, or the gradient (``role`` "grad") or dual of one. Made by ``qd.field``, ``Vector.field``, ``Matrix.field``.
+
+    Attributes:
+        dtype: the component type.
+        element: ``()`` for scalars, ``(n,)`` or ``(n, m)``.
+        name: what messages call it.
+        named: False while ``name`` is a number that stands for a name not known yet.
+        role: "" for a field, "grad" or "dual" for what belongs to ``primal``.
+    """
+
+    def __init__(
+        self, root: Root, dtype: DType, element: tuple[int, ...], name: str, role: str = "", primal: Field | None = None
+    ) -> None:
+        self._root, self.dtype, self.element, self.name, self.role, self.primal = root, dtype, element, name, role, primal
+        self.named = True
+        self.snode: SNode | None = None
+        self.along = []  # what is placed with it: gradients that were asked for before it had a place
+        self._places: tuple[Place, ...] = ()
+        self._view: np.ndarray | None = None
+        self._mirror: Mirror | None = None  # of the memory that ``_view`` shows
+        self._ref: TensorRef | None = None
+        self._relatives: dict[str, Field] = {}
+        self._layout: tuple[int, ...] | None = None
+        self._lowest: tuple[int, ...] | None = None  # the index of the first element; gradients ask their field
+        self.planar = False  # each component has a plane of its own; known once the field is placed
+
+    @property
+    def components(self) -> int:
+        """Numbers per element."""
+        return count(self.element)
+
+    @property
+    def n(self) -> int:
+        """Rows of an element."""
+        return self.element[0] if self.element else 1
+
+    @property
+    def m(self) -> int:
+        """Columns of an element, 1 for vectors."""
+        return self.element[1] if len(self.element) == 2 else 1
+
+    @property
+    def placed(self) -> bool:
+        """Whether it has a place in the layout tree, or gets one beside its field."""
+        return self.snode is not None or (self.primal is not None and self in self.primal.along and self.primal.placed)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The extents of the index space.
+
+        Raises:
+            QdrunRuntimeError: the field is not placed.
+        """
+        if not self.placed:
+            raise self._unplaced()
+        node = self.snode or (self.primal.snode if self.primal is not None else None)
+        assert node is not None
+        return node.shape
+
+    @property
+    def offset(self) -> tuple[int, ...]:
+        """The lowest index of each axis: the indices of axis k are ``offset[k]`` to ``offset[k] + shape[k] - 1``.
+
+        Raises:
+            QdrunRuntimeError: the field is not placed.
+        """
+        return self._begins or (0,) * len(self.shape)
+
+    @property
+    def _begins(self) -> tuple[int, ...] | None:
+        """``offset``, None for zeros."""
+        return (self if self.primal is None else self.primal)._lowest
+
+    @property
+    def grad(self) -> Field:
+        """The gradient. It exists for every real field; it has memory only when it is placed.
+
+        Raises:
+            QdrunTypeError: the field is not real.
+        """
+        return self._relative("grad")
+
+    @property
+    def dual(self) -> Field:
+        """The tangent of forward mode; as ``grad``."""
+        return self._relative("dual")
+
+    def _relative(self, role: str) -> Field:
+        if role not in self._relatives:
+            if not self.dtype.is_real or self.role:
+                what = f"{self.dtype} is not real" if not self.role else f"it is itself a {self.role}"
+                raise QdrunTypeError(f"`{self.name}` has no {role}: {what}")
+            made = self._relatives[role] = Field(self._root, self.dtype, self.element, f"{self.name}.{role}", role, self)
+            made._layout = self._layout
+        return self._relatives[role]
+
+    @property
+    def element_shape(self) -> tuple[int, ...]:
+        """() for numbers, (n,) for vectors, (n, m) for matrices."""
+        return self.element
+
+    @property
+    def element_type(self) -> DType | MatrixType:
+        """The type of an element: of a number, or of a vector or matrix."""
+        return MatrixType(self.element, self.dtype) if self.element else self.dtype
+
+    @property
+    def layout(self) -> tuple[int, ...] | None:
+        """The axis at each level of nesting, outermost first, as ``layout`` or ``order`` asked for; None for the order of the axes."""
+        return self._layout
+
+    @property
+    def arr(self) -> np.ndarray:
+        """The memory, as ``view``."""
+        return self.view
+
+    def has_grad(self) -> bool:
+        """Whether a gradient is stored: the field is real and its gradient is placed."""
+        return self.dtype.is_real and not self.role and self.grad.placed
+
+    def has_dual(self) -> bool:
+        """Whether a dual is stored."""
+        return self.dtype.is_real and not self.role and self.dual.placed
+
+    def parent(self, n: int = 1) -> SNode | None:
+        """The level of the layout tree that holds the field, or the n-th above; None above the root.
+
+        Raises:
+            QdrunRuntimeError: the field is not placed.
+        """
+        if not self.placed:
+            raise self._unplaced()
+        node = self.snode or (self.primal.snode if self.primal is not None else None)
+        for _ in range(n - 1):
+            node = None if node is None else node.parent()
+        return node
+
+    def get_scalar_field(self, *indices: int) -> Field:
+        """One component as a field of numbers, on the same memory.
+
+        Raises:
+            QdrunRuntimeError: the field is not placed. (Its components cannot be placed one by one.)
+            QdrunIndexError: there is no such component.
+        """
+        if not self.placed:
+            raise QdrunRuntimeError(
+                f"field `{self.name}` is not placed, and its components cannot be placed one by one\n"
+                "  do: place it as a whole, or make it with a shape and layout=qd.Layout.SOA for a plane for each component"
+            )
+        return component(self, indices)
+
+    def attach(self, node: SNode, offset: Any = None) -> None:
+        """Remember the level that it is placed in, and the lowest index of each axis; ``SNode.place`` calls this.
+
+        Raises:
+            QdrunRuntimeError: it is placed already, or elsewhere than its primal's index space, or in another program.
+            QdrunSyntaxError: the offset does not fit the shape.
+        """
+        if self.snode is not None:
+            raise QdrunRuntimeError(f"field `{self.name}` is placed already; a field has one place")
+        if node.root is not self._root:
+            raise QdrunRuntimeError(f"field `{self.name}` belongs to another program; do: make it after qd.init()")
+        if self.primal is not None and self.primal.placed and self.primal.shape != node.shape:
+            raise QdrunRuntimeError(f"`{self.name}` needs the shape {self.primal.shape} of its field, not {node.shape}")
+        if self.primal is not None and self.primal._view is not None and getattr(self._root.program, "variants", None):
+            raise QdrunRuntimeError(
+                f"`{self.name}` is placed after a kernel ran: kernels that use `{self.primal.name}` would not see it\n"
+                f"  do: place `{self.name}` together with its field, or before the first kernel"
+            )
+        begins = lowest(offset, node.shape)
+        if self.primal is not None and offset is not None and (not self.primal.placed or self.primal._lowest != begins):
+            raise QdrunRuntimeError(
+                f"`{self.name}` has the indices of its field; do: place the field first, and `{self.name}` without an offset"
+            )
+        if begins is not None and any(relative._view is not None for relative in self._relatives.values()):
+            raise QdrunRuntimeError(
+                f"field `{self.name}` gets an offset, and its gradient is in use already; do: place the field first"
+            )
+        if self.primal is None:
+            self._lowest = begins
+        self.snode = node
+        self.planar = any(PLANES in level.axes for level in node.upward())
+
+    def settle(self, places: tuple[Place, ...], view: np.ndarray) -> None:
+        """Receive memory; ``snode.materialize`` calls this."""
+        self._places, self._view, self._ref = places, view, None
+        self._mirror = getattr(places[0].buffer.owner, "mirror", None)
+        primal = self if self.primal is None else self.primal
+        for role, relative in primal._relatives.items():
+            for p, own in zip(primal._places, relative._places):
+                setattr(p, role, own)
+        primal._ref = None
+
+    def release(self) -> None:
+        """Let go of the memory; the program is being closed."""
+        self._view = None
+
+    @property
+    def view(self) -> np.ndarray:
+        """The memory as a numpy array of shape ``shape + element``, written through.
+
+        Raises:
+            QdrunRuntimeError: the field is not placed, or its program is closed.
+            QdrunValueError: it lies on a device whose memory the host cannot touch.
+        """
+        form = self._form
+        self._refuse_host_view("view")
+        self._show()
+        return form
+
+    def _mirror_if_placed(self) -> Mirror | None:
+        program: Program = self._root.program
+        if self._view is None and self.placed and not program.closed and not program.device.on_host:
+            program.materialize()
+        return self._mirror
+
+    def _show(self) -> None:
+        self._root.program.show(self)
+
+    @property
+    def _content(self) -> np.ndarray:
+        """The content, for our own use: it is not handed out, and not written to."""
+        form = self._form
+        return form if self._mirror is None else self._mirror.read(form)
+
+    @property
+    def _form(self) -> np.ndarray:
+        """``view``, for its shape and strides; on a device with memory of its own the content is perhaps an old one."""
+        program: Program = self._root.program
+        if getattr(program, "closed", False):
+            raise QdrunRuntimeError(f"field `{self.name}` belongs to a program that is closed; do: make it after qd.init()")
+        if self._view is None:
+            if not self.placed:
+                raise self._unplaced()
+            program.materialize()
+            assert self._view is not None
+        return self._view
+
+    def _unplaced(self) -> QdrunRuntimeError:
+        if self.role:
+            how = f"declare the field with {ROLES[self.role]}, or place it: qd.root.dense(..).place(x.{self.role})"
+        else:
+            how = "give qd.field a shape, or place it: qd.root.dense(qd.i, n).place(x)"
+        return QdrunRuntimeError(f"field `{self.name}` has no memory: it is not placed; do: {how}")
+
+    def __qd_name__(self, name: str) -> None:
+        """What the first kernel that uses the field calls it, for messages, unless ``qd.field`` was given a name."""
+        if self.named or self.role:
+            return
+        self.named, number = True, self.name
+        for field in (self, *self._relatives.values()):
+            field.name = name + field.name[len(number) :]
+        for field in (self, *self._relatives.values()):
+            for k, place in enumerate(field._places):
+                place.name = field.name if not field.element else f"{field.name}_{k}"
+            field._ref = None
+
+    def __qd_parts__(self, program: object) -> list[Any] | None:
+        """See ``program.reuse.object_graph``."""
+        return [] if self._root.program is program else None
+
+    def __qd_value__(self) -> TensorRef:
+        """What a kernel sees."""
+        view = self._form
+        if self._ref is None:
+            shape = view.shape[: view.ndim - len(self.element)]
+            self._ref = TensorRef(self.name, self._places, self.element, len(shape), shape, offset=self._begins)
+        return self._ref
+
+    def __getitem__(self, index: Any) -> Any:
+        view, at = self._form, element_index(index, self.shape, self.name, self._begins)
+        if self._mirror is not None:
+            return mirrored_element(self._mirror, view, at, self._written)
+        return get_element(view, at, self._written)
+
+    def _written(self, index: tuple[int, ...] | None = None, source: Any = None, parts: tuple[Any, ...] = ()) -> np.ndarray:
+        """The memory, about to be written by Python (``index``: one element of it, ``parts``: of that): who keeps records takes note."""
+        view = self._form
+        self._root.program.wrote(self, index, source, parts)
+        return view
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        at = element_index(index, self.shape, self.name, self._begins)
+        set_element(self._written(at), at, value, self.name, self._mirror)
+
+    def _called(self) -> str:
+        return f"`{self.name}`"
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator[Any]:
+        raise QdrunTypeError(f"field `{self.name}` cannot be iterated in Python", hint="use x.to_numpy(), or a kernel")
+
+    def fill(self, val: Any) -> None:
+        """Write ``val`` (a number, or a vector for vector fields) to every element."""
+        fill_array(self._written(), val, self.element, self.name, self._mirror)
+
+    def _shown(self, keep_dims: bool) -> np.ndarray:
+        """The memory as conversions show it: a matrix of one column is a vector, unless ``keep_dims`` makes every vector a matrix."""
+        if not self.element or self.m != 1:
+            return self._form
+        vectors = self._form if len(self.element) == 1 else self._form[..., 0]
+        return vectors[..., None] if keep_dims else vectors
+
+    def to_numpy(self, dtype: Any = None, keep_dims: bool = False, *, copy: bool | None = True) -> np.ndarray:
+        """The content as a numpy array; see ``Exchange.to_numpy``.
+
+        Args:
+            dtype: cast to this type.
+            keep_dims: show vectors as matrices of one column; without it, matrices of one column are shown as vectors.
+            copy: True, False or None.
+        """
+        if isinstance(dtype, bool):  # a field of matrices takes keep_dims first
+            dtype, keep_dims = None if isinstance(keep_dims, bool) else keep_dims, dtype
+        return self._as_numpy(lambda: self._shown(keep_dims), dtype, copy)
+
+    def to_torch(self, device: Any = None, keep_dims: bool = False, *, copy: bool | None = True) -> Any:
+        """The content as a torch tensor; see ``to_numpy``."""
+        return self._as_torch(lambda: self._shown(keep_dims), device, copy)
+
+    def _assign(self, array: np.ndarray) -> None:
+        """Copy an array of the shape that ``to_numpy`` shows, with or without ``keep_dims``."""
+        keep = bool(self.element) and self.m == 1 and array.ndim == len(self.shape) + 2
+        if keep and array.shape[-2:] == (1, self.n):
+            array = array.swapaxes(-1, -2)  # row vectors
+        assign_array(self._shown(keep), array, self.name, self._mirror)
+
+    def from_numpy(self, arr: Any) -> None:
+        """Copy an array of shape ``shape + element``; values are cast.
+
+        Raises:
+            QdrunTypeError: the shapes differ.
+        """
+        self._written(None, arr)
+        self._assign(np.asarray(arr))
+
+    def from_torch(self, arr: Any) -> None:
+        """Copy a torch tensor of the same shape, from any device; values are cast.
+
+        Raises:
+            QdrunTypeError: the shapes differ, or it is no dense tensor.
+        """
+        self._written(None, arr)
+        if not assign_near(self, arr, self._form):
+            self._assign(host_array(arr, cast=True))
+
+    def copy_from(self, other: Field) -> None:
+        """Copy another field of the same shape.
+
+        Raises:
+            QdrunTypeError: it is something else, or the shapes differ.
+        """
+        if not isinstance(other, Field):
+            hint = "use x.from_numpy(y.to_numpy(copy=None))"
+            raise QdrunTypeError(f"a field copies from a field, not from a {type(other).__name__}", hint=hint)
+        assign_array(self._written(None, other), other._form, self.name, self._mirror, other._mirror)
+
+    def __repr__(self) -> str:
+        shape = self.shape if self.placed else "not placed"
+        return f"<field {self.name}: {self.dtype}{list(self.element) or ''}, {shape}>"
+
+
+def field(
+    dtype: Any,
+    shape: int | tuple[int, ...] | None = None,
+    order: str | None = None,
+    name: str = "",
+    offset: int | tuple[int, ...] | None = None,
+    needs_grad: bool = False,
+    needs_dual: bool = False,
+    layout: Any = None,
+) -> Field:
+    """Make a field.
+
+    Args:
+        dtype: a scalar type (``qd.f32``, ``float``), a vector, matrix or struct type.
+        shape: the extents, () for one number; None leaves the placement to ``qd.root``.
+        order: the nesting of the axes in memory, as "ji"; without it the last axis is contiguous.
+        name: what messages call it.
+        offset: the lowest index of each axis, instead of 0; indices run up to ``offset + shape - 1``.
+        needs_grad: also place ``x.grad``.
+        needs_dual: also place ``x.dual``.
+        layout: ``order`` as a tuple of axes, (1, 0); or, for vectors and matrices, ``qd.Layout.SOA``: a plane for each component.
+
+    Raises:
+        QdrunTypeError: a gradient of an integer field.
+        QdrunSyntaxError: an offset without a shape, or of another length.
+        QdrunValueError: a layout that is no permutation of the axes.
+    """
+    if isinstance(dtype, StructForm):
+        return dtype.field(shape, name, offset, needs_grad, needs_dual, layout)  # type: ignore[attr-defined]
+    if isinstance(dtype, MatrixType):
+        how = {"needs_grad": needs_grad, "needs_dual": needs_dual, "name": name, "order": order, "layout": layout}
+        return dtype.field(shape, offset=offset, **how)
+    return make_field(resolve(dtype), shape, (), needs_grad, needs_dual, name, order, layout=layout, offset=offset)
+
+
+def make_field(
+    dtype: DType,
+    shape: Any,
+    element: tuple[int, ...],
+    needs_grad: bool = False,
+    needs_dual: bool = False,
+    name: str = "",
+    order: str | None = None,
+    root: Root | None = None,
+    layout: Any = None,
+    offset: Any = None,
+) -> Field:
+    """A field of any element shape; ``root`` is that of the current program unless it is given."""
+    if (needs_grad or needs_dual) and not dtype.is_real:
+        raise QdrunRuntimeTypeError(
+            f"{dtype} is not supported for a field with needs_grad=True or needs_dual=True\n  do: use qd.f32 or qd.f64"
+        )
+    if root is None:
+        root = current_program().root
+    out = Field(root, dtype, element, name or root.next_name())
+    out.named = bool(name)
+    if shape is None:
+        if offset is not None:
+            raise QdrunSyntaxError(
+                f"`{out.name}` has an offset, but no shape\n  do: give a shape, or place it: qd.root.dense(..).place(x, offset=..)"
+            )
+        if order is not None or layout not in (None, Order.AOS, Order.NULL):
+            raise QdrunRuntimeError(
+                f"`{out.name}` has an order or a layout, but no shape; do: give a shape, or place it with qd.root.dense"
+            )
+        out.along = _asked_for(out, needs_grad, needs_dual)[1:]
+        return out
+    extents = (int(shape),) if isinstance(shape, (int, np.integer)) else tuple(shape)
+    axes = nesting(extents, order) if layout is None or isinstance(layout, Order) else permutation(layout, len(extents))
+    out._layout = axes if axes != tuple(range(len(extents))) else None
+    wanted = _asked_for(out, needs_grad, needs_dual)
+    if layout is not Order.SOA or not element:
+        level_of(root, extents, axes).place(*wanted, offset=offset)
+        return out
+    for each in wanted:  # planes of its own for the field, and for its gradient
+        level_of(root.dense(Axes((PLANES,)), out.components), extents, axes).place(each, offset=offset)
+    return out
+
+
+def _asked_for(out: Field, needs_grad: bool, needs_dual: bool) -> list[Field]:
+    """The field, then its gradient and its dual as far as they are to be stored."""
+    return [out, *([out.grad] if needs_grad else []), *([out.dual] if needs_dual else [])]
+
+
+def component(whole: Field, indices: tuple[int, ...]) -> Field:
+    """One component of a field of vectors or matrices as a field of numbers on the same memory; see ``Field.get_scalar_field``."""
+    at = (*indices, 0) if len(whole.element) == 2 and len(indices) == 1 else indices[: len(whole.element) or None]
+    if len(at) != len(whole.element) or not all(0 <= i < n for i, n in zip(at, whole.element)):
+        raise QdrunIndexError(f"`{whole.name}` has no component {indices}: its elements have shape {whole.element}")
+    k = flat_index(whole.element, at)
+    view, places = whole._form, whole._places
+    out = Field(whole._root, whole.dtype, (), f"{whole.name}[{', '.join(map(str, indices))}]", whole.role)
+    out.snode, out._layout, out._lowest = whole.parent(), whole._layout, whole._begins
+    for role in ("grad", "dual"):
+        if not whole.role and role in whole._relatives and whole._relatives[role].placed:
+            out._relatives[role] = component(whole._relatives[role], indices)
+            out._relatives[role].primal = out
+    out._places, out._view, out._mirror = (places[k],), view[(..., *at)], whole._mirror
+    return out

@@ -1,0 +1,421 @@
+"""Arrays that are passed to kernels as arguments, with their gradient beside them when they have one."""
+
+from __future__ import annotations
+
+import struct
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ...errors import QdrunRuntimeError, QdrunRuntimeTypeError, QdrunTypeError, QdrunValueError
+from ...frontend.values.tensor import TensorRef
+from ...frontend.values.values import count
+from ...ir.nodes import Buffer, Place
+from ...ir.types import DType
+from ...program.call import Key, Permutation
+from ...program.layout.offsets import in_memory_order, inverse, permutation
+from ...program.memory.device_arrays import NearArray, near_array
+from ...program.memory.memory_regions import EXTERNAL, Held
+from ...program.program import Program, current_program
+from ...runtime.base import Allocation
+from ...runtime.mirror import Mirror, reserved_bytes
+from ..interop import Exchange, host_array
+from .access import assign_array, element_index, fill_array, get_element, mirrored_element, set_element
+from .dtypes import resolve
+from .element_types import MatrixType
+
+
+def intern_key(
+    program: Program,
+    dtype: DType,
+    ndim: int,
+    element: tuple[int, ...],
+    has_grad: bool,
+    has_dual: bool = False,
+    layout: Permutation | None = None,
+) -> Key:
+    """The program's one key object for these: launchers compare it by identity, so arrays of other programs are not taken."""
+    key = Key(dtype, ndim, element, has_grad, has_dual, layout)
+    return program.keys.setdefault(key, key)
+
+
+def pack(address: int, shape: tuple[int, ...], *relatives: int | None) -> bytes:
+    """The words of an ndarray argument (see ``codegen.abi``): address, extents, and the addresses of gradient and dual if it has them."""
+    words = (address, *shape, *(r for r in relatives if r is not None))
+    return struct.pack(f"<{len(words)}Q", *words)
+
+
+class Ndarray(Exchange):
+    """An array of numbers, vectors or matrices, the components of an element side by side. Made by ``qd.ndarray``.
+
+    Row-major, unless it was made with a ``layout``: then ``shape`` and every index keep the order of the axes, and the memory is nested
+    in the order that ``layout`` says. A native launcher reads the first two slots.
+
+    Attributes:
+        grad: the gradient, None when none is stored.
+        dual: the tangent of forward mode, None when none is stored.
+        wrapper_type: the class whose slot ``_impl`` holds an ndarray that launchers take as if it were given itself.
+    """
+
+    _ref: TensorRef | None
+    _buffer: Buffer | None
+    __slots__ = (  # noqa: RUF023
+        "_key",
+        "_packed",
+        "_program",
+        "_memory",
+        "_mirror",
+        "_view",
+        "_buffer",
+        "_name",
+        "_ref",
+        "dtype",
+        "dual",
+        "element_shape",
+        "grad",
+        "shape",
+        "__weakref__",
+    )
+    wrapper_type: ClassVar[type | None] = None
+
+    def __init__(
+        self,
+        program: Program,
+        dtype: DType,
+        shape: tuple[int, ...],
+        element: tuple[int, ...],
+        needs_grad: bool,
+        category: str,
+        needs_dual: bool = False,
+        layout: Permutation | None = None,
+        memory: Allocation | None = None,
+    ) -> None:
+        self._program = program
+        self.dtype, self.shape, self.element_shape = dtype, shape, element
+        self._name, self._ref, self._buffer = "", None, None
+        nbytes = count(shape) * count(element) * dtype.size
+        self._memory: Allocation = program.allocate(nbytes, category) if memory is None else memory
+        stored = in_memory_order(shape, layout)
+        self._mirror: Mirror | None = self._memory.mirror
+        view = np.ndarray(stored + element, dtype.numpy, self._memory.view.data)
+        self._view = view if layout is None else view.transpose(*inverse(layout), *range(len(shape), view.ndim))
+        like = program, dtype, shape, element, False, "gradients", False, layout
+        self.grad: Ndarray | None = Ndarray(*like) if needs_grad else None
+        self.dual: Ndarray | None = Ndarray(*like) if needs_dual else None
+        self._key = intern_key(program, dtype, len(shape), element, needs_grad, needs_dual, layout)
+        self._packed = pack(self._memory.ptr, stored, *(None if x is None else x._memory.ptr for x in (self.grad, self.dual)))
+        program.ndarrays.add(self)
+        if needs_grad or needs_dual:
+            program.differentiable.add(self)
+
+    def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        memory = getattr(self, "_memory", None)
+        if memory is not None and not ending():  # at the end of the process, modules may be gone already
+            self._program.device.free(memory)
+
+    @property
+    def view(self) -> np.ndarray:
+        """The memory as a numpy array of shape ``shape + element_shape``, written through.
+
+        Raises:
+            QdrunRuntimeError: the program is closed.
+            QdrunValueError: it lies on a device whose memory the host cannot touch.
+        """
+        form = self._form
+        self._refuse_host_view("view")
+        self._show()
+        return form
+
+    def _show(self) -> None:
+        self._program.show(self)
+
+    @property
+    def _content(self) -> np.ndarray:
+        """The content, for our own use: it is not handed out, and not written to."""
+        form, mirror = self._form, self._mirror
+        return form if mirror is None else mirror.read(form)
+
+    @property
+    def _form(self) -> np.ndarray:
+        """``view``, for its shape and strides; on a device with memory of its own the content is perhaps an old one."""
+        if getattr(self._program, "closed", False):
+            raise QdrunRuntimeError("this ndarray belongs to a program that is closed; do: make it after qd.init()")
+        return self._view
+
+    @property
+    def stored(self) -> np.ndarray:
+        """The memory as it lies, for its shape and strides (see ``_form``): axes in the order of their nesting, then the element."""
+        layout = self._key.layout
+        return self._form if layout is None else self._form.transpose(*layout, *range(self.ndim, self._view.ndim))
+
+    @property
+    def layout(self) -> Permutation | None:
+        """The axis at each level of nesting in memory, outermost first; None for row-major."""
+        return self._key.layout
+
+    @property
+    def element_type(self) -> DType | MatrixType:
+        """The type of an element: of a number, or of a vector or matrix."""
+        return MatrixType(self.element_shape, self.dtype) if self.element_shape else self.dtype
+
+    @property
+    def arr(self) -> np.ndarray:
+        """The memory, as ``view``."""
+        return self.view
+
+    @property
+    def n(self) -> int:
+        """Rows of an element, 1 for numbers."""
+        return self.element_shape[0] if self.element_shape else 1
+
+    @property
+    def m(self) -> int:
+        """Columns of an element, 1 for numbers and vectors."""
+        return self.element_shape[1] if len(self.element_shape) == 2 else 1
+
+    def has_grad(self) -> bool:
+        """Whether a gradient is stored."""
+        return self.grad is not None
+
+    def has_dual(self) -> bool:
+        """Whether a dual is stored."""
+        return self.dual is not None
+
+    @property
+    def address(self) -> int:
+        """Where the first element lies."""
+        return self._memory.ptr
+
+    @property
+    def ndim(self) -> int:
+        """Number of indices."""
+        return len(self.shape)
+
+    @property
+    def needs_grad(self) -> bool:
+        """Whether a gradient is stored."""
+        return self.grad is not None
+
+    @property
+    def needs_dual(self) -> bool:
+        """Whether a dual, the tangent of forward mode, is stored."""
+        return self.dual is not None
+
+    def __getitem__(self, index: Any) -> Any:
+        form, at = self._form, element_index(index, self.shape, "ndarray")
+        if self._mirror is not None:
+            return mirrored_element(self._mirror, form, at, self._written)
+        return get_element(form, at, self._written)
+
+    def _written(self, index: tuple[int, ...] | None = None, source: Any = None, parts: tuple[Any, ...] = ()) -> np.ndarray:
+        """The memory, about to be written by Python (``index``: one element of it, ``parts``: of that): who keeps records takes note."""
+        view, layout = self._form, self._key.layout
+        at = index if index is None or layout is None else in_memory_order(index, layout)
+        self._program.wrote(self, at, source, parts)
+        return view
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        at = element_index(index, self.shape, "ndarray")
+        set_element(self._written(at), at, value, "ndarray", self._mirror)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator[Any]:
+        raise QdrunTypeError("an ndarray cannot be iterated in Python", hint="use x.to_numpy(), or a kernel")
+
+    def fill(self, val: Any) -> None:
+        """Write ``val`` (a number, or a vector for arrays of vectors) to every element."""
+        fill_array(self._written(), val, self.element_shape, "ndarray", self._mirror)
+
+    def copy_from(self, other: Ndarray) -> None:
+        """Copy another ndarray of the same shape.
+
+        Raises:
+            QdrunTypeError: it is something else, or the shapes differ.
+        """
+        if not isinstance(other, Ndarray):
+            hint = "use x.from_numpy(y.to_numpy(copy=None))"
+            raise QdrunTypeError(f"an ndarray copies from an ndarray, not from a {type(other).__name__}", hint=hint)
+        assign_array(self._written(None, other), other._form, "ndarray", self._mirror, other._mirror)
+
+    @property
+    def name(self) -> str:
+        """What messages call it: the name that the first kernel had for it that refers to it by name."""
+        return self._name or "ndarray"
+
+    @property
+    def named(self) -> bool:
+        """Whether it has a name of its own."""
+        return bool(self._name)
+
+    def __qd_name__(self, name: str) -> None:
+        """What a kernel calls it, for messages, unless it has a name."""
+        if not self._name:
+            self._name = name
+            if self._ref is not None:
+                self._ref = replace(self._ref, name=name)
+                for k, place in enumerate(self._ref.places):
+                    for suffix, p in (("", place), ("_grad", place.grad), ("_dual", place.dual)):
+                        if p is not None:
+                            p.name = self._place_name(k, suffix)
+
+    def _place_name(self, component: int, suffix: str) -> str:
+        return f"{self.name}_{component}{suffix}" if self.element_shape else self.name + suffix
+
+    def __qd_parts__(self, program: object) -> list[Any] | None:
+        """See ``program.reuse.object_graph``."""
+        return [] if self._program is program else None
+
+    def __qd_value__(self) -> TensorRef:
+        """What a kernel sees that refers to the ndarray by name: this very memory, which is kept for as long as the kernel."""
+        view = self._form
+        if self._ref is None:
+            data, rest = self._places("", self), {}
+            for role, relative in (("grad", self.grad), ("dual", self.dual)):
+                rest[role] = self._places(f"_{role}", relative) if relative is not None else (None,) * len(data)
+            for place, grad, dual in zip(data, rest["grad"], rest["dual"], strict=True):
+                place.grad, place.dual = grad, dual
+            self._ref = TensorRef(self.name, data, self.element_shape, self.ndim, view.shape[: self.ndim], layout=self.layout)
+        return self._ref
+
+    def _places(self, suffix: str, array: Ndarray) -> tuple[Place, ...]:
+        if array._buffer is None:
+            memory = array._memory
+            where = memory.ptr, memory.nbytes, memory.category, memory.view
+            held = Held(*where, serial=memory.serial, mirror=memory.mirror, holder=array)
+            array._buffer = Buffer("field", held)
+        buffer, stored = array._buffer, self.stored
+        where = self.ndim, stored.shape[: self.ndim], stored.strides[: self.ndim]
+        size, is_grad = self.dtype.size, suffix == "_grad"
+        names = [self._place_name(k, suffix) for k in range(count(self.element_shape))]
+        return tuple(Place(name, self.dtype, buffer, *where, k * size, is_grad=is_grad) for k, name in enumerate(names))
+
+    def __copy__(self) -> Ndarray:
+        return self.__deepcopy__({})
+
+    def __deepcopy__(self, memo: Any) -> Ndarray:
+        kind = self._memory.category if self._memory.category != EXTERNAL else "ndarrays"
+        like = self._program, self.dtype, self.shape, self.element_shape, self.needs_grad, kind, self.needs_dual, self.layout
+        out = Ndarray(*like)
+        out.copy_from(self)
+        return out
+
+    def __reduce__(self) -> Any:
+        """Pickled as numpy data; unpickled in the program that is current then, with a gradient of zeros if it had one."""
+        state = self.dtype, self.shape, self.element_shape, self.has_grad(), self.has_dual(), self.layout, self.to_numpy()
+        return _unpickled, state
+
+    def __repr__(self) -> str:
+        return f"<ndarray {self.dtype}{list(self.element_shape) or ''}, {self.shape}>"
+
+
+def _unpickled(
+    dtype: DType,
+    shape: tuple[int, ...],
+    element: tuple[int, ...],
+    grad: bool,
+    dual: bool,
+    layout: Permutation | None,
+    data: np.ndarray,
+) -> Ndarray:
+    out = make_ndarray(dtype, shape, element, grad, needs_dual=dual, layout=layout)
+    out.from_numpy(data)
+    return out
+
+
+def ndarray(
+    dtype: Any,
+    shape: int | tuple[int, ...],
+    needs_grad: bool = False,
+    needs_dual: bool = False,
+    layout: Any = None,
+) -> Ndarray:
+    """Make an ndarray of zeros in the current program.
+
+    Args:
+        dtype: a scalar type (``qd.f32``, ``float``) or a vector or matrix type.
+        shape: the extents, () for one number.
+        needs_grad: also store a gradient.
+        needs_dual: also store a dual, for forward mode.
+        layout: the axis at each level of nesting in memory, outermost first: (1, 0) stores a matrix by columns.
+
+    Raises:
+        QdrunTypeError: a gradient of integers, or a shape that is no tuple of positive integers.
+        QdrunValueError: a layout that is no permutation of the axes.
+    """
+    element = dtype.shape if isinstance(dtype, MatrixType) else ()
+    scalar = dtype._stored() if isinstance(dtype, MatrixType) else resolve(dtype)
+    return make_ndarray(scalar, shape, element, needs_grad, needs_dual=needs_dual, layout=layout)
+
+
+def from_dlpack(x: Any, copy: bool | None = None) -> Ndarray:
+    """An ndarray on the memory of another library's array: numpy, torch, or whatever speaks DLPack. Scalars only.
+
+    Args:
+        x: the array. It is kept alive; both sides see what the other writes.
+        copy: True for memory of our own; False to refuse it; None to copy when the array cannot be written, is not dense, or lies on
+            another device.
+
+    Raises:
+        QdrunValueError: ``copy=False`` for such an array.
+        QdrunTypeError: it is no array, or of a type that kernels do not have.
+    """
+    from ...program.program import current_program
+
+    program = current_program()
+    near = near_array(x, program.device.link)
+    if near is not None and near.dense and near.size and not copy:
+        return _on_near(program, near)
+    given = host_array(x)
+    order = tuple(sorted(range(given.ndim), key=lambda k: (-given.strides[k], k)))
+    dense = given.transpose(order)
+    here = program.device.on_host and getattr(getattr(x, "device", None), "type", "cpu") == "cpu"
+    fits = here and dense.flags.c_contiguous and given.flags.writeable and given.flags.aligned and given.size > 0
+    if copy is False and not fits:
+        raise QdrunValueError("copy=False: the array is on another device, not dense, not aligned, empty or not to be written")
+    dtype = resolve(given.dtype)
+    if copy or not fits:
+        out = make_ndarray(dtype, given.shape, ())
+        out.from_numpy(given)
+        return out
+    flat = dense.reshape(-1).view(np.uint8)
+    memory = Allocation(dense.ctypes.data, dense.nbytes, EXTERNAL, flat, freed=True)
+    return Ndarray(program, dtype, given.shape, (), False, EXTERNAL, layout=permutation(order, given.ndim), memory=memory)
+
+
+def _on_near(program: Program, near: NearArray) -> Ndarray:
+    """An ndarray on the memory that another library has on the program's device."""
+    memory = Allocation(near.address, near.nbytes, EXTERNAL, reserved_bytes(near.nbytes), freed=True)
+    memory.mirror = mirror = Mirror(near.link, near.address, memory.view, current=False)
+    mirror.shared, mirror.owner = True, near.owner
+    if near.stream:
+        near.link.settle(near.stream)
+    out = Ndarray(program, resolve(near.dtype), near.shape, (), False, EXTERNAL, memory=memory)
+    out._show()
+    return out
+
+
+def make_ndarray(
+    dtype: DType,
+    shape: Any,
+    element: tuple[int, ...],
+    needs_grad: bool = False,
+    program: Program | None = None,
+    needs_dual: bool = False,
+    layout: Any = None,
+) -> Ndarray:
+    """An ndarray of any element shape; ``program`` is the current one unless it is given."""
+    if (needs_grad or needs_dual) and not dtype.is_real:
+        what = "needs_grad=True" if needs_grad else "needs_dual=True"
+        raise QdrunRuntimeTypeError(f"{dtype} is not supported for ndarray with {what}\n  do: use qd.f32 or qd.f64")
+    extents = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
+    if any(not isinstance(e, (int, np.integer)) or e < 0 for e in extents):
+        raise QdrunRuntimeTypeError(f"the shape of an ndarray is made of integers that are not negative, not {shape!r}")
+    if program is None:
+        program = current_program()
+    stored = permutation(layout, len(extents))
+    return Ndarray(program, dtype, tuple(int(e) for e in extents), element, needs_grad, "ndarrays", needs_dual, stored)

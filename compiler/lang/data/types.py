@@ -1,0 +1,155 @@
+"""Types that users write in annotations and call as constructors: ``qd.types`` and ``qd.template``."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from ...errors import QdrunTypeError
+from ...frontend.markers import Template, template
+from ...refused import REFUSED, Refused, refuse
+from .element_types import MatrixType, NdarrayType
+from .scalars import (
+    f16,
+    f32,
+    f64,
+    float16,
+    float32,
+    float64,
+    i8,
+    i16,
+    i32,
+    i64,
+    int8,
+    int16,
+    int32,
+    int64,
+    is_integral,
+    is_real,
+    is_signed,
+    is_tensor,
+    u1,
+    u8,
+    u16,
+    u32,
+    u64,
+    uint1,
+    uint8,
+    uint16,
+    uint32,
+    uint64,
+)
+from .struct import StructType
+
+
+def vector(n: int, dtype: Any = None, *, unpacked: bool = False) -> MatrixType:
+    """The type of vectors of ``n`` components. ``unpacked`` is a hint of the peer that means nothing here."""
+    del unpacked
+    return MatrixType((n,), dtype)
+
+
+def matrix(n: int, m: int, dtype: Any = None) -> MatrixType:
+    """The type of n x m matrices."""
+    return MatrixType((n, m), dtype)
+
+
+def struct(**members: Any) -> Any:
+    """The type of structs with these members: ``qd.types.struct(pos=vec3, m=qd.f32)``; see ``StructType``."""
+    return StructType(**members)
+
+
+def ndarray(
+    dtype: Any = None,
+    ndim: int | None = None,
+    element_dim: int | None = None,
+    element_shape: tuple[int, ...] | None = None,
+    field_dim: None = None,
+    needs_grad: bool | None = None,
+    boundary: str = "unsafe",
+) -> NdarrayType:
+    """``x: qd.types.ndarray(dtype=qd.f32, ndim=1)``.
+
+    Args:
+        dtype: a scalar type, or a vector or matrix type.
+        ndim: the number of axes.
+        element_dim: the number of axes of an element; only with ``element_shape``, which says it too, or 0.
+        element_shape: (n,) for vectors, (n, m) for matrices of ``dtype``, () for numbers.
+        field_dim: the peer's former name of ``ndim``; refused.
+        needs_grad: True or False when the array must have a gradient or must have none.
+        boundary: "unsafe": an index out of range is undefined. Nothing else is supported.
+
+    Raises:
+        QdrunTypeError: an option that is not supported, or that contradicts another.
+    """
+    if field_dim is not None:
+        refuse("ndarray(field_dim=..)")
+    if boundary != "unsafe":
+        refuse("ndarray(boundary=..)")
+    if element_dim is not None and element_shape is None and element_dim != 0:
+        refuse("ndarray(element_dim=..)")
+    shape = () if element_shape is None else tuple(element_shape)
+    if element_dim is not None and element_dim != len(shape):
+        raise QdrunTypeError(f"element_dim={element_dim} contradicts element_shape={shape}", hint="leave element_dim out")
+    if shape and isinstance(dtype, MatrixType):
+        raise QdrunTypeError(f"element_shape={shape} contradicts dtype={dtype!r}", hint="leave element_shape out")
+    return NdarrayType(MatrixType(shape, dtype) if shape else dtype, ndim, needs_grad)
+
+
+class NDArray:
+    """``qd.types.NDArray[dtype, ndim]``; a bare ``NDArray`` takes any array, and ``NDArray(..)`` is ``ndarray(..)``."""
+
+    __signature__ = inspect.signature(ndarray)
+
+    def __new__(cls, *args: Any, **options: Any) -> Any:
+        return ndarray(*args, **options)
+
+    def __class_getitem__(cls, item: Any) -> NdarrayType:
+        parts = item if isinstance(item, tuple) else (item, None)
+        if len(parts) != 2:
+            raise QdrunTypeError("write NDArray[dtype, ndim]")
+        return NdarrayType(*parts)
+
+
+def __getattr__(name: str) -> Refused:
+    if name in REFUSED:
+        return Refused(name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+__all__ = [
+    "NDArray",
+    "Template",
+    "f16",
+    "f32",
+    "f64",
+    "float16",
+    "float32",
+    "float64",
+    "i8",
+    "i16",
+    "i32",
+    "i64",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "is_integral",
+    "is_real",
+    "is_signed",
+    "is_tensor",
+    "matrix",
+    "ndarray",
+    "struct",
+    "template",
+    "u1",
+    "u8",
+    "u16",
+    "u32",
+    "u64",
+    "uint1",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "vector",
+]

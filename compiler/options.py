@@ -1,0 +1,194 @@
+"""What ``qd.init`` takes."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from dataclasses import dataclass, fields, replace
+from enum import StrEnum
+from numbers import Integral
+from typing import Any
+
+from .amounts import bytes_in
+from .errors import QdrunRuntimeError
+from .ir.types import DType, f32, f64, i32, i64
+from .refused import REFUSED, refuse
+
+
+class Arch(StrEnum):
+    """Backends. ``cpu``, ``cuda`` and ``python``, the reference interpreter, are built in this version; asking for another says so.
+
+    ``gpu`` is the GPU backend that this machine can use.
+    """
+
+    cpu = "cpu"
+    python = "python"
+    cuda = "cuda"
+    amdgpu = "amdgpu"
+    vulkan = "vulkan"
+    metal = "metal"
+    gpu = "gpu"
+
+
+def arch_of(given: Arch | str | None) -> Arch:
+    """The backend that a user names; None: the CPU.
+
+    Raises:
+        QdrunRuntimeError: there is no backend of that name.
+    """
+    names = [arch.value for arch in Arch]
+    if given is None or given in names:
+        return Arch.cpu if given is None else Arch(given)
+    near = difflib.get_close_matches(str(given), names, 1)
+    hint = f"did you mean {near[0]!r}?" if near else f"give one of {', '.join(names)}"
+    raise QdrunRuntimeError(f"qd.init: there is no backend {given!r}\n  do: {hint}")
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of a program.
+
+    Attributes:
+        default_fp: type of a real literal (f32 or f64).
+        default_ip: type of an integer literal (i32 or i64).
+        debug: asserts and bounds checks in kernels; implies ``check_out_of_bound``.
+        check_out_of_bound: check field and ndarray indices.
+        nan_check: stop at the first operation that makes a NaN or an infinity of finite numbers, in values and in gradients.
+        overflow_check: stop at the first integer operation whose result does not fit its type.
+        cpu_max_num_threads: workers of a parallel loop; 0: all that the process may use.
+        cpu_lanes: iterations of a parallel loop that one thread runs side by side, in SIMD lanes; 0: more than 1 where it pays and
+            costs no memory. A gradient with adstacks runs in lanes only when this is given: each lane needs a heap row of its own.
+        memory_limit: bytes that the program may allocate; 0: no limit.
+        memory_budget: bytes that the program should need, a number or a text such as "2GiB": the heap of each gradient launch is planned
+            into what the rest of the program leaves of it, the fastest plan that fits; 0: no budget. See docs/memory.md.
+        ad_stack_size: slots of the adstack of a loop whose count only running can tell; 0: thinning, for a million iterations.
+        ad_checkpoint_levels: 1, 2 or 3 levels for loops with a known bound.
+        offline_cache: keep compiled kernels on disk.
+        random_seed: seed of ``qd.random``.
+        fast_math: on CUDA, f32 divisions, square roots, sines, cosines, tangents and exponentials may be the GPU's approximations,
+            which are two to four times faster (docs/gpu-math.md has their errors); elsewhere it changes nothing.
+        device: which GPU: its number, or a text: "GPU-" with its UUID, its PCI address "0000:3b:00.0", or "emulated", an imitation
+            for tests that runs on the CPU.
+    """
+
+    default_fp: DType = f32
+    default_ip: DType = i32
+    debug: bool = False
+    check_out_of_bound: bool = False
+    nan_check: bool = False
+    overflow_check: bool = False
+    cpu_max_num_threads: int = 0
+    cpu_lanes: int = 0
+    memory_limit: int = 0
+    memory_budget: int = 0
+    ad_stack_size: int = 0
+    ad_checkpoint_levels: int = 1
+    offline_cache: bool = True
+    random_seed: int = 0
+    fast_math: bool = False
+    device: int | str = 0
+
+
+# Options of the peer that change nothing here: accepted, so that programs run unchanged.
+PEER_ONLY = frozenset(
+    "ad_stack_experimental_enabled ad_stack_sparse_threshold_bytes advanced_optimization auto_mesh_local_default_occupacy"
+    " cache_loop_invariant_global_vars cfg_optimization constant_folding cuda_stack_limit debug_dump_path default_cpu_block_dim"
+    " default_gpu_block_dim demote_dense_struct_fors demote_no_access_mesh_fors detect_read_only device_memory_fraction"
+    " device_memory_GB enable_fallback experimental_auto_mesh_local external_metal_command_queue"
+    " external_metal_command_queue_is_torch_queue flatten_if force_scalarize_matrix gdb_trigger half2_vectorization"
+    " kernel_profiler log_level make_block_local make_cpu_multithreading_loop make_mesh_block_local make_thread_local"
+    " max_block_dim mesh_localize_all_attr_mappings mesh_localize_from_end_mapping mesh_localize_to_end_mapping"
+    " move_loop_invariant_outside_if num_compile_threads offline_cache_cleaning_factor offline_cache_cleaning_policy"
+    " offline_cache_file_path offline_cache_max_size_of_files opt_level optimize_mesh_reordered_mapping print_accessor_ir"
+    " print_full_traceback print_ir print_ir_dbg_info print_kernel_amdgcn print_kernel_asm print_kernel_llvm_ir"
+    " print_kernel_llvm_ir_optimized print_non_pure print_preprocessed_ir print_struct_llvm_ir quant_opt_atomic_demotion"
+    " quant_opt_store_fusion raise_on_templated_floats real_matrix_scalarize require_version saturating_grid_dim"
+    " short_circuit_operators src_ll_cache timeline unrolling_limit verbose vk_api_version".split()
+)
+
+
+def make_options(given: dict[str, Any]) -> Options:
+    """Options from keywords, then from ``QD_<NAME>`` variables for what the keywords leave out.
+
+    Raises:
+        KeyError: an unknown keyword, with the nearest known one.
+        QdrunRuntimeError: a value that is not allowed.
+    """
+    known = {f.name for f in fields(Options)}
+    given = {name: value for name, value in given.items() if value is not None or not name.startswith("default_")}
+    for name in given:
+        if f"init({name}=..)" in REFUSED:
+            refuse(f"init({name}=..)")
+        if name not in known and name not in PEER_ONLY:
+            near = difflib.get_close_matches(name, sorted(known), 1)
+            hint = f"; did you mean `{near[0]}`?" if near else f"; known: {', '.join(sorted(known))}"
+            raise KeyError(f"Unrecognized keyword argument for qd.init: {name}{hint}")
+    values = {name: value for name, value in given.items() if name in known}
+    for f in fields(Options):
+        text = os.environ.get(f"QD_{f.name.upper()}")
+        if text is not None and f.name not in values and isinstance(f.default, (bool, int)):
+            plain = f.name == "memory_budget" or (f.name == "device" and not text.isdecimal())
+            values[f.name] = text if plain else _number_of(f"QD_{f.name.upper()}", text, type(f.default))
+    if "memory_budget" in values:
+        values["memory_budget"] = bytes_of("qd.init: memory_budget", values["memory_budget"])
+    options = Options(**values)
+    if options.debug:
+        options = replace(options, check_out_of_bound=True)
+    _check(options)
+    return options
+
+
+def _number_of(variable: str, text: str, kind: type[int]) -> int:
+    try:
+        return kind(int(text))
+    except ValueError:
+        raise QdrunRuntimeError(f"the environment variable {variable}={text!r} is not a whole number") from None
+
+
+def bytes_of(name: str, amount: object) -> int:
+    """An amount of memory in bytes, given as a whole number or as a text: "2GiB", "512 MB", "4096".
+
+    Args:
+        name: what the amount is for, as messages call it.
+        amount: the number or the text.
+
+    Raises:
+        QdrunRuntimeError: it is neither, or negative.
+    """
+    if isinstance(amount, str):
+        found = bytes_in(amount)
+        if found is not None:
+            return found
+    elif isinstance(amount, Integral) and not isinstance(amount, bool) and int(amount) >= 0:
+        return int(amount)
+    raise QdrunRuntimeError(
+        f'{name}={amount!r} is not an amount of memory; do: a number of bytes, or a text such as "2GiB" or "512MB"'
+    )
+
+
+def compile_choices(o: Options) -> tuple[int | bool, ...]:
+    """The options that decide the code of a kernel, besides its text: part of every key under which code is kept."""
+    return o.cpu_lanes, o.offline_cache, o.fast_math, o.debug, o.check_out_of_bound, o.nan_check, o.overflow_check
+
+
+def checks(o: Options) -> bool:
+    """Whether kernels are compiled with checks."""
+    return o.debug or o.check_out_of_bound or o.nan_check or o.overflow_check
+
+
+def _check(o: Options) -> None:
+    allowed: dict[str, tuple[object, tuple[object, ...]]] = {
+        "default_fp": (o.default_fp, (f32, f64)),
+        "default_ip": (o.default_ip, (i32, i64)),
+        "cpu_lanes": (o.cpu_lanes, (0, 1, 4, 8, 16, 32)),
+        "ad_checkpoint_levels": (o.ad_checkpoint_levels, (1, 2, 3)),
+    }
+    for name, (value, choices) in allowed.items():
+        if value not in choices:
+            raise QdrunRuntimeError(f"qd.init: {name}={value!r} is not one of {', '.join(map(str, choices))}")
+    for name in ("nan_check", "overflow_check"):
+        if not isinstance(getattr(o, name), bool):
+            raise QdrunRuntimeError(f"qd.init: {name}={getattr(o, name)!r} is neither True nor False")
+    for name in ("cpu_max_num_threads", "memory_limit", "ad_stack_size"):
+        if getattr(o, name) < 0:
+            raise QdrunRuntimeError(f"qd.init: {name}={getattr(o, name)} is negative")

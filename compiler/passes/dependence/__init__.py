@@ -1,0 +1,1 @@
+"""Which accesses of a kernel can meet, and the data-access rules of reverse mode that follow."""

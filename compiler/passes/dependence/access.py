@@ -1,0 +1,145 @@
+"""The data-access rules of reverse mode: what may be read and written in one kernel so that its gradient is right.
+
+1. A value that the backward pass must read again may not be overwritten afterwards, by the same task or a later task of the kernel.
+   What was written before it was read is no conflict: ``passes.dependence.ordering``.
+2. In a parallel loop, an element with a gradient may not be read by one iteration and written by another.
+3. In a parallel loop, an element with a gradient may not be stored to by several iterations: ``passes.dependence.collisions``.
+
+Two accesses whose indices can never meet (``x[t - 1, i]`` and ``x[t, i]`` with the same argument t) are no conflict. For rule 2, neither
+are two whose indices name all axes of the loop in the same way (``x[i, j]`` and ``x[i, j + 1]`` in a loop over i): then equal elements
+mean equal iterations. Different arguments are taken for different memory; the launch checks that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from ...errors import DataAccessError
+from ...ir.alias import Aliases, base, may_alias, same_array
+from ...ir.nodes import GlobalStore, Op, Operand, Place, Stmt, Task
+from ...ir.walk import atomic_of, index_of, place_of, walk
+from .indexing import extents, never_same, own_element
+
+Access = tuple[Place, tuple[Operand, ...], Stmt]
+
+SPLIT = "write to another field (for time steps: give the field a leading time axis), or split the kernel in two"
+
+
+def writes_of(block: Iterable[Stmt]) -> list[Access]:
+    """Every store and atomic: place, index, statement."""
+    out: list[Access] = []
+    for s in block:
+        if isinstance(s, GlobalStore):
+            out.append((s.place, s.index, s))
+        elif isinstance(s, Op) and s.op == "atomic":
+            out.append((atomic_of(s)[0], index_of(s), s))
+    return out
+
+
+def loads_of(block: Iterable[Stmt]) -> list[Access]:
+    """Every load of memory: place, index, statement."""
+    return [(place_of(s), s.args, s) for s in block if isinstance(s, Op) and s.op == "gload"]  # type: ignore[misc]
+
+
+def overlap(p: Place, q: Place) -> bool:
+    """Whether two places can share memory. Different arguments are taken for different memory."""
+    return p is q or (base(p.buffer) == base(q.buffer) and may_alias(p, q))
+
+
+class Writes:
+    """The writes of some tasks. ``place in writes``: whether one of them may change the content of ``place``."""
+
+    def __init__(self, *tasks: Task) -> None:
+        self._of: dict[Place, list[Access]] = {}
+        self._aliases: Aliases | None = None  # of all places that are written
+        for task in tasks:
+            self.add(task)
+
+    def add(self, task: Task) -> None:
+        """Add the writes of another task."""
+        for access in writes_of(walk(task.body)):
+            self._of.setdefault(access[0], []).append(access)
+        self._aliases = None
+
+    def __contains__(self, place: object) -> bool:
+        return isinstance(place, Place) and bool(self._places(place))
+
+    def _places(self, place: Place) -> list[Place]:
+        if self._aliases is None:
+            self._aliases = Aliases(self._of)
+        return [q for q in self._aliases.of(place) if base(q.buffer) == base(place.buffer)]
+
+    def meeting(self, place: Place, index: tuple[Operand, ...]) -> Iterator[Access]:
+        """The writes that may change an element that ``index`` names in some iteration."""
+        for other in self._places(place):
+            for access in self._of[other]:
+                if not same_array(place, other) or not never_same(index, access[1], self):
+                    yield access
+
+
+def check_replayed_loads(loads: list[Access], writes: Writes, final: Callable[[Access, Access], bool]) -> None:
+    """Rule 1: ``loads`` are repeated by the backward pass; ``writes`` are those of their own task and all later ones. ``final``: whether a
+    load certainly comes after a write of its element.
+
+    Raises:
+        DataAccessError: naming both lines.
+    """
+    for place, index, load in loads:
+        if place.is_grad:
+            raise DataAccessError(
+                f"the gradient needs the value of `{place.name}` read here, and changes it itself",
+                load.loc,  # type: ignore[union-attr]
+                "copy it to another field in a kernel of its own, and read that",
+            )
+        for access in writes.meeting(place, index):
+            if final((place, index, load), access):
+                continue
+            raise DataAccessError(
+                f"the gradient needs the value of `{place.name}` read here, but {line_of(access[2])} overwrites it",
+                load.loc,  # type: ignore[union-attr]
+                SPLIT,
+            )
+
+
+def check_cross_iteration(task: Task) -> None:
+    """Rule 2, for every place with a gradient that a parallel task both reads and writes.
+
+    Raises:
+        DataAccessError: naming both lines.
+    """
+    if not task.parallel:
+        return
+    statements = list(walk(task.body))
+    writes, ranges = Writes(task), extents(task)
+    for place, index, load in [*loads_of(statements), *_products(statements)]:
+        if not place.differentiable:
+            continue
+        for other, where, write in writes.meeting(place, index):
+            if not _commute(load, write) and not (same_array(place, other) and own_element(index, where, writes, ranges)):
+                raise DataAccessError(
+                    f"cross-iteration read-after-write: one iteration may read the element of `{place.name}` that another writes"
+                    f" ({line_of(write)})",
+                    load.loc,  # type: ignore[union-attr]
+                    "write to another field, or split the loop into two kernels",
+                )
+
+
+def line_of(s: Stmt) -> str:
+    """A statement as a message names it."""
+    loc = getattr(s, "loc", None)
+    return f"line {loc.line} (`{loc.text.strip()}`)" if loc else "a later statement"
+
+
+def prologue_loads(task: Task) -> list[Access]:
+    """The loads that decide the extent of a task."""
+    return loads_of(task.prologue)
+
+
+def _products(statements: list[Stmt]) -> list[Access]:
+    """Atomic products: what they leave depends on the sums before them."""
+    return [a for a in writes_of(statements) if isinstance(a[2], Op) and atomic_of(a[2])[1] == "mul"]
+
+
+def _commute(a: Stmt, b: Stmt) -> bool:
+    """Whether two atomics give the same result in any order: both are products."""
+    return all(isinstance(s, Op) and s.op == "atomic" and atomic_of(s)[1] == "mul" for s in (a, b))

@@ -1,0 +1,257 @@
+"""What can be proven about two index tuples: the same element, never the same element, or nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass
+from math import gcd
+
+from ...ir.nodes import ArgDecl, Const, Loop, Op, Operand, Place, Task
+from ...ir.ops import TABLE
+from ...ir.walk import walk
+
+
+@dataclass(frozen=True)
+class Linear:
+    """sum(coefficient * leaf) + constant, exact on integers. ``leaves`` maps a leaf's key to its coefficient."""
+
+    leaves: tuple[tuple[object, int], ...]
+    constant: int
+
+    def plus(self, other: Linear) -> Linear:
+        """The sum of two forms."""
+        return self.minus(other.times(-1))
+
+    def times(self, factor: int) -> Linear:
+        """A multiple."""
+        return Linear(tuple((k, c * factor) for k, c in self.leaves if factor), self.constant * factor)
+
+    def minus(self, other: Linear) -> Linear:
+        """The difference of two forms."""
+        total = dict(self.leaves)
+        for key, c in other.leaves:
+            total[key] = total.get(key, 0) - c
+        return Linear(tuple((k, c) for k, c in total.items() if c), self.constant - other.constant)
+
+
+def linear(x: Operand) -> Linear:
+    """The linear form of an integer value. Whatever is not + - or a product with a literal is a leaf."""
+    forms: dict[Operand, Linear] = {}
+    todo = [x]
+    while todo:  # operands first: a value that is used twice has one form, and a long sum needs no deep recursion
+        top = todo[-1]
+        missing = [a for a in _summands(top) if a not in forms]
+        if missing:
+            todo += missing
+        else:
+            forms[top] = _linear(top, forms)
+            todo.pop()
+    return forms[x]
+
+
+def _summands(x: Operand) -> tuple[Operand, ...]:
+    """The operands that the form of a value is made of."""
+    if isinstance(x, Const) or x.dtype.bits < 32:  # narrow types may wrap
+        return ()
+    if x.op == "cast":
+        return x.args if x.args[0].dtype.is_int and x.dtype.is_int and x.dtype.holds(x.args[0].dtype) else ()
+    return x.args if x.op in ("add", "sub", "neg", "mul") else ()
+
+
+def _linear(x: Operand, forms: Mapping[Operand, Linear]) -> Linear:
+    """The form of a value from those of its operands."""
+    if isinstance(x, Const):
+        return Linear((), int(x.value))
+    parts = [forms[a] for a in _summands(x)]
+    if parts and x.op == "cast":
+        return parts[0]
+    if parts and x.op == "neg":
+        return parts[0].times(-1)
+    if parts and x.op == "mul":
+        left, right = parts
+        if not (left.leaves and right.leaves):
+            form, factor = (left, right.constant) if left.leaves else (right, left.constant)
+            return form.times(factor)
+    elif parts:
+        return parts[0].plus(parts[1]) if x.op == "add" else parts[0].minus(parts[1])
+    return Linear(((_leaf_key(x) if x.op in ("arg", "shape") else x, 1),), 0)
+
+
+def _leaf_key(x: Op) -> object:
+    return (x.op, x.attr) if isinstance(x.attr, (ArgDecl, tuple)) else x
+
+
+def is_invariant(x: Operand, written: Container[Place]) -> bool:
+    """Whether a value is the same in every iteration of a task that writes ``written``."""
+    seen: set[Op] = set()
+    todo = [x]
+    while todo:
+        value = todo.pop()
+        if isinstance(value, Const) or value in seen or value.op in ("arg", "shape", "param", "seed"):
+            continue
+        seen.add(value)
+        if value.op in ("index", "iter", "load", "atomic", "stack_get"):
+            return False
+        if value.op == "gload" and isinstance(value.attr, Place) and value.attr in written:
+            return False
+        todo += value.args
+    return True
+
+
+def never_same(a: tuple[Operand, ...], b: tuple[Operand, ...], written: Container[Place]) -> bool:
+    """Whether two index tuples can never name the same element, whichever iterations they are evaluated in."""
+    for x, y in zip(a, b, strict=True):
+        if is_invariant(x, written) and is_invariant(y, written):
+            difference = linear(x).minus(linear(y))
+            if not difference.leaves and difference.constant != 0:
+                return True
+    return False
+
+
+class Extents(dict[Op, "int | None"]):
+    """For each axis index of a task, the number of its values (None: known only at launch).
+
+    ``bounds``: its first value and its end; ``loops``: the task's inner loops by their indices.
+    """
+
+    def __init__(self, task: Task) -> None:
+        super().__init__()
+        self.bounds: dict[Op, tuple[Linear, Linear]] = {}
+        self.loops = {s.index: s for s in walk(task.body) if isinstance(s, Loop)}
+        for axis in task.axes:
+            literal = isinstance(axis.begin, Const) and isinstance(axis.end, Const)
+            self[axis.index] = int(axis.end.value) - int(axis.begin.value) if literal else None  # type: ignore[union-attr]
+            self.bounds[axis.index] = linear(axis.begin), linear(axis.end)
+
+    def span(self, form: _Form) -> tuple[Linear, Linear]:
+        """The least and the largest value of a sum of axis indices and what is added to it."""
+        low, high = form.rest.plus(Linear((), form.low)), form.rest.plus(Linear((), form.high))
+        for axis, c in form.axes.items():
+            first, end = self.bounds[axis]
+            last = end.minus(Linear((), 1))
+            low = low.plus((first if c > 0 else last).times(c))
+            high = high.plus((last if c > 0 else first).times(c))
+        return low, high
+
+    def limits(self, x: Op) -> tuple[int, int] | None:
+        """The least and the largest value of an integer: of a remainder, or of the index of a loop with literal bounds."""
+        loop = self.loops.get(x)
+        if loop is not None and isinstance(loop.begin, Const) and isinstance(loop.end, Const):
+            first, end = int(loop.begin.value), int(loop.end.value)
+            return (first, max(first, end - 1)) if loop.step > 0 else (min(first, end + 1), first)
+        if x.op == "mod" and isinstance(x.args[1], Const) and x.args[1].value > 0:
+            return 0, int(x.args[1].value) - 1
+        return None
+
+
+def extents(task: Task) -> Extents:
+    """The extents of a task's axes."""
+    return Extents(task)
+
+
+def own_element(a: tuple[Operand, ...], b: tuple[Operand, ...], written: Container[Place], ranges: Extents) -> bool:
+    """Whether ``a`` in one iteration and ``b`` in another iteration of a parallel loop never name the same element.
+
+    The proof: some positions of the two tuples differ by what no two iterations make up for, or together they hold every axis in the same
+    way, so that equal elements mean equal iterations (``i * 4 + j % 4`` and ``i * 4 + k % 4``). ``ranges``: the axes.
+    """
+    known: set[Op] = set()
+    for x, y in zip(a, b, strict=True):
+        left, right = _over_axes(x, written, ranges), _over_axes(y, written, ranges)
+        if left is None or right is None:
+            continue
+        if _beyond(ranges.span(left), ranges.span(right)):
+            return True
+        rest = left.rest.minus(right.rest)
+        if left.axes != right.axes or rest.leaves or not left.axes:
+            continue
+        step = gcd(*left.axes.values())  # what the axes add to the difference is a multiple of it
+        low, high = rest.constant + left.low - right.high, rest.constant + left.high - right.low
+        if high // step < -(-low // step):
+            return True
+        if max(abs(low), abs(high)) < step and _positional(left.axes, ranges):
+            known |= left.axes.keys()
+    return known == ranges.keys()
+
+
+def _beyond(a: tuple[Linear, Linear], b: tuple[Linear, Linear]) -> bool:
+    """Whether one of two ranges certainly lies behind the other."""
+    gaps = (a[0].minus(b[1]), b[0].minus(a[1]))
+    return any(not gap.leaves and gap.constant > 0 for gap in gaps)
+
+
+def axes_of(values: Iterable[Operand], written: Container[Place], ranges: Extents) -> set[Op] | None:
+    """The axis indices that some values depend on; None when that is not known."""
+    out: set[Op] = set()
+    todo, seen = list(values), set()
+    while todo:
+        x = todo.pop()
+        if isinstance(x, Const) or x in seen:
+            continue
+        seen.add(x)
+        if x in ranges:
+            out.add(x)
+        elif x in ranges.loops:
+            loop = ranges.loops[x]
+            if loop.end is None:
+                return None
+            todo += [loop.begin, loop.end]
+        elif x.op == "gload" and isinstance(x.attr, Place) and x.attr not in written:
+            todo += x.args
+        elif x.op in ("arg", "shape", "param", "seed"):
+            continue
+        elif TABLE[x.op].pure and TABLE[x.op].arity > 0:
+            todo += x.args
+        else:
+            return None
+    return out
+
+
+@dataclass(frozen=True)
+class _Form:
+    """A sum of axis indices, a form that is the same in every iteration, and something from ``low`` to ``high``."""
+
+    axes: dict[Op, int]
+    rest: Linear
+    low: int
+    high: int
+
+
+def _over_axes(x: Operand, written: Container[Place], ranges: Extents) -> _Form | None:
+    """A value as such a sum, if it is one."""
+    form = linear(x)
+    axes: dict[Op, int] = {}
+    rest: list[tuple[object, int]] = []
+    low = high = 0
+    for leaf, c in form.leaves:
+        if not isinstance(leaf, Op):
+            rest.append((leaf, c))
+        elif leaf in ranges:
+            axes[leaf] = c
+        elif is_invariant(leaf, written):
+            rest.append((leaf, c))
+        else:
+            ends = ranges.limits(leaf)
+            if ends is None:
+                return None
+            low, high = low + min(c * e for e in ends), high + max(c * e for e in ends)
+    return _Form(axes, Linear(tuple(rest), form.constant), low, high)
+
+
+def is_sum(x: Operand, written: Container[Place], ranges: Extents) -> bool:
+    """Whether a value is a sum of axis indices, of what is the same in every iteration, and of something with known limits."""
+    return _over_axes(x, written, ranges) is not None
+
+
+def _positional(coefficients: dict[Op, int], ranges: Extents) -> bool:
+    """Whether a sum of axis indices takes each value once: ``i * 4 + j`` with j below 4."""
+    reach = 0
+    for axis, c in sorted(coefficients.items(), key=lambda item: abs(item[1])):
+        if abs(c) <= reach:
+            return False
+        extent = ranges[axis]
+        if extent is None:
+            reach = 1 << 63
+        else:
+            reach += abs(c) * max(0, extent - 1)
+    return True

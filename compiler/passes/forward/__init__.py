@@ -1,0 +1,1 @@
+"""Forward mode: from a simplified kernel to one that carries tangents."""

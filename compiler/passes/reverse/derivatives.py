@@ -1,0 +1,202 @@
+"""The derivative of every operation, in one table.
+
+``NEEDS[op][k]`` lists the values that the adjoint of operand k reads: operand numbers, or "r" for the result. ``ADJOINT[op][k]`` builds
+the adjoint of operand k from the adjoint ``g`` of the result. An operation in neither table has derivative zero almost everywhere
+(``floor``, comparisons, ..) or is no function of reals (integers). At a tie, ``min`` and ``max`` give all to the second operand.
+
+Where a factor may be infinite or NaN, a zero ``g`` gives zero: a branch of a ``select`` that was not taken contributes nothing. The
+cheap operations of ``MULTIPLIES`` leave that test out; it is put around them where a select stands behind them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import nan
+
+from ...ir.builder import Builder
+from ...ir.nodes import Const, Op, Operand
+
+Need = int | str
+Rule = Callable[[Builder, Operand, tuple[Operand, ...], Operand | None], Operand]
+
+NEEDS: dict[str, tuple[tuple[Need, ...], ...]] = {
+    "add": ((), ()),
+    "sub": ((), ()),
+    "neg": ((),),
+    "mul": ((1,), (0,)),
+    "div": ((1,), (1, "r")),
+    "mod": ((), (0, 1)),
+    "min": ((0, 1), (0, 1)),
+    "max": ((0, 1), (0, 1)),
+    "pow": ((0, 1), (0, "r")),
+    "atan2": ((0, 1), (0, 1)),
+    "attach": ((), ()),
+    "abs": ((0,),),
+    "sin": ((0,),),
+    "cos": ((0,),),
+    "tan": (("r",),),
+    "asin": ((0,),),
+    "acos": ((0,),),
+    "tanh": (("r",),),
+    "exp": (("r",),),
+    "log": ((0,),),
+    "sqrt": (("r",),),
+    "rsqrt": ((0, "r"),),
+    "cast": ((),),
+    "select": ((), (0,), (0,)),
+}
+
+
+def _c(like: Operand, value: float) -> Const:
+    return Const(value, like.dtype)
+
+
+def zero_stays_zero(b: Builder, g: Operand, x: Operand) -> Operand:
+    """``x``, but 0 where ``g`` is 0 (instead of 0 * inf)."""
+    return b.op("select", b.op("eq", g, _c(g, 0.0)), _c(x, 0.0), x)
+
+
+def _left_wins(code: str) -> tuple[Rule, Rule]:
+    def left(b: Builder, g: Operand, a: tuple[Operand, ...], r: Operand | None) -> Operand:
+        return b.op("select", b.op(code, a[0], a[1]), g, _c(g, 0.0))
+
+    def right(b: Builder, g: Operand, a: tuple[Operand, ...], r: Operand | None) -> Operand:
+        return b.op("select", b.op(code, a[0], a[1]), _c(g, 0.0), g)
+
+    return left, right
+
+
+def _div_by(b: Builder, g: Operand, x: Operand) -> Operand:
+    return zero_stays_zero(b, g, b.op("div", g, x))
+
+
+def _div_right(b: Builder, g: Operand, a: tuple[Operand, ...], r: Operand | None) -> Operand:
+    assert r is not None
+    return b.op("neg", zero_stays_zero(b, g, b.op("div", b.op("mul", g, r), a[1])))
+
+
+def _mod_right(b: Builder, g: Operand, a: tuple[Operand, ...], r: Operand | None) -> Operand:
+    return b.op("neg", b.op("mul", g, b.op("floor", b.op("div", a[0], a[1]))))
+
+
+def _pow_left(b: Builder, g: Operand, a: tuple[Operand, ...], r: Operand | None) -> Operand:
+    less = b.op("pow", a[0], b.op("sub", a[1], _c(a[1], 1.0)))
+    slope = zero_stays_zero(b, a[1], b.op("mul", a[1], less))  # x ** 0 is flat at 0, too
+    return zero_stays_zero(b, g, b.op("mul", g, slope))
+
+
+def _pow_right(b: Builder, g: Operand, a: tuple[Operand, ...], r: Operand | None) -> Operand:
+    """G * ln(a) * a^b; 0 where a^b is 0 (ln 0 * 0), NaN for a negative base."""
+    assert r is not None
+    log = b.op("select", b.op("eq", r, _c(r, 0.0)), _c(r, 0.0), b.op("log", a[0]))
+    return zero_stays_zero(b, g, b.op("mul", g, b.op("mul", log, r)))
+
+
+def _atan2(other: int, sign: str) -> Rule:
+    def rule(b: Builder, g: Operand, a: tuple[Operand, ...], r: Operand | None) -> Operand:
+        n = b.op("add", b.op("mul", a[0], a[0]), b.op("mul", a[1], a[1]))
+        x = zero_stays_zero(b, g, b.op("div", b.op("mul", g, a[other]), n))
+        return b.op("neg", x) if sign == "-" else x
+
+    return rule
+
+
+def _asin(sign: str) -> Rule:
+    def rule(b: Builder, g: Operand, a: tuple[Operand, ...], r: Operand | None) -> Operand:
+        cosine = b.op("sqrt", b.op("sub", _c(g, 1.0), b.op("mul", a[0], a[0])))
+        x = _div_by(b, g, cosine)
+        return b.op("neg", x) if sign == "-" else x
+
+    return rule
+
+
+def _one_plus_square(sign: str) -> Rule:
+    """G * (1 + r^2) for tan, g * (1 - r^2) for tanh."""
+
+    def rule(b: Builder, g: Operand, a: tuple[Operand, ...], r: Operand | None) -> Operand:
+        assert r is not None
+        factor = b.op("add" if sign == "+" else "sub", _c(g, 1.0), b.op("mul", r, r))
+        return zero_stays_zero(b, g, b.op("mul", g, factor)) if sign == "+" else b.op("mul", g, factor)
+
+    return rule
+
+
+def _abs(b: Builder, g: Operand, a: tuple[Operand, ...], r: Operand | None) -> Operand:
+    return b.op("mul", g, b.op("sgn", a[0]))
+
+
+def _log(b: Builder, g: Operand, a: tuple[Operand, ...], r: Operand | None) -> Operand:
+    """G / x; NaN below zero, as the logarithm itself."""
+    outside = b.op("lt", a[0], _c(a[0], 0.0))
+    return zero_stays_zero(b, g, b.op("select", outside, _c(g, nan), b.op("div", g, a[0])))
+
+
+def _cos(b: Builder, g: Operand, a: tuple[Operand, ...], r: Operand | None) -> Operand:
+    return b.op("neg", b.op("mul", g, b.op("sin", a[0])))
+
+
+def _sqrt(b: Builder, g: Operand, a: tuple[Operand, ...], r: Operand | None) -> Operand:
+    assert r is not None
+    return _div_by(b, b.op("mul", g, _c(g, 0.5)), r)
+
+
+def _rsqrt(b: Builder, g: Operand, a: tuple[Operand, ...], r: Operand | None) -> Operand:
+    assert r is not None
+    slope = b.op("div", b.op("mul", r, _c(g, -0.5)), a[0])
+    return zero_stays_zero(b, g, b.op("mul", g, slope))
+
+
+def _exp(b: Builder, g: Operand, a: tuple[Operand, ...], r: Operand | None) -> Operand:
+    assert r is not None
+    return zero_stays_zero(b, g, b.op("mul", g, r))
+
+
+def _same(b: Builder, g: Operand, a: tuple[Operand, ...], r: Operand | None) -> Operand:
+    return g
+
+
+def _negated(b: Builder, g: Operand, a: tuple[Operand, ...], r: Operand | None) -> Operand:
+    return b.op("neg", g)
+
+
+ADJOINT: dict[str, tuple[Rule | None, ...]] = {
+    "add": (_same, _same),
+    "sub": (_same, _negated),
+    "neg": (_negated,),
+    "mul": (lambda b, g, a, r: b.op("mul", g, a[1]), lambda b, g, a, r: b.op("mul", g, a[0])),
+    "div": (lambda b, g, a, r: _div_by(b, g, a[1]), _div_right),
+    "mod": (_same, _mod_right),
+    "min": _left_wins("lt"),
+    "max": _left_wins("gt"),
+    "pow": (_pow_left, _pow_right),
+    "atan2": (_atan2(1, "+"), _atan2(0, "-")),
+    "attach": (None, _same),
+    "abs": (_abs,),
+    "sin": (lambda b, g, a, r: b.op("mul", g, b.op("cos", a[0])),),
+    "cos": (_cos,),
+    "tan": (_one_plus_square("+"),),
+    "asin": (_asin("+"),),
+    "acos": (_asin("-"),),
+    "tanh": (_one_plus_square("-"),),
+    "exp": (_exp,),
+    "log": (_log,),
+    "sqrt": (_sqrt,),
+    "rsqrt": (_rsqrt,),
+    "cast": (lambda b, g, a, r: b.cast(g, a[0].dtype),),
+    "select": (
+        None,
+        lambda b, g, a, r: b.op("select", a[0], g, _c(g, 0.0)),
+        lambda b, g, a, r: b.op("select", a[0], _c(g, 0.0), g),
+    ),
+}
+
+MULTIPLIES = frozenset("mul sin cos tanh abs mod".split())
+"""Operations whose rule is g times a factor, with no test for a zero g."""
+
+# Real operations whose derivative is zero almost everywhere: the gradient stops here, rightly.
+FLAT = frozenset("detach floor ceil round trunc sgn floordiv isnan isinf".split())
+
+
+def carries(s: Op) -> bool:
+    """Whether a gradient can flow from the result of ``s`` to an operand: real in, real out, a rule in the table."""
+    return s.op in ADJOINT and s.dtype.is_real and s.args[-1].dtype.is_real

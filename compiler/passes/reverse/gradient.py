@@ -1,0 +1,193 @@
+"""Reverse mode of a kernel: recompute the temporaries, then the reverse of each task, last to first."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, replace
+
+from ...ir.builder import Builder
+from ...ir.nodes import Assert, Axis, Block, Const, GlobalStore, Kernel, Op, Place, Stmt, Task
+from ...ir.verify import verified
+from ...ir.walk import atomic_of, place_of, walk
+from ...tape.sizing import TaskSizing, size_task
+from ..dependence.access import Access, Writes, check_cross_iteration, check_replayed_loads, loads_of, prologue_loads, writes_of
+from ..dependence.blocks import refuse_blocks
+from ..dependence.collisions import check_stores
+from ..dependence.ordering import Order
+from ..dependence.paths import Broken, broken_paths
+from ..scopes import export_values
+from .activity import Activity
+from .copies import Env, at, copy_plain
+from .costs import Costs
+from .final_values import check_finals
+from .prepare import prepared
+from .slices import PlainSlicer, Slicer
+from .states import with_fewer_states
+from .task import Reverse
+from .unroll import MOST_TRIPS
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """A reverse kernel, and what must be known about the launch that it reverses.
+
+    Attributes:
+        kernel: no tasks: the kernel writes nothing that has a gradient.
+        sizing: what its heap plan is computed from, for each task with adstacks.
+        replayed: the accesses of the primal whose content the reverse kernel reads again.
+        broken: where a gradient is lost in an array without one; what is read there counts as a constant.
+    """
+
+    kernel: Kernel
+    sizing: tuple[TaskSizing, ...]
+    replayed: tuple[Access, ...] = ()
+    broken: tuple[Broken, ...] = ()
+
+
+@verified()
+def reverse_kernel(kernel: Kernel, unroll: int = MOST_TRIPS, segmented: bool = False, marks: bool = False) -> Gradient:
+    """The kernel that accumulates the adjoints of everything ``kernel`` reads, given the adjoints of everything it writes.
+
+    ``kernel`` must be lowered (no ``Exit``) and simplified. The primal is not changed; locals are shared.
+
+    Args:
+        kernel: see above.
+        unroll: the most iterations of a loop that is written out where it would keep states.
+        segmented: loops over segments, as a GPU likes them, see ``segments.py``. The same stacks, parameters and bits.
+        marks: say at which indices the user's loops are, for the messages of checks.
+
+    Raises:
+        DifferentiationError: something has no correct gradient, by name and line.
+        DataAccessError: the backward pass would read a value that the kernel overwrites.
+    """
+    kernel = replace(kernel, tasks=[prepared(t) for t in kernel.tasks])
+    work = _Reversal(kernel, unroll, segmented, marks)
+    broken: tuple[Broken, ...] = ()
+    if any(p.differentiable and p.buffer.kind != "tmp" for t in kernel.tasks for p, _, _ in writes_of(walk(t.body))):
+        refuse_blocks(kernel, "gradient")
+        for task in reversed(kernel.tasks):
+            work.task(task)
+        broken = broken_paths(kernel.tasks, work.activities)
+    first = [*_clear_adjoints(kernel), *work.recomputed] if work.reversed else []
+    sizing = tuple(
+        size_task(
+            *(kernel, task, len(first) + k, new.name),
+            {d.loop: (d.number, tuple(d.stacks.values())) for d in rev.drivers.values()},
+            functools.partial(Costs, rev),
+        )
+        for k, (new, task, rev) in enumerate(work.reversed)
+        if rev is not None
+    )
+    tasks = [*first, *(new for new, _, _ in work.reversed)]
+    return Gradient(
+        Kernel(f"{kernel.name}_grad", kernel.args, tasks, [], kernel.tmps, kernel.loc),
+        sizing,
+        tuple(work.repeated),
+        broken,
+    )
+
+
+class _Reversal:
+    """Takes the tasks of a kernel, last to first."""
+
+    def __init__(self, kernel: Kernel, unroll: int, segmented: bool, marks: bool) -> None:
+        self.kernel, self._unroll, self._segmented, self._marks = kernel, unroll, segmented, marks
+        self.activities: list[Activity] = []
+        self.reversed: list[tuple[Task, Task, Reverse | None]] = []  # reverse task, primal, None: it has no adstacks
+        self.recomputed: list[Task] = []
+        self.repeated: list[Access] = []
+        self._needed: set[Place] = set()  # temporaries that the backward pass reads
+        self._after: list[Task] = []  # the tasks behind the one that is being reversed
+        self._later = Writes()
+        self._reversed_last = False  # whether the task behind the one that is being reversed was reversed, too
+
+    def task(self, task: Task) -> None:
+        """Reverse one task, and see what it needs."""
+        slices = Slicer(task)
+        self.activities.append(slices.activity)
+        finals = slices.activity.finals
+        check_finals(finals.accesses(), self._after)
+        self._after.insert(0, task)
+        self._later.add(task)
+        order = Order(task)
+        if any(map(slices.activity.is_active, task.body)):
+            check_cross_iteration(task)
+            check_stores(task, slices.activity.varied)
+            kept = slices.kept()
+            self._replay([*prologue_loads(task), *loads_of(s for s in walk(task.body) if id(s) in kept)], order)
+            self._note(finals.accesses())
+            lean, lean_slices = with_fewer_states(task, slices, self._unroll)
+            rev = Reverse(lean, lean_slices, self._segmented, self._marks)
+            self.reversed.append((_assemble(lean, rev), lean, rev))
+            if finals.deferred:
+                self._multiply(task, finals.deferred)
+        wanted = frozenset(id(s) for s in walk(task.body) if _sets(s, self._needed))
+        if self._reversed_last and not task.axes:  # the checks of what the bounds of the loop behind it read
+            wanted |= frozenset(id(s) for s in walk(task.body) if isinstance(s, Assert) and s.kind == "bounds")
+        self._reversed_last = any(map(slices.activity.is_active, task.body))
+        again = _repeat(task, f"{task.name}_again", wanted)
+        if again is not None:
+            self._replay([*prologue_loads(again), *loads_of(walk(again.body))], order)
+            self.recomputed.insert(0, again)
+
+    def _replay(self, loads: list[Access], order: Order) -> None:
+        check_replayed_loads(loads, self._later, order.final)
+        self._note(loads)
+
+    def _note(self, reads: list[Access]) -> None:
+        self._needed |= {place for place, _, _ in reads if place.buffer.kind == "tmp"}
+        self.repeated += reads
+
+    def _multiply(self, task: Task, products: frozenset[Op]) -> None:
+        """A task that multiplies the adjoints by the factors, when every factor has had its share."""
+        new = _repeat(task, f"{task.name}_factors", frozenset(map(id, products)))
+        assert new is not None
+        for s in walk(new.body):
+            if isinstance(s, Op) and s.op == "atomic":
+                s.attr = (atomic_of(s)[0].grad, "mul")
+        self._replay([*prologue_loads(new), *loads_of(walk(new.body))], Order(new))
+        self.reversed.append((new, task, None))
+
+
+def _clear_adjoints(kernel: Kernel) -> list[Task]:
+    """A failed launch may have left adjoints of temporaries behind: start from zero."""
+    body: Block = [GlobalStore(p.grad, (), Const(0.0, p.grad.dtype)) for p in kernel.tmps if p.grad is not None]
+    return [Task(f"{kernel.name}_clear", body)] if body else []
+
+
+def _copy_extent(task: Task) -> tuple[Block, list[Axis]]:
+    """A private copy of prologue and axes, so that passes on one kernel do not touch the other. The indices stay."""
+    prologue: Block = []
+    env: Env = {}
+    copy_plain(Builder(prologue), task.prologue, env, {id(s) for s in walk(task.prologue)})
+    return prologue, [Axis(a.index, at(env, a.begin), at(env, a.end)) for a in task.axes]
+
+
+def _assemble(task: Task, rev: Reverse) -> Task:
+    export_values(rev.body, {a.index for a in task.axes})
+    prologue, axes = _copy_extent(task)
+    stacks = [stack for d in rev.drivers.values() for stack in d.stacks.values()]
+    params = [p for d in rev.drivers.values() for p in d.params()]
+    params += [f"{stack.name}.{plane}" for stack in stacks for plane in sorted({v.dtype.plane for v in stack.locals})]
+    if stacks:
+        params += ["rows", "threads"]
+        params += [f"stride.{plane}" for plane in sorted({v.dtype.plane for stack in stacks for v in stack.locals})]
+    name = f"{task.name}_grad"
+    return replace(task, name=name, body=rev.body, axes=axes, prologue=prologue, stacks=stacks, params=params, reductions=[])
+
+
+def _repeat(task: Task, name: str, roots: frozenset[int]) -> Task | None:
+    """The part of a task that the statements ``roots`` (by identity) need, and them; None when there are none."""
+    if not roots:
+        return None
+    keep: set[int] = set()
+    PlainSlicer(roots).slice_plain(task.body, set(), set(), keep)
+    body: Block = []
+    copy_plain(Builder(body), task.body, {}, keep)
+    prologue, axes = _copy_extent(task)
+    return replace(task, name=name, body=body, axes=axes, prologue=prologue, stacks=[], params=[], reductions=[])
+
+
+def _sets(s: Stmt, needed: set[Place]) -> bool:
+    place = place_of(s)
+    return place in needed and not (isinstance(s, Op) and s.op == "gload")

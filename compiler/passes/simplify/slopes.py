@@ -1,0 +1,40 @@
+"""Drops what only differentiation reads: ``attach`` and ``detach`` become their value, and the slopes behind them go.
+
+For kernels that are compiled as they are: a primal, or a gradient that has been taken.
+"""
+
+from __future__ import annotations
+
+from ...ir.nodes import Kernel, Op, Operand, Task
+from ...ir.walk import task_blocks, walk
+from ..clone import clone_kernel, replace_head, replace_operands
+from .dce import dce_in_place
+
+_MARKS = ("attach", "detach")
+
+
+def without_slopes(kernel: Kernel) -> Kernel:
+    """The kernel without ``attach`` and ``detach``, with the same results; ``kernel`` itself, when it has none."""
+    if not any(_is_mark(s) for task in kernel.tasks for s in task_blocks(task)):
+        return kernel
+    out = clone_kernel(kernel)
+    for task in out.tasks:
+        _drop(task)
+        dce_in_place(task)
+    return out
+
+
+def _is_mark(s: object) -> bool:
+    return isinstance(s, Op) and s.op in _MARKS
+
+
+def _value(x: Operand) -> Operand:
+    while isinstance(x, Op) and x.op in _MARKS:
+        x = x.args[0]
+    return x
+
+
+def _drop(task: Task) -> None:
+    replace_head(task, _value)
+    for s in [*walk(task.prologue), *walk(task.body)]:
+        replace_operands(s, _value)

@@ -1,0 +1,1 @@
+"""The program: memory, compiled kernels, plans and launches on one device."""

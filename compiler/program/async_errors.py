@@ -1,0 +1,54 @@
+"""Deferred errors of asynchronous launches: status records are read whenever the host has waited for the device."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Protocol
+
+import numpy as np
+
+from ..runtime.base import Device
+
+
+class Reporting(Protocol):
+    """A kernel that reports its failures in a status record."""
+
+    def raise_status(self) -> None:
+        """Raise what the status record says."""
+        ...
+
+
+class Pending:
+    """The kernels of a program whose launches may not have ended.
+
+    Args:
+        device: theirs. Its program calls ``look`` whenever the host has waited for it: at ``qd.sync()``, and where a content or a returned
+            value is read.
+    """
+
+    def __init__(self, device: Device) -> None:
+        self._codes: list[memoryview] = []  # the first word of each status record is 0 as long as all is well
+        self._users: list[weakref.ref[Reporting]] = []
+        self._device = device
+
+    def enter(self, kernel: Reporting, status: np.ndarray) -> None:
+        """A kernel, and its status record, which lives as long as the program."""
+        self._codes.append(status[:1].view(np.int64).data)
+        self._users.append(weakref.ref(kernel))
+
+    def look(self) -> None:
+        """Raise the first failure that a kernel has reported, by the order in which they were compiled; others stay for the next look.
+
+        Raises:
+            QdrunAssertionError: an assert or a bounds check failed.
+            AdStackOverflow: a loop ran further than its adstack was planned for.
+            DeviceError: the driver refused a launch.
+        """
+        for number, code in enumerate(self._codes):
+            if code[0]:
+                user = self._users[number]()
+                if user is None:
+                    code[0] = 0
+                    self._device.reported()
+                else:
+                    user.raise_status()

@@ -1,0 +1,53 @@
+"""Opens the device of a program: the backend that ``arch`` names, or the GPU backend that this machine has."""
+
+from __future__ import annotations
+
+from ..errors import QdrunRuntimeError, warn_user
+from ..options import Arch, Options
+from ..runtime import registry
+from ..runtime.base import Device
+from ..runtime.cpu.device import CpuDevice
+from ..runtime.python.device import PythonDevice
+
+
+def open_device(arch: Arch, options: Options) -> Device:
+    """The device of a new program.
+
+    Raises:
+        DeviceError: it cannot be opened; says what is missing.
+        QdrunRuntimeError: the backend is not built, or ``device`` is given for one that has a single device.
+    """
+    limit = options.memory_limit or None
+    if registry.is_built(arch.value):
+        return registry.open_gpu(arch.value, options.device, limit)
+    if options.device != 0:
+        raise QdrunRuntimeError(f"qd.init: device={options.device!r} chooses a GPU; do: qd.init(arch=qd.gpu, device=..)")
+    if arch is Arch.python:
+        return PythonDevice(limit)
+    if arch is Arch.cpu:
+        return CpuDevice(options.cpu_max_num_threads or None, limit)
+    raise QdrunRuntimeError(
+        f"qd.init: the {arch.value} backend is not built in this version; do: qd.init(arch=qd.cpu), or see `qdrun devices`"
+    )
+
+
+def usable_gpu(fallback: bool) -> Arch:
+    """The backend that ``qd.gpu`` stands for.
+
+    Args:
+        fallback: take the CPU where no GPU can be used, with a ``RuntimeWarning`` that says why.
+
+    Raises:
+        QdrunRuntimeError: no GPU can be used and there is no fallback; says what is missing.
+    """
+    found = [b for b in registry.devices() if registry.is_built(b.name)]
+    usable = next((b for b in found if b.usable), None)
+    if usable is not None:
+        return Arch(usable.name)
+    what = f"qd.init: no GPU can be used: {found[0].detail}"
+    if not fallback:
+        raise QdrunRuntimeError(f"{what}\n  do: qd.init(arch=qd.cpu), or see `qdrun devices`")
+    warn_user(
+        f"{what}\n  the program runs on the CPU; qd.init(arch=qd.gpu, enable_fallback=False) raises instead", RuntimeWarning
+    )
+    return Arch.cpu

@@ -1,0 +1,416 @@
+"""A compiled kernel in one program: its launch context, and its launches."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from ..codegen.abi import (
+    CTX_HEAP,
+    CTX_LAUNCHES,
+    CTX_POOL,
+    CTX_RET,
+    CTX_SEED,
+    CTX_STATUS,
+    CTX_TMP,
+    CTX_TMP_DUAL,
+    CTX_TMP_GRAD,
+    CTX_WEIGHT,
+    PLANES,
+    STATUS_WORDS,
+)
+from ..compile.pipeline import device_input
+from ..errors import OutOfMemory, QdrunRuntimeError
+from ..ir.nodes import Buffer, Loop
+from ..runtime.base import Allocation
+from ..runtime.cpu.device import register_context, unregister_context
+from ..runtime.native.guard import Guard
+from ..runtime.native.launch import ArgSpec, Launch, Same, Watched, make_launch
+from ..runtime.status import raise_status, take_status
+from ..tape.heap_plan import HeapPlan, capacity, needs
+from ..tape.machine import Machine
+from .call import Call
+from .plans.gradient_plans import MOST_PLANS, GradientPlans, LaunchHost, report_bind
+from .plans.remedies import smallest
+
+if TYPE_CHECKING:
+    from ..compile.lazy_kernel import LazyKernel
+    from .state import ProgramState
+
+
+class Settings(NamedTuple):
+    """What a plan sets: bytes of the planes of the heap, the tapes that lie in it, numbers of words of the context with their values."""
+
+    plan: HeapPlan
+    planes: dict[str, int]
+    far: frozenset[str]
+    at: np.ndarray
+    values: np.ndarray
+
+
+class Executable:
+    """A compiled kernel in one program, with the context that its launches share.
+
+    ``owners``: the program's memory behind each of the kernel's field buffers.
+    """
+
+    def __init__(self, program: ProgramState, lazy: LazyKernel, owners: Mapping[Buffer, Allocation]) -> None:
+        kernel = lazy.head
+        self.program, self.name, self.args, self.draws = program, kernel.name, kernel.args, lazy.draws
+        self.last_seed: int | None = None  # of the last launch, when it draws random numbers
+        self.compiled, self.owners, self.written = lazy.compiled(program.device), owners, lazy.written
+        self.returns = kernel.returns
+        layout = self.compiled.layout
+        self._memory: list[Allocation] = []
+        self.context = self._words(layout.words)
+        self._status = self._words(STATUS_WORDS)
+        if program.pending is not None:
+            program.pending.enter(self, self._status)
+        self._returned = self._words(len(kernel.returns))
+        for word, array in ((CTX_STATUS, self._status), (CTX_RET, self._returned)):
+            self.context[word] = array.ctypes.data if array.size else 0
+        tmps = {
+            CTX_TMP: len(kernel.tmps),
+            CTX_TMP_GRAD: sum(p.grad is not None for p in kernel.tmps) and len(kernel.tmps),
+            CTX_TMP_DUAL: len(kernel.tmps) if "tmp_dual" in lazy.kinds else 0,
+        }
+        for word, n in tmps.items():
+            self._memory.append(program.allocate(8 * n, "temporaries"))
+            self.context[word] = self._memory[-1].ptr
+        self.context[CTX_POOL] = program.device.pool_address
+        for buffer, word in layout.buffers.items():
+            self.context[word] = owners[buffer].ptr
+        self.context_address = self.context.ctypes.data
+        self.status_address = self._status.ctypes.data
+        program.device.fill_context(self.context, self.compiled)
+        self._entry = program.device.entry(self.compiled)
+        shares = kernel.returns or kernel.tmps or lazy.draws or self.compiled.messages
+        self.shares = (
+            bool(shares) or not program.device.on_host
+        )  # memory of its launches; a GPU's kernels have scratch memory in common
+        # Values are returned and seeds drawn in Python; an interpreter is no machine code.
+        self.native = not (self.returns or self.draws) and program.device.native
+        self.passed_over = 0  # calls in Python since other launches took the room of a native one
+        self.refused = 0  # calls that could not be launched natively
+        register_context(self.context_address, self.compiled)
+        program.data.enter(self.context, owners, lazy.stores)
+
+    def _seed(self) -> int:
+        """The seed of the random numbers of a launch."""
+        return self.program.next_seed()
+
+    def _words(self, n: int) -> np.ndarray:
+        """Words that the host reads and writes."""
+        allocation = self.program.host_words(n, "context")
+        self._memory.append(allocation)
+        return allocation.view.view(np.uint64)
+
+    def launch(self, call: Call) -> None:
+        """Run once and raise what the kernel reported.
+
+        Raises:
+            QdrunAssertionError: an assert or a bounds check failed.
+            AdStackOverflow: a loop ran further than its adstack was planned for.
+        """
+        self._usable()
+        if self.program.recording is not None:
+            self.program.recording.launching(self, call)
+        if self.draws:
+            self.last_seed = self.program.last_seed = self._seed()
+            self.context[CTX_SEED] = self.last_seed
+        call.words[0:8] = self.context_address.to_bytes(8, "little")
+        device = self.program.device
+        if device.waiting:
+            device.load_waiting()
+        with self.program.running(), call.provided(self.written):
+            buffer = (ctypes.c_char * len(call.words)).from_buffer(call.words)
+            try:
+                self._entry(ctypes.addressof(buffer))
+            finally:
+                if not device.native:  # machine code counts by itself
+                    self.context[CTX_LAUNCHES] += 1
+        if device.ahead:
+            self.program.launched(int(self.context[CTX_WEIGHT]))
+        for number, copy_back in call.after:
+            if number in self.written:
+                copy_back()
+        if self.program.pending is not None and self.program.options.debug:
+            self.program.synchronize()  # an error is raised by the launch that failed
+        if self._status[0]:
+            self._on_status()
+
+    def _usable(self) -> None:
+        if self.program.closed:
+            raise QdrunRuntimeError(
+                f"kernel `{self.name}` belongs to a program that is closed; do: qd.init() and make the fields again"
+            )
+        if self.program.device.dead:  # a forked child cannot even touch the context
+            self.program.synchronize()
+
+    def native_launch(self, args: Sequence[ArgSpec | Same | Watched], owner: object) -> Launch | None:
+        """A native launch, or None: there are too many arguments. ``args``: how each is taken; ``owner``: see ``Launch``."""
+        program, device = self.program, self.program.device
+        return make_launch(
+            *(self.compiled, self.context_address, args, self._on_status, ctypes.addressof(program.flags), self),
+            state_ptr=ctypes.addressof(program.state),
+            shares=self.shares,
+            keep_gil=bool(device.ahead),
+            ahead=device.ahead,
+            on_ahead=device.throttle,
+            **self._guarded(),
+        )
+
+    def _guarded(self) -> dict[str, Any]:
+        """What a native launch must look at, as ``make_launch`` takes it."""
+        return {}
+
+    @property
+    def takes_numpy(self) -> bool:
+        """Whether native launches take numpy arrays as they are. ``arrays.check_memory`` looks at arrays where memory was handed out, and
+        a device with memory of its own needs copies of them.
+        """
+        return self.program.device.on_host and not any(map(self.program.was_shown, self.owners.values()))
+
+    @property
+    def takes_arrays(self) -> bool:
+        """Whether an argument is an array."""
+        return any(d.kind == "ndarray" for d in self.args)
+
+    def held(self) -> dict[str, int]:
+        """Bytes that it keeps in the program: ``context`` and ``temporaries``."""
+        out = {"context": 0, "temporaries": 0}
+        for allocation in self._memory:
+            out[allocation.category] += allocation.nbytes
+        return out
+
+    def uses(self, memory: Allocation) -> bool:
+        """Whether a field of the kernel lies in this memory."""
+        return any(m.serial == memory.serial for m in self.owners.values())
+
+    def _on_status(self) -> None:
+        self.program.device.reported()
+        code = int(self._status[:1].view(np.int64)[0])
+        if code < 0:
+            take_status(self.status_address)
+            raise self.program.device.launch_error(-code, self.name)
+        raise_status(self.compiled, self.status_address, self._capacity)
+
+    def raise_status(self) -> None:
+        """Raise what the status record says."""
+        self._on_status()
+
+    def _capacity(self, loop: Loop) -> str | None:
+        return None
+
+    def returned(self) -> list[int | float | bool]:
+        """The scalars that the last launch returned."""
+        if self.returns:
+            self.program.synchronize()
+        return [self._returned[k : k + 1].view(np.uint8)[: d.size].view(d.numpy)[0].item() for k, d in enumerate(self.returns)]
+
+    def restart(self) -> None:
+        """Be what it was before its first launch. Nothing of it runs."""
+        self.last_seed = None
+
+    def close(self) -> None:
+        """Forget the context. Its memory goes with the program."""
+        unregister_context(self.context_address)
+
+
+class GradientExecutable(Executable):
+    """A reverse kernel: each launch is planned, its heap provided, its parameters set. ``primal``: the kernel that it reverses."""
+
+    def __init__(self, plans: GradientPlans, lazy: LazyKernel, primal: Executable) -> None:
+        super().__init__(plans.program, lazy, plans.owners)
+        self.plans, self.primal = plans, primal
+        self.sizing, self._inputs, self.fixed = plans.sizing, plans.inputs, plans.inputs.fixed
+        self._lazy, self._plain = lazy, self.compiled  # with all tapes in on-chip memory
+        self.shares = True  # the heap
+        self._set: HeapPlan | None = None
+        self._known_settings: dict[int, Settings] = {}  # by the plan's id
+        self._guards: dict[int, Guard] = {}  # of the native launchers, by the addresses of their code
+        written = {w if isinstance(w, int) else w[1] for w in primal.written if isinstance(w, (int, tuple))}
+        arrays = [d.index for d in self.args if d.kind == "ndarray"]
+        self._apart = [(a, b) for a in arrays for b in arrays if a in written and a != b and not (b in written and b < a)]
+
+    def _guarded(self) -> dict[str, Any]:
+        guard = Guard(self.args, self._apart)
+        before, self._guards[self.compiled.address] = self._guards.get(self.compiled.address), guard
+        if before is not None:
+            before.disarm()
+        return {"guard": guard, "prepare": partial(self.prepare, guard) if self._inputs.by_words else None}
+
+    def _disarm(self) -> None:
+        guard = self._guards.get(self.compiled.address)
+        if guard is not None:
+            guard.disarm()
+
+    def prepare(self, guard: Guard, words: bytes) -> bool | None:
+        """Plan a native launch and set its plan.
+
+        Args:
+            guard: of the launcher.
+            words: the argument buffer after its first word.
+
+        Returns:
+            None: the launch may go; False: it is for another launcher, or for Python.
+
+        Raises:
+            OutOfMemory: the heap does not fit.
+        """
+        self._usable()
+        with self.program.alone():
+            decisive, beside = self._inputs.decisive(words), self.program.device.beside_heap.value
+            plan = self.plans.of_words(words, decisive)
+            if plan is not self._set:
+                self._apply(plan, words)
+            self._arm(decisive, beside)
+        return None if guard.armed else False
+
+    def _arm(self, decisive: tuple[int, ...], beside: int) -> None:
+        """Let native launches pass whose plan is that of these words, which is set. Nobody else launches meanwhile. ``beside``: what the
+        device held beside the heap before the plan was made; with more of it, or less, a memory budget leaves the heap another room.
+        """
+        guard, counted = self._guards.get(self.compiled.address), self._inputs.counted(self.program.data)
+        if guard is not None and counted is not None:
+            if self._set is not None and self._set.bytes and self.program.options.memory_budget:
+                counted = [*counted, (ctypes.addressof(self.program.device.beside_heap), beside)]
+            guard.arm(tuple(zip(self._inputs.words, decisive)), counted)
+
+    def _seed(self) -> int:
+        """The seed of the launch that is differentiated: a tape has recorded it, else it is the last launch's."""
+        program = self.program
+        if program.replay_seed is not None:
+            return program.replay_seed
+        if program.replaying or self.primal.last_seed is None:
+            why = (
+                "none was made"
+                if self.primal.last_seed is None
+                else "inside a gradient of your own it is not known which that was"
+            )
+            raise QdrunRuntimeError(
+                f"the gradient `{self.name}` repeats the random numbers of the launch that it differentiates, and {why}\n"
+                "  do: launch the kernel first; in a gradient of your own, draw into a field in a kernel of its own, and read the field"
+            )
+        return self.primal.last_seed
+
+    def plan(self, call: Call, budget: int | None = None, machine: Machine | None = None, launched: bool = False) -> HeapPlan:
+        """See ``GradientPlans.plan``."""
+        return self.plans.plan(call, budget, machine, launched)
+
+    def replan(self) -> None:
+        """Make all plans anew: something has changed that no plan looks at."""
+        self.plans.forget()
+        self._known_settings.clear()
+        self.heap_shrank()
+
+    def launch_gradient(self, call: Call, budget: int | None = None) -> HeapPlan:
+        """Plan, provide exactly the planned heap, run.
+
+        Args:
+            call: the arguments.
+            budget: bytes that the heap may take; None: what the program's memory budget leaves, if it has one.
+
+        Raises:
+            AdStackOverflow: a loop whose count only running can tell went past its capacity.
+            OutOfMemory: the heap does not fit the program's limit; names the bytes.
+        """
+        self._usable()
+        with self.program.alone():
+            recording, beside = self.program.recording, self.program.device.beside_heap.value
+            plan = self.plan(call, budget, launched=True) if recording is None else recording.plan(self, call, budget)
+            if plan is not self._set:
+                self._apply(plan, call)
+            self.launch(call)
+            if budget is None:  # else the next launch may have another one
+                self._arm(self._inputs.decisive(call.words[8:]), beside)
+        return plan
+
+    def load(self, call: Call) -> None:
+        """Compile and load the code that the plan of a launch takes. Provides no heap, runs nothing. See ``GradientPlans.plan``."""
+        with self.program.alone():
+            self._place(self.plan(call).far)
+            self._set = None  # the code may be that of another plan
+
+    def _apply(self, plan: HeapPlan, call: Call | bytes) -> None:
+        """Write a plan's parameters, and the heap, into the context. ``call``: or the words of its arguments."""
+        self._disarm()
+        known = self._known_settings.get(id(plan))
+        if known is None:
+            if len(self._known_settings) >= MOST_PLANS:
+                self._known_settings.clear()
+            known = self._known_settings[id(plan)] = self._settings_of(plan)
+        try:
+            self.program.grow_heap(known.planes)
+        except OutOfMemory as e:
+            whole = call if isinstance(call, Call) else self.plans.call_of(call)
+            least = smallest(self.plans, whole, self.plans.plan_options().machine).bytes
+            raise OutOfMemory(_no_room(self.program, plan, least, e), least) from None
+        self._place(known.far)
+        self.context[known.at] = known.values
+        self._set = plan
+        if plan.bytes and self not in self.program.heap_users:
+            self.program.heap_users.add(self)
+            self.heap_moved()
+        report_bind(plan)
+
+    def _settings_of(self, plan: HeapPlan) -> Settings:
+        words, found = self.compiled.layout.params, dict[int, int]()
+        for task in plan.tasks:
+            found |= {words[task.position, name]: value for name, value in task.params.items()}
+            found |= {words[task.position, f"stride.{plane}"]: stride for plane, stride in task.stride.items()}
+        return Settings(plan, plan.planes, plan.far, np.array(list(found), np.int64), np.array(list(found.values()), np.uint64))
+
+    def _place(self, far: frozenset[str]) -> None:
+        """Take the code that has these tapes in the heap. Its context is the same."""
+        device = self.program.device
+        if device.on_host:
+            return
+        made = device.variant(self._plain, far, lambda: device_input(self._lazy.kernel, self.program.options))
+        if made.code is not self.compiled.code:
+            self.compiled = made  # each native launcher knows one code, and has a guard
+            device.fill_context(self.context, made)
+            self._entry = device.entry(made)
+
+    def restart(self) -> None:
+        """See ``Executable.restart``; plans stay known, and none is set."""
+        super().restart()
+        self.heap_shrank()
+        self._place(frozenset())
+
+    def heap_shrank(self) -> None:
+        """The heap may be too small for the plan that is set: the next launch applies its plan anew."""
+        self._set = None
+        self._disarm()
+
+    def heap_moved(self) -> None:
+        """Take the heap's current addresses; the program calls this after it has replaced a plane."""
+        for k, plane in enumerate(PLANES):
+            self.context[CTX_HEAP + k] = self.program.heap_address(plane)
+
+    def _capacity(self, loop: Loop) -> str | None:
+        planned = [p for t in self._set.tasks for p in t.loops] if self._set else []
+        return next((capacity(p) for p in planned if p.loc == loop.loc), None)
+
+
+def _no_room(program: ProgramState, plan: HeapPlan, least: int, error: OutOfMemory) -> str:
+    """The message for a heap that does not fit: the kernel, the largest loop of each plane with its line, what to do."""
+    where = "".join(f"  {line}\n" for line in needs(plan))
+    needed = program.device.used_bytes - program.usage().get("adstack", 0) + least
+    limit = program.options.memory_limit
+    less, more = "", "a larger memory_limit"
+    if limit and needed > limit:
+        more = f"a memory_limit of {needed} bytes or more" + (f" and `budget={least}`" if least < plan.bytes else "")
+    elif least < plan.bytes:
+        less = f"the same gradient in more time with `budget=` of {least} bytes or more, or qd.init(memory_budget=..); "
+    return (
+        f"the gradient `{plan.kernel}` needs an adstack heap of {plan.bytes:,} bytes: {error}\n{where}"
+        f"  do: {less}fewer or smaller variables in this loop, or {more}"
+    )
+
+
+__all__ = ["Call", "Executable", "GradientExecutable", "LaunchHost"]

@@ -1,0 +1,1 @@
+"""The layout tree of fields, and where it places them."""

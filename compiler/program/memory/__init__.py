@@ -1,0 +1,1 @@
+"""Where arrays lie, and how often they were written."""

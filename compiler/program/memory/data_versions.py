@@ -1,0 +1,65 @@
+"""The versions of the memory of a program: how often each array was written."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from ...codegen.abi import CTX_LAUNCHES
+from ...ir.nodes import Buffer
+from ...runtime.base import Allocation
+from .memory_regions import memory_base, memory_of
+
+Stored = tuple[object, int]
+"""The base of some memory, and the offset of one scalar-valued array in it."""
+
+
+class DataVersions:
+    """The versions of a program's memory.
+
+    Attributes:
+        from_python: writes from Python so far: of fields by their components, of other memory by its base.
+        kernels: what each kernel stores to, and its context, in which it counts its launches.
+        changes: counts new kernels, and memory that is handed out: what has no version then, or is written by more.
+    """
+
+    def __init__(self) -> None:
+        self.from_python: dict[object, ctypes.c_int64] = {}
+        self.kernels: list[tuple[frozenset[Stored], np.ndarray]] = []
+        self.changes = ctypes.c_int64(0)
+
+    def writes(self, what: object) -> ctypes.c_int64:
+        """The counter of the writes from Python to a component of a field, or to a base. Native launchers read it, too."""
+        found = self.from_python.get(what)
+        return self.from_python.setdefault(what, ctypes.c_int64(0)) if found is None else found
+
+    def enter(self, context: np.ndarray, owners: Mapping[Buffer, Allocation], stores: Iterable[tuple[Buffer, int]]) -> None:
+        """A kernel that counts its launches in its context, and what it stores to.
+
+        Args:
+            context: its launch context.
+            owners: the memory behind its field buffers.
+            stores: field buffers with the offsets of components.
+        """
+        stored = frozenset((memory_base(owners[b]), offset) for b, offset in stores)
+        if stored:
+            self.kernels.append((stored, context))
+            self.changes.value += 1
+
+    def wrote(self, tensor: Any) -> None:
+        """Python is about to write to a field or an ndarray."""
+        base = memory_base(memory_of(tensor))
+        if hasattr(tensor, "_memory"):  # an ndarray
+            self.writes(base).value += 1
+            return
+        for place in tensor._places:  # other fields in the same memory have not changed
+            self.writes((base, place.offset)).value += 1
+
+    def counters(self, base: object, offset: int) -> list[ctypes.c_int64]:
+        """What counts the writes to an array: those of the kernels that store to it, and Python's. The memory is the program's."""
+        at = 8 * CTX_LAUNCHES
+        kernels = [ctypes.c_int64.from_buffer(context.data, at) for to, context in self.kernels if (base, offset) in to]
+        return [*kernels, self.writes(base), self.writes((base, offset))]

@@ -1,0 +1,147 @@
+"""Where an access of a launch goes: which memory, and which indices of it are known."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import numpy as np
+
+from ...frontend.values.values import count
+from ...ir.nodes import ArgDecl, Buffer
+from ...passes.dependence.argument_forms import forms
+from ...runtime.base import Allocation
+from ...runtime.mirror import reading
+from .device_arrays import NearArray, address_of
+
+if TYPE_CHECKING:
+    from ...passes.dependence.access import Access
+    from ...runtime.base import Device
+    from ..call import Call
+
+IndexPattern = tuple["int | None", ...]
+"""An index for each axis; None: any. Shorter than the axes: any for the rest."""
+
+ANYWHERE: IndexPattern = ()
+
+EXTERNAL = "external"
+"""The category of memory that others own."""
+
+
+class PlacedArray(Protocol):
+    """An ndarray, as the program knows it."""
+
+    _memory: Allocation
+    _view: np.ndarray
+
+    @property
+    def address(self) -> int:
+        """Where the first element lies."""
+        ...
+
+    @property
+    def grad(self) -> PlacedArray | None:
+        """Its gradient."""
+        ...
+
+
+class MemoryRegion(NamedTuple):
+    """One scalar-valued array. Different offsets of one layout are different numbers; different layouts of one base may overlap.
+
+    Attributes:
+        base: the memory: the serial number of one of our allocations, or the address of somebody else's memory.
+        layout: "" for our own memory; else where and how a view lies in it.
+        offset: bytes from one element's start to this component.
+    """
+
+    base: object
+    layout: object
+    offset: int
+
+
+def memory_of(tensor: Any) -> Allocation:
+    """The allocation that a field or an ndarray lies in."""
+    memory = getattr(tensor, "_memory", None)
+    return tensor._places[0].buffer.owner if memory is None else memory
+
+
+def memory_base(memory: Allocation) -> object:
+    """The base of an allocation."""
+    return memory.ptr if memory.category == EXTERNAL else memory.serial
+
+
+def base_of(device: Device, array: Any, ours: bool = False) -> tuple[object, object]:
+    """Base and layout of an array that a launch got; ``ours``: it is the memory of an ndarray of ours, and all of it."""
+    address = address_of(array)
+    own = device.owner(address)
+    if own is not None:
+        return own.serial, "" if ours else (address, array.shape, array.strides)
+    return root_address(array), (address, array.shape, array.strides, array.dtype.str)
+
+
+def argument_region(device: Device, call: Call, index: int, offset: int) -> MemoryRegion | None:
+    """The component at ``offset`` of an array argument; None when the array is empty."""
+    array = call.sources.get(index, call.arrays[index])
+    return MemoryRegion(*base_of(device, array, index in call.own), offset) if array.size else None
+
+
+def access_region(
+    device: Device, owners: Mapping[Buffer, Allocation], call: Call, access: Access
+) -> tuple[MemoryRegion | None, IndexPattern]:
+    """Where an access of a launch goes, and which indices of it are known; no spot for an empty array.
+
+    ``owners``: the program's memory behind each of the kernel's field buffers.
+    """
+    place, index, _ = access
+    region = tuple(None if f is None else f.value(call) for f in forms(index))
+    owner = place.buffer.owner
+    if place.buffer.kind == "arg" and isinstance(owner, ArgDecl):
+        return argument_region(device, call, owner.index, place.offset), region
+    memory = owners.get(place.buffer)
+    return None if memory is None else MemoryRegion(memory_base(memory), "", place.offset), region
+
+
+def root_address(array: Any) -> int:
+    """The address of the array that a view is a part of."""
+    if isinstance(array, NearArray):
+        return array.address
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    storage = getattr(array.base, "untyped_storage", None)  # numpy's view of a torch tensor
+    return storage().data_ptr() if storage is not None else array.__array_interface__["data"][0]
+
+
+def tensor_regions(tensor: Any) -> list[tuple[MemoryRegion, int]]:
+    """The scalar-valued arrays of a field or an ndarray, each with the number of its axes."""
+    memory = getattr(tensor, "_memory", None)
+    if memory is not None:
+        size, base = tensor.dtype.size, memory_base(memory)
+        return [(MemoryRegion(base, "", k * size), len(tensor.shape)) for k in range(count(tensor.element_shape))]
+    return [(MemoryRegion(memory_base(p.buffer.owner), "", p.offset), p.ndim) for p in tensor.__qd_value__().places]
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A field or an ndarray whose memory was handed out: somebody may write to it without a call of ours."""
+
+    spots: tuple[MemoryRegion, ...]
+    content: Callable[[], np.ndarray | None]  # None: the ndarray is gone
+
+
+def shown(tensor: Any) -> Shown:
+    """What must be watched of a tensor. An ndarray is not kept alive by it."""
+    spots = tuple(spot for spot, _ in tensor_regions(tensor))
+    if hasattr(tensor, "_memory"):
+        held = weakref.ref(tensor)
+        return Shown(spots, lambda: None if (alive := held()) is None else alive._content)
+    form, mirror = tensor._form, tensor._mirror
+    return Shown(spots, lambda: reading(mirror, form))
+
+
+@dataclass(eq=False, slots=True)
+class Held(Allocation):
+    """The memory of an ndarray that kernels refer to by name: who has this has the ndarray, so the memory stays."""
+
+    holder: object = None

@@ -1,0 +1,221 @@
+"""Plans of a gradient: the heap of a launch, before it, from the lowered kernel alone. Nothing is compiled for a plan."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...errors import OutOfMemory
+from ...ir.nodes import ArgDecl, Buffer, Kernel, Place
+from ...runtime.base import Allocation
+from ...runtime.mirror import reading
+from ...tape.bounds.sizeexpr import SizeExpr, parts
+from ...tape.heap_plan import HeapPlan, debug_lines
+from ...tape.machine import Machine, check_words
+from ...tape.plan import PlanOptions, gate_leaves, make_plan
+from ...tape.sizing import TaskSizing
+from ..call import Call
+from .device_reducer import DeviceReducers, LaunchReducer
+from .plan_guard import PlanInputs, read_words
+
+if TYPE_CHECKING:
+    from ..state import ProgramState
+
+MOST_PLANS = 256
+"""Plans that a gradient keeps."""
+
+
+_NO_CALL = Call(bytearray(8))
+
+
+class GradientPlans:
+    """Plans the launches of one gradient in one program.
+
+    Attributes:
+        head: the reverse kernel without its tasks.
+        owners: the program's memory behind each of the kernel's field buffers.
+        sizing: its tasks.
+        inputs: what plans read of a launch.
+
+    Args:
+        program: whose options and machine count.
+        head: see above.
+        owners: see above.
+        sizing: see above.
+        lanes: of the code that is or will be compiled.
+    """
+
+    def __init__(
+        self,
+        program: ProgramState,
+        head: Kernel,
+        owners: Mapping[Buffer, Allocation],
+        sizing: tuple[TaskSizing, ...],
+        lanes: int,
+    ) -> None:
+        self.program, self.head, self.owners, self.sizing, self._lanes = program, head, owners, sizing, lanes
+        exprs = [e for t in sizing for e in _bounds(t)] + gate_leaves(sizing, self._options())
+        self.inputs = PlanInputs.of(program, head.args, owners, exprs)
+        elsewhere = not program.device.on_host
+        self._reducers = DeviceReducers(program, head.name, head.args, owners) if elsewhere else None
+        self._known: dict[tuple[object, ...], HeapPlan] = {}
+
+    def plan(self, call: Call, budget: int | None = None, machine: Machine | None = None, launched: bool = False) -> HeapPlan:
+        """The heap of a launch with these arguments. Nothing runs. ``machine``: another device than the program's; it need not be there.
+
+        ``budget``: bytes that it may take, at most what the program's memory budget leaves; too small a one raises ``OutOfMemory``.
+
+        A plan is kept as long as nothing that it was made from has changed, see ``plan_guard``. ``launched``: any plan with the right
+        bytes and parameters will do; what it predicts of the time may be that of a launch with other numbers.
+        """
+        if machine is not None:
+            return self.plan_with(call, machine=machine, budget=self._allowed(budget))
+        budget = self._allowed(budget)
+        short = launched and budget is None
+        key = budget, short, self.inputs.decisive(call.words[8:]) if short else self.inputs.key(call)
+        known = self._known.get(key)
+        if known is not None and self.inputs.unmoved():
+            return known
+        host = self._host(call)
+        changed = self.inputs.changed(host)
+        if known is None or changed:
+            if changed or len(self._known) >= MOST_PLANS:
+                self._known.clear()
+                self.inputs.look(host)
+            made = self._make_plan(call, self._options(budget))
+            if known is None or made != known:  # an equal plan stays the one that is set
+                known = made
+            self._known[key] = known
+            if budget is None and not short:
+                self._known.setdefault((None, True, self.inputs.decisive(call.words[8:])), known)
+        return known
+
+    def plan_with(self, call: Call, **changes: Any) -> HeapPlan:
+        """The heap with other ``PlanOptions`` than the program's. Made anew each time.
+
+        Raises:
+            QdrunTypeError: a loop keeps words that the machine does not have.
+        """
+        options = replace(self.plan_options(), **changes)
+        return check_words(self._make_plan(call, options), options.machine)
+
+    def _host(self, call: Call) -> LaunchHost:
+        """What a plan may ask about a launch; about large arrays on a device, there."""
+        return LaunchHost(call, self.owners, None if self._reducers is None else LaunchReducer(self._reducers, call))
+
+    def _make_plan(self, call: Call, options: PlanOptions) -> HeapPlan:
+        try:
+            return make_plan(self.head.name, self.sizing, self._host(call), options)
+        except OutOfMemory as e:
+            if e.smallest is None or options.budget != self.program.heap_room():
+                raise
+            raise OutOfMemory(_over_budget(self.program, e), e.smallest) from None
+
+    def plan_options(self, machine: Machine | None = None) -> PlanOptions:
+        """The options of a plan without a budget, for the program's own machine or another."""
+        own = self._options()
+        return own if machine is None else replace(own, machine=machine)
+
+    def _allowed(self, budget: int | None) -> int | None:
+        """The bytes that the heap may take: the launch's own budget, and what the program's leaves."""
+        room = self.program.heap_room()
+        if room is None or budget is None:
+            return budget if room is None else room
+        return min(budget, room)
+
+    def _options(self, budget: int | None = None) -> PlanOptions:
+        o = self.program.options
+        return PlanOptions(
+            self.program.own_machine(self._lanes), o.ad_checkpoint_levels, fixed_slots=o.ad_stack_size, budget=budget
+        )
+
+    def of_words(self, words: bytes, decisive: tuple[int, ...]) -> HeapPlan:
+        """The plan of a launch by the words of its arguments, see ``plan``.
+
+        Args:
+            words: the argument buffer after its first word.
+            decisive: ``PlanInputs.decisive`` of these words.
+        """
+        known = self._known.get((None, True, decisive))
+        if known is not None and not self.program.options.memory_budget:
+            inputs = self.inputs
+            if inputs.unmoved() or (inputs.by_words and not inputs.changed(self._host(_NO_CALL))):
+                return known
+        return self.plan(self.call_of(words), launched=True)
+
+    def call_of(self, words: bytes) -> Call:
+        """A call that a plan can be made from, where ``inputs.by_words``."""
+        return Call(bytearray(8) + words, *read_words(self.head.args, words))
+
+    def forget(self) -> None:
+        """Make all plans anew."""
+        self._known.clear()
+
+
+def _over_budget(program: ProgramState, error: OutOfMemory) -> str:
+    """The message for a plan that does not fit what the program's memory budget leaves."""
+    budget, room = program.options.memory_budget, program.heap_room() or 0
+    usage = {k: v for k, v in sorted(program.usage().items()) if k not in ("adstack", "staging")}
+    held = ", ".join(f"{k} {v:,}" for k, v in usage.items()) or "nothing"
+    other = max(budget - room, sum(usage.values()))  # more than the budget, where it leaves nothing
+    return (
+        f"{str(error).rsplit(_DO, 1)[0]}\n  memory_budget={budget} leaves it {room:,}: the program holds {held}{_DO}"
+        f"qd.init(memory_budget={other + (error.smallest or 0)}) or more, smaller fields, or fewer variables in this loop"
+    )
+
+
+_DO = "\n  do: "
+
+
+def _bounds(task: TaskSizing) -> list[SizeExpr]:
+    """Every expression that the plan of a task depends on."""
+    ranges = [*task.axes] if any(s.stacks for s in task.region.all_loops()) else []
+    for s in task.region.all_loops():
+        ranges += [s.range, *s.nest]
+    return [e for r in ranges for end in (r.begin, r.end) if end is not None for e in parts(end)]
+
+
+class LaunchHost:
+    """What the planner may ask about a launch: arguments, shapes, and the contents of arrays.
+
+    ``reducer``: answers for arrays on a device that are not copied to be looked at; None: all are.
+    """
+
+    def __init__(self, call: Call, owners: Mapping[Buffer, Allocation], reducer: LaunchReducer | None = None) -> None:
+        self._call, self._owners, self.reducer = call, owners, reducer
+
+    def scalar(self, arg: ArgDecl) -> int | float:
+        """The value of a scalar argument."""
+        return self._call.scalars[arg.index]
+
+    def extent(self, arg: ArgDecl, axis: int) -> int:
+        """The extent of an ndarray argument."""
+        return self._call.arrays[arg.index].shape[axis]
+
+    def array(self, place: Place) -> np.ndarray:
+        """The current content of a field component or an ndarray argument."""
+        if place.buffer in self._owners:
+            assert place.shape is not None and place.strides is not None
+            memory = self._owners[place.buffer]
+            form = np.ndarray(place.shape, place.dtype.numpy, memory.view.data, place.offset, place.strides)
+            return reading(memory.mirror, form)
+        owner = place.buffer.owner
+        assert isinstance(owner, ArgDecl)
+        whole = self._call.content(owner.index)
+        element = whole.reshape(*whole.shape[: owner.ndim], -1)
+        return element[..., place.offset // place.dtype.size]
+
+
+DEBUG_VARIABLE = "QDRUN_DEBUG_ADSTACK"
+
+
+def report_bind(plan: HeapPlan) -> None:
+    """With ``QDRUN_DEBUG_ADSTACK=1``: say on stderr what heap a gradient was given, one line for each task and plane."""
+    if os.environ.get(DEBUG_VARIABLE, "0") not in ("", "0"):
+        for line in debug_lines(plan):
+            print(line, file=sys.stderr, flush=True)

@@ -1,0 +1,114 @@
+"""The bytes of a program by category and kernel, and what its process takes of a GPU beside them.
+
+What the process takes, no allocator counts, and the device has it less all the same. Each backend says what was measured
+(``ProcessBytes``): other drivers take other amounts of about this size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from ..options import Arch, Options
+from ..runtime.registry import process_bytes
+from .executable import Executable
+from .plans.kernel_plan import KernelPlan, code_bytes, kernel_plan
+from .reuse.object_graph import reached
+from .reuse.restart import Launches, Start, is_clean, restart, start_of, used_by
+from .reuse.snapshot import Content
+from .state import ProgramState
+from .variant import Variant, kernels_of
+
+
+@dataclass(frozen=True)
+class Beside:
+    """Memory beside a program: its ``kind`` (driver, frames or rounding), bytes, what asks for it, how it is counted."""
+
+    kind: str
+    bytes: int
+    source: str
+    formula: str
+
+
+class Accounts(ProgramState):
+    """The bytes of a program, by category and by kernel. ``Program`` is one."""
+
+    def __init__(self, arch: Arch, options: Options) -> None:
+        super().__init__(arch, options)
+        self.variants: dict[object, dict[tuple[Any, ...], Variant]] = {}
+
+    def executables(self) -> list[Executable]:
+        """The compiled kernels."""
+        return kernels_of(self.variants)
+
+    def peaks(self) -> dict[str, int]:
+        """The most bytes of each category that were in use at once; ``code``: those of its kernels, which belong to the process."""
+        code = code_bytes(self.executables())
+        return self.device.peaks() | ({"code": code} if code else {})
+
+    def kernels(self) -> list[KernelPlan]:
+        """What each compiled kernel holds, gradients and tangents included."""
+        return [kernel_plan(executable) for executable in self.executables()]
+
+    def begun(self, launches: Launches) -> Start:
+        """What it is before its first run, for ``restart``. ``launches``: the kernels of that run with arguments."""
+        return start_of(self, len(self.executables()), launches)
+
+    def is_clean(self, start: Start) -> bool:
+        """Whether ``restart`` can make it that again after what has run in it since."""
+        return is_clean(self, len(self.executables()), start)
+
+    def restart(self, start: Start) -> None:
+        """Make it what it was before its first run, but for what ``snapshot`` tells; see ``reuse.restart``."""
+        restart(self, self.executables(), start)
+
+    def content(self) -> Content:
+        """What its memory holds now, for ``Content.put_back``. No kernel runs in it."""
+        return Content(self, self.executables)
+
+    def reached(self, value: Any) -> list[Any] | None:
+        """What an object of the compiler's holds of Python, see ``reuse.object_graph``."""
+        return reached(self, value)
+
+    @staticmethod
+    def launches_alike(start: Start, launches: Launches) -> bool:
+        """Whether these are launches of the same specialisations as at the start. The program is the current one."""
+        return used_by(launches) == start.used
+
+    def beside(self, arch: str, device_bytes: int) -> list[Beside]:
+        """What the process takes of a device beside the program; nothing on the CPU, on an emulated device, and where it is not known.
+
+        Args:
+            arch: the backend that is planned for; where it is another one than the program's, the frames of kernels are not known.
+            device_bytes: what the program will hold of the device's memory.
+        """
+        own = arch == self.arch.value
+        compiled = self.executables() if own else []
+        process = self.device.process_bytes if own else process_bytes(arch)
+        if process is None:
+            return []
+        total = -(-device_bytes // process.unit) * process.unit
+        how = f"{device_bytes:,} bytes in units of {process.unit >> 20} MiB are {total:,}"
+        later = Beside("frames", 0, "launches()", "known when the kernels are compiled for the device")
+        return [
+            Beside(
+                "driver",
+                process.driver,
+                "the process",
+                f"the driver's context, as measured on {process.measured}; once a process",
+            ),
+            _frames(compiled, self.device.threads, process.frame) if compiled else later,
+            Beside("rounding", total - device_bytes, "the driver's pool", how),
+        ]
+
+
+def _frames(executables: Iterable[Executable], threads: int, room: int) -> Beside:
+    """Room for the stack frames of all threads that may be resident: the driver makes it at the launch of a kernel with a larger one."""
+    frames = {e.name: max(getattr(e.compiled, "frames", ()), default=0) for e in executables}
+    name = max(frames, key=lambda n: frames[n], default="")
+    most = frames.get(name, 0)
+    if most <= room:
+        return Beside("frames", 0, "launches()", f"no kernel needs more than {most} bytes of stack a thread; {room} are there")
+    how = f"`{name}`: {threads:,} resident threads x ({most} - {room}) bytes of stack"
+    return Beside("frames", threads * (most - room), "launches()", how)

@@ -1,0 +1,249 @@
+"""The program: owner of a device, of fields and of the gradient heap. There is no state outside it.
+
+``qd.init`` makes one and makes it current in this context (a thread, or an async task). Several live side by side: each thread of a
+worker may run its own.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import weakref
+from contextvars import ContextVar
+from typing import Any
+
+from ..errors import QdrunRuntimeError
+from ..ir.threads import Living, Turns
+from ..options import Arch, Options
+from ..runtime.native.launch import Launch, forget_bound
+from ..tape.launch_time import LaunchTime
+from .factory import TensorFactory
+from .launch_lock import wait_until
+from .memory.memory_regions import memory_of, shown
+from .plans.launch_time import launch_note, launch_time
+from .process_memory import Accounts
+from .recorders import ForwardRecorder, TapeRecorder
+from .versions import Versions
+
+CURRENT: ContextVar[Program | None] = ContextVar("qdrun_program", default=None)
+_BLOCKS: ContextVar[tuple[tuple[Program, Program | None, bool], ...]] = ContextVar("qdrun_blocks", default=())
+"""The `with` blocks of programs around this context: the program, the one before, whether the block closes it."""
+_numbers = itertools.count(1)
+_programs: Living[Program] = Living()
+
+
+class Program(Accounts):
+    """One device with what lives on it.
+
+    Attributes:
+        factory: makes the fields and the ndarrays of the language.
+        tape: the tape that records now, or None.
+        variants: the specialisations of each kernel that were compiled for it; they go with it.
+        native_launches, native_gradients: what calls of each kernel, and of its gradient, try before they go through Python.
+    """
+
+    __slots__ = ("native_gradients", "native_launches")  # where a native launcher finds them
+
+    def __init__(self, arch: Arch, options: Options, factory: TensorFactory) -> None:
+        self._tape: TapeRecorder | None = None
+        self._forward: ForwardRecorder | None = None
+        self._versions: Versions | None = None
+        super().__init__(arch, options)
+        self.number, self.factory = next(_numbers), factory
+        self.making = Turns()  # of specialisations
+        _programs.add(self)
+        self._new = True  # nothing was done in it yet: `with qd.init()`, not `with program`
+        self._outer: weakref.ref[Program] | None = None
+        self.native_launches: dict[object, list[Launch]] = {}
+        self.native_gradients: dict[object, list[Launch]] = {}
+        if options.debug:
+            self.versions = Versions(self)
+
+    # ---- being current
+    def __enter__(self) -> Program:
+        before = CURRENT.get()
+        _BLOCKS.set((*_BLOCKS.get(), (self, before, before is self and self._new)))  # else it is only borrowed
+        self._new = False
+        if before is not None:
+            before._new = False
+        CURRENT.set(self)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        *blocks, (_, before, closes) = _BLOCKS.get()
+        _BLOCKS.set(tuple(blocks))
+        CURRENT.set(before)
+        if closes:
+            try:
+                self.close()
+            except QdrunRuntimeError:
+                if error[0] is None:  # else what the block raised goes on
+                    raise
+            outer = self._outer() if self._outer else None
+            if CURRENT.get() is None and outer is not None and not outer.closed:
+                CURRENT.set(outer)
+
+    def activate(self) -> Program:
+        """Make this the current program of this thread. At the end of a ``with`` the one before is current again."""
+        before = CURRENT.get()
+        self._outer = None if before is None or before is self else weakref.ref(before)
+        CURRENT.set(self)
+        return self
+
+    def close(self) -> None:
+        """Free everything. Fields of a closed program can no longer be used.
+
+        Raises:
+            QdrunRuntimeError: what a launch since the last wait has reported; everything is freed nevertheless.
+        """
+        failure = None
+        if not self.closed:
+            self.closed = True
+            self._update_slow()
+            wait_until(self._idle)
+            failure = self._end()
+            for variant in [v for found in list(self.variants.values()) for v in list(found.values())]:
+                variant.close()
+            for known in (self.variants, self.native_launches, self.native_gradients):
+                known.clear()
+            forget_bound()
+            for f in self.root.fields():
+                f.release()
+            self.device.close()
+        if CURRENT.get() is self:
+            CURRENT.set(None)
+        if failure is not None:
+            raise failure
+
+    def _end(self) -> QdrunRuntimeError | None:
+        """Wait for the last launches; what they report, or what failed."""
+        if self.pending is None or self.device.dead:
+            return None
+        try:
+            self.device.synchronize()
+        except QdrunRuntimeError as failure:
+            return failure
+        return None
+
+    # ---- the tape
+    @property
+    def tape(self) -> TapeRecorder | None:
+        """The tape that records launches now."""
+        return self._tape
+
+    @tape.setter
+    def tape(self, tape: TapeRecorder | None) -> None:
+        self._tape = tape
+        self._update_slow()
+
+    @property
+    def forward(self) -> ForwardRecorder | None:
+        """The forward-mode block that is open."""
+        return self._forward
+
+    @forward.setter
+    def forward(self, mode: ForwardRecorder | None) -> None:
+        self._forward = mode
+        self._update_slow()
+
+    @property
+    def versions(self) -> Versions | None:
+        """Who wrote what, and when: kept with ``debug=True`` and while a tape validates."""
+        return self._versions
+
+    @versions.setter
+    def versions(self, versions: Versions | None) -> None:
+        self._versions = versions
+        self._update_slow()
+
+    def wrote(self, tensor: Any, index: tuple[int, ...] | None = None, source: Any = None, parts: tuple[Any, ...] = ()) -> None:
+        """Python is about to write to a field or an ndarray: one element, or all of it.
+
+        Args:
+            tensor: the field or the ndarray.
+            index: of the element, in the order of memory for an ndarray.
+            source: the tensor that it is copied from.
+            parts: indices within the element, one in the other, when only a part of it is written.
+        """
+        self.data.wrote(tensor)
+        if self._recording is not None and self.recording is not None:
+            self._recording.wrote(tensor)
+        if self._tape is not None:
+            self._tape.wrote(tensor, index, source, parts)
+        if self._versions is not None:
+            self._versions.wrote(tensor, index)
+        if self._forward is not None:
+            self._forward.wrote(tensor, index, source, parts)
+
+    def show(self, tensor: Any) -> None:
+        """The memory of a field or an ndarray was handed out: somebody may write to it without a call of ours."""
+        found, memory = shown(tensor), memory_of(tensor)
+        if found.spots and found.spots[0] not in self.shown:
+            if len(self.shown) >= 1024:
+                for spot in [s for s, known in self.shown.items() if known.content() is None]:
+                    del self.shown[spot]
+            self.shown[found.spots[0]] = found
+            self.data.changes.value += 1
+            if self._versions is not None:
+                self._versions.show(found)
+            for kernel, variants in list(self.variants.items()):
+                for variant in list(variants.values()):
+                    if variant.takes_arrays and variant.uses(
+                        memory
+                    ):  # an array may be a part of it: calls are looked at from now on
+                        variant.native = False
+                        self.native_launches.pop(kernel, None)
+                        self.native_gradients.pop(kernel, None)
+
+    def records(self) -> bool:
+        """Whether something records launches."""
+        return super().records() or any(x is not None for x in (self._tape, self._versions, self._forward))
+
+    def launch_time(self, kernel: Any, args: tuple[Any, ...], **how: Any) -> LaunchTime:
+        """How long a launch would take, predicted; the keywords are those of ``program.plans.launch_time.launch_time``."""
+        with self:
+            return launch_time(kernel, args, **how)
+
+    def launch_note(self, kernel: Any, args: tuple[Any, ...], arch: str) -> str:
+        """What would make a launch on a backend faster, see ``program.plans.launch_time.launch_note``; empty: nothing."""
+        with self:
+            return launch_note(kernel, args, arch)
+
+
+def current_program() -> Program:
+    """The program of this context.
+
+    Raises:
+        QdrunRuntimeError: there is none.
+    """
+    program = CURRENT.get()
+    if program is None:
+        raise QdrunRuntimeError("no program in this thread; do: qd.init() here, or `with program:` around the work of a thread")
+    program._new = False
+    return program
+
+
+def reset() -> None:
+    """Close the current program, if there is one."""
+    program = CURRENT.get()
+    if program is not None:
+        program.close()
+
+
+def _after_fork() -> None:
+    for program in _programs:
+        program._forked()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def sync() -> None:
+    """Wait for the device. On the CPU every launch has finished when its call returns.
+
+    Raises:
+        QdrunRuntimeError: what a launch since the last wait has reported: a failed assertion, an adstack that was too small.
+        DeviceError: the device failed.
+    """
+    current_program().synchronize()

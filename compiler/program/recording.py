@@ -1,0 +1,156 @@
+"""What is noted while a function is recorded as a graph."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, NoReturn, Protocol
+
+import numpy as np
+
+from ..errors import QdrunRuntimeError
+from ..runtime.base import Allocation
+from ..runtime.recording import Unrecordable
+from ..tape.heap_plan import HeapPlan
+from .call import Call
+
+_FIRST = "run the function once before it is captured"
+
+
+class CompiledCode(Protocol):
+    """The code of a kernel."""
+
+    @property
+    def prints(self) -> Any:
+        """What it prints; false: nothing."""
+        ...
+
+
+class Launchable(Hashable, Protocol):
+    """A compiled kernel in a program, as a recording sees it."""
+
+    name: str
+    draws: bool
+    context: np.ndarray
+
+    @property
+    def returns(self) -> Sequence[object]:
+        """The types of the scalars that it returns."""
+        ...
+
+    @property
+    def compiled(self) -> CompiledCode:
+        """Its code."""
+        ...
+
+
+class LaunchableGradient(Launchable, Protocol):
+    """A compiled gradient in a program.
+
+    Attributes:
+        fixed: nothing of a launch changes its plan.
+    """
+
+    fixed: bool
+
+    def plan(self, call: Call, budget: int | None = None, *, launched: bool = False) -> HeapPlan:
+        """The heap of a launch."""
+        ...
+
+
+class Recording:
+    """What is noted while a function is recorded: what its launches use, so that a graph never runs on memory or plans that are gone.
+
+    Attributes:
+        thread: the one that records; launches of others wait.
+        executables: what was launched, with the code that was launched.
+        gradients: each gradient launch with its arguments, its budget and its plan.
+        written: fields and ndarrays that Python writes to in between.
+        kept: arguments.
+
+    Args:
+        name: of the function.
+        heap_memory: gives each plane of the program's heap that there is.
+    """
+
+    def __init__(self, name: str, heap_memory: Callable[[str], Allocation | None]) -> None:
+        self.name, self.thread, self._heap_memory = name, threading.get_ident(), heap_memory
+        self.executables: dict[Launchable, object] = {}
+        self.gradients: list[tuple[LaunchableGradient, Call, int | None, HeapPlan]] = []
+        self.written: dict[int, Any] = {}
+        self.kept: list[object] = []
+
+    def launching(self, executable: Launchable, call: Call) -> None:
+        """A kernel is about to be recorded.
+
+        Raises:
+            QdrunRuntimeError: a graph cannot do what it does.
+        """
+        if executable.returns:
+            self._refuse(f"kernel `{executable.name}` returns values, which the host waits for", "store them in a field")
+        if executable.draws:
+            self._refuse(
+                f"kernel `{executable.name}` draws random numbers: each launch of the graph would draw the same ones",
+                "launch it outside",
+            )
+        if executable.compiled.prints:
+            self._refuse(f"kernel `{executable.name}` prints", "launch it outside, or take the print away")
+        if call.loans or call.after:
+            self._refuse(
+                f"kernel `{executable.name}` is given an array that is copied to the device and back", "give it a qd.ndarray"
+            )
+        self.executables[executable] = executable.compiled
+        self.kept.append(call)
+
+    def plan(self, gradient: LaunchableGradient, call: Call, budget: int | None) -> HeapPlan:
+        """The plan of a gradient that is about to be recorded.
+
+        Raises:
+            QdrunRuntimeError: the plan depends on what launches of the graph write, or the program's heap is too small for it.
+        """
+        try:
+            plan = gradient.plan(call, budget, launched=True)
+        except Unrecordable:
+            self._refuse(
+                f"the gradient `{gradient.name}` plans its adstack heap from an array that may have been written since it was planned"
+                " last: a heap cannot be sized in a graph",
+                "write the bounds of its loops outside",
+            )
+        for plane, need in plan.planes.items():
+            memory = self._heap_memory(plane)
+            have = memory.nbytes if memory is not None else 0
+            if need > have:
+                self._refuse(
+                    f"the gradient `{gradient.name}` needs {need:,} bytes of adstack heap and the program has {have:,}: a heap cannot"
+                    " be sized in a graph",
+                    _FIRST,
+                )
+        self.gradients.append((gradient, call, budget, plan))
+        return plan
+
+    def new(self, kernel: object) -> None:
+        """Refuse a kernel that would have to be compiled for its arguments.
+
+        Raises:
+            QdrunRuntimeError: always.
+        """
+        self._refuse(f"{kernel!r} is not compiled for these arguments yet", _FIRST)
+
+    def new_gradient(self, kernel: str) -> None:
+        """Refuse a gradient that would have to be compiled.
+
+        Raises:
+            QdrunRuntimeError: always.
+        """
+        self._refuse(f"the gradient of kernel `{kernel}` is not compiled yet", _FIRST)
+
+    def wrote(self, tensor: Any) -> None:
+        """Python writes to a field or an ndarray between two launches."""
+        self.written[id(tensor)] = tensor
+
+    def keep(self, *arguments: object) -> None:
+        """Arguments that must live as long as the graph."""
+        self.kept.append(arguments)
+
+    def _refuse(self, what: str, do: str) -> NoReturn:
+        raise QdrunRuntimeError(f"{what}, while the graph of `{self.name}` is recorded\n  do: {do}")

@@ -1,0 +1,1 @@
+"""A program that runs one simulation after another."""

@@ -1,0 +1,283 @@
+"""The state that launches of one program share: its device, memory, locks, seeds and errors.
+
+``Program`` is one, with kernels and what records them. Executables, plans and specialisations know this part of a program alone.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Protocol
+
+from ..errors import OutOfMemory, QdrunRuntimeError
+from ..ir.threads import Living, new_lock
+from ..options import Arch, Options
+from ..runtime.base import Allocation, Device
+from ..runtime.native.launch_ir import F_CLOSED, F_SLOW, F_WORDS, S_AHEAD, S_RUNNING, S_WORDS
+from ..tape.machine import Machine, cpu, machine
+from .async_errors import Pending
+from .call import Key
+from .devices import open_device
+from .launch_lock import Alone
+from .layout.tree import Root, materialize
+from .memory.data_versions import DataVersions
+from .memory.memory_regions import MemoryRegion, PlacedArray, Shown, memory_base
+from .recording import Recording
+
+
+class HeapUser(Protocol):
+    """A gradient whose launches use the heap of its program."""
+
+    def heap_moved(self) -> None:
+        """Planes of the heap have other addresses."""
+        ...
+
+    def heap_shrank(self) -> None:
+        """Planes of the heap may be too small."""
+        ...
+
+
+class ProgramState:
+    """The device of a program, and what lives on it.
+
+    Attributes:
+        options: see ``Options``.
+        device: allocates, counts and compiles.
+        root: the layout tree that fields are placed in.
+        ndarrays, differentiable: the ndarrays that are alive, and those of them with a gradient or a dual.
+        keys: the one key of each type of ndarrays: launchers compare keys by identity.
+        data: counts the writes to arrays.
+        shown: memory that was handed out, by the first of its regions.
+        pending: the errors of launches that end after their calls; None on the CPU.
+        warned: the warnings that a program gives once: (kernel, array, line).
+        last_seed: of the last launch that drew random numbers.
+        replay_seed: of the launch whose gradient a tape runs.
+        replaying: a tape runs its gradients.
+    """
+
+    def __init__(self, arch: Arch, options: Options) -> None:
+        self.arch, self.options = arch, options
+        self.device: Device = open_device(arch, options)
+        self.root = Root(self)
+        self.closed = False
+        self._recording: Recording | None = None
+        self._heap: dict[str, Allocation] = {}
+        self.heap_users: Living[HeapUser] = Living()
+        self.ndarrays: Living[PlacedArray] = Living()
+        self.keys: dict[Key, Key] = {}
+        self.differentiable: Living[PlacedArray] = Living()
+        self.launches = 0  # those that drew random numbers
+        self.last_seed: int | None = None
+        self.replay_seed: int | None = None
+        self.shown: dict[MemoryRegion, Shown] = {}
+        self.data = DataVersions()
+        self.replaying = False
+        self.warned: set[object] = set()
+        self.flags = (ctypes.c_int64 * F_WORDS)()  # read before each native launch: non-zero sends the call through Python
+        self.state = (ctypes.c_int64 * S_WORDS)()  # native launchers read and write it
+        self._turn, self._running = new_lock(self, "_turn"), dict[object, int]()
+        self.pending: Pending | None = None
+        if not self.device.on_host:
+            self.pending = Pending(self.device)
+        self.device.attach(self)
+
+    def synchronize(self) -> None:
+        """Wait until everything that was launched has ended; see ``sync``."""
+        self.device.synchronize()
+
+    @property
+    def prompt(self) -> bool:
+        """Whether the call of a launch that fails is the one that raises: on a GPU, with ``debug=True``."""
+        return self.pending is None or self.options.debug
+
+    # ---- launches
+    @property
+    def recording(self) -> Recording | None:
+        """The graph that this thread records now."""
+        recording = self._recording
+        return recording if recording is not None and recording.thread == threading.get_ident() else None
+
+    @recording.setter
+    def recording(self, recording: Recording | None) -> None:
+        self._recording = recording
+        self._update_slow()
+
+    def was_shown(self, memory: Allocation) -> bool:
+        """Whether something that lies in an allocation was handed out."""
+        return any(spot.base == memory_base(memory) for spot in self.shown)
+
+    def alone(self) -> AbstractContextManager[None]:
+        """A launch with memory that the program's launches share (returned values, temporaries, the heap): one thread at a time.
+
+        Native launchers look at the state and enter themselves without giving up the interpreter's lock in between.
+        """
+        return Alone(self._turn, self.state)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """A launch in Python, which ``close`` waits for.
+
+        Raises:
+            QdrunRuntimeError: the program is closed.
+        """
+        launch = object()
+        self._running[launch] = threading.get_ident()
+        try:
+            if self.closed:
+                raise QdrunRuntimeError("this program was closed on another thread; do: qd.init() again")
+            yield
+        finally:
+            del self._running[launch]
+
+    def launched(self, weight: int) -> None:
+        """Python has launched something that counts so much (``abi.CTX_WEIGHT``): what native launchers do after theirs."""
+        self.state[S_AHEAD] += weight
+        if self.state[S_AHEAD] >= self.device.ahead:
+            self.state[S_AHEAD] = 0
+            self.device.throttle()
+
+    def _idle(self) -> bool:
+        """Whether no other thread is in the middle of a launch."""
+        return not self.state[S_RUNNING] and set(self._running.values()) <= {threading.get_ident()}
+
+    def _forked(self) -> None:
+        """In a forked child: the other threads, and what they were doing, are gone."""
+        self._running = {}
+        self.device.forked()
+        ctypes.memset(self.state, 0, ctypes.sizeof(self.state))
+        self._update_slow()
+
+    def records(self) -> bool:
+        """Whether something records launches, so that they must come through Python."""
+        return self._recording is not None
+
+    def _update_slow(self) -> None:
+        """Whether launches must come through Python: something records them, or (also those that a tape lets pass) the program is closed,
+        its device is lost, or has code that is not loaded.
+        """
+        self.flags[F_CLOSED] = int(self.closed or self.device.dead or self.device.waiting)
+        self.flags[F_SLOW] = int(self.records() or self.flags[F_CLOSED])
+
+    def waited(self) -> None:
+        """The host has waited for the device: raise what launches have reported."""
+        if self.pending is not None:
+            self.pending.look()
+
+    def waiting_changed(self) -> None:
+        """The device has code that is compiled and not loaded, or has none any more."""
+        self._update_slow()
+
+    # ---- memory
+    def usage(self) -> dict[str, int]:
+        """Bytes in use by category: fields, gradients, ndarrays, adstack, temporaries. On a GPU ``staging``, too: pinned memory of the host
+        for large copies, which is no memory of the device and which no limit counts.
+        """
+        return self.device.usage()
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most bytes that were in use at once."""
+        return self.device.peak_bytes
+
+    def allocate(self, nbytes: int, category: str) -> Allocation:
+        """Zeroed device memory, counted under ``category``.
+
+        Raises:
+            OutOfMemory: the program's limit or the machine is too small.
+        """
+        self._refuse_closed()
+        budget = self.options.memory_budget
+        if budget and self._heap and category != "adstack" and self.device.used_bytes + nbytes > budget:
+            with self.alone():
+                self._shrink_heap({})  # the next gradient is planned into what is left
+        return self.device.allocate(nbytes, category)
+
+    def host_words(self, n: int, category: str) -> Allocation:
+        """Zeroed 8-byte words that the host and the device both read and write."""
+        if self.device.on_host:
+            return self.allocate(8 * n, category)
+        self._refuse_closed()
+        return self.device.host_words(n, category)
+
+    def _refuse_closed(self) -> None:
+        if self.closed:
+            raise QdrunRuntimeError("this program is closed; do: qd.init() again")
+
+    def materialize(self) -> None:
+        """Give storage to every field that was placed since the last time."""
+        with self._turn:
+            materialize(self.root, self.allocate, self.device.free)
+
+    def tensors(self) -> list[Any]:
+        """Every field (not their gradients) and every ndarray with a gradient."""
+        return [*(f for f in self.root.fields() if not f.role), *self.differentiable]
+
+    def grow_heap(self, planes: dict[str, int]) -> None:
+        """Provide heap planes of at least these bytes. A plane that is too small is replaced by one of exactly the size.
+
+        With a memory budget, planes that other kernels needed larger shrink when there is no room for both.
+        """
+        room = self.heap_room()
+        if room is not None and sum(max(need, self._held(plane)) for plane, need in planes.items()) > room:
+            self._shrink_heap(planes)
+        for plane, need in planes.items():
+            have = self._heap.get(plane)
+            if need > (have.nbytes if have else 0):
+                if have is not None:
+                    self.device.free(have)
+                    del self._heap[plane]
+                try:
+                    self._heap[plane] = self.allocate(need, "adstack")
+                except OutOfMemory:
+                    if have is not None:  # kernels that are ready to launch still count on it
+                        self._heap[plane] = self.allocate(have.nbytes, "adstack")
+                    raise
+                finally:
+                    for user in self.heap_users:
+                        user.heap_moved()
+
+    def _held(self, plane: str) -> int:
+        return self._heap[plane].nbytes if plane in self._heap else 0
+
+    def _shrink_heap(self, planes: dict[str, int]) -> None:
+        """Give back the planes that are larger than these bytes, and tell the kernels that counted on them."""
+        for plane in [p for p in self._heap if self._held(p) > planes.get(p, 0)]:
+            self.device.free(self._heap.pop(plane))
+        for user in self.heap_users:
+            user.heap_shrank()
+            user.heap_moved()
+
+    def heap_room(self) -> int | None:
+        """The bytes that ``memory_budget`` leaves for the adstack heap; None without a budget."""
+        if not self.options.memory_budget:
+            return None
+        held = sum(map(self._held, self._heap))
+        return max(0, self.options.memory_budget - (self.device.used_bytes - held))
+
+    def heap_memory(self, plane: str) -> Allocation | None:
+        """A heap plane; None while there is none."""
+        return self._heap.get(plane)
+
+    def heap_address(self, plane: str) -> int:
+        """Where a heap plane lies; 0 while there is none."""
+        return self._heap[plane].ptr if plane in self._heap else 0
+
+    def own_machine(self, lanes: int) -> Machine:
+        """What plans must know of the program's own device; ``lanes``: of the compiled kernel."""
+        device = self.device
+        return cpu(device.threads, lanes) if device.on_host else machine(device.arch, fast_math=self.options.fast_math)
+
+    def machine(self, arch: str) -> Machine | None:
+        """What a plan must know of a backend; None for the program's own.
+
+        Raises:
+            QdrunRuntimeError: there is no such backend.
+        """
+        return None if arch == self.arch.value else machine(arch, fast_math=self.options.fast_math)
+
+    def next_seed(self) -> int:
+        """A fresh random seed for a launch: a function of the program's seed and the launch's number."""
+        self.launches += 1
+        return (self.options.random_seed * 0x9E3779B97F4A7C15 + self.launches * 0xD1342543DE82EF95) & (2**64 - 1)

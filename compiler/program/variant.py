@@ -1,0 +1,177 @@
+"""One specialisation of a kernel in one program: what is compiled of it, and when."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from ..compile.ahead import AHEAD
+from ..compile.cache import CACHE
+from ..errors import QdrunRuntimeError
+from ..frontend.signature import ArgSpec, LowerOptions
+from ..frontend.source.parse import FunctionSource
+from ..ir.nodes import Kernel
+from ..ir.threads import new_lock, once
+from ..ir.walk import walk
+from ..options import Arch
+from ..passes.dependence.access import Access, writes_of
+from ..passes.dependence.array_flow import Flows
+from ..passes.dependence.paths import Broken
+from ..runtime.base import Allocation
+from .executable import Executable, GradientExecutable
+from .lost_gradients import report
+from .memory.memory_regions import EXTERNAL, Held
+from .plans.gradient_plans import GradientPlans
+from .plans.kernel_plan import KernelPlan, uncompiled_plan
+from .state import ProgramState
+
+if TYPE_CHECKING:
+    from .executable import Executable
+
+
+class Variant:
+    """One specialisation of a kernel in one program. The gradient is built when it is first asked for.
+
+    Args:
+        program: it belongs to.
+        source: of the kernel.
+        specs: what the front end must know of each argument.
+        keeps: objects that it is specialised for by their identity, so that they must live as long as it does.
+    """
+
+    def __init__(
+        self, program: ProgramState, source: FunctionSource, specs: Mapping[str, ArgSpec], keeps: list[object]
+    ) -> None:
+        self.program, self.lock = program, new_lock(self, "lock")
+        self.keeps = keeps
+        program.materialize()
+        o = program.options
+        options = LowerOptions(
+            *("", o.default_fp, o.default_ip, o.debug, o.check_out_of_bound, o.overflow_check, o.nan_check),
+            breakpoints=program.arch is Arch.python,
+            blocks=not program.device.on_host,
+        )
+        self.compiled_kernel, memory = CACHE.kernel(source, specs, options, o, program.device)
+        self.owners = {b: m for b, m in zip(self.compiled_kernel.buffers, memory) if isinstance(m, Allocation)}
+        if any(m.category != EXTERNAL and m.ptr not in program.device.live for m in self.owners.values()):
+            raise QdrunRuntimeError(
+                f"kernel `{source.name}` uses a field of another program\n  do: make the fields after qd.init(), or launch it"
+                " inside `with program:` of the program that they belong to"
+            )
+        # Calls may be launched natively. An argument may be an array that the kernel refers to by name: looked at each time.
+        self.native = not (self.takes_arrays and any(isinstance(m, Held) for m in self.owners.values()))
+
+    @property
+    def head(self) -> Kernel:
+        """The lowered kernel without its tasks: name, arguments, returned types."""
+        return self.compiled_kernel.forward.head
+
+    @property
+    def takes_arrays(self) -> bool:
+        """Whether an argument is an array."""
+        return any(d.kind == "ndarray" for d in self.head.args)
+
+    def uses(self, memory: Allocation) -> bool:
+        """Whether a field of the kernel lies in this memory."""
+        return any(m.serial == memory.serial for m in self.owners.values())
+
+    @once
+    def executable(self) -> Executable:
+        """The kernel, compiled.
+
+        Raises:
+            QdrunRuntimeError: LLVM or the driver refuses the code; names the kernel.
+        """
+        return Executable(self.program, self.compiled_kernel.forward, self.owners)
+
+    @once
+    def plans(self) -> GradientPlans:
+        """What plans the launches of the gradient; nothing is compiled for it. Warns where a gradient is lost.
+
+        Raises:
+            DifferentiationError: no correct gradient exists, by name and line.
+        """
+        device = self.program.device
+        found, lazy = self.compiled_kernel.reverse(device)
+        for broken in found.broken:
+            report(self.program, self.head.name, broken, self.head.name, strict=False)
+        return GradientPlans(self.program, lazy.head, self.owners, found.sizing, self.compiled_kernel.planned_lanes(device))
+
+    @once
+    def gradient(self) -> GradientExecutable:
+        """The reverse kernel, compiled.
+
+        Raises:
+            DifferentiationError: see ``plans``.
+            QdrunRuntimeError: see ``executable``.
+        """
+        plans = self.plans
+        return GradientExecutable(plans, self.compiled_kernel.reverse(self.program.device)[1], self.executable)
+
+    @once
+    def tangent(self) -> Executable:
+        """The forward-mode kernel, compiled: it computes values and tangents.
+
+        Raises:
+            DifferentiationError: something has no tangent, by name and line.
+        """
+        lazy = self.compiled_kernel.tangent(self.program.device)[1]
+        return self.executable if lazy is self.compiled_kernel.forward else Executable(self.program, lazy, self.owners)
+
+    def uncompiled(self, gradient: bool) -> dict[object, KernelPlan]:
+        """What the kernel, and its gradient if that is wanted, will keep in the program, as far as they are not compiled. Compiles nothing.
+
+        Raises:
+            DifferentiationError: see ``plans``.
+        """
+        wanted = {"executable": lambda: self.compiled_kernel.forward}
+        if gradient:
+            wanted["gradient"] = lambda: self.compiled_kernel.reverse(self.program.device)[1]
+        return {
+            (self, name): uncompiled_plan(lazy(), self.compiled_kernel.context_words(lazy()))
+            for name, lazy in wanted.items()
+            if name not in self.__dict__
+        }
+
+    def close(self) -> None:
+        """Forget the launch contexts; the program is being closed."""
+        for name in ("executable", "gradient", "tangent"):
+            made = self.__dict__.get(name)
+            if made is not None:
+                made.close()
+
+    def begin_gradient(self) -> None:
+        """Compile the gradient on another thread: a tape will need it."""
+        if self.program.device.native and not self.compiled_kernel.reversed:
+            AHEAD.submit(functools.partial(self.compiled_kernel.compile_reverse, self.program.device))
+
+    def replayed(self) -> tuple[Access, ...]:
+        """The loads that the gradient repeats."""
+        return self.compiled_kernel.reverse(self.program.device)[0].replayed
+
+    def broken(self) -> tuple[Broken, ...]:
+        """Where the gradient is lost in an array without one."""
+        return self.compiled_kernel.reverse(self.program.device)[0].broken
+
+    @property
+    def flows(self) -> Flows:
+        """What the values that it stores depend on."""
+        return self.compiled_kernel.flows
+
+    def adjoints(self) -> list[Access]:
+        """What the gradient stores to."""
+        return [a for t in self.compiled_kernel.reverse(self.program.device)[0].kernel.tasks for a in writes_of(walk(t.body))]
+
+
+def kernels_of(known: Mapping[object, Mapping[tuple[Any, ...], Variant]]) -> list[Executable]:
+    """Every compiled kernel of a program: forward, reverse and tangent, in the order of their making. ``known``: ``Program.variants``."""
+    found: list[Executable] = []
+    for variants in list(known.values()):
+        for variant in list(variants.values()):
+            made = (variant.__dict__.get(name) for name in ("executable", "gradient", "tangent"))
+            found += [e for e in made if e is not None and e not in found]
+    return found
+
+
+__all__ = ["Variant"]

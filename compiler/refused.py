@@ -1,0 +1,140 @@
+"""Names of the peer that this version does not have, and what to use instead. Using one is refused by name."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn, TypeVar
+
+from .errors import QdrunImportError, QdrunTypeError
+
+T = TypeVar("T", bound=type)
+
+_SPARSE = "sparse fields (pointer, bitmasked, dynamic) are not supported", "use dense fields, and a field of flags or of counts"
+_QUANT = "quantized types are not supported", "store i8, i16 or f16"
+_MESH = "meshes are not supported", "store the mesh in fields of indices"
+_GRAPH = (
+    "kernels do not become graphs by themselves",
+    "on a GPU, qd.capture(function) records what a function launches as one graph",
+)
+_STREAM = "streams and events are not supported: kernels run in the order of their calls", "call the kernels one after another"
+_WARP = "operations of warps are not supported", "use qd.simt.block: reduce_add, inclusive_add, sync_any_nonzero, shared arrays"
+_FENCE = "fences without a barrier are not supported", "use qd.simt.block.sync()"
+_PROFILER = "the profiler is not supported", "measure around qd.sync() with time.perf_counter()"
+_CLOCK = "kernels cannot read the clock", "measure around the launch with time.perf_counter()"
+_LINALG = "sparse matrices and their solvers are not supported", "write the iteration (conjugate gradients) with kernels"
+_TILES = (
+    "tiles of matrices that the threads of a warp hold together are not supported",
+    "use qd.simt.block.SharedArray for tiles in shared memory, or qd.Matrix for small matrices of one thread",
+)
+_MEMBERS = "its members have a type, a layout and a memory each", "ask a member: s.get_member_field(name)"
+_INNER = "it is an inner module of the peer", "the names that programs need are names of `qd`"
+
+REFUSED: dict[str, tuple[str, str]] = {
+    **dict.fromkeys(
+        "activate append deactivate deactivate_all_snodes get_addr is_active length rescale_index".split(), _SPARSE
+    ),
+    **dict.fromkeys("BitpackedFields quant".split(), _QUANT),
+    **dict.fromkeys("Mesh MeshInstance mesh_local mesh_patch_idx".split(), _MESH),
+    **dict.fromkeys("GraphStatus graph graph_do_while graph_parallel graph_parallel_context checkpoint".split(), _GRAPH),
+    **dict.fromkeys("Event Stream create_event create_stream stream_parallel".split(), _STREAM),
+    "DeviceCapability": ("programs do not ask what a device can do", "see `qdrun devices`, or program.device"),
+    **dict.fromkeys("clock_counter clock_freq_hz".split(), _CLOCK),
+    **dict.fromkeys("linalg sparse sparse_matrix_builder".split(), _LINALG),
+    **dict.fromkeys("experimental interop lang compound_types enums ndarray_type primitive_types utils".split(), _INNER),
+    "BufferView": ("views of buffers are not supported", "pass a numpy slice, or the array and an offset"),
+    "BufferViewType": ("views of buffers are not supported", "annotate with qd.types.ndarray(..)"),
+    "buffer_view_type": ("views of buffers are not supported", "annotate with qd.types.ndarray(..)"),
+    "FieldsBuilder": ("fields are placed under qd.root only", "close the program, or keep one program for each set of fields"),
+    "Format": ("texture formats are not supported", "use fields"),
+    "algorithms": ("the peer's parallel algorithms are not supported", "use numpy on x.to_numpy(), or write a kernel"),
+    "perf_dispatch": ("choosing kernels by their speed is not supported", "call the kernel that you want"),
+    "profiler": _PROFILER,
+    "tools": ("its writers of PLY and VTK files are not supported", "write x.to_numpy() with a library such as meshio"),
+    "simt.grid": (
+        "no kernel waits for all blocks",
+        "end the loop: the next loop of the kernel begins when all blocks are done",
+    ),
+    **dict.fromkeys(("simt.subgroup", "simt.warp"), _WARP),
+    **dict.fromkeys(("simt.block.mem_fence", "simt.block.mem_sync"), _FENCE),
+    "simt.block.radix_rank_match_atomic_or": ("sorting in a block is not supported", "use atomics on a shared array"),
+    **dict.fromkeys("SNode.pointer SNode.bitmasked SNode.dynamic SNode.deactivate_all".split(), _SPARSE),
+    "SNode.quant_array": _QUANT,
+    **dict.fromkeys("StructField.dtype StructField.layout StructField.to_dlpack".split(), _MEMBERS),
+    **dict.fromkeys("simt.Tile16x16 simt.Tile32x32 outer".split(), _TILES),
+    "ndarray(boundary=..)": (
+        "an index out of range is undefined, and an error with debug=True",
+        "clamp the index: qd.math.clamp(i, 0, n - 1)",
+    ),
+    "ndarray(element_dim=..)": (
+        "an element of vectors or matrices of any size cannot be asked for",
+        "give element_shape=(n,), or dtype=qd.types.vector(n, qd.f32); or leave dtype out to take any element",
+    ),
+    "ndarray(field_dim=..)": ("it is the former name of ndim", "write ndim=.."),
+    "init(default_up=..)": ("it is always the unsigned type of default_ip", "set default_ip"),
+    "ref": ("arguments of a func by reference need qd.template()", "annotate the parameter with qd.template()"),
+    "volatile_load": ("kernels that wait for each other are not supported", "read with qd.atomic_add(x[i], 0)"),
+}
+"""Name -> why not, what to do."""
+
+
+def refuse(name: str) -> NoReturn:
+    """Raise the error of a refused name.
+
+    Raises:
+        QdrunTypeError: always.
+    """
+    why, instead = REFUSED[name]
+    raise QdrunTypeError(f"`{name}` is not available: {why}", hint=instead)
+
+
+def refuse_module(name: str) -> None:
+    """Refuse to import a module of the peer: ``linalg`` for ``import qdrun.linalg``. Other names are none of ours to refuse.
+
+    Raises:
+        QdrunImportError: it is in ``REFUSED``.
+    """
+    if name in REFUSED:
+        why, instead = REFUSED[name]
+        raise QdrunImportError(f"`import qdrun.{name}` is not available: {why}\n  do: {instead}")
+
+
+def refusing(cls: T) -> T:
+    """Give a class the names of ``REFUSED`` that begin with its own: reading one gives what refuses."""
+    for name in REFUSED:
+        owner, _, last = name.rpartition(".")
+        if owner == cls.__name__:
+            setattr(cls, last, Refused(name))
+    return cls
+
+
+class Refused:
+    """Stands for a name that is refused: calling it, reading an attribute of it or subscripting it raises."""
+
+    def __init__(self, name: str) -> None:
+        self.__name__ = name
+
+    def _refuse(self) -> NoReturn:
+        refuse(self.__name__)
+
+    def __call__(self, *args: Any, **kw: Any) -> NoReturn:
+        self._refuse()
+
+    def __qd_lower__(self, b: Any, *args: Any, **kw: Any) -> NoReturn:
+        """A call inside a kernel."""
+        self._refuse()
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        self._refuse()
+
+    def __getitem__(self, index: Any) -> NoReturn:
+        self._refuse()
+
+    def __iter__(self) -> NoReturn:
+        self._refuse()
+
+    def __instancecheck__(self, instance: object) -> bool:
+        return False
+
+    def __repr__(self) -> str:
+        return f"<{self.__name__}: not available>"

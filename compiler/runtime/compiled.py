@@ -1,0 +1,46 @@
+"""A kernel in memory, and how it was compiled: what every backend gives to the program."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..codegen.abi import ContextLayout, Message
+from ..ir.nodes import Op, Print
+from . import jit
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How a kernel is compiled. ``plain``: atomics that no other iteration can disturb; ``fast_math``: a GPU may approximate f32."""
+
+    opt_level: int = 2
+    lanes: int = 1
+    offline_cache: bool = True
+    plain: frozenset[Op] = frozenset()
+    fast_math: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Compiled:
+    """A kernel in memory. It must outlive every launcher that holds its ``address``.
+
+    Attributes:
+        function_names: of the device functions of a GPU, in the order of the launches.
+    """
+
+    name: str
+    address: int
+    layout: ContextLayout
+    messages: list[Message]
+    task_names: list[str]  # of each message
+    prints: list[Print]
+    lanes: int
+    seconds: float
+    from_cache: bool
+    code: jit.LoadedCode
+    function_names: tuple[str, ...] = ()
+
+    @property
+    def object_bytes(self) -> bytes:
+        """The relocatable object file."""
+        return self.code.object_bytes

@@ -1,0 +1,1 @@
+"""The CPU backend: numpy memory, machine code of LLVM, a thread pool."""

@@ -1,0 +1,139 @@
+"""The CPU device: memory from numpy, code from LLVM, loops on the thread pool."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TextIO
+
+from ...codegen.abi import Message, context_layout, messages
+from ...codegen.llvm.kernel import emit_kernel, symbol
+from ...codegen.llvm.report import prints
+from ...codegen.llvm.target import Target, Unsupported
+from ...ir.nodes import Kernel, Print
+from ...ir.threads import new_lock
+from ...ir.walk import walk
+from .. import jit
+from ..base import Allocation, Device, host_bytes
+from ..cache import load_cached, load_known
+from ..compiled import Compiled, Options
+from ..status import OUTPUT, print_text
+from .pool import Pool, get_pool, parallel_for_addresses
+
+_contexts: dict[int, tuple[Sequence[Print], TextIO | None]] = {}
+"""Live contexts by address: whose print statements a site number means, and where they print."""
+_ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+_PRINT = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.POINTER(ctypes.c_int64), ctypes.c_int64)
+
+
+class CpuDevice(Device):
+    """The processor, with up to ``max_threads`` threads (all that are available when None)."""
+
+    name, arch = "cpu", "cpu"
+
+    def __init__(self, max_threads: int | None = None, byte_limit: int | None = None) -> None:
+        super().__init__(byte_limit)
+        self.pool: Pool = get_pool(max_threads)
+        self.threads = self.pool.workers
+
+    @property
+    def pool_address(self) -> int:
+        """Where the thread pool's state lies."""
+        return self.pool.address
+
+    def _allocate(self, nbytes: int, category: str) -> Allocation:
+        return host_bytes(nbytes, category)
+
+    def _free(self, allocation: Allocation) -> None:
+        """The bytes go with the last view of them."""
+
+    def compile(self, kernel: Kernel, options: Options) -> Compiled:
+        """Machine code of a kernel, from this process, the disk cache, or LLVM.
+
+        A kernel that cannot run several iterations side by side (it prints, say) is compiled with one lane.
+
+        Raises:
+            QdrunRuntimeError: LLVM refuses the code; names the kernel.
+        """
+        begin = time.perf_counter()
+        lanes = options.lanes
+        try:
+            text = emit_kernel(kernel, self._target(lanes), options.plain)
+        except Unsupported:
+            if lanes == 1:
+                raise
+            lanes = 1
+            text = emit_kernel(kernel, self._target(1), options.plain)
+        code, cached = load_text(text, kernel.name, [symbol(kernel)], options)
+        return Compiled(
+            kernel.name,
+            code.addresses[symbol(kernel)],
+            context_layout(kernel),
+            messages(kernel),
+            [t.name for t in kernel.tasks for s in walk(t.body) if isinstance(s, Message)],
+            prints(kernel),
+            lanes,
+            time.perf_counter() - begin,
+            cached,
+            code,
+        )
+
+    def restore(self, compiled: Compiled, key: str, exports: list[str]) -> Compiled | None:
+        """A kernel that another process has compiled, with its code; None when the code is not kept any more."""
+        code = load_known(key, compiled.name, exports, _imports())
+        return None if code is None else replace(compiled, address=code.addresses[exports[0]], code=code)
+
+    def entry(self, compiled: Compiled) -> Callable[[int], None]:
+        """The machine code as a function; other Python threads go on while it runs."""
+        return _ENTRY(compiled.address)
+
+    def _target(self, lanes: int) -> Target:
+        machine = jit.host()
+        return Target("cpu", machine.triple, machine.cpu, machine.features, lanes)
+
+
+def load_text(text: str, name: str, exports: list[str], options: Options) -> tuple[jit.LoadedCode, bool]:
+    """A kernel module's code, and whether it came from this process or the disk instead of LLVM."""
+    return load_cached(text, name, exports, _imports(), options.opt_level, options.offline_cache)
+
+
+def _imports() -> dict[str, int]:
+    return {**parallel_for_addresses(), "qd_print": ctypes.cast(_on_print, ctypes.c_void_p).value or 0}
+
+
+def register_context(address: int, compiled: Compiled) -> None:
+    """Make a context's print statements known. A program does this when it fills the context, before the first launch."""
+    _contexts[address] = compiled.prints, OUTPUT.get()
+
+
+def unregister_context(address: int) -> None:
+    """Forget a context, before its memory is freed."""
+    _contexts.pop(address, None)
+
+
+_print_lock = new_lock(sys.modules[__name__], "_print_lock")
+
+
+@_PRINT
+def _on_print(context: int, site: int, values: ctypes._Pointer[ctypes.c_int64], n: int) -> None:
+    """Called by kernels, from any thread."""
+    print_record(context, site, values[:n])
+
+
+def print_record(context: int, site: int, values: Sequence[int]) -> None:
+    """Write what a print statement of the kernel with this context printed.
+
+    Args:
+        context: the address of the launch context.
+        site: the statement's position among those of the kernel.
+        values: the 8 bytes of each value, as signed integers.
+    """
+    sites, output = _contexts.get(context, ((), None))
+    if not 0 <= site < len(sites):
+        return  # the program was closed during its launch
+    text = print_text(sites[site], values)
+    with _print_lock:
+        (output or sys.stdout).write(text)

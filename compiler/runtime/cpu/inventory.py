@@ -1,0 +1,38 @@
+"""The processor in the inventory."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from .. import jit
+from ..inventory import Backend, Held
+from . import pool
+
+
+class HeldHost(Held):
+    """The processor."""
+
+    name = "cpu"
+
+    def memory(self) -> tuple[int, int]:
+        """Of the machine's RAM."""
+        try:
+            lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        except OSError:
+            return 0, _total_memory()
+        found = {name: int(rest.split()[0]) << 10 for name, _, rest in (line.partition(":") for line in lines)}
+        return found["MemAvailable"], found["MemTotal"]
+
+
+def row() -> Backend:
+    """The line of the processor."""
+    threads, memory = pool.threads_available(), _total_memory()
+    return Backend("cpu", True, True, f"{jit.host().cpu}, {threads} threads, {memory / 2**30:.1f} GiB", threads, memory)
+
+
+def _total_memory() -> int:
+    """Bytes of RAM; 0 when the platform does not say."""
+    if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return 0

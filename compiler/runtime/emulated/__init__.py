@@ -1,0 +1,1 @@
+"""A GPU driver on the processor, for tests without a GPU."""

@@ -1,0 +1,1 @@
+"""What any stream-ordered GPU needs: memory, streams, code loading, graphs, failures."""

@@ -1,0 +1,289 @@
+"""What the programs of any GPU with queues need of its backend: its ``Kind``, and the few calls of its driver.
+
+Handles and addresses are plain integers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from ...codegen.gpu.hardware import GpuTarget
+from ..cache import disk_cache, key_of
+from ..inventory import ProcessBytes
+from .results import Results
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceInfo:
+    """What is known of a device before it is opened.
+
+    Attributes:
+        index: its number among the devices that this process may use.
+        uuid: ``GPU-`` and 32 hexadecimal digits in groups.
+        pci: domain:bus:device.function, hexadecimal.
+        chip: what code is compiled for, as its driver names it.
+        sms: multiprocessors.
+        threads_per_sm: threads that one of them holds at most.
+        shared_per_block: bytes of shared memory that a block may take without asking.
+        driver_version: the driver's number.
+    """
+
+    index: int
+    name: str
+    uuid: str
+    pci: str
+    chip: str
+    sms: int
+    threads_per_sm: int
+    memory_bytes: int
+    l2_bytes: int
+    shared_per_block: int
+    driver_version: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Kind:
+    """What the devices of a driver have in common.
+
+    Attributes:
+        arch: the backend that programs ask for.
+        name: of the driver: which code its modules are.
+        title: the backend's name in messages.
+        results: what the driver's results mean.
+        target: what code is generated for on a device; raises ``DeviceError`` for one that is too old.
+        speaks: what a device's driver speaks, with its version.
+        look: where a user sees the devices.
+        blocking: the environment variable with which every launch waits; empty: there is none.
+        shared_environment: variables that a process sets whose threads will all launch.
+        dlpack: the devices' type in DLPack; None: no other library can use their memory.
+        stays: a failure that stays ends the device for this process.
+        process: what a process takes beside its programs; None: it was not measured, or is nothing.
+    """
+
+    arch: str
+    name: str
+    title: str
+    results: Results
+    target: Callable[[DeviceInfo], GpuTarget]
+    speaks: Callable[[DeviceInfo], str]
+    look: str
+    blocking: str = ""
+    shared_environment: Mapping[str, str] = field(default_factory=dict)
+    dlpack: int | None = None
+    stays: bool = True
+    process: ProcessBytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GpuBackend:
+    """A backend. ``driver`` makes a driver object, and raises ``DeviceError`` where the driver cannot be used."""
+
+    kind: Kind
+    driver: Callable[[], Driver]
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """What the code generator wrote of a kernel. ``features``: what the target's code generator is told besides the chip."""
+
+    name: str
+    device: str
+    host: str
+    entry: str
+    functions: tuple[str, ...]
+    features: str
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """What a driver loads. ``key``: names it on disk; ``known``: it came from there."""
+
+    data: bytes
+    key: str
+    known: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A function of a loaded module: its handle, and what a thread (registers, bytes of stack) and a block (shared bytes) of it take."""
+
+    handle: int
+    local_bytes: int = 0
+    registers: int = 0
+    shared_bytes: int = 0
+
+
+class Driver(Protocol):
+    """What a device needs of its driver. Every call works on any thread; one that fails raises ``DeviceError``.
+
+    Attributes:
+        kind: what its devices have in common.
+        launch_address: the C function ``qd_launch`` (``codegen.gpu.grid_entry``), for native code.
+        memset_address: ``qd_memset``.
+    """
+
+    kind: Kind
+    launch_address: int
+    memset_address: int
+
+    def device_count(self) -> int:
+        """How many devices this process may use."""
+        ...
+
+    def describe(self, index: int) -> DeviceInfo:
+        """A device, without opening it."""
+        ...
+
+    def open(self, index: int) -> None:
+        """Take a device: its context is current on this thread afterwards. A driver object opens one device."""
+        ...
+
+    def share(self, index: int) -> None:
+        """Before ``open``: many threads will wait for the device, so they are to sleep and not to spin."""
+        ...
+
+    def bind(self) -> None:
+        """Make the context current on this thread, for code that calls the driver by itself."""
+        ...
+
+    def stream(self, ordered: bool) -> int:
+        """A new stream, which waits for no other one of this kind. ``ordered``: it is in order with the default stream."""
+        ...
+
+    def stream_free(self, stream: int) -> None:
+        """Give a stream back in which nothing runs."""
+        ...
+
+    def close(self, stream: int) -> None:
+        """Give the last stream of this object back, and the memory that the driver keeps for it."""
+        ...
+
+    def synchronize(self, stream: int) -> None:
+        """Wait for everything in a stream; raises what failed in it. Stream 0: for everything in the default stream, which comes after
+        what is in ordered ones.
+        """
+        ...
+
+    def allocate(self, nbytes: int, stream: int) -> int:
+        """Device memory for work that is put into the stream later. Its content is arbitrary."""
+        ...
+
+    def free(self, ptr: int, stream: int) -> None:
+        """Give memory back once the work that is in the stream now has ended."""
+        ...
+
+    def trim(self) -> None:
+        """Give all memory that is kept for later allocations back to the device. Synchronize first: what is not free yet stays."""
+        ...
+
+    def pool_bytes(self) -> tuple[int, int]:
+        """Bytes of this driver object's allocations: in use, and taken from the device."""
+        ...
+
+    def memory_info(self) -> tuple[int, int]:
+        """Bytes of the device that are free now, and all of them."""
+        ...
+
+    def host_allocate(self, nbytes: int) -> int:
+        """Pinned host memory, at the same address on both sides. Its content is arbitrary."""
+        ...
+
+    def host_free(self, ptr: int) -> None:
+        """Give pinned memory back; nothing may be using it."""
+        ...
+
+    def is_pinned(self, address: int) -> bool:
+        """Whether an address is pinned memory of the host, ours or another library's."""
+        ...
+
+    def memset(self, ptr: int, word: int, count: int, width: int, stream: int) -> None:
+        """Fill with ``count`` words of ``width`` bytes (1, 2 or 4)."""
+        ...
+
+    def upload(self, dst: int, src_host: int, nbytes: int, stream: int) -> None:
+        """Host to device. Pageable memory may be changed after the call; pinned memory is read when its turn in the stream comes."""
+        ...
+
+    def download(self, dst_host: int, src: int, nbytes: int, stream: int) -> None:
+        """Device to host. The bytes are there when the call returns."""
+        ...
+
+    def fetch(self, dst_pinned: int, src: int, nbytes: int, stream: int) -> None:
+        """Device to pinned host memory, in the stream: the bytes are there once an event recorded after it has passed."""
+        ...
+
+    def copy(self, dst: int, src: int, nbytes: int, stream: int) -> None:
+        """Device to device, also between devices."""
+        ...
+
+    def build(self, texts: Texts, info: DeviceInfo, keep: bool) -> Image:
+        """The image of a kernel's device functions for a device, kept on disk with ``keep``.
+
+        Raises:
+            QdrunRuntimeError: the compiler refuses the text; names the kernel.
+            DeviceError: the driver refuses the code; names the kernel.
+        """
+        ...
+
+    def load_module(self, image: bytes, name: str) -> int:
+        """Load an image. ``name``: the kernel, for messages."""
+        ...
+
+    def function(self, module: int, name: str) -> Function:
+        """A kernel function of a module."""
+        ...
+
+    def unload(self, module: int) -> None:
+        """Forget a module; nothing of it may be running."""
+        ...
+
+    def event(self, sleeps: bool = False) -> int:
+        """A new event. ``sleeps``: a thread that waits for it gives its processor up."""
+        ...
+
+    def event_free(self, event: int) -> None:
+        """Forget an event."""
+        ...
+
+    def record(self, event: int, stream: int) -> None:
+        """Put an event into a stream."""
+        ...
+
+    def event_wait(self, event: int) -> None:
+        """Wait until what was before the event in its stream has ended."""
+        ...
+
+    def stream_wait(self, stream: int, event: int) -> None:
+        """Let a stream wait for an event of another one."""
+        ...
+
+    def elapsed_ms(self, begin: int, end: int) -> float:
+        """Milliseconds on the device's clock between two events that have passed."""
+        ...
+
+    def capture_begin(self, stream: int) -> None:
+        """Record what this thread puts into the stream from now on, instead of running it."""
+        ...
+
+    def capture_end(self, stream: int) -> int:
+        """The recorded graph, ready to launch."""
+        ...
+
+    def graph_launch(self, graph: int, stream: int) -> None:
+        """Put a graph into a stream."""
+        ...
+
+    def graph_free(self, graph: int) -> None:
+        """Forget a graph."""
+        ...
+
+
+def text_image(texts: Texts, keep: bool) -> Image:
+    """The device text itself, for a driver that loads that. It is kept on disk so that it can be restored, too."""
+    data, key = texts.device.encode(), key_of("device text", texts.device)
+    disk = disk_cache() if keep else None
+    if disk:
+        disk.put(key, data, {"name": texts.name})
+    return Image(data, key, True)

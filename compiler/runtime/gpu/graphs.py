@@ -1,0 +1,113 @@
+"""Graphs of a device: what one thread puts into the stream is recorded, and launched as one later."""
+
+from __future__ import annotations
+
+import threading
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Any
+
+from ...codegen.abi import RECENT, SCRATCH_FAILED, TABLE_LAUNCHES, TABLE_RECENT
+from ..recording import Unrecordable
+from .pacing import Pacing
+
+if TYPE_CHECKING:
+    from .memory import DeviceMemory
+
+
+class Graphs(Pacing):
+    """The graphs of one program.
+
+    Attributes:
+        stream: of the program.
+        capturing: a graph is being recorded: nothing may be allocated, and what is freed waits.
+    """
+
+    stream: int
+    memory: DeviceMemory
+    scratch_address: int
+    _lock: Any
+
+    def _begin_graphs(self) -> None:
+        self._capturing = False
+        self._recorder = 0  # the thread that records
+        self._foreign = False  # other libraries have memory that the graph being recorded writes
+        self._joins = False  # memory was shared while a graph was recorded
+        self._reported = False  # a failure was raised since the last launch of a graph
+        self._graphs: dict[int, bool] = {}  # by their handles: whether they must wait for other libraries
+        self._postponed: list[int] = []
+
+    @abstractmethod
+    def join(self) -> None:
+        """See ``Link``."""
+
+    @abstractmethod
+    def settle(self, stream: int = 0) -> None:
+        """See ``Link``."""
+
+    @abstractmethod
+    def memset(self, to: int, word: int, count: int, width: int) -> None:
+        """See ``Link``."""
+
+    @property
+    def capturing(self) -> bool:
+        """See the class."""
+        return self._capturing
+
+    @capturing.setter
+    def capturing(self, value: bool) -> None:
+        with self._lock:
+            self._capturing = value
+            if not value:
+                waiting, self._postponed = self._postponed, []
+                for address in waiting:
+                    self.memory.free(address)
+
+    def begin_graph(self) -> None:
+        """From now on this thread's launches, fills and copies are recorded and do not run. Hold ``lock`` until the end."""
+        self._alive()
+        with self._failing():
+            self.driver.capture_begin(self.stream)
+        self._foreign, self._recorder = False, threading.get_ident()
+        self.capturing = True
+        self.launched_outside()  # what the host knows of the device's memory is not what a launch of the graph will find
+
+    def end_graph(self) -> int:
+        """The graph of what was recorded."""
+        try:
+            with self._failing():
+                handle = self.driver.capture_end(self.stream)
+        finally:
+            self.capturing = False  # frees what was waiting: not before the end, or it would be part of the graph
+            self._marked = self.launches()  # what was recorded has not run
+        self._graphs[handle] = self._foreign
+        if self._joins:
+            self.join()
+        return handle
+
+    def launch_graph(self, handle: int, name: str) -> None:
+        """Put a graph into the stream. ``name``: for messages."""
+        self._alive()
+        if self._graphs[handle]:
+            self.settle()
+        if self._reported:  # perhaps of this graph, whose launches have the same numbers each time
+            self._reported = False
+            self.memset(self.scratch_address + 8 * SCRATCH_FAILED, 0, 2, 4)
+        with self._failing():
+            self.driver.graph_launch(handle, self.stream)
+        self._kernels[-handle] = name
+        self.table[TABLE_RECENT + self.launches() % RECENT] = -handle
+        self.table[TABLE_LAUNCHES] += 1
+
+    def reported(self) -> None:
+        """A failure of a launch was raised: it holds up no later one."""
+        self._reported = True
+
+    def drop_graph(self, handle: int) -> None:
+        """Forget a graph; one that is running ends first."""
+        if self._graphs.pop(handle, None) is not None and self._dead is None:
+            self.driver.graph_free(handle)
+
+    def _recordable(self, what: str, do: str) -> None:
+        """Refuse what cannot be part of a graph, in the thread that records one."""
+        if self._capturing and self._recorder == threading.get_ident():
+            raise Unrecordable(f"{what} while a graph is recorded\n  do: {do}")

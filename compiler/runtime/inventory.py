@@ -1,0 +1,54 @@
+"""What is said of a device: a line of the inventory, a device that a process has taken, and what the process takes of it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """One line of the inventory. ``usable`` says whether programs can run on it; ``detail`` says what it is, or why not.
+
+    A GPU has a line for each device: ``index`` is its number in this process, ``uuid`` the name that it keeps everywhere.
+    """
+
+    name: str
+    usable: bool
+    present: bool
+    detail: str
+    threads: int = 0
+    memory_bytes: int = 0
+    index: int = 0
+    uuid: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessBytes:
+    """What a process takes of a device beside its programs, as measured.
+
+    Attributes:
+        driver: the driver's context: once a process and device.
+        unit: the driver takes memory from the device in units of so many bytes.
+        frame: bytes of a thread's stack that there is room for from the start.
+        measured: on what.
+    """
+
+    driver: int
+    unit: int
+    frame: int
+    measured: str
+
+
+class Held(ABC):
+    """A device that this process has taken.
+
+    Attributes:
+        name, uuid, pci: what it says of itself; empty where there is nothing to say.
+    """
+
+    name = uuid = pci = ""
+
+    @abstractmethod
+    def memory(self) -> tuple[int, int]:
+        """Bytes that are free, of all processes together, and all bytes; 0 where that is not known."""

@@ -1,0 +1,1 @@
+"""Launches without Python: the native launcher, its guards and its argument packing."""

@@ -1,0 +1,400 @@
+"""Launching a compiled kernel from Python: a native launcher of a few dozen nanoseconds, and a plain one that always works.
+
+``install`` makes calls of kernels builtins that check and pack the arguments in native code (``launch_ir``), by tables (``make_launch``),
+and hand every case that no table describes to Python. They read objects of the interpreter and of numpy by offset, so those offsets are
+first checked on objects with known contents; where one differs, calls stay in Python. ``PackedLauncher`` needs nothing but ctypes.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import ctypes
+import math
+import struct
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...codegen.abi import CTX_STATUS, arg_words
+from ...errors import QdrunRuntimeError
+from ...ir.nodes import ArgDecl
+from ...ir.threads import new_lock
+from ...ir.types import DType, f16, f32, f64, u1, u64
+from .. import jit
+from ..cache import load_cached
+from ..compiled import Compiled
+from ..status import Capacity, raise_status
+from . import launch_ir, pack_ir, slots_ir
+from .guard import Guard
+from .objects import TYPE_SLOTS, layout_problem, offsets, pointer, slot_offset
+from .watch import Watch
+
+_METHOD_DESCRIPTOR = 1 << 17  # Py_TPFLAGS_METHOD_DESCRIPTOR
+_MAX_WORDS = 4096  # of an argument buffer on the caller's stack
+_FLOAT_WORDS = {f64: "<d", f32: "<f4x", f16: "<e6x"}
+_one = [object()]
+_IDLE = sys.getrefcount(_one[0])  # of an object in a list
+_lock = new_lock(sys.modules[__name__], "_lock")
+
+
+@dataclass(frozen=True, slots=True)
+class ArgSpec:
+    """What the native launcher accepts for an argument besides numpy arrays and Python numbers.
+
+    An object whose exact type is ``Natives.host_type`` and whose ``_key`` is this very ``key`` has, in ``_packed``, the bytes to copy. An
+    object whose exact type is ``host_type.wrapper_type`` stands for the one in its slot ``_impl``.
+    """
+
+    decl: ArgDecl
+    key: object | None = None
+    numpy: bool = True  # a numpy array of the declared type may be given: False where the axes are nested in another order
+
+
+# ---- the native launcher ----
+
+
+@dataclass(frozen=True)
+class Natives:
+    """The classes and objects that the native launcher works with. What it reads of instances is in slots.
+
+    Attributes:
+        variable: holds the current program.
+        program: its class, with the slots ``native_launches`` and ``native_gradients``: dicts from kernels to lists of launches.
+        kernel: its ``slow_call``, as that of the others, makes a call in Python.
+        gradient: of a kernel, which is in the slot ``kernel``.
+        taped: launches a kernel although a tape records; the same slot.
+        bound_kernel, bound_gradient: of an object, with the slots ``kernel`` and ``instance``.
+        gradient_of_bound: stands for the gradient in the class of bound kernels; its ``slow_call`` takes the bound kernel first.
+        host_type: the program's array class.
+    """
+
+    variable: contextvars.ContextVar[Any]
+    program: type
+    kernel: type
+    gradient: type
+    taped: type
+    bound_kernel: type
+    bound_gradient: type
+    gradient_of_bound: type
+    host_type: type
+
+
+def install(natives: Natives) -> bool:
+    """Make calls of kernels native: the methods of the classes become builtins. False: this interpreter's objects are not laid out as
+    the launcher expects, and calls stay in Python.
+    """
+    wrapper = getattr(natives.host_type, "wrapper_type", None)
+    slots = {
+        "LAUNCHES_AT": slot_offset(natives.program, "native_launches"),
+        "GRADIENTS_AT": slot_offset(natives.program, "native_gradients"),
+        "GRADIENT_KERNEL_AT": slot_offset(natives.gradient, "kernel"),
+        "BOUND_KERNEL_AT": slot_offset(natives.bound_kernel, "kernel"),
+        "BOUND_INSTANCE_AT": slot_offset(natives.bound_kernel, "instance"),
+        "KEY_AT": slot_offset(natives.host_type, "_key"),
+        "PACKED_AT": slot_offset(natives.host_type, "_packed"),
+        "INNER_AT": slot_offset(wrapper, "_impl") if wrapper else 0,
+    }
+    same = slot_offset(natives.taped, "kernel") == slots["GRADIENT_KERNEL_AT"] and all(
+        slot_offset(natives.bound_gradient, n) == slots[f"BOUND_{n.upper()}_AT"] for n in ("kernel", "instance")
+    )
+    found = {name: at for name, at in slots.items() if at is not None}
+    with _lock:
+        if layout_problem() is not None or len(found) < len(slots) or not same:
+            return False
+        process = _process(natives, wrapper)
+        text = launch_ir.launcher_text(offsets() | found)
+        imports = {n: ctypes.cast(getattr(ctypes.pythonapi, n), ctypes.c_void_p).value or 0 for n in launch_ir.IMPORTS}
+        imports["qd_process"] = ctypes.addressof(process)
+        code, _ = load_cached(text, "launcher", list(slots_ir.EXPORTS), imports)
+        code.make_immortal()
+    functions = code.addresses
+    _set_slots(natives.kernel, functions["launch"], functions["bind"])
+    _set_slots(natives.gradient, functions["reverse"])
+    _set_slots(natives.bound_kernel, functions["launch_bound"])
+    _set_slots(natives.bound_gradient, functions["reverse_bound"])
+    _set_slots(natives.gradient_of_bound, functions["reverse_of"])
+    _set_slots(natives.taped, functions["launch_taped"])
+    for cls in (natives.kernel, natives.gradient_of_bound):
+        _write(cls, "flags", cls.__flags__ | _METHOD_DESCRIPTOR)
+    return True
+
+
+def _process(natives: Natives, wrapper: type | None) -> ctypes.Array[ctypes.c_int64]:
+    """The addresses of objects that are the same for all launches; kept for ever, as the objects are."""
+    objects = {
+        pack_ir.P_VAR: natives.variable,
+        pack_ir.P_PROGRAM: natives.program,
+        pack_ir.P_NONE: None,
+        pack_ir.P_NUMPY: np.ndarray,
+        pack_ir.P_FLOAT: float,
+        pack_ir.P_INT: int,
+        pack_ir.P_BOOL: bool,
+        pack_ir.P_BYTES: bytes,
+        pack_ir.P_TRUE: True,
+        pack_ir.P_HOST: natives.host_type,
+        pack_ir.P_WRAPPER: wrapper,
+        pack_ir.P_SLOW: sys.intern("slow_call"),
+        pack_ir.P_BOUND: natives.bound_kernel,
+        pack_ir.P_SPARE: natives.bound_kernel(None, None),
+    }
+    _spares.append(objects[pack_ir.P_SPARE])
+    words = (ctypes.c_int64 * pack_ir.P_WORDS)(*(id(objects[k]) for k in range(pack_ir.P_WORDS)))
+    kept = [x for k, x in objects.items() if k != pack_ir.P_SPARE]  # which has one reference while nobody uses it
+    for one in (words, natives, *kept):
+        jit.keep_for_ever(one)
+    return words
+
+
+_spares: list[Any] = []
+"""The bound kernels that are used again and again."""
+
+
+def forget_bound() -> None:
+    """Let go of the object that a kernel was bound to last."""
+    for k in range(len(_spares)):
+        if sys.getrefcount(_spares[k]) == _IDLE:
+            _spares[k].kernel = _spares[k].instance = None
+
+
+def _set_slots(cls: type, call: int, get: int = 0) -> None:
+    """Give a class builtins for ``__call__`` and ``__get__``, as a class in C has them: there is no Python frame around a launch."""
+    _write(cls, "call", call)
+    if get:
+        _write(cls, "descr_get", get)
+
+
+def _write(cls: type, slot: str, value: int) -> None:
+    ctypes.c_ulong.from_address(id(cls) + TYPE_SLOTS[slot]).value = value
+    ctypes.pythonapi.PyType_Modified(ctypes.py_object(cls))
+
+
+def _int_range(dtype: DType) -> tuple[int, int]:
+    if dtype.kind == "u":
+        return 0, min((1 << dtype.bits) - 1, (1 << 63) - 1)
+    return -(1 << (dtype.bits - 1)), (1 << (dtype.bits - 1)) - 1
+
+
+def _scalar_kind(dtype: DType) -> int:
+    """How a Python number becomes this type. 0: never natively (f16 needs a rounding that not every processor has)."""
+    if dtype.is_real:
+        return {f32: pack_ir.KIND_F32, f64: pack_ir.KIND_F64}.get(dtype, 0)
+    return {u1: pack_ir.KIND_BOOL, u64: pack_ir.KIND_U64}.get(dtype, pack_ir.KIND_INT)
+
+
+def arg_row(spec: ArgSpec) -> list[int]:
+    """How the launcher packs a number or an array (``pack_ir.A_*``)."""
+    row = [0] * pack_ir.A_WORDS
+    d = spec.decl
+    row[pack_ir.A_SIZE] = arg_words(d)
+    if d.kind == "scalar":
+        row[pack_ir.A_KIND] = _scalar_kind(d.dtype)
+        if d.dtype.is_int:
+            row[pack_ir.A_LOW], row[pack_ir.A_HIGH] = _int_range(d.dtype)
+        return row
+    row[pack_ir.A_KIND] = pack_ir.KIND_ARRAY
+    plain = spec.numpy and not d.needs_grad and not d.needs_dual  # a numpy array has neither
+    row[pack_ir.A_DESCR] = id(d.dtype.numpy) if plain else 0
+    row[pack_ir.A_NDIM], row[pack_ir.A_ELEMENT] = d.ndim, len(d.element)
+    row[pack_ir.A_E0 : pack_ir.A_E0 + len(d.element)] = d.element
+    row[pack_ir.A_KEY] = id(spec.key)  # that of None for no key, which no array has
+    return row
+
+
+@dataclass(frozen=True)
+class Same:
+    """An argument that must be this very object; it has no words."""
+
+    value: object
+
+
+@dataclass(frozen=True)
+class Watched:
+    """An argument that must be this very object, and is watched. ``words``: of its arrays and numbers."""
+
+    watch: Watch
+    words: int
+
+
+class Launch(NamedTuple):
+    """What a native launch needs of a kernel. The launcher reads the table; it names the rest by address.
+
+    Attributes:
+        owner: what was compiled, and the address of its code.
+        watches: of its arguments.
+    """
+
+    table: bytes
+    owner: tuple[object, int]
+    watches: tuple[Watch, ...]
+    held: tuple[object, ...]
+
+
+def make_launch(
+    compiled: Compiled,
+    context_ptr: int,
+    args: Sequence[ArgSpec | Same | Watched],
+    on_status: Callable[[], Any],
+    flags_ptr: int,
+    owner: object,
+    *,
+    keep_gil: bool = False,
+    state_ptr: int = 0,
+    shares: bool = True,
+    guard: Guard | None = None,
+    prepare: Callable[[bytes], object] | None = None,
+    ahead: int = 0,
+    on_ahead: Callable[[], object] | None = None,
+) -> Launch | None:
+    """A native launch, or None where there can be none. It is put into the list of its kernel in its program.
+
+    Args:
+        compiled: the kernel; it returns nothing (returned values are fetched in Python).
+        context_ptr: its context, whose first word points to the status record.
+        args: one for each argument.
+        on_status: called without arguments when the status record is not zero after the launch; it raises.
+        flags_ptr: address of ``launch_ir.F_WORDS`` 64-bit words; while one of them is not zero the calls that it counts for go to Python.
+        owner: what was compiled; kept.
+        keep_gil: for launches so short that giving up the interpreter (27 ns; where other threads want it, tens of microseconds until
+            it comes back) costs more than it brings. Refused for kernels that print, whose pool threads would wait for the
+            interpreter for ever.
+        state_ptr: address of the program's state, ``launch_ir.S_WORDS`` 64-bit words; 0: there is none, and launches are not counted.
+        shares: launches share memory: while one of the program runs on another thread, Python decides.
+        guard: launches pass while it is armed and all is as it says.
+        prepare: called with the words of the arguments when the guard stops a launch. None: the launch is tried again, once; anything else:
+            it is for another launch of the list, or for Python.
+        ahead: after launches that count as much together (``abi.CTX_WEIGHT``) ``on_ahead`` is called, which may give the lock up; 0: never.
+        on_ahead: called without arguments; what it raises is raised by the launch.
+
+    Memory at the addresses is the caller's to keep.
+    """
+    words = 1 + sum(map(_words_of, args))
+    if words > _MAX_WORDS:
+        return None
+    own_state = (ctypes.c_int64 * launch_ir.S_WORDS)()
+    state = (state_ptr, int(shares)) if state_ptr else (ctypes.addressof(own_state), 0)
+    release = int(not keep_gil or bool(compiled.prints))
+    head = [compiled.address, context_ptr, flags_ptr, id(on_status), len(args), release, words, *state]
+    head += [guard.address if guard is not None else 0, id(prepare) if prepare is not None else 0]
+    watched = tuple(a.watch for a in args if isinstance(a, Watched))
+    head += [ahead if on_ahead is not None else 0, id(on_ahead), sum(w.arrays for w in watched)]
+    rows = [word for arg in args for word in _row(arg)]
+    table = struct.pack(f"{len(head) + len(rows)}q", *head, *rows)
+    held = (compiled, on_status, own_state, guard, prepare, on_ahead, *args)
+    return Launch(table, (owner, compiled.address), watched, held)
+
+
+def _words_of(arg: ArgSpec | Same | Watched) -> int:
+    if isinstance(arg, ArgSpec):
+        return arg_words(arg.decl)
+    return arg.words if isinstance(arg, Watched) else 0
+
+
+def _row(arg: ArgSpec | Same | Watched) -> list[int]:
+    """How the launcher packs an argument."""
+    if isinstance(arg, ArgSpec):
+        return arg_row(arg)
+    row = [0] * pack_ir.A_WORDS
+    if isinstance(arg, Watched):
+        row[pack_ir.A_KIND], row[pack_ir.A_SIZE] = pack_ir.KIND_WATCHED, arg.words
+        row[pack_ir.A_KEY], row[pack_ir.A_WATCH] = id(arg.watch.value), arg.watch.address
+    else:
+        row[pack_ir.A_KIND], row[pack_ir.A_KEY] = pack_ir.KIND_SAME, id(arg.value)
+    return row
+
+
+# ---- the plain launcher ----
+
+
+def scalar_bytes(value: int | float | bool, dtype: DType) -> bytes:
+    """A scalar's word: its own bytes, low end first. A float beyond the type's range becomes infinite, as in C.
+
+    Raises:
+        QdrunRuntimeError: an integer does not fit.
+    """
+    if dtype.is_real:
+        try:
+            return struct.pack(_FLOAT_WORDS[dtype], value)
+        except OverflowError:
+            return struct.pack(_FLOAT_WORDS[dtype], math.copysign(math.inf, value))
+    if dtype is u1:
+        return int(bool(value)).to_bytes(8, "little")
+    try:
+        return int(value).to_bytes(dtype.size, "little", signed=dtype.is_signed).ljust(8, b"\0")
+    except OverflowError:
+        raise QdrunRuntimeError(f"{value} does not fit into {dtype}") from None
+
+
+def array_bytes(array: np.ndarray, decl: ArgDecl, grad: np.ndarray | None = None) -> bytes:
+    """An array's words: address, extents, and the address of its gradient when the kernel wants one.
+
+    Raises:
+        QdrunRuntimeError: dtype, rank, element or layout is not what the kernel was compiled for.
+    """
+    for a, what in ((array, f"argument `{decl.name}`"), *(((grad, f"gradient of `{decl.name}`"),) if grad is not None else ())):
+        _check_array(a, decl, what)
+    if decl.needs_grad and grad is None:
+        raise QdrunRuntimeError(f"argument `{decl.name}` needs a gradient array")
+    words = [array.ctypes.data, *array.shape[: decl.ndim]]
+    if decl.needs_grad and grad is not None:
+        if grad.shape != array.shape:
+            raise QdrunRuntimeError(f"gradient of `{decl.name}` has shape {grad.shape}, the array {array.shape}")
+        words.append(grad.ctypes.data)
+    return struct.pack(f"{len(words)}q", *words)
+
+
+def _check_array(array: np.ndarray, decl: ArgDecl, what: str) -> None:
+    if array.dtype != decl.dtype.numpy:
+        raise QdrunRuntimeError(f"{what} has dtype {array.dtype}, the kernel wants {decl.dtype}")
+    if array.ndim != decl.ndim + len(decl.element) or array.shape[decl.ndim :] != decl.element:
+        element = f" of elements {decl.element}" if decl.element else ""
+        raise QdrunRuntimeError(f"{what} has shape {array.shape}, the kernel wants {decl.ndim} dimensions{element}")
+    if not (array.flags.c_contiguous and array.flags.aligned and array.flags.writeable):
+        raise QdrunRuntimeError(f"{what} must be C-contiguous, aligned and writeable")
+
+
+def pack_args(values: Sequence[Any], decls: Sequence[ArgDecl]) -> bytes:
+    """The argument buffer after its first word. An ndarray is a numpy array, or a pair (array, gradient)."""
+    if len(values) != len(decls):
+        raise QdrunRuntimeError(f"{len(decls)} arguments are wanted, {len(values)} were given")
+    parts: list[bytes] = []
+    for value, decl in zip(values, decls):
+        if decl.kind == "scalar":
+            parts.append(scalar_bytes(value, decl.dtype))
+        elif isinstance(value, tuple):
+            parts.append(array_bytes(value[0], decl, value[1]))
+        else:
+            parts.append(array_bytes(value, decl))
+    return b"".join(parts)
+
+
+class PackedLauncher:
+    """Launches through ctypes from packed words. Any number of threads may use one; the interpreter is free during the launch."""
+
+    def __init__(
+        self, compiled: Compiled, context_address: int, arg_decls: Sequence[ArgDecl], capacity: Capacity | None = None
+    ) -> None:
+        self.compiled, self.decls, self._capacity = compiled, tuple(arg_decls), capacity
+        self._context = struct.pack("q", context_address)
+        self._status = pointer(context_address + 8 * CTX_STATUS)
+        self._code = ctypes.c_int64.from_address(self._status)
+        self._size = 8 * sum(map(arg_words, arg_decls))
+        self._call = ctypes.CFUNCTYPE(None, ctypes.c_char_p)(compiled.address)
+
+    def launch(self, words: bytes | bytearray | memoryview) -> None:
+        """Run the kernel on the argument buffer ``words`` (all but its first word, the context).
+
+        Raises:
+            QdrunRuntimeError: the buffer has the wrong size, or the kernel failed (``QdrunAssertionError``, ``AdStackOverflow``).
+        """
+        if len(words) != self._size:
+            raise QdrunRuntimeError(f"kernel `{self.compiled.name}` takes {self._size} bytes of arguments, not {len(words)}")
+        self._call(self._context + words)
+        if self._code.value:
+            raise_status(self.compiled, self._status, self._capacity)
+
+    def __call__(self, *values: Any) -> None:
+        """Pack the values and launch."""
+        self.launch(pack_args(values, self.decls))

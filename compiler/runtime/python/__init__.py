@@ -1,0 +1,1 @@
+"""The Python backend: the reference interpreter as a device, for debugging."""

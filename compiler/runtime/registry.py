@@ -1,0 +1,185 @@
+"""The backends of GPUs by name: which of them this version has, and what of them this machine has.
+
+Adding a backend is adding its folders (``runtime/<name>`` with a ``backend.py``, ``codegen/<name>``) and its line in ``BACKENDS``.
+Nothing of a backend is imported before it is asked for.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import ctypes.util
+import importlib
+import os
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..errors import QdrunRuntimeError
+from .cpu import inventory as cpu
+from .inventory import Backend, Held, ProcessBytes
+
+if TYPE_CHECKING:
+    from .gpu.device import GpuDevice
+    from .gpu.driver import Driver, GpuBackend
+
+EMULATED = "emulated"
+"""The device on the processor, which programs for a GPU can run on for tests: ``emulated``, or ``emulated:1`` for the second one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A backend of GPUs.
+
+    Attributes:
+        name: what programs ask for.
+        detect: what this machine has of it, in words; empty: nothing.
+        missing: what to say where it has nothing.
+        load: imports the backend; None: it is not built in this version.
+    """
+
+    name: str
+    detect: Callable[[], str]
+    missing: str = "no such device on this machine"
+    load: Callable[[], GpuBackend] | None = None
+
+
+def _cuda() -> GpuBackend:
+    from .cuda.backend import BACKEND
+
+    return BACKEND
+
+
+def _find_cuda() -> str:
+    if not (Path("/dev/nvidiactl").exists() or Path("/dev/nvidia0").exists() or Path("/dev/dxg").exists() or os.name == "nt"):
+        return ""
+    library = "nvcuda.dll" if os.name == "nt" else "libcuda.so.1"
+    return "an NVIDIA driver is loaded" if _loadable(library) else ""
+
+
+def _find_amdgpu() -> str:
+    return "an AMD GPU driver is loaded (/dev/kfd)" if Path("/dev/kfd").exists() else ""
+
+
+def _find_vulkan() -> str:
+    library = {"win32": "vulkan-1.dll", "darwin": "libvulkan.dylib"}.get(sys.platform, "libvulkan.so.1")
+    has_gpu = os.name == "nt" or sys.platform == "darwin" or any(Path("/dev/dri").glob("renderD*")) or bool(_find_cuda())
+    return "a Vulkan loader and a GPU are present" if has_gpu and _loadable(library) else ""
+
+
+def _find_metal() -> str:
+    return "macOS has Metal" if sys.platform == "darwin" and ctypes.util.find_library("Metal") else ""
+
+
+def _loadable(library: str) -> bool:
+    try:
+        ctypes.CDLL(library)
+    except OSError:
+        return False
+    return True
+
+
+BACKENDS = {
+    entry.name: entry
+    for entry in (
+        Entry("cuda", _find_cuda, "no such device on this machine: no NVIDIA driver is loaded", _cuda),
+        Entry("amdgpu", _find_amdgpu),
+        Entry("vulkan", _find_vulkan),
+        Entry("metal", _find_metal),
+    )
+}
+
+
+def is_built(name: str) -> bool:
+    """Whether this version has a backend of GPUs that is called so."""
+    return name in BACKENDS and BACKENDS[name].load is not None
+
+
+def gpu(name: str) -> GpuBackend:
+    """A backend of GPUs.
+
+    Raises:
+        QdrunRuntimeError: it is not built in this version, or there is none that is called so.
+    """
+    entry = BACKENDS.get(name)
+    if entry is None or entry.load is None:
+        raise QdrunRuntimeError(f"the {name} backend is not built in this version\n  do: see `qdrun devices`")
+    return entry.load()
+
+
+def process_bytes(name: str) -> ProcessBytes | None:
+    """What a process takes of a device beside its programs; None where that was not measured."""
+    entry = BACKENDS.get(name)
+    return None if entry is None or entry.load is None else entry.load().kind.process
+
+
+def _driver(backend: GpuBackend, which: int | str | None) -> Driver:
+    if isinstance(which, str) and which.partition(":")[0] == EMULATED:
+        from .emulated.driver import EmulatedDriver
+
+        return EmulatedDriver()
+    return backend.driver()
+
+
+def open_gpu(name: str, which: int | str | None = None, byte_limit: int | None = None) -> GpuDevice:
+    """The device of a new program.
+
+    Raises:
+        DeviceError: it cannot be used, or none or several are called so; says what is missing.
+        QdrunRuntimeError: the backend is not built in this version.
+    """
+    backend = gpu(name)
+    from .gpu.device import GpuDevice  # a program on the CPU needs nothing of it
+
+    return GpuDevice(_driver(backend, which), which, byte_limit)
+
+
+def hold(name: str, which: int | str | None = None, *, shared: bool = False) -> Held:
+    """Take a device for this process, as programs with these options will, and say which one it is.
+
+    ``shared``: several programs will run on it at once, each on a thread of its own.
+
+    Raises:
+        DeviceError: there is none that is called so, or it cannot be used.
+        QdrunRuntimeError: the backend is not built in this version.
+    """
+    if name == "cpu":
+        return cpu.HeldHost()
+    backend = gpu(name)
+    from .gpu.find import HeldDevice
+
+    if shared:
+        for variable, value in backend.kind.shared_environment.items():  # read when the driver is loaded
+            os.environ.setdefault(variable, value)
+    return HeldDevice(_driver(backend, which), which, shared)
+
+
+def keep_namespaces() -> None:
+    """Before folders of users are added to ``sys.path``: a file ``cuda.py`` there would win over cuda-python's namespace package, even
+    from the end of the path.
+    """
+    with suppress(ImportError):
+        importlib.import_module("cuda")
+
+
+def devices() -> list[Backend]:
+    """Every backend: whether this machine has the hardware and whether this version can use it."""
+    return [cpu.row(), *(row for entry in BACKENDS.values() for row in _rows(entry))]
+
+
+def _rows(entry: Entry) -> list[Backend]:
+    """A line for each device. What a backend needs of other packages is loaded only where there is hardware for it."""
+    found = entry.detect()
+    if entry.load is None:
+        if found:
+            return [Backend(entry.name, False, True, f"{found}, but the {entry.name} backend is not built in this version")]
+        why = f"{entry.missing} (the {entry.name} backend is not built in this version either)"
+        return [Backend(entry.name, False, False, why)]
+    if not found:
+        return [Backend(entry.name, False, False, entry.missing)]
+    backend = entry.load()
+    from .gpu.find import rows
+
+    return [b if b.usable else replace(b, present=True) for b in rows(backend)]

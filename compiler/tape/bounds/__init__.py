@@ -1,0 +1,1 @@
+"""Loop bounds and row predicates as expressions, and their values before a launch."""

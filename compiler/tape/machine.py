@@ -1,0 +1,113 @@
+"""What a plan must know of the device that will run it: how many iterations are in flight, and which planes it has. No device is asked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from ..errors import QdrunRuntimeError, QdrunTypeError
+from ..ir.types import PLANES
+
+if TYPE_CHECKING:
+    from .heap_plan import HeapPlan
+
+GPU_THREADS = 65_536
+"""Threads in flight of a task with adstacks on a GPU: such a task is launched grid-strided, with never more threads than this."""
+CUDA_THREADS = 262_144
+"""The same on an NVIDIA GPU where every tape of the task lies on chip and the checkpoints of all threads take at most ``CUDA_HEAP``: a
+multiprocessor that is done with a block has another to take. A power of two times ``GPU_THREADS``."""
+CUDA_HEAP = 16 << 20
+"""Bytes of checkpoints for which a task gets more than ``GPU_THREADS`` threads."""
+CUDA_BLOCK = 128
+"""Threads of a block."""
+CUDA_SHARED = 284
+"""Bytes of shared memory that the tapes of a thread take at most: 36 KiB a block, of the 48 KiB that every device gives. Six blocks have
+room on a multiprocessor of an H100 or H200 at once; with 368 bytes and four blocks the sin recurrence takes 5 % longer."""
+CUDA_CACHE = 24 << 20
+"""Bytes of tapes up to which they stay in an L2 cache of 50 MB or more. Past that, running a segment again is faster than reading it."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Device parameters of a plan.
+
+    Attributes:
+        arch: the backend's name.
+        workers: threads in flight of a parallel task with adstacks, at most.
+        lanes: iterations that one worker runs side by side; each has an adstack row of its own.
+        wide: it has 8-byte state words (f64, i64).
+        interleaved: the rows of one slot lie side by side in the heap.
+        shared: bytes of on-chip memory for the tapes of one thread; 0: all tapes lie in the heap.
+        block: threads that share their on-chip memory.
+        cache: bytes of full tapes past which a loop is checkpointed even with ``levels=1``; 0: never. Only with ``shared``.
+        most: workers of a task whose tapes all lie on chip, at most, where their checkpoints take ``small`` bytes or less; 0: ``workers``.
+        small: see ``most``.
+        approximate: f32 and f16 divisions and roots may differ from IEEE's (``fast_math``), so a gate with one is not counted.
+    """
+
+    arch: str
+    workers: int
+    lanes: int = 1
+    wide: bool = True
+    interleaved: bool = False
+    shared: int = 0
+    block: int = 1
+    cache: int = 0
+    most: int = 0
+    small: int = 0
+    approximate: bool = False
+
+    @property
+    def rows(self) -> int:
+        """Rows of a parallel task that keeps all workers busy."""
+        return self.workers * self.lanes
+
+
+def cpu(workers: int, lanes: int = 1) -> Machine:
+    """The CPU with a pool of ``workers`` threads."""
+    return Machine("cpu", workers, lanes)
+
+
+def cuda(workers: int | None = None) -> Machine:
+    """An NVIDIA GPU. The same for every device, so that a plan made without one is the plan on it."""
+    threads, most = (workers, 0) if workers else (GPU_THREADS, CUDA_THREADS)
+    own = Machine("cuda", threads, interleaved=True, shared=CUDA_SHARED, block=CUDA_BLOCK, cache=CUDA_CACHE)
+    return replace(own, most=most, small=CUDA_HEAP)
+
+
+def machine(arch: str, workers: int | None = None, *, fast_math: bool = False) -> Machine:
+    """The parameters of a backend that need not be there.
+
+    Args:
+        arch: ``cpu``, ``cuda``, ``amdgpu``, ``vulkan`` or ``metal``.
+        workers: threads in flight; None: 1 on the CPU, ``GPU_THREADS`` on a GPU.
+        fast_math: the option of that name; it means nothing but on an NVIDIA GPU.
+
+    Raises:
+        QdrunRuntimeError: no such backend.
+    """
+    if arch == "cpu":
+        return cpu(workers or 1)
+    if arch == "cuda":
+        return replace(cuda(workers), approximate=fast_math)
+    if arch in ("amdgpu", "vulkan", "metal"):
+        return Machine(arch, workers or GPU_THREADS, wide=arch != "metal", interleaved=True)
+    raise QdrunRuntimeError(f"no backend is called `{arch}`\n  do: use one of cpu, cuda, amdgpu, vulkan, metal")
+
+
+def check_words(plan: HeapPlan, machine: Machine) -> HeapPlan:
+    """The plan, if the machine has all of its words.
+
+    Raises:
+        QdrunTypeError: a loop keeps 8-byte states and the machine has none; names the loop.
+    """
+    wide = {plane for plane, size in PLANES.items() if size == 8 and plan.planes[plane]}
+    if machine.wide or not wide:
+        return plan
+    loop = next(p for t in plan.tasks for p in t.loops for k in p.stacks for plane, _ in k.widths if plane in wide)
+    words = " and ".join({"f8": "f64", "i8": "i64"}[plane] for plane in sorted(wide))
+    raise QdrunTypeError(
+        f"the gradient `{plan.kernel}` keeps {words} states, and {machine.arch} has no {words}",
+        loop.loc,
+        "use f32 and i32 for the variables of this loop, or another backend",
+    )

@@ -1,0 +1,275 @@
+"""Where the tapes of a task lie on a device with on-chip memory, and the levels that its loops take by default.
+
+The memory of a thread goes to the tapes by water-filling: each loop gets up to B bytes, B as large as what is live together allows. A loop
+whose tape fits whole keeps everything there. The others have a tape in the heap as long as those of the whole launch stay in the device's
+cache; past that a loop gets checkpoints in the heap and a segment of its share on chip, which is both smaller and faster.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from math import isqrt
+
+import numpy as np
+
+from ..ir.threads import once
+from ..ir.types import PLANES
+from .bounds.bounds import Trips
+from .cost import LoopCost
+from .layout import ON_CHIP, RowLayout
+from .levels import LoopPlan, fixed_capacity, full_tape, thinning, three_levels, with_levels
+from .machine import Machine
+from .options import MORE_BLOCKS, REACH, LoopOptions, options_of, pareto
+from .sizing import LoopSizing, Region
+
+LEAST_SEGMENT = 8
+"""Iterations of a segment on chip, at least: a shorter one runs too much again."""
+STEP, OVER = 8, 1
+"""Segments on chip are multiples of ``STEP`` and ``OVER``: the loops over them are unrolled. A refill runs one iteration less than it has
+slots."""
+THINNING_SEGMENTS = (64, 44, 40, 32, 24, 16, LEAST_SEGMENT)
+"""Segments on chip of loops without a bound."""
+_NOTHING = LoopPlan(0, 0, 0, 1, 1, None)
+
+
+@dataclass(frozen=True)
+class Placement:
+    """The plans of a task's loops by number, and the names of the stacks that lie on chip."""
+
+    plans: Mapping[int, LoopPlan]
+    shared: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What decides a placement.
+
+    Attributes:
+        region: the loops of the task.
+        trips: of each loop with stacks, by number.
+        rows: of the task, at most.
+        machine: the device; it has on-chip memory.
+        unknown: C1, C2, S, D1 of a loop without a bound whose tape lies in the heap.
+        fixed_slots: slots of a loop without a bound, as the user has set them; 0: thinning.
+    """
+
+    region: Region
+    trips: Mapping[int, Trips]
+    rows: int
+    machine: Machine
+    unknown: tuple[int, int, int, int]
+    fixed_slots: int = 0
+
+    def fixed(self, s: LoopSizing) -> bool:
+        """Whether the user has said how many slots the loop has."""
+        return self.trips[s.number].count is None and self.fixed_slots > 0
+
+    def wanted(self, s: LoopSizing) -> int:
+        """Slots of a tape that lies on chip whole, or of the longest segment of a loop without a bound."""
+        count = self.trips[s.number].count
+        return max(1, count) if count is not None else self.fixed_slots or THINNING_SEGMENTS[0]
+
+    def least(self, s: LoopSizing) -> int:
+        """Slots without which a tape does not lie on chip."""
+        return self.fixed_slots if self.fixed(s) else min(self.wanted(s), LEAST_SEGMENT)
+
+    @once
+    def loops(self) -> list[LoopSizing]:
+        """The loops with stacks, innermost first."""
+        return [s for _, _, s in sorted(((-d, s.number, s) for d, s in _deep(self.region) if s.stacks), key=lambda x: x[:2])]
+
+
+def tape_of(s: LoopSizing) -> str:
+    """The name of a loop's tape."""
+    return next(k.name for k in s.stacks if k.kind == "tape")
+
+
+def place(launch: Launch, levels: int, roomy: bool = False) -> Placement:
+    """The plans of a task with that many levels; 1: as is fast, three where checkpoints of two would not stay in the device's cache.
+
+    ``roomy``: memory does not matter, two levels are enough.
+    """
+    slots = _filled(launch, launch.loops)
+    kept = []
+    if levels == 1:
+        bounded = (s for s in launch.loops if launch.trips[s.number].count is not None)
+        kept = _cached(launch, [s for s in bounded if slots.get(s.number, 0) < launch.wanted(s)])
+        slots = _filled(launch, [s for s in launch.loops if s not in kept])
+    plans: dict[int, LoopPlan] = {}
+    for s in launch.loops:
+        trips = launch.trips[s.number]
+        if s in kept:
+            assert trips.count is not None
+            plans[s.number] = full_tape(trips.count, trips.source)
+        else:
+            plans[s.number] = _planned(launch, s, slots.get(s.number, 0), levels)
+    shared = frozenset(tape_of(s) for s in launch.loops if s.number in slots)
+    if levels == 1 and not roomy and launch.rows * _heap_bytes(launch, plans, shared) > launch.machine.cache:
+        for s in launch.loops:
+            less = _planned(launch, s, slots.get(s.number, 0), 3)
+            if s not in kept and _far_bytes(s, less, shared) < _far_bytes(s, plans[s.number], shared):
+                plans[s.number] = less
+    return Placement(plans, shared)
+
+
+def workers_of(launch: Launch, placement: Placement) -> int:
+    """Workers of a parallel task: more than usual where every tape lies on chip and the heap stays small all the same."""
+    machine, far = launch.machine, [s for s in launch.loops if tape_of(s) not in placement.shared]
+    workers, row = machine.workers, machine.lanes * _heap_bytes(launch, placement.plans, placement.shared)
+    while not far and 2 * workers <= machine.most and 2 * workers * row <= machine.small:
+        workers *= 2
+    return workers
+
+
+def _heap_bytes(launch: Launch, plans: Mapping[int, LoopPlan], shared: frozenset[str] = frozenset()) -> int:
+    """Bytes of a row of the heap. Loops without a plan have no slots."""
+    words = RowLayout({n: plans.get(n, _NOTHING) for n in launch.trips}, shared).place(launch.region, {})
+    return sum(n * PLANES[p] for p, n in words.items() if p != ON_CHIP)
+
+
+def _far_bytes(s: LoopSizing, plan: LoopPlan, shared: frozenset[str]) -> int:
+    """Bytes of a row of the heap that one loop takes."""
+    return plan.words(s.bytes("ck1"), 0 if tape_of(s) in shared else s.bytes("tape"))
+
+
+def placed(launch: Launch, plans: Mapping[int, LoopPlan]) -> frozenset[str]:
+    """The tapes that lie on chip under plans that somebody else has made: those that fit, innermost loops first."""
+    names: frozenset[str] = frozenset()
+    for s in launch.loops:
+        more = names | {tape_of(s)}
+        only = {n: _NOTHING for n in launch.trips} | {x.number: plans[x.number] for x in launch.loops if tape_of(x) in more}
+        layout = RowLayout(only, more)
+        if layout.place(launch.region, {}).get(ON_CHIP, 0) <= launch.machine.shared:
+            names = more
+    return names
+
+
+def options(
+    launch: Launch, placement: Placement, fastest: Placement, costs: Mapping[int, LoopCost], many: int
+) -> dict[int, LoopOptions]:
+    """The plans of each loop that a budget may choose from: where the tapes lie stays, and nothing is larger than in the fastest plan.
+
+    Args:
+        launch: what decided the placements.
+        placement: where the tapes lie, and the largest plans of those on chip.
+        fastest: what a budget with room for it gives.
+        costs: the cost models of the loops.
+        many: about how many two-level plans of a loop in the heap.
+    """
+    out = {}
+    for s in launch.loops:
+        plan, trips, cost = placement.plans[s.number], launch.trips[s.number], costs[s.number]
+        if tape_of(s) in placement.shared:
+            out[s.number] = _on_chip_options(plan, cost)
+        elif trips.count is None or trips.count <= 1:
+            out[s.number] = _listed([plan], [plan.words(cost.x, cost.t)], cost)
+        else:
+            found = options_of(cost, trips.count, trips.source, launch.fixed_slots, many)
+            first = plan if tape_of(s) in fastest.shared else fastest.plans[s.number]
+            at = found.bytes <= max(plan.words(cost.x, cost.t), first.words(cost.x, cost.t))
+            out[s.number] = replace(
+                found,
+                bytes=found.bytes[at],
+                nanoseconds=found.nanoseconds[at],
+                segments=found.segments[at],
+                blocks=found.blocks[at],
+                grows=False,
+            )
+    return out
+
+
+def _on_chip_options(plan: LoopPlan, cost: LoopCost) -> LoopOptions:
+    """The plan, and with blocks of its segments."""
+    plans = [plan]
+    if plan.C1 and plan.bound is not None:
+        segments = -(-plan.bound // plan.S)
+        plans += [three_levels(plan.bound, plan.S, r, plan.source) for r in MORE_BLOCKS.tolist() if r < segments]
+    return _listed(plans, [(p.C1 + p.C2) * cost.x for p in plans], cost)
+
+
+def _listed(plans: list[LoopPlan], sizes: list[int], cost: LoopCost) -> LoopOptions:
+    size, time = np.array(sizes, np.int64), np.array([cost.of(p) for p in plans])
+    keep = pareto(size, time)
+    none = np.zeros(len(keep), np.int64)
+    return LoopOptions(size[keep], time[keep], none, none, cost, tuple(plans[k] for k in keep.tolist()), plans[0].source, False)
+
+
+def _deep(region: Region, depth: int = 0) -> Iterable[tuple[int, LoopSizing]]:
+    """Each loop, and how many loops are around it."""
+    for s in region.loops:
+        yield depth, s
+        yield from _deep(s.inner, depth + 1)
+    for pair in region.arms:
+        for arm in pair:
+            yield from _deep(arm, depth)
+
+
+def _filled(launch: Launch, loops: Iterable[LoopSizing]) -> dict[int, int]:
+    """Slots on chip by loop; those that would get too few get none, outer loops first."""
+    left = [s for s in loops if launch.least(s) * s.bytes("tape") <= launch.machine.shared]
+    while left:
+        slots = _level(launch, left)
+        tight = [s for s in left if slots[s.number] < launch.least(s)]
+        if not tight:
+            return slots
+        outermost = max(map(launch.loops.index, tight))
+        left.remove(launch.loops[outermost])
+    return {}
+
+
+def _level(launch: Launch, loops: list[LoopSizing]) -> dict[int, int]:
+    """Slots by loop when each gets at most the largest equal number of bytes with which all fit."""
+    names = {tape_of(s) for s in loops}
+
+    def slots(share: int) -> dict[int, int]:
+        return {s.number: min(launch.wanted(s), share // s.bytes("tape")) for s in loops}
+
+    def fits(share: int) -> bool:
+        plans = {n: _NOTHING for n in launch.trips} | {n: replace(_NOTHING, S=k) for n, k in slots(share).items()}
+        return RowLayout(plans, names).place(launch.region, {}).get(ON_CHIP, 0) <= launch.machine.shared
+
+    return slots(bisect_left(range(launch.machine.shared + 1), True, key=lambda share: not fits(share)) - 1)
+
+
+def _cached(launch: Launch, loops: list[LoopSizing]) -> list[LoopSizing]:
+    """Those of the loops whose tapes stay in the heap whole: as many as the device's cache holds, smaller ones first."""
+    left = loops
+    while left:
+        plans = {s.number: replace(_NOTHING, S=launch.wanted(s)) for s in left}
+        if launch.rows * _heap_bytes(launch, plans) <= launch.machine.cache:
+            break
+        size = {s.number: launch.wanted(s) * s.bytes("tape") for s in left}
+        left = [s for s in left if 2 * size[s.number] <= max(size.values())]
+    return left
+
+
+def _planned(launch: Launch, s: LoopSizing, slots: int, levels: int) -> LoopPlan:
+    """The plan of a loop whose tape has that many slots on chip, 0: it lies in the heap."""
+    trips = launch.trips[s.number]
+    k, source = trips.count, trips.source
+    if k is None and launch.fixed_slots:
+        return fixed_capacity(launch.fixed_slots, f"ad_stack_size: {source}")
+    if k is None:
+        source = f"thinning: {source}"
+        return (
+            _thinning(next(n for n in THINNING_SEGMENTS if n <= slots), source)
+            if slots
+            else thinning(*launch.unknown, source=source)
+        )
+    if slots >= k:
+        return full_tape(k, source)
+    if not slots:
+        return with_levels(k, max(2, levels), None, s.bytes("ck1"), s.bytes("tape"), source)
+    return with_levels(k, max(2, levels), _even(slots), source=source)
+
+
+def _even(slots: int) -> int:
+    return (slots - OVER) // STEP * STEP + OVER if slots > STEP else slots
+
+
+def _thinning(segment: int, source: str) -> LoopPlan:
+    """The fewest checkpoints for ``REACH`` iterations with segments of that many."""
+    blocks = -(-(isqrt(-(-REACH // segment) - 1) + 1) // 8) * 8
+    return thinning(-(-REACH // (segment * blocks)), blocks - 1, segment, segment * blocks // 8, source)

@@ -1,0 +1,265 @@
+"""Makes the plan of a gradient launch from its sizing, the launch and the machine, within a budget if there is one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from ..errors import OutOfMemory
+from ..ir.nodes import ArgDecl, Place
+from ..ir.threads import once
+from ..ir.types import PLANES
+from .bounds.bounds import max_trips
+from .bounds.queries import Host
+from .bounds.sizeexpr import SizeExpr
+from .cost import GUESSED_TRIPS, GUESSED_WHILE, TaskCost, task_cost
+from .heap_plan import HeapPlan, PlannedLoop, TaskPlan
+from .layout import ON_CHIP, RowLayout
+from .levels import LoopPlan, fixed_capacity, full_tape, thinning, with_levels
+from .machine import Machine
+from .options import FASTEST_THINNING, SMALLEST_THINNING, LoopOptions
+from .placement import Launch, Placement, place, placed, workers_of
+from .placement import options as placed_options
+from .rows import TINY_STAKE, RowDemand, Rows, demand_of, iterations_of
+from .search import Ask, Choice, TooSmall, fit
+from .sizing import LoopSizing, StackSizing, TaskSizing
+from .work import Inner
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+@dataclass(frozen=True)
+class PlanOptions:
+    """``levels``: checkpoint levels of loops with a known bound, where no ``budget`` (bytes of the heap) is given.
+
+    ``choose`` overrides every loop (tests).
+    """
+
+    machine: Machine
+    levels: int = 1
+    unknown: tuple[int, int, int, int] = SMALLEST_THINNING
+    fixed_slots: int = 0
+    budget: int | None = None
+    choose: Callable[[LoopSizing, int | None, str], LoopPlan] | None = field(default=None, compare=False)
+
+
+def make_plan(kernel: str, tasks: tuple[TaskSizing, ...], host: Host, options: PlanOptions) -> HeapPlan:
+    """Plan a launch. Deterministic; touches no device and runs nothing.
+
+    Raises:
+        OutOfMemory: the budget is too small; names the smallest that is not, and the loop that takes most of it.
+    """
+    asked = [_Asked(t, host, options) for t in tasks]
+    plan = HeapPlan(
+        kernel, tuple(a.plan(a.fastest() if options.budget is not None else a.usual(options.levels)) for a in asked)
+    )
+    if options.budget is None or plan.bytes <= options.budget or options.choose:
+        return plan
+    keeps = [a for a in asked if a.stateful]
+
+    def planned(choices: list[Choice]) -> HeapPlan:
+        chosen = {a.task.position: c for a, c in zip(keeps, choices)}
+        return HeapPlan(kernel, tuple(a.plan(chosen.get(a.task.position) or a.usual(1)) for a in asked))
+
+    # The search knows some bytes only about, and thins its lists: plans with one level for all may be better.
+    simple = [HeapPlan(kernel, tuple(a.plan(a.usual(n)) for a in asked)) for n in (1, 2, 3)]
+    fits = [p for p in simple if p.bytes <= options.budget]
+    try:
+        found = fit([a.ask() for a in keeps], options.budget, options.fixed_slots, lambda choices: planned(choices).bytes)
+        fits.insert(0, planned(found))
+    except TooSmall as e:
+        if not fits:
+            least = min((planned(e.choices), *simple), key=lambda p: p.bytes)
+            raise _refusal(least, options.budget) from None
+    return min(fits, key=lambda p: p.seconds)
+
+
+def costs_of(
+    tasks: tuple[TaskSizing, ...], host: Host, options: PlanOptions, prices: Mapping[str, float]
+) -> dict[int, TaskCost]:
+    """The cost models of those tasks that keep states, by position, with these nanoseconds by ``cost.FEATURES``."""
+    asked = [_Asked(t, host, options) for t in tasks]
+    return {a.task.position: a.cost_at(prices) for a in asked if a.stateful}
+
+
+class _NoLaunch:
+    """A host that knows nothing."""
+
+    def scalar(self, arg: ArgDecl) -> int | float:
+        raise LookupError
+
+    def extent(self, arg: ArgDecl, axis: int) -> int:
+        raise LookupError
+
+    def array(self, place: Place) -> np.ndarray:
+        raise LookupError
+
+
+def gate_leaves(tasks: tuple[TaskSizing, ...], options: PlanOptions) -> list[SizeExpr]:
+    """What plans read of a launch to count gates, see ``RowPredicate.leaves``. Nothing of gates that no launch counts."""
+    out: list[SizeExpr] = []
+    for task in tasks:
+        if task.gate is None or not task.gate.tests:
+            continue
+        try:
+            small = _Asked(task, _NoLaunch(), options).stake < TINY_STAKE
+        except LookupError:  # it depends on the launch
+            small = False
+        if not small:
+            out += task.gate.leaves()
+    return out
+
+
+class _Asked:
+    """One task of a launch: what is known of its loops, and its plans."""
+
+    def __init__(self, task: TaskSizing, host: Host, options: PlanOptions) -> None:
+        self.task, self._host, self._options = task, host, options
+        self._loops = task.region.all_loops()
+        self.stateful = [s for s in self._loops if s.stacks]
+        self._trips = {s.number: max_trips(s.range, s.nest, host) for s in self._loops}
+
+    @once
+    def cost(self) -> TaskCost:
+        """The task's cost model."""
+        return self.cost_at(None)
+
+    def cost_at(self, prices: Mapping[str, float] | None) -> TaskCost:
+        """The cost model with other nanoseconds than its own, see ``task_cost``."""
+        trips = {n: t.count for n, t in self._trips.items()}
+        return task_cost(self.task, max(1, self.demand.iterations or 1), trips, self._count, prices)
+
+    def _count(self, inner: Inner) -> int:
+        if isinstance(inner, int):
+            known = self._trips[inner].count
+            return GUESSED_WHILE if known is None else known
+        known = None if inner is None else max_trips(inner, (), self._host).count
+        return GUESSED_TRIPS if known is None else known
+
+    @property
+    def stake(self) -> int:
+        """Bytes of the rows of all workers, with every state on the tape."""
+        usual = self.usual(1)
+        words = RowLayout(usual.plans, usual.shared).place(self.task.region, {})
+        words.pop(ON_CHIP, None)
+        return (self._options.machine.rows if self.task.parallel else 1) * sum(n * PLANES[p] for p, n in words.items())
+
+    @once
+    def demand(self) -> RowDemand:
+        """What the launch can use."""
+        return demand_of(self.task, self._host, self._options.machine, self.stake)
+
+    def rows(self, workers: int) -> Rows:
+        """The rows of the task when that many workers may run it."""
+        return self.demand.rows(replace(self._options.machine, workers=workers))
+
+    def ask(self) -> Ask:
+        """What the search must know."""
+        machine = self._options.machine
+        rows = {w: self.rows(w) for w in fewer(machine.workers if self.task.parallel else 1)}
+        if not machine.shared:
+            return Ask(self.task, self._launch.trips, self.cost, rows, machine.lanes)
+        fastest, small = place(self._launch, 1, roomy=True), place(self._launch, 2)
+
+        def options(many: int) -> dict[int, LoopOptions]:
+            return placed_options(self._launch, small, fastest, self.cost.loops, many)
+
+        return Ask(self.task, self._launch.trips, self.cost, rows, machine.lanes, options, small.shared)
+
+    @once
+    def _launch(self) -> Launch:
+        """What decides where tapes lie on a device with on-chip memory."""
+        o, trips = self._options, {s.number: self._trips[s.number] for s in self.stateful}
+        rows = o.machine.rows if self.task.parallel else 1
+        iterations = iterations_of(self.task, self._host) if trips and rows > 1 and o.machine.shared else None
+        rows = rows if iterations is None else min(rows, iterations)
+        return Launch(self.task.region, trips, rows, o.machine, o.unknown, o.fixed_slots)
+
+    def usual(self, levels: int) -> Choice:
+        """Every loop with that many levels, all workers."""
+        o = self._options
+        if o.machine.shared and not o.choose:
+            found = place(self._launch, levels)
+            return Choice(found.plans, self._workers(found) if levels == 1 else o.machine.workers, found.shared)
+        plans = {s.number: self._usual(s, levels, o.unknown) for s in self.stateful}
+        return Choice(plans, o.machine.workers, placed(self._launch, plans) if o.machine.shared else frozenset())
+
+    def fastest(self) -> Choice:
+        """What a budget with room for everything gives."""
+        o = self._options
+        if o.machine.shared and not o.choose:
+            found = place(self._launch, 1, roomy=True)
+            return Choice(found.plans, self._workers(found), found.shared)
+        plans = {s.number: self._usual(s, 1, FASTEST_THINNING) for s in self.stateful}
+        return Choice(plans, self._options.machine.workers)
+
+    def _workers(self, placement: Placement) -> int:
+        """The usual number, or more: not behind a gate, which is counted up to the usual number only."""
+        return self._options.machine.workers if self.task.gate else workers_of(self._launch, placement)
+
+    def _usual(self, s: LoopSizing, levels: int, unknown: tuple[int, int, int, int]) -> LoopPlan:
+        trips, options = self._trips[s.number], self._options
+        if options.choose:
+            return options.choose(s, trips.count, trips.source)
+        if trips.count is None and options.fixed_slots:
+            return fixed_capacity(options.fixed_slots, f"ad_stack_size: {trips.source}")
+        if trips.count is None:
+            return thinning(*unknown, source=f"thinning: {trips.source}")
+        if levels == 1:
+            return full_tape(trips.count, trips.source)
+        return with_levels(trips.count, levels, None, s.bytes("ck1"), s.bytes("tape"), trips.source)
+
+    def plan(self, choice: Choice) -> TaskPlan:
+        """The task under a choice."""
+        task, plans, machine = self.task, choice.plans, replace(self._options.machine, workers=choice.workers)
+        layout = RowLayout(plans, choice.shared)
+        words = layout.place(task.region, {})
+        on_chip = words.pop(ON_CHIP, 0)
+        params: dict[str, int] = dict(layout.offsets)
+        for number, p in plans.items():
+            params |= {f"C1.{number}": p.C1, f"C2.{number}": p.C2, f"S.{number}": p.S, f"D1.{number}": p.D1}
+        loops = tuple(
+            PlannedLoop(s.number, p := plans[s.number], s.range.loc, *_bytes_of(s, p, choice.shared)) for s in self.stateful
+        )
+        head = task.position, task.name
+        if not any(words.values()) and not on_chip:
+            return TaskPlan(*head, 0, "no stack", task.parallel, loops, words, params)
+        rows = self.rows(choice.workers)
+        params |= rows.params(machine)
+        time = self.cost.nanoseconds(plans, min(rows.workers, self._options.machine.workers), machine.lanes)
+        made = TaskPlan(*head, rows.count, rows.source, task.parallel, loops, words, params, rows.workers, time * 1e-9)
+        return replace(made, shared=choice.shared, shared_bytes=on_chip, block=machine.block) if machine.shared else made
+
+
+def fewer(workers: int) -> list[int]:
+    """Numbers of workers that a search tries: all up to 8, above that every power of two."""
+    if workers <= 8:
+        return list(range(workers, 0, -1))
+    return [workers, *(1 << k for k in reversed(range(workers.bit_length())) if 1 << k < workers)]
+
+
+def _refusal(smallest: HeapPlan, budget: int) -> OutOfMemory:
+    """The error for a budget that nothing fits."""
+    row = max(smallest.rows(), key=lambda row: int(str(row["bytes"])))
+    bound = "an unknown number of" if row["bound"] is None else row["bound"]
+    where = "{line}: {rows} rows ({rows_from}) x {row_bytes} bytes, {bound} iterations ({bound_from})".format(
+        **row | {"bound": bound}
+    )
+    return OutOfMemory(
+        f"the gradient `{smallest.kernel}` does not fit a budget of {budget:,} bytes: its smallest plan needs an adstack heap of"
+        f" {smallest.bytes:,} bytes\n  at {where}\n  do: give a budget of {smallest.bytes} bytes or more, or keep fewer or smaller"
+        " variables from one iteration of this loop to the next",
+        smallest.bytes,
+    )
+
+
+def _bytes_of(s: LoopSizing, p: LoopPlan, shared: frozenset[str]) -> tuple[int, tuple[StackSizing, ...], int]:
+    """Bytes of a row in the heap, the stacks, bytes of a thread on chip."""
+    heap = on_chip = 0
+    for k in s.stacks:
+        size = p.slots(k.kind) * sum(n * PLANES[plane] for plane, n in k.widths)
+        on_chip += size * (k.name in shared)
+        heap += size * (k.name not in shared)
+    return heap, s.stacks, on_chip

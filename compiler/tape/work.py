@@ -1,0 +1,75 @@
+"""What the code of a reverse kernel does, counted: the raw material of the cost model (``cost.py``)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Union
+
+from ..ir.nodes import Place
+from .bounds.sizeexpr import Range
+
+CLASSES = ("simple", "division", "function", "load", "update")
+"""Classes of operations: arithmetic and comparisons; division and square roots; sin, exp and their like; loads from memory; stores
+and atomics."""
+
+Inner = Union[int, Range, None]
+"""A loop inside a piece of code: the number of a loop that is planned, the range of another, or None when only running can tell."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """One run of a piece of code.
+
+    Attributes:
+        counts: operations by ``CLASSES``; those of each arm of an ``if`` count one half.
+        path: those of them that wait for one another, on the longest way through the code; counted for copies that only run forward.
+        loops: loops inside it that run plainly, each with its weight and the work of one iteration.
+        moved, atomics: bytes of memory that are read and written, and updates that other threads may meet; without those of loops. Counted
+            where a task only runs forward.
+    """
+
+    counts: tuple[float, ...] = (0.0,) * len(CLASSES)
+    path: tuple[float, ...] = (0.0,) * len(CLASSES)
+    loops: tuple[tuple[Inner, float, Work], ...] = ()
+    moved: float = 0.0
+    atomics: float = 0.0
+
+
+NO_WORK = Work()
+
+
+@dataclass(frozen=True)
+class LoopWork:
+    """The copies of a loop's body: forward sweep, refill, and last replay with backward code. Loops with plans of their own are left
+    out of ``back``.
+    """
+
+    sweep: Work = NO_WORK
+    refill: Work = NO_WORK
+    back: Work = NO_WORK
+
+
+NO_LOOP_WORK = LoopWork()
+
+
+@dataclass(frozen=True)
+class TaskWork:
+    """What a task that keeps no states does, apart from any launch.
+
+    Attributes:
+        name: of the task.
+        axes: of its parallel loop; none: it is serial.
+        parallel: several threads may run it.
+        work: of one iteration. Its loops are named by their ranges.
+        places: the memory that it touches.
+        wide: the part of its arithmetic on reals that is done in 8 bytes.
+        straight: one axis, neither branches nor loops nor functions, and neighbours in memory: a CPU runs several iterations at once.
+    """
+
+    name: str
+    axes: tuple[Range, ...]
+    parallel: bool
+    work: Work
+    places: tuple[Place, ...] = ()
+    wide: float = 0.0
+    straight: bool = False

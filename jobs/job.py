@@ -1,0 +1,357 @@
+"""The base class of a job: parameters in, a program built, ``run`` and its outputs, gradients by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, ClassVar, Generic, Literal, TypeVar, get_args, get_origin
+
+from pydantic import BaseModel, ConfigDict
+
+from .debug import Debug
+from .explain import Explanation, explain
+from .memory_plan import MemoryPlan, PlanEntry
+from .outcome import Outcome
+from .plan import make_plan, used
+from .restore import Built
+from .watch import Watch
+from .windows import plan_window, snapshots_of
+
+
+class JobParams(BaseModel):
+    """Base of a job's parameters: frozen, unknown names refused. Give each field a default and a description with its unit."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
+
+
+P = TypeVar("P", bound=BaseModel)
+NO_MEMORY = MemoryPlan()
+"""Of every trial without a program: it is frozen, and takes longer to make than all else that is planned of such a job."""
+
+
+class Job(Generic[P]):
+    """One differentiable simulation. Subclass it as ``class Mine(Job[MineParams])`` and give it ``build`` and ``run``.
+
+    Attributes of the class:
+        Params: the model of the parameters; taken from ``Job[...]``.
+        gradients: the names of the gradients that ``run`` can give.
+        precision: the default float type of the program.
+        live: the parameters that only ``fill`` and ``run`` read: an open job can take other values of them, see ``set``, and the next trial
+            of a sweep may run in its program.
+        horizon: the parameter that counts time steps, if there is one: `qdrun check` shortens it.
+        needs_compiler: False for a job that uses no kernels; ``program`` is then None.
+
+    Attributes of a job:
+        params: the validated parameters of this trial.
+        wanted: the gradients asked for, a part of ``gradients``.
+        seed: a number of this trial alone, for its own random numbers.
+        program: the open program, while the job is open.
+        window: time steps that the arrays of ``build`` hold; all of them unless a memory budget says less.
+        snapshot_bytes: of a job with fewer, the budget of its ``qd.ad.checkpointed_steps``; else None.
+        folder: for files of this trial.
+        watch: how far it is, and whether somebody has asked it to stop.
+        machine_code: plans compile the kernels, and count their code; False: they compile nothing.
+    """
+
+    Params: ClassVar[type[BaseModel]]
+    gradients: ClassVar[tuple[str, ...]] = ()
+    precision: Literal["f32", "f64"] = "f64"
+    live: ClassVar[tuple[str, ...]] = ()
+    horizon: ClassVar[str] = "steps"
+    needs_compiler: ClassVar[bool] = True
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        for base in getattr(cls, "__orig_bases__", ()):
+            model = get_args(base)[0] if get_origin(base) is Job else None
+            if isinstance(model, type) and issubclass(model, BaseModel):
+                cls.Params = model
+        for name in ("gradients", "live"):
+            text = getattr(cls, name)
+            if isinstance(text, str):
+                raise TypeError(f'{cls.__name__}.{name} is text, not a tuple of names\n  do: write {name} = ("{text}",)')
+        _check_live(cls)
+
+    def __init__(self, params: P, *, wanted: Sequence[str] | None = None, seed: int = 0) -> None:
+        names = tuple(self.gradients if wanted is None else wanted)
+        for name in names:
+            if name not in self.gradients:
+                allowed = ", ".join(self.gradients) or "none"
+                raise ValueError(f"{type(self).__name__} has no gradient `{name}`\n  do: ask for one of: {allowed}")
+        self.params = params
+        self.wanted = names
+        self._seed, self._seed_used, self._made = seed, False, False
+        self.program: Any = None
+        self.watch = Watch()
+        self._folder: TemporaryDirectory[str] | None = None
+        self._folder_used = False  # by ``build``
+        self.window = self.time_steps()
+        self.snapshot_bytes: int | None = None
+        self.machine_code = True
+        self._steps: Any = None  # the plan of the time steps
+        self._built: Built | None = None  # what ``build`` has left, of an open job with live parameters
+
+    @property
+    def seed(self) -> int:
+        """See the class. A job that reads it before ``fill`` is built for each."""
+        self._seed_used = self._seed_used or not self._made
+        return self._seed
+
+    @seed.setter
+    def seed(self, seed: int) -> None:
+        self._seed, self._seed_used = seed, True
+
+    @property
+    def folder(self) -> Path:
+        """An empty folder for files of this trial, made when it is first asked for.
+
+        In a sweep its files are moved into the run folder when the attempt ends, and another attempt begins with an empty one. Without a
+        runner it is a temporary folder that goes with the job. A job that asks for it in ``build`` is built for each trial.
+        """
+        if self._folder is None:
+            self._folder = TemporaryDirectory(prefix="qdrun-", ignore_cleanup_errors=True)
+        self._folder_used = self._folder_used or not self._made
+        return Path(self._folder.name)
+
+    def take_folder(self) -> TemporaryDirectory[str] | None:
+        """The folder, where the trial has asked for it; from now on it is the caller's, and the job has another one."""
+        taken, self._folder = self._folder, None
+        return taken
+
+    @property
+    def steps_plan(self) -> Any:
+        """The ``StepsPlan`` of an open job whose time steps were fitted into a memory budget; else None."""
+        return self._steps
+
+    def time_steps(self) -> int:
+        """How many time steps ``run`` takes with ``qd.ad.checkpointed_steps``, on arrays that ``build`` gives ``self.window`` slots (state
+        arrays one more); 0: a job that does not. Such a job fits itself into a memory budget.
+        """
+        return 0
+
+    def state(self) -> Sequence[Any]:
+        """The state arrays of the time steps, after ``build``."""
+        return ()
+
+    def scratch(self) -> Sequence[Any]:
+        """The scratch arrays of the time steps, after ``build``."""
+        return ()
+
+    def logs(self) -> Sequence[Any]:
+        """Other arrays that the time steps write, and none of them reads, after ``build``: a loss, a log. The gradient keeps copies of them
+        while it runs steps again.
+        """
+        return ()
+
+    def build(self) -> None:
+        """Create the fields and kernels of this trial in the current program. Runs no kernel."""
+        raise NotImplementedError(f"{type(self).__name__} has no build()\n  do: write `def build(self) -> None` in it")
+
+    def fill(self) -> None:
+        """Give the fields their first values: those of the parameters in ``live``, and whatever is not as ``build`` has left it. Called
+        after ``build``, and again by ``set``, which puts everything back to that first. Runs no kernel.
+        """
+
+    def set(self, params: P) -> bool:
+        """Give an open job other parameters: ``run`` then gives what it would in a job built with them. Before ``fill`` is called, fields,
+        ndarrays, their gradients, random numbers and attributes are put back to what ``build`` has left.
+
+        Returns:
+            Whether that is possible: only parameters in ``live`` differ, their shapes do not, and everything can be put back
+            (``restore``). Else the parameters are what they were, and the job must be built again.
+        """
+        differ = {name for name in type(params).model_fields if not same(getattr(params, name), getattr(self.params, name))}
+        if not self.live or not differ <= set(self.live) or self.shape_key(params) != self.shape_key(self.params):
+            return False
+        if self._built is None or not self._built.put_back():
+            return False
+        self.params = params
+        self.fill()
+        return True
+
+    def renew(self, params: P, *, wanted: Sequence[str] | None, seed: int) -> bool:
+        """``set`` for another trial, with a seed of its own.
+
+        False, too, where it wants other gradients, where the class has an ``__init__`` of its own (what that made of its arguments is not
+        known), and where the job has read another ``seed``, or its ``folder``, before ``fill``.
+        """
+        names = tuple(self.gradients if wanted is None else wanted)
+        other = self._seed_used and seed != self._seed
+        if other or self._folder_used or names != self.wanted or type(self).__init__ is not Job.__init__:
+            return False
+        before, self._seed = self._seed, seed
+        if self.set(params):
+            return True
+        self._seed = before
+        return False
+
+    def run(self) -> Outcome:
+        """Run the simulation and its gradients once. Called after ``build`` and ``fill``, and again after ``set``."""
+        raise NotImplementedError(f"{type(self).__name__} has no run()\n  do: write `def run(self) -> Outcome` in it")
+
+    def checkpoint(self, loss: float | None = None) -> None:
+        """Call it at the start of each time step, on the host: the step is counted, and a run that somebody has stopped ends here.
+
+        Steps that a gradient runs again are not counted.
+
+        Args:
+            loss: the loss so far, which `qdrun watch` shows. To read it from a field waits for the device.
+
+        Raises:
+            Stopped: somebody has asked for the end.
+        """
+        if self.program is not None and self.program.replaying:
+            self.watch.check()
+            return
+        self.watch.step()
+        self.watch.loss = self.watch.loss if loss is None else float(loss)
+
+    def launches(self) -> Iterable[tuple[Any, tuple[Any, ...]]]:
+        """Every kernel that ``run`` launches, in that order, with arguments as large as any it gets: ``[(self.step, (0,)), ...]``.
+
+        The plan takes the adstack heaps of their gradients from here, and the few words that each compiled kernel keeps.
+        """
+        return ()
+
+    def allocates(self) -> Iterable[PlanEntry]:
+        """What ``run`` itself allocates in the program beside gradient heaps; by default the snapshots of time steps, see ``logs``."""
+        return snapshots_of(self) if self.wanted and self.snapshot_bytes else ()
+
+    def plan(self, *, arch: str | None = None) -> MemoryPlan:
+        """Every byte by kind, without running: what ``build`` allocated, what kernels keep, the heap of the gradients of ``launches``.
+
+        Args:
+            arch: plan for another backend, which need not be there; None: for the program's own.
+
+        Raises:
+            OutOfMemory: nothing fits the program's ``memory_budget``; names the smallest that would work.
+        """
+        return NO_MEMORY if self.program is None else make_plan(self, arch)
+
+    def explain(self, *, arch: str | None = None) -> Explanation:
+        """The plan taken apart: fields, kernels, loops with their lines, and what each remedy would save. Raises what ``plan`` does."""
+        return explain(self, arch)
+
+    def used(self) -> dict[str, int]:
+        """The most bytes that the program held of each kind: what the plan is compared with."""
+        return {} if self.program is None else used(self.program)
+
+    def peak_bytes(self) -> int | None:
+        """The most bytes that the program held at once; None for a job without a program."""
+        return None if self.program is None else int(self.program.peak_bytes)
+
+    @classmethod
+    def shape_key(cls, params: P) -> dict[str, Any]:
+        """The part of the parameters that decides how much memory a trial needs: trials with equal keys are planned once.
+
+        Here: everything but the values of floats (lists count with their shapes). A job whose floats decide sizes overrides it.
+        """
+        return {name: _shape_of(value) for name, value in params.model_dump(mode="json").items()}
+
+    @contextmanager
+    def opened(
+        self,
+        *,
+        backend: str = "cpu",
+        device: int | str | None = None,
+        threads: int | None = None,
+        memory_limit_bytes: int | None = None,
+        memory_budget_bytes: int | None = None,
+        arch: str | None = None,
+        machine_code: bool = True,
+        debug: Debug | Mapping[str, bool] | bool | None = None,
+    ) -> Iterator[Job[P]]:
+        """Open a program of its own, build the job in it, and close it at the end.
+
+        Args:
+            backend: the name of the backend, as in ``device.backend`` of a config.
+            device: which of its devices, as in ``device.id`` of a config; None for the first.
+            threads: CPU threads of the program; None leaves the choice to the compiler.
+            memory_limit_bytes: the program raises ``OutOfMemory`` beyond it; None for no limit.
+            memory_budget_bytes: what the program is planned into: gradients recompute more where they would keep too much; None: no budget.
+            arch: choose the window of the time steps for this backend, which need not be there; None: for ``backend``.
+            machine_code: False: plans compile no kernels; they lack ``code`` and, on a GPU, ``frames``, no part of their ``bytes``.
+            debug: what the kernels check while they run, see ``Debug``; True: indices, asserts, and where a NaN comes from.
+
+        Raises:
+            OutOfMemory: the fields of ``build`` do not fit ``memory_limit_bytes``, or time steps not ``memory_budget_bytes``.
+        """
+        checks = Debug.of(debug)
+        options: dict[str, Any] = {"cpu_max_num_threads": threads, "device": device}
+        options |= {} if checks is None else checks.options()
+        self.machine_code = machine_code
+        self._fit(backend, options, memory_budget_bytes, arch)
+        with self._in_program(backend, options | {"memory_limit": memory_limit_bytes, "memory_budget": memory_budget_bytes}):
+            yield self
+
+    def _fit(self, backend: str, options: dict[str, Any], budget: int | None, arch: str | None) -> None:
+        """Choose the window of the time steps."""
+        self.window, self.snapshot_bytes, self._steps = self.time_steps(), None, None
+        if budget and self.window > 2:
+            where = backend, *options.values()
+            self._steps = plan_window(self, budget, where, lambda: self._in_program(backend, options), arch)
+            self.window = self._steps.window
+            self.snapshot_bytes = self._steps.snapshot_bytes or None
+
+    @contextmanager
+    def _in_program(self, backend: str, options: dict[str, Any]) -> Iterator[None]:
+        with _program(self.precision, backend, options) if self.needs_compiler else nullcontext() as program:
+            self.program, self._made = program, False
+            try:
+                self.build()
+                self._made = True
+                self._built = Built(self, self.program) if self.live else None
+                self.fill()
+                yield
+            finally:
+                self.program = self._built = None
+
+
+def _check_live(cls: type[Job[Any]]) -> None:
+    """The names in ``live`` are parameters, and something fills them in.
+
+    Raises:
+        TypeError: they are not.
+    """
+    params = getattr(cls, "Params", None)
+    unknown = [name for name in cls.live if params is not None and name not in params.model_fields]
+    if unknown:
+        allowed = ", ".join(params.model_fields) if params is not None else ""
+        raise TypeError(f"{cls.__name__}.live names `{unknown[0]}`, which is no parameter\n  do: name one of: {allowed}")
+    if cls.live and cls.fill is Job.fill:
+        raise TypeError(
+            f"{cls.__name__} has live parameters and no fill()\n  do: move what gives fields their first values from build to fill"
+        )
+
+
+def _program(precision: str, backend: str, options: dict[str, Any]) -> Any:
+    import qdrun as qd
+
+    given = {name: value for name, value in options.items() if value is not None}
+    return qd.init(arch=getattr(qd, backend), default_fp=getattr(qd, precision), **given)
+
+
+def _shape_of(value: Any) -> Any:
+    if isinstance(value, float):
+        return "float"
+    if isinstance(value, list):
+        inner = [_shape_of(item) for item in value]
+        return [len(value), inner[0]] if inner and all(item == inner[0] for item in inner) else inner
+    if isinstance(value, dict):
+        return {key: _shape_of(item) for key, item in value.items()}
+    return value
+
+
+def same(a: Any, b: Any) -> bool:
+    """Whether two values of parameters are the same to the bit: equal numbers of other types are not, nor are ``0.0`` and ``-0.0``."""
+    if a is b or type(a) is not type(b):
+        return a is b
+    if isinstance(a, BaseModel):
+        return all(same(getattr(a, name), getattr(b, name)) for name in type(a).model_fields)
+    if isinstance(a, Mapping):
+        return list(a) == list(b) and all(same(a[name], b[name]) for name in a)
+    if isinstance(a, (list, tuple)):
+        return len(a) == len(b) and all(map(same, a, b))
+    return repr(a) == repr(b) if isinstance(a, float) else bool(a == b)

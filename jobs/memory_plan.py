@@ -1,0 +1,147 @@
+"""What a memory plan says, and what a job must offer to be planned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from io import StringIO
+from typing import Any, Protocol
+
+from pydantic import BaseModel, ConfigDict
+
+CODE = "code"
+OF_THE_DEVICE = ("driver", "frames", "rounding")
+"""Kinds that the process takes of a device beside its program."""
+BESIDE = frozenset((CODE, *OF_THE_DEVICE))
+"""Kinds that are no part of the program's bytes."""
+Launches = list[tuple[Any, tuple[Any, ...]]]
+"""Kernels with their arguments."""
+
+
+class PlanEntry(BaseModel):
+    """One line of a memory plan: ``bytes`` of one ``kind``, what asks for them, and how they are counted.
+
+    ``plane``: of an adstack entry, the word type. ``where``: the file and line of the loop that takes most of it.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: str
+    bytes: int
+    source: str
+    formula: str = ""
+    plane: str = ""
+    where: str = ""
+
+
+class MemoryPlan(BaseModel):
+    """What one trial will hold in memory, known before it runs.
+
+    Attributes:
+        entries: kinds ``state``, ``gradients``, ``adstack`` (one for each plane), ``snapshots``, ``temporaries``, ``context``, ``code``,
+            and on a GPU ``driver``, ``frames`` and ``rounding``.
+        arch: the backend that it is for.
+        budget: ``memory_budget`` of the program in bytes, None without one.
+        whole: False: the job names no ``launches``, so that heaps, contexts and temporaries of its kernels are not in it.
+        notes: what would make the trial faster on this backend, each with the user's line.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    entries: tuple[PlanEntry, ...] = ()
+    arch: str = "cpu"
+    budget: int | None = None
+    whole: bool = True
+    notes: tuple[str, ...] = ()
+
+    @property
+    def bytes(self) -> int:
+        """What the program holds at its peak: all entries but ``code`` and what else belongs to the process and is shared by its trials."""
+        return sum(entry.bytes for entry in self.entries if entry.kind not in BESIDE)
+
+    @property
+    def footprint(self) -> int:
+        """What the device has less while the trial runs: ``bytes``, and what the process takes of a GPU beside its program."""
+        return self.bytes + sum(entry.bytes for entry in self.entries if entry.kind in OF_THE_DEVICE)
+
+    @property
+    def code_bytes(self) -> int:
+        """Machine code of the trial's kernels."""
+        return self.by_kind().get(CODE, 0)
+
+    def by_kind(self) -> dict[str, int]:
+        """Bytes of each kind, in the order of the entries."""
+        kinds: dict[str, int] = {}
+        for entry in self.entries:
+            kinds[entry.kind] = kinds.get(entry.kind, 0) + entry.bytes
+        return kinds
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan as plain data."""
+        return {"bytes": self.bytes, "by_kind": self.by_kind(), **self.model_dump()}
+
+    def table(self) -> Any:
+        """The plan as a ``rich`` table; ``rich.print(plan)`` shows it."""
+        from rich.table import Table
+
+        out = Table(title=f"{self.bytes:,} bytes on {self.arch}", title_justify="left")
+        for name in ("kind", "bytes", "from", "how"):
+            out.add_column(name, justify="right" if name == "bytes" else "left")
+        for entry in self.entries:
+            out.add_row(entry.kind, f"{entry.bytes:,}", entry.source, entry.formula)
+        return out
+
+    __rich__ = table
+
+    def __str__(self) -> str:
+        from rich.console import Console
+
+        stream = StringIO()
+        Console(file=stream, width=1000, no_color=True, force_terminal=False).print(self.table())
+        return "\n".join(line.rstrip() for line in stream.getvalue().rstrip("\n").splitlines())
+
+
+class PlannedJob(Protocol):
+    """A job as its plan sees it. ``job.Job`` says what each of these is."""
+
+    params: Any
+    wanted: tuple[str, ...]
+    program: Any
+    window: int
+    machine_code: bool
+
+    @property
+    def steps_plan(self) -> Any:
+        """See ``Job``."""
+        ...
+
+    def time_steps(self) -> int:
+        """See ``Job``."""
+        ...
+
+    def state(self) -> Sequence[Any]:
+        """See ``Job``."""
+        ...
+
+    def scratch(self) -> Sequence[Any]:
+        """See ``Job``."""
+        ...
+
+    def logs(self) -> Sequence[Any]:
+        """See ``Job``."""
+        ...
+
+    def launches(self) -> Iterable[tuple[Any, tuple[Any, ...]]]:
+        """See ``Job``."""
+        ...
+
+    def allocates(self) -> Iterable[PlanEntry]:
+        """See ``Job``."""
+        ...
+
+    def plan(self, *, arch: str | None = None) -> MemoryPlan:
+        """See ``Job``."""
+        ...
+
+    def shape_key(self, params: Any) -> dict[str, Any]:
+        """See ``Job``."""
+        ...

@@ -1,0 +1,93 @@
+"""The command line, ``qdrun``: the app, and how it ends. The commands are in ``commands``; none of them is loaded before it runs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from . import config_commands, looking, machine, planning, running, watching
+from .output import print_document
+
+
+class Commands(TyperGroup):
+    """All commands. What is wrong with a command line is a document, too, where ``--json`` is part of it."""
+
+    def main(self, args: Sequence[str] | None = None, *more: Any, standalone_mode: bool = True, **extra: Any) -> Any:
+        """Run a command line; ends the process unless ``standalone_mode`` is off."""
+        words = list(sys.argv[1:] if args is None else args)
+        if not standalone_mode or "--json" not in words:
+            return super().main(args, *more, standalone_mode=standalone_mode, **extra)
+        try:
+            code = super().main(args, *more, standalone_mode=False, **extra)
+        except Exception as error:
+            say = getattr(error, "format_message", None)  # of click, or of the one inside of Typer
+            if say is None:
+                raise
+            code = int(getattr(error, "exit_code", 2))
+            where = getattr(getattr(error, "ctx", None), "command_path", "qdrun")
+            message = f"{where}: {say()}\n  do: `{where} --help`"
+            print_document("error", {"error": {"type": "UsageError", "message": message}, "exit_code": code})
+        sys.exit(code if isinstance(code, int) else 0)
+
+    def invoke(self, ctx: typer.Context) -> Any:
+        """Run a command. Typer's message for a word that is none of several begins with the name of an exception, which is left out."""
+        try:
+            return super().invoke(ctx)
+        except Exception as error:
+            message = getattr(error, "message", None)
+            if isinstance(message, str) and hasattr(error, "format_message"):
+                error.message = message.removeprefix("Value error, ")  # pyright: ignore[reportAttributeAccessIssue]
+            raise
+
+
+app = typer.Typer(
+    name="qdrun",
+    cls=Commands,
+    help="Differentiable simulations in bulk. Exit codes: 0 all is well, 1 trials failed, 2 the command or config is wrong, "
+    "3 a plan does not fit, 4 no cluster, 5 the run can be resumed, 130 interrupted.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+for command in (
+    *(
+        running.submit,
+        running.resume,
+        planning.plan,
+        looking.status,
+        looking.watch,
+        looking.logs,
+        running.cancel,
+        looking.results,
+        looking.ls,
+    ),
+    watching.report,
+    *(machine.devices, machine.dashboard, planning.explain, config_commands.check, config_commands.schema),
+):
+    app.command()(command)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        print(f"qdrun {version('qdrun')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """What comes before a command."""
+
+
+def main() -> None:
+    """Entry point of the ``qdrun`` command."""
+    app()

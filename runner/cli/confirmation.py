@@ -1,0 +1,56 @@
+"""A large sweep is shown as a plan before it starts, where somebody sits who can say no."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from ...compiler.errors import QdrunError
+from ...jobs.base import Job
+from ..study.plan import Planned, Prepared, plan_all
+
+MANY = 1000
+"""Trials that are run without being asked about."""
+
+
+class NotWanted(QdrunError):
+    """The user has seen the plan and said no; nothing was started."""
+
+    exit_code = 1
+
+
+def on_terminal() -> bool:
+    """Whether somebody can read a question and answer it."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def asked(prepared: Prepared, job: type[Job[Any]], *, local: bool = True) -> Sequence[Planned]:
+    """The plan of a sweep of more than ``MANY`` trials, once the user has seen it and wants it; else nothing, and nothing is planned.
+
+    Args:
+        prepared: the config.
+        job: its job.
+        local: it runs on this machine, where its placement can be foreseen.
+
+    Raises:
+        NotWanted: the user does not.
+    """
+    count = len(prepared.trials)
+    if count <= MANY or not on_terminal():
+        return ()
+    from ..observe import show
+    from ..study.placement import curves, park_of, predict
+
+    planned = plan_all(prepared, job, prepared.loaded.config.limits.timeout_s)
+    groups = [group for group, *_ in planned]
+    park = park_of(prepared, groups, None) if local else None
+    placed = None if park is None else predict(prepared, groups, park, curves(prepared, job, groups, None))
+    print(show.plan_text(prepared, groups, placed), file=sys.stderr)
+    print(f"\nrun {count} trials of {prepared.target.text}? [y/N] ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise NotWanted("nothing was started\n  do: `qdrun submit --yes` does not ask")
+    return planned
+
+
+__all__ = ["MANY", "NotWanted", "asked", "on_terminal"]

@@ -1,0 +1,247 @@
+"""The commands that read a run's folder, whoever runs it: ``qdrun status | watch | ls | results | logs``. They never import ray."""
+
+from __future__ import annotations
+
+import sys
+import time
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..visible import visible
+from .base import Json, Run, Runs, Trial, complete_columns, complete_runs, print_document, print_rows, reported
+
+if TYPE_CHECKING:
+    from ..store.layout import RunFolder
+
+FOLLOW_S = 0.3
+
+
+class Format(StrEnum):
+    """How ``results`` prints the table."""
+
+    table = "table"
+    csv = "csv"
+    json = "json"
+    parquet = "parquet"
+
+
+class State(StrEnum):
+    """How a run may be doing."""
+
+    running = "running"
+    done = "done"
+    failed = "failed"
+    cancelled = "cancelled"
+    interrupted = "interrupted"
+    lost = "lost"
+    damaged = "damaged"
+
+
+class Stream(StrEnum):
+    """What ``logs`` shows of an attempt."""
+
+    both = "both"
+    stdout = "stdout"
+    stderr = "stderr"
+
+
+def status(
+    run: Annotated[
+        str | None,
+        typer.Argument(
+            help="Folder or URI of a run, its id or a part of it, or `latest`; none: all runs.", autocompletion=complete_runs
+        ),
+    ] = None,
+    runs: Runs = "runs",
+    as_json: Json = False,
+) -> None:
+    """Show how runs are doing: running, done, failed, cancelled, interrupted or lost; of one run, also what runs and why trials wait."""
+    with reported(as_json):
+        from ..observe import show
+        from ..observe.listing import view_data
+        from ..store import status as state
+        from ..store.layout import find
+
+        if run is None:
+            states = state.list_runs(runs)
+        else:
+            folder = find(run, runs)
+            states = [state.status(folder)]
+            now = view_data(folder) if states[0]["state"] == "running" else {"lanes": [], "reasons": []}
+            states[0]["lanes"] = now["lanes"]
+            states[0]["waiting"] = [{"count": group["count"], "why": group["text"]} for group in now["reasons"]]
+        if as_json:
+            print_document("status", {"runs": states})
+        else:
+            print(show.status_text(states) if states else show.no_runs(runs))
+
+
+def ls(
+    runs: Runs = "runs",
+    last: Annotated[int, typer.Option("--last", "-n", min=1, help="Show so many.")] = 20,
+    state: Annotated[State | None, typer.Option(help="Show those in this state alone.")] = None,
+    as_json: Json = False,
+) -> None:
+    """List runs, the latest first."""
+    with reported(as_json):
+        from ..observe import show
+        from ..observe.listing import listed
+
+        found = listed(runs, last, None if state is None else state.value)
+        if as_json:
+            print_document("ls", {"where": runs, "runs": found})
+        else:
+            print(show.list_text(found) if found else show.no_runs(runs, "" if state is None else state.value))
+
+
+def results(
+    run: Run,
+    form: Annotated[Format, typer.Option("--format", "-f", help="How to print the table.")] = Format.table,
+    out: Annotated[str | None, typer.Option("--out", "-o", help="Write to this file or URI instead of stdout.")] = None,
+    best: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COLUMN",
+            help="The one finished trial with the smallest value; `max:loss`: the largest.",
+            autocompletion=complete_columns,
+        ),
+    ] = None,
+    sort: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COLUMN",
+            help="Order by this column, smallest first; `max:loss`: largest first.",
+            autocompletion=complete_columns,
+        ),
+    ] = None,
+    columns: Annotated[
+        str | None,
+        typer.Option(metavar="A,B,..", help="These columns alone, as in `trial,E,loss`.", autocompletion=complete_columns),
+    ] = None,
+    plot: Annotated[bool, typer.Option("--plot", help="Write the run's report.html, too; its path goes to stderr.")] = False,
+    runs: Runs = "runs",
+    as_json: Json = False,
+) -> None:
+    """Show the table of a run, finished or not. `parquet` rebuilds the file in the run folder, or writes --out, and prints its path."""
+    if form is Format.parquet and (best or sort or columns):
+        raise typer.BadParameter("parquet is the whole table: leave out --best, --sort and --columns, or take another --format")
+    with reported(as_json):
+        from ..observe import table
+        from ..observe.listing import json_rows, table_of
+        from ..store.layout import find
+
+        found = table_of(find(run, runs), best=best, sort=sort, columns=columns and columns.split(","))
+        for problem in found.problems:
+            print(visible(problem), file=sys.stderr)
+        drawn: dict[str, str] = {}
+        if plot:
+            from ..observe.report import write_report
+
+            drawn = {"report": write_report(found.folder)}
+            print(f"report: {drawn['report']}", file=sys.stderr)
+        if form is Format.parquet:
+            path = table.write_parquet(found.folder, out)
+            if as_json:
+                print_document("results", found.head() | {"rows": [], "path": str(path)} | drawn)
+            else:
+                print(path)
+        elif as_json:
+            print_rows("results", found.head() | drawn, json_rows(found.each(), 2))
+        elif out is None:
+            sys.stdout.writelines(found.lines(form.value))
+        else:
+            with table.writing(out) as stream:
+                stream.writelines(line.encode() for line in found.lines(form.value))
+
+
+def watch(run: Run, runs: Runs = "runs", as_json: Json = False) -> None:
+    """Follow a run until it is over, wherever it runs; with --json, one look at it as it is now.
+
+    Exit code 0 when all trials succeeded, 1 when some did not, 5 when the run was lost or interrupted and can be resumed.
+    """
+    with reported(as_json):
+        from ..store.layout import find
+
+        folder = find(run, runs)
+        if as_json:
+            from ..observe.listing import view_data
+
+            print_document("watch", view_data(folder))
+        else:
+            from ..observe.live import watch as follow
+
+            raise typer.Exit(follow(folder))
+
+
+def logs(
+    run: Run,
+    trial: Trial = None,
+    attempt: Annotated[int | None, typer.Option(min=1, help="This attempt instead of the last one.")] = None,
+    stream: Annotated[Stream, typer.Option(help="One of the two streams alone.")] = Stream.both,
+    workers: Annotated[
+        bool, typer.Option("--workers", help="What the processes of workers printed beside their trials.")
+    ] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the trial, or the run, is over.")] = False,
+    runs: Runs = "runs",
+    as_json: Json = False,
+) -> None:
+    """Show what a trial printed, and the traceback of its error; without a trial, what all of them printed."""
+    if follow and as_json:
+        raise typer.BadParameter("a document has an end: leave out --follow or --json")
+    if workers and (trial or attempt or follow):
+        raise typer.BadParameter("--workers shows what there is of all workers: leave out the trial, --attempt and --follow")
+    with reported(as_json):
+        from ..observe.listing import attempts_of, logs_of, worker_logs
+        from ..observe.picking import attempt_of, trial_of
+        from ..store.attempts import STREAMS
+        from ..store.layout import find
+
+        folder = find(run, runs)
+        name = None if trial is None else trial_of(folder, trial)
+        streams = STREAMS if stream is Stream.both else (stream.value,)
+        if name is not None and attempt is not None and not follow:
+            attempt_of(name, attempt, attempts_of(folder, name))
+        if follow:
+            if not _follow(folder, name, attempt, streams):
+                _say_nothing(folder, name)
+            return
+        found = worker_logs(folder, streams) if workers else logs_of(folder, name, attempt, streams)
+        if as_json:
+            print_document("logs", {"run": folder.name, "logs": found})
+        elif not found:
+            _say_nothing(folder, name)
+        else:
+            for part in found:
+                _print_part(part, len(found) > 1)
+
+
+def _say_nothing(folder: RunFolder, trial: str | None) -> None:
+    print(f"{folder.name}: nothing was printed" + (f" by trial {trial}" if trial else ""), file=sys.stderr)
+
+
+def _print_part(part: dict[str, Any], headed: bool) -> None:
+    if headed:
+        whose = part.get("worker") or f"{part['trial']} attempt {part['attempt']}"
+        print(f"==> {whose} {part['stream']} <==")
+    print(visible(part["text"]), end="" if part["text"].endswith("\n") else "\n", flush=True)
+
+
+def _follow(folder: RunFolder, trial: str | None, attempt: int | None, streams: tuple[str, ...]) -> bool:
+    """Print what there is and what comes, until the trial has its row, or the run is not running any more; whether there was any."""
+    from ..observe.listing import Follower
+
+    follower, shown = Follower(folder, trial, attempt, streams), ""
+    while True:
+        over = follower.over()  # asked before the last look, so that nothing is missed
+        for part in follower.news():
+            key = f"{part['trial']} {part['attempt']} {part['stream']}"
+            if key != shown:
+                print(f"==> {part['trial']} attempt {part['attempt']} {part['stream']} <==")
+                shown = key
+            ends = part["stream"] == "error" and not part["text"].endswith("\n")
+            print(visible(part["text"]), end="\n" if ends else "", flush=True)
+        if over:
+            return bool(shown)
+        time.sleep(FOLLOW_S)

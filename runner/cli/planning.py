@@ -1,0 +1,78 @@
+"""The commands that look ahead and run nothing: ``qdrun plan | explain``."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from .base import Config, Json, Set, print_document, reported
+
+
+class Arch(StrEnum):
+    """The backends that can be planned for."""
+
+    cpu = "cpu"
+    cuda = "cuda"
+    amdgpu = "amdgpu"
+    vulkan = "vulkan"
+    metal = "metal"
+
+
+def plan(
+    config: Config,
+    changes: Set = [],  # noqa: B006 - typer makes a list of its own
+    arch: Annotated[Arch | None, typer.Option(help="Plan for this backend, which need not be there.")] = None,
+    device_memory: Annotated[
+        str | None,
+        typer.Option(metavar="SIZES", help="Place the trials on cards that need not be here, as in `24GiB*2,80GiB*2`."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show what would run, the memory it would need, and where it would run; run nothing.
+
+    Exit code 3 when a trial does not fit, 1 when one cannot be planned.
+    """
+    with reported(as_json):
+        from ..observe import show
+        from ..study.placement import curves, fits, park_of, predict
+        from ..study.plan import make_plan
+        from ..study.prepare import prepare
+
+        prepared, job = prepare(config, local=device_memory is None, overrides=changes)
+        groups = make_plan(prepared, job, arch and arch.value)
+        park = park_of(prepared, groups, device_memory)
+        placed = None if park is None else predict(prepared, groups, park, curves(prepared, job, groups, arch and arch.value))
+        if as_json:
+            print_document("plan", show.plan_data(prepared, groups, placed))
+        else:
+            print(show.plan_text(prepared, groups, placed))
+        if (placed and placed.misfits) or not all(fits(group, prepared.byte_limits) for group in groups):
+            raise typer.Exit(3)
+        if any(group.plan is None for group in groups):
+            raise typer.Exit(1)
+
+
+def explain(
+    config: Config,
+    changes: Set = [],  # noqa: B006
+    arch: Annotated[Arch | None, typer.Option(help="For this backend, which need not be there.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Show where every byte of a trial goes, which loop owns it, and what each remedy would save; run nothing.
+
+    Exit code 1 when a trial cannot be planned, or not within memory_budget.
+    """
+    with reported(as_json):
+        from ..study import explain as show
+        from ..study.prepare import prepare
+
+        prepared, job = prepare(config, overrides=changes)
+        found = show.explain(prepared, job, arch and arch.value)
+        if as_json:
+            print_document("explain", show.data(prepared, found))
+        else:
+            print(show.text(prepared, found))
+        if any(part.error for part in found):
+            raise typer.Exit(1)

@@ -1,0 +1,31 @@
+"""The command that draws a run: ``qdrun report``. It never imports ray."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .base import Json, Run, Runs, print_document, reported
+
+
+def report(
+    run: Run,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Write here instead of report.html in the run's folder.")
+    ] = None,
+    runs: Runs = "runs",
+    as_json: Json = False,
+) -> None:
+    """Write one HTML file about a run, finished or not: losses, gradients, packing, memory, failures; print its path."""
+    with reported(as_json):
+        from ..observe.report import write_report
+        from ..store.layout import find
+
+        folder = find(run, runs)
+        path = write_report(folder, out)
+        if as_json:
+            print_document("report", {"run": folder.name, "path": path})
+        else:
+            print(path)

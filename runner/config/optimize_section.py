@@ -1,0 +1,164 @@
+"""The optimize section of a config: what is descended, by which rule, how far, and when it is over."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
+
+from ..optimize.update_rules import RULES, SCHEDULES, options_of
+from .axes import Section
+from .values import Number, is_number, refuse
+from .yaml_lines import did_you_mean
+
+RuleName = Literal["sgd", "momentum", "nesterov", "adam", "adamw", "rmsprop", "adagrad", "lion"]
+assert set(RULES) == set(get_args(RuleName))
+POSITIVE = ("start", "peak", "factor", "every", "steps", "warmup_steps")
+
+
+def _numbers_of(schedule: str) -> dict[str, bool]:
+    """The numbers of a schedule, and whether each is needed."""
+    parameters = inspect.signature(SCHEDULES[schedule]).parameters.values()
+    named = [p for p in parameters if p.kind is p.KEYWORD_ONLY]
+    return {p.name: p.default is p.empty and p.name != "steps" for p in named}
+
+
+def _parse_rate(value: Any) -> Any:
+    if is_number(value) and value > 0:
+        return float(value)
+    if not isinstance(value, dict) or len(value) != 1 or next(iter(value)) not in SCHEDULES:
+        allowed = ("a number above 0", *(f"{{{name}: {{{', '.join(_numbers_of(name))}}}}}" for name in SCHEDULES))
+        word = next(iter(value), "") if isinstance(value, dict) else ""
+        hint = did_you_mean(str(word), SCHEDULES) or "write, for example, {exponential: {start: 0.1, factor: 0.99}}"
+        raise refuse(f"`{value}` is not a learning rate", allowed=allowed, hint=hint)
+    ((name, numbers),) = value.items()
+    _check_schedule(name, numbers)
+    return {name: {key: float(number) for key, number in numbers.items()}}
+
+
+def _check_schedule(name: str, numbers: Any) -> None:
+    known = _numbers_of(name)
+    if not isinstance(numbers, dict):
+        raise refuse(f"`{name}` needs a map of numbers", allowed=tuple(known), hint=f"write {{{name}: {{start: 0.1, ..}}}}")
+    for key, number in numbers.items():
+        if key not in known:
+            hint = did_you_mean(key, known) or "remove it, or use an allowed key"
+            raise refuse(f"`{name}` has no `{key}`", allowed=tuple(known), hint=hint)
+        if not is_number(number) or number < 0 or (number == 0 and key in POSITIVE and (name, key) != ("warmup", "start")):
+            raise refuse(f"`{key}` of `{name}` is `{number}`", allowed=("a number above 0",), hint="write such a number")
+    missing = [key for key, needed in known.items() if needed and key not in numbers]
+    if missing:
+        raise refuse(f"`{name}` needs `{missing[0]}`", allowed=tuple(known), hint=f"add {missing[0]}: and a number")
+
+
+def _parse_bounds(value: Any) -> Any:
+    fine = isinstance(value, list) and len(value) == 2 and all(part is None or is_number(part) for part in value)
+    low, high = value if fine else (None, None)
+    if not fine or (low is not None and high is not None and low > high):
+        raise refuse(
+            f"`{value}` are not bounds",
+            allowed=("[low, high]", "[low, null]", "[null, high]"),
+            hint="write two numbers, low <= high, null for none",
+        )
+    return [-math.inf if low is None else float(low), math.inf if high is None else float(high)]
+
+
+_OPEN = {"anyOf": [{"type": "number"}, {"type": "null"}]}
+Rate = Annotated[
+    Any,
+    BeforeValidator(_parse_rate),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "number", "exclusiveMinimum": 0},
+                *(
+                    {
+                        "type": "object",
+                        "required": [name],
+                        "additionalProperties": False,
+                        "properties": {
+                            name: {
+                                "type": "object",
+                                "description": inspect.getdoc(SCHEDULES[name]),
+                                "additionalProperties": False,
+                                "properties": {key: {"type": "number", "minimum": 0} for key in _numbers_of(name)},
+                                "required": [key for key, needed in _numbers_of(name).items() if needed],
+                            }
+                        },
+                    }
+                    for name in SCHEDULES
+                ),
+            ]
+        }
+    ),
+]
+Bounds = Annotated[
+    Any, BeforeValidator(_parse_bounds), WithJsonSchema({"type": "array", "items": _OPEN, "minItems": 2, "maxItems": 2})
+]
+
+
+class StopSection(Section):
+    """When a descent is over before its last step. Without any of them it takes all steps.
+
+    Attributes:
+        gradient_norm: the global norm of the gradients is at most this; without what a bound holds back.
+        loss: the loss is at most this.
+        patience: so many steps have not lowered the best loss by more than ``progress``.
+        progress: in the unit of the loss.
+    """
+
+    gradient_norm: float | None = Field(None, ge=0)
+    loss: Number | None = None
+    patience: int | None = Field(None, ge=1)
+    progress: float = Field(0.0, ge=0)
+
+    @model_validator(mode="after")
+    def _progress_needs_patience(self) -> StopSection:
+        if "progress" in self.model_fields_set and self.patience is None:
+            raise refuse("`progress` is what `patience` asks for", allowed=("patience",), hint="add patience: 20")
+        return self
+
+
+class OptimizeSection(Section):
+    """Gradient descent from the parameters of each trial: the loss is minimised.
+
+    Attributes:
+        rule: how a gradient becomes a step.
+        options: of the rule, see ``qdrun.runner.optimize.update_rules``.
+        steps: at most so many.
+        learning_rate: a number, or one of the schedules exponential, cosine, warmup with its numbers.
+        params: which parameters; None: all of ``gradients`` that are parameters.
+        scale: what counts as 1 of a parameter: it is optimised as x / scale.
+        clip: the most that the global norm of the gradients may be.
+        bounds: [low, high] of parameters, null for none: each step ends within.
+        stop: when to end before the last step.
+        keep: the point that the row shows: the one with the smallest loss, or the last.
+    """
+
+    rule: RuleName = "adam"
+    options: dict[str, Number] = Field({})
+    steps: int = Field(100, ge=1, le=1_000_000)
+    learning_rate: Rate
+    params: list[str] | None = Field(None, min_length=1)
+    scale: dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]] = Field({})
+    clip: float | None = Field(None, gt=0, allow_inf_nan=False)
+    bounds: dict[str, Bounds] = Field({})
+    stop: StopSection = StopSection.model_validate({})
+    keep: Literal["best", "last"] = "best"
+
+    @model_validator(mode="after")
+    def _options_of_the_rule(self) -> OptimizeSection:
+        known = options_of(self.rule)
+        for name, value in self.options.items():
+            if name not in known:
+                hint = did_you_mean(name, known) or "remove it from `options`"
+                raise refuse(f"`{self.rule}` has no option `{name}`", allowed=tuple(known) or ("none",), hint=hint)
+            if value < 0 or (name not in ("eps", "weight_decay") and value >= 1):
+                most = "0 or more" if name in ("eps", "weight_decay") else "from 0 to below 1"
+                raise refuse(f"the option `{name}` is `{value}`", allowed=(most,), hint=f"the default is {known[name]}")
+        return self
+
+
+__all__ = ["OptimizeSection", "StopSection"]

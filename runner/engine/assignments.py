@@ -1,0 +1,365 @@
+"""Requests, leases and launches of a run: what is asked for, held, and given to workers, and what is left when a worker is gone. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from ..store.attempts import Failure
+from . import messages as m
+from .failures import Rules
+from .parts import NO_ROOM, Blame, Claims, DeviceAt, Flight, Kept, LeaseAt, Work, error_of
+from .retry_policy import Ending, Verdicts
+
+
+class Flights:
+    """The part of ``State`` that knows where each trial is that is not over."""
+
+    def __init__(
+        self,
+        work: Iterable[Work],
+        rules: Rules,
+        claims: Callable[[tuple[str, ...]], Claims],
+        *,
+        batches: Sequence[tuple[str, ...]] | None = None,
+        before: Mapping[str, int] | None = None,
+        most: Mapping[str, int] | None = None,
+        curves: Callable[[str], Claims] | None = None,
+        keeps: bool = False,
+        checks: bool = False,
+    ) -> None:
+        """A run that has not begun.
+
+        Args:
+            work: trials to run, in order.
+            rules: limits.
+            claims: of a batch; equal batches should get the same object.
+            batches: how trials run together; None: each alone.
+            before: trials that ended earlier, by status.
+            most: bytes that the largest device of a class can give a trial.
+            curves: of a trial, for when it ran out of memory: all its points, where ``claims`` gives some of them up.
+            keeps: lanes keep the program of a trial for the next one.
+            checks: a trial whose process died by a signal, or lost its GPU to a kernel, runs again once with every index checked.
+        """
+        self.rules, self.claims, self.keeps = rules, claims, keeps
+        self._out: list[m.Action] = []
+        self._verdicts = Verdicts(work, rules, before or {}, self._out, checks)
+        self._verdicts.curves = curves or (lambda name: claims((name,)))
+        self._verdicts.most = dict(most or {})
+        self.trials, self.counts, self.alone = self._verdicts.trials, self._verdicts.counts, self._verdicts.alone
+        self.batches = [(name,) for name in self.trials] if batches is None else list(batches)
+        self.paused = False
+        self._deadline = float("inf")
+        self._asked: dict[str, tuple[str, ...]] = {}
+        self._parked: list[tuple[str, ...]] = []  # while the store is full: batches that ask for no place
+        self._held: dict[str, tuple[str, ...]] = {}  # requests under a lease
+        self._leases: dict[str, LeaseAt] = {}
+        self._kept: dict[str, Kept] = {}  # programs, by the lease that their worker knows them by
+        self._flights: dict[int, Flight] = {}
+        self._devices: dict[str, DeviceAt] = {}
+        self._saving: frozenset[str] = frozenset()
+        self._next = 1
+        self._now = 0.0
+
+    # requests and leases
+
+    def _ask(self, batches: Iterable[tuple[str, ...]]) -> None:
+        if self.paused:
+            self._parked += batches
+            return
+        wanted = []
+        for batch in batches:
+            if not batch:
+                continue
+            first = self.trials[batch[0]]
+            for name in batch:
+                self.trials[name].asks += 1
+            again = f".{first.asks}" if first.asks > 1 else ""
+            name = batch[0] + (f"+{len(batch) - 1}" if len(batch) > 1 else "") + again
+            claims = first.claims if len(batch) == 1 and first.claims is not None else self.claims(batch)
+            self._asked[name] = batch
+            wanted.append(m.Wanted(name, batch, claims, min(self.trials[one].since for one in batch)))
+        if wanted:
+            self._out.append(m.Ask(tuple(wanted)))
+
+    def _park(self) -> None:
+        """Hold no place that nothing may run in for now: others can have it."""
+        if self._asked:
+            self._out.append(m.Withdraw(tuple(self._asked)))
+            self._ask(self._asked.values())
+            self._asked.clear()
+        for device in self._devices.values():
+            while device.pending:
+                self._next_of(device.pending.popleft())
+
+    def _unpark(self) -> None:
+        parked, self._parked = self._parked, []
+        self._ask([tuple(name for name in batch if not self.trials[name].ended) for batch in parked])
+
+    def _forget_queue(self, lease: LeaseAt) -> list[str]:
+        """Take the waiting requests of a lease out of it and ask for them again; their names."""
+        names = list(lease.queue)
+        lease.queue.clear()
+        self._ask([self._held.pop(name) for name in names])
+        return names
+
+    def _next_of(self, name: str, *, again: bool = False) -> None:
+        """A launch of a lease is over: its next one has its turn, or what is left of its requests; ``again`` asks for those anew."""
+        lease = self._leases[name]
+        if lease.flights:
+            self._flights[lease.flights[0]].sent = self._now
+            return
+        if again or self.paused:
+            lease.unfinished += self._forget_queue(lease)
+        if lease.queue:
+            self._devices[lease.grant.device].pending.appendleft(name)
+        else:
+            self._end_lease(name)
+
+    # programs that lanes keep
+
+    def _keep(self, launch: m.Launch) -> None:
+        """The lane of a launch that is over has kept its program."""
+        self._kept[launch.lease] = Kept(launch.worker, launch.lease)
+        self._leases[launch.lease].program = launch.lease
+
+    def _program_of(self, lease: str) -> str:
+        """The kept program whose bytes are of a lease; empty when there is none."""
+        return next((name for name, kept in self._kept.items() if kept.lease == lease), "")
+
+    def _end_lease(self, name: str) -> None:
+        """Nothing more runs under a lease. While something waits, the ledger says whether its program is of use; else that goes first."""
+        lease = self._leases.pop(name)
+        unfinished, kept = tuple(lease.unfinished), self._kept.get(lease.program or self._program_of(name))
+        if kept is None:
+            self._out.append(m.GiveBack(name, unfinished))
+        elif kept.asked is not None:  # its bytes are not free yet
+            kept.unfinished = unfinished
+        elif self._asked and not self._verdicts.stopping:
+            self._out.append(m.GiveBack(name, unfinished, kept=True))
+        else:
+            kept.unfinished = unfinished
+            self._let_go(lease.program)
+
+    def _let_go(self, program: str) -> None:
+        kept = self._kept[program]
+        if kept.asked is None:
+            kept.asked = self._now
+            self._out.append(m.LetGo(kept.worker, program))
+
+    def _gone(self, program: str) -> None:
+        """A kept program is gone, and its bytes are free."""
+        kept = self._kept.pop(program, None)
+        if kept is None or not kept.lease:
+            return
+        if kept.lease in self._leases:
+            self._leases[kept.lease].program = ""
+        else:
+            self._out.append(m.GiveBack(kept.lease, kept.unfinished))
+
+    def _clear(self, device: str) -> bool:
+        """Let everything go that lanes of a device keep, for what runs there alone; whether all is gone."""
+        here = [(program, kept) for program, kept in self._kept.items() if kept.worker.device == device]
+        for program, kept in here:
+            if kept.lease in self._leases:  # the ledger says what becomes of the others
+                self._leases[kept.lease].program = ""
+                self._let_go(program)
+        return not here
+
+    # launches
+
+    def _heads(self) -> list[Flight]:
+        """The launches whose turn it is."""
+        return [self._flights[lease.flights[0]] for lease in self._leases.values() if lease.flights]
+
+    def _dispatch(self, name: str) -> None:
+        device = self._devices[name]
+        for worker in list(device.retiring):
+            if not self._on(worker):
+                device.retiring.remove(worker)
+                if device.generations[worker.slot] == worker.generation:
+                    self._bury(worker, {}, kill=True)
+        while device.pending and not device.retiring:
+            lease = self._leases[device.pending[0]]
+            beside = [trial for flight in device.flights.values() for trial in flight.launch.trials]
+            if self.alone((*self._held[lease.queue[0]], *beside)) and (device.flights or not self._clear(name)):
+                return
+            device.pending.popleft()
+            self._launch(device, lease)
+
+    def _launch(self, device: DeviceAt, lease: LeaseAt) -> None:
+        """Hand the requests of a lease to a worker, all at once; one that is to run alone, or to be checked, by itself."""
+        grant = lease.grant
+        checked = self._checked(lease.queue[0])
+        if checked and lease.program:
+            self._bury(self._kept[lease.program].worker, {}, kill=True)
+        follows = lease.program
+        worker = self._kept.pop(follows).worker if follows else self._free_worker(device, grant)
+        if checked and not self._on(worker):  # in a process of its own: what ran in this one before may have written anywhere
+            self._bury(worker, {}, kill=True)
+            worker = self._free_worker(device, grant)
+        lease.program = ""
+        requests: list[str] = []
+        alone = False
+        while lease.queue and not alone:
+            alone = self.alone(self._held[lease.queue[0]]) or self._checked(lease.queue[0])
+            if requests and alone:
+                break
+            requests.append(lease.queue.popleft())
+        keep = self.keeps and bool(self._asked) and not lease.queue and not alone
+        lease.may_fail = self._may_fail(len(requests))
+        may_fail = lease.may_fail if len(requests) > 1 else None
+        launches: list[m.Launch] = []
+        for request in requests:
+            trials = self._held.pop(request)
+            numbers = []
+            for name in trials:
+                trial = self.trials[name]
+                trial.number += 1
+                numbers.append(trial.number)
+            last = keep and len(launches) + 1 == len(requests)
+            of, size, time = tuple(numbers), grant.bytes, grant.time
+            head = self._next, worker, trials, of, size, time
+            launches.append(m.Launch(*head, grant.lease, last, follows, may_fail, checked))
+            self._next += 1
+            follows = ""
+        place = {"device": worker.device, "bytes": grant.bytes, "time": grant.time, "slot": worker.slot}
+        place |= {"checked": True} if checked else {}
+        for launch, request in zip(launches, requests, strict=True):
+            self._flights[launch.id] = device.flights[launch.id] = Flight(launch, request, self._now, place)
+            lease.flights.append(launch.id)
+        self._begin(self._flights[launches[0].id])
+        self._out.append(m.Run(tuple(launches)))
+
+    def _checked(self, request: str) -> bool:
+        """Whether the trial of a request runs with every index checked, to find why its process died."""
+        trials = self._held[request]
+        return len(trials) == 1 and self.trials[trials[0]].crash is not None
+
+    def _may_fail(self, count: int) -> int | None:
+        """How many of ``count`` launches of a lease may fail before the others wait for the runner.
+
+        All leases that are out fail together no more than ends the run, but for the one trial that each has begun.
+        """
+        left = self._verdicts.may_fail
+        if left is None:
+            return None
+        out = sum(lease.may_fail or 0 for lease in self._leases.values() if lease.flights)
+        return max(1, min(count, left - out))
+
+    def _free_worker(self, device: DeviceAt, grant: m.Granted) -> m.Worker:
+        """The worker that runs a lease: where each lane is one, one that has nothing to do, and keeps nothing for another lease."""
+        busy = {flight.launch.worker.slot for flight in device.flights.values()}
+        busy |= {kept.worker.slot for kept in self._kept.values() if kept.worker.device == grant.device}
+        slot = next(k for k in range(len(busy) + 1) if k not in busy) if grant.processes else 0
+        device.generations[slot] += 0  # known from now on
+        return m.Worker(grant.device, slot, device.generations[slot])
+
+    def _begin(self, flight: Flight) -> None:
+        """From now on its attempts count as begun."""
+        if flight.begun:
+            return
+        flight.begun, launch = True, flight.launch
+        for name, number in zip(launch.trials, launch.numbers, strict=True):
+            self.trials[name].tries += 1
+            self._out.append(m.WriteStarted(name, number, flight.place))
+
+    def _over(self, flight: Flight, ends: Mapping[str, m.TrialEnd], *, charged: bool = True) -> None:
+        """A launch ran to its end. ``charged``: its trials answer for it."""
+        self._begin(flight)
+        failed: list[Ending] = []
+        unsaved: list[Ending] = []
+        shared: list[Ending] = []
+        for name in flight.launch.trials:
+            end = ends.get(name)
+            if end is not None and end.failure is None:
+                if self._verdicts.ended_well(name, end.record, checked=flight.launch.checked):
+                    self._ask([(name,)])
+                continue
+            record = {} if end is None else end.record
+            failure = Failure.infrastructure if end is None or end.failure is None else end.failure
+            error = record.get("error") or error_of("NoResult", "the worker gave no result for this trial")
+            own: tuple[Failure, m.Error] = failure, error
+            said = flight.ending.get(name, own)
+            if failure is Failure.infrastructure and error.get("type") == NO_ROOM:
+                # a timeout: its time was up while it waited for room
+                unsaved.append((name, *(own if said[0] is Failure.timeout else said), record))
+            elif end is not None and end.shared:
+                shared.append((name, *said, record))
+            else:
+                failed.append((name, *said, record))
+        if unsaved:
+            self._out.append(m.NoRoom(unsaved[0][2].get("message", "")))
+            self._ask(self._verdicts.judge(flight, unsaved, charged=False))
+        if shared:  # alone it has itself to thank
+            self._verdicts.set_alone([name for name, *_ in shared])
+            self._ask(self._verdicts.judge(flight, shared, charged=False))
+        if failed:
+            self._ask(self._verdicts.judge(flight, failed, charged=charged))
+
+    def _not_begun(self, flight: Flight, *, sure: bool) -> None:
+        """A launch is over before it began: no attempt. ``sure``: and nobody else can think that it was one."""
+        lease, trials, drop = self._leases[flight.launch.lease], flight.launch.trials, flight.drop
+        if flight.begun:  # it had its turn, and its worker was lost
+            error = error_of("NotBegun", "its worker was lost before it began with this trial")
+            ends = [(name, *flight.ending.get(name, (Failure.infrastructure, error)), {}) for name in trials]
+            rest = tuple(name for batch in self._verdicts.judge(flight, ends, charged=False) for name in batch)
+        else:
+            rest = ()
+            for name in trials:
+                self.trials[name].number -= sure
+                if drop is not None and name in drop.names:
+                    self._verdicts.cancel(name, drop.why)
+                elif self._verdicts.stopping:
+                    self._verdicts.cancel(name, "")
+                else:
+                    rest += (name,)
+        if rest == trials:
+            self._held[flight.request] = trials
+            lease.queue.append(flight.request)
+        else:
+            lease.unfinished.append(flight.request)
+            self._ask([rest])
+
+    def _close_flight(self, flight: Flight) -> None:
+        launch = flight.launch
+        del self._flights[launch.id]
+        del self._devices[launch.worker.device].flights[launch.id]
+        self._leases[launch.lease].flights.remove(launch.id)
+
+    # workers that are gone
+
+    def _on(self, worker: m.Worker) -> list[Flight]:
+        device = self._devices.get(worker.device, DeviceAt())
+        return [flight for flight in device.flights.values() if flight.launch.worker == worker]
+
+    def _bury(self, worker: m.Worker, blame: Mapping[int, Blame], *, kill: bool, lost: str = "", sure: bool = False) -> None:
+        """A worker is gone, or killed now. Launches without ``blame`` were bystanders, or had not begun.
+
+        ``sure``: the latter is known. ``lost``: a lease that is not given back.
+        """
+        if kill:
+            self._out.append(m.Kill(worker))
+        self._devices[worker.device].generations[worker.slot] += 1
+        beside: Blame = (
+            Failure.infrastructure,
+            error_of("WorkerStopped", "its worker was stopped because of another trial"),
+            False,
+        )
+        for program in [name for name, kept in self._kept.items() if kept.worker == worker]:
+            self._gone(program)
+        flights = self._on(worker)
+        for flight in flights:
+            self._close_flight(flight)
+            if flight.launch.id not in blame and not flight.begun:
+                self._not_begun(flight, sure=sure)
+                continue
+            self._begin(flight)
+            failure, error, charged = blame.get(flight.launch.id, beside)
+            ends = [(name, *flight.ending.get(name, (failure, error)), {}) for name in flight.launch.trials]
+            self._ask(self._verdicts.judge(flight, ends, charged=charged))
+            self._leases[flight.launch.lease].unfinished.append(flight.request)
+        for name in dict.fromkeys(flight.launch.lease for flight in flights):
+            if name == lost:
+                self._forget_queue(self._leases.pop(name))
+            else:
+                self._next_of(name, again=True)

@@ -1,0 +1,188 @@
+"""What a run writes down and shows: the journal's events, gathered to one write a round, and the board."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Protocol
+
+from ..ledger.client import LedgerClient
+from ..ledger.leases import Waits
+from ..observe.board import Board
+from ..observe.live import Display
+from ..observe.timing import Timing
+from ..ray_adapter.worker_pool import Workers
+from ..store.journal import Event, Journal, line_of
+from ..store.layout import RunFolder
+from ..study.trials import Trial
+from . import messages as m
+
+SHOWN_NOTES = 20
+SNAPSHOT_BYTES_S = 1024
+"""So fast a journal may grow by snapshots: 84 MiB a day."""
+
+
+class Interrupts(Protocol):
+    """How often the user has asked to stop."""
+
+    @property
+    def count(self) -> int:
+        """So often. May raise, where the run cannot go on."""
+        ...
+
+
+@dataclass(frozen=True)
+class Outside:
+    """What a run works on: where it writes, what it shows, and whom it asks."""
+
+    folder: RunFolder
+    journal: Journal
+    board: Board
+    screen: Display
+    timing: Timing
+    ledger: LedgerClient
+    workers: Workers
+    interrupts: Interrupts
+
+
+@dataclass(frozen=True)
+class Inside:
+    """What a run is: its trials by id, what a worker is told of each (``Prepared.own_spec``), and when a batch gets another budget.
+
+    ``budget``: the ``memory_budget`` of a trial that was granted so many bytes at a relative time; None: what its spec says.
+    ``planned``: bytes by trial, None where they are not known. ``too_large``: trials that are not to be started, each with the reason.
+    ``loose``: trials that may take more than they claim, as their plan is known to lack something.
+    """
+
+    trials: Mapping[str, Trial]
+    spec: Callable[[Trial], Mapping[str, Any]]
+    planned: Mapping[str, int | None]
+    budget: Callable[[m.Launch], int | None] = lambda launch: None
+    too_large: Mapping[str, str] = field(default_factory=dict)
+    loose: frozenset[str] = frozenset()
+
+
+class Book:
+    """Takes the actions of the state that are to be written or shown. Starts and ends of trials are shown once they are written."""
+
+    def __init__(self, inside: Inside, outside: Outside) -> None:
+        self.inside, self.board, self.screen = inside, outside.board, outside.screen
+        self._noted: list[m.Action] = []
+        self._writes: list[tuple[str, Event]] = []
+        self._shows: list[Callable[[], None]] = []  # what the board is told once all that was written is in the journal
+        self._short: dict[str, m.Record] = {}  # began and ended since the last write: one event
+        self._notes = 0
+        self._failures: set[str] = set()
+        self._snapshot: Mapping[str, Any] = {}
+        self._snapshot_due = float("-inf")
+
+    def events(self) -> list[tuple[str, Event]]:
+        """The events of all actions since the last call, in their order, for the journal."""
+        noted, self._noted = self._noted, []
+        over = {(action.trial, action.number) for action in noted if type(action) is m.WriteEnded}
+        for action in noted:
+            if type(action) is m.WriteEnded:
+                self._ended(action)
+            elif type(action) is m.WriteStarted and (action.trial, action.number) in over:
+                self._short[action.trial] = action.place
+            else:
+                self._take(action)
+        writes, self._writes = self._writes, []
+        return writes
+
+    def note(self, action: m.Action) -> None:
+        """Write an action down and show it: it is among the next ``events``."""
+        self._noted.append(action)
+
+    def show(self) -> None:
+        """All that ``events`` has given is written: show what it says of trials."""
+        shows, self._shows = self._shows, []
+        for show in shows:
+            show()
+
+    def _take(self, action: m.Action) -> None:
+        match action:
+            case m.WriteStarted():
+                self._write("started", action.trial, action.number, action.place)
+                place = action.place
+                shown = action.trial, self._label(action.trial), str(place["device"]), int(place["bytes"])
+                self._shows.append(partial(self.board.started, *shown))
+            case m.WriteRetry():
+                fields = {"failure": action.failure, "error": dict(action.error), "charged": action.charged}
+                self._write("retry", action.trial, action.number, fields)
+                self._shows.append(partial(self.board.retried, action.trial, action.failure))
+            case m.WriteRetired():
+                place = {"device": action.worker.device, "slot": action.worker.slot}
+                self._writes.append(("retired", place | {"why": action.why}))
+            case m.WritePardon():
+                self._write("pardoned", action.trial, action.number, {})
+            case m.Avoid():
+                why = f"{action.error['type']}: {action.error['message']}".splitlines()[0]
+                self._writes.append(("avoided", {"device": action.device, "seconds": action.seconds, "why": why}))
+                self._say(
+                    f"{action.device} is of no use again and again: no trial is started there for {action.seconds:g} s; {why}"
+                )
+            case m.Stopping():
+                self._writes.append(("stopping", {"state": action.state}))
+                self.board.phase = "stopping"
+                wait = f", waiting for {action.running} running trials; Ctrl-C again stops them now"
+                self.screen.note(action.why + (wait if action.running and action.state != "cancelled" else ""))
+
+    def _write(self, event: str, trial: str, number: int, fields: Mapping[str, Any]) -> None:
+        self._writes.append((event, {"trial": trial, "attempt": number, **fields}))
+
+    def _label(self, trial: str) -> str:
+        return self.inside.trials[trial].label
+
+    def _ended(self, action: m.WriteEnded) -> None:
+        place = self._short.pop(action.trial, None)
+        own = {"trial": action.trial, "attempt": action.number, **action.record}
+        if place is not None:
+            own["place"] = place
+        self._writes.append(("ended", own))
+        self._shows.append(partial(self._show_end, action.trial, action.record, short=place is not None))
+
+    def _show_end(self, trial: str, record: m.Record, *, short: bool) -> None:
+        """``short``: the board was not told of its start."""
+        if short:
+            self.board.passed(trial)
+        status, loss = record["status"], record.get("loss")
+        planned, own = self.inside.planned.get(trial), record.get("planned_bytes")
+        grown = own is not None and planned is not None and own > planned
+        label = self._label(trial) if grown or self.board.shows(status, loss) else ""
+        self.board.stopped(trial, status, label, loss, record)
+        if grown:
+            self._say(f"{label}: planned {planned} bytes, its own plan says {own}; see Job.shape_key")
+        if status in ("failed", "poisoned"):
+            lines = record["error"]["message"].splitlines() or [""]
+            failure = f"{record['error']['type']}: {lines[0]}"
+            if failure not in self._failures:  # equal ones are counted on the board
+                self._failures.add(failure)
+                self._say(f"{label} {status}: {failure}")
+
+    def _say(self, text: str) -> None:
+        self.board.notes.append(text)
+        self._notes += 1
+        if self._notes <= SHOWN_NOTES:
+            self.screen.note(text)
+
+    def snapshot(
+        self, seen: Mapping[str, Any], why: Mapping[str, Waits], used: Mapping[str, int] | None = None, now: float = 0.0
+    ) -> None:
+        """What the ledger says of devices and of what waits, and workers of the bytes in use of each pool: for the board, and for the
+        journal when it has changed.
+
+        Of what runs on a device the bytes alone are kept: whose they are, ``started`` events say. A large cluster's are written less often
+        (``now``: seconds), as only the last of them is ever looked at.
+        """
+        waiting = [{"count": one.count, "example": name, "why": one.why} for name, one in why.items()]
+        devices = [one | {"running": [{"bytes": run["bytes"]} for run in one["running"]]} for one in seen.get("devices", ())]
+        shown = {"waiting": waiting, "pools": seen.get("pools", []), "devices": devices}
+        if used:
+            shown["used"] = dict(used)
+        self.board.snapshot = shown
+        if shown != self._snapshot and now >= self._snapshot_due:
+            self._snapshot = shown
+            self._writes.append(("snapshot", shown))
+            self._snapshot_due = now + len(line_of(shown)) / SNAPSHOT_BYTES_S

@@ -1,0 +1,303 @@
+"""The loop of a run: feeds the state machine with what happens, and does what it asks for: ledger, workers, journal, board."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..clock import now as clock_now
+from ..ledger.inventory import Found, pools_and_devices
+from ..ledger.leases import CUT_SHORT, DONE, LeaseEnd
+from ..packing import Request, misfit
+from ..store.files import StorageFull
+from ..workers.spec import BatchSpec, TrialSpec
+from . import messages as m
+from .event_writer import Book, Inside, Outside
+from .memory_use import observed, steadier, used_of
+from .state import State
+from .writer_threads import STALL_S, JournalWriter, StoreWatch
+
+WAIT_S = 0.25
+LOOK_EVERY_S = 0.5
+"""How often requests to cancel are looked for, and the ledger is asked without a reason."""
+QUIET_S = 0.25
+"""After a talk with the ledger it is listened to only if there is none for so long: while trials end, each end brings its news anyway."""
+SNAPSHOT_EVERY_S = 5.0
+AWAY_S = 10.0
+"""A ledger that starts again is away for a few seconds; of more the user is told."""
+OFTEN = (m.WriteEnded, m.WriteStarted)
+"""Two actions for each trial: they are looked for first."""
+
+
+class Runner:
+    """Runs a ``State`` to its end."""
+
+    def __init__(self, state: State, inside: Inside, outside: Outside, clock: Callable[[], float] = time.monotonic) -> None:
+        self.state, self.inside, self.outside, self.clock = state, inside, outside, clock
+        self.ledger, self.workers = outside.ledger, outside.workers
+        self.book = Book(inside, outside)
+        self._events: list[m.Event] = []
+        self._done: list[LeaseEnd] = []
+        self._seconds: defaultdict[str, float] = defaultdict(float)
+        self._found: dict[str, Found] = {}
+        self._close: set[str] = set()
+        self._asked = self._busy = self._away_told = self._late = False
+        self._away: float | None = None  # since when the ledger cannot be reached
+        self._interrupts = 0
+        self._looked = self._shown = self._talked = float("-inf")
+        self._cancelled = self._saving = frozenset[str]()
+        self._observed: dict[str, tuple[int, int]] = {}
+
+    def run(self) -> str:
+        """Run until every trial has its row; the state of the run: done, failed, cancelled or interrupted.
+
+        Raises:
+            OwnerLost: another process has taken the run over. All workers are ended.
+        """
+        board = self.outside.board
+        board.phase = "running"
+        self._writer = JournalWriter(self.outside.journal)
+        self._watch = StoreWatch(self.outside.folder, self.outside.journal.owner, LOOK_EVERY_S)
+        try:
+            board.slots = sum(row.lanes for row in self._devices().values() if row.usable)
+            self._do(self.state.start(self.clock()))
+            while not self.state.finished:
+                self._step()
+            self._exchange()
+            self._writer.put(self.book.events())
+        finally:
+            self._watch.close()
+            self.workers.close()
+            self.ledger.close()
+            self._drain()
+        self._written()
+        self.book.show()
+        board.phase = self.state.stopping or "finished"
+        board.tick(now=True)
+        return self.state.outcome
+
+    def _step(self) -> None:
+        now = self.clock()
+        while self._interrupts < self.outside.interrupts.count:
+            self._interrupts += 1
+            self._tell(m.Interrupted())
+        late = now - self._looked >= LOOK_EVERY_S
+        if late:
+            self._looked = now
+            self._look()
+        if self._done or self._asked or late or self._listen():
+            self._exchange()
+        self._flush()
+        wait_s = 0.0 if self._done or self._asked else min(WAIT_S, max(0.0, self.state.next_deadline() - self.clock()))
+        events = self.workers.poll(wait_s, self._listen())
+        for event in events:
+            self._heard(event)
+        self._tell(*events, m.Tick())
+        if self._done or self._asked:  # before all is written down: devices wait for it
+            self._exchange()
+        self._note_times(events)
+        self._flush()
+        self.outside.board.tick()
+        self.outside.screen.update()
+
+    def _look(self) -> None:
+        """What is looked at now and then: requests to cancel, a store that took nothing, why trials wait."""
+        requests = self._watch.requests
+        if requests.whole and not self.state.stopping:
+            self._tell(m.Cancelled())
+        new = requests.trials - self._cancelled
+        if new:
+            self._cancelled |= new
+            self._tell(m.Cancelled(new))
+        if self.state.paused and self._watch.room and self._writer.settle(0.0) and self._writer.refusal is None:
+            self.outside.screen.note("the store takes lines again: the run goes on")
+            self._tell(m.Storage(full=False))
+        seen = self.workers.look()
+        self.outside.board.follow({trial: text for one in seen.values() for trial, text in one.steps().items()})
+        saving = frozenset(lane.trial for one in seen.values() for lane in one.lanes if lane.trial and lane.phase == "save")
+        if saving != self._saving:
+            self._saving = saving
+            self._tell(m.Saving(saving))
+        if self.clock() - self._shown >= SNAPSHOT_EVERY_S:
+            self._shown = self.clock()
+            found = {row.id: row for row in self.ledger.devices()}
+            before, self._observed = self._observed, observed(found, seen)
+            for pool, (free, ours) in steadier(before, self._observed).items():
+                self.ledger.observe(pool, free, ours)
+            self.book.snapshot(self.ledger.snapshot(), self.ledger.why(), used_of(found, seen), self._shown)
+
+    def _pause(self, why: str, until: str) -> None:
+        if not self.state.paused:
+            self.outside.screen.note(f"no trials are started until {until}: {why}")
+            self._tell(m.Storage(full=True))
+
+    def _flush(self) -> None:
+        """Hand what has happened to the writer. Waits a moment until it is written, but not for a store that was late the last time."""
+        self._writer.put(self.book.events())
+        self._late = not self._writer.settle(0.0 if self._late else WAIT_S)
+        self._written()
+
+    def _written(self) -> None:
+        """What the writer says: results that no line can hold, a store that takes nothing, the end of the run."""
+        self._writer.check()
+        for name in self._writer.spoiled():
+            self.state.spoiled()
+            self.outside.screen.note(f"{name}: its result cannot be written down, it has failed; `qdrun logs` says why")
+        error = self._writer.refusal
+        if error is not None:
+            self._pause(str(error).splitlines()[0], error.until)
+        elif self._writer.stalled:
+            self._pause(f"{self._writer.waiting} lines of the journal wait for the store", "it has taken them")
+        elif not self._late:
+            self.book.show()
+
+    def _drain(self) -> None:
+        """Wait until all is written: the state of the run is written after everything else."""
+        if not self._writer.settle(STALL_S):
+            self.outside.screen.note(f"the run ends once the store has taken {self._writer.waiting} lines of the journal")
+        self._writer.close()
+
+    def _listen(self) -> Sequence[Any]:
+        """What is ready when the ledger has something to say by itself; nothing to wait for right after a talk."""
+        return self.ledger.refs() if self.clock() - self._talked >= QUIET_S else ()
+
+    def _exchange(self) -> None:
+        if self._done or self._asked:
+            self._talked = self.clock()
+        done, self._done, self._asked = self._done, [], False
+        answer = self.ledger.exchange(done)
+        self._say_reached(answer.reached)
+        news: list[m.Event] = []
+        for lease in answer.leases:
+            point = lease.point
+            here, follows = self._is_host(lease.device), lease.follows
+            news.append(m.Granted(lease.id, lease.device, lease.requests, point.bytes, point.time, here, follows))
+        news += [m.LeaseLost(end.lease, end.reason) for end in answer.ended]
+        news += [m.Unwanted(lease) for lease in answer.unwanted]
+        for device in answer.close:
+            self._close.add(device)
+            news.append(m.Yield(device))
+        self._tell(*news)
+        for device in [name for name in self._close if not self.workers.alive(name)]:
+            self._close.discard(device)
+            self.ledger.closed(device)
+
+    def _say_reached(self, reached: bool) -> None:
+        """Tell the user why nothing is started: the ledger of the cluster is away; and when that is over."""
+        now, say = self.clock(), self.outside.screen.note
+        since, self._away = self._away, None if reached else self._away or now
+        if reached and self._away_told:
+            say("the ledger of the cluster answers again")
+        elif not reached and not self._away_told and since is not None and now - since >= AWAY_S:
+            say(
+                f"the ledger of the cluster has not answered for {now - since:.0f} s: what runs goes on, nothing is started until it does"
+            )
+            self._away_told = True
+        self._away_told &= not reached
+
+    def _devices(self) -> dict[str, Found]:
+        """All devices that there have been: nodes that are gone may come back, and others join while the run goes on."""
+        self._found |= {row.id: row for row in self.ledger.devices()}
+        return self._found
+
+    def _is_host(self, device: str) -> bool:
+        """Whether each lane of a device is a process of its own."""
+        row = self._found.get(device) or self._devices().get(device)
+        return row.backend == "cpu" if row is not None else all(known.backend == "cpu" for known in self._found.values())
+
+    def _ask(self, wanted: tuple[m.Wanted, ...]) -> None:
+        """Ask for places; what fits no device of those there have been is refused at once, with the arithmetic."""
+        pools, devices = pools_and_devices(self._devices().values())
+        now, clock = clock_now(), self.clock()
+        requests, refused = [], {}
+        known: dict[int, str | None] = {}
+        for one in wanted:
+            request = Request(one.id, self.ledger.run, self.ledger.run, one.claims, now - (clock - one.since), len(one.trials))
+            key = id(one.claims)
+            if key not in known:
+                found = misfit(request, pools, devices) if devices else None  # none: the ledger cannot be reached now
+                known[key] = found and f"{found}; the trial was not started"
+            why = next((self.inside.too_large[name] for name in one.trials if name in self.inside.too_large), known[key])
+            if why is None:
+                requests.append(request)
+            else:
+                refused[one.id] = why
+        if requests:
+            self.ledger.ask(requests)
+            self._asked = True
+        if refused:
+            self._tell(m.Refused(refused))
+
+    def _heard(self, event: m.Event) -> None:
+        if isinstance(event, m.Ended) and event.ends:
+            spent = sum([end.record.get("worker_seconds") or 0.0 for end in event.ends.values()])
+            self._seconds[self.state.lease_of(event.launch)] += spent
+
+    def _note_times(self, events: Sequence[m.Event]) -> None:
+        """What nobody waits for."""
+        timing, now = self.outside.timing, clock_now()
+        for event in events:
+            if isinstance(event, m.Ended):
+                for end in event.ends.values():
+                    timing.add(end.record, now)
+            elif isinstance(event, m.Started):
+                timing.first_start_t = timing.first_start_t or now
+
+    def _tell(self, *events: m.Event) -> None:
+        """Tell the state; what an action makes happen comes after the other actions of its event."""
+        self._events += events
+        if self._busy:
+            return
+        self._busy = True
+        try:
+            while self._events:
+                now, self._events = self._events, []
+                self._do(self.state.handle_all(now, self.clock()))
+        finally:
+            self._busy = False
+
+    def _do(self, actions: list[m.Action]) -> None:
+        for action in actions:
+            if isinstance(action, OFTEN):
+                self.book.note(action)
+                continue
+            match action:
+                case m.Run():
+                    self.workers.launch(action.launches, self._batches(action.launches))
+                case m.Drop():
+                    self.workers.drop(action.worker, action.launches)
+                case m.GiveBack():
+                    # of a lease that was cut short nothing is learned of how long its trials take
+                    seconds, reason = self._seconds.pop(action.lease, None), CUT_SHORT if action.unfinished else DONE
+                    self._done.append(LeaseEnd(action.lease, reason, seconds, action.kept))
+                case m.LetGo():
+                    self.workers.let_go(action.worker, action.program)
+                case m.Ask():
+                    self._ask(action.wanted)
+                case m.Withdraw():
+                    self.ledger.withdraw(action.requests)
+                case m.AskToStop():
+                    self.workers.ask_to_stop(action.worker, action.trials)
+                case m.Kill():
+                    self.workers.kill(action.worker)
+                case m.NoRoom():
+                    self._watch.cramped()
+                    self._pause(action.why.partition("\n")[0], StorageFull.until)
+                case m.Avoid():
+                    if self.ledger.avoid(action.device, action.seconds):
+                        self.book.note(action)
+                case _:
+                    self.book.note(action)
+
+    def _batches(self, launches: Sequence[m.Launch]) -> tuple[BatchSpec, ...]:
+        """What a worker is told of the launches of a lease."""
+        inside, alone, out = self.inside, self.state.alone, []
+        for launch in launches:
+            id, _, trials, numbers, size, _, lease, keep, follows, may_fail, checked = launch
+            specs = [TrialSpec(*one, inside.spec(inside.trials[one[0]])) for one in zip(trials, numbers, strict=True)]
+            strict = not alone(trials) and inside.loose.isdisjoint(trials)
+            budget, claim = inside.budget(launch), size // len(specs) or None
+            out.append(BatchSpec(lease, tuple(specs), claim, strict, budget, id, keep, follows, may_fail, checked))
+        return tuple(out)

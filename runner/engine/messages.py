@@ -1,0 +1,362 @@
+"""What the state machine of a run is told (events) and what it asks for (actions): plain values, no Ray, no clock.
+
+What there is one of for each trial is a named tuple: a frozen dataclass of as many fields takes ten times as long to make.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from ..packing import Claim
+from ..store.attempts import Failure
+
+Record = Mapping[str, Any]
+Error = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """A worker process of the run: on which device, the how-many-th there at once, and of which generation (one more after each loss)."""
+
+    device: str
+    slot: int = 0
+    generation: int = 0
+
+
+class TrialEnd(NamedTuple):
+    """How one trial of a launch ended. ``failure`` None: it succeeded, and ``record`` is its row.
+
+    ``shared``: its process had no more memory, which another trial there may have taken.
+    """
+
+    record: Record
+    failure: Failure | None = None
+    shared: bool = False
+
+
+# Events
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """The ledger let requests run on ``device``, one after the other. ``time``: of the point, in relation to the fastest.
+
+    ``processes``: each lane of the device is a process of its own (CPUs); else all lanes share one. ``follows``: a lease that was given
+    back as kept, and is over now: its program is taken over.
+    """
+
+    lease: str
+    device: str
+    requests: tuple[str, ...]
+    bytes: int
+    time: float = 1.0
+    processes: bool = False
+    follows: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseLost:
+    """The ledger took a lease back: its device is gone, or it expired. Not to be given back."""
+
+    lease: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Requests that can never run, each with the arithmetic why."""
+
+    why: Mapping[str, str]
+
+
+class Started(NamedTuple):
+    """A worker has begun with a launch, so many seconds ago: from then on its time is counted."""
+
+    launch: int
+    ago_s: float = 0.0
+
+
+class Ended(NamedTuple):
+    """A launch is over, with an end for each of its trials. ``restart``: its worker has lost the device and is killed; ``retire``: it is
+    replaced as soon as nothing runs there. ``begun`` False: the worker did not begin with it, and never will. ``kept``: the lane has its
+    program still, which the worker knows by the lease.
+    """
+
+    launch: int
+    ends: Mapping[str, TrialEnd]
+    restart: bool = False
+    retire: str = ""
+    begun: bool = True
+    kept: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Unwanted:
+    """Nothing follows a lease that was given back as kept."""
+
+    lease: str
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """A worker has let a kept program go; ``program``: the lease by which it knew it."""
+
+    worker: Worker
+    program: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerDown:
+    """A worker process is gone. ``failure``: ``crash`` when it died by itself, ``infrastructure`` when its node did or Ray failed.
+
+    ``begun``: the launch that each of its lanes began last; None: nobody knows. ``signal``: that killed it, in words, where it was one of
+    those that a mistake in memory or arithmetic raises; empty otherwise.
+    """
+
+    worker: Worker
+    failure: Failure
+    error: Error
+    begun: frozenset[int] | None = None
+    signal: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Saving:
+    """The trials that are over, and whose results their workers write down: a store may take its time, which is not theirs."""
+
+    trials: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupted:
+    """Ctrl-C: once to start no more, twice to stop what runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """Somebody asked to cancel ``trials``, or with None the whole run."""
+
+    trials: frozenset[str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """The store is full, or has room again."""
+
+    full: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Yield:
+    """The ledger wants the bytes of idle workers on ``device``: end them once nothing runs there."""
+
+    device: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed."""
+
+
+Event = (
+    Granted
+    | LeaseLost
+    | Unwanted
+    | Refused
+    | Started
+    | Ended
+    | Gone
+    | WorkerDown
+    | Saving
+    | Interrupted
+    | Cancelled
+    | Storage
+    | Yield
+    | Tick
+)
+
+
+# Actions
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A request to the ledger: ``id`` is that of the trial where it carries one and asks for the first time."""
+
+    id: str
+    trials: tuple[str, ...]
+    claims: Mapping[str, Claim] = field(hash=False)
+    since: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Ask the ledger for places."""
+
+    wanted: tuple[Wanted, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Withdraw:
+    """Take requests back that have not been granted."""
+
+    requests: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GiveBack:
+    """Give a lease back. ``unfinished``: its requests that did not run to their end. ``kept``: all but the bytes of its program."""
+
+    lease: str
+    unfinished: tuple[str, ...] = ()
+    kept: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LetGo:
+    """Have a worker close a kept program; it answers with ``Gone``."""
+
+    worker: Worker
+    program: str
+
+
+class Launch(NamedTuple):
+    """The attempts of a batch, on a worker. ``numbers``: of the attempts.
+
+    ``keep``: its lane is to keep the program afterwards, where it can. ``follows``: it runs on the lane that keeps the program of that
+    lease. ``may_fail``: once so many trials have failed, those after it in its call do not begin; None: all may. ``checked``: its one trial
+    runs with every index checked, to find why its process died.
+    """
+
+    id: int
+    worker: Worker
+    trials: tuple[str, ...]
+    numbers: tuple[int, ...]
+    bytes: int
+    time: float
+    lease: str
+    keep: bool = False
+    follows: str = ""
+    may_fail: int | None = None
+    checked: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Run launches of one lease, one after the other, on their worker, which is started if it is not there."""
+
+    launches: tuple[Launch, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Tell a worker not to begin with launches. It answers each with ``Ended``: with ``begun`` False, unless it had begun already."""
+
+    worker: Worker
+    launches: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AskToStop:
+    """Ask a worker to end a launch between two steps."""
+
+    launch: int
+    worker: Worker
+    trials: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """End a worker process now."""
+
+    worker: Worker
+
+
+class WriteStarted(NamedTuple):
+    """Write down that an attempt runs."""
+
+    trial: str
+    number: int
+    place: Record
+
+
+class WriteEnded(NamedTuple):
+    """Write the row of a trial: it is over."""
+
+    trial: str
+    number: int
+    record: Record
+
+
+@dataclass(frozen=True, slots=True)
+class WriteRetry:
+    """Write down that an attempt failed and the trial waits again. ``charged``: it counts against the retries of its class."""
+
+    trial: str
+    number: int
+    failure: Failure
+    error: Error = field(hash=False)
+    charged: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class WriteRetired:
+    """Write down why a worker is replaced."""
+
+    worker: Worker
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class WritePardon:
+    """Write down that a retry is not counted after all: the attempt died together with another one."""
+
+    trial: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class NoRoom:
+    """A result found no room, though lines of the journal may: start nothing until there is."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Avoid:
+    """Start nothing on a device for so many seconds: its workers were of no use several times in a row; ``error``: the last time."""
+
+    device: str
+    seconds: float
+    error: Error = field(hash=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Stopping:
+    """No more trials are started; ``state`` is that of the run from now on. ``running``: trials that have begun, and may still end."""
+
+    state: str
+    running: int
+    why: str
+
+
+Action = (
+    Ask
+    | Withdraw
+    | GiveBack
+    | LetGo
+    | Run
+    | Drop
+    | AskToStop
+    | Kill
+    | WriteStarted
+    | WriteEnded
+    | WriteRetry
+    | WritePardon
+    | WriteRetired
+    | NoRoom
+    | Avoid
+    | Stopping
+)

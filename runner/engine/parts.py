@@ -1,0 +1,185 @@
+"""The parts that the state of a run is made of."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ..packing import Claim
+from ..store.attempts import Failure
+from ..store.files import StorageFull
+from . import messages as m
+
+Claims = Mapping[str, Claim]
+NO_ROOM = StorageFull.__name__
+"""The error of an attempt whose result found no room, by its type."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """A trial that is to run: the number of its last attempt and its charged failures so far (of owners before).
+    ``alone``: it may be what killed others.
+    """
+
+    id: str
+    number: int = 0
+    charged: Mapping[str, int] = field(default_factory=dict)
+    alone: bool = False
+
+
+@dataclass(frozen=True)
+class Crash:
+    """A death by a signal, or the loss of a GPU, that is looked into: the next attempt of the trial runs with every index checked.
+
+    Attributes:
+        signal: in words, or what the driver said.
+        status: how the trial ends if that finds nothing; empty where it has retries left.
+        error, record: of that end.
+    """
+
+    signal: str
+    status: str = ""
+    error: m.Error = field(default_factory=dict)
+    record: m.Record = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class TrialAt:
+    """A trial that is not over, or was until a moment ago.
+
+    ``number``: of its last attempt; ``tries``: attempts that began; ``asks``: for places; ``claims``: its own, if any. ``signal``: by which
+    its process has died just now; ``crash``: what its next attempt looks into; ``found``: what that said, empty before.
+    """
+
+    id: str
+    number: int
+    charged: Counter[str]
+    tries: int = 0
+    since: float = 0.0
+    asks: int = 0
+    alone: bool = False
+    ended: bool = False
+    claims: Claims | None = None
+    signal: str = ""
+    crash: Crash | None = None
+    found: str = ""
+
+
+@dataclass
+class LeaseAt:
+    """A lease: the requests that wait in it, those that will not run under it, and the launches that its worker was given, in order.
+
+    ``program``: a kept one that its first launch takes over; empty when there is none. ``may_fail``: of its launches, see ``Launch``.
+    """
+
+    grant: m.Granted
+    queue: deque[str]
+    unfinished: list[str] = field(default_factory=list)
+    flights: deque[int] = field(default_factory=deque)
+    program: str = ""
+    may_fail: int | None = None
+
+
+@dataclass
+class Kept:
+    """A program that a lane has kept.
+
+    ``lease``: that its bytes belong to, which is over, or waits to take it over; ``unfinished``: of the former, where it was not given
+    back; ``asked``: when its worker was told to let it go.
+    """
+
+    worker: m.Worker
+    lease: str
+    unfinished: tuple[str, ...] = ()
+    asked: float | None = None
+
+
+@dataclass(frozen=True)
+class Drop:
+    """A launch that is not to begin: which of its trials end, and why. ``grace_s``: what one gets that has begun all the same; None: all
+    its time.
+    """
+
+    names: frozenset[str]
+    why: str
+    grace_s: float | None
+    failure: Failure = Failure.cancelled
+
+
+@dataclass(slots=True)
+class Flight:
+    """A launch that is not over.
+
+    Attributes:
+        launch: what was launched.
+        request: of the ledger.
+        sent: when its turn came: it was launched, or the launch before it in its lease ended.
+        place: where it runs, and with what, as the journal has it.
+        begun: its attempts are written down as started.
+        since: when its worker began with it; None until the worker has said so.
+        ending: how trials of it end that are asked to.
+        kill_at: when its worker is killed.
+        drop: set when its worker was told not to begin with it.
+    """
+
+    launch: m.Launch
+    request: str
+    sent: float
+    place: m.Record
+    begun: bool = False
+    since: float | None = None
+    ending: dict[str, tuple[Failure, m.Error]] = field(default_factory=dict)
+    kill_at: float = float("inf")
+    drop: Drop | None = None
+
+
+@dataclass
+class DeviceAt:
+    """A device: leases that wait for it, launches, generations of its workers, those to be replaced.
+
+    ``crashed``: when one died last, the number of the launch that came next, and the attempt that was charged. ``losses``: how often in
+    a row it, or a worker there, was of no use, and ``lost`` when last, and which slot; ``rests``: how often it was avoided, and
+    ``rests_until`` when.
+    """
+
+    pending: deque[str] = field(default_factory=deque)
+    flights: dict[int, Flight] = field(default_factory=dict)
+    generations: Counter[int] = field(default_factory=Counter)
+    retiring: set[m.Worker] = field(default_factory=set)
+    crashed: tuple[float, int, tuple[tuple[str, int], ...]] = (-float("inf"), 0, ())
+    losses: int = 0
+    lost: tuple[float, int] = (-float("inf"), 0)
+    rests: int = 0
+    rests_until: float = -float("inf")
+
+
+Blame = tuple[Failure, m.Error, bool]
+"""What is said of a launch whose worker is gone: the class of the failure, the error, and whether its trials are charged."""
+
+
+def suspects(flights: Sequence[Flight], begun: frozenset[int] | None, *, crash: bool) -> tuple[list[Flight], list[Flight]]:
+    """Of the launches of a worker that is gone, in order: those that had ended, which it had not told yet, and those that it died in.
+
+    ``begun``: what each lane began last. Where nobody knows, a process that crashed may have been in any launch that it had; where it
+    was lost by others' fault, it was in those that are known to have begun.
+    """
+    ended: list[Flight] = []
+    ran: list[Flight] = []
+    by_lease: dict[str, list[Flight]] = {}
+    for flight in flights:
+        by_lease.setdefault(flight.launch.lease, []).append(flight)
+    for own in by_lease.values():
+        if begun is None:
+            ran += own if crash else [flight for flight in own[:1] if flight.begun]
+            continue
+        at = next((k for k, flight in enumerate(own) if flight.launch.id in begun), None)
+        if at is not None:
+            ended += own[:at]
+            ran.append(own[at])
+    return ended, ran
+
+
+def error_of(kind: str, message: str) -> dict[str, str]:
+    """An error of the runner itself, as rows have it."""
+    return {"type": kind, "message": message, "traceback": ""}

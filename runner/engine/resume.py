@@ -1,0 +1,294 @@
+"""Going on with a run that was interrupted, cancelled or lost: what is kept, what runs again, and what is left as it is."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...jobs.base import Job
+from .. import clock
+from ..config.model import load_config
+from ..config.yaml_lines import ConfigError
+from ..observe import table
+from ..observe.timing import Timing
+from ..ray_adapter.jobs_api import known_dead
+from ..store.attempts import Failure, missing_file, requeued
+from ..store.heartbeat import seems
+from ..store.journal import Journal, read
+from ..store.layout import TRIALS, ConfigChanged, RunFolder, config_hash, differing
+from ..store.owner import gone_from_here, latest_owner
+from ..store.replay import Replay, TrialState, recover, replay, run_state
+from ..store.status import status
+from ..store.summary import current
+from ..study.inputs import changed
+from ..study.plan import Prepared
+from ..study.prepare import prepare
+from ..study.provenance import inputs_of
+from ..study.shipping import Shipped
+from ..study.trials import Trial
+from .parts import Work
+from .session import How, Submitted, attend
+
+SHOWN = 3
+BY_NAME = "the trial was cancelled"
+"""What the error of a trial says that somebody cancelled by itself."""
+
+
+@dataclass(frozen=True)
+class ResumePlan:
+    """What ``resume`` would do.
+
+    Attributes:
+        kept: trials that have succeeded; their rows stay.
+        retried: trials that run, or run again, each with the reason.
+        skipped: trials that failed by their own fault, each with the reason; ``failed=True`` runs them again.
+        state: of the run now.
+    """
+
+    kept: tuple[str, ...]
+    retried: dict[str, str]
+    skipped: dict[str, str]
+    state: str
+
+
+def look(folder: RunFolder, *, failed: bool = False) -> ResumePlan:
+    """What ``resume`` would do, from the folder alone."""
+    state = replay(folder)
+    return _plan(folder, state, failed, run_state(folder, state))
+
+
+def over(folder: RunFolder, plan: ResumePlan) -> Submitted | None:
+    """How a run ended that has nothing left to run; None where there is something, or its end has to be written down."""
+    if plan.retried or plan.state not in ("done", "failed", "cancelled"):
+        return None
+    if not current(folder):  # its runner was killed between its last line and the table: there is none, or an older one
+        table.write_parquet(folder)
+    return Submitted(folder, plan.state, status(folder)["timing"] or Timing(0.0, 0.0).summary())
+
+
+def _plan(folder: RunFolder, state: Replay, failed: bool, now: str) -> ResumePlan:
+    kept, retried, skipped = [], {}, {}
+    there = folder.files.below(TRIALS) if any(t.entry and t.entry.event.get("files") for t in state.trials.values()) else {}
+    for name, trial in state.trials.items():
+        if trial.status == "done":
+            lost = missing_file(trial.entry.event, there) if trial.entry else ""
+            if lost:
+                retried[name] = f"{lost} is not there, or not whole"
+            else:
+                kept.append(name)
+            continue
+        why, again = _judge(trial)
+        (retried if again or failed else skipped)[name] = why
+    return ResumePlan(tuple(kept), retried, skipped, now)
+
+
+def _judge(trial: TrialState) -> tuple[str, bool]:
+    """Why a trial is not done, and whether it runs again without being asked for."""
+    if trial.entry is None:
+        if trial.damaged:
+            return "a line of the journal that names it is damaged", True
+        return ("its attempt was lost with the run" if trial.attempts else "it never started"), True
+    error: Mapping[str, Any] = trial.entry.event.get("error") or {}
+    text = str(error.get("message", "")).partition("\n")[0]
+    failure = trial.entry.event.get("failure")
+    if trial.status == "cancelled":
+        return (text, False) if text.startswith(BY_NAME) else (text or "it was cancelled with the run", True)
+    what = ": ".join(str(part) for part in (failure, error.get("type"), text) if part)
+    return f"{trial.status}: {what}", failure == Failure.infrastructure
+
+
+def charges(folder: RunFolder) -> tuple[dict[str, Counter[str]], set[str]]:
+    """Charged failures of trials by class, from the journal, and those that may have killed others.
+
+    A trial that was requeued begins anew. What was lost with a runner is not charged.
+    """
+    charged: dict[str, Counter[str]] = {}
+    alone: set[str] = set()
+    for event in read(folder, slim=True).events:
+        name = str(event.get("trial"))
+        if event["event"] == "retry" and event.get("charged", True):
+            charged.setdefault(name, Counter())[str(event.get("failure"))] += 1
+        elif event["event"] == "retry" and event.get("failure") == Failure.crash:
+            alone.add(name)
+        elif event["event"] == "pardoned":
+            charged.setdefault(name, Counter())[Failure.crash.value] -= 1
+        elif event["event"] == "requeued":
+            charged.pop(name, None)
+    return charged, alone
+
+
+def work_of(folder: RunFolder, state: Replay, plan: ResumePlan) -> list[Work]:
+    """The trials that run again, with what is known of their earlier attempts."""
+    charged, alone = charges(folder)
+    return [Work(name, state.trials[name].next_number - 1, dict(charged.get(name, {})), name in alone) for name in plan.retried]
+
+
+def resume(
+    folder: RunFolder,
+    *,
+    config: os.PathLike[str] | None = None,
+    force: bool = False,
+    failed: bool = False,
+    debug: bool = False,
+    address: str | None = None,
+    dashboard: bool = False,
+    quiet: bool = False,
+    timing: Timing | None = None,
+    shipped: Shipped | None = None,
+    asks: str | None = None,
+) -> Submitted:
+    """Take a run over and bring it to its end. One that has ended and has nothing left to run stays as it is.
+
+    Args:
+        folder: of the run; nobody runs it now.
+        config: instead of that in its folder.
+        force: go on although the config, or the file of the job, has changed since; the trials stay those of the run.
+        failed: run trials again that failed by their own fault.
+        debug: in debug mode, as ``submit --debug``; the rows of these trials say what was checked.
+        address: of a cluster, see ``submit``.
+        dashboard: start Ray's.
+        quiet: show no progress.
+        timing: when the command began.
+        shipped: where the config and the job lie, when they came along to a cluster: then they are those of the run.
+        asks: the dashboard of a cluster that the user has named: whether the run's old process still lives there.
+
+    Raises:
+        ConfigChanged: the config is another one than the run was made from, or is gone.
+        RunAlive: the run is alive.
+    """
+    if done := over(folder, look(folder, failed=failed)):
+        return done
+    prepared, job = config_of(folder, config, force=force, debug=debug, local=address is None, shipped=shipped)
+    now = clock.now()
+
+    def stage(journal: Journal) -> tuple[list[Work], dict[str, int]]:
+        state = recover(folder, journal)
+        plan = _plan(folder, state, failed, "lost")
+        again = {name: why for name, why in plan.retried.items() if state.trials[name].entry is not None}
+        if again:
+            requeued(journal, again)
+        before = Counter(trial.status for name, trial in state.trials.items() if name not in plan.retried)
+        return work_of(folder, state, plan), dict(before)
+
+    how = How(timing or Timing(now, now), address, dashboard, quiet)
+    gone = _gone(folder, asks)
+    groups = [] if debug or prepared.loaded.config.elastic else folder.plan()
+    return attend(prepared, job, folder, how, stage, [(group, ()) for group in groups], gone=gone)
+
+
+def _gone(folder: RunFolder, asks: str | None) -> int:
+    """The number of the owner of a run whose process is known to be gone; 0 where that is not known, or there is none."""
+    owner = latest_owner(folder)
+    if owner is None:
+        return 0
+    gone = gone_from_here(owner) or (seems(folder) is not False and known_dead(folder, owner, asks))
+    return owner.number if gone else 0
+
+
+def config_of(
+    folder: RunFolder,
+    config: os.PathLike[str] | None = None,
+    *,
+    force: bool = False,
+    debug: bool = False,
+    local: bool = True,
+    shipped: Shipped | None = None,
+) -> tuple[Prepared, type[Job[Any]]]:
+    """The config of a run, read again; its trials are those of the run.
+
+    It is the copy in the run's folder, whose relative paths begin where the config lay that it was made from. What lies there now is
+    compared and never run.
+
+    Args:
+        folder: of the run.
+        config: another one, which is run.
+        force: do not compare.
+        debug: in debug mode; the checks are those of the config, or the usual ones. Nothing of this is compared.
+        local: the trials run on this machine.
+        shipped: where it lies when it came along; then there is nothing to compare.
+
+    Raises:
+        ConfigChanged: it has changed since, or its job has.
+        ConfigError: it is wrong.
+    """
+    info, resolved = folder.info(), folder.config()
+    overrides = [*resolved.get("overrides", ()), *(shipped.overrides(resolved) if shipped else ())]
+    place = Path(shipped.config if shipped else config or str(info["config"]))
+    text = None if shipped or config else folder.config_text()
+    if text is None and not place.is_file():
+        raise ConfigChanged(
+            f"there is no config at {place}\n  do: `qdrun resume {folder.uri}` takes the copy in the run's folder"
+        )
+    prepared, job = prepare(place, local=local, overrides=overrides, backend=resolved["device"]["backend"], text=text)
+    changes: dict[str, Any] = {"trials": tuple(_trials(folder, prepared))}
+    if debug and prepared.loaded.config.debug is None:
+        changes["loaded"] = load_config(place, [*overrides, "debug=true"], text)
+    if shipped is not None:
+        there = {"target": shipped.target(prepared.target), "folder": os.path.dirname(shipped.config)}
+        return prepared.model_copy(update=changes | there), job
+    if not force:
+        folder.check_config(prepared.resolved)
+        if text is not None:
+            _check_original(folder, place, text, prepared)
+        source = prepared.target.source
+        digest = source and hashlib.sha256(source.encode()).hexdigest()[:16]
+        if digest != info.get("source_hash"):
+            raise ConfigChanged(
+                f"{prepared.target.file} has changed since {folder.name} was made\n"
+                f"  do: submit it as a run of its own, or go on with the new file: `qdrun resume {folder.uri} --force`"
+            )
+        if others := changed(prepared.loaded, inputs_of(folder.files)):
+            raise ConfigChanged(
+                f"{', '.join(others[:SHOWN])}{', ..' if len(others) > SHOWN else ''}: trials of {folder.name} read what was there before, "
+                "and it is not the same now\n  do: submit a run of its own, or go on with what is there now: "
+                f"`qdrun resume {folder.uri} --force`"
+            )
+    return prepared.model_copy(update=changes), job
+
+
+def _check_original(folder: RunFolder, place: Path, text: str, prepared: Prepared) -> None:
+    """Refuse to go on silently with a config that its user has edited since. It is parsed, and nothing that it names is loaded.
+
+    Raises:
+        ConfigChanged: names the keys that differ.
+    """
+    if not place.is_file():
+        return
+    try:
+        now = load_config(place, prepared.loaded.overrides)
+    except ConfigError:
+        differ = ["it is no config any more"]
+    else:
+        mine, other = (one.config.model_dump(mode="json") for one in (prepared.loaded, now))
+        differ = [] if now.document.text == text else differing(mine, other)
+    if differ:
+        raise ConfigChanged(
+            f"{place} has changed since {folder.name} was made: {', '.join(differ)}\n"
+            "  do: submit it as a run of its own; or go on with the trials of this run, as they were: "
+            f"`qdrun resume {folder.uri} --force`, or under the new limits: add `--config {place}`"
+        )
+
+
+def _trials(folder: RunFolder, prepared: Prepared) -> Sequence[Trial]:
+    """The trials of a run. Where lines of ``trials.jsonl`` are damaged, and all others are those of the config, it is written again.
+
+    Raises:
+        Damaged: it is damaged, and the config gives other trials now.
+    """
+    found = folder.found_trials()
+    if not found.problems:
+        return found.trials
+    whole = [trial for trial in found.trials if trial.id not in found.damaged]
+    same = all(trial.index < len(prepared.trials) and trial.id == prepared.trials[trial.index].id for trial in whole)
+    if not same or config_hash(folder.config()) != config_hash(prepared.resolved):
+        return folder.trials()
+    folder.save_trials(prepared.trials)
+    return prepared.trials
+
+
+__all__ = ["ResumePlan", "charges", "config_of", "look", "over", "resume", "work_of"]

@@ -1,0 +1,454 @@
+"""A run from its first second to its last: the run's folder, signals, signs of life, Ray, plans, the loop, the table."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cached_property
+
+from ...compiler.errors import QdrunError
+from ...jobs.base import Job
+from ..clock import now
+from ..exit_codes import exit_code
+from ..ledger.account import Account
+from ..ledger.client import LedgerClient, LocalLedger
+from ..ledger.leases import Terms
+from ..ledger.machine import with_others_back
+from ..observe import table
+from ..observe.board import Board, Exports
+from ..observe.live import Display, display
+from ..observe.timing import Timing
+from ..observe.view import view_of
+from ..private import NotPrivate
+from ..ray_adapter.cluster import Capacity, ClusterError, check_environment, close_cluster, open_cluster
+from ..ray_adapter.head_watch import ClusterLost, HeadWatch
+from ..ray_adapter.known_clusters import DASHBOARD, remember
+from ..ray_adapter.ledger_client import ActorLedger
+from ..store import space
+from ..store.files import FolderGone, StorageFull
+from ..store.journal import Journal
+from ..store.layout import BEAT_EVERY_S, TRIALS, RunFolder, check_shared, create
+from ..store.owner import OwnerLost
+from ..store.replay import replay
+from ..study.inputs import contents
+from ..study.placement import devices_of, frames_of, with_frames
+from ..study.plan import Planned, Prepared, plan_all
+from ..study.provenance import record
+from ..study.trials import counted
+from .early_plans import EarlyPlans, failures_text, refuse
+from .event_writer import Outside
+from .parts import Work
+from .start import run_trials, user, warm
+
+ROOM_EVERY_S = 0.5
+Stage = Callable[[Journal], tuple[Sequence[Work] | None, Mapping[str, int]]]
+"""What is to run, once the journal is ours: None for all trials; and how many trials ended before, by status."""
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """How a submit ended: the state of the run, its folder, and where the seconds went."""
+
+    folder: RunFolder
+    state: str
+    timing: dict[str, float | None]
+
+    @property
+    def rows(self) -> list[table.Row]:
+        """Its rows; large arrays are left in the journal (``table.Large``), but for those of the best one."""
+        return self._rows
+
+    @cached_property
+    def _rows(self) -> list[table.Row]:
+        found = replay(self.folder, light=True)
+        rows = table.rows_of(self.folder, found)
+        first = table.best(rows)
+        if first is not None:
+            (rows[rows.index(first)],) = table.each_row(self.folder, found, [first])
+        return rows
+
+    @property
+    def exit_code(self) -> int:
+        """0 all trials succeeded, 1 some did not, 5 the run was lost to another process, 130 interrupted."""
+        return exit_code(self.state)
+
+
+@dataclass
+class Stops:
+    """What Ctrl-C, SIGTERM and a closed terminal do to a run: a KeyboardInterrupt while it starts, then they are counted, and the loop
+    obeys. All but Ctrl-C ask twice: to stop now.
+    """
+
+    asked: int = 0
+    starting: bool = False
+    check: Callable[[], None] = lambda: None
+
+    @property
+    def count(self) -> int:
+        """How often the run was asked to stop.
+
+        Raises:
+            ClusterLost: it must end, as its cluster is gone.
+        """
+        self.check()
+        return self.asked
+
+    def hit(self, number: int, frame: object) -> None:
+        """A signal arrived."""
+        self.asked += 1 if number == signal.SIGINT else 2
+        if self.starting:
+            self.starting = False
+            raise KeyboardInterrupt
+
+
+@dataclass(frozen=True)
+class How:
+    """How a run is attended: which Ray, what is shown, since when."""
+
+    timing: Timing
+    address: str | None = None
+    dashboard: bool = False
+    quiet: bool = False
+
+
+@contextmanager
+def counted_signals(stops: Stops) -> Iterator[None]:
+    """Take SIGINT and SIGTERM over, also where the shell that started us ignores them; and SIGHUP, unless it is ignored (``nohup``).
+
+    Elsewhere than the main thread: do nothing.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    terminal = () if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (signal.SIGHUP,)
+    before = {number: signal.signal(number, stops.hit) for number in (signal.SIGINT, signal.SIGTERM, *terminal)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def beating(journal: Journal, board: Board | None = None) -> Iterator[None]:
+    """Write the heartbeat of the run from a thread, so that a long plan or a slow start does not look like a lost run.
+
+    It says how far the running trials are, as ``board`` has it.
+    """
+    over = threading.Event()
+
+    def once() -> None:
+        with suppress(OSError, QdrunError):  # a store that is away may come back; a lost run is met again at the next write
+            journal.beat(None if board is None else board.steps.copy())
+
+    def beat() -> None:
+        while not over.wait(BEAT_EVERY_S):
+            once()
+
+    once()  # until now the last sign of life is that of the process that made the run, or of the owner before
+    thread = threading.Thread(target=beat, name="heartbeat", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def submit(
+    prepared: Prepared,
+    job: type[Job],
+    *,
+    output: str,
+    timing: Timing,
+    address: str | None,
+    dashboard: bool,
+    quiet: bool,
+    plan: Sequence[Planned] = (),
+) -> Submitted:
+    """Run all trials of ``prepared`` and leave a run folder under ``output``. ``plan``: where it was made already.
+
+    Raises:
+        CannotPlan: the job can be built for no trial; nothing was started.
+        ClusterError: Ray cannot be started or joined; no trial was started.
+        StorageUnknown: no other process can see where the run is to be stored.
+        StorageFull: there is no room for the run.
+    """
+    check_environment(address)
+    check_shared(output)
+    plans: Sequence[Planned] | EarlyPlans = plan
+    if plan:
+        refuse(plan, local=address is None)
+    else:
+        plans = EarlyPlans(prepared, job)
+        plans.wait(local=address is None)
+    folder = create(prepared, output)
+    record(folder.files, prepared.target, contents(prepared.loaded, job, prepared.trials))
+    return attend(prepared, job, folder, How(timing, address, dashboard, quiet), lambda journal: (None, {}), plans)
+
+
+def attend(
+    prepared: Prepared,
+    job: type[Job],
+    folder: RunFolder,
+    how: How,
+    stage: Stage,
+    plan: Sequence[Planned] | EarlyPlans = (),
+    *,
+    gone: int = 0,
+) -> Submitted:
+    """Take a run over and bring it to its end.
+
+    Args:
+        prepared: its config.
+        job: its job.
+        folder: which nobody runs.
+        how: with which Ray.
+        stage: what is to run.
+        plan: where it was made already, or is being made.
+        gone: the owner of the run whose process is known to be gone: its silence and its leases need not be waited for.
+
+    Raises:
+        ClusterError: Ray cannot be started or joined; no trial was started.
+        RunAlive: somebody runs it.
+        StorageFull: there is no room for the run.
+    """
+    timing, state, ours, why, board = how.timing, "failed", True, "", Board(run=folder.name, total=len(prepared.trials))
+    # Ray's processes die with the thread that started them, so that thread lives as long as the run.
+    with (
+        Journal(folder, gone=gone) as journal,
+        display(board, quiet=how.quiet) as screen,
+        ThreadPoolExecutor(1) as ray_thread,
+        HeadWatch(screen.note, lambda: _last_words(journal)) as head,
+        counted_signals(stops := Stops(check=head.check)),
+        beating(journal, board),
+    ):
+        work, before = stage(journal)
+        _show_kept(board, folder, prepared, before)
+        if work is not None and not work:
+            return _nothing_left(journal, before, timing)
+        journal.write("submitted", sync=True, command_t=timing.command_t)
+        starting = ray_thread.submit(_start, timing, how, prepared.place.devices, metadata(folder, prepared))
+        try:
+            stops.starting = True
+            planned = _planned(prepared, job, folder, plan, how, screen)
+            warm(prepared, job, planned, starting.done)
+            capacity = starting.result()
+            head.begin(capacity.head, joined=how.address is not None, node=capacity.node)
+            _say_ready(journal, screen, capacity, joined=how.address is not None)
+            _check(prepared, capacity)
+            ledger = _ledger(prepared, folder, how.address, planned, gone=gone > 0, note=screen.note)
+            board.metrics, stops.starting = _metrics(folder.name), False
+            outside = lambda workers: Outside(folder, journal, board, screen, timing, ledger, workers, stops)  # noqa: E731
+            state = run_trials(prepared, planned, outside, ledger, folder=folder, owner=journal.owner, work=work, before=before)
+        except KeyboardInterrupt:
+            state = "interrupted"
+        except OwnerLost as error:
+            state, ours = "lost", False
+            screen.note(str(error))
+        except Exception as error:
+            ours = not isinstance(error, FolderGone)
+            if not (ours and head.away()):
+                why = f"{type(error).__name__}: {error}"
+                raise
+            state = "lost"
+            screen.note(str(error) if isinstance(error, ClusterLost) else f"the cluster is gone: {error}")
+        finally:
+            stops.starting = False
+            timing.ended_t = now()
+            head.end()
+            try:
+                if ours:
+                    state = _finish(journal, screen, stops, state, timing, why)
+                    journal.close()  # whoever goes on with the run need not wait for the end of Ray
+            finally:
+                wait([starting])
+                close_cluster(lost=bool(head.lost) or (state == "lost" and ours))
+    return Submitted(folder, state, timing.summary())
+
+
+def _show_kept(board: Board, folder: RunFolder, prepared: Prepared, before: Mapping[str, int]) -> None:
+    """Of a run that goes on: how many rows there are already, by status, and the best of them."""
+    board.counts.update(before)
+    if before:
+        board.best = view_of(folder, trials=prepared.trials).best
+
+
+def _nothing_left(journal: Journal, before: Mapping[str, int], timing: Timing) -> Submitted:
+    """The end of a run that goes on with no trial: Ray is not needed for it."""
+    state, timing.ended_t = "done" if set(before) <= {"done"} else "failed", now()
+    journal.write("finished", sync=True, state=state, timing=timing.summary())
+    table.write_parquet(journal.folder)
+    return Submitted(journal.folder, state, timing.summary())
+
+
+def _planned(
+    prepared: Prepared,
+    job: type[Job],
+    folder: RunFolder,
+    plan: Sequence[Planned] | EarlyPlans,
+    how: How,
+    screen: Display,
+) -> Sequence[Planned]:
+    """The plans, made while Ray starts; tells the user at once of shapes that cannot be built.
+
+    Raises:
+        CannotPlan: a new run has none that can.
+    """
+    if isinstance(plan, EarlyPlans):
+        planned = plan.all()
+        refuse(planned, local=how.address is None)
+    else:
+        planned = plan or plan_all(prepared, job, prepared.loaded.config.limits.timeout_s)
+    groups = [group for group, _ in planned]
+    how.timing.planned_t = now()
+    folder.save_plan(groups)
+    if prepared.choice is not None:
+        screen.note(prepared.choice.text)
+    failed = [group for group in groups if group.plan is None]
+    if failed:
+        count = sum(len(group.trials) for group in failed)
+        others = "the others run" if len(failed) < len(groups) else "they are tried where they run"
+        screen.note(f"{counted(count, 'trial')} cannot be planned, {others}\n{failures_text(failed)}")
+    warning = space.check_room(folder.files, space.estimate(prepared.trials, groups, prepared.gradients))
+    if warning:
+        screen.note(warning)
+    return planned
+
+
+def _say_ready(journal: Journal, screen: Display, capacity: Capacity, *, joined: bool) -> None:
+    if capacity.dashboard_url and joined:
+        remember(journal.folder, f"http://{capacity.dashboard_url}", DASHBOARD)
+    if capacity.dashboard_url:
+        screen.note(f"dashboard: http://{capacity.dashboard_url} (it asks for a token: `ray get-auth-token` prints it)")
+    ready = {"node_memory_bytes": capacity.node_memory_bytes, "dashboard": capacity.dashboard_url}
+    journal.write("ray_ready", sync=True, cores=capacity.cores, **ready)
+
+
+def _check(prepared: Prepared, capacity: Capacity) -> None:
+    threads = prepared.loaded.config.device.threads
+    if threads > capacity.node_cores:
+        raise ClusterError(
+            f"one trial wants {threads} threads, no node of the cluster has more than {capacity.node_cores} cores\n"
+            "  do: lower device.threads"
+        )
+
+
+def _ledger(
+    prepared: Prepared,
+    folder: RunFolder,
+    address: str | None,
+    planned: Sequence[Planned],
+    *,
+    gone: bool,
+    note: Callable[[str], None],
+) -> LedgerClient:
+    """The ledger of this machine, or of the cluster. ``gone``: it is not to wait for an earlier runner of this run. ``note``: tells the
+    user whom this machine is shared with.
+
+    Raises:
+        ClusterError: no node has a device of the backend.
+    """
+    device, ledger = prepared.loaded.config.device, None
+    if address is not None:
+        terms = Terms(prepared.loaded.config.limits.max_concurrent, frames_of([group for group, _ in planned]))
+        ledger = ActorLedger(folder.name, user(), lanes=device.slots, threads=device.threads, terms=terms)
+        if gone:
+            ledger.alone()
+    elif found := devices_of(prepared):
+        account = _account(folder, note)
+        rows = with_frames(found, [group for group, _ in planned])
+        if account is not None:
+            with account.gate():
+                rows = with_others_back(rows, account.others())
+        ledger = LocalLedger(folder.name, user(), devices=rows, account=account, note=note)
+    if ledger is None or not any(row.usable and row.backend == prepared.backend for row in ledger.devices()):
+        if ledger is not None:
+            ledger.close()
+        raise ClusterError(
+            f"no node of the cluster has a device for the {prepared.backend} backend that Ray knows of\n"
+            "  do: start Ray on the machines that have some, or run without --address"
+        )
+    return ledger
+
+
+def _account(folder: RunFolder, note: Callable[[str], None]) -> Account | None:
+    """The account that runs of this user on this machine share; None where somebody else has taken its place."""
+    try:
+        return Account(folder.name)
+    except (NotPrivate, OSError) as error:
+        note(f"this run does not see what other runs of yours hold of this machine: {error}")
+        return None
+
+
+def _finish(journal: Journal, screen: Display, stops: Stops, state: str, timing: Timing, why: str) -> str:
+    """The last line of the journal, and the table; waits for room on a full disk until it is told to stop.
+
+    ``why``: what ended the run before its trials had ended; for those who follow it from elsewhere.
+    """
+    try:
+        journal.write("finished", sync=True, state=state, timing=timing.summary(), **({"error": why} if why else {}))
+    except OwnerLost as error:
+        screen.note(str(error))
+        return "lost"
+    except StorageFull as error:
+        screen.note(f"{str(error).splitlines()[0]}: waiting until {error.until}; Ctrl-C gives up, `qdrun resume` goes on later")
+        if not _room(journal.retry, stops):
+            return "lost"
+    journal.folder.files.sweep(TRIALS)  # a worker may have been killed while it wrote a file
+    try:
+        table.write_parquet(journal.folder)
+    except StorageFull as error:  # every row is in the journal: the table can be made at any time
+        screen.note(f"{str(error).splitlines()[0]}: the table waits until {error.until}; Ctrl-C leaves it to `qdrun results`")
+        _room(lambda: _table(journal), stops)
+    return state
+
+
+def _room(works: Callable[[], bool], stops: Stops) -> bool:
+    """Try until it works; False: the user does not want to wait."""
+    asked = stops.asked
+    while not works():
+        time.sleep(ROOM_EVERY_S)
+        if stops.asked > asked:
+            return False
+    return True
+
+
+def _table(journal: Journal) -> bool:
+    with suppress(StorageFull):
+        table.write_parquet(journal.folder)
+        return True
+    return False
+
+
+def _last_words(journal: Journal) -> None:
+    """Say that the run is lost, from another thread than that which runs it and hangs; unless that has said how it ended."""
+    if not journal.closed:
+        journal.write("finished", sync=True, state="lost")
+        journal.close()
+
+
+def _metrics(run: str) -> Exports:
+    """Ray's gauges and counters of this run; once Ray is there."""
+    from ..ray_adapter.metrics import Metrics
+
+    return Metrics(run)
+
+
+def metadata(folder: RunFolder, prepared: Prepared) -> dict[str, str]:
+    """What Ray's dashboard says of the job of a run."""
+    return {"job_name": prepared.loaded.config.name, "run": folder.name, "user": user(), "trials": str(len(prepared.trials))}
+
+
+def _start(timing: Timing, how: How, gpus: int, job: dict[str, str]) -> Capacity:
+    capacity = open_cluster(how.address, dashboard=how.dashboard, gpus=gpus, job=job)
+    timing.ray_ready_t = now()
+    return capacity
+
+
+__all__ = ["How", "Stops", "Submitted", "attend", "beating", "counted_signals", "submit"]

@@ -1,0 +1,287 @@
+"""From a prepared config to a run that can begin: plans within the time limit, claims by class of devices, workers' specs, the state."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from ...jobs.base import Job
+from ..ledger.client import LedgerClient
+from ..ledger.inventory import Found, pools_and_devices
+from ..packing import Device, Pool
+from ..ray_adapter.worker_pool import RayWorkers, Workers
+from ..store.files import LocalFiles
+from ..store.layout import RunFolder
+from ..store.owner import Owner
+from ..study.placement import at_most, usable
+from ..study.plan import Planned, Prepared, opened, plan_all, planned_bytes
+from ..study.requests import Claims, claim_of
+from ..study.target import load
+from ..study.trials import Trial
+from ..workers.preload import MOST_SHAPES
+from ..workers.spec import Shape, TrialSpec, WorkerSpec
+from . import messages as m
+from .event_writer import Inside, Outside
+from .failures import Rules
+from .loop import Runner
+from .parts import Work
+from .state import State
+
+WARM_BYTES = 256 << 20
+
+
+def warm(prepared: Prepared, job: type[Job[Any]], planned: Sequence[Planned], over: Callable[[], bool]) -> threading.Thread:
+    """Compile the kernels of one shape after the other, in a thread, until ``over``: while Ray starts there is time for it, and the workers
+    of this machine find them in the cache on disk. What goes wrong there goes wrong in the trials, too, and is told by them.
+
+    On the CPU alone, and small trials alone: the last of them is still open when the first ones run, and nobody has claimed its bytes.
+    """
+    trials = {trial.id: trial for trial in prepared.trials}
+    here = prepared.backend == "cpu" and job.needs_compiler
+
+    def work() -> None:
+        for group, _ in planned:
+            if over() or not here:
+                return
+            if group.plan is not None and group.plan.bytes <= WARM_BYTES:
+                with suppress(BaseException):  # a user's code
+                    with opened(prepared, job, trials[group.trials[0]], prepared.loaded.config.budget_bytes) as made:
+                        made.plan()
+
+    thread = threading.Thread(target=work, name="warm", daemon=True)  # a build that hangs must not hold up the end of the run
+    thread.start()
+    return thread
+
+
+def claims_of(prepared: Prepared, planned: Sequence[Planned], found: Iterable[Found]) -> Claims:
+    """The claims of all trials by class of devices, each from the plan of that class.
+
+    A plan is for one backend and, on the CPU, for so many threads: a heap has a row for each. ``planned`` is for those of the config; for
+    nodes with fewer cores one trial of each shape is planned again.
+    """
+    own, seconds = prepared.loaded.config.device.threads, prepared.loaded.config.limits.timeout_s
+    threads = {row.kind: row.threads if row.backend == "cpu" else own for row in found}
+    plans = {own: {group.trials[0]: (group, points) for group, points in planned}}
+    for other in sorted(set(threads.values()) - {own}):
+        again = plan_all(prepared, load(prepared.target), seconds, threads=other)
+        plans[other] = {group.trials[0]: (group, points) for group, points in again}
+    made = []
+    for one in planned:
+        of_class = {count: plan.get(one[0].trials[0], one) for count, plan in plans.items()}
+        claims = {count: claim_of(group.plan, points, seconds) for count, (group, points) in of_class.items()}
+        made.append((one[0].trials, {kind: claims[count] for kind, count in sorted(threads.items())}))
+    return Claims(made)
+
+
+def rules_of(prepared: Prepared, trials: int) -> Rules:
+    """The limits of a config as the state machine takes them."""
+    limits = prepared.loaded.config.limits
+    retries = limits.retries
+    return Rules(retries.infra, retries.oom, retries.crash, limits.timeout_s, limits.failures_allowed(trials))
+
+
+def specs_of(prepared: Prepared, folder: RunFolder, owner: Owner, found: Sequence[Found]) -> dict[str, WorkerSpec]:
+    """What a worker is, by device; of a device with a process for each lane, with one lane."""
+    shared = prepared.shared_spec()
+    # another process has another working directory
+    where = str(folder.path.absolute()) if isinstance(folder.files, LocalFiles) else folder.uri
+    named = prepared.place.device
+    return {
+        row.id: WorkerSpec(
+            run=where,
+            owner=owner.number,
+            token=owner.token,
+            device=row.id,
+            backend=row.backend,
+            which=named if named is not None else (None if row.backend == "cpu" else row.uuid or row.index),
+            uuid=row.uuid,
+            pci=row.pci,
+            lanes=1 if row.backend == "cpu" else row.lanes,
+            job=shared | ({"threads": row.threads} if row.backend == "cpu" else {}),
+        )
+        for row in found
+    }
+
+
+def numbered(spec: WorkerSpec, worker: m.Worker, lanes: int) -> WorkerSpec:
+    """The spec of one worker of a device: each has a number that none before it had."""
+    return replace(spec, number=1 + worker.slot + lanes * worker.generation)
+
+
+def to_preload(prepared: Prepared, planned: Sequence[Planned], claims: Claims, row: Found) -> tuple[Shape, ...]:
+    """The shapes whose code the lanes of a GPU are to find loaded; none for a device with one lane, which nobody else has to wait for."""
+    if row.backend == "cpu" or row.lanes < 2 or not load(prepared.target).needs_compiler:
+        return ()
+    trials = {trial.id: trial for trial in prepared.trials}
+    firsts = [group.trials[0] for group, _ in planned if group.plan is not None][:MOST_SHAPES]
+    return tuple(
+        Shape(TrialSpec(name, 1, prepared.own_spec(trials[name])), claim.points[0].bytes)
+        for name in firsts
+        if (claim := claims((name,)).get(row.kind)) is not None
+    )
+
+
+class Roster(Mapping[str, Found]):
+    """The devices that a run may use, by id: those of its beginning, and those that join while it goes on. Those that are gone stay."""
+
+    def __init__(self, look: Callable[[], Iterable[Found]]) -> None:
+        self._look, self._rows = look, {row.id: row for row in look()}
+
+    def __getitem__(self, device: str) -> Found:
+        if device not in self._rows:
+            self._rows |= {row.id: row for row in self._look()}
+        return self._rows[device]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def kind(self, device: str) -> str:
+        """The class of a device; empty where it is not known."""
+        row = self.get(device)
+        return row.kind if row is not None else ""
+
+
+def inside_of(prepared: Prepared, planned: Sequence[Planned], claims: Claims, kind: Callable[[str], str]) -> Inside:
+    """What the runner needs to know of the trials. ``kind``: the class of a device."""
+    elastic = prepared.loaded.config.elastic
+
+    def budget(launch: m.Launch) -> int | None:
+        """Fewer bytes than the plan without a budget: the trial is planned into what it was granted."""
+        if not elastic:
+            return None
+        fastest = claims.fastest(launch.trials[0], kind(launch.worker.device))
+        smaller = elastic and fastest is not None and launch.bytes < fastest * len(launch.trials)
+        return launch.bytes // len(launch.trials) if smaller else None
+
+    groups = [group for group, _ in planned]
+    trials = {trial.id: trial for trial in prepared.trials}
+    # without launches a plan lacks what gradients need: a trial that takes it is not at fault
+    loose = {name for group in groups if group.plan is not None and not group.plan.whole for name in group.trials}
+    large = too_large(prepared, planned)
+    return Inside(trials, prepared.own_spec, planned_bytes(groups), budget, large, frozenset(loose))
+
+
+def run_trials(
+    prepared: Prepared,
+    planned: Sequence[Planned],
+    outside: Callable[[Workers], Outside],
+    ledger: LedgerClient,
+    *,
+    folder: RunFolder,
+    owner: Owner,
+    work: Sequence[Work] | None = None,
+    before: Mapping[str, int] | None = None,
+) -> str:
+    """Run the trials of a run, or what ``resume`` leaves of them, on the devices of a ledger; the state of the run.
+
+    Args:
+        prepared: the config.
+        planned: of ``plan_all``.
+        outside: where the run writes and what it shows, once there are workers.
+        ledger: which the run has joined.
+        folder: of the run.
+        owner: the claim on it.
+        work: of a run that goes on: trials that are to run.
+        before: trials that ended earlier, by status.
+
+    Raises:
+        OwnerLost: another process has taken the run over.
+    """
+    roster = Roster(lambda: usable(prepared, ledger.devices()))
+    found = list(roster.values())
+    claims = claims_of(prepared, planned, found)
+    pools, devices = pools_and_devices(found)
+    names = [one.id for one in work] if work is not None else [trial.id for trial in prepared.trials]
+    claims.settle(names, *pools_and_devices(at_most(found, prepared)))
+
+    def spec(worker: m.Worker) -> WorkerSpec:
+        row = roster[worker.device]
+        made = numbered(specs_of(prepared, folder, owner, [row])[row.id], worker, row.lanes)
+        return replace(made, shapes=to_preload(prepared, planned, claims, row))
+
+    workers = RayWorkers(folder.name, spec, ledger.options)
+    inside = inside_of(prepared, planned, claims, roster.kind)
+    most = largest(pools, devices)
+    state = state_of(prepared, claims, work, before, most, [group.trials for group, _ in planned])
+    return Runner(state, inside, outside(workers)).run()
+
+
+def largest(pools: Iterable[Pool], devices: Iterable[Device]) -> dict[str, int]:
+    """The bytes that a trial alone on the largest device of each class can have."""
+    capacity, most = {pool.id: pool.capacity for pool in pools}, dict[str, int]()
+    for device in devices:
+        most[device.kind] = max(most.get(device.kind, 0), capacity[device.pool] - device.process_bytes)
+    return most
+
+
+def state_of(
+    prepared: Prepared,
+    claims: Claims,
+    work: Sequence[Work] | None = None,
+    before: Mapping[str, int] | None = None,
+    most: Mapping[str, int] | None = None,
+    alike: Iterable[Collection[str]] = (),
+) -> State:
+    """The state of a new run, or of one that goes on with ``work``, after trials that ended ``before``.
+
+    ``most``: see ``State``. ``alike``: trials with equal plans.
+    """
+    todo = [Work(trial.id) for trial in prepared.trials] if work is None else work
+    job, debug = load(prepared.target), prepared.loaded.config.debug
+    live = job.live
+    todo = side_by_side(todo, prepared.trials, alike, live)
+    rules = rules_of(prepared, len(prepared.trials))
+    # a trial that checks its indices already, or has no kernels, would say no more if it ran again
+    checks = job.needs_compiler and not prepared.place.interpreted and not (debug and (debug.bounds or debug.asserts))
+    options = {"before": before, "most": most, "curves": claims.curves, "keeps": keeps_programs(live), "checks": checks}
+    return State(todo, rules, claims, **options)
+
+
+def keeps_programs(live: Collection[str]) -> bool:
+    """Whether lanes keep their programs beyond a lease: where the job can run another trial in an open one, that differs in parameters
+    that are ``live``. It always pays then: to build and plan a program again takes longer than to ask the ledger what comes next.
+    """
+    return bool(live)
+
+
+def side_by_side(
+    work: Sequence[Work], trials: Iterable[Trial], alike: Iterable[Collection[str]], live: Collection[str]
+) -> list[Work]:
+    """Trials in another order: of those with equal plans (``alike``), the ones that differ in ``live`` parameters alone follow each other,
+    as each may run in the program of the one before (``workers.program_cache``). When it is the turn of each plan does not change.
+    """
+    rest = {t.id: json.dumps({k: v for k, v in t.params.items() if k not in live}, sort_keys=True) for t in trials if live}
+    out, place = list(work), {one.id: k for k, one in enumerate(work)}
+    for names in alike if live else ():
+        at, first = sorted(place[name] for name in names if name in place), dict[str, int]()
+        ordered = sorted((work[k] for k in at), key=lambda one: first.setdefault(rest[one.id], len(first)))
+        for k, one in zip(at, ordered, strict=True):
+            out[k] = one
+    return out
+
+
+def too_large(prepared: Prepared, planned: Sequence[Planned]) -> dict[str, str]:
+    """Trials whose plan is larger than the config allows, each with the arithmetic: they are not started."""
+    why = {}
+    for group, _ in planned:
+        for name, limit in prepared.byte_limits.items():
+            if group.plan is not None and limit is not None and group.plan.bytes > limit:
+                text = f"the plan needs {group.plan.bytes} bytes, {name} is {limit}; the trial was not started"
+                why |= dict.fromkeys(group.trials, text)
+    return why
+
+
+def user() -> str:
+    """Whose share a run counts against."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return "unknown"

@@ -1,0 +1,437 @@
+"""The state of a run as a pure machine: events in, actions out. It knows no Ray, no files, no clock; ``now`` is given, in seconds.
+
+A trial waits in a request of the ledger, runs in a launch under a lease, and ends with one row. A lease of several requests goes to its
+worker as a whole, as launches that run one after the other. Only the first has begun then; of the others the worker says so, and one that
+has not begun when its worker is lost, or when it is told not to, was never an attempt. Launches of one worker share a process: when it
+dies and several ran in it, nobody is charged and each runs alone on its device from then on, so that the next death has one suspect. A
+batch that crashes or runs out of memory is split in halves, until one trial is alone with it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+
+from ..store.attempts import Failure
+from . import messages as m
+from .assignments import Flights
+from .parts import NO_ROOM, Blame, DeviceAt, Drop, Flight, LeaseAt, error_of, suspects
+
+TOGETHER_S = 1.0
+"""Workers of one device that die within so many seconds died of one cause."""
+LOSSES, REST_S, MOST_REST_S = 3, 30.0, 600.0
+"""A device that is of no use so often in a row is avoided for some time, twice as long each time: it would take one trial after the other,
+as it is always free, and use up their retries.
+"""
+
+
+class State(Flights):
+    """All trials of a run that are not over, and what is asked, leased and launched for them."""
+
+    # what others look at
+
+    @property
+    def finished(self) -> bool:
+        """Whether every trial has its row and every lease was given back."""
+        return not self._verdicts.open and not self._leases
+
+    @property
+    def stopping(self) -> str:
+        """The state of the run once no more trials are started; empty until then."""
+        return self._verdicts.stopping
+
+    def spoiled(self) -> None:
+        """The record of a trial that was done can be written to no file: it has failed."""
+        self.counts["done"] -= 1
+        self.counts["failed"] += 1
+
+    @property
+    def outcome(self) -> str:
+        """The state of a finished run: done, failed, cancelled, interrupted."""
+        if set(self.counts) - {"done"} or not self.counts:
+            return self.stopping or ("failed" if self.counts else "done")
+        return "done"
+
+    @property
+    def running(self) -> int:
+        """Trials that have begun and are not over."""
+        return sum(len(flight.launch.trials) for flight in self._flights.values() if flight.begun)
+
+    @property
+    def waiting(self) -> int:
+        """Trials that are not over and have not begun."""
+        return self._verdicts.open - self.running
+
+    def next_deadline(self) -> float:
+        """When ``Tick`` will have something to do at the latest, as far as is known now."""
+        times = [self._deadline] if self._deadline > self._now else []
+        for flight in self._heads():
+            times.append(flight.kill_at)
+            if flight.since is None:
+                times.append(flight.sent + self.rules.start_s)
+            elif self.rules.timeout_s is not None and not flight.ending and not self._writes(flight):
+                times.append(flight.since + self.rules.timeout_s)
+        times += [kept.asked + self.rules.start_s for kept in self._kept.values() if kept.asked is not None]
+        return min(times, default=float("inf"))
+
+    def lease_of(self, launch: int) -> str:
+        """The lease of a launch that is not over; empty for others."""
+        return self._flights[launch].launch.lease if launch in self._flights else ""
+
+    # events
+
+    def start(self, now: float) -> list[m.Action]:
+        """Ask for places for all batches."""
+        self._now = now
+        for trial in self.trials.values():
+            trial.since = now
+        self._ask(self.batches)
+        return self._take()
+
+    def handle(self, event: m.Event, now: float) -> list[m.Action]:
+        """Take one event; what is to be done, in this order."""
+        return self.handle_all((event,), now)
+
+    def handle_all(self, events: Iterable[m.Event], now: float) -> list[m.Action]:
+        """Take events that have come together; what is to be done, in this order."""
+        self._now = now
+        for event in events:
+            self._apply(event)
+            why = self._verdicts.too_many()
+            if why:
+                self._stop("failed", self.rules.finish_s, why)
+        if not self.paused:
+            for name in self._devices:
+                self._dispatch(name)
+        return self._take()
+
+    def _apply(self, event: m.Event) -> None:
+        match event:
+            case m.Ended():
+                self._ended(event)
+            case m.Started():
+                self._started(event)
+            case m.Granted():
+                self._granted(event)
+            case m.LeaseLost():
+                self._lease_lost(event)
+            case m.Unwanted():
+                program = self._program_of(event.lease)
+                if program and event.lease not in self._leases:
+                    self._let_go(program)
+            case m.Gone():
+                if event.program in self._kept and self._kept[event.program].worker == event.worker:
+                    self._gone(event.program)
+            case m.Refused():
+                self._refused(event)
+            case m.WorkerDown():
+                self._worker_down(event)
+            case m.Saving():
+                self._saves(event.trials)
+            case m.Interrupted():
+                self._interrupted()
+            case m.Cancelled():
+                self._cancelled(event)
+            case m.Storage():
+                self._storage(event.full)
+            case m.Yield():
+                device = self._devices.get(event.device)
+                if device is not None and not device.pending:
+                    device.retiring |= {m.Worker(event.device, k, number) for k, number in device.generations.items()}
+            case m.Tick():
+                self._tick()
+
+    def _take(self) -> list[m.Action]:
+        out = self._out.copy()
+        self._out.clear()  # the list is also that of the verdicts
+        return out
+
+    # leases and launches
+
+    def _granted(self, event: m.Granted) -> None:
+        if event.lease in self._leases:
+            return
+        good = [name for name in event.requests if name in self._asked]
+        for name in good:
+            self._held[name] = self._asked.pop(name)
+        program = self._program_of(event.follows) if event.follows else ""
+        if program:
+            self._kept[program].lease = event.lease
+        unfinished = [name for name in event.requests if name not in good]
+        self._leases[event.lease] = LeaseAt(event, deque(good), unfinished, program=program)
+        if good:
+            self._devices.setdefault(event.device, DeviceAt()).pending.append(event.lease)
+        else:
+            self._end_lease(event.lease)
+
+    def _lease_lost(self, event: m.LeaseLost) -> None:
+        lease, program = self._leases.get(event.lease), self._program_of(event.lease)
+        if lease is None:
+            if program:
+                self._bury(self._kept.pop(program).worker, {}, kill=True)
+            return
+        if lease.flights:
+            head = self._flights[lease.flights[0]]
+            blame: Blame = (Failure.infrastructure, error_of("LeaseLost", event.why), True)
+            self._bury(head.launch.worker, {head.launch.id: blame} if head.begun else {}, kill=True, lost=event.lease)
+        else:
+            self._forget_queue(lease)
+            self._devices[lease.grant.device].pending.remove(event.lease)
+            del self._leases[event.lease]
+            if program:
+                self._bury(self._kept.pop(program).worker, {}, kill=True)
+
+    def _refused(self, event: m.Refused) -> None:
+        for name, why in event.why.items():
+            for trial in self._asked.pop(name, ()):
+                error = error_of("OutOfMemory", why)
+                self._verdicts.end(trial, {"status": "failed", "failure": Failure.out_of_memory, "error": error})
+
+    def _started(self, event: m.Started) -> None:
+        flight = self._flights.get(event.launch)
+        if flight is None or flight.since is not None:
+            return
+        flight.since = self._now - event.ago_s
+        self._begin(flight)
+        drop, flight.drop = flight.drop, None
+        if drop is not None and drop.grace_s is not None:
+            self._stop_flight(flight, drop.names, drop.why, drop.grace_s, drop.failure)
+
+    def _ended(self, event: m.Ended) -> None:
+        flight = self._flights.get(event.launch)
+        if flight is None:
+            return
+        lease = flight.launch.lease
+        crashes = {name: end.record for name, end in event.ends.items() if end.failure is Failure.crash}
+        charged = not crashes or self._one_suspect(
+            [other for other in self._on(flight.launch.worker) if other is flight or other.since is not None]
+        )
+        for name, record in crashes.items():
+            self.trials[name].signal = record["error"]["message"].partition("\n")[0]
+        self._close_flight(flight)
+        if event.kept:
+            self._keep(flight.launch)
+        if event.begun:
+            if not crashes:
+                self._judge_device(flight, event)
+            self._over(flight, event.ends, charged=charged)
+        else:
+            self._not_begun(flight, sure=True)
+        self._next_of(lease)
+        if event.restart or flight.launch.checked:
+            self._bury(flight.launch.worker, {}, kill=True)
+        elif event.retire:
+            retiring = self._devices[flight.launch.worker.device].retiring
+            if flight.launch.worker not in retiring:
+                self._out.append(m.WriteRetired(flight.launch.worker, event.retire))
+            retiring.add(flight.launch.worker)
+
+    # workers that are gone
+
+    def _worker_down(self, event: m.WorkerDown) -> None:
+        worker = event.worker
+        if self._devices.get(worker.device, DeviceAt()).generations[worker.slot] != worker.generation:
+            return  # it was buried already
+        lost, guilty = suspects(self._on(worker), event.begun, crash=event.failure is Failure.crash)
+        failure, charged = event.failure, True
+        if failure is Failure.infrastructure:
+            when, slot = self._devices[worker.device].lost
+            if self._now - when > TOGETHER_S or worker.slot == slot:  # else its node, or whatever it was, has taken both
+                self._useless(worker, event.error)
+        if not guilty and event.begun is not None:
+            # between launches: those that had their turn are charged, lest that goes on for ever
+            failure = Failure.infrastructure
+            guilty = [flight for flight in self._heads() if flight.begun and flight.launch.worker == worker]
+        elif guilty and failure is Failure.crash:
+            charged = self._one_suspect(guilty)
+        unheard = error_of("ResultLost", "its worker died before it had told the result")
+        blame: dict[int, Blame] = {flight.launch.id: (Failure.infrastructure, unheard, False) for flight in lost}
+        blame |= {flight.launch.id: (failure, event.error, charged) for flight in guilty}
+        for name in [name for flight in guilty for name in flight.launch.trials]:
+            self.trials[name].signal = event.signal if failure is Failure.crash else ""
+        self._bury(worker, blame, kill=False, sure=event.begun is not None)
+
+    def _one_suspect(self, guilty: Sequence[Flight]) -> bool:
+        """Whether one launch is to blame for a crash of its worker. If not, or if workers are shared, its trials run alone from now on."""
+        one = len(guilty) == 1 and not self._died_together(guilty[0].launch.worker.device, guilty[0])
+        if not one or not self._leases[guilty[0].launch.lease].grant.processes:
+            self._verdicts.set_alone(trial for flight in guilty for trial in flight.launch.trials)
+        return one
+
+    def _judge_device(self, flight: Flight, event: m.Ended) -> None:
+        """Whether a launch that has ended says something against its device: an attempt there was lost by no fault of its own."""
+        worker = flight.launch.worker
+        lost = None
+        for end in event.ends.values():
+            lost = end if end.failure is Failure.infrastructure else lost
+        if lost is not None or event.restart:
+            error = error_of("DeviceLost", "its worker has lost the device")
+            error = error if lost is None else lost.record.get("error") or error
+            if error.get("type") != NO_ROOM:
+                self._useless(worker, error)
+        else:
+            self._devices[worker.device].losses = 0
+
+    def _useless(self, worker: m.Worker, error: m.Error) -> None:
+        device = self._devices[worker.device]
+        if self._now < device.rests_until:
+            return
+        device.lost, device.losses = (self._now, worker.slot), device.losses + 1
+        if device.losses >= LOSSES:
+            seconds = min(MOST_REST_S, REST_S * 2.0**device.rests)
+            device.losses, device.rests, device.rests_until = 0, device.rests + 1, self._now + seconds
+            self._out.append(m.Avoid(worker.device, seconds, error))
+
+    def _died_together(self, name: str, flight: Flight) -> bool:
+        """Whether another worker of the device died a moment ago, while this one ran: then that one is not charged either."""
+        device, launch = self._devices[name], flight.launch
+        when, before, charged = device.crashed
+        together = self._now - when <= TOGETHER_S and launch.id < before and not self.alone(launch.trials)
+        own = (
+            tuple(zip(launch.trials, launch.numbers)) if len(launch.trials) == 1 and not together and not launch.checked else ()
+        )
+        device.crashed = (self._now, self._next, own)
+        if together:
+            self._verdicts.pardon(charged)
+        return together
+
+    # stopping
+
+    def _interrupted(self) -> None:
+        if not self.stopping:
+            self._stop("interrupted", self.rules.finish_s, "interrupted: no more trials are started")
+        else:
+            self._deadline = self._now
+            self._stop_flights(f"the run was {self.stopping}", 0.0)
+
+    def _cancelled(self, event: m.Cancelled) -> None:
+        if event.trials is None:
+            if not self.stopping:
+                self._stop("cancelled", 0.0, "cancelled: no more trials are started")
+            self._deadline = self._now
+            self._stop_flights(f"the run was {self.stopping}", self.rules.grace_s)
+            return
+        wanted = {name for name in event.trials if name in self.trials and not self.trials[name].ended}
+        for flight in list(self._flights.values()):
+            self._stop_flight(flight, wanted, "the trial was cancelled", self.rules.grace_s, Failure.cancelled)
+        flying = {name for flight in self._flights.values() for name in flight.launch.trials}
+        self._drop_waiting({name for name in wanted - flying if not self.trials[name].ended}, "the trial was cancelled")
+
+    def _stop(self, state: str, finish_s: float, why: str) -> None:
+        self._verdicts.stopping, self._deadline = state, self._now + finish_s
+        soft = {id: flight for id, flight in self._flights.items() if flight.drop is None or flight.drop.grace_s is None}
+        self._drop({id: Drop(frozenset(flight.launch.trials), "", None) for id, flight in soft.items()})
+        flying = {name for flight in self._flights.values() for name in flight.launch.trials}
+        waiting = {name for name, trial in self.trials.items() if not trial.ended} - flying
+        self._out.append(m.Stopping(state, self.running, why))
+        self._drop_waiting(waiting, "")
+
+    def _storage(self, full: bool) -> None:
+        """Nothing begins while the store is full: what has not begun comes back, and places go back to the ledger."""
+        if full and not self.paused:
+            self.paused = True
+            self._drop({id: Drop(frozenset(), "", None) for id, flight in self._flights.items() if flight.drop is None})
+            self._park()
+        elif self.paused and not full:
+            self.paused = False
+            self._unpark()
+
+    def _drop(self, drops: Mapping[int, Drop]) -> None:
+        """Tell workers not to begin with those launches that have not begun."""
+        told: dict[m.Worker, list[int]] = {}
+        for id, drop in drops.items():
+            flight = self._flights[id]
+            if not flight.begun:
+                flight.drop = drop
+                told.setdefault(flight.launch.worker, []).append(id)
+        self._out += [m.Drop(worker, tuple(ids)) for worker, ids in told.items()]
+
+    def _drop_waiting(self, names: set[str], why: str) -> None:
+        """End trials that wait. Requests that carry others as well are asked for anew without them."""
+        hit = lambda batch: any(name in names for name in batch)  # noqa: E731
+        gone = [request for request, batch in self._asked.items() if hit(batch)]
+        rest = [self._asked.pop(request) for request in gone]
+        if gone:
+            self._out.append(m.Withdraw(tuple(gone)))
+        for name, lease in list(self._leases.items()):
+            dropped = [request for request in lease.queue if hit(self._held[request])]
+            lease.unfinished += dropped
+            rest += [self._held.pop(request) for request in dropped]
+            lease.queue = deque(request for request in lease.queue if request not in dropped)
+            if dropped and not lease.queue and not lease.flights:
+                self._devices[lease.grant.device].pending.remove(name)
+                self._next_of(name)
+        for name in [name for name in self.trials if name in names]:
+            self._verdicts.cancel(name, why)
+        self._ask([tuple(name for name in batch if name not in names) for batch in rest])
+
+    def _stop_flights(self, why: str, grace_s: float) -> None:
+        for flight in list(self._flights.values()):
+            self._stop_flight(flight, set(flight.launch.trials), why, grace_s, Failure.cancelled)
+
+    def _stop_flight(self, flight: Flight, names: Iterable[str], why: str, grace_s: float, failure: Failure) -> None:
+        """Ask a launch to end if all of its trials are to, and set when its worker is killed; an earlier time stands."""
+        launch = flight.launch
+        hit = frozenset(launch.trials).intersection(names)
+        if not hit or launch.id not in self._flights:
+            return
+        if not flight.begun:
+            self._stop_before(flight, Drop(hit, why, grace_s, failure))
+            return
+        kind = "Timeout" if failure is Failure.timeout else "Stopped"
+        for name in hit:
+            flight.ending.setdefault(name, (failure, error_of(kind, why)))
+        if len(flight.ending) < len(launch.trials):
+            return
+        if flight.kill_at == float("inf") and grace_s:
+            self._out.append(m.AskToStop(launch.id, launch.worker, launch.trials))
+        flight.kill_at = min(flight.kill_at, self._now + grace_s)
+        if flight.kill_at <= self._now:
+            self._bury(launch.worker, {}, kill=True)
+
+    def _stop_before(self, flight: Flight, drop: Drop) -> None:
+        """Tell a worker not to begin with a launch. Where nothing is waited for, and it has its turn already, the worker is killed."""
+        old = flight.drop
+        if old is None or old.grace_s is None or not drop.names <= old.names:
+            names = drop.names | (frozenset() if old is None else old.names)
+            self._drop({flight.launch.id: Drop(names, drop.why, drop.grace_s, drop.failure)})
+        if not drop.grace_s and self._leases[flight.launch.lease].flights[0] == flight.launch.id:
+            self._bury(flight.launch.worker, {}, kill=True)
+
+    def _saves(self, trials: frozenset[str]) -> None:
+        """Time in which results are written is no time of their trials. One that was taken for too long meanwhile was not."""
+        self._saving = trials
+        for flight in self._heads():
+            if self._writes(flight) and all(failure is Failure.timeout for failure, _ in flight.ending.values()):
+                flight.ending.clear()
+                flight.kill_at = float("inf")
+
+    def _writes(self, flight: Flight) -> bool:
+        return not self._saving.isdisjoint(flight.launch.trials)
+
+    def _tick(self) -> None:
+        if self.stopping and self._now >= self._deadline:
+            self._stop_flights(f"the run was {self.stopping}", self.rules.grace_s)
+        for name, kept in list(self._kept.items()):
+            if name in self._kept and kept.asked is not None and self._now - kept.asked >= self.rules.start_s:
+                self._bury(kept.worker, {}, kill=True)
+        limit = self.rules.timeout_s
+        for flight in self._heads():
+            if flight.launch.id not in self._flights:
+                continue
+            if self.paused and flight.since is None:
+                flight.sent = self._now  # a worker that starts reads the store, too: its time counts once that answers
+            if flight.kill_at <= self._now:
+                self._bury(flight.launch.worker, {}, kill=True)
+            elif flight.since is None and self._now - flight.sent >= self.rules.start_s:
+                error = error_of("NotStarted", f"its worker did not start within {self.rules.start_s:g} s")
+                self._useless(flight.launch.worker, error)
+                self._bury(flight.launch.worker, {flight.launch.id: (Failure.infrastructure, error, True)}, kill=True)
+            elif (
+                limit is not None
+                and flight.since is not None
+                and not self._writes(flight)
+                and self._now - flight.since >= limit
+            ):
+                why = f"the trial ran longer than limits.trial_timeout, {limit:g} s"
+                self._stop_flight(flight, flight.launch.trials, why, self.rules.grace_s, Failure.timeout)

@@ -1,0 +1,200 @@
+"""The threads of a run that talk to its store, so that a store that stalls does not stop the loop of the run.
+
+One thread writes the journal, in the order in which the loop hands events over; another one looks for requests to cancel and for room.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+
+from ..clock import now
+from ..store.files import StorageFull, StorageUnreachable
+from ..store.journal import SYNC_EVERY_S, Event, Journal
+from ..store.layout import RunFolder
+from ..store.owner import CancelRequests, Owner, cancel_requests
+from ..store.space import SPARE_BYTES
+
+STALL_S = 5.0
+"""Once an event has waited for so long to be written, no more trials are started until the store has taken all of them."""
+MOST_WAITING = 10_000
+"""The same once so many events wait. What runs then may still add its own."""
+
+
+class JournalWriter:
+    """Writes events to the journal from a thread of its own, in the order in which they were handed over.
+
+    The thread also writes what waits for room, and syncs when it is time.
+    """
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._changed = threading.Condition()
+        self._queue: deque[tuple[float, Sequence[tuple[str, Event]]]] = deque()
+        self._writing = 0  # events that the thread has taken and not written yet
+        self._since = 0.0  # when the first of those was handed over
+        self._refusal: StorageFull | None = None
+        self._failure: BaseException | None = None
+        self._spoiled: list[str] = []
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="journal writer", daemon=True)
+        self._thread.start()
+
+    @property
+    def waiting(self) -> int:
+        """How many events were handed over and are not in the journal yet."""
+        with self._changed:
+            return self._waiting()
+
+    def _waiting(self) -> int:
+        return self._writing + sum(len(events) for _, events in self._queue)
+
+    @property
+    def refusal(self) -> StorageFull | None:
+        """Why the store takes nothing now; None while it takes events, or has not answered yet. What it refused, the journal keeps."""
+        with self._changed:
+            return self._refusal
+
+    @property
+    def stalled(self) -> bool:
+        """Whether events have waited too long, or too many of them wait."""
+        with self._changed:
+            first = self._since if self._writing else self._queue[0][0] if self._queue else None
+            late = first is not None and time.monotonic() - first >= STALL_S
+            return late or self._waiting() >= MOST_WAITING
+
+    def put(self, events: Sequence[tuple[str, Event]]) -> None:
+        """Hand events over, which happen now. Waits for nothing."""
+        if not events:
+            return
+        t = now()
+        stamped = [(event, {"t": t, **fields}) for event, fields in events]
+        with self._changed:
+            if self._failure is None:
+                self._queue.append((time.monotonic(), stamped))
+                self._changed.notify_all()
+
+    def settle(self, timeout_s: float) -> bool:
+        """Whether everything is written, or kept by the journal where the store refuses it; waits up to ``timeout_s`` for that."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._waiting(), timeout_s)
+
+    def spoiled(self) -> list[str]:
+        """The trials whose record no line could hold, since the last call: their rows are those of failed ones."""
+        with self._changed:
+            out, self._spoiled = self._spoiled, []
+            return out
+
+    def check(self) -> None:
+        """Make sure that the journal can still be written.
+
+        Raises:
+            OwnerLost, FolderGone, or what else has ended the thread: nothing that was handed over since will be written.
+        """
+        with self._changed:
+            if self._failure is not None:
+                raise self._failure
+
+    def close(self) -> None:
+        """Write what waits, however long that takes, and end the thread. What the store refuses stays with the journal."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._queue or self._closing, SYNC_EVERY_S)
+                if self._closing and not self._queue:
+                    return
+                events = [event for _, some in self._queue for event in some]
+                self._since = self._queue[0][0] if self._queue else 0.0
+                self._queue.clear()
+                self._writing = len(events)
+            spoiled, refusal, failure = self._write(events)
+            with self._changed:
+                self._spoiled += spoiled
+                self._refusal, self._failure, self._writing = refusal, failure, 0
+                if failure is not None:
+                    self._queue.clear()
+                self._changed.notify_all()
+            if failure is not None:
+                return
+
+    def _write(self, events: Sequence[tuple[str, Event]]) -> tuple[list[str], StorageFull | None, BaseException | None]:
+        """The spoiled trials, why the store refuses, and what ends the thread."""
+        try:
+            if events:
+                return self._journal.write_all(events), None, None
+            return [], None if self._journal.retry() else self._refusal or StorageFull("the store takes no lines"), None
+        except StorageFull as error:
+            return [], error, None
+        except BaseException as error:
+            return [], None, error
+
+
+class StoreWatch:
+    """Looks into the run's folder from a thread of its own: what others ask to cancel, and whether there is room for results again.
+
+    Args:
+        folder: of the run.
+        owner: whose requests are looked for.
+        every_s: seconds between two looks.
+    """
+
+    def __init__(self, folder: RunFolder, owner: Owner, every_s: float) -> None:
+        self._folder, self._owner, self._every_s = folder, owner, every_s
+        self._requests = CancelRequests()
+        self._failure: BaseException | None = None
+        self._cramped, self._over = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._run, name="store watch", daemon=True)
+        self._thread.start()
+
+    @property
+    def requests(self) -> CancelRequests:
+        """What others ask for, as of the last look that the store has answered.
+
+        Raises:
+            Whatever a look has raised, but for a store that does not answer.
+        """
+        if self._failure is not None:
+            raise self._failure
+        return self._requests
+
+    @property
+    def room(self) -> bool:
+        """Whether nothing says that there is no room for results."""
+        return not self._cramped.is_set()
+
+    def cramped(self) -> None:
+        """A result found no room: there is none until a look finds some. Lines of the journal find room on a disk that is all but full."""
+        self._cramped.set()
+
+    def close(self) -> None:
+        """End the thread after its look; one that the store does not answer is not waited for."""
+        self._over.set()
+        self._thread.join(self._every_s)
+
+    def _run(self) -> None:
+        try:
+            while not self._over.is_set():
+                self._look()
+                self._over.wait(self._every_s)
+        except BaseException as error:
+            self._failure = error
+
+    def _look(self) -> None:
+        try:
+            self._requests = cancel_requests(self._folder, self._owner)
+            if self._cramped.is_set():
+                free = self._folder.files.free_bytes()
+                if free is None or free >= SPARE_BYTES:
+                    self._cramped.clear()
+        except StorageUnreachable:
+            return  # nothing new while the store does not answer
+
+
+__all__ = ["JournalWriter", "StoreWatch"]

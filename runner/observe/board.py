@@ -1,0 +1,174 @@
+"""What the runner knows of its own run, kept for the views: told of starts and ends, asked for a ``RunView`` at any time."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from ..optimize.descent import best_at
+from .view import SHOWN, FailureView, Lane, Reason, RunView, Snapshot, device_views, failure_view, rate, reasons
+
+TICK_S = 1.0
+KEPT_ENDS = 10_000
+"""The rate looks back at no more ends than this."""
+
+
+class Exports(Protocol):
+    """Where figures go: ``metrics.Metrics``."""
+
+    def observe(self, view: RunView) -> None:
+        """The run as it is now."""
+        ...
+
+    def started(self, trials: int, waited_s: float) -> None:
+        """A batch of so many trials has started, so many seconds after it was submitted."""
+        ...
+
+    def ended(self, record: Mapping[str, Any]) -> None:
+        """A trial has its row."""
+        ...
+
+    def retried(self, failure: str) -> None:
+        """An attempt failed and its trial waits again."""
+        ...
+
+
+@dataclass(frozen=True)
+class _Started:
+    label: str
+    device: str
+    bytes: int | None
+    began: float
+
+
+@dataclass
+class Board:
+    """The state of a running sweep, as far as people look at it. Used by one thread; ``view`` may be asked by another."""
+
+    run: str
+    total: int
+    slots: int = 1
+    counts: Counter[str] = field(default_factory=Counter)
+    """Trials that have ended, by status."""
+    running: dict[str, str] = field(default_factory=dict)
+    """The trials that run, with their labels."""
+    best: tuple[float, str] | None = None
+    notes: list[str] = field(default_factory=list)
+    phase: str = "starting Ray"
+    began: float = field(default_factory=time.monotonic)
+    first_start: float | None = None
+    snapshot: Snapshot | None = None
+    """What the packer or the ledger says of devices and of what waits, see ``view``."""
+    steps: dict[str, str] = field(default_factory=dict)
+    """How far running trials are, as their workers last said it: ``time step 3 of 40``."""
+    retries: Counter[str] = field(default_factory=Counter)
+    metrics: Exports | None = None
+    """Told of everything that the board is told of: set it to ``Metrics(run)`` when Ray is there, and call ``tick``."""
+    _ticked: float = float("-inf")
+    _waits: dict[str, float] = field(default_factory=dict)
+    """Since when a trial that is tried again waits."""
+    _lanes: dict[str, _Started] = field(default_factory=dict)
+    _ends: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT_ENDS))
+    _failures: deque[FailureView] = field(default_factory=lambda: deque(maxlen=SHOWN))
+
+    @property
+    def ended(self) -> int:
+        """Trials that will not run any more."""
+        return sum(self.counts.values())
+
+    def started(self, trial: str, label: str, device: str = "", claimed: int | None = None, batch: int = 1) -> None:
+        """A trial has started on a device, with so many bytes claimed, in a batch of so many."""
+        now = time.monotonic()
+        self.first_start = self.first_start or now
+        self.running[trial] = label
+        self._lanes[trial] = _Started(label, device, claimed, now)
+        if self.metrics is not None:
+            self.metrics.started(batch, now - self._waits.pop(trial, self.began))
+
+    def passed(self, trial: str, batch: int = 1) -> None:
+        """A trial has started and ended since the board was told last; ``stopped`` follows."""
+        now = time.monotonic()
+        self.first_start = self.first_start or now
+        if self.metrics is not None:
+            self.metrics.started(batch, now - self._waits.pop(trial, self.began))
+
+    def follow(self, steps: Mapping[str, str]) -> None:
+        """How far trials are, by their ids; a new dict each time, as the heartbeat's thread reads it."""
+        self.steps = {trial: step for trial, step in steps.items() if trial in self.running}
+
+    def shows(self, status: str, loss: float | None) -> bool:
+        """Whether the label of a trial that ended so will be shown."""
+        if status != "done":
+            return status in ("failed", "poisoned")
+        return loss is not None and (self.best is None or loss < self.best[0])
+
+    def retried(self, trial: str, failure: str = "infrastructure") -> None:
+        """An attempt ended without a row: its trial waits again."""
+        self._leave(trial)
+        self.retries[failure] += 1
+        self._waits[trial] = time.monotonic()
+        if self.metrics is not None:
+            self.metrics.retried(failure)
+
+    def stopped(self, trial: str, status: str, label: str, loss: float | None, record: Mapping[str, Any] | None = None) -> None:
+        """A trial has ended with ``status``. ``record``: its row, whose error is shown."""
+        self._leave(trial)
+        self.counts[status] += 1
+        self._ends.append(time.monotonic())
+        if status == "done" and loss is not None and (self.best is None or loss < self.best[0]):
+            self.best = (loss, best_at(label, (record or {}).get("outputs") or {}))
+        if status in ("failed", "poisoned") and record is not None:
+            self._failures.append(failure_view(trial, label, record))
+        if self.metrics is not None:
+            self.metrics.ended(record or {})
+
+    def tick(self, *, now: bool = False) -> None:
+        """Export the gauges, at most once a second; ``now``: in any case, as at the end of a run."""
+        clock = time.monotonic()
+        if self.metrics is not None and (now or clock - self._ticked >= TICK_S):
+            self._ticked = clock
+            self.metrics.observe(self.view())
+
+    def _leave(self, trial: str) -> None:
+        self.running.pop(trial, None)
+        self._lanes.pop(trial, None)
+        self.steps.pop(trial, None)
+
+    def left_s(self) -> float | None:
+        """Estimated seconds to the end, from how fast trials ended lately."""
+        speed = rate(list(self._ends), self.first_start, time.monotonic())
+        left = self.total - self.ended
+        return left / speed if speed and left > 0 else None
+
+    def view(self) -> RunView:
+        """The board as the views take it."""
+        now = time.monotonic()
+        lanes = tuple(
+            Lane(trial, one.label, one.device, now - one.began, one.bytes, self.steps.get(trial, ""))
+            for trial, one in list(self._lanes.items())
+            if trial in self.running
+        )
+        counts = Counter(self.counts) + Counter(running=len(self.running))
+        counts["waiting"] = max(0, self.total - sum(counts.values()))
+        return RunView(
+            run=self.run,
+            state=self.phase,
+            total=self.total,
+            counts={name: number for name, number in counts.items() if number},
+            seconds=now - self.began,
+            rate=rate(list(self._ends), self.first_start, now),
+            eta_s=self.left_s(),
+            best=self.best,
+            devices=device_views(self.snapshot, tuple(lane for lane in lanes if lane.device)),
+            lanes=lanes,
+            failures=tuple(self._failures),
+            reasons=self._reasons(),
+            retries=dict(self.retries),
+        )
+
+    def _reasons(self) -> tuple[Reason, ...]:
+        waiting = self.total - self.ended - len(self.running)
+        return reasons(self.snapshot, max(0, waiting))

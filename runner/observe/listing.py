@@ -1,0 +1,288 @@
+"""Runs, rows and logs as the commands show them: read from the folders of runs alone; never imports ray."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import islice
+from typing import Any
+
+from ..store import status
+from ..store.attempts import STREAMS, Attempt, log_name, log_path, read_log
+from ..store.encoding import plain
+from ..store.journal import EVENTS
+from ..store.layout import TRIALS, RunFolder, each_run
+from ..store.replay import FINAL, Replay, TrialState, replay, run_state
+from ..study.trials import short
+from ..text_grid import grid
+from . import table
+from .picking import best_row, column_of, ordered
+from .show import results_text, varied
+from .view import view_of
+
+BAD = ("failed", "poisoned")
+_MARK = re.compile(r"^:(?:actor_name|task_name|job_id):.*\n", re.MULTILINE)
+"""Lines by which Ray finds out whose log it reads."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of a run, as they were asked for. Large arrays are read from the journal when they are written, row by row.
+
+    ``chosen``: whether columns were named; ``swept``: parameters that differ within the run; ``problems``: what is damaged.
+    """
+
+    folder: RunFolder
+    found: Replay
+    state: str
+    problems: list[str]
+    columns: list[str]
+    rows: list[table.Row]
+    chosen: bool
+    swept: list[str] = field(default_factory=list)
+
+    def head(self) -> dict[str, Any]:
+        """What a document says of the table beside its rows."""
+        head = {"run": self.folder.name, "state": self.state, "complete": self.found.complete}
+        return head | {"columns": self.columns, "problems": self.problems}
+
+    def each(self) -> Iterator[table.Row]:
+        """The rows with all of their arrays, as strict JSON can hold them."""
+        for row in table.each_row(self.folder, self.found, self.rows):
+            yield plain({name: row.get(name) for name in self.columns} if self.chosen else row)
+
+    def lines(self, form: str) -> Iterator[str]:
+        """The table as ``table``, ``csv`` or ``json``, in parts; the last ends with a newline."""
+        if form == "json":
+            yield from json_rows(self.each(), 1)
+            yield "\n"
+        elif form == "csv":
+            yield from table.csv_lines(table.each_row(self.folder, self.found, self.rows), self.columns)
+        elif not self.chosen:
+            yield results_text(self.rows, self.swept) + "\n"
+        else:
+            yield grid(self.columns, [[_cell(name, row.get(name)) for name in self.columns] for row in self.rows]) + "\n"
+
+
+def json_rows(rows: Iterable[table.Row], indent: int) -> Iterator[str]:
+    """Rows as a JSON list in parts, as ``json.dumps`` writes them at that depth."""
+    between = "["
+    for row in rows:
+        text = json.dumps(row, indent=1, allow_nan=False).replace("\n", "\n" + " " * indent)
+        yield f"{between}\n{' ' * indent}{text}"
+        between = ","
+    yield "[]" if between == "[" else "\n" + " " * (indent - 1) + "]"
+
+
+def _cell(name: str, value: Any) -> str:
+    if value is None:
+        return "-"
+    if name == "folder" or "_file." in name:  # a path is of no use in part
+        return str(value)
+    return f"[{len(value)}]" if isinstance(value, list) else str(value) if isinstance(value, table.Large) else short(value)
+
+
+def table_of(
+    folder: RunFolder, *, best: str | None = None, sort: str | None = None, columns: Sequence[str] | None = None
+) -> Table:
+    """The table of a run, finished or not.
+
+    Args:
+        folder: the run.
+        best: keep the finished trial with the smallest value of this column alone, or, for ``max:column``, with the largest.
+        sort: order by this column, in the same words.
+        columns: these alone.
+
+    Raises:
+        NotFound: no such column.
+    """
+    found = replay(folder, light=True)
+    state = run_state(folder, found)
+    rows = table.rows_of(folder, found, run=state)
+    names, swept = table.columns(rows), varied(rows)
+    kept = list(dict.fromkeys(column_of(name.strip(), names) for name in columns)) if columns else names
+    if sort is not None:
+        rows = ordered(rows, sort, names)
+    if best is not None:
+        first = best_row(rows, best, names)
+        rows = [] if first is None else [first]
+    return Table(folder, found, state, found.problems(folder), kept, rows, columns is not None, swept)
+
+
+def listed(where: str, last: int, state: str | None = None) -> list[dict[str, Any]]:
+    """The ``last`` runs under ``where``, or of those in a state, the latest first; no more of them are read than it takes."""
+    found: list[dict[str, Any]] = []
+    runs = each_run(where)
+    while len(found) < last and (some := list(islice(runs, last))):
+        for folder, row in zip(some, status.statuses(some), strict=True):
+            if state is None or row["state"] == state:
+                found.append(_listed(folder, row))
+    return found[:last]
+
+
+def _listed(folder: RunFolder, row: dict[str, Any]) -> dict[str, Any]:
+    counts, best = row["counts"], row["best"]
+    try:
+        info = folder.info()
+    except (OSError, ValueError):
+        info = {}
+    return {
+        "id": row["id"],
+        "folder": row["folder"],
+        "name": str(info.get("name", "")),
+        "created": info.get("created"),
+        "state": row["state"],
+        "trials": row["trials"],
+        "finished": sum(counts.get(word, 0) for word in FINAL),
+        "failed": sum(counts.get(word, 0) for word in BAD),
+        "best": best and best["loss"],
+    }
+
+
+def view_data(folder: RunFolder) -> dict[str, Any]:
+    """A run at this moment, with its devices and what runs on them, as plain data."""
+    view = view_of(folder)
+    best = None if view.best is None else {"loss": view.best[0], "at": view.best[1]}
+    return plain(asdict(view) | {"counts": dict(view.counts), "retries": dict(view.retries), "best": best})
+
+
+def logs_of(
+    folder: RunFolder, trial: str | None = None, attempt: int | None = None, streams: Sequence[str] = STREAMS
+) -> list[dict[str, Any]]:
+    """What trials printed, and the traceback of the row of each that failed; empty texts are left out.
+
+    Args:
+        folder: the run.
+        trial: this one alone.
+        attempt: this attempt instead of the last one of each trial.
+        streams: which of stdout and stderr.
+    """
+    found = replay(folder)
+    there = folder.files.below(TRIALS) if trial is None else None
+    parts: list[dict[str, Any]] = []
+    for state in found.trials.values():
+        if trial is not None and state.id != trial:
+            continue
+        for tried in _attempts(state, attempt):
+            for stream in streams if there is None else _in(there, tried, streams):
+                text = read_log(folder, tried, stream).decode("utf-8", "replace")
+                parts += [_part(tried, stream, text, log_path(folder, tried, stream))] if text else []
+        trace = _traceback(state, attempt) if tuple(streams) == STREAMS else None
+        parts += [trace] if trace else []
+    return parts
+
+
+def _in(there: Mapping[str, int], tried: Attempt, streams: Sequence[str]) -> list[str]:
+    """The streams of an attempt that have a log. In a bucket, to ask for each log of all trials would be a request each."""
+    return [stream for stream in streams if log_name(tried, stream) in there]
+
+
+def attempts_of(folder: RunFolder, trial: str) -> list[int]:
+    """The numbers of the attempts of a trial that have begun."""
+    return [tried.attempt.number for tried in replay(folder).trials[trial].attempts]
+
+
+def worker_logs(folder: RunFolder, streams: Sequence[str] = STREAMS) -> list[dict[str, Any]]:
+    """What the processes of workers printed beside their trials, and where they died; empty texts are left out."""
+    parts: list[dict[str, Any]] = []
+    for device in folder.files.names("workers"):
+        for worker in folder.files.names(f"workers/{device}"):
+            for stream in streams:
+                path = f"workers/{device}/{worker}/{stream}.log"
+                data = folder.files.read(path) if folder.files.exists(path) else b""
+                whose = {"trial": None, "attempt": None, "owner": None, "worker": f"{device}/{worker}"}
+                text = _MARK.sub("", data.decode("utf-8", "replace"))
+                parts += [whose | {"stream": stream, "path": f"{folder.uri}/{path}", "text": text}] if text else []
+    return parts
+
+
+def _attempts(state: TrialState, number: int | None) -> list[Attempt]:
+    if number is None:
+        return [tried.attempt for tried in state.attempts[-1:]]
+    return [tried.attempt for tried in state.attempts if tried.attempt.number == number]
+
+
+def _part(tried: Attempt, stream: str, text: str, path: str | None) -> dict[str, Any]:
+    return {
+        "trial": tried.trial,
+        "attempt": tried.number,
+        "owner": tried.owner,
+        "stream": stream,
+        "path": path,
+        "text": text,
+    }
+
+
+def _traceback(state: TrialState, attempt: int | None) -> dict[str, Any] | None:
+    record = {} if state.entry is None else state.entry.event  # slim: what is left out of it are the numbers
+    error, number = record.get("error") or {}, int(record.get("attempt", 0))
+    text = error.get("traceback") or (f"{error['type']}: {error['message']}" if error else "")
+    if not text or (attempt is not None and attempt != number):
+        return None
+    owner = next((tried.attempt.owner for tried in state.attempts if tried.attempt.number == number), 1)
+    return _part(Attempt(state.id, number, owner), "error", text, None)
+
+
+class Follower:
+    """Reads logs as they grow: each byte once. Texts are cut at line ends, so that no character is torn."""
+
+    def __init__(self, folder: RunFolder, trial: str | None, attempt: int | None, streams: Sequence[str]) -> None:
+        self.folder, self.trial, self.attempt, self.streams = folder, trial, attempt, tuple(streams)
+        self._read: dict[tuple[Attempt, str], int] = {}
+        self._traced: set[str] = set()
+        self._there: dict[str, int] | None = None  # logs of all trials, with their bytes, at the last look
+        self._state: Replay = replay(folder)
+        self._sizes, self._again = folder.files.sizes(EVENTS), 0.0
+
+    def over(self) -> bool:
+        """Whether no more can come: the trial has its row, or the run is not running."""
+        self._look()
+        if self.trial is not None and self._state.trials[self.trial].entry is not None:
+            return True
+        return run_state(self.folder, self._state) != "running"
+
+    def _look(self) -> None:
+        """Read the journal again where it has grown; a large one less often: looking takes at most a tenth of the time."""
+        now = time.monotonic()
+        sizes = self.folder.files.sizes(EVENTS)
+        if sizes == self._sizes or now < self._again:
+            return
+        self._state, self._sizes = replay(self.folder), sizes
+        self._again = now + 10 * (time.monotonic() - now)
+
+    def news(self) -> Iterator[dict[str, Any]]:
+        """What was printed since the last look; of all attempts that there are, as ``over`` saw them."""
+        over = run_state(self.folder, self._state) != "running"
+        self._there = self.folder.files.below(TRIALS) if self.trial is None else None
+        for state in self._state.trials.values():
+            if self.trial is None or state.id == self.trial:
+                for tried in state.attempts:
+                    if self.attempt is None or tried.attempt.number == self.attempt:
+                        yield from self._news(tried.attempt, whole=over or tried.status != "running")
+                yield from self._trace(state)
+
+    def _trace(self, state: TrialState) -> Iterator[dict[str, Any]]:
+        """Why a trial failed, once it has its row."""
+        if state.entry is None or state.id in self._traced or self.streams != STREAMS:
+            return
+        self._traced.add(state.id)
+        trace = _traceback(state, self.attempt)
+        if trace is not None:
+            yield trace
+
+    def _news(self, tried: Attempt, *, whole: bool) -> Iterator[dict[str, Any]]:
+        for stream in self.streams:
+            start = self._read.get((tried, stream), 0)
+            if self._there is not None and self._there.get(log_name(tried, stream), 0) <= start:
+                continue
+            data = read_log(self.folder, tried, stream, start)
+            data = data if whole else data[: data.rfind(b"\n") + 1]
+            if data:
+                self._read[tried, stream] = start + len(data)
+                yield _part(tried, stream, data.decode("utf-8", "replace"), log_path(self.folder, tried, stream))
+
+
+__all__ = ["Follower", "Table", "attempts_of", "listed", "logs_of", "table_of", "view_data", "worker_logs"]

@@ -1,0 +1,351 @@
+"""The rows of a run, from its plan and its journal; works mid-run, and never imports ray."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import chain
+from typing import IO, Any
+
+from ..store.encoding import Damaged, plain
+from ..store.files import StorageFull, open_files
+from ..store.journal import EVENTS, Event, Lines, read, shape_of
+from ..store.layout import NoPlace, RunFolder, TrialList
+from ..store.replay import Replay, replay, run_state
+from ..store.summary import keep, shown_status, unfinished_word
+from ..study.plan import planned_bytes
+from ..study.trials import Trial
+
+FIXED = (
+    *("trial", "index", "replicate", "seed", "status", "loss", "gradient_norm", "seconds"),
+    *("planned_bytes", "used_bytes", "used_of_planned", "attempts", "device", "checks"),
+)
+ERRORS = ("failure", "error_type", "error")
+PREFIXES = (("grad", "gradients"), ("out", "outputs"))
+GROUP_NUMBERS, GROUP_ROWS = 1 << 20, 4096
+"""Of a row group of the Parquet table, at most: numbers in arrays (but for one row), and rows."""
+Row = dict[str, Any]
+
+
+class Large(tuple[int, ...]):
+    """The shape of an array that a row has left in the journal; ``each_row`` reads it."""
+
+    def __str__(self) -> str:
+        return f"[{'x'.join(map(str, self))}]"
+
+
+def rows(folder: RunFolder) -> list[Row]:
+    """One row for each trial of the run, in the order of the sweep, finished or not; with all arrays, however many there are."""
+    found = replay(folder, slim=False)
+    return rows_of(folder, found)
+
+
+def rows_of(folder: RunFolder, found: Replay, trials: Sequence[Trial] = (), run: str = "") -> list[Row]:
+    """The rows of a run that was replayed; with gradients and outputs when that was not ``slim``, ``Large`` where it was ``light``.
+
+    Of a trial whose parameters are damaged the row says ``damaged``, and what the journal has of it. A damaged plan costs the planned
+    bytes of trials without a row, and is added to ``found.wrong``.
+
+    Args:
+        folder: the run.
+        found: what its journal says.
+        trials: where they are known.
+        run: the state of the run, where it is known.
+    """
+    planned, unfinished = _planned(folder, found), unfinished_word(run or run_state(folder, found))
+    listed = TrialList(list(trials), []) if trials else folder.found_trials()
+    table = []
+    for trial in (*listed.trials, *map(_stray, () if trials else found.strays)):
+        state = found.trials.get(trial.id) or found.strays[trial.id]
+        row = _waiting(trial, planned.get(trial.id))
+        row |= {"status": shown_status(state, unfinished), "attempts": len(state.attempts)}
+        if state.entry is not None:
+            _end(row, state.entry.event)
+        if trial.id in listed.damaged or trial.id in found.strays:
+            row["status"] = "damaged"
+        if not row["device"] and state.attempts:  # it has not ended, died without a word, or has no program
+            row["device"] = state.attempts[-1].place.get("device")
+        table.append(row)
+    return table
+
+
+def _planned(folder: RunFolder, found: Replay) -> dict[str, int | None]:
+    try:
+        return planned_bytes(folder.plan())
+    except Damaged as error:
+        found.wrong.append(str(error).partition("\n")[0].removeprefix(f"{folder.uri}/"))
+        return {}
+
+
+def _stray(name: str) -> Trial:
+    """A trial of which ``trials.jsonl`` has lost the line."""
+    return Trial(id=name, index=-1, replicate=0, seed=0, swept={}, params={})
+
+
+def each_row(folder: RunFolder, found: Replay, table: Iterable[Row]) -> Iterator[Row]:
+    """The rows with the arrays that they have left in the journal, one after the other."""
+    lines = Lines(folder)
+    for row in table:
+        if not any(isinstance(value, Large) for value in row.values()):
+            yield row
+            continue
+        state = found.trials.get(row["trial"]) or found.strays[row["trial"]]
+        assert state.entry is not None
+        event = lines.at(state.entry)
+        yield row | {
+            f"{prefix}.{name}": numbers(value)
+            for prefix, kind in PREFIXES
+            for name, value in event.get(kind, {}).items()
+            if not isinstance(value, dict)
+        }
+
+
+def _waiting(trial: Trial, planned: int | None) -> Row:
+    row: Row = dict.fromkeys((*FIXED, *ERRORS))
+    row |= {"trial": trial.id, "index": trial.index, "replicate": trial.replicate, "seed": trial.seed}
+    row |= {"status": "waiting", "planned_bytes": planned, "attempts": 0}
+    return row | {f"param.{name}": value for name, value in flat(trial.params).items()}
+
+
+def flat(params: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested parameters with dotted names."""
+    values: dict[str, Any] = {}
+    for name, value in params.items():
+        values |= flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
+    return values
+
+
+def _end(row: Row, event: Event) -> None:
+    row["failure"] = event.get("failure")
+    for name in ("loss", "gradient_norm"):
+        if event.get(name) is not None:
+            row[name] = float(event[name])
+    for name in ("seconds", "planned_bytes", "used_bytes", "device", "checks"):
+        row[name] = event[name] if event.get(name) is not None else row[name]
+    if row["planned_bytes"] and row["used_bytes"] is not None:
+        row["used_of_planned"] = row["used_bytes"] / row["planned_bytes"]
+    if event.get("error"):
+        row |= {"error_type": event["error"]["type"], "error": event["error"]["message"]}
+    if event.get("folder"):
+        row["folder"] = event["folder"]["path"]
+    for prefix, kind in PREFIXES:
+        for name, value in event.get(kind, {}).items():  # large ones lie in files of their own: a column says which
+            if isinstance(value, dict) and "file" in value:
+                row[f"{prefix}_file.{name}"] = value["file"]
+            else:
+                row[f"{prefix}.{name}"] = Large(value["shape"]) if isinstance(value, dict) else numbers(value)
+    row |= {f"planned.{kind}": value for kind, value in event.get("planned", {}).items()}
+    row |= {f"used.{kind}": value for kind, value in event.get("used", {}).items()}
+
+
+def numbers(value: Any) -> Any:
+    """Numbers as the journal keeps them, back as floats: ``"NaN"`` and the infinities included."""
+    return [numbers(item) for item in value] if isinstance(value, list) else float(value)
+
+
+def columns(table: Sequence[Row]) -> list[str]:
+    """The names of all columns: the fixed ones, parameters, gradients, outputs, bytes by kind, and the error at the end."""
+    seen = dict.fromkeys(name for row in table for name in row)
+    groups = ("param.", "grad.", "grad_file.", "out.", "out_file.", "planned.", "used.", "folder")
+    named = [name for prefix in groups for name in seen if name.startswith(prefix)]
+    return [*FIXED, *named, *ERRORS]
+
+
+def arrow_table(table: Sequence[Row]) -> Any:
+    """The rows as a ``pyarrow.Table``: scalars as columns, arrays as list columns."""
+    import pyarrow as pa
+
+    return pa.Table.from_batches(_batches(table, lambda rows: rows))
+
+
+def _batches(table: Sequence[Row], whole: Callable[[Sequence[Row]], Iterable[Row]]) -> Iterator[Any]:
+    """The rows as record batches of one schema, at least one. ``whole`` gives rows with all of their arrays; it is called in order."""
+    import pyarrow as pa
+
+    names = columns(table)
+    arrays = {name: depth for name in names if name.startswith(("grad.", "out.")) and (depth := _depth_of(table, name))}
+    light = {name: _column([row.get(name) for row in table], name) for name in names if name not in arrays}
+    schema = pa.schema([(name, _nested(arrays[name]) if name in arrays else light[name].type) for name in names])
+    for start, end in _groups(table, arrays):
+        group = list(whole(table[start:end]))
+        found = []
+        for name in names:
+            if name in arrays:
+                values = [row.get(name) for row in group]
+                values = [value if value is None else _wrap(value, arrays[name]) for value in values]
+                found.append(pa.array(values, type=schema.field(name).type))
+            else:
+                found.append(light[name].slice(start, end - start))
+        yield pa.record_batch(found, schema=schema)
+
+
+def _depth_of(table: Sequence[Row], name: str) -> int:
+    values = (row.get(name) for row in table)
+    return max((len(value) if isinstance(value, Large) else _depth(value) for value in values if value is not None), default=0)
+
+
+def _nested(depth: int) -> Any:
+    import pyarrow as pa
+
+    kind = pa.float64()
+    for _ in range(depth):
+        kind = pa.list_(kind)
+    return kind
+
+
+def _groups(table: Sequence[Row], arrays: Iterable[str]) -> Iterator[tuple[int, int]]:
+    """The rows of each row group, by the numbers that are in them."""
+    start = held = 0
+    for at, row in enumerate(table):
+        values = [row.get(name) for name in arrays]
+        size = sum(math.prod(value if isinstance(value, Large) else shape_of(value)) for value in values if value is not None)
+        if at > start and (held + size > GROUP_NUMBERS or at - start >= GROUP_ROWS):
+            yield start, at
+            start, held = at, 0
+        held += size
+    yield start, len(table)
+
+
+def _column(values: list[Any], name: str) -> Any:
+    import pyarrow as pa
+
+    fixed = {"index": pa.int64(), "replicate": pa.int64(), "seed": pa.int64(), "attempts": pa.int64(), "loss": pa.float64()}
+    fixed |= {"gradient_norm": pa.float64()}
+    fixed |= {"planned_bytes": pa.int64(), "used_bytes": pa.int64()}
+    fixed |= {"used_of_planned": pa.float64(), "seconds": pa.float64()}
+    fixed |= dict.fromkeys(("trial", "status", "device", "checks", "failure", "error_type", "error"), pa.string())
+    if name in fixed:
+        return pa.array(values, type=fixed[name])
+    depth = max((_depth(value) for value in values if value is not None), default=0)
+    if depth:
+        values = [value if value is None else _wrap(value, depth) for value in values]
+    elif not _one_type(values):
+        return _as_text(values)
+    try:
+        return pa.array(values, from_pandas=False)
+    except (pa.ArrowException, OverflowError, UnicodeError):  # values that no one type holds: kept as JSON text
+        return _as_text(values)
+
+
+def _as_text(values: list[Any]) -> Any:
+    import pyarrow as pa
+
+    return pa.array([value if value is None else json.dumps(value) for value in values], type=pa.string())
+
+
+def _depth(value: Any) -> int:
+    if not isinstance(value, list):
+        return 0
+    return 1 + max([_depth(item) for item in value if isinstance(item, list)], default=0)
+
+
+def _wrap(value: Any, depth: int) -> Any:
+    missing = depth - _depth(value)
+    for _ in range(missing):
+        value = [value]
+    return value
+
+
+def _one_type(values: list[Any]) -> bool:
+    kinds = {type(value) for value in values if value is not None}
+    return len(kinds) <= 1 or kinds <= {int, float}
+
+
+def write_parquet(folder: RunFolder, path: str | os.PathLike[str] | None = None) -> str:
+    """Rebuild the Parquet table of the run from its journal, atomically; returns its path. In its folder, a run's summary, too.
+
+    The file says in its metadata whether the run had ended (``qdrun.complete``) and how (``qdrun.state``), and has checksums of its
+    pages. It is written in row groups: what is in memory at once are the scalars of all rows, and the arrays of one group.
+
+    Raises:
+        StorageFull: no room; an older table stays as it was.
+        OSError: the table cannot be written; an older one stays as it was.
+    """
+    sizes = folder.files.sizes(EVENTS)
+    events = read(folder, light=True)
+    found = replay(folder, events=events)
+    table = rows_of(folder, found)
+    state = found.finished["state"] if found.finished else "unfinished"
+    said = {"qdrun.run": folder.name, "qdrun.complete": json.dumps(found.complete), "qdrun.state": str(state)}
+    batches = _batches(table, lambda group: each_row(folder, found, group))
+    with folder.files.writing("results.parquet") if path is None else writing(path) as stream:
+        _stream(stream, batches, said)
+    if path is not None:
+        return os.fspath(path)
+    keep(folder, sizes, events, found)
+    return folder.table
+
+
+def _stream(stream: IO[bytes], batches: Iterator[Any], said: dict[str, str]) -> None:
+    import pyarrow.parquet as pq
+
+    first = next(batches)
+    with pq.ParquetWriter(stream, first.schema.with_metadata(said), write_page_checksum=True) as writer:
+        for batch in chain((first,), batches):
+            writer.write_batch(batch.replace_schema_metadata(said))
+
+
+def arrow(folder: RunFolder) -> Any:
+    """The table of a run as a ``pyarrow.Table``: made in parts, so that arrays are in memory as Arrow has them alone."""
+    import pyarrow as pa
+
+    found = replay(folder, light=True)
+    return pa.Table.from_batches(_batches(rows_of(folder, found), lambda group: each_row(folder, found, group)))
+
+
+@contextmanager
+def writing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
+    """A stream into a file that is written whole, with the folders that it needs, at a path or a URI.
+
+    Raises:
+        StorageFull: no room; an older file stays as it was.
+        NoPlace: it cannot be written.
+    """
+    target = os.fspath(path)
+    where, slash, name = target.rpartition("/")
+    try:
+        with open_files(where or slash or ".").writing(name) as stream:
+            yield stream
+    except StorageFull:
+        raise
+    except OSError as error:
+        raise NoPlace(
+            f"cannot write {target}: {error.strerror or error}\n  do: name a file in a folder in which you may write"
+        ) from error
+
+
+def write_file(path: str | os.PathLike[str], data: bytes) -> str:
+    """Write a file whole at a path or a URI; gives it back as text. Raises as ``writing``."""
+    with writing(path) as stream:
+        stream.write(data)
+    return os.fspath(path)
+
+
+def as_json(table: list[Row]) -> list[Row]:
+    """The rows as strict JSON can hold them."""
+    return [plain(row) for row in table]
+
+
+def csv_lines(table: Iterable[Row], names: Sequence[str]) -> Iterator[str]:
+    """The rows as CSV with a header, line by line; arrays are JSON texts, missing values are empty. ``names``: of the columns."""
+    yield _csv_line(names)
+    for row in table:
+        values = [row.get(name) for name in names]
+        yield _csv_line(["" if v is None else json.dumps(plain(v)) if isinstance(v, list | dict) else v for v in values])
+
+
+def _csv_line(values: Sequence[Any]) -> str:
+    stream = io.StringIO()
+    csv.writer(stream, lineterminator="\n").writerow(values)
+    return stream.getvalue()
+
+
+def best(table: list[Row]) -> Row | None:
+    """The finished trial with the smallest loss."""
+    done = [row for row in table if row["status"] == "done"]
+    return min(done, key=lambda row: row["loss"], default=None)

@@ -1,0 +1,101 @@
+"""Where the seconds of a submit went: until the first trial started, and around each trial beyond its own work."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from ..clock import now
+
+_IMPORTED = now()
+
+
+def process_started() -> float:
+    """When this process began, in seconds since the epoch; where the system does not say, when this module was imported."""
+    try:
+        with open("/proc/self/stat", encoding="ascii") as stream:
+            ticks = int(stream.read().rpartition(")")[2].split()[19])
+        with open("/proc/uptime", encoding="ascii") as stream:
+            uptime = float(stream.read().split()[0])
+    except FileNotFoundError:  # not Linux
+        return _IMPORTED
+    return now() - (uptime - ticks / os.sysconf("SC_CLK_TCK"))
+
+
+class Ended(NamedTuple):
+    """A trial that has ended: its lane (host, process, number), when it started and ended there, the seconds that its worker had it, those
+    of its own work, and when its row had come back.
+    """
+
+    lane: tuple[Any, ...]
+    started_t: Any
+    ended_t: Any
+    worker_seconds: float | None
+    seconds: float | None
+    collected_t: float
+
+
+@dataclass
+class Timing:
+    """Time stamps of a submit, in seconds since the epoch, and of its trials."""
+
+    command_t: float
+    submitted_t: float
+    planned_t: float | None = None
+    ray_ready_t: float | None = None
+    first_start_t: float | None = None
+    ended_t: float | None = None
+    trials: list[Ended] = field(default_factory=list)
+
+    def add(self, message: Mapping[str, Any], at: float) -> None:
+        """Note an ended trial that has come back ``at`` that time: its worker, when it started and ended there, and the seconds of its own
+        work.
+        """
+        get = message.get
+        lane = (get("host"), get("pid"), get("lane"))
+        self.trials.append(Ended(lane, get("started_t"), get("ended_t"), get("worker_seconds"), get("seconds"), at))
+
+    def summary(self) -> dict[str, float | None]:
+        """The figures that ``--json`` prints; seconds from the command on, and milliseconds for each trial.
+
+        ``dispatch_ms_per_trial`` is the mean gap between two trials in one lane of a worker, ``worker_ms_per_trial`` what the worker adds
+        inside (import, checks, packing of results), ``collect_ms_per_trial`` the mean delay of a record on its way back (not on the
+        critical path; as far as the clocks of two processes agree, and never below 0), and ``overhead_ms_per_trial`` the first two
+        together.
+        """
+        lanes: dict[tuple[Any, ...], list[Ended]] = defaultdict(list)
+        for trial in self.trials:
+            lanes[trial.lane].append(trial)
+        gaps, inside = [], []
+        for own in lanes.values():
+            own.sort(key=lambda trial: trial.started_t)
+            gaps += [after.started_t - before.ended_t for before, after in itertools.pairwise(own)]
+        for trial in self.trials:
+            if trial.seconds is not None:
+                inside.append(trial.ended_t - trial.started_t - trial.seconds)
+        collect = [max(0.0, trial.collected_t - trial.ended_t) for trial in self.trials]
+        dispatch_ms, worker_ms = _mean_ms(gaps), _mean_ms(inside)
+        both = dispatch_ms + worker_ms if dispatch_ms is not None and worker_ms is not None else None
+        return {
+            "command_t": self.command_t,
+            "submitted_s": self._since(self.submitted_t),
+            "planned_s": self._since(self.planned_t),
+            "ray_ready_s": self._since(self.ray_ready_t),
+            "first_start_s": self._since(self.first_start_t),
+            "ended_s": self._since(self.ended_t),
+            "dispatch_ms_per_trial": dispatch_ms,
+            "worker_ms_per_trial": worker_ms,
+            "collect_ms_per_trial": _mean_ms(collect),
+            "overhead_ms_per_trial": both,
+        }
+
+    def _since(self, stamp: float | None) -> float | None:
+        return None if stamp is None else max(0.0, stamp - self.command_t)  # the command may be of another process
+
+
+def _mean_ms(seconds: list[float]) -> float | None:
+    return 1000.0 * sum(seconds) / len(seconds) if seconds else None

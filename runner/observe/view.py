@@ -1,0 +1,294 @@
+"""One model of a run for people: counts, speed, devices with their bytes, lanes, failures, and why trials wait.
+
+Made by the runner from what it knows (``board.py``), or by anybody from the journal alone (``view_of``), with what the packer says of
+its devices where that is at hand. Never imports ray.
+
+Beside the events that ``store/replay.py`` knows, a journal may have ``snapshot`` events, which only views read: ``pools`` and
+``devices`` as ``Packer.snapshot()`` has them, ``waiting``, a list of ``{"count": trials, "example": trial, "why": text}``, and, where
+it is known, ``used``: bytes in use by the id of a device or of a pool. The runner writes one when it changes, and not too often.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..optimize.descent import best_at
+from ..store.journal import Event, Lines, read
+from ..store.layout import RunFolder
+from ..store.replay import FINAL, AttemptState, Replay, replay, run_state
+from ..study.trials import Trial
+from ..visible import visible
+
+RECENT_S = 120.0
+"""The rate is that of this many seconds before now."""
+SHOWN = 5
+Snapshot = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Lane:
+    """A trial that runs: where, since how many seconds, with how many bytes claimed, and how far it is: ``time step 3 of 40``."""
+
+    trial: str
+    label: str
+    device: str
+    seconds: float
+    bytes: int | None = None
+    step: str = ""
+
+
+@dataclass(frozen=True)
+class DeviceView:
+    """A device and the memory it runs on. ``capacity``, ``used`` and ``lanes`` are None where nobody has said them.
+
+    ``running``: lanes at work. A lease that covers several trials, one after the other, takes one.
+    """
+
+    id: str
+    pool: str
+    kind: str = ""
+    capacity: int | None = None
+    claimed: int = 0
+    used: int | None = None
+    lanes: int | None = None
+    running: int = 0
+
+
+@dataclass(frozen=True)
+class FailureView:
+    """A failed trial in one line."""
+
+    trial: str
+    label: str
+    kind: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why ``count`` trials wait."""
+
+    count: int
+    text: str
+
+
+@dataclass(frozen=True)
+class RunView:
+    """A run at one moment.
+
+    Attributes:
+        run: its id.
+        state: running, done, failed, cancelled, interrupted, lost; or what the runner does just now.
+        total: trials of the sweep.
+        counts: trials by status: waiting, running, done, failed, cancelled, poisoned. They add up to ``total``.
+        seconds: since the run began.
+        rate: trials that end per second, lately; None before the first.
+        eta_s: seconds to the end at this rate; None when it is not known, or nothing is left.
+        best: the smallest loss and the parameters of its trial.
+        devices, lanes: where trials run; none when the run is over.
+        failures: the last ones, the latest last.
+        reasons: why trials wait.
+        retries: attempts that ended without a row, by class of failure.
+    """
+
+    run: str
+    state: str
+    total: int
+    counts: Mapping[str, int]
+    seconds: float
+    rate: float | None = None
+    eta_s: float | None = None
+    best: tuple[float, str] | None = None
+    devices: tuple[DeviceView, ...] = ()
+    lanes: tuple[Lane, ...] = ()
+    failures: tuple[FailureView, ...] = ()
+    reasons: tuple[Reason, ...] = ()
+    retries: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def ended(self) -> int:
+        """Trials that have their row."""
+        return sum(self.counts.get(status, 0) for status in FINAL)
+
+    @property
+    def over(self) -> bool:
+        """Whether the run goes on no more."""
+        return self.state in ("done", "failed", "cancelled", "interrupted", "lost", "finished")
+
+
+def view_of(folder: RunFolder, snapshot: Snapshot | None = None, *, trials: Sequence[Trial] | None = None) -> RunView:
+    """A run as its journal has it; one pass over the journal.
+
+    Args:
+        folder: the run.
+        snapshot: what the packer or the ledger says now, see ``device_views``.
+        trials: of the run, where they were read already.
+    """
+    trials = folder.found_trials().trials if trials is None else trials
+    events = read(folder, slim=True)
+    found = replay(folder, events=events, trials=[trial.id for trial in trials])
+    state, created = run_state(folder, found), float(folder.info()["created"])
+    now = folder.clock() if state == "running" else found.last_t or created
+    labels = {trial.id: printable(trial.label) for trial in trials}
+    beat = folder.last_beat() if state == "running" else None
+    steps = {} if beat is None else beat["steps"]
+    lanes = tuple(_lane(tried, labels, steps, now) for tried in running_attempts(found)) if state == "running" else ()
+    counts = _counts(found, state)
+    ends = [tried.ended_t for t in found.trials.values() if t.entry for tried in t.attempts[-1:] if tried.ended_t]
+    began = min((t for s in found.trials.values() for a in s.attempts if (t := a.started_t)), default=None)
+    speed = rate(ends, began, now)
+    left = len(trials) - sum(counts.get(status, 0) for status in FINAL)
+    said = snapshot if snapshot is not None else last_of(events.events, "snapshot")
+    return RunView(
+        run=folder.name,
+        state=state,
+        total=len(trials),
+        counts=counts,
+        seconds=max(0.0, now - created),
+        rate=speed,
+        eta_s=left / speed if speed and left and state == "running" else None,
+        best=_best(folder, found, labels),
+        devices=device_views(said, lanes) if state == "running" else (),
+        lanes=lanes,
+        failures=_failures(found, labels),
+        reasons=reasons(said, counts.get("waiting", 0)) if state == "running" else (),
+        retries=Counter(
+            a.failure or "infrastructure" for t in found.trials.values() for a in t.attempts if a.status == "retried"
+        ),
+    )
+
+
+def last_of(events: Iterable[Event], kind: str) -> Event | None:
+    """The latest event of a kind."""
+    found = None
+    for event in events:
+        if event["event"] == kind:
+            found = event
+    return found
+
+
+def rate(ends: Iterable[float], began: float | None, now: float) -> float | None:
+    """Trials per second: of the last ``RECENT_S`` seconds, or since the first start when that is later. None when none ended."""
+    if began is None:
+        return None
+    since = max(began, now - RECENT_S)
+    recent = sum(end >= since for end in ends)
+    return recent / max(now - since, 1e-3) if recent else None
+
+
+def _counts(found: Replay, state: str) -> dict[str, int]:
+    counts = dict(found.counts())
+    if state != "running" and counts.get("running"):  # its owner is gone: nothing runs any more
+        counts["waiting"] = counts.get("waiting", 0) + counts.pop("running")
+    return counts
+
+
+def running_attempts(found: Replay) -> list[AttemptState]:
+    """The attempts that run, the oldest first."""
+    running = [tried for state in found.trials.values() for tried in state.attempts if tried.status == "running"]
+    return sorted(running, key=lambda tried: tried.started_t or 0.0)
+
+
+def device_of(place: Mapping[str, Any]) -> str:
+    """Where an attempt runs: its device; the host of one that was given no device."""
+    return str(place.get("device") or place.get("host") or "not said")
+
+
+def _lane(tried: AttemptState, labels: Mapping[str, str], steps: Mapping[str, str], now: float) -> Lane:
+    trial, place = tried.attempt.trial, tried.place
+    claimed = place.get("bytes")
+    began = tried.started_t or now
+    step = printable(steps.get(trial, ""))
+    return Lane(trial, labels.get(trial, trial), device_of(place), max(0.0, now - began), claimed, step)
+
+
+def device_views(snapshot: Snapshot | None, lanes: Sequence[Lane]) -> tuple[DeviceView, ...]:
+    """The devices of a snapshot with what runs there; without a snapshot, the devices that lanes name.
+
+    What the processes of a pool take is claimed too, shared out between the devices that have a worker.
+
+    Args:
+        snapshot: see the module.
+        lanes: what runs.
+    """
+    claimed: Counter[str] = Counter()
+    running: Counter[str] = Counter()
+    for lane in lanes:
+        claimed[lane.device] += lane.bytes or 0
+        running[lane.device] += 1
+    said = snapshot or {}
+    pools = {pool["id"]: pool for pool in said.get("pools", ())}
+    workers = Counter(device["pool"] for device in said.get("devices", ()) if device.get("worker"))
+    used = said.get("used") or {}
+    found: dict[str, DeviceView] = {}
+    for device in said.get("devices", ()):
+        name, pool, own = str(device["id"]), pools.get(device["pool"], {}), device.get("running") or ()
+        process = int(pool.get("process") or 0) // workers[device["pool"]] if device.get("worker") else 0
+        found[name] = DeviceView(
+            name,
+            str(device["pool"]),
+            str(device["kind"]),
+            pool.get("capacity"),
+            claimed=(sum(int(run["bytes"]) for run in own) or claimed[name]) + process,
+            used=used.get(name, used.get(device["pool"])),
+            lanes=device.get("lanes"),
+            running=len(own) or running[name],
+        )
+    for name in sorted(set(claimed) - set(found)):
+        found[name] = DeviceView(name, name, claimed=claimed[name], running=running[name])
+    return tuple(found.values())
+
+
+def reasons(snapshot: Snapshot | None, waiting: int | None = None) -> tuple[Reason, ...]:
+    """Why trials wait, as a snapshot says it, and the reservation there is.
+
+    ``waiting``: trials that wait now, where that is known: a reason that stands alone is that of all of them.
+    """
+    if snapshot is None or waiting == 0:
+        return ()
+    found = [Reason(int(group["count"]), str(group["why"])) for group in snapshot.get("waiting") or () if group.get("why")]
+    reserved = snapshot.get("reservation")
+    if reserved and not found:
+        found.append(Reason(1, f"{reserved['device']} is reserved for {reserved['request']}: {reserved['why']}"))
+    return (Reason(waiting, found[0].text),) if waiting and len(found) == 1 else tuple(found)
+
+
+def _best(folder: RunFolder, found: Replay, labels: Mapping[str, str]) -> tuple[float, str] | None:
+    """The smallest loss and where it is; what a descent has found is read from its line of the journal."""
+    done = [
+        (float(loss), state)
+        for state in found.trials.values()
+        if state.status == "done" and state.entry is not None and (loss := state.entry.event.get("loss")) is not None
+    ]
+    if not done:
+        return None
+    loss, state = min(done, key=lambda pair: pair[0])
+    assert state.entry is not None
+    outputs: Mapping[str, Any] = {}
+    with suppress(OSError, ValueError):  # what is damaged is said elsewhere
+        if folder.config().get("optimize"):
+            outputs = Lines(folder).at(state.entry).get("outputs") or {}
+    return loss, best_at(labels[state.id], outputs)
+
+
+def _failures(found: Replay, labels: Mapping[str, str]) -> tuple[FailureView, ...]:
+    failed = [state for state in found.trials.values() if state.status in ("failed", "poisoned") and state.entry is not None]
+    failed.sort(key=lambda state: state.entry.event.get("t", 0.0) if state.entry else 0.0)
+    return tuple(failure_view(state.id, labels[state.id], state.entry.event) for state in failed[-SHOWN:] if state.entry)
+
+
+def printable(text: str) -> str:
+    """Text that does nothing to a terminal."""
+    return visible(text).replace("\n", "\ufffd").replace("\t", "\ufffd")
+
+
+def failure_view(trial: str, label: str, record: Mapping[str, Any]) -> FailureView:
+    """A record of a failed trial in one line."""
+    error = record.get("error") or {}
+    first = printable((str(error.get("message") or "").splitlines() or [""])[0])
+    kind = str(error.get("type") or record.get("failure") or "failed")
+    return FailureView(trial, printable(label), printable(kind), first)

@@ -1,0 +1,199 @@
+"""Gradient descent in one trial: the loop around a session of the job. Runs on a worker; the program is kept where the job can.
+
+The row of such a trial has, beside the job's own outputs at the point that is kept: ``out.opt.<parameter>``, the values found;
+``out.opt.history``, the loss before the first step and after each; ``out.opt.steps``; ``out.opt.kept``, the step of the point that is
+shown; ``out.opt.gradient_norm`` there; ``out.opt.stopped``, why it was over, as a number of ``STOPPED``; ``out.opt.builds``, how often
+the job was built.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from pydantic import BaseModel, ValidationError
+
+from ...compiler.errors import QdrunError
+from ...jobs import paths
+from ...jobs.base import Outcome, Session, Stopped
+from ...jobs.outcome import arrays_of
+from ..config.optimize_section import OptimizeSection
+from .descent_state import SAVE_S, Descent, Kept, key_of, packed, unpacked
+from .update_rules import Arrays, clipped, free_part, global_norm, projected, rate_at, update
+
+STOPPED = ("steps", "gradient_norm", "loss", "patience", "not_finite", "interrupted")
+"""Why a descent was over, by the number in ``out.opt.stopped``. ``interrupted``: by a time-out or a cancel; its row is not ``done``."""
+
+
+REPORTED = ("history", "steps", "kept", "gradient_norm", "stopped", "builds")
+"""Outputs below ``opt.`` that are no parameters."""
+
+
+class DescentError(QdrunError, ValueError):
+    """A step left the range that the job allows."""
+
+
+def best_at(label: str, outputs: Mapping[str, Any]) -> str:
+    """Where a trial has its loss: the parameters that its descent has found, as text; ``label`` where it was not optimised.
+
+    Args:
+        label: of the trial: the parameters that it began with.
+        outputs: of its row, as the journal or the table has them.
+    """
+    if "opt.stopped" not in outputs:
+        return label
+    found = {name.removeprefix("opt."): value for name, value in outputs.items() if name.startswith("opt.")}
+    named = {name: value for name, value in found.items() if name not in REPORTED}
+    return ", ".join(f"{name}={_value_text(value)}" for name, value in named.items())
+
+
+def _value_text(value: Any) -> str:
+    if isinstance(value, Mapping | tuple):  # an array that is in a file of its own, by its shape
+        return f"[{'x'.join(map(str, value['shape'] if isinstance(value, Mapping) else value))}]"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_value_text, value[:3])) + (", .." if len(value) > 3 else "") + "]"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def body_of(optimize: Mapping[str, Any] | None, kept: Kept | None = None) -> Callable[[Session], Outcome]:
+    """What a worker does with an open job: ``execute(job, .., body=body_of(spec["optimize"]))``. None: run it once.
+
+    Args:
+        optimize: ``OptimizeSection`` as plain data, with ``params`` filled in, see ``section_data``.
+        kept: where a descent is kept while it runs, so that another attempt goes on from there.
+    """
+    if optimize is None:
+        return Session.run
+    section = OptimizeSection.model_validate(optimize)
+    return lambda session: descend(session, section, kept)
+
+
+def section_data(section: OptimizeSection | None, gradients: Sequence[str], values: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The section as plain data for ``body_of``, with the parameters that it means when it names none."""
+    if section is None:
+        return None
+    data = section.model_dump(mode="json", exclude_unset=True)
+    data["bounds"] = {name: [None if math.isinf(end) else end for end in ends] for name, ends in section.bounds.items()}
+    return {"rule": section.rule, "steps": section.steps} | data | {"params": optimized(section, gradients, values)}
+
+
+def optimized(section: OptimizeSection, gradients: Sequence[str], values: Mapping[str, Any]) -> list[str]:
+    """The parameters that are optimised: those that the section names, else all gradients that are parameters."""
+    return list(section.params) if section.params is not None else [name for name in gradients if paths.has(values, name)]
+
+
+def descend(session: Session, section: OptimizeSection, kept: Kept | None = None) -> Outcome:
+    """Minimise the loss from the job's parameters on; the outcome of the point that is kept, with what the module lists.
+
+    Args:
+        session: of the job.
+        section: how.
+        kept: where the descent is kept, and found by another attempt; None: nowhere.
+
+    Raises:
+        DescentError: a step leaves what the job's parameters allow.
+        Stopped: somebody has asked for the end; its ``outcome`` is that of the best point so far.
+    """
+    start = paths.plain_params(session.job.params)
+    names = list(section.params or ())
+    scale = {name: section.scale.get(name, 1.0) for name in names}
+    bounds = {name: (ends[0] / scale[name], ends[1] / scale[name]) for name, ends in section.bounds.items()}
+    key = key_of(section.model_dump(mode="json"), start, session.job.seed)
+    now = unpacked(kept.load(), key) if kept is not None else None
+    if now is None:
+        now = Descent({name: np.asarray(paths.get(start, name), dtype=np.float64) / scale[name] for name in names})
+    stopped, saved = STOPPED[0], time.monotonic()
+    while True:
+        session.job.watch.descent = (now.step, section.steps)
+        outcome = _evaluated(session, section, now, start, kept, key)
+        given = arrays_of({name: outcome.gradients[name] for name in names}, "gradient")
+        g = {name: scale[name] * value.astype(np.float64) for name, value in given.items()}
+        norm = global_norm(free_part(now.x, g, bounds))
+        _look(now, section, outcome, norm)
+        stopped = _over(now, section, outcome, norm)
+        if stopped or now.step == section.steps:
+            break
+        g = g if section.clip is None else clipped(g, section.clip)
+        rate = rate_at(now.step, section.learning_rate, section.steps)
+        x, now.state = update(section.rule, section.options, now.state, now.x, g, rate)
+        now.x, now.step = projected(x, bounds), now.step + 1
+        if kept is not None and time.monotonic() - saved > SAVE_S:
+            kept.save(packed(now, key))
+            saved = time.monotonic()
+    if kept is not None:
+        kept.clear()
+    return _result(now, section, stopped or STOPPED[0], session.builds)
+
+
+def _evaluated(
+    session: Session, section: OptimizeSection, now: Descent, start: dict[str, Any], kept: Kept | None, key: str
+) -> Outcome:
+    """The outcome at the point of the next step. A descent that is stopped there is kept, and the error has the best point so far."""
+    try:
+        return session.run(_params(session, start, _real(section, now.x), now.step) if now.step else None)
+    except Stopped as error:
+        if now.outcome is not None:
+            error.outcome = _result(now, section, "interrupted", session.builds)
+            if kept is not None:
+                kept.save(packed(now, key))
+        raise
+
+
+def _real(section: OptimizeSection, x: Arrays) -> dict[str, np.ndarray]:
+    """Parameters in their own units, within their bounds to the bit."""
+    return projected({name: section.scale.get(name, 1.0) * value for name, value in x.items()}, section.bounds)
+
+
+def _params(session: Session, start: dict[str, Any], x: Arrays, step: int) -> BaseModel:
+    values = copy.deepcopy(start)
+    for name, value in x.items():
+        paths.put(values, name, value.tolist())
+    try:
+        return type(session.job.params).model_validate(values)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise DescentError(
+            f"step {step} sets {where} to {first['input']}, which the job refuses: {first['msg'].lower()}\n"
+            f"  do: give optimize.bounds for {where}, or a smaller optimize.learning_rate"
+        ) from error
+
+
+def _look(seen: Descent, section: OptimizeSection, outcome: Outcome, norm: float) -> None:
+    """Note a point. One that is not finite is kept as it is, so that its row says so."""
+    loss = float(outcome.loss)
+    seen.history.append(loss)
+    finite = math.isfinite(loss) and math.isfinite(norm)
+    if not finite or section.keep == "last" or loss < seen.best or seen.outcome is None:
+        seen.kept, seen.point, seen.outcome, seen.norm = seen.step, seen.x, outcome, norm
+    seen.best = min(seen.best, loss)
+    seen.since += 1
+    if loss < seen.mark - section.stop.progress:
+        seen.mark, seen.since = loss, 0
+
+
+def _over(seen: Descent, section: OptimizeSection, outcome: Outcome, norm: float) -> str:
+    """Why the descent is over at this point; empty when it is not."""
+    stop, loss = section.stop, float(outcome.loss)
+    if not math.isfinite(loss) or not math.isfinite(norm):
+        return "not_finite"
+    if stop.gradient_norm is not None and norm <= stop.gradient_norm:
+        return "gradient_norm"
+    if stop.loss is not None and loss <= stop.loss:
+        return "loss"
+    return "patience" if stop.patience is not None and seen.since >= stop.patience else ""
+
+
+def _result(seen: Descent, section: OptimizeSection, stopped: str, builds: int) -> Outcome:
+    assert seen.outcome is not None
+    found: dict[str, Any] = {f"opt.{name}": value for name, value in _real(section, seen.point).items()}
+    found |= {"opt.history": np.array(seen.history), "opt.steps": float(len(seen.history) - 1), "opt.kept": float(seen.kept)}
+    found |= {"opt.gradient_norm": seen.norm, "opt.stopped": float(STOPPED.index(stopped)), "opt.builds": float(builds)}
+    return Outcome(seen.outcome.loss, seen.outcome.gradients, {**seen.outcome.outputs, **found})
+
+
+__all__ = ["STOPPED", "DescentError", "body_of", "descend", "optimized", "section_data"]

@@ -1,0 +1,416 @@
+"""The ledger of a cluster: one named actor of Ray around ``Ledger``, with a placement group for each device that is used."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from ...compiler.errors import QdrunError
+from .. import clock
+from ..ledger.inventory import Found, kind_of, with_lanes
+from ..ledger.leases import Exchange, Held, LeaseEnd, Terms, Waits
+from ..ledger.ledger import Ledger
+from ..ledger.runs import shown
+from ..ledger.settings import NAME, NAMESPACE, Settings
+from ..packing import Request
+from . import placement_groups
+from .placement_groups import Slot, placed
+
+__all__ = ["LedgerActor", "LedgerError", "check_version", "placed", "start"]
+
+VERSION = 4
+"""Of the calls between runs and the ledger of a cluster."""
+TICK_S = 0.25
+ANSWER_S = 60.0
+LATE_S = 1.0
+"""A ledger that has not moved for so long was away itself."""
+FIRST_S = 20.0
+"""How long a ledger that starts waits for nodes and devices to say what they are, before it goes on with those that have said it."""
+TAKE_S = 0.5
+"""How long a device that Ray has given is waited for before others are looked after: a node may hang."""
+MOST_PENDING = 8
+LOG = logging.getLogger(__name__)
+
+
+class LedgerError(QdrunError, RuntimeError):
+    """The cluster's ledger cannot be used by this run."""
+
+
+def start(settings: Settings) -> Any:
+    """The ledger of the cluster that Ray has joined: the one that is there, or a new one on the head node. It outlives the run."""
+    import ray
+
+    options: dict[str, Any] = {"name": NAME, "namespace": NAMESPACE, "lifetime": "detached", "get_if_exists": True}
+    head = "node:__internal_head__"
+    if ray.cluster_resources().get(head):
+        options["resources"] = {head: 0.001}
+    made = ray.remote(LedgerActor).options(num_cpus=0, max_restarts=-1, max_task_retries=0, max_concurrency=10_000, **options)
+    return made.remote(settings)
+
+
+def check_version(actor: Any) -> None:
+    """Refuse a ledger that does not start, or that another version of this package has started.
+
+    Raises:
+        LedgerError: says what to do.
+    """
+    import ray
+    from ray.exceptions import GetTimeoutError, RayActorError
+
+    try:
+        version = ray.get(actor.version.remote(), timeout=ANSWER_S)
+    except GetTimeoutError as error:
+        raise LedgerError(
+            f"the ledger of this cluster, actor {NAME} of namespace {NAMESPACE}, has not answered for {ANSWER_S:.0f} s\n"
+            "  do: see its state and its log on the actors page of the Ray dashboard; it needs the head node"
+        ) from error
+    except RayActorError as error:
+        raise LedgerError(
+            f"the ledger of this cluster, actor {NAME} of namespace {NAMESPACE}, does not start: {error}\n"
+            "  do: see that the nodes of the cluster can import this version of qdrun"
+        ) from error
+    if version != VERSION:
+        raise LedgerError(
+            f"the ledger of this cluster speaks version {version}, this qdrun speaks {VERSION}\n"
+            f"  do: use the qdrun that the cluster has, or, when no run is on, end the actor {NAME} of namespace {NAMESPACE}"
+        )
+
+
+class LedgerActor:
+    """Serves runs, and looks after nodes and groups beside. All state is the groups of Ray, and what runs tell when they join again."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        limits = {"expire_s": settings.expire_s, "lease_trials": settings.lease_trials}
+        self._ledger = Ledger(epoch=f"{secrets.token_hex(4)}-", **limits)
+        self._found: dict[str, list[Found]] = {}
+        self._probes: dict[str, asyncio.Task[list[Found]]] = {}
+        self._cores: dict[str, int] = {}
+        self._slots: dict[str, Slot] = {}
+        self._takes: dict[str, asyncio.Task[None]] = {}
+        self._threads = {1}
+        self._polls: dict[str, asyncio.Event] = {}
+        self._loop: asyncio.Task[None] | None = None
+        self._up = asyncio.Event()
+        self._problem = ""
+        self._pulse: asyncio.Task[None] | None = None
+        self._awake = clock.now()
+
+    def __repr__(self) -> str:
+        return NAME  # Ray asks once, when the actor starts
+
+    async def _ready(self) -> Ledger:
+        """The ledger, once the cluster was looked at."""
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop().create_task(self._watch())
+            self._pulse = asyncio.get_running_loop().create_task(self._beat())
+        self._notice()
+        await self._up.wait()
+        return self._ledger
+
+    # What runs call
+
+    async def version(self) -> int:
+        """Of the calls."""
+        return VERSION
+
+    async def join(
+        self,
+        run: str,
+        user: str,
+        held: Sequence[Held],
+        requests: Sequence[Request],
+        done: Sequence[LeaseEnd],
+        seen: int,
+        workers: Sequence[str],
+        threads: int,
+        terms: Terms,
+    ) -> Exchange:
+        """See ``Ledger.join``; ``threads``: of one trial of the run on a CPU."""
+        ledger = await self._ready()
+        if threads not in self._threads:
+            self._threads.add(threads)
+            self._add_threads()
+        answer = ledger.join(run, user, clock.now(), held, requests, done, seen, workers, terms)
+        self._wake()
+        return answer
+
+    async def leave(self, run: str) -> None:
+        """See ``Ledger.leave``."""
+        (await self._ready()).leave(run)
+        self._step()
+
+    async def alone(self, run: str) -> list[str]:
+        """Earlier runners of this run are gone, and their workers with them: their leases end now, not when they are found silent."""
+        ledger = await self._ready()
+        before = [other for other in ledger.runs() if other != run and shown(other) == shown(run)]
+        for other in before:
+            ledger.leave(other)
+        self._step()
+        return before
+
+    async def ask(self, run: str, requests: Sequence[Request]) -> bool:
+        """See ``Ledger.ask``."""
+        known = (await self._ready()).ask(run, requests, clock.now())
+        self._step()
+        return known
+
+    async def withdraw(self, run: str, ids: Sequence[str]) -> list[str]:
+        """See ``Ledger.withdraw``."""
+        return (await self._ready()).withdraw(run, ids)
+
+    async def exchange(self, run: str, done: Sequence[LeaseEnd], seen: int, wait_s: float) -> Exchange:
+        """See ``Ledger.exchange``; with nothing new, wait for some. A later exchange of the run ends the wait of an earlier one."""
+        ledger = await self._ready()
+        if run in self._polls:
+            self._polls.pop(run).set()
+        answer = ledger.exchange(run, done, clock.now(), seen)
+        self._wake()
+        if answer or not answer.known or wait_s <= 0:
+            return answer
+        event = self._polls[run] = asyncio.Event()
+        try:
+            await asyncio.wait_for(event.wait(), wait_s)
+        except TimeoutError:
+            pass
+        finally:
+            if self._polls.get(run) is event:
+                del self._polls[run]
+        return ledger.news(run, seen)
+
+    async def closed(self, run: str, device: str) -> None:
+        """See ``Ledger.closed``."""
+        (await self._ready()).closed(run, device)
+        self._step()
+
+    async def avoid(self, run: str, device: str, seconds: float) -> bool:
+        """See ``Ledger.avoid``."""
+        return (await self._ready()).avoid(run, device, seconds, clock.now())
+
+    async def observe(self, pool: str, free: int, ours: int | None, run: str) -> None:
+        """See ``Ledger.observe``."""
+        (await self._ready()).observe(pool, free, ours, run)
+        self._step()
+
+    async def devices(self) -> list[Found]:
+        """Every device of every node, and why backends are absent."""
+        await self._ready()
+        return [row for rows in self._found.values() for row in rows]
+
+    async def groups(self) -> dict[str, tuple[Found, str]]:
+        """The devices that leases are granted on, each with its placement group."""
+        ledger = await self._ready()
+        where = {device: slot.group for slot in self._slots.values() for device in slot.devices}
+        return {row.id: (row, where[row.id]) for row in ledger.devices()}
+
+    async def why(self, run: str) -> dict[str, Waits]:
+        """See ``Ledger.why``; with what Ray has not given yet."""
+        ledger = await self._ready()
+        asked = sum(bool(slot.group) and not slot.ready for slot in self._slots.values())
+        beside = f"; {asked} devices were asked of Ray and are held by others" if asked else ""
+        beside += f"; {self._problem}" if self._problem else ""
+        return {name: replace(waits, why=waits.why + beside) for name, waits in ledger.why(run).items()}
+
+    async def snapshot(self) -> dict[str, Any]:
+        """See ``Ledger.snapshot``, with the groups that Ray has not given yet."""
+        ledger = await self._ready()
+        asked = [slot.name for slot in self._slots.values() if slot.group and not slot.ready]
+        return {
+            **ledger.snapshot(),
+            "epoch": ledger.epoch,
+            "asked": asked,
+            "settling": clock.now() < ledger.settle_until,
+            "problem": self._problem,
+        }
+
+    # Inside
+
+    async def _beat(self) -> None:
+        while True:
+            self._notice()
+            await asyncio.sleep(TICK_S)
+
+    def _notice(self) -> None:
+        """Notice that this process was away: stopped, or without a core. Before anything that may expire runs."""
+        now, before = clock.now(), self._awake
+        self._awake = now
+        if now - before > LATE_S:
+            self._ledger.forgive(now - before, now)
+
+    def _step(self) -> None:
+        self._notice()
+        self._ledger.step(clock.now())
+        self._wake()
+
+    def _wake(self) -> None:
+        for run in self._ledger.told():
+            if run in self._polls:
+                self._polls.pop(run).set()
+
+    async def _watch(self) -> None:
+        """The life of the ledger: find the groups of an earlier one, then look after nodes, groups and time."""
+        looked = -1e9
+        while True:
+            try:
+                if time.monotonic() - looked >= self._settings.look_s:
+                    await self._look()
+                    looked = time.monotonic()
+                self._problem = ""
+                await self._groups()
+            except Exception as error:  # Ray's control plane may be away for a while; what is granted stays
+                self._problem = f"the cluster cannot be looked at: {type(error).__name__}: {error}"
+                LOG.warning("%s", self._problem)
+            if not self._problem and (self._found or not self._probes):
+                self._up.set()
+            try:
+                self._step()
+            except Exception as error:  # a fault of ours; without this loop nodes would die unseen
+                self._problem = f"the ledger cannot grant: {type(error).__name__}: {error}"
+                LOG.exception("the ledger cannot grant")
+            await asyncio.sleep(TICK_S)
+
+    async def _look(self) -> None:
+        """Lose what was on nodes that are gone; ask new nodes what they have."""
+        alive = await asyncio.to_thread(placement_groups.nodes)
+        for slot in [slot for slot in self._slots.values() if slot.node not in alive]:
+            await self._release(slot, f"node {slot.node[:12]} is gone")
+            del self._slots[slot.name]
+        for node in [node for node in self._found if node not in alive]:
+            del self._found[node]
+        for node in [node for node in self._probes if node not in alive]:
+            self._probes.pop(node).cancel()
+        for node in [node for node in alive if node not in self._found and node not in self._probes]:
+            self._probes[node] = asyncio.create_task(self._probe(node, int(alive[node].get("GPU", 0))))
+        if self._probes and not self._up.is_set():
+            await asyncio.wait(self._probes.values(), timeout=FIRST_S)
+        done = [node for node, task in self._probes.items() if task.done()]
+        known = await asyncio.to_thread(placement_groups.existing) if done else {}
+        for name, (group, *_) in known.items():  # of nodes that went while no ledger was there: nobody else gives these back
+            if placement_groups.node_of(name) not in alive:
+                await asyncio.to_thread(placement_groups.remove, group)
+        for node in done:
+            task = self._probes.pop(node)
+            if (error := task.exception()) is not None:
+                LOG.warning("node %s does not say what devices it has: %s: %s", node, type(error).__name__, error)
+            else:
+                self._meet(node, alive[node], task.result(), known)
+
+    async def _probe(self, node: str, gpus: int) -> list[Found]:
+        """What a node has; a node that does not answer holds up nobody but itself."""
+        ref = await asyncio.to_thread(placement_groups.probe, node, self._settings, gpus)
+        return await asyncio.wait_for(ref, ANSWER_S)
+
+    def _meet(self, node: str, resources: dict[str, float], rows: list[Found], known: dict[str, tuple[str, bool, str]]) -> None:
+        """Note what a node has, and the groups that are there already."""
+        self._found[node] = rows
+        self._cores[node] = int(resources.get("CPU", 0))
+        for slot in placement_groups.slots_of(node, resources, rows):
+            if slot.name not in self._slots:
+                self._slots[slot.name] = slot
+                if slot.name in known:
+                    slot.group = known[slot.name][0]
+                    if not self._up.is_set():
+                        self._ledger.settle_until = clock.now() + 2 * self._settings.beat_s
+        self._add_cpu_rows(node)
+
+    def _add_cpu_rows(self, node: str) -> None:
+        """A row for each number of threads that runs have asked for, as far as there are cores; the cores of a node are one group."""
+        rows = self._found[node]
+        host, cores = next(row for row in rows if row.backend == "cpu"), self._cores[node]
+        made = [
+            with_lanes(
+                replace(
+                    host,
+                    id=f"cpu@{node[:12]}@t{threads}",
+                    kind=kind_of(host.backend, host.model, threads),
+                    threads=threads,
+                ),
+                min(self._settings.lanes or cores, max(1, cores // threads)),
+            )
+            for threads in sorted({max(1, min(wanted, cores)) for wanted in self._threads})
+        ]
+        self._found[node] = made + [row for row in rows if row.backend != "cpu"]
+
+    def _rows(self, slot: Slot) -> list[Found]:
+        """The devices that a slot may stand for."""
+        return [row for row in self._found.get(slot.node, ()) if row.usable and row.resource == slot.resource]
+
+    async def _groups(self) -> None:
+        """Ask Ray for the devices that runs have claims for, take those that it has given, and give back what nobody wants."""
+        pending = [slot for slot in self._slots.values() if slot.group and not slot.ready]
+        if pending:
+            table = await asyncio.to_thread(placement_groups.existing)
+            for slot in pending:
+                if slot.name not in table:
+                    slot.group = ""
+            for slot in pending:
+                if slot.group and table[slot.name][1] and slot.name not in self._takes:
+                    self._takes[slot.name] = asyncio.create_task(self._take(slot, slot.group))
+            await self._taken()
+        wanted, count = self._ledger.wanted(), sum(bool(slot.group) and not slot.ready for slot in self._slots.values())
+        for slot in list(self._slots.values()):
+            rows = self._rows(slot)
+            if any(row.kind in wanted for row in rows):
+                slot.unwanted_since = None
+                if not slot.group and count < MOST_PENDING:
+                    count += 1
+                    amount = self._cores[slot.node] if slot.resource == "CPU" else 1
+                    slot.group = await asyncio.to_thread(placement_groups.create, slot, amount)
+            elif slot.group and clock.now() >= self._ledger.settle_until:
+                slot.unwanted_since = slot.unwanted_since or time.monotonic()
+                if time.monotonic() - slot.unwanted_since >= self._settings.idle_s:
+                    await self._release(slot, "no run has a use for it")
+
+    async def _taken(self) -> None:
+        """Devices that have said which they are; one that does not answer holds up nobody, and is asked again.
+
+        A ledger that starts waits longer: runs that join it are asked to give up what they hold on devices that it does not have.
+        """
+        if self._takes:
+            await asyncio.wait(self._takes.values(), timeout=TAKE_S if self._up.is_set() else FIRST_S)
+        for name in [name for name, task in self._takes.items() if task.done()]:
+            error = self._takes.pop(name).exception()
+            if error is not None:
+                self._problem = f"{name} does not say which device it is: {type(error).__name__}: {error}"
+                LOG.warning("%s", self._problem)
+
+    async def _take(self, slot: Slot, group: str) -> None:
+        """A group is placed: find out which device it is, and let leases be granted there."""
+        rows = self._rows(slot)
+        if slot.resource == "GPU":
+            given = await asyncio.wait_for(placement_groups.ask_inside(group), ANSWER_S)
+            rows = [row for row in rows if row.ray_id in given or (row.uuid and row.uuid in given)]
+            if not rows:
+                LOG.warning("Ray has given %s for %s, which the node's inventory does not have", given, slot.name)
+        elif slot.resource != "CPU":
+            rows = rows[int(slot.name.rsplit("/", 1)[1]) :][:1]
+        if slot.group == group and self._slots.get(slot.name) is slot:  # else it was given back meanwhile, or its node is gone
+            slot.ready = True
+            self._add(slot, rows)
+
+    def _add(self, slot: Slot, rows: Sequence[Found]) -> None:
+        for row in rows:
+            if row.id not in slot.devices:
+                slot.devices.append(row.id)
+                self._ledger.add_device(row, slot.group)
+
+    def _add_threads(self) -> None:
+        """Another number of threads: CPUs that are held get a device for it."""
+        for node in self._found:
+            self._add_cpu_rows(node)
+        for slot in self._slots.values():
+            if slot.resource == "CPU" and slot.ready:
+                self._add(slot, self._rows(slot))
+
+    async def _release(self, slot: Slot, why: str) -> None:
+        """End the leases on the devices of a slot, and give its group back."""
+        for device in slot.devices:
+            self._ledger.lose_device(device, why)
+        group, slot.group, slot.ready, slot.devices, slot.unwanted_since = slot.group, "", False, [], None
+        if group:
+            await asyncio.to_thread(placement_groups.remove, group)

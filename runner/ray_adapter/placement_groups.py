@@ -1,0 +1,130 @@
+"""The side of the ledger that talks to Ray: nodes, what they have, and a placement group for each device. Blocking calls."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..ledger.inventory import LANES, Found, local, pretended
+from ..ledger.settings import Settings
+
+PREFIX = "qdrun/"
+TINY = 0.001  # of a device: what an actor inside a group asks for; the group has the device alone
+
+
+@dataclass(slots=True)
+class Slot:
+    """A placement group, and the devices that it stands for. ``group`` (hexadecimal) is empty where it was not asked for yet."""
+
+    name: str
+    node: str
+    resource: str
+    group: str = ""
+    ready: bool = False
+    devices: list[str] = field(default_factory=list)
+    unwanted_since: float | None = None
+
+
+def nodes() -> dict[str, dict[str, float]]:
+    """The resources of every node that lives, by its id."""
+    import ray
+
+    return {node["NodeID"]: node["Resources"] for node in ray.nodes() if node["Alive"]}
+
+
+def look(node: str, settings: Settings, gpus: int) -> list[Found]:
+    """The devices of the machine that this runs on: the body of a short task on each node."""
+    found = local(1, settings.lanes, node)
+    if settings.pretended_bytes:
+        found += pretended(gpus, settings.pretended_bytes, node, settings.lanes or LANES)
+    return found
+
+
+def sees() -> list[str]:
+    """The GPUs that Ray has given this process, by their numbers on the node."""
+    import ray
+
+    return [str(name) for name in ray.get_runtime_context().get_accelerator_ids()["GPU"]]
+
+
+def probe(node: str, settings: Settings, gpus: int) -> Any:
+    """Ask a node for its devices; the reference of the answer. The process ends with the task: it has seen all devices."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    task = ray.remote(num_cpus=0, max_calls=1, max_retries=1)(look)
+    where = NodeAffinitySchedulingStrategy(node_id=node, soft=False)
+    return task.options(name="qdrun-inventory", scheduling_strategy=where).remote(node, settings, gpus)
+
+
+def ask_inside(group: str) -> Any:
+    """Ask a process in a group which GPU it was given; the reference of the answer."""
+    import ray
+
+    task = ray.remote(num_cpus=0, max_calls=1, max_retries=1)(sees)
+    return task.options(name="qdrun-inventory", **placed(group, "GPU")).remote()
+
+
+def placed(group: str, resource: str) -> dict[str, Any]:
+    """Options of an actor or a task in a group."""
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+    where = PlacementGroupSchedulingStrategy(_handle(group), placement_group_bundle_index=0)
+    part: dict[str, Any] = {"GPU": {"num_cpus": 0, "num_gpus": TINY}, "CPU": {"num_cpus": TINY}}.get(
+        resource, {"num_cpus": 0, "resources": {resource: TINY}}
+    )
+    return {**part, "scheduling_strategy": where}
+
+
+def _handle(group: str) -> Any:
+    from ray import PlacementGroupID
+    from ray.util.placement_group import PlacementGroup
+
+    return PlacementGroup(PlacementGroupID(bytes.fromhex(group)))
+
+
+def create(slot: Slot, amount: float) -> str:
+    """Ask Ray for the group of a slot, on its node; the id. It outlives the ledger: a later one finds it by its name."""
+    from ray.util.placement_group import placement_group
+
+    made = placement_group(
+        [{slot.resource: amount}],
+        name=slot.name,
+        lifetime="detached",
+        bundle_label_selector=[{"ray.io/node-id": slot.node}],
+    )
+    return made.id.hex()
+
+
+def node_of(name: str) -> str:
+    """The node of a group, by its name."""
+    return name.removeprefix(PREFIX).partition("/")[0]
+
+
+def existing() -> dict[str, tuple[str, bool, str]]:
+    """The groups of all ledgers that there were: by name the id, whether Ray has it placed, and its node."""
+    from ray.util import placement_group_table
+
+    out = {}
+    for group, row in placement_group_table().items():
+        if row["name"].startswith(PREFIX) and row["state"] != "REMOVED":
+            out[row["name"]] = (group, row["state"] == "CREATED", (row["bundles_to_node_id"] or {}).get(0, ""))
+    return out
+
+
+def remove(group: str) -> None:
+    """Give a group back to Ray; what runs in it is killed."""
+    from ray.util.placement_group import remove_placement_group
+
+    remove_placement_group(_handle(group))
+
+
+def slots_of(node: str, resources: Mapping[str, float], found: list[Found]) -> list[Slot]:
+    """The groups that a node can have: one for each GPU that Ray counts, for each declared device, and one for its cores."""
+    out = []
+    for resource in dict.fromkeys(row.resource for row in found if row.usable):
+        rows = sum(row.usable and row.resource == resource for row in found)
+        most = min(1 if resource == "CPU" else rows, int(resources.get(resource, 0)))
+        out += [Slot(f"{PREFIX}{node}/{resource}/{k}", node, resource) for k in range(most)]
+    return out

@@ -1,0 +1,65 @@
+"""The worker as a class that Ray makes actors of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import Any
+
+from ..workers import Worker as _Worker
+from ..workers.spec import LeaseNews, Progress, WorkerInfo, WorkerSpec
+from ..workers.wire import Row, packed_news, unpacked
+
+
+class Worker:
+    """Holds a ``work.Worker``, and is none: Ray wraps every method of an actor's class, which a trial would go through a dozen times, and
+    disassembles the class when it exports it, which takes 0.1 s for a large one. Calls and news travel as ``workers.wire`` has them.
+    """
+
+    def __init__(self, spec: WorkerSpec) -> None:
+        self._worker = _Worker(spec)
+
+    def __repr__(self) -> str:
+        return repr(self._worker)
+
+    def hello(self) -> WorkerInfo:
+        """See ``workers.Worker``, as for all others."""
+        return self._worker.hello()
+
+    def run(self, row: Row) -> Row:
+        """One batch; its end as news."""
+        (batch,) = unpacked((row,))
+        return packed_news(LeaseNews((self._worker.run(batch),)))
+
+    def run_all(self, rows: Sequence[Row]) -> Iterator[Row]:
+        """Batches one after the other; their ends in chunks."""
+        for news in self._worker.run_all(unpacked(rows)):
+            yield packed_news(news)
+
+    def preload(self, claimed: int) -> None:
+        """Code."""
+        self._worker.preload(claimed)
+
+    def drop(self, launches: Sequence[int]) -> None:
+        """Launches that are not to begin."""
+        self._worker.drop(launches)
+
+    def let_go(self, lease: str) -> None:
+        """A program that is kept."""
+        self._worker.let_go(lease)
+
+    def progress(self) -> Progress:
+        """What every lane does."""
+        return self._worker.progress()
+
+    def stop(self, trial: str) -> bool:
+        """A trial that is to end."""
+        return self._worker.stop(trial)
+
+
+@cache
+def actor_class() -> Any:
+    """The actor class, once for a process: every other one would be exported anew."""
+    import ray
+
+    return ray.remote(Worker)

@@ -1,0 +1,46 @@
+"""What a cluster has, before a run is handed to it: ``device.backend: auto`` is decided by that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ..config.model import Loaded
+from ..engine.start import user
+from ..ledger.inventory import Found
+from ..ray_adapter.cluster import ClusterError, close_cluster, open_cluster
+
+DASHBOARD = ("http://", "https://")
+
+
+def devices_at(address: str | None) -> Callable[[Loaded], Sequence[Found]] | None:
+    """How to ask the cluster at an address for its devices; None where the trials run on this machine."""
+    return None if address is None else lambda loaded: _ask(address, loaded)
+
+
+def _ask(address: str, loaded: Loaded) -> list[Found]:
+    """Join the cluster, ask its ledger, and leave again; a Ray that this program has open stays open.
+
+    Raises:
+        ClusterError: it cannot be joined, or not be asked from outside.
+    """
+    if address.startswith(DASHBOARD):
+        raise ClusterError(
+            f"device.backend is auto, and what devices the cluster at {address} has cannot be seen through its dashboard\n"
+            "  do: name the backend in the config, or with --set device.backend=..\n"
+            "  or: give the host:port that `ray start --head` printed as --address"
+        )
+    from ..ray_adapter.ledger_client import ActorLedger
+
+    device = loaded.config.device
+    open_cluster(address, job={"job_name": "qdrun devices"})
+    try:
+        ledger = ActorLedger("devices", user(), lanes=device.slots, threads=device.threads)
+        try:
+            return ledger.devices()
+        finally:
+            ledger.close()
+    finally:
+        close_cluster()
+
+
+__all__ = ["devices_at"]

@@ -1,0 +1,116 @@
+"""Where Ray's dashboard is, whether it answers, and how one gets in. Never imports ray."""
+
+from __future__ import annotations
+
+import os
+import stat
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...compiler.errors import QdrunError
+from ..store.journal import read
+from ..store.layout import RunFolder, all_runs, find
+
+TIMEOUT_S = 3.0
+PAGES = """pages
+  Jobs      one row for each run: name, status, how many of its tasks are done; its page: progress, logs, timeline
+  Actors    one row for each worker, named qdrun/<run>/<device>/w<k>, with its device and its job
+  Cluster   nodes with their CPU and memory, and on GPU nodes the cards
+  Logs      what Ray's own processes wrote; the logs of trials lie in the run: `qdrun logs RUN`
+  Metrics   only with Prometheus and Grafana; `qdrun watch RUN` needs neither"""
+
+
+class AddressError(QdrunError, ValueError):
+    """An address is no address of a dashboard."""
+
+
+@dataclass(frozen=True)
+class Where:
+    """A dashboard: ``url`` is empty when there is none; ``needs_token`` is None when it does not answer."""
+
+    url: str
+    answers: bool
+    needs_token: bool | None
+    token_file: Path
+    run: str | None
+
+    @property
+    def mode(self) -> str | None:
+        """Permissions of the token file as in ``0600``; None when there is no such file."""
+        return f"{stat.S_IMODE(self.token_file.stat().st_mode):04o}" if self.token_file.is_file() else None
+
+    def data(self) -> dict[str, Any]:
+        """As plain data."""
+        head = {"url": self.url, "answers": self.answers, "needs_token": self.needs_token, "run": self.run}
+        return head | {"token_file": str(self.token_file), "token_file_mode": self.mode}
+
+
+def found(run: str | None, runs: str, address: str | None) -> Where:
+    """The dashboard at an address, else of a run, else of the latest run that has one.
+
+    Raises:
+        RunNotFound: there is no such run.
+        AddressError: the address is not http.
+    """
+    from ..ray_adapter.cluster import token_file
+    from ..ray_adapter.jobs_api import launched
+
+    name, url = None, address or ""
+    if address is not None and not address.startswith(("http://", "https://")):
+        raise AddressError(f"--address {address}: a dashboard has an address such as http://head:8265\n  do: write that one")
+    if address is None:
+        folders = [find(run, runs)] if run is not None else reversed(all_runs(runs))
+        for folder in folders:
+            name, url = folder.name, str(launched(folder).get("address") or "") or url_of(folder)
+            if url or run is not None:
+                break
+    answers, needs = asks(url) if url else (False, None)
+    return Where(url, answers, needs, token_file(), name if url or run is not None else None)
+
+
+def url_of(folder: RunFolder) -> str:
+    """The dashboard that a run's journal names; empty when it had none."""
+    events = read(folder, slim=True).events
+    url = next((str(event.get("dashboard") or "") for event in reversed(events) if event["event"] == "ray_ready"), "")
+    return url if not url or "://" in url else f"http://{url}"
+
+
+def asks(url: str) -> tuple[bool, bool | None]:
+    """Whether something answers, and whether it wants a token."""
+    try:
+        direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a proxy would answer in its own name
+        with direct.open(f"{url.rstrip('/')}/api/version", timeout=TIMEOUT_S):
+            return True, False
+    except urllib.error.HTTPError as error:
+        return True, error.code in (401, 403)
+    except (OSError, ValueError):
+        return False, None
+
+
+def text(where: Where) -> str:
+    """For people: where, whether it answers, the token, the pages."""
+    if not where.url:
+        run = f"run {where.run} has no dashboard" if where.run else "no run here has a dashboard"
+        return (
+            f"{run}\n  do: `qdrun submit CONFIG --dashboard` starts one, on 127.0.0.1, for as long as the run takes;\n"
+            "      of a cluster: `qdrun dashboard --address http://head:8265`"
+        )
+    lines = [where.url + (f"  (run {where.run})" if where.run else "")]
+    if not where.answers:
+        lines.append("  nothing answers there: its Ray has ended, or it listens on another machine's 127.0.0.1")
+        lines.append("  do: for that, `ssh -L 8265:127.0.0.1:8265 head`, then open http://127.0.0.1:8265")
+        return "\n".join(lines)
+    if where.needs_token is not False:
+        mode = where.mode
+        kept = f"in {where.token_file}" + (f" (permissions {mode})" if mode else ", which is not there")
+        if "RAY_AUTH_TOKEN" in os.environ:
+            kept = "in the variable RAY_AUTH_TOKEN"
+        lines += ["token", f"  the page asks for it; it lies {kept}: `ray get-auth-token` prints it"]
+        if mode is not None and int(mode, 8) & 0o077:
+            lines.append(f"  others can read it\n  do: chmod 600 {where.token_file}")
+    else:
+        lines += ["token", "  it asks for none: whoever can reach it can run code as you"]
+    return "\n".join([*lines, PAGES])

@@ -1,0 +1,303 @@
+"""``qdrun check``: the gradients of a config's job beside finite differences of its loss, on a short horizon, in f64 where it can."""
+
+from __future__ import annotations
+
+import copy
+import math
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from ...compiler.errors import QdrunError
+from ...jobs import paths
+from ...jobs.base import Job
+from ...jobs.checks import TOLERANCE, GradientCheck, NothingToCheck, NotRestored, run_checks
+from ...jobs.debug import BOUNDS
+from ...jobs.inputs import located
+from ..text_grid import grid
+from ..user_lines import described
+from .child_process import MAIN
+from .plan import Prepared
+from .trials import short
+
+HORIZON = 32
+"""Time steps of a check, unless the job has fewer or the command says how many: differences of long runs say little."""
+
+
+class CheckError(QdrunError):
+    """The gradients of a job cannot be checked: there is nothing to check, its horizon cannot be set, or it raises."""
+
+
+class CheckDied(CheckError):
+    """The process of a check ended by a signal."""
+
+    exit_code = 1
+
+
+def died(prepared: Prepared, signal: str, words: Sequence[str]) -> CheckDied:
+    """The error of a check whose process died.
+
+    Args:
+        prepared: what was checked.
+        signal: by which it died, in words.
+        words: its command line.
+    """
+    trial, debug = prepared.trials[0], prepared.loaded.config.debug or BOUNDS
+    checked = debug.bounds or debug.asserts or prepared.place.interpreted
+    if signal.startswith("SIGKILL"):
+        why = "it was killed, perhaps for its memory (`dmesg` says so)"
+    elif checked:
+        why = "every index of its kernels was checked, so other native code that it calls is the likelier cause; its stack is above"
+    else:
+        why = "its indices were not checked, as `debug.bounds` is false"
+    params = ", ".join(f"{name}={short(value)}" for name, value in trial.params.items())
+    return CheckDied(
+        f"the process of {prepared.target.text} died by {signal} while it was checked\n"
+        f"  at {trial.label} ({params})\n  {why}\n"
+        f"  do: `gdb --args python -c '{MAIN}' {shlex.join(words)}` shows where"
+    )
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What a check found.
+
+    Attributes:
+        name: of the config.
+        target: the job.
+        trial: label of the trial whose parameters were taken.
+        backend: what the job ran on.
+        precision: f64, or f32 where the job has fields of that type.
+        tolerance: the largest relative error that counts as equal.
+        horizon: the parameter that was set, and its value; None where the job has none.
+        whole: the value that it has in the config.
+        cut: lists of parameters that have an item for each time step, and were cut to the horizon, by dotted name.
+        unshortened: why the whole horizon was run; empty where it was shortened, or need not be.
+        rows: gradient beside difference.
+        rebuilt: why a job with live parameters is built for each trial all the same; empty where it is not.
+        others: gradients that no parameter belongs to: the loss cannot be asked for at another value of theirs.
+    """
+
+    name: str
+    target: str
+    trial: str
+    backend: str
+    precision: str
+    tolerance: float
+    horizon: tuple[str, int] | None
+    whole: int | None
+    rows: tuple[GradientCheck, ...]
+    rebuilt: str = ""
+    others: tuple[str, ...] = ()
+    cut: tuple[str, ...] = ()
+    unshortened: str = ""
+
+    @property
+    def agrees(self) -> bool:
+        """Whether every gradient is equal to its difference, as far as that can tell, and something could be told at all."""
+        return all(row.agrees(self.tolerance) for row in self.rows) and any(row.tells for row in self.rows)
+
+    def data(self) -> dict[str, Any]:
+        """The check as plain data; numbers that are not finite are null."""
+        rows = [
+            {name: _finite(value) for name, value in row.model_dump(mode="json").items()}
+            | {"agrees": row.agrees(self.tolerance), "tells": row.tells}
+            for row in self.rows
+        ]
+        head = {key: getattr(self, key) for key in ("name", "target", "trial", "backend", "precision", "tolerance", "rebuilt")}
+        head |= {"not_compared": list(self.others), "cut": list(self.cut), "unshortened": self.unshortened}
+        return head | {"horizon": dict([self.horizon]) if self.horizon else None, "agrees": self.agrees, "rows": rows}
+
+    def text(self) -> str:
+        """The check for people: a table, and a last line that says whether they agree."""
+        lines = [f"{self.name}: {self.target} on {self.backend}, at {self.trial}"]
+        if self.horizon:
+            cut = f", and {', '.join(self.cut)} cut to it" if self.cut else ""
+            lines.append(f"horizon: {self.horizon[0]} = {self.horizon[1]} of {self.whole}{cut}")
+        if self.unshortened:
+            lines.append(f"the whole horizon was run, for with fewer steps: {self.unshortened}")
+        lines.append(f"tolerance: {self.tolerance:g} relative, in {self.precision}")
+        if self.rebuilt:
+            lines.append(f"built for each trial, although it has live parameters: {self.rebuilt}")
+        if self.others:
+            lines.append(f"not compared, for no parameter of the job has this name: {', '.join(self.others)}")
+        cells = [
+            [
+                row.name + "".join(f"[{i}]" for i in row.index),
+                f"{row.given:.9g}",
+                f"{row.difference:.9g}",
+                f"{row.relative_error:.1e}",
+                self._word(row),
+            ]
+            for row in self.rows
+        ]
+        lines += ["", grid(["parameter", "gradient", "difference", "relative error", ""], cells, indent="  "), ""]
+        wrong = [row for row in self.rows if not row.agrees(self.tolerance)]
+        blind = sum(not row.tells for row in self.rows)
+        if blind == len(self.rows):
+            return "\n".join(
+                [*lines, "nothing to compare: all are below the noise of the differences", "  do: a longer --horizon"]
+            )
+        if not wrong:
+            less = f", {blind} too small to tell" if blind else ""
+            return "\n".join([*lines, f"{len(self.rows) - blind} gradients agree{less}"])
+        hint = "see docs/gradients.md; a loss with kinks or chaos has differences that say little: try a shorter --horizon"
+        return "\n".join([*lines, f"{len(wrong)} of {len(self.rows)} gradients differ", f"  do: {hint}"])
+
+    def _word(self, row: GradientCheck) -> str:
+        if not row.tells:
+            return f"too small to tell (noise {row.noise:.0e})"
+        return "equal" if row.agrees(self.tolerance) else "DIFFERS"
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def check(
+    prepared: Prepared, job: type[Job[Any]], *, horizon: int | None = None, tolerance: float | None = None, most: int = 8
+) -> Checked:
+    """Compare the gradients of the first trial with differences. Every index is checked, unless the config's ``debug`` says otherwise.
+
+    Args:
+        prepared: what ``prepare`` gave.
+        job: the class, too.
+        horizon: time steps to run; None: ``HORIZON``, or fewer if the job has fewer.
+        tolerance: the largest relative error that counts as equal; None: what suits the precision.
+        most: elements of one gradient that are looked at one by one, see ``check_gradients``.
+
+    Raises:
+        QdrunAssertionError: an index is out of bounds, or an assert of a kernel failed.
+        CheckError: nothing can be checked, the horizon cannot be set, the job raises, or leaves something of a run behind.
+    """
+    trial, config = prepared.trials[0], prepared.loaded.config
+    whole = int(trial.params[job.horizon]) if job.horizon in job.Params.model_fields else None
+    if whole is None and horizon is not None:
+        raise CheckError(
+            f"{job.__name__} has no parameter `{job.horizon}` to set to --horizon {horizon}\n"
+            f'  do: write horizon = "<name>" into the class, or leave --horizon out'
+        )
+    short = None if whole is None else min(HORIZON, whole) if horizon is None else horizon
+    done, failed = None, None
+    for attempt in _attempts(job.horizon, trial.params, whole, short, fall_back=horizon is None):
+        if attempt.needs_reason and not (failed and failed.by_horizon):
+            break
+        try:
+            done = attempt, *_rows(prepared, job, attempt.values, most)
+            break
+        except Exception as error:  # also of a user's code
+            failed = _Failed(_said(job, attempt, error), error)
+            if isinstance(error, (NothingToCheck, NotRestored, MemoryError)):
+                break
+    if done is None:
+        assert failed is not None
+        raise failed.said from failed.error
+    attempt, rows, precision, rebuilt = done
+    others = tuple(name for name in prepared.gradients if not paths.has(attempt.values, name))
+    allowed = TOLERANCE[precision] if tolerance is None else tolerance
+    head = {"name": config.name, "target": prepared.target.text, "trial": trial.label, "backend": prepared.arch}
+    set_to = None if attempt.horizon is None else (job.horizon, attempt.horizon)
+    numbers = {"precision": precision, "tolerance": allowed, "horizon": set_to, "whole": whole}
+    why = str(failed.said).partition("\n")[0] if failed is not None and attempt.horizon == whole else ""
+    return Checked(**head, **numbers, rows=rows, rebuilt=rebuilt, others=others, cut=attempt.cut, unshortened=why)
+
+
+@dataclass(frozen=True)
+class _Attempt:
+    """Parameters to check with.
+
+    Attributes:
+        values: of the trial.
+        horizon: their number of time steps; None without such a parameter.
+        whole: what it is in the config.
+        cut: the lists that were cut to the horizon, by their dotted names.
+        needs_reason: only where the attempt before failed because of the horizon.
+    """
+
+    values: dict[str, Any]
+    horizon: int | None
+    whole: int | None
+    cut: tuple[str, ...] = ()
+    needs_reason: bool = False
+
+
+@dataclass(frozen=True)
+class _Failed:
+    said: QdrunError | OSError
+    error: Exception
+
+    @property
+    def by_horizon(self) -> bool:
+        """The model of the parameters has refused the number of time steps."""
+        return isinstance(self.error, ValidationError)
+
+
+def _attempts(
+    name: str, values: dict[str, Any], whole: int | None, short: int | None, *, fall_back: bool
+) -> Iterator[_Attempt]:
+    """What to check with, in this order: a shorter horizon; the same with lists cut that are as long as the whole one; the whole one."""
+    if whole is None or short is None:
+        yield _Attempt(values, None, None)
+        return
+    shorter = copy.deepcopy(values)
+    shorter[name] = short
+    yield _Attempt(shorter, short, whole)
+    if short == whole:
+        return
+    along = _lists_of_steps(values, whole) if short < whole else {}
+    if along:
+        cut = copy.deepcopy(shorter)
+        for path, longer in along.items():
+            paths.put(cut, path, paths.get(values, path)[: short + longer])
+        yield _Attempt(cut, short, whole, tuple(along))
+    if fall_back:
+        yield _Attempt(values, whole, whole, needs_reason=not along)
+
+
+def _lists_of_steps(values: Any, steps: int, prefix: str = "") -> dict[str, int]:
+    """The lists in parameters that have an item for each time step, by dotted name, with how many items they have more (-1, 0 or 1)."""
+    found: dict[str, int] = {}
+    for name, value in values.items():
+        if isinstance(value, list) and abs(len(value) - steps) <= 1:
+            found[f"{prefix}{name}"] = len(value) - steps
+        elif isinstance(value, dict):
+            found |= _lists_of_steps(value, steps, f"{prefix}{name}.")
+    return found
+
+
+def _rows(
+    prepared: Prepared, job: type[Job[Any]], values: dict[str, Any], most: int
+) -> tuple[tuple[GradientCheck, ...], str, str]:
+    """Gradients beside differences, the precision, and why the job was built again."""
+    params = located(job.Params.model_validate(values), prepared.inputs_from)
+    made = job(params, wanted=prepared.gradients, seed=prepared.trials[0].seed)
+    made.precision = "f64"
+    debug = prepared.loaded.config.debug or BOUNDS
+    threads = prepared.loaded.config.device.threads
+    rows, precision, rebuilt = run_checks(
+        made, most=most, backend=prepared.arch, device=prepared.place.device, threads=threads, debug=debug
+    )
+    return tuple(rows), precision, rebuilt
+
+
+def _said(job: type[Job[Any]], attempt: _Attempt, error: Exception) -> QdrunError | OSError:
+    """An error of an attempt as the user reads it; one that is told as it is stays itself."""
+    short = ""
+    if attempt.horizon != attempt.whole:
+        lists = f", and {', '.join(attempt.cut)} cut with it" if attempt.cut else ""
+        short = f"\n  with {job.horizon} = {attempt.horizon} of {attempt.whole}{lists}; `--horizon {attempt.whole}` runs all of them"
+    if isinstance(error, ValidationError):
+        what = f"{job.__name__} does not take {job.horizon} = {attempt.horizon}: {error.errors()[0]['msg'].lower()}"
+        return CheckError(f"{what}\n  do: give another --horizon")
+    if isinstance(error, (NothingToCheck, NotRestored)):
+        return CheckError(str(error))
+    if isinstance(error, OSError) or (isinstance(error, QdrunError) and not short):
+        return error
+    hint = "" if "\n  do: " in str(error) else "\n  do: correct the job"
+    return CheckError(f"{job.__name__} raised {described(error)}{short}{hint}")
+
+
+__all__ = ["CheckDied", "CheckError", "Checked", "check"]

@@ -1,0 +1,276 @@
+"""What a sweep will hold in memory, known before anything runs: one job is built for each shape, none is run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict
+
+from ...jobs.base import Job, MemoryPlan
+from ...jobs.inputs import located
+from ..config.model import Loaded
+from ..optimize.descent import section_data
+from ..user_lines import described
+from .candidates import Choice
+from .devices import Place, emulated
+from .plan_threads import Hung, each_within
+from .requests import Points, curve
+from .target import Target
+from .trials import Trial
+
+T = TypeVar("T")
+TRIED = 4
+"""Trials of one shape that are built until one of them can be: values of floats are no part of a shape, and `build` may refuse some."""
+TOO_SLOW = "Timeout: "
+"""So begins the error of a shape that took longer to plan than a trial may take."""
+
+
+class PlannedGroup(BaseModel):
+    """Trials of one shape and their common plan, which is that of the first one.
+
+    ``plan`` is None where the job could not be built for any trial that was tried; ``error`` says why, with the user's line.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    trials: tuple[str, ...]
+    example: str
+    plan: MemoryPlan | None
+    error: str = ""
+
+
+Planned = tuple[PlannedGroup, Points]
+"""A group, and the points that its trials may ask for."""
+
+
+class Prepared(BaseModel):
+    """A config that is right, with everything that follows from it: target, trials, gradients, and the memory plans."""
+
+    model_config = ConfigDict(frozen=True, arbitrary_types_allowed=True)
+
+    loaded: Loaded
+    target: Target
+    place: Place
+    gradients: tuple[str, ...]
+    trials: tuple[Trial, ...]
+    folder: str = ""  # where relative paths among parameters begin; empty: the config's
+    choice: Choice | None = None  # where ``device.backend: auto`` had several to choose from
+
+    @property
+    def backend(self) -> str:
+        """The kind of device that the trials run on."""
+        return self.place.backend
+
+    @property
+    def arch(self) -> str:
+        """What their programs are opened for: the backend, or the interpreter."""
+        return self.place.arch
+
+    @property
+    def byte_limits(self) -> dict[str, int | None]:
+        """What the plan of a trial must not exceed, by the name of the key in the config."""
+        config = self.loaded.config
+        return {"limits.memory": config.limits.memory, "memory_budget": config.budget_bytes}
+
+    @property
+    def inputs_from(self) -> str:
+        """The folder in which relative paths among the parameters begin."""
+        return self.folder or str(self.loaded.folder)
+
+    @property
+    def resolved(self) -> dict[str, Any]:
+        """The config as it was understood, as plain data: defaults filled in, overrides applied."""
+        config = self.loaded.config
+        data = config.model_dump(mode="json", by_alias=True, exclude_none=True) | {
+            "gradients": list(self.gradients),
+            "job": {"target": self.target.text, "params": config.job.params},
+        }
+        data["device"]["backend"] = self.arch
+        if config.optimize is not None:
+            data["optimize"] = section_data(config.optimize, self.gradients, self.trials[0].params)
+        return data | ({"overrides": list(self.loaded.overrides)} if self.loaded.overrides else {})
+
+    def spec(self, trial: Trial) -> dict[str, Any]:
+        """What a worker needs to run ``trial``, as plain data."""
+        return self.shared_spec() | self.own_spec(trial)
+
+    def shared_spec(self) -> dict[str, Any]:
+        """The part of ``spec`` that all trials have in common."""
+        config = self.loaded.config
+        return {
+            "target": self.target.model_dump(),
+            "folder": self.inputs_from,
+            "gradients": list(self.gradients),
+            "backend": self.arch,
+            "device": self.place.device,
+            "threads": config.device.threads,
+            "memory_limit_bytes": config.limits.memory,
+            "memory_budget_bytes": config.budget_bytes,
+            "debug": None if config.debug is None else config.debug.model_dump(),
+        }
+
+    def own_spec(self, trial: Trial) -> dict[str, Any]:
+        """The part of ``spec`` that is the trial's own."""
+        optimize = section_data(self.loaded.config.optimize, self.gradients, trial.params)
+        return {"trial": trial.id, "params": trial.params, "seed": trial.seed, "optimize": optimize}
+
+
+def learns_frames(prepared: Prepared) -> bool:
+    """Whether the first shape is planned with its machine code: on a GPU that is here it says how large the frames of the kernels are,
+    which the process of a worker takes of the device, see ``MemoryPlan.footprint``.
+    """
+    return prepared.backend != "cpu" and prepared.place.present and not emulated(prepared.place.device)
+
+
+def make_plan(prepared: Prepared, job: type[Job[Any]], arch: str | None = None) -> list[PlannedGroup]:
+    """Plan one trial of each shape, see ``plan_each``."""
+    return [group for group, _ in plan_each(prepared, job, arch=arch, curves=False)]
+
+
+def plan_all(
+    prepared: Prepared, job: type[Job[Any]], limit_s: float | None = None, *, threads: int | None = None
+) -> list[Planned]:
+    """Plan one trial of each shape, and with ``memory_budget: auto`` its curve, see ``plan_each``."""
+    return list(plan_each(prepared, job, limit_s, threads=threads))
+
+
+def plan_each(
+    prepared: Prepared,
+    job: type[Job[Any]],
+    limit_s: float | None = None,
+    *,
+    arch: str | None = None,
+    threads: int | None = None,
+    curves: bool = True,
+) -> Iterator[Planned]:
+    """Plan one trial of each shape. Compiles nothing, but for ``learns_frames``.
+
+    A job that cannot be planned, or takes longer than ``limit_s`` seconds to build, gives a group with an error; its trials meet it again.
+
+    Args:
+        prepared: what ``prepare`` gave.
+        job: the class, too.
+        limit_s: see above.
+        arch: plan for this backend, which need not be there, instead of the config's.
+        threads: of the CPU; None: those of the config.
+        curves: with ``memory_budget: auto``, find the curve of each shape.
+    """
+    groups = shapes(prepared, job)
+    learns = learns_frames(prepared) and arch in (None, prepared.backend)
+    other, config = planned_for(prepared, arch), prepared.loaded.config
+
+    def work(group: list[Trial]) -> Planned:
+        code = learns and group is groups[0]
+
+        def plan_of(trial: Trial) -> tuple[MemoryPlan, Points]:
+            with opened(prepared, job, trial, config.budget_bytes, arch, threads=threads, machine_code=code) as made:
+                plan = made.plan(**({} if other is None else {"arch": other}))
+                return plan, curve(made, plan, other) if curves and config.elastic else ()
+
+        example, (plan, points) = first_that_works(group, plan_of)
+        return group_of(group, example, plan), points
+
+    for group, found in zip(groups, each_within(work, groups, limit_s), strict=True):
+        if isinstance(found, KeyboardInterrupt):
+            raise found
+        if isinstance(
+            found, BaseException
+        ):  # a user's code: shown by `plan`, and met again, as the trial's own error, by `submit`
+            error = f"{TOO_SLOW}planning this shape: {found}" if isinstance(found, Hung) else described(found)
+            found = group_of(group, group[0], None, error), ()
+        yield found
+
+
+def shapes(prepared: Prepared, job: type[Job[Any]]) -> list[list[Trial]]:
+    """The trials in groups that need equal memory, see ``Job.shape_key``."""
+    groups: dict[str, list[Trial]] = {}
+    for trial in prepared.trials:
+        params = located(job.Params.model_validate(trial.params), prepared.inputs_from)
+        groups.setdefault(json.dumps(job.shape_key(params), sort_keys=True), []).append(trial)
+    return list(groups.values())
+
+
+def group_of(group: Sequence[Trial], example: Trial, plan: MemoryPlan | None, error: str = "") -> PlannedGroup:
+    """The planned group of trials of one shape; ``example`` is the one that was planned, and comes first."""
+    names = (example.id, *(trial.id for trial in group if trial.id != example.id))
+    return PlannedGroup(trials=names, example=example.label, plan=plan, error=error)
+
+
+def first_that_works(group: Sequence[Trial], work: Callable[[Trial], T]) -> tuple[Trial, T]:
+    """The first trial of one shape with which ``work`` succeeds, and what it returns.
+
+    Up to ``TRIED`` trials, spread evenly, are tried while their errors differ. Equal errors of the first two end the search, as does a
+    lack of memory, which is that of the shape.
+
+    Raises:
+        BaseException: what ``work`` raised for the first trial, when it raised for all that were tried.
+    """
+    count = min(TRIED, len(group))
+    picked = [group[k * (len(group) - 1) // max(1, count - 1)] for k in range(count)]
+    order = [picked[0], picked[-1], *picked[1:-1]][:count]
+    first: BaseException | None = None
+    for trial in order:
+        try:
+            return trial, work(trial)
+        except (Exception, SystemExit) as error:
+            same = first is not None and (type(error), str(error)) == (type(first), str(first))
+            first = first or error
+            if same or isinstance(error, MemoryError):
+                break
+    assert first is not None
+    raise first
+
+
+def planned_for(prepared: Prepared, arch: str | None) -> str | None:
+    """The backend to plan for where the program of ``opened`` is of another one; None where it is its own."""
+    wanted = arch or prepared.backend
+    return None if wanted == _built_on(prepared, wanted) else wanted
+
+
+def _built_on(prepared: Prepared, wanted: str) -> str:
+    """The backend on which a job is built to be planned: the trials' own where this machine has it, else the CPU."""
+    return wanted if wanted == prepared.backend and prepared.place.present else "cpu"
+
+
+def opened(
+    prepared: Prepared,
+    job: type[Job[Any]],
+    trial: Trial,
+    budget: int | None,
+    arch: str | None = None,
+    *,
+    threads: int | None = None,
+    machine_code: bool = True,
+) -> AbstractContextManager[Job[Any]]:
+    """A trial's job, built in a program of its own as a worker would build it, with this ``memory_budget``.
+
+    Without ``limits.memory``, so that all of it is seen. ``arch``: the backend that it is planned for, None for that of the trials.
+    ``threads``: of the CPU, None for those of the config. ``machine_code``: see ``Job.opened``.
+    """
+    params = located(job.Params.model_validate(trial.params), prepared.inputs_from)
+    made = job(params, wanted=prepared.gradients, seed=trial.seed)
+    config, backend = prepared.loaded.config, _built_on(prepared, arch or prepared.backend)
+    own = backend == prepared.backend
+    other = planned_for(prepared, arch)
+    return made.opened(
+        backend=prepared.arch if own else backend,
+        device=prepared.place.device if own else None,
+        threads=threads or config.device.threads,
+        memory_budget_bytes=budget,
+        arch=other,
+        machine_code=machine_code,
+        debug=config.debug,
+    )
+
+
+def planned_bytes(groups: list[PlannedGroup]) -> dict[str, int | None]:
+    """Planned bytes of each trial by id; None where its job could not be built."""
+    return {name: group.plan.bytes if group.plan else None for group in groups for name in group.trials}
+
+
+def footprints(groups: list[PlannedGroup]) -> dict[str, int | None]:
+    """What the trial's device has less while it runs, by id, see ``MemoryPlan.footprint``."""
+    return {name: group.plan.footprint if group.plan else None for group in groups for name in group.trials}

@@ -1,0 +1,222 @@
+"""Where the results of a run come from: source files, git state, package versions and the command line, kept in the run folder.
+
+``provenance.json`` describes the run, ``source/`` holds the job's file and the modules that it imported from its own folder, and
+``source.diff`` what git had not committed. All of it is data for people: nothing reads it back to run a trial. A resume compares the
+checksums of the files that trials read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from ..store.files import Files
+from .target import Target
+
+FILE, SOURCE, DIFF = "provenance.json", "source", "source.diff"
+SOURCE_BYTES, DIFF_BYTES, GIT_S = 4 << 20, 4 << 20, 5.0
+_VARIABLES = ("QD_", "QDRUN_", "OMP_NUM_THREADS")
+_SECRET = ("TOKEN", "SECRET", "PASSWORD", "KEY", "CREDENTIAL")
+
+
+class RecordedFile(BaseModel):
+    """A file that a run depends on, as it was when the run began.
+
+    Attributes:
+        path: of a copied source, below ``source/``; of an input, as the config names it.
+        origin: where it was.
+        sha256: of its bytes; of a folder, of the names and bytes of all files below it.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    path: str
+    origin: str
+    sha256: str
+
+
+class GitState(BaseModel):
+    """The repository that holds the job's file. ``dirty``: it has changes that are not committed, see ``source.diff``."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    root: str
+    commit: str
+    branch: str
+    dirty: bool
+
+
+class Provenance(BaseModel):
+    """What a run was made of.
+
+    Attributes:
+        command: the command line.
+        directory: the working directory.
+        python, platform: versions.
+        packages: versions of the installed packages by name.
+        variables: environment variables that change what runs; none that names a token, key or password.
+        target: of the job.
+        sources: the copied files.
+        inputs: the files that the parameters of trials name; they are not copied.
+        git: None: the job's file is in no repository, or git cannot be run.
+        notes: what could not be kept, and why.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    command: tuple[str, ...]
+    directory: str
+    python: str
+    platform: str
+    packages: dict[str, str]
+    variables: dict[str, str]
+    target: str
+    sources: tuple[RecordedFile, ...] = ()
+    inputs: tuple[RecordedFile, ...] = ()
+    git: GitState | None = None
+    notes: tuple[str, ...] = ()
+
+
+def record(files: Files, target: Target, inputs: Sequence[RecordedFile] = ()) -> None:
+    """Write the provenance of a new run into its folder. ``inputs``: see ``Provenance``.
+
+    Raises:
+        StorageFull: no room.
+    """
+    for path, data in files_of(target, inputs).items():
+        files.put(path, data, durable=False)
+
+
+def inputs_of(files: Files) -> tuple[RecordedFile, ...]:
+    """The files that the trials of a run read, as they were when it was made; none where that was not written down, or is damaged."""
+    try:
+        return Provenance.model_validate_json(files.read(FILE)).inputs
+    except (FileNotFoundError, ValueError):
+        return ()
+
+
+def files_of(target: Target, inputs: Sequence[RecordedFile] = ()) -> dict[str, bytes]:
+    """The files that describe where a run comes from, by their paths in the run folder.
+
+    Args:
+        target: of the job; its module should be imported already, so that the modules it imports are known.
+        inputs: see ``Provenance``.
+    """
+    notes: list[str] = []
+    out: dict[str, bytes] = {}
+    sources: list[RecordedFile] = []
+    room = SOURCE_BYTES
+    root = Path(target.import_root or os.getcwd()).resolve()
+    for origin, data in _sources(target, root):
+        room -= len(data)
+        if room < 0:
+            notes.append(f"{origin} and what comes after it are not kept: more than {SOURCE_BYTES >> 20} MiB of source files")
+            break
+        path = _below(origin, root)
+        sources.append(RecordedFile(path=path, origin=str(origin), sha256=hashlib.sha256(data).hexdigest()))
+        out[f"{SOURCE}/{path}"] = data
+    git = _git_state(Path(target.file).parent if target.file else root, notes, out)
+    made = Provenance(
+        command=tuple(sys.argv),
+        directory=os.getcwd(),
+        python=sys.version.split()[0],
+        platform=platform.platform(),
+        packages=_packages(),
+        variables={name: value for name, value in sorted(os.environ.items()) if _told(name)},
+        target=target.text,
+        sources=tuple(sources),
+        inputs=tuple(inputs),
+        git=git,
+        notes=tuple(notes),
+    )
+    return {FILE: json.dumps(made.model_dump(), indent=1).encode(), **out}
+
+
+def _packages() -> dict[str, str]:
+    """Versions by name, from the names of the folders that installers leave: reading each package's metadata takes a second."""
+    found: dict[str, str] = {}
+    for folder in sys.path:
+        with suppress(OSError):
+            for entry in os.listdir(folder or "."):
+                name, dash, version = entry.removesuffix(".dist-info").partition("-")
+                if dash and entry.endswith(".dist-info"):
+                    found.setdefault(name.replace("_", "-"), version)
+    return dict(sorted(found.items()))
+
+
+def _told(name: str) -> bool:
+    return (name.startswith(_VARIABLES) or name.endswith("_VISIBLE_DEVICES")) and not any(
+        word in name.upper() for word in _SECRET
+    )
+
+
+def _sources(target: Target, root: Path) -> Iterator[tuple[Path, bytes]]:
+    """The job's file as it was read for the run, then the imported modules below ``root`` that no package manager installed."""
+    seen, above = set[Path](), str(root)
+    if target.file is not None and target.source is not None:
+        path = Path(target.file).resolve()
+        seen.add(path)
+        yield path, target.source.encode()
+    named = sys.modules.get(target.module or "")
+    modules = [named] if named is not None else []
+    for module in [*modules, *list(sys.modules.values())]:
+        file = getattr(module, "__file__", None)
+        if not isinstance(file, str) or not file.endswith(".py") or not (module is named or file.startswith(above)):
+            continue
+        path = Path(file).resolve()
+        local = path.is_relative_to(root) and not {"site-packages", "dist-packages"} & set(path.parts)
+        ours = str(getattr(module, "__name__", "")).partition(".")[0] == __name__.partition(".")[0]
+        if path in seen or not (module is named or (local and not ours)):
+            continue
+        seen.add(path)
+        try:
+            yield path, path.read_bytes()
+        except OSError:
+            continue  # a module whose file is gone cannot be copied; what was loaded from it is in no file any more
+
+
+def _below(path: Path, root: Path) -> str:
+    return path.relative_to(root).as_posix() if path.is_relative_to(root) else path.name
+
+
+def _git_state(folder: Path, notes: list[str], out: dict[str, bytes]) -> GitState | None:
+    """The state of the repository around a folder; its uncommitted changes go to ``out``."""
+    status = _git(folder, "status", "--porcelain=v2", "--branch")
+    found = _git(folder, "rev-parse", "--show-toplevel") if status is not None else None
+    if status is None or found is None:
+        notes.append("no git state: the job's file is in no repository, or git cannot be run")
+        return None
+    lines = status.decode(errors="replace").splitlines()
+    said = dict(line.removeprefix("# branch.").split(" ", 1) for line in lines if line.startswith("# branch."))
+    dirty = any(not line.startswith("#") for line in lines)
+    if dirty and (changes := _git(folder, "diff", "HEAD", "--no-color", "--no-ext-diff", "--no-textconv")):
+        if len(changes) > DIFF_BYTES:
+            notes.append(f"{DIFF} is cut off after {DIFF_BYTES >> 20} MiB")
+        out[DIFF] = changes[:DIFF_BYTES]
+    root = found.decode(errors="replace").strip()
+    return GitState(root=root, commit=said.get("oid", ""), branch=said.get("head", ""), dirty=dirty)
+
+
+def _git(folder: Path, *words: str) -> bytes | None:
+    """What git prints, None if it fails. A repository of somebody else may not run commands: hooks, pagers and filters are off."""
+    safe = ["-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-c", "diff.external="]
+    quiet: Mapping[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "stdin": subprocess.DEVNULL}
+    environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"}
+    try:
+        done = subprocess.run(["git", *safe, "-C", str(folder), *words], timeout=GIT_S, env=environment, check=False, **quiet)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 else None
+
+
+__all__ = ["FILE", "GitState", "Provenance", "RecordedFile", "files_of", "inputs_of", "record"]

@@ -1,0 +1,230 @@
+"""Trials: a point of the sweep with its resolved parameters, a stable id, and a seed of its own."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from ...jobs import paths
+from ...jobs.base import Job
+from ..config.model import Loaded, OptimizeSection, explain
+from ..config.yaml_lines import ConfigError, KeyPath, Problem, did_you_mean, dotted
+from ..optimize.descent import optimized
+from .sweep import Point, SweepError, expand
+
+MAX_PROBLEMS = 8
+
+
+class Trial(BaseModel):
+    """One run of the job. ``params`` are all parameters, defaults included; ``swept`` only what the sweep sets."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    id: str
+    index: int
+    replicate: int
+    seed: int
+    swept: dict[str, Any]
+    params: dict[str, Any]
+
+    @property
+    def label(self) -> str:
+        """The trial named after its parameters, for people."""
+        parts = [f"{name}={short(value)}" for name, value in self.swept.items()]
+        parts += [f"replicate={self.replicate}"] if self.replicate else []
+        return ",".join(parts)[:120] or "base"
+
+
+def counted(number: int, what: str) -> str:
+    """A number of things, in words."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def short(value: Any) -> str:
+    """A value in few characters."""
+    text = f"{value:.6g}" if isinstance(value, float) else json.dumps(value) if isinstance(value, list | dict) else str(value)
+    return text if len(text) <= 24 else text[:21] + "..."
+
+
+def trial_id(params: dict[str, Any], replicate: int) -> str:
+    """Twelve hexadecimal digits that depend on the resolved parameters and the replicate number, and on nothing else."""
+    canonical = json.dumps([params, replicate], sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()[:12]
+
+
+def trial_seed(sweep_seed: int, identity: str) -> int:
+    """The seed of one trial, from the seed of the sweep and the trial's id: below 2**63."""
+    return int.from_bytes(hashlib.sha256(f"{sweep_seed}:{identity}".encode()).digest()[:8], "little") >> 1
+
+
+def wanted_gradients(loaded: Loaded, job: type[Job[Any]]) -> tuple[str, ...]:
+    """The gradients that the config asks for, all of the job's when it does not say.
+
+    Raises:
+        ConfigError: the job has no gradient of that name, or a name stands twice.
+    """
+    wanted = loaded.config.gradients
+    if wanted is None:
+        return job.gradients
+    problems = []
+    for index, name in enumerate(wanted):
+        here: KeyPath = ("gradients", index)
+        if name not in job.gradients:
+            hint = did_you_mean(name, job.gradients)
+            problems.append(
+                loaded.document.problem(here, f"the job has no gradient `{name}`", allowed=job.gradients, hint=hint)
+            )
+        elif name in wanted[:index]:
+            problems.append(loaded.document.problem(here, f"`{name}` stands twice"))
+    if problems:
+        raise loaded.document.error(*problems)
+    return tuple(wanted)
+
+
+def make_trials(loaded: Loaded, job: type[Job[Any]]) -> list[Trial]:
+    """Expand the sweep and validate the parameters of every trial.
+
+    Raises:
+        ConfigError: the sweep is wrong, or a parameter is unknown, of the wrong type or out of its range.
+    """
+    config = loaded.config
+    try:
+        points = expand(config.sweep)
+    except SweepError as error:
+        problem = loaded.document.problem(("sweep", *error.path), error.what, allowed=error.allowed, hint=error.hint)
+        raise loaded.document.error(problem) from error
+    seed = config.sweep.seed if config.sweep is not None else 0
+    trials: dict[str, Trial] = {}
+    problems: dict[str, Problem] = {}
+    for index, point in enumerate(points):
+        try:
+            params = resolve(job, config.job.params, point.values)
+        except (ValidationError, paths.PathError) as error:
+            problems |= {problem.path: problem for problem in _problems(loaded, job, error, point)}
+            if len(problems) >= MAX_PROBLEMS:
+                break
+            continue
+        identity = trial_id(params, point.replicate)
+        if identity in trials:
+            what = f"two trials are equal: {json.dumps(point.values)} and {json.dumps(trials[identity].swept)}"
+            raise loaded.document.error(
+                loaded.document.problem(("sweep",), what, hint="use `repeat` to run the same trial again")
+            )
+        numbers = {"index": index, "replicate": point.replicate, "seed": trial_seed(seed, identity)}
+        trials[identity] = Trial(id=identity, swept=point.values, params=params, **numbers)
+    if problems:
+        raise loaded.document.error(*problems.values())
+    return list(trials.values())
+
+
+def resolve(job: type[Job[Any]], base: dict[str, Any], swept: dict[str, Any]) -> dict[str, Any]:
+    """The parameters of a trial as plain data: ``base`` with the swept values set, checked strictly, defaults filled in.
+
+    Names with dots lead into nested parameters and items of lists, see ``qdrun.jobs.paths``.
+
+    Raises:
+        PathError: a dotted name leads nowhere.
+        pydantic.ValidationError: they are not the job's parameters.
+    """
+    values = copy.deepcopy({name: value for name, value in base.items() if "." not in name})
+    dotted_names = {name: value for name, value in base.items() if "." in name}
+    for name, value in (*dotted_names.items(), *swept.items()):
+        try:
+            paths.put(values, name, copy.deepcopy(value), job.Params)
+        except paths.PathError as error:
+            error.add_note(name)
+            raise
+    return paths.plain_params(job.Params.model_validate_json(json.dumps(values), strict=True))
+
+
+def _problems(loaded: Loaded, job: type[Job[Any]], error: ValidationError | paths.PathError, point: Point) -> Iterable[Problem]:
+    if isinstance(error, paths.PathError):
+        yield _path_problem(loaded, error, point)
+        return
+    for item in error.errors(include_url=False):
+        what, allowed, hint = explain(item, job.Params)
+        name = dotted(tuple(part for part in item["loc"] if isinstance(part, str)))
+        if item["type"] == "extra_forbidden":
+            what = f"the job has no parameter `{name}`"
+        elif item["type"] == "missing":
+            what, hint = f"the job needs the parameter `{name}`", f"add `{name}` to job.params or to the sweep"
+        yield loaded.document.problem(_place(loaded, item["loc"], point), what, allowed=allowed, hint=hint)
+
+
+def _path_problem(loaded: Loaded, error: paths.PathError, point: Point) -> Problem:
+    name = error.__notes__[0]
+    place = _place(loaded, tuple(name.split(".")), point) if name in point.values else ("job", "params", name)
+    return loaded.document.problem(place, error.what, allowed=error.allowed, hint=error.hint)
+
+
+def _place(loaded: Loaded, location: tuple[int | str, ...], point: Point) -> KeyPath:
+    """The key of the config that sets the parameter at ``location``."""
+    sweep, where = loaded.config.sweep, ".".join(map(str, location))
+    for name in sorted((*point.values, *(key for key in loaded.config.job.params if "." in key)), key=len, reverse=True):
+        if name == where or name.startswith(where + ".") or where.startswith(name + "."):
+            if name not in point.values or sweep is None:
+                return ("job", "params", name)
+            return ("sweep", "trials", point.item, name) if sweep.method == "list" else ("sweep", "params", name)
+    return ("job", "params", *location)
+
+
+def check_optimize(loaded: Loaded, job: type[Job[Any]], gradients: Sequence[str], trials: Sequence[Trial]) -> None:
+    """The parameters of ``optimize`` are real parameters with a gradient, and every trial starts within their bounds.
+
+    Raises:
+        ConfigError: they are not.
+    """
+    section, document = loaded.config.optimize, loaded.document
+    if section is None or not trials:
+        return
+    names = optimized(section, gradients, trials[0].params)
+    possible = tuple(name for name in gradients if paths.has(trials[0].params, name))
+    problems = [] if names else [document.problem(("optimize",), "no gradient is a parameter: there is nothing to optimise")]
+    named = {("params", i): name for i, name in enumerate(section.params or ())}
+    named |= {(part, name): name for part in ("bounds", "scale") for name in getattr(section, part)}
+    for place, name in named.items():
+        if name not in (possible if place[0] == "params" else names):
+            here = possible if place[0] == "params" else tuple(names)
+            hint = did_you_mean(name, here) or "name a parameter that `gradients` has, too"
+            what = f"`{name}` is not a parameter with a gradient" if place[0] == "params" else f"`{name}` is not optimised"
+            problems.append(document.problem(("optimize", *place), what, allowed=here, hint=hint))
+        elif place[0] == "params" and (section.params or []).count(name) > 1:
+            problems.append(document.problem(("optimize", *place), f"`{name}` stands twice", hint="name it once"))
+    if problems:
+        raise document.error(*problems)
+    for trial in trials:
+        for name in names:
+            _check_start(loaded, section, trial, name)
+
+
+def _check_start(loaded: Loaded, section: OptimizeSection, trial: Trial, name: str) -> None:
+    """The values of a parameter that a trial starts from: real numbers, within the bounds."""
+    document, value = loaded.document, paths.get(trial.params, name)
+    try:
+        numbers = np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError):
+        what = f"`{name}` is `{short(value)}`: only numbers and lists of them can be optimised"
+        raise document.error(document.problem(("optimize", "params"), what, hint="leave it out of optimize.params")) from None
+    low, high = section.bounds.get(name, (-np.inf, np.inf))
+    if np.any(numbers < low) or np.any(numbers > high):
+        what = f"trial {trial.label} starts with {name} = {short(value)}, outside of [{low:g}, {high:g}]"
+        raise document.error(document.problem(("optimize", "bounds", name), what, hint="widen the bounds, or start within"))
+
+
+__all__ = [
+    "ConfigError",
+    "Trial",
+    "check_optimize",
+    "make_trials",
+    "resolve",
+    "short",
+    "trial_id",
+    "trial_seed",
+    "wanted_gradients",
+]

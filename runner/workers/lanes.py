@@ -1,0 +1,380 @@
+"""Lanes: the threads of a worker. Each runs one trial at a time, in a program of its own, on a stream of its own.
+
+A lane keeps its program from trial to trial where it can (``kept``), and closes it at the end of a call, before that end is seen. The last
+batch of a call may ask it to keep the program, see ``BatchSpec.keep``: then the lane is not free, until a call follows that lease or the
+program is let go.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextvars import Context
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from ...jobs.base import Job
+from .floats import FloatEnvironment
+from .program_cache import Keeper
+from .spec import BatchEnd, BatchSpec, LaneState, TrialEnd, TrialSpec
+
+Run = Callable[["Lane", BatchSpec, TrialSpec], TrialEnd]
+"""Runs one attempt on a lane. What it raises becomes the end of that attempt."""
+Broken = Callable[[BatchSpec, TrialSpec, BaseException], TrialEnd]
+"""The end of an attempt that came to none by itself, from what was raised."""
+PHASES = {"open": "build"}
+"""The phases of a lane whose names mean nothing to users."""
+TASKS = Path("/proc/self/task")
+JOIN_S = 1.0
+SAVE_S = 900.0
+"""A lane that has been writing down one result for so long hangs: a store that is away is given up after ``storage_wait_s``."""
+
+
+class LaneDied(RuntimeError):
+    """The thread of a lane has ended in the middle of a trial, or hangs where no job runs."""
+
+
+@dataclass
+class Task:
+    """The batches of a call, and the way back. Nobody is woken for each of them: ``over`` is set after the last.
+
+    Attributes:
+        batches: in order.
+        ends: of batches that are over; who takes them out is the caller.
+        running: the launch that runs, and since when by the monotonic clock; None between launches.
+        over: the lane has done with all of them, and is free.
+        failed: trials that have not ended well.
+        lane: whose task it is, once one has it.
+        told: how many ends there have been.
+    """
+
+    batches: Sequence[BatchSpec]
+    ends: deque[BatchEnd] = field(default_factory=deque)
+    running: tuple[int, float] | None = None
+    over: threading.Event = field(default_factory=threading.Event)
+    failed: int = 0
+    lane: Lane | None = None
+    told: int = 0
+
+    def tell(self, end: BatchEnd) -> None:
+        """The next batch is over."""
+        self.ends.append(end)
+        self.told += 1
+        self.running = None
+
+    def taken(self) -> tuple[BatchEnd, ...]:
+        """The ends since the last call."""
+        return tuple(self.ends.popleft() for _ in range(len(self.ends)))
+
+
+@dataclass(frozen=True)
+class LetGo:
+    """For a lane whose program is kept: close it. ``gone``: its bytes are free."""
+
+    lease: str
+    gone: threading.Event = field(default_factory=threading.Event)
+
+
+@dataclass(slots=True)
+class Now:
+    """The attempt that a lane runs. ``phase``: see ``LaneState``. ``saving``: since when its result is written down."""
+
+    trial: TrialSpec
+    lease: str
+    phase: str = "open"
+    since: float = field(default_factory=time.monotonic)
+    job: Job[Any] | None = None
+    saving: float = 0.0
+
+
+class Lane(threading.Thread):
+    """One lane. Between tasks it waits for the next.
+
+    Attributes:
+        number: from 0.
+        now: what it runs; None when it is idle.
+        open: its program.
+    """
+
+    def __init__(self, number: int, name: str, lanes: Lanes) -> None:
+        super().__init__(name=f"{name} lane {number}", daemon=True)
+        self.number, self.now, self._lanes = number, None, lanes
+        self.now: Now | None
+        self.open = Keeper(self._opening)
+        self._floats: FloatEnvironment | None = None  # that of its thread
+        self._kept = ""  # the lease that the program is kept for
+        self._tasks: queue.SimpleQueue[Task | LetGo | None] = queue.SimpleQueue()
+        self._task: Task | None = None
+        self._stops: dict[str, str] = {}
+        self._lock = threading.Lock()
+
+    def give(self, task: Task | LetGo | None) -> None:
+        """Its next task; None ends the thread."""
+        self._tasks.put(task)
+
+    def run(self) -> None:
+        """The thread."""
+        self._floats = FloatEnvironment()
+        while (task := self._tasks.get()) is not None:
+            if isinstance(task, LetGo):
+                self._close()
+                self._kept = ""
+                self._lanes.free.put(self)
+                self._lanes.gone(task)
+            else:
+                try:
+                    self._run(task)
+                except BaseException as error:  # our own: whoever waits for the task must hear of it
+                    self._lanes.died(task, error)
+        self._close()
+        self._lanes.ended(self)
+        while not self._tasks.empty():
+            task = self._tasks.get()
+            if isinstance(task, LetGo):
+                self._lanes.gone(task)
+
+    def _run(self, task: Task) -> None:
+        with self._lock:
+            self._task, self._kept = task, ""
+        *before, last = task.batches
+        for batch in before:
+            task.tell(self._batch(task, batch))
+        end = self._batch(task, last)
+        kept = last.keep and end.begun and self.open.program is not None and not end.retire and not self._lanes.lost
+        if not kept:
+            self._close()  # before its end is seen: the bytes are free then
+        with self._lock:
+            self._task, self._kept = None, last.lease if kept else ""
+            self._stops.clear()
+        if kept:
+            self._lanes.keep(self, last.lease)
+        else:
+            self._lanes.free.put(self)  # before the end is seen: who has it may give the next task
+        task.tell(end._replace(kept=kept))
+        task.over.set()
+
+    def _close(self) -> None:
+        """Close the program, if one is open. No trial runs: what it raises is the device's."""
+        try:
+            self.open.close()
+        except BaseException as error:  # a job's, too: what it opened ends here
+            self._lanes.failed(error)
+
+    def _batch(self, task: Task, batch: BatchSpec) -> BatchEnd:
+        enough = batch.may_fail is not None and task.failed >= batch.may_fail
+        if self._lanes.lost or enough or batch.launch in self._lanes.dropped:
+            return BatchEnd(batch.lease, (), self._lanes.retire(), batch.launch)
+        self._lanes.begin(self.number, batch.launch)
+        task.running = batch.launch, time.monotonic()
+        ends, floats = [], self._floats
+        assert floats is not None
+        for trial in batch.trials:
+            self.now = Now(trial, batch.lease)
+            floats.restore()
+            # a context of its own: whatever program or setting a trial leaves behind in its context, the next one does not see
+            try:
+                ends.append(Context().run(self._lanes.run, self, batch, trial))
+            except BaseException as error:
+                ends.append(self._lanes.broken(batch, trial, error))
+            self.now = None
+        task.failed += sum(not end.done for end in ends)
+        return BatchEnd(batch.lease, tuple(ends), self._lanes.retire(), batch.launch)
+
+    def _opening(self, job: Job[Any]) -> None:
+        """The job of the running attempt, as soon as there is one: it can be watched from now on."""
+        with self._lock:
+            assert self.now is not None
+            self.now.job = job
+            why = self._stops.get(self.now.trial.trial)
+            if why is not None:
+                job.watch.stop(why)
+
+    def save(self) -> None:
+        """The running attempt has done with its job, which nobody stops any more: another trial may use it."""
+        with self._lock:
+            assert self.now is not None
+            self.now.phase, self.now.job, self.now.saving = "save", None, time.monotonic()
+
+    def take_folder(self) -> TemporaryDirectory[str] | None:
+        """The folder with the files of the running attempt, None where it has none; the caller removes it."""
+        now = self.now
+        return None if now is None or now.job is None else now.job.take_folder()
+
+    def asked(self, trial: str) -> str | None:
+        """Why a trial was asked to stop; None when it was not."""
+        with self._lock:
+            return self._stops.get(trial)
+
+    def stop(self, trial: str, why: str) -> bool:
+        """Ask a trial that runs or waits here to stop; False when it is not here."""
+        with self._lock:
+            if self._task is None or not any(t.trial == trial for batch in self._task.batches for t in batch.trials):
+                return False
+            self._stops.setdefault(trial, why)
+            now = self.now
+            if now is not None and now.trial.trial == trial and now.job is not None:
+                now.job.watch.stop(why)
+        return True
+
+    def held(self) -> dict[str, int]:
+        """Bytes of its program now, by category; read from another thread, so it waits for nothing."""
+        now, kept = self.now, self.open.program
+        job = None if now is None else now.job
+        program = None if job is None else job.program  # each read once: the lane goes on meanwhile
+        if program is not None:
+            return program.usage()
+        return {} if kept is None else kept.held()
+
+    def ended(self) -> bool:
+        """Whether its thread has come to an end. Native code can end a thread that Python takes for alive."""
+        return not self.is_alive() or (TASKS.is_dir() and not (TASKS / str(self.native_id)).exists())
+
+    def gone(self) -> str:
+        """Why it will never come to the end of its task; empty while it may."""
+        now = self.now
+        if self.ended():
+            return "the thread of its lane has ended: native code of the job may have ended it"
+        if now is not None and now.phase == "save" and now.saving and time.monotonic() - now.saving > SAVE_S:
+            return f"its result has been written for more than {SAVE_S:.0f} s"
+        return ""
+
+    def state(self) -> LaneState:
+        """What it does, read from another thread."""
+        now, kept = self.now, self._kept
+        if now is None:
+            return LaneState(self.number, lease=kept, phase="kept", bytes=self.held()) if kept else LaneState(self.number)
+        job, seconds = now.job, time.monotonic() - now.since
+        runs, steps = (0, 0) if job is None else (job.watch.runs, job.watch.steps)
+        phase = "run" if now.phase == "open" and runs else now.phase
+        progress = job.watch.progress(job.program) if phase == "run" and job is not None else PHASES.get(phase, phase)
+        trial = now.trial
+        return LaneState(self.number, trial.trial, trial.attempt, now.lease, phase, seconds, runs, steps, self.held(), progress)
+
+
+class Lanes:
+    """All lanes of a worker.
+
+    Attributes:
+        run: runs an attempt.
+        retire: says why the worker is to be replaced, empty when it is not.
+        begin: is told the lane and the launch before each.
+        failed: is told what the close of a program between two trials raised, and why a lane has died.
+        broken: makes the end of an attempt from what it raised, or from the death of its lane.
+        lost: nothing can be run here any more.
+        dropped: launches that are not to begin.
+        free: those that have no task, and no program.
+    """
+
+    def __init__(
+        self,
+        count: int,
+        name: str,
+        run: Run,
+        retire: Callable[[], str],
+        begin: Callable[[int, int], None],
+        failed: Callable[[BaseException], None],
+        broken: Broken,
+    ) -> None:
+        self.run, self.retire, self.begin, self.failed, self.lost = run, retire, begin, failed, False
+        self.broken = broken
+        self.dropped: set[int] = set()
+        self._kept: dict[str, Lane] = {}  # by lease: those that wait with a program
+        self._going: dict[str, LetGo] = {}
+        self._lock = threading.Lock()
+        self.all = [Lane(number, name, self) for number in range(count)]
+        self.free: queue.SimpleQueue[Lane] = queue.SimpleQueue()
+        for lane in self.all:
+            lane.start()
+            self.free.put(lane)
+
+    def give(self, batches: Sequence[BatchSpec]) -> Task:
+        """Hand batches to the lane whose program they follow, or to the next that is free; wait until there is one."""
+        task = Task(batches)
+        with self._lock:
+            lane = self._kept.pop(batches[0].follows, None)
+        task.lane = lane or self.free.get()
+        task.lane.give(task)
+        return task
+
+    def wait(self, task: Task, seconds: float) -> bool:
+        """Whether a task is over within so many seconds. That of a lane that is gone is: see ``died``."""
+        if task.over.wait(seconds):
+            return True
+        why = task.lane.gone() if task.lane is not None else ""
+        if why and not task.over.is_set():
+            self.died(task, LaneDied(why))
+        return task.over.is_set()
+
+    def died(self, task: Task, error: BaseException) -> None:
+        """A lane will not come to the end of its task. The attempt that it was at ends with an error, the others had not begun; the worker
+        takes nothing more.
+        """
+        self.lost = True
+        self.failed(error)
+        running = task.running
+        for batch in task.batches[task.told :]:
+            begun = running is not None and running[0] == batch.launch
+            ends = tuple(self.broken(batch, trial, error) for trial in batch.trials) if begun else ()
+            task.tell(BatchEnd(batch.lease, ends, self.retire(), batch.launch))
+        task.over.set()
+
+    def keep(self, lane: Lane, lease: str) -> None:
+        """A lane waits with the program of a lease. If nothing is to be run here any more, it is closed at once."""
+        with self._lock:
+            self._kept[lease] = lane
+        if self.lost or self.retire():
+            self.let_all_go()
+
+    def let_go(self, lease: str) -> None:
+        """Close the program that is kept for a lease, if there is one, and wait until its bytes are free."""
+        going = self._let_go(lease)
+        if going is not None:
+            going.gone.wait()
+
+    def let_all_go(self) -> None:
+        """As ``let_go`` for every lease; waits for none."""
+        with self._lock:
+            leases = list(self._kept)
+        for lease in leases:
+            self._let_go(lease)
+
+    def _let_go(self, lease: str) -> LetGo | None:
+        with self._lock:
+            lane = self._kept.pop(lease, None)
+            if lane is not None:
+                self._going[lease] = LetGo(lease)
+                lane.give(self._going[lease])
+            return self._going.get(lease)
+
+    def gone(self, going: LetGo) -> None:
+        """A lane has closed its program."""
+        with self._lock:
+            del self._going[going.lease]
+        going.gone.set()
+
+    def ended(self, lane: Lane) -> None:
+        """A lane has closed what it had open, and takes nothing any more."""
+        with self._lock:
+            self._kept = {lease: other for lease, other in self._kept.items() if other is not lane}
+
+    def held(self) -> int:
+        """Bytes of all open programs."""
+        return sum(sum(lane.held().values()) for lane in self.all)
+
+    def close(self, timeout_s: float) -> bool:
+        """End the threads after what they run; whether all have ended in time."""
+        for lane in self.all:
+            lane.give(None)
+        end = time.monotonic() + timeout_s
+        for lane in self.all:
+            while not lane.ended() and lane.is_alive() and time.monotonic() < end:
+                lane.join(min(JOIN_S, max(0.0, end - time.monotonic())))
+        return not any(lane.is_alive() and not lane.ended() for lane in self.all)
+
+
+__all__ = ["Lane", "LaneDied", "Lanes", "LetGo", "Now", "Task"]

@@ -1,0 +1,132 @@
+"""The open program of a lane: one trial after the other runs in it, as long as each is what it would be in a program of its own.
+
+A trial runs in the program of the one before when it is of the same job class, with the same options, limits and budget, when the job can
+take its parameters and its seed (``Job.renew``), when the last trial has left nothing behind (``Session.clean``), and when the job printed
+nothing while it was built: that would be missing in the files of the next one. Else the program is closed before another is made.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from contextvars import Context, copy_context
+from typing import Any
+
+from ...compiler.errors import QdrunError
+from ...jobs.base import Finished, Job, Outcome, Session, run_trial
+from ...jobs.inputs import located
+from .capture import has_printed, printing_as_here
+
+OPTIONS = ("backend", "device", "threads", "memory_limit_bytes", "memory_budget_bytes")
+Body = Callable[[Session], Outcome]
+
+
+def options_of(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """How the program of a trial is opened: the options of ``Job.opened``."""
+    return {name: spec[name] for name in OPTIONS} | {"debug": spec.get("debug")}
+
+
+class OpenProgram:
+    """A job in an open program.
+
+    Attributes:
+        session: of the job.
+    """
+
+    def __init__(self, job: type[Job[Any]], options: Mapping[str, Any], session: Session) -> None:
+        self._job, self._options, self.session = job, options, session
+        self._context = copy_context()  # the program is current in it; what the trials change there, the next does not see
+        self._printed = has_printed()
+
+    def fits(self, job: type[Job[Any]], options: Mapping[str, Any]) -> bool:
+        """Whether a trial of this job with these options may run here, if its parameters allow it."""
+        return job is self._job and options == self._options
+
+    def here(self) -> Context:
+        """A context for something that is done with the program, and prints where the caller does."""
+        return printing_as_here(self._context)
+
+    def over(self) -> bool:
+        """The last trial is over: whether another may follow. Raises what its launches still report, as the close of the program would."""
+        program = self.session.job.program
+        if program is not None:
+            program.synchronize()
+        return not self._printed and self.session.clean
+
+    def close(self) -> None:
+        """Close it. Raises what the close of a program raises; it is closed nevertheless."""
+        self.here().run(self.session.close)
+
+    def held(self) -> dict[str, int]:
+        """Bytes of the program by category; read from another thread, so it waits for nothing."""
+        program = self.session.job.program
+        return {} if program is None else program.usage()
+
+
+class Keeper:
+    """What a lane has open.
+
+    Attributes:
+        program: None: nothing.
+    """
+
+    def __init__(self, watch: Callable[[Job[Any]], None]) -> None:
+        """``watch``: is told the job of each trial before it runs."""
+        self.program: OpenProgram | None = None
+        self._watch = watch
+
+    def run(self, job: type[Job[Any]], spec: Mapping[str, Any], body: Body) -> Finished:
+        """Run a trial, in the open program or in a new one. It stays open if another trial may follow.
+
+        Raises:
+            BaseException: what the job raises; nothing is open then.
+        """
+        params, options = located(job.Params.model_validate(spec["params"]), spec.get("folder", "")), options_of(spec)
+        start = time.perf_counter()
+        try:
+            if self.program is not None and not self._renewed(self.program, job, params, options, spec):
+                self.close()
+            if self.program is None:
+                made = job(params, wanted=spec["gradients"], seed=spec["seed"])
+                self._watch(made)
+                session = Session(made, **options)
+                self.program = OpenProgram(job, options, session.__enter__())
+                return self._run(body, start)
+            self._watch(self.program.session.job)
+            return self.program.here().run(self._run, body, start)
+        except BaseException:
+            self.close_after_failure()
+            raise
+
+    @staticmethod
+    def _renewed(
+        program: OpenProgram, job: type[Job[Any]], params: Any, options: dict[str, Any], spec: Mapping[str, Any]
+    ) -> bool:
+        if not program.fits(job, options):
+            return False
+        return program.here().run(program.session.renew, params, spec["gradients"], spec["seed"])
+
+    def _run(self, body: Body, start: float) -> Finished:
+        assert self.program is not None
+        finished = run_trial(self.program.session, body, start)
+        if not self.program.over():
+            program, self.program = self.program, None
+            program.session.close()
+        return finished
+
+    def close(self) -> None:
+        """Close what is open. Raises what the close of a program raises; it is closed nevertheless."""
+        if self.program is not None:
+            try:
+                self.program.close()
+            finally:
+                self.program = None
+
+    def close_after_failure(self) -> None:
+        """Close what is open after a trial that has failed, whose own error is the one that counts."""
+        with suppress(QdrunError):
+            self.close()
+
+
+__all__ = ["Keeper", "OpenProgram", "options_of"]

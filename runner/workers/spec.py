@@ -1,0 +1,259 @@
+"""What goes to a worker and comes back: small plain data, that pickles and holds no array.
+
+What there is one of for each trial is a named tuple: a frozen dataclass of as many fields takes ten times as long to make.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from ..store.files import escaped
+
+
+def worker_name(run: str, device: str, number: int) -> str:
+    """The name of a worker: ``qdrun/<run>/<device>/w<number>``."""
+    return f"qdrun/{run}/{device}/w{number}"
+
+
+def log_folder(device: str, number: int, owner: int) -> str:
+    """Where in the run folder the worker itself prints: ``stdout.log`` and ``stderr.log``, the stacks of a crash in the latter."""
+    return f"workers/{escaped(device)}/w{number}" + (f"-owner{owner}" if owner > 1 else "")
+
+
+@dataclass(frozen=True)
+class WorkerSpec:
+    """What a worker is and what it must find.
+
+    Attributes:
+        run: the URI of the run folder.
+        owner, token: of the claim on it (``store.owner.Owner``): a worker writes nothing for an owner that has lost the run.
+        device: the ledger's name of the device.
+        backend: as in a program's options.
+        which: the device option of its programs: an index, a UUID, a PCI address; None for the first that this process sees.
+        uuid, pci: what the device must say of itself; empty: not checked. The first digits of a UUID are enough.
+        lanes: trials that run at once.
+        number: of the worker among those that this run had on the device, from 1.
+        job: what the specs of all trials share (``Prepared.spec`` without trial, params, seed, optimize); a trial's own come on top.
+        recycle_after: trials after which the process is to be replaced, once it has lived ``recycle_s`` seconds: a new one takes seconds
+            to start, and a thousand trials may take less.
+        grow_bytes: what process or device may hold more, with no trial open, than after the first trials; beyond, the process is replaced.
+        storage_wait_s: seconds that a result waits for room in the store.
+        own_process: the worker is alone in its process, and may redirect the descriptors 1 and 2 to its log.
+        shapes: whose code is loaded before the first trial, see ``workers.preload``.
+    """
+
+    run: str
+    owner: int
+    token: str
+    device: str
+    backend: str = "cpu"
+    which: int | str | None = None
+    uuid: str = ""
+    pci: str = ""
+    lanes: int = 1
+    number: int = 1
+    job: Mapping[str, Any] = field(default_factory=dict)
+    recycle_after: int = 1000
+    recycle_s: float = 600.0
+    grow_bytes: int = 1 << 30
+    storage_wait_s: float = 60.0
+    own_process: bool = True
+    shapes: tuple[Shape, ...] = ()
+
+
+class TrialSpec(NamedTuple):
+    """One attempt of one trial. ``spec``: ``Prepared.spec``, or what of it is not in ``WorkerSpec.job``."""
+
+    trial: str
+    attempt: int
+    spec: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Trials with equal plans: one of them, and the bytes that each claims."""
+
+    trial: TrialSpec
+    bytes: int
+
+
+class BatchSpec(NamedTuple):
+    """Trials that run together on one lane; of one now.
+
+    Attributes:
+        lease: what the batch runs under.
+        trials: in order.
+        claim_bytes: what each of them may hold; None: that is not known.
+        strict: a program is refused more than the claim. False, for a trial that is alone on its device: more is only reported.
+        budget_bytes: the ``memory_budget`` of their programs at the point of the claim's curve; None: what the spec says.
+        launch: the runner's number of it, which nothing else of the run has.
+        keep: of the last batch of a call: if it can, its lane keeps the program open afterwards, for a batch that follows this lease; see
+            ``BatchEnd.kept``. The lane then takes nothing else until ``Worker.let_go``.
+        follows: the lease whose lane, with its program, runs this call (of its first batch); empty, or where no lane has kept a program
+            of it: any that is free.
+        may_fail: it does not begin once so many trials of its call have not ended well; None: whatever became of them.
+        checked: every index is checked, to find why the process of its trial died.
+    """
+
+    lease: str
+    trials: tuple[TrialSpec, ...]
+    claim_bytes: int | None = None
+    strict: bool = True
+    budget_bytes: int | None = None
+    launch: int = 0
+    keep: bool = False
+    follows: str = ""
+    may_fail: int | None = None
+    checked: bool = False
+
+
+class TrialEnd(NamedTuple):
+    """How an attempt ended: its record for the journal, as ``store.attempts.pack`` gives it. See ``runner.workers.records``."""
+
+    trial: str
+    attempt: int
+    record: dict[str, Any]
+
+    @property
+    def done(self) -> bool:
+        """Whether it has a result that counts."""
+        return self.record["status"] == "done"
+
+
+class BatchEnd(NamedTuple):
+    """The ends of a batch's trials; none of a batch that was not begun, as the worker is lost or was told so: it can run elsewhere.
+
+    Attributes:
+        lease, ends: of the batch.
+        retire: why the worker must be replaced before it is given more; empty when it need not be.
+        launch: of the batch.
+        kept: the lane still holds the program, and its bytes, see ``BatchSpec.keep``.
+    """
+
+    lease: str
+    ends: tuple[TrialEnd, ...]
+    retire: str = ""
+    launch: int = 0
+    kept: bool = False
+
+    @property
+    def begun(self) -> bool:
+        """Whether its trials were tried."""
+        return bool(self.ends)
+
+
+@dataclass(frozen=True)
+class LeaseNews:
+    """What has happened to the batches of a lease since the last news of it.
+
+    Attributes:
+        ends: of batches that are over, in order.
+        running: the launch that runs now; 0 when none does.
+        seconds: since that began.
+    """
+
+    ends: tuple[BatchEnd, ...]
+    running: int = 0
+    seconds: float = 0.0
+
+    def __iter__(self) -> Iterator[BatchEnd]:
+        """The ends."""
+        return iter(self.ends)
+
+
+@dataclass(frozen=True)
+class LaneState:
+    """What a lane does.
+
+    Attributes:
+        lane: its number, from 0.
+        trial, attempt: what runs; None and 0 when the lane is idle.
+        lease: what it runs under.
+        phase: ``idle``, ``open`` (import, build, plan), ``run``, ``save``, ``kept`` (idle, with an open program; ``lease`` is its last).
+        seconds: since the attempt began.
+        runs: how often the job has run: of an optimisation, its step.
+        steps: time steps of that run that were begun, where the job calls ``checkpoint``.
+        bytes: what its program holds now, by category.
+        progress: how far the trial is, as text, see ``Watch.progress``; empty when the lane is idle.
+    """
+
+    lane: int
+    trial: str | None = None
+    attempt: int = 0
+    lease: str = ""
+    phase: str = "idle"
+    seconds: float = 0.0
+    runs: int = 0
+    steps: int = 0
+    bytes: dict[str, int] = field(default_factory=dict)
+    progress: str = ""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """A worker at one moment.
+
+    Attributes:
+        lanes: what each does.
+        trials: how many attempts have ended here.
+        process_bytes: memory of the process on its host.
+        free_bytes, total_bytes: of the device; 0 where that is not known.
+        retire: why the worker is to be replaced; empty when it is not.
+    """
+
+    lanes: tuple[LaneState, ...]
+    trials: int
+    process_bytes: int
+    free_bytes: int
+    total_bytes: int
+    retire: str = ""
+
+    def steps(self) -> dict[str, str]:
+        """How far each running trial is, by its id."""
+        return {lane.trial: lane.progress for lane in self.lanes if lane.trial is not None}
+
+
+@dataclass(frozen=True)
+class WorkerInfo:
+    """What a worker is, from inside.
+
+    Attributes:
+        name: see ``worker_name``.
+        pid, host: of its process.
+        device_name, uuid, pci: what the device says of itself; empty where there is nothing to say.
+        free_bytes, total_bytes: of the device, after the worker has taken it.
+        log: the folder of what the process itself prints (``stdout.log``, ``stderr.log``), in the run folder or on its host; empty when it
+            is not alone in its process.
+        begun: the file on its host that says what each lane began last, see ``workers.marks``; empty when there is none.
+        node: its host as Ray calls it; empty outside of Ray.
+    """
+
+    name: str
+    pid: int
+    host: str
+    device_name: str
+    uuid: str
+    pci: str
+    free_bytes: int
+    total_bytes: int
+    log: str
+    begun: str = ""
+    node: str = ""
+
+
+__all__ = [
+    "BatchEnd",
+    "BatchSpec",
+    "LaneState",
+    "LeaseNews",
+    "Progress",
+    "Shape",
+    "TrialEnd",
+    "TrialSpec",
+    "WorkerInfo",
+    "WorkerSpec",
+    "log_folder",
+    "worker_name",
+]

@@ -1,0 +1,412 @@
+"""The worker: holds one device, keeps it and the compiled kernels warm, and runs batches of trials on its lanes.
+
+Plain Python: Ray makes it an actor in the runner's adapter, tests use it as it is. Errors of a job are data. A lane cannot be interrupted
+from outside of it: ``stop`` asks, and a job that does not look is ended with its process.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from ...compiler.errors import QdrunError
+from ...compiler.runtime.inventory import Held
+from ...jobs.base import Job, Stopped
+from ...jobs.debug import BOUNDS, Debug
+from ..clock import now
+from ..config.values import INTERPRETER
+from ..optimize.descent import body_of
+from ..optimize.descent_state import KeptFile
+from ..store.attempts import Attempt, Failure, pack, write_spec
+from ..store.files import StorageFull, escaped
+from ..store.layout import RunFolder
+from ..store.owner import Owner, OwnerLost, check_owner, latest_owner
+from ..study.target import Target, load
+from .capture import ProcessLog, captured, install, process_stream, uninstall
+from .device_check import Wear, process_bytes, take_device
+from .host_limit import HostLimit, spare_bytes
+from .lanes import Lane, LaneDied, Lanes, Task
+from .marks import Marks
+from .own_files import FolderTooLarge, keep
+from .preload import build_and_load, preload
+from .records import Record, failed_record, finished_record, place_of
+from .spec import (
+    BatchEnd,
+    BatchSpec,
+    LeaseNews,
+    Progress,
+    Shape,
+    TrialEnd,
+    TrialSpec,
+    WorkerInfo,
+    WorkerSpec,
+    log_folder,
+    worker_name,
+)
+
+CHUNK_S = 0.25
+LOOK_S = 0.25
+"""Between two looks at the memory of process and device: trials may be much shorter."""
+RETRY_S, WATCH_S = 0.5, 2.0
+
+
+class Worker:
+    """See the module and ``WorkerSpec``. ``hello`` comes first."""
+
+    def __init__(self, spec: WorkerSpec) -> None:
+        self.spec, self.folder = spec, RunFolder(spec.run)
+        self.name = worker_name(self.folder.name, spec.device, spec.number)
+        self._owner = Owner(spec.owner, spec.token, 0, "", 0.0)
+        self._wear, self._wear_lock = Wear(spec.recycle_after, spec.grow_bytes, spec.recycle_s), threading.Lock()
+        self._held: Held | None = None
+        self._jobs: dict[tuple[Any, ...], type[Job[Any]]] = {}
+        self._looked = self._checked = 0.0
+        self._who = {"pid": os.getpid(), "host": platform.node()}
+        self._closed = False
+        path = log_folder(spec.device, spec.number, spec.owner)
+        self._log = ProcessLog(self.folder, path) if spec.own_process else None
+        self._marks = None if self._log is None else Marks(self._log.where, spec.lanes)
+        self._host = HostLimit(spec.job.get("memory_limit_bytes") if spec.own_process else None)
+        install()
+        self._lanes = Lanes(
+            spec.lanes, self.name, self._attempt, lambda: self._wear.retire, self._begin, self._not_closed, self._broken
+        )
+
+    def __repr__(self) -> str:
+        """Ray's dashboard asks once, before anything runs: what does not change. What runs now is in ``progress``."""
+        job = (self.spec.job.get("target") or {}).get("name", "any job")
+        return f"Worker({self.spec.device}: {job}, {self.spec.lanes} lane{'s' if self.spec.lanes > 1 else ''})"
+
+    # ---- the outside
+    def hello(self) -> WorkerInfo:
+        """Take the device, and say what this worker is.
+
+        Raises:
+            DeviceMismatch: the process sees another device than the one it was started for.
+            DeviceError: the device cannot be used.
+            OwnerLost: the run belongs to another owner.
+        """
+        self._check_token()
+        if self._held is None:
+            self._held = take_device(self.spec, self.name)
+        free, total = self._device_memory()
+        log = "" if self._log is None else str(self._log.where)
+        held, begun = self._held, "" if self._marks is None else self._marks.path
+        return WorkerInfo(
+            self.name, os.getpid(), platform.node(), held.name, held.uuid, held.pci, free, total, log, begun, _node()
+        )
+
+    def run(self, batch: BatchSpec) -> BatchEnd:
+        """Run a batch on the next lane that is free.
+
+        Raises:
+            DeviceMismatch, DeviceError, OwnerLost: ``hello`` was not called, and would have raised it.
+        """
+        task = self._give((batch,))
+        while not self._lanes.wait(task, WATCH_S):
+            pass
+        (end,) = task.taken()
+        return end
+
+    def run_all(self, batches: Sequence[BatchSpec]) -> Iterator[LeaseNews]:
+        """Run batches one after the other on one lane; their ends in chunks, so that short trials cost no message each.
+
+        A chunk comes at the end, and before that at least every ``CHUNK_S`` when something has ended or begun.
+
+        Raises:
+            DeviceMismatch, DeviceError, OwnerLost: see ``run``.
+        """
+        task, told = self._give(tuple(batches)), 0
+        while not self._lanes.wait(task, CHUNK_S):
+            ends, running = task.taken(), task.running or (0, 0.0)
+            if ends or running[0] != told:
+                told = running[0]
+                yield LeaseNews(ends, told, time.monotonic() - running[1])
+        yield LeaseNews(task.taken())
+
+    def _give(self, batches: Sequence[BatchSpec]) -> Task:
+        if self._held is None:
+            self.hello()
+        return self._lanes.give(batches)
+
+    def preload(self, claimed: int) -> None:
+        """Load the code of ``WorkerSpec.shapes``, after ``hello`` and before the first trial; see ``workers.preload``."""
+        preload(self.spec.shapes, claimed, self._load)
+
+    def _load(self, shape: Shape) -> None:
+        spec = self._spec_of(BatchSpec("", (shape.trial,), shape.bytes), shape.trial)
+        build_and_load(self._job(spec["target"]), spec)
+
+    def drop(self, launches: Sequence[int]) -> None:
+        """Do not begin with launches, whether they are here already or not; each that had not begun ends without ends of trials."""
+        self._lanes.dropped.update(launches)
+
+    def let_go(self, lease: str) -> None:
+        """Close the program that a lane keeps for a lease (``BatchEnd.kept``), and wait until its bytes are free and the lane with them.
+        Where none is kept, or something follows the lease already, nothing happens.
+        """
+        self._lanes.let_go(lease)
+
+    def _begin(self, lane: int, launch: int) -> None:
+        if self._marks is not None:
+            self._marks.begin(lane, launch)
+
+    def progress(self) -> Progress:
+        """What every lane does now. Waits for no lane."""
+        free, total = self._device_memory()
+        states = tuple(lane.state() for lane in self._lanes.all)
+        return Progress(states, self._wear.trials, process_bytes(), free, total, self._wear.retire)
+
+    def stop(self, trial: str, why: str = "it was asked to stop") -> bool:
+        """Ask a trial to end at its next step; one that waits in a lease does not begin. False: it neither runs nor waits here."""
+        return any([lane.stop(trial, why) for lane in self._lanes.all])
+
+    def close(self, timeout_s: float = 10.0) -> bool:
+        """End the lanes after what they run, and the log. False: a trial still runs after ``timeout_s``; end the process."""
+        if self._closed:
+            return True
+        self._closed = True
+        ended = self._lanes.close(timeout_s)
+        uninstall()
+        if self._log is not None:
+            self._log.close()
+        if self._marks is not None:
+            self._marks.close()
+        return ended
+
+    # ---- one attempt, on a lane
+    def _attempt(self, lane: Lane, batch: BatchSpec, trial: TrialSpec) -> TrialEnd:
+        attempt = Attempt(trial.trial, trial.attempt, self.spec.owner)
+        started, clock = now(), time.perf_counter()
+        with captured(self.folder, attempt):
+            record = self._execute(lane, batch, trial)
+        own = lane.take_folder()
+        if batch.claim_bytes is not None:
+            self._against_claim(record, batch, batch.claim_bytes)
+        record.update(self._who, lane=lane.number, started_t=started, ended_t=now())
+        if checks := BOUNDS if batch.checked else Debug.of(self.spec.job.get("debug")):
+            record["checks"] = str(checks)
+        record["worker_seconds"] = time.perf_counter() - clock
+        lane.save()
+        if trial.attempt > 1 or record["status"] != "done":
+            self._keep_spec(attempt, batch, trial)
+        try:
+            record = self._saved(lane, attempt, record, None if own is None else Path(own.name))
+        finally:
+            if own is not None:
+                own.cleanup()
+        self._ended(lane, record)
+        return TrialEnd(trial.trial, trial.attempt, record)
+
+    def _broken(self, batch: BatchSpec, trial: TrialSpec, error: BaseException) -> TrialEnd:
+        """The end of an attempt that has raised where it should not: in what writes it down. The lane that it ran on may be gone."""
+        record = failed_record(error) | self._who | {"ended_t": now(), "claim_bytes": batch.claim_bytes}
+        if isinstance(error, LaneDied):  # as when the process dies: tried again, alone
+            record["failure"] = Failure.crash.value
+        return TrialEnd(trial.trial, trial.attempt, record)
+
+    def _execute(self, lane: Lane, batch: BatchSpec, trial: TrialSpec) -> Record:
+        trials = 0
+        try:
+            why = lane.asked(trial.trial)
+            if why is not None:
+                raise Stopped(why)
+            spec = self._spec_of(batch, trial)
+            kept = None if batch.checked else self._kept_of(trial.trial)  # what such an attempt computes is not used
+            job, body = self._job(spec["target"]), body_of(spec.get("optimize"), kept)
+            with self._host.trial():
+                try:
+                    record = finished_record(lane.open.run(job, spec, body))
+                except MemoryError as error:
+                    if not isinstance(error, QdrunError):
+                        trials = self._host.trials  # of which any may have taken it
+                    raise
+        except BaseException as error:  # SystemExit and KeyboardInterrupt of a job end the job, and not the lane
+            now = lane.now
+            watch = None if now is None or now.job is None else now.job.watch
+            record = failed_record(error, place_of(error, trial.trial, watch))
+            if trials:
+                self._note_host_limit(record, trials)
+        if record["status"] != "done":
+            lane.open.close_after_failure()
+        return record
+
+    def _note_host_limit(self, record: Record, trials: int) -> None:
+        """Put into a row why the host gave no more memory; ``shared``: to ``trials`` that ran at once, of which it may be none's fault."""
+        each = "" if trials == 1 else f" for each of {trials} trials that shared the process"
+        beside = f"{spare_bytes(trials):,} for the process beside it, of the host's memory"
+        said = f"`limits.memory` is {self._host.limit:,} bytes{each}, and {beside}"
+        record["error"]["message"] += f"\n  {said}\n  do: raise limits.memory, or let the trial hold less at once"
+        if trials > 1:
+            record["shared"] = True
+
+    def _kept_of(self, trial: str) -> KeptFile:
+        """Where the descent of a trial is kept from attempt to attempt."""
+        return KeptFile(self.folder.files, f"trials/{escaped(trial)}/descent.safetensors", self._check_owner)
+
+    def _job(self, target: Mapping[str, Any]) -> type[Job[Any]]:
+        key = tuple(target.values())
+        if key not in self._jobs:
+            self._jobs[key] = load(Target.model_validate(target))
+        return self._jobs[key]
+
+    def _spec_of(self, batch: BatchSpec, trial: TrialSpec) -> dict[str, Any]:
+        spec = {**self.spec.job, **trial.spec}
+        spec["backend"] = INTERPRETER if spec.get("backend") == INTERPRETER else self.spec.backend
+        spec["device"] = self.spec.which
+        if batch.checked:
+            spec["debug"] = BOUNDS.model_dump()
+        if batch.budget_bytes is not None:
+            spec["memory_budget_bytes"] = batch.budget_bytes
+        if batch.strict and batch.claim_bytes is not None:
+            limit = spec["memory_limit_bytes"]
+            spec["memory_limit_bytes"] = batch.claim_bytes if limit is None else min(limit, batch.claim_bytes)
+        return spec
+
+    def _against_claim(self, record: Record, batch: BatchSpec, claim: int) -> None:
+        """Put into the row what it says of the claim: its bytes, and by name what was used above it, or refused."""
+        used = record.get("used_bytes")
+        record["claim_bytes"] = claim
+        if used is not None and used > claim:
+            record["over_claim"] = {"bytes": used - claim, "claim": claim, "by": record["used"]}
+        elif record.get("failure") == Failure.out_of_memory and batch.strict:
+            said = f"the claim of the trial was {claim:,} bytes on {self.spec.device}, and its program got no more"
+            record["error"]["message"] += f"\n  {said}"
+
+    # ---- what it leaves behind
+    def _keep_spec(self, attempt: Attempt, batch: BatchSpec, trial: TrialSpec) -> None:
+        with suppress(OSError, ValueError, KeyError):  # it can be made again from the config
+            write_spec(self.folder, attempt, self._spec_of(batch, trial))
+
+    def _saved(self, lane: Lane, attempt: Attempt, record: Record, own: Path | None = None) -> Record:
+        """The record for the journal; its large arrays are in the store, and the files of its folder, ``own``. Waits for room, see
+        ``WorkerSpec.storage_wait_s``.
+        """
+        end = time.monotonic() + self.spec.storage_wait_s
+        while True:
+            try:
+                if time.monotonic() - self._checked > LOOK_S:
+                    self._check_owner()
+                if own is not None:
+                    record = self._with_files(attempt, record, own)
+                return pack(self.folder, attempt, record, self._check_owner)
+            except StorageFull as error:
+                if time.monotonic() > end or lane.asked(attempt.trial) is not None:
+                    return self._unsaved(record, error)
+                time.sleep(RETRY_S)
+            except BaseException as error:  # of whatever a job gave back: it is that trial's error
+                if isinstance(error, OwnerLost):
+                    self._lose(f"the run was taken over: {str(error).splitlines()[0]}")
+                return self._unsaved(record, error)
+
+    def _with_files(self, attempt: Attempt, record: Record, own: Path) -> Record:
+        """A record that names the files of its attempt, which are in the store then.
+
+        Raises:
+            FolderTooLarge: of one that is ``done``; another keeps its own error, and says that no file was kept.
+        """
+        try:
+            kept = keep(self.folder.files, attempt.files, own, self._check_owner)
+        except FolderTooLarge as error:
+            if record["status"] == "done":
+                raise
+            said = f"{record['error']['message']}\n  {error}"
+            return record | {"error": record["error"] | {"message": said}}
+        return record if kept is None else record | {"folder": kept}
+
+    def _check_owner(self) -> None:
+        """In front of every file, and now and then: what goes back to the runner is the runner's to refuse."""
+        check_owner(self.folder, self._owner)
+        self._checked = time.monotonic()
+
+    @staticmethod
+    def _unsaved(record: Mapping[str, Any], error: BaseException) -> Record:
+        """The attempt as a failed one, without the numbers that could not be kept."""
+        kept = {name: value for name, value in record.items() if name not in ("gradients", "outputs", "loss")}
+        failed = failed_record(error)
+        if isinstance(error, OSError | OwnerLost):
+            failed["failure"] = Failure.infrastructure.value
+        elif not isinstance(error, QdrunError):
+            failed["error"]["message"] = f"its result cannot be written down: {failed['error']['message']}"
+        return kept | failed
+
+    def _check_token(self) -> None:
+        now = latest_owner(self.folder)
+        if now is None or (now.number, now.token) != (self._owner.number, self._owner.token):
+            if now is not None:
+                who = f"owner {now.number} (process {now.pid} on {now.host})"
+            elif self.folder.is_run:
+                who = "nobody"
+            else:
+                who = f"nobody: {platform.node()} has no run in that place; `storage` must be one that all machines share"
+            raise OwnerLost(
+                f"{self.name} was started for owner {self._owner.number} of {self.folder.name}, which belongs to {who}\n"
+                f"  do: `qdrun status {self.folder.uri}` shows how the run goes on"
+            )
+
+    # ---- its own state
+    def _ended(self, lane: Lane, record: Record) -> None:
+        if record.get("restart"):
+            self._lose(f"its device is lost to the process: {record['error']['message'].splitlines()[0]}")
+        with self._wear_lock:
+            self._wear.ended()
+            retire, now = self._wear.retire, time.monotonic()
+            look = now - self._looked >= LOOK_S
+            self._looked = now if look else self._looked
+        if look:
+            self._look()
+            retire = self._wear.retire
+        if retire:
+            self._lanes.let_all_go()
+
+    def _look(self) -> None:
+        """Whether the process holds ever more that belongs to no trial."""
+        on_host, open_now = self.spec.backend == "cpu", self._lanes.held()
+        held = {"process": process_bytes() - (open_now if on_host else 0)}
+        # while trials are open, theirs come and go between two readings: gigabytes that are nobody's fault
+        free, total = (0, 0) if on_host or open_now else self._device_memory()
+        if total:
+            held["device"] = total - free
+        with self._wear_lock:
+            self._wear.look(held)
+
+    def _lose(self, why: str) -> None:
+        """Nothing can be run here any more."""
+        with self._wear_lock:
+            self._wear.end(why)
+        self._lanes.lost = True
+        self._lanes.let_all_go()
+
+    def _not_closed(self, error: BaseException) -> None:
+        """A program could not be closed as it should, after its last trial has ended well; or a lane has died."""
+        if isinstance(error, LaneDied):
+            self._lose(str(error))
+        elif getattr(error, "restart", False):
+            self._lose(f"its device is lost to the process: {str(error).splitlines()[0]}")
+        else:
+            traceback.print_exception(error, file=process_stream("stderr"))
+
+    def _device_memory(self) -> tuple[int, int]:
+        if self._held is None or self._lanes.lost:
+            return 0, 0
+        try:
+            return self._held.memory()
+        except QdrunError:
+            return 0, 0  # the device has failed: the next trial says so
+
+
+def _node() -> str:
+    """The node of the cluster that this process is on; empty outside of Ray."""
+    ray = sys.modules.get("ray")
+    return ray.get_runtime_context().get_node_id() if ray is not None and ray.is_initialized() else ""
+
+
+__all__ = ["Worker"]

@@ -1,0 +1,59 @@
+"""The end of a run on a disk that is full: what is said, and what is waited for."""
+
+import time
+from contextlib import contextmanager
+
+import pytest
+
+from qdrun.runner.engine import resume, session
+from qdrun.runner.observe.timing import Timing
+from qdrun.runner.store.files import StorageFull
+from qdrun.runner.store.journal import Journal, read
+from qdrun.runner.store.layout import write_run
+
+FULL = "no room left in runs: No space left on device\n  do: make room there"
+
+
+class Screen:
+    def __init__(self):
+        self.said = []
+
+    def note(self, text):
+        self.said.append(text)
+
+
+@contextmanager
+def ending(tmp_path, monkeypatch, tries, stops):
+    """A run whose table has room after so many tries; its journal and what it says."""
+    folder, calls = write_run(tmp_path, "made", "version: 1\n", {"name": "made"}, [], {}), []
+
+    def write(folder):
+        calls.append(folder)
+        if len(calls) <= tries:
+            stops.asked += 1 if len(calls) == 3 else 0
+            raise StorageFull(FULL)
+
+    monkeypatch.setattr(session.table, "write_parquet", write)
+    monkeypatch.setattr(session, "ROOM_EVERY_S", 0.001)
+    with Journal(folder) as journal:
+        yield journal, calls
+
+
+@pytest.mark.parametrize(("tries", "count"), [(0, 1), (2, 3), (1000, 3)], ids=["room", "later", "given up"])
+def test_a_table_without_room_waits_for_it_and_the_run_is_done_all_the_same(tmp_path, monkeypatch, tries, count):
+    stops, screen = session.Stops(), Screen()
+    with ending(tmp_path, monkeypatch, tries, stops) as (journal, calls):
+        state = session._finish(journal, screen, stops, "done", Timing(time.time(), time.time()), "")
+        last = read(journal.folder).events[-1]
+    assert (state, last["event"], last["state"], len(calls)) == ("done", "finished", "done", count)
+    waits = "no room left in runs: No space left on device: the table waits until there is room; Ctrl-C leaves it to `qdrun results`"
+    assert screen.said == ([waits] if tries else [])
+
+
+def test_a_run_that_was_killed_between_its_last_line_and_its_table_gets_the_table_from_resume(tmp_path):
+    folder = write_run(tmp_path, "made", "version: 1\n", {"name": "made"}, [], {})
+    with Journal(folder) as journal:
+        journal.write("finished", sync=True, state="done", timing=Timing(1.0, 1.0).summary())
+    assert not folder.files.exists("results.parquet")
+    done = resume.over(folder, resume.look(folder))
+    assert (done.state, done.exit_code, folder.files.exists("results.parquet")) == ("done", 0, True)
