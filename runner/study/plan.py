@@ -42,6 +42,7 @@ class PlannedGroup(BaseModel):
     error: str = ""
 
 
+_CANONICAL = json.JSONEncoder(sort_keys=True).encode
 Planned = tuple[PlannedGroup, Points]
 """A group, and the points that its trials may ask for."""
 
@@ -187,9 +188,10 @@ def plan_each(
 def shapes(prepared: Prepared, job: type[Job[Any]]) -> list[list[Trial]]:
     """The trials in groups that need equal memory, see ``Job.shape_key``."""
     groups: dict[str, list[Trial]] = {}
+    folder = prepared.inputs_from  # it looks at the disk
     for trial in prepared.trials:
-        params = located(job.Params.model_validate(trial.params), prepared.inputs_from)
-        groups.setdefault(json.dumps(job.shape_key(params), sort_keys=True), []).append(trial)
+        key = job.shape_key(located(job.Params.model_validate(trial.params), folder))
+        groups.setdefault(_CANONICAL(key), []).append(trial)
     return list(groups.values())
 
 

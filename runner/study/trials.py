@@ -19,6 +19,8 @@ from ..optimize.descent import optimized
 from .sweep import Point, SweepError, expand
 
 MAX_PROBLEMS = 8
+_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
+"""Once for all trials: ``json.dumps`` makes an encoder for each call."""
 
 
 class Trial(BaseModel):
@@ -54,8 +56,7 @@ def short(value: Any) -> str:
 
 def trial_id(params: dict[str, Any], replicate: int) -> str:
     """Twelve hexadecimal digits that depend on the resolved parameters and the replicate number, and on nothing else."""
-    canonical = json.dumps([params, replicate], sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(canonical.encode()).hexdigest()[:12]
+    return hashlib.sha256(_CANONICAL([params, replicate]).encode()).hexdigest()[:12]
 
 
 def trial_seed(sweep_seed: int, identity: str) -> int:
@@ -132,14 +133,17 @@ def resolve(job: type[Job[Any]], base: dict[str, Any], swept: dict[str, Any]) ->
         PathError: a dotted name leads nowhere.
         pydantic.ValidationError: they are not the job's parameters.
     """
-    values = copy.deepcopy({name: value for name, value in base.items() if "." not in name})
-    dotted_names = {name: value for name, value in base.items() if "." in name}
-    for name, value in (*dotted_names.items(), *swept.items()):
-        try:
-            paths.put(values, name, copy.deepcopy(value), job.Params)
-        except paths.PathError as error:
-            error.add_note(name)
-            raise
+    if any("." in name for name in (*base, *swept)):
+        values = copy.deepcopy({name: value for name, value in base.items() if "." not in name})
+        dotted_names = {name: value for name, value in base.items() if "." in name}
+        for name, value in (*dotted_names.items(), *swept.items()):
+            try:
+                paths.put(values, name, copy.deepcopy(value), job.Params)
+            except paths.PathError as error:
+                error.add_note(name)
+                raise
+    else:  # of most sweeps: nothing within a value changes
+        values = {**base, **swept}
     return paths.plain_params(job.Params.model_validate_json(json.dumps(values), strict=True))
 
 
