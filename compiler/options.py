@@ -67,6 +67,7 @@ class Options:
         random_seed: seed of ``qd.random``.
         fast_math: on CUDA, f32 divisions, square roots, sines, cosines, tangents and exponentials may be the GPU's approximations,
             which are two to four times faster (docs/gpu-math.md has their errors); elsewhere it changes nothing.
+        batch: how many independent trials the program runs side by side; None: one, and nothing is batched.
         device: which GPU: its number, or a text: "GPU-" with its UUID, its PCI address "0000:3b:00.0", or "emulated", an imitation
             for tests that runs on the CPU.
     """
@@ -86,6 +87,7 @@ class Options:
     offline_cache: bool = True
     random_seed: int = 0
     fast_math: bool = False
+    batch: int | None = None
     device: int | str = 0
 
 
@@ -168,7 +170,8 @@ def bytes_of(name: str, amount: object) -> int:
 
 def compile_choices(o: Options) -> tuple[int | bool, ...]:
     """The options that decide the code of a kernel, besides its text: part of every key under which code is kept."""
-    return o.cpu_lanes, o.offline_cache, o.fast_math, o.debug, o.check_out_of_bound, o.nan_check, o.overflow_check
+    checked = o.debug, o.check_out_of_bound, o.nan_check, o.overflow_check
+    return o.cpu_lanes, o.offline_cache, o.fast_math, *checked, o.batch is not None
 
 
 def checks(o: Options) -> bool:

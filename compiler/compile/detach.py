@@ -25,7 +25,7 @@ def text_of(kernel: Kernel, buffers: list[Buffer]) -> str:
     numbers = {b: k for k, b in enumerate(buffers)}
 
     def layout(p: Place | None) -> str:
-        return "-" if p is None else f"{numbers.get(p.buffer)} {p.dtype} {p.shape} {p.strides} {p.offset}"
+        return "-" if p is None else f"{numbers.get(p.buffer)} {p.dtype} {p.shape} {p.strides} {p.offset} {p.trial_bytes}"
 
     return print_kernel(kernel) + "\n".join(f"{layout(p.grad)} {layout(p.dual)}" for p in kernel_places(kernel))
 

@@ -45,10 +45,11 @@ def _declare(cx: Context, name: str, spec: ArgSpec) -> Any:
             cx.numbers[id(owner), key] = _declare(cx, name + path, number)
         return cx.python(spec.value)
     if isinstance(spec, ArrayArg):
-        decl = ArgDecl(name, "ndarray", spec.dtype, spec.ndim, spec.element, spec.needs_grad, needs_dual=spec.needs_dual)
+        decl = ArgDecl(name, "ndarray", spec.dtype, spec.ndim, spec.element, spec.needs_grad)
+        decl.needs_dual, decl.per_trial = spec.needs_dual, spec.per_trial
         return from_ndarray_arg(_entry(kernel, decl), spec.layout)
     if isinstance(spec, ScalarArg):
-        return Rematerialized(_read(_entry(kernel, ArgDecl(name, "scalar", spec.dtype))))
+        return Rematerialized(_read(_entry(kernel, ArgDecl(name, "scalar", spec.dtype, per_trial=spec.per_trial))))
     entries = [_entry(kernel, ArgDecl(f"{name}.{k}", "scalar", spec.dtype)) for k in range(count(spec.shape))]
     return Rematerialized(Matrix(spec.shape, tuple(_read(e) for e in entries)))
 

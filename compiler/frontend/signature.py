@@ -11,9 +11,10 @@ from .values.values import StructForm
 
 @dataclass(frozen=True)
 class ScalarArg:
-    """A number that comes with each launch."""
+    """A number that comes with each launch. ``per_trial``: each trial of a batch has its own."""
 
     dtype: DType
+    per_trial: bool = False
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,10 @@ class MatrixArg:
 
 @dataclass(frozen=True)
 class ArrayArg:
-    """An ndarray that comes with each launch. ``element`` is ``()``, ``(n,)`` or ``(n, m)``; ``layout`` as in ``TensorRef``."""
+    """An ndarray that comes with each launch. ``element`` is ``()``, ``(n,)`` or ``(n, m)``; ``layout`` as in ``TensorRef``.
+
+    ``per_trial``: each trial of a batch has its own.
+    """
 
     dtype: DType
     ndim: int
@@ -34,6 +38,7 @@ class ArrayArg:
     needs_grad: bool = False
     needs_dual: bool = False
     layout: tuple[int, ...] | None = None
+    per_trial: bool = False
 
 
 @dataclass(frozen=True, eq=False)

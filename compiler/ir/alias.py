@@ -24,7 +24,7 @@ def base(buffer: Buffer) -> object:
 
 def array_of(p: Place) -> object:
     """Equal for places of which equal indices are certainly the same element: one component, perhaps described twice."""
-    return base(p.buffer), p.dtype, p.ndim, p.offset, p.strides, p.shape, p.elem_bytes
+    return base(p.buffer), p.dtype, p.ndim, p.offset, p.strides, p.shape, p.elem_bytes, p.trial_bytes
 
 
 def same_array(p: Place, q: Place) -> bool:

@@ -101,6 +101,9 @@ class Place:
 
     Address of element (i0, i1, ..) = base(buffer) + offset + sum(i_k * strides[k]), in bytes. ``shape`` and ``strides`` are None
     for an ndarray argument, whose extents come with the launch: row-major, ``elem_bytes`` from one element to the next.
+
+    ``trial_bytes``: in a batched program, the bytes that each trial has in the buffer, laid out as ``trials.TrialLayout`` says; 0: all
+    trials share the place. An ndarray argument has its own (``ArgDecl.per_trial``).
     """
 
     name: str
@@ -114,6 +117,12 @@ class Place:
     grad: Place | None = None
     is_grad: bool = False
     dual: Place | None = None  # where forward mode keeps the tangent
+    trial_bytes: int = 0
+
+    @property
+    def per_trial(self) -> bool:
+        """Whether each trial of a batch has its own."""
+        return self.trial_bytes > 0 or (isinstance(self.buffer.owner, ArgDecl) and self.buffer.owner.per_trial)
 
     @property
     def differentiable(self) -> bool:
@@ -123,7 +132,10 @@ class Place:
 
 @dataclass(eq=False, slots=True)
 class ArgDecl:
-    """One entry of the argument buffer: a scalar (one word) or an ndarray (address, extents, addresses of its gradient and dual)."""
+    """One entry of the argument buffer: a scalar (one word) or an ndarray (address, extents, addresses of its gradient and dual).
+
+    ``per_trial``: each trial of a batch has its own. The word of such a scalar is the address of one value for each trial.
+    """
 
     name: str
     kind: Literal["scalar", "ndarray"]
@@ -133,6 +145,7 @@ class ArgDecl:
     needs_grad: bool = False
     index: int = 0  # position among the kernel's ArgDecls
     needs_dual: bool = False
+    per_trial: bool = False
 
 
 @dataclass(eq=False, slots=True)

@@ -156,16 +156,19 @@ def print_kernel(kernel: Kernel) -> str:
     """The whole kernel, its places with their layout included: equal text means equal machine code."""
     p = Printer()
     args = ", ".join(
-        f"{a.name}:{a.kind}:{a.dtype}:{a.ndim}:{a.element}:{a.needs_grad}{':dual' if a.needs_dual else ''}" for a in kernel.args
+        f"{a.name}:{a.kind}:{a.dtype}:{a.ndim}:{a.element}:{a.needs_grad}{':dual' if a.needs_dual else ''}"
+        + (":trials" if a.per_trial else "")
+        for a in kernel.args
     )
     p.lines.append(f"kernel {kernel.name}({args}) -> {kernel.returns}")
     buffers: dict[object, int] = {}
     for place in kernel_places(kernel):
         number = buffers.setdefault(place.buffer, len(buffers))
         owner = getattr(place.buffer.owner, "index", "") if place.buffer.kind.startswith("arg") else ""
+        trials = f" trial={place.trial_bytes}" if place.trial_bytes else ""
         p.lines.append(
             f"  place {p.place(place)}: {place.dtype} {place.buffer.kind}{owner} #{number} ndim={place.ndim} shape={place.shape}"
-            f" strides={place.strides} offset={place.offset} elem={place.elem_bytes}"
+            f" strides={place.strides} offset={place.offset} elem={place.elem_bytes}{trials}"
         )
     for t in kernel.tasks:
         p.task(t)

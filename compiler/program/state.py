@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from ..errors import OutOfMemory, QdrunRuntimeError
 from ..ir.threads import Living, new_lock
+from ..ir.trials import TrialLayout
 from ..options import Arch, Options
 from ..runtime.base import Allocation, Device
 from ..runtime.native.launch_ir import F_CLOSED, F_SLOW, F_WORDS, S_AHEAD, S_RUNNING, S_WORDS
@@ -45,6 +46,7 @@ class ProgramState:
     Attributes:
         options: see ``Options``.
         device: allocates, counts and compiles.
+        trials: how many there are of a batched program, and how they lie in memory; None: it is not batched.
         root: the layout tree that fields are placed in.
         ndarrays, differentiable: the ndarrays that are alive, and those of them with a gradient or a dual.
         keys: the one key of each type of ndarrays: launchers compare keys by identity.
@@ -60,6 +62,7 @@ class ProgramState:
     def __init__(self, arch: Arch, options: Options) -> None:
         self.arch, self.options = arch, options
         self.device: Device = open_device(arch, options)
+        self.trials = None if options.batch is None else TrialLayout(options.batch, self.device.trial_width(options.cpu_lanes))
         self.root = Root(self)
         self.closed = False
         self._recording: Recording | None = None

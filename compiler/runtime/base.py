@@ -149,6 +149,10 @@ class Device(ABC):
         with self._lock:
             return next((a for a in list(self._live.values()) if a.holds(address)), None)
 
+    def trial_width(self, lanes: int) -> int:
+        """The trials of a group of a batched program. ``lanes``: as ``qd.init(cpu_lanes=)`` asks for; 0: what suits the device."""
+        return 32
+
     @property
     def pool_address(self) -> int:
         """The thread pool of parallel loops, 0 where the device has none."""

@@ -25,6 +25,8 @@ class Compiled:
     """A kernel in memory. It must outlive every launcher that holds its ``address``.
 
     Attributes:
+        chunk: of a batched kernel on the CPU, ``void chunk(ptr args, i64 begin, i64 end, i64 worker)``: runs the trials [begin, end) from
+            the first task to the last; ``begin`` is a multiple of the group's width. No other worker of this number runs meanwhile.
         function_names: of the device functions of a GPU, in the order of the launches.
     """
 
@@ -39,6 +41,7 @@ class Compiled:
     from_cache: bool
     code: jit.LoadedCode
     function_names: tuple[str, ...] = ()
+    chunk: int = 0
 
     @property
     def object_bytes(self) -> bytes:

@@ -44,6 +44,10 @@ class CpuDevice(Device):
         """Where the thread pool's state lies."""
         return self.pool.address
 
+    def trial_width(self, lanes: int) -> int:
+        """As many as a vector register holds numbers of 8 bytes."""
+        return lanes or (8 if "+avx512f" in jit.host().features else 4)
+
     def _allocate(self, nbytes: int, category: str) -> Allocation:
         return host_bytes(nbytes, category)
 

@@ -1,0 +1,69 @@
+"""Where the trials of a batched program lie in memory.
+
+A batched program runs ``count`` independent trials. Trials lie in groups of ``width``: within a group every number of a trial stands
+beside the same number of the others, so that one vector load reads it for the whole group, and compiled code does not depend on the
+count. The memory of the last group is complete: the trials that are missing in it are *padding*.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+TRIAL_ALIGNMENT = 8
+"""``trial_bytes`` are multiples of this, and so are the offsets of a root's children: groups then start at multiples of 8 widths."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrialLayout:
+    """``count`` trials in groups of ``width``.
+
+    The element at byte ``offset`` of a trial (``Place``: offset + sum(i_k * strides[k])), which has ``size`` bytes, lies at
+    ``trial // width * width * trial_bytes + width * offset + trial % width * size``.
+    """
+
+    count: int
+    width: int
+
+    @property
+    def padded(self) -> int:
+        """Trials with those of padding."""
+        return -(-self.count // self.width) * self.width
+
+    def bytes(self, trial_bytes: int) -> int:
+        """Bytes of a buffer in which each trial has ``trial_bytes``."""
+        return self.padded * trial_bytes
+
+    def address(self, trial_bytes: int, offset: int, size: int, trial: int) -> int:
+        """Where an element of a trial lies in its buffer."""
+        group, lane = divmod(trial, self.width)
+        return group * self.width * trial_bytes + self.width * offset + lane * size
+
+    def view(
+        self,
+        memory: np.ndarray,
+        dtype: np.dtype,
+        trial_bytes: int,
+        offset: int,
+        shape: tuple[int, ...],
+        strides: tuple[int, ...],
+    ) -> np.ndarray:
+        """What a buffer holds, as an array of shape ``(groups, width, *shape)``, padding included.
+
+        Args:
+            memory: the bytes of the buffer, one after another.
+            dtype: of an element.
+            trial_bytes: see above.
+            offset: of the first element of a trial.
+            shape: of a trial's array.
+            strides: of a trial's array, in bytes.
+        """
+        w = self.width
+        steps = (w * trial_bytes, dtype.itemsize, *(w * s for s in strides))
+        return np.ndarray((self.padded // w, w, *shape), dtype, memory.data, w * offset, steps)
+
+
+def trial_bytes(nbytes: int) -> int:
+    """The bytes that a trial has in a buffer which must hold so many for each."""
+    return -(-nbytes // TRIAL_ALIGNMENT) * TRIAL_ALIGNMENT
