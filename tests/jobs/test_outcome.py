@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from pydantic import Field
 
+import qdrun as qd
 from qdrun.jobs.base import BadOutcome, Job, JobParams, Outcome, Session, execute
 from qdrun.jobs.outcome import arrays_of
 from qdrun.runner.workers import error_record, finished_record
@@ -126,6 +127,7 @@ def traced(source):
 
 
 def test_the_traceback_of_an_error_that_the_compiler_found_begins_and_ends_in_the_job():
+    qd.reset()  # whatever an earlier test of this process has left
     text, lines = traced(RAISES)
     assert lines[0].startswith('  File "/somewhere/raises.py", line 12, in run')
     assert lines[1].startswith('  File "/somewhere/raises.py", line 15, in inner') and len(lines) == 2

@@ -276,7 +276,7 @@ def test_launchers_are_made_once_for_a_context():
 
 def test_cuda_python_has_every_name_that_is_used():
     d = pytest.importorskip("cuda.bindings.driver")
-    text = Path(driver.__file__).read_text()
+    text = Path(nvidia.__file__).read_text()
     functions = set(re.findall(r"\bd\.(cu\w+)", text))
     assert len(functions) > 45 and not [f for f in functions if not hasattr(d, f)]
     for group, member in re.findall(r"\bd\.(CU\w+)\.(CU_\w+)", text):
