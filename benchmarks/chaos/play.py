@@ -195,8 +195,8 @@ class Play:
             self.verdict.problems.append(f"a ghost of the folder: {[str(path) for path in self.runs.rglob('*')][:5]}")
 
     def _refused(self):
-        """Whether the disk was full before the first trial was started: then `submit` says so and ends."""
-        return self.scenario.kind == "disk" and not self.began
+        """Whether the disk was full, or gave errors, before the first trial was started: then `submit` says so and ends."""
+        return self.scenario.kind in ("disk", "eio") and not self.began
 
     def _over(self):
         found = self.find()

@@ -17,6 +17,8 @@ FATAL = "Fatal Python error: "
 """So begins what ``faulthandler`` writes; the stack of the thread that died follows, with the others."""
 CURRENT = "Current thread "
 DIED = "its process died"
+NEAR = 10
+"""Lines from there in which the name of the signal is looked for."""
 
 
 SIGNALS = frozenset(
@@ -90,4 +92,10 @@ def _fatal(text: str) -> tuple[str, list[str]]:
         if not line.startswith("  "):
             break
         stack.append(line)
-    return lines[start].removeprefix(FATAL), stack
+    return _words(lines[start : min(here, start + NEAR)]), stack
+
+
+def _words(lines: list[str]) -> str:
+    """What a fatal error says of itself. Ray's own handler may write its lines between ``FATAL`` and the name of the signal."""
+    said = (line.removeprefix(FATAL) for line in lines)
+    return next((name for line in said for name in SIGNALS if line.endswith(name)), lines[0].removeprefix(FATAL))
