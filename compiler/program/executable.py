@@ -39,6 +39,7 @@ from .plans.remedies import smallest
 
 if TYPE_CHECKING:
     from ..compile.lazy_kernel import LazyKernel
+    from .recording import Recording
     from .state import ProgramState
 
 
@@ -62,6 +63,7 @@ class Executable:
         kernel = lazy.head
         self.program, self.name, self.args, self.draws = program, kernel.name, kernel.args, lazy.draws
         self.last_seed: int | None = None  # of the last launch, when it draws random numbers
+        self._set: HeapPlan | None = None  # of a gradient: the plan whose parameters are in the context
         self.compiled, self.owners, self.written = lazy.compiled(program.device), owners, lazy.written
         self.returns = kernel.returns
         layout = self.compiled.layout
@@ -117,13 +119,18 @@ class Executable:
             AdStackOverflow: a loop ran further than its adstack was planned for.
         """
         self._usable()
-        if self.program.recording is not None:
-            self.program.recording.launching(self, call)
+        recording, device = self.program.recording, self.program.device
+        if recording is not None:
+            recording.launching(self, call)
         if self.draws:
-            self.last_seed = self.program.last_seed = self._seed()
-            self.context[CTX_SEED] = self.last_seed
+            self._draw(recording)
         call.words[0:8] = self.context_address.to_bytes(8, "little")
-        device = self.program.device
+        if recording is not None:
+            added = recording.add(self, self._set)
+            if device.on_host:  # a GPU records in its driver what it is given
+                recording.rows[device.record(self.compiled, call.words, self.context, self.status_address, added.seed)] = added
+                self.context[CTX_LAUNCHES] += 1  # what it stores to is not what it was for plans
+                return
         if device.waiting:
             device.load_waiting()
         with self.program.running(), call.provided(self.written):
@@ -142,6 +149,16 @@ class Executable:
             self.program.synchronize()  # an error is raised by the launch that failed
         if self._status[0]:
             self._on_status()
+
+    def _draw(self, recording: Recording | None) -> None:
+        """Give the next launch the seed of its random numbers."""
+        if recording is not None:
+            recording.drawing(self)
+        made = self.program.launches
+        self.last_seed = self.program.last_seed = self._seed()
+        self.context[CTX_SEED] = self.last_seed
+        if recording is not None:
+            recording.drawn(self, self.last_seed, fresh=self.program.launches > made)
 
     def _usable(self) -> None:
         if self.program.closed:
@@ -199,9 +216,13 @@ class Executable:
             raise self.program.device.launch_error(-code, self.name)
         raise_status(self.compiled, self.status_address, self._capacity)
 
-    def raise_status(self) -> None:
-        """Raise what the status record says."""
-        self._on_status()
+    def raise_status(self, plan: HeapPlan | None = None) -> None:
+        """Raise what the status record says. ``plan``: of the launch, where it was not the last one that was planned."""
+        was, self._set = self._set, plan or self._set
+        try:
+            self._on_status()
+        finally:
+            self._set = was
 
     def _capacity(self, loop: Loop) -> str | None:
         return None
@@ -227,10 +248,9 @@ class GradientExecutable(Executable):
     def __init__(self, plans: GradientPlans, lazy: LazyKernel, primal: Executable) -> None:
         super().__init__(plans.program, lazy, plans.owners)
         self.plans, self.primal = plans, primal
-        self.sizing, self._inputs, self.fixed = plans.sizing, plans.inputs, plans.inputs.fixed
+        self.sizing, self._inputs = plans.sizing, plans.inputs
         self._lazy, self._plain = lazy, self.compiled  # with all tapes in on-chip memory
         self.shares = True  # the heap
-        self._set: HeapPlan | None = None
         self._known_settings: dict[int, Settings] = {}  # by the plan's id
         self._guards: dict[int, Guard] = {}  # of the native launchers, by the addresses of their code
         written = {w if isinstance(w, int) else w[1] for w in primal.written if isinstance(w, (int, tuple))}
@@ -301,6 +321,13 @@ class GradientExecutable(Executable):
     def plan(self, call: Call, budget: int | None = None, machine: Machine | None = None, launched: bool = False) -> HeapPlan:
         """See ``GradientPlans.plan``."""
         return self.plans.plan(call, budget, machine, launched)
+
+    def watched(self, call: Call) -> tuple[object, ...] | None:
+        """What tells launches apart whose plans may become different ones when memory is written; None: nothing that is written counts."""
+        if not (self._inputs.watched or self.program.options.memory_budget):
+            return None
+        words = call.words[8:]
+        return self._inputs.decisive(words) if self._inputs.by_words else (bytes(words),)
 
     def replan(self) -> None:
         """Make all plans anew: something has changed that no plan looks at."""

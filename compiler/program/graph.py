@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from ..codegen.abi import CTX_LAUNCHES, PLANES
 from ..errors import DeviceError, QdrunRuntimeError
+from ..runtime.base import Allocation
 from .program import Program, current_program
 from .recording import Recording
 
 if TYPE_CHECKING:
-    from ..runtime.gpu.device import GpuDevice
     from ..tape.heap_plan import HeapPlan
     from .call import Call
     from .recording import LaunchableGradient
@@ -26,26 +26,29 @@ class Graph:
         launches: kernels in it, of one call.
     """
 
-    def __init__(self, program: Program, recording: Recording, device: GpuDevice, handle: int, launches: int) -> None:
-        self.program, self.name, self.launches = program, recording.name, launches
+    def __init__(self, program: Program, recording: Recording, device: Any, handle: int) -> None:
+        self.program, self.name, self.launches = program, recording.name, len(recording.launched)
         self._recording, self._device, self._handle = recording, device, handle
         self._contexts = [e.context for e in recording.executables]
-        watched: dict[tuple[LaunchableGradient, int], tuple[LaunchableGradient, Call, int | None, HeapPlan]] = {}
+        watched: dict[tuple[object, ...], tuple[LaunchableGradient, Call, int | None, HeapPlan]] = {}
         for entry in recording.gradients:
-            if not entry[0].fixed or self.program.options.memory_budget:
-                watched.setdefault((entry[0], id(entry[3])), entry)
+            gradient, call, budget, _ = entry
+            apart = gradient.watched(call)
+            if apart is not None:
+                watched.setdefault((gradient, budget, apart), entry)
         self._watched = list(watched.values())
         planes = {plane for entry in recording.gradients for plane in entry[3].planes}
         self._heap = {plane: self.program.heap_memory(plane) for plane in PLANES if plane in planes}
+        self._draws = {launch.executable: launch.seed for launch in recording.launched if launch.seed is not None}
         self._end = weakref.finalize(self, device.drop_graph, handle)
         self._end.atexit = False
 
     def __call__(self) -> None:
-        """Launch. Like that of a kernel the call returns at once.
+        """Launch. Like that of a kernel the call returns at once on a GPU, and at the end of the last launch on the CPU.
 
         Raises:
             QdrunRuntimeError: the program is closed, something records launches, or the adstack heap that was there when it was recorded
-                is not the one that is needed now.
+                is not the one that is needed now; on the CPU also what a launch of it reports, with which it ends.
         """
         program = self.program
         if program.closed:
@@ -59,12 +62,23 @@ class Graph:
                 raise QdrunRuntimeError(f"{self!r} cannot be launched while {what}")
         with program.running(), program.alone():
             self._check()
-            self._device.launch_graph(self._handle, f"graph of {self.name}")
+            failed = self._run()
             for context in self._contexts:
                 context[CTX_LAUNCHES] += 1
             for tensor in self._recording.written.values():
                 program.data.wrote(tensor)
-        program.launched(self._device.weight(-self._handle))
+            if failed >= 0:
+                launch = self._recording.rows[failed]
+                launch.executable.raise_status(launch.plan)
+        if self._device.ahead:
+            program.launched(self._device.weight(-self._handle))
+
+    def _run(self) -> int:
+        """Launch; the row of the launch that has failed, -1 for none or where the device tells later."""
+        seeds = self.program.next_seeds(len(self._recording.seeds))
+        for executable, number in self._draws.items():
+            executable.last_seed = self.program.last_seed = int(seeds[number])
+        return self._device.launch_graph(self._handle, f"graph of {self.name}", seeds)
 
     def _check(self) -> None:
         """Refuse to run with another heap than the one that is there, or is needed."""
@@ -91,7 +105,7 @@ class Graph:
 
 
 def capture(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Graph:
-    """Record what a function launches, and give it as one graph, on a GPU.
+    """Record what a function launches, and give it as one graph.
 
     The function is called once, and its launches do not run: calling the graph runs them. Numbers that it passes, and those that Python
     writes to fields (``x[None] = 1.0``, ``x.fill(0)``), are part of the graph; whole arrays are not. A ``with qd.ad.Tape(loss):`` in it is
@@ -103,27 +117,24 @@ def capture(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Graph:
         kwargs: its keyword arguments.
 
     Raises:
-        QdrunRuntimeError: no GPU; or the function does what a graph cannot: it reads what its launches write, waits, allocates, compiles,
-            draws random numbers, prints, or launches a kernel that returns a value. Names it.
+        QdrunRuntimeError: the function does what a graph cannot: it reads what its launches write, waits, allocates, compiles, prints,
+            launches a kernel that returns a value, or, on a GPU, one that draws random numbers. Names it.
     """
     program = current_program()
     name = getattr(function, "__qualname__", type(function).__name__).rsplit("<locals>.", maxsplit=1)[-1]
     device = _device(program, name)
     with program.running(), program.alone(), device.lock:
-        recording = Recording(name, program.heap_memory)
+        recording = Recording(name, program.heap_memory, draws=device.on_host)
         with _recorded(program, device, recording) as handles:
-            before = device.launches()
             function(*args, **kwargs)
-        graph = Graph(program, recording, device, handles[0], device.launches() - before)
-        device.launched_outside()  # what the host knows of the device's memory from the recording is not so
-    return graph
+        return Graph(program, recording, device, handles[0])
 
 
-def _device(program: Program, name: str) -> GpuDevice:
-    """The program's GPU; refuses what cannot be recorded."""
-    if program.device.on_host:
+def _device(program: Program, name: str) -> Any:
+    """The program's device; refuses what cannot be recorded."""
+    if not program.device.native:
         raise QdrunRuntimeError(
-            f"qd.capture: the {program.arch.value} backend has no graphs\n  do: call `{name}` itself: a launch takes about 0.1 us there"
+            f"qd.capture: the {program.arch.value} backend has no graphs\n  do: call `{name}` itself, or use another backend"
         )
     for active, what in (
         (program.recording, "another graph is recorded"),
@@ -134,23 +145,31 @@ def _device(program: Program, name: str) -> GpuDevice:
         if active is not None:
             raise QdrunRuntimeError(f"qd.capture: `{name}` cannot be recorded while {what}")
     program.materialize()
-    device: Any = program.device
-    return device
+    return program.device
 
 
 @contextmanager
-def _recorded(program: Program, device: GpuDevice, recording: Recording) -> Iterator[list[int]]:
+def _recorded(program: Program, device: Any, recording: Recording) -> Iterator[list[int]]:
     """Launches inside are recorded; at the end the list has the graph's handle. After an exception there is no graph."""
     handles: list[int] = []
-    device.begin_graph()
+    drawn, last_seed = program.launches, program.last_seed
+    device.begin_graph(_memories(program))
     program.recording = recording
     try:
         yield handles
+        program.recording = None
+        handles.append(device.end_graph())
     except BaseException:
         program.recording = None
         with suppress(DeviceError):
-            device.drop_graph(device.end_graph())
-        device.launched_outside()
+            device.cancel_graph()
         raise
-    program.recording = None
-    handles.append(device.end_graph())
+    finally:
+        recording.ended()
+        program.launches, program.last_seed = drawn, last_seed
+
+
+def _memories(program: Program) -> list[Allocation]:
+    """The memory of ndarrays: it may be that of another library, and kernels that refer to one by name know it by an object of theirs."""
+    arrays: list[Any] = list(program.ndarrays)
+    return [m for a in arrays for m in (a._memory, None if a._buffer is None else a._buffer.owner) if m is not None]

@@ -168,6 +168,7 @@ class Program(Accounts):
         self.data.wrote(tensor)
         if self._recording is not None and self.recording is not None:
             self._recording.wrote(tensor)
+            self.device.expect(tensor._form, tensor.name)
         if self._tape is not None:
             self._tape.wrote(tensor, index, source, parts)
         if self._versions is not None:

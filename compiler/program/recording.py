@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, NoReturn, Protocol
+from typing import Any, NamedTuple, NoReturn, Protocol
 
 import numpy as np
 
@@ -32,6 +32,7 @@ class Launchable(Hashable, Protocol):
     name: str
     draws: bool
     context: np.ndarray
+    last_seed: int | None
 
     @property
     def returns(self) -> Sequence[object]:
@@ -43,19 +44,29 @@ class Launchable(Hashable, Protocol):
         """Its code."""
         ...
 
+    def raise_status(self, plan: HeapPlan | None = None) -> None:
+        """Raise what the status record says of a launch with this plan."""
+        ...
+
 
 class LaunchableGradient(Launchable, Protocol):
-    """A compiled gradient in a program.
+    """A compiled gradient in a program."""
 
-    Attributes:
-        fixed: nothing of a launch changes its plan.
-    """
-
-    fixed: bool
+    def watched(self, call: Call) -> tuple[object, ...] | None:
+        """What tells launches apart whose plans may become different ones when memory is written; None: nothing that is written counts."""
+        ...
 
     def plan(self, call: Call, budget: int | None = None, *, launched: bool = False) -> HeapPlan:
         """The heap of a launch."""
         ...
+
+
+class Recorded(NamedTuple):
+    """A launch of a graph: the kernel, the plan of a gradient, and the number of its seed in the graph where it draws random numbers."""
+
+    executable: Launchable
+    plan: HeapPlan | None
+    seed: int | None
 
 
 class Recording:
@@ -63,6 +74,8 @@ class Recording:
 
     Attributes:
         thread: the one that records; launches of others wait.
+        launched: the launches, in their order.
+        rows: of a device that says which launch has failed: the launches by what it calls them.
         executables: what was launched, with the code that was launched.
         gradients: each gradient launch with its arguments, its budget and its plan.
         written: fields and ndarrays that Python writes to in between.
@@ -71,10 +84,15 @@ class Recording:
     Args:
         name: of the function.
         heap_memory: gives each plane of the program's heap that there is.
+        draws: whether its launches may draw random numbers: each launch of the graph sets their seeds.
     """
 
-    def __init__(self, name: str, heap_memory: Callable[[str], Allocation | None]) -> None:
-        self.name, self.thread, self._heap_memory = name, threading.get_ident(), heap_memory
+    def __init__(self, name: str, heap_memory: Callable[[str], Allocation | None], draws: bool) -> None:
+        self.name, self.thread, self._heap_memory, self._draws = name, threading.get_ident(), heap_memory, draws
+        self.launched: list[Recorded] = []
+        self.rows: dict[int, Recorded] = {}
+        self.seeds: dict[int, int] = {}  # the numbers of the seeds that were drawn, by what they were
+        self._seeds_before: dict[Launchable, int | None] = {}
         self.executables: dict[Launchable, object] = {}
         self.gradients: list[tuple[LaunchableGradient, Call, int | None, HeapPlan]] = []
         self.written: dict[int, Any] = {}
@@ -88,7 +106,7 @@ class Recording:
         """
         if executable.returns:
             self._refuse(f"kernel `{executable.name}` returns values, which the host waits for", "store them in a field")
-        if executable.draws:
+        if executable.draws and not self._draws:
             self._refuse(
                 f"kernel `{executable.name}` draws random numbers: each launch of the graph would draw the same ones",
                 "launch it outside",
@@ -99,8 +117,39 @@ class Recording:
             self._refuse(
                 f"kernel `{executable.name}` is given an array that is copied to the device and back", "give it a qd.ndarray"
             )
+        if self._draws and not call.own.issuperset(call.arrays):
+            self._refuse(f"kernel `{executable.name}` is given an array of another library", "give it a qd.ndarray")
         self.executables[executable] = executable.compiled
         self.kept.append(call)
+
+    def drawing(self, executable: Launchable) -> None:
+        """A kernel is about to be given a seed."""
+        self._seeds_before.setdefault(executable, executable.last_seed)
+
+    def ended(self) -> None:
+        """Nothing has run: kernels have the seeds that they had."""
+        for executable, seed in self._seeds_before.items():
+            executable.last_seed = seed
+
+    def drawn(self, executable: Launchable, seed: int, fresh: bool) -> None:
+        """A kernel that is about to be recorded draws random numbers; ``fresh``: from a seed that no launch had before.
+
+        Raises:
+            QdrunRuntimeError: it repeats those of a launch that is not part of the graph.
+        """
+        if fresh:
+            self.seeds[seed] = len(self.seeds)
+        elif seed not in self.seeds:
+            self._refuse(
+                f"the gradient `{executable.name}` repeats the random numbers of a launch that is not part of it",
+                "capture a function that launches the kernel, too",
+            )
+
+    def add(self, executable: Launchable, plan: HeapPlan | None) -> Recorded:
+        """The kernel is recorded."""
+        seed = self.seeds[executable.last_seed] if executable.draws and executable.last_seed is not None else None
+        self.launched.append(Recorded(executable, plan, seed))
+        return self.launched[-1]
 
     def plan(self, gradient: LaunchableGradient, call: Call, budget: int | None) -> HeapPlan:
         """The plan of a gradient that is about to be recorded.

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 
+import numpy as np
+
 from ..errors import OutOfMemory, QdrunRuntimeError
 from ..ir.threads import Living, new_lock
 from ..ir.trials import TrialLayout
@@ -282,5 +284,11 @@ class ProgramState:
 
     def next_seed(self) -> int:
         """A fresh random seed for a launch: a function of the program's seed and the launch's number."""
-        self.launches += 1
-        return (self.options.random_seed * 0x9E3779B97F4A7C15 + self.launches * 0xD1342543DE82EF95) & (2**64 - 1)
+        return int(self.next_seeds(1)[0])
+
+    def next_seeds(self, count: int) -> np.ndarray[Any, np.dtype[np.uint64]]:
+        """Those of the next launches, at once."""
+        numbers = np.arange(self.launches + 1, self.launches + 1 + count, dtype=np.uint64)
+        self.launches += count
+        first = np.uint64(self.options.random_seed * 0x9E3779B97F4A7C15 & (2**64 - 1))
+        return first + numbers * np.uint64(0xD1342543DE82EF95)

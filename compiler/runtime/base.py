@@ -291,6 +291,13 @@ class Device(ABC):
         """The error of a launch that the driver refused with this code."""
         return QdrunRuntimeError(f"kernel `{kernel}` reported status {-code}, which it does not define: memory was overwritten")
 
+    def record(self, compiled: Compiled, words: bytearray, context: np.ndarray, status: int, seed: int | None) -> int:
+        """Record a launch, where a driver does not record what it is given. The number by which a failure of it is known."""
+        raise NotImplementedError(self.name)
+
+    def expect(self, form: np.ndarray, name: str) -> None:  # noqa: B027
+        """While a graph is recorded, Python is about to write to an array that is called so."""
+
     @abstractmethod
     def _allocate(self, nbytes: int, category: str) -> Allocation:
         """At least one zeroed byte; raises MemoryError."""

@@ -218,7 +218,7 @@ class Mirror:
     def fill(self, array: np.ndarray, value: np.ndarray) -> None:
         """Write a number, or one element of ``array``'s last axes, everywhere in a part."""
         first, end, dense = self.bounds(array)
-        tile = _tile(array, value) if dense else None
+        tile = tile_of(array, value) if dense else None
         if tile is None:
             with self.writing(array):
                 array[...] = value
@@ -389,7 +389,7 @@ def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:
     return out
 
 
-def _tile(array: np.ndarray, value: np.ndarray) -> bytes | None:
+def tile_of(array: np.ndarray, value: np.ndarray) -> bytes | None:
     """The bytes that repeat when ``value`` is everywhere in a dense array; None where they do not."""
     if value.ndim == 0:
         return value.astype(array.dtype).tobytes()

@@ -15,6 +15,7 @@ from ...ir.types import DType
 from ...program.layout.offsets import PLANES, Order, lowest, nesting, permutation
 from ...program.layout.tree import Axes, Root, SNode, TreeLeaf, level_of
 from ...program.program import Program, current_program
+from ...runtime.base import Allocation
 from ...runtime.mirror import Mirror
 from ..interop import Exchange, host_array
 from ..interop_on_device import assign_near
@@ -45,7 +46,7 @@ class Field(Exchange, TreeLeaf):
         self.along = []  # what is placed with it: gradients that were asked for before it had a place
         self._places: tuple[Place, ...] = ()
         self._view: np.ndarray | None = None
-        self._mirror: Mirror | None = None  # of the memory that ``_view`` shows
+        self._owner: Allocation | None = None  # of the memory that ``_view`` shows
         self._ref: TensorRef | None = None
         self._relatives: dict[str, Field] = {}
         self._layout: tuple[int, ...] | None = None
@@ -212,7 +213,8 @@ class Field(Exchange, TreeLeaf):
     def settle(self, places: tuple[Place, ...], view: np.ndarray) -> None:
         """Receive memory; ``snode.materialize`` calls this."""
         self._places, self._view, self._ref = places, view, None
-        self._mirror = getattr(places[0].buffer.owner, "mirror", None)
+        owner = places[0].buffer.owner
+        self._owner = owner if isinstance(owner, Allocation) else None
         primal = self if self.primal is None else self.primal
         for role, relative in primal._relatives.items():
             for p, own in zip(primal._places, relative._places):
@@ -235,6 +237,10 @@ class Field(Exchange, TreeLeaf):
         self._refuse_host_view("view")
         self._show()
         return form
+
+    @property
+    def _mirror(self) -> Mirror | None:  # type: ignore[override]
+        return None if self._owner is None else self._owner.mirror
 
     def _mirror_if_placed(self) -> Mirror | None:
         program: Program = self._root.program
@@ -486,5 +492,5 @@ def component(whole: Field, indices: tuple[int, ...]) -> Field:
         if not whole.role and role in whole._relatives and whole._relatives[role].placed:
             out._relatives[role] = component(whole._relatives[role], indices)
             out._relatives[role].primal = out
-    out._places, out._view, out._mirror = (places[k],), view[(..., *at)], whole._mirror
+    out._places, out._view, out._owner = (places[k],), view[(..., *at)], whole._owner
     return out

@@ -67,7 +67,6 @@ class Ndarray(Exchange):
         "_packed",
         "_program",
         "_memory",
-        "_mirror",
         "_view",
         "_buffer",
         "_name",
@@ -99,7 +98,6 @@ class Ndarray(Exchange):
         nbytes = count(shape) * count(element) * dtype.size
         self._memory: Allocation = program.allocate(nbytes, category) if memory is None else memory
         stored = in_memory_order(shape, layout)
-        self._mirror: Mirror | None = self._memory.mirror
         view = np.ndarray(stored + element, dtype.numpy, self._memory.view.data)
         self._view = view if layout is None else view.transpose(*inverse(layout), *range(len(shape), view.ndim))
         like = program, dtype, shape, element, False, "gradients", False, layout
@@ -128,6 +126,10 @@ class Ndarray(Exchange):
         self._refuse_host_view("view")
         self._show()
         return form
+
+    @property
+    def _mirror(self) -> Mirror | None:  # type: ignore[override]
+        return self._memory.mirror
 
     def _show(self) -> None:
         self._program.show(self)

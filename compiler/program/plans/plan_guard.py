@@ -150,7 +150,6 @@ class PlanInputs:
         scalars: gives the scalar arguments that count; they have numbers.
         arrays: numbers of the array arguments whose extents count.
         watched: arrays whose elements count.
-        fixed: nothing of a launch counts at all.
         words: numbers of the words of the argument buffer that decide the bytes of a plan without a budget. Others only decide which of
             the plans under a budget is the fastest.
     """
@@ -158,7 +157,6 @@ class PlanInputs:
     scalars: Callable[[Mapping[int, int | float]], object]
     arrays: tuple[int, ...]
     watched: tuple[_Watched, ...]
-    fixed: bool
     words: tuple[int, ...]
 
     @classmethod
@@ -182,7 +180,6 @@ class PlanInputs:
             _key_of([d.index for d in scalars if not d.dtype.is_real], [d.index for d in scalars if d.dtype.is_real]),
             tuple(d.index for d in wanted if d.kind == "ndarray"),
             tuple(_Watched(program, p, owners.get(p.buffer)) for p in dict.fromkeys(places)),
-            not any(isinstance(e, (Read, Arg, Extent)) for e in exprs),
             _decisive(args, exprs),
         )
 

@@ -17,10 +17,11 @@ from ...ir.nodes import Kernel, Print
 from ...ir.threads import new_lock
 from ...ir.walk import walk
 from .. import jit
-from ..base import Allocation, Device, host_bytes
+from ..base import Allocation, host_bytes
 from ..cache import load_cached, load_known
 from ..compiled import Compiled, Options
 from ..status import OUTPUT, print_text
+from .graphs import Graphs
 from .pool import Pool, get_pool, parallel_for_addresses
 
 _contexts: dict[int, tuple[Sequence[Print], TextIO | None]] = {}
@@ -29,7 +30,7 @@ _ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 _PRINT = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.POINTER(ctypes.c_int64), ctypes.c_int64)
 
 
-class CpuDevice(Device):
+class CpuDevice(Graphs):
     """The processor, with up to ``max_threads`` threads (all that are available when None)."""
 
     name, arch = "cpu", "cpu"
@@ -38,6 +39,7 @@ class CpuDevice(Device):
         super().__init__(byte_limit)
         self.pool: Pool = get_pool(max_threads)
         self.threads = self.pool.workers
+        self._begin_graphs()
 
     @property
     def pool_address(self) -> int:
@@ -49,10 +51,15 @@ class CpuDevice(Device):
         return lanes or (8 if "+avx512f" in jit.host().features else 4)
 
     def _allocate(self, nbytes: int, category: str) -> Allocation:
+        self._recordable(f"{category} needs {nbytes:,} bytes", "run the function once before it is captured")
         return host_bytes(nbytes, category)
 
     def _free(self, allocation: Allocation) -> None:
         """The bytes go with the last view of them."""
+
+    def synchronize(self) -> None:
+        """See ``Device``."""
+        self._recordable("Python waits for what was launched", "wait after the graph was launched")
 
     def compile(self, kernel: Kernel, options: Options) -> Compiled:
         """Machine code of a kernel, from this process, the disk cache, or LLVM.

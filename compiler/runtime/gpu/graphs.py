@@ -62,8 +62,10 @@ class Graphs(Pacing):
                 for address in waiting:
                     self.memory.free(address)
 
-    def begin_graph(self) -> None:
-        """From now on this thread's launches, fills and copies are recorded and do not run. Hold ``lock`` until the end."""
+    def begin_graph(self, memories: object = ()) -> None:
+        """From now on this thread's launches, fills and copies are recorded and do not run. Hold ``lock`` until the end. ``memories``: all
+        memory that the host writes to has a mirror already.
+        """
         self._alive()
         with self._failing():
             self.driver.capture_begin(self.stream)
@@ -82,10 +84,26 @@ class Graphs(Pacing):
         self._graphs[handle] = self._foreign
         if self._joins:
             self.join()
+        self.launched_outside()  # what the host knows of the device's memory from the recording is not so
         return handle
 
-    def launch_graph(self, handle: int, name: str) -> None:
-        """Put a graph into the stream. ``name``: for messages."""
+    def cancel_graph(self) -> None:
+        """Forget what was recorded."""
+        if self._capturing:
+            self.drop_graph(self.end_graph())
+        self.launched_outside()
+
+    def launch_graph(self, handle: int, name: str, seeds: object = None) -> int:
+        """Put a graph into the stream.
+
+        Args:
+            handle: of the graph.
+            name: for messages.
+            seeds: nothing in it draws random numbers.
+
+        Returns:
+            -1: failures are reported later.
+        """
         self._alive()
         if self._graphs[handle]:
             self.settle()
@@ -97,6 +115,7 @@ class Graphs(Pacing):
         self._kernels[-handle] = name
         self.table[TABLE_RECENT + self.launches() % RECENT] = -handle
         self.table[TABLE_LAUNCHES] += 1
+        return -1
 
     def reported(self) -> None:
         """A failure of a launch was raised: it holds up no later one."""
