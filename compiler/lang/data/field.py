@@ -46,7 +46,7 @@ class Field(Exchange, TreeLeaf):
         self.along = []  # what is placed with it: gradients that were asked for before it had a place
         self._places: tuple[Place, ...] = ()
         self._view: np.ndarray | None = None
-        self._owner: Allocation | None = None  # of the memory that ``_view`` shows
+        self._storage: Allocation | None = None  # of the memory that ``_view`` shows
         self._ref: TensorRef | None = None
         self._relatives: dict[str, Field] = {}
         self._layout: tuple[int, ...] | None = None
@@ -214,7 +214,7 @@ class Field(Exchange, TreeLeaf):
         """Receive memory; ``snode.materialize`` calls this."""
         self._places, self._view, self._ref = places, view, None
         owner = places[0].buffer.owner
-        self._owner = owner if isinstance(owner, Allocation) else None
+        self._storage = owner if isinstance(owner, Allocation) else None
         primal = self if self.primal is None else self.primal
         for role, relative in primal._relatives.items():
             for p, own in zip(primal._places, relative._places):
@@ -240,7 +240,7 @@ class Field(Exchange, TreeLeaf):
 
     @property
     def _mirror(self) -> Mirror | None:  # type: ignore[override]
-        return None if self._owner is None else self._owner.mirror
+        return None if self._storage is None else self._storage.mirror
 
     def _mirror_if_placed(self) -> Mirror | None:
         program: Program = self._root.program
@@ -492,5 +492,5 @@ def component(whole: Field, indices: tuple[int, ...]) -> Field:
         if not whole.role and role in whole._relatives and whole._relatives[role].placed:
             out._relatives[role] = component(whole._relatives[role], indices)
             out._relatives[role].primal = out
-    out._places, out._view, out._owner = (places[k],), view[(..., *at)], whole._owner
+    out._places, out._view, out._storage = (places[k],), view[(..., *at)], whole._storage
     return out
