@@ -129,7 +129,7 @@ def _time_steps(job: Job[Any]) -> int:
     return job.time_steps() or (horizon if type(horizon) is int else 0)
 
 
-def _name(program: Any) -> str:
+def device_name(program: Any) -> str:
     """What a program runs on: the name of its device, and where there are several the UUID."""
     return "" if program is None else f"{program.device.name} {program.device.identity.partition(' ')[2]}".strip()
 
@@ -186,4 +186,4 @@ def run_trial(session: Session, body: Callable[[Session], Outcome], start: float
     done = time.perf_counter()
     session.measure()
     seconds = {"build": built - start, "plan": planned - built, "run": done - planned}
-    return Finished(outcome, plan, session.used, session.peak_bytes, seconds, _name(job.program))
+    return Finished(outcome, plan, session.used, session.peak_bytes, seconds, device_name(job.program))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ..store.attempts import Failure
+from ..store.columns import Rows
 from . import messages as m
 from .failures import Rules
 from .parts import NO_ROOM, Blame, Claims, DeviceAt, Flight, Kept, LeaseAt, Work, error_of
@@ -42,6 +43,7 @@ class Flights:
         """
         self.rules, self.claims, self.keeps = rules, claims, keeps
         self._out: list[m.Action] = []
+        self._closed: list[m.Action] = []  # the last ones of their event
         self._verdicts = Verdicts(work, rules, before or {}, self._out, checks)
         self._verdicts.curves = curves or (lambda name: claims((name,)))
         self._verdicts.most = dict(most or {})
@@ -259,17 +261,27 @@ class Flights:
         if flight.begun:
             return
         flight.begun, launch = True, flight.launch
-        for name, number in zip(launch.trials, launch.numbers, strict=True):
+        for name in launch.trials:
             self.trials[name].tries += 1
+        if len(launch.trials) > 1:
+            self._out.append(m.WriteBegun(launch.id, launch.trials, launch.numbers, flight.place))
+        else:
+            ((name, number),) = zip(launch.trials, launch.numbers, strict=True)
             self._out.append(m.WriteStarted(name, number, flight.place))
 
-    def _over(self, flight: Flight, ends: Mapping[str, m.TrialEnd], *, charged: bool = True) -> None:
-        """A launch ran to its end. ``charged``: its trials answer for it."""
+    def _over(self, flight: Flight, ends: Mapping[str, m.TrialEnd], rows: Sequence[Rows] = (), *, charged: bool = True) -> None:
+        """A launch ran to its end. ``rows``: trials of a batch that ended well. ``charged``: its trials answer for it."""
         self._begin(flight)
+        done: set[str] = set()
+        for part in rows:
+            done.update(part.trials)
+            self._verdicts.ended_together(flight.launch.id, part)
         failed: list[Ending] = []
         unsaved: list[Ending] = []
         shared: list[Ending] = []
         for name in flight.launch.trials:
+            if name in done:
+                continue
             end = ends.get(name)
             if end is not None and end.failure is None:
                 if self._verdicts.ended_well(name, end.record, checked=flight.launch.checked):
@@ -322,6 +334,8 @@ class Flights:
 
     def _close_flight(self, flight: Flight) -> None:
         launch = flight.launch
+        if len(launch.trials) > 1:
+            self._closed.append(m.BatchOver(launch.id))
         del self._flights[launch.id]
         del self._devices[launch.worker.device].flights[launch.id]
         self._leases[launch.lease].flights.remove(launch.id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -13,9 +14,11 @@ from ..observe.board import Board
 from ..observe.live import Display
 from ..observe.timing import Timing
 from ..ray_adapter.worker_pool import Workers
+from ..store.columns import BEGUN, ROWS, Rows
 from ..store.journal import Event, Journal, line_of
 from ..store.layout import RunFolder
 from ..study.trials import Trial
+from ..workers.spec import Together
 from . import messages as m
 
 SHOWN_NOTES = 20
@@ -52,7 +55,8 @@ class Inside:
 
     ``budget``: the ``memory_budget`` of a trial that was granted so many bytes at a relative time; None: what its spec says.
     ``planned``: bytes by trial, None where they are not known. ``too_large``: trials that are not to be started, each with the reason.
-    ``loose``: trials that may take more than they claim, as their plan is known to lack something.
+    ``loose``: trials that may take more than they claim, as their plan is known to lack something. ``together``: the columns of a launch of
+    several trials.
     """
 
     trials: Mapping[str, Trial]
@@ -61,6 +65,7 @@ class Inside:
     budget: Callable[[m.Launch], int | None] = lambda launch: None
     too_large: Mapping[str, str] = field(default_factory=dict)
     loose: frozenset[str] = frozenset()
+    together: Callable[[m.Launch], Together | None] = lambda launch: None
 
 
 class Book:
@@ -72,6 +77,7 @@ class Book:
         self._writes: list[tuple[str, Event]] = []
         self._shows: list[Callable[[], None]] = []  # what the board is told once all that was written is in the journal
         self._short: dict[str, m.Record] = {}  # began and ended since the last write: one event
+        self._short_batches: dict[int, m.Record] = {}  # the same for batches all of whose trials have ended well
         self._notes = 0
         self._failures: set[str] = set()
         self._snapshot: Mapping[str, Any] = {}
@@ -81,9 +87,15 @@ class Book:
         """The events of all actions since the last call, in their order, for the journal."""
         noted, self._noted = self._noted, []
         over = {(action.trial, action.number) for action in noted if type(action) is m.WriteEnded}
+        well: Counter[int] = Counter()
+        for action in noted:
+            if type(action) is m.WriteRows:
+                well[action.launch] += len(action.rows.trials)
         for action in noted:
             if type(action) is m.WriteEnded:
                 self._ended(action)
+            elif type(action) is m.WriteBegun and well[action.launch] == len(action.trials):
+                self._short_batches[action.launch] = action.place
             elif type(action) is m.WriteStarted and (action.trial, action.number) in over:
                 self._short[action.trial] = action.place
             else:
@@ -108,6 +120,19 @@ class Book:
                 place = action.place
                 shown = action.trial, self._label(action.trial), str(place["device"]), int(place["bytes"])
                 self._shows.append(partial(self.board.started, *shown))
+            case m.WriteBegun():
+                place, count = action.place, len(action.trials)
+                self._writes.append((BEGUN, {"trials": list(action.trials), "attempts": list(action.numbers), **place}))
+                label = f"{count} trials from {self._label(action.trials[0])} on"
+                shown = action.launch, count, label, str(place["device"]), int(place["bytes"])
+                self._shows.append(partial(self.board.batch_started, *shown))
+            case m.WriteRows():
+                place = self._short_batches.get(action.launch)
+                self._writes.append((ROWS, action.rows.event() | ({} if place is None else {"place": place})))
+                self._shows.append(partial(self._show_rows, action.launch, action.rows, short=place is not None))
+            case m.BatchOver():
+                self._short_batches.pop(action.launch, None)
+                self._shows.append(partial(self.board.batch_over, action.launch))
             case m.WriteRetry():
                 fields = {"failure": action.failure, "error": dict(action.error), "charged": action.charged}
                 self._write("retry", action.trial, action.number, fields)
@@ -160,6 +185,15 @@ class Book:
             if failure not in self._failures:  # equal ones are counted on the board
                 self._failures.add(failure)
                 self._say(f"{label} {status}: {failure}")
+
+    def _show_rows(self, launch: int, rows: Rows, *, short: bool) -> None:
+        """As ``_show_end`` for trials of a batch that ended well."""
+        if short:
+            self.board.batch_passed(launch, len(rows.trials))
+        at, loss = rows.best
+        if self.board.shows("done", loss):
+            self.board.found_best(loss, self._label(rows.trials[at]), rows.outputs_of(at))
+        self.board.batch_ended(launch, rows.shared, len(rows.trials))
 
     def _say(self, text: str) -> None:
         self.board.notes.append(text)

@@ -231,15 +231,18 @@ class Runner:
             self._tell(m.Refused(refused))
 
     def _heard(self, event: m.Event) -> None:
-        if isinstance(event, m.Ended) and event.ends:
+        if isinstance(event, m.Ended) and (event.ends or event.rows):
             spent = sum([end.record.get("worker_seconds") or 0.0 for end in event.ends.values()])
+            spent += sum([len(rows.trials) * (rows.shared.get("worker_seconds") or 0.0) for rows in event.rows])
             self._seconds[self.state.lease_of(event.launch)] += spent
 
     def _note_times(self, events: Sequence[m.Event]) -> None:
         """What nobody waits for."""
         timing, now = self.outside.timing, clock_now()
         for event in events:
-            if isinstance(event, m.Ended):
+            if isinstance(event, m.Ended) and event.rows:
+                timing.add(event.rows[0].shared, now, sum(len(rows.trials) for rows in event.rows))
+            elif isinstance(event, m.Ended) and len(event.ends) == 1:
                 for end in event.ends.values():
                     timing.add(end.record, now)
             elif isinstance(event, m.Started):
@@ -296,8 +299,10 @@ class Runner:
         inside, alone, out = self.inside, self.state.alone, []
         for launch in launches:
             id, _, trials, numbers, size, _, lease, keep, follows, may_fail, checked = launch
-            specs = [TrialSpec(*one, inside.spec(inside.trials[one[0]])) for one in zip(trials, numbers, strict=True)]
+            together = inside.together(launch) if len(trials) > 1 else None
+            own = (lambda name: {}) if together else lambda name: inside.spec(inside.trials[name])
+            specs = [TrialSpec(name, number, own(name)) for name, number in zip(trials, numbers, strict=True)]
             strict = not alone(trials) and inside.loose.isdisjoint(trials)
-            budget, claim = inside.budget(launch), size // len(specs) or None
-            out.append(BatchSpec(lease, tuple(specs), claim, strict, budget, id, keep, follows, may_fail, checked))
+            head = lease, tuple(specs), size or None, strict, inside.budget(launch)
+            out.append(BatchSpec(*head, id, keep, follows, may_fail, checked, together))
         return tuple(out)

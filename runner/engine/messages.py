@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from ..packing import Claim
 from ..store.attempts import Failure
+from ..store.columns import Rows
 
 Record = Mapping[str, Any]
 Error = Mapping[str, str]
@@ -81,7 +82,7 @@ class Started(NamedTuple):
 class Ended(NamedTuple):
     """A launch is over, with an end for each of its trials. ``restart``: its worker has lost the device and is killed; ``retire``: it is
     replaced as soon as nothing runs there. ``begun`` False: the worker did not begin with it, and never will. ``kept``: the lane has its
-    program still, which the worker knows by the lease.
+    program still, which the worker knows by the lease. ``rows``: the trials of a batch that ended well, which are not among ``ends``.
     """
 
     launch: int
@@ -90,6 +91,7 @@ class Ended(NamedTuple):
     retire: str = ""
     begun: bool = True
     kept: bool = False
+    rows: tuple[Rows, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +225,7 @@ class LetGo:
 
 
 class Launch(NamedTuple):
-    """The attempts of a batch, on a worker. ``numbers``: of the attempts.
+    """The attempts of one trial, or of a batch, whose trials run at once in one program, on a worker. ``numbers``: of the attempts.
 
     ``keep``: its lane is to keep the program afterwards, where it can. ``follows``: it runs on the lane that keeps the program of that
     lease. ``may_fail``: once so many trials have failed, those after it in its call do not begin; None: all may. ``checked``: its one trial
@@ -290,6 +292,28 @@ class WriteEnded(NamedTuple):
     record: Record
 
 
+class WriteBegun(NamedTuple):
+    """Write down that the attempts of a batch run."""
+
+    launch: int
+    trials: tuple[str, ...]
+    numbers: tuple[int, ...]
+    place: Record
+
+
+class WriteRows(NamedTuple):
+    """Write the rows of trials of a batch that ended well."""
+
+    launch: int
+    rows: Rows
+
+
+class BatchOver(NamedTuple):
+    """A batch runs no more; what its trials have come to is written before."""
+
+    launch: int
+
+
 @dataclass(frozen=True, slots=True)
 class WriteRetry:
     """Write down that an attempt failed and the trial waits again. ``charged``: it counts against the retries of its class."""
@@ -353,6 +377,9 @@ Action = (
     | Kill
     | WriteStarted
     | WriteEnded
+    | WriteBegun
+    | WriteRows
+    | BatchOver
     | WriteRetry
     | WritePardon
     | WriteRetired

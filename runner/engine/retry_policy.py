@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from ..store.attempts import Failure
+from ..store.columns import Rows
 from . import messages as m
 from .failures import Rules, counted, decide, halves, last, smaller
 from .parts import Claims, Crash, Flight, TrialAt, Work
 
 RETRIED = (Failure.infrastructure, Failure.out_of_memory, Failure.crash)
-SPLIT = (Failure.crash, Failure.out_of_memory)
+SPLIT = (Failure.crash, Failure.out_of_memory, Failure.timeout)
+"""What nobody knows the guilty trial of when a batch ends so: it is split in halves, and none is charged."""
 OWN = (Failure.user_error, Failure.not_finite)
 CHECKED = "run again with every index checked"
 NOTHING = f"{CHECKED}, it {{how}}: no index out of bounds was found"
@@ -69,8 +71,8 @@ class Verdicts:
         again: dict[Failure, list[str]] = {}
         for name, failure, error, record in ends:
             split = together and failure in SPLIT
-            how = {"charged": charged and not split, "held": flight.launch.bytes, "checked": flight.launch.checked}
-            if self.again(name, failure, error, record, **how):
+            held, checked = flight.launch.bytes, flight.launch.checked
+            if self.again(name, failure, error, record, charged=charged, split=split, held=held, checked=checked):
                 again.setdefault(failure, []).append(name)
         out: list[tuple[str, ...]] = []
         for failure, names in again.items():
@@ -78,9 +80,20 @@ class Verdicts:
         return out
 
     def again(
-        self, name: str, failure: Failure, error: m.Error, record: m.Record, *, charged: bool, held: int, checked: bool = False
+        self,
+        name: str,
+        failure: Failure,
+        error: m.Error,
+        record: m.Record,
+        *,
+        charged: bool,
+        held: int,
+        split: bool = False,
+        checked: bool = False,
     ) -> bool:
-        """Whether a trial is tried again after a failure with ``held`` bytes; else it has ended. ``checked``: see ``Launch``."""
+        """Whether a trial is tried again after a failure with ``held`` bytes; else it has ended. ``split``: it is in one half of its batch
+        then. ``checked``: see ``Launch``.
+        """
         trial = self.trials[name]
         signal, trial.signal = trial.signal, ""
         retried = failure in RETRIED
@@ -89,7 +102,7 @@ class Verdicts:
                 how = {Failure.crash: "died again", Failure.timeout: "took longer than limits.trial_timeout"}
                 return self._nothing_found(trial, how.get(failure, "ran out of memory"))
             error = noted(error, f"its process died before: {trial.crash.signal}; this is what it says when it is {CHECKED}")
-        charged |= not retried
+        charged = (charged or not retried) and not split
         trial.charged[failure] += charged
         decision = decide(failure, trial.charged, self.rules) if charged else None
         status = decision.status if decision is not None else None
@@ -122,6 +135,16 @@ class Verdicts:
             return self._nothing_found(trial, "ended well")
         self.end(name, record)
         return False
+
+    def ended_together(self, launch: int, rows: Rows) -> None:
+        """Trials of a batch have results: their rows."""
+        for name in rows.trials:
+            trial = self.trials[name]
+            assert not trial.ended, name
+            trial.ended = True
+        self.open -= len(rows.trials)
+        self.counts["done"] += len(rows.trials)
+        self.out.append(m.WriteRows(launch, rows))
 
     def _nothing_found(self, trial: TrialAt, how: str) -> bool:
         """The attempt that looked into a crash is over and has found nothing: the trial goes on as it would have without."""

@@ -4,7 +4,7 @@ A trial waits in a request of the ledger, runs in a launch under a lease, and en
 worker as a whole, as launches that run one after the other. Only the first has begun then; of the others the worker says so, and one that
 has not begun when its worker is lost, or when it is told not to, was never an attempt. Launches of one worker share a process: when it
 dies and several ran in it, nobody is charged and each runs alone on its device from then on, so that the next death has one suspect. A
-batch that crashes or runs out of memory is split in halves, until one trial is alone with it.
+batch that crashes, runs out of memory, or takes longer than one trial may, is split in halves, until one trial is alone with it.
 """
 
 from __future__ import annotations
@@ -142,8 +142,9 @@ class State(Flights):
                 self._tick()
 
     def _take(self) -> list[m.Action]:
-        out = self._out.copy()
+        out = self._out + self._closed
         self._out.clear()  # the list is also that of the verdicts
+        self._closed.clear()
         return out
 
     # leases and launches
@@ -214,7 +215,7 @@ class State(Flights):
         if event.begun:
             if not crashes:
                 self._judge_device(flight, event)
-            self._over(flight, event.ends, charged=charged)
+            self._over(flight, event.ends, event.rows, charged=charged)
         else:
             self._not_begun(flight, sure=True)
         self._next_of(lease)

@@ -27,8 +27,8 @@ class Exports(Protocol):
         """A batch of so many trials has started, so many seconds after it was submitted."""
         ...
 
-    def ended(self, record: Mapping[str, Any]) -> None:
-        """A trial has its row."""
+    def ended(self, record: Mapping[str, Any], trials: int = 1) -> None:
+        """A trial has its row, or so many of a batch have, with what is the same in all of them."""
         ...
 
     def retried(self, failure: str) -> None:
@@ -42,6 +42,14 @@ class _Started:
     device: str
     bytes: int | None
     began: float
+
+
+@dataclass
+class _Batch:
+    """A batch that runs: how many of its trials have no row yet."""
+
+    shown: _Started
+    left: int
 
 
 @dataclass
@@ -71,6 +79,7 @@ class Board:
     _waits: dict[str, float] = field(default_factory=dict)
     """Since when a trial that is tried again waits."""
     _lanes: dict[str, _Started] = field(default_factory=dict)
+    _batches: dict[int, _Batch] = field(default_factory=dict)
     _ends: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT_ENDS))
     _failures: deque[FailureView] = field(default_factory=lambda: deque(maxlen=SHOWN))
 
@@ -78,6 +87,11 @@ class Board:
     def ended(self) -> int:
         """Trials that will not run any more."""
         return sum(self.counts.values())
+
+    @property
+    def now_running(self) -> int:
+        """Trials that run, those of batches included. A failed one of a batch that goes on has its row already."""
+        return len(self.running) + sum(batch.left for batch in list(self._batches.values()))
 
     def started(self, trial: str, label: str, device: str = "", claimed: int | None = None, batch: int = 1) -> None:
         """A trial has started on a device, with so many bytes claimed, in a batch of so many."""
@@ -87,6 +101,35 @@ class Board:
         self._lanes[trial] = _Started(label, device, claimed, now)
         if self.metrics is not None:
             self.metrics.started(batch, now - self._waits.pop(trial, self.began))
+
+    def batch_started(self, launch: int, trials: int, label: str, device: str, claimed: int) -> None:
+        """A batch of so many trials has started."""
+        self.batch_passed(launch, trials)
+        self._batches[launch] = _Batch(_Started(label, device, claimed, time.monotonic()), trials)
+
+    def batch_passed(self, launch: int, trials: int) -> None:
+        """So many trials of a batch have started and ended since the board was told last; ``batch_ended`` follows."""
+        now = time.monotonic()
+        self.first_start = self.first_start or now
+        if self.metrics is not None:
+            self.metrics.started(trials, now - self.began)
+
+    def batch_ended(self, launch: int, shared: Mapping[str, Any], trials: int) -> None:
+        """So many trials of a batch have ended well. ``shared``: what is the same in their rows."""
+        if launch in self._batches:
+            self._batches[launch].left -= trials
+        self.counts["done"] += trials
+        self._ends.extend([time.monotonic()] * min(trials, KEPT_ENDS))
+        if self.metrics is not None:
+            self.metrics.ended(shared, trials)
+
+    def batch_over(self, launch: int) -> None:
+        """A batch runs no more; what became of its other trials has been told."""
+        self._batches.pop(launch, None)
+
+    def found_best(self, loss: float, label: str, outputs: Mapping[str, Any]) -> None:
+        """The smallest loss so far."""
+        self.best = (loss, best_at(label, outputs))
 
     def passed(self, trial: str, batch: int = 1) -> None:
         """A trial has started and ended since the board was told last; ``stopped`` follows."""
@@ -119,7 +162,7 @@ class Board:
         self.counts[status] += 1
         self._ends.append(time.monotonic())
         if status == "done" and loss is not None and (self.best is None or loss < self.best[0]):
-            self.best = (loss, best_at(label, (record or {}).get("outputs") or {}))
+            self.found_best(loss, label, (record or {}).get("outputs") or {})
         if status in ("failed", "poisoned") and record is not None:
             self._failures.append(failure_view(trial, label, record))
         if self.metrics is not None:
@@ -151,7 +194,9 @@ class Board:
             for trial, one in list(self._lanes.items())
             if trial in self.running
         )
-        counts = Counter(self.counts) + Counter(running=len(self.running))
+        batches = [one.shown for one in list(self._batches.values())]
+        lanes += tuple(Lane("", one.label, one.device, now - one.began, one.bytes) for one in batches)
+        counts = Counter(self.counts) + Counter(running=self.now_running)
         counts["waiting"] = max(0, self.total - sum(counts.values()))
         return RunView(
             run=self.run,
@@ -170,5 +215,5 @@ class Board:
         )
 
     def _reasons(self) -> tuple[Reason, ...]:
-        waiting = self.total - self.ended - len(self.running)
+        waiting = self.total - self.ended - self.now_running
         return reasons(self.snapshot, max(0, waiting))

@@ -28,7 +28,7 @@ def process_started() -> float:
 
 class Ended(NamedTuple):
     """A trial that has ended: its lane (host, process, number), when it started and ended there, the seconds that its worker had it, those
-    of its own work, and when its row had come back.
+    of its own work, and when its row had come back. A batch is one, with the seconds of all of its ``trials``.
     """
 
     lane: tuple[Any, ...]
@@ -37,6 +37,7 @@ class Ended(NamedTuple):
     worker_seconds: float | None
     seconds: float | None
     collected_t: float
+    trials: int = 1
 
 
 @dataclass
@@ -51,13 +52,15 @@ class Timing:
     ended_t: float | None = None
     trials: list[Ended] = field(default_factory=list)
 
-    def add(self, message: Mapping[str, Any], at: float) -> None:
+    def add(self, message: Mapping[str, Any], at: float, trials: int = 1) -> None:
         """Note an ended trial that has come back ``at`` that time: its worker, when it started and ended there, and the seconds of its own
-        work.
+        work. Of so many ``trials`` of a batch the message says what is the same for all.
         """
         get = message.get
         lane = (get("host"), get("pid"), get("lane"))
-        self.trials.append(Ended(lane, get("started_t"), get("ended_t"), get("worker_seconds"), get("seconds"), at))
+        seconds = get("seconds")
+        own = None if seconds is None else trials * seconds
+        self.trials.append(Ended(lane, get("started_t"), get("ended_t"), get("worker_seconds"), own, at, trials))
 
     def summary(self) -> dict[str, float | None]:
         """The figures that ``--json`` prints; seconds from the command on, and milliseconds for each trial.
@@ -70,14 +73,14 @@ class Timing:
         lanes: dict[tuple[Any, ...], list[Ended]] = defaultdict(list)
         for trial in self.trials:
             lanes[trial.lane].append(trial)
-        gaps, inside = [], []
+        gaps, inside, collect = [], [], []  # seconds, and of how many trials
         for own in lanes.values():
             own.sort(key=lambda trial: trial.started_t)
-            gaps += [after.started_t - before.ended_t for before, after in itertools.pairwise(own)]
+            gaps += [(after.started_t - before.ended_t, after.trials) for before, after in itertools.pairwise(own)]
         for trial in self.trials:
             if trial.seconds is not None:
-                inside.append(trial.ended_t - trial.started_t - trial.seconds)
-        collect = [max(0.0, trial.collected_t - trial.ended_t) for trial in self.trials]
+                inside.append((trial.ended_t - trial.started_t - trial.seconds, trial.trials))
+            collect.append((max(0.0, trial.collected_t - trial.ended_t), trial.trials))
         dispatch_ms, worker_ms = _mean_ms(gaps), _mean_ms(inside)
         both = dispatch_ms + worker_ms if dispatch_ms is not None and worker_ms is not None else None
         return {
@@ -97,5 +100,5 @@ class Timing:
         return None if stamp is None else max(0.0, stamp - self.command_t)  # the command may be of another process
 
 
-def _mean_ms(seconds: list[float]) -> float | None:
-    return 1000.0 * sum(seconds) / len(seconds) if seconds else None
+def _mean_ms(parts: list[tuple[float, int]]) -> float | None:
+    return 1000.0 * sum(seconds for seconds, _ in parts) / sum(trials for _, trials in parts) if parts else None

@@ -82,10 +82,10 @@ class Histogram:
         made = (gauge(f"{spec.name}_{part}", spec.says, spec.tags + also) for part, also in _PARTS)
         self._bucket, self._total, self._count = (one.set_default_tags(dict(tags)) for one in made)
 
-    def observe(self, value: float) -> None:
-        """One more value."""
-        self._counts[bisect_left(self._bounds, value)] += 1
-        self._sum += value
+    def observe(self, value: float, count: int = 1) -> None:
+        """One more value, or so many equal ones."""
+        self._counts[bisect_left(self._bounds, value)] += count
+        self._sum += value * count
 
     def export(self) -> None:
         """Say what there is so far."""
@@ -143,11 +143,11 @@ class Metrics:
         self._histograms["qdrun_batch_trials"].observe(trials)
         self._histograms["qdrun_queue_wait_seconds"].observe(waited_s)
 
-    def ended(self, record: Mapping[str, Any]) -> None:
-        """A trial has its row."""
+    def ended(self, record: Mapping[str, Any], trials: int = 1) -> None:
+        """A trial has its row, or so many of a batch have, with what is the same in all of them."""
         planned, used = record.get("planned_bytes"), record.get("used_bytes")
-        self._observe("qdrun_trial_seconds", record.get("seconds"))
-        self._observe("qdrun_used_of_planned", used / planned if planned and used is not None else None)
+        self._observe("qdrun_trial_seconds", record.get("seconds"), trials)
+        self._observe("qdrun_used_of_planned", used / planned if planned and used is not None else None, trials)
         self._observe("qdrun_gradient_norm", gradient_norm(record))
         self._failed(record.get("failure"))
 
@@ -156,9 +156,9 @@ class Metrics:
         self._made["qdrun_retries_total"].inc(tags={"failure": str(failure)})
         self._failed(failure)
 
-    def _observe(self, name: str, value: float | None) -> None:
+    def _observe(self, name: str, value: float | None, count: int = 1) -> None:
         if value is not None and math.isfinite(value):
-            self._histograms[name].observe(value)
+            self._histograms[name].observe(value, count)
 
     def _failed(self, failure: str | None) -> None:
         if failure == "out_of_memory":

@@ -402,7 +402,7 @@ def ended(launch: m.Launch, end: BatchEnd) -> m.Ended:
         shared = bool(record.get("shared"))
         record = {name: value for name, value in record.items() if name not in ("restart", "shared")}
         ends[trial] = m.TrialEnd(record, Failure(record.get("failure") or Failure.user_error), shared)
-    return m.Ended(launch.id, ends, restart, end.retire, end.begun, end.kept)
+    return m.Ended(launch.id, ends, restart, end.retire, end.begun, end.kept, end.rows)
 
 
 def read_there(read: Callable[[str], Any], node: str, path: str) -> Any:

@@ -20,6 +20,7 @@ from typing import Any
 from pydantic_core import to_json
 
 from ..clock import now
+from .columns import expanded
 from .encoding import Damaged, document, is_sealed, plain, read_document, readable, sealed, unsealed, writable
 from .files import FolderGone, Growing, LocalFiles, StorageFull
 from .layout import RunFolder
@@ -33,7 +34,9 @@ EVENTS = "events"
 LIGHT_NUMBERS, HISTORY = 256, "opt.history"
 """Arrays of more numbers are left in the journal by ``read(light=True)``, but for the history of a descent, which reports draw."""
 _TRIAL = re.compile(rb'"trial":"([^"\\\\]{1,200})"')
+_TRIALS = re.compile(rb'"trials":\[((?:"[^"\\\\]{1,200}",?)*)')
 Event = dict[str, Any]
+Lessened = Callable[[Event], list[Event]]
 
 
 def line_of(event: Event) -> bytes:
@@ -61,13 +64,16 @@ def _unwritten(event: Event, error: Exception) -> Event:
 
 @dataclass(frozen=True)
 class Entry:
-    """An event, and where it stands: its owner, and the segment and the bytes that hold its line."""
+    """An event, and where it stands: its owner, and the segment and the bytes that hold its line; ``row``: its place in the line of a
+    batch, which has an event for each trial.
+    """
 
     event: Event
     owner: int
     segment: str
     start: int
     end: int
+    row: int = 0
 
 
 @dataclass(frozen=True)
@@ -129,7 +135,7 @@ def read(folder: RunFolder, *, slim: bool = False, light: bool = False) -> Event
         slim: leave gradients and outputs where they are; ``event_at`` reads them again.
         light: leave those of more than ``LIGHT_NUMBERS`` numbers there; in their place stands ``{"shape": [..]}``.
     """
-    lessen = _without_arrays if slim else _without_large if light else lambda event: None
+    lessened = _without_arrays if slim else _without_large if light else expanded
     files, out = folder.files, Events()
     names = [name for name in files.names(EVENTS) if _owner_of(name)]
     last, counted = _last_word(folder, names)
@@ -137,7 +143,7 @@ def read(folder: RunFolder, *, slim: bool = False, light: bool = False) -> Event
     for name in names:
         owner = _owner_of(name)
         data = files.read(f"{EVENTS}/{name}")
-        _read_segment(out, name, owner, data, counted.get(name, 0) if owner < last else None, lessen)
+        _read_segment(out, name, owner, data, counted.get(name, 0) if owner < last else None, lessened)
     return out
 
 
@@ -187,7 +193,7 @@ def _parsed(line: bytes) -> Event | None:
     return event if isinstance(event.get("event"), str) else None
 
 
-def _read_segment(out: Events, name: str, owner: int, data: bytes, count: int | None, lessen: Callable[[Event], None]) -> None:
+def _read_segment(out: Events, name: str, owner: int, data: bytes, count: int | None, lessened: Lessened) -> None:
     whole = data.rfind(b"\n") + 1
     counted = whole if count is None else min(count, whole)
     out.lengths[name] = counted
@@ -201,8 +207,8 @@ def _read_segment(out: Events, name: str, owner: int, data: bytes, count: int | 
             if event is None:
                 out.damage.append(_damage(name, number, data[start:end]))
             else:
-                lessen(event)
-                out.entries.append(Entry(event, owner, name, start, end))
+                found = enumerate(lessened(event))
+                out.entries += [Entry(one, owner, name, start, end, row) for row, one in found]
         start = end + 1
     rest = data[whole:count]
     if (count or 0) > whole and not rest:
@@ -211,17 +217,23 @@ def _read_segment(out: Events, name: str, owner: int, data: bytes, count: int | 
         out.damage.append(_damage(name, number + 1, rest))
 
 
-def _without_arrays(event: Event) -> None:
+def _without_arrays(event: Event) -> list[Event]:
+    found = expanded(event, slim=True)
     event.pop("gradients", None)
     event.pop("outputs", None)
+    return found
 
 
-def _without_large(event: Event) -> None:
+def _without_large(event: Event) -> list[Event]:
+    found = expanded(event, most=LIGHT_NUMBERS)
+    if found[0] is not event:  # of a batch
+        return found
     for kind in ("gradients", "outputs"):
         arrays = event.get(kind) or {}
         for name, value in arrays.items():
             if isinstance(value, list) and name != HISTORY and math.prod(shape := shape_of(value)) > LIGHT_NUMBERS:
                 arrays[name] = {"shape": shape}
+    return found
 
 
 def shape_of(value: Any) -> list[int]:
@@ -234,7 +246,8 @@ def shape_of(value: Any) -> list[int]:
 
 
 def _damage(segment: str, line: int, data: bytes) -> Damage:
-    return Damage(segment, line, tuple(dict.fromkeys(found.decode("utf-8", "replace") for found in _TRIAL.findall(data))))
+    found = _TRIAL.findall(data) + [one.strip(b'"') for some in _TRIALS.findall(data) for one in some.split(b",") if one]
+    return Damage(segment, line, tuple(dict.fromkeys(one.decode("utf-8", "replace") for one in found)))
 
 
 def event_at(folder: RunFolder, entry: Entry) -> Event:
@@ -243,26 +256,37 @@ def event_at(folder: RunFolder, entry: Entry) -> Event:
     Raises:
         Damaged: its line has changed since.
     """
-    return unsealed(folder.files.read(f"{EVENTS}/{entry.segment}", entry.start, entry.end))
+    data = folder.files.read(f"{EVENTS}/{entry.segment}", entry.start, entry.end)
+    return expanded(unsealed(data))[entry.row]
 
 
 class Lines:
-    """Events read again, in any order. Of an object store whole segments are kept, ``KEPT_BYTES`` of them."""
+    """Events read again, in any order. Of an object store whole segments are kept, ``KEPT_BYTES`` of them; and the last line, which
+    may be that of a batch.
+    """
 
     def __init__(self, folder: RunFolder) -> None:
         self._folder, self._segments = folder, dict[str, bytes]()
+        self._last: tuple[str, int] = "", 0
+        self._events: list[Event] = []
 
     def at(self, entry: Entry) -> Event:
         """As ``event_at``."""
+        where = entry.segment, entry.start
+        if where != self._last:
+            self._events, self._last = expanded(unsealed(self._line(entry))), where
+        return self._events[entry.row]
+
+    def _line(self, entry: Entry) -> bytes:
         if isinstance(self._folder.files, LocalFiles):
-            return event_at(self._folder, entry)
+            return self._folder.files.read(f"{EVENTS}/{entry.segment}", entry.start, entry.end)
         data = self._segments.pop(entry.segment, None)
         if data is None:
             data = self._folder.files.read(f"{EVENTS}/{entry.segment}")
             while self._segments and sum(map(len, self._segments.values())) + len(data) > KEPT_BYTES:
                 del self._segments[next(iter(self._segments))]
         self._segments[entry.segment] = data  # the last one that was used comes last
-        return unsealed(data[entry.start : entry.end])
+        return data[entry.start : entry.end]
 
 
 class Journal:

@@ -42,18 +42,18 @@ class HostLimit:
         self._before = (0, 0)
 
     @contextmanager
-    def trial(self) -> Iterator[None]:
-        """While open, a trial runs."""
+    def trial(self, count: int = 1) -> Iterator[None]:
+        """While open, a trial runs, or a batch of so many."""
         if self.limit is None:
             yield
             return
         with self._lock:
-            self._begin(self.limit)
+            self._begin(self.limit, count)
         try:
             yield
         finally:
             with self._lock:
-                self._running -= 1
+                self._running -= count
                 if not self._running:
                     self._most = 0
                     _set(*self._before)
@@ -63,12 +63,12 @@ class HostLimit:
         """How many trials the memory of the process is for now."""
         return self._most
 
-    def _begin(self, limit: int) -> None:
+    def _begin(self, limit: int, count: int) -> None:
         import resource
 
         if not self._running:
             self._idle_bytes, self._before = private_bytes(), resource.getrlimit(resource.RLIMIT_DATA)
-        self._running += 1
+        self._running += count
         self._most = max(self._most, self._running)
         most = self._idle_bytes + limit * self._most + spare_bytes(self._most)
         _set(min([most, *(old for old in self._before if old != resource.RLIM_INFINITY)]), self._before[1])

@@ -19,12 +19,15 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from ...jobs.base import Job
+from ..store.columns import Rows
 from .floats import FloatEnvironment
 from .program_cache import Keeper
 from .spec import BatchEnd, BatchSpec, LaneState, TrialEnd, TrialSpec
 
 Run = Callable[["Lane", BatchSpec, TrialSpec], TrialEnd]
 """Runs one attempt on a lane. What it raises becomes the end of that attempt."""
+Together = Callable[["Lane", BatchSpec], tuple[list[TrialEnd], tuple[Rows, ...]] | None]
+"""Runs the trials of a batch at once: the ends of those that failed, and the rows of the others; None: they must run one by one."""
 Broken = Callable[[BatchSpec, TrialSpec, BaseException], TrialEnd]
 """The end of an attempt that came to none by itself, from what was raised."""
 PHASES = {"open": "build"}
@@ -171,19 +174,38 @@ class Lane(threading.Thread):
             return BatchEnd(batch.lease, (), self._lanes.retire(), batch.launch)
         self._lanes.begin(self.number, batch.launch)
         task.running = batch.launch, time.monotonic()
+        ends, rows = self._together(batch) if batch.together is not None else (self._one_by_one(batch, batch.trials), ())
+        task.failed += sum(not end.done for end in ends)
+        return BatchEnd(batch.lease, tuple(ends), self._lanes.retire(), batch.launch, rows=rows)
+
+    def _together(self, batch: BatchSpec) -> tuple[list[TrialEnd], tuple[Rows, ...]]:
+        """The trials of a batch at once; one by one where the job raises for all of them: each then has its own error, or its row."""
+        assert self._floats is not None and batch.together is not None
+        self.now = Now(batch.trials[0], batch.lease)
+        self._floats.restore()
+        try:
+            found = Context().run(self._lanes.together, self, batch)
+        except BaseException as error:
+            found = [self._lanes.broken(batch, trial, error) for trial in batch.trials], ()
+        self.now = None
+        if found is not None:
+            return found
+        specs = [one._replace(spec=batch.together.own_spec(one.trial, row)) for row, one in enumerate(batch.trials)]
+        return self._one_by_one(batch, specs), ()
+
+    def _one_by_one(self, batch: BatchSpec, trials: Sequence[TrialSpec]) -> list[TrialEnd]:
         ends, floats = [], self._floats
         assert floats is not None
-        for trial in batch.trials:
+        for trial in trials:
             self.now = Now(trial, batch.lease)
             floats.restore()
             # a context of its own: whatever program or setting a trial leaves behind in its context, the next one does not see
             try:
-                ends.append(Context().run(self._lanes.run, self, batch, trial))
+                ends.append(Context().run(self._lanes.run, self, batch._replace(trials=(trial,)), trial))
             except BaseException as error:
                 ends.append(self._lanes.broken(batch, trial, error))
             self.now = None
-        task.failed += sum(not end.done for end in ends)
-        return BatchEnd(batch.lease, tuple(ends), self._lanes.retire(), batch.launch)
+        return ends
 
     def _opening(self, job: Job[Any]) -> None:
         """The job of the running attempt, as soon as there is one: it can be watched from now on."""
@@ -261,6 +283,7 @@ class Lanes:
 
     Attributes:
         run: runs an attempt.
+        together: runs the attempts of a batch.
         retire: says why the worker is to be replaced, empty when it is not.
         begin: is told the lane and the launch before each.
         failed: is told what the close of a program between two trials raised, and why a lane has died.
@@ -275,13 +298,14 @@ class Lanes:
         count: int,
         name: str,
         run: Run,
+        together: Together,
         retire: Callable[[], str],
         begin: Callable[[int, int], None],
         failed: Callable[[BaseException], None],
         broken: Broken,
     ) -> None:
         self.run, self.retire, self.begin, self.failed, self.lost = run, retire, begin, failed, False
-        self.broken = broken
+        self.together, self.broken = together, broken
         self.dropped: set[int] = set()
         self._kept: dict[str, Lane] = {}  # by lease: those that wait with a program
         self._going: dict[str, LetGo] = {}

@@ -8,16 +8,23 @@ nothing while it was built: that would be missing in the files of the next one. 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import Context, copy_context
 from typing import Any
 
+import numpy as np
+
 from ...compiler.errors import QdrunError
 from ...jobs.base import Finished, Job, Outcome, Session, run_trial
+from ...jobs.batch import BatchSession, group_key
 from ...jobs.inputs import located
+from ...jobs.session import device_name
 from .capture import has_printed, printing_as_here
+from .spec import Together
+from .together import Ran
 
+BATCH_OPTIONS = ("backend", "device", "threads", "memory_limit_bytes")
 OPTIONS = ("backend", "device", "threads", "memory_limit_bytes", "memory_budget_bytes")
 Body = Callable[[Session], Outcome]
 
@@ -64,8 +71,33 @@ class OpenProgram:
         return {} if program is None else program.usage()
 
 
+class OpenBatch:
+    """An open batch: batches of its group and size may follow each other in it.
+
+    Attributes:
+        session: of the group.
+    """
+
+    def __init__(self, key: tuple[Any, ...], session: BatchSession) -> None:
+        self.key, self.session = key, session
+        self._context = copy_context()
+
+    def here(self) -> Context:
+        """A context in which its program is the current one."""
+        return printing_as_here(self._context)
+
+    def close(self) -> None:
+        """Close it. Raises what the close of a program raises; it is closed nevertheless."""
+        self.here().run(self.session.close)
+
+    def held(self) -> dict[str, int]:
+        """As of ``OpenProgram``."""
+        program = self.session.job.program
+        return {} if program is None else program.usage()
+
+
 class Keeper:
-    """What a lane has open.
+    """What a lane has open: the program of a trial, or of a batch.
 
     Attributes:
         program: None: nothing.
@@ -73,8 +105,46 @@ class Keeper:
 
     def __init__(self, watch: Callable[[Job[Any]], None]) -> None:
         """``watch``: is told the job of each trial before it runs."""
-        self.program: OpenProgram | None = None
+        self.program: OpenProgram | OpenBatch | None = None
         self._watch = watch
+
+    def run_batch(self, job: type[Job[Any]], spec: Mapping[str, Any], together: Together, rows: Sequence[int]) -> Ran:
+        """Run trials of a batch, in the open program or in a new one, which has room for all of them. It stays open.
+
+        Args:
+            job: the class.
+            spec: of its first trial.
+            together: the trials.
+            rows: those that run.
+
+        Raises:
+            BaseException: what the job raises for all of them; nothing is open then.
+        """
+        start = time.perf_counter()
+        try:
+            params = located(job.Params.model_validate(spec["params"]), spec.get("folder", ""))
+            options = {name: spec[name] for name in BATCH_OPTIONS} | {"debug": spec.get("debug"), "wanted": spec["gradients"]}
+            group = group_key(job, params, wanted=spec["gradients"])
+            key = job, repr(options), len(together.seeds), group
+            if not (isinstance(self.program, OpenBatch) and self.program.key == key):
+                self.close()
+                self.program = OpenBatch(key, BatchSession.open(job, params, len(together.seeds), **options))
+            self._watch(self.program.session.job)
+            return self.program.here().run(self._run_batch, self.program.session, together, rows, start)
+        except BaseException:
+            self.close_after_failure()
+            raise
+
+    @staticmethod
+    def _run_batch(session: BatchSession, together: Together, rows: Sequence[int], start: float) -> Ran:
+        opened = time.perf_counter()
+        inputs = {name: np.asarray(values)[rows] for name, values in together.inputs.items()}
+        outcome = session.run_columns(inputs, np.asarray(together.seeds)[rows])
+        done = time.perf_counter()
+        session.measure()
+        seconds = {"build": opened - start, "run": done - opened}
+        name = device_name(session.job.program)
+        return Ran(outcome, seconds, together.planned_bytes, dict(session.used), session.peak_bytes, name)
 
     def run(self, job: type[Job[Any]], spec: Mapping[str, Any], body: Body) -> Finished:
         """Run a trial, in the open program or in a new one. It stays open if another trial may follow.
@@ -85,7 +155,8 @@ class Keeper:
         params, options = located(job.Params.model_validate(spec["params"]), spec.get("folder", "")), options_of(spec)
         start = time.perf_counter()
         try:
-            if self.program is not None and not self._renewed(self.program, job, params, options, spec):
+            open = self.program
+            if open is not None and not (isinstance(open, OpenProgram) and self._renewed(open, job, params, options, spec)):
                 self.close()
             if self.program is None:
                 made = job(params, wanted=spec["gradients"], seed=spec["seed"])
@@ -108,7 +179,7 @@ class Keeper:
         return program.here().run(program.session.renew, params, spec["gradients"], spec["seed"])
 
     def _run(self, body: Body, start: float) -> Finished:
-        assert self.program is not None
+        assert isinstance(self.program, OpenProgram)
         finished = run_trial(self.program.session, body, start)
         if not self.program.over():
             program, self.program = self.program, None

@@ -43,11 +43,9 @@ def finished_record(finished: Finished) -> Record:
     Raises:
         BadOutcome: a gradient or an output is neither a number nor an array of numbers.
     """
-    numbers = numbers_of(finished.outcome)
-    loss, gradients = numbers["loss"], numbers["gradients"]
     record: Record = {
         "status": "done",
-        **numbers,
+        **numbers_of(finished.outcome),
         "seconds": sum(finished.seconds.values()),
         "parts": finished.seconds,
         "planned": finished.plan.by_kind(),
@@ -56,11 +54,17 @@ def finished_record(finished: Finished) -> Record:
         "used_bytes": finished.peak_bytes,
         "device": finished.device,
     }
+    return judged(record)
+
+
+def judged(record: Record) -> Record:
+    """A record with numbers: where some are not finite, that of a failed attempt."""
+    loss, gradients = record["loss"], record["gradients"]
     what = [] if math.isfinite(loss) else [f"the loss is {loss}"]
     what += [f"the gradient of {name} is not finite" for name, value in gradients.items() if not np.isfinite(value).all()]
     if what:
         error = {"type": "NotFinite", "message": "; ".join(what), "traceback": ""}
-        record |= {"status": "failed", "failure": Failure.not_finite.value, "error": error}
+        return record | {"status": "failed", "failure": Failure.not_finite.value, "error": error}
     return record
 
 
@@ -201,6 +205,7 @@ __all__ = [
     "failure_of",
     "finished_record",
     "gradient_norm",
+    "judged",
     "norm_of",
     "numbers_of",
     "place_of",

@@ -1,4 +1,4 @@
-"""What goes to a worker and comes back: small plain data, that pickles and holds no array.
+"""What goes to a worker and comes back: small plain data, that pickles and holds no array but the columns of a batch.
 
 What there is one of for each trial is a named tuple: a frozen dataclass of as many fields takes ten times as long to make.
 """
@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from ..store.columns import Rows
 from ..store.files import escaped
 
 
@@ -79,13 +80,34 @@ class Shape:
     bytes: int
 
 
+class Together(NamedTuple):
+    """The trials of a batch as columns: they differ in inputs and seeds alone, and run at once in one program.
+
+    Attributes:
+        params: of the first trial, as plain data.
+        inputs: the parameters that are not the same in all, with a value for each trial.
+        seeds: of each trial.
+        planned_bytes: of the whole batch.
+    """
+
+    params: Mapping[str, Any]
+    inputs: Mapping[str, list[Any]]
+    seeds: list[int]
+    planned_bytes: int
+
+    def own_spec(self, trial: str, row: int) -> dict[str, Any]:
+        """What ``TrialSpec.spec`` would say of one of them, to run it alone."""
+        params = {**self.params, **{name: values[row] for name, values in self.inputs.items()}}
+        return {"trial": trial, "params": params, "seed": self.seeds[row], "optimize": None}
+
+
 class BatchSpec(NamedTuple):
-    """Trials that run together on one lane; of one now.
+    """One trial, or several that run ``together``, on one lane.
 
     Attributes:
         lease: what the batch runs under.
-        trials: in order.
-        claim_bytes: what each of them may hold; None: that is not known.
+        trials: in order; of several ``spec`` is empty.
+        claim_bytes: what their program may hold; None: that is not known.
         strict: a program is refused more than the claim. False, for a trial that is alone on its device: more is only reported.
         budget_bytes: the ``memory_budget`` of their programs at the point of the claim's curve; None: what the spec says.
         launch: the runner's number of it, which nothing else of the run has.
@@ -95,6 +117,7 @@ class BatchSpec(NamedTuple):
             of it: any that is free.
         may_fail: it does not begin once so many trials of its call have not ended well; None: whatever became of them.
         checked: every index is checked, to find why the process of its trial died.
+        together: of several trials: their parameters. None: of one.
     """
 
     lease: str
@@ -107,6 +130,7 @@ class BatchSpec(NamedTuple):
     follows: str = ""
     may_fail: int | None = None
     checked: bool = False
+    together: Together | None = None
 
 
 class TrialEnd(NamedTuple):
@@ -127,6 +151,7 @@ class BatchEnd(NamedTuple):
 
     Attributes:
         lease, ends: of the batch.
+        rows: the trials that ran together and ended well; they are not among ``ends``.
         retire: why the worker must be replaced before it is given more; empty when it need not be.
         launch: of the batch.
         kept: the lane still holds the program, and its bytes, see ``BatchSpec.keep``.
@@ -137,11 +162,12 @@ class BatchEnd(NamedTuple):
     retire: str = ""
     launch: int = 0
     kept: bool = False
+    rows: tuple[Rows, ...] = ()
 
     @property
     def begun(self) -> bool:
         """Whether its trials were tried."""
-        return bool(self.ends)
+        return bool(self.ends or self.rows)
 
 
 @dataclass(frozen=True)
@@ -250,6 +276,7 @@ __all__ = [
     "LeaseNews",
     "Progress",
     "Shape",
+    "Together",
     "TrialEnd",
     "TrialSpec",
     "WorkerInfo",

@@ -26,6 +26,7 @@ from ..config.values import INTERPRETER
 from ..optimize.descent import body_of
 from ..optimize.descent_state import KeptFile
 from ..store.attempts import Attempt, Failure, pack, write_spec
+from ..store.columns import Rows
 from ..store.files import StorageFull, escaped
 from ..store.layout import RunFolder
 from ..store.owner import Owner, OwnerLost, check_owner, latest_owner
@@ -51,6 +52,7 @@ from .spec import (
     log_folder,
     worker_name,
 )
+from .together import split
 
 CHUNK_S = 0.25
 LOOK_S = 0.25
@@ -77,7 +79,14 @@ class Worker:
         self._host = HostLimit(spec.job.get("memory_limit_bytes") if spec.own_process else None)
         install()
         self._lanes = Lanes(
-            spec.lanes, self.name, self._attempt, lambda: self._wear.retire, self._begin, self._not_closed, self._broken
+            spec.lanes,
+            self.name,
+            self._attempt,
+            self._attempt_together,
+            lambda: self._wear.retire,
+            self._begin,
+            self._not_closed,
+            self._broken,
         )
 
     def __repr__(self) -> str:
@@ -206,6 +215,43 @@ class Worker:
         self._ended(lane, record)
         return TrialEnd(trial.trial, trial.attempt, record)
 
+    def _attempt_together(self, lane: Lane, batch: BatchSpec) -> tuple[list[TrialEnd], tuple[Rows, ...]] | None:
+        """The attempts of a batch, at once. None: the job raises something for all of them, and it is not known which trial is at fault."""
+        together, count = batch.together, len(batch.trials)
+        assert together is not None
+        asked = {row: why for row, one in enumerate(batch.trials) if (why := lane.asked(one.trial)) is not None}
+        rows = [row for row in range(count) if row not in asked]
+        started, clock = now(), time.perf_counter()
+        about = self._who | {"lane": lane.number, "started_t": started}
+        ends = [(batch.trials[row], failed_record(Stopped(why)) | about | {"ended_t": started}) for row, why in asked.items()]
+        found: tuple[Rows, ...] = ()
+        if rows:
+            spec = self._spec_of(batch, TrialSpec("", 0, together.own_spec("", 0)))
+            trials = [batch.trials[row] for row in rows]
+            try:
+                with self._host.trial(count):
+                    ran = lane.open.run_batch(self._job(spec["target"]), spec, together, rows)
+            except BaseException as error:
+                record = failed_record(error) | about | {"ended_t": now(), "claim_bytes": batch.claim_bytes}
+                if record["failure"] == Failure.user_error:
+                    return None
+                ends += [(trial, dict(record)) for trial in trials]
+            else:
+                shared = ran.shared(count) | about
+                shared |= {"ended_t": now(), "claim_bytes": None if batch.claim_bytes is None else batch.claim_bytes // count}
+                if checks := Debug.of(self.spec.job.get("debug")):
+                    shared["checks"] = str(checks)
+                shared["worker_seconds"] = (time.perf_counter() - clock) / count
+                found, alone = split(ran, trials, shared)
+                ends += alone
+        lane.save()
+        saved = [
+            TrialEnd(one.trial, one.attempt, self._saved(lane, Attempt(one.trial, one.attempt, self.spec.owner), record))
+            for one, record in ends
+        ]
+        self._ended(lane, found[0].shared if found else saved[-1].record)
+        return saved, found
+
     def _broken(self, batch: BatchSpec, trial: TrialSpec, error: BaseException) -> TrialEnd:
         """The end of an attempt that has raised where it should not: in what writes it down. The lane that it ran on may be gone."""
         record = failed_record(error) | self._who | {"ended_t": now(), "claim_bytes": batch.claim_bytes}
@@ -268,7 +314,9 @@ class Worker:
             spec["memory_budget_bytes"] = batch.budget_bytes
         if batch.strict and batch.claim_bytes is not None:
             limit = spec["memory_limit_bytes"]
-            spec["memory_limit_bytes"] = batch.claim_bytes if limit is None else min(limit, batch.claim_bytes)
+            spec["memory_limit_bytes"] = min(
+                batch.claim_bytes, batch.claim_bytes if limit is None else limit * len(batch.trials)
+            )
         return spec
 
     def _against_claim(self, record: Record, batch: BatchSpec, claim: int) -> None:

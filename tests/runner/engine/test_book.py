@@ -1,7 +1,9 @@
 """What a run writes down of its trials, and how replay reads it: starts and ends that came together are one line."""
 
+import json
 import time
 
+import numpy as np
 import pytest
 from runner_helpers import write_config
 
@@ -13,7 +15,8 @@ from qdrun.runner.observe.board import Board
 from qdrun.runner.observe.live import display
 from qdrun.runner.observe.table import rows
 from qdrun.runner.store.attempts import Failure
-from qdrun.runner.store.journal import Journal, read
+from qdrun.runner.store.columns import Rows, encoded
+from qdrun.runner.store.journal import Journal, read, segments
 from qdrun.runner.store.layout import create
 from qdrun.runner.store.replay import replay
 from qdrun.runner.study.prepare import prepare
@@ -121,3 +124,59 @@ def test_equal_failures_are_said_once_while_the_run_goes_on_and_all_are_counted(
         book.note(m.WriteEnded(name, 1, {"status": "failed", "failure": "user_error", "error": ERROR | {"message": message}}))
     write(book)
     assert book.board.notes == ["x=1 failed: E: no", "x=3 failed: E: never"] and book.board.counts == {"failed": 3}
+
+
+def journal_lines(book):
+    return [line for path in segments(book.folder) for line in book.folder.files.read(path).splitlines()]
+
+
+def batch_rows(names, losses):
+    columns = {"loss": encoded(np.array(losses))}
+    at = int(np.argmin(losses))
+    shared = {"status": "done", "seconds": 0.5, "started_t": time.time() - 2.0, "ended_t": time.time() - 1.0}
+    gradients = {"x": encoded(np.arange(2.0 * len(names)).reshape(len(names), 2))}
+    return Rows(tuple(names), (1,) * len(names), shared, columns, gradients, {}, (at, losses[at]))
+
+
+def test_a_batch_that_began_and_ended_well_since_the_last_write_is_one_line(book):
+    names = tuple(book.names)
+    book.note(m.WriteBegun(7, names, (1, 1, 1), PLACE))
+    book.note(m.WriteRows(7, batch_rows(names, [3.0, 1.0, 2.0])))
+    book.note(m.BatchOver(7))
+    write(book)
+    kinds = [event["event"] for event in map(json.loads, journal_lines(book))][1:]
+    assert kinds == ["rows"]
+    assert lines(book) == [("ended", name) for name in names]
+    states = replay(book.folder).trials
+    assert all(states[name].attempts[0].place == PLACE and states[name].status == "done" for name in names)
+    assert [row["loss"] for row in rows(book.folder)] == [3.0, 1.0, 2.0]
+    assert [row["grad.x"] for row in rows(book.folder)] == [[0.0, 1.0], [2.0, 3.0], [4.0, 5.0]]
+    view = book.board.view()
+    assert view.counts == {"done": 3} and view.best == (1.0, "x=2") and not view.lanes
+
+
+def test_a_batch_runs_as_one_lane_until_it_is_over_and_failed_trials_have_lines_of_their_own(book):
+    a, b, c = names = tuple(book.names)
+    book.note(m.WriteBegun(7, names, (1, 1, 1), PLACE))
+    write(book)
+    view = book.board.view()
+    assert view.counts == {"running": 3} and [lane.label for lane in view.lanes] == ["3 trials from x=1 on"]
+    assert replay(book.folder).counts() == {"running": 3}
+    book.note(m.WriteRows(7, batch_rows((a, c), [3.0, 2.0])))
+    book.note(m.WriteEnded(b, 1, {"status": "failed", "failure": Failure.not_finite, "error": ERROR}))
+    book.note(m.BatchOver(7))
+    write(book)
+    assert lines(book) == [("started", name) for name in names] + [("ended", a), ("ended", c), ("ended", b)]
+    assert book.board.view().counts == {"done": 2, "failed": 1} and not book.board.view().lanes
+    assert [row["status"] for row in rows(book.folder)] == ["done", "failed", "done"]
+
+
+def test_a_batch_that_is_split_runs_no_more_and_its_trials_wait(book):
+    names = tuple(book.names)
+    book.note(m.WriteBegun(7, names, (1, 1, 1), PLACE))
+    for name in names:
+        book.note(m.WriteRetry(name, 1, Failure.crash, ERROR, charged=False))
+    book.note(m.BatchOver(7))
+    write(book)
+    assert book.board.view().counts == {"waiting": 3} and not book.board.view().lanes
+    assert [(t.status, len(t.attempts)) for t in replay(book.folder).trials.values()] == [("waiting", 1)] * 3

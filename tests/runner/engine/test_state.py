@@ -86,8 +86,8 @@ def test_without_losses_each_trial_ends_as_it_behaves_and_uses_exactly_its_retri
     moods, seed, batch, processes = case
     world = World(moods, RULES, random.Random(seed), batch=batch, processes=processes, most=most, keeps=keeps)
     world.finish()
-    together = {  # a launch ends as a whole: by its timeout, or with its device
-        name for names in world.state.batches if {"hang", "device lost"} & {world.moods[n] for n in names} for name in names
+    together = {  # a launch ends as a whole with its device
+        name for names in world.state.batches if {"device lost"} & {world.moods[n] for n in names} for name in names
     }
     for name, mood in world.moods.items():
         if batch == 1 or name not in together:

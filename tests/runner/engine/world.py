@@ -16,6 +16,7 @@ from qdrun.runner.engine.parts import Work
 from qdrun.runner.engine.state import State
 from qdrun.runner.packing import Claim
 from qdrun.runner.store.attempts import Failure
+from qdrun.runner.store.columns import Rows
 
 CLAIM = {"gpu": Claim.of([(100, 1.0), (50, 2.0), (20, 4.0)])}
 SIGNALS = ("bounds", "signal", "signal always")
@@ -63,7 +64,7 @@ class World:
     def open(self):
         """A runner starts, or another one takes over from one that was killed."""
         self.waiting, self.leases, self.flights, self.dead, self.asked_to_stop = {}, {}, {}, set(), set()
-        self.calls, self.dropped, self.heads = [], set(), set()
+        self.calls, self.dropped, self.heads, self.batches = [], set(), set(), set()
         self.programs, self.kept, self.unwanted, self.letting = {}, set(), set(), []
         self.owner += 1
         ended = {e.trial: e.record["status"] for e in self.journal if isinstance(e, m.WriteEnded)}
@@ -122,6 +123,16 @@ class World:
                     self._die(action.worker)
                 case m.Stopping():
                     self.stops.append(action)
+                case m.WriteBegun():
+                    self.batches.add(action.launch)
+                    for name, number in zip(action.trials, action.numbers, strict=True):
+                        self._note(m.WriteStarted(name, number, action.place))
+                case m.WriteRows():
+                    assert action.launch in self.batches, "its batch has not begun, or is over"
+                    for name, number in zip(action.rows.trials, action.rows.attempts, strict=True):
+                        self._note(m.WriteEnded(name, number, action.rows.shared))
+                case m.BatchOver():
+                    self.batches.discard(action.launch)
                 case m.WriteStarted() | m.WriteEnded() | m.WriteRetry() | m.WritePardon():
                     self._note(action)
 
@@ -289,13 +300,18 @@ class World:
         strays = {"stray always"} | (set() if launch.checked else set(STRAYS))
         restart = bool(({"device lost"} | strays) & set(moods.values()))
         ends = {name: self._end(name, mood, launch, tries[name]) for name, mood in moods.items()}
+        numbers = dict(zip(launch.trials, launch.numbers, strict=True))
         call.failed += sum(end.failure is not None for end in ends.values())
+        done = tuple(name for name, end in ends.items() if end.failure is None and len(launch.trials) > 1)
+        ends = {name: end for name, end in ends.items() if name not in done}
+        attempts = tuple(numbers[name] for name in done)
+        rows = (Rows(done, attempts, {"status": "done", "loss": 1.0}, {}, {}, {}, (0, 1.0)),) if done else ()
         retire = "worn" if self.rng.random() < 0.1 else ""
         well = not retire and all(end.failure is None for end in ends.values())
         kept = launch.keep and well and self.rng.random() < 0.9
         if kept:
             self.programs[launch.lease] = launch.worker, launch.lease
-        self._over(call, m.Ended(launch.id, ends, restart=restart, retire=retire, kept=kept))
+        self._over(call, m.Ended(launch.id, ends, restart=restart, retire=retire, kept=kept, rows=rows))
         if restart:  # nothing more can run there
             while call.order:
                 self._over(call, m.Ended(call.order[0], {}, retire="worn", begun=False))
@@ -380,6 +396,7 @@ class World:
         self.tell(m.Storage(full=False))
         for step in range(most):
             if self.state.finished and not self.kept and not self.letting:
+                assert not self.batches
                 return step
             self.decide()
             self.let_go()

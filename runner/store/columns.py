@@ -1,0 +1,132 @@
+"""Rows of a batch as columns: one line of the journal for all of its trials that ended well, one for all that began.
+
+The event ``rows`` has the trials with the numbers of their attempts, ``columns`` with a row for each of them, and what is the same for all;
+``begun`` has the trials alone, and where they run. Whoever reads a journal gets ``ended`` and ``started`` events, one for each trial, as if
+each had a line of its own: ``expanded``. A column is base64 of its bytes: bits stay as they are, and no number is parsed.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+Event = dict[str, Any]
+Array = np.ndarray[Any, Any]
+ROWS, BEGUN = "rows", "begun"
+ARRAYS = ("gradients", "outputs")
+LINE_BYTES = 4 << 20
+"""Of columns in one line of the journal, at most, but for one row: a line that is damaged costs all of its rows."""
+
+
+class Column(NamedTuple):
+    """One number or array for each trial: its type and shape as numpy has them, trials first, and its bytes as base64."""
+
+    dtype: str
+    shape: list[int]
+    data: str
+
+
+class Rows(NamedTuple):
+    """Trials of a batch that ended well.
+
+    Attributes:
+        trials: their ids.
+        attempts: the numbers of their attempts.
+        shared: what is the same in the records of all.
+        columns: ``loss``, and ``gradient_norm`` where there are gradients.
+        gradients, outputs: columns by name.
+        best: the place of the smallest loss, and that loss.
+    """
+
+    trials: tuple[str, ...]
+    attempts: tuple[int, ...]
+    shared: dict[str, Any]
+    columns: dict[str, Column]
+    gradients: dict[str, Column]
+    outputs: dict[str, Column]
+    best: tuple[int, float]
+
+    def event(self) -> Event:
+        """The fields of the event ``rows``."""
+        named = {name: getattr(self, name) for name in ("columns", *ARRAYS)}
+        arrays = {name: {key: column._asdict() for key, column in found.items()} for name, found in named.items()}
+        return {"trials": list(self.trials), "attempts": list(self.attempts), **self.shared, **arrays}
+
+    def outputs_of(self, row: int) -> dict[str, Any]:
+        """The outputs of one trial, as its record would have them."""
+        return {name: decoded(column._asdict())[row].tolist() for name, column in self.outputs.items()}
+
+
+def encoded(array: Array) -> Column:
+    """An array as a column."""
+    array = np.asarray(array)
+    plain = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
+    return Column(plain.dtype.str, list(array.shape), base64.b64encode(plain.tobytes()).decode("ascii"))
+
+
+def decoded(column: Mapping[str, Any]) -> Array:
+    """The array of a column, as the journal has it."""
+    return np.frombuffer(base64.b64decode(column["data"]), dtype=column["dtype"]).reshape(column["shape"])
+
+
+def made(
+    trials: tuple[str, ...],
+    attempts: tuple[int, ...],
+    shared: dict[str, Any],
+    losses: Array,
+    norms: Array | None,
+    gradients: Mapping[str, Array],
+    outputs: Mapping[str, Array],
+) -> Iterator[Rows]:
+    """The rows of a batch, in as many parts as lines are needed."""
+    bytes_each = sum(array.nbytes for array in (*gradients.values(), *outputs.values())) // max(1, len(trials)) + 16
+    step = max(1, LINE_BYTES // bytes_each)
+    for start in range(0, len(trials), step):
+        part = slice(start, start + step)
+        columns = {"loss": losses} | ({} if norms is None else {"gradient_norm": norms})
+        at = int(np.argmin(losses[part]))
+        named = [{name: encoded(array[part]) for name, array in found.items()} for found in (columns, gradients, outputs)]
+        yield Rows(trials[part], attempts[part], shared, *named, best=(at, float(losses[start + at])))
+
+
+def expanded(event: Event, *, slim: bool = False, most: int | None = None) -> list[Event]:
+    """An event of a batch as the events of its trials, any other as it is.
+
+    Args:
+        event: of the journal.
+        slim: leave gradients and outputs out.
+        most: of arrays of more numbers give the shape alone; None: give all.
+    """
+    kind = event["event"]
+    if kind not in (ROWS, BEGUN):
+        return [event]
+    named = [name for name in ARRAYS if event.get(name) and not slim]
+    beside = ("trials", "attempts", "columns", *ARRAYS)
+    shared = {name: value for name, value in event.items() if name not in beside}
+    shared["event"] = "ended" if kind == ROWS else "started"
+    scalars = [[name, decoded(column).tolist()] for name, column in event.get("columns", {}).items()]
+    arrays = {name: {key: _values(column, most) for key, column in event[name].items()} for name in named}
+    out = []
+    for row, (trial, attempt) in enumerate(zip(event["trials"], event["attempts"], strict=True)):
+        one = {**shared, "trial": trial, "attempt": attempt}
+        for name, values in scalars:
+            one[name] = values[row]
+        for name, found in arrays.items():
+            one[name] = {key: values[row] if type(values) is list else values for key, values in found.items()}
+        out.append(one)
+    return out
+
+
+def _values(column: Mapping[str, Any], most: int | None) -> list[Any] | dict[str, Any]:
+    """The values of all trials, as lists; of large arrays the shape of one."""
+    shape = list(column["shape"][1:])
+    if most is not None and math.prod(shape) > most:
+        return {"shape": shape}
+    return decoded(column).tolist()
+
+
+__all__ = ["ARRAYS", "BEGUN", "ROWS", "Column", "Rows", "decoded", "encoded", "expanded", "made"]

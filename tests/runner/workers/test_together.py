@@ -1,0 +1,177 @@
+"""A batch on a lane: one program for all of its trials, columns back, and a record of its own for each trial that fails.
+
+The session is a stand-in here, with the numbers of a parabola: what the compiler makes of a batch is tested where that is.
+"""
+
+import numpy as np
+import pytest
+
+from qdrun.compiler.errors import QdrunRuntimeError
+from qdrun.jobs.batch import BatchOutcome
+from qdrun.runner.store.columns import decoded
+from qdrun.runner.workers import BatchSpec, TrialSpec, program_cache
+from qdrun.runner.workers.spec import Together
+from qdrun.runner.workers.together import norms_of
+from qdrun.runner.workers.wire import packed, packed_news, unpacked, unpacked_news
+
+
+class Session:
+    """``number`` is the input; the loss is its square."""
+
+    opened: list = []  # noqa: RUF012 - of the class: what every test looks at
+    raises: BaseException | None = None
+    width = 3
+
+    def __init__(self, job, trials, options):
+        self.job, self.trials, self.options = job, trials, options
+        self.used, self.peak_bytes, self.closed = {}, None, False
+
+    @classmethod
+    def open(cls, job, params, trials, **options):
+        cls.opened.append(cls(job(params, wanted=options.pop("wanted")), trials, options))
+        return cls.opened[-1]
+
+    def run_columns(self, inputs, seeds=()):
+        if self.raises is not None:
+            raise self.raises
+        x = np.asarray(inputs["number"], dtype=np.float64)
+        assert len(x) == len(seeds) <= self.trials
+        bad = {k: QdrunRuntimeError("kernel `k` failed: an assert\n  do: see") for k in np.flatnonzero(x == -2.0).tolist()}
+        loss = np.where(x == -1.0, np.nan, x * x)
+        gradient = np.repeat(2.0 * x[:, None], self.width, axis=1)
+        return BatchOutcome(loss, {"g": gradient}, {"seed": np.asarray(seeds, dtype=np.float64)}, bad)
+
+    def measure(self):
+        self.used, self.peak_bytes = {"state": 10 * self.trials}, 10 * self.trials
+
+    def close(self):
+        self.closed = True
+
+
+@pytest.fixture
+def session(monkeypatch):
+    Session.opened, Session.raises, Session.width = [], None, 3
+    monkeypatch.setattr(program_cache, "BatchSession", Session)
+    monkeypatch.setattr(program_cache, "group_key", lambda job, params, wanted: repr(params.steps))
+    return Session
+
+
+def batch(numbers, *, lease="l", claim=1000, keep=False, launch=0, **params):
+    trials = tuple(TrialSpec(f"t{k}", 1, {}) for k in range(len(numbers)))
+    seeds = [100 + k for k in range(len(numbers))]
+    together = Together({"number": numbers[0], **params}, {"number": list(numbers)}, seeds, 10 * len(numbers))
+    return BatchSpec(lease, trials, claim, launch=launch, keep=keep, together=together)
+
+
+def test_the_trials_of_a_batch_come_back_as_columns(bench, session):
+    worker = bench.worker(lanes=1)
+    end = worker.run(batch([1, 2, 3, 4]))
+    assert end.ends == () and end.begun
+    (rows,) = end.rows
+    assert rows.trials == ("t0", "t1", "t2", "t3") and rows.attempts == (1, 1, 1, 1)
+    assert decoded(rows.columns["loss"]._asdict()).tolist() == [1.0, 4.0, 9.0, 16.0]
+    assert decoded(rows.gradients["g"]._asdict()).tolist() == [[2.0 * k] * 3 for k in (1, 2, 3, 4)]
+    assert decoded(rows.outputs["seed"]._asdict()).tolist() == [100.0, 101.0, 102.0, 103.0]
+    assert np.allclose(decoded(rows.columns["gradient_norm"]._asdict()), [np.sqrt(3 * 4.0 * k * k) for k in (1, 2, 3, 4)])
+    assert rows.best == (0, 1.0) and rows.outputs_of(2) == {"seed": 102.0}
+    assert rows.shared["planned_bytes"] == rows.shared["used_bytes"] == 10 and rows.shared["claim_bytes"] == 250
+    assert rows.shared["status"] == "done" and rows.shared["ended_t"] >= rows.shared["started_t"]
+    assert session.opened[0].options["memory_limit_bytes"] == 1000 and session.opened[0].closed
+
+
+def test_trials_that_fail_have_records_of_their_own_and_the_others_do_not_know(bench, session):
+    worker = bench.worker(lanes=1)
+    end = worker.run(batch([1, -1, -2, 4]))
+    (rows,) = end.rows
+    assert rows.trials == ("t0", "t3") and decoded(rows.columns["loss"]._asdict()).tolist() == [1.0, 16.0]
+    nan, failed = (one.record for one in end.ends)
+    assert (nan["status"], nan["failure"], nan["error"]["type"]) == ("failed", "not_finite", "NotFinite")
+    assert nan["gradients"]["g"] == [-2.0] * 3 and nan["used_bytes"] == 10
+    assert (failed["failure"], failed["error"]["type"]) == ("user_error", "QdrunRuntimeError")
+    assert "in trial t2" in failed["error"]["message"] and "loss" not in failed
+
+
+def test_a_job_that_raises_for_the_whole_batch_runs_trial_by_trial(bench, session):
+    session.raises = ValueError("one of them is wrong")
+    worker = bench.worker(lanes=1)
+    made = batch([1, 2, 3])
+    end = worker.run(made._replace(together=made.together._replace(inputs={"number": [1, "two", 3]})))
+    assert [one.record["status"] for one in end.ends] == ["done", "failed", "done"] and not end.rows
+    assert [one.record.get("loss") for one in end.ends] == [1.0, None, 3.0]  # Plain itself: its loss is the number
+    assert end.ends[1].record["error"]["type"] == "ValidationError"
+    assert session.opened[0].closed
+
+
+def test_a_batch_without_memory_is_said_of_each_of_its_trials(bench, session):
+    session.raises = MemoryError("no more")
+    end = bench.worker(lanes=1).run(batch([1, 2, 3]))
+    assert [one.record["failure"] for one in end.ends] == ["out_of_memory"] * 3 and not end.rows
+
+
+def test_batches_of_one_group_and_size_follow_each_other_in_one_program(bench, session):
+    worker = bench.worker(lanes=1)
+    batches = [
+        batch([1, 2], launch=1),
+        batch([3, 4], launch=2),
+        batch([3, 4, 5], launch=3),
+        batch([1, 2, 3], launch=4, steps=1),
+    ]
+    ends = [end for news in worker.run_all(batches) for end in news]
+    assert [end.rows[0].best[1] for end in ends] == [1.0, 9.0, 9.0, 1.0]
+    assert [one.trials for one in session.opened] == [2, 3, 3] and all(one.closed for one in session.opened)
+
+
+def test_a_single_trial_after_a_batch_has_a_program_of_its_own(bench, session):
+    worker = bench.worker(lanes=1)
+    first, second, third = (
+        e for news in worker.run_all([batch([1, 2]), bench.batch("x", number=7), batch([1, 2])]) for e in news
+    )
+    assert first.rows and third.rows and second.ends[0].record["loss"] == 7.0
+    assert len(session.opened) == 2 and all(one.closed for one in session.opened)
+
+
+def test_a_lane_keeps_the_program_of_a_batch_for_the_lease_that_follows(bench, session):
+    worker = bench.worker(lanes=1)
+    end = worker.run(batch([1, 2], keep=True))
+    assert end.kept and not session.opened[0].closed
+    worker.run(batch([3, 4], lease="m")._replace(follows="l"))
+    assert len(session.opened) == 1 and session.opened[0].closed
+
+
+def test_a_trial_that_was_asked_to_stop_does_not_run_with_its_batch(bench, session, monkeypatch):
+    worker = bench.worker(lanes=1)
+    (lane,) = worker._lanes.all
+    monkeypatch.setattr(lane, "asked", lambda trial: "no more" if trial == "t1" else None)
+    end = worker.run(batch([1, 2, 3]))
+    assert end.rows[0].trials == ("t0", "t2") and [one.trial for one in end.ends] == ["t1"]
+    assert end.ends[0].record["status"] == "cancelled"
+
+
+def test_large_arrays_go_to_files_of_each_trial(bench, session):
+    session.width = 10_000
+    end = bench.worker(lanes=1).run(batch([1, 2]))
+    assert not end.rows
+    files = [one.record["gradients"]["g"]["file"] for one in end.ends]
+    assert files == [f"trials/t{k}/a1/gradients.safetensors" for k in (0, 1)]
+    assert all(bench.folder.files.exists(path) for path in files)
+
+
+def test_a_batch_and_its_rows_come_out_of_the_wire_as_they_went_in(bench, session):
+    made = batch([1, 2, 3])
+    assert unpacked(packed((made,))) == (made,)
+    end = bench.worker(lanes=1).run(made)
+    from qdrun.runner.workers.spec import LeaseNews
+
+    (again,) = unpacked_news(packed_news(LeaseNews((end,))))
+    assert again == end and again.begun
+
+
+def test_norms_are_those_of_single_trials():
+    from qdrun.runner.workers.records import norm_of
+
+    rng = np.random.default_rng(0)
+    columns = {"a": rng.normal(size=(5, 3, 2)), "b": rng.normal(size=5).astype(np.float32)}
+    found = norms_of(columns, 5)
+    for k in range(5):
+        assert found[k] == pytest.approx(norm_of([column[k] for column in columns.values()]), rel=1e-15)
+    assert norms_of({}, 5) is None
