@@ -133,6 +133,8 @@ def make_options(given: dict[str, Any]) -> Options:
             values[f.name] = text if plain else _number_of(f"QD_{f.name.upper()}", text, type(f.default))
     if "memory_budget" in values:
         values["memory_budget"] = bytes_of("qd.init: memory_budget", values["memory_budget"])
+    if isinstance(values.get("batch"), Integral) and not isinstance(values["batch"], bool):
+        values["batch"] = int(values["batch"])
     options = Options(**values)
     if options.debug:
         options = replace(options, check_out_of_bound=True)
@@ -192,6 +194,10 @@ def _check(o: Options) -> None:
     for name in ("nan_check", "overflow_check"):
         if not isinstance(getattr(o, name), bool):
             raise QdrunRuntimeError(f"qd.init: {name}={getattr(o, name)!r} is neither True nor False")
+    if o.batch is not None and (not isinstance(o.batch, int) or isinstance(o.batch, bool) or o.batch < 1):
+        raise QdrunRuntimeError(
+            f"qd.init: batch={o.batch!r} is not a number of trials\n  do: batch=1 or more; leave it out for a program of one simulation"
+        )
     for name in ("cpu_max_num_threads", "memory_limit", "ad_stack_size"):
         if getattr(o, name) < 0:
             raise QdrunRuntimeError(f"qd.init: {name}={getattr(o, name)} is negative")

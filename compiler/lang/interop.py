@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from ..errors import QdrunRuntimeError, QdrunTypeError, QdrunValueError
+from ..ir.trials import TrialLayout
 from ..program.memory.device_arrays import is_torch
 from ..runtime.mirror import Mirror
 from . import interop_on_device as device_arrays
-from .data.access import assign_array
 from .data.dtypes import resolve
 
 _CPU = 1  # DLPack's number of the device
@@ -58,6 +58,19 @@ class Exchange(device_arrays.SharedOnDevice):
         """Tell whoever keeps records that the memory was handed out."""
         raise NotImplementedError
 
+    @property
+    def _trials(self) -> TrialLayout | None:
+        """The trials that each have their own content; None: there is one content."""
+        raise NotImplementedError
+
+    def _columns(self, form: np.ndarray) -> np.ndarray:
+        """A copy of ``_form``, or of a part of it, with the trials that it shows as first axis."""
+        raise NotImplementedError
+
+    def _refuse_sharing(self, what: str) -> None:
+        """Refuse to hand out memory in which trials lie side by side."""
+        raise NotImplementedError
+
     def _hand_out(self, copy: bool | None) -> None:
         """The memory itself goes out, unless it is a copy: whoever watches it is told."""
         if copy is not True:
@@ -78,6 +91,10 @@ class Exchange(device_arrays.SharedOnDevice):
     def _as_numpy(self, form: Callable[[], np.ndarray], dtype: Any, copy: bool | None) -> np.ndarray:
         """``to_numpy`` of what ``form`` gives: a view of the memory."""
         array = form()
+        if self._trials is not None:
+            if copy is False:
+                self._refuse_sharing("copy=False")
+            return numpy_of(self._columns(array), dtype, None, self._called())
         if self._mirror is None:
             self._hand_out(copy)
             return numpy_of(array, dtype, copy, self._called())
@@ -88,6 +105,10 @@ class Exchange(device_arrays.SharedOnDevice):
     def _as_torch(self, form: Callable[[], np.ndarray], device: Any, copy: bool | None) -> Any:
         """``to_torch`` of what ``form`` gives: a view of the memory."""
         array = form()
+        if self._trials is not None:
+            if copy is False:
+                self._refuse_sharing("copy=False")
+            return torch_of(self._columns(array), device, None, self._called())
         if self._mirror is None:
             self._hand_out(copy)
             return torch_of(array, device, copy, self._called())
@@ -98,7 +119,7 @@ class Exchange(device_arrays.SharedOnDevice):
         return "ndarray"
 
     def to_numpy(self, dtype: Any = None, *, copy: bool | None = True) -> np.ndarray:
-        """The content as a numpy array.
+        """The content as a numpy array. In a batched program the first axis are the trials.
 
         Args:
             dtype: cast to this type.
@@ -106,17 +127,9 @@ class Exchange(device_arrays.SharedOnDevice):
                 for the memory itself unless the type differs.
 
         Raises:
-            QdrunValueError: ``copy=False`` with another type.
+            QdrunValueError: ``copy=False`` with another type, or in a batched program.
         """
         return self._as_numpy(lambda: self._form, dtype, copy)
-
-    def from_numpy(self, arr: Any) -> None:
-        """Copy a numpy array, or what numpy can read, of the same shape; values are cast.
-
-        Raises:
-            QdrunTypeError: the shapes differ.
-        """
-        assign_array(self._written(None, arr), arr, self._called(), self._mirror)
 
     def to_torch(self, device: Any = None, *, copy: bool | None = True) -> Any:
         """The content as a torch tensor; ``copy`` as in ``to_numpy``.
@@ -132,8 +145,13 @@ class Exchange(device_arrays.SharedOnDevice):
         Raises:
             QdrunTypeError: the shapes differ, or it is no dense tensor.
         """
-        if not device_arrays.assign_near(self, arr, self._form):
-            assign_array(self._written(None, arr), host_array(arr, cast=True), self._called(), self._mirror)
+        self._written(None, arr)
+        if self._trials is not None or not device_arrays.assign_near(self, arr, self._form):
+            self._assign(host_array(arr, cast=True))
+
+    def _assign(self, array: np.ndarray) -> None:
+        """Copy an array of the shape that ``to_numpy`` shows, without a note."""
+        raise NotImplementedError
 
     def to_dlpack(self, versioned: bool = False) -> Any:
         """The memory itself as a DLPack capsule, for ``torch.utils.dlpack.from_dlpack``. ``versioned``: of DLPack 1 instead of 0.
@@ -141,6 +159,7 @@ class Exchange(device_arrays.SharedOnDevice):
         Raises:
             QdrunValueError: its strides are no multiples of the element's size (records of unequal types).
         """
+        self._refuse_sharing("DLPack")
         version, form = (1, 0) if versioned else None, self._form
         if self._mirror is not None:
             return device_arrays.capsule_of(self, form, version)
@@ -149,6 +168,7 @@ class Exchange(device_arrays.SharedOnDevice):
     def __dlpack__(
         self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: bool | None = None
     ) -> Any:
+        self._refuse_sharing("DLPack")
         form = self._form
         if self._mirror is not None:
             return device_arrays.dlpack(self, form, max_version, dl_device, copy)
@@ -158,13 +178,14 @@ class Exchange(device_arrays.SharedOnDevice):
         return capsule_of(view, max_version, self._called())
 
     def __dlpack_device__(self) -> tuple[int, int]:
+        self._refuse_sharing("DLPack")
         _ = self._form
         return (_CPU, 0) if self._mirror is None else device_arrays.dlpack_device(self)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         if copy is False:
             return numpy_of(self.view, dtype, False, self._called())
-        return np.array(self._content, dtype)
+        return np.array(self._columns(self._form), dtype)
 
 
 # ---- out

@@ -35,6 +35,18 @@ def nothing_to_differentiate(name: str, variant: Variant) -> NothingToDifferenti
     )
 
 
+def refuse_in_a_trial(program: Program, what: str) -> None:
+    """Refuse what concerns all trials where Python looks at one.
+
+    Raises:
+        QdrunRuntimeError: a ``with program.trial(b)`` block is open.
+    """
+    if program.open_trial is not None:
+        raise QdrunRuntimeError(
+            f"{what}, and `with program.trial({program.open_trial}):` is open\n  do: write to single trials before it, and read them after"
+        )
+
+
 def refuse_one_array_twice(name: str, variant: Variant, bound: Bound) -> None:
     """A gradient takes different arguments for different memory; that matters as soon as one of them is written."""
     arrays = bound.call.arrays

@@ -60,7 +60,9 @@ Permutation = tuple[int, ...]
 
 
 class Key(NamedTuple):
-    """What a kernel is specialised for. ``layout``: the axis at each level of nesting, outermost first; None for row-major."""
+    """What a kernel is specialised for. ``layout``: the axis at each level of nesting, outermost first; None for row-major.
+    ``per_trial``: each trial of a batched program has its own.
+    """
 
     dtype: DType
     ndim: int
@@ -68,3 +70,4 @@ class Key(NamedTuple):
     has_grad: bool
     has_dual: bool = False
     layout: Permutation | None = None
+    per_trial: bool = False

@@ -161,6 +161,11 @@ class Executable:
             recording.drawn(self, self.last_seed, fresh=self.program.launches > made)
 
     def _usable(self) -> None:
+        if self.program.open_trial is not None:
+            raise QdrunRuntimeError(
+                f"kernel `{self.name}` is launched inside of `with program.trial({self.program.open_trial}):`, and a launch runs all trials"
+                "\n  do: launch it after the block"
+            )
         if self.program.closed:
             raise QdrunRuntimeError(
                 f"kernel `{self.name}` belongs to a program that is closed; do: qd.init() and make the fields again"

@@ -9,10 +9,13 @@ from __future__ import annotations
 import itertools
 import os
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
+from numbers import Integral
 from typing import Any
 
-from ..errors import QdrunRuntimeError
+from ..errors import QdrunIndexError, QdrunRuntimeError
 from ..ir.threads import Living, Turns
 from ..options import Arch, Options
 from ..runtime.native.launch import Launch, forget_bound
@@ -58,6 +61,33 @@ class Program(Accounts):
         self.native_gradients: dict[object, list[Launch]] = {}
         if options.debug:
             self.versions = Versions(self)
+
+    # ---- trials
+    @contextmanager
+    def trial(self, number: int) -> Iterator[None]:
+        """``with program.trial(b):``: fields and ndarrays are those of trial b of a batched program, in Python. Nothing is launched inside.
+
+        A program that is not batched has trial 0.
+
+        Raises:
+            QdrunIndexError: there is no such trial.
+            QdrunRuntimeError: a tape or a graph records, or forward mode is on: they are for all trials.
+        """
+        count = 1 if self.trials is None else self.trials.count
+        if not isinstance(number, Integral) or not 0 <= number < count:
+            raise QdrunIndexError(f"program.trial({number!r}): this program has the trials 0 to {count - 1}")
+        if self._recording is not None or self._tape is not None or self._forward is not None:
+            raise QdrunRuntimeError(
+                "program.trial(..) while launches are recorded (qd.ad.Tape, qd.ad.FwdMode, qd.capture): these are for all trials\n"
+                "  do: read and write single trials before, or after"
+            )
+        before, self.open_trial = self.open_trial, None if self.trials is None else int(number)
+        self._update_slow()
+        try:
+            yield
+        finally:
+            self.open_trial = before
+            self._update_slow()
 
     # ---- being current
     def __enter__(self) -> Program:
@@ -197,8 +227,9 @@ class Program(Accounts):
                         self.native_gradients.pop(kernel, None)
 
     def records(self) -> bool:
-        """Whether something records launches."""
-        return super().records() or any(x is not None for x in (self._tape, self._versions, self._forward))
+        """Whether something records launches, or refuses them."""
+        recorders = self._tape, self._versions, self._forward, self.open_trial
+        return super().records() or any(x is not None for x in recorders)
 
     def launch_time(self, kernel: Any, args: tuple[Any, ...], **how: Any) -> LaunchTime:
         """How long a launch would take, predicted; the keywords are those of ``program.plans.launch_time.launch_time``."""

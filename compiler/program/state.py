@@ -49,6 +49,7 @@ class ProgramState:
         options: see ``Options``.
         device: allocates, counts and compiles.
         trials: how many there are of a batched program, and how they lie in memory; None: it is not batched.
+        open_trial: the trial that Python reads and writes in a ``with program.trial(b)`` block; None: all of them.
         root: the layout tree that fields are placed in.
         ndarrays, differentiable: the ndarrays that are alive, and those of them with a gradient or a dual.
         keys: the one key of each type of ndarrays: launchers compare keys by identity.
@@ -65,6 +66,7 @@ class ProgramState:
         self.arch, self.options = arch, options
         self.device: Device = open_device(arch, options)
         self.trials = None if options.batch is None else TrialLayout(options.batch, self.device.trial_width(options.cpu_lanes))
+        self.open_trial: int | None = None
         self.root = Root(self)
         self.closed = False
         self._recording: Recording | None = None

@@ -45,9 +45,9 @@ def test_the_launcher_reads_the_first_two_slots():
 
 def test_equal_types_share_one_key():
     a, b = ndarray(f32, 3), ndarray(f32, 5)
-    assert a._key is b._key == (f32, 1, (), False, False, None)
+    assert a._key is b._key == (f32, 1, (), False, False, None, False)
     assert ndarray(f32, 3, needs_grad=True)._key is not a._key
-    assert Vector.ndarray(3, f32, 2)._key is ndarray(vector(3, f32), 9)._key == (f32, 1, (3,), False, False, None)
+    assert Vector.ndarray(3, f32, 2)._key is ndarray(vector(3, f32), 9)._key == (f32, 1, (3,), False, False, None, False)
 
 
 def test_the_packed_words_are_address_extents_and_gradient():

@@ -12,7 +12,7 @@ from qdrun.compiler.runtime.base import Allocation
 class Memory:
     """A program-like owner of memory that counts what it gives."""
 
-    closed = False
+    closed, trials, open_trial = False, None, None
 
     def __init__(self):
         self.root = Root(self)

@@ -56,7 +56,7 @@ def bind_array(annotation: NdarrayType, value: Any, call: Call, number: int) -> 
         if isinstance(value, Ndarray)
         else _bind_foreign(annotation, value, call, number)
     )
-    return key, ArrayArg(key.dtype, key.ndim, key.element, key.has_grad, key.has_dual, key.layout)
+    return key, ArrayArg(*key)
 
 
 def _bind_own(annotation: NdarrayType, value: Ndarray, call: Call, number: int) -> Key:
@@ -64,7 +64,7 @@ def _bind_own(annotation: NdarrayType, value: Ndarray, call: Call, number: int) 
     if value._program is not current_program():
         raise QdrunTypeError("this ndarray belongs to another program", hint="make it after qd.init(), or pass a.to_numpy()")
     if annotation.needs_grad is False and value.grad is not None:
-        key = intern_key(value._program, *key[:3], False, key.has_dual, key.layout)
+        key = intern_key(value._program, *key[:3], False, *key[4:])
         dual = None if value.dual is None else value.dual.address
         words = pack(value.address, stored.shape[: key.ndim], None, dual)
     _check_type(annotation, key)

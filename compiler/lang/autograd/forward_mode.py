@@ -17,7 +17,7 @@ from ...runtime.mirror import changing, copy, store
 from ..data.field import Field
 from ..data.matrix import Matrix
 from ..data.ndarray import Ndarray
-from ..no_gradient import refuse_in_forward_mode
+from ..no_gradient import refuse_in_a_trial, refuse_in_forward_mode
 from .gradient_arrays import clear_duals, dual_of
 
 if TYPE_CHECKING:
@@ -57,13 +57,14 @@ class FwdMode:
             raise QdrunRuntimeError("FwdMode can be entered only once; do: make a new one")
         program = current_program()
         refuse_in_forward_mode(program, "a second FwdMode")
+        refuse_in_a_trial(program, "FwdMode runs the launches of all trials")
         if program.tape is not None:
             raise QdrunRuntimeError("FwdMode inside of a Tape is not possible: second derivatives; do: one after the other")
         program.materialize()
         for loss in _losses(self.loss):
             _dual(loss, "loss", program)
         dual = _dual(self.param, "param", program)
-        seed = self._seed_as(dual._form.shape)
+        seed = self._seed_as((*dual.shape, *dual.element_shape))
         if self.clear_gradients:
             clear_duals(program)
         store(dual._mirror, dual._form, seed)
@@ -119,11 +120,11 @@ class FwdMode:
             else:
                 copy(dual._mirror, dual._form, tangent._mirror, tangent._form)
             return
-        element = dual.stored if isinstance(dual, Ndarray) else dual._form
-        for part in (index, *parts)[:-1]:
+        element, path = dual._in_memory_order, (dual._at(index), *parts)
+        for part in path[:-1]:
             element = element[part]
         with changing(dual._mirror, element):
-            element[(index, *parts)[-1]] = 0
+            element[path[-1]] = 0
 
     def launched(self, variant: Variant, call: Call) -> None:
         """A kernel has run: warn where the tangent of what it read was lost."""

@@ -63,9 +63,8 @@ class HostWrite:
 
     def _memory(self, tensor: Any) -> np.ndarray:
         """The memory of the element that is written in a tensor of the same form, or of all elements."""
-        array = getattr(tensor, "stored", None)  # an ndarray is indexed in the order of memory
-        array = tensor._form if array is None else array
-        return array if self.index is None else array[(*self.index, ...)]  # with the dots one number is memory, too
+        array = tensor._in_memory_order  # as indices are noted
+        return array if self.index is None else array[(*tensor._at(self.index), ...)]  # with the dots one number is memory, too
 
     def _place(self, content: np.ndarray) -> tuple[np.ndarray, Any]:
         """What is written of it: ``array[key]``."""

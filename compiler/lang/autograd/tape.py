@@ -20,7 +20,7 @@ from ..data.matrix import Matrix
 from ..data.ndarray import Ndarray
 from ..data.tensor import Tensor
 from ..data.types import Template
-from ..no_gradient import refuse_in_forward_mode
+from ..no_gradient import refuse_in_a_trial, refuse_in_forward_mode
 from .custom import Replaced
 from .grad_check import GradCheck
 from .gradient_arrays import clear_all_gradients, has_grad
@@ -190,6 +190,12 @@ class Tape:
         if program.tape is not None:
             raise QdrunRuntimeError("a tape is open already; do: put both parts into one tape, or close the first")
         refuse_in_forward_mode(program, "a Tape")
+        refuse_in_a_trial(program, "a Tape records the launches of all trials")
+        if self.check is not None and program.trials is not None:
+            raise QdrunRuntimeError(
+                "Tape(grad_check=..) in a batched program: it compares the gradient of one loss"
+                "\n  do: check it in a program without batch="
+            )
         if program.replaying and self.clear_gradients:
             raise QdrunRuntimeError(
                 "a tape inside the gradient of another would clear the gradients on their way; do: Tape(clear_gradients=False), or"

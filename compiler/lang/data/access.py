@@ -12,8 +12,9 @@ import numpy as np
 
 from ...errors import QdrunIndexError, QdrunTypeError
 from ...frontend.values import matrix as front
+from ...ir.trials import TrialLayout
 from ...ir.types import from_numpy
-from ...runtime.mirror import Mirror, copy
+from ...runtime.mirror import Mirror, copy, writing
 from .matrix import Matrix, Vector, wrap
 
 
@@ -227,13 +228,36 @@ def fill_array(array: np.ndarray, value: Any, element: tuple[int, ...], name: st
         mirror.fill(array, new)
 
 
-def assign_array(array: np.ndarray, source: Any, name: str, mirror: Mirror | None = None, other: Mirror | None = None) -> None:
-    """Copy a whole numpy array (or what numpy can read) of the same shape; values are cast. ``other``: the mirror of ``source``.
+def assign_array(
+    array: np.ndarray,
+    source: Any,
+    name: str,
+    mirror: Mirror | None = None,
+    other: Mirror | None = None,
+    trials: TrialLayout | None = None,
+) -> None:
+    """Copy a whole numpy array (or what numpy can read) of the same shape; values are cast.
+
+    Args:
+        array: the memory.
+        source: what is copied.
+        name: what messages call the memory.
+        mirror: of the memory.
+        other: of ``source``.
+        trials: those that ``array`` shows: ``source`` has them as first axis, or is of one trial and goes to each.
 
     Raises:
         QdrunTypeError: the shapes differ.
     """
     new = np.asarray(source)
+    if trials is not None:
+        one = array.shape[2:]
+        if new.shape not in (one, (trials.count, *one)):
+            shapes = f"{(trials.count, *one)} with all trials, {one} with one"
+            raise QdrunTypeError(f"`{name}` has shape {shapes}; the array has shape {new.shape}")
+        with writing(mirror, array) as found:
+            trials.assign(found, new if new.ndim > len(one) else np.broadcast_to(new, (trials.count, *one)))
+        return
     if new.shape != array.shape:
         raise QdrunTypeError(f"`{name}` has shape {array.shape}, the array has shape {new.shape}")
     copy(mirror, array, other, new)

@@ -85,14 +85,17 @@ class MatrixType:
         needs_grad: bool = False,
         needs_dual: bool = False,
         layout: Any = None,
+        per_trial: bool = True,
     ) -> Any:
         """A field of such values; the arguments are those of ``qd.field`` without the type."""
         how = {"needs_grad": needs_grad, "needs_dual": needs_dual, "name": name, "order": order, "layout": layout}
-        return current_program().factory.field(self._stored(), shape, self.shape, offset=offset, **how)
+        return current_program().factory.field(self._stored(), shape, self.shape, offset=offset, per_trial=per_trial, **how)
 
-    def ndarray(self, shape: Any, needs_grad: bool = False, needs_dual: bool = False, layout: Any = None) -> Any:
+    def ndarray(
+        self, shape: Any, needs_grad: bool = False, needs_dual: bool = False, layout: Any = None, per_trial: bool = True
+    ) -> Any:
         """An ndarray of such values; the arguments are those of ``qd.ndarray`` without the type."""
-        how = {"needs_grad": needs_grad, "needs_dual": needs_dual, "layout": layout}
+        how = {"needs_grad": needs_grad, "needs_dual": needs_dual, "layout": layout, "per_trial": per_trial}
         return current_program().factory.ndarray(self._stored(), shape, self.shape, **how)
 
     def _stored(self) -> DType:

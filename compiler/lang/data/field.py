@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -17,16 +16,15 @@ from ...program.layout.tree import Axes, Root, SNode, TreeLeaf, level_of
 from ...program.program import Program, current_program
 from ...runtime.base import Allocation
 from ...runtime.mirror import Mirror
-from ..interop import Exchange, host_array
-from ..interop_on_device import assign_near
-from .access import assign_array, element_index, fill_array, get_element, mirrored_element, set_element
+from .access import assign_array
 from .dtypes import resolve
 from .element_types import MatrixType
+from .placed import Placed, shared_gradient
 
 ROLES = {"": "", "grad": "needs_grad=True", "dual": "needs_dual=True"}
 
 
-class Field(Exchange, TreeLeaf):
+class Field(Placed, TreeLeaf):
     """A field, or the gradient (``role`` "grad") or dual of one. Made by ``qd.field``, ``Vector.field``, ``Matrix.field``.
 
     Attributes:
@@ -35,12 +33,16 @@ class Field(Exchange, TreeLeaf):
         name: what messages call it.
         named: False while ``name`` is a number that stands for a name not known yet.
         role: "" for a field, "grad" or "dual" for what belongs to ``primal``.
+        per_trial: each trial of a batched program has its own.
     """
+
+    _kind = "a field"
 
     def __init__(
         self, root: Root, dtype: DType, element: tuple[int, ...], name: str, role: str = "", primal: Field | None = None
     ) -> None:
         self._root, self.dtype, self.element, self.name, self.role, self.primal = root, dtype, element, name, role, primal
+        self.per_trial = True if primal is None else primal.per_trial
         self.named = True
         self.snode: SNode | None = None
         self.along = []  # what is placed with it: gradients that were asked for before it had a place
@@ -57,16 +59,6 @@ class Field(Exchange, TreeLeaf):
     def components(self) -> int:
         """Numbers per element."""
         return count(self.element)
-
-    @property
-    def n(self) -> int:
-        """Rows of an element."""
-        return self.element[0] if self.element else 1
-
-    @property
-    def m(self) -> int:
-        """Columns of an element, 1 for vectors."""
-        return self.element[1] if len(self.element) == 2 else 1
 
     @property
     def placed(self) -> bool:
@@ -129,19 +121,9 @@ class Field(Exchange, TreeLeaf):
         return self.element
 
     @property
-    def element_type(self) -> DType | MatrixType:
-        """The type of an element: of a number, or of a vector or matrix."""
-        return MatrixType(self.element, self.dtype) if self.element else self.dtype
-
-    @property
     def layout(self) -> tuple[int, ...] | None:
         """The axis at each level of nesting, outermost first, as ``layout`` or ``order`` asked for; None for the order of the axes."""
         return self._layout
-
-    @property
-    def arr(self) -> np.ndarray:
-        """The memory, as ``view``."""
-        return self.view
 
     def has_grad(self) -> bool:
         """Whether a gradient is stored: the field is real and its gradient is placed."""
@@ -189,6 +171,8 @@ class Field(Exchange, TreeLeaf):
             raise QdrunRuntimeError(f"field `{self.name}` is placed already; a field has one place")
         if node.root is not self._root:
             raise QdrunRuntimeError(f"field `{self.name}` belongs to another program; do: make it after qd.init()")
+        if self.primal is not None and self._root.is_shared(self):
+            raise shared_gradient(f"field `{self.primal.name}`")
         if self.primal is not None and self.primal.placed and self.primal.shape != node.shape:
             raise QdrunRuntimeError(f"`{self.name}` needs the shape {self.primal.shape} of its field, not {node.shape}")
         if self.primal is not None and self.primal._view is not None and getattr(self._root.program, "variants", None):
@@ -226,19 +210,6 @@ class Field(Exchange, TreeLeaf):
         self._view = None
 
     @property
-    def view(self) -> np.ndarray:
-        """The memory as a numpy array of shape ``shape + element``, written through.
-
-        Raises:
-            QdrunRuntimeError: the field is not placed, or its program is closed.
-            QdrunValueError: it lies on a device whose memory the host cannot touch.
-        """
-        form = self._form
-        self._refuse_host_view("view")
-        self._show()
-        return form
-
-    @property
     def _mirror(self) -> Mirror | None:  # type: ignore[override]
         return None if self._storage is None else self._storage.mirror
 
@@ -248,19 +219,18 @@ class Field(Exchange, TreeLeaf):
             program.materialize()
         return self._mirror
 
-    def _show(self) -> None:
-        self._root.program.show(self)
+    @property
+    def _owner(self) -> Program:
+        return self._root.program
 
     @property
-    def _content(self) -> np.ndarray:
-        """The content, for our own use: it is not handed out, and not written to."""
-        form = self._form
-        return form if self._mirror is None else self._mirror.read(form)
+    def _all(self) -> np.ndarray:
+        """See ``Placed``.
 
-    @property
-    def _form(self) -> np.ndarray:
-        """``view``, for its shape and strides; on a device with memory of its own the content is perhaps an old one."""
-        program: Program = self._root.program
+        Raises:
+            QdrunRuntimeError: it has no memory, or its program is closed.
+        """
+        program = self._owner
         if getattr(program, "closed", False):
             raise QdrunRuntimeError(f"field `{self.name}` belongs to a program that is closed; do: make it after qd.init()")
         if self._view is None:
@@ -295,17 +265,11 @@ class Field(Exchange, TreeLeaf):
 
     def __qd_value__(self) -> TensorRef:
         """What a kernel sees."""
-        view = self._form
+        _ = self._all
         if self._ref is None:
-            shape = view.shape[: view.ndim - len(self.element)]
+            shape = self.shape
             self._ref = TensorRef(self.name, self._places, self.element, len(shape), shape, offset=self._begins)
         return self._ref
-
-    def __getitem__(self, index: Any) -> Any:
-        view, at = self._form, element_index(index, self.shape, self.name, self._begins)
-        if self._mirror is not None:
-            return mirrored_element(self._mirror, view, at, self._written)
-        return get_element(view, at, self._written)
 
     def _written(self, index: tuple[int, ...] | None = None, source: Any = None, parts: tuple[Any, ...] = ()) -> np.ndarray:
         """The memory, about to be written by Python (``index``: one element of it, ``parts``: of that): who keeps records takes note."""
@@ -313,22 +277,8 @@ class Field(Exchange, TreeLeaf):
         self._root.program.wrote(self, index, source, parts)
         return view
 
-    def __setitem__(self, index: Any, value: Any) -> None:
-        at = element_index(index, self.shape, self.name, self._begins)
-        set_element(self._written(at), at, value, self.name, self._mirror)
-
     def _called(self) -> str:
         return f"`{self.name}`"
-
-    def __len__(self) -> int:
-        return self.shape[0]
-
-    def __iter__(self) -> Iterator[Any]:
-        raise QdrunTypeError(f"field `{self.name}` cannot be iterated in Python", hint="use x.to_numpy(), or a kernel")
-
-    def fill(self, val: Any) -> None:
-        """Write ``val`` (a number, or a vector for vector fields) to every element."""
-        fill_array(self._written(), val, self.element, self.name, self._mirror)
 
     def _shown(self, keep_dims: bool) -> np.ndarray:
         """The memory as conversions show it: a matrix of one column is a vector, unless ``keep_dims`` makes every vector a matrix."""
@@ -355,40 +305,12 @@ class Field(Exchange, TreeLeaf):
 
     def _assign(self, array: np.ndarray) -> None:
         """Copy an array of the shape that ``to_numpy`` shows, with or without ``keep_dims``."""
-        keep = bool(self.element) and self.m == 1 and array.ndim == len(self.shape) + 2
-        if keep and array.shape[-2:] == (1, self.n):
-            array = array.swapaxes(-1, -2)  # row vectors
-        assign_array(self._shown(keep), array, self.name, self._mirror)
-
-    def from_numpy(self, arr: Any) -> None:
-        """Copy an array of shape ``shape + element``; values are cast.
-
-        Raises:
-            QdrunTypeError: the shapes differ.
-        """
-        self._written(None, arr)
-        self._assign(np.asarray(arr))
-
-    def from_torch(self, arr: Any) -> None:
-        """Copy a torch tensor of the same shape, from any device; values are cast.
-
-        Raises:
-            QdrunTypeError: the shapes differ, or it is no dense tensor.
-        """
-        self._written(None, arr)
-        if not assign_near(self, arr, self._form):
-            self._assign(host_array(arr, cast=True))
-
-    def copy_from(self, other: Field) -> None:
-        """Copy another field of the same shape.
-
-        Raises:
-            QdrunTypeError: it is something else, or the shapes differ.
-        """
-        if not isinstance(other, Field):
-            hint = "use x.from_numpy(y.to_numpy(copy=None))"
-            raise QdrunTypeError(f"a field copies from a field, not from a {type(other).__name__}", hint=hint)
-        assign_array(self._written(None, other), other._form, self.name, self._mirror, other._mirror)
+        form, trials = self._shown(False), self._whole
+        if self.element and self.m == 1:
+            leading = [self.shape, *([] if trials is None else [(trials.count, *self.shape)])]
+            if array.ndim >= 2 and array.shape[:-2] in leading and array.shape[-2:] in ((self.n, 1), (1, self.n)):
+                array = array.reshape(*array.shape[:-2], self.n)  # columns, or rows
+        assign_array(form, array, self.name, self._mirror, trials=trials)
 
     def __repr__(self) -> str:
         shape = self.shape if self.placed else "not placed"
@@ -404,6 +326,7 @@ def field(
     needs_grad: bool = False,
     needs_dual: bool = False,
     layout: Any = None,
+    per_trial: bool = True,
 ) -> Field:
     """Make a field.
 
@@ -416,18 +339,20 @@ def field(
         needs_grad: also place ``x.grad``.
         needs_dual: also place ``x.dual``.
         layout: ``order`` as a tuple of axes, (1, 0); or, for vectors and matrices, ``qd.Layout.SOA``: a plane for each component.
+        per_trial: False: all trials of a batched program share it, and kernels only read it. It has no gradient there.
 
     Raises:
         QdrunTypeError: a gradient of an integer field.
+        QdrunRuntimeError: a gradient of what trials share.
         QdrunSyntaxError: an offset without a shape, or of another length.
         QdrunValueError: a layout that is no permutation of the axes.
     """
     if isinstance(dtype, StructForm):
-        return dtype.field(shape, name, offset, needs_grad, needs_dual, layout)  # type: ignore[attr-defined]
+        return dtype.field(shape, name, offset, needs_grad, needs_dual, layout, per_trial)  # type: ignore[attr-defined]
+    how = {"name": name, "order": order, "layout": layout, "offset": offset, "per_trial": per_trial}
     if isinstance(dtype, MatrixType):
-        how = {"needs_grad": needs_grad, "needs_dual": needs_dual, "name": name, "order": order, "layout": layout}
-        return dtype.field(shape, offset=offset, **how)
-    return make_field(resolve(dtype), shape, (), needs_grad, needs_dual, name, order, layout=layout, offset=offset)
+        return dtype.field(shape, needs_grad=needs_grad, needs_dual=needs_dual, **how)
+    return make_field(resolve(dtype), shape, (), needs_grad, needs_dual, **how)
 
 
 def make_field(
@@ -441,6 +366,7 @@ def make_field(
     root: Root | None = None,
     layout: Any = None,
     offset: Any = None,
+    per_trial: bool = True,
 ) -> Field:
     """A field of any element shape; ``root`` is that of the current program unless it is given."""
     if (needs_grad or needs_dual) and not dtype.is_real:
@@ -450,7 +376,9 @@ def make_field(
     if root is None:
         root = current_program().root
     out = Field(root, dtype, element, name or root.next_name())
-    out.named = bool(name)
+    out.named, out.per_trial = bool(name), per_trial
+    if root.is_shared(out) and (needs_grad or needs_dual):
+        raise shared_gradient(f"field `{out.name}`")
     if shape is None:
         if offset is not None:
             raise QdrunSyntaxError(
@@ -485,9 +413,9 @@ def component(whole: Field, indices: tuple[int, ...]) -> Field:
     if len(at) != len(whole.element) or not all(0 <= i < n for i, n in zip(at, whole.element)):
         raise QdrunIndexError(f"`{whole.name}` has no component {indices}: its elements have shape {whole.element}")
     k = flat_index(whole.element, at)
-    view, places = whole._form, whole._places
+    view, places = whole._all, whole._places
     out = Field(whole._root, whole.dtype, (), f"{whole.name}[{', '.join(map(str, indices))}]", whole.role)
-    out.snode, out._layout, out._lowest = whole.parent(), whole._layout, whole._begins
+    out.snode, out._layout, out._lowest, out.per_trial = whole.parent(), whole._layout, whole._begins, whole.per_trial
     for role in ("grad", "dual"):
         if not whole.role and role in whole._relatives and whole._relatives[role].placed:
             out._relatives[role] = component(whole._relatives[role], indices)

@@ -332,20 +332,29 @@ class Matrix(NDArrayOperatorsMixin):
         needs_dual: bool = False,
         layout: Any = None,
         ndim: int | None = None,
+        per_trial: bool = True,
     ) -> Any:
         """A field of n x m matrices, or with ``ndim=1`` of vectors of n components; the other arguments are those of ``qd.field``."""
         element = (n,) if ndim == 1 else (n, m)
-        how = {"name": name, "order": order, "layout": layout, "offset": offset}
+        how = {"name": name, "order": order, "layout": layout, "offset": offset, "per_trial": per_trial}
         return current_program().factory.field(
             resolve(dtype), shape, element, needs_grad=needs_grad, needs_dual=needs_dual, **how
         )
 
     @classmethod
     def ndarray(
-        cls, n: int, m: int, dtype: Any, shape: Any, needs_grad: bool = False, needs_dual: bool = False, layout: Any = None
+        cls,
+        n: int,
+        m: int,
+        dtype: Any,
+        shape: Any,
+        needs_grad: bool = False,
+        needs_dual: bool = False,
+        layout: Any = None,
+        per_trial: bool = True,
     ) -> Any:
         """An ndarray of n x m matrices; the other arguments are those of ``qd.ndarray``."""
-        how = {"needs_grad": needs_grad, "needs_dual": needs_dual, "layout": layout}
+        how = {"needs_grad": needs_grad, "needs_dual": needs_dual, "layout": layout, "per_trial": per_trial}
         return current_program().factory.ndarray(resolve(dtype), shape, (n, m), **how)
 
     @classmethod
@@ -388,17 +397,25 @@ class Vector(Matrix):
         needs_grad: bool = False,
         needs_dual: bool = False,
         layout: Any = None,
+        per_trial: bool = True,
     ) -> Any:
         """A field of vectors of n components; the other arguments are those of ``qd.field``."""
-        how = {"name": name, "order": order, "layout": layout, "offset": offset}
+        how = {"name": name, "order": order, "layout": layout, "offset": offset, "per_trial": per_trial}
         return current_program().factory.field(resolve(dtype), shape, (n,), needs_grad=needs_grad, needs_dual=needs_dual, **how)
 
     @classmethod
     def ndarray(  # type: ignore[override]
-        cls, n: int, dtype: Any, shape: Any, needs_grad: bool = False, needs_dual: bool = False, layout: Any = None
+        cls,
+        n: int,
+        dtype: Any,
+        shape: Any,
+        needs_grad: bool = False,
+        needs_dual: bool = False,
+        layout: Any = None,
+        per_trial: bool = True,
     ) -> Any:
         """An ndarray of vectors of n components; the other arguments are those of ``qd.ndarray``."""
-        how = {"needs_grad": needs_grad, "needs_dual": needs_dual, "layout": layout}
+        how = {"needs_grad": needs_grad, "needs_dual": needs_dual, "layout": layout, "per_trial": per_trial}
         return current_program().factory.ndarray(resolve(dtype), shape, (n,), **how)
 
     @classmethod

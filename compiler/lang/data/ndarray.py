@@ -4,28 +4,29 @@ from __future__ import annotations
 
 import struct
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
 
-from ...errors import QdrunRuntimeError, QdrunRuntimeTypeError, QdrunTypeError, QdrunValueError
+from ...errors import QdrunRuntimeError, QdrunRuntimeTypeError, QdrunValueError
 from ...frontend.values.tensor import TensorRef
 from ...frontend.values.values import count
 from ...ir.nodes import Buffer, Place
+from ...ir.trials import trial_bytes
 from ...ir.types import DType
 from ...program.call import Key, Permutation
-from ...program.layout.offsets import in_memory_order, inverse, permutation
+from ...program.layout.offsets import in_memory_order, inverse, permutation, row_major
 from ...program.memory.device_arrays import NearArray, near_array
 from ...program.memory.memory_regions import EXTERNAL, Held
 from ...program.program import Program, current_program
 from ...runtime.base import Allocation
 from ...runtime.mirror import Mirror, reserved_bytes
-from ..interop import Exchange, host_array
-from .access import assign_array, element_index, fill_array, get_element, mirrored_element, set_element
+from ..interop import host_array
 from .dtypes import resolve
 from .element_types import MatrixType
+from .placed import Placed, shared_gradient
 
 
 def intern_key(
@@ -36,9 +37,10 @@ def intern_key(
     has_grad: bool,
     has_dual: bool = False,
     layout: Permutation | None = None,
+    per_trial: bool = False,
 ) -> Key:
     """The program's one key object for these: launchers compare it by identity, so arrays of other programs are not taken."""
-    key = Key(dtype, ndim, element, has_grad, has_dual, layout)
+    key = Key(dtype, ndim, element, has_grad, has_dual, layout, per_trial)
     return program.keys.setdefault(key, key)
 
 
@@ -48,7 +50,7 @@ def pack(address: int, shape: tuple[int, ...], *relatives: int | None) -> bytes:
     return struct.pack(f"<{len(words)}Q", *words)
 
 
-class Ndarray(Exchange):
+class Ndarray(Placed):
     """An array of numbers, vectors or matrices, the components of an element side by side. Made by ``qd.ndarray``.
 
     Row-major, unless it was made with a ``layout``: then ``shape`` and every index keep the order of the axes, and the memory is nested
@@ -57,9 +59,11 @@ class Ndarray(Exchange):
     Attributes:
         grad: the gradient, None when none is stored.
         dual: the tangent of forward mode, None when none is stored.
+        per_trial: each trial of a batched program has its own.
         wrapper_type: the class whose slot ``_impl`` holds an ndarray that launchers take as if it were given itself.
     """
 
+    _kind = "an ndarray"
     _ref: TensorRef | None
     _buffer: Buffer | None
     __slots__ = (  # noqa: RUF023
@@ -71,10 +75,12 @@ class Ndarray(Exchange):
         "_buffer",
         "_name",
         "_ref",
+        "_trial_bytes",
         "dtype",
         "dual",
         "element_shape",
         "grad",
+        "per_trial",
         "shape",
         "__weakref__",
     )
@@ -91,19 +97,32 @@ class Ndarray(Exchange):
         needs_dual: bool = False,
         layout: Permutation | None = None,
         memory: Allocation | None = None,
+        per_trial: bool = True,
     ) -> None:
         self._program = program
         self.dtype, self.shape, self.element_shape = dtype, shape, element
         self._name, self._ref, self._buffer = "", None, None
         nbytes = count(shape) * count(element) * dtype.size
+        self.per_trial = per_trial and memory is None
+        trials = program.trials if self.per_trial else None
+        self._trial_bytes = 0 if trials is None else trial_bytes(nbytes)
+        if trials is not None:
+            nbytes = trials.bytes(self._trial_bytes)
+        elif program.trials is not None and (needs_grad or needs_dual):
+            raise shared_gradient("an ndarray")
         self._memory: Allocation = program.allocate(nbytes, category) if memory is None else memory
         stored = in_memory_order(shape, layout)
-        view = np.ndarray(stored + element, dtype.numpy, self._memory.view.data)
-        self._view = view if layout is None else view.transpose(*inverse(layout), *range(len(shape), view.ndim))
-        like = program, dtype, shape, element, False, "gradients", False, layout
+        form, axes, bytes_ = stored + element, inverse(layout or tuple(range(len(shape)))), self._memory.view
+        if trials is None:
+            view = np.ndarray(form, dtype.numpy, bytes_.data)
+        else:
+            view = trials.view(bytes_, dtype.numpy, self._trial_bytes, 0, form, row_major(form, dtype.size))
+            axes = (0, 1, *(2 + axis for axis in axes))
+        self._view = view.transpose(*axes, *range(len(axes), view.ndim))
+        like = program, dtype, shape, element, False, "gradients", False, layout, None, per_trial
         self.grad: Ndarray | None = Ndarray(*like) if needs_grad else None
         self.dual: Ndarray | None = Ndarray(*like) if needs_dual else None
-        self._key = intern_key(program, dtype, len(shape), element, needs_grad, needs_dual, layout)
+        self._key = intern_key(program, dtype, len(shape), element, needs_grad, needs_dual, layout, trials is not None)
         self._packed = pack(self._memory.ptr, stored, *(None if x is None else x._memory.ptr for x in (self.grad, self.dual)))
         program.ndarrays.add(self)
         if needs_grad or needs_dual:
@@ -115,68 +134,43 @@ class Ndarray(Exchange):
             self._program.device.free(memory)
 
     @property
-    def view(self) -> np.ndarray:
-        """The memory as a numpy array of shape ``shape + element_shape``, written through.
-
-        Raises:
-            QdrunRuntimeError: the program is closed.
-            QdrunValueError: it lies on a device whose memory the host cannot touch.
-        """
-        form = self._form
-        self._refuse_host_view("view")
-        self._show()
-        return form
-
-    @property
     def _mirror(self) -> Mirror | None:  # type: ignore[override]
         return self._memory.mirror
 
-    def _show(self) -> None:
-        self._program.show(self)
+    @property
+    def _owner(self) -> Program:
+        return self._program
 
     @property
-    def _content(self) -> np.ndarray:
-        """The content, for our own use: it is not handed out, and not written to."""
-        form, mirror = self._form, self._mirror
-        return form if mirror is None else mirror.read(form)
+    def _all(self) -> np.ndarray:
+        """See ``Placed``.
 
-    @property
-    def _form(self) -> np.ndarray:
-        """``view``, for its shape and strides; on a device with memory of its own the content is perhaps an old one."""
+        Raises:
+            QdrunRuntimeError: its program is closed.
+        """
         if getattr(self._program, "closed", False):
             raise QdrunRuntimeError("this ndarray belongs to a program that is closed; do: make it after qd.init()")
         return self._view
 
     @property
     def stored(self) -> np.ndarray:
-        """The memory as it lies, for its shape and strides (see ``_form``): axes in the order of their nesting, then the element."""
-        layout = self._key.layout
-        return self._form if layout is None else self._form.transpose(*layout, *range(self.ndim, self._view.ndim))
+        """The memory as it lies, for its shape and strides (see ``_form``): axes in the order of their nesting, then the element. In a
+        batched program it is that of the open trial, or of the first.
+        """
+        array = self._in_memory_order
+        return array if self._whole is None else array[0, 0, ...]
+
+    @property
+    def _in_memory_order(self) -> np.ndarray:
+        layout, form, first = self._key.layout, self._form, 0 if self._whole is None else 2
+        if layout is None:
+            return form
+        return form.transpose(*range(first), *(first + axis for axis in layout), *range(first + self.ndim, form.ndim))
 
     @property
     def layout(self) -> Permutation | None:
         """The axis at each level of nesting in memory, outermost first; None for row-major."""
         return self._key.layout
-
-    @property
-    def element_type(self) -> DType | MatrixType:
-        """The type of an element: of a number, or of a vector or matrix."""
-        return MatrixType(self.element_shape, self.dtype) if self.element_shape else self.dtype
-
-    @property
-    def arr(self) -> np.ndarray:
-        """The memory, as ``view``."""
-        return self.view
-
-    @property
-    def n(self) -> int:
-        """Rows of an element, 1 for numbers."""
-        return self.element_shape[0] if self.element_shape else 1
-
-    @property
-    def m(self) -> int:
-        """Columns of an element, 1 for numbers and vectors."""
-        return self.element_shape[1] if len(self.element_shape) == 2 else 1
 
     def has_grad(self) -> bool:
         """Whether a gradient is stored."""
@@ -206,43 +200,12 @@ class Ndarray(Exchange):
         """Whether a dual, the tangent of forward mode, is stored."""
         return self.dual is not None
 
-    def __getitem__(self, index: Any) -> Any:
-        form, at = self._form, element_index(index, self.shape, "ndarray")
-        if self._mirror is not None:
-            return mirrored_element(self._mirror, form, at, self._written)
-        return get_element(form, at, self._written)
-
     def _written(self, index: tuple[int, ...] | None = None, source: Any = None, parts: tuple[Any, ...] = ()) -> np.ndarray:
         """The memory, about to be written by Python (``index``: one element of it, ``parts``: of that): who keeps records takes note."""
         view, layout = self._form, self._key.layout
         at = index if index is None or layout is None else in_memory_order(index, layout)
         self._program.wrote(self, at, source, parts)
         return view
-
-    def __setitem__(self, index: Any, value: Any) -> None:
-        at = element_index(index, self.shape, "ndarray")
-        set_element(self._written(at), at, value, "ndarray", self._mirror)
-
-    def __len__(self) -> int:
-        return self.shape[0]
-
-    def __iter__(self) -> Iterator[Any]:
-        raise QdrunTypeError("an ndarray cannot be iterated in Python", hint="use x.to_numpy(), or a kernel")
-
-    def fill(self, val: Any) -> None:
-        """Write ``val`` (a number, or a vector for arrays of vectors) to every element."""
-        fill_array(self._written(), val, self.element_shape, "ndarray", self._mirror)
-
-    def copy_from(self, other: Ndarray) -> None:
-        """Copy another ndarray of the same shape.
-
-        Raises:
-            QdrunTypeError: it is something else, or the shapes differ.
-        """
-        if not isinstance(other, Ndarray):
-            hint = "use x.from_numpy(y.to_numpy(copy=None))"
-            raise QdrunTypeError(f"an ndarray copies from an ndarray, not from a {type(other).__name__}", hint=hint)
-        assign_array(self._written(None, other), other._form, "ndarray", self._mirror, other._mirror)
 
     @property
     def name(self) -> str:
@@ -274,14 +237,14 @@ class Ndarray(Exchange):
 
     def __qd_value__(self) -> TensorRef:
         """What a kernel sees that refers to the ndarray by name: this very memory, which is kept for as long as the kernel."""
-        view = self._form
+        _ = self._all
         if self._ref is None:
             data, rest = self._places("", self), {}
             for role, relative in (("grad", self.grad), ("dual", self.dual)):
                 rest[role] = self._places(f"_{role}", relative) if relative is not None else (None,) * len(data)
             for place, grad, dual in zip(data, rest["grad"], rest["dual"], strict=True):
                 place.grad, place.dual = grad, dual
-            self._ref = TensorRef(self.name, data, self.element_shape, self.ndim, view.shape[: self.ndim], layout=self.layout)
+            self._ref = TensorRef(self.name, data, self.element_shape, self.ndim, self.shape, layout=self.layout)
         return self._ref
 
     def _places(self, suffix: str, array: Ndarray) -> tuple[Place, ...]:
@@ -290,11 +253,11 @@ class Ndarray(Exchange):
             where = memory.ptr, memory.nbytes, memory.category, memory.view
             held = Held(*where, serial=memory.serial, mirror=memory.mirror, holder=array)
             array._buffer = Buffer("field", held)
-        buffer, stored = array._buffer, self.stored
-        where = self.ndim, stored.shape[: self.ndim], stored.strides[: self.ndim]
-        size, is_grad = self.dtype.size, suffix == "_grad"
+        stored = in_memory_order(self.shape, self.layout)
+        where = array._buffer, self.ndim, stored, row_major(stored + self.element_shape, self.dtype.size)[: self.ndim]
+        how = {"is_grad": suffix == "_grad", "trial_bytes": self._trial_bytes}
         names = [self._place_name(k, suffix) for k in range(count(self.element_shape))]
-        return tuple(Place(name, self.dtype, buffer, *where, k * size, is_grad=is_grad) for k, name in enumerate(names))
+        return tuple(Place(name, self.dtype, *where, k * self.dtype.size, **how) for k, name in enumerate(names))
 
     def __copy__(self) -> Ndarray:
         return self.__deepcopy__({})
@@ -302,14 +265,14 @@ class Ndarray(Exchange):
     def __deepcopy__(self, memo: Any) -> Ndarray:
         kind = self._memory.category if self._memory.category != EXTERNAL else "ndarrays"
         like = self._program, self.dtype, self.shape, self.element_shape, self.needs_grad, kind, self.needs_dual, self.layout
-        out = Ndarray(*like)
+        out = Ndarray(*like, per_trial=self.per_trial)
         out.copy_from(self)
         return out
 
     def __reduce__(self) -> Any:
         """Pickled as numpy data; unpickled in the program that is current then, with a gradient of zeros if it had one."""
-        state = self.dtype, self.shape, self.element_shape, self.has_grad(), self.has_dual(), self.layout, self.to_numpy()
-        return _unpickled, state
+        form = self.dtype, self.shape, self.element_shape, self.has_grad(), self.has_dual(), self.layout
+        return _unpickled, (*form, self.to_numpy(), self.per_trial)
 
     def __repr__(self) -> str:
         return f"<ndarray {self.dtype}{list(self.element_shape) or ''}, {self.shape}>"
@@ -323,8 +286,9 @@ def _unpickled(
     dual: bool,
     layout: Permutation | None,
     data: np.ndarray,
+    per_trial: bool = True,
 ) -> Ndarray:
-    out = make_ndarray(dtype, shape, element, grad, needs_dual=dual, layout=layout)
+    out = make_ndarray(dtype, shape, element, grad, needs_dual=dual, layout=layout, per_trial=per_trial)
     out.from_numpy(data)
     return out
 
@@ -335,6 +299,7 @@ def ndarray(
     needs_grad: bool = False,
     needs_dual: bool = False,
     layout: Any = None,
+    per_trial: bool = True,
 ) -> Ndarray:
     """Make an ndarray of zeros in the current program.
 
@@ -344,14 +309,16 @@ def ndarray(
         needs_grad: also store a gradient.
         needs_dual: also store a dual, for forward mode.
         layout: the axis at each level of nesting in memory, outermost first: (1, 0) stores a matrix by columns.
+        per_trial: False: all trials of a batched program share it, and kernels only read it.
 
     Raises:
         QdrunTypeError: a gradient of integers, or a shape that is no tuple of positive integers.
+        QdrunRuntimeError: a gradient of what trials share.
         QdrunValueError: a layout that is no permutation of the axes.
     """
     element = dtype.shape if isinstance(dtype, MatrixType) else ()
     scalar = dtype._stored() if isinstance(dtype, MatrixType) else resolve(dtype)
-    return make_ndarray(scalar, shape, element, needs_grad, needs_dual=needs_dual, layout=layout)
+    return make_ndarray(scalar, shape, element, needs_grad, needs_dual=needs_dual, layout=layout, per_trial=per_trial)
 
 
 def from_dlpack(x: Any, copy: bool | None = None) -> Ndarray:
@@ -381,7 +348,7 @@ def from_dlpack(x: Any, copy: bool | None = None) -> Ndarray:
         raise QdrunValueError("copy=False: the array is on another device, not dense, not aligned, empty or not to be written")
     dtype = resolve(given.dtype)
     if copy or not fits:
-        out = make_ndarray(dtype, given.shape, ())
+        out = make_ndarray(dtype, given.shape, (), per_trial=False)
         out.from_numpy(given)
         return out
     flat = dense.reshape(-1).view(np.uint8)
@@ -409,6 +376,7 @@ def make_ndarray(
     program: Program | None = None,
     needs_dual: bool = False,
     layout: Any = None,
+    per_trial: bool = True,
 ) -> Ndarray:
     """An ndarray of any element shape; ``program`` is the current one unless it is given."""
     if (needs_grad or needs_dual) and not dtype.is_real:
@@ -419,5 +387,5 @@ def make_ndarray(
         raise QdrunRuntimeTypeError(f"the shape of an ndarray is made of integers that are not negative, not {shape!r}")
     if program is None:
         program = current_program()
-    stored = permutation(layout, len(extents))
-    return Ndarray(program, dtype, tuple(int(e) for e in extents), element, needs_grad, "ndarrays", needs_dual, stored)
+    stored, form = permutation(layout, len(extents)), tuple(int(e) for e in extents)
+    return Ndarray(program, dtype, form, element, needs_grad, "ndarrays", needs_dual, stored, per_trial=per_trial)

@@ -80,9 +80,10 @@ class StructType(values.StructForm):
         needs_grad: bool = False,
         needs_dual: bool = False,
         layout: Any = None,
+        per_trial: bool = True,
     ) -> Any:
         """A field of such structs; see ``Struct.field``."""
-        how = {"needs_grad": needs_grad, "needs_dual": needs_dual, "layout": layout}
+        how = {"needs_grad": needs_grad, "needs_dual": needs_dual, "layout": layout, "per_trial": per_trial}
         return current_program().factory.struct_field(self, shape, name=name, offset=offset, **how)
 
     def __eq__(self, other: object) -> bool:
@@ -272,6 +273,7 @@ class Struct:
         needs_grad: bool = False,
         needs_dual: bool = False,
         layout: Any = None,
+        per_trial: bool = True,
     ) -> Any:
         """A field of structs.
 
@@ -284,13 +286,14 @@ class Struct:
             needs_grad: also place a gradient of every real member.
             needs_dual: also place a dual of every real member.
             layout: ``qd.Layout.AOS`` (default): the members of an element side by side; ``qd.Layout.SOA``: each member by itself.
+            per_trial: False: all trials of a batched program share it, and kernels only read it.
 
         Raises:
             QdrunTypeError: a member of an unknown type.
             QdrunSyntaxError: an offset without a shape, or of another length.
         """
         return StructType(**members, **{METHODS: dict(methods or {})}).field(
-            shape, name, offset, needs_grad, needs_dual, layout
+            shape, name, offset, needs_grad, needs_dual, layout, per_trial
         )
 
 

@@ -234,6 +234,7 @@ def make_struct_field(
     needs_grad: bool = False,
     needs_dual: bool = False,
     layout: Any = None,
+    per_trial: bool = True,
     root: Root | None = None,
 ) -> StructField:
     """A field of structs of a type; see ``Struct.field``."""
@@ -247,11 +248,12 @@ def make_struct_field(
     for key, t in form.members.items():
         full = f"{name}.{key}" if name else ""
         if isinstance(t, StructType):
-            members[key] = make_struct_field(t, None, full, None, needs_grad, needs_dual, root=root)
+            members[key] = make_struct_field(t, None, full, None, needs_grad, needs_dual, per_trial=per_trial, root=root)
             continue
         dtype = resolve(t.dtype or float) if isinstance(t, MatrixType) else resolve(t)
         roles = (needs_grad and dtype.is_real, needs_dual and dtype.is_real)
-        members[key] = make_field(dtype, None, t.shape if isinstance(t, MatrixType) else (), *roles, full, root=root)
+        element = t.shape if isinstance(t, MatrixType) else ()
+        members[key] = make_field(dtype, None, element, *roles, full, root=root, per_trial=per_trial)
     out = StructField(members, form, name)
     if shape is not None:
         _place(root, out, shape, getattr(layout, "name", layout), offset)

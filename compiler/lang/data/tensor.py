@@ -115,6 +115,23 @@ class Tensor(Exchange):
     def _show(self) -> None:
         self._impl._show()
 
+    @property
+    def _trials(self) -> Any:  # type: ignore[override]
+        return self._impl._trials
+
+    def _columns(self, form: np.ndarray) -> np.ndarray:
+        return self._impl._columns(form)
+
+    def _refuse_sharing(self, what: str) -> None:
+        self._impl._refuse_sharing(what)
+
+    def _assign(self, array: np.ndarray) -> None:
+        self._impl._assign(array)
+
+    def from_numpy(self, arr: Any) -> None:
+        """See ``Placed.from_numpy``."""
+        self._impl.from_numpy(arr)
+
     def _written(self, index: tuple[int, ...] | None = None, source: Any = None, parts: tuple[Any, ...] = ()) -> np.ndarray:
         return self._impl._written(index, source, parts)
 
@@ -168,7 +185,8 @@ class Tensor(Exchange):
     def __reduce__(self) -> Any:
         """Pickled as numpy data; unpickled in the program that is current then, with a gradient of zeros if it had one."""
         form = self.dtype, self.element_shape, self.shape, self.backend, self.layout, self.has_grad()
-        return _unpickled, (*form, self._impl._content.copy(), self.offset if any(self.offset) else None)
+        offset = self.offset if any(self.offset) else None
+        return _unpickled, (*form, self._impl.to_numpy(), offset, self._impl.per_trial)
 
     def __repr__(self) -> str:
         layout = "" if self.layout is None else f", layout={self.layout}"
@@ -209,7 +227,8 @@ def tensor(
         backend: a field or an ndarray.
         layout: the axis at each level of nesting in memory, outermost first: (1, 0) stores a matrix by columns.
         needs_grad: also store a gradient.
-        unknown: ``needs_dual=True`` also stores a dual, for forward mode; anything else is refused by name.
+        unknown: ``needs_dual=True`` also stores a dual, for forward mode; ``per_trial=False``: all trials of a batched program share it;
+            anything else is refused by name.
 
     Raises:
         QdrunValueError: an unknown backend, or a layout that is no permutation of the axes.
@@ -235,10 +254,14 @@ def make_tensor(
     offset: Any = None,
 ) -> Tensor:
     """A tensor of any element shape. ``called`` names the function that the user called; ``unknown`` are keywords that it does not take."""
-    needs_dual = bool(unknown.pop("needs_dual", False))
+    needs_dual, per_trial = bool(unknown.pop("needs_dual", False)), bool(unknown.pop("per_trial", True))
     if unknown:
         name = next(iter(unknown))
-        hint = "use layout=(..)" if name == "order" else "it takes dtype, shape, backend, layout, needs_grad, needs_dual"
+        hint = (
+            "use layout=(..)"
+            if name == "order"
+            else "it takes dtype, shape, backend, layout, needs_grad, needs_dual, per_trial"
+        )
         raise QdrunTypeError(f"{called}() does not accept {name}=", hint=hint)
     try:
         where = Backend(backend)
@@ -248,8 +271,8 @@ def make_tensor(
     extents = (int(shape),) if isinstance(shape, (int, np.integer)) else tuple(shape)
     order = permutation(layout, len(extents))
     if where is Backend.NDARRAY:
-        return Tensor(make_ndarray(dtype, extents, element, needs_grad, needs_dual=needs_dual, layout=order))
-    return Tensor(make_field(dtype, extents, element, needs_grad, needs_dual, layout=order, offset=offset))
+        return Tensor(make_ndarray(dtype, extents, element, needs_grad, None, needs_dual, order, per_trial))
+    return Tensor(make_field(dtype, extents, element, needs_grad, needs_dual, layout=order, offset=offset, per_trial=per_trial))
 
 
 def _unpickled(
@@ -261,7 +284,8 @@ def _unpickled(
     grad: bool,
     data: np.ndarray,
     offset: Any = None,
+    per_trial: bool = True,
 ) -> Tensor:
-    out = make_tensor("qd.tensor", dtype, element, shape, backend, layout, grad, {}, offset)
+    out = make_tensor("qd.tensor", dtype, element, shape, backend, layout, grad, {"per_trial": per_trial}, offset)
     out.from_numpy(data)
     return out

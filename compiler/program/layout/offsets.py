@@ -156,6 +156,14 @@ def in_memory_order(shape: tuple[int, ...], layout: tuple[int, ...] | None) -> t
     return shape if layout is None else tuple(shape[axis] for axis in layout)
 
 
+def row_major(shape: tuple[int, ...], size: int) -> tuple[int, ...]:
+    """The strides of a row-major array, ``size``: bytes of one number."""
+    out = [size] * len(shape)
+    for k in range(len(shape) - 1, 0, -1):
+        out[k - 1] = out[k] * shape[k]
+    return tuple(out)
+
+
 def round_up(value: int, to: int) -> int:
     """The smallest multiple of ``to`` that is not below ``value``."""
     return -(-value // to) * to
@@ -188,14 +196,18 @@ def total_size(node: Leaf | Dense) -> int:
     return size
 
 
-def layout(root: Dense) -> Layout:
+def layout(root: Dense, align: int = CHILD_ALIGNMENT) -> Layout:
     """Lay a tree out. Each child of the root starts on a cache line of its own.
+
+    Args:
+        root: of the tree.
+        align: children of the root start at multiples of it.
 
     Raises:
         QdrunRuntimeError: an axis is split over levels that are not adjacent in memory (a blocked layout).
     """
     placements: dict[Leaf, Placement] = {}
-    offsets, size = cell_offsets(root, CHILD_ALIGNMENT)
+    offsets, size = cell_offsets(root, align)
     for child, offset in zip(root.children, offsets):
         _visit(child, offset, (), placements)
     return Layout(size, placements, tuple(offsets))

@@ -15,10 +15,11 @@ import numpy as np
 
 from ...errors import OutOfMemory, QdrunRuntimeError
 from ...ir.nodes import Buffer, Place
+from ...ir.trials import TRIAL_ALIGNMENT, TrialLayout, trial_bytes
 from ...ir.types import DType
 from ...refused import refusing
 from ...runtime.base import Allocation
-from .offsets import AXIS_NAMES, PLANES, Dense, Layout, Leaf, Placement, layout
+from .offsets import AXIS_NAMES, CHILD_ALIGNMENT, PLANES, Dense, Layout, Leaf, Placement, layout
 
 Allocate = Callable[[int, str], Allocation]
 CATEGORIES = ("fields", "gradients")
@@ -55,6 +56,7 @@ class TreeLeaf:
         name: what messages call it.
         role: "" for a field, "grad" or "dual" for what belongs to one.
         planar: each component has a plane of its own.
+        per_trial: each trial of a batched program has its own.
         snode: the level that it is placed in.
         along: what is placed with it: gradients that were asked for before it had a place.
     """
@@ -64,6 +66,7 @@ class TreeLeaf:
     name: str
     role: str
     planar: bool
+    per_trial: bool
     snode: SNode | None
     along: Sequence[TreeLeaf]
     _places: tuple[Place, ...]
@@ -183,7 +186,9 @@ class SNode:
         for child in list(self.children):
             if isinstance(child, SNode):
                 child._lazy(role)
-            elif child.role == "" and child.dtype.is_real and not getattr(child, role).placed:
+            elif child.role or not child.dtype.is_real or self.root.is_shared(child):
+                continue
+            elif not getattr(child, role).placed:
                 self.place(getattr(child, role))
 
     def _adopt(self, child: SNode | TreeLeaf) -> None:
@@ -217,6 +222,15 @@ class Root(SNode):
         """The children that hold something and have no memory yet."""
         return [c for c in self.children if c not in self.done and (not isinstance(c, SNode) or any(True for _ in _fields(c)))]
 
+    @property
+    def trials(self) -> TrialLayout | None:
+        """The trials of a batched program."""
+        return getattr(self.program, "trials", None)
+
+    def is_shared(self, leaf: TreeLeaf) -> bool:
+        """Whether all trials of a batched program have the field in common."""
+        return self.trials is not None and not leaf.per_trial
+
     def next_name(self) -> str:
         """A name for a field that was given none: its number in the program, so that it is the same in every run."""
         self._names += 1
@@ -246,24 +260,30 @@ def level_of(top: SNode, extents: tuple[int, ...], nested: tuple[int, ...] | Non
     return top
 
 
-def _tree(node: SNode | TreeLeaf, category: str) -> Dense | Leaf | None:
+def _tree(node: SNode | TreeLeaf, category: str, per_trial: bool | None) -> Dense | Leaf | None:
     """The layout tree of what belongs to a category, or None when nothing does."""
     if not isinstance(node, SNode):
         own = CATEGORIES[0] if node.role == "" else CATEGORIES[1]
         components = 1 if node.planar else node.components
-        return Leaf(node, node.name, node.dtype, components) if own == category else None
-    children = [t for t in (_tree(c, category) for c in node.children) if t is not None]
+        mine = own == category and per_trial in (None, node.per_trial)
+        return Leaf(node, node.name, node.dtype, components) if mine else None
+    children = [t for t in (_tree(c, category, per_trial) for c in node.children) if t is not None]
     return Dense(node.axes, node.extents, children) if children else None
 
 
-def pending_layout(root: Root, category: str) -> Layout:
+def pending_layout(root: Root, category: str, per_trial: bool | None = None) -> Layout:
     """The layout of what waits for memory of one category (``fields`` or ``gradients``).
+
+    Args:
+        root: of the tree.
+        category: of memory.
+        per_trial: of a batched program, the layout of what each trial has its own of, or of what they share; None: it is not batched.
 
     Raises:
         QdrunRuntimeError: a blocked layout.
     """
-    trees = [t for t in (_tree(c, category) for c in root.pending) if t is not None]
-    return layout(Dense(children=list(trees)))
+    trees = [t for t in (_tree(c, category, per_trial) for c in root.pending) if t is not None]
+    return layout(Dense(children=list(trees)), TRIAL_ALIGNMENT if per_trial else CHILD_ALIGNMENT)
 
 
 def materialize(root: Root, allocate: Allocate, free: Callable[[Allocation], None]) -> None:
@@ -278,32 +298,49 @@ def materialize(root: Root, allocate: Allocate, free: Callable[[Allocation], Non
         return
     _place_along(pending)
     pending = root.pending  # a 0-D gradient is a child of the root itself
-    layouts = {category: pending_layout(root, category) for category in CATEGORIES}
-    memory: dict[str, Allocation] = {}
-    for category, found in layouts.items():
+    found: list[tuple[Layout, int, Allocation]] = []
+    for category, per_trial in _parts(root):
+        placed = pending_layout(root, category, per_trial)
+        each = trial_bytes(placed.nbytes) if per_trial else 0
+        nbytes = root.trials.bytes(each) if root.trials is not None and per_trial else placed.nbytes
         try:
-            memory |= {category: allocate(found.nbytes, category)} if found.nbytes else {}
+            found += [(placed, each, allocate(nbytes, category))] if nbytes else []
         except OutOfMemory as error:
-            for allocation in memory.values():
+            for _, _, allocation in found:
                 free(allocation)
-            raise OutOfMemory(f"{error}\n{_largest(found)}", error.smallest) from error
+            raise OutOfMemory(f"{error}\n{_largest(placed, root.trials if per_trial else None)}", error.smallest) from error
     root.done.update(pending)
-    for category, allocation in memory.items():
+    for placed, each, allocation in found:
         buffer = Buffer("field", allocation)
         if allocation.mirror is not None:
-            allocation.mirror.split(layouts[category].starts, layouts[category].used())
-        for leaf, placement in layouts[category].placements.items():
-            _settle(leaf, placement, buffer, allocation)
+            allocation.mirror.split(*_blocks(placed, each, root.trials))
+        for leaf, placement in placed.placements.items():
+            _settle(leaf, placement, buffer, allocation, each)
 
 
-def _largest(found: Layout) -> str:
+def _parts(root: Root) -> Iterator[tuple[str, bool | None]]:
+    """The kinds of memory of a program: category, and what ``pending_layout`` takes."""
+    for category in CATEGORIES:
+        yield from [(category, None)] if root.trials is None else [(category, True), (category, False)]
+
+
+def _blocks(placed: Layout, each: int, trials: TrialLayout | None) -> tuple[Sequence[int], Sequence[int]]:
+    """How a mirror is split: by children of the root, or by groups of trials."""
+    if trials is None or not each:
+        return placed.starts, placed.used()
+    return range(0, trials.bytes(each), trials.width * each), ()
+
+
+def _largest(found: Layout, trials: TrialLayout | None) -> str:
     """The field that takes most of a layout, and what to do."""
     sizes = {leaf: prod(placement.shape) * leaf.size for leaf, placement in found.placements.items()}
     leaf = max(sizes, key=lambda leaf: sizes[leaf])
     shape = found.placements[leaf].shape
+    of = "" if trials is None else f" for each of {trials.padded:,} trials"
+    less = "give it a smaller shape or type" + ("" if trials is None else ", run fewer trials (batch=..)")
     return (
-        f"  the largest is `{leaf.name}` of shape {shape} and type {leaf.dtype}: {sizes[leaf]:,} of {found.nbytes:,} bytes\n"
-        "  do: give it a smaller shape or type, or close programs that are not needed"
+        f"  the largest is `{leaf.name}` of shape {shape} and type {leaf.dtype}: {sizes[leaf]:,} of {found.nbytes:,} bytes{of}\n"
+        f"  do: {less}, or close programs that are not needed"
     )
 
 
@@ -315,8 +352,8 @@ def _place_along(pending: list[SNode | TreeLeaf]) -> None:
             f.snode.place(*(g for g in f.along if g.snode is None))
 
 
-def _settle(leaf: Leaf, placement: Placement, buffer: Buffer, allocation: Allocation) -> None:
-    """Hand a field its places and its numpy view."""
+def _settle(leaf: Leaf, placement: Placement, buffer: Buffer, allocation: Allocation, each: int) -> None:
+    """Hand a field its places and its numpy view. ``each``: bytes that each trial has in the memory; 0: it has no trials."""
     field: Any = leaf.owner
     step = leaf.dtype.size  # from one component to the next
     shape, strides = placement.shape, placement.strides
@@ -325,11 +362,13 @@ def _settle(leaf: Leaf, placement: Placement, buffer: Buffer, allocation: Alloca
     places = []
     for c in range(field.components):
         name = leaf.name if not field.element else f"{leaf.name}_{c}"
-        offset = placement.offset + c * step
-        is_grad = field.role == "grad"
-        places.append(Place(name, leaf.dtype, buffer, len(shape), shape, strides, offset, is_grad=is_grad))
+        place = Place(name, leaf.dtype, buffer, len(shape), shape, strides, placement.offset + c * step)
+        place.is_grad, place.trial_bytes = field.role == "grad", each
+        places.append(place)
     element_strides = tuple(step * int(np.prod(field.element[a + 1 :])) for a in range(len(field.element)))
-    view = np.ndarray(
-        shape + field.element, leaf.dtype.numpy, allocation.view.data, placement.offset, strides + element_strides
-    )
+    form, steps, dtype = shape + field.element, strides + element_strides, leaf.dtype.numpy
+    if each:
+        view = field._root.trials.view(allocation.view, dtype, each, placement.offset, form, steps)
+    else:
+        view = np.ndarray(form, dtype, allocation.view.data, placement.offset, steps)
     field.settle(tuple(places), view)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...errors import QdrunTypeError
+from ..layout.offsets import row_major
 
 if TYPE_CHECKING:
     from ...runtime.mirror import Link
@@ -66,12 +67,13 @@ class NearArray:
     def dense(self) -> bool:
         """Whether it lies as numpy's row-major arrays do."""
         return self.size == 0 or all(
-            n == 1 or stride == step for n, stride, step in zip(self.shape, self.strides, _row_major(self.shape, self.dtype))
+            n == 1 or stride == step
+            for n, stride, step in zip(self.shape, self.strides, row_major(self.shape, self.dtype.itemsize))
         )
 
     def dense_strides(self) -> tuple[int, ...]:
         """The strides of a row-major array of this shape."""
-        return _row_major(self.shape, self.dtype)
+        return row_major(self.shape, self.dtype.itemsize)
 
     def copy(self) -> np.ndarray:
         """The content as an array of the host.
@@ -96,14 +98,6 @@ class NearArray:
             self.link.upload(self.address, plain.ctypes.data, plain.nbytes)
             if self.stream:
                 self.link.settle()
-
-
-def _row_major(shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[int, ...]:
-    out, step = [], dtype.itemsize
-    for n in reversed(shape):
-        out.append(step)
-        step *= n
-    return tuple(reversed(out))
 
 
 def address_of(array: np.ndarray | NearArray) -> int:
@@ -147,7 +141,7 @@ def _near_other(value: Any, link: Link) -> NearArray | None:
         return None
     shape, dtype = tuple(found["shape"]), np.dtype(found["typestr"])
     address, readonly = found["data"]
-    strides = found.get("strides") or _row_major(shape, dtype)
+    strides = found.get("strides") or row_major(shape, dtype.itemsize)
     return NearArray(int(address or 0), shape, tuple(strides), dtype, value, link, bool(readonly), stream_of(value) or 0)
 
 

@@ -1,0 +1,219 @@
+"""What fields and ndarrays have in common: a place in the memory of a program, read and written from Python.
+
+In a batched program a field or an ndarray has an array for each trial (``ir.trials``). From Python it is all of them at once: what is
+written is written to every trial, what is read has the trials as its first axis. In ``with program.trial(b):`` it is that of trial b.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from ...errors import QdrunRuntimeError, QdrunTypeError, QdrunValueError
+from ...ir.trials import TrialLayout
+from ...ir.types import DType
+from ...program.program import Program
+from ...runtime.mirror import copied, reading, store
+from ..interop import Exchange
+from .access import assign_array, element_index, fill_array, get_element, mirrored_element, set_element
+from .element_types import MatrixType
+
+
+def shared_gradient(what: str) -> QdrunRuntimeError:
+    """The error of a gradient of something that trials share."""
+    return QdrunRuntimeError(
+        f"{what} with per_trial=False is shared by all trials of a batched program, and has no gradient and no dual there: each trial"
+        " would add to them\n  do: leave out per_trial=False; or leave out needs_grad and needs_dual"
+    )
+
+
+class Placed(Exchange):
+    """A field or an ndarray.
+
+    A class that is one says what ``_owner`` and ``_all`` are, and has the attributes that stand above them.
+    """
+
+    __slots__ = ()
+    _kind: ClassVar[str]  # for messages: "a field"
+    dtype: DType
+
+    if TYPE_CHECKING:
+        name: Any  # what messages call it
+        shape: Any  # the extents, of one trial in a batched program
+        element_shape: Any  # () for numbers, (n,) for vectors, (n, m) for matrices
+        per_trial: bool  # each trial of a batched program has its own
+
+    @property
+    def _owner(self) -> Program:
+        """Its program."""
+        raise NotImplementedError
+
+    @property
+    def _all(self) -> np.ndarray:
+        """The memory; in a batched program of shape (groups, width, *shape of a trial), padding included."""
+        raise NotImplementedError
+
+    @property
+    def _begins(self) -> tuple[int, ...] | None:
+        """The lowest index of each axis; None for zeros."""
+        return None
+
+    # ---- trials
+    @property
+    def _trials(self) -> TrialLayout | None:
+        """The trials that each have their own content; None: there is one content."""
+        return self._owner.trials if self.per_trial else None
+
+    @property
+    def _whole(self) -> TrialLayout | None:
+        """The trials that ``_form`` shows; None: it shows one, or there are none."""
+        return self._trials if self._owner.open_trial is None else None
+
+    @property
+    def _in_memory_order(self) -> np.ndarray:
+        """``_form`` with its axes in the order in which ``Program.wrote`` is told indices."""
+        return self._form
+
+    def _at(self, index: tuple[int, ...]) -> tuple[Any, ...]:
+        """Where an element lies in ``_form``."""
+        return index if self._whole is None else (slice(None), slice(None), *index)
+
+    def _refuse_sharing(self, what: str) -> None:
+        """Refuse to hand out memory in which trials lie side by side.
+
+        Raises:
+            QdrunValueError: each trial of a batched program has its own content.
+        """
+        trials = self._trials
+        if trials is not None:
+            raise QdrunValueError(
+                f"{what} of {self._called()}: the {trials.count} trials of this program lie side by side in its memory, which no other"
+                " library can show\n  do: x.to_numpy() for a copy and x.from_numpy(array) to write it back; or"
+                " make it with per_trial=False, if all trials may share it"
+            )
+
+    # ---- memory
+    @property
+    def view(self) -> np.ndarray:
+        """The memory as a numpy array of shape ``shape + element_shape``, written through.
+
+        Raises:
+            QdrunRuntimeError: it has no memory, or its program is closed.
+            QdrunValueError: it lies on a device whose memory the host cannot touch, or trials have theirs side by side.
+        """
+        form = self._form
+        self._refuse_sharing("view")
+        self._refuse_host_view("view")
+        self._show()
+        return form
+
+    @property
+    def arr(self) -> np.ndarray:
+        """The memory, as ``view``."""
+        return self.view
+
+    def _show(self) -> None:
+        self._owner.show(self)
+
+    @property
+    def _form(self) -> np.ndarray:
+        """``view``, for its shape and strides; on a device with memory of its own the content is perhaps an old one.
+
+        In a batched program this is the open trial's, or that of all trials, as ``_all``.
+        """
+        whole, trials, trial = self._all, self._trials, self._owner.open_trial
+        if trials is None or trial is None:
+            return whole
+        return whole[trial // trials.width, trial % trials.width, ...]
+
+    @property
+    def _content(self) -> np.ndarray:
+        """The content, for our own use: it is not handed out, and not written to."""
+        return reading(self._mirror, self._form)
+
+    def _columns(self, form: np.ndarray) -> np.ndarray:
+        """A copy of ``_form``, or of a part of it, with the trials that it shows as first axis."""
+        return copied(self._mirror, form) if self._whole is None else self._whole.columns(reading(self._mirror, form))
+
+    # ---- elements
+    @property
+    def element_type(self) -> DType | MatrixType:
+        """The type of an element: of a number, or of a vector or matrix."""
+        return MatrixType(self.element_shape, self.dtype) if self.element_shape else self.dtype
+
+    @property
+    def n(self) -> int:
+        """Rows of an element, 1 for numbers."""
+        return self.element_shape[0] if self.element_shape else 1
+
+    @property
+    def m(self) -> int:
+        """Columns of an element, 1 for numbers and vectors."""
+        return self.element_shape[1] if len(self.element_shape) == 2 else 1
+
+    def __getitem__(self, index: Any) -> Any:
+        form, at = self._form, element_index(index, self.shape, self.name, self._begins)
+        if self._whole is not None:
+            raise QdrunRuntimeError(
+                f"`{self.name}[..]` is read in Python, and each of the {self._whole.count} trials of this program has its own value\n"
+                "  do: `with program.trial(b):` around it for trial b, or x.to_numpy()[b] for all of them; what decides which kernel is"
+                " launched next must not differ between trials"
+            )
+        if self._mirror is not None:
+            return mirrored_element(self._mirror, form, at, self._written)
+        return get_element(form, at, self._written)
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        at = element_index(index, self.shape, self.name, self._begins)
+        set_element(self._written(at), self._at(at), value, self.name, self._mirror)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator[Any]:
+        raise QdrunTypeError(f"{self._kind} cannot be iterated in Python: `{self.name}`", hint="use x.to_numpy(), or a kernel")
+
+    # ---- all elements
+    def fill(self, val: Any) -> None:
+        """Write ``val`` (a number, or a vector for elements that are vectors) to every element, of every trial."""
+        fill_array(self._written(), val, self.element_shape, self.name, self._mirror)
+
+    def from_numpy(self, arr: Any) -> None:
+        """Copy an array of shape ``shape + element_shape``; values are cast. In a batched program all trials get it; an array with the
+        trials as one more axis, the first, has something for each.
+
+        Raises:
+            QdrunTypeError: the shapes differ.
+        """
+        self._written(None, arr)
+        self._assign(np.asarray(arr))
+
+    def _assign(self, array: np.ndarray) -> None:
+        assign_array(self._form, array, self.name, self._mirror, trials=self._whole)
+
+    def copy_from(self, other: Any) -> None:
+        """Copy another one of the same kind and shape. What trials share goes to each of them.
+
+        Raises:
+            QdrunTypeError: it is something else, or the shapes differ.
+            QdrunRuntimeError: each trial would write to what they share.
+        """
+        if not isinstance(other, Placed) or other._kind != self._kind:
+            hint = "use x.from_numpy(y.to_numpy(copy=None))"
+            raise QdrunTypeError(f"{self._kind} copies from {self._kind}, not from a {type(other).__name__}", hint=hint)
+        source = other._form
+        if other._whole is not None and self._whole is None:
+            raise QdrunRuntimeError(
+                f"`{self.name}` is one array, and `{other.name}` has one for each of {other._whole.count} trials"
+                "\n  do: copy inside of `with program.trial(b):`, from trial b"
+            )
+        form = self._written(None, other)
+        if self._whole is not None and other._whole is None and source.shape == form.shape[2:]:
+            store(self._mirror, form, np.broadcast_to(reading(other._mirror, source), form.shape))
+        else:
+            assign_array(form, source, self.name, self._mirror, other._mirror)
+
+
+__all__ = ["Placed"]
