@@ -1,4 +1,4 @@
-"""Expressions: names, literals, operators, subscripts, attributes. Values are described in ``docs/internals.md``."""
+"""Expressions: names, literals, operators, subscripts, attributes. Values are described in ``docs/internals/lowering.md``."""
 
 from __future__ import annotations
 
