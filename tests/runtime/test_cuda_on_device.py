@@ -301,6 +301,35 @@ def test_a_forked_process_is_told_so(tmp_path):
     assert done.stdout == "fine\n", done.stdout + done.stderr
 
 
+LIMITED = """
+import numpy as np
+from qdrun.runner.workers.host_limit import HostLimit, private_bytes
+limit = HostLimit(64 << 20)
+with limit.trial():
+    import qdrun as qd
+    with qd.init(arch=qd.cuda, default_fp=qd.f64):
+        x, loss = qd.field(qd.f64, shape=1 << 20, needs_grad=True), qd.field(qd.f64, shape=(), needs_grad=True)
+        @qd.kernel
+        def total():
+            for i in x:
+                loss[None] += qd.sin(x[i])
+        given = np.random.default_rng().random(1 << 20)
+        x.from_numpy(given)
+        with qd.ad.Tape(loss):
+            total()
+        assert np.allclose(x.grad.to_numpy(), np.cos(given), rtol=1e-14)
+    try:
+        np.ones(4 << 30, np.uint8)
+    except MemoryError:
+        print("refused, and the driver had its room")
+"""
+
+
+def test_the_host_limit_of_a_trial_leaves_the_driver_its_room(tmp_path):
+    done = run(LIMITED, tmp_path)
+    assert done.stdout == "refused, and the driver had its room\n", done.stdout + done.stderr
+
+
 def test_another_librarys_context_stays_current(device):
     """A thread that works on a context of somebody else keeps it."""
     d, found = device.driver.d, []
