@@ -11,8 +11,9 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar, get_args, get_origi
 from pydantic import BaseModel, ConfigDict
 
 from .debug import Debug
+from .declaring import Declaring
 from .explain import Explanation, explain
-from .memory_plan import MemoryPlan, PlanEntry
+from .memory_plan import Launches, MemoryPlan, PlanEntry
 from .outcome import Outcome
 from .plan import make_plan, used
 from .restore import Built
@@ -31,15 +32,18 @@ NO_MEMORY = MemoryPlan()
 """Of every trial without a program: it is frozen, and takes longer to make than all else that is planned of such a job."""
 
 
-class Job(Generic[P]):
-    """One differentiable simulation. Subclass it as ``class Mine(Job[MineParams])`` and give it ``build`` and ``run``.
+class Job(Declaring, Generic[P]):
+    """One differentiable simulation. Subclass it as ``class Mine(Job[MineParams])`` and give it ``build`` and ``simulate``.
+
+    ``build`` declares what goes in and out (``input``, ``objective``, ``output``), ``simulate`` launches kernels; first values, gradients
+    and the outcome follow from that. A job that must do more in a run than launch kernels overrides ``run`` instead of ``simulate``.
 
     Attributes of the class:
         Params: the model of the parameters; taken from ``Job[...]``.
         gradients: the names of the gradients that ``run`` can give.
         precision: the default float type of the program.
-        live: the parameters that only ``fill`` and ``run`` read: an open job can take other values of them, see ``set``, and the next trial
-            of a sweep may run in its program.
+        live: of a job that overrides ``run``, the parameters that only ``fill`` and ``run`` read: an open job can take other values of
+            them, see ``set``, and the next trial of a sweep may run in its program. In an open job the inputs are among them.
         horizon: the parameter that counts time steps, if there is one: `qdrun check` shortens it.
         needs_compiler: False for a job that uses no kernels; ``program`` is then None.
 
@@ -58,7 +62,7 @@ class Job(Generic[P]):
     Params: ClassVar[type[BaseModel]]
     gradients: ClassVar[tuple[str, ...]] = ()
     precision: Literal["f32", "f64"] = "f64"
-    live: ClassVar[tuple[str, ...]] = ()
+    live: tuple[str, ...] = ()
     horizon: ClassVar[str] = "steps"
     needs_compiler: ClassVar[bool] = True
 
@@ -80,7 +84,7 @@ class Job(Generic[P]):
             if name not in self.gradients:
                 allowed = ", ".join(self.gradients) or "none"
                 raise ValueError(f"{type(self).__name__} has no gradient `{name}`\n  do: ask for one of: {allowed}")
-        self.params = params
+        self.params = self._real_params = params
         self.wanted = names
         self._seed, self._seed_used, self._made = seed, False, False
         self.program: Any = None
@@ -92,6 +96,9 @@ class Job(Generic[P]):
         self.machine_code = True
         self._steps: Any = None  # the plan of the time steps
         self._built: Built | None = None  # what ``build`` has left, of an open job with live parameters
+        self._declared = self._new_declarations()
+        self._ran = False  # since ``fill``
+        self._launches: dict[bool, Launches] = {}  # those of ``simulate``, with and without gradients
 
     @property
     def seed(self) -> int:
@@ -125,25 +132,10 @@ class Job(Generic[P]):
         """The ``StepsPlan`` of an open job whose time steps were fitted into a memory budget; else None."""
         return self._steps
 
-    def time_steps(self) -> int:
-        """How many time steps ``run`` takes with ``qd.ad.checkpointed_steps``, on arrays that ``build`` gives ``self.window`` slots (state
-        arrays one more); 0: a job that does not. Such a job fits itself into a memory budget.
-        """
-        return 0
-
-    def state(self) -> Sequence[Any]:
-        """The state arrays of the time steps, after ``build``."""
-        return ()
-
-    def scratch(self) -> Sequence[Any]:
-        """The scratch arrays of the time steps, after ``build``."""
-        return ()
-
-    def logs(self) -> Sequence[Any]:
-        """Other arrays that the time steps write, and none of them reads, after ``build``: a loss, a log. The gradient keeps copies of them
-        while it runs steps again.
-        """
-        return ()
+    @classmethod
+    def declares(cls) -> bool:
+        """Whether ``run`` is left to what the job declares."""
+        return cls.simulate is not Job.simulate and cls.run is Job.run
 
     def build(self) -> None:
         """Create the fields and kernels of this trial in the current program. Runs no kernel."""
@@ -165,11 +157,11 @@ class Job(Generic[P]):
         differ = {name for name in type(params).model_fields if not same(getattr(params, name), getattr(self.params, name))}
         if not self.live or not differ <= set(self.live) or self.shape_key(params) != self.shape_key(self.params):
             return False
-        if self._built is None or not self._built.put_back():
-            return False
-        self.params = params
-        self.fill()
-        return True
+        before, self.params = self.params, params
+        if self._begin_again():
+            return True
+        self.params = before
+        return False
 
     def renew(self, params: P, *, wanted: Sequence[str] | None, seed: int) -> bool:
         """``set`` for another trial, with a seed of its own.
@@ -188,8 +180,31 @@ class Job(Generic[P]):
         return False
 
     def run(self) -> Outcome:
-        """Run the simulation and its gradients once. Called after ``build`` and ``fill``, and again after ``set``."""
-        raise NotImplementedError(f"{type(self).__name__} has no run()\n  do: write `def run(self) -> Outcome` in it")
+        """Run the simulation and its gradients once. Called after ``build`` and ``fill``, and again after ``set``.
+
+        Here: ``simulate`` and what was declared. Another run begins where the first one began.
+        """
+        if not self.declares():
+            raise NotImplementedError(
+                f"{type(self).__name__} has no simulate() and no run()\n  do: write `def simulate(self) -> None` in it"
+            )
+        if self._ran and not self._begin_again():
+            why = self._built.why if self._built is not None else ""
+            raise RuntimeError(f"{type(self).__name__} cannot run again: {why}\n  do: open it again")
+        self._ran = True
+        return self._run_declared()
+
+    def _begin_again(self) -> bool:
+        """Put everything back to what ``build`` has left, and fill the fields. False: that is not possible."""
+        if self._built is None or not self._built.put_back():
+            return False
+        self._first_values()
+        return True
+
+    def _first_values(self) -> None:
+        self._declared.fill(self.params)
+        self.fill()
+        self._ran = False
 
     def checkpoint(self, loss: float | None = None) -> None:
         """Call it at the start of each time step, on the host: the step is counted, and a run that somebody has stopped ends here.
@@ -202,7 +217,7 @@ class Job(Generic[P]):
         Raises:
             Stopped: somebody has asked for the end.
         """
-        if self.program is not None and self.program.replaying:
+        if self.program is not None and (self.program.replaying or self.program.rehearsal is not None):
             self.watch.check()
             return
         self.watch.step()
@@ -211,9 +226,13 @@ class Job(Generic[P]):
     def launches(self) -> Iterable[tuple[Any, tuple[Any, ...]]]:
         """Every kernel that ``run`` launches, in that order, with arguments as large as any it gets: ``[(self.step, (0,)), ...]``.
 
-        The plan takes the adstack heaps of their gradients from here, and the few words that each compiled kernel keeps.
+        The plan takes the adstack heaps of their gradients from here, and the few words that each compiled kernel keeps. A job with a
+        ``simulate`` need not write it: what that launches is found by calling it while no launch runs.
+
+        Raises:
+            QdrunRuntimeError: ``simulate`` does something else than launch kernels.
         """
-        return ()
+        return self.rehearsed() if self.declares() else ()
 
     def allocates(self) -> Iterable[PlanEntry]:
         """What ``run`` itself allocates in the program beside gradient heaps; by default the snapshots of time steps, see ``logs``."""
@@ -299,14 +318,25 @@ class Job(Generic[P]):
     def _in_program(self, backend: str, options: dict[str, Any]) -> Iterator[None]:
         with _program(self.precision, backend, options) if self.needs_compiler else nullcontext() as program:
             self.program, self._made = program, False
+            self._declared, self._launches = self._new_declarations(), {}
             try:
-                self.build()
+                self._build()
                 self._made = True
-                self._built = Built(self, self.program) if self.live else None
-                self.fill()
+                self._built = Built(self, self.program) if self.live or self.declares() else None
+                self._first_values()
                 yield
             finally:
                 self.program = self._built = None
+
+    def _build(self) -> None:
+        self._real_params = self.params
+        if not self.declares():
+            self.build()
+        else:
+            with self._watching():
+                self.build()
+            self._declared.check(self.gradients)
+        self.live = (*type(self).live, *self._declared.inputs)
 
 
 def _check_live(cls: type[Job[Any]]) -> None:

@@ -8,7 +8,6 @@ mass has moved, in m. The arrays hold a window of time steps, all of them unless
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +15,7 @@ import numpy as np
 from pydantic import Field
 
 import qdrun as qd
-from qdrun.jobs.base import Job, JobParams, Outcome
+from qdrun.jobs.base import Job, JobParams
 
 
 class MassSpringParams(JobParams):
@@ -39,7 +38,6 @@ class MassSpring(Job[MassSpringParams]):
     """Gradients of the distance walked with respect to stiffness and to the amplitude of each muscle."""
 
     gradients = ("stiffness", "actuation")
-    live = ("stiffness", "actuation")
 
     def build(self) -> None:
         """Fields over (slot, mass) and (slot, muscle), and the kernels of a step."""
@@ -48,44 +46,34 @@ class MassSpring(Job[MassSpringParams]):
             raise ValueError(f"actuation has {len(p.actuation)} amplitudes for {p.columns} muscles\n  do: give one a column")
         body = truss(p.columns)
         self.n_masses, self.n_springs = len(body.points), len(body.ends)
+        self.stiffness, self.amplitude = self.input("stiffness"), self.input("actuation")
+        self.dt, self.damping = self.input("dt"), self.input("damping")
+        self.gravity, self.omega = self.input("gravity"), self.input("omega")
+        self.loss, self.distance, self.height = self.objective(), self.output("walked_m"), self.output("height_m")
         real, w = qd.f64, self.window
         self.x = qd.Vector.field(2, dtype=real, shape=(w + 1, self.n_masses), needs_grad=True)
         self.v = qd.Vector.field(2, dtype=real, shape=(w + 1, self.n_masses), needs_grad=True)
         self.force = qd.Vector.field(2, dtype=real, shape=(w, self.n_masses), needs_grad=True)
         self.activation = qd.field(dtype=real, shape=(w + 1, p.columns), needs_grad=True)
-        self.stiffness = qd.field(dtype=real, shape=(), needs_grad=True)
-        self.amplitude = qd.field(dtype=real, shape=(p.columns,), needs_grad=True)
-        self.loss = qd.field(dtype=real, shape=(), needs_grad=True)
-        self.ends, self.muscle, self.rest = body.fields()
-        self.start = self.x  # slot 0: of one window, where all began
-        if w < p.steps:
-            self.start = qd.Vector.field(2, dtype=real, shape=(1, self.n_masses))
-        body.write(self.ends, self.muscle, self.rest)
-        self._kernels()
+        self.slowed = qd.field(dtype=real, shape=())
+        self.points, self.ends, self.muscle, self.rest = body.fields()
+        self._muscle_kernels()
+        self._body_kernels()
 
-    def fill(self) -> None:
-        """The robot at rest, with its stiffness and its amplitudes. The speeds are zeros, as nobody has written them yet."""
-        points = truss(self.params.columns).points
-        self.x.from_numpy(np.concatenate([points[None], np.zeros((self.window, self.n_masses, 2))]))
-        if self.start is not self.x:
-            self.start.from_numpy(points[None])
-        self.stiffness[None] = self.params.stiffness
-        self.amplitude.from_numpy(np.array(self.params.actuation))
-
-    def _kernels(self) -> None:
+    def _muscle_kernels(self) -> None:
         p = self.params
-        x, v, force, activation, loss, start = self.x, self.v, self.force, self.activation, self.loss, self.start
-        stiffness, amplitude, ends, muscle, rest = self.stiffness, self.amplitude, self.ends, self.muscle, self.rest
-        n_masses, columns, substeps, end = self.n_masses, p.columns, p.substeps, self.window
-        dt, omega, gravity, drag = p.dt, p.omega, p.gravity, math.exp(-p.dt * p.damping)
+        x, force, activation, stiffness, amplitude = self.x, self.force, self.activation, self.stiffness, self.amplitude
+        dt, omega, ends, muscle, rest = self.dt, self.omega, self.ends, self.muscle, self.rest
+        columns, substeps = p.columns, p.substeps
 
         @qd.kernel
         def excite(t: qd.i32, k: qd.i32):
             for m in range(columns):
-                wanted = qd.sin(omega * dt * t + 6.283185307179586 * m / columns)
+                wanted = qd.sin(omega[None] * dt[None] * t + 6.283185307179586 * m / columns)
+                rate = 4.0 * dt[None] * omega[None] / substeps
                 a = activation[k, m]
                 for _ in range(substeps):
-                    a += 4.0 * dt * omega / substeps * (wanted - a) / (1.0 + a * a)
+                    a += rate * (wanted - a) / (1.0 + a * a)
                 activation[k + 1, m] = a
 
         @qd.kernel
@@ -101,10 +89,24 @@ class MassSpring(Job[MassSpringParams]):
                 force[k, a] -= f
                 force[k, b] += f
 
+        self.excite, self.pull = excite, pull
+
+    def _body_kernels(self) -> None:
+        x, v, force, points, slowed = self.x, self.v, self.force, self.points, self.slowed
+        step_s, damping, gravity = self.dt, self.damping, self.gravity
+        loss, distance, height, n_masses, end = self.loss, self.distance, self.height, self.n_masses, self.window
+
+        @qd.kernel
+        def stand():
+            slowed[None] = qd.exp(-step_s[None] * damping[None])
+            for i in range(n_masses):
+                x[0, i] = points[i]
+
         @qd.kernel
         def advance(k: qd.i32):
             for i in range(n_masses):
-                speed = drag * (v[k, i] + dt * (force[k, i] + qd.Vector([0.0, gravity])))
+                dt = step_s[None]
+                speed = slowed[None] * (v[k, i] + dt * (force[k, i] + qd.Vector([0.0, gravity[None]])))
                 place = x[k, i]
                 until_ground = dt
                 if place[1] + dt * speed[1] < 0.0 and speed[1] < -1e-6:
@@ -119,13 +121,15 @@ class MassSpring(Job[MassSpringParams]):
         @qd.kernel
         def walked():
             for i in range(n_masses):
-                loss[None] -= (x[end, i][0] - start[0, i][0]) / n_masses
+                loss[None] -= (x[end, i][0] - points[i][0]) / n_masses
+            distance[None] = -loss[None]
+            for _ in range(1):
+                highest = x[end, 0][1]
+                for i in range(1, n_masses):
+                    highest = qd.max(highest, x[end, i][1])
+                height[None] = highest
 
-        self.excite, self.pull, self.advance, self.walked = excite, pull, advance, walked
-
-    def launches(self) -> list[tuple[object, tuple[object, ...]]]:
-        """Every kernel of a step; all steps are alike."""
-        return [(self.excite, (0, 0)), (self.pull, (0,)), (self.advance, (0,)), (self.walked, ())]
+        self.stand, self.advance, self.walked = stand, advance, walked
 
     def time_steps(self) -> int:
         """See ``Job.time_steps``."""
@@ -146,26 +150,11 @@ class MassSpring(Job[MassSpringParams]):
         self.pull(k)
         self.advance(k)
 
-    def forward(self) -> None:
-        """All steps and the loss."""
-        qd.ad.checkpointed_steps(self.step, self.params.steps, self.state(), self.scratch(), budget=self.snapshot_bytes)
+    def simulate(self) -> None:
+        """All steps, and what is measured at the end."""
+        self.stand()
+        self.time_loop(self.step)
         self.walked()
-
-    def run(self) -> Outcome:
-        """Simulate, and walk back if gradients are wanted."""
-        if self.wanted:
-            with qd.ad.Tape(loss=self.loss):
-                self.forward()
-        else:
-            self.loss[None] = 0.0
-            self.forward()
-        found = {
-            "stiffness": lambda: float(self.stiffness.grad[None]),
-            "actuation": self.amplitude.grad.to_numpy,
-        }
-        end = self.x.to_numpy()[-1]
-        outputs = {"walked_m": -float(self.loss[None]), "height_m": float(end[:, 1].max())}
-        return Outcome(float(self.loss[None]), {name: found[name]() for name in self.wanted}, outputs)
 
 
 @dataclass(frozen=True)
@@ -176,17 +165,17 @@ class Truss:
     ends: np.ndarray
     muscle: np.ndarray
 
-    def fields(self) -> tuple[Any, Any, Any]:
-        """For ``write``: of each spring its ends, its muscle, and its length at rest."""
+    def fields(self) -> tuple[Any, Any, Any, Any]:
+        """The points; of each spring its ends, its muscle, and its length at rest."""
         count = (len(self.ends),)
-        ends = qd.Vector.field(2, dtype=qd.i32, shape=count)
-        return ends, qd.field(dtype=qd.i32, shape=count), qd.field(dtype=qd.f64, shape=count)
-
-    def write(self, ends: Any, muscle: Any, rest: Any) -> None:
-        """Into ``fields``."""
+        points = qd.Vector.field(2, dtype=qd.f64, shape=(len(self.points),), per_trial=False)
+        ends = qd.Vector.field(2, dtype=qd.i32, shape=count, per_trial=False)
+        muscle, rest = (qd.field(dtype=kind, shape=count, per_trial=False) for kind in (qd.i32, qd.f64))
+        points.from_numpy(self.points)
         ends.from_numpy(self.ends)
         muscle.from_numpy(self.muscle)
         rest.from_numpy(np.linalg.norm(self.points[self.ends[:, 0]] - self.points[self.ends[:, 1]], axis=1))
+        return points, ends, muscle, rest
 
 
 def truss(columns: int) -> Truss:

@@ -12,7 +12,7 @@ import numpy as np
 from pydantic import Field
 
 import qdrun as qd
-from qdrun.jobs.base import Job, JobParams, Outcome
+from qdrun.jobs.base import Job, JobParams
 
 SIDE = 0.2
 """Of the block, m."""
@@ -36,7 +36,6 @@ class Mpm88(Job[Mpm88Params]):
     """Gradients of the squared miss with respect to the initial velocity and the stiffness."""
 
     gradients = ("velocity", "stiffness")
-    live = ("velocity", "stiffness")
 
     def build(self) -> None:
         """Particle fields over (slot, particle), grid fields over (slot, cell, cell), and the kernels of a step."""
@@ -49,36 +48,22 @@ class Mpm88(Job[Mpm88Params]):
         self.momentum = qd.Vector.field(2, dtype=real, shape=(self.window, g, g), needs_grad=True)
         self.mass = qd.field(dtype=real, shape=(self.window, g, g), needs_grad=True)
         self.moved = qd.Vector.field(2, dtype=real, shape=(self.window, g, g), needs_grad=True)
-        self.start = qd.Vector.field(2, dtype=real, shape=(), needs_grad=True)
-        self.stiffness = qd.field(dtype=real, shape=(), needs_grad=True)
         self.centre = qd.Vector.field(2, dtype=real, shape=(), needs_grad=True)
-        self.loss = qd.field(dtype=real, shape=(), needs_grad=True)
+        self.start, self.stiffness, self.target = self.input("velocity"), self.input("stiffness"), self.input("target")
+        self.dt, self.gravity, self.poisson = self.input("dt"), self.input("gravity"), self.input("poisson")
+        self.loss, self.centre_x, self.centre_y = self.objective(), self.output("centre_x_m"), self.output("centre_y_m")
+        self.block = qd.Vector.field(2, dtype=real, shape=(n,), per_trial=False)
+        self.block.from_numpy(block(n))
         self.volume = SIDE * SIDE / n
         self._step_kernels()
         self._end_kernels()
-
-    def fill(self) -> None:
-        """The block in its corner, not deformed, what it is thrown with, and its stiffness."""
-        t, n = self.window + 1, self.params.particles
-        first = np.zeros((t, n, 2))
-        per_row = int(np.ceil(np.sqrt(n)))
-        k = np.arange(n)
-        first[0] = np.stack([0.6 + SIDE * (k % per_row) / per_row, 0.2 + SIDE * (k // per_row) / per_row], axis=1)
-        self.x.from_numpy(first)
-        identity = np.zeros((t, n, 2, 2))
-        identity[0] = np.eye(2)
-        self.F.from_numpy(identity)
-        self.start[None] = self.params.velocity
-        self.stiffness[None] = self.params.stiffness
 
     def _step_kernels(self) -> None:
         p = self.params
         x, v, C, F, moved = self.x, self.v, self.C, self.F, self.moved
         momentum, mass, stiffness, volume = self.momentum, self.mass, self.stiffness, self.volume
-        particles, grid, dt, gravity = p.particles, p.grid, p.dt, p.gravity
+        particles, grid, step_s, gravity, poisson = p.particles, p.grid, self.dt, self.gravity, self.poisson
         dx, inv_dx = 1.0 / grid, float(grid)
-        mu_of_E = 1.0 / (2 * (1 + p.poisson))
-        lambda_of_E = p.poisson / ((1 + p.poisson) * (1 - 2 * p.poisson))
 
         @qd.kernel
         def to_grid(t: qd.i32):
@@ -86,12 +71,14 @@ class Mpm88(Job[Mpm88Params]):
                 base = qd.cast(x[t, q] * inv_dx - 0.5, qd.i32)
                 fx = x[t, q] * inv_dx - qd.cast(base, qd.f64)
                 w = [0.5 * (1.5 - fx) ** 2, 0.75 - (fx - 1.0) ** 2, 0.5 * (fx - 0.5) ** 2]
+                dt, nu = step_s[None], poisson[None]
                 new_F = (qd.Matrix.identity(qd.f64, 2) + dt * C[t, q]) @ F[t, q]
                 F[t + 1, q] = new_F
                 J = new_F.determinant()
                 E = stiffness[None]
-                cauchy = E * mu_of_E * (new_F @ new_F.transpose() - qd.Matrix.identity(qd.f64, 2))
-                cauchy += E * lambda_of_E * qd.log(J) * qd.Matrix.identity(qd.f64, 2)
+                mu, lame = E / (2.0 * (1.0 + nu)), E * nu / ((1.0 + nu) * (1.0 - 2.0 * nu))
+                cauchy = mu * (new_F @ new_F.transpose() - qd.Matrix.identity(qd.f64, 2))
+                cauchy += lame * qd.log(J) * qd.Matrix.identity(qd.f64, 2)
                 affine = -dt * volume * 4.0 * inv_dx * inv_dx * cauchy + volume * C[t, q]
                 for i, j in qd.static(qd.ndrange(3, 3)):
                     offset = qd.Vector([i, j])
@@ -105,7 +92,7 @@ class Mpm88(Job[Mpm88Params]):
             for i, j in qd.ndrange(grid, grid):
                 if mass[t, i, j] > 0.0:
                     u = momentum[t, i, j] / mass[t, i, j]
-                    u[1] += dt * gravity
+                    u[1] += step_s[None] * gravity[None]
                     if i < 3 and u[0] < 0.0:
                         u[0] = 0.0
                     if i > grid - 3 and u[0] > 0.0:
@@ -132,20 +119,21 @@ class Mpm88(Job[Mpm88Params]):
                     new_v += weight * g
                     new_C += 4.0 * inv_dx * weight * g.outer_product(dpos)
                 v[t + 1, q] = new_v
-                x[t + 1, q] = x[t, q] + dt * new_v
+                x[t + 1, q] = x[t, q] + step_s[None] * new_v
                 C[t + 1, q] = new_C
 
         self.to_grid, self.on_grid, self.to_particles = to_grid, on_grid, to_particles
 
     def _end_kernels(self) -> None:
-        x, v, start, centre, loss = self.x, self.v, self.start, self.centre, self.loss
-        particles, end = self.params.particles, self.window
-        target_x, target_y = self.params.target
+        x, v, F, start, centre, loss, target = self.x, self.v, self.F, self.start, self.centre, self.loss, self.target
+        particles, end, block, centre_x, centre_y = self.params.particles, self.window, self.block, self.centre_x, self.centre_y
 
         @qd.kernel
         def throw():
             for q in range(particles):
-                v[0, q] = start[None]
+                x[0, q] = block[q]
+                v[0, q] = qd.Vector([start[0], start[1]])
+                F[0, q] = qd.Matrix.identity(qd.f64, 2)
 
         @qd.kernel
         def find_centre():
@@ -154,8 +142,10 @@ class Mpm88(Job[Mpm88Params]):
 
         @qd.kernel
         def miss():
-            off = centre[None] - qd.Vector([target_x, target_y])
+            off = centre[None] - qd.Vector([target[0], target[1]])
             loss[None] += off.norm_sqr()
+            centre_x[None] = centre[None][0]
+            centre_y[None] = centre[None][1]
 
         self.throw, self.find_centre, self.miss = throw, find_centre, miss
 
@@ -171,11 +161,6 @@ class Mpm88(Job[Mpm88Params]):
         """What a step leaves for its gradient."""
         return [self.momentum, self.mass, self.moved]
 
-    def launches(self) -> list[tuple[object, tuple[object, ...]]]:
-        """Every kernel; all steps are alike."""
-        steps = [(k, (0,)) for k in (self.to_grid, self.on_grid, self.to_particles)]
-        return [*steps, (self.throw, ()), (self.find_centre, ()), (self.miss, ())]
-
     def step(self, t: int, k: int) -> None:
         """Time step t: from slot k to slot k + 1."""
         self.checkpoint()
@@ -184,26 +169,16 @@ class Mpm88(Job[Mpm88Params]):
         self.on_grid(k)
         self.to_particles(k)
 
-    def forward(self) -> None:
+    def simulate(self) -> None:
         """All steps and the loss."""
         self.throw()
-        qd.ad.checkpointed_steps(self.step, self.params.steps, self.state(), self.scratch(), budget=self.snapshot_bytes)
+        self.time_loop(self.step)
         self.find_centre()
         self.miss()
 
-    def run(self) -> Outcome:
-        """Simulate, and go back if gradients are wanted."""
-        self.centre.fill(0.0)
-        if self.wanted:
-            with qd.ad.Tape(loss=self.loss):
-                self.forward()
-        else:
-            self.loss[None] = 0.0
-            self.forward()
-        found = {
-            "velocity": self.start.grad.to_numpy,
-            "stiffness": lambda: float(self.stiffness.grad[None]),
-        }
-        centre = self.centre.to_numpy()
-        outputs = {"centre_x_m": float(centre[0]), "centre_y_m": float(centre[1])}
-        return Outcome(float(self.loss[None]), {name: found[name]() for name in self.wanted}, outputs)
+
+def block(particles: int) -> np.ndarray:
+    """The places of the particles before the throw, (particles, 2), m."""
+    per_row = int(np.ceil(np.sqrt(particles)))
+    k = np.arange(particles)
+    return np.stack([0.6 + SIDE * (k % per_row) / per_row, 0.2 + SIDE * (k // per_row) / per_row], axis=1)

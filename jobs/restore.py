@@ -38,7 +38,12 @@ from .watch import Watch
 MOST_COPIED = 1 << 26
 """Bytes of arrays that are copied; larger ones, or further ones, are compared by a checksum."""
 
-GIVEN = frozenset(("params", "wanted", "program", "watch", "_seed", "_seed_used", "_made", "_built", "_folder", "_folder_used"))
+GIVEN = frozenset(
+    (
+        *("params", "wanted", "program", "watch", "_seed", "_seed_used", "_made", "_built", "_folder", "_folder_used"),
+        *("live", "_real_params", "_declared", "_ran", "_launches"),
+    )
+)
 """Attributes of a job that those set who run it."""
 
 NUMBERS = (bool, int, float, complex, str, bytes, type(None), type(...), type(NotImplemented))

@@ -71,6 +71,10 @@ class Exchange(device_arrays.SharedOnDevice):
         """Refuse to hand out memory in which trials lie side by side."""
         raise NotImplementedError
 
+    def _looked_at(self) -> None:
+        """Tell the program that Python is about to read the content."""
+        raise NotImplementedError
+
     def _hand_out(self, copy: bool | None) -> None:
         """The memory itself goes out, unless it is a copy: whoever watches it is told."""
         if copy is not True:
@@ -90,6 +94,7 @@ class Exchange(device_arrays.SharedOnDevice):
 
     def _as_numpy(self, form: Callable[[], np.ndarray], dtype: Any, copy: bool | None) -> np.ndarray:
         """``to_numpy`` of what ``form`` gives: a view of the memory."""
+        self._looked_at()
         array = form()
         if self._trials is not None:
             if copy is False:
@@ -104,6 +109,7 @@ class Exchange(device_arrays.SharedOnDevice):
 
     def _as_torch(self, form: Callable[[], np.ndarray], device: Any, copy: bool | None) -> Any:
         """``to_torch`` of what ``form`` gives: a view of the memory."""
+        self._looked_at()
         array = form()
         if self._trials is not None:
             if copy is False:
@@ -183,6 +189,7 @@ class Exchange(device_arrays.SharedOnDevice):
         return (_CPU, 0) if self._mirror is None else device_arrays.dlpack_device(self)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        self._looked_at()
         if copy is False:
             return numpy_of(self.view, dtype, False, self._called())
         return np.array(self._columns(self._form), dtype)

@@ -95,6 +95,8 @@ class Kernel:
         """The launch when a tape records, or when the native launcher does not know the arguments."""
         program = current_program()
         tape, versions = program.tape, program.versions
+        if program.rehearsal is not None:
+            return program.rehearsal.launch(self, args, kwargs)
         if tape is None and versions is None:
             return self._launch(*args, **kwargs)
         event = None
@@ -215,10 +217,13 @@ class KernelGradient:
             AdStackOverflow: a loop whose count only running can tell went past its capacity.
             OutOfMemory: the heap does not fit.
         """
-        refuse_in_forward_mode(current_program(), f"the gradient of kernel `{self.kernel.source.name}`")
+        program = current_program()
+        refuse_in_forward_mode(program, f"the gradient of kernel `{self.kernel.source.name}`")
+        if program.rehearsal is not None:
+            program.rehearsal.gradient(self.kernel.source.name)
         budget = self._budget(kwargs)
         variant, bound = self._ready(args, kwargs)
-        gradient, versions = variant.gradient, current_program().versions
+        gradient, versions = variant.gradient, program.versions
         if versions is not None:
             versions.check(variant, bound.call)
         gradient.launch_gradient(bound.call, budget)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import os
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from numbers import Integral
@@ -26,6 +26,7 @@ from .memory.memory_regions import memory_of, shown
 from .plans.launch_time import launch_note, launch_time
 from .process_memory import Accounts
 from .recorders import ForwardRecorder, TapeRecorder
+from .rehearsal import Launches, Rehearsal, rehearse
 from .versions import Versions
 
 CURRENT: ContextVar[Program | None] = ContextVar("qdrun_program", default=None)
@@ -51,6 +52,7 @@ class Program(Accounts):
         self._tape: TapeRecorder | None = None
         self._forward: ForwardRecorder | None = None
         self._versions: Versions | None = None
+        self._rehearsal: Rehearsal | None = None
         super().__init__(arch, options)
         self.number, self.factory = next(_numbers), factory
         self.making = Turns()  # of specialisations
@@ -186,6 +188,21 @@ class Program(Accounts):
         self._versions = versions
         self._update_slow()
 
+    @property
+    def rehearsal(self) -> Rehearsal | None:
+        """What notes launches instead of running them."""
+        return self._rehearsal
+
+    @rehearsal.setter
+    def rehearsal(self, rehearsal: Rehearsal | None) -> None:
+        self._rehearsal = rehearsal
+        self._update_slow()
+
+    def rehearse(self, function: Callable[[], Any], name: str, gradients: bool = True) -> Launches:
+        """What a function launches, without running it; see ``rehearsal.rehearse``."""
+        with self:
+            return rehearse(self, function, name, gradients)
+
     def wrote(self, tensor: Any, index: tuple[int, ...] | None = None, source: Any = None, parts: tuple[Any, ...] = ()) -> None:
         """Python is about to write to a field or an ndarray: one element, or all of it.
 
@@ -195,6 +212,8 @@ class Program(Accounts):
             source: the tensor that it is copied from.
             parts: indices within the element, one in the other, when only a part of it is written.
         """
+        if self._rehearsal is not None:
+            self._rehearsal.touched(tensor, "writes")
         self.data.wrote(tensor)
         if self._recording is not None and self.recording is not None:
             self._recording.wrote(tensor)
@@ -205,6 +224,11 @@ class Program(Accounts):
             self._versions.wrote(tensor, index)
         if self._forward is not None:
             self._forward.wrote(tensor, index, source, parts)
+
+    def looked_at(self, tensor: Any) -> None:
+        """Python is about to read a field or an ndarray."""
+        if self._rehearsal is not None:
+            self._rehearsal.touched(tensor, "reads")
 
     def show(self, tensor: Any) -> None:
         """The memory of a field or an ndarray was handed out: somebody may write to it without a call of ours."""
@@ -228,7 +252,7 @@ class Program(Accounts):
 
     def records(self) -> bool:
         """Whether something records launches, or refuses them."""
-        recorders = self._tape, self._versions, self._forward, self.open_trial
+        recorders = self._tape, self._versions, self._forward, self._rehearsal, self.open_trial
         return super().records() or any(x is not None for x in recorders)
 
     def launch_time(self, kernel: Any, args: tuple[Any, ...], **how: Any) -> LaunchTime:

@@ -16,15 +16,15 @@ def predicted(steps=20, *, wanted=None, budget=None, **how):
 
 def test_each_launch_counts_once_a_time_step_and_so_does_its_gradient():
     found, _ = predicted()
-    assert [times for times, _ in found.launches] == [20] * 8
-    assert [launch.tasks[0].name for _, launch in found.launches[:2]] == ["excite_0", "excite_0_grad"]
+    assert [times for times, _ in found.launches] == [20] * 10
+    assert [launch.tasks[0].name for _, launch in found.launches[2:4]] == ["excite_0", "excite_0_grad"]
     assert found.seconds == pytest.approx(20 * sum(launch.seconds for _, launch in found.launches))
     assert predicted(40)[0].seconds == pytest.approx(2 * found.seconds)
 
 
 def test_without_gradients_there_are_kernels_alone():
     found, _ = predicted(wanted=())
-    assert [launch.tasks[0].name for _, launch in found.launches] == ["excite_0", "pull_0", "advance_0", "walked_0"]
+    assert [launch.tasks[0].name for _, launch in found.launches] == ["stand_0", "excite_0", "pull_0", "advance_0", "walked_0"]
     assert found.seconds < predicted()[0].seconds
 
 

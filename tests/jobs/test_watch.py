@@ -28,9 +28,10 @@ def test_every_time_step_is_counted_and_a_stopped_job_begins_no_more(job):
     step, begun = stopped.step, []
 
     def until_five(t, k):
-        if len(begun) == 5:
-            stopped.watch.stop("the user cancelled it")
-        begun.append(t)
+        if stopped.program.rehearsal is None:
+            if len(begun) == 5:
+                stopped.watch.stop("the user cancelled it")
+            begun.append(t)
         step(t, k)
 
     stopped.step = until_five
@@ -86,7 +87,8 @@ def test_progress_counts_the_steps_of_the_current_run_and_names_the_phase():
 
     def noted(t, k):
         step(t, k)
-        seen.append(one.watch.progress(one.program))
+        if one.program.rehearsal is None:
+            seen.append(one.watch.progress(one.program))
 
     one.step = noted
     with Session(one, backend="cpu", threads=1) as session:
@@ -150,7 +152,8 @@ def test_steps_that_a_gradient_runs_again_are_not_counted_as_new_ones():
 
     def noted(t, k):
         step(t, k)
-        seen.append((t, windowed.watch.progress(windowed.program)))
+        if windowed.program.rehearsal is None:
+            seen.append((t, windowed.watch.progress(windowed.program)))
 
     windowed.step = noted
     done = execute(windowed, **HOW, memory_budget_bytes=int(used * 0.6))

@@ -66,7 +66,9 @@ def checkpointed_steps(
     if count == 0:
         return plan
     steps = Steps(step, count, window, plan.snapshots)
-    if tape is not None and recorded:
+    if program.rehearsal is not None:
+        steps.rehearse()
+    elif tape is not None and recorded:
         tape.steps(steps)
     else:
         steps.forward()

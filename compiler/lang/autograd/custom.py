@@ -39,6 +39,8 @@ class Replaced:
                 f"`{self.name}` is decorated with no_grad, and forward mode would carry tangents through its kernels\n"
                 "  do: run it before FwdMode, or stop the tangent in the kernel: qd.stop_grad(x)"
             )
+        if program is not None and program.rehearsal is not None:
+            program.rehearsal.custom(self.name)
         tape = None if program is None else program.tape
         return self.fn(*args, **kwargs) if tape is None else tape.custom(self, args, kwargs)
 

@@ -92,6 +92,11 @@ class Steps:
             if number + 1 < self.windows:
                 self.window.advance(self._bounds(number)[1])
 
+    def rehearse(self) -> None:
+        """Call all steps while nothing runs; the arrays stay as they are."""
+        for number in range(self.windows):
+            self._run(number)
+
     def _run(self, number: int, tape: WindowRecorder | None = None) -> None:
         """Run the steps of a window, whose slots were cleared; ``tape`` is told where one ends."""
         begin, length = self._bounds(number)

@@ -117,6 +117,9 @@ class Placed(Exchange):
     def _show(self) -> None:
         self._owner.show(self)
 
+    def _looked_at(self) -> None:
+        self._owner.looked_at(self)
+
     @property
     def _form(self) -> np.ndarray:
         """``view``, for its shape and strides; on a device with memory of its own the content is perhaps an old one.
@@ -154,6 +157,7 @@ class Placed(Exchange):
         return self.element_shape[1] if len(self.element_shape) == 2 else 1
 
     def __getitem__(self, index: Any) -> Any:
+        self._looked_at()
         form, at = self._form, element_index(index, self.shape, self.name, self._begins)
         if self._whole is not None:
             raise QdrunRuntimeError(

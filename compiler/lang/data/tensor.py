@@ -112,6 +112,9 @@ class Tensor(Exchange):
     def _mirror_if_placed(self) -> Any:
         return self._impl._mirror_if_placed()
 
+    def _looked_at(self) -> None:
+        self._impl._looked_at()
+
     def _show(self) -> None:
         self._impl._show()
 

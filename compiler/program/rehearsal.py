@@ -1,0 +1,106 @@
+"""A rehearsal: what a function would launch, found by calling it while no launch runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from ..errors import QdrunRuntimeError
+from ..frontend.signature import ScalarArg
+
+Launches = list[tuple[Any, tuple[Any, ...]]]
+"""Kernels with their arguments."""
+
+
+class Rehearsal:
+    """The launches that a function asks for. Launches that no plan can tell apart are kept once.
+
+    Args:
+        name: of the function, for messages.
+        gradients: whether the gradients of the launches are planned, too.
+    """
+
+    def __init__(self, name: str, gradients: bool) -> None:
+        self.name, self._gradients = name, gradients
+        self._found: dict[tuple[object, ...], tuple[Any, tuple[Any, ...]]] = {}
+        self._alike: set[tuple[object, ...]] = set()
+        self._kept: list[tuple[Any, ...]] = []  # so that no other object gets an id that stands for one of these
+
+    @property
+    def launches(self) -> Launches:
+        """What was launched, in the order of the first launch of each kind."""
+        return list(self._found.values())
+
+    def launch(self, kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """A kernel is launched; nothing runs.
+
+        Raises:
+            QdrunRuntimeError: it returns values, which the function would read.
+        """
+        given = tuple(kernel.binder.arguments(args, kwargs))
+        shape = kernel, *(type(arg) if type(arg) in (bool, int, float) else id(arg) for arg in given)
+        if shape in self._alike:
+            return
+        variant, bound = kernel.variant(args, kwargs)
+        if variant.head.returns:
+            self._refuse(f"kernel `{kernel.source.name}` returns values", "have it store them in a field")
+        numbers = [spec for arg, spec in zip(given, bound.specs.values(), strict=True) if type(arg) in (bool, int, float)]
+        decisive: object = None
+        if self._gradients and kernel.grad.exists(*given):
+            decisive = variant.plans.inputs.decisive(bound.call.words[8:])
+        if not decisive and all(isinstance(spec, ScalarArg) for spec in numbers):
+            self._alike.add(shape)
+            self._kept.append(given)
+        self._found.setdefault((variant, decisive), (kernel, given))
+
+    def touched(self, tensor: Any, how: str) -> NoReturn:
+        """Python reads or writes a field or an ndarray between launches.
+
+        Raises:
+            QdrunRuntimeError: always.
+        """
+        do = "do it in a kernel, or outside" if how == "writes" else "read it after the launches, or decide in a kernel"
+        self._refuse(f"Python {how} `{tensor.name}`", do)
+
+    def gradient(self, name: str) -> NoReturn:
+        """The gradient of a kernel is launched.
+
+        Raises:
+            QdrunRuntimeError: always.
+        """
+        self._refuse(f"the gradient of kernel `{name}` is launched", "launch the kernel: the tape around it runs the gradient")
+
+    def custom(self, name: str) -> NoReturn:
+        """A function with a gradient of its own is called.
+
+        Raises:
+            QdrunRuntimeError: always.
+        """
+        self._refuse(f"`{name}` has a gradient of its own, whose launches cannot be found", "name all launches: see launches()")
+
+    def _refuse(self, what: str, do: str) -> NoReturn:
+        raise QdrunRuntimeError(f"{what} in {self.name}, which may only launch kernels\n  do: {do}")
+
+
+def rehearse(program: Any, function: Callable[[], Any], name: str, gradients: bool) -> Launches:
+    """What a function launches in a program, without running it.
+
+    Args:
+        program: the current one; nothing records launches in it.
+        function: calls kernels with no other effect on the program. Random numbers are not drawn.
+        name: what messages call it.
+        gradients: see ``Rehearsal``.
+
+    Raises:
+        QdrunRuntimeError: the function reads or writes arrays in Python, so that what it launches may depend on what its launches compute.
+    """
+    before = program.rehearsal
+    program.rehearsal = made = Rehearsal(name, gradients)
+    try:
+        function()
+    finally:
+        program.rehearsal = before
+    return made.launches
+
+
+__all__ = ["Rehearsal", "rehearse"]

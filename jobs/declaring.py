@@ -1,0 +1,145 @@
+"""The part of a job that declares what goes in and out, and leaves it to the base class to run what ``simulate`` launches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, ClassVar
+
+from pydantic import BaseModel
+
+from .declared import Declared
+from .memory_plan import Launches
+from .outcome import Outcome
+from .watched import watched
+
+
+class Declaring:
+    """The base of ``Job``; the attributes are described there."""
+
+    gradients: ClassVar[tuple[str, ...]]
+    precision: Any
+    params: Any
+    wanted: tuple[str, ...]
+    program: Any
+    window: int
+    snapshot_bytes: int | None
+    _declared: Declared
+    _launches: dict[bool, Launches]
+    _real_params: BaseModel
+
+    def input(self, name: str) -> Any:
+        """Declare, in ``build``, that a parameter goes in: a float, a whole number, or a list of them.
+
+        Kernels read it from the field that this gives, of the parameter's shape (0-d for a number). It is filled in before each run. Where
+        ``gradients`` names it, the field has a gradient, which becomes a column. The value of an input cannot be read in ``build``, as
+        trials with other values share what is built.
+
+        Raises:
+            ValueError: there is no such parameter, it is no number, or it was declared or read before.
+        """
+        return self._declared.input(self._real_params, name, name in self.gradients)
+
+    def objective(self) -> Any:
+        """Declare, in ``build``, the loss: the 0-d field that this gives. Kernels add to it; it is zero before.
+
+        Raises:
+            ValueError: there is one already.
+        """
+        return self._declared.objective()
+
+    def output(self, name: str, shape: int | Sequence[int] = (), *, needs_grad: bool = False) -> Any:
+        """Declare, in ``build``, a further column: a field of floats, zero before a run, whose values after it are ``out.<name>``.
+
+        Args:
+            name: of the column.
+            shape: of the field.
+            needs_grad: the loss is computed from it.
+
+        Raises:
+            ValueError: there is one of that name already.
+        """
+        return self._declared.output(name, (shape,) if isinstance(shape, int) else shape, needs_grad)
+
+    def simulate(self) -> None:
+        """Launch the kernels of one run, and do nothing else: the launches are recorded once, and made again for other trials. Python that
+        looks at a field here is refused.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no simulate()\n  do: write `def simulate(self) -> None` in it")
+
+    def time_loop(self, step: Callable[[int, int], Any]) -> None:
+        """In ``simulate``: call ``step(t, k)`` for each of ``time_steps``, from slot k of the state arrays to slot k + 1.
+
+        Where a memory budget is too small for all slots this is ``qd.ad.checkpointed_steps``.
+        """
+        steps = self.time_steps()
+        if self.window < steps:
+            import qdrun as qd
+
+            qd.ad.checkpointed_steps(step, steps, self.state(), self.scratch(), budget=self.snapshot_bytes)
+            return
+        tape = self.program.tape
+        for t in range(steps):
+            if tape is not None:
+                tape.step_begins(t)
+            step(t, t)
+        if tape is not None:
+            tape.step_begins(None)
+
+    def time_steps(self) -> int:
+        """How many time steps ``run`` takes with ``qd.ad.checkpointed_steps``, on arrays that ``build`` gives ``self.window`` slots (state
+        arrays one more); 0: a job that does not. Such a job fits itself into a memory budget.
+        """
+        return 0
+
+    def state(self) -> Sequence[Any]:
+        """The state arrays of the time steps, after ``build``."""
+        return ()
+
+    def scratch(self) -> Sequence[Any]:
+        """The scratch arrays of the time steps, after ``build``."""
+        return ()
+
+    def logs(self) -> Sequence[Any]:
+        """Other arrays that the time steps write, and none of them reads, after ``build``: a loss, a log. The gradient keeps copies of them
+        while it runs steps again.
+        """
+        return ()
+
+    def rehearsed(self) -> Launches:
+        """What ``simulate`` launches, found once without running anything.
+
+        Raises:
+            QdrunRuntimeError: it does something else than launch kernels.
+            ValueError: it reads the value of an input.
+        """
+        backwards = bool(self.wanted)
+        if backwards not in self._launches:
+            with self._watching():
+                self._launches[backwards] = self.program.rehearse(self.simulate, f"{type(self).__name__}.simulate", backwards)
+        return self._launches[backwards]
+
+    @contextmanager
+    def _watching(self) -> Iterator[None]:
+        """Parameters refuse to show the values of inputs."""
+        before, self.params = self.params, watched(self.params, self._declared.reads)
+        try:
+            yield
+        finally:
+            self.params = before
+
+    def _new_declarations(self) -> Declared:
+        return Declared(type(self).__name__, self.precision)
+
+    def _run_declared(self) -> Outcome:
+        import qdrun as qd
+
+        if self.wanted:
+            with qd.ad.Tape(loss=self._declared.loss):
+                self.simulate()
+        else:
+            self.simulate()
+        return self._declared.outcome(self.wanted)
+
+
+__all__ = ["Declaring"]
