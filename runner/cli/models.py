@@ -67,7 +67,7 @@ class PlannedTrial(Part):
     params: Data = about("all parameters")
 
 
-class Shape(Part):
+class ShapePart(Part):
     """Trials that need equal memory."""
 
     trials: list[str] = about("their ids")
@@ -133,7 +133,7 @@ class Plan(Part):
     threads: int = about("of one trial")
     gradients: list[str] = about("their names")
     trials: list[PlannedTrial] = about("all trials")
-    memory: list[Shape] = about("the memory of each shape of trials")
+    memory: list[ShapePart] = about("the memory of each shape of trials")
     memory_budget: int | str | None = about("of the config")
     overrides: list[str] = about("what --set changed")
     at_once: int | None = about("as in placement; null when nobody says what is there")
@@ -209,7 +209,7 @@ class Waits(Part):
     why: str = about("the arithmetic")
 
 
-class Lane(Part):
+class RunningTrialPart(Part):
     """A trial that runs."""
 
     trial: str = about("its id")
@@ -234,7 +234,7 @@ class RunState(Part):
     damaged_lines: int = about("lines of the journal that cannot be read")
     refused_lines: int = about("lines that a former owner wrote too late")
     timing: Data | None = about("where the seconds went, at the end")
-    lanes: list[Lane] = Field([], description="what runs now; of one run alone")
+    lanes: list[RunningTrialPart] = Field([], description="what runs now; of one run alone")
     waiting: list[Waits] = Field([], description="why trials wait, as the runner last said; of one run alone")
     error: str | None = may("what is wrong with a damaged run")
 
@@ -286,7 +286,7 @@ class Watch(Part):
     eta_s: float | None = about("seconds to the end at this rate")
     best: Data | None = about("smallest loss, and where")
     devices: list[DeviceNow] = about("what the trials run on")
-    lanes: list[Lane] = about("what runs now")
+    lanes: list[RunningTrialPart] = about("what runs now")
     failures: list[Failed] = about("the last ones, the latest last")
     reasons: list[Reason] = about("why trials wait")
     retries: dict[str, int] = about("attempts that ended without a row, by class of failure")

@@ -10,7 +10,7 @@ import typer
 from .base import Config, Json, Set, print_document, reported
 
 
-class Arch(StrEnum):
+class ArchChoice(StrEnum):
     """The backends that can be planned for."""
 
     cpu = "cpu"
@@ -23,7 +23,7 @@ class Arch(StrEnum):
 def plan(
     config: Config,
     changes: Set = [],  # noqa: B006 - typer makes a list of its own
-    arch: Annotated[Arch | None, typer.Option(help="Plan for this backend, which need not be there.")] = None,
+    arch: Annotated[ArchChoice | None, typer.Option(help="Plan for this backend, which need not be there.")] = None,
     device_memory: Annotated[
         str | None,
         typer.Option(metavar="SIZES", help="Place the trials on cards that need not be here, as in `24GiB*2,80GiB*2`."),
@@ -57,7 +57,7 @@ def plan(
 def explain(
     config: Config,
     changes: Set = [],  # noqa: B006
-    arch: Annotated[Arch | None, typer.Option(help="For this backend, which need not be there.")] = None,
+    arch: Annotated[ArchChoice | None, typer.Option(help="For this backend, which need not be there.")] = None,
     as_json: Json = False,
 ) -> None:
     """Show where every byte of a trial goes, which loop owns it, and what each remedy would save; run nothing.

@@ -17,7 +17,7 @@ STEPS = 64  # what others hold is rounded up to so many parts of a pool: a new a
 
 
 @dataclass(slots=True)
-class Place:
+class DeviceUsers:
     """A device. ``runs``: the lanes of each run that may use it; ``workers``: runs whose process is charged here; ``resting``: runs that
     are to place nothing more here.
     """
@@ -39,7 +39,7 @@ class Lanes:
 
     def __init__(self, packer: Packer) -> None:
         self._packer = packer
-        self._places: dict[str, Place] = {}
+        self._places: dict[str, DeviceUsers] = {}
         self._foreign: dict[str, int] = {}
         self._promised: dict[str, int] = {}
         self._said: dict[str, dict[str, int]] = {}
@@ -55,7 +55,7 @@ class Lanes:
             if terms.most is not None:
                 self._gates[run] = Gate(terms.most)
 
-    def places(self) -> Mapping[str, Place]:
+    def places(self) -> Mapping[str, DeviceUsers]:
         """The devices by id."""
         return self._places
 
@@ -75,7 +75,7 @@ class Lanes:
             raise ValueError(f"there is a device {found.id} already: lose_device takes it away")
         if not any(place.found.pool == found.pool for place in self._places.values()):
             self._foreign[found.pool] = found.foreign
-        self._places[found.id] = Place(found, group)
+        self._places[found.id] = DeviceUsers(found, group)
 
     def remove(self, device: str) -> None:
         """A device is gone; no lease must be left on it."""
@@ -216,13 +216,13 @@ class Lanes:
         lanes, most = sum(place.found.lanes for place in able), self._gates[run.id].most
         return {place.found.id: -(-most * place.found.lanes // lanes) for place in places}
 
-    def _holds_all(self, place: Place, run: Run) -> bool:
+    def _holds_all(self, place: DeviceUsers, run: Run) -> bool:
         """Whether everything that waits of a run could run on a device, were it empty."""
         kind, room = place.found.kind + MARK + run.id, place.found.capacity - self._charge(place.found, run.id, 1)
         claims = [shape.claims.get(kind) for shape in run.shapes.values() if shape.waiting]
         return all(claim is not None and claim.smallest <= room for claim in claims)
 
-    def _put(self, place: Place, run: str, lanes: int) -> None:
+    def _put(self, place: DeviceUsers, run: str, lanes: int) -> None:
         found = place.found
         if not self._open.get(found.pool):
             self._packer.add_pool(Pool(found.pool, found.capacity))
@@ -237,11 +237,11 @@ class Lanes:
         """Bytes of the process of a run on a device."""
         return found.charge(lanes) + (0 if found.backend == "cpu" else self._terms[run].frames)
 
-    def _drop(self, place: Place, run: str) -> None:
+    def _drop(self, place: DeviceUsers, run: str) -> None:
         self._packer.lose_device(place.found.id + MARK + run)
         self._open[place.found.pool] -= 1
 
-    def _relane(self, place: Place, run: Run, lanes: int) -> None:
+    def _relane(self, place: DeviceUsers, run: Run, lanes: int) -> None:
         """Another number of lanes: the packer gets the device anew, with what runs there. None: its worker alone is charged."""
         name, kind = place.found.id + MARK + run.id, place.found.kind + MARK + run.id
         ran = {request.id: request for request in self._packer.lose_device(name)}

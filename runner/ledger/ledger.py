@@ -14,7 +14,7 @@ from . import leases as words
 from .inventory import Found
 from .lanes import Lanes
 from .leases import EXPIRE_S, LEASE_S, LEASE_TRIALS, MOST_REASONS, Exchange, Held, Lease, LeaseEnd, Terms, Waits
-from .runs import MARK, Grant, Run, Shape, shown
+from .runs import MARK, Grant, RequestGroup, Run, shown
 from .succession import Succession
 from .views import snapshot
 
@@ -409,12 +409,12 @@ class Ledger:
                 run.closing.add(device)
                 run.tell(device)
 
-    def _take(self, request: Request) -> Shape:
+    def _take(self, request: Request) -> RequestGroup:
         """What the packer has placed waits no longer."""
         run = self._runs[request.run]
         return run.take(request.id.removeprefix(f"{run.id}/"))
 
-    def _grant(self, placement: Placement, shape: Shape, now: float) -> None:
+    def _grant(self, placement: Placement, shape: RequestGroup, now: float) -> None:
         request, point = placement.request, placement.point
         run = self._runs[request.run]
         first = request.id.removeprefix(f"{run.id}/")
@@ -444,7 +444,7 @@ class Ledger:
         self._lanes.worker_started(run.id, device)
         self._kept.grant(run, run.grants[lease.id])
 
-    def _more(self, run: Run, shape: Shape, request: Request, time: float) -> int:
+    def _more(self, run: Run, shape: RequestGroup, request: Request, time: float) -> int:
         """How many requests a lease covers beside the first: short ones only, and at most half of the run's share of what waits."""
         seconds = shape.seconds
         if seconds is None:

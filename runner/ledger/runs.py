@@ -24,7 +24,7 @@ def shown(run: str) -> str:
 
 
 @dataclass(slots=True)
-class Shape:
+class RequestGroup:
     """The requests of a run with equal claims that wait, the oldest first, and how long one takes where that is known."""
 
     key: Key
@@ -46,7 +46,7 @@ class Grant:
     """
 
     lease: Lease
-    shape: Shape
+    shape: RequestGroup
     device: str
     request: str
     started: float
@@ -66,10 +66,10 @@ class Run:
     id: str
     user: str
     beat: float
-    shapes: dict[Key, Shape] = field(default_factory=dict)
-    spent: dict[Key, Shape] = field(default_factory=dict)
+    shapes: dict[Key, RequestGroup] = field(default_factory=dict)
+    spent: dict[Key, RequestGroup] = field(default_factory=dict)
     kinds: set[str] = field(default_factory=set)
-    waiting: dict[str, Shape] = field(default_factory=dict)
+    waiting: dict[str, RequestGroup] = field(default_factory=dict)
     grants: dict[str, Grant] = field(default_factory=dict)
     held: set[str] = field(default_factory=set)
     closing: set[str] = field(default_factory=set)
@@ -125,7 +125,7 @@ class Run:
         if again or len(set(names)) < len(names):
             name = again[0] if again else next(name for k, name in enumerate(names) if name in names[:k])
             raise ValueError(f"request {name} of run {shown(self.id)} waits or is held already: ask again once it has ended")
-        shapes: dict[int, Shape] = {}
+        shapes: dict[int, RequestGroup] = {}
         out = []
         for request in requests:
             shape = shapes.get(id(request.claims))
@@ -137,17 +137,19 @@ class Run:
             out.append(made)
         return out
 
-    def shape(self, request: Request) -> Shape:
+    def shape(self, request: Request) -> RequestGroup:
         """The shape of a request, with the claims by the classes of devices of this run."""
         key = request.key()
         shape = self.shapes.get(key)
         if shape is None:
-            shape = self.shapes[key] = Shape(key, {kind + MARK + self.id: claim for kind, claim in request.claims.items()})
+            shape = self.shapes[key] = RequestGroup(
+                key, {kind + MARK + self.id: claim for kind, claim in request.claims.items()}
+            )
             self.kinds.update(shape.claims)
         self.spent.pop(key, None)
         return shape
 
-    def over(self, shape: Shape) -> None:
+    def over(self, shape: RequestGroup) -> None:
         """Something of a shape waits or runs no longer. Where nothing of it does, it is spent, and the oldest spent ones are forgotten."""
         if shape.waiting or any(grant.shape is shape for grant in self.grants.values()):
             return
@@ -157,12 +159,12 @@ class Run:
             del self.shapes[next(iter(self.spent))]
             del self.spent[next(iter(self.spent))]
 
-    def marked(self, request: Request, shape: Shape, now: float) -> Request:
+    def marked(self, request: Request, shape: RequestGroup, now: float) -> Request:
         """A request as the packer knows it."""
         name = f"{self.id}/{request.id}"
         return Request(name, self.user, self.id, shape.claims, min(request.submitted, now), request.trials)
 
-    def take(self, request: str) -> Shape:
+    def take(self, request: str) -> RequestGroup:
         """A request waits no longer."""
         shape = self.waiting.pop(request)
         del shape.waiting[request]

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 
 from ..packing import ClaimPoint
-from .lanes import Place
+from .lanes import DeviceUsers
 from .leases import Unwanted
-from .runs import Grant, Run, Shape
+from .runs import Grant, RequestGroup, Run
 
 
 class Succession:
@@ -23,7 +23,7 @@ class Succession:
         places: the devices by id.
     """
 
-    def __init__(self, free: Callable[[str], int], places: Callable[[], Mapping[str, Place]]) -> None:
+    def __init__(self, free: Callable[[str], int], places: Callable[[], Mapping[str, DeviceUsers]]) -> None:
         self._free, self._places = free, places
         self._kept: dict[str, tuple[Run, Grant]] = {}
         self._asked: set[str] = set()
@@ -40,7 +40,7 @@ class Succession:
         self._asked.discard(grant.lease.id)
         self._late.pop(grant.lease.id, None)
 
-    def take(self, run: Run, device: str, shape: Shape, point: ClaimPoint) -> Grant | None:
+    def take(self, run: Run, device: str, shape: RequestGroup, point: ClaimPoint) -> Grant | None:
         """A lease whose program a new one of the same kind takes over; it is over now. ``device``: as the packer calls it."""
         for name, (owner, grant) in self._kept.items():
             same = owner is run and grant.device == device and grant.shape is shape and grant.lease.point == point

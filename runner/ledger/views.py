@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from .lanes import Place
+from .lanes import DeviceUsers
 from .runs import MARK, Run, shown
 
 MOST_GROUPS = 100
@@ -13,7 +13,7 @@ MOST_GROUPS = 100
 
 
 def snapshot(
-    packer: Mapping[str, Any], places: Mapping[str, Place], runs: Iterable[Run], clean: Callable[[str], str]
+    packer: Mapping[str, Any], places: Mapping[str, DeviceUsers], runs: Iterable[Run], clean: Callable[[str], str]
 ) -> dict[str, Any]:
     """Pools, devices with what runs there, runs, users and the first groups that wait. Bytes, counts, seconds, shares of 1."""
     runs = list(runs)
@@ -28,7 +28,7 @@ def snapshot(
     }
 
 
-def _device(place: Place, runs: Iterable[Run]) -> dict[str, Any]:
+def _device(place: DeviceUsers, runs: Iterable[Run]) -> dict[str, Any]:
     found = place.found
     running = [
         {

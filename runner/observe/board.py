@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ..optimize.descent import best_at
-from .view import SHOWN, FailureView, Lane, Reason, RunView, Snapshot, device_views, failure_view, rate, reasons
+from .view import SHOWN, FailureView, Reason, RunningTrial, RunView, Snapshot, device_views, failure_view, rate, reasons
 
 TICK_S = 1.0
 KEPT_ENDS = 10_000
@@ -190,12 +190,12 @@ class Board:
         """The board as the views take it."""
         now = time.monotonic()
         lanes = tuple(
-            Lane(trial, one.label, one.device, now - one.began, one.bytes, self.steps.get(trial, ""))
+            RunningTrial(trial, one.label, one.device, now - one.began, one.bytes, self.steps.get(trial, ""))
             for trial, one in list(self._lanes.items())
             if trial in self.running
         )
         batches = [one.shown for one in list(self._batches.values())]
-        lanes += tuple(Lane("", one.label, one.device, now - one.began, one.bytes) for one in batches)
+        lanes += tuple(RunningTrial("", one.label, one.device, now - one.began, one.bytes) for one in batches)
         counts = Counter(self.counts) + Counter(running=self.now_running)
         counts["waiting"] = max(0, self.total - sum(counts.values()))
         return RunView(

@@ -15,7 +15,7 @@ from ..store.layout import RunFolder
 from ..study.trials import counted
 from ..visible import visible
 from .board import Board
-from .view import SHOWN, DeviceView, Lane, RunView, view_of
+from .view import SHOWN, DeviceView, RunningTrial, RunView, view_of
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -64,7 +64,7 @@ def device_line(device: DeviceView) -> str:
     return f"{device.id}  {lanes}  {claimed}" + (f", used {amount(device.used)}" if device.used is not None else "")
 
 
-def lane_line(lane: Lane) -> str:
+def lane_line(lane: RunningTrial) -> str:
     """What runs on a lane."""
     words = [lane.label, lane.device, lane.step, duration(lane.seconds)]
     return "  ".join(word for word in words if word)

@@ -30,7 +30,7 @@ Snapshot = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Lane:
+class RunningTrial:
     """A trial that runs: where, since how many seconds, with how many bytes claimed, and how far it is: ``time step 3 of 40``."""
 
     trial: str
@@ -104,7 +104,7 @@ class RunView:
     eta_s: float | None = None
     best: tuple[float, str] | None = None
     devices: tuple[DeviceView, ...] = ()
-    lanes: tuple[Lane, ...] = ()
+    lanes: tuple[RunningTrial, ...] = ()
     failures: tuple[FailureView, ...] = ()
     reasons: tuple[Reason, ...] = ()
     retries: Mapping[str, int] = field(default_factory=dict)
@@ -198,15 +198,15 @@ def device_of(place: Mapping[str, Any]) -> str:
     return str(place.get("device") or place.get("host") or "not said")
 
 
-def _lane(tried: AttemptState, labels: Mapping[str, str], steps: Mapping[str, str], now: float) -> Lane:
+def _lane(tried: AttemptState, labels: Mapping[str, str], steps: Mapping[str, str], now: float) -> RunningTrial:
     trial, place = tried.attempt.trial, tried.place
     claimed = place.get("bytes")
     began = tried.started_t or now
     step = printable(steps.get(trial, ""))
-    return Lane(trial, labels.get(trial, trial), device_of(place), max(0.0, now - began), claimed, step)
+    return RunningTrial(trial, labels.get(trial, trial), device_of(place), max(0.0, now - began), claimed, step)
 
 
-def device_views(snapshot: Snapshot | None, lanes: Sequence[Lane]) -> tuple[DeviceView, ...]:
+def device_views(snapshot: Snapshot | None, lanes: Sequence[RunningTrial]) -> tuple[DeviceView, ...]:
     """The devices of a snapshot with what runs there; without a snapshot, the devices that lanes name.
 
     What the processes of a pool take is claimed too, shared out between the devices that have a worker.

@@ -65,7 +65,7 @@ class Claim:
         return self.points[-1].bytes
 
 
-class Shape:
+class ClaimsKey:
     """The claims of interchangeable requests, hashed once: a group of the queue is found by it, and that of many claims is slow.
 
     ``mark``: equal shapes have equal ones, and others have others but by chance.
@@ -80,7 +80,7 @@ class Shape:
         return self.mark
 
     def __eq__(self, other: object) -> bool:
-        return self is other or (isinstance(other, Shape) and self.mark == other.mark and self.key == other.key)
+        return self is other or (isinstance(other, ClaimsKey) and self.mark == other.mark and self.key == other.key)
 
 
 @dataclass(frozen=True)
@@ -111,9 +111,9 @@ class Request:
         """Requests of one user with equal keys are interchangeable for the packer, but for their age."""
         return tuple(sorted(self.claims.items(), key=lambda item: item[0]))
 
-    def shape(self) -> Shape:
+    def shape(self) -> ClaimsKey:
         """The key, hashed."""
-        return Shape(self.key())
+        return ClaimsKey(self.key())
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from .choosing import Chooser
-from .claims import Claim, Placement, Request, Shape, amount
+from .claims import Claim, ClaimsKey, Placement, Request, amount
 from .fairness import Shares
 from .outlook import Outlook
 from .places import in_the_way, soonest
@@ -114,7 +114,7 @@ class Packer:
         Raises:
             ValueError: a request of that id waits or runs already.
         """
-        shapes: dict[int, tuple[Shape, Mapping[str, Claim]]] = {}
+        shapes: dict[int, tuple[ClaimsKey, Mapping[str, Claim]]] = {}
         count = len(self._waiting)
         for request in requests:
             if request.id in self._waiting or request.id in self._where:
@@ -292,7 +292,7 @@ class Packer:
         return run
 
     def _start(
-        self, request: Request, shape: Shape, state: DeviceState, index: int, now: float, kinds: frozenset[str]
+        self, request: Request, shape: ClaimsKey, state: DeviceState, index: int, now: float, kinds: frozenset[str]
     ) -> Running:
         claim = request.claims[state.device.kind]
         point = claim.points[index]

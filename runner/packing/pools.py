@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from .claims import ClaimPoint, Request, Shape, amount
+from .claims import ClaimPoint, ClaimsKey, Request, amount
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Running:
     """A request that runs; ``end``: when it is over at the latest, infinite when that is not known; ``kinds``: classes that can run it."""
 
     request: Request
-    shape: Shape
+    shape: ClaimsKey
     device: Device
     point: ClaimPoint
     start: float

@@ -7,7 +7,7 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from .claims import Claim, Request, Shape
+from .claims import Claim, ClaimsKey, Request
 from .scarce import Scarce, SetWork
 
 INFINITY = float("inf")
@@ -53,7 +53,7 @@ class Group:
         ),
     )
 
-    def __init__(self, number: int, user: str, shape: Shape, limits: Mapping[str, int]) -> None:
+    def __init__(self, number: int, user: str, shape: ClaimsKey, limits: Mapping[str, int]) -> None:
         self.number, self.user, self.shape = number, user, shape
         self.took: float | None = None
         self.ended = 0
@@ -111,7 +111,7 @@ class UserQueue:
     """The groups of one user, and for each class of devices what fits into how many bytes."""
 
     def __init__(self) -> None:
-        self.groups: dict[Shape, Group] = {}
+        self.groups: dict[ClaimsKey, Group] = {}
         self.count = 0
         self.close = False
         self.oldest: list[Entry] = []
@@ -289,7 +289,7 @@ class Waiting:
         for queue in self.users.values():
             yield from queue.groups.values()
 
-    def add(self, request: Request, shape: Shape) -> Group:
+    def add(self, request: Request, shape: ClaimsKey) -> Group:
         """Queue a request; its group."""
         queue = self.users.get(request.user)
         if queue is None:
@@ -318,7 +318,7 @@ class Waiting:
         waits = self._entries.get(request)
         return (waits.entry[2], waits.group) if waits else None
 
-    def learn(self, user: str, shape: Shape, seconds: float) -> None:
+    def learn(self, user: str, shape: ClaimsKey, seconds: float) -> None:
         """One that was in the group of a user with this shape has taken so long, at the fastest point."""
         queue = self.users.get(user)
         group = queue.groups.get(shape) if queue is not None else None

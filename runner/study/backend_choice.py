@@ -15,7 +15,7 @@ from ...jobs.trial_time import TrialTime, trial_time
 from ..ledger.inventory import Found, pools_and_devices
 from ..packing import Claim, Request, misfit
 from .candidates import Candidate, Choice
-from .devices import Place
+from .devices import ChosenDevice
 from .placement import OUT_OF_MEMORY, at_most, devices_of, usable
 from .plan import Prepared, opened, planned_for, shapes
 from .plan_threads import Hung, each_within
@@ -47,8 +47,8 @@ class _Shape:
 
 
 def chosen(
-    prepared: Prepared, job: type[Job[Any]], places: Sequence[Place], there: Sequence[Found] | None = None
-) -> tuple[Place, Choice]:
+    prepared: Prepared, job: type[Job[Any]], places: Sequence[ChosenDevice], there: Sequence[Found] | None = None
+) -> tuple[ChosenDevice, Choice]:
     """The place where the sweep is predicted to end first.
 
     Args:
@@ -99,7 +99,7 @@ def _sample(prepared: Prepared, job: type[Job[Any]]) -> list[_Shape]:
 
 def _look(prepared: Prepared, job: type[Job[Any]], trial: Trial, backends: Sequence[str]) -> dict[str, _Seen]:
     """One trial on every backend; it is built again for each one only where a budget is planned into."""
-    host, config = prepared.model_copy(update={"place": Place("cpu")}), prepared.loaded.config
+    host, config = prepared.model_copy(update={"place": ChosenDevice("cpu")}), prepared.loaded.config
     if config.budget_bytes is None:
         with opened(host, job, trial, None, "cpu", machine_code=False) as made:
             return {backend: _planned(host, made, backend) for backend in backends}

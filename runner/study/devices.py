@@ -19,7 +19,7 @@ AUTO = ("auto",)
 
 
 @dataclass(frozen=True)
-class Place:
+class ChosenDevice:
     """Where a config's trials run: the backend and the device that it names (None: any), and what is known of that here.
 
     Attributes:
@@ -61,7 +61,7 @@ def _cpu() -> Backend:
     return next(row for row in inventory() if row.name == "cpu")
 
 
-def require_device(loaded: Loaded, *, local: bool = True, backend: str | None = None) -> Place:
+def require_device(loaded: Loaded, *, local: bool = True, backend: str | None = None) -> ChosenDevice:
     """What the config's ``device`` means here: for ``auto`` the first of ``places_of_auto``.
 
     Args:
@@ -86,7 +86,7 @@ def require_device(loaded: Loaded, *, local: bool = True, backend: str | None = 
     return replace(_place(loaded, rows, found, local), interpreted=wanted.backends == (INTERPRETER,))
 
 
-def places_of_auto(loaded: Loaded, *, local: bool = True) -> list[Place]:
+def places_of_auto(loaded: Loaded, *, local: bool = True) -> list[ChosenDevice]:
     """Where the trials of a config with ``backend: auto`` could run here, GPUs first; nothing for any other config."""
     wanted, rows = loaded.config.device, devices()
     if wanted.backends != AUTO or wanted.id is not None:
@@ -95,7 +95,7 @@ def places_of_auto(loaded: Loaded, *, local: bool = True) -> list[Place]:
     return [_place(loaded, rows, name, local) for name in _names(loaded, rows) if name in roomy]
 
 
-def places_of_cluster(loaded: Loaded, there: Sequence[Found]) -> list[Place]:
+def places_of_cluster(loaded: Loaded, there: Sequence[Found]) -> list[ChosenDevice]:
     """Where the trials of a config with ``backend: auto`` could run on a cluster with these devices, GPUs first.
 
     Raises:
@@ -111,7 +111,7 @@ def places_of_cluster(loaded: Loaded, there: Sequence[Found]) -> list[Place]:
     return [_place(loaded, rows, name, local=False) for name in names]
 
 
-def _place(loaded: Loaded, rows: Sequence[Backend], backend: str, local: bool) -> Place:
+def _place(loaded: Loaded, rows: Sequence[Backend], backend: str, local: bool) -> ChosenDevice:
     wanted = loaded.config.device
     here = [
         row for row in rows if row.name == backend and row.usable and (wanted.id is not None or _roomy(row, wanted.min_memory))
@@ -119,8 +119,8 @@ def _place(loaded: Loaded, rows: Sequence[Backend], backend: str, local: bool) -
     if wanted.id is not None:
         return _named(loaded, backend, here, local)
     if backend == "cpu" or not local:
-        return Place(backend, present=bool(here))
-    return Place(backend, devices=len(here), memory_bytes=min(free_for_trials(row.memory_bytes) for row in here))
+        return ChosenDevice(backend, present=bool(here))
+    return ChosenDevice(backend, devices=len(here), memory_bytes=min(free_for_trials(row.memory_bytes) for row in here))
 
 
 def _names(loaded: Loaded, rows: Sequence[Backend]) -> list[str]:
@@ -170,20 +170,20 @@ def emulated(device: int | str | None) -> bool:
     return isinstance(device, str) and device.partition(":")[0] == EMULATED
 
 
-def _named(loaded: Loaded, backend: str, here: Sequence[Backend], local: bool) -> Place:
+def _named(loaded: Loaded, backend: str, here: Sequence[Backend], local: bool) -> ChosenDevice:
     """The device that ``device.id`` names, by index, UUID or PCI address."""
     wanted, document = loaded.config.device.id, loaded.document
     known: tuple[str, ...] = ()
     if backend == "cpu":
         what, hint = "the cpu backend has one device", "leave `id` out"
     elif emulated(wanted):
-        return Place(backend, wanted)
+        return ChosenDevice(backend, wanted)
     elif not local:
         what, hint = "Ray chooses among the devices of a cluster", "leave `id` out, or run without --address"
     else:
         found = [row for row in here if _is(row, wanted)]
         if len(found) == 1:
-            return Place(backend, wanted, memory_bytes=free_for_trials(found[0].memory_bytes))
+            return ChosenDevice(backend, wanted, memory_bytes=free_for_trials(found[0].memory_bytes))
         what, hint = f"{len(found) or 'no'} {backend} devices are called `{wanted}`", "give an index, a UUID or a PCI address"
         known = tuple(f"{row.index} ({row.detail})" for row in here)
     raise document.error(document.problem(("device", "id"), what, allowed=known, hint=hint))

@@ -15,7 +15,7 @@ from ..config.model import Loaded
 from ..optimize.descent import section_data
 from ..user_lines import described
 from .candidates import Choice
-from .devices import Place, emulated
+from .devices import ChosenDevice, emulated
 from .plan_threads import Hung, each_within
 from .requests import Points, curve
 from .target import Target
@@ -54,7 +54,7 @@ class Prepared(BaseModel):
 
     loaded: Loaded
     target: Target
-    place: Place
+    place: ChosenDevice
     gradients: tuple[str, ...]
     trials: tuple[Trial, ...]
     folder: str = ""  # where relative paths among parameters begin; empty: the config's

@@ -11,7 +11,7 @@ from ...jobs.base import Job
 from ..config.model import Loaded, load_config
 from ..ledger.inventory import Found
 from .backend_choice import chosen
-from .devices import AUTO, Place, places_of_auto, places_of_cluster, require_device
+from .devices import AUTO, ChosenDevice, places_of_auto, places_of_cluster, require_device
 from .inputs import check_inputs
 from .plan import Prepared
 from .target import Target, TargetError, load, resolve
@@ -49,7 +49,7 @@ def prepare(
     target, job = load_job(loaded)
     device = loaded.config.device
     elsewhere = cluster if backend is None and device.backends == AUTO and device.id is None else None
-    place = require_device(loaded, local=local, backend=backend) if elsewhere is None else Place("cpu")
+    place = require_device(loaded, local=local, backend=backend) if elsewhere is None else ChosenDevice("cpu")
     gradients = wanted_gradients(loaded, job)
     trials = tuple(make_trials(loaded, job))
     check_inputs(loaded, job, trials, local=local)
@@ -63,7 +63,9 @@ def prepare(
     return _first_to_end(prepared, job, places, there) if len(places) > 1 else prepared, job
 
 
-def _first_to_end(prepared: Prepared, job: type[Job[Any]], places: Sequence[Place], there: Sequence[Found] | None) -> Prepared:
+def _first_to_end(
+    prepared: Prepared, job: type[Job[Any]], places: Sequence[ChosenDevice], there: Sequence[Found] | None
+) -> Prepared:
     """With the backend on which the sweep is predicted to end first."""
     place, choice = chosen(prepared, job, places, there)
     return prepared.model_copy(update={"place": place, "choice": choice})

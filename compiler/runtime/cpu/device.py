@@ -22,7 +22,7 @@ from ..cache import load_cached, load_known
 from ..compiled import Compiled, Options
 from ..status import OUTPUT, print_text
 from .graphs import Graphs
-from .pool import Pool, get_pool, parallel_for_addresses
+from .pool import ThreadPool, get_pool, parallel_for_addresses
 
 _contexts: dict[int, tuple[Sequence[Print], TextIO | None]] = {}
 """Live contexts by address: whose print statements a site number means, and where they print."""
@@ -37,7 +37,7 @@ class CpuDevice(Graphs):
 
     def __init__(self, max_threads: int | None = None, byte_limit: int | None = None) -> None:
         super().__init__(byte_limit)
-        self.pool: Pool = get_pool(max_threads)
+        self.pool: ThreadPool = get_pool(max_threads)
         self.threads = self.pool.workers
         self._begin_graphs()
 

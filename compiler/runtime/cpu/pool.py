@@ -27,12 +27,12 @@ _FAULTS = ("SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT", "SIGTRAP")
 _NEEDED = ("pthread_create", "pthread_cond_wait", "pthread_sigmask", "sched_yield", "clock_gettime")
 
 _lock = new_lock(sys.modules[__name__], "_lock")
-_pools: dict[int, Pool] = {}
+_pools: dict[int, ThreadPool] = {}
 _code: jit.LoadedCode | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Pool:
+class ThreadPool:
     """``address`` goes into word 1 of a context; ``workers`` is how many rows a per-worker heap needs."""
 
     address: int
@@ -110,7 +110,7 @@ def parallel_for_addresses() -> dict[str, int]:
         return dict(_load().addresses)
 
 
-def get_pool(threads: int | None = None) -> Pool:
+def get_pool(threads: int | None = None) -> ThreadPool:
     """The process's pool with that many threads (all that are available when None). Threads start with its first loop."""
     count = threads_available() if threads is None else threads
     if count < 1:
@@ -141,15 +141,15 @@ def _load() -> jit.LoadedCode:
     return _code
 
 
-def _create(threads: int) -> Pool:
+def _create(threads: int) -> ThreadPool:
     memory = ctypes.create_string_buffer(pool_ir.RECORD_BYTES + 128)
     jit.keep_for_ever(memory)
-    pool = Pool((ctypes.addressof(memory) + 127) & ~127, threads, memory)
+    pool = ThreadPool((ctypes.addressof(memory) + 127) & ~127, threads, memory)
     _reset(pool)
     return pool
 
 
-def _reset(pool: Pool) -> None:
+def _reset(pool: ThreadPool) -> None:
     """Write the record of a pool without threads: no job, nobody asleep, locks free."""
     ctypes.memset(pool.address, 0, pool_ir.RECORD_BYTES)
 

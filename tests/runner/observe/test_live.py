@@ -10,7 +10,7 @@ from rich.console import Console
 from qdrun.runner.observe import live
 from qdrun.runner.observe.board import Board
 from qdrun.runner.observe.live import Lines, Live, Silent, device_line, display, duration, line, render, watch
-from qdrun.runner.observe.view import DeviceView, FailureView, Lane, Reason, RunView
+from qdrun.runner.observe.view import DeviceView, FailureView, Reason, RunningTrial, RunView
 
 FULL = RunView(
     run="20260101-000000-drop-0a1b",
@@ -22,7 +22,7 @@ FULL = RunView(
     eta_s=466.0,
     best=(0.25, "E=10"),
     devices=(DeviceView("gpu:0", "p", "l4", 20 * GIB, 12 * GIB, 11 * GIB, lanes=4, running=2),),
-    lanes=(Lane("t", "E=3[bold]", "gpu:0", 61.0, GIB, "step 3 of 40"), Lane("u", "E=4", "gpu:0", 2.0)),
+    lanes=(RunningTrial("t", "E=3[bold]", "gpu:0", 61.0, GIB, "step 3 of 40"), RunningTrial("u", "E=4", "gpu:0", 2.0)),
     failures=(FailureView("v", "E=5", "Bad", "the [red]solver[/red] blew up"),),
     reasons=(Reason(26, "needs 9 GiB: pool p has 8 GiB free of 20 GiB"),),
     retries={"crash": 1, "infrastructure": 2},
@@ -54,7 +54,7 @@ def test_notes_of_the_runner_stand_for_the_failures():
 
 
 def test_a_board_of_many_lanes_and_devices_stays_small():
-    lanes = tuple(Lane(str(i), f"x={i}", "d", 1.0) for i in range(100))
+    lanes = tuple(RunningTrial(str(i), f"x={i}", "d", 1.0) for i in range(100))
     devices = tuple(DeviceView(f"gpu:{i}", "p", capacity=GIB) for i in range(100))
     shown = drawn(RunView("r", "running", 100, {"running": 100}, 1.0, lanes=lanes, devices=devices))
     assert len(shown.splitlines()) <= 3 + live.SHOWN_LANES + 1 + live.SHOWN_DEVICES + 1

@@ -8,7 +8,7 @@ from made_runs import GIB, SNAPSHOT
 
 from qdrun.runner.observe.board import Board
 from qdrun.runner.observe.live import line
-from qdrun.runner.observe.view import Lane, device_views, rate, reasons, view_of
+from qdrun.runner.observe.view import RunningTrial, device_views, rate, reasons, view_of
 from qdrun.runner.store.layout import BEAT_STEPS, RunFolder
 
 
@@ -64,7 +64,7 @@ def test_devices_have_what_the_packer_says():
 
 
 def test_devices_without_a_snapshot_are_those_of_the_lanes():
-    lanes = [Lane("a", "", "gpu:1", 0.0, 3), Lane("b", "", "gpu:1", 0.0, 4), Lane("c", "", "cpu", 0.0)]
+    lanes = [RunningTrial("a", "", "gpu:1", 0.0, 3), RunningTrial("b", "", "gpu:1", 0.0, 4), RunningTrial("c", "", "cpu", 0.0)]
     found = device_views(None, lanes)
     assert [(d.id, d.claimed, d.running, d.capacity, d.lanes) for d in found] == [
         ("cpu", 0, 1, None, None),
