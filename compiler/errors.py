@@ -15,6 +15,7 @@
     │   ├── NothingToDifferentiate       a kernel whose gradient was asked for touches nothing that has one
     │   ├── QdrunImportError             (ImportError) a module of the peer that this version does not have
     │   ├── QdrunAssertionError          (AssertionError) a check failed in a kernel: assert, bounds, overflow, NaN
+    │   ├── TrialsFailed                 some trials of a batch failed, each for a reason of its own; the others have gone on
     │   ├── AdStackOverflow              a loop ran further than its adstack was planned for
     │   └── DeviceError                  a device, its driver or a kernel on it failed; says whether the process must be restarted
     └── OutOfMemory                      (MemoryError) a budget or a device is too small; names the bytes
@@ -110,6 +111,19 @@ class QdrunImportError(QdrunRuntimeError, ImportError):
 
 class GradientCheckError(QdrunRuntimeError, AssertionError):
     """``Tape(grad_check=..)`` found a gradient that differs from central differences."""
+
+
+class TrialsFailed(QdrunRuntimeError):
+    """Some trials of a batch failed; the others have gone on. ``failed``: the error of each, by its number; ``count``: of all trials."""
+
+    def __init__(self, count: int, failed: dict[int, QdrunError]) -> None:
+        numbers = ", ".join(map(str, list(failed)[:8])) + (", .." if len(failed) > 8 else "")
+        first, error = next(iter(failed.items()))
+        super().__init__(f"{len(failed)} of {count} trials failed: {numbers}\n  trial {first}: {error}")
+        self.count, self.failed = count, failed
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.count, self.failed)
 
 
 class NothingToDifferentiate(QdrunRuntimeError):

@@ -29,6 +29,7 @@ from .errors import (
     QuadrantsRuntimeTypeError,
     QuadrantsSyntaxError,
     QuadrantsTypeError,
+    TrialsFailed,
 )
 from .frontend.library.decompositions import eig, make_spd, polar_decompose, solve, svd, sym_eig
 from .frontend.library.extra import assume_in_range, bit_shr, block_local, cache_read_only, frexp, no_activate, one, zero

@@ -44,6 +44,8 @@ def example(cls: type) -> BaseException:
         return cls("what", LOC, "do this")
     if cls is ConfigError:
         return ConfigError("run.yaml", "a: 1\n", [Problem("what", 1, 0, "a", ("x",), "hint")])
+    if cls is errors.TrialsFailed:
+        return errors.TrialsFailed(3, {1: errors.QdrunRuntimeError("what")})
     parameters = [p for p in inspect.signature(cls.__init__).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD][1:]
     if "__init__" not in vars(cls) or not parameters:
         return cls("what\n  do: this")

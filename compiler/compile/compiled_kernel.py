@@ -86,6 +86,8 @@ class CompiledKernel:
     def _lanes(self, found: Gradient) -> int:
         """The lanes of the reverse kernel; 0: whatever suits it."""
         # A row of the heap belongs to a lane: with stacks, one lane a thread keeps the heap small unless asked otherwise.
+        if self._options.batch is not None:
+            return 0
         has_stacks = any(s.stacks for t in found.sizing for s in t.region.all_loops())
         return (self._options.cpu_lanes or 1) if has_stacks else 0
 
@@ -100,6 +102,8 @@ class CompiledKernel:
     def planned_lanes(self, device: Device) -> int:
         """The lanes that a plan of the gradient must know. Compiles where lanes were asked for that it may not take."""
         found, lazy = self.reverse(device)
+        if self._options.batch is not None:
+            return lazy.compiled(device).lanes
         known = 1 if self._lanes(found) <= 1 or not device.on_host else 0  # without a stack lanes do not count
         return known or lazy.compiled(device).lanes
 
@@ -108,7 +112,7 @@ class CompiledKernel:
         if lazy.made is not None:
             return lazy.made.layout.words
         if lazy not in self._words:
-            self._words[lazy] = context_layout(pipeline.reduced(lazy.kernel)).words
+            self._words[lazy] = context_layout(pipeline.planned(lazy.kernel, self._options)).words
         return self._words[lazy]
 
     def tangent(self, device: Device) -> tuple[Tangent, LazyKernel]:
@@ -164,7 +168,10 @@ class CompiledKernel:
             if kind == "forward" and device.approximates and not self._options.fast_math:
                 note_fast_math(kernel)
             out, how = pipeline.device_input(kernel, self._options)
-            if device.on_host and not self._one_lane:  # functions of lanes are not those of one lane, to the last bit
+            if self._options.batch is not None:
+                width = device.trial_width(self._options.cpu_lanes)
+                how = replace(how, lanes=1 if self._one_lane or not device.on_host else width, trials=width)
+            elif device.on_host and not self._one_lane:  # functions of lanes are not those of one lane, to the last bit
                 plain = pipeline.without_checks(kernel) if checks(self._options) else out  # the lanes decide bits
                 suggested = lanes or self._options.cpu_lanes or suggested_lanes(plain, host().triple, host().features)
                 how = replace(how, lanes=suggested)

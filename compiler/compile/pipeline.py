@@ -20,9 +20,11 @@ from ..frontend.lower import lower
 from ..frontend.signature import ArgSpec, LowerOptions
 from ..frontend.source.inputs import Inputs
 from ..frontend.source.parse import FunctionSource
-from ..ir.nodes import Kernel
+from ..ir.nodes import Kernel, Op
 from ..ir.printer import print_kernel
+from ..ir.walk import walk
 from ..options import Options, checks
+from ..passes.batch import batch_kernel
 from ..passes.debug_checks import checked, unchecked
 from ..passes.exits import lower_exits
 from ..passes.forward.tangent import Tangent, forward_kernel
@@ -59,11 +61,12 @@ SIMPLIFY_TANGENT = Stage("tangent", "the kernel of values and tangents", "fewer 
 SLOPES = Stage("slopes", "a simplified kernel", "IR without `attach` and `detach`, which only differentiation reads")
 REDUCE = Stage("reduce", "a kernel without slopes", "atomics on one element as reductions of the loop")
 CHECKS = Stage("checks", "a reduced kernel", "checks of bounds, overflow and NaN, where the options ask for them")
+BATCH = Stage("batch", "a checked kernel", "of a batched program: loops instead of axes, and the trials as the one axis")
 
 FORWARD = (LOWER, EXITS, SIMPLIFY)
 REVERSE = (RAW_REVERSE, SIMPLIFY_REVERSE)
 TANGENT = (RAW_TANGENT, SIMPLIFY_TANGENT)
-DEVICE = (SLOPES, REDUCE, CHECKS)
+DEVICE = (SLOPES, REDUCE, CHECKS, BATCH)
 
 
 class Runner(Protocol):
@@ -130,6 +133,10 @@ def device_input(kernel: Kernel, options: Options, run: Runner = printing) -> tu
         out = run(CHECKS, checked, out, options.nan_check)
         for task, plain in zip(out.tasks, without_checks(kernel).tasks):
             task.cost = block_cost(plain.body)  # decides which iterations share a partial sum
+    if options.batch is not None:
+        out = run(BATCH, batch_kernel, out)
+        plain = frozenset(op for task in out.tasks for op in walk(task.body) if isinstance(op, Op) and op.op == "atomic")
+        return out, DeviceOptions(offline_cache=options.offline_cache, plain=plain, fast_math=options.fast_math)
     plain = frozenset(op for task in out.tasks for op in race_free(task))
     return out, DeviceOptions(lanes=1, offline_cache=options.offline_cache, plain=plain, fast_math=options.fast_math)
 
@@ -137,6 +144,12 @@ def device_input(kernel: Kernel, options: Options, run: Runner = printing) -> tu
 def reduced(kernel: Kernel, run: Runner = printing) -> Kernel:
     """``DEVICE`` without checks."""
     return run(REDUCE, reduce_kernel, run(SLOPES, without_slopes, kernel))
+
+
+def planned(kernel: Kernel, options: Options) -> Kernel:
+    """``DEVICE`` without checks, unprinted: its launch context is that of what a device will compile."""
+    out = reduced(kernel, _quietly)
+    return out if options.batch is None else batch_kernel(out)
 
 
 def without_checks(kernel: Kernel) -> Kernel:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, get_type_hints
 
 from ..codegen.abi import ContextLayout
-from ..codegen.llvm.kernel import symbol
+from ..codegen.llvm.kernel import exports_of
 from ..errors import QdrunRuntimeError
 from ..ir.nodes import Assert, Buffer, BufferKind, ClaimRow, Const, Kernel, Loop, Op, Operand, Overflow, Print
 from ..ir.store import NODES, Codec, StoreError
@@ -162,7 +162,7 @@ def unpack(data: bytes, buffers: Sequence[Buffer], kind: str, device: Device) ->
     at_hand, later = _names(kind)
     kept, values = CODEC.load(data[8 : 8 + size], _hint(kind, _Kept, at_hand), buffers)
     head = kept.head
-    compiled = device.restore(kept.compiled, kept.key, [symbol(head)])
+    compiled = device.restore(kept.compiled, kept.key, exports_of(head, bool(kept.compiled.chunk)))
     if compiled is None:
         return None
 
@@ -222,6 +222,7 @@ def _without_code(compiled: Compiled) -> Compiled:
     """The facts of a kernel that launches and messages need, without the IR behind them, as a ``Compiled`` of any device."""
     plain: dict[str, Any] = {f.name: getattr(compiled, f.name) for f in fields(Compiled)}
     bare: dict[str, Any] = {"messages": [_bare(m) for m in compiled.messages], "prints": [_bare(p) for p in compiled.prints]}
+    bare["chunk"] = int(compiled.chunk != 0)
     return Compiled(**(plain | bare))
 
 

@@ -81,14 +81,15 @@ Operand = Union[Op, Const]
 
 FaultKind = Literal["assert", "bounds", "overflow", "nan", "input"]
 
-BufferKind = Literal["field", "arg", "arg_grad", "arg_dual", "tmp", "tmp_grad", "tmp_dual", "ret", "block"]
+BufferKind = Literal["field", "arg", "arg_grad", "arg_dual", "tmp", "tmp_grad", "tmp_dual", "ret", "block", "trial"]
 
 
 @dataclass(eq=False, slots=True)
 class Buffer:
     """One base address that a launch must supply. ``owner`` is the field storage or the ``ArgDecl`` it belongs to.
 
-    One of kind ``block`` has no such address: each block of threads of a task has its own, for as long as it runs.
+    One of kind ``block`` has no such address: each block of threads of a task has its own, for as long as it runs. That of kind ``trial``
+    is the launch parameter that ``owner`` names.
     """
 
     kind: BufferKind

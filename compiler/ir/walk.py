@@ -188,3 +188,18 @@ def kernel_places(kernel: Kernel) -> list[Place]:
 def kernel_buffers(kernel: Kernel) -> list[Buffer]:
     """The distinct buffers behind ``kernel_places``, in order of first use."""
     return list(dict.fromkeys(p.buffer for p in kernel_places(kernel)))
+
+
+def conditional_locals(task: Task) -> list[Local]:
+    """The locals whose first store is not certain to run: they start each iteration as 0."""
+    sure: set[Local] = {r.local for r in task.reductions}
+    unsure: dict[Local, None] = {}
+    for s in task.body:
+        if isinstance(s, LocalStore):
+            sure.add(s.local)
+        elif isinstance(s, (If, Loop)):
+            inner = [*s.then, *s.orelse] if isinstance(s, If) else s.body
+            for x in walk(inner):
+                if isinstance(x, LocalStore) and x.local not in sure:
+                    unsure.setdefault(x.local)
+    return list(unsure)

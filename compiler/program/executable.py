@@ -24,18 +24,20 @@ from ..codegen.abi import (
     STATUS_WORDS,
 )
 from ..compile.pipeline import device_input
-from ..errors import OutOfMemory, QdrunRuntimeError
+from ..errors import OutOfMemory, QdrunError, QdrunRuntimeError
 from ..ir.nodes import Buffer, Loop
+from ..ir.trials import TRIAL_PARAMS
 from ..runtime.base import Allocation
 from ..runtime.cpu.device import register_context, unregister_context
 from ..runtime.native.guard import Guard
 from ..runtime.native.launch import ArgSpec, Launch, Same, Watched, make_launch
-from ..runtime.status import raise_status, take_status
+from ..runtime.status import error_of, raise_status, take_status
 from ..tape.heap_plan import HeapPlan, capacity, needs
 from ..tape.machine import Machine
 from .call import Call
 from .plans.gradient_plans import MOST_PLANS, GradientPlans, LaunchHost, report_bind
 from .plans.remedies import smallest
+from .trial_state import TrialState
 
 if TYPE_CHECKING:
     from ..compile.lazy_kernel import LazyKernel
@@ -72,7 +74,8 @@ class Executable:
         self._status = self._words(STATUS_WORDS)
         if program.pending is not None:
             program.pending.enter(self, self._status)
-        self._returned = self._words(len(kernel.returns))
+        copies = 1 if program.trials is None else program.trials.padded  # of what each trial has its own
+        self._returned = self._words(len(kernel.returns) * copies)
         for word, array in ((CTX_STATUS, self._status), (CTX_RET, self._returned)):
             self.context[word] = array.ctypes.data if array.size else 0
         tmps = {
@@ -81,11 +84,14 @@ class Executable:
             CTX_TMP_DUAL: len(kernel.tmps) if "tmp_dual" in lazy.kinds else 0,
         }
         for word, n in tmps.items():
-            self._memory.append(program.allocate(8 * n, "temporaries"))
+            self._memory.append(program.allocate(8 * n * copies, "temporaries"))
             self.context[word] = self._memory[-1].ptr
         self.context[CTX_POOL] = program.device.pool_address
         for buffer, word in layout.buffers.items():
             self.context[word] = owners[buffer].ptr
+        for (_, name), word in layout.params.items():
+            if name in TRIAL_PARAMS:
+                self.context[word] = self._trials().param(name, self, self.context.ctypes.data)
         self.context_address = self.context.ctypes.data
         self.status_address = self._status.ctypes.data
         program.device.fill_context(self.context, self.compiled)
@@ -219,7 +225,20 @@ class Executable:
         if code < 0:
             take_status(self.status_address)
             raise self.program.device.launch_error(-code, self.name)
+        if self.program.trial_state is not None:
+            take_status(self.status_address)
+            self.program.trial_state.report()
+            return
         raise_status(self.compiled, self.status_address, self._capacity)
+
+    def error_of(self, code: int, values: Sequence[int]) -> QdrunError:
+        """The error of a message of the kernel; ``values``: the words of its first operands."""
+        return error_of(self.compiled, code, values, self._capacity)
+
+    def _trials(self) -> TrialState:
+        found = self.program.trial_state
+        assert found is not None
+        return found
 
     def raise_status(self, plan: HeapPlan | None = None) -> None:
         """Raise what the status record says. ``plan``: of the launch, where it was not the last one that was planned."""
@@ -232,10 +251,17 @@ class Executable:
     def _capacity(self, loop: Loop) -> str | None:
         return None
 
-    def returned(self) -> list[int | float | bool]:
-        """The scalars that the last launch returned."""
+    def returned(self) -> list[Any]:
+        """The scalars that the last launch returned; in a batched program, of each an array of the trials' values."""
         if self.returns:
             self.program.synchronize()
+        layout = self.program.trials
+        if layout is not None:
+            whole = [
+                layout.view(self._returned.view(np.uint8), d.numpy, 8 * len(self.returns), 8 * k, (), ())
+                for k, d in enumerate(self.returns)
+            ]
+            return [x.reshape(-1)[: layout.count].copy() for x in whole]
         return [self._returned[k : k + 1].view(np.uint8)[: d.size].view(d.numpy)[0].item() for k, d in enumerate(self.returns)]
 
     def restart(self) -> None:

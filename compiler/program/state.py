@@ -28,6 +28,7 @@ from .layout.tree import Root, materialize
 from .memory.data_versions import DataVersions
 from .memory.memory_regions import MemoryRegion, PlacedArray, Shown, memory_base
 from .recording import Recording
+from .trial_state import SEED_FACTOR, TrialState
 
 
 class HeapUser(Protocol):
@@ -50,6 +51,7 @@ class ProgramState:
         device: allocates, counts and compiles.
         trials: how many there are of a batched program, and how they lie in memory; None: it is not batched.
         open_trial: the trial that Python reads and writes in a ``with program.trial(b)`` block; None: all of them.
+        trial_state: what it keeps for each trial.
         root: the layout tree that fields are placed in.
         ndarrays, differentiable: the ndarrays that are alive, and those of them with a gradient or a dual.
         keys: the one key of each type of ndarrays: launchers compare keys by identity.
@@ -67,6 +69,7 @@ class ProgramState:
         self.device: Device = open_device(arch, options)
         self.trials = None if options.batch is None else TrialLayout(options.batch, self.device.trial_width(options.cpu_lanes))
         self.open_trial: int | None = None
+        self.trial_state = None if self.trials is None else TrialState(self.trials, options.random_seed, self.allocate)
         self.root = Root(self)
         self.closed = False
         self._recording: Recording | None = None
@@ -294,3 +297,10 @@ class ProgramState:
         self.launches += count
         first = np.uint64(self.options.random_seed * 0x9E3779B97F4A7C15 & (2**64 - 1))
         return first + numbers * np.uint64(0xD1342543DE82EF95)
+        """A fresh random seed for a launch: a function of the program's seed and the launch's number.
+
+        In a batched program it is the launch's part alone: kernels add that of each trial (``TrialState.set_seeds``).
+        """
+        self.launches += 1
+        own = self.options.random_seed if self.trial_state is None else 0
+        return (own * SEED_FACTOR + self.launches * 0xD1342543DE82EF95) & (2**64 - 1)

@@ -11,13 +11,16 @@ from . import jit
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How a kernel is compiled. ``plain``: atomics that no other iteration can disturb; ``fast_math``: a GPU may approximate f32."""
+    """How a kernel is compiled. ``plain``: atomics that no other iteration can disturb; ``fast_math``: a GPU may approximate f32;
+    ``trials``: of a batched kernel, the trials of a group.
+    """
 
     opt_level: int = 2
     lanes: int = 1
     offline_cache: bool = True
     plain: frozenset[Op] = frozenset()
     fast_math: bool = False
+    trials: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)

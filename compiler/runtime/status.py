@@ -11,7 +11,7 @@ from typing import TextIO
 import numpy as np
 
 from ..codegen.abi import STATUS_VALUES, STATUS_WORDS
-from ..errors import AdStackOverflow, Fault, QdrunAssertionError, QdrunRuntimeError, describe
+from ..errors import AdStackOverflow, Fault, QdrunAssertionError, QdrunError, QdrunRuntimeError, describe
 from ..ir.nodes import Assert, ClaimRow, Loop, Operand, Overflow, Print
 from .compiled import Compiled
 
@@ -51,18 +51,22 @@ def raise_status(compiled: Compiled, address: int, capacity: Capacity | None = N
         AdStackOverflow: a loop ran further than planned, or more threads than planned needed an adstack row.
     """
     code, *rest = take_status(address)
-    if code == 0:
-        return
+    if code:
+        raise error_of(compiled, code, rest[STATUS_VALUES - 1 :], capacity)
+
+
+def error_of(compiled: Compiled, code: int, values: Sequence[int], capacity: Capacity | None = None) -> QdrunError:
+    """What a code stands for. ``values``: the words of the message's first operands; ``capacity``: see ``raise_status``."""
     if not 1 <= code <= len(compiled.messages):
-        raise QdrunRuntimeError(
+        return QdrunRuntimeError(
             f"kernel `{compiled.name}` reported status {code}, which it does not define: memory was overwritten"
         )
     message = compiled.messages[code - 1]
     if isinstance(message, Assert):
-        raise failed(message, [read_word(w, x) for w, x in zip(rest[STATUS_VALUES - 1 :], message.args)])
+        return failed(message, [read_word(w, x) for w, x in zip(values, message.args)])
     if isinstance(message, ClaimRow):
-        raise AdStackOverflow(_row_text(message, compiled, compiled.task_names[code - 1]))
-    raise AdStackOverflow(_overflow_text(message, compiled, compiled.task_names[code - 1], capacity))
+        return AdStackOverflow(_row_text(message, compiled, compiled.task_names[code - 1]))
+    return AdStackOverflow(_overflow_text(message, compiled, compiled.task_names[code - 1], capacity))
 
 
 _NO_DERIVATIVE = "the derivative is not finite here: keep the operand away from this value, as in qd.sqrt(x + 1e-12)"

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from ...ir.nodes import Block, ClaimRow, Local, Loop, Op, Operand, Print, Stack, Task
 from ...ir.types import i64
+from ...ir.walk import conditional_locals
 from ..abi import SCRATCH_PARTIALS, SCRATCH_VALUES
 from ..llvm.target import Unsupported
-from ..llvm.task import conditional_locals
 from . import grid_block, grid_copies, grid_reduce, grid_rows, grid_warp, ring, side_by_side
 from .grid_emitter import GridEmitter
 from .hardware import DeviceFunction, Word

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from ...ir.nodes import ClaimRow, Op, Task
 from ...ir.types import DType, u1
-from ...ir.walk import cooperates
+from ...ir.walk import conditional_locals, cooperates
 from ..abi import (
     CTX_FUNCTIONS,
     CTX_GPU,
@@ -32,7 +32,6 @@ from ..abi import (
 from ..llvm.emitter import KernelInfo
 from ..llvm.function import Fn, Module
 from ..llvm.kernel import stores_to_fields, symbol
-from ..llvm.task import conditional_locals
 from ..llvm.task_emitter import TaskEmitter
 from ..llvm.uniform import Shapes
 from .grid_rows import on_chip, shared_bytes

@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
-from ...ir.nodes import Buffer, Const, Kernel, Local, Op, Operand, Print, Stack, Task
+from ...ir.nodes import Buffer, Const, Kernel, Local, Op, Operand, Place, Print, Stack, Task
 from ..abi import ContextLayout, Message
 from .function import Fn, Module
 from .target import Unsupported, const_text
@@ -102,6 +102,14 @@ class Emitter(Fn, ABC):
     def leave(self) -> None:
         """End the task for this worker: an iteration has failed."""
         self.put("ret void")
+
+    def trial_base(self, place: Place) -> str:
+        """Where the trial's own part of a place's buffer begins; with lanes, that of the first lane's trial."""
+        raise Unsupported("places per trial outside of a batched kernel")
+
+    def report_failure(self, s: Message, args: tuple[Operand, ...], lanes: str) -> None:
+        """Record a failure. ``lanes``: the mask of those that failed; empty: all of them, or there is one."""
+        raise Unsupported("an assertion outside of a task")
 
     def block_memory(self, buffer: Buffer) -> str:
         """The address of memory of a block; refused: only a GPU has any."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from ...ir.nodes import Kernel, Op, Task
-from ...ir.walk import walk, written_places
+from ...ir.walk import conditional_locals, walk, written_places
 from ..abi import CTX_LAUNCHES, CTX_POOL, CTX_STATUS, arg_offsets, context_layout, messages
 from ..gpu.prologue import begin_and_size
 from .cost import grain
@@ -14,14 +14,20 @@ from .function import Module
 from .report import prints
 from .rows import FRAME_CLAIMS, new_claims
 from .target import Target
-from .task import FRAME_AXES, FRAME_CHUNK, FRAME_PARTIALS, MAX_CHUNKS, combine_partials, conditional_locals, emit_task
+from .task import FRAME_AXES, FRAME_CHUNK, FRAME_PARTIALS, MAX_CHUNKS, combine_partials, emit_task
 from .task_emitter import TaskEmitter
+from .trials import chunk_of, emit_trials
 from .uniform import Shapes
 
 
 def symbol(kernel: Kernel) -> str:
     """The name of the entry function."""
     return "qd_" + re.sub(r"\W", "_", kernel.name, flags=re.ASCII)
+
+
+def exports_of(kernel: Kernel, batched: bool) -> list[str]:
+    """What others call of a kernel: the entry, and of a batched one the chunk function."""
+    return [symbol(kernel), chunk_of(symbol(kernel))] if batched else [symbol(kernel)]
 
 
 def emit_kernel(kernel: Kernel, target: Target, plain: frozenset[Op] = frozenset()) -> str:
@@ -40,9 +46,13 @@ def emit_kernel(kernel: Kernel, target: Target, plain: frozenset[Op] = frozenset
     sites = {s: k for k, s in enumerate(prints(kernel))}
     info = KernelInfo(kernel, context_layout(kernel), arg_offsets(kernel.args), codes, sites, plain)
     names = [f"{symbol(kernel)}.{k}" for k in range(len(kernel.tasks))]
-    for task, name in zip(kernel.tasks, names):
-        emit_task(module, info, task, name)
-    _emit_entry(module, info, names)
+    if target.trials and kernel.tasks:
+        ended = ["  " + line for line in _count("%launches")] if stores_to_fields(kernel) else []
+        emit_trials(module, info, names, symbol(kernel), ended)
+    else:
+        for task, name in zip(kernel.tasks, names):
+            emit_task(module, info, task, name)
+        _emit_entry(module, info, names)
     return module.text(f"; kernel {symbol(kernel)} for {target.name}, {target.lanes} lanes")
 
 

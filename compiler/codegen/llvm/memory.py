@@ -8,6 +8,7 @@ from __future__ import annotations
 from math import gcd
 
 from ...ir.nodes import ArgDecl, Buffer, Const, GlobalStore, Op, Operand, Place, Stack, StackPut
+from ...ir.trials import TRIAL_ALIGNMENT
 from ...ir.types import DType, f16, f32, f64, i8, i32, i64, u1
 from ...ir.walk import atomic_of
 from ..abi import CTX_RET, CTX_TMP, CTX_TMP_DUAL, CTX_TMP_GRAD, address_word, plane_of
@@ -27,6 +28,8 @@ def buffer_base(e: Emitter, buffer: Buffer) -> str:
     """The base address that a launch supplies, loaded once."""
     if buffer.kind == "field":
         return e.context(e.info.layout.buffers[buffer], "ptr")
+    if buffer.kind == "trial":
+        return e.context(e.info.layout.params[e.number, str(buffer.owner)], "ptr")
     if buffer.kind == "block":
         return e.block_memory(buffer)
     if buffer.kind in _CONTEXT_BUFFERS:
@@ -67,6 +70,8 @@ def wide_index(e: Emitter, x: Operand) -> str:
 
 def address(e: Emitter, place: Place, index: tuple[Operand, ...]) -> tuple[str, str]:
     """The address of an element and its kind: uniform, linear or scattered."""
+    if place.per_trial:
+        return _trial_address(e, place, index)
     base = buffer_base(e, place.buffer)
     strides = strides_of(e, place)
     constant, linear, scattered = place.offset, False, []
@@ -91,6 +96,41 @@ def address(e: Emitter, place: Place, index: tuple[Operand, ...]) -> tuple[str, 
     if not scattered:
         return base, "linear" if linear else "uniform"
     return _add_vectors(e, base, scattered), "scattered"
+
+
+def _trial_address(e: Emitter, place: Place, index: tuple[Operand, ...]) -> tuple[str, str]:
+    """The element of the trial, or of each lane's trial: these lie side by side where the index is the same for all."""
+    width = e.module.target.trials
+    base, constant, varying = e.trial_base(place), width * place.offset, []
+    for x, stride in zip(index, strides_of(e, place)):
+        wide = width * stride if isinstance(stride, int) else e.hoist(("trials", stride), f"mul i64 {stride}, {width}")
+        if isinstance(x, Const) and isinstance(wide, int):
+            constant += int(x.value) * wide
+        elif e.varying(x):
+            varying.append((x, wide))
+        else:
+            base = e.t(f"getelementptr i8, ptr {base}, i64 {_times(e, wide_index(e, x), wide)}")
+    if constant:
+        base = e.t(f"getelementptr i8, ptr {base}, i64 {constant}")
+    if not varying:
+        return base, "linear" if e.lanes > 1 else "uniform"
+    lanes = "<" + ", ".join(f"i64 {k * place.dtype.size}" for k in range(e.lanes)) + ">"
+    return e.t(
+        f"getelementptr i8, {e.vec('ptr', True)} {_add_vectors(e, base, varying)}, {e.vec('i64', True)} {lanes}"
+    ), "scattered"
+
+
+def trial_bytes(e: Emitter, place: Place) -> int | str:
+    """The bytes that a trial has in the buffer of a place: a number, or a register for an ndarray."""
+    arg = place.buffer.owner
+    if place.trial_bytes or not isinstance(arg, ArgDecl):
+        return place.trial_bytes
+    total = str(place.elem_bytes)
+    for axis in range(arg.ndim):
+        n = extent(e, arg, axis)
+        total = e.hoist(("elements", total, n), f"mul i64 {total}, {n}")
+    total = e.hoist(("whole", total), f"add i64 {total}, {TRIAL_ALIGNMENT - 1}")
+    return e.hoist(("aligned", total), f"and i64 {total}, {-TRIAL_ALIGNMENT}")
 
 
 def _times(e: Emitter, x: str, stride: int | str) -> str:

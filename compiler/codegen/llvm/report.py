@@ -26,7 +26,7 @@ def check(e: Emitter, s: Assert) -> None:
     failed, fine = e.label("failed"), e.label("fine")
     e.branch(e.any(lanes) if v else bad, failed, fine, unlikely=True)
     e.at(failed)
-    record(e, s, s.args, lanes or e.mask)
+    e.report_failure(s, s.args, lanes or e.mask)
     if e.lanes > 1 and s.kind not in ("assert", "bounds"):
         e.jump(fine)  # a lane before this one may fail further down: its iteration comes first
     else:
@@ -36,7 +36,7 @@ def check(e: Emitter, s: Assert) -> None:
 
 def overflow(e: Emitter, s: Overflow) -> None:
     """Record the overflow and leave."""
-    record(e, s, (), e.mask)
+    e.report_failure(s, (), e.mask)
     e.leave()
     e.at(e.label("dead"))
 

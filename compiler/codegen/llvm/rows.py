@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from ...ir.nodes import ClaimRow
 from ..abi import CTX_HEAP, PLANES
-from . import report
 from .emitter import Emitter
 
 FRAME_CLAIMS = 3
@@ -40,6 +39,11 @@ def claim(e: Emitter, s: ClaimRow) -> None:
     else:
         check(e, s, "0")
         row = "0"
+    find_stacks(e, row)
+
+
+def find_stacks(e: Emitter, row: str) -> None:
+    """The addresses of the stacks of a row."""
     for stack in e.task.stacks:
         for plane in sorted({v.dtype.plane for v in stack.locals}):
             _base(e, stack.name, plane, row)
@@ -73,7 +77,7 @@ def check(e: Emitter, s: ClaimRow, row: str) -> None:
     none, fine = e.label("norow"), e.label("row")
     e.branch(e.t(f"icmp sge i64 {row}, {e.param('rows')}"), none, fine, unlikely=True)
     e.at(none)
-    report.record(e, s, (), "")
+    e.report_failure(s, (), "")
     e.leave()
     e.at(fine)
 

@@ -25,6 +25,7 @@ class Target:
         name: of the backend.
         triple, cpu, features: LLVM's names.
         lanes: iterations that run side by side in one thread.
+        trials: the trials of a group of a batch (``trials.TrialLayout``); 0: kernels are not batched.
         libm: scalar code may call C's math library.
         layout: LLVM's data layout, where the text must say it.
         fast_math: f32 operations may be ``approximations``.
@@ -45,6 +46,7 @@ class Target:
     approximations: Mapping[str, Callable[..., str]] = field(default_factory=dict, repr=False, compare=False)
     f32_to_i32: str = ""
     constant_space: int = 0
+    trials: int = 0
 
 
 LLVM_TYPES = {"f16": "half", "f32": "float", "f64": "double", "u1": "i1"}

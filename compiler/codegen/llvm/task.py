@@ -5,9 +5,9 @@ Frame words: 0 the arguments, 1 the partial results, 2 the chunk length, 3 the c
 
 from __future__ import annotations
 
-from ...ir.nodes import Const, If, Local, LocalStore, Loop, Reduction, Task
+from ...ir.nodes import Const, Local, Reduction, Task
 from ...ir.types import i64
-from ...ir.walk import walk
+from ...ir.walk import conditional_locals, walk
 from . import arith, memory, rows
 from .emitter import KernelInfo
 from .function import Module
@@ -44,21 +44,6 @@ def emit_task(module: Module, info: KernelInfo, task: Task, name: str) -> None:
         "  %ctx = load ptr, ptr %args, !invariant.load !0",
     ]
     module.functions.append("\n".join([*head, *e.head, *e.lines, "}"]))
-
-
-def conditional_locals(task: Task) -> list[Local]:
-    """The locals whose first store is not certain to run: they start each iteration as 0."""
-    sure: set[Local] = {r.local for r in task.reductions}
-    unsure: dict[Local, None] = {}
-    for s in task.body:
-        if isinstance(s, LocalStore):
-            sure.add(s.local)
-        elif isinstance(s, (If, Loop)):
-            inner = [*s.then, *s.orelse] if isinstance(s, If) else s.body
-            for x in walk(inner):
-                if isinstance(x, LocalStore) and x.local not in sure:
-                    unsure.setdefault(x.local)
-    return list(unsure)
 
 
 def _frame(e: TaskEmitter, word: int, ty: str = "i64") -> str:

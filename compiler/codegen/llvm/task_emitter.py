@@ -30,7 +30,7 @@ from ...ir.nodes import (
 )
 from ...ir.types import DType, i64, u1
 from ...ir.walk import atomic_of
-from ..abi import CTX_SEED
+from ..abi import CTX_SEED, Message
 from . import arith, memory, report, rows
 from .emitter import Emitter, KernelInfo
 from .function import ROLLED, Module
@@ -263,6 +263,10 @@ class TaskEmitter(Emitter):
     def claim_row(self, s: ClaimRow) -> None:
         """Give the worker a row of the adstack heap, if it has none."""
         rows.claim(self, s)
+
+    def report_failure(self, s: Message, args: tuple[Operand, ...], lanes: str) -> None:
+        """Record a failure in the launch's status record."""
+        report.record(self, s, args, lanes)
 
     def stack_word(self, stack: Stack, field: int, slot: Operand) -> tuple[str, str]:
         """The address of a state word, and its kind."""

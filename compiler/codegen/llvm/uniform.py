@@ -1,15 +1,16 @@
 """Which values are the same in every lane: a least fixed point over one task.
 
-A value varies when it comes from the index of an axis, from memory at a varying index, from an atomic or an adstack, or from a local
-that varies. A local varies when a varying value, or any value under control that varies, is stored to it. A loop varies when its
-bounds or its exit do; the index of a loop that all its lanes enter together is the same in all lanes that still run.
+A value varies when it comes from the index of an axis, from memory at a varying index or of which each trial of a batch has its own,
+from an atomic or an adstack, or from a local that varies. A local varies when a varying value, or any value under control that varies,
+is stored to it. A loop varies when its bounds or its exit do; the index of a loop that all its lanes enter together is the same in all
+lanes that still run.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ...ir.nodes import Block, Const, If, Local, LocalStore, Loop, Op, Operand, Task
+from ...ir.nodes import Block, Const, If, Local, LocalStore, Loop, Op, Operand, Place, Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,10 @@ def analyse(task: Task, same: frozenset[Op] = frozenset()) -> Shapes:
     return shapes
 
 
+def _per_trial(s: Op) -> bool:
+    return s.op == "gload" and isinstance(s.attr, Place) and s.attr.per_trial
+
+
 def _block(block: Block, control: bool, varying: set[Op | Local | Loop], same: frozenset[Op]) -> None:
     def varies(x: Operand) -> bool:
         return not isinstance(x, Const) and x in varying
@@ -36,7 +41,7 @@ def _block(block: Block, control: bool, varying: set[Op | Local | Loop], same: f
     for s in block:
         match s:
             case Op():
-                own = s.attr in varying if s.op == "load" else s.op in ("iter", "atomic", "stack_get")
+                own = s.attr in varying if s.op == "load" else s.op in ("iter", "atomic", "stack_get") or _per_trial(s)
                 if (own or any(map(varies, s.args))) and s not in same:
                     varying.add(s)
             case LocalStore():

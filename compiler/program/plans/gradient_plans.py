@@ -12,6 +12,7 @@ import numpy as np
 
 from ...errors import OutOfMemory
 from ...ir.nodes import ArgDecl, Buffer, Kernel, Place
+from ...ir.trials import TrialLayout
 from ...runtime.base import Allocation
 from ...runtime.mirror import reading
 from ...tape.bounds.sizeexpr import SizeExpr, parts
@@ -19,6 +20,7 @@ from ...tape.heap_plan import HeapPlan, debug_lines
 from ...tape.machine import Machine, check_words
 from ...tape.plan import PlanOptions, gate_leaves, make_plan
 from ...tape.sizing import TaskSizing
+from ...tape.trials import batched_sizing
 from ..call import Call
 from .device_reducer import DeviceReducers, LaunchReducer
 from .plan_guard import PlanInputs, read_words
@@ -58,6 +60,8 @@ class GradientPlans:
         sizing: tuple[TaskSizing, ...],
         lanes: int,
     ) -> None:
+        if program.trials is not None:
+            sizing = batched_sizing(sizing, program.trials)
         self.program, self.head, self.owners, self.sizing, self._lanes = program, head, owners, sizing, lanes
         exprs = [e for t in sizing for e in _bounds(t)] + gate_leaves(sizing, self._options())
         self.inputs = PlanInputs.of(program, head.args, owners, exprs)
@@ -106,7 +110,8 @@ class GradientPlans:
 
     def _host(self, call: Call) -> LaunchHost:
         """What a plan may ask about a launch; about large arrays on a device, there."""
-        return LaunchHost(call, self.owners, None if self._reducers is None else LaunchReducer(self._reducers, call))
+        reducer = None if self._reducers is None else LaunchReducer(self._reducers, call)
+        return LaunchHost(call, self.owners, reducer, self.program.trials)
 
     def _make_plan(self, call: Call, options: PlanOptions) -> HeapPlan:
         try:
@@ -183,11 +188,18 @@ def _bounds(task: TaskSizing) -> list[SizeExpr]:
 class LaunchHost:
     """What the planner may ask about a launch: arguments, shapes, and the contents of arrays.
 
-    ``reducer``: answers for arrays on a device that are not copied to be looked at; None: all are.
+    ``reducer``: answers for arrays on a device that are not copied to be looked at; None: all are. ``trials``: of a batched program, in
+    which the first axis of an array that each trial has its own of is the trial.
     """
 
-    def __init__(self, call: Call, owners: Mapping[Buffer, Allocation], reducer: LaunchReducer | None = None) -> None:
-        self._call, self._owners, self.reducer = call, owners, reducer
+    def __init__(
+        self,
+        call: Call,
+        owners: Mapping[Buffer, Allocation],
+        reducer: LaunchReducer | None = None,
+        trials: TrialLayout | None = None,
+    ) -> None:
+        self._call, self._owners, self.reducer, self._trials = call, owners, reducer, trials
 
     def scalar(self, arg: ArgDecl) -> int | float:
         """The value of a scalar argument."""
@@ -202,12 +214,19 @@ class LaunchHost:
         if place.buffer in self._owners:
             assert place.shape is not None and place.strides is not None
             memory = self._owners[place.buffer]
+            if self._trials is not None and place.trial_bytes:
+                parts = place.trial_bytes, place.offset, place.shape[1:], place.strides
+                whole = reading(memory.mirror, self._trials.view(memory.view, place.dtype.numpy, *parts))
+                return whole.reshape(-1, *place.shape[1:])[: self._trials.count]
             form = np.ndarray(place.shape, place.dtype.numpy, memory.view.data, place.offset, place.strides)
             return reading(memory.mirror, form)
         owner = place.buffer.owner
         assert isinstance(owner, ArgDecl)
         whole = self._call.content(owner.index)
-        element = whole.reshape(*whole.shape[: owner.ndim], -1)
+        if owner.kind == "scalar":  # one value for each trial
+            return whole
+        trials = int(place.per_trial)
+        element = whole.reshape(*whole.shape[: owner.ndim + trials], -1)
         return element[..., place.offset // place.dtype.size]
 
 

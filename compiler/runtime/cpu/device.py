@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TextIO
 
 from ...codegen.abi import Message, context_layout, messages
-from ...codegen.llvm.kernel import emit_kernel, symbol
+from ...codegen.llvm.kernel import emit_kernel, exports_of
 from ...codegen.llvm.report import prints
 from ...codegen.llvm.target import Target, Unsupported
 from ...ir.nodes import Kernel, Print
@@ -70,18 +70,18 @@ class CpuDevice(Graphs):
             QdrunRuntimeError: LLVM refuses the code; names the kernel.
         """
         begin = time.perf_counter()
-        lanes = options.lanes
+        lanes, exports = options.lanes, exports_of(kernel, bool(options.trials and kernel.tasks))
         try:
-            text = emit_kernel(kernel, self._target(lanes), options.plain)
+            text = emit_kernel(kernel, self._target(lanes, options.trials), options.plain)
         except Unsupported:
             if lanes == 1:
                 raise
             lanes = 1
-            text = emit_kernel(kernel, self._target(1), options.plain)
-        code, cached = load_text(text, kernel.name, [symbol(kernel)], options)
+            text = emit_kernel(kernel, self._target(1, options.trials), options.plain)
+        code, cached = load_text(text, kernel.name, exports, options)
         return Compiled(
             kernel.name,
-            code.addresses[symbol(kernel)],
+            code.addresses[exports[0]],
             context_layout(kernel),
             messages(kernel),
             [t.name for t in kernel.tasks for s in walk(t.body) if isinstance(s, Message)],
@@ -90,20 +90,24 @@ class CpuDevice(Graphs):
             time.perf_counter() - begin,
             cached,
             code,
+            chunk=code.addresses[exports[1]] if len(exports) > 1 else 0,
         )
 
     def restore(self, compiled: Compiled, key: str, exports: list[str]) -> Compiled | None:
         """A kernel that another process has compiled, with its code; None when the code is not kept any more."""
         code = load_known(key, compiled.name, exports, _imports())
-        return None if code is None else replace(compiled, address=code.addresses[exports[0]], code=code)
+        if code is None:
+            return None
+        address, chunk = (*(code.addresses[name] for name in exports), 0)[:2]
+        return replace(compiled, address=address, chunk=chunk, code=code)
 
     def entry(self, compiled: Compiled) -> Callable[[int], None]:
         """The machine code as a function; other Python threads go on while it runs."""
         return _ENTRY(compiled.address)
 
-    def _target(self, lanes: int) -> Target:
+    def _target(self, lanes: int, trials: int) -> Target:
         machine = jit.host()
-        return Target("cpu", machine.triple, machine.cpu, machine.features, lanes)
+        return Target("cpu", machine.triple, machine.cpu, machine.features, lanes, trials=trials)
 
 
 def load_text(text: str, name: str, exports: list[str], options: Options) -> tuple[jit.LoadedCode, bool]:

@@ -1,0 +1,207 @@
+"""Batched kernels on the CPU: a worker runs whole trials, from the first task of the kernel to the last.
+
+A task is ``void task(ptr args, i64 trial, i64 worker)``: it runs the trials that lie side by side in the lanes of a thread, or one trial.
+The chunk function runs all tasks for the trials of a range in turn, and the entry is a parallel loop over chunks. So no trial ever waits
+for another one, and what a trial works on stays in the caches.
+
+Lanes of padding (``ir.trials``) hold zeros, or what was copied there. They take part where that is harmless; in a task that could loop
+for ever, or leave its memory, they are masked.
+"""
+
+from __future__ import annotations
+
+from ...ir.nodes import Assert, Buffer, ClaimRow, Const, Local, Loop, Op, Operand, Overflow, Place, Task
+from ...ir.trials import FAILED, FAILED_CODE, FAILED_CONTEXT, FAILED_VALUES, FAILED_WORDS, TRIALS
+from ...ir.types import i64
+from ...ir.walk import conditional_locals, index_of, place_of, walk
+from ..abi import CTX_POOL, CTX_STATUS, Message
+from . import memory, report, rows
+from .cost import grain
+from .emitter import KernelInfo
+from .function import Module
+from .target import Unsupported
+from .task_emitter import TaskEmitter
+from .uniform import Shapes, analyse
+
+_MAX_CHUNKS = 512
+_FAILED = Place("failed", i64, Buffer("trial", FAILED), 1, (FAILED_WORDS,), (8,), trial_bytes=8 * FAILED_WORDS)
+
+
+class TrialEmitter(TaskEmitter):
+    """Emits a task for the trials of a thread's lanes. ``trial``: the register of the first one's number."""
+
+    trial = "%trial"
+
+    def trial_base(self, place: Place) -> str:
+        """The trial's part of a buffer: that of its group, and with one lane, of the trial in it."""
+        width, base = self.module.target.trials, memory.buffer_base(self, place.buffer)
+        size = memory.trial_bytes(self, place)
+        group = self.hoist(("group", self.trial), f"udiv i64 {self.trial}, {width}")
+        whole: int | str = width * size if isinstance(size, int) else self.hoist(("group of", size), f"mul i64 {size}, {width}")
+        byte = self.hoist(("group byte", group, whole), f"mul i64 {group}, {whole}")
+        base = self.hoist(("group at", base, byte), f"getelementptr i8, ptr {base}, i64 {byte}")
+        if self.lanes > 1 or width == 1:
+            return base
+        lane = self.hoist(("lane", self.trial), f"urem i64 {self.trial}, {width}")
+        byte = self.hoist(("lane byte", lane, place.dtype.size), f"mul i64 {lane}, {place.dtype.size}")
+        return self.hoist(("lane at", base, byte), f"getelementptr i8, ptr {base}, i64 {byte}")
+
+    def claim_row(self, s: ClaimRow) -> None:
+        """Each worker has a row of its own."""
+        if not self.claimed:
+            rows.check(self, s, "%worker")
+            rows.find_stacks(self, "%worker")
+
+    def report_failure(self, s: Message, args: tuple[Operand, ...], lanes: str) -> None:
+        """Record the failure of a trial, if it is its first, and that there is one."""
+        if lanes or self.lanes > 1:
+            raise Unsupported("a check in several lanes")
+        code = self.info.codes[s]
+        first, known = self.label("first"), self.label("known")
+        at = [memory.address(self, _FAILED, (Const(k, i64),))[0] for k in range(FAILED_WORDS)]
+        self.branch(self.t(f"icmp eq i64 {self.t(f'load i64, ptr {at[FAILED_CODE]}')}, 0"), first, known)
+        self.at(first)
+        for slot, x in zip(at[FAILED_VALUES:], args):
+            self.put(f"store i64 {report.word(self, x, '0')}, ptr {slot}")
+        self.put(f"store i64 {self.t('ptrtoint ptr %ctx to i64')}, ptr {at[FAILED_CONTEXT]}")
+        self.put(f"store i64 {code}, ptr {at[FAILED_CODE]}")
+        self.put(f"store atomic i64 {code}, ptr {self.context(CTX_STATUS, 'ptr')} monotonic, align 8")
+        self.jump(known)
+        self.at(known)
+
+
+def emit_trials(module: Module, info: KernelInfo, names: list[str], entry: str, ended: list[str]) -> None:
+    """Add the functions of a batched kernel to the module.
+
+    Args:
+        module: see above.
+        info: of the kernel.
+        names: of its tasks' functions.
+        entry: the name of the entry; that of the chunk function is ``chunk_of(entry)``.
+        ended: what a launch does at its end.
+    """
+    for task, name in zip(info.kernel.tasks, names):
+        _emit_task(module, info, task, name)
+    _emit_chunk(module, info, names, chunk_of(entry))
+    _emit_entry(module, info, entry, ended)
+
+
+def chunk_of(entry: str) -> str:
+    """The name of the chunk function of a kernel."""
+    return f"{entry}_chunk"
+
+
+def _emit_task(module: Module, info: KernelInfo, task: Task, name: str) -> None:
+    lanes = module.target.lanes
+    if lanes > 1 and any(isinstance(s, (Assert, Overflow)) for s in walk(task.body)):
+        raise Unsupported("a check in several lanes")
+    e = TrialEmitter(module, info, task, analyse(task) if lanes > 1 else Shapes(), lanes, True)
+    unset = conditional_locals(task)
+    claim = next((s for s in task.body if isinstance(s, ClaimRow)), None)
+    if claim is not None:
+        e.claim_row(claim)
+        e.claimed = True
+    if _needs_mask(e, task):
+        _whole_or_part(e, unset)
+    else:
+        _body(e, unset)
+    e.put("ret void")
+    attributes = "nounwind" + (' "prefer-vector-width"="512"' if lanes > 1 else "")
+    head = [f"define internal void @{name}(ptr %args, i64 %trial, i64 %worker) {attributes} {{", "entry:", *e.slots]
+    head.append("  %ctx = load ptr, ptr %args, !invariant.load !0")
+    module.functions.append("\n".join([*head, *e.head, *e.lines, "}"]))
+
+
+def _body(e: TaskEmitter, unset: list[Local]) -> None:
+    for x in unset:
+        e.reset(x)
+    e.block(e.task.body)
+
+
+def _needs_mask(e: TaskEmitter, task: Task) -> bool:
+    """Whether lanes of padding could do harm: loop for ever, or touch what is not theirs."""
+    for s in walk(task.body):
+        if isinstance(s, Loop) and s in e.shapes.varying:
+            return True
+        if place_of(s) is not None and any(x in e.shapes.varying for x in index_of(s) if isinstance(x, Op)):
+            return True
+    return False
+
+
+def _whole_or_part(e: TaskEmitter, unset: list[Local]) -> None:
+    """The body for a full group, and once more with a mask for the last one."""
+    whole, part, join = e.label("whole"), e.label("part"), e.label("join")
+    left = e.t(f"sub i64 {e.param(TRIALS)}, %trial")
+    e.branch(e.t(f"icmp sge i64 {left}, {e.lanes}"), whole, part)
+    e.at(whole)
+    _body(e, unset)
+    e.jump(join)
+    e.at(part)
+    numbers = "<" + ", ".join(f"i64 {k}" for k in range(e.lanes)) + ">"
+    e.mask = e.t(f"icmp sgt {e.vec('i64', True)} {e.broadcast(left, 'i64')}, {numbers}")
+    for x in unset:
+        e.put(f"store {e.ty(x.dtype, x in e.shapes.varying)} zeroinitializer, ptr {e.local(x)}")
+    e.block(e.task.body)
+    e.mask = ""
+    e.jump(join)
+    e.at(join)
+
+
+def _emit_chunk(module: Module, info: KernelInfo, names: list[str], chunk: str) -> None:
+    """All tasks for each trial of a range, or for each group; a trial that has failed stops."""
+    lanes = module.target.lanes
+    e = TrialEmitter(module, info, info.kernel.tasks[0], Shapes(), 1, True)
+    e.trial = ""
+    body, after, out = e.label("trial"), e.label("next"), e.label("done")
+    slot = e.slot("i64")
+    e.put(f"store i64 %begin, ptr {slot}")
+    e.branch(e.t("icmp slt i64 %begin, %end"), body, out)
+    e.at(body)
+    now = e.t(f"load i64, ptr {slot}")
+    checks = lanes == 1 and any(isinstance(s, (Assert, Overflow)) for t in info.kernel.tasks for s in walk(t.body))
+    for name in names:
+        if checks:
+            go = e.label("go")
+            e.branch(e.t(f"icmp eq i64 {_code_of(e, now)}, 0"), go, after)
+            e.at(go)
+        e.put(f"call void @{name}(ptr %args, i64 {now}, i64 %worker)")
+    e.jump(after)
+    e.at(after)
+    following = e.t(f"add nsw i64 {now}, {lanes}")
+    e.put(f"store i64 {following}, ptr {slot}")
+    e.branch(e.t(f"icmp slt i64 {following}, %end"), body, out)
+    e.at(out)
+    head = [f"define void @{chunk}(ptr %args, i64 %begin, i64 %end, i64 %worker) nounwind {{", "entry:", *e.slots]
+    head.append("  %ctx = load ptr, ptr %args, !invariant.load !0")
+    module.functions.append("\n".join([*head, *e.head, *e.lines, "  ret void", "}"]))
+
+
+def _code_of(e: TrialEmitter, trial: str) -> str:
+    """What the failure record of a trial says; every time anew."""
+    width = e.module.target.trials
+    group, lane = e.t(f"udiv i64 {trial}, {width}"), e.t(f"urem i64 {trial}, {width}")
+    byte = e.t(f"mul i64 {group}, {width * _FAILED.trial_bytes}")
+    at = e.t(f"getelementptr i8, ptr {memory.buffer_base(e, _FAILED.buffer)}, i64 {byte}")
+    return e.t(f"load i64, ptr {e.t(f'getelementptr i64, ptr {at}, i64 {lane}')}")
+
+
+def _emit_entry(module: Module, info: KernelInfo, entry: str, ended: list[str]) -> None:
+    """The chunks, in the pool."""
+    width, tasks = module.target.trials, info.kernel.tasks
+    stateful = next((t for t in tasks if t.stacks), None)
+    e = TrialEmitter(module, info, stateful or tasks[0], Shapes(), 1, True)
+    n = e.param(TRIALS)
+    per = e.t(f"udiv i64 {e.t(f'add i64 {n}, {_MAX_CHUNKS * width - 1}')}, {_MAX_CHUNKS * width}")
+    least = min(grain(t, width) for t in tasks)
+    e.module.declare("smax64", "declare i64 @llvm.smax.i64(i64, i64)")
+    chunk = e.t(f"call i64 @llvm.smax.i64(i64 {e.t(f'mul i64 {per}, {width}')}, i64 {least})")
+    args = f"ptr {e.context(CTX_POOL, 'ptr')}, ptr @{chunk_of(entry)}, ptr %args, i64 {n}, i64 {chunk}"
+    if stateful is not None:
+        module.declare("qd_parallel_for_up_to", "declare void @qd_parallel_for_up_to(ptr, ptr, ptr, i64, i64, i64)")
+        e.put(f"call void @qd_parallel_for_up_to({args}, i64 {e.param('threads')})")
+    else:
+        module.declare("qd_parallel_for", "declare void @qd_parallel_for(ptr, ptr, ptr, i64, i64)")
+        e.put(f"call void @qd_parallel_for({args})")
+    head = [f"define void @{entry}(ptr %args) nounwind {{", "entry:", *e.slots]
+    head.append("  %ctx = load ptr, ptr %args, !invariant.load !0")
+    module.functions.append("\n".join([*head, *e.head, *e.lines, *ended, "  ret void", "}"]))
