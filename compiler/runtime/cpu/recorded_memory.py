@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..mirror import Mirror, tile_of
+from ..mirror import Mirror
 from ..recording import Unrecordable
+from ..runs import Runs, order_of, packed, runs_of, tile_of
 from .sequence import SequenceMaker
 
 if TYPE_CHECKING:
@@ -110,6 +111,20 @@ class Recorder:
         else:
             ctypes.memmove(to, source, nbytes)
 
+    def download_rows(self, to: int, source: int, runs: Runs) -> None:
+        """A read."""
+        for k in range(runs.rows):
+            self.download(to + k * runs.nbytes, source + k * runs.step, runs.nbytes)
+
+    def upload_rows(self, to: int, source: int, runs: Runs) -> None:
+        """A write of bytes that are there now."""
+        for k in range(runs.rows):
+            self.upload(to + k * runs.step, source + k * runs.nbytes, runs.nbytes)
+
+    def fill_rows(self, to: int, row: bytes, runs: Runs) -> bool:
+        """Left to ``upload_rows``."""
+        return False
+
     def join(self) -> None:
         """Another library gets memory: what it does then is no part of the sequence."""
 
@@ -142,9 +157,7 @@ class RecordedMemory(Mirror):
         """See ``Mirror``."""
         with self.link.lock:
             if self._recorder.records():
-                content = np.empty(array.shape, array.dtype)
-                content[...] = source
-                self._record(array, content.transpose(_order(array)).tobytes())
+                self._record(array, packed(source, array).tobytes())
             else:
                 array[...] = source
 
@@ -163,11 +176,11 @@ class RecordedMemory(Mirror):
     def copy_from(self, array: np.ndarray, other: Mirror | None, source: np.ndarray) -> None:
         """See ``Mirror``."""
         with self.link.lock:
-            same = array.dtype == source.dtype and array.shape == source.shape and _order(array) == _order(source)
+            same = array.dtype == source.dtype and array.shape == source.shape and order_of(array) == order_of(source)
             if not self._recorder.records() or other is None or not same:
                 self.assign(array, source if other is None else other.read(source))
                 return
-            (rows, step, nbytes), (count, stride, bytes_there) = _runs_of(array), _runs_of(source)
+            (rows, step, nbytes), (count, stride, bytes_there) = _runs(array), _runs(source)
             run = min(nbytes, bytes_there)  # one of them may lie without gaps, as one run
             if nbytes > run and rows == 1:
                 rows, step = nbytes // run, run
@@ -183,37 +196,22 @@ class RecordedMemory(Mirror):
     def _record(self, array: np.ndarray, content: bytes) -> None:
         if array.size == 0:
             return
-        rows, step, nbytes = _runs_of(array)
+        rows, step, nbytes = _runs(array)
         first = self.device_address(array)
         self._recorder.wrote(first, first + (rows - 1) * step + nbytes)
         self._recorder.maker.write(first, nbytes, content, rows, step)
 
 
-def _order(array: np.ndarray) -> tuple[int, ...]:
-    """The axes, outermost in memory first."""
-    return tuple(sorted(range(array.ndim), key=lambda axis: -array.strides[axis]))
-
-
-def _runs_of(array: np.ndarray) -> tuple[int, int, int]:
-    """An array in memory as equal runs of bytes: how many, bytes from one to the next, bytes of one.
+def _runs(array: np.ndarray) -> Runs:
+    """An array in memory as equal runs of bytes.
 
     Raises:
         Unrecordable: its elements have several distances from each other.
     """
-    nbytes, rows, step = array.itemsize, 1, 0
-    for axis in reversed(_order(array)):
-        extent, stride = array.shape[axis], array.strides[axis]
-        if extent == 1:
-            continue
-        if rows == 1 and stride == nbytes:
-            nbytes *= extent
-        elif rows == 1:
-            rows, step = extent, stride
-        elif stride == rows * step:
-            rows *= extent
-        else:
-            raise Unrecordable(
-                "Python writes to a field that has others between its elements in memory, while a graph is recorded\n"
-                "  do: write it in a kernel, or place it by itself"
-            )
-    return rows, step, nbytes
+    found = runs_of(array)
+    if found is None:
+        raise Unrecordable(
+            "Python writes to a field that has others between its elements in memory, while a graph is recorded\n"
+            "  do: write it in a kernel, or place it by itself"
+        )
+    return found
