@@ -288,19 +288,15 @@ class ProgramState:
         return None if arch == self.arch.value else machine(arch, fast_math=self.options.fast_math)
 
     def next_seed(self) -> int:
-        """A fresh random seed for a launch: a function of the program's seed and the launch's number."""
+        """A fresh random seed for a launch: a function of the program's seed and the launch's number.
+
+        In a batched program it is the launch's part alone: kernels add that of each trial (``TrialState.set_seeds``).
+        """
         return int(self.next_seeds(1)[0])
 
     def next_seeds(self, count: int) -> np.ndarray[Any, np.dtype[np.uint64]]:
         """Those of the next launches, at once."""
         numbers = np.arange(self.launches + 1, self.launches + 1 + count, dtype=np.uint64)
         self.launches += count
-        first = np.uint64(self.options.random_seed * 0x9E3779B97F4A7C15 & (2**64 - 1))
-        return first + numbers * np.uint64(0xD1342543DE82EF95)
-        """A fresh random seed for a launch: a function of the program's seed and the launch's number.
-
-        In a batched program it is the launch's part alone: kernels add that of each trial (``TrialState.set_seeds``).
-        """
-        self.launches += 1
         own = self.options.random_seed if self.trial_state is None else 0
-        return (own * SEED_FACTOR + self.launches * 0xD1342543DE82EF95) & (2**64 - 1)
+        return np.uint64(own * SEED_FACTOR & (2**64 - 1)) + numbers * np.uint64(0xD1342543DE82EF95)
