@@ -18,8 +18,8 @@ TRIALS, SEEDS, FAILED = "trials", "trials.seeds", "trials.failed"
 """Launch parameters of each task of a batched kernel: how many trials there are; the address of what the random seeds of each trial begin
 with, a u64; the address of the failures, ``FAILED_WORDS`` words of 8 bytes for each trial. Both lie as places per trial do."""
 TRIAL_PARAMS = frozenset((TRIALS, SEEDS, FAILED))
-FAILED_WORDS, FAILED_CODE, FAILED_CONTEXT, FAILED_VALUES = 8, 0, 1, 2
-"""The first failure of a trial: the code of the message, the address of the launch context of its kernel, operands; 0: there is none."""
+FAILED_WORDS, FAILED_CODE, FAILED_STATUS, FAILED_VALUES = 8, 0, 1, 2
+"""The first failure of a trial: the code of the message, the address of its kernel's status record, operands; 0: there is none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,7 +91,7 @@ class Executable:
             self.context[word] = owners[buffer].ptr
         for (_, name), word in layout.params.items():
             if name in TRIAL_PARAMS:
-                self.context[word] = self._trials().param(name, self, self.context.ctypes.data)
+                self.context[word] = self._trials().param(name, self, self._status.ctypes.data)
         self.context_address = self.context.ctypes.data
         self.status_address = self._status.ctypes.data
         program.device.fill_context(self.context, self.compiled)
@@ -239,6 +239,10 @@ class Executable:
         found = self.program.trial_state
         assert found is not None
         return found
+
+    def take_status(self) -> bool:
+        """Whether the status record says something, which it forgets."""
+        return bool(take_status(self.status_address)[0])
 
     def raise_status(self, plan: HeapPlan | None = None) -> None:
         """Raise what the status record says. ``plan``: of the launch, where it was not the last one that was planned."""
@@ -418,9 +422,12 @@ class GradientExecutable(Executable):
 
     def _settings_of(self, plan: HeapPlan) -> Settings:
         words, found = self.compiled.layout.params, dict[int, int]()
+        widest = {plane: max((t.stride.get(plane, 0) for t in plan.tasks), default=0) for plane in PLANES}
         for task in plan.tasks:
             found |= {words[task.position, name]: value for name, value in task.params.items()}
-            found |= {words[task.position, f"stride.{plane}"]: stride for plane, stride in task.stride.items()}
+            # in a batched program one worker may be in another task than the next one: their rows must lie apart all the same
+            strides = task.stride if self.program.trials is None else {plane: widest[plane] for plane in task.stride}
+            found |= {words[task.position, f"stride.{plane}"]: stride for plane, stride in strides.items()}
         return Settings(plan, plan.planes, plan.far, np.array(list(found), np.int64), np.array(list(found.values()), np.uint64))
 
     def _place(self, far: frozenset[str]) -> None:

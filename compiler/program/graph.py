@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from ..codegen.abi import CTX_LAUNCHES, PLANES
 from ..errors import DeviceError, QdrunRuntimeError
+from ..ir.trials import TrialLayout
+from ..ir.types import PLANES as PLANE_BYTES
 from ..runtime.base import Allocation
+from .memory.memory_regions import memory_of
 from .program import Program, current_program
 from .recording import Recording
 
@@ -39,6 +42,7 @@ class Graph:
         self._watched = list(watched.values())
         planes = {plane for entry in recording.gradients for plane in entry[3].planes}
         self._heap = {plane: self.program.heap_memory(plane) for plane in PLANES if plane in planes}
+        self._workers = self._most_workers()
         self._draws = {launch.executable: launch.seed for launch in recording.launched if launch.seed is not None}
         self._end = weakref.finalize(self, device.drop_graph, handle)
         self._end.atexit = False
@@ -67,18 +71,34 @@ class Graph:
                 context[CTX_LAUNCHES] += 1
             for tensor in self._recording.written.values():
                 program.data.wrote(tensor)
-            if failed >= 0:
-                launch = self._recording.rows[failed]
-                launch.executable.raise_status(launch.plan)
+            self._raise(failed)
         if self._device.ahead:
             program.launched(self._device.weight(-self._handle))
+
+    def _most_workers(self) -> int:
+        """How many threads may be in it at once: each has an adstack row of the launch that needs most."""
+        threads = [t.params["threads"] for x in self._recording.launched if x.plan for t in x.plan.tasks if t.stride]
+        for plane, words in self._device.row_words(self._handle).items():
+            memory = self._heap.get(plane)
+            threads += [memory.nbytes // (words * PLANE_BYTES[plane])] if memory is not None and words else []
+        return max(1, min(threads, default=self._device.threads))
 
     def _run(self) -> int:
         """Launch; the row of the launch that has failed, -1 for none or where the device tells later."""
         seeds = self.program.next_seeds(len(self._recording.seeds))
         for executable, number in self._draws.items():
             executable.last_seed = self.program.last_seed = int(seeds[number])
-        return self._device.launch_graph(self._handle, f"graph of {self.name}", seeds)
+        return self._device.launch_graph(self._handle, f"graph of {self.name}", seeds, self._workers)
+
+    def _raise(self, failed: int) -> None:
+        """Raise what launches have reported on the CPU. ``failed``: what ``_run`` gives."""
+        if failed >= 0:
+            launch = self._recording.rows[failed]
+            launch.executable.raise_status(launch.plan)
+        elif self.program.trials is not None and self._device.on_host:
+            state = self.program.trial_state
+            if any([e.take_status() for e in self._recording.executables]) and state is not None:
+                state.report()
 
     def _check(self) -> None:
         """Refuse to run with another heap than the one that is there, or is needed."""
@@ -153,7 +173,7 @@ def _recorded(program: Program, device: Any, recording: Recording) -> Iterator[l
     """Launches inside are recorded; at the end the list has the graph's handle. After an exception there is no graph."""
     handles: list[int] = []
     drawn, last_seed = program.launches, program.last_seed
-    device.begin_graph(_memories(program))
+    device.begin_graph(*_memories(program))
     program.recording = recording
     try:
         yield handles
@@ -169,7 +189,11 @@ def _recorded(program: Program, device: Any, recording: Recording) -> Iterator[l
         program.launches, program.last_seed = drawn, last_seed
 
 
-def _memories(program: Program) -> list[Allocation]:
-    """The memory of ndarrays: it may be that of another library, and kernels that refer to one by name know it by an object of theirs."""
+def _memories(program: Program) -> tuple[list[Allocation], TrialLayout | None, set[int]]:
+    """What a CPU must know of memory: that of ndarrays, which may be another library's, and kernels that refer to one by name know it by
+    an object of theirs; the trials of a batched program; and the serial numbers of what each of them has its own of.
+    """
     arrays: list[Any] = list(program.ndarrays)
-    return [m for a in arrays for m in (a._memory, None if a._buffer is None else a._buffer.owner) if m is not None]
+    memories = [m for a in arrays for m in (a._memory, None if a._buffer is None else a._buffer.owner) if m is not None]
+    placed: list[Any] = [x for x in (*arrays, *program.root.fields()) if x.per_trial]
+    return memories, program.trials, {memory_of(x).serial for x in placed if program.trials is not None}

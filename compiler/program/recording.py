@@ -44,6 +44,10 @@ class Launchable(Hashable, Protocol):
         """Its code."""
         ...
 
+    def take_status(self) -> bool:
+        """Whether the status record says something, which it forgets."""
+        ...
+
     def raise_status(self, plan: HeapPlan | None = None) -> None:
         """Raise what the status record says of a launch with this plan."""
         ...

@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 
 from ..errors import QdrunError, QdrunRuntimeError, TrialsFailed
-from ..ir.trials import FAILED, FAILED_CODE, FAILED_CONTEXT, FAILED_VALUES, FAILED_WORDS, SEEDS, TRIALS, TrialLayout
+from ..ir.trials import FAILED, FAILED_CODE, FAILED_STATUS, FAILED_VALUES, FAILED_WORDS, SEEDS, TRIALS, TrialLayout
 from ..runtime.base import Allocation
 from ..runtime.mirror import clear, reading, store
 
@@ -36,14 +36,14 @@ class TrialState:
         """``random_seed``: of the first trial; the others have the numbers after it."""
         self.layout, self._allocate, self.keep_failures = layout, allocate, False
         self._memory: dict[str, Allocation] = {}  # by launch parameter
-        self._kernels: dict[int, Reports] = {}  # by the address of the launch context
+        self._kernels: dict[int, Reports] = {}  # by the address of the status record
         self._seeds: Sequence[int] = range(random_seed, random_seed + layout.count)
 
-    def param(self, name: str, kernel: Reports, context: int) -> int:
-        """The value of one of ``trials.TRIAL_PARAMS`` for a kernel with this launch context."""
+    def param(self, name: str, kernel: Reports, status: int) -> int:
+        """The value of one of ``trials.TRIAL_PARAMS`` for a kernel with this status record."""
         if name == TRIALS:
             return self.layout.count
-        self._kernels[context] = kernel
+        self._kernels[status] = kernel
         if name not in self._memory:
             words = 1 if name == SEEDS else FAILED_WORDS
             self._memory[name] = self._allocate(self.layout.bytes(8 * words), "trials")
@@ -77,7 +77,7 @@ class TrialState:
         out: dict[int, QdrunError] = {}
         for trial in np.flatnonzero(words[:, FAILED_CODE]).tolist():
             row = words[trial].view(np.int64).tolist()
-            kernel = self._kernels[int(words[trial, FAILED_CONTEXT])]
+            kernel = self._kernels[int(words[trial, FAILED_STATUS])]
             out[trial] = kernel.error_of(row[FAILED_CODE], row[FAILED_VALUES:])
         return out
 

@@ -11,7 +11,7 @@ for ever, or leave its memory, they are masked.
 from __future__ import annotations
 
 from ...ir.nodes import Assert, Buffer, ClaimRow, Const, Local, Loop, Op, Operand, Overflow, Place, Task
-from ...ir.trials import FAILED, FAILED_CODE, FAILED_CONTEXT, FAILED_VALUES, FAILED_WORDS, TRIALS
+from ...ir.trials import FAILED, FAILED_CODE, FAILED_STATUS, FAILED_VALUES, FAILED_WORDS, TRIALS
 from ...ir.types import i64
 from ...ir.walk import conditional_locals, index_of, place_of, walk
 from ..abi import CTX_POOL, CTX_STATUS, Message
@@ -56,16 +56,16 @@ class TrialEmitter(TaskEmitter):
         """Record the failure of a trial, if it is its first, and that there is one."""
         if lanes or self.lanes > 1:
             raise Unsupported("a check in several lanes")
-        code = self.info.codes[s]
+        code, status = self.info.codes[s], self.context(CTX_STATUS, "ptr")
         first, known = self.label("first"), self.label("known")
         at = [memory.address(self, _FAILED, (Const(k, i64),))[0] for k in range(FAILED_WORDS)]
         self.branch(self.t(f"icmp eq i64 {self.t(f'load i64, ptr {at[FAILED_CODE]}')}, 0"), first, known)
         self.at(first)
         for slot, x in zip(at[FAILED_VALUES:], args):
             self.put(f"store i64 {report.word(self, x, '0')}, ptr {slot}")
-        self.put(f"store i64 {self.t('ptrtoint ptr %ctx to i64')}, ptr {at[FAILED_CONTEXT]}")
+        self.put(f"store i64 {self.t(f'ptrtoint ptr {status} to i64')}, ptr {at[FAILED_STATUS]}")
         self.put(f"store i64 {code}, ptr {at[FAILED_CODE]}")
-        self.put(f"store atomic i64 {code}, ptr {self.context(CTX_STATUS, 'ptr')} monotonic, align 8")
+        self.put(f"store atomic i64 {code}, ptr {status} monotonic, align 8")
         self.jump(known)
         self.at(known)
 

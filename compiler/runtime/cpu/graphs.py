@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
 from ...ir.threads import new_lock
+from ...ir.trials import TrialLayout
 from ..base import Allocation, Device
 from ..compiled import Compiled
 from ..recording import Unrecordable
 from .recorded_memory import Recorder
 from .sequence import RecordedSequence
+
+STRIDE = "stride."
+"""Launch parameters of this name say how far adstack rows are apart, in words of a plane, divided by the lanes of a row."""
 
 
 class Graphs(Device):
@@ -35,19 +39,30 @@ class Graphs(Device):
         """Reentrant. Who records holds it, so that others wait who read or write memory meanwhile."""
         return self._recording_lock
 
-    def begin_graph(self, memories: Iterable[Allocation]) -> None:
+    def begin_graph(
+        self, memories: Iterable[Allocation], trials: TrialLayout | None = None, per_trial: Container[int] = ()
+    ) -> None:
         """From now on what this thread launches and writes is recorded and does not run. Hold ``lock`` until the end.
 
         Args:
             memories: that Python may write to, beside this device's own.
+            trials: those of a batched program.
+            per_trial: see ``Recorder``.
         """
-        self._recorder = Recorder(self.lock, [*self.allocations(), *memories])
+        self._recorder = Recorder(self.lock, [*self.allocations(), *memories], trials, per_trial)
 
     def record(self, compiled: Compiled, words: bytearray, context: np.ndarray, status: int, seed: int | None) -> int:
         """See ``Device``; the arguments are those of ``SequenceMaker.launch``."""
         assert self._recorder is not None
         self._recorder.settled()
-        return self._recorder.maker.launch(compiled.address, words, context, status, seed)
+        maker = self._recorder.maker
+        if maker.trials is not None and not compiled.chunk:  # a kernel that does nothing
+            return -1
+        strides = {}
+        if maker.trials is not None:
+            params = compiled.layout.params.items()
+            strides = {word: (name[len(STRIDE) :], compiled.lanes) for (_, name), word in params if name.startswith(STRIDE)}
+        return maker.launch(compiled.chunk or compiled.address, words, context, status, seed, strides)
 
     def expect(self, form: np.ndarray, name: str) -> None:
         """See ``Device``."""
@@ -70,9 +85,13 @@ class Graphs(Device):
         if recorder is not None:
             recorder.end()
 
-    def launch_graph(self, handle: int, name: str, seeds: np.ndarray) -> int:
+    def launch_graph(self, handle: int, name: str, seeds: np.ndarray, workers: int) -> int:
         """Run a graph, to its end or to the first launch that reports something; see ``RecordedSequence.run``. ``name``: not needed."""
-        return self._sequences[handle].run(seeds)
+        return self._sequences[handle].run(seeds, self.pool_address, workers)
+
+    def row_words(self, handle: int) -> Mapping[str, int]:
+        """See ``SequenceMaker.row_words``, of a graph."""
+        return self._sequences[handle].row_words
 
     def drop_graph(self, handle: int) -> None:
         """Forget a graph."""

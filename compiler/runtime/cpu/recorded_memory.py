@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..mirror import Mirror
+from ...ir.trials import TrialLayout
+from ..mirror import Mirror, tile_of
 from ..recording import Unrecordable
-from ..runs import Runs, order_of, packed, runs_of, tile_of
 from .sequence import SequenceMaker
 
 if TYPE_CHECKING:
@@ -29,19 +29,28 @@ class Recorder:
     Attributes:
         lock: see ``mirror.Link``; the thread that records holds it.
         maker: the sequence.
+
+    Args:
+        lock: see above.
+        memories: that Python may write to.
+        trials: those of a batched program.
+        per_trial: the serial numbers of the memories that each trial has its own part of.
     """
 
     dlpack: tuple[int, int] | None = None
     stream = 0
 
-    def __init__(self, lock: Any, memories: Iterable[Allocation]) -> None:
-        self.lock, self.maker = lock, SequenceMaker()
+    def __init__(
+        self, lock: Any, memories: Iterable[Allocation], trials: TrialLayout | None = None, per_trial: Container[int] = ()
+    ) -> None:
+        self.lock, self.maker = lock, SequenceMaker(trials)
         self._thread = threading.get_ident()
         self._ended = False
         self._memories = [m for m in memories if m.nbytes and m.view.nbytes and m.mirror is None]
         self._expected: list[tuple[int, int, str]] = []
         for memory in self._memories:
-            memory.mirror = RecordedMemory(self, memory)
+            groups = trials.padded // trials.width if trials is not None and memory.serial in per_trial else 0
+            memory.mirror = RecordedMemory(self, memory, memory.nbytes // groups if groups else 0)
 
     def end(self) -> None:
         """Nothing is recorded any more."""
@@ -91,39 +100,19 @@ class Recorder:
         ctypes.memmove(to, source, nbytes)
 
     def upload(self, to: int, source: int, nbytes: int) -> None:
-        """A write of bytes that are there now."""
+        """A write that does not go through ``RecordedMemory``: of other threads, once the recording has ended."""
         if self.records():
-            self.wrote(to, to + nbytes)
-            self.maker.write(to, nbytes, ctypes.string_at(source, nbytes))
-        else:
-            ctypes.memmove(to, source, nbytes)
+            raise Unrecordable("another library's memory is written while a graph is recorded\n  do: write it before")
+        ctypes.memmove(to, source, nbytes)
 
     def memset(self, to: int, word: int, count: int, width: int) -> None:
-        """A write of equal words."""
+        """The same with equal words."""
         data = np.full(count, word, f"u{width}")
         self.upload(to, data.ctypes.data, data.nbytes)
 
     def copy(self, to: int, source: int, nbytes: int) -> None:
-        """A copy of what is there then."""
-        if self.records():
-            self.wrote(to, to + nbytes)
-            self.maker.copy(to, source, nbytes)
-        else:
-            ctypes.memmove(to, source, nbytes)
-
-    def download_rows(self, to: int, source: int, runs: Runs) -> None:
-        """A read."""
-        for k in range(runs.rows):
-            self.download(to + k * runs.nbytes, source + k * runs.step, runs.nbytes)
-
-    def upload_rows(self, to: int, source: int, runs: Runs) -> None:
-        """A write of bytes that are there now."""
-        for k in range(runs.rows):
-            self.upload(to + k * runs.step, source + k * runs.nbytes, runs.nbytes)
-
-    def fill_rows(self, to: int, row: bytes, runs: Runs) -> bool:
-        """Left to ``upload_rows``."""
-        return False
+        """The same with memory of the program."""
+        self.upload(to, source, nbytes)
 
     def join(self) -> None:
         """Another library gets memory: what it does then is no part of the sequence."""
@@ -136,11 +125,14 @@ class Recorder:
 
 
 class RecordedMemory(Mirror):
-    """An allocation of the host while a recorder is at work."""
+    """An allocation of the host while a recorder is at work.
 
-    def __init__(self, recorder: Recorder, memory: Allocation) -> None:
+    ``group``: bytes of a group of trials; 0: trials share it, or there are none.
+    """
+
+    def __init__(self, recorder: Recorder, memory: Allocation, group: int = 0) -> None:
         super().__init__(recorder, memory.ptr, memory.view, current=False)
-        self._recorder = recorder
+        self._recorder, self._group = recorder, group
 
     @contextmanager
     def writing(self, array: np.ndarray) -> Iterator[np.ndarray]:
@@ -149,17 +141,24 @@ class RecordedMemory(Mirror):
             if not self._recorder.records():
                 yield array
                 return
-            content = np.empty(array.shape, array.dtype)
+            content = np.zeros(array.shape, array.dtype)
             yield content
             self.assign(array, content)
 
     def assign(self, array: np.ndarray, source: np.ndarray) -> None:
         """See ``Mirror``."""
         with self.link.lock:
-            if self._recorder.records():
-                self._record(array, packed(source, array).tobytes())
-            else:
+            if not self._recorder.records():
                 array[...] = source
+                return
+            content, one = np.empty(array.shape, array.dtype), self._one(array)
+            content[...] = source
+            order = _order(one)
+            if not self._group:
+                self._record(array, content.transpose(order).tobytes())
+                return
+            groups = [group.transpose(order).tobytes() for group in content]
+            self._record(array, groups[0] if len(set(groups)) == 1 else b"".join(groups))
 
     def fill(self, array: np.ndarray, value: np.ndarray) -> None:
         """See ``Mirror``."""
@@ -167,7 +166,7 @@ class RecordedMemory(Mirror):
             if not self._recorder.records():
                 array[...] = value
                 return
-            tile = tile_of(array, np.asarray(value))
+            tile = tile_of(self._one(array), np.asarray(value))
             if tile is None:
                 self.assign(array, np.broadcast_to(value, array.shape))
             else:
@@ -176,42 +175,81 @@ class RecordedMemory(Mirror):
     def copy_from(self, array: np.ndarray, other: Mirror | None, source: np.ndarray) -> None:
         """See ``Mirror``."""
         with self.link.lock:
-            same = array.dtype == source.dtype and array.shape == source.shape and order_of(array) == order_of(source)
-            if not self._recorder.records() or other is None or not same:
+            same = array.dtype == source.dtype and array.shape == source.shape
+            if not self._recorder.records() or not same or not isinstance(other, RecordedMemory):
                 self.assign(array, source if other is None else other.read(source))
                 return
-            (rows, step, nbytes), (count, stride, bytes_there) = _runs(array), _runs(source)
+            to, start = self._one(array), other._one(source)
+            (rows, step, nbytes), (count, stride, bytes_there) = _runs_of(to), _runs_of(start)
             run = min(nbytes, bytes_there)  # one of them may lie without gaps, as one run
             if nbytes > run and rows == 1:
                 rows, step = nbytes // run, run
             elif bytes_there > run and count == 1:
                 count, stride = bytes_there // run, run
-            if rows != count or array.size == 0:
+            if rows != count or _order(to) != _order(start) or array.size == 0 or bool(self._group) != bool(other._group):
                 self.assign(array, other.read(source))
                 return
-            first = self.device_address(array)
-            self._recorder.wrote(first, first + (rows - 1) * step + run)
-            self._recorder.maker.copy(first, other.device_address(source), run, rows, step, stride)
+            self._noted(array)
+            aparts = self._group, other._group
+            self._recorder.maker.copy(
+                self.device_address(array), other.device_address(source), run, rows, (step, stride), aparts
+            )
+
+    def _one(self, array: np.ndarray) -> np.ndarray:
+        """What is written for one group of trials, or all of it in a program that is not batched.
+
+        Raises:
+            Unrecordable: it is no array of all trials.
+        """
+        trials = self._recorder.maker.trials
+        if trials is None:
+            return array
+        groups = trials.padded // trials.width
+        steps = self._group, array.itemsize
+        if not self._group or array.shape[:2] != (groups, trials.width) or array.strides[:2] != steps:
+            raise Unrecordable(
+                "Python writes to what all trials share, while a graph of a batched program is recorded: trials run one after another"
+                " in it\n  do: write it before, or let each trial have its own (per_trial=True)"
+            )
+        return array[0]
 
     def _record(self, array: np.ndarray, content: bytes) -> None:
         if array.size == 0:
             return
-        rows, step, nbytes = _runs(array)
-        first = self.device_address(array)
-        self._recorder.wrote(first, first + (rows - 1) * step + nbytes)
-        self._recorder.maker.write(first, nbytes, content, rows, step)
+        rows, step, nbytes = _runs_of(self._one(array))
+        self._noted(array)
+        self._recorder.maker.write(self.device_address(array), nbytes, content, rows, step, self._group)
+
+    def _noted(self, array: np.ndarray) -> None:
+        low, high, _ = self.bounds(array)
+        self._recorder.wrote(self.ptr + low, self.ptr + high)
 
 
-def _runs(array: np.ndarray) -> Runs:
-    """An array in memory as equal runs of bytes.
+def _order(array: np.ndarray) -> tuple[int, ...]:
+    """The axes, outermost in memory first."""
+    return tuple(sorted(range(array.ndim), key=lambda axis: -array.strides[axis]))
+
+
+def _runs_of(array: np.ndarray) -> tuple[int, int, int]:
+    """An array in memory as equal runs of bytes: how many, bytes from one to the next, bytes of one.
 
     Raises:
         Unrecordable: its elements have several distances from each other.
     """
-    found = runs_of(array)
-    if found is None:
-        raise Unrecordable(
-            "Python writes to a field that has others between its elements in memory, while a graph is recorded\n"
-            "  do: write it in a kernel, or place it by itself"
-        )
-    return found
+    nbytes, rows, step = array.itemsize, 1, 0
+    for axis in reversed(_order(array)):
+        extent, stride = array.shape[axis], array.strides[axis]
+        if extent == 1:
+            continue
+        if rows == 1 and stride == nbytes:
+            nbytes *= extent
+        elif rows == 1:
+            rows, step = extent, stride
+        elif stride == rows * step:
+            rows *= extent
+        else:
+            raise Unrecordable(
+                "Python writes to a field that has others between its elements in memory, while a graph is recorded\n"
+                "  do: write it in a kernel, or place it by itself"
+            )
+    return rows, step, nbytes

@@ -62,7 +62,7 @@ class Graphs(Pacing):
                 for address in waiting:
                     self.memory.free(address)
 
-    def begin_graph(self, memories: object = ()) -> None:
+    def begin_graph(self, *memories: object) -> None:
         """From now on this thread's launches, fills and copies are recorded and do not run. Hold ``lock`` until the end. ``memories``: all
         memory that the host writes to has a mirror already.
         """
@@ -93,13 +93,14 @@ class Graphs(Pacing):
             self.drop_graph(self.end_graph())
         self.launched_outside()
 
-    def launch_graph(self, handle: int, name: str, seeds: object = None) -> int:
+    def launch_graph(self, handle: int, name: str, seeds: object = None, workers: int = 0) -> int:
         """Put a graph into the stream.
 
         Args:
             handle: of the graph.
             name: for messages.
             seeds: nothing in it draws random numbers.
+            workers: of a CPU.
 
         Returns:
             -1: failures are reported later.
@@ -116,6 +117,10 @@ class Graphs(Pacing):
         self.table[TABLE_RECENT + self.launches() % RECENT] = -handle
         self.table[TABLE_LAUNCHES] += 1
         return -1
+
+    def row_words(self, handle: int) -> dict[str, int]:
+        """Empty: the launches of a graph run one after another."""
+        return {}
 
     def reported(self) -> None:
         """A failure of a launch was raised: it holds up no later one."""
