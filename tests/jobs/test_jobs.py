@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from qdrun.jobs.base import check_gradients, execute
+from qdrun.jobs.billiards import Billiards, BilliardsParams
 from qdrun.jobs.mass_spring import MassSpring, MassSpringParams, truss
 from qdrun.jobs.mpm88 import Mpm88, Mpm88Params
 
@@ -54,7 +55,11 @@ def check(params: MassSpringParams | Mpm88Params) -> None:
 
 
 @pytest.mark.parametrize("wanted", [None, ()], ids=["with gradients", "forward only"])
-@pytest.mark.parametrize("job", [MassSpring(robots(3)), Mpm88(blocks(3))], ids=["mass_spring", "mpm88"])
+@pytest.mark.parametrize(
+    "job",
+    [MassSpring(robots(3)), Mpm88(blocks(3)), Billiards(BilliardsParams(steps=40))],
+    ids=["mass_spring", "mpm88", "billiards"],
+)
 def test_what_is_planned_is_what_is_used(job, wanted):
     again = type(job)(job.params, wanted=wanted)
     done = execute(again, backend="cpu", threads=2, memory_limit_bytes=None)
@@ -88,3 +93,14 @@ def test_the_truss_is_connected():
                     reached.add(other)
                     todo.append(other)
     assert reached == set(range(len(body.points)))
+
+
+def test_gradients_of_a_break_shot_equal_differences_through_several_collisions():
+    params = BilliardsParams(steps=220, velocity=[2.0, 0.1])
+    with Billiards(params).opened(threads=1) as job:
+        outcome = job.run()
+        hits = int((np.abs(job.impulse.to_numpy()).sum(axis=2) > 0).sum())
+    assert hits > 20, "the triangle was broken"
+    rows = check_gradients(Billiards, params)
+    assert len(rows) == 4 and all(row.given != 0.0 and row.relative_error < 1e-5 for row in rows), rows
+    assert outcome.loss == pytest.approx(float(np.sum((np.array([0.9, 0.75]) - outcome.outputs["end"]) ** 2)), rel=1e-12)
