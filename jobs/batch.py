@@ -8,6 +8,7 @@ some of them in one program, which ``qd.init(batch=B)`` makes; inputs go in and 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -15,6 +16,8 @@ import numpy as np
 from pydantic import BaseModel
 
 from .debug import Debug
+from .declared import put
+from .groups import group_key, why_not_batched
 from .job import Job
 from .memory_plan import MemoryPlan
 from .outcome import Outcome
@@ -84,41 +87,6 @@ class BatchPlan:
         raise NotImplementedError
 
 
-def group_key(job: type[Job[Any]], params: BaseModel, *, wanted: Sequence[str] | None = None) -> str:
-    """A text that is equal for two trials if and only if they may run in one batch: all parameters that are no inputs are equal, the
-    inputs have equal shapes, and they want the same gradients.
-
-    Which parameters are inputs is found by building the job once for each ``Job.shape_key``, on the CPU; nothing runs.
-
-    Args:
-        job: whose trials ``why_not_batched`` has nothing against.
-        params: of a trial.
-        wanted: its gradients; None: all of ``Job.gradients``.
-    """
-    raise NotImplementedError
-
-
-def why_not_batched(
-    job: type[Job[Any]],
-    params: BaseModel,
-    *,
-    wanted: Sequence[str] | None = None,
-    memory_budget_bytes: int | None = None,
-) -> str:
-    """Why trials with these parameters cannot run in a batch, as one phrase for a table or a message; empty where they can.
-
-    For instance: ``it overrides run()``, ``it has no simulate()``, ``build reads seed``, ``memory_budget of 1,000,000 bytes: its time steps
-    run in windows of 10 of 200``.
-
-    Args:
-        job: the class.
-        params: of a trial.
-        wanted: its gradients; None: all of ``Job.gradients``.
-        memory_budget_bytes: of one trial, as in ``Job.opened``.
-    """
-    raise NotImplementedError
-
-
 def batch_plan(
     job: type[Job[Any]],
     params: BaseModel,
@@ -147,21 +115,22 @@ def batch_plan(
 class BatchSession:
     """An open batch: one program with room for ``trials`` trials of one group, which runs batch after batch.
 
-    ``with BatchSession.open(MassSpring, params[0], 1000) as batch: outcome = batch.run(params, seeds)``
+    ``with BatchSession.open(MassSpring, params[0], 1000) as batch: outcome = batch.run(params)``
 
     Attributes:
         job: the job that was built; its ``params`` are those of ``open``.
         trials: the most trials of one ``run``.
         key: the group, see ``group_key``.
-        used: the most bytes of each kind that the program held, once closed or after ``measure``.
+        used: the most bytes of each kind that the program held, after ``measure`` or ``close``.
         peak_bytes: the most bytes that it held at once, likewise.
     """
 
-    job: Job[Any]
-    trials: int
-    key: str
-    used: dict[str, int]
-    peak_bytes: int | None
+    def __init__(self, job: Job[Any], trials: int, key: str, options: Mapping[str, Any]) -> None:
+        self.job, self.trials, self.key, self._options = job, trials, key, options
+        self.used: dict[str, int] = {}
+        self.peak_bytes: int | None = None
+        self._open = ExitStack()
+        self._ran = False
 
     @classmethod
     def open(
@@ -177,49 +146,112 @@ class BatchSession:
         memory_limit_bytes: int | None = None,
         debug: Debug | Mapping[str, bool] | bool | None = None,
     ) -> Self:
-        """Open a program for a group of trials, and build the job in it. The keywords are those of ``Job.opened``.
+        """Open a program for a group of trials, and build the job in it.
 
         Args:
             job: the class.
             params: of any trial of the group.
             trials: the most trials of one run.
             wanted: gradients; None: all of ``Job.gradients``.
-            backend: see ``Job.opened``.
-            device: see ``Job.opened``.
-            threads: see ``Job.opened``.
-            memory_limit_bytes: see ``Job.opened``.
-            debug: see ``Job.opened``.
+            backend: see ``Job.opened``, also for what follows.
+            device: see there.
+            threads: see there.
+            memory_limit_bytes: see there.
+            debug: see there.
 
         Raises:
             ValueError: the job cannot run in batches, see ``why_not_batched``.
             OutOfMemory: the batch does not fit ``memory_limit_bytes`` or the device.
         """
-        raise NotImplementedError
+        why = why_not_batched(job, params, wanted=wanted)
+        if why:
+            raise ValueError(f"{job.__name__} cannot run in batches: {why}\n  do: run its trials one by one, in a Session")
+        how: dict[str, Any] = {"backend": backend, "device": device, "threads": threads, "debug": debug}
+        how |= {"memory_limit_bytes": memory_limit_bytes, "batch": trials}
+        made = cls(job(params, wanted=wanted), trials, group_key(job, params, wanted=wanted), how)
+        made._build()
+        return made
 
-    def run(self, params: Sequence[BaseModel], seeds: Sequence[int] = ()) -> BatchOutcome:
+    def _build(self) -> None:
+        self._open.enter_context(self.job.opened(**self._options))
+        self.job.program.trial_state.keep_failures = True
+
+    def run(self, params: Sequence[BaseModel]) -> BatchOutcome:
         """Run trials of the group: at most ``trials``, fewer are possible.
-
-        Args:
-            params: of each trial.
-            seeds: of each trial, as ``Job.seed``; empty: zeros.
 
         Raises:
             ValueError: one of them belongs to another group, or there are too many.
-            Exception: what a job raises for the whole batch, and a device that is lost. What concerns one trial is in ``errors``.
+            Exception: as ``run_columns``.
         """
-        raise NotImplementedError
+        for number, one in enumerate(params):
+            if group_key(type(self.job), one, wanted=self.job.wanted) != self.key:
+                raise ValueError(
+                    f"trial {number} belongs to another batch: {one!r:.200}\n  do: give trials of one group_key to a session"
+                )
+        return self.run_columns({name: np.array([getattr(one, name) for one in params]) for name in self.job.declared.inputs})
 
     def run_columns(self, inputs: Mapping[str, np.ndarray], seeds: Sequence[int] | np.ndarray = ()) -> BatchOutcome:
-        """As ``run``, with the inputs as columns: for each input of the job (B, ...); one that is missing has the value of ``open``."""
-        raise NotImplementedError
+        """As ``run``, with the inputs as columns: for each input of the job (B, ...); one that is missing has the value of ``open``.
+
+        Args:
+            inputs: by name.
+            seeds: ``Job.seed`` of each trial. A job that reads it does not run in batches, so they change nothing.
+
+        Raises:
+            ValueError: there are too many trials, or a column has another shape than its input.
+            Stopped: somebody has asked for the end, see ``Job.watch``.
+            Exception: what stops all trials, such as a device that is lost. What concerns one trial is in ``errors``.
+        """
+        job = self.job
+        count = self._rows(inputs, len(seeds))
+        job.watch.run(job.time_steps())
+        if self._ran and not job.begin_again():  # with checks of inputs (``debug``), for instance
+            self._open.close()
+            self._build()
+        self._ran = True
+        for name, column in inputs.items():
+            whole = column if count == self.trials else np.concatenate([column, np.repeat(column[-1:], self.trials - count, 0)])
+            put(job.declared.inputs[name], whole, f"the parameter `{name}`")
+        state = job.program.trial_state
+        state.forget_failures()
+        job.simulate_once()
+        job.program.synchronize()
+        declared, errors = job.declared, {trial: error for trial, error in state.failed().items() if trial < count}
+        return BatchOutcome(
+            declared.loss.to_numpy()[:count].astype(np.float64),
+            {name: declared.inputs[name].grad.to_numpy()[:count] for name in job.wanted},
+            {name: field.to_numpy()[:count] for name, field in declared.outputs.items()},
+            errors,
+        )
+
+    def _rows(self, inputs: Mapping[str, np.ndarray], seeds: int) -> int:
+        """How many trials the columns have."""
+        fields = self.job.declared.inputs
+        for name, column in inputs.items():
+            if name not in fields:
+                raise ValueError(f"`{name}` is no input of {type(self.job).__name__}\n  do: name one of: {', '.join(fields)}")
+            if np.shape(column)[1:] != tuple(fields[name].shape):
+                raise ValueError(
+                    f"the column `{name}` has shape {np.shape(column)}, its input {tuple(fields[name].shape)}\n"
+                    "  do: give a row for each trial"
+                )
+        lengths = {name: len(column) for name, column in inputs.items()} | ({"seeds": seeds} if seeds else {})
+        count = next(iter(lengths.values()), self.trials)
+        if set(lengths.values()) - {count} or not 1 <= count <= self.trials:
+            raise ValueError(
+                f"columns of {lengths} rows for a batch of {self.trials} trials\n  do: give 1 to {self.trials} rows in each"
+            )
+        return count
 
     def measure(self) -> None:
         """Bring ``used`` and ``peak_bytes`` up to date."""
-        raise NotImplementedError
+        self.used, self.peak_bytes = self.job.used(), self.job.peak_bytes()
 
     def close(self) -> None:
         """Close the program; once is enough."""
-        raise NotImplementedError
+        if self.job.program is not None:
+            self.measure()
+        self._open.close()
 
     def __enter__(self) -> Self:
         return self

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from .declared import Declared
 from .memory_plan import Launches
-from .outcome import Outcome
+from .restore import Built
 from .watched import watched
 
 
@@ -27,6 +27,10 @@ class Declaring:
     _declared: Declared
     _launches: dict[bool, Launches]
     _real_params: BaseModel
+    _built: Built | None
+    _made: bool
+    _seed_used: bool
+    _folder_used: bool
 
     def input(self, name: str) -> Any:
         """Declare, in ``build``, that a parameter goes in: a float, a whole number, or a list of them.
@@ -117,21 +121,34 @@ class Declaring:
         if backwards not in self._launches:
             with self._watching():
                 self._launches[backwards] = self.program.rehearse(self.simulate, f"{type(self).__name__}.simulate", backwards)
+            if self._built is not None:
+                self._built.put_back_attributes()
         return self._launches[backwards]
+
+    @property
+    def declared(self) -> Declared:
+        """What ``build`` has declared."""
+        return self._declared
+
+    def reads_of_its_own(self) -> str:
+        """What ``build`` or ``simulate`` has read that each trial has its own of, as a phrase; empty: nothing."""
+        return "it reads its seed" if self._seed_used else "it uses its folder" if self._folder_used else ""
 
     @contextmanager
     def _watching(self) -> Iterator[None]:
-        """Parameters refuse to show the values of inputs."""
+        """Parameters refuse to show the values of inputs; it is noted whether the seed or the folder are asked for."""
         before, self.params = self.params, watched(self.params, self._declared.reads)
+        made, self._made = self._made, False
         try:
             yield
         finally:
-            self.params = before
+            self.params, self._made = before, made
 
     def _new_declarations(self) -> Declared:
         return Declared(type(self).__name__, self.precision)
 
-    def _run_declared(self) -> Outcome:
+    def simulate_once(self) -> None:
+        """Run ``simulate``, and the gradients if some are wanted. The job is as ``fill`` has left it."""
         import qdrun as qd
 
         if self.wanted:
@@ -139,7 +156,6 @@ class Declaring:
                 self.simulate()
         else:
             self.simulate()
-        return self._declared.outcome(self.wanted)
 
 
 __all__ = ["Declaring"]

@@ -158,7 +158,7 @@ class Job(Declaring, Generic[P]):
         if not self.live or not differ <= set(self.live) or self.shape_key(params) != self.shape_key(self.params):
             return False
         before, self.params = self.params, params
-        if self._begin_again():
+        if self.begin_again():
             return True
         self.params = before
         return False
@@ -188,14 +188,15 @@ class Job(Declaring, Generic[P]):
             raise NotImplementedError(
                 f"{type(self).__name__} has no simulate() and no run()\n  do: write `def simulate(self) -> None` in it"
             )
-        if self._ran and not self._begin_again():
+        if self._ran and not self.begin_again():
             why = self._built.why if self._built is not None else ""
             raise RuntimeError(f"{type(self).__name__} cannot run again: {why}\n  do: open it again")
         self._ran = True
-        return self._run_declared()
+        self.simulate_once()
+        return self._declared.outcome(self.wanted)
 
-    def _begin_again(self) -> bool:
-        """Put everything back to what ``build`` has left, and fill the fields. False: that is not possible."""
+    def begin_again(self) -> bool:
+        """Put everything in the open job back to what ``build`` has left, and fill the fields. False: that is not possible."""
         if self._built is None or not self._built.put_back():
             return False
         self._first_values()
@@ -281,6 +282,7 @@ class Job(Declaring, Generic[P]):
         arch: str | None = None,
         machine_code: bool = True,
         debug: Debug | Mapping[str, bool] | bool | None = None,
+        batch: int | None = None,
     ) -> Iterator[Job[P]]:
         """Open a program of its own, build the job in it, and close it at the end.
 
@@ -293,12 +295,13 @@ class Job(Declaring, Generic[P]):
             arch: choose the window of the time steps for this backend, which need not be there; None: for ``backend``.
             machine_code: False: plans compile no kernels; they lack ``code`` and, on a GPU, ``frames``, no part of their ``bytes``.
             debug: what the kernels check while they run, see ``Debug``; True: indices, asserts, and where a NaN comes from.
+            batch: trials of the program, see ``qd.init``; None: it is not batched. ``batch.BatchSession`` runs such a job.
 
         Raises:
             OutOfMemory: the fields of ``build`` do not fit ``memory_limit_bytes``, or time steps not ``memory_budget_bytes``.
         """
         checks = Debug.of(debug)
-        options: dict[str, Any] = {"cpu_max_num_threads": threads, "device": device}
+        options: dict[str, Any] = {"cpu_max_num_threads": threads, "device": device, "batch": batch}
         options |= {} if checks is None else checks.options()
         self.machine_code = machine_code
         self._fit(backend, options, memory_budget_bytes, arch)

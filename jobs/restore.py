@@ -71,6 +71,10 @@ class Built:
         """See the class."""
         return self._attributes.why or (self._content.why if self._content is not None else "")
 
+    def put_back_attributes(self) -> None:
+        """Put back what the job has in Python, as far as that is possible; its fields stay as they are."""
+        self._attributes.put_back()
+
     def put_back(self) -> bool:
         """Put the job back. False: it cannot be, and must be built again."""
         content = self._content

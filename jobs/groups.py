@@ -1,0 +1,137 @@
+"""Which trials may run in one batch: those that differ in inputs alone, of a job that leaves its run to the base class."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from pydantic import BaseModel
+
+from .job import Job
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a build of a job has shown.
+
+    Attributes:
+        inputs: the parameters that it has declared.
+        why: why it cannot run in batches; empty where it can.
+    """
+
+    inputs: tuple[str, ...] = ()
+    why: str = ""
+
+
+_known: dict[tuple[object, ...], Found] = {}
+_MOST = 4096
+
+
+def group_key(job: type[Job[Any]], params: BaseModel, *, wanted: Sequence[str] | None = None) -> str:
+    """A text that is equal for two trials if and only if they may run in one batch: all parameters that are no inputs are equal, the
+    inputs have equal shapes, whole numbers among them equal values, and they want the same gradients.
+
+    Which parameters are inputs is found by building the job once for each ``Job.shape_key``, on the CPU; nothing runs.
+
+    Args:
+        job: whose trials ``why_not_batched`` has nothing against.
+        params: of a trial.
+        wanted: its gradients; None: all of ``Job.gradients``.
+    """
+    inputs = found_of(job, params, wanted).inputs
+    parts = [f"{job.__module__}.{job.__qualname__}", repr(tuple(job.gradients if wanted is None else wanted))]
+    for name in type(params).model_fields:
+        value = getattr(params, name)
+        live = name in inputs and _is_real(value)
+        parts.append(f"{name}{np.shape(value)}" if live else f"{name}={value!r}")
+    if _own_shapes(job):
+        parts.append(_shapes(job, params))
+    return "; ".join(parts)
+
+
+def why_not_batched(
+    job: type[Job[Any]],
+    params: BaseModel,
+    *,
+    wanted: Sequence[str] | None = None,
+    memory_budget_bytes: int | None = None,
+) -> str:
+    """Why trials with these parameters cannot run in a batch, as one phrase for a table or a message; empty where they can.
+
+    For instance: ``it overrides run()``, ``it has no simulate()``, ``it reads its seed``, ``a memory budget of 1,000,000 bytes: its time
+    steps run in windows of 10 of 200``.
+
+    Args:
+        job: the class.
+        params: of a trial.
+        wanted: its gradients; None: all of ``Job.gradients``.
+        memory_budget_bytes: of one trial, as in ``Job.opened``.
+    """
+    return found_of(job, params, wanted, memory_budget_bytes).why
+
+
+def found_of(job: type[Job[Any]], params: BaseModel, wanted: Sequence[str] | None, budget: int | None = None) -> Found:
+    """What a build with these parameters shows. One is made for each ``Job.shape_key``.
+
+    Raises:
+        Exception: what ``build`` raises.
+    """
+    why = _of_class(job)
+    if why:
+        return Found(why=why)
+    key = job, _shapes(job, params), None if wanted is None else tuple(wanted), budget
+    if key not in _known:
+        if len(_known) >= _MOST:
+            _known.clear()
+        _known[key] = _built(job, params, wanted, budget)
+    return _known[key]
+
+
+def _of_class(job: type[Job[Any]]) -> str:
+    """What can be said without a build."""
+    if not job.needs_compiler:
+        return "it uses no kernels"
+    if job.run is not Job.run:
+        return "it overrides run()"
+    if not job.declares():
+        return "it has no simulate()"
+    if job.fill is not Job.fill:
+        return "it overrides fill()"
+    return "it has an __init__ of its own" if job.__init__ is not Job.__init__ else ""
+
+
+def _built(job: type[Job[Any]], params: BaseModel, wanted: Sequence[str] | None, budget: int | None) -> Found:
+    from qdrun import QdrunRuntimeError
+
+    made = job(params, wanted=wanted)
+    with made.opened(threads=1, memory_budget_bytes=budget, machine_code=False):
+        try:
+            made.rehearsed()
+        except QdrunRuntimeError as error:
+            return Found(why=str(error).splitlines()[0])
+        steps, window = made.time_steps(), made.window
+        why = (
+            f"a memory budget of {budget:,} bytes: its time steps run in windows of {window} of {steps}"
+            if window < steps
+            else ""
+        )
+        return Found(tuple(made.declared.inputs), why or made.reads_of_its_own())
+
+
+def _shapes(job: type[Job[Any]], params: BaseModel) -> str:
+    return json.dumps(job.shape_key(params), sort_keys=True, default=str)
+
+
+def _own_shapes(job: type[Job[Any]]) -> bool:
+    """Whether the job itself says what decides sizes."""
+    return getattr(job.shape_key, "__func__", None) is not getattr(Job.shape_key, "__func__", None)
+
+
+def _is_real(value: Any) -> bool:
+    return isinstance(value, float) or np.asarray(value).dtype.kind == "f"
+
+
+__all__ = ["Found", "found_of", "group_key", "why_not_batched"]

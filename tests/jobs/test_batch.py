@@ -1,0 +1,189 @@
+"""Batches: each row is what the trial gives alone, for all shipped jobs; groups; what cannot run in a batch, and why."""
+
+import numpy as np
+import pytest
+
+import qdrun as qd
+from qdrun.compiler.errors import QdrunError
+from qdrun.jobs.base import Job, JobParams, Outcome, execute
+from qdrun.jobs.batch import BatchSession, group_key, why_not_batched
+from qdrun.jobs.billiards import Billiards, BilliardsParams
+from qdrun.jobs.mass_spring import MassSpring, MassSpringParams
+from qdrun.jobs.mpm88 import Mpm88, Mpm88Params
+
+HOW = {"backend": "cpu", "threads": 1, "memory_limit_bytes": None}
+
+
+def robots(r):
+    numbers = {
+        name: float(r.uniform(*ends))
+        for name, ends in {"stiffness": (500, 1500), "damping": (5, 20), "omega": (15, 25)}.items()
+    }
+    return MassSpringParams(steps=60, actuation=r.uniform(0.1, 0.35, 4).tolist(), **numbers)
+
+
+def blocks(r):
+    velocity = [float(r.uniform(2.5, 3.5)), float(r.uniform(-2, 0))]
+    return Mpm88Params(particles=36, steps=30, stiffness=float(r.uniform(20, 60)), velocity=velocity)
+
+
+def shots(r):
+    return BilliardsParams(steps=200, velocity=[float(r.uniform(1.5, 2)), float(r.uniform(-0.1, 0.1))])
+
+
+def numbers(outcome):
+    return {"loss": outcome.loss, **outcome.gradients, **outcome.outputs}
+
+
+def alone(job, params, wanted=None):
+    return execute(job(params, wanted=wanted), **HOW).outcome
+
+
+@pytest.mark.parametrize("trials", [1, 3, 17])
+@pytest.mark.parametrize(("job", "draw"), [(MassSpring, robots), (Mpm88, blocks), (Billiards, shots)])
+def test_rows_of_a_batch_equal_trials_run_alone(job, draw, trials):
+    r = np.random.default_rng(trials)
+    params = [draw(r) for _ in range(trials)]
+    with BatchSession.open(job, params[0], trials, threads=2) as batch:
+        outcome = batch.run(params)
+    assert not outcome.errors and len(outcome) == trials
+    for row, one in list(enumerate(params))[:: max(1, trials // 4)]:
+        want, found = numbers(alone(job, one)), numbers(outcome.row(row))
+        assert found.keys() == want.keys()
+        for name, value in want.items():
+            assert np.shape(found[name]) == np.shape(value)
+            np.testing.assert_allclose(found[name], value, rtol=1e-12, atol=1e-12 * np.max(np.abs(value)), err_msg=name)
+
+
+@pytest.mark.parametrize("wanted", [(), ("stiffness",)])
+def test_a_session_runs_batch_after_batch_and_smaller_ones(wanted):
+    r = np.random.default_rng(5)
+    first, second = [robots(r) for _ in range(10)], [robots(r) for _ in range(3)]
+    with BatchSession.open(MassSpring, first[0], 10, wanted=wanted, threads=1) as batch:
+        runs = [batch.run(params) for params in (first, second, first)]
+        assert batch.job.plan().bytes == batch.job.peak_bytes(), "batches after the first take nothing more"
+    assert np.array_equal(runs[0].losses, runs[2].losses) and len(runs[1]) == 3
+    assert runs[0].gradients.keys() == set(wanted)
+    for row, params in enumerate(second):
+        assert runs[1].losses[row] == pytest.approx(alone(MassSpring, params, wanted).loss, rel=1e-12)
+
+
+def test_columns_that_are_missing_have_the_values_of_open():
+    start = robots(np.random.default_rng(6))
+    stiffness = np.linspace(500.0, 900.0, 4)
+    with BatchSession.open(MassSpring, start, 4, wanted=()) as batch:
+        losses = batch.run_columns({"stiffness": stiffness}).losses
+    for value, loss in zip(stiffness, losses, strict=True):
+        changed = start.model_copy(update={"stiffness": float(value)})
+        assert loss == pytest.approx(alone(MassSpring, changed, ()).loss, rel=1e-12)
+
+
+class RootParams(JobParams):
+    value: float = 4.0
+    weights: list[float] = [1.0, 2.0]  # noqa: RUF012
+    count: int = 2
+    scale: float = 1.0
+
+
+class Root(Job[RootParams]):
+    """count * scale * sqrt(value) * sum(weights); it asserts that the value is positive."""
+
+    gradients = ("value", "weights")
+
+    def build(self):
+        value, weights, count = self.input("value"), self.input("weights"), self.input("count")
+        loss, n, scale = self.objective(), len(self.params.weights), self.params.scale
+
+        @qd.kernel
+        def add():
+            for i in range(n):
+                assert value[None] > 0.0, "no root"
+                for _ in range(count[None]):
+                    loss[None] += scale * qd.sqrt(value[None]) * weights[i]
+
+        self.add = add
+
+    def simulate(self):
+        self.add()
+
+
+def test_a_trial_that_fails_is_its_own_row():
+    params = [RootParams(value=v) for v in (4.0, -1.0, 9.0, 16.0, -2.0)]
+    with BatchSession.open(Root, params[0], 5, debug={"asserts": True}) as batch:
+        outcome = batch.run(params)
+        assert sorted(outcome.errors) == [1, 4]
+        again = batch.run([RootParams(value=25.0)] * 5)
+    assert np.array_equal(outcome.losses[[0, 2, 3]], [12.0, 18.0, 24.0])
+    np.testing.assert_allclose(outcome.gradients["value"][[0, 2, 3]], [1.5, 1.0, 0.75], rtol=1e-12)
+    with pytest.raises(QdrunError, match="no root"):
+        outcome.row(1)
+    assert not again.errors and np.array_equal(again.losses, [30.0] * 5), "failures are forgotten"
+
+
+def test_trials_that_differ_in_inputs_alone_are_one_group():
+    same = [RootParams(value=v, weights=w) for v, w in ((1.0, [1.0, 2.0]), (-0.0, [3.0, 4.0]), (2.5, [0.0, 0.0]))]
+    assert len({group_key(Root, one) for one in same}) == 1
+    others = [
+        RootParams(scale=2.0),  # no input
+        RootParams(weights=[1.0, 2.0, 3.0]),  # another shape
+        RootParams(count=3),  # a whole number may bound a loop
+    ]
+    assert len({group_key(Root, one) for one in (*same, *others)}) == 4
+    assert group_key(Root, same[0], wanted=()) != group_key(Root, same[0])
+    with BatchSession.open(Root, same[0], 2) as batch, pytest.raises(ValueError, match="trial 1 belongs to another batch"):
+        batch.run([same[1], others[0]])
+
+
+def _changed(**body):
+    return type("Changed", (Root,), body)
+
+
+def _reads_seed(self):
+    self.number = self.seed
+    Root.build(self)
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        ({}, ""),
+        ({"run": lambda self: Outcome(0.0)}, "it overrides run()"),
+        ({"fill": lambda self: None}, "it overrides fill()"),
+        ({"needs_compiler": False}, "it uses no kernels"),
+        ({"build": _reads_seed}, "it reads its seed"),
+        ({"simulate": lambda self: (self.add(), self.folder)}, "it uses its folder"),
+        (
+            {"simulate": lambda self: self.add() if self.declared.loss[None] == 0.0 else None},
+            "Python reads `objective` in Changed.simulate",
+        ),
+    ],
+)
+def test_why_a_job_is_not_batched_is_said_in_a_phrase(body, why):
+    job = _changed(**body)
+    found = why_not_batched(job, RootParams())
+    assert found.startswith(why) and bool(found) == bool(why)
+    if why:
+        with pytest.raises(ValueError, match="Changed cannot run in batches: "):
+            BatchSession.open(job, RootParams(), 2)
+
+
+def test_time_steps_in_windows_are_not_batched():
+    params = MassSpringParams(steps=100)
+    assert why_not_batched(MassSpring, params, memory_budget_bytes=10_000_000) == ""
+    found = why_not_batched(MassSpring, params, memory_budget_bytes=40_000)
+    assert found.startswith("a memory budget of 40,000 bytes: its time steps run in windows of") and found.endswith("of 100")
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ({"height": np.zeros(2)}, "`height` is no input of Root\n  do: name one of: value, weights, count"),
+        ({"weights": np.zeros((2, 3))}, r"the column `weights` has shape \(2, 3\), its input \(2,\)"),
+        ({"value": np.ones(3)}, "columns of {'value': 3} rows for a batch of 2 trials"),
+        ({"value": np.ones(1), "weights": np.ones((2, 2))}, "columns of {'value': 1, 'weights': 2} rows"),
+        ({"count": np.array([2**40, 1])}, "`count` is 1099511627776, which is too large for i32"),
+    ],
+)
+def test_columns_that_do_not_fit_are_refused(inputs, message):
+    with BatchSession.open(Root, RootParams(), 2) as batch, pytest.raises(ValueError, match=message):
+        batch.run_columns(inputs)
