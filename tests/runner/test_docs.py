@@ -47,7 +47,7 @@ def test_the_config_plans_what_the_trials_then_use(written):
     assert set(record["gradients"]) == {"speed", "angle"}
     used = {kind: n for kind, n in record["used"].items() if kind != "code"}  # plans compile none
     assert used == {kind: n for kind, n in plan["memory"][0]["by_kind"].items() if n}
-    assert record["planned"]["adstack"] > 0
+    assert record["planned"]["gradients"] > 0
 
 
 def test_the_commands_of_the_page_exist():
