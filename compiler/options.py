@@ -56,8 +56,8 @@ class Options:
         nan_check: stop at the first operation that makes a NaN or an infinity of finite numbers, in values and in gradients.
         overflow_check: stop at the first integer operation whose result does not fit its type.
         cpu_max_num_threads: workers of a parallel loop; 0: all that the process may use.
-        cpu_lanes: iterations of a parallel loop that one thread runs side by side, in SIMD lanes; 0: more than 1 where it pays and
-            costs no memory. A gradient with adstacks runs in lanes only when this is given: each lane needs a heap row of its own.
+        cpu_lanes: iterations of a parallel loop that one thread runs side by side, in SIMD lanes; 0: more than 1 where it pays. Each
+            lane of a gradient needs a heap row of its own, and a plan may let fewer lanes have one at a time.
         memory_limit: bytes that the program may allocate; 0: no limit.
         memory_budget: bytes that the program should need, a number or a text such as "2GiB": the heap of each gradient launch is planned
             into what the rest of the program leaves of it, the fastest plan that fits; 0: no budget. See docs/memory.md.

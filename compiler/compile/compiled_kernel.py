@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..codegen.abi import context_layout
-from ..codegen.llvm.cost import suggested_lanes
+from ..codegen.llvm.target import ONE_LANE, Lanes
 from ..ir.nodes import Buffer, Kernel, Stmt
 from ..ir.process import collector_paused
 from ..ir.threads import new_lock, once
@@ -24,9 +24,9 @@ from ..passes.reverse.final_values import compares_contents
 from ..passes.reverse.gradient import Gradient
 from ..runtime.base import Device
 from ..runtime.compiled import Compiled
-from ..runtime.jit import host
 from . import pipeline
 from .fast_math_note import note_fast_math
+from .lanes import lanes_of
 from .lazy_kernel import LazyKernel, facts_of
 from .serialized_kernel import Storage
 
@@ -49,8 +49,9 @@ class CompiledKernel:
         self._tangent: tuple[Tangent, LazyKernel] | None = None
         self._forms: dict[Stmt, tuple[Form | None, ...]] = {}
         self._words: dict[LazyKernel, int] = {}
+        self._known_lanes: dict[Kernel, Lanes] = {}
         if isinstance(forward, Kernel):
-            forward = self._lazy("forward", pipeline.simplified(forward), 0)
+            forward = self._lazy("forward", pipeline.simplified(forward))
         self.forward: LazyKernel = forward
 
     @property
@@ -81,15 +82,7 @@ class CompiledKernel:
 
     def _make_reverse(self, device: Device) -> tuple[Gradient, LazyKernel]:
         found = pipeline.gradient(self.ir, segmented=not device.on_host, marks=checks(self._options))
-        return found, self._lazy("reverse", found.kernel, self._lanes(found), found)
-
-    def _lanes(self, found: Gradient) -> int:
-        """The lanes of the reverse kernel; 0: whatever suits it."""
-        # A row of the heap belongs to a lane: with stacks, one lane a thread keeps the heap small unless asked otherwise.
-        if self._options.batch is not None:
-            return 0
-        has_stacks = any(s.stacks for t in found.sizing for s in t.region.all_loops())
-        return (self._options.cpu_lanes or 1) if has_stacks else 0
+        return found, self._lazy("reverse", found.kernel, found)
 
     def compile_reverse(self, device: Device) -> None:
         """Compile the reverse kernel.
@@ -99,13 +92,26 @@ class CompiledKernel:
         """
         self.reverse(device)[1].compiled(device)
 
-    def planned_lanes(self, device: Device) -> int:
+    def planned_lanes(self, device: Device) -> Lanes:
         """The lanes that a plan of the gradient must know. Compiles where lanes were asked for that it may not take."""
         found, lazy = self.reverse(device)
         if self._options.batch is not None:
-            return lazy.compiled(device).lanes
-        known = 1 if self._lanes(found) <= 1 or not device.on_host else 0  # without a stack lanes do not count
-        return known or lazy.compiled(device).lanes
+            return Lanes(lazy.compiled(device).lanes)
+        asked = self._options.cpu_lanes
+        if not device.on_host or asked == 1 or not any(s.stacks for t in found.sizing for s in t.region.all_loops()):
+            return ONE_LANE  # without a stack lanes do not count
+        if lazy.made is None and not asked:
+            return self._lanes(lazy.kernel)
+        made = lazy.compiled(device)
+        return Lanes(made.lanes, made.narrow, fewer=not asked)
+
+    def _lanes(self, kernel: Kernel) -> Lanes:
+        """The lanes of one of its kernels on the CPU."""
+        if self._one_lane:  # functions of lanes are not those of one lane, to the last bit
+            return ONE_LANE
+        if kernel not in self._known_lanes:
+            self._known_lanes[kernel] = lanes_of(kernel, self._options)
+        return self._known_lanes[kernel]
 
     def context_words(self, lazy: LazyKernel) -> int:
         """Words of the launch context of one of its kernels; the same before it is compiled and after."""
@@ -131,7 +137,7 @@ class CompiledKernel:
         if not any(p.dual is not None and p.buffer.kind != "tmp" for p in kernel_places(self.ir)):
             return Tangent(self.ir), self.forward
         found = pipeline.tangent(self.ir)
-        return found, self._lazy("tangent", found.kernel, 0, found)
+        return found, self._lazy("tangent", found.kernel, found)
 
     def _stored(self, kind: str, device: Device) -> tuple[Any, LazyKernel] | None:
         stored = self._storage.load(kind, self.buffers, device) if self._storage is not None else None
@@ -161,8 +167,8 @@ class CompiledKernel:
             known = self._forms[access[2]] = forms(access[1])
         return known
 
-    def _lazy(self, kind: str, kernel: Kernel, lanes: int, found: Any = None) -> LazyKernel:
-        """A kernel of a kind, to be compiled. ``lanes``: 0: whatever suits it; ``found``: its ``Gradient`` or ``Tangent``."""
+    def _lazy(self, kind: str, kernel: Kernel, found: Any = None) -> LazyKernel:
+        """A kernel of a kind, to be compiled. ``found``: its ``Gradient`` or ``Tangent``."""
 
         def make(device: Device) -> Compiled:
             if kind == "forward" and device.approximates and not self._options.fast_math:
@@ -171,10 +177,9 @@ class CompiledKernel:
             if self._options.batch is not None:
                 width = device.trial_width(self._options.cpu_lanes)
                 how = replace(how, lanes=1 if self._one_lane or not device.on_host else width, trials=width)
-            elif device.on_host and not self._one_lane:  # functions of lanes are not those of one lane, to the last bit
-                plain = pipeline.without_checks(kernel) if checks(self._options) else out  # the lanes decide bits
-                suggested = lanes or self._options.cpu_lanes or suggested_lanes(plain, host().triple, host().features)
-                how = replace(how, lanes=suggested)
+            elif device.on_host:
+                lanes = self._lanes(kernel)
+                how = replace(how, lanes=lanes.width, narrow=lanes.narrow)
             return device.compile(out, how)
 
         def save(made: LazyKernel) -> None:

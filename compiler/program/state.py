@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ..codegen.llvm.target import ONE_LANE, Lanes
 from ..errors import OutOfMemory, QdrunRuntimeError
 from ..ir.threads import Living, new_lock
 from ..ir.trials import TrialLayout
@@ -274,10 +275,12 @@ class ProgramState:
         """Where a heap plane lies; 0 while there is none."""
         return self._heap[plane].ptr if plane in self._heap else 0
 
-    def own_machine(self, lanes: int) -> Machine:
+    def own_machine(self, lanes: Lanes = ONE_LANE) -> Machine:
         """What plans must know of the program's own device; ``lanes``: of the compiled kernel."""
         device = self.device
-        return cpu(device.threads, lanes) if device.on_host else machine(device.arch, fast_math=self.options.fast_math)
+        if device.on_host:
+            return cpu(device.threads, lanes.width, lanes.fewer)
+        return machine(device.arch, fast_math=self.options.fast_math)
 
     def machine(self, arch: str) -> Machine | None:
         """What a plan must know of a backend; None for the program's own.

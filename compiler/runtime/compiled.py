@@ -11,12 +11,13 @@ from . import jit
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How a kernel is compiled. ``plain``: atomics that no other iteration can disturb; ``fast_math``: a GPU may approximate f32;
-    ``trials``: of a batched kernel, the trials of a group.
+    """How a kernel is compiled. ``plain``: atomics that no other iteration can disturb; ``lanes``, ``narrow``: see ``target.Lanes``;
+    ``fast_math``: a GPU may approximate f32; ``trials``: of a batched kernel, the trials of a group.
     """
 
     opt_level: int = 2
     lanes: int = 1
+    narrow: frozenset[int] = frozenset()
     offline_cache: bool = True
     plain: frozenset[Op] = frozenset()
     fast_math: bool = False
@@ -30,6 +31,7 @@ class Compiled:
     Attributes:
         chunk: of a batched kernel on the CPU, ``void chunk(ptr args, i64 begin, i64 end, i64 worker)``: runs the trials [begin, end) from
             the first task to the last; ``begin`` is a multiple of the group's width. No other worker of this number runs meanwhile.
+        lanes, narrow: see ``target.Lanes``.
         function_names: of the device functions of a GPU, in the order of the launches.
     """
 
@@ -45,6 +47,7 @@ class Compiled:
     code: jit.LoadedCode
     function_names: tuple[str, ...] = ()
     chunk: int = 0
+    narrow: frozenset[int] = frozenset()
 
     @property
     def object_bytes(self) -> bytes:

@@ -4,7 +4,10 @@ A loop of n iterations runs its body n times in the forward sweep, ``refills`` t
 backward code. Each run costs what its operations cost, and each state put and read back costs its words:
 
     loop = runs of the loop * (n * (sweep + step) + refills * (refill + step) + n * (back + step) + words put + words read)
-    task = ceil(iterations / (workers * lanes)) * (its loops + the rest of one iteration)
+    task = rounds * (its loops + the rest of one iteration)
+    rounds = ceil(iterations / (workers * width)) * width / lanes * width / (1 + SIMD * (width - 1))
+
+``width`` is how many iterations the code runs side by side, ``lanes`` how many of them have states at a time.
 
 The coefficients were fitted by ``benchmarks/checkpoint_cost.py``, which prints them, and how far off the model is (docs/memory.md).
 """
@@ -42,6 +45,8 @@ NANOSECONDS = dict(
 it, and in a last replay with its backward code; of the bookkeeping of an iteration in each phase; of a byte put on a stack, and read.
 """
 
+SIMD = 0.5
+"""What each further lane of a CPU thread brings, beside the first."""
 GUESSED_TRIPS = 16
 """Iterations of a loop without a plan whose count the arguments of the launch do not tell."""
 GUESSED_WHILE = 4096
@@ -117,13 +122,20 @@ class TaskCost:
     rest: float
     loops: Mapping[int, LoopCost]
 
-    def rounds(self, workers: int, lanes: int) -> int:
-        """Iterations that follow one another on the busiest worker."""
-        return -(-self.iterations // max(1, workers * lanes))
+    def rounds(self, workers: int, lanes: int = 1, width: int = 1) -> float:
+        """How many times as long as one iteration the busiest worker takes.
 
-    def nanoseconds(self, plans: Mapping[int, LoopPlan], workers: int, lanes: int) -> float:
+        Args:
+            workers: threads.
+            lanes: iterations of a vector that have adstacks at a time: the code runs once for each turn.
+            width: iterations that the code runs side by side.
+        """
+        turns = -(-self.iterations // max(1, workers * width)) * (width // lanes)
+        return turns * width / (1.0 + SIMD * (width - 1))
+
+    def nanoseconds(self, plans: Mapping[int, LoopPlan], workers: int, lanes: int = 1, width: int = 1) -> float:
         """Of the whole task."""
-        return self.rounds(workers, lanes) * self.one(plans)
+        return self.rounds(workers, lanes, width) * self.one(plans)
 
     def one(self, plans: Mapping[int, LoopPlan]) -> float:
         """Nanoseconds of one parallel iteration."""

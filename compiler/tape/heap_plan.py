@@ -44,6 +44,7 @@ class TaskPlan:
         shared: names of the stacks that lie on chip and not in the heap; the offset among the ``params`` is then in bytes of a thread.
         shared_bytes: what they take of the on-chip memory, for each thread.
         block: threads that share their on-chip memory; 0: the device has none for adstacks.
+        lanes: iterations that have rows in each worker at a time.
     """
 
     position: int
@@ -59,6 +60,7 @@ class TaskPlan:
     shared: frozenset[str] = frozenset()
     shared_bytes: int = 0
     block: int = 0
+    lanes: int = 1
 
     @property
     def stride(self) -> Mapping[str, int]:
@@ -112,6 +114,7 @@ class HeapPlan:
                     "line": f"{p.loc.file}:{p.loc.line}" if p.loc else "",
                     "rows": t.rows,
                     "rows_from": t.rows_source,
+                    "lanes": t.lanes,
                     "bound": p.plan.bound,
                     "bound_from": p.plan.source,
                     "levels": p.plan.levels,

@@ -19,7 +19,7 @@ from .bounds.evaluable import Unknowable, known_nest
 from .bounds.evaluate import Points
 from .bounds.queries import Host, shape_of
 from .bounds.sizeexpr import Range
-from .cost import FEATURES, GUESSED_TRIPS, GUESSED_WHILE, NANOSECONDS
+from .cost import FEATURES, GUESSED_TRIPS, GUESSED_WHILE, NANOSECONDS, SIMD
 from .work import CLASSES, Inner, TaskWork, Work
 
 SAMPLES = 64
@@ -83,7 +83,7 @@ class Chip:
 
 _BODY = dict(zip((f"body {name}" for name in CLASSES), (0.12, 1.2, 4.5, 0.10, 0.5), strict=True)) | {"atomic": 2.5}
 # Fitted by hand to ``benchmarks.launch_time``.
-CPU = Chip("cpu", 120.0, NANOSECONDS | _BODY, hand=5_000.0, simd=0.5, memory=16.0, cache=24 << 20, measured=True)
+CPU = Chip("cpu", 120.0, NANOSECONDS | _BODY, hand=5_000.0, simd=SIMD, memory=16.0, cache=24 << 20, measured=True)
 # Measured on an H200 (docs/benchmarks.md): the start of a task, bytes a nanosecond, what a sine takes of a full device with ``fast_math``.
 # The rest are guesses by the clock (1.8 GHz), its latencies in cycles, and instructions of 132 multiprocessors.
 _GPU_ALONE = _prices(

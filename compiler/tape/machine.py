@@ -34,7 +34,9 @@ class Machine:
     Attributes:
         arch: the backend's name.
         workers: threads in flight of a parallel task with adstacks, at most.
-        lanes: iterations that one worker runs side by side; each has an adstack row of its own.
+        lanes: iterations of one worker that have an adstack row at a time.
+        width: iterations that the code runs side by side, in as many turns as there are ``lanes`` in it; 0: ``lanes``.
+        fewer: a plan may choose fewer lanes.
         wide: it has 8-byte state words (f64, i64).
         interleaved: the rows of one slot lie side by side in the heap.
         shared: bytes of on-chip memory for the tapes of one thread; 0: all tapes lie in the heap.
@@ -56,6 +58,13 @@ class Machine:
     most: int = 0
     small: int = 0
     approximate: bool = False
+    width: int = 0
+    fewer: bool = False
+
+    @property
+    def side_by_side(self) -> int:
+        """``width``, or what stands for it."""
+        return self.width or self.lanes
 
     @property
     def rows(self) -> int:
@@ -63,9 +72,9 @@ class Machine:
         return self.workers * self.lanes
 
 
-def cpu(workers: int, lanes: int = 1) -> Machine:
-    """The CPU with a pool of ``workers`` threads."""
-    return Machine("cpu", workers, lanes)
+def cpu(workers: int, lanes: int = 1, fewer: bool = False) -> Machine:
+    """The CPU with a pool of ``workers`` threads, which run code of so many lanes."""
+    return Machine("cpu", workers, lanes, width=lanes, fewer=fewer and lanes > 1)
 
 
 def cuda(workers: int | None = None) -> Machine:

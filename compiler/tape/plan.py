@@ -30,11 +30,16 @@ if TYPE_CHECKING:
     import numpy as np
 
 
+LANES_BYTES = 16 << 20
+"""Bytes of rows up to which a launch without a budget runs all of its lanes: as much as stays in the caches of most processors."""
+
+
 @dataclass(frozen=True)
 class PlanOptions:
     """``levels``: checkpoint levels of loops with a known bound, where no ``budget`` (bytes of the heap) is given.
 
-    ``choose`` overrides every loop (tests).
+    ``narrow``: numbers of the tasks that run one lane, whatever the machine has. ``spare``: bytes that a task's rows may take for the
+    sake of lanes, where no budget says so. ``choose`` overrides every loop (tests).
     """
 
     machine: Machine
@@ -42,6 +47,8 @@ class PlanOptions:
     unknown: tuple[int, int, int, int] = SMALLEST_THINNING
     fixed_slots: int = 0
     budget: int | None = None
+    narrow: frozenset[int] = frozenset()
+    spare: int = LANES_BYTES
     choose: Callable[[LoopSizing, int | None, str], LoopPlan] | None = field(default=None, compare=False)
 
 
@@ -53,7 +60,7 @@ def make_plan(kernel: str, tasks: tuple[TaskSizing, ...], host: Host, options: P
     """
     asked = [_Asked(t, host, options) for t in tasks]
     plan = HeapPlan(
-        kernel, tuple(a.plan(a.fastest() if options.budget is not None else a.usual(options.levels)) for a in asked)
+        kernel, tuple(a.plan(a.fastest() if options.budget is not None else a.roomy(options.levels)) for a in asked)
     )
     if options.budget is None or plan.bytes <= options.budget or options.choose:
         return plan
@@ -64,7 +71,8 @@ def make_plan(kernel: str, tasks: tuple[TaskSizing, ...], host: Host, options: P
         return HeapPlan(kernel, tuple(a.plan(chosen.get(a.task.position) or a.usual(1)) for a in asked))
 
     # The search knows some bytes only about, and thins its lists: plans with one level for all may be better.
-    simple = [HeapPlan(kernel, tuple(a.plan(a.usual(n)) for a in asked)) for n in (1, 2, 3)]
+    lanes = (0, 1) if options.machine.fewer else (0,)
+    simple = [HeapPlan(kernel, tuple(a.plan(a.usual(n, some)) for a in asked)) for n in (1, 2, 3) for some in lanes]
     fits = [p for p in simple if p.bytes <= options.budget]
     try:
         found = fit([a.ask() for a in keeps], options.budget, options.fixed_slots, lambda choices: planned(choices).bytes)
@@ -116,6 +124,8 @@ class _Asked:
     """One task of a launch: what is known of its loops, and its plans."""
 
     def __init__(self, task: TaskSizing, host: Host, options: PlanOptions) -> None:
+        if options.machine.side_by_side > 1 and (task.position in options.narrow or not task.parallel):
+            options = replace(options, machine=replace(options.machine, lanes=1, width=1, fewer=False))
         self.task, self._host, self._options = task, host, options
         self._loops = task.region.all_loops()
         self.stateful = [s for s in self._loops if s.stacks]
@@ -151,22 +161,29 @@ class _Asked:
         """What the launch can use."""
         return demand_of(self.task, self._host, self._options.machine, self.stake)
 
-    def rows(self, workers: int) -> Rows:
-        """The rows of the task when that many workers may run it."""
-        return self.demand.rows(replace(self._options.machine, workers=workers))
+    def rows(self, workers: int, lanes: int) -> Rows:
+        """The rows of the task when that many workers may run it, with that many lanes each."""
+        return self.demand.rows(replace(self._options.machine, workers=workers, lanes=lanes))
+
+    @property
+    def _lanes(self) -> list[int]:
+        """What may be chosen, the fastest first."""
+        machine = self._options.machine
+        return [1 << k for k in reversed(range(machine.lanes.bit_length()))] if machine.fewer else [machine.lanes]
 
     def ask(self) -> Ask:
         """What the search must know."""
         machine = self._options.machine
-        rows = {w: self.rows(w) for w in fewer(machine.workers if self.task.parallel else 1)}
+        crews = [(w, lanes) for w in fewer(machine.workers if self.task.parallel else 1) for lanes in self._lanes]
+        rows = {crew: self.rows(*crew) for crew in crews}
         if not machine.shared:
-            return Ask(self.task, self._launch.trips, self.cost, rows, machine.lanes)
+            return Ask(self.task, self._launch.trips, self.cost, rows, machine.side_by_side)
         fastest, small = place(self._launch, 1, roomy=True), place(self._launch, 2)
 
         def options(many: int) -> dict[int, LoopOptions]:
             return placed_options(self._launch, small, fastest, self.cost.loops, many)
 
-        return Ask(self.task, self._launch.trips, self.cost, rows, machine.lanes, options, small.shared)
+        return Ask(self.task, self._launch.trips, self.cost, rows, machine.side_by_side, options, small.shared)
 
     @once
     def _launch(self) -> Launch:
@@ -177,14 +194,28 @@ class _Asked:
         rows = rows if iterations is None else min(rows, iterations)
         return Launch(self.task.region, trips, rows, o.machine, o.unknown, o.fixed_slots)
 
-    def usual(self, levels: int) -> Choice:
-        """Every loop with that many levels, all workers."""
+    def roomy(self, levels: int) -> Choice:
+        """Every loop with that many levels; in fewer lanes or with more levels, whichever is faster, where the rows of all lanes would
+        take more than ``spare`` bytes.
+        """
+        first = self.usual(levels)
+        if not self._options.machine.fewer or self._options.choose or not self.stateful:
+            return first
+        room = max(self._options.spare, self.plan(self.usual(levels, 1)).bytes)
+        if self.plan(first).bytes <= room:
+            return first
+        tried = (self.usual(n, lanes) for n in range(levels, 4) for lanes in self._lanes)
+        return min((c for c in tried if self.plan(c).bytes <= room), key=lambda c: self.plan(c).seconds)
+
+    def usual(self, levels: int, lanes: int = 0) -> Choice:
+        """Every loop with that many levels, all workers; 0: all lanes."""
         o = self._options
+        lanes = lanes if lanes and o.machine.fewer else o.machine.lanes
         if o.machine.shared and not o.choose:
             found = place(self._launch, levels)
             return Choice(found.plans, self._workers(found) if levels == 1 else o.machine.workers, found.shared)
         plans = {s.number: self._usual(s, levels, o.unknown) for s in self.stateful}
-        return Choice(plans, o.machine.workers, placed(self._launch, plans) if o.machine.shared else frozenset())
+        return Choice(plans, o.machine.workers, placed(self._launch, plans) if o.machine.shared else frozenset(), lanes)
 
     def fastest(self) -> Choice:
         """What a budget with room for everything gives."""
@@ -193,7 +224,7 @@ class _Asked:
             found = place(self._launch, 1, roomy=True)
             return Choice(found.plans, self._workers(found), found.shared)
         plans = {s.number: self._usual(s, 1, FASTEST_THINNING) for s in self.stateful}
-        return Choice(plans, self._options.machine.workers)
+        return Choice(plans, o.machine.workers, lanes=o.machine.lanes)
 
     def _workers(self, placement: Placement) -> int:
         """The usual number, or more: not behind a gate, which is counted up to the usual number only."""
@@ -213,7 +244,8 @@ class _Asked:
 
     def plan(self, choice: Choice) -> TaskPlan:
         """The task under a choice."""
-        task, plans, machine = self.task, choice.plans, replace(self._options.machine, workers=choice.workers)
+        task, plans = self.task, choice.plans
+        machine = replace(self._options.machine, workers=choice.workers, lanes=choice.lanes)
         layout = RowLayout(plans, choice.shared)
         words = layout.place(task.region, {})
         on_chip = words.pop(ON_CHIP, 0)
@@ -226,10 +258,13 @@ class _Asked:
         head = task.position, task.name
         if not any(words.values()) and not on_chip:
             return TaskPlan(*head, 0, "no stack", task.parallel, loops, words, params)
-        rows = self.rows(choice.workers)
+        rows = self.rows(choice.workers, choice.lanes)
         params |= rows.params(machine)
-        time = self.cost.nanoseconds(plans, min(rows.workers, self._options.machine.workers), machine.lanes)
+        workers = min(rows.workers, self._options.machine.workers)
+        time = self.cost.nanoseconds(plans, workers, machine.lanes, machine.side_by_side)
         made = TaskPlan(*head, rows.count, rows.source, task.parallel, loops, words, params, rows.workers, time * 1e-9)
+        if task.parallel:
+            made = replace(made, lanes=machine.lanes)
         return replace(made, shared=choice.shared, shared_bytes=on_chip, block=machine.block) if machine.shared else made
 
 

@@ -30,7 +30,7 @@ class Rows:
 
     def params(self, machine: Machine) -> dict[str, int]:
         """The launch parameters of a task: how many workers may run it, and how many of them may claim a row."""
-        return {"rows": -(-self.count // machine.lanes), "threads": self.workers}
+        return {"rows": -(-self.count // machine.lanes), "threads": self.workers, "lanes": machine.lanes}
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,8 @@ class RowDemand:
         if not self.parallel:
             return Rows(0, 1, self._gate()) if self.passing == 0 else Rows(1, 1, f"serial task{self.note}")
         workers, source = machine.workers, "workers"
-        if self.iterations is not None and -(-self.iterations // machine.lanes) < workers:
-            workers, source = -(-self.iterations // machine.lanes), f"{self.iterations} iterations"
+        if self.iterations is not None and -(-self.iterations // machine.side_by_side) < workers:
+            workers, source = -(-self.iterations // machine.side_by_side), f"{self.iterations} iterations"
         claims = workers
         if self.passing is not None and self.passing < workers:
             claims, source = self.passing, self._gate()

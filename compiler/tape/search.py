@@ -28,8 +28,8 @@ class Ask:
         task: its loops.
         trips: of each loop with stacks, by number.
         cost: its cost model.
-        rows: by the number of workers that may run it.
-        lanes: iterations that a worker runs side by side.
+        rows: by how many workers may run it, and how many lanes of each have rows.
+        width: iterations that the code runs side by side.
         options: what the loops may choose from, given how many two-level plans; None: all that is useful.
         shared: the stacks that lie on chip.
     """
@@ -37,19 +37,20 @@ class Ask:
     task: TaskSizing
     trips: Mapping[int, Trips]
     cost: TaskCost
-    rows: Mapping[int, Rows]
-    lanes: int
+    rows: Mapping[tuple[int, int], Rows]
+    width: int
     options: Callable[[int], dict[int, LoopOptions]] | None = None
     shared: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The plans of a task's loops by number, the workers that run it, and the stacks that lie on chip."""
+    """The plans of a task's loops by number, the workers that run it, the stacks that lie on chip, and the lanes."""
 
     plans: Mapping[int, LoopPlan]
     workers: int
     shared: frozenset[str] = frozenset()
+    lanes: int = 1
 
 
 class TooSmall(Exception):
@@ -99,7 +100,7 @@ class _Search:
         # a plan is to take about a millisecond; where no segment is grown in the end, there are more to choose from
         many = {1: 40, 2: 30, 3: 10 if len(planes) == 1 else 20}.get(loops, 7)
         self.options: list[dict[int, LoopOptions]] = []
-        self.crews: list[tuple[np.ndarray, np.ndarray]] = []  # of each task: rows and rounds by the number of workers
+        self.crews: list[tuple[np.ndarray, np.ndarray]] = []  # of each task: rows and rounds by workers and lanes
         self.front = NOTHING
         for k, ask in enumerate(asks):
             if ask.options:
@@ -112,10 +113,10 @@ class _Search:
             self.front = shared(self.front, self._task_front(k, ask, options, len(planes) == 1), len(planes) == 1)
 
     def _task_front(self, k: int, ask: Ask, options: dict[int, LoopOptions], one_plane: bool) -> Front:
-        """The front of a task over the numbers of workers, its picks named for the kernel."""
+        """The front of a task over the numbers of workers and lanes, its picks named for the kernel."""
         one = region_front(ask.task.region, options, one_plane)
         rows = np.array([r.count for r in ask.rows.values()], np.int64)
-        rounds = np.array([ask.cost.rounds(r.workers, ask.lanes) for r in ask.rows.values()], np.int64)
+        rounds = np.array([ask.cost.rounds(r.workers, lanes, ask.width) for (_, lanes), r in ask.rows.items()], np.float64)
         self.crews.append((rows, rounds))
         size = np.multiply.outer(rows, one.bytes).ravel()
         time = np.multiply.outer(rounds, ask.cost.rest + one.nanoseconds).ravel()
@@ -132,11 +133,11 @@ class _Search:
     def choices(self, point: int, grown: tuple[int, int, int] | None = None) -> list[Choice]:
         """The choices of a point of the front. ``grown``: task, loop, and the segment length that it gets instead."""
         plans: list[dict[int, LoopPlan]] = [{} for _ in self.asks]
-        workers = [1] * len(self.asks)
+        crews = [(1, 1)] * len(self.asks)
         for key, picks in self.front.picks.items():
             task, loop = self.numbers[key]
             if loop == _WORKERS:
-                workers[task] = list(self.asks[task].rows)[int(picks[point])]
+                crews[task] = list(self.asks[task].rows)[int(picks[point])]
             else:
                 plans[task][loop] = self.options[task][loop].plan(int(picks[point]))
         if grown:
@@ -144,7 +145,7 @@ class _Search:
             old = plans[task][loop]
             assert old.bound is not None
             plans[task][loop] = two_levels(old.bound, segment, old.source)
-        return [Choice(p, w, a.shared) for p, w, a in zip(plans, workers, self.asks)]
+        return [Choice(p, workers, a.shared, lanes) for p, (workers, lanes), a in zip(plans, crews, self.asks)]
 
     def grown(self, within: int, budget: int) -> list[Choice]:
         """The best of the first ``within`` points with one two-level loop grown into what is left of the budget."""

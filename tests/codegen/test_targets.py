@@ -10,9 +10,9 @@ from codegen_harness import field, parallel
 
 from qdrun.compiler.codegen.llvm.cost import suggested_lanes
 from qdrun.compiler.codegen.llvm.kernel import emit_kernel
-from qdrun.compiler.codegen.llvm.target import Target
-from qdrun.compiler.ir.builder import const_i32
-from qdrun.compiler.ir.nodes import Kernel
+from qdrun.compiler.codegen.llvm.target import Lanes, Target
+from qdrun.compiler.ir.builder import const_i32, const_i64
+from qdrun.compiler.ir.nodes import ClaimRow, Kernel, Op, Print, Stack, StackPut
 from qdrun.compiler.ir.ops import TABLE
 from qdrun.compiler.ir.types import f16, f32, f64, i8, i32, i64, u16
 
@@ -84,8 +84,43 @@ def test_lanes_are_suggested_for_functions_on_a_cpu_that_fuses():
     short, m, d = parallel(64)
     d.gstore(x, (m,), d.op("sin", d.gload(x, (m,))))
     functions, plain, once = Kernel("f", [], [task]), Kernel("g", [], [other]), Kernel("h", [], [short])
-    assert suggested_lanes(functions, "x86_64-linux", "+avx2,+fma") == 16
-    assert suggested_lanes(functions, "x86_64-linux", "+avx512f,+avx2,+fma") == 32
-    assert suggested_lanes(functions, "x86_64-linux", "+sse4.2") == 1
-    assert suggested_lanes(plain, "x86_64-linux", "+avx2,+fma") == 1
-    assert suggested_lanes(once, "x86_64-linux", "+avx2,+fma") == 1  # no loop: not worth the second copy of the code
+    assert suggested_lanes(functions, (), "x86_64-linux", "+avx2,+fma") == Lanes(16)
+    assert suggested_lanes(functions, (), "x86_64-linux", "+avx512f,+avx2,+fma") == Lanes(32)
+    assert suggested_lanes(functions, (), "x86_64-linux", "+sse4.2") == Lanes()
+    assert suggested_lanes(plain, (), "x86_64-linux", "+avx2,+fma") == Lanes()
+    assert suggested_lanes(once, (), "x86_64-linux", "+avx2,+fma") == Lanes()  # no loop: not worth the second copy of the code
+    all_three = Kernel("k", [], [other, task, short])
+    assert suggested_lanes(all_three, (), "x86_64-linux", "+avx2,+fma") == Lanes(16, narrow=frozenset((0, 2)))
+
+
+def states(n, atomic=None, print_=False):
+    """A task with an adstack and sines in a loop, and an atomic of some kind on an element that other iterations may meet."""
+    x, far = field("x", f32, n), field("far", f32, n)
+    task, i, b = parallel(n)
+    b.put(ClaimRow())
+    v = b.local(b.gload(x, (i,)))
+    with b.loop(const_i64(0), const_i64(9)) as lp:
+        stack = Stack(lp, "tape", (v,), "s0")
+        b.put(StackPut(stack, lp.index, (b.load(v),)))
+        b.store(v, b.op("sin", b.load(v)))
+    if atomic:
+        b.put(Op("atomic", (const_i32(3), b.load(v)), f32, (far, atomic)))
+    if print_:
+        b.put(Print(("v", b.load(v))))
+    b.gstore(x, (i,), b.load(v))
+    task.stacks, task.params = [stack], ["s0.f4", "stride.f4", "rows", "threads", "lanes"]
+    return Kernel("k", [], [task])
+
+
+@pytest.mark.parametrize(
+    ("kernel", "width"),
+    [
+        (states(4096), 32),
+        (states(4096, "max"), 32),
+        (states(4096, "add"), 1),  # its order would be another one in fewer lanes, and so the bits
+        (states(8), 1),
+        (states(4096, print_=True), 1),
+    ],
+)
+def test_lanes_that_a_plan_may_choose_change_no_bits(kernel, width):
+    assert suggested_lanes(kernel, (), "x86_64-linux", "+avx512f,+avx2,+fma") == Lanes(width)

@@ -34,6 +34,7 @@ from qdrun.compiler.ir.nodes import (
 from qdrun.compiler.ir.types import f16, f32, f64, i8, i32, i64, u1, u8, u32, u64
 
 LANES = [1, 8, 16]
+TURNS = [(1, 1), (8, 8), (16, 16), (8, 1), (16, 4), (32, 2)]  # lanes, and how many of them have rows at a time
 SOME_LANES = [1, pytest.param(8, marks=pytest.mark.slow), 16]  # of tests with hundreds of kernels
 rng = np.random.default_rng(0)
 
@@ -213,10 +214,10 @@ def test_an_overflow_has_its_own_code(lanes):
     assert run(params={(0, "bound"): 3})[0] == 1
 
 
-@pytest.mark.parametrize("lanes", LANES)
+@pytest.mark.parametrize(("lanes", "turn"), TURNS)
 @pytest.mark.parametrize("varying_slot", [False, True])
-def test_an_adstack_gives_back_what_was_put(lanes, varying_slot):
-    n, depth = 700, 6
+def test_an_adstack_gives_back_what_was_put(lanes, turn, varying_slot):
+    n, depth = 703, 6
     x, y = field("x", f32, n), field("y", f64, n)
     task, i, b = parallel(n)
     b.put(ClaimRow())
@@ -234,11 +235,15 @@ def test_an_adstack_gives_back_what_was_put(lanes, varying_slot):
             got = b.op("stack_get", bwd.index, dtype=q.dtype, attr=(stack, k))
             b.store(total, b.op("add", b.op("mul", b.load(total), Const(1.25, f64)), b.cast(got, f64)))
     b.gstore(y, (i,), b.load(total))
-    params = {name.format(p): 8 for p in abi.PLANES for name in ("s0.{}", "stride.{}")} | {"rows": 2, "threads": 2}
+    params = {name.format(p): 8 for p in abi.PLANES for name in ("s0.{}", "stride.{}")} | {
+        "rows": 2,
+        "threads": 2,
+        "lanes": turn,
+    }
     task.stacks, task.params = [stack], list(params)
     widths = {p: sum(abi.plane_of(q.dtype) == p for q in locals_) for p in abi.PLANES}
     rows = {p: w * depth + 8 for p, w in widths.items()}
-    heap = {p: np.zeros(2 * rows[p] * lanes, {"f4": "f4", "f8": "f8", "i4": "i4", "i8": "i8"}[p]) for p in abi.PLANES}
+    heap = {p: np.zeros(2 * rows[p] * turn, {"f4": "f4", "f8": "f8", "i4": "i4", "i8": "i8"}[p]) for p in abi.PLANES}
     data = {x.buffer: rng.uniform(0, 50, n).astype("f4"), y.buffer: np.zeros(n)}
     run = Compiled(kernel(task), lanes)
     params |= {f"stride.{p}": rows[p] for p in abi.PLANES}
@@ -251,9 +256,9 @@ def test_an_adstack_gives_back_what_was_put(lanes, varying_slot):
     assert np.array_equal(data[y.buffer], want)
 
 
-@pytest.mark.parametrize("lanes", LANES)
+@pytest.mark.parametrize(("lanes", "turn"), TURNS)
 @pytest.mark.parametrize("gate", [False, True])
-def test_a_row_is_claimed_once_by_each_worker_and_never_past_the_planned_ones(lanes, gate):
+def test_a_row_is_claimed_once_by_each_worker_and_never_past_the_planned_ones(lanes, turn, gate):
     n, chunks = 4000, 2
     x, y = field("x", f32, n), field("y", f32, n)
     task, i, b = parallel(n)
@@ -274,18 +279,18 @@ def test_a_row_is_claimed_once_by_each_worker_and_never_past_the_planned_ones(la
             stack = body()
     else:
         stack = body()
-    task.stacks, task.params = [stack], ["s0.f4", "stride.f4", "rows", "threads"]
+    task.stacks, task.params = [stack], ["s0.f4", "stride.f4", "rows", "threads", "lanes"]
     run = Compiled(kernel(task), lanes)
     half = np.arange(n) < n // chunks
     for rows, passing in ((2, half | True), (1, half | True), (0, half | True), (0, half & False), (1, half & False)):
-        heap = np.full(3 * 3 * lanes, -7.0, np.float32)
+        heap = np.full(3 * 3 * turn, -7.0, np.float32)
         data = {x.buffer: np.where(passing, 1.5, -1.5).astype(np.float32), y.buffer: np.zeros(n, np.float32)}
-        params = {(0, "s0.f4"): 0, (0, "stride.f4"): 3, (0, "rows"): rows, (0, "threads"): 2}
+        params = {(0, "s0.f4"): 0, (0, "stride.f4"): 3, (0, "rows"): rows, (0, "threads"): 2, (0, "lanes"): turn}
         status = run(fields=data, params=params, heap={"f4": heap})
         needed = 2 if passing.any() or not gate else 0
         assert bool(status[0] == 0) is (rows >= needed)
-        assert (heap[rows * 3 * lanes :] == -7.0).all(), "a row that was not planned was written"
-        assert (heap[: min(rows, needed) * 3 * lanes] != -7.0).all()
+        assert (heap[rows * 3 * turn :] == -7.0).all(), "a row that was not planned was written"
+        assert (heap[: min(rows, needed) * 3 * turn] != -7.0).all()
         if rows >= needed:
             assert np.array_equal(data[y.buffer] != 0, passing | (not gate))
 

@@ -72,7 +72,7 @@ class Guard:
             margin = MARGIN // size
             inside = written[margin:-margin]
             allowed = np.zeros(inside.size, bool)
-            for first, end in self._planned(program, plan, plane):
+            for first, end in self._planned(plan, plane):
                 assert end <= inside.size, f"plane {plane}: row ends at word {end} of {inside.size}"
                 allowed[first:end] = True
             beyond = np.flatnonzero(inside & ~allowed)
@@ -89,24 +89,16 @@ class Guard:
         return halves.any(axis=1) if size == 8 else halves.reshape(-1)
 
     @staticmethod
-    def _planned(program: Any, plan: HeapPlan, plane: str) -> Iterator[tuple[int, int]]:
+    def _planned(plan: HeapPlan, plane: str) -> Iterator[tuple[int, int]]:
         """First and last word of each row of each task; a row is ``lanes`` rows side by side."""
         for task in plan.tasks:
             words, stride = task.words.get(plane, 0), task.stride.get(plane, 0)
             if not task.parallel:
                 yield 0, words
                 continue
-            lanes = lanes_of(program, plan)
+            lanes = task.lanes
             for row in range(task.rows // lanes):
                 yield row * stride * lanes, (row * stride + words) * lanes
-
-
-def lanes_of(program: Any, plan: HeapPlan) -> int:
-    """The lanes of the compiled gradient that a plan belongs to."""
-    found = {v.gradient.compiled.lanes for variants in program.variants.values() for v in variants.values()
-             if v.gradient.name == plan.kernel}  # fmt: skip
-    assert len(found) == 1, f"one gradient is called {plan.kernel}, with lanes {found}"
-    return found.pop()
 
 
 @contextmanager

@@ -25,8 +25,17 @@ def test_rows_are_the_least_of_workers_iterations_and_passing_iterations(workers
     limits = [workers] + [x for x in (None if iterations is None else -(-iterations // lanes), passing) if x is not None]
     assert rows.count == min(limits) * lanes
     assert rows.workers == max(1, min([workers, *limits[1:2]])) or iterations is None
-    assert rows.params(Machine("cpu", workers, lanes)) == {"rows": min(limits), "threads": rows.workers}
+    assert rows.params(Machine("cpu", workers, lanes)) == {"rows": min(limits), "threads": rows.workers, "lanes": lanes}
     assert rows.params(Machine("cpu", workers, lanes))["rows"] <= rows.workers
+
+
+@given(st.integers(1, 64), st.sampled_from([(16, 1), (16, 4), (16, 16)]), COUNTS)
+def test_turns_of_fewer_lanes_take_fewer_rows_of_the_same_workers(workers, shape, iterations):
+    width, lanes = shape
+    machine, whole = (Machine("cpu", workers, n, width=width) for n in (lanes, width))
+    some, all_ = (RowDemand(True, iterations).rows(m) for m in (machine, whole))
+    assert (some.count * width, some.workers) == (all_.count * lanes, all_.workers)
+    assert some.params(machine) == all_.params(whole) | {"lanes": lanes}
 
 
 @given(st.integers(1, 63), st.sampled_from([1, 8]), COUNTS, COUNTS)
@@ -39,7 +48,7 @@ def test_more_workers_never_need_fewer_rows(workers, lanes, iterations, passing)
 def test_a_serial_task_has_one_row_or_none():
     machine = Machine("cpu", 8, 4)
     assert [RowDemand(False, 1, n).rows(machine).count for n in (None, 0, 1)] == [1, 0, 1]
-    assert RowDemand(False, 1).rows(machine).params(machine) == {"rows": 1, "threads": 1}
+    assert RowDemand(False, 1).rows(machine).params(machine) == {"rows": 1, "threads": 1, "lanes": 4}
 
 
 class Data:

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from ...ir.nodes import Block, Const, If, Kernel, Loop, Op, Print, Task
-from ...ir.walk import walk
+from collections.abc import Container, Iterator
+from math import prod
+
+from ...ir.nodes import Block, Const, If, Kernel, Loop, Op, Print, Stmt, Task
+from ...ir.walk import atomic_of, operands, walk
+from .target import ONE_LANE, Lanes
+from .uniform import analyse
 
 _CHUNK_COST = 20_000  # about 5 microseconds: ten times what handing a chunk to a waiting thread costs
 _COSTS: dict[str, int] = dict.fromkeys("sin cos tan asin acos atan2 tanh exp log pow".split(" "), 40)
 _COSTS |= {"gload": 4, "atomic": 20, "div": 8, "sqrt": 8, "rsqrt": 12, "mod": 20, "floordiv": 20, "cdiv": 12, "crem": 12}
 _UNKNOWN_TRIPS = 16
 _MATH = frozenset("sin cos tan asin acos atan2 tanh exp log pow".split())
-_LANE_SERIAL = frozenset(("atomic",))
+_DIVISIONS = frozenset(("floordiv", "mod", "cdiv", "crem"))
+_FEW = 64
+"""Iterations of a loop with states for which lanes are compiled, at least."""
+_MOST_STATEMENTS = 1500
+"""Statements of a task with states that is compiled for lanes, at most."""
 
 
 def block_cost(block: Block) -> int:
@@ -41,30 +50,63 @@ def grain(task: Task, lanes: int) -> int:
     return -(-count // lanes) * lanes
 
 
-def suggested_lanes(kernel: Kernel, triple: str, features: str) -> int:
-    """How many lanes are likely best: twice the native f32 vector, half of that for f64; 1 where lanes would not pay.
+def suggested_lanes(kernel: Kernel, plain: Container[Op], triple: str, features: str) -> Lanes:
+    """How many lanes are likely best: twice the native f32 vector, half of that for f64; and the tasks where lanes would not pay.
 
     Lanes pay for mathematical functions in loops inside parallel tasks, where one iteration waits for the last. They do not for
     integer divisions, atomics or prints, which take turns, nor on a CPU without fused multiply-add, where our functions would call
     one. A short body without loops is not worth the second copy of its code.
+
+    Args:
+        kernel: without checks.
+        plain: its atomics that no other iteration can disturb.
+        triple: of the machine, as LLVM names it.
+        features: of its processor.
     """
     flags = set(features.split(","))
     arm = triple.startswith(("aarch64", "arm64"))
     native = 16 if "+avx512f" in flags else 8 if {"+avx2", "+fma"} <= flags else 4 if arm else 0
-    if not native:
-        return 1
-    math = serial = doubles = 0
-    for task in kernel.tasks:
-        if not task.parallel:
-            continue
-        looped = {id(x) for s in task.body if isinstance(s, Loop) for x in walk(s.body)}
-        for s in walk(task.body):
-            if isinstance(s, Print):
-                return 1
-            if isinstance(s, Op):
-                math += s.op in _MATH and id(s) in looped
-                serial += s.op in _LANE_SERIAL or (s.dtype.is_int and s.op in ("floordiv", "mod", "cdiv", "crem"))
-                doubles += s.op in _MATH and s.dtype.bits == 64
-    if not math or serial > 2 * math:
-        return 1
-    return native if doubles else 2 * native
+    narrow = frozenset(k for k, task in enumerate(kernel.tasks) if not native or not _lanes_pay(task, plain))
+    wide = [task for k, task in enumerate(kernel.tasks) if k not in narrow]
+    if not wide:
+        return ONE_LANE
+    doubles = any(isinstance(s, Op) and s.op in _MATH and s.dtype.bits == 64 for t in wide for s in walk(t.body))
+    return Lanes(native if doubles else 2 * native, narrow)
+
+
+def _lanes_pay(task: Task, plain: Container[Op]) -> bool:
+    math = sum(isinstance(x, Op) and x.op in _MATH for s in task.body if isinstance(s, Loop) for x in walk(s.body))
+    statements = list(walk(task.body))
+    if not task.parallel or not math or any(isinstance(s, Print) for s in statements):
+        return False
+    atomics = [s for s in statements if isinstance(s, Op) and s.op == "atomic" and s not in plain]
+    if task.stacks:  # a plan may choose fewer lanes, which must change no bits
+        used = {id(x) for s in statements for x in operands(s)}
+        any_order = all(_any_order(s) and id(s) not in used for s in atomics)
+        if not any_order or _iterations(task) < _FEW or len(statements) > _MOST_STATEMENTS:
+            return False
+        statements = list(_unconditional(task.body))  # what is put on stacks, and when, is decided by rare divisions
+    varying = analyse(task).varying
+    divided = (s for s in statements if isinstance(s, Op) and s.op in _DIVISIONS and s.dtype.is_int and s in varying)
+    return len(atomics) + sum(1 for _ in divided) <= 2 * math
+
+
+def _unconditional(block: Block) -> Iterator[Stmt]:
+    """The statements of a block and of its loops, but for those inside an ``if``."""
+    for s in block:
+        yield s
+        if isinstance(s, Loop):
+            yield from _unconditional(s.body)
+
+
+def _iterations(task: Task) -> int:
+    """The iterations of a parallel loop whose bounds are literals; of another one as many as pay."""
+    known = [(x.begin, x.end) for x in task.axes]
+    sizes = [int(b.value) - int(a.value) if isinstance(a, Const) and isinstance(b, Const) else _FEW for a, b in known]
+    return prod(sizes)
+
+
+def _any_order(s: Op) -> bool:
+    """Whether the atomics of a kind on one element leave the same bits in any order."""
+    place, code = atomic_of(s)
+    return code in ("min", "max") or (place.dtype.is_int and code in ("add", "sub", "and", "or", "xor"))

@@ -45,6 +45,8 @@ class Emitter(Fn, ABC):
         self.iteration: tuple[str, bool] = ("0", False)
         self.stacks: dict[tuple[str, str], str] = {}  # address of slot 0 of this worker's row, by stack and plane
         self.claimed = False  # before the first iteration
+        self.in_turns = lanes > 1 and "lanes" in task.params  # as many lanes at a time as the launch has adstacks for
+        self.turn = ""  # minus the first lane of those that run
 
     # -- operands
     def varying(self, x: Operand) -> bool:
@@ -76,6 +78,15 @@ class Emitter(Fn, ABC):
     def param(self, name: str) -> str:
         """A launch parameter of this task."""
         return self.context(self.info.layout.params[self.number, name])
+
+    @property
+    def side(self) -> str:
+        """How many iterations have their words of an adstack side by side."""
+        return self.param("lanes") if self.in_turns else str(self.lanes)
+
+    def bytes_side_by_side(self, size: int) -> str:
+        """From one word of a row of an adstack to the next, where a word has ``size`` bytes."""
+        return self.hoist(("side", size), f"mul i64 {self.side}, {size}") if self.in_turns else str(size * self.lanes)
 
     def local(self, x: Local) -> str:
         """The slot of a local."""

@@ -181,7 +181,7 @@ def _chunk(e: TaskEmitter, task: Task, n: str) -> str:
     """Iterations per chunk: from n and the body alone, so that sums have the same bits on any number of threads."""
     if not task.parallel:
         return n
-    lanes = e.module.target.lanes
+    lanes = e.module.target.lanes_of(e.number, task)
     least = grain(task, lanes)
     per = e.t(f"udiv i64 {e.t(f'add i64 {n}, {MAX_CHUNKS * lanes - 1}')}, {MAX_CHUNKS * lanes}")
     per = e.t(f"mul i64 {per}, {lanes}") if lanes > 1 else per

@@ -392,16 +392,21 @@ def stack_word(e: Emitter, stack: Stack, field: int, slot: Operand) -> tuple[str
     """Address and its kind of one state word."""
     plane = plane_of(stack.locals[field].dtype)
     mates = [k for k, x in enumerate(stack.locals) if plane_of(x.dtype) == plane]
-    size, width, place = int(plane[1]) * e.lanes, len(mates), mates.index(field)
-    base = e.stacks[stack.name, plane]
-    if place:
-        base = e.t(f"getelementptr i8, ptr {base}, i64 {place * size}")
+    size, width, place = int(plane[1]), len(mates), mates.index(field)
+    base, step = e.stacks[stack.name, plane], str(width * size * e.lanes)
+    if e.turn:  # not all lanes at once
+        side = e.bytes_side_by_side(size)
+        base = e.t(f"getelementptr i8, ptr {base}, i64 {e.t(f'mul i64 {e.turn}, {size}')}")
+        base = e.t(f"getelementptr i8, ptr {base}, i64 {e.t(f'mul i64 {side}, {place}')}") if place else base
+        step = e.hoist(("step", side, width), f"mul i64 {side}, {width}")
+    elif place:
+        base = e.t(f"getelementptr i8, ptr {base}, i64 {place * size * e.lanes}")
     if not e.varying(slot):
-        byte = e.t(f"mul i64 {e.operand(slot, False)}, {width * size}")
+        byte = e.t(f"mul i64 {e.operand(slot, False)}, {step}")
         return e.t(f"getelementptr i8, ptr {base}, i64 {byte}"), "linear" if e.lanes > 1 else "uniform"
     ty = e.vec("i64", True)
-    byte = e.t(f"mul {ty} {e.operand(slot, True)}, {e.lit(str(width * size), i64, True)}")
-    lanes = "<" + ", ".join(f"i64 {k * int(plane[1])}" for k in range(e.lanes)) + ">"
+    byte = e.t(f"mul {ty} {e.operand(slot, True)}, {e.broadcast(step, 'i64')}")
+    lanes = "<" + ", ".join(f"i64 {k * size}" for k in range(e.lanes)) + ">"
     return e.t(f"getelementptr i8, ptr {base}, {ty} {e.t(f'add {ty} {byte}, {lanes}')}"), "scattered"
 
 

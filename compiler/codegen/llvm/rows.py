@@ -89,5 +89,5 @@ def _base(e: Emitter, name: str, plane: str, row: str) -> None:
     if row != "0":
         stride = e.param(f"stride.{plane}")
         first = e.t(f"add i64 {e.t(f'mul i64 {row}, {stride}')}, {first}")
-    byte = e.t(f"mul i64 {first}, {int(plane[1]) * e.lanes}")
+    byte = e.t(f"mul i64 {first}, {e.bytes_side_by_side(int(plane[1]))}")
     e.stacks[name, plane] = e.t(f"getelementptr i8, ptr {heap}, i64 {byte}")

@@ -9,12 +9,30 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ...ir.nodes import Const
+from ...ir.nodes import Const, Task
 from ...ir.types import DType, f16, f32, u1
 
 
 class Unsupported(Exception):
     """The emitter has no code for this at this lane width (or on this target). The caller may ask again with ``lanes=1``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lanes:
+    """How many iterations of a parallel task run side by side in one thread.
+
+    Attributes:
+        width: that many, in the tasks that are not ``narrow``.
+        narrow: numbers of the tasks that run one.
+        fewer: the plan of a launch may let fewer iterations have adstacks at a time.
+    """
+
+    width: int = 1
+    narrow: frozenset[int] = frozenset()
+    fewer: bool = False
+
+
+ONE_LANE = Lanes()
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +42,8 @@ class Target:
     Attributes:
         name: of the backend.
         triple, cpu, features: LLVM's names.
-        lanes: iterations that run side by side in one thread.
+        lanes: iterations that run side by side in one thread, in the tasks that are not ``narrow``.
+        narrow: see ``Lanes``.
         trials: the trials of a group of a batch (``trials.TrialLayout``); 0: kernels are not batched.
         libm: scalar code may call C's math library.
         layout: LLVM's data layout, where the text must say it.
@@ -40,6 +59,7 @@ class Target:
     cpu: str = ""
     features: str = ""
     lanes: int = 1
+    narrow: frozenset[int] = frozenset()
     libm: bool = True
     layout: str = ""
     fast_math: bool = False
@@ -47,6 +67,10 @@ class Target:
     f32_to_i32: str = ""
     constant_space: int = 0
     trials: int = 0
+
+    def lanes_of(self, number: int, task: Task) -> int:
+        """The lanes of a task, the one of this number in its kernel."""
+        return self.lanes if task.parallel and number not in self.narrow else 1
 
 
 LLVM_TYPES = {"f16": "half", "f32": "float", "f64": "double", "u1": "i1"}

@@ -22,7 +22,7 @@ _TWO_COPIES = 1500  # statements; above this a vectorised task has only the mask
 
 def emit_task(module: Module, info: KernelInfo, task: Task, name: str) -> None:
     """Add the function of one task to the module."""
-    lanes = module.target.lanes if task.parallel else 1
+    lanes = module.target.lanes_of(info.kernel.tasks.index(task), task)
     e = TaskEmitter(module, info, task, analyse(task) if lanes > 1 else Shapes(), lanes, not task.parallel)
     unset = conditional_locals(task)
     _start_reductions(e)
@@ -88,20 +88,53 @@ def _vector_body(e: TaskEmitter, now: str, unset: list[Local]) -> None:
     wide = dict(e.wide)
     if sum(1 for _ in walk(e.task.body)) <= _TWO_COPIES:
         whole, part = e.label("whole"), e.label("part")
-        e.branch(e.t(f"icmp sle i64 {e.t(f'add i64 {now}, {e.lanes}')}, %end"), whole, part)
+        fits = e.t(f"icmp sle i64 {e.t(f'add i64 {now}, {e.lanes}')}, %end")
+        if e.in_turns:
+            fits = e.t(f"and i1 {fits}, {e.hoist('whole', f'icmp eq i64 {e.side}, {e.lanes}')}")
+        e.branch(fits, whole, part)
         e.at(whole)
         _one_body(e, unset)
         e.jump(join)
         e.at(part)
     e.wide = wide
-    left = e.broadcast(e.t(f"sub i64 %end, {now}"), "i64")
-    e.mask = e.t(f"icmp sgt {e.vec('i64', True)} {left}, {_lane_numbers(e)}")
+    left = e.t(f"sub i64 %end, {now}")
+    e.mask = e.t(f"icmp sgt {e.vec('i64', True)} {e.broadcast(left, 'i64')}, {_lane_numbers(e)}")
+    some = _first_turn(e) if e.in_turns else None
     for x in unset:
         e.put(f"store {e.ty(x.dtype, x in e.shapes.varying)} zeroinitializer, ptr {e.local(x)}")
     e.block(e.task.body)
     e.mask = ""
-    e.jump(join)
+    if some:
+        _next_turn(e, some, left, join)
+    else:
+        e.jump(join)
     e.at(join)
+
+
+def _first_turn(e: TaskEmitter) -> tuple[str, str]:
+    """The loop over the turns of a vector, in each of which ``lanes`` (a launch parameter) of its iterations have adstacks: the mask of
+    those, and where their words begin. Gives its label and the slot of the first lane of a turn.
+    """
+    ty, first, body = e.vec("i64", True), e.slot("i64"), e.label("turn")
+    all_lanes, side = e.mask, e.broadcast(e.side, "i64")
+    e.put(f"store i64 0, ptr {first}")
+    e.jump(body)
+    e.at(body)
+    now = e.t(f"load i64, ptr {first}")
+    ahead = e.t(f"sub {ty} {_lane_numbers(e)}, {e.broadcast(now, 'i64')}")
+    e.mask = e.t(f"and {e.vec('i1', True)} {all_lanes}, {e.t(f'icmp ult {ty} {ahead}, {side}')}")
+    e.turn = e.t(f"sub i64 0, {now}")
+    return body, first
+
+
+def _next_turn(e: TaskEmitter, some: tuple[str, str], left: str, join: str) -> None:
+    body, first = some
+    e.turn = ""
+    now = e.t(f"add i64 {e.t(f'load i64, ptr {first}')}, {e.side}")
+    e.put(f"store i64 {now}, ptr {first}")
+    last = e.t(f"call i64 @llvm.smin.i64(i64 {left}, i64 {e.lanes})")
+    e.module.declare("llvm.smin.i64", "declare i64 @llvm.smin.i64(i64, i64)")
+    e.branch(e.t(f"icmp slt i64 {now}, {last}"), body, join)
 
 
 # -- indices

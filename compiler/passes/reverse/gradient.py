@@ -170,7 +170,7 @@ def _assemble(task: Task, rev: Reverse) -> Task:
     params = [p for d in rev.drivers.values() for p in d.params()]
     params += [f"{stack.name}.{plane}" for stack in stacks for plane in sorted({v.dtype.plane for v in stack.locals})]
     if stacks:
-        params += ["rows", "threads"]
+        params += ["rows", "threads", "lanes"]
         params += [f"stride.{plane}" for plane in sorted({v.dtype.plane for stack in stacks for v in stack.locals})]
     name = f"{task.name}_grad"
     return replace(task, name=name, body=rev.body, axes=axes, prologue=prologue, stacks=stacks, params=params, reductions=[])

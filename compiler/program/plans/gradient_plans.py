@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...codegen.llvm.target import Lanes
 from ...errors import OutOfMemory
 from ...ir.nodes import ArgDecl, Buffer, Kernel, Place
 from ...ir.trials import TrialLayout
@@ -58,7 +59,7 @@ class GradientPlans:
         head: Kernel,
         owners: Mapping[Buffer, Allocation],
         sizing: tuple[TaskSizing, ...],
-        lanes: int,
+        lanes: Lanes,
     ) -> None:
         if program.trials is not None:
             sizing = batched_sizing(sizing, program.trials)
@@ -134,10 +135,15 @@ class GradientPlans:
         return min(budget, room)
 
     def _options(self, budget: int | None = None) -> PlanOptions:
-        o = self.program.options
-        return PlanOptions(
-            self.program.own_machine(self._lanes), o.ad_checkpoint_levels, fixed_slots=o.ad_stack_size, budget=budget
+        o, lanes = self.program.options, self._lanes
+        made = PlanOptions(
+            self.program.own_machine(lanes),
+            o.ad_checkpoint_levels,
+            fixed_slots=o.ad_stack_size,
+            budget=budget,
+            narrow=lanes.narrow,
         )
+        return replace(made, spare=min(made.spare, o.memory_limit // 8)) if o.memory_limit else made
 
     def of_words(self, words: bytes, decisive: tuple[int, ...]) -> HeapPlan:
         """The plan of a launch by the words of its arguments, see ``plan``.

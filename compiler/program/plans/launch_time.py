@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Callable, Container
 from dataclasses import replace
 from typing import Any
 
-from ...codegen.llvm.cost import suggested_lanes
 from ...compile.fast_math_note import fast_math_note
+from ...compile.lanes import lanes_of
 from ...compile.pipeline import device_input
 from ...ir.nodes import Kernel
 from ...passes.reverse.final_values import compares_contents
 from ...passes.task_work import task_work
-from ...runtime.jit import host as processor
 from ...tape.launch_time import CHIPS, Chip, LaunchTime, Load, load_of, task_time
 from ...tape.machine import machine
 from ...tape.plan import costs_of
@@ -63,7 +62,7 @@ def launch_time(
 def _forward(variant: Variant, call: Call, chip: Chip) -> list[Load]:
     kernel, alone, lanes = _counted(variant, variant.compiled_kernel.ir, chip)
     host = LaunchHost(call, variant.owners)
-    return [load_of(task_work(kernel, task, alone), host, chip, lanes) for task in kernel.tasks]
+    return [load_of(task_work(kernel, task, alone), host, chip, lanes(k)) for k, task in enumerate(kernel.tasks)]
 
 
 def _gradient(variant: Variant, call: Call, chip: Chip, arch: str, budget: int | None) -> list[Load]:
@@ -73,17 +72,16 @@ def _gradient(variant: Variant, call: Call, chip: Chip, arch: str, budget: int |
     options = plans.plan_options(machine)
     planned = {t.position: t for t in plans.plan(call, budget, machine).tasks}
     alone, share = (costs_of(plans.sizing, host, options, p) if p else {} for p in (chip.alone, chip.share))
-    reverse, ours, lanes = _counted(variant, variant.compiled_kernel.reverse(variant.program.device)[1].kernel, chip)
-    if alone:  # a row of the heap for each lane
-        lanes = variant.program.options.cpu_lanes or 1
+    reverse, ours, side_by_side = _counted(variant, variant.compiled_kernel.reverse(variant.program.device)[1].kernel, chip)
     before = {f"{load.name}_grad": load for load in _forward(variant, call, chip)}
     loads = []
     for position, task in enumerate(reverse.tasks):
         if position not in alone:
-            loads.append(load_of(task_work(reverse, task, ours), host, chip, lanes))
+            loads.append(load_of(task_work(reverse, task, ours), host, chip, side_by_side(position)))
             continue
         cost, plan = alone[position], planned[position]
         loops = {p.number: p.plan for p in plan.loops}
+        lanes = plan.lanes if chip.simd else 1
         own = Load(task.name, cost.iterations, cost.one(loops), share[position].one(loops) if share else 0.0, lanes=lanes)
         like = before[task.name]
         moved = {"moved": STATES_MOVE * like.moved, "footprint": STATES_MOVE * like.footprint, "wide": like.wide}
@@ -91,14 +89,16 @@ def _gradient(variant: Variant, call: Call, chip: Chip, arch: str, budget: int |
     return loads
 
 
-def _counted(variant: Variant, kernel: Kernel, chip: Chip) -> tuple[Kernel, Container[object], int]:
-    """What is compiled of a kernel, the atomics that no other thread meets, and the iterations that a thread of a CPU runs side by side."""
+def _counted(variant: Variant, kernel: Kernel, chip: Chip) -> tuple[Kernel, Container[object], Callable[[int], int]]:
+    """What is compiled of a kernel, the atomics that no other thread meets, and the iterations that a thread of a CPU runs side by side
+    in the task of a number.
+    """
     options = variant.program.options
     reduced, how = device_input(kernel, options)
     if chip.share or compares_contents(variant.compiled_kernel.ir):
-        return reduced, how.plain, 1
-    lanes = options.cpu_lanes or suggested_lanes(reduced, processor().triple, processor().features)
-    return reduced, how.plain, lanes
+        return reduced, how.plain, lambda _: 1
+    lanes = lanes_of(kernel, options)
+    return reduced, how.plain, lambda number: 1 if number in lanes.narrow else lanes.width
 
 
 def launch_note(kernel: Any, args: tuple[Any, ...], arch: str) -> str:

@@ -72,7 +72,7 @@ class CpuDevice(Graphs):
         begin = time.perf_counter()
         lanes, exports = options.lanes, exports_of(kernel, bool(options.trials and kernel.tasks))
         try:
-            text = emit_kernel(kernel, self._target(lanes, options.trials), options.plain)
+            text = emit_kernel(kernel, self._target(lanes, options.trials, options.narrow), options.plain)
         except Unsupported:
             if lanes == 1:
                 raise
@@ -91,6 +91,7 @@ class CpuDevice(Graphs):
             cached,
             code,
             chunk=code.addresses[exports[1]] if len(exports) > 1 else 0,
+            narrow=options.narrow,
         )
 
     def restore(self, compiled: Compiled, key: str, exports: list[str]) -> Compiled | None:
@@ -105,9 +106,9 @@ class CpuDevice(Graphs):
         """The machine code as a function; other Python threads go on while it runs."""
         return _ENTRY(compiled.address)
 
-    def _target(self, lanes: int, trials: int) -> Target:
+    def _target(self, lanes: int, trials: int, narrow: frozenset[int] = frozenset()) -> Target:
         machine = jit.host()
-        return Target("cpu", machine.triple, machine.cpu, machine.features, lanes, trials=trials)
+        return Target("cpu", machine.triple, machine.cpu, machine.features, lanes, narrow, trials=trials)
 
 
 def load_text(text: str, name: str, exports: list[str], options: Options) -> tuple[jit.LoadedCode, bool]:

@@ -1,0 +1,22 @@
+"""How many iterations the tasks of a kernel run side by side on the CPU: decided from the kernel without its checks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ..codegen.llvm.cost import suggested_lanes
+from ..codegen.llvm.target import Lanes
+from ..ir.nodes import Kernel
+from ..options import Options, checks
+from ..passes.parallel.injective import race_free
+from ..runtime.jit import host
+from .pipeline import reduced, without_checks
+
+
+def lanes_of(kernel: Kernel, options: Options) -> Lanes:
+    """The lanes of a simplified kernel. The checks of a debugged one do not count: lanes decide bits."""
+    if options.cpu_lanes:
+        return Lanes(options.cpu_lanes)
+    plain = without_checks(kernel) if checks(options) else reduced(kernel)
+    alone = frozenset(op for task in plain.tasks for op in race_free(task))
+    return replace(suggested_lanes(plain, alone, host().triple, host().features), fewer=True)
