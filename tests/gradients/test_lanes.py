@@ -29,9 +29,13 @@ BODIES = {
         "for j in range(n // 4):\n    w = v\n    for l in range(j % 7):\n        w = qd.sin(w) + 0.01 * l\n    v = 0.5 * v + 0.4 * w * w"
     ),
     "a ragged nest": (
-        "for j in range(lens[i] % 5):\n    for l in range(lens[(i + j) % 77] % 6):\n        v = qd.cos(v) * w\n        w = 0.9 * w + 0.1 * v"
+        "for j in range(lens[i] % 5):\n    for l in range(lens[(i + j) % 77] % 6):\n        v = qd.cos(v) * w\n"
+        "        w = 0.9 * w + 0.1 * v"
     ),
-    "arms": "for j in range(n):\n    if (i + j) % 3 == 0:\n        v = qd.sin(v) + 0.1\n    else:\n        v = qd.cos(v) * w\n        w = 0.9 * w + 0.1 * v",
+    "arms": (
+        "for j in range(n):\n    if (i + j) % 3 == 0:\n        v = qd.sin(v) + 0.1\n    else:\n        v = qd.cos(v) * w\n"
+        "        w = 0.9 * w + 0.1 * v"
+    ),
     "a loop and a gate": (
         "for j in range(n):\n    v = qd.sin(v) + 0.1\nif x[i] > 1.0:\n    for j in range(n):\n        v = qd.exp(-v) + 0.1 * w"
     ),
@@ -115,7 +119,8 @@ def test_an_overflow_of_one_lane_is_raised(budget):
     """A loop whose count only running can tell, and one of whose iterations needs more than its tape has."""
     start(cpu_max_num_threads=1, ad_stack_size=50)
     x, y = field(SIZE, values=np.linspace(1.0, 1.4, SIZE)), field(SIZE)
-    source = "@qd.kernel\ndef k():\n    for i in x:\n        v = x[i]\n        while v > 0.5:\n            v -= 0.02 * qd.sin(v)\n        y[i] = v\n"
+    source = "@qd.kernel\ndef k():\n    for i in x:\n        v = x[i]\n        while v > 0.5:\n"
+    source += "            v -= 0.02 * qd.sin(v)\n        y[i] = v\n"
     k = compile_source(source, x=x, y=y)["k"]
     k()
     y.grad.fill(1.0)
