@@ -22,6 +22,11 @@ def open_device(arch: Arch, options: Options) -> Device:
         return registry.open_gpu(arch.value, options.device, limit)
     if options.device != 0:
         raise QdrunRuntimeError(f"qd.init: device={options.device!r} chooses a GPU; do: qd.init(arch=qd.gpu, device=..)")
+    if arch is Arch.python and options.batch is not None:
+        raise QdrunRuntimeError(
+            f"qd.init: batch={options.batch}, and the interpreter runs one simulation"
+            "\n  do: qd.init(arch=qd.cpu, batch=..), or leave out batch="
+        )
     if arch is Arch.python:
         return PythonDevice(limit)
     if arch is Arch.cpu:

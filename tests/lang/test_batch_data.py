@@ -339,6 +339,13 @@ def test_a_batch_is_a_number_of_trials(batch):
         qd.init(arch=qd.cpu, batch=batch)
 
 
+def test_the_interpreter_runs_no_batch():
+    with pytest.raises(
+        qd.QdrunRuntimeError, match=r"batch=3, and the interpreter runs one simulation\n  do: qd.init\(arch=qd.cpu"
+    ):
+        qd.init(arch=qd.python, batch=3)
+
+
 def test_a_batch_may_be_a_number_of_numpy():
     p = qd.init(arch=qd.cpu, batch=np.int32(5))
     assert p.options.batch == 5 and type(p.options.batch) is int and p.trials.count == 5
