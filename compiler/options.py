@@ -67,7 +67,7 @@ class Options:
         random_seed: seed of ``qd.random``.
         fast_math: on CUDA, f32 divisions, square roots, sines, cosines, tangents and exponentials may be the GPU's approximations,
             which are two to four times faster (docs/gpu-math.md has their errors); elsewhere it changes nothing.
-        batch: how many independent trials the program runs side by side; None: one, and nothing is batched.
+        batch: how many independent trials the program runs side by side (docs/batch.md); None: one, and nothing is batched.
         device: which GPU: its number, or a text: "GPU-" with its UUID, its PCI address "0000:3b:00.0", or "emulated", an imitation
             for tests that runs on the CPU.
     """
