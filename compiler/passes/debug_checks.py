@@ -1,12 +1,12 @@
-"""What a kernel is given to be debugged: asserts name the iteration that failed, and tests stand behind operations that may make a NaN.
+"""Checks for debugging: asserts name the iteration that failed, and a test follows each operation that may make a NaN.
 
-The last pass before code is generated: on forward, reverse and forward-mode kernels after simplification and reductions, so that what
-the machine computes is what is looked at, and the values keep their bits.
+The last pass before code is generated: on forward, reverse and forward-mode kernels after simplification and reductions, so that the
+checks test what the machine computes, and the values keep their bits.
 
 An operation *makes* a NaN when its result is one and no operand is, and an infinity when all its operands are finite. Its result counts
 where something demands it: a store, an ``if``, an index, an operation whose own result is demanded. An arm of a ``select`` is demanded
 when it is taken; the test is put in front of the select then. ``isnan``, ``isinf`` and ``x != x`` demand nothing. A NaN that comes with
-an argument or from memory is reported where it is read; an infinity there may be meant.
+an argument or from memory is reported where it is read; an infinity there may be intended.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The plans of one loop that are worth a look: levels, block sizes and segment lengths, from the fastest to the smallest.
+"""The Pareto-optimal plans of one loop: levels, block sizes and segment lengths, from the fastest to the smallest.
 
-Blocks of r segments of S iterations make one continuous dial: r = 1 is two levels, the largest useful r the smallest three-level plan.
+Blocks of r segments of S iterations make one continuous scale: r = 1 is two levels, the largest useful r the smallest three-level plan.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def options_of(cost: LoopCost, bound: int | None, source: str, fixed_slots: int,
 
     Args:
         cost: its cost model.
-        bound: iterations at most; None: only running can tell.
+        bound: iterations at most; None: known only at run time.
         source: where the bound comes from.
         fixed_slots: slots of a loop without a bound, as the user has set them; 0: thinning.
         many: about how many two-level plans.
@@ -143,7 +143,7 @@ def ladder(source: str) -> list[LoopPlan]:
 
 
 def pareto(size: np.ndarray, time: np.ndarray) -> np.ndarray:
-    """Positions of what nothing beats in both, by rising size and falling time. Ties go to what comes first."""
+    """Positions of the Pareto-optimal points, by rising size and falling time. Of equal points the first is kept."""
     order = np.lexsort((time, size))
     sorted_time = time[order]
     best = np.minimum.accumulate(sorted_time)

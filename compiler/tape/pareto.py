@@ -1,4 +1,4 @@
-"""Fronts: all useful pairs of (bytes, time) of a loop, of loops side by side, of a task, of a kernel, and how each is reached.
+"""Pareto fronts: all optimal pairs of (bytes, time) of a loop, of loops side by side, of a task, of a kernel, with their choices.
 
 Times of loops add. Bytes add for stacks that are live together; where only one of two is live, the larger counts. So the front of a
 region is made from those of its parts, pair by pair, and whatever another choice beats in both is dropped: no combination of levels is

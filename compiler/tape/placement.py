@@ -135,7 +135,7 @@ def _far_bytes(s: LoopSizing, plan: LoopPlan, shared: frozenset[str]) -> int:
 
 
 def placed(launch: Launch, plans: Mapping[int, LoopPlan]) -> frozenset[str]:
-    """The tapes that lie on chip under plans that somebody else has made: those that fit, innermost loops first."""
+    """The tapes that lie on chip under given plans: those that fit, innermost loops first."""
     names: frozenset[str] = frozenset()
     for s in launch.loops:
         more = names | {tape_of(s)}

@@ -1,4 +1,4 @@
-"""What a plan needs to know of a reverse task, apart from any launch: its extent, its loops, their stacks, and which lie side by side."""
+"""The facts about a reverse task that a plan needs, independent of a launch: its extent, its loops, their stacks and regions."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def size_task(
 
 
 def _simple(r: Range) -> Range | None:
-    """A range whose count a launch's arguments tell without a look at any array or enclosing index, else None."""
+    """A range whose count follows from the launch's arguments, without arrays and enclosing indices; else None."""
     ends = [e for end in (r.begin, r.end) if end is not None for e in parts(end)]
     return r if r.end is not None and all(isinstance(e, (Lit, Arg, Extent, Bin, Cast)) for e in ends) else None
 

@@ -13,7 +13,7 @@ CLASSES = ("simple", "division", "function", "load", "update")
 and atomics."""
 
 Inner = Union[int, Range, None]
-"""A loop inside a piece of code: the number of a loop that is planned, the range of another, or None when only running can tell."""
+"""A loop inside a piece of code: the number of a planned loop, the range of another, or None for a trip count known only at run time."""
 
 
 @dataclass(frozen=True)

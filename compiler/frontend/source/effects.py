@@ -1,4 +1,4 @@
-"""Whether a Python function of the user's may be called again: its result is all that it does, as far as its text shows.
+"""Purity of Python functions: whether a function of the user's has no effect but its result, as far as its text shows.
 
 The record of a lowering (``inputs.py``) is checked by looking again at what the lowering looked up. A function that writes a file or
 counts its calls must not run for that, and a list of paths that lies on a disk must not be able to name one. So only a function of a small
@@ -52,7 +52,7 @@ def effect_free(fn: Any, depth: int = 0) -> bool:
     try:
         source = read_function(plain)
     except QdrunError:
-        return False  # nobody can see what it does
+        return False  # without source there is no proof
     first = source.tree.args.args[:1] if owner is not None else []
     return _Reader(source, owner, first[0].arg if first else "", depth).all_of(source.tree.body)
 

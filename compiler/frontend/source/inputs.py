@@ -1,11 +1,11 @@
-"""What a lowering has looked at outside the kernel's own source: recorded while it runs, looked at again before its result is reused.
+"""The inputs of a lowering outside of the kernel's own source: recorded while it runs, checked again before its result is reused.
 
 A record is a list of paths: a name in a function, an argument, then attributes, items, calls of plain Python functions. Lowering is
 deterministic, so if every path leads to a value of equal meaning (``tokens``), lowering again would give the same kernel. Looking again
 runs the user's code only where it has no effect (``effects``); the record of a lowering that ran any other is not kept.
 
 Objects that are known by their type alone (leaves) may only be passed on and asked for attributes. An expression that gives one and is
-used in any other way is never crossed off in ``_pending``, and the record is then no proof of anything: ``refused`` says so.
+used in any other way is never crossed off in ``_pending``. The record is then incomplete, which ``refused`` says.
 """
 
 from __future__ import annotations

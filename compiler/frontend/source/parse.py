@@ -1,4 +1,4 @@
-"""From a Python function to its tree: where it stands in the user's file, what its free names mean."""
+"""From a Python function to its syntax tree, with its location in the user's file and the meaning of its free names."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _watcher: ContextVar[Watcher | None] = ContextVar("qdrun_watcher", default=None)
 
 
 def _report(source: FunctionSource, kind: str, name: str, value: Any) -> None:
-    """Tell whoever watches what a function's name, annotation or default means."""
+    """Report to the watcher what a name, an annotation or a default of a function means."""
     watcher = _watcher.get()
     if watcher is not None:
         watcher(source, kind, name, value)
@@ -110,7 +110,7 @@ class FunctionSource:
         return parameter.default
 
     def peek(self, name: str) -> Any:
-        """The same as ``lookup``, told to nobody."""
+        """As ``lookup``, without a report to the watcher."""
         if name in self._closure:
             try:
                 return self._closure[name].cell_contents

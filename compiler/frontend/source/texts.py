@@ -1,4 +1,4 @@
-"""The lines of a function as they were when its module was loaded, whatever has become of the file since.
+"""The lines of a function as they were when its module was loaded, even if the file has changed since.
 
 Kernels are read from their source, often long after Python has read it: a job's are made in each trial. Who edits the file meanwhile must
 not change what runs. So the lines of a file are kept that a function was read from, and those are taken that compile to the function's own
@@ -71,7 +71,7 @@ def lines_of(fn: FunctionType) -> Found:
     if latest.lines and not latest.holds(code) and _as_written(fn):
         # linecache compares length and time of a file: within one tick of the file system's clock both may stay
         entry = linecache.cache.get(file, ())
-        if len(entry) == 4 and entry[1] is not None:  # else somebody has put the lines there, and they are not the file's
+        if len(entry) == 4 and entry[1] is not None:  # else another program has put lines there that are not the file's
             linecache.cache.pop(file)
         latest = _look(key, fn)
         if not latest.holds(code):

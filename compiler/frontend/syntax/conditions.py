@@ -72,7 +72,7 @@ def _compare(cx: Context, op: ast.cmpop, x: Any, y: Any) -> Any:
 
 
 def lower_bool(cx: Context, node: ast.BoolOp) -> Any:
-    """``a and b`` / ``a or b``: the right side is evaluated only when it is asked for (or when nobody can tell)."""
+    """``a and b`` / ``a or b``: short-circuit evaluation; the right side is evaluated anyway where this cannot be observed."""
     name = "and" if isinstance(node.op, ast.And) else "or"
     return _bool(cx, name, cx.expr(node.values[0]), node.values[1:])
 

@@ -71,7 +71,7 @@ class Tasks:
             binding.value = new_local(self.b, value, binding.name) if is_matrix else self.b.local(value, binding.name)  # type: ignore[arg-type]
 
     def close(self, frames: list[Frame]) -> None:
-        """End the open serial task: pass on what later statements mention; drop the task if nobody can tell that it ran."""
+        """End the open serial task: pass on what later statements mention; drop the task if it has no effect."""
         if self._open is None:
             return
         task, self._open = self._open, None

@@ -1,7 +1,7 @@
 """Structs inside kernels: records of scalars, matrices and structs; fields of structs; and what a Python dataclass brings along.
 
 A struct is known at compile time but for its scalars: a variable of a struct type is one variable for each member, a field of structs
-is one field for each member. So nothing after the front end knows of structs.
+is one field for each member. The IR has no structs.
 """
 
 from __future__ import annotations

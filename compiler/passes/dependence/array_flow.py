@@ -1,4 +1,4 @@
-"""Where a kernel's values come from and go to, by array: what a gradient over several launches needs to see that a path breaks."""
+"""Where a kernel's values come from and go to, by array: with this a gradient over several launches detects that a path is broken."""
 
 from __future__ import annotations
 

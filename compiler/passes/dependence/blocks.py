@@ -1,4 +1,4 @@
-"""Loops whose threads meet in blocks have neither a gradient nor a tangent: who reads what of a shared array is not followed."""
+"""Loops whose threads meet in blocks have neither a gradient nor a tangent: accesses to shared arrays are not tracked."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Rule 3 of data access: several iterations of a parallel loop may not store to one element with a gradient.
 
-Which of them comes last is not determined, so nobody knows whose gradient it is. A store may name its element in any way that depends on
-all axes: an index that is read from memory is the user's word that it does not repeat. An element that is the same for all indices of
-an axis needs a condition around it that picks one of them. Two writes with different indices must be proven apart when both are sums of
-axis indices, or one is read from memory.
+Which of them comes last is not determined, so the gradient is not defined. A store may name its element in any way that depends on all
+axes: an index that is read from memory is taken as the user's assertion that it does not repeat. An element that is the same for all
+indices of an axis needs a condition around it that picks one of them. Two writes with different indices must be proven apart when both
+are sums of axis indices, or one is read from memory.
 """
 
 from __future__ import annotations
@@ -43,9 +43,10 @@ def collisions(task: Task, varied: set[Op | Local], kept: Callable[[Place], bool
 
 
 def shared_stores(task: Task) -> set[GlobalStore]:
-    """The stores of a parallel task whose element other iterations may store, too: the same value, or by the user's word another element.
+    """The stores of a parallel task that are not proven to have elements of their own.
 
-    Reverse mode exchanges the element's adjoint with zero there, so that one of them takes all of it, whoever comes first.
+    Two of them on one element store the same value, or the user asserts that their elements differ. Reverse mode exchanges the
+    element's adjoint with zero there, so that the first one to run takes all of it.
     """
     stores = [s for s in walk(task.body) if isinstance(s, GlobalStore) and s.place.differentiable]
     if not task.parallel or not stores:
@@ -88,7 +89,7 @@ class _Collisions:
         return not free <= picked
 
     def _apart(self, a: tuple[Operand, ...], b: tuple[Operand, ...]) -> bool:
-        """Whether two different indices of two iterations name two elements: proven, or the user's word where they are computed."""
+        """Whether two different indices of two iterations name two elements: proven, or asserted by the user where they are computed."""
         if own_element(a, b, self.writes, self.ranges):
             return True
         sums = all(is_sum(x, self.writes, self.ranges) for x in (*a, *b))

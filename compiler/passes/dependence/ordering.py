@@ -15,7 +15,7 @@ from .access import Access, Writes
 from .indexing import Extents, Linear, extents, is_invariant, linear, own_element
 
 Step = tuple[Stmt | None, bool, int]
-"""One block on the way to a statement: the statement that holds it (None: the task), whether it is its ``orelse``, and the position
+"""One block on the path to a statement: the statement that holds it (None: the task), whether it is its ``orelse``, and the position
 in the block."""
 
 
@@ -48,7 +48,7 @@ class Order:
 
     @once
     def _ways(self) -> dict[int, tuple[Step, ...]]:
-        """The way to each statement of the task, by its identity."""
+        """The path to each statement of the task, by its identity."""
         found: dict[int, tuple[Step, ...]] = {}
 
         def look(block: Block, holder: Stmt | None, orelse: bool, above: tuple[Step, ...]) -> None:

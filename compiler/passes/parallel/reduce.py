@@ -1,6 +1,6 @@
 """Thread-local reductions: ``loss[None] += v`` in a parallel loop adds to a register; one add per chunk of iterations is combined.
 
-An atomic add, sub, min or max becomes a ``Reduction`` when nobody reads its result, its indices are the same for all iterations,
+An atomic add, sub, min or max becomes a ``Reduction`` when its result is not used, its indices are the same for all iterations,
 and the task touches the place in no other way. Several such atomics of one kind on one element share one reduction. Float sums
 are included: their bits then depend on the chunks, which depend on the number of iterations alone.
 

@@ -137,7 +137,7 @@ class Activity:
         return out
 
     def _refuse(self, task: Task) -> None:
-        """Refuse what has no correct gradient, by name and line."""
+        """Raise for a statement that has no correct gradient, with its name and line."""
         refuse_bits(list(walk(task.body)), self.varied)
         returned: dict[Op, Op] = {}
         for s in walk(task.body):

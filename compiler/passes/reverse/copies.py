@@ -40,7 +40,7 @@ def index_at(b: Builder, loop: Loop, begin: Operand, k: Operand) -> Operand:
 
 
 def mark(b: Builder, loop: Loop, index: Operand) -> Operand:
-    """Say that the loop is at this index, if messages are to tell."""
+    """Mark the loop's index for messages, if they need it."""
     if b.marks:
         b.op("mark", index, dtype=index.dtype, attr=loop_names(loop.loc)[0])
     return index

@@ -1,7 +1,7 @@
 """Atomics whose backward code reads what the element holds at the end: minima, maxima, and products with a varying factor.
 
-- A minimum or a maximum *claims*: the iteration whose value is the final content takes the element's adjoint, all of it; where nobody
-  claims, the earlier content won and keeps it. Nothing else may change the element after it.
+- A minimum or a maximum *claims*: the iteration whose value is the final content takes the element's adjoint, all of it. Where no
+  iteration claims, the earlier content won and keeps the adjoint. Nothing else may change the element after it.
 - A product with a varying factor x gives ``g * content / x`` to x and multiplies the adjoint g by x. One product on an element of the
   iteration's own does both where it stands (``inline``). Where several may meet, all factors take their share first, and a second task
   multiplies the adjoint (``deferred``); then the task may do nothing else with the element.
@@ -80,7 +80,7 @@ class _Around:
         code = atomic_of(s)[1]
         for place, index, write in self.others(s):
             if code in CLAIMS and code_of(write) == code:
-                continue  # whoever holds the final content claims, in any order
+                continue  # the iteration with the final content claims, in any order
             harmless = code_of(write) in (*CLAIMS, "store") or not self.order.may_follow(write, s)
             if not (harmless and self.own(s, place, index)):
                 raise _changed(s, write)
@@ -150,7 +150,7 @@ def _statements(task: Task) -> list[Stmt]:
 
 
 def code_of(s: Stmt) -> str:
-    """How a statement writes: the atomic's code, or "store"."""
+    """The kind of a write: the atomic's code, or "store"."""
     return "store" if isinstance(s, GlobalStore) else atomic_of(s)[1] if isinstance(s, Op) else ""
 
 
@@ -158,8 +158,8 @@ def check_finals(accesses: list[Access], later: list[Task]) -> None:
     """``accesses`` read final contents; ``later`` are the tasks that come after, in order.
 
     Raises:
-        DataAccessError: a later task changes such an element. The same minimum or maximum may go on there, as long as nobody reads what
-            was left in between.
+        DataAccessError: a later task changes such an element. The same minimum or maximum may continue there, as long as no task
+            in between reads the element.
     """
     if not accesses or not later:
         return

@@ -1,4 +1,4 @@
-"""Counters of a loop in closed form: what is known of every iteration need not be remembered.
+"""Induction variables in closed form: a value that follows from the iteration number need not be kept.
 
 A local that every iteration changes by the same amount, ``i = i + step``, is ``i0 + k * step`` at the entry of iteration k. To say so at
 the top of the body makes it no state of the loop; to say what it is behind the loop makes nothing outside wait for the loop. Integers wrap,

@@ -1,4 +1,4 @@
-"""What a task is turned into before it is reversed: serial loops written out, atomics that return a value taken apart."""
+"""Prepares a task for reversal: serial loops are written out, atomics that return a value are split into loads and stores."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _with_number(task: Task) -> Task:
 def _taken_apart(task: Task) -> Task:
     """Atomics whose old value is used, on elements of the iteration's own, as a load and an update; exchanges as a load and a store.
 
-    Nobody else can touch the element in between, so that is the same; and loads and stores have gradients.
+    No other iteration accesses the element in between, so this is equivalent; and loads and stores have gradients.
     """
     read = {x for s in walk(task.body) for x in operands(s) if isinstance(x, Op)}
     if not any(s in read or atomic_of(s)[1] == "xchg" for s in _candidates(task)):

@@ -1,7 +1,6 @@
-"""Fewer states: a task is rewritten, before it is reversed, so that its loops need to remember less.
+"""Fewer states: a task is rewritten, before it is reversed, so that its loops keep less on the adstack.
 
-What is said of a task (its accesses, what is refused and why) is said of the task as it was; only the reverse program is made from
-the other.
+Accesses are analysed, and errors are reported, for the task as it was; only the reverse program is made from the rewritten one.
 """
 
 from __future__ import annotations
@@ -43,5 +42,5 @@ def _has_states(slices: Slicer) -> bool:
 
 
 def _decides(s: Stmt) -> bool:
-    """An atomic whose gradient depends on what else touches its element: that was decided for the task as it was."""
+    """Whether a statement is an atomic whose gradient depends on other accesses to its element; that was decided for the task as it was."""
     return isinstance(s, Op) and s.op == "atomic" and atomic_of(s)[0].differentiable and atomic_of(s)[1] not in ("add", "sub")

@@ -1,6 +1,6 @@
 """When the value of an operation matters: always, or in one arm of a ``select`` or an ``if`` only.
 
-``select`` computes both of its arms, so that ``qd.select(x > 0, qd.log(x), 0)`` makes a NaN that nobody sees. The rules of reverse mode
+``select`` computes both of its arms, so that ``qd.select(x > 0, qd.log(x), 0)`` makes a NaN that is never used. The rules of reverse mode
 are full of these. A *way* in which a value is demanded is a set of conditions with the truth values that they must have.
 """
 

@@ -21,7 +21,7 @@ from .queries import Host, Interval, Space, reducer_of
 from .sizeexpr import Arg, Extent, Pick, Range, Read, parts
 
 FEW = 1 << 12
-"""Index tuples that are looked at before anything else is tried."""
+"""Index tuples that are evaluated before other methods are tried."""
 
 MOST_WORK = 1 << 32
 """Operations of an enumeration: a few seconds."""
@@ -109,7 +109,7 @@ class _Search:
         return prod(sizes)
 
     def _reduced(self) -> int | None:
-        """The largest count as a device finds it in one look at everything; None: the host looks, or there is too much."""
+        """The largest count, computed on the device over all tuples; None: the host computes it, or there are too many tuples."""
         reducer = reducer_of(self.host)
         if reducer is None or self._size(Intervals(self.host)) * self._operations() > MOST_WORK:
             return None
@@ -144,7 +144,7 @@ class _Search:
         return max(best, *(-b[0] for b in boxes)) if boxes else best, not boxes or -boxes[0][0] <= best
 
     def _halves(self, box: Box) -> list[tuple[int, int, Box]]:
-        """A box split in the middle of the index that tells most about the count; of each half its measure."""
+        """A box split in the middle of the index that changes the count most; of each half its measure."""
         intervals = Intervals(self.host, box)
         ends = {r.index: intervals.add(r) for r in self.used}
         splits: list[tuple[tuple[int, ...], list[tuple[int, int, Box]]]] = []

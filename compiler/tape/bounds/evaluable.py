@@ -1,4 +1,4 @@
-"""Which part of a loop's bounds can be known before a launch: what only running can tell is left out where something else bounds it."""
+"""The part of a loop's bounds that is known before a launch. A value known only at run time is left out where another value bounds it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .sizeexpr import Bin, Cast, Index, Pick, Range, SizeExpr, Unknown, inner
 
 
 class Unknowable(Exception):
-    """Only running can tell. The text says why."""
+    """A bound is known only at run time. The text says why."""
 
 
 def known_nest(loop: Range, nest: tuple[Range, ...]) -> tuple[Range, tuple[Range, ...]]:

@@ -1,4 +1,4 @@
-"""What a variable holds where it is read: one walk over a task gives each load the stores that can reach it.
+"""Reaching definitions: one walk over a task gives each load of a variable the stores that can reach it.
 
 A variable is a ``Local``, or an integer temporary of the kernel without axes, which a serial task sets like a local.
 """
@@ -16,7 +16,7 @@ Variable = Local | Place
 
 @dataclass(frozen=True)
 class Nothing:
-    """Nothing was stored, or nobody can say what. ``why`` is shown in plans."""
+    """Nothing was stored, or the stored value is unknown. ``why`` is shown in plans."""
 
     why: str
 
@@ -153,7 +153,7 @@ class Flow:
         self._now[v] = value
 
     def _arm(self, block: Block) -> dict[Variable, Reaching]:
-        """What a block makes of the variables that it changes; they are put back."""
+        """The values of the variables that a block changes, at its end; the current values are restored."""
         outer, self._changed = self._changed, {}
         self._block(block)
         made = {v: self._now[v] for v in self._changed}

@@ -38,7 +38,7 @@ class Inputs:
     places: dict[Place, Place] = field(default_factory=dict)
 
     def number(self, name: str) -> ArgDecl:
-        """An i64 that whoever launches the kernel decides."""
+        """An i64 that the launch passes."""
         if name not in self.numbers:
             self.numbers[name] = self._new(ArgDecl(name, "scalar", i64))
         return self.numbers[name]
@@ -82,7 +82,7 @@ class Formulas:
     _kept: list[SizeExpr] = field(default_factory=list)
 
     def number(self, name: str) -> Op:
-        """An i64 that whoever launches the kernel decides."""
+        """An i64 that the launch passes."""
         return self.b.op("arg", dtype=i64, attr=self.inputs.number(name))
 
     def value(self, e: SizeExpr) -> Value:

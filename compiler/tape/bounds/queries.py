@@ -1,4 +1,4 @@
-"""What a plan asks about a launch: arguments, extents, arrays, and three questions about the content of arrays.
+"""The questions that a plan asks about a launch: arguments, extents, arrays, and three questions about the content of arrays.
 
 The questions: how many iterations pass a gate, the largest trip count of a loop over a range of indices, and the least and the most
 element of a part of an array. Each has one answer: that of numpy over the arrays themselves. A ``Reducer`` gives the same number for
@@ -24,7 +24,7 @@ Interval = tuple[int, int]
 
 
 class Host(Protocol):
-    """What the host knows of a launch before it happens. An attribute ``reducer`` answers for arrays on a device."""
+    """The inputs of a launch that the host can read before it. An attribute ``reducer`` answers for arrays on a device."""
 
     def scalar(self, arg: ArgDecl) -> int | float:
         """The value of a scalar argument."""
@@ -78,7 +78,7 @@ class Reducer(Protocol):
     """Answers questions about the content of arrays on a device. None: it cannot, or copies of the arrays cost less."""
 
     def far(self, place: Place) -> bool:
-        """Whether an array is one that is not copied to be looked at."""
+        """Whether an array stays on the device, and is not copied to evaluate a formula."""
         ...
 
     def element(self, place: Place, at: tuple[int, ...]) -> np.generic:
@@ -105,12 +105,12 @@ class Reducer(Protocol):
 
 
 def reducer_of(host: Host) -> Reducer | None:
-    """Who knows of the arrays that lie elsewhere; a host without one has them all."""
+    """The reducer for arrays on a device; None for a host that has all arrays itself."""
     return getattr(host, "reducer", None)
 
 
 def shape_of(host: Host, place: Place) -> tuple[int, ...]:
-    """The extents of an array, without a look at it."""
+    """The extents of an array, without reading its content."""
     if place.shape is not None:
         return place.shape
     owner = place.buffer.owner
@@ -119,7 +119,7 @@ def shape_of(host: Host, place: Place) -> tuple[int, ...]:
 
 
 def single(host: Host, place: Place, index: list[tuple[Values, Values]]) -> tuple[Values, Values] | None:
-    """A read of one element of an array that lies elsewhere, and whether it means nothing; None: look at the array.
+    """A read of one element of an array that lies elsewhere, and whether it is undefined; None: read the array itself.
 
     Args:
         host: the launch.

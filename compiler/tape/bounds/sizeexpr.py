@@ -1,7 +1,7 @@
 """SizeExpr: a loop bound as an integer expression that the host can evaluate before a launch.
 
 Leaves are literals, scalar arguments, ndarray extents, indices of enclosing loops and axes, and elements of fields and ndarrays
-that the kernel does not write. A value that depends on the path taken is a ``Pick``. What only running can tell is ``Unknown``.
+that the kernel does not write. A value that depends on the path taken is a ``Pick``. What is known only at run time is ``Unknown``.
 
 Every expression has the type that the kernel computes it in, and wraps as it does.
 """
@@ -90,7 +90,7 @@ class Cast:
 
 @dataclass(frozen=True)
 class Pick:
-    """A value of a range; which one, only running can tell. Two with one ``range.index`` are the same value."""
+    """A value of a range; which one is known only at run time. Two with one ``range.index`` are the same value."""
 
     range: Range
 
@@ -102,7 +102,7 @@ class Pick:
 
 @dataclass(frozen=True)
 class Unknown:
-    """Only running can tell. ``why`` is shown in plans."""
+    """Known only at run time. ``why`` is shown in plans."""
 
     why: str
 
@@ -209,7 +209,7 @@ def any_of(dtype: DType) -> Pick:
 
 
 def truth() -> Pick:
-    """A condition that only running can tell."""
+    """A condition that is known only at run time."""
     return any_of(u1)
 
 
