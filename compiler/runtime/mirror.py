@@ -23,12 +23,16 @@ import numpy as np
 
 from .host_memory import zeroed
 from .recording import Unrecordable
+from .runs import Runs, packed, runs_of, tile_of, unpacked
 
 LAZY = 1 << 20
 """Mirrors of so many bytes are reserved and not committed: they cost memory where they are read, and nothing before."""
 
 SMALL = 1 << 16
 """A write of so many bytes keeps a current mirror current; a larger one goes to the device alone."""
+
+ROW = 32
+"""Runs of so many bytes are copied by themselves; of shorter ones all that lies between them is copied, too."""
 
 PEEK_BYTES = 1 << 16
 """Bytes that take about as long to copy as it takes to ask for one element: a block that is read in single elements is copied as a whole
@@ -68,6 +72,18 @@ class Link(Protocol):
 
     def copy(self, to: int, source: int, nbytes: int) -> None:
         """Device to device, in the order of the queue."""
+        ...
+
+    def download_rows(self, to: int, source: int, runs: Runs) -> None:
+        """As ``download``, of runs of bytes. They come one after another."""
+        ...
+
+    def upload_rows(self, to: int, source: int, runs: Runs) -> None:
+        """As ``upload``, to runs of bytes, which come one after another."""
+        ...
+
+    def fill_rows(self, to: int, row: bytes, runs: Runs) -> bool:
+        """The same bytes to each run, in the order of the queue. False: nothing was done, these are too many values."""
         ...
 
     def join(self) -> None:
@@ -182,7 +198,8 @@ class Mirror:
     def copied(self, array: np.ndarray) -> np.ndarray:
         """The content of a part as an array of its own, row-major; it does not pass through the mirror if that is not current."""
         first, end, _ = self.bounds(array)
-        if not array.flags.c_contiguous or first >= end:
+        runs = self._runs(array)
+        if first >= end or not (array.flags.c_contiguous or runs):
             return np.array(self.read(array), order="C")
         out = np.empty(array.shape, array.dtype)
         with self.link.lock:
@@ -193,7 +210,12 @@ class Mirror:
                 return out
             if self.shared:
                 self.link.settle()
-            self.link.download(out.ctypes.data, self.ptr + first, end - first)
+            if runs is None:
+                self.link.download(out.ctypes.data, self.ptr + first, end - first)
+            else:
+                content = np.empty(array.size, array.dtype)
+                self.link.download_rows(content.ctypes.data, self.ptr + first, runs)
+                out[...] = unpacked(content, array)
         self.link.arrived()
         return out
 
@@ -205,14 +227,18 @@ class Mirror:
     def assign(self, array: np.ndarray, source: np.ndarray) -> None:
         """Write an array of the same shape to a part; values are cast."""
         first, end, dense = self.bounds(array)
-        if not (dense and array.flags.c_contiguous) or end - first <= SMALL:
+        runs = self._runs(array)
+        if runs is None and (not (dense and array.flags.c_contiguous) or end - first <= SMALL):
             with self.writing(array):
                 array[...] = source
             return
-        plain = np.ascontiguousarray(source, array.dtype)
+        plain = np.ascontiguousarray(source, array.dtype) if runs is None else packed(source, array)
         with self.link.lock:
             self._begin_foreign()
-            self.link.upload(self.ptr + first, plain.ctypes.data, plain.nbytes)
+            if runs is None:
+                self.link.upload(self.ptr + first, plain.ctypes.data, plain.nbytes)
+            else:
+                self.link.upload_rows(self.ptr + first, plain.ctypes.data, runs)
             self.forget(first, end)
 
     def fill(self, array: np.ndarray, value: np.ndarray) -> None:
@@ -220,6 +246,9 @@ class Mirror:
         first, end, dense = self.bounds(array)
         tile = tile_of(array, value) if dense else None
         if tile is None:
+            if self._runs(array) is not None:
+                self._fill_rows(array, value)
+                return
             with self.writing(array):
                 array[...] = value
             return
@@ -233,15 +262,28 @@ class Mirror:
             else:
                 self.forget(first, end)
 
+    def _fill_rows(self, array: np.ndarray, value: np.ndarray) -> None:
+        """As ``fill``, of an array that has others between its runs."""
+        (first, end, _), runs = self.bounds(array), self._runs(array)
+        assert runs is not None
+        if value.ndim == 0:
+            row = np.full(runs.nbytes // array.itemsize, value, array.dtype).tobytes()
+            with self.link.lock:
+                self._begin_foreign()
+                if self.link.fill_rows(self.ptr + first, row, runs):
+                    self.forget(first, end)
+                    return
+        self.assign(array, np.broadcast_to(value, array.shape))
+
     def clear(self, arrays: Sequence[np.ndarray]) -> None:
-        """Write zeros to parts; where they fill a block together, gaps aside, to all of the block at once."""
-        of_block: dict[int, list[np.ndarray]] = {}
+        """Write zeros to parts; where they fill blocks together, gaps aside, to all of these at once."""
+        of_blocks: dict[tuple[int, int], list[np.ndarray]] = {}
         for array in arrays:
-            of_block.setdefault(self._block(self.bounds(array)[0]), []).append(array)
-        for k, parts in of_block.items():
-            if len(parts) > 1 and self._used and sum(a.nbytes for a in parts) == self._used[k]:
-                begin = self._starts[k]
-                whole = self.view[begin : self._end(k)]
+            low, high, _ = self.bounds(array)
+            of_blocks.setdefault((self._block(low), self._block(max(low, high - 1))), []).append(array)
+        for (first, last), parts in of_blocks.items():
+            if len(parts) > 1 and self._used and sum(a.nbytes for a in parts) == sum(self._used[first : last + 1]):
+                whole = self.view[self._starts[first] : self._end(last)]
                 self.fill(whole, np.asarray(0))
             else:
                 for array in parts:
@@ -268,7 +310,7 @@ class Mirror:
         (first, end, dense), (begin, _, packed) = self.bounds(array), other.bounds(source)
         alike = array.dtype == source.dtype and array.shape == source.shape and array.strides == source.strides
         if not (alike and dense and packed and other.link is self.link):
-            self.assign(array, other.read(source))
+            self.assign(array, other.copied(source))
             return
         with self.link.lock:
             self._begin_foreign()
@@ -299,6 +341,14 @@ class Mirror:
             return first, first + array.nbytes, True
         low, high = np.lib.array_utils.byte_bounds(array)
         return low - self._base, high - self._base, high - low == array.nbytes
+
+    def _runs(self, array: np.ndarray) -> Runs | None:
+        """The runs of a large array that has others between them, where they are worth a copy of rows."""
+        first, end, dense = self.bounds(array)
+        if dense or end - first <= SMALL:
+            return None
+        found = runs_of(array)
+        return found if found is not None and found.nbytes >= ROW else None
 
     def spread(self, array: np.ndarray) -> int:
         """Bytes that are copied when a part is read as a whole, unless they are current: those of its blocks."""
@@ -387,15 +437,6 @@ def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:
         else:
             out.append((k, k))
     return out
-
-
-def tile_of(array: np.ndarray, value: np.ndarray) -> bytes | None:
-    """The bytes that repeat when ``value`` is everywhere in a dense array; None where they do not."""
-    if value.ndim == 0:
-        return value.astype(array.dtype).tobytes()
-    if array.flags.c_contiguous and value.shape == array.shape[array.ndim - value.ndim :]:
-        return np.ascontiguousarray(value, array.dtype).tobytes()
-    return None
 
 
 # ---- the same for memory that has a mirror and memory that needs none (``mirror`` is None)

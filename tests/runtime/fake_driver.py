@@ -136,6 +136,18 @@ class FakeDriver:
         self._note("copy", nbytes)
         ctypes.memmove(dst, src, nbytes)
 
+    def upload_rows(self, dst, src_host, runs, stream):
+        for k in range(runs.rows):
+            self.upload(dst + k * runs.step, src_host + k * runs.nbytes, runs.nbytes, stream)
+
+    def download_rows(self, dst_host, src, runs, stream):
+        for k in range(runs.rows):
+            self.download(dst_host + k * runs.nbytes, src + k * runs.step, runs.nbytes, stream)
+
+    def memset_rows(self, ptr, step, word, count, width, rows, stream):
+        for k in range(rows):
+            self.memset(ptr + k * step, word, count, width, stream)
+
     def build(self, texts, info, keep):
         return text_image(texts, keep)
 

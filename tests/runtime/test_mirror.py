@@ -10,6 +10,7 @@ import pytest
 from qdrun.compiler.runtime import mirror as mirrors
 from qdrun.compiler.runtime.base import mirrored
 from qdrun.compiler.runtime.mirror import Mirror, changing, clear, copy, reading, store, writing
+from qdrun.compiler.runtime.runs import Runs
 
 
 class FakeLink:
@@ -58,6 +59,19 @@ class FakeLink:
     def copy(self, to: int, source: int, nbytes: int) -> None:
         self.queue.append(lambda: self._at(to, nbytes).__setitem__(slice(None), self._at(source, nbytes).copy()))
 
+    def download_rows(self, to: int, source: int, runs: Runs) -> None:
+        for k in range(runs.rows):
+            self.download(to + k * runs.nbytes, source + k * runs.step, runs.nbytes)
+
+    def upload_rows(self, to: int, source: int, runs: Runs) -> None:
+        for k in range(runs.rows):
+            self.upload(to + k * runs.step, source + k * runs.nbytes, runs.nbytes)
+
+    def fill_rows(self, to: int, row: bytes, runs: Runs) -> bool:
+        data = np.frombuffer(row * runs.rows, np.uint8)
+        self.upload_rows(to, data.ctypes.data, runs)
+        return self.count % 2 == 0  # a device refuses some
+
     def join(self) -> None:
         """Nobody else works on it."""
 
@@ -82,13 +96,13 @@ class Part:
 
 
 def the_parts() -> tuple[FakeLink, list[Part], np.ndarray]:
-    """Two allocations' worth of parts: dense, interleaved, transposed, 0-D, 8-byte; in blocks."""
-    n = 1 << 12
+    """Parts of an allocation: dense, interleaved, transposed, 0-D, 8-byte, in groups of trials; in blocks."""
+    n = 1 << 13
     link, model = FakeLink(n), np.zeros(n, np.uint8)
     allocation = mirrored(link.base, n, "fields", link)
     m = allocation.mirror
     assert m is not None
-    m.split([0, 512, 1024, 1088, 2048])
+    m.split([0, 512, 1024, 1088, 2048, *range(4096, 8192, 1024)])
     parts = [
         Part(m, link, model, 0, np.float32, (8, 16)),
         Part(m, link, model, 512, np.float32, (32,), (12,)),  # interleaved with the next
@@ -96,6 +110,10 @@ def the_parts() -> tuple[FakeLink, list[Part], np.ndarray]:
         Part(m, link, model, 1024, np.int32, ()),
         Part(m, link, model, 1088, np.int64, (6, 20), (8, 48)),  # transposed
         Part(m, link, model, 2048, np.float32, (4, 8, 16)),
+        Part(m, link, model, 4096, np.float32, (4, 8, 5), (1024, 4, 32)),  # groups of 8 trials, which have these four
+        Part(m, link, model, 4096 + 160, np.float64, (4, 8), (1024, 8)),
+        Part(m, link, model, 4096 + 224, np.int8, (4, 8, 2, 3), (1024, 1, 24, 8)),
+        Part(m, link, model, 4096 + 512, np.int16, (4, 8, 32), (1024, 2, 16)),
     ]
     return link, parts, model
 
@@ -310,3 +328,18 @@ def test_no_mirror_of_what_no_host_code_reads():
     link = FakeLink(64)
     for category in ("adstack", "temporaries", "arguments"):
         assert mirrored(link.base, 64, category, link).mirror is None
+
+
+def test_one_field_of_many_trials_is_copied_and_written_by_itself():
+    groups, step = 64, 1 << 14
+    link = FakeLink(groups * step)
+    m = mirrored(link.base, groups * step, "fields", link).mirror
+    m.split(range(0, groups * step, step))
+    field, values = np.ndarray((groups, 8), np.float64, m.view.data, 256, (step, 8)), np.arange(groups * 8.0).reshape(groups, 8)
+    before = link.memory.copy()
+    m.assign(field, values)
+    link.launch(lambda memory: memory)
+    assert link.copied == 0 and np.array_equal(m.copied(field), values)
+    assert link.copied == field.nbytes
+    np.ndarray((groups, 8), np.float64, before.data, 256, (step, 8))[...] = values
+    assert np.array_equal(link.memory, before)

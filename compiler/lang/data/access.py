@@ -14,7 +14,7 @@ from ...errors import QdrunIndexError, QdrunTypeError
 from ...frontend.values import matrix as front
 from ...ir.trials import TrialLayout
 from ...ir.types import from_numpy
-from ...runtime.mirror import Mirror, copy, writing
+from ...runtime.mirror import Mirror, copy, store
 from .matrix import Matrix, Vector, wrap
 
 
@@ -208,9 +208,11 @@ def set_element(array: np.ndarray, index: tuple[int, ...], value: Any, name: str
         raise QdrunTypeError(f"`{name}` holds elements of shape {element}, not {new.shape}")
     if mirror is None:
         array[index] = new
-        return
-    with mirror.writing(array[(*index, ...)]) as found:
-        found[...] = new
+    elif (place := array[(*index, ...)]).shape != element:  # of many trials
+        store(mirror, place, new)
+    else:
+        with mirror.writing(place) as found:
+            found[...] = new
 
 
 def fill_array(array: np.ndarray, value: Any, element: tuple[int, ...], name: str, mirror: Mirror | None = None) -> None:
@@ -255,8 +257,10 @@ def assign_array(
         if new.shape not in (one, (trials.count, *one)):
             shapes = f"{(trials.count, *one)} with all trials, {one} with one"
             raise QdrunTypeError(f"`{name}` has shape {shapes}; the array has shape {new.shape}")
-        with writing(mirror, array) as found:
-            trials.assign(found, new if new.ndim > len(one) else np.broadcast_to(new, (trials.count, *one)))
+        content = array if mirror is None else np.empty(array.shape, array.dtype)
+        trials.assign(content, new if new.ndim > len(one) else np.broadcast_to(new, (trials.count, *one)))
+        if mirror is not None:
+            mirror.assign(array, content)
         return
     if new.shape != array.shape:
         raise QdrunTypeError(f"`{name}` has shape {array.shape}, the array has shape {new.shape}")

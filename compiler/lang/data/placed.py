@@ -138,7 +138,8 @@ class Placed(Exchange):
 
     def _columns(self, form: np.ndarray) -> np.ndarray:
         """A copy of ``_form``, or of a part of it, with the trials that it shows as first axis."""
-        return copied(self._mirror, form) if self._whole is None else self._whole.columns(reading(self._mirror, form))
+        mirror, trials = self._mirror, self._whole
+        return copied(mirror, form) if trials is None else trials.columns(form if mirror is None else mirror.copied(form))
 
     # ---- elements
     @property

@@ -328,7 +328,8 @@ def _blocks(placed: Layout, each: int, trials: TrialLayout | None) -> tuple[Sequ
     """How a mirror is split: by children of the root, or by groups of trials."""
     if trials is None or not each:
         return placed.starts, placed.used()
-    return range(0, trials.bytes(each), trials.width * each), ()
+    starts = range(0, trials.bytes(each), trials.width * each)
+    return starts, [trials.width * sum(placed.used())] * len(starts)
 
 
 def _largest(found: Layout, trials: TrialLayout | None) -> str:

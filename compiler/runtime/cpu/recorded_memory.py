@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...ir.trials import TrialLayout
-from ..mirror import Mirror, tile_of
+from ..mirror import Mirror
 from ..recording import Unrecordable
+from ..runs import Runs, order_of, runs_of, tile_of
 from .sequence import SequenceMaker
 
 if TYPE_CHECKING:
@@ -114,6 +115,20 @@ class Recorder:
         """The same with memory of the program."""
         self.upload(to, source, nbytes)
 
+    def download_rows(self, to: int, source: int, runs: Runs) -> None:
+        """A read."""
+        for k in range(runs.rows):
+            self.download(to + k * runs.nbytes, source + k * runs.step, runs.nbytes)
+
+    def upload_rows(self, to: int, source: int, runs: Runs) -> None:
+        """A write of bytes that are there now."""
+        for k in range(runs.rows):
+            self.upload(to + k * runs.step, source + k * runs.nbytes, runs.nbytes)
+
+    def fill_rows(self, to: int, row: bytes, runs: Runs) -> bool:
+        """Left to ``upload_rows``."""
+        return False
+
     def join(self) -> None:
         """Another library gets memory: what it does then is no part of the sequence."""
 
@@ -153,7 +168,7 @@ class RecordedMemory(Mirror):
                 return
             content, one = np.empty(array.shape, array.dtype), self._one(array)
             content[...] = source
-            order = _order(one)
+            order = order_of(one)
             if not self._group:
                 self._record(array, content.transpose(order).tobytes())
                 return
@@ -180,13 +195,13 @@ class RecordedMemory(Mirror):
                 self.assign(array, source if other is None else other.read(source))
                 return
             to, start = self._one(array), other._one(source)
-            (rows, step, nbytes), (count, stride, bytes_there) = _runs_of(to), _runs_of(start)
+            (rows, step, nbytes), (count, stride, bytes_there) = _runs(to), _runs(start)
             run = min(nbytes, bytes_there)  # one of them may lie without gaps, as one run
             if nbytes > run and rows == 1:
                 rows, step = nbytes // run, run
             elif bytes_there > run and count == 1:
                 count, stride = bytes_there // run, run
-            if rows != count or _order(to) != _order(start) or array.size == 0 or bool(self._group) != bool(other._group):
+            if rows != count or order_of(to) != order_of(start) or array.size == 0 or bool(self._group) != bool(other._group):
                 self.assign(array, other.read(source))
                 return
             self._noted(array)
@@ -216,7 +231,7 @@ class RecordedMemory(Mirror):
     def _record(self, array: np.ndarray, content: bytes) -> None:
         if array.size == 0:
             return
-        rows, step, nbytes = _runs_of(self._one(array))
+        rows, step, nbytes = _runs(self._one(array))
         self._noted(array)
         self._recorder.maker.write(self.device_address(array), nbytes, content, rows, step, self._group)
 
@@ -225,31 +240,16 @@ class RecordedMemory(Mirror):
         self._recorder.wrote(self.ptr + low, self.ptr + high)
 
 
-def _order(array: np.ndarray) -> tuple[int, ...]:
-    """The axes, outermost in memory first."""
-    return tuple(sorted(range(array.ndim), key=lambda axis: -array.strides[axis]))
-
-
-def _runs_of(array: np.ndarray) -> tuple[int, int, int]:
-    """An array in memory as equal runs of bytes: how many, bytes from one to the next, bytes of one.
+def _runs(array: np.ndarray) -> Runs:
+    """An array in memory as equal runs of bytes.
 
     Raises:
         Unrecordable: its elements have several distances from each other.
     """
-    nbytes, rows, step = array.itemsize, 1, 0
-    for axis in reversed(_order(array)):
-        extent, stride = array.shape[axis], array.strides[axis]
-        if extent == 1:
-            continue
-        if rows == 1 and stride == nbytes:
-            nbytes *= extent
-        elif rows == 1:
-            rows, step = extent, stride
-        elif stride == rows * step:
-            rows *= extent
-        else:
-            raise Unrecordable(
-                "Python writes to a field that has others between its elements in memory, while a graph is recorded\n"
-                "  do: write it in a kernel, or place it by itself"
-            )
-    return rows, step, nbytes
+    found = runs_of(array)
+    if found is None:
+        raise Unrecordable(
+            "Python writes to a field that has others between its elements in memory, while a graph is recorded\n"
+            "  do: write it in a kernel, or place it by itself"
+        )
+    return found

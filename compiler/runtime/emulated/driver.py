@@ -17,6 +17,7 @@ import numpy as np
 from ...codegen.emulated.hardware import emulated_target
 from ..cuda.kind import CUDA
 from ..gpu.driver import DeviceInfo, Function, Image, Texts
+from ..runs import Runs
 from .arena import POISON
 from .machine import (
     CAPTURE_UNSUPPORTED,
@@ -227,6 +228,21 @@ class EmulatedDriver:
         """In the stream."""
         m = self.machine
         m.guarded("copy", lambda: m.put(stream, lambda: m.move(dst, src, nbytes, dst, src)))
+
+    def upload_rows(self, dst: int, src_host: int, runs: Runs, stream: int) -> None:
+        """Run after run, as ``upload``."""
+        for k in range(runs.rows):
+            self.upload(dst + k * runs.step, src_host + k * runs.nbytes, runs.nbytes, stream)
+
+    def download_rows(self, dst_host: int, src: int, runs: Runs, stream: int) -> None:
+        """Run after run, as ``download``."""
+        for k in range(runs.rows):
+            self.download(dst_host + k * runs.nbytes, src + k * runs.step, runs.nbytes, stream)
+
+    def memset_rows(self, ptr: int, step: int, word: int, count: int, width: int, rows: int, stream: int) -> None:
+        """Row after row, as ``memset``."""
+        for k in range(rows):
+            self.memset(ptr + k * step, word, count, width, stream)
 
     # ---- modules
     def build(self, texts: Texts, info: DeviceInfo, keep: bool) -> Image:

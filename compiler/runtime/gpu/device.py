@@ -34,6 +34,7 @@ from ...ir.nodes import Kernel
 from ...ir.walk import walk
 from ..base import Allocation, Device, DeviceClient, mirrored
 from ..compiled import Compiled, Options
+from ..runs import Runs
 from . import staging
 from .code import GpuKernel, Source, load_code, reclaim, restore_code
 from .constants import fills
@@ -229,6 +230,34 @@ class GpuDevice(Graphs, Loading, Device):
         with self._failing():
             if nbytes:
                 self.driver.copy(to, source, nbytes, self.stream)
+
+    def download_rows(self, to: int, source: int, runs: Runs) -> None:
+        """See ``mirror.Link``."""
+        self._alive()
+        self._recordable(
+            "the host reads memory of the device, which launches that are not run yet may write",
+            "read after the graph was launched",
+        )
+        with self._lock, self._failing():
+            self.driver.download_rows(to, source, runs, self.stream)
+
+    def upload_rows(self, to: int, source: int, runs: Runs) -> None:
+        """See ``mirror.Link``."""
+        self._alive()
+        self._recordable("the host writes many values to the device", "write them before, or in a kernel")
+        with self._lock, self._failing():
+            self.driver.upload_rows(to, source, runs, self.stream)
+
+    def fill_rows(self, to: int, row: bytes, runs: Runs) -> bool:
+        """See ``mirror.Link``."""
+        self._alive()
+        found = fills(to, np.frombuffer(row, np.uint8))
+        if found is None:
+            return False
+        with self._failing():
+            for at, word, count, width in found:
+                self.driver.memset_rows(at, runs.step, word, count, width, runs.rows, self.stream)
+        return True
 
     def join(self) -> None:
         """Memory is shared with another library: the stream is in order with the default one from now on. Until then it is not, as what

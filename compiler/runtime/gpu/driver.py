@@ -12,6 +12,7 @@ from typing import Protocol
 from ...codegen.gpu.hardware import GpuTarget
 from ..cache import disk_cache, key_of
 from ..inventory import ProcessBytes
+from ..runs import Runs
 from .results import Results
 
 
@@ -216,6 +217,18 @@ class Driver(Protocol):
 
     def copy(self, dst: int, src: int, nbytes: int, stream: int) -> None:
         """Device to device, also between devices."""
+        ...
+
+    def upload_rows(self, dst: int, src_host: int, runs: Runs, stream: int) -> None:
+        """Pageable memory of the host, run after run, to runs on the device. It may be changed after the call."""
+        ...
+
+    def download_rows(self, dst_host: int, src: int, runs: Runs, stream: int) -> None:
+        """Runs on the device to pageable memory of the host, run after run. The bytes are there when the call returns."""
+        ...
+
+    def memset_rows(self, ptr: int, step: int, word: int, count: int, width: int, rows: int, stream: int) -> None:
+        """``count`` words of ``width`` bytes (1, 2 or 4) in each row, in the stream."""
         ...
 
     def build(self, texts: Texts, info: DeviceInfo, keep: bool) -> Image:

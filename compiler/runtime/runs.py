@@ -1,0 +1,63 @@
+"""Arrays in memory as runs of bytes: what one copy of rows takes, however the axes of an array are nested."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Runs(NamedTuple):
+    """Equal runs of bytes: how many, bytes from the start of one to that of the next, bytes of one."""
+
+    rows: int
+    step: int
+    nbytes: int
+
+
+def order_of(array: np.ndarray) -> tuple[int, ...]:
+    """The axes, outermost in memory first."""
+    return tuple(sorted(range(array.ndim), key=lambda axis: -array.strides[axis]))
+
+
+def runs_of(array: np.ndarray) -> Runs | None:
+    """What an array takes of memory; None: its elements have several distances from each other."""
+    nbytes, rows, step = array.itemsize, 1, 0
+    for axis in reversed(order_of(array)):
+        extent, stride = array.shape[axis], array.strides[axis]
+        if extent == 1:
+            continue
+        if rows == 1 and stride == nbytes:
+            nbytes *= extent
+        elif rows == 1 and stride > nbytes:
+            rows, step = extent, stride
+        elif rows > 1 and stride == rows * step:
+            rows *= extent
+        else:
+            return None
+    return Runs(rows, step, nbytes)
+
+
+def packed(array: np.ndarray, like: np.ndarray) -> np.ndarray:
+    """The content of ``array``, of the shape and type of ``like``, as its runs follow each other in memory."""
+    content = np.empty(like.shape, like.dtype)
+    content[...] = array
+    return np.ascontiguousarray(content.transpose(order_of(like)))
+
+
+def unpacked(content: np.ndarray, like: np.ndarray) -> np.ndarray:
+    """What ``packed`` has made, or memory that was copied run by run, in the shape of ``like``."""
+    order = order_of(like)
+    return content.reshape([like.shape[axis] for axis in order]).transpose(np.argsort(order))
+
+
+def tile_of(array: np.ndarray, value: np.ndarray) -> bytes | None:
+    """The bytes that repeat when ``value`` is everywhere in a dense array; None where they do not."""
+    if value.ndim == 0:
+        return value.astype(array.dtype).tobytes()
+    if array.flags.c_contiguous and value.shape == array.shape[array.ndim - value.ndim :]:
+        return np.ascontiguousarray(value, array.dtype).tobytes()
+    return None
+
+
+__all__ = ["Runs", "order_of", "packed", "runs_of", "tile_of", "unpacked"]
