@@ -10,7 +10,9 @@ from pydantic import BaseModel
 
 from .declared import Declared
 from .memory_plan import Launches
-from .restore import Built
+from .recorded import Recorded
+from .restore import Attributes, Built
+from .watch import Watch
 from .watched import watched
 
 
@@ -27,7 +29,10 @@ class Declaring:
     _declared: Declared
     _launches: dict[bool, Launches]
     _real_params: BaseModel
+    live: tuple[str, ...]
     _built: Built | None
+    _recorded: dict[bool, Recorded]
+    watch: Watch
     _made: bool
     _seed_used: bool
     _folder_used: bool
@@ -119,10 +124,10 @@ class Declaring:
         """
         backwards = bool(self.wanted)
         if backwards not in self._launches:
+            kept = Attributes(self, self.program)
             with self._watching():
                 self._launches[backwards] = self.program.rehearse(self.simulate, f"{type(self).__name__}.simulate", backwards)
-            if self._built is not None:
-                self._built.put_back_attributes()
+            kept.put_back()
         return self._launches[backwards]
 
     @property
@@ -145,17 +150,29 @@ class Declaring:
             self.params, self._made = before, made
 
     def _new_declarations(self) -> Declared:
-        return Declared(type(self).__name__, self.precision)
+        made = Declared(type(self).__name__, self.precision)
+        made.reads.inputs |= set(type(self).live)
+        return made
 
     def simulate_once(self) -> None:
         """Run ``simulate``, and the gradients if some are wanted. The job is as ``fill`` has left it."""
+        wanted = bool(self.wanted)
+        if wanted not in self._recorded:
+            launch = self._launch_backwards if wanted else self.simulate
+            self._recorded[wanted] = Recorded(self.program, launch, self.rehearsed)
+        self._recorded[wanted].run()
+        self.watch.steps = max(self.watch.steps, self.time_steps())
+
+    def _launch_backwards(self) -> None:
         import qdrun as qd
 
-        if self.wanted:
-            with qd.ad.Tape(loss=self._declared.loss):
-                self.simulate()
-        else:
+        with qd.ad.Tape(loss=self._declared.loss):
             self.simulate()
+
+    def forget_recorded(self) -> None:
+        """Launches that were recorded are made one by one again."""
+        for recorded in self._recorded.values():
+            recorded.forget()
 
 
 __all__ = ["Declaring"]

@@ -16,6 +16,7 @@ from .explain import Explanation, explain
 from .memory_plan import Launches, MemoryPlan, PlanEntry
 from .outcome import Outcome
 from .plan import make_plan, used
+from .recorded import Recorded
 from .restore import Built
 from .watch import Watch
 from .windows import plan_window, snapshots_of
@@ -97,6 +98,7 @@ class Job(Declaring, Generic[P]):
         self._steps: Any = None  # the plan of the time steps
         self._built: Built | None = None  # what ``build`` has left, of an open job with live parameters
         self._declared = self._new_declarations()
+        self._recorded: dict[bool, Recorded] = {}  # the launches of a run, without gradients and with them
         self._ran = False  # since ``fill``
         self._launches: dict[bool, Launches] = {}  # those of ``simulate``, with and without gradients
 
@@ -321,7 +323,7 @@ class Job(Declaring, Generic[P]):
     def _in_program(self, backend: str, options: dict[str, Any]) -> Iterator[None]:
         with _program(self.precision, backend, options) if self.needs_compiler else nullcontext() as program:
             self.program, self._made = program, False
-            self._declared, self._launches = self._new_declarations(), {}
+            self._declared, self._launches, self._recorded = self._new_declarations(), {}, {}
             try:
                 self._build()
                 self._made = True

@@ -41,7 +41,7 @@ MOST_COPIED = 1 << 26
 GIVEN = frozenset(
     (
         *("params", "wanted", "program", "watch", "_seed", "_seed_used", "_made", "_built", "_folder", "_folder_used"),
-        *("live", "_real_params", "_declared", "_ran", "_launches"),
+        *("live", "_real_params", "_declared", "_ran", "_launches", "_recorded"),
     )
 )
 """Attributes of a job that those set who run it."""
@@ -70,10 +70,6 @@ class Built:
     def why(self) -> str:
         """See the class."""
         return self._attributes.why or (self._content.why if self._content is not None else "")
-
-    def put_back_attributes(self) -> None:
-        """Put back what the job has in Python, as far as that is possible; its fields stay as they are."""
-        self._attributes.put_back()
 
     def put_back(self) -> bool:
         """Put the job back. False: it cannot be, and must be built again."""

@@ -183,6 +183,7 @@ def run_trial(session: Session, body: Callable[[Session], Outcome], start: float
     session.begin()
     planned = time.perf_counter()
     outcome = body(session)
+    job.forget_recorded()
     done = time.perf_counter()
     session.measure()
     seconds = {"build": built - start, "plan": planned - built, "run": done - planned}

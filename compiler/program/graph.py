@@ -102,19 +102,26 @@ class Graph:
 
     def _check(self) -> None:
         """Refuse to run with another heap than the one that is there, or is needed."""
+        why = self.stale()
+        if why:
+            raise QdrunRuntimeError(why)
+
+    def stale(self) -> str:
+        """Why it cannot be launched any more, and must be captured again; empty where it can."""
         for plane, memory in self._heap.items():
             if self.program.heap_memory(plane) is not memory:
-                raise QdrunRuntimeError(
+                return (
                     f"{self!r} uses an adstack heap that the program has replaced by another since\n  do: capture it again, after"
                     " the gradients that need most"
                 )
         for gradient, call, budget, plan in self._watched:
             now = gradient.plan(call, budget, launched=True)
             if now != plan:
-                raise QdrunRuntimeError(
+                return (
                     f"{self!r} was recorded with an adstack heap of {plan.bytes:,} bytes for the gradient `{gradient.name}`, which"
                     f" has another plan now, of {now.bytes:,} bytes: what bounds its loops has changed\n  do: capture it again"
                 )
+        return ""
 
     def close(self) -> None:
         """Forget the launches. Calls are errors afterwards."""

@@ -335,3 +335,98 @@ def test_a_job_that_overrides_run_may_declare_inputs_too():
     with Session(Both(CurveParams())) as session:
         assert [session.run(CurveParams(height=h)).loss for h in (1.0, 4.0)] == [2.0, 8.0]
         assert session.builds == 1
+
+
+# ---- recorded at the second run
+def recorded(job):
+    return [bool(one._graph) for one in job._recorded.values()], [one.why for one in job._recorded.values() if one.why]
+
+
+def test_the_launches_of_a_run_are_recorded_at_its_second_and_give_the_same_bits():
+    r = np.random.default_rng(3)
+    every = [
+        MassSpringParams(steps=20, stiffness=float(r.uniform(500, 1500)), actuation=r.uniform(0.1, 0.3, 4).tolist())
+        for _ in range(5)
+    ]
+    with Session(MassSpring(every[0]), threads=1) as session:
+        for number, params in enumerate([*every, every[0]]):
+            outcome = session.run(params)
+            assert recorded(session.job) == ([number > 0], [])
+            alone = execute(MassSpring(params), **HOW).outcome
+            assert outcome.loss == alone.loss and outcome.outputs == alone.outputs
+            assert outcome.gradients["stiffness"] == alone.gradients["stiffness"]
+            assert np.array_equal(outcome.gradients["actuation"], alone.gradients["actuation"])
+        assert session.builds == 1 and session.job.plan().bytes == session.job.peak_bytes()
+
+
+def test_what_is_recorded_has_the_heap_and_the_random_numbers_of_each_run():
+    class Walks(Job[CurveParams]):
+        gradients = ("height",)
+
+        def build(self):
+            height, loss, rounds = self.input("height"), self.objective(), self.params.rounds
+
+            @qd.kernel
+            def walk():
+                for _ in range(3):
+                    x = height[None]
+                    for _ in range(rounds * 10):
+                        x = qd.sin(x + 0.1 * qd.random(qd.f64))
+                    loss[None] += x
+
+            self.walk = walk
+
+        def simulate(self):
+            self.walk()
+            self.walk()
+
+    with Session(Walks(CurveParams()), threads=1) as session:
+        for height in (0.3, 0.7, -0.4, 0.3):
+            params = CurveParams(height=height)
+            outcome, alone = session.run(params), execute(Walks(params), **HOW).outcome
+            assert (outcome.loss, outcome.gradients) == (alone.loss, alone.gradients)
+        assert recorded(session.job) == ([True], [])
+
+
+def test_a_job_that_looks_at_its_fields_is_not_recorded_and_goes_on_as_before():
+    class Looks(Job[CurveParams]):
+        def build(self):
+            self.height, self.loss = self.input("height"), self.objective()
+            height, loss = self.height, self.loss
+
+            @qd.kernel
+            def add():
+                loss[None] += height[None]
+
+            self.add = add
+
+        def launches(self):
+            return [(self.add, ())]
+
+        def simulate(self):
+            for _ in range(int(self.height[None])):
+                self.add()
+
+    with Session(Looks(CurveParams())) as session:
+        losses = [session.run(CurveParams(height=h)).loss for h in (1.0, 2.0, 3.0, 4.0)]
+        assert losses == [1.0, 4.0, 9.0, 16.0] and session.builds == 1
+        assert recorded(session.job)[1][0].startswith("Python reads `height` in Looks.simulate")
+
+
+def test_attributes_that_simulate_changes_are_what_they_were_after_the_rehearsal():
+    class Counts(Job[CurveParams]):
+        def build(self):
+            loss, self.calls = self.objective(), 0
+
+            @qd.kernel
+            def add(number: qd.i32):
+                loss[None] += number
+
+            self.add = add
+
+        def simulate(self):
+            self.calls += 1
+            self.add(self.calls)
+
+    with Session(Counts(CurveParams())) as session:
+        assert [session.run(CurveParams(height=h)).loss for h in (1.0, 2.0, 3.0)] == [1.0, 1.0, 1.0]
