@@ -129,9 +129,9 @@ def _batch_task(task: Task, places: _Places) -> None:
     for r in task.reductions:
         r.place = places.of(r.place)
         b.store(r.local, _identity(r))
+    if counter is not None:
+        b.store(counter, const_i64(0))
     if task.axes:
-        if counter is not None:
-            b.store(counter, const_i64(0))
         _nest(b.block, task, counter)
     else:
         b.block.extend(task.body)

@@ -301,6 +301,5 @@ class ProgramState:
         """Those of the next launches, at once."""
         numbers = np.arange(self.launches + 1, self.launches + 1 + count, dtype=np.uint64)
         self.launches += count
-        own = self.options.random_seed if self.trials is None else 0
-        first = np.uint64(own * SEED_FACTOR & (2**64 - 1))
-        return first + numbers * np.uint64(0xD1342543DE82EF95)
+        own = self.options.random_seed if self.trial_state is None else 0
+        return np.uint64(own * SEED_FACTOR & (2**64 - 1)) + numbers * np.uint64(0xD1342543DE82EF95)

@@ -50,8 +50,9 @@ class Case:
         r = np.random.default_rng(seed)
         for t in self.inputs:
             t.from_numpy(r.uniform(-1.2, 1.2, t.to_numpy().shape))
-        cnt.from_numpy(r.integers(0, 5, 6).astype(np.int32))
-        big.from_numpy(r.integers(-(2**40), 2**40, 4))
+        cnt.from_numpy(r.integers(0, 5, cnt.to_numpy().shape).astype(np.int32))
+        big.from_numpy(r.integers(-(2**40), 2**40, big.to_numpy().shape))
+        self.ints = cnt, big
         self.args = (int(r.integers(0, 6)), self.c, self.cv, float(r.uniform(-1, 1)))
         self.weights = [r.uniform(0.5, 1.5, t.to_numpy().shape) for t in self.outputs]
         names = {n: getattr(self, n) for n in ("x", "v", "fm", "lo", "y", "yv", "za", "zb")}

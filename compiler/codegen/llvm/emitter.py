@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Literal
 
-from ...ir.nodes import Buffer, Const, Kernel, Local, Op, Operand, Place, Print, Stack, Task
+from ...ir.nodes import Buffer, Const, FaultKind, Kernel, Local, Op, Operand, Place, Print, Stack, Task
 from ..abi import ContextLayout, Message
 from .function import Fn, Module
 from .target import Unsupported, const_text
@@ -121,6 +122,17 @@ class Emitter(Fn, ABC):
     def report_failure(self, s: Message, args: tuple[Operand, ...], lanes: str) -> None:
         """Record a failure. ``lanes``: the mask of those that failed; empty: all of them, or there is one."""
         raise Unsupported("an assertion outside of a task")
+
+    def goes_on(self, kind: FaultKind | Literal["stack"], lanes: str) -> bool:
+        """Whether a thread goes on after a failure. ``lanes``: see ``report_failure``.
+
+        An assertion guards what follows. Where several iterations run side by side, one before the iteration that failed may fail further
+        down, and comes first.
+        """
+        return self.lanes > 1 and kind not in ("assert", "bounds", "stack")
+
+    def drop_failed(self) -> None:
+        """The rest of the block is run by those lanes alone that have not failed."""
 
     def block_memory(self, buffer: Buffer) -> str:
         """The address of memory of a block; refused: only a GPU has any."""

@@ -1,6 +1,7 @@
 """Addresses, loads, stores, atomics and adstacks.
 
-An address is uniform (one pointer), linear (one pointer: lane k is k elements further) or scattered (a vector of pointers).
+An address is uniform (one pointer), linear (one pointer: lane k is k elements further) or scattered (a vector of pointers). A guarded one
+is linear, and must not be touched for lanes that have failed.
 """
 
 from __future__ import annotations
@@ -174,7 +175,7 @@ def read(e: Emitter, dtype: DType, ptr: str, kind: str, align: int) -> str:
     m = e.vec(memory_type(dtype), v)
     if kind == "scattered":
         reg = _masked(e, "gather", dtype, f"{e.vec('ptr', True)} align {align} {ptr}")
-    elif kind == "linear" and e.mask:
+    elif kind == "guarded" or (kind == "linear" and e.mask):
         reg = _masked(e, "load", dtype, f"ptr align {align} {ptr}")
     else:
         reg = e.t(f"load {m}, ptr {ptr}, align {align}")

@@ -27,18 +27,22 @@ def check(e: Emitter, s: Assert) -> None:
     e.branch(e.any(lanes) if v else bad, failed, fine, unlikely=True)
     e.at(failed)
     e.report_failure(s, s.args, lanes or e.mask)
-    if e.lanes > 1 and s.kind not in ("assert", "bounds"):
-        e.jump(fine)  # a lane before this one may fail further down: its iteration comes first
+    if e.goes_on(s.kind, lanes):
+        e.jump(fine)
     else:
         e.leave()
     e.at(fine)
+    e.drop_failed()
 
 
 def overflow(e: Emitter, s: Overflow) -> None:
     """Record the overflow and leave."""
     e.report_failure(s, (), e.mask)
-    e.leave()
-    e.at(e.label("dead"))
+    if e.goes_on("stack", e.mask):
+        e.drop_failed()
+    else:
+        e.leave()
+        e.at(e.label("dead"))
 
 
 def record(e: Emitter, s: Message, args: tuple[Operand, ...], lanes: str) -> None:

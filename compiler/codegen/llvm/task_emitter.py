@@ -46,9 +46,11 @@ class TaskEmitter(Emitter):
         self.rolled = _over_stacks(task.body)[0] if task.stacks else set()
 
     def block(self, block: Block) -> None:
-        """Every statement of a block, in order."""
+        """Every statement of a block, in order. A failure narrows the mask for the rest of it."""
+        mask = self.mask
         for s in block:
             self.statement(s)
+        self.mask = mask
 
     def statement(self, s: Stmt) -> None:
         """One statement."""
@@ -248,8 +250,13 @@ class TaskEmitter(Emitter):
         more = self._step(s, index, vi, vc)
         if more:
             mask = self.t(f"and {flags} {mask}, {more if vc else self.broadcast(more, 'i1')}")
+        mask = self.living(mask)
         self.put(f"store {flags} {mask}, ptr {live}")
         self.again(self.any(mask), body, out, self.said_of(s))
+
+    def living(self, mask: str) -> str:
+        """The lanes of a mask that have not failed."""
+        return mask
 
     def said_of(self, s: Loop) -> str:
         """What LLVM is told of a loop."""

@@ -10,7 +10,9 @@ for ever, or leave its memory, they are masked.
 
 from __future__ import annotations
 
-from ...ir.nodes import Assert, Buffer, ClaimRow, Const, Local, Loop, Op, Operand, Overflow, Place, Task
+from typing import Literal
+
+from ...ir.nodes import Assert, Buffer, ClaimRow, Const, FaultKind, Local, Loop, Op, Operand, Overflow, Place, Stack, Task
 from ...ir.trials import FAILED, FAILED_CODE, FAILED_STATUS, FAILED_VALUES, FAILED_WORDS, TRIALS
 from ...ir.types import i64
 from ...ir.walk import conditional_locals, index_of, place_of, walk
@@ -19,11 +21,11 @@ from . import memory, report, rows
 from .cost import grain
 from .emitter import KernelInfo
 from .function import Module
-from .target import Unsupported
 from .task_emitter import TaskEmitter
 from .uniform import Shapes, analyse
 
 _MAX_CHUNKS = 512
+_TWO_COPIES = 4000  # statements; above this a task has only the masked copy of its body
 _FAILED = Place("failed", i64, Buffer("trial", FAILED), 1, (FAILED_WORDS,), (8,), trial_bytes=8 * FAILED_WORDS)
 
 
@@ -31,6 +33,7 @@ class TrialEmitter(TaskEmitter):
     """Emits a task for the trials of a thread's lanes. ``trial``: the register of the first one's number."""
 
     trial = "%trial"
+    dead = ""  # the slot with the lanes that have failed, in a task where some can
 
     def trial_base(self, place: Place) -> str:
         """The trial's part of a buffer: that of its group, and with one lane, of the trial in it."""
@@ -52,17 +55,64 @@ class TrialEmitter(TaskEmitter):
             rows.check(self, s, "%worker")
             rows.find_stacks(self, "%worker")
 
+    # -- failures
+    def living(self, mask: str) -> str:
+        """The lanes of a mask that have not failed."""
+        if not self.dead:
+            return mask
+        flags = self.vec("i1", True)
+        dead = self.t(f"load {flags}, ptr {self.dead}")
+        return self.t(f"and {flags} {mask}, {self.t(f'xor {flags} {dead}, splat (i1 true)')}")
+
+    def active(self) -> str:
+        """The mask as a vector, without lanes that have failed."""
+        return self.living(super().active())
+
+    def goes_on(self, kind: FaultKind | Literal["stack"], lanes: str) -> bool:
+        """Unless all lanes have failed."""
+        return bool(lanes) and self.lanes > 1
+
+    def drop_failed(self) -> None:
+        """Where some lanes alone run the block; elsewhere, what is not guarded may be done for all."""
+        if self.mask:
+            self.mask = self.active()
+
+    def stack_word(self, stack: Stack, field: int, slot: Operand) -> tuple[str, str]:
+        """A lane whose loop ran too far has no slot."""
+        ptr, kind = super().stack_word(stack, field, slot)
+        return ptr, "guarded" if kind == "linear" and self.dead else kind
+
     def report_failure(self, s: Message, args: tuple[Operand, ...], lanes: str) -> None:
-        """Record the failure of a trial, if it is its first, and that there is one."""
-        if lanes or self.lanes > 1:
-            raise Unsupported("a check in several lanes")
+        """Record the failure of the trials, where it is their first, and that there is one. Their lanes have failed."""
+        if self.lanes == 1:
+            self._record(s, args, "0")
+            return
+        flags, bits = self.vec("i1", True), f"i{self.lanes}"
+        lanes, dead = lanes or self.active(), self.t(f"load {flags}, ptr {self.dead}")
+        dead = self.t(f"or {flags} {dead}, {lanes}")
+        self.put(f"store {flags} {dead}, ptr {self.dead}")
+        left, turn, done = self.slot(bits), self.label("turn"), self.label("done")
+        mask = self.t(f"bitcast {flags} {lanes} to {bits}")
+        self.put(f"store {bits} {mask}, ptr {left}")
+        self.branch(self.t(f"icmp ne {bits} {mask}, 0"), turn, done)
+        self.at(turn)
+        now = self.t(f"load {bits}, ptr {left}")
+        self._record(s, args, report.first_lane(self, self.t(f"bitcast {bits} {now} to {flags}")))
+        rest = self.t(f"and {bits} {now}, {self.t(f'sub {bits} {now}, 1')}")
+        self.put(f"store {bits} {rest}, ptr {left}")
+        self.branch(self.t(f"icmp ne {bits} {rest}, 0"), turn, done)
+        self.at(done)
+
+    def _record(self, s: Message, args: tuple[Operand, ...], lane: str) -> None:
+        """Write the failure of the trial of a lane, if it has none."""
         code, status = self.info.codes[s], self.context(CTX_STATUS, "ptr")
         first, known = self.label("first"), self.label("known")
         at = [memory.address(self, _FAILED, (Const(k, i64),))[0] for k in range(FAILED_WORDS)]
+        at = [self.t(f"getelementptr i64, ptr {p}, i64 {lane}") for p in at]
         self.branch(self.t(f"icmp eq i64 {self.t(f'load i64, ptr {at[FAILED_CODE]}')}, 0"), first, known)
         self.at(first)
         for slot, x in zip(at[FAILED_VALUES:], args):
-            self.put(f"store i64 {report.word(self, x, '0')}, ptr {slot}")
+            self.put(f"store i64 {report.word(self, x, lane)}, ptr {slot}")
         self.put(f"store i64 {self.t(f'ptrtoint ptr {status} to i64')}, ptr {at[FAILED_STATUS]}")
         self.put(f"store i64 {code}, ptr {at[FAILED_CODE]}")
         self.put(f"store atomic i64 {code}, ptr {status} monotonic, align 8")
@@ -93,15 +143,16 @@ def chunk_of(entry: str) -> str:
 
 def _emit_task(module: Module, info: KernelInfo, task: Task, name: str) -> None:
     lanes = module.target.lanes
-    if lanes > 1 and any(isinstance(s, (Assert, Overflow)) for s in walk(task.body)):
-        raise Unsupported("a check in several lanes")
     e = TrialEmitter(module, info, task, analyse(task) if lanes > 1 else Shapes(), lanes, True)
     unset = conditional_locals(task)
     claim = next((s for s in task.body if isinstance(s, ClaimRow)), None)
+    if lanes > 1 and _may_fail(task):
+        e.dead = e.slot(e.vec("i1", True))
+        e.put(f"store {e.vec('i1', True)} zeroinitializer, ptr {e.dead}")
     if claim is not None:
         e.claim_row(claim)
         e.claimed = True
-    if _needs_mask(e, task):
+    if lanes > 1 and (e.dead or _needs_mask(e, task)):
         _whole_or_part(e, unset)
     else:
         _body(e, unset)
@@ -110,6 +161,11 @@ def _emit_task(module: Module, info: KernelInfo, task: Task, name: str) -> None:
     head = [f"define internal void @{name}(ptr %args, i64 %trial, i64 %worker) {attributes} {{", "entry:", *e.slots]
     head.append("  %ctx = load ptr, ptr %args, !invariant.load !0")
     module.functions.append("\n".join([*head, *e.head, *e.lines, "}"]))
+
+
+def _may_fail(task: Task) -> bool:
+    """Whether a trial can fail in a task."""
+    return any(isinstance(s, (Assert, Overflow)) for s in walk(task.body))
 
 
 def _body(e: TaskEmitter, unset: list[Local]) -> None:
@@ -128,19 +184,30 @@ def _needs_mask(e: TaskEmitter, task: Task) -> bool:
     return False
 
 
-def _whole_or_part(e: TaskEmitter, unset: list[Local]) -> None:
-    """The body for a full group, and once more with a mask for the last one."""
-    whole, part, join = e.label("whole"), e.label("part"), e.label("join")
-    left = e.t(f"sub i64 {e.param(TRIALS)}, %trial")
-    e.branch(e.t(f"icmp sge i64 {left}, {e.lanes}"), whole, part)
-    e.at(whole)
-    _body(e, unset)
-    e.jump(join)
-    e.at(part)
+def _whole_or_part(e: TrialEmitter, unset: list[Local]) -> None:
+    """The body for a full group, and once more with a mask, for the last one and for one in which a trial has failed before."""
+    whole, part, some, join = e.label("whole"), e.label("part"), e.label("some"), e.label("join")
+    flags, words = e.vec("i1", True), e.vec("i64", True)
     numbers = "<" + ", ".join(f"i64 {k}" for k in range(e.lanes)) + ">"
-    e.mask = e.t(f"icmp sgt {e.vec('i64', True)} {e.broadcast(left, 'i64')}, {numbers}")
+    left = e.broadcast(e.t(f"sub i64 {e.param(TRIALS)}, {e.trial}"), "i64")
+    mask = e.t(f"icmp sgt {words} {left}, {numbers}")
+    if e.dead:
+        codes = e.t(f"load {words}, ptr {memory.address(e, _FAILED, (Const(FAILED_CODE, i64),))[0]}, align 8")
+        mask = e.t(f"and {flags} {mask}, {e.t(f'icmp eq {words} {codes}, zeroinitializer')}")
+    bits = e.t(f"bitcast {flags} {mask} to i{e.lanes}")
+    wide, claimed, stacks = dict(e.wide), e.claimed, dict(e.stacks)
+    if sum(1 for _ in walk(e.task.body)) <= _TWO_COPIES:
+        e.branch(e.t(f"icmp eq i{e.lanes} {bits}, -1"), whole, part)
+        e.at(whole)
+        _body(e, unset)
+        e.jump(join)
+        e.at(part)
+    e.wide, e.claimed, e.stacks = wide, claimed, stacks
+    e.branch(e.t(f"icmp ne i{e.lanes} {bits}, 0"), some, join)
+    e.at(some)
     for x in unset:
-        e.put(f"store {e.ty(x.dtype, x in e.shapes.varying)} zeroinitializer, ptr {e.local(x)}")
+        e.reset(x)
+    e.mask = mask
     e.block(e.task.body)
     e.mask = ""
     e.jump(join)
@@ -158,7 +225,7 @@ def _emit_chunk(module: Module, info: KernelInfo, names: list[str], chunk: str) 
     e.branch(e.t("icmp slt i64 %begin, %end"), body, out)
     e.at(body)
     now = e.t(f"load i64, ptr {slot}")
-    checks = lanes == 1 and any(isinstance(s, (Assert, Overflow)) for t in info.kernel.tasks for s in walk(t.body))
+    checks = lanes == 1 and any(map(_may_fail, info.kernel.tasks))
     for name in names:
         if checks:
             go = e.label("go")
