@@ -121,5 +121,5 @@ MODEL = Model(
     wanted=("position", "velocity"),
     variants=_variants,
     tolerance=1e-6,
-    default_batches=(1, 8, 32, 128, 512),
+    default_batches=(1, 8, 32, 128, 512, 2048),
 )

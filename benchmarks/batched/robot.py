@@ -98,6 +98,6 @@ MODEL = Model(
     wanted=("stiffness", "actuation"),
     variants=_variants,
     tolerance=1e-8,
-    default_batches=(1, 8, 32, 128, 512, 2048),
+    default_batches=(1, 8, 32, 128, 512, 2048, 8192),
 )
 MODEL_ALL = replace(MODEL, name="robot-all", sample=_sample_all)
