@@ -90,6 +90,8 @@ def _args(executable: Executable, bound: Bound, watches: dict[int, Watch]) -> li
     decls, keys, direct = iter(executable.args), bound.call.keys, executable.takes_numpy
     out: list[ArgSpec | Same | Watched] = []
     for value, spec in zip(bound.values, bound.specs.values()):
+        if isinstance(spec, ScalarArg) and spec.per_trial:
+            return None
         if isinstance(spec, (ScalarArg, ArrayArg)):
             d = next(decls)
             key = keys.get(d.index)

@@ -21,6 +21,7 @@ class Call:
 
     words: bytearray
     scalars: dict[int, int | float] = field(default_factory=dict)  # by ArgDecl.index
+    columns: dict[int, np.ndarray] = field(default_factory=dict)  # scalars that each trial has its own of, by ArgDecl.index
     arrays: dict[int, np.ndarray] = field(default_factory=dict)  # by ArgDecl.index; element axes last
     keys: dict[int, object] = field(default_factory=dict)  # type key of each of our ndarrays, by ArgDecl.index
     own: set[int] = field(default_factory=set)  # ndarrays of this program, by ArgDecl.index
@@ -38,7 +39,11 @@ class Call:
     after: list[tuple[object, Callable[[], None]]] = field(default_factory=list)
 
     def content(self, index: int) -> np.ndarray:
-        """The current content of an array argument."""
+        """The current content of an array argument, or of a scalar argument for each trial. What each trial has its own of has the trials
+        as its first axis.
+        """
+        if index in self.columns:
+            return self.columns[index]
         read = self.reads.get(index)
         return self.arrays[index] if read is None else read()
 

@@ -199,7 +199,8 @@ class Versions:
         return Event(self._clock, name, user_line(), tuple(decls), dict(call.scalars))
 
     def _key(self, variant: Variant, call: Call) -> tuple[object, ...]:
-        return id(variant), tuple(call.scalars.values()), tuple(key for key, _ in self._arrays(call))
+        columns = (column.tobytes() for column in call.columns.values())
+        return id(variant), (*call.scalars.values(), *columns), tuple(key for key, _ in self._arrays(call))
 
     def _arrays(self, call: Call) -> list[tuple[tuple[object, object], Any]]:
         """The arrays of a launch, each with its base and layout."""

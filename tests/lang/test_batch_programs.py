@@ -367,3 +367,106 @@ def test_what_a_kernel_must_not_do_in_a_batch_is_refused():
         with pytest.raises(qd.QdrunRuntimeError, match="kernel `copy` is launched inside"), p.trial(1):
             copy()
         assert np.array_equal(x.to_numpy(), np.broadcast_to(np.arange(4), (3, 4)))
+
+
+def test_scalar_arguments_may_differ_between_trials():
+    """Real and integer ones, in bounds of loops, in indices and conditions, on a tape."""
+    count, rng = 11, np.random.default_rng(3)
+    given = {
+        "scale": rng.random(count),
+        "n": rng.integers(0, 9, count),
+        "at": rng.integers(0, 4, count).astype(np.int16),
+        "flag": rng.integers(0, 2, count).astype(bool),
+        "weight": rng.random(count).astype(np.float32),
+    }
+    start = rng.random((count, 4))
+
+    def run(start, values):
+        x, loss = qd.field(qd.f64, 4, needs_grad=True), qd.field(qd.f64, (), needs_grad=True)
+
+        @qd.kernel
+        def work(scale: qd.f64, n: int, at: qd.i16, flag: bool, weight: qd.f32, same: qd.f64):
+            for i in x:
+                v = x[i]
+                for _ in range(n):
+                    v = v * scale + 0.1 * v * v
+                v += x[at] * same
+                loss[None] += weight * v if flag else v * v
+
+        x.from_numpy(start)
+        with qd.ad.Tape(loss):
+            work(*values, 0.7)
+            if isinstance(values[0], np.ndarray):
+                values[0][:] = -99.0  # the tape has its own
+        return loss.to_numpy(), x.grad.to_numpy()
+
+    def alone(b):
+        with qd.init(arch=qd.cpu, default_fp=qd.f64, cpu_max_num_threads=1, cpu_lanes=1):
+            return run(start[b], [values[b].item() for values in given.values()])
+
+    for options in ({}, {"debug": True}, {"cpu_lanes": 1}):
+        with qd.init(arch=qd.cpu, default_fp=qd.f64, batch=count, **options):
+            losses, slopes = run(start, [values.copy() for values in given.values()])
+        for b in range(count):
+            loss, slope = alone(b)
+            np.testing.assert_allclose(losses[b], loss, rtol=1e-6)
+            np.testing.assert_allclose(slopes[b], slope, rtol=1e-6)
+
+
+WRONG_COLUMNS = {
+    "count": (np.zeros(4), 0, "expected f64, or 3 of them, one for each trial; got an array of shape \\(4,\\)"),
+    "shape": (np.zeros((3, 1)), 0, "got an array of shape \\(3, 1\\)"),
+    "type": (np.array(["a", "b", "c"]), 0, "expected f64 for each trial, got an array of <U1"),
+    "real": (0.0, np.array([0.0, 1.0, 2.0]), "argument `n`: expected i32 for each trial, got an array of float64"),
+    "large": (0.0, np.array([0, 1, 1 << 40]), "argument `n`: 1099511627776 does not fit i32"),
+}
+
+
+@pytest.mark.parametrize(("a", "n", "message"), WRONG_COLUMNS.values(), ids=WRONG_COLUMNS.keys())
+def test_numbers_for_each_trial_are_checked(a, n, message):
+    with qd.init(arch=qd.cpu, batch=3):
+        x = qd.field(qd.f64, ())
+
+        @qd.kernel
+        def put(a: qd.f64, n: qd.i32):
+            x[None] = a + n
+
+        put([1, 2, 3], (4, 5, 6))
+        assert x.to_numpy().tolist() == [5, 7, 9]
+        with pytest.raises(qd.QdrunTypeError, match=message):
+            put(a, n)
+    with qd.init(arch=qd.cpu):
+        x = qd.field(qd.f64, ())
+        with pytest.raises(qd.QdrunTypeError, match="expected f64, got"):
+            put([1, 2, 3], 0)
+
+
+def test_bounds_from_ndarrays_are_planned_for_the_largest_of_any_trial():
+    count, rng = 9, np.random.default_rng(8)
+    counts, start = rng.integers(0, 30, (count, 4)).astype(np.int32), rng.random((count, 4))
+
+    def run(counts, start):
+        n, x, loss = qd.ndarray(qd.i32, 4), qd.ndarray(qd.f64, 4, needs_grad=True), qd.field(qd.f64, (), needs_grad=True)
+        n.from_numpy(counts)
+        x.from_numpy(start)
+
+        @qd.kernel
+        def work(n: qd.types.ndarray(), x: qd.types.ndarray()):
+            for i in x:
+                v = x[i]
+                for _ in range(n[i]):
+                    v = qd.sin(v) + 0.5
+                loss[None] += v
+
+        with qd.ad.Tape(loss):
+            work(n, x)
+        return x.grad.to_numpy(), work.grad.plan(n, x)
+
+    with qd.init(arch=qd.cpu, default_fp=qd.f64, batch=count) as p:
+        slopes, plan = run(counts, start)
+        assert p.usage()["adstack"] == plan.bytes
+        (row,) = plan.rows()
+        assert row["bound"] == counts.max()
+    for b in range(count):
+        with qd.init(arch=qd.cpu, default_fp=qd.f64, cpu_lanes=1):
+            np.testing.assert_allclose(slopes[b], run(counts[b], start[b])[0], rtol=1e-12)

@@ -74,6 +74,8 @@ def _bind_own(annotation: NdarrayType, value: Ndarray, call: Call, number: int) 
     if mirror is not None:
         call.mirrors[number], call.at[number] = mirror, value.address
         call.reads[number] = lambda: mirror.read(stored)
+    if key.per_trial:
+        call.reads[number] = lambda: value._columns(value._in_memory_order)
     call.keys[number] = key
     call.words += words
     return key

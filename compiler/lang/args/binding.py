@@ -26,6 +26,7 @@ from ..data.struct import StructType
 from ..data.tensor import Tensor, unwrap
 from .annotations import is_dataclass_type, meaning
 from .arrays import ANY_ARRAY, bind_array, is_array
+from .columns import bind_column
 from .records import bind_dataclass, bind_struct, bind_template, check_marked, kept
 
 _PACK = {"f16": "<e6x", "f32": "<f4x", "f64": "<d", "u1": "<q"}
@@ -177,6 +178,9 @@ def _bind_one(annotation: Any, value: Any, options: Options, call: Call, number:
     if isinstance(annotation, MatrixType):
         return _bind_matrix(annotation, value, options, call, number)
     dtype = _scalar_type(annotation, options)
+    if options.batch is not None and isinstance(value, (np.ndarray, list, tuple)) and np.ndim(value):
+        bind_column(np.asarray(value), dtype, call, number)
+        return (dtype, "per trial"), ScalarArg(dtype, per_trial=True), number + 1
     call.scalars[number] = _number(value, dtype)
     call.words += pack(call.scalars[number], dtype)
     return dtype, ScalarArg(dtype), number + 1

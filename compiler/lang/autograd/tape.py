@@ -361,6 +361,8 @@ def _frozen(annotation: Any, value: Any) -> Any:
     number = getattr(value, "ndim", None) == 0 and hasattr(value, "item")  # of numpy or torch
     if number and not is_array and not typed:
         return value.item()
+    if isinstance(value, np.ndarray) and not is_array and annotation is not Template:
+        return value.copy()  # a number for each trial
     if isinstance(annotation, MatrixType):
         return np.array(value.to_numpy() if isinstance(value, Matrix) else value)
     return frozen_record(annotation, value, _frozen)

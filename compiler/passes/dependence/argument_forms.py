@@ -51,7 +51,7 @@ def form_of(x: Operand) -> Form | None:
     extents: list[tuple[int, int, int]] = []
     for leaf, factor in found.leaves:
         kind, what = leaf if isinstance(leaf, tuple) else (None, None)
-        if kind == "arg" and isinstance(what, ArgDecl):
+        if kind == "arg" and isinstance(what, ArgDecl) and not what.per_trial:
             scalars.append((what.index, factor))
         elif kind == "shape" and isinstance(what, tuple) and isinstance(what[0], ArgDecl):
             extents.append((what[0].index, what[1], factor))

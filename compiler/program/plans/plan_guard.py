@@ -174,7 +174,7 @@ class PlanInputs:
         args, exprs = list(args), list(exprs)
         places = [e.place for e in exprs if isinstance(e, Read)]
         reals = {e.arg for e in exprs if isinstance(e, Arg)}
-        wanted = [d for d in args if d.kind == "ndarray" or d.dtype.is_int or d in reals]
+        wanted = [d for d in args if d.kind == "ndarray" or (not d.per_trial and (d.dtype.is_int or d in reals))]
         scalars = [d for d in wanted if d.kind == "scalar"]
         return cls(
             _key_of([d.index for d in scalars if not d.dtype.is_real], [d.index for d in scalars if d.dtype.is_real]),
