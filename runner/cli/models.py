@@ -82,6 +82,17 @@ class ShapePart(Part):
     fits: bool | None = about("within limits.memory and memory_budget; null: not planned")
 
 
+class BatchesPart(Part):
+    """Trials that run at once in one program, so many at a time, or each in its own."""
+
+    trials: int = about("how many")
+    example: str = about("the label of one")
+    size: int = about("trials of a batch, at most; 1: one by one")
+    why: str | None = about("why they run one by one")
+    batches: int = about("how many batches")
+    bytes: dict[str, int] = about("of a batch of that size, by class of devices")
+
+
 class PlacedDevice(Part):
     """A device of a placement."""
 
@@ -134,6 +145,8 @@ class Plan(Part):
     gradients: list[str] = about("their names")
     trials: list[PlannedTrial] = about("all trials")
     memory: list[ShapePart] = about("the memory of each shape of trials")
+    batch: int | str = about("of the config")
+    batches: list[BatchesPart] = about("which trials run together; empty when nobody says what is there")
     memory_budget: int | str | None = about("of the config")
     overrides: list[str] = about("what --set changed")
     at_once: int | None = about("as in placement; null when nobody says what is there")

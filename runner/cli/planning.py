@@ -36,18 +36,24 @@ def plan(
     """
     with reported(as_json):
         from ..observe import show
+        from ..study.batches import Batches, groups_of
         from ..study.placement import curves, fits, park_of, predict
         from ..study.plan import make_plan
         from ..study.prepare import prepare
 
         prepared, job = prepare(config, local=device_memory is None, overrides=changes)
-        groups = make_plan(prepared, job, arch and arch.value)
-        park = park_of(prepared, groups, device_memory)
-        placed = None if park is None else predict(prepared, groups, park, curves(prepared, job, groups, arch and arch.value))
+        wanted = arch and arch.value
+        groups = make_plan(prepared, job, wanted)
+        park, placed = park_of(prepared, groups, device_memory), None
+        together = (
+            [] if park is None else groups_of(prepared, job, groups, park.threads(prepared), park.pools, park.devices, wanted)
+        )
+        if park is not None:
+            placed = predict(prepared, groups, park, curves(prepared, job, groups, wanted), Batches(together, 1.0))
         if as_json:
-            print_document("plan", show.plan_data(prepared, groups, placed))
+            print_document("plan", show.plan_data(prepared, groups, placed, together))
         else:
-            print(show.plan_text(prepared, groups, placed))
+            print(show.plan_text(prepared, groups, placed, together))
         if (placed and placed.misfits) or not all(fits(group, prepared.byte_limits) for group in groups):
             raise typer.Exit(3)
         if any(group.plan is None for group in groups):

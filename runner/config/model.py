@@ -20,6 +20,7 @@ from .overrides import overridden
 from .values import (
     EMULATED,
     INTERPRETER,
+    Batch,
     Budget,
     Bytes,
     DeviceId,
@@ -187,6 +188,8 @@ class RunConfig(Section):
     """A whole config. ``gradients: null`` asks for all that the job can give; no ``sweep`` is one trial.
 
     ``debug``: kernels look for mistakes while they run: ``true``, or a map of the checks, see ``DebugSection``.
+    ``batch``: how many trials that differ in inputs alone run at once in one program: ``auto``, as many as keep the devices busy and fit;
+    a number, at most so many; ``off``, each in a program of its own.
     ``memory_budget``: bytes that one trial is planned into; checkpoints make it fit. ``auto``: the runner chooses them for each trial.
     ``storage``: where the run's folder is made, a folder or an fsspec URI; ``output`` is its older name.
     """
@@ -199,6 +202,7 @@ class RunConfig(Section):
     sweep: SweepSection | None = None
     optimize: OptimizeSection | None = None
     debug: DebugSection | None = None
+    batch: Batch = "auto"
     memory_budget: Budget | None = None
     limits: LimitsSection = LimitsSection()
     storage: Uri | None = None

@@ -63,6 +63,13 @@ def _parse_budget(value: Any) -> Any:
         raise refuse(what, allowed=("auto", *(error.context or {})["allowed"])) from None
 
 
+def _parse_batch(value: Any) -> Any:
+    if value in ("auto", "off") or (is_whole(value) and value >= 1):
+        return value
+    hint = "write off, without quotes or with" if value is False else ""
+    raise refuse(f"`{value}` is not a number of trials", allowed=("auto", "off", "a count from 1 on"), hint=hint)
+
+
 def _parse_seconds(value: Any) -> Any:
     match = DURATION.fullmatch(value) if isinstance(value, str) else None
     seconds = float(value) if is_number(value) else float(match[1]) * SECONDS.get(match[2] or "s", 0.0) if match else 0.0
@@ -142,6 +149,7 @@ _INDEX = {"type": "integer", "minimum": 0}
 
 Bytes = Annotated[int, BeforeValidator(_parse_bytes), _schema(_WHOLE, _SIZE, examples=["512MiB", "2GiB"])]
 Budget = Annotated[Any, BeforeValidator(_parse_budget), _schema({"const": "auto"}, _WHOLE, _SIZE)]
+Batch = Annotated[Any, BeforeValidator(_parse_batch), _schema({"enum": ["auto", "off"]}, _WHOLE)]
 Seconds = Annotated[
     float,
     BeforeValidator(_parse_seconds),

@@ -39,7 +39,7 @@ from ..study.inputs import contents
 from ..study.placement import devices_of, frames_of, with_frames
 from ..study.plan import Planned, Prepared, plan_all
 from ..study.provenance import record
-from ..study.trials import counted
+from ..study.trials import Trial, counted
 from .early_plans import EarlyPlans, failures_text, refuse
 from .event_writer import Outside
 from .parts import Work
@@ -57,6 +57,8 @@ class Submitted:
     folder: RunFolder
     state: str
     timing: dict[str, float | None]
+    made: Sequence[table.Row] = ()
+    """The rows, where the table was just made of them."""
 
     @property
     def rows(self) -> list[table.Row]:
@@ -65,11 +67,13 @@ class Submitted:
 
     @cached_property
     def _rows(self) -> list[table.Row]:
-        found = replay(self.folder, light=True)
-        rows = table.rows_of(self.folder, found)
+        found = None if self.made else replay(self.folder, light=True)
+        rows = list(self.made) if found is None else table.rows_of(self.folder, found)
         first = table.best(rows)
-        if first is not None:
-            (rows[rows.index(first)],) = table.each_row(self.folder, found, [first])
+        if first is not None and any(isinstance(value, table.Large) for value in first.values()):
+            found = found or replay(self.folder, light=True)
+            at = next(k for k, row in enumerate(rows) if row is first)
+            (rows[at],) = table.each_row(self.folder, found, [first])
         return rows
 
     @property
@@ -218,6 +222,7 @@ def attend(
         RunAlive: somebody runs it.
         StorageFull: there is no room for the run.
     """
+    made: Sequence[table.Row] = ()
     timing, state, ours, why, board = how.timing, "failed", True, "", Board(run=folder.name, total=len(prepared.trials))
     # Ray's processes die with the thread that started them, so that thread lives as long as the run.
     with (
@@ -264,12 +269,12 @@ def attend(
             head.end()
             try:
                 if ours:
-                    state = _finish(journal, screen, stops, state, timing, why)
+                    state, made = _finish(journal, screen, stops, state, timing, why, prepared.trials)
                     journal.close()  # whoever goes on with the run need not wait for the end of Ray
             finally:
                 wait([starting])
                 close_cluster(lost=bool(head.lost) or (state == "lost" and ours))
-    return Submitted(folder, state, timing.summary())
+    return Submitted(folder, state, timing.summary(), made)
 
 
 def _show_kept(board: Board, folder: RunFolder, prepared: Prepared, before: Mapping[str, int]) -> None:
@@ -283,7 +288,7 @@ def _nothing_left(journal: Journal, before: Mapping[str, int], timing: Timing) -
     """The end of a run that goes on with no trial: Ray is not needed for it."""
     state, timing.ended_t = "done" if set(before) <= {"done"} else "failed", now()
     journal.write("finished", sync=True, state=state, timing=timing.summary())
-    table.write_parquet(journal.folder)
+    table.write_table(journal.folder)
     return Submitted(journal.folder, state, timing.summary())
 
 
@@ -386,27 +391,30 @@ def _account(folder: RunFolder, note: Callable[[str], None]) -> Account | None:
         return None
 
 
-def _finish(journal: Journal, screen: Display, stops: Stops, state: str, timing: Timing, why: str) -> str:
+def _finish(
+    journal: Journal, screen: Display, stops: Stops, state: str, timing: Timing, why: str, trials: Sequence[Trial]
+) -> tuple[str, Sequence[table.Row]]:
     """The last line of the journal, and the table; waits for room on a full disk until it is told to stop.
 
-    ``why``: what ended the run before its trials had ended; for those who follow it from elsewhere.
+    ``why``: what ended the run before its trials had ended; for those who follow it from elsewhere. ``trials``: of the run. Gives
+    the state, and the rows if the table was made.
     """
     try:
         journal.write("finished", sync=True, state=state, timing=timing.summary(), **({"error": why} if why else {}))
     except OwnerLost as error:
         screen.note(str(error))
-        return "lost"
+        return "lost", ()
     except StorageFull as error:
         screen.note(f"{str(error).splitlines()[0]}: waiting until {error.until}; Ctrl-C gives up, `qdrun resume` goes on later")
         if not _room(journal.retry, stops):
-            return "lost"
+            return "lost", ()
     journal.folder.files.sweep(TRIALS)  # a worker may have been killed while it wrote a file
     try:
-        table.write_parquet(journal.folder)
+        return state, table.write_table(journal.folder, trials=trials)
     except StorageFull as error:  # every row is in the journal: the table can be made at any time
         screen.note(f"{str(error).splitlines()[0]}: the table waits until {error.until}; Ctrl-C leaves it to `qdrun results`")
-        _room(lambda: _table(journal), stops)
-    return state
+        _room(lambda: _table(journal, trials), stops)
+    return state, ()
 
 
 def _room(works: Callable[[], bool], stops: Stops) -> bool:
@@ -419,9 +427,9 @@ def _room(works: Callable[[], bool], stops: Stops) -> bool:
     return True
 
 
-def _table(journal: Journal) -> bool:
+def _table(journal: Journal, trials: Sequence[Trial]) -> bool:
     with suppress(StorageFull):
-        table.write_parquet(journal.folder)
+        table.write_table(journal.folder, trials=trials)
         return True
     return False
 

@@ -13,18 +13,19 @@ from typing import Any
 from ...jobs.base import Job
 from ..ledger.client import LedgerClient
 from ..ledger.inventory import Found, pools_and_devices
-from ..packing import Device, Pool
+from ..packing import Claim, Device, Pool
 from ..ray_adapter.worker_pool import RayWorkers, Workers
 from ..store.files import LocalFiles
 from ..store.layout import RunFolder
 from ..store.owner import Owner
+from ..study.batches import Batches, columns_of, groups_of
 from ..study.placement import at_most, usable
 from ..study.plan import Planned, Prepared, opened, plan_all, planned_bytes
 from ..study.requests import Claims, claim_of
 from ..study.target import load
 from ..study.trials import Trial
 from ..workers.preload import MOST_SHAPES
-from ..workers.spec import Shape, TrialSpec, WorkerSpec
+from ..workers.spec import Shape, Together, TrialSpec, WorkerSpec
 from . import messages as m
 from .event_writer import Inside, Outside
 from .failures import Rules
@@ -78,6 +79,17 @@ def claims_of(prepared: Prepared, planned: Sequence[Planned], found: Iterable[Fo
     return Claims(made)
 
 
+def batches_of(
+    prepared: Prepared, planned: Sequence[Planned], found: Iterable[Found], pools: Sequence[Pool], devices: Sequence[Device]
+) -> Batches:
+    """The trials of a config that run together on these devices."""
+    config = prepared.loaded.config
+    threads = {row.kind: row.threads if row.backend == "cpu" else config.device.threads for row in found}
+    shapes = [group for group, _ in planned]
+    groups = groups_of(prepared, load(prepared.target), shapes, threads, pools, devices)
+    return Batches(groups, config.limits.timeout_s)
+
+
 def rules_of(prepared: Prepared, trials: int) -> Rules:
     """The limits of a config as the state machine takes them."""
     limits = prepared.loaded.config.limits
@@ -122,7 +134,7 @@ def to_preload(prepared: Prepared, planned: Sequence[Planned], claims: Claims, r
     return tuple(
         Shape(TrialSpec(name, 1, prepared.own_spec(trials[name])), claim.points[0].bytes)
         for name in firsts
-        if (claim := claims((name,)).get(row.kind)) is not None
+        if (claim := claims(name).get(row.kind)) is not None
     )
 
 
@@ -149,8 +161,10 @@ class Roster(Mapping[str, Found]):
         return row.kind if row is not None else ""
 
 
-def inside_of(prepared: Prepared, planned: Sequence[Planned], claims: Claims, kind: Callable[[str], str]) -> Inside:
-    """What the runner needs to know of the trials. ``kind``: the class of a device."""
+def inside_of(
+    prepared: Prepared, planned: Sequence[Planned], claims: Claims, kind: Callable[[str], str], batches: Batches | None = None
+) -> Inside:
+    """What the runner needs to know of the trials. ``kind``: the class of a device. ``batches``: those that run together."""
     elastic = prepared.loaded.config.elastic
 
     def budget(launch: m.Launch) -> int | None:
@@ -158,15 +172,19 @@ def inside_of(prepared: Prepared, planned: Sequence[Planned], claims: Claims, ki
         if not elastic:
             return None
         fastest = claims.fastest(launch.trials[0], kind(launch.worker.device))
-        smaller = elastic and fastest is not None and launch.bytes < fastest * len(launch.trials)
-        return launch.bytes // len(launch.trials) if smaller else None
+        return launch.bytes if fastest is not None and launch.bytes < fastest else None
+
+    def together(launch: m.Launch) -> Together:
+        assert batches is not None
+        planned = batches.planned_bytes(launch.trials, kind(launch.worker.device))
+        return Together(*columns_of(launch.trials, trials), planned)
 
     groups = [group for group, _ in planned]
     trials = {trial.id: trial for trial in prepared.trials}
     # without launches a plan lacks what gradients need: a trial that takes it is not at fault
     loose = {name for group in groups if group.plan is not None and not group.plan.whole for name in group.trials}
     large = too_large(prepared, planned)
-    return Inside(trials, prepared.own_spec, planned_bytes(groups), budget, large, frozenset(loose))
+    return Inside(trials, prepared.own_spec, planned_bytes(groups), budget, large, frozenset(loose), together)
 
 
 def run_trials(
@@ -200,17 +218,20 @@ def run_trials(
     claims = claims_of(prepared, planned, found)
     pools, devices = pools_and_devices(found)
     names = [one.id for one in work] if work is not None else [trial.id for trial in prepared.trials]
-    claims.settle(names, *pools_and_devices(at_most(found, prepared)))
+    here = pools_and_devices(at_most(found, prepared))
+    claims.settle(names, *here)
+    batches = batches_of(prepared, planned, found, *here)
 
     def spec(worker: m.Worker) -> WorkerSpec:
         row = roster[worker.device]
         made = numbered(specs_of(prepared, folder, owner, [row])[row.id], worker, row.lanes)
-        return replace(made, shapes=to_preload(prepared, planned, claims, row))
+        alone = [one for one in planned if not batches.has(one[0].trials[0])]
+        return replace(made, shapes=to_preload(prepared, alone, claims, row))
 
     workers = RayWorkers(folder.name, spec, ledger.options)
-    inside = inside_of(prepared, planned, claims, roster.kind)
+    inside = inside_of(prepared, planned, claims, roster.kind, batches)
     most = largest(pools, devices)
-    state = state_of(prepared, claims, work, before, most, [group.trials for group, _ in planned])
+    state = state_of(prepared, claims, work, before, most, [group.trials for group, _ in planned], batches)
     return Runner(state, inside, outside(workers)).run()
 
 
@@ -229,27 +250,37 @@ def state_of(
     before: Mapping[str, int] | None = None,
     most: Mapping[str, int] | None = None,
     alike: Iterable[Collection[str]] = (),
+    batches: Batches | None = None,
 ) -> State:
     """The state of a new run, or of one that goes on with ``work``, after trials that ended ``before``.
 
-    ``most``: see ``State``. ``alike``: trials with equal plans.
+    ``most``: see ``State``. ``alike``: trials with equal plans. ``batches``: those that run together; None: none do.
     """
+    together = batches or Batches()
     todo = [Work(trial.id) for trial in prepared.trials] if work is None else work
     job, debug = load(prepared.target), prepared.loaded.config.debug
     live = job.live
-    todo = side_by_side(todo, prepared.trials, alike, live)
+    single = [trial for trial in prepared.trials if not together.has(trial.id)]
+    todo = side_by_side(todo, single, [[name for name in names if not together.has(name)] for names in alike], live)
     rules = rules_of(prepared, len(prepared.trials))
     # a trial that checks its indices already, or has no kernels, would say no more if it ran again
     checks = job.needs_compiler and not prepared.place.interpreted and not (debug and (debug.bounds or debug.asserts))
-    options = {"before": before, "most": most, "curves": claims.curves, "keeps": keeps_programs(live), "checks": checks}
-    return State(todo, rules, claims, **options)
+    options = {"before": before, "most": most, "curves": claims.curves, "keeps": keeps_programs(job), "checks": checks}
+    options["batches"] = together.of([one.id for one in todo], [one.id for one in todo if one.alone])
+
+    def asked(names: tuple[str, ...]) -> Mapping[str, Claim]:
+        first, *others = names
+        return together.claims(names) if others else claims(first)
+
+    return State(todo, rules, asked, **options)
 
 
-def keeps_programs(live: Collection[str]) -> bool:
-    """Whether lanes keep their programs beyond a lease: where the job can run another trial in an open one, that differs in parameters
-    that are ``live``. It always pays then: to build and plan a program again takes longer than to ask the ledger what comes next.
+def keeps_programs(job: type[Job[Any]]) -> bool:
+    """Whether lanes keep their programs beyond a lease: where the job can run another trial, or batch, in an open one, that differs in
+    inputs, or parameters that are ``live``. It always pays then: to build and plan a program again takes longer than to ask the ledger
+    what comes next.
     """
-    return bool(live)
+    return bool(job.live) or job.declares()
 
 
 def side_by_side(

@@ -19,6 +19,7 @@ from .table import Large, Row, best
 if TYPE_CHECKING:
     from ..ledger.inventory import Found
     from ..store.layout import RunFolder
+    from ..study.batches import BatchGroup
     from ..study.placement import Predicted
 
 
@@ -57,8 +58,10 @@ SHOWN_DEVICES = 16
 SHOWN_LANES = 8
 
 
-def plan_data(prepared: Prepared, groups: list[PlannedGroup], placed: Predicted | None = None) -> dict[str, Any]:
-    """The plan as plain data, with where the trials would run, where that is known."""
+def plan_data(
+    prepared: Prepared, groups: list[PlannedGroup], placed: Predicted | None = None, together: Sequence[BatchGroup] = ()
+) -> dict[str, Any]:
+    """The plan as plain data, with where the trials would run, and which of them together, where that is known."""
     config = prepared.loaded.config
     return {
         "name": config.name,
@@ -72,6 +75,8 @@ def plan_data(prepared: Prepared, groups: list[PlannedGroup], placed: Predicted 
             for t in prepared.trials
         ],
         "memory": [_group_data(group, prepared.byte_limits) for group in groups],
+        "batch": config.batch,
+        "batches": [group.data() for group in together],
         "memory_budget": config.memory_budget,
         "overrides": list(prepared.loaded.overrides),
         "at_once": None if placed is None else placed.at_once,
@@ -104,8 +109,10 @@ def _group_data(group: PlannedGroup, limits: Mapping[str, int | None]) -> dict[s
     return data | {"fits": None if plan is None else not _beyond(plan.bytes, limits)}
 
 
-def plan_text(prepared: Prepared, groups: list[PlannedGroup], placed: Predicted | None = None) -> str:
-    """The plan for people: trials, bytes of one trial by kind and where each number comes from, where they would run."""
+def plan_text(
+    prepared: Prepared, groups: list[PlannedGroup], placed: Predicted | None = None, together: Sequence[BatchGroup] = ()
+) -> str:
+    """The plan for people: trials, bytes of one trial by kind and where each number comes from, batches, where they would run."""
     config, trials = prepared.loaded.config, prepared.trials
     lines = [
         f"{config.name}: {counted(len(trials), 'trial')} of {prepared.target.text} on {prepared.arch}, "
@@ -124,7 +131,27 @@ def plan_text(prepared: Prepared, groups: list[PlannedGroup], placed: Predicted 
     for group in groups:
         lines += ["", f"memory of one trial ({counted(len(group.trials), 'trial')} like {group.example})"]
         lines += _group_lines(group, prepared.byte_limits)
+    lines += _batch_lines(together)
     return "\n".join(lines + ([] if placed is None else _placement_lines(placed)))
+
+
+def _batch_lines(together: Sequence[BatchGroup]) -> list[str]:
+    """Which trials run at once in one program, with what a batch of them holds, and why others run one by one."""
+    lines = ["", "batches"] if together else []
+    alone: dict[str, list[BatchGroup]] = {}
+    for group in together:
+        if group.size > 1:
+            data = group.data()
+            held = ", ".join(f"{amount(bytes)} each on {kind}" for kind, bytes in data["bytes"].items())
+            count = f"{data['batches']} batch{'' if data['batches'] == 1 else 'es'} of up to {group.size}"
+            lines.append(f"  {counted(len(group.trials), 'trial')} like {group.example}: {count}, {held}")
+        else:
+            alone.setdefault(group.why, []).append(group)
+    for why, groups in alone.items():
+        first, *more = why.splitlines()
+        count = counted(sum(len(group.trials) for group in groups), "trial")
+        lines += [f"  {count} one by one: {first}", *(f"    {line.strip()}" for line in more)]
+    return lines
 
 
 def _placement_lines(placed: Predicted) -> list[str]:

@@ -91,7 +91,7 @@ def each_row(folder: RunFolder, found: Replay, table: Iterable[Row]) -> Iterator
     """The rows with the arrays that they have left in the journal, one after the other."""
     lines = Lines(folder)
     for row in table:
-        if not any(isinstance(value, Large) for value in row.values()):
+        if Large not in map(type, row.values()):
             yield row
             continue
         state = found.trials.get(row["trial"]) or found.strays[row["trial"]]
@@ -105,18 +105,25 @@ def each_row(folder: RunFolder, found: Replay, table: Iterable[Row]) -> Iterator
         }
 
 
+_EMPTY: Row = dict.fromkeys((*FIXED, *ERRORS))
+
+
 def _waiting(trial: Trial, planned: int | None) -> Row:
-    row: Row = dict.fromkeys((*FIXED, *ERRORS))
-    row |= {"trial": trial.id, "index": trial.index, "replicate": trial.replicate, "seed": trial.seed}
-    row |= {"status": "waiting", "planned_bytes": planned, "attempts": 0}
-    return row | {f"param.{name}": value for name, value in flat(trial.params).items()}
+    row = _EMPTY.copy()
+    row["trial"], row["index"], row["replicate"], row["seed"] = trial.id, trial.index, trial.replicate, trial.seed
+    row["status"], row["planned_bytes"], row["attempts"] = "waiting", planned, 0
+    row |= flat(trial.params, "param.")
+    return row
 
 
 def flat(params: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested parameters with dotted names."""
     values: dict[str, Any] = {}
     for name, value in params.items():
-        values |= flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
+        if isinstance(value, dict):
+            values |= flat(value, f"{prefix}{name}.")
+        else:
+            values[prefix + name] = value
     return values
 
 
@@ -139,18 +146,21 @@ def _end(row: Row, event: Event) -> None:
                 row[f"{prefix}_file.{name}"] = value["file"]
             else:
                 row[f"{prefix}.{name}"] = Large(value["shape"]) if isinstance(value, dict) else numbers(value)
-    row |= {f"planned.{kind}": value for kind, value in event.get("planned", {}).items()}
-    row |= {f"used.{kind}": value for kind, value in event.get("used", {}).items()}
+    for name in ("planned", "used"):
+        for kind, value in event.get(name, {}).items():
+            row[f"{name}.{kind}"] = value
 
 
 def numbers(value: Any) -> Any:
     """Numbers as the journal keeps them, back as floats: ``"NaN"`` and the infinities included."""
-    return [numbers(item) for item in value] if isinstance(value, list) else float(value)
+    if type(value) is not list:
+        return float(value)
+    return value if {float}.issuperset(map(type, value)) else [numbers(item) for item in value]
 
 
 def columns(table: Sequence[Row]) -> list[str]:
     """The names of all columns: the fixed ones, parameters, gradients, outputs, bytes by kind, and the error at the end."""
-    seen = dict.fromkeys(name for row in table for name in row)
+    seen = dict.fromkeys(name for names in dict.fromkeys(map(tuple, table)) for name in names)  # most rows have equal ones
     groups = ("param.", "grad.", "grad_file.", "out.", "out_file.", "planned.", "used.", "folder")
     named = [name for prefix in groups for name in seen if name.startswith(prefix)]
     return [*FIXED, *named, *ERRORS]
@@ -221,10 +231,11 @@ def _column(values: list[Any], name: str) -> Any:
     fixed |= dict.fromkeys(("trial", "status", "device", "checks", "failure", "error_type", "error"), pa.string())
     if name in fixed:
         return pa.array(values, type=fixed[name])
-    depth = max((_depth(value) for value in values if value is not None), default=0)
+    kinds = set(map(type, values)) - {type(None)}
+    depth = max((_depth(value) for value in values if value is not None), default=0) if list in kinds else 0
     if depth:
         values = [value if value is None else _wrap(value, depth) for value in values]
-    elif not _one_type(values):
+    elif len(kinds) > 1 and not kinds <= {int, float}:
         return _as_text(values)
     try:
         return pa.array(values, from_pandas=False)
@@ -251,13 +262,16 @@ def _wrap(value: Any, depth: int) -> Any:
     return value
 
 
-def _one_type(values: list[Any]) -> bool:
-    kinds = {type(value) for value in values if value is not None}
-    return len(kinds) <= 1 or kinds <= {int, float}
-
-
 def write_parquet(folder: RunFolder, path: str | os.PathLike[str] | None = None) -> str:
     """Rebuild the Parquet table of the run from its journal, atomically; returns its path. In its folder, a run's summary, too.
+    Raises as ``write_table``.
+    """
+    write_table(folder, path)
+    return folder.table if path is None else os.fspath(path)
+
+
+def write_table(folder: RunFolder, path: str | os.PathLike[str] | None = None, trials: Sequence[Trial] = ()) -> list[Row]:
+    """As ``write_parquet``; gives the rows, ``Large`` where arrays are left in the journal. ``trials``: of the run, where they are known.
 
     The file says in its metadata whether the run had ended (``qdrun.complete``) and how (``qdrun.state``), and has checksums of its
     pages. It is written in row groups: what is in memory at once are the scalars of all rows, and the arrays of one group.
@@ -268,17 +282,16 @@ def write_parquet(folder: RunFolder, path: str | os.PathLike[str] | None = None)
     """
     sizes = folder.files.sizes(EVENTS)
     events = read(folder, light=True)
-    found = replay(folder, events=events)
-    table = rows_of(folder, found)
+    found = replay(folder, events=events, trials=[trial.id for trial in trials] or None)
+    table = rows_of(folder, found, trials)
     state = found.finished["state"] if found.finished else "unfinished"
     said = {"qdrun.run": folder.name, "qdrun.complete": json.dumps(found.complete), "qdrun.state": str(state)}
     batches = _batches(table, lambda group: each_row(folder, found, group))
     with folder.files.writing("results.parquet") if path is None else writing(path) as stream:
         _stream(stream, batches, said)
-    if path is not None:
-        return os.fspath(path)
-    keep(folder, sizes, events, found)
-    return folder.table
+    if path is None:
+        keep(folder, sizes, events, found)
+    return table
 
 
 def _stream(stream: IO[bytes], batches: Iterator[Any], said: dict[str, str]) -> None:

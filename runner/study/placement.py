@@ -15,6 +15,7 @@ from ..ledger import inventory, memory
 from ..ledger.inventory import Found
 from ..packing import Device, Forecast, Pool, Request, lower_bound, misfit
 from ..packing.claims import amount
+from .batches import Batches
 from .devices import cores, emulated, free_for_trials
 from .plan import PlannedGroup, Prepared, opened, planned_for
 from .requests import Points, choose, claim_of, curve
@@ -44,6 +45,10 @@ class Park:
     devices: tuple[Device, ...]
     total: Mapping[str, int]
 
+    def threads(self, prepared: Prepared) -> dict[str, int | None]:
+        """CPU threads of a program, by class of devices."""
+        return dict.fromkeys((device.kind for device in self.devices), prepared.loaded.config.device.threads)
+
 
 @dataclass(frozen=True)
 class Misfit:
@@ -71,7 +76,7 @@ class Predicted:
 
     @property
     def at_once(self) -> int:
-        """The most trials that run at the same time."""
+        """The most trials that run at the same time, those of a batch included."""
         changes = sorted(self._changes())
         most = now = 0
         for _, change in changes:
@@ -80,13 +85,15 @@ class Predicted:
         return most
 
     def _changes(self) -> list[tuple[float, int]]:
-        """Starts (+1) and ends (-1) of trials; at the same time, ends come first."""
-        starts = [(self.forecast.starts[p.request.id], p.point.time) for p in self.forecast.placements]
-        return [(t + shift, sign) for t, took in starts for shift, sign in ((0.0, 1), (took, -1))]
+        """Starts (more) and ends (less) of trials; at the same time, ends come first."""
+        starts = [(self.forecast.starts[p.request.id], p.point.time, p.request.trials) for p in self.forecast.placements]
+        return [(t + shift, sign * count) for t, took, count in starts for shift, sign in ((0.0, 1), (took, -1))]
 
     def data(self) -> dict[str, Any]:
         """The prediction as plain data."""
-        forecast, trials = self.forecast, Counter(placement.device for placement in self.forecast.placements)
+        forecast, trials = self.forecast, Counter[str]()
+        for placement in forecast.placements:
+            trials[placement.device] += placement.request.trials
         rows = [
             {
                 "device": device.id,
@@ -273,7 +280,11 @@ def fits(group: PlannedGroup, limits: Mapping[str, int | None]) -> bool:
 
 
 def predict(
-    prepared: Prepared, groups: Sequence[PlannedGroup], park: Park, points: Mapping[str, Points] | None = None
+    prepared: Prepared,
+    groups: Sequence[PlannedGroup],
+    park: Park,
+    points: Mapping[str, Points] | None = None,
+    batches: Batches | None = None,
 ) -> Predicted:
     """Run the packer on virtual time. Trials that cannot be planned are left out; those that are too large are misfits.
 
@@ -282,7 +293,9 @@ def predict(
         groups: its plan.
         park: the devices.
         points: other points than the plan that trials may be placed at, see ``curves``.
+        batches: trials that run together; None: none do.
     """
+    together, config = batches or Batches(), prepared.loaded.config
     requests: list[Request] = []
     misfits: list[Misfit] = []
     for group in groups:
@@ -292,7 +305,10 @@ def predict(
             continue
         claim = claim_of(group.plan, (points or {}).get(group.trials[0], ()), seconds=1.0)
         need, claims = claim.smallest, {device.kind: claim for device in park.devices}
-        made = [Request(name, "you", prepared.loaded.config.name, claims, 0.0) for name in group.trials] if claims else []
+        made = [
+            Request(names[0], "you", config.name, together.claims(names) if len(names) > 1 else claims, 0.0, len(names))
+            for names in (together.of(group.trials) if claims else ())
+        ]
         why = _too_large(group, prepared.byte_limits) or (misfit(made[0], park.pools, park.devices) if made else "no device")
         if why is None:
             requests += made
@@ -300,7 +316,8 @@ def predict(
             misfits.append(Misfit(len(group.trials), group.example, need, why))
     bound = lower_bound(requests, park.pools, park.devices)
     forecast, _ = choose(requests, park.pools, park.devices)
-    return Predicted(park, forecast, bound.seconds, bound.by, len(requests), tuple(misfits))
+    placed = sum(request.trials for request in requests)
+    return Predicted(park, forecast, bound.seconds, bound.by, placed, tuple(misfits))
 
 
 def _too_large(group: PlannedGroup, limits: Mapping[str, int | None]) -> str | None:

@@ -229,10 +229,10 @@ def first_that_works(group: Sequence[Trial], work: Callable[[Trial], T]) -> tupl
 def planned_for(prepared: Prepared, arch: str | None) -> str | None:
     """The backend to plan for where the program of ``opened`` is of another one; None where it is its own."""
     wanted = arch or prepared.backend
-    return None if wanted == _built_on(prepared, wanted) else wanted
+    return None if wanted == built_on(prepared, wanted) else wanted
 
 
-def _built_on(prepared: Prepared, wanted: str) -> str:
+def built_on(prepared: Prepared, wanted: str) -> str:
     """The backend on which a job is built to be planned: the trials' own where this machine has it, else the CPU."""
     return wanted if wanted == prepared.backend and prepared.place.present else "cpu"
 
@@ -254,7 +254,7 @@ def opened(
     """
     params = located(job.Params.model_validate(trial.params), prepared.inputs_from)
     made = job(params, wanted=prepared.gradients, seed=trial.seed)
-    config, backend = prepared.loaded.config, _built_on(prepared, arch or prepared.backend)
+    config, backend = prepared.loaded.config, built_on(prepared, arch or prepared.backend)
     own = backend == prepared.backend
     other = planned_for(prepared, arch)
     return made.opened(

@@ -74,16 +74,10 @@ class Claims:
         self._of = {name: index for index, (names, _) in enumerate(shapes) for name in names}
         self._plans = [claims for _, claims in shapes]
         self._claims = list(self._plans)
-        self._batches: dict[tuple[int, int], Mapping[str, Claim]] = {}
 
-    def __call__(self, batch: tuple[str, ...]) -> Mapping[str, Claim]:
-        """The claims of a batch: so many times the bytes of its first trial."""
-        shape, size = self._of[batch[0]], len(batch)
-        if size == 1:
-            return self._claims[shape]
-        if (shape, size) not in self._batches:
-            self._batches[shape, size] = {kind: times(claim, size) for kind, claim in self._claims[shape].items()}
-        return self._batches[shape, size]
+    def __call__(self, trial: str) -> Mapping[str, Claim]:
+        """The claims of a trial that runs by itself."""
+        return self._claims[self._of[trial]]
 
     def curves(self, trial: str) -> Mapping[str, Claim]:
         """All points of a trial, also those that ``settle`` has given up."""
@@ -99,7 +93,7 @@ class Claims:
         if all(len(claim.points) == 1 for claims in self._claims for claim in claims.values()):
             return None
         step = -(-len(trials) // MOST_FORECAST) or 1
-        wanted = [Request(name, "", "", self((name,)), 0.0) for name in list(trials)[::step]]
+        wanted = [Request(name, "", "", self(name), 0.0) for name in list(trials)[::step]]
         _, level = choose(wanted, pools, devices)
         if level is None:
             shapes = [Request(str(k), "", "", claims, 0.0) for k, claims in enumerate(self._claims) if claims]
@@ -107,7 +101,6 @@ class Claims:
                 self._claims[int(fixed.id)] = fixed.claims
         elif level:
             self._claims = [lowered(claims, level) for claims in self._claims]
-        self._batches.clear()
         return level
 
 
@@ -156,9 +149,4 @@ def lowered(claims: Mapping[str, Claim], level: int) -> Mapping[str, Claim]:
     return out
 
 
-def times(claim: Claim, size: int) -> Claim:
-    """The claim of so many equal trials in one launch."""
-    return Claim.of([(point.bytes * size, point.time) for point in claim.points], claim.seconds)
-
-
-__all__ = ["Claims", "choose", "claim_of", "curve", "lowered", "times"]
+__all__ = ["Claims", "choose", "claim_of", "curve", "lowered"]

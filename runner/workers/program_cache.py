@@ -17,7 +17,8 @@ import numpy as np
 
 from ...compiler.errors import QdrunError
 from ...jobs.base import Finished, Job, Outcome, Session, run_trial
-from ...jobs.batch import BatchSession, group_key
+from ...jobs.batch import BatchSession
+from ...jobs.groups import group_key
 from ...jobs.inputs import located
 from ...jobs.session import device_name
 from .capture import has_printed, printing_as_here

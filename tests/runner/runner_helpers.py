@@ -27,7 +27,7 @@ output: {output}
 """
 
 
-def write_config(folder, *, params=None, sweep=None, limits=None, target=None, text=None, optimize=None):
+def write_config(folder, *, params=None, sweep=None, limits=None, target=None, text=None, optimize=None, more=""):
     """A config file in ``folder``, runs under ``folder/runs``."""
     path = Path(folder) / "fake.yaml"
     if text is None:
@@ -40,7 +40,7 @@ def write_config(folder, *, params=None, sweep=None, limits=None, target=None, t
         )
     if optimize is not None:
         text += f"optimize: {json.dumps(optimize)}\n"
-    path.write_text(text, encoding="utf-8")
+    path.write_text(text + more, encoding="utf-8")
     return path
 
 

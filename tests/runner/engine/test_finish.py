@@ -27,13 +27,14 @@ def ending(tmp_path, monkeypatch, tries, stops):
     """A run whose table has room after so many tries; its journal and what it says."""
     folder, calls = write_run(tmp_path, "made", "version: 1\n", {"name": "made"}, [], {}), []
 
-    def write(folder):
+    def write(folder, trials):
         calls.append(folder)
         if len(calls) <= tries:
             stops.asked += 1 if len(calls) == 3 else 0
             raise StorageFull(FULL)
+        return ()
 
-    monkeypatch.setattr(session.table, "write_parquet", write)
+    monkeypatch.setattr(session.table, "write_table", write)
     monkeypatch.setattr(session, "ROOM_EVERY_S", 0.001)
     with Journal(folder) as journal:
         yield journal, calls
@@ -43,7 +44,7 @@ def ending(tmp_path, monkeypatch, tries, stops):
 def test_a_table_without_room_waits_for_it_and_the_run_is_done_all_the_same(tmp_path, monkeypatch, tries, count):
     stops, screen = session.Stops(), Screen()
     with ending(tmp_path, monkeypatch, tries, stops) as (journal, calls):
-        state = session._finish(journal, screen, stops, "done", Timing(time.time(), time.time()), "")
+        state, _ = session._finish(journal, screen, stops, "done", Timing(time.time(), time.time()), "", ())
         last = read(journal.folder).events[-1]
     assert (state, last["event"], last["state"], len(calls)) == ("done", "finished", "done", count)
     waits = "no room left in runs: No space left on device: the table waits until there is room; Ctrl-C leaves it to `qdrun results`"

@@ -1,0 +1,268 @@
+"""Which trials run together: groups that differ in inputs alone, how many of them one program holds, and why others run one by one.
+
+A batch is what is asked for, leased, launched and written down as one. Its bytes are exact for every number of trials, so that its size
+follows from the memory of the devices and from how many batches keep all of their lanes busy.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any
+
+from ...jobs.base import Job
+from ...jobs.batch import BatchPlan, batch_plan
+from ...jobs.groups import found_of, group_key, why_not_batched
+from ...jobs.inputs import located
+from ..config.values import INTERPRETER
+from ..packing import Claim, Device, Pool
+from ..user_lines import described
+from .plan import PlannedGroup, Prepared, built_on, planned_for
+from .trials import Trial
+
+MOST_ON_CPU, MOST_ON_GPU = 1024, 1 << 17
+"""Trials of a batch, at most, if the config does not say: more are not faster, and a batch that is lost runs again."""
+ROUNDS = 4
+"""So many batches for each lane, at least: lanes that end early take what is left."""
+GPU_ROUNDS = 2
+"""On a GPU one batch fills the device; while it runs, another one is prepared."""
+
+
+@dataclass(frozen=True)
+class BatchGroup:
+    """Trials that may run in one program, or (``why``) each in its own.
+
+    Attributes:
+        trials: their ids, in the order of the sweep.
+        example: the label of one of them.
+        size: trials of one batch, at most; 1: one by one.
+        plans: the memory of batches, by class of devices.
+        why: why they run one by one; empty where they do not.
+    """
+
+    trials: tuple[str, ...]
+    example: str
+    size: int = 1
+    plans: Mapping[str, BatchPlan] = field(default_factory=dict)
+    why: str = ""
+
+    def data(self) -> dict[str, Any]:
+        """The group as plain data."""
+        data: dict[str, Any] = {"trials": len(self.trials), "example": self.example, "size": self.size, "why": self.why or None}
+        data |= {"batches": len(chunks(self.trials, self.size, self.width))}
+        return data | {"bytes": {kind: plan.bytes(self.size) for kind, plan in self.plans.items()}}
+
+    @property
+    def width(self) -> int:
+        """Trials that lie side by side in memory: of any part of them all is allocated."""
+        return max((plan.width for plan in self.plans.values()), default=1)
+
+
+def why_not(prepared: Prepared, job: type[Job[Any]], group: PlannedGroup, trial: Trial) -> str:
+    """Why the trials of a shape run one by one; empty where they may run in batches. ``trial``: one of them."""
+    config = prepared.loaded.config
+    if config.batch == "off":
+        return "`batch: off`"
+    if config.batch == 1:
+        return "`batch: 1`"
+    if group.plan is None:
+        return "they cannot be planned"
+    if config.optimize is not None:
+        return "`optimize` takes the steps of each trial by themselves"
+    if config.elastic:
+        return "`memory_budget: auto` chooses the bytes of each trial"
+    if prepared.arch == INTERPRETER:
+        return "the interpreter runs one trial at a time"
+    params = located(job.Params.model_validate(trial.params), prepared.inputs_from)
+    return why_not_batched(job, params, wanted=prepared.gradients, memory_budget_bytes=config.budget_bytes)
+
+
+def groups_of(
+    prepared: Prepared,
+    job: type[Job[Any]],
+    planned: Iterable[PlannedGroup],
+    threads: Mapping[str, int | None],
+    pools: Sequence[Pool],
+    devices: Sequence[Device],
+    arch: str | None = None,
+) -> list[BatchGroup]:
+    """The groups of a sweep, with the sizes of their batches. Compiles and runs nothing.
+
+    Args:
+        prepared: the config.
+        job: its class.
+        planned: its shapes.
+        threads: of the CPU, by class of devices.
+        pools: memory.
+        devices: of the run.
+        arch: the backend to plan for; None: that of the config.
+    """
+    trials = {trial.id: trial for trial in prepared.trials}
+    out = []
+    for shape in planned:
+        why = why_not(prepared, job, shape, trials[shape.trials[0]])
+        if why:
+            out.append(BatchGroup(shape.trials, shape.example, why=why))
+            continue
+        try:
+            plans = _plans(prepared, job, trials[shape.trials[0]], threads, arch)
+        except (Exception, SystemExit) as error:  # a user's code, or what it asks for
+            out.append(BatchGroup(shape.trials, shape.example, why=f"a batch cannot be planned: {described(error)}"))
+            continue
+        for names in _alike(prepared, job, [trials[name] for name in shape.trials]):
+            out.append(_sized(prepared, names, trials[names[0]].label, plans, pools, devices))
+    return out
+
+
+def _plans(
+    prepared: Prepared, job: type[Job[Any]], trial: Trial, threads: Mapping[str, int | None], arch: str | None
+) -> dict[str, BatchPlan]:
+    params = located(job.Params.model_validate(trial.params), prepared.inputs_from)
+    other = {"backend": built_on(prepared, arch or prepared.backend), "arch": planned_for(prepared, arch)}
+    found = {
+        count: batch_plan(job, params, wanted=prepared.gradients, threads=count, **other) for count in set(threads.values())
+    }
+    return {kind: found[count] for kind, count in threads.items()}
+
+
+def _alike(prepared: Prepared, job: type[Job[Any]], trials: Sequence[Trial]) -> list[tuple[str, ...]]:
+    """The trials of a shape in groups that differ in inputs alone."""
+    folder, found = prepared.inputs_from, dict[str, list[str]]()
+    first = located(job.Params.model_validate(trials[0].params), folder)
+    inputs = found_of(job, first, prepared.gradients).inputs
+    columns = {name: [trial.params[name] for trial in trials] for name in trials[0].params}
+    if all(_reals(column) if name in inputs else all_same(column[0], column) for name, column in columns.items()):
+        return [tuple([trial.id for trial in trials])]  # as in most sweeps: no key is needed
+    for trial in trials:
+        params = located(job.Params.model_validate(trial.params), folder)
+        found.setdefault(group_key(job, params, wanted=prepared.gradients), []).append(trial.id)
+    return [tuple(names) for names in found.values()]
+
+
+def _reals(column: Sequence[Any]) -> bool:
+    """Whether values of an input are floats, or flat lists of equally many."""
+    if type(column[0]) is not list:
+        return {float}.issuperset(map(type, column))
+    alike = {list}.issuperset(map(type, column)) and len(set(map(len, column))) == 1
+    return alike and {float}.issuperset(map(type, chain.from_iterable(column)))
+
+
+def _sized(
+    prepared: Prepared,
+    names: tuple[str, ...],
+    example: str,
+    plans: Mapping[str, BatchPlan],
+    pools: Sequence[Pool],
+    devices: Sequence[Device],
+) -> BatchGroup:
+    """A group with the size of its batches: as many trials as fit on each device, and no more than keep all lanes busy."""
+    if len(names) == 1:
+        return BatchGroup(names, example, why="no other trial differs from it in inputs alone")
+    wanted, capacity = prepared.loaded.config.batch, {pool.id: pool.capacity for pool in pools}
+    here = [device for device in devices if device.kind in plans]
+    on_host = prepared.backend == "cpu"
+    fit = []
+    for device in here:
+        room = capacity[device.pool] - device.process_bytes
+        together = 1 if isinstance(wanted, int) else device.lanes if on_host else GPU_ROUNDS
+        fit.append(plans[device.kind].max_batch(max(0, room // together)))
+    # a device that has no room for two would make all others run one by one
+    most = min((count for count in fit if count > 1), default=1)
+    most = min([most, *(plan.most for plan in plans.values() if plan.most is not None)])
+    if isinstance(wanted, int):
+        size = min(wanted, most)
+    else:
+        lanes = sum(device.lanes for device in here) * ROUNDS if on_host else len(here) * GPU_ROUNDS
+        width = max(plan.width for plan in plans.values())
+        busy = width * math.ceil(len(names) / (max(1, lanes) * width))
+        size = min(busy, most, MOST_ON_CPU if on_host else MOST_ON_GPU)
+    if size < 2:
+        return BatchGroup(names, example, why="two of them do not fit into the memory of a device")
+    return BatchGroup(names, example, size, plans)
+
+
+def chunks(names: Sequence[str], size: int, width: int = 1) -> list[tuple[str, ...]]:
+    """Trials in batches of nearly equal size, which is a multiple of ``width`` where there are several and they are not smaller."""
+    count = math.ceil(len(names) / size)
+    each = math.ceil(len(names) / count)
+    if count > 1:
+        each = min(size, width * math.ceil(each / width))
+    return [tuple(names[start : start + each]) for start in range(0, len(names), each)]
+
+
+class Batches:
+    """The batches of a run.
+
+    Args:
+        groups: of the sweep.
+        seconds: that one batch may take.
+    """
+
+    def __init__(self, groups: Sequence[BatchGroup] = (), seconds: float | None = None) -> None:
+        self.groups = groups
+        self._seconds = seconds
+        self._of = {name: index for index, group in enumerate(groups) if group.size > 1 for name in group.trials}
+        self._claims: dict[tuple[int, int], Mapping[str, Claim]] = {}
+
+    def has(self, name: str) -> bool:
+        """Whether a trial is to run with others."""
+        return name in self._of
+
+    def of(self, names: Sequence[str], alone: Iterable[str] = ()) -> list[tuple[str, ...]]:
+        """Trials as they are to run, in the order of their first ones. ``alone``: those that run by themselves."""
+        single, together = set(alone), dict[int, list[str]]()
+        order: dict[str, tuple[str, ...] | int] = {}
+        for name in names:
+            index = self._of.get(name)
+            if index is None or name in single:
+                order[name] = (name,)
+            else:
+                if index not in together:
+                    order[name] = index
+                together.setdefault(index, []).append(name)
+        out: list[tuple[str, ...]] = []
+        for one in order.values():
+            if isinstance(one, tuple):
+                out.append(one)
+            else:
+                out += chunks(together[one], self.groups[one].size, self.groups[one].width)
+        return out
+
+    def claims(self, batch: tuple[str, ...]) -> Mapping[str, Claim]:
+        """The claims of a batch, by class of devices: equal batches have the same object."""
+        index, size = self._of[batch[0]], len(batch)
+        if (index, size) not in self._claims:
+            plans = self.groups[index].plans
+            made = {kind: Claim.of([(plan.bytes(size), 1.0)], self._seconds) for kind, plan in plans.items()}
+            self._claims[index, size] = made
+        return self._claims[index, size]
+
+    def planned_bytes(self, names: Sequence[str], kind: str) -> int:
+        """Of a batch on a device of a class."""
+        group = self.groups[self._of[names[0]]]
+        return (group.plans.get(kind) or next(iter(group.plans.values()))).bytes(len(names))
+
+
+def columns_of(names: Sequence[str], trials: Mapping[str, Trial]) -> tuple[Mapping[str, Any], dict[str, list[Any]], list[int]]:
+    """A batch as columns: the parameters of its first trial, those that are not the same in all of them, and their seeds."""
+    params = [trials[name].params for name in names]
+    inputs = {}
+    for name, first in params[0].items():
+        column = [one[name] for one in params]
+        if not all_same(first, column):
+            inputs[name] = column
+    return params[0], inputs, [trials[name].seed for name in names]
+
+
+def all_same(first: Any, column: Sequence[Any]) -> bool:
+    """Whether all values of a column are the same to the bit: ``0.0`` is not ``-0.0``, nor 1 or true 1.0."""
+    if type(first) in (int, str, bool) or (type(first) is float and first != 0.0):
+        return column.count(first) == len(column) and len(set(map(type, column))) == 1  # in C: this is asked for every trial
+    text = json.dumps(first)
+    return all(value is first or json.dumps(value) == text for value in column)
+
+
+__all__ = ["BatchGroup", "Batches", "all_same", "chunks", "columns_of", "groups_of", "why_not"]

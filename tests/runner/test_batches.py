@@ -1,0 +1,199 @@
+"""Which trials of a sweep run together, how many of them, and what is said of the others. The jobs' side is a stand-in with known sizes."""
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from runner_helpers import write_config
+
+from qdrun.jobs.base import MemoryPlan
+from qdrun.jobs.batch import BatchPlan
+from qdrun.jobs.groups import Found
+from qdrun.runner.config.model import load_config
+from qdrun.runner.config.yaml_lines import ConfigError
+from qdrun.runner.observe.show import plan_data, plan_text
+from qdrun.runner.packing import Device, Pool
+from qdrun.runner.study import batches
+from qdrun.runner.study.batches import Batches, BatchGroup, all_same, chunks, columns_of, groups_of
+from qdrun.runner.study.plan import make_plan
+from qdrun.runner.study.prepare import prepare
+from qdrun.runner.workers.spec import Together
+
+MIB = 1 << 20
+
+
+class Known(BatchPlan):
+    """Groups of 8 trials, 1,000 bytes each, 500 for all."""
+
+    def bytes(self, trials):
+        return 500 + -(-trials // 8) * 8 * 1000
+
+    def max_batch(self, limit):
+        return max(0, (limit - 500) // 8000 * 8)
+
+
+PLAN = Known(8, 1000, 500, ((1, 0),), MemoryPlan())
+
+
+@pytest.fixture
+def known(monkeypatch):
+    """``x`` and ``target`` are inputs."""
+    asked = []
+
+    def key(job, params, *, wanted=None):
+        return json.dumps([params.model_dump(exclude={"x", "target"}), len(params.target)])
+
+    def plan(job, params, **options):
+        asked.append(options)
+        return PLAN
+
+    monkeypatch.setattr(batches, "group_key", key)
+    monkeypatch.setattr(batches, "found_of", lambda job, params, wanted: Found(("x", "target")))
+    monkeypatch.setattr(batches, "why_not_batched", lambda job, params, **options: "")
+    monkeypatch.setattr(batches, "batch_plan", plan)
+    return asked
+
+
+def park(memory=100 * MIB, lanes=2, count=1, kind="cpu"):
+    return [Pool(f"p{k}", memory) for k in range(count)], [Device(f"d{k}", f"p{k}", kind, lanes, 0) for k in range(count)]
+
+
+def groups(tmp_path, sweep, more="", where=None):
+    prepared, job = prepare(write_config(tmp_path, sweep=sweep, more=more))
+    pools, devices = where or park()
+    return prepared, groups_of(prepared, job, make_plan(prepared, job), {"cpu": 1}, pools, devices)
+
+
+def test_trials_that_differ_in_inputs_alone_are_one_group(tmp_path, known):
+    sweep = {"x": [float(k) for k in range(40)], "scale": [1.0, 2.0], "size": [4, 5]}
+    prepared, found = groups(tmp_path, sweep)
+    assert len(known) == 2, "once for each shape"
+    params = {trial.id: trial.params for trial in prepared.trials}
+    assert sorted(len(group.trials) for group in found) == [40] * 4
+    for group in found:
+        assert len({(params[name]["scale"], params[name]["size"]) for name in group.trials}) == 1
+        assert not group.why
+
+
+@pytest.mark.parametrize(
+    ("more", "memory", "lanes", "size"),
+    [
+        ("", 100 * MIB, 2, 56),  # 400 trials, 2 lanes, 4 rounds: 50, and 8 side by side
+        ("", 100 * MIB, 1, 104),
+        ("", 2 * (500 + 16_000), 2, 16),  # each lane has half of the memory
+        ("batch: 20\n", 100 * MIB, 2, 20),
+        ("batch: 1000\n", 100 * MIB, 2, 400),
+        ("batch: 1000\n", 500 + 24_000, 2, 24),
+        ("batch: 2\n", 100 * MIB, 2, 2),
+    ],
+)
+def test_a_batch_fits_and_there_are_enough_for_all_lanes(tmp_path, known, more, memory, lanes, size):
+    _, (group,) = groups(tmp_path, {"x": [float(k) for k in range(400)]}, more, park(memory, lanes))
+    assert (min(group.size, 400), group.why) == (size, "")
+
+
+@pytest.mark.parametrize(
+    ("sweep", "more", "where", "why"),
+    [
+        ({"x": [1.0, 2.0]}, "batch: off\n", None, "`batch: off`"),
+        ({"x": [1.0, 2.0]}, "batch: 1\n", None, "`batch: 1`"),
+        ({"x": [1.0, 2.0]}, "memory_budget: auto\n", None, "`memory_budget: auto` chooses the bytes of each trial"),
+        ({"x": [1.0, 2.0]}, "", park(1000), "two of them do not fit into the memory of a device"),
+        ({"x": [1.0]}, "", None, "no other trial differs from it in inputs alone"),
+        ({"x": [1.0, 2.0]}, "optimize: {rule: adam, learning_rate: 0.1, steps: 3}\n", None, "`optimize` takes the steps"),
+    ],
+)
+def test_what_runs_one_by_one_is_said_with_the_reason(tmp_path, known, sweep, more, where, why):
+    prepared, (group,) = groups(tmp_path, sweep, more, where)
+    assert group.size == 1 and group.why.startswith(why)
+    text = plan_text(prepared, [], None, [group])
+    assert f"{len(group.trials)} trial{'s' if len(group.trials) > 1 else ''} one by one: {why}" in text
+
+
+def test_the_reason_of_the_job_and_a_batch_that_cannot_be_planned_are_told(tmp_path, known, monkeypatch):
+    monkeypatch.setattr(batches, "why_not_batched", lambda job, params, **options: "it overrides run()")
+    assert groups(tmp_path, {"x": [1.0, 2.0]})[1][0].why == "it overrides run()"
+
+    def broken(*args, **options):
+        raise RuntimeError("no plan")
+
+    monkeypatch.setattr(batches, "why_not_batched", lambda job, params, **options: "")
+    monkeypatch.setattr(batches, "batch_plan", broken)
+    assert "a batch cannot be planned" in groups(tmp_path, {"x": [1.0, 2.0]})[1][0].why
+
+
+def test_the_plan_shows_groups_their_batches_and_bytes(tmp_path, known):
+    prepared, found = groups(tmp_path, {"x": [float(k) for k in range(40)]}, "batch: 16\n")
+    assert "40 trials like x=0: 3 batches of up to 16, 16.1 KiB each on cpu" in plan_text(prepared, [], None, found)
+    data = plan_data(prepared, [], None, found)
+    assert data["batch"] == 16
+    assert data["batches"] == [{"trials": 40, "example": "x=0", "size": 16, "why": None, "batches": 3, "bytes": {"cpu": 16500}}]
+
+
+def test_the_claim_of_a_batch_is_exact_and_equal_ones_share_an_object():
+    names = tuple(f"t{k}" for k in range(20))
+    made = Batches([BatchGroup(names, "t0", 8, {"cpu": PLAN}), BatchGroup(("alone",), "a", why="so")], 3.0)
+    assert made.claims(names[:8]) is made.claims(names[8:16])
+    (point,) = made.claims(names[:3])["cpu"].points
+    assert (point.bytes, made.claims(names[:3])["cpu"].seconds) == (8500, 3.0)
+    assert made.has("t3") and not made.has("alone")
+    order = made.of(["alone", *names], alone=["t2"])
+    assert order == [("alone",), ("t0", "t1", *names[3:9]), names[9:17], names[17:], ("t2",)]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(1, 200), st.integers(1, 70), st.sampled_from((1, 4, 8)))
+def test_chunks_are_all_of_it_none_is_too_large_and_they_are_nearly_equal(count, size, width):
+    names = [str(k) for k in range(count)]
+    found = chunks(names, size, width)
+    assert [name for part in found for name in part] == names
+    assert max(map(len, found)) <= size
+    if size % width == 0:
+        assert len(found) <= -(-count // size) or len(found[0]) % width == 0
+
+
+def test_columns_are_the_parameters_that_differ_in_any_bit(tmp_path, known):
+    prepared, found = groups(tmp_path, {"x": [0.0, 1.0, 2.0]})
+    trials = {trial.id: trial for trial in prepared.trials}
+    made = Together(*columns_of(found[0].trials, trials), Batches(found).planned_bytes(found[0].trials, "cpu"))
+    assert made.inputs == {"x": [0.0, 1.0, 2.0]}
+    assert made.params == prepared.trials[0].params
+    assert made.seeds == [trial.seed for trial in prepared.trials]
+    assert made.planned_bytes == PLAN.bytes(3)
+    assert made.own_spec("t", 2) == prepared.own_spec(prepared.trials[2]) | {"trial": "t"}
+
+
+@pytest.mark.parametrize(
+    ("column", "same"),
+    [
+        ([0.0, -0.0], False),
+        ([1, 1.0], False),
+        ([1, True], False),
+        ([2.0, 2.0], True),
+        ([[0.0], [-0.0]], False),
+        ([[1.0, 2.0], [1.0, 2.0]], True),
+        ([[1, 2], [1.0, 2.0]], False),
+        ([None, None], True),
+        (["a", "b"], False),
+    ],
+)
+def test_values_are_the_same_to_the_bit_or_not(column, same):
+    assert all_same(column[0], column) is same
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("", "auto"), ("batch: auto\n", "auto"), ("batch: off\n", "off"), ("batch: 64\n", 64)]
+)
+def test_the_key_of_the_config(tmp_path, text, value):
+    assert load_config(write_config(tmp_path, more=text)).config.batch == value
+
+
+@pytest.mark.parametrize("value", ["many", "0", "-3", "1.5", "false", "[8]"])
+def test_other_values_are_refused_with_their_line(tmp_path, value):
+    path = write_config(tmp_path, more=f"batch: {value}\n")
+    with pytest.raises(ConfigError) as caught:
+        load_config(path)
+    line = path.read_text().splitlines().index(f"batch: {value}") + 1
+    assert f":{line}:" in str(caught.value)
+    assert "is not a number of trials" in str(caught.value) and "allowed: auto, off, a count from 1 on" in str(caught.value)
