@@ -15,11 +15,11 @@ from typing import Any, Self
 import numpy as np
 from pydantic import BaseModel
 
+from .batch_plan import BatchPlan, batch_plan
 from .debug import Debug
 from .declared import put
 from .groups import group_key, why_not_batched
 from .job import Job
-from .memory_plan import MemoryPlan
 from .outcome import Outcome
 
 
@@ -56,60 +56,6 @@ class BatchOutcome:
     @staticmethod
     def _of(columns: Mapping[str, np.ndarray], trial: int) -> dict[str, Any]:
         return {name: float(c[trial]) if c.ndim == 1 else np.array(c[trial]) for name, c in columns.items()}
-
-
-@dataclass(frozen=True)
-class BatchPlan:
-    """The memory of batches of one group, for every number of trials: ``fixed + ceil(B / width) * width * per_trial + heap``.
-
-    Attributes:
-        width: trials that lie side by side; memory is allocated for whole groups of so many.
-        per_trial: bytes of one trial: its fields and their gradients.
-        fixed: bytes that all trials share.
-        heaps: bytes of the adstack heap: (trials, bytes) where it changes, ascending; a batch takes the last whose trials it reaches.
-        most: the most trials that one program can hold whatever its memory; None: no limit.
-        memory: the plan of one trial alone, whose entries say what asks for the bytes.
-    """
-
-    width: int
-    per_trial: int
-    fixed: int
-    heaps: tuple[tuple[int, int], ...]
-    memory: MemoryPlan
-    most: int | None = None
-
-    def bytes(self, trials: int) -> int:
-        """What a program of so many trials holds at its peak, to the byte."""
-        raise NotImplementedError
-
-    def max_batch(self, limit: int) -> int:
-        """The most trials whose program holds at most ``limit`` bytes; 0: not even one fits. The exact inverse of ``bytes``."""
-        raise NotImplementedError
-
-
-def batch_plan(
-    job: type[Job[Any]],
-    params: BaseModel,
-    *,
-    wanted: Sequence[str] | None = None,
-    backend: str = "cpu",
-    threads: int | None = None,
-    arch: str | None = None,
-) -> BatchPlan:
-    """Plan the batches of the group that ``params`` belongs to, without a device of ``arch``; compiles and runs nothing.
-
-    Args:
-        job: the class.
-        params: of any trial of the group.
-        wanted: gradients; None: all of ``Job.gradients``.
-        backend: where the job is built for its plan, as in ``Job.opened``.
-        threads: CPU threads of the program; None: as many as the compiler takes.
-        arch: plan for this backend, which need not be there; None: for ``backend``.
-
-    Raises:
-        ValueError: the job cannot run in batches, see ``why_not_batched``.
-    """
-    raise NotImplementedError
 
 
 class BatchSession:

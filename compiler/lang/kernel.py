@@ -267,8 +267,8 @@ class KernelGradient:
         Args:
             args: those of the launch.
             kwargs: those of the launch, and ``budget``: bytes (a number, or a text such as "64KiB") that the heap may take; the plan is the
-                fastest that fits; ``arch``: plan for this backend, which need not be there, instead of the program's own. A
-                kernel with a parameter of that name keeps it for itself.
+                fastest that fits; ``arch``: plan for this backend, which need not be there, instead of the program's own;
+                ``trials``: in a batched program, plan for another ``TrialLayout``. A kernel with a parameter of that name keeps it.
 
         Raises:
             OutOfMemory: no plan fits; names the smallest budget that one does.
@@ -276,7 +276,10 @@ class KernelGradient:
             QdrunTypeError: a loop keeps words that the backend does not have.
         """
         budget, machine = self._budget(kwargs), self._machine(kwargs)
+        trials = None if self.kernel.binder.has("trials") else kwargs.pop("trials", None)
         variant, bound = self._ready(args, kwargs)
+        if trials is not None:
+            return variant.plans.plan_batch(bound.call, trials, machine)
         return variant.plans.plan(bound.call, budget, machine)
 
     def remedies(self, *args: Any, **kwargs: Any) -> dict[str, HeapPlan]:

@@ -68,7 +68,7 @@ class ProgramState:
     def __init__(self, arch: Arch, options: Options) -> None:
         self.arch, self.options = arch, options
         self.device: Device = open_device(arch, options)
-        self.trials = None if options.batch is None else TrialLayout(options.batch, self.device.trial_width(options.cpu_lanes))
+        self.trials = None if options.batch is None else self.trials_of(options.batch)
         self.open_trial: int | None = None
         self.trial_state = None if self.trials is None else TrialState(self.trials, options.random_seed, self.allocate)
         self.root = Root(self)
@@ -274,6 +274,15 @@ class ProgramState:
     def heap_address(self, plane: str) -> int:
         """Where a heap plane lies; 0 while there is none."""
         return self._heap[plane].ptr if plane in self._heap else 0
+
+    def trials_of(self, count: int) -> TrialLayout:
+        """So many trials, as a batched program on its device has them in memory."""
+        return TrialLayout(count, self.device.trial_width(self.options.cpu_lanes))
+
+    def most_groups(self, arch: str | None) -> int:
+        """Groups of trials from which on the adstack heap of a batch is the same: all threads have rows. None: of its own backend."""
+        found = self.own_machine() if arch is None or arch == self.arch.value else machine(arch)
+        return max(1, found.workers, found.most)
 
     def own_machine(self, lanes: Lanes = ONE_LANE) -> Machine:
         """What plans must know of the program's own device; ``lanes``: of the compiled kernel."""

@@ -61,6 +61,7 @@ class GradientPlans:
         sizing: tuple[TaskSizing, ...],
         lanes: Lanes,
     ) -> None:
+        self._of_one = sizing  # of one trial
         if program.trials is not None:
             sizing = batched_sizing(sizing, program.trials)
         self.program, self.head, self.owners, self.sizing, self._lanes = program, head, owners, sizing, lanes
@@ -108,6 +109,17 @@ class GradientPlans:
         """
         options = replace(self.plan_options(), **changes)
         return check_words(self._make_plan(call, options), options.machine)
+
+    def plan_batch(self, call: Call, trials: TrialLayout, machine: Machine | None = None) -> HeapPlan:
+        """The heap of a launch in a program of other trials than this one's, which all hold what the first one of this program holds.
+
+        Raises:
+            QdrunTypeError: see ``plan_with``.
+        """
+        options = self.plan_options(machine)
+        host = BatchHost(call, self.owners, self.program.trials, trials.count)
+        made = make_plan(self.head.name, batched_sizing(self._of_one, trials), host, options)
+        return check_words(made, options.machine)
 
     def _host(self, call: Call) -> LaunchHost:
         """What a plan may ask about a launch; about large arrays on a device, there."""
@@ -234,6 +246,19 @@ class LaunchHost:
         trials = int(place.per_trial)
         element = whole.reshape(*whole.shape[: owner.ndim + trials], -1)
         return element[..., place.offset // place.dtype.size]
+
+
+class BatchHost(LaunchHost):
+    """A launch in a program of ``count`` trials, seen from a program of others: each has what the first one of these has."""
+
+    def __init__(self, call: Call, owners: Mapping[Buffer, Allocation], trials: TrialLayout | None, count: int) -> None:
+        super().__init__(call, owners, None, trials)
+        self._count = count
+
+    def array(self, place: Place) -> np.ndarray:
+        """See ``LaunchHost``."""
+        found = super().array(place)
+        return np.broadcast_to(found[:1], (self._count, *found.shape[1:])) if place.per_trial else found
 
 
 DEBUG_VARIABLE = "QDRUN_DEBUG_ADSTACK"

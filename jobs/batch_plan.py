@@ -1,0 +1,163 @@
+"""The memory of batches, for every number of trials, from builds of a few trials. No device of the backend is needed, and nothing runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel
+
+from .groups import why_not_batched
+from .job import Job
+from .memory_plan import MemoryPlan
+from .plan import differentiated, heap_planes, launches_of
+
+ADSTACK = "adstack"
+MOST_TRIALS = 2**31 - 1
+"""No program has more: kernels count trials in 32 bits of what a GPU can launch."""
+
+
+@dataclass(frozen=True)
+class HeapPiece:
+    """The heap of batches from ``first`` groups on, up to the next piece: ``bytes``, and ``more`` for each further group."""
+
+    first: int
+    bytes: int
+    more: int
+
+
+@dataclass(frozen=True)
+class BatchPlan:
+    """The memory of batches of one job: ``fixed + ceil(B / width) * width * per_trial + heap`` bytes for B trials.
+
+    Attributes:
+        width: trials that lie side by side: a group of them. Memory is allocated for whole groups.
+        per_trial: bytes of one trial: its fields and their gradients, its temporaries, its seed and its failure.
+        fixed: bytes that all trials share.
+        heap: the adstack heap: a row belongs to a worker, so it grows until all workers are busy.
+        memory: the plan of a batch of one trial, whose entries say what asks for the bytes.
+        most: the most trials of one program, whatever its memory.
+    """
+
+    width: int
+    per_trial: int
+    fixed: int
+    heap: tuple[HeapPiece, ...]
+    memory: MemoryPlan
+    most: int = MOST_TRIALS
+
+    def bytes(self, trials: int) -> int:
+        """What a program of so many trials holds at its peak, to the byte.
+
+        Raises:
+            ValueError: fewer trials than one, or more than ``most``.
+        """
+        if not 1 <= trials <= self.most:
+            raise ValueError(f"a batch of {trials} trials\n  do: plan 1 to {self.most:,} trials")
+        groups = -(-trials // self.width)
+        piece = next(p for p in reversed(self.heap) if p.first <= groups)
+        return self._of(piece, groups)
+
+    def _of(self, piece: HeapPiece, groups: int) -> int:
+        heap = piece.bytes + (groups - piece.first) * piece.more
+        return self.fixed + groups * self.width * self.per_trial + heap
+
+    def max_batch(self, limit: int) -> int:
+        """The most trials whose program holds at most ``limit`` bytes; 0: not even one fits. The exact inverse of ``bytes``."""
+        last = -(-self.most // self.width)
+        for piece in reversed(self.heap):
+            first = self._of(piece, piece.first)
+            if first <= limit:
+                each = self.width * self.per_trial + piece.more
+                groups = min(last, piece.first + (limit - first) // each) if each > 0 else last
+                return min(groups * self.width, self.most)
+            last = piece.first - 1
+        return 0
+
+
+def batch_plan(
+    job: type[Job[Any]],
+    params: BaseModel,
+    *,
+    wanted: Sequence[str] | None = None,
+    backend: str = "cpu",
+    threads: int | None = None,
+    arch: str | None = None,
+) -> BatchPlan:
+    """Plan the batches of the group that ``params`` belongs to, without a device of ``arch``. Nothing runs.
+
+    The bounds of loops may depend on what fields hold: then the plan is that of trials which all are as ``params`` says.
+
+    Args:
+        job: the class.
+        params: of any trial of the group.
+        wanted: gradients; None: all of ``Job.gradients``.
+        backend: where the job is built for its plan, as in ``Job.opened``.
+        threads: CPU threads of the program; None: as many as the compiler takes.
+        arch: plan for this backend, which need not be there; None: for ``backend``.
+
+    Raises:
+        ValueError: the job cannot run in batches, see ``why_not_batched``.
+    """
+    why = why_not_batched(job, params, wanted=wanted)
+    if why:
+        raise ValueError(f"{job.__name__} cannot run in batches: {why}\n  do: plan one trial: Job.plan()")
+    made = job(params, wanted=wanted)
+    with made.opened(backend=backend, threads=threads, batch=1):
+        one = made.plan(arch=arch)
+        program = made.program
+        width, other = program.trials.width, {} if arch is None else {"arch": arch}
+        launches = differentiated(made, launches_of(made))
+
+        def heap(groups: int) -> int:
+            trials = program.trials_of(groups * width)
+            return sum(heap_planes([kernel.grad.plan(*args, trials=trials, **other) for kernel, args in launches]).values())
+
+        pieces = pieces_of(heap, program.most_groups(arch))
+    with made.opened(backend=backend, threads=threads, batch=width + 1):
+        per_group = _beside_heap(made.plan(arch=arch)) - _beside_heap(one)
+    return BatchPlan(width, per_group // width, _beside_heap(one) - per_group, pieces, one)
+
+
+def _beside_heap(plan: MemoryPlan) -> int:
+    return plan.bytes - plan.by_kind().get(ADSTACK, 0)
+
+
+def pieces_of(heap: Callable[[int], int], last: int) -> tuple[HeapPiece, ...]:
+    """The heap as pieces of straight lines.
+
+    Args:
+        heap: bytes for so many groups.
+        last: from so many groups on it is the same.
+    """
+    known: dict[int, int] = {}
+
+    def at(groups: int) -> int:
+        if groups not in known:
+            known[groups] = heap(groups)
+        return known[groups]
+
+    pieces: list[HeapPiece] = []
+    waiting = [(1, last)]
+    while waiting:
+        a, b = waiting.pop()
+        if b - a <= 1:
+            pieces.append(HeapPiece(a, at(a), at(b) - at(a)))
+            continue
+        more, rest = divmod(at(b) - at(a), b - a)
+        inner = (a + 1, (a + b) // 2, b - 1)
+        if rest == 0 and all(at(x) == at(a) + (x - a) * more for x in inner):
+            pieces.append(HeapPiece(a, at(a), more))
+        else:
+            waiting += [((a + b) // 2, b), (a, (a + b) // 2)]
+    whole = [p for p in pieces if p.first < last] + [HeapPiece(last, at(last), 0)]
+    return tuple(p for k, p in enumerate(whole) if not k or _differs(whole[k - 1], p))
+
+
+def _differs(before: HeapPiece, piece: HeapPiece) -> bool:
+    """Whether a piece does not go on with the line before it."""
+    return piece.more != before.more or piece.bytes != before.bytes + (piece.first - before.first) * before.more
+
+
+__all__ = ["BatchPlan", "HeapPiece", "batch_plan", "pieces_of"]

@@ -1,0 +1,125 @@
+"""The memory of batches: planned bytes are used bytes for every number of trials, and the most trials are their inverse."""
+
+import numpy as np
+import pytest
+
+import qdrun as qd
+from qdrun.jobs.base import Job, JobParams, Outcome
+from qdrun.jobs.batch import BatchPlan, BatchSession, batch_plan
+from qdrun.jobs.batch_plan import HeapPiece, pieces_of
+from qdrun.jobs.billiards import Billiards, BilliardsParams
+from qdrun.jobs.mass_spring import MassSpring, MassSpringParams
+from qdrun.jobs.memory_plan import MemoryPlan
+from qdrun.jobs.mpm88 import Mpm88, Mpm88Params
+
+
+class DeepParams(JobParams):
+    a: float = 0.3
+    rounds: int = 40
+
+
+class Deep(Job[DeepParams]):
+    """Two kernels whose gradients keep states, random numbers, and a field that trials share."""
+
+    gradients = ("a",)
+
+    def build(self):
+        a, loss, n = self.input("a"), self.objective(), self.params.rounds
+        table = qd.field(qd.f64, shape=100, per_trial=False)
+        table.from_numpy(np.linspace(0.0, 1.0, 100))
+
+        @qd.kernel
+        def wide():
+            for i in range(100):
+                x = table[i]
+                for _ in range(n):
+                    x = qd.sin(x * a[None])
+                loss[None] += x
+
+        @qd.kernel
+        def deep():
+            for _ in range(1):
+                x = 0.1
+                for _ in range(3 * n):
+                    x = qd.sin(x * a[None]) + qd.random(qd.f64)
+                loss[None] += x
+
+        self.wide, self.deep = wide, deep
+
+    def simulate(self):
+        self.wide()
+        self.deep()
+
+
+CASES = [
+    (Deep, DeepParams()),
+    (MassSpring, MassSpringParams(steps=12)),
+    (Mpm88, Mpm88Params(particles=16, steps=2)),
+    (Billiards, BilliardsParams(steps=6)),
+]
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize(("job", "params"), CASES, ids=[job.__name__ for job, _ in CASES])
+def test_what_is_planned_is_what_is_used_for_every_number_of_trials(job, params, threads):
+    plan = batch_plan(job, params, threads=threads)
+    for trials in (1, 2, 3, 17, 100):
+        with BatchSession.open(job, params, trials, threads=threads) as batch:
+            batch.run([params] * trials)
+        assert batch.peak_bytes == plan.bytes(trials), trials
+        full = -(-trials // plan.width) * plan.width
+        assert plan.max_batch(plan.bytes(trials)) == full
+        assert plan.max_batch(plan.bytes(trials) - 1) == full - plan.width
+
+
+def test_the_largest_batch_that_fits_fits_and_one_more_does_not():
+    job, params = MassSpring, MassSpringParams(steps=12)
+    limit = 1_000_000
+    plan = batch_plan(job, params, threads=2)
+    most = plan.max_batch(limit)
+    with BatchSession.open(job, params, most, threads=2, memory_limit_bytes=limit) as batch:
+        batch.run([params] * most)
+        assert batch.job.peak_bytes() == plan.bytes(most) <= limit
+    with pytest.raises(qd.OutOfMemory), BatchSession.open(job, params, most + 1, threads=2, memory_limit_bytes=limit) as batch:
+        batch.run([params] * (most + 1))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_max_batch_is_the_exact_inverse_of_bytes_whatever_the_heap(seed):
+    r = np.random.default_rng(seed)
+    heaps, now = {1: int(r.integers(0, 500))}, 1
+    for _ in range(int(r.integers(1, 5))):  # lines and steps, down too
+        more, length = int(r.integers(0, 60)), int(r.integers(1, 12))
+        for k in range(1, length + 1):
+            heaps[now + k] = heaps[now] + k * more
+        now += length
+        heaps[now + 1] = int(r.integers(0, 900))
+        now += 1
+    pieces = pieces_of(lambda groups: heaps[groups], now)
+    plan = BatchPlan(4, int(r.integers(8, 40)), int(r.integers(0, 300)), pieces, MemoryPlan(), most=4 * now + 37)
+    every = [plan.bytes(trials) for trials in range(1, plan.most + 1)]
+    for trials, found in enumerate(every, 1):
+        groups = -(-trials // 4)
+        assert found == plan.fixed + groups * 4 * plan.per_trial + heaps[min(groups, now)]
+    for limit in [*every, *(x - 1 for x in every), 0, 10**9]:
+        assert plan.max_batch(limit) == max((t for t, x in enumerate(every, 1) if x <= limit), default=0)
+
+
+def test_a_heap_in_lines_is_a_piece_for_each():
+    assert pieces_of(lambda groups: 0, 64) == (HeapPiece(1, 0, 0),)
+    assert pieces_of(lambda groups: 10 * min(groups, 5), 64)[-1] == HeapPiece(5, 50, 0)
+    assert len(pieces_of(lambda groups: 10 * min(groups, 30_000), 65_536)) == 2
+
+
+def test_other_backends_are_planned_without_a_device():
+    plan = batch_plan(Deep, DeepParams(), arch="cuda")
+    assert plan.bytes(1000) > plan.bytes(100) and plan.max_batch(plan.bytes(1000)) == 1000
+
+
+def test_what_cannot_be_planned_says_so():
+    plan = batch_plan(Deep, DeepParams())
+    with pytest.raises(ValueError, match="a batch of 0 trials"):
+        plan.bytes(0)
+    job = type("Alone", (Deep,), {"run": lambda self: Outcome(0.0)})
+    with pytest.raises(ValueError, match=r"Alone cannot run in batches: it overrides run\(\)"):
+        batch_plan(job, DeepParams())
