@@ -69,7 +69,8 @@ class Placed(Exchange):
     @property
     def _whole(self) -> TrialLayout | None:
         """The trials that ``_form`` shows; None: it shows one, or there are none."""
-        return self._trials if self._owner.open_trial is None else None
+        program = self._owner
+        return None if program.trials is None or program.open_trial is not None or not self.per_trial else program.trials
 
     @property
     def _in_memory_order(self) -> np.ndarray:
@@ -126,7 +127,8 @@ class Placed(Exchange):
 
         In a batched program this is the open trial's, or that of all trials, as ``_all``.
         """
-        whole, trials, trial = self._all, self._trials, self._owner.open_trial
+        whole, trial = self._all, self._owner.open_trial
+        trials = None if trial is None else self._trials
         if trials is None or trial is None:
             return whole
         return whole[trial // trials.width, trial % trials.width, ...]
