@@ -66,6 +66,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.batched", description=__doc__)
     parser.add_argument("--model", choices=sorted(MODELS), default="robot")
     parser.add_argument("--arch", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--device", help="which GPU ours uses; emulated: the imitation that runs on the CPU")
     parser.add_argument("--batches", default="", help="numbers of trials, as in 1,8,32; default: the model's")
     parser.add_argument("--only", choices=SIDES, help="measure one side")
     parser.add_argument("--ours", default="batch", help="how ours runs: batch, alone, or batch,alone")
@@ -91,7 +92,7 @@ def _runs(side: str, model: Model, args: argparse.Namespace, columns: Columns) -
             yield measure(side, way, columns, make(), args.seconds)
         return
     for way in args.ours.split(","):
-        with our_side.opened(model, way, args.arch, args.cores, columns) as sweep:
+        with our_side.opened(model, way, columns, args.arch, args.cores, args.device) as sweep:
             yield measure(side, way, columns, sweep, args.seconds)
 
 

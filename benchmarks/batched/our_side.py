@@ -15,19 +15,20 @@ WAYS = ("batch", "alone")
 
 
 @contextmanager
-def opened(model: Model, way: str, arch: str, threads: int, columns: Columns) -> Iterator[Sweep]:
+def opened(model: Model, way: str, columns: Columns, arch: str, threads: int, device: str | None) -> Iterator[Sweep]:
     """A function that runs the trials of such columns, while its program is open.
 
     Args:
         model: the simulation.
         way: ``batch``, or ``alone`` for one trial after the other.
+        columns: parameters of all trials.
         arch: the backend.
         threads: of the CPU.
-        columns: parameters of all trials.
+        device: of a GPU, see ``Job.opened``; ``emulated`` tries it without one.
     """
     kind, fixed = model.job()
     rows = [kind.Params(**fixed, **{name: column[i].tolist() for name, column in columns.items()}) for i in _rows(columns)]
-    options: dict[str, Any] = {"backend": arch, "threads": threads if arch == "cpu" else None}
+    options: dict[str, Any] = {"backend": arch, "threads": threads if arch == "cpu" else None, "device": device}
     if way == "batch":
         from qdrun.jobs.batch import BatchSession
 
