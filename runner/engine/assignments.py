@@ -248,13 +248,13 @@ class Flights:
         out = sum(lease.may_fail or 0 for lease in self._leases.values() if lease.flights)
         return max(1, min(count, left - out))
 
-    def _free_worker(self, device: DeviceAt, grant: m.Granted) -> m.Worker:
+    def _free_worker(self, device: DeviceAt, grant: m.Granted) -> m.WorkerId:
         """The worker that runs a lease: where each lane is one, one that has nothing to do, and keeps nothing for another lease."""
         busy = {flight.launch.worker.slot for flight in device.flights.values()}
         busy |= {kept.worker.slot for kept in self._kept.values() if kept.worker.device == grant.device}
         slot = next(k for k in range(len(busy) + 1) if k not in busy) if grant.processes else 0
         device.generations[slot] += 0  # known from now on
-        return m.Worker(grant.device, slot, device.generations[slot])
+        return m.WorkerId(grant.device, slot, device.generations[slot])
 
     def _begin(self, flight: Flight) -> None:
         """From now on its attempts count as begun."""
@@ -342,11 +342,11 @@ class Flights:
 
     # workers that are gone
 
-    def _on(self, worker: m.Worker) -> list[Flight]:
+    def _on(self, worker: m.WorkerId) -> list[Flight]:
         device = self._devices.get(worker.device, DeviceAt())
         return [flight for flight in device.flights.values() if flight.launch.worker == worker]
 
-    def _bury(self, worker: m.Worker, blame: Mapping[int, Blame], *, kill: bool, lost: str = "", sure: bool = False) -> None:
+    def _bury(self, worker: m.WorkerId, blame: Mapping[int, Blame], *, kill: bool, lost: str = "", sure: bool = False) -> None:
         """A worker is gone, or killed now. Launches without ``blame`` were bystanders, or had not begun.
 
         ``sure``: the latter is known. ``lost``: a lease that is not given back.

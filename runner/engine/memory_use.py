@@ -6,13 +6,13 @@ from collections.abc import Mapping
 
 from ..ledger.inventory import Found
 from ..workers.spec import Progress
-from .messages import Worker
+from .messages import WorkerId
 
 STEP = 1 << 20
 """What is shown is rounded to so many bytes: a run that goes on evenly says the same again and again."""
 
 
-def used_of(found: Mapping[str, Found], seen: Mapping[Worker, Progress]) -> dict[str, int]:
+def used_of(found: Mapping[str, Found], seen: Mapping[WorkerId, Progress]) -> dict[str, int]:
     """Bytes in use by pool. Of a card, what its driver counts, others' and the processes' own included; of a host, its workers' processes.
 
     Args:
@@ -31,7 +31,7 @@ def used_of(found: Mapping[str, Found], seen: Mapping[Worker, Progress]) -> dict
     return {pool: -(-amount // STEP) * STEP for pool, amount in used.items()}
 
 
-def observed(found: Mapping[str, Found], seen: Mapping[Worker, Progress]) -> dict[str, tuple[int, int]]:
+def observed(found: Mapping[str, Found], seen: Mapping[WorkerId, Progress]) -> dict[str, tuple[int, int]]:
     """By pool of a card: bytes that are free, and those that this run's programs hold now, its charged process included.
 
     What is neither free nor ours is others', or the process's beyond its charge (frames that no plan knew, memory that a driver keeps):

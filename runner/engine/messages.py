@@ -18,8 +18,8 @@ Error = Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Worker:
-    """A worker process of the run: on which device, the how-many-th there at once, and of which generation (one more after each loss)."""
+class WorkerId:
+    """A worker process of the run: its device, its number among those there at once, and its generation (one more after each loss)."""
 
     device: str
     slot: int = 0
@@ -105,7 +105,7 @@ class Unwanted:
 class Gone:
     """A worker has let a kept program go; ``program``: the lease by which it knew it."""
 
-    worker: Worker
+    worker: WorkerId
     program: str
 
 
@@ -117,7 +117,7 @@ class WorkerDown:
     those that a mistake in memory or arithmetic raises; empty otherwise.
     """
 
-    worker: Worker
+    worker: WorkerId
     failure: Failure
     error: Error
     begun: frozenset[int] | None = None
@@ -220,7 +220,7 @@ class GiveBack:
 class LetGo:
     """Have a worker close a kept program; it answers with ``Gone``."""
 
-    worker: Worker
+    worker: WorkerId
     program: str
 
 
@@ -233,7 +233,7 @@ class Launch(NamedTuple):
     """
 
     id: int
-    worker: Worker
+    worker: WorkerId
     trials: tuple[str, ...]
     numbers: tuple[int, ...]
     bytes: int
@@ -256,7 +256,7 @@ class Run:
 class Drop:
     """Tell a worker not to begin with launches. It answers each with ``Ended``: with ``begun`` False, unless it had begun already."""
 
-    worker: Worker
+    worker: WorkerId
     launches: tuple[int, ...]
 
 
@@ -265,7 +265,7 @@ class AskToStop:
     """Ask a worker to end a launch between two steps."""
 
     launch: int
-    worker: Worker
+    worker: WorkerId
     trials: tuple[str, ...]
 
 
@@ -273,7 +273,7 @@ class AskToStop:
 class Kill:
     """End a worker process now."""
 
-    worker: Worker
+    worker: WorkerId
 
 
 class WriteStarted(NamedTuple):
@@ -329,7 +329,7 @@ class WriteRetry:
 class WriteRetired:
     """Write down why a worker is replaced."""
 
-    worker: Worker
+    worker: WorkerId
     why: str
 
 

@@ -89,7 +89,7 @@ class Kept:
     back; ``asked``: when its worker was told to let it go.
     """
 
-    worker: m.Worker
+    worker: m.WorkerId
     lease: str
     unfinished: tuple[str, ...] = ()
     asked: float | None = None
@@ -146,7 +146,7 @@ class DeviceAt:
     pending: deque[str] = field(default_factory=deque)
     flights: dict[int, Flight] = field(default_factory=dict)
     generations: Counter[int] = field(default_factory=Counter)
-    retiring: set[m.Worker] = field(default_factory=set)
+    retiring: set[m.WorkerId] = field(default_factory=set)
     crashed: tuple[float, int, tuple[tuple[str, int], ...]] = (-float("inf"), 0, ())
     losses: int = 0
     lost: tuple[float, int] = (-float("inf"), 0)

@@ -120,7 +120,7 @@ def specs_of(prepared: Prepared, folder: RunFolder, owner: Owner, found: Sequenc
     }
 
 
-def numbered(spec: WorkerSpec, worker: m.Worker, lanes: int) -> WorkerSpec:
+def numbered(spec: WorkerSpec, worker: m.WorkerId, lanes: int) -> WorkerSpec:
     """The spec of one worker of a device: each has a number that none before it had."""
     return replace(spec, number=1 + worker.slot + lanes * worker.generation)
 
@@ -222,7 +222,7 @@ def run_trials(
     claims.settle(names, *here)
     batches = batches_of(prepared, planned, found, *here)
 
-    def spec(worker: m.Worker) -> WorkerSpec:
+    def spec(worker: m.WorkerId) -> WorkerSpec:
         row = roster[worker.device]
         made = numbered(specs_of(prepared, folder, owner, [row])[row.id], worker, row.lanes)
         alone = [one for one in planned if not batches.has(one[0].trials[0])]

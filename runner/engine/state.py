@@ -137,7 +137,7 @@ class State(Flights):
             case m.Yield():
                 device = self._devices.get(event.device)
                 if device is not None and not device.pending:
-                    device.retiring |= {m.Worker(event.device, k, number) for k, number in device.generations.items()}
+                    device.retiring |= {m.WorkerId(event.device, k, number) for k, number in device.generations.items()}
             case m.Tick():
                 self._tick()
 
@@ -273,7 +273,7 @@ class State(Flights):
         else:
             self._devices[worker.device].losses = 0
 
-    def _useless(self, worker: m.Worker, error: m.Error) -> None:
+    def _useless(self, worker: m.WorkerId, error: m.Error) -> None:
         device = self._devices[worker.device]
         if self._now < device.rests_until:
             return
@@ -339,7 +339,7 @@ class State(Flights):
 
     def _drop(self, drops: Mapping[int, Drop]) -> None:
         """Tell workers not to begin with those launches that have not begun."""
-        told: dict[m.Worker, list[int]] = {}
+        told: dict[m.WorkerId, list[int]] = {}
         for id, drop in drops.items():
             flight = self._flights[id]
             if not flight.begun:

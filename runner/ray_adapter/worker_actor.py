@@ -6,18 +6,20 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any
 
-from ..workers import Worker as _Worker
+from ..workers import Worker
 from ..workers.spec import LeaseNews, Progress, WorkerInfo, WorkerSpec
 from ..workers.wire import Row, packed_news, unpacked
 
 
-class Worker:
-    """Holds a ``work.Worker``, and is none: Ray wraps every method of an actor's class, which a trial would go through a dozen times, and
-    disassembles the class when it exports it, which takes 0.1 s for a large one. Calls and news travel as ``workers.wire`` has them.
+class WorkerActor:
+    """Delegates to a ``workers.Worker``, and is no subclass.
+
+    Ray wraps every method of an actor's class, which a trial would go through a dozen times, and disassembles the class when it exports
+    it, which takes 0.1 s for a large one. Calls and news travel in the form of ``workers.wire``.
     """
 
     def __init__(self, spec: WorkerSpec) -> None:
-        self._worker = _Worker(spec)
+        self._worker = Worker(spec)
 
     def __repr__(self) -> str:
         return repr(self._worker)
@@ -62,4 +64,4 @@ def actor_class() -> Any:
     """The actor class, once for a process: every other one would be exported anew."""
     import ray
 
-    return ray.remote(Worker)
+    return ray.remote(WorkerActor)

@@ -34,19 +34,19 @@ class Workers(Protocol):
         """Hand launches of one lease to their worker, which is started if there is none. It runs them one after the other."""
         ...
 
-    def drop(self, worker: m.Worker, launches: Sequence[int]) -> None:
+    def drop(self, worker: m.WorkerId, launches: Sequence[int]) -> None:
         """Tell a worker not to begin with launches; those that have not begun end as such."""
         ...
 
-    def let_go(self, worker: m.Worker, program: str) -> None:
+    def let_go(self, worker: m.WorkerId, program: str) -> None:
         """Have a worker close the program that it keeps of a lease; ``Gone`` comes when its bytes are free."""
         ...
 
-    def ask_to_stop(self, worker: m.Worker, trials: Iterable[str]) -> None:
+    def ask_to_stop(self, worker: m.WorkerId, trials: Iterable[str]) -> None:
         """Ask for trials to end between two steps; nothing is waited for."""
         ...
 
-    def kill(self, worker: m.Worker) -> None:
+    def kill(self, worker: m.WorkerId) -> None:
         """End the process now; nothing more is heard of it."""
         ...
 
@@ -58,7 +58,7 @@ class Workers(Protocol):
         """Whether a worker lives on the device."""
         ...
 
-    def look(self) -> Mapping[m.Worker, Progress]:
+    def look(self) -> Mapping[m.WorkerId, Progress]:
         """What workers said of themselves when they were last asked; asks them again now and then, and waits for nothing."""
         ...
 
@@ -94,7 +94,7 @@ class _Asked:
     ``death``: the reference is not to the worker, but to what it had begun when it died of that. ``program``: which it was to let go.
     """
 
-    worker: m.Worker
+    worker: m.WorkerId
     launches: dict[int, m.Launch] | None = None
     death: tuple[Failure, m.Error] | None = None
     program: str = ""
@@ -109,13 +109,13 @@ class RayWorkers:
         options: of Ray for an actor on a device: its placement group, resources, environment.
     """
 
-    def __init__(self, run: str, specs: Callable[[m.Worker], WorkerSpec], options: Callable[[str], dict[str, Any]]) -> None:
+    def __init__(self, run: str, specs: Callable[[m.WorkerId], WorkerSpec], options: Callable[[str], dict[str, Any]]) -> None:
         self.run, self.specs, self.options = run, specs, options
-        self._actors: dict[m.Worker, _Actor] = {}
+        self._actors: dict[m.WorkerId, _Actor] = {}
         self._refs: dict[Any, _Asked] = {}
         self._news: list[m.Event] = []
-        self._looks: dict[Any, m.Worker] = {}
-        self._seen: dict[m.Worker, Progress] = {}
+        self._looks: dict[Any, m.WorkerId] = {}
+        self._seen: dict[m.WorkerId, Progress] = {}
         self._looked = float("-inf")
         self._deaths: queue.SimpleQueue[m.WorkerDown] = queue.SimpleQueue()
         self._no_preload: set[str] = set()  # devices whose worker died while it loaded code, or loads it
@@ -134,7 +134,7 @@ class RayWorkers:
         else:
             actor.queue.append((launches, batches))
 
-    def _send(self, worker: m.Worker, actor: _Actor, launches: Sequence[m.Launch], batches: Sequence[BatchSpec]) -> None:
+    def _send(self, worker: m.WorkerId, actor: _Actor, launches: Sequence[m.Launch], batches: Sequence[BatchSpec]) -> None:
         asked = _Asked(worker, {launch.id: launch for launch in launches})
         if len(batches) == 1:
             self._refs[actor.handle.run.remote(packed(batches)[0])] = asked
@@ -143,7 +143,7 @@ class RayWorkers:
             self._refs[actor.run_all.remote(packed(batches))] = asked
         self._news.append(m.Started(launches[0].id))
 
-    def drop(self, worker: m.Worker, launches: Sequence[int]) -> None:
+    def drop(self, worker: m.WorkerId, launches: Sequence[int]) -> None:
         """What waits here is taken out; of the rest the worker is told."""
         actor = self._actors.get(worker)
         if actor is None:
@@ -159,7 +159,7 @@ class RayWorkers:
         if here and not actor.dead:
             unlisted(actor.handle.drop).remote(tuple(here))
 
-    def let_go(self, worker: m.Worker, program: str) -> None:
+    def let_go(self, worker: m.WorkerId, program: str) -> None:
         """Ask it; what it keeps is gone with it where it has died meanwhile."""
         actor = self._actors.get(worker)
         if actor is None or actor.dead:
@@ -167,7 +167,7 @@ class RayWorkers:
         else:
             self._refs[unlisted(actor.handle.let_go).remote(program)] = _Asked(worker, program=program)
 
-    def _start(self, worker: m.Worker) -> _Actor:
+    def _start(self, worker: m.WorkerId) -> _Actor:
         from .worker_actor import actor_class
 
         spec = self.specs(worker)
@@ -182,14 +182,14 @@ class RayWorkers:
         self._refs[unlisted(handle.hello).remote()] = _Asked(worker)
         return actor
 
-    def ask_to_stop(self, worker: m.Worker, trials: Iterable[str]) -> None:
+    def ask_to_stop(self, worker: m.WorkerId, trials: Iterable[str]) -> None:
         """Set the flags; what the worker answers does not matter."""
         actor = self._actors.get(worker)
         if actor is not None:
             for trial in trials:
                 unlisted(actor.handle.stop).remote(trial)
 
-    def kill(self, worker: m.Worker) -> None:
+    def kill(self, worker: m.WorkerId) -> None:
         """End the process now."""
         import ray
 
@@ -197,14 +197,14 @@ class RayWorkers:
         if actor is not None:
             ray.kill(actor.handle, no_restart=True)
 
-    def _forget(self, worker: m.Worker) -> _Actor | None:
+    def _forget(self, worker: m.WorkerId) -> _Actor | None:
         self._forget_refs(worker)
         for ref in [ref for ref, where in self._looks.items() if where == worker]:
             del self._looks[ref]
         self._seen.pop(worker, None)
         return self._actors.pop(worker, None)
 
-    def _forget_refs(self, worker: m.Worker) -> None:
+    def _forget_refs(self, worker: m.WorkerId) -> None:
         for ref in [ref for ref, asked in self._refs.items() if asked.worker == worker]:
             del self._refs[ref]
 
@@ -266,7 +266,7 @@ class RayWorkers:
             self._refs[ref] = asked
         return events
 
-    def _told_before(self, worker: m.Worker) -> list[m.Event]:
+    def _told_before(self, worker: m.WorkerId) -> list[m.Event]:
         """The results that a worker had given before it died: those of its other lanes are looked at no sooner than its death."""
         import ray
 
@@ -278,7 +278,7 @@ class RayWorkers:
                     events += self._heard(ref, asked, asked.launches, _value(ref, max(0.0, end - time.monotonic())))
         return events
 
-    def _ready(self, worker: m.Worker, info: WorkerInfo | None) -> list[m.Event]:
+    def _ready(self, worker: m.WorkerId, info: WorkerInfo | None) -> list[m.Event]:
         """It has said what it is, or (None) loaded code."""
         actor = self._actors[worker]
         if info is not None and actor.spec.shapes and worker.device not in self._no_preload:
@@ -292,7 +292,7 @@ class RayWorkers:
             self._send(worker, actor, launches, batches)
         return []
 
-    def _died(self, worker: m.Worker, death: tuple[Failure, m.Error]) -> list[m.Event]:
+    def _died(self, worker: m.WorkerId, death: tuple[Failure, m.Error]) -> list[m.Event]:
         """A process is gone: take what it had told, and look up what its lanes had begun, on the host that it was on."""
         actor = self._actors[worker]
         if actor.info is None:  # before it could begin with anything
@@ -317,7 +317,7 @@ class RayWorkers:
         except ray.exceptions.RayError:  # the node is gone, too
             return None, None
 
-    def _down(self, worker: m.Worker, death: tuple[Failure, m.Error], read: Callable[[], Left]) -> list[m.Event]:
+    def _down(self, worker: m.WorkerId, death: tuple[Failure, m.Error], read: Callable[[], Left]) -> list[m.Event]:
         """The event of a death, once it is read what the worker has left. A store that stalls is waited for ``LEFT_S``; then ``poll`` has
         the event later.
         """
@@ -355,7 +355,7 @@ class RayWorkers:
 
         return ray.get_runtime_context().get_node_id()
 
-    def look(self) -> Mapping[m.Worker, Progress]:
+    def look(self) -> Mapping[m.WorkerId, Progress]:
         """What workers said of themselves when they were last asked; asks those again that have answered. Waits for nothing."""
         import ray
 

@@ -43,16 +43,16 @@ class LaneDied(RuntimeError):
 
 
 @dataclass
-class Task:
-    """The batches of a call, and the way back. Nobody is woken for each of them: ``over`` is set after the last.
+class WorkerCall:
+    """The batches of one call of a worker, and their results. ``over`` is set after the last; no thread is woken before.
 
     Attributes:
         batches: in order.
-        ends: of batches that are over; who takes them out is the caller.
+        ends: of batches that are over; the caller takes them out.
         running: the launch that runs, and since when by the monotonic clock; None between launches.
         over: the lane has done with all of them, and is free.
         failed: trials that have not ended well.
-        lane: whose task it is, once one has it.
+        lane: the lane that runs the call, once one has it.
         told: how many ends there have been.
     """
 
@@ -111,12 +111,12 @@ class Lane(threading.Thread):
         self.open = Keeper(self._opening)
         self._floats: FloatEnvironment | None = None  # that of its thread
         self._kept = ""  # the lease that the program is kept for
-        self._tasks: queue.SimpleQueue[Task | LetGo | None] = queue.SimpleQueue()
-        self._task: Task | None = None
+        self._tasks: queue.SimpleQueue[WorkerCall | LetGo | None] = queue.SimpleQueue()
+        self._task: WorkerCall | None = None
         self._stops: dict[str, str] = {}
         self._lock = threading.Lock()
 
-    def give(self, task: Task | LetGo | None) -> None:
+    def give(self, task: WorkerCall | LetGo | None) -> None:
         """Its next task; None ends the thread."""
         self._tasks.put(task)
 
@@ -141,7 +141,7 @@ class Lane(threading.Thread):
             if isinstance(task, LetGo):
                 self._lanes.gone(task)
 
-    def _run(self, task: Task) -> None:
+    def _run(self, task: WorkerCall) -> None:
         with self._lock:
             self._task, self._kept = task, ""
         *before, last = task.batches
@@ -168,7 +168,7 @@ class Lane(threading.Thread):
         except BaseException as error:  # a job's, too: what it opened ends here
             self._lanes.failed(error)
 
-    def _batch(self, task: Task, batch: BatchSpec) -> BatchEnd:
+    def _batch(self, task: WorkerCall, batch: BatchSpec) -> BatchEnd:
         enough = batch.may_fail is not None and task.failed >= batch.may_fail
         if self._lanes.lost or enough or batch.launch in self._lanes.dropped:
             return BatchEnd(batch.lease, (), self._lanes.retire(), batch.launch)
@@ -316,16 +316,16 @@ class Lanes:
             lane.start()
             self.free.put(lane)
 
-    def give(self, batches: Sequence[BatchSpec]) -> Task:
+    def give(self, batches: Sequence[BatchSpec]) -> WorkerCall:
         """Hand batches to the lane whose program they follow, or to the next that is free; wait until there is one."""
-        task = Task(batches)
+        task = WorkerCall(batches)
         with self._lock:
             lane = self._kept.pop(batches[0].follows, None)
         task.lane = lane or self.free.get()
         task.lane.give(task)
         return task
 
-    def wait(self, task: Task, seconds: float) -> bool:
+    def wait(self, task: WorkerCall, seconds: float) -> bool:
         """Whether a task is over within so many seconds. That of a lane that is gone is: see ``died``."""
         if task.over.wait(seconds):
             return True
@@ -334,7 +334,7 @@ class Lanes:
             self.died(task, LaneDied(why))
         return task.over.is_set()
 
-    def died(self, task: Task, error: BaseException) -> None:
+    def died(self, task: WorkerCall, error: BaseException) -> None:
         """A lane will not come to the end of its task. The attempt that it was at ends with an error, the others had not begun; the worker
         takes nothing more.
         """
@@ -401,4 +401,4 @@ class Lanes:
         return not any(lane.is_alive() and not lane.ended() for lane in self.all)
 
 
-__all__ = ["Lane", "LaneDied", "Lanes", "LetGo", "Now", "Task"]
+__all__ = ["Lane", "LaneDied", "Lanes", "LetGo", "Now", "WorkerCall"]

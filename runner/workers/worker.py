@@ -34,7 +34,7 @@ from ..study.target import Target, load
 from .capture import ProcessLog, captured, install, process_stream, uninstall
 from .device_check import Wear, process_bytes, take_device
 from .host_limit import HostLimit, spare_bytes
-from .lanes import Lane, LaneDied, Lanes, Task
+from .lanes import Lane, LaneDied, Lanes, WorkerCall
 from .marks import Marks
 from .own_files import FolderTooLarge, keep
 from .preload import build_and_load, preload
@@ -141,7 +141,7 @@ class Worker:
                 yield LeaseNews(ends, told, time.monotonic() - running[1])
         yield LeaseNews(task.taken())
 
-    def _give(self, batches: Sequence[BatchSpec]) -> Task:
+    def _give(self, batches: Sequence[BatchSpec]) -> WorkerCall:
         if self._held is None:
             self.hello()
         return self._lanes.give(batches)

@@ -294,7 +294,7 @@ def test_the_roster_asks_again_for_a_device_that_it_does_not_know():
 
 
 def test_a_worker_whose_device_was_lost_a_moment_ago_is_down_and_the_run_goes_on():
-    worker = m.Worker("cuda:7", 0, 0)
+    worker = m.WorkerId("cuda:7", 0, 0)
     launch = m.Launch(4, worker, ("t0",), (1,), GIB, 1.0, "l1")
     spec = WorkerSpec(run="r", owner=1, token="", device="cuda:7", backend="cuda")
 

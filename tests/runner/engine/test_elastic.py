@@ -129,7 +129,7 @@ def test_a_trial_is_told_the_bytes_of_a_smaller_point_and_no_others(tmp_path):
     claims = start.claims_of(prepared, [(group, points)], [host])
     inside = start.inside_of(prepared, [(group, points)], claims, {"cpu": host.kind}.get)
     name = group.trials[0]
-    worker = start.m.Worker("cpu")
+    worker = start.m.WorkerId("cpu")
 
     def budget(size):
         return inside.budget(start.m.Launch(1, worker, (name,), (1,), size, 1.0, "l"))

@@ -35,7 +35,7 @@ class Handle:
 
 def actor_of(workers, generation, shapes):
     """A worker of ``gpu0`` that has two trials of 3 and 4 bytes to begin with."""
-    place, handle = m.Worker("gpu0", 0, generation), Handle()
+    place, handle = m.WorkerId("gpu0", 0, generation), Handle()
     spec = WorkerSpec(run="run", owner=1, token="", device="gpu0", lanes=2, shapes=shapes)
     actor = workers._actors[place] = _Actor(handle, spec)
     for k, claim in enumerate((3, 4)):

@@ -14,7 +14,7 @@ from qdrun.runner.store.attempts import Failure
 from qdrun.runner.workers.spec import BatchEnd, LeaseNews, TrialEnd, WorkerInfo, WorkerSpec
 from qdrun.runner.workers.wire import packed_news
 
-WORKER, OTHER = m.Worker("cuda:0", 0, 0), m.Worker("cuda:1", 0, 0)
+WORKER, OTHER = m.WorkerId("cuda:0", 0, 0), m.WorkerId("cuda:1", 0, 0)
 
 
 class Stream(list):

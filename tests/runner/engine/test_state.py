@@ -166,8 +166,8 @@ def test_a_pardon_takes_back_the_end_that_waits_for_the_check():
     world = script(["good"] * 2, Rules(crash=0), processes=True, checks=True)
     for k in (0, 1):
         begun = frozenset(launch.id for launch in world.flights.values() if launch.worker.slot == k)
-        world._die(m.Worker("d0", k))
-        world.tell(m.WorkerDown(m.Worker("d0", k), Failure.crash, {"type": "E", "message": "gone"}, begun, "Aborted"))
+        world._die(m.WorkerId("d0", k))
+        world.tell(m.WorkerDown(m.WorkerId("d0", k), Failure.crash, {"type": "E", "message": "gone"}, begun, "Aborted"))
     assert [world.retries(f"t{k}", Failure.crash) for k in (0, 1)] == [0, 0]
     world.finish()
     assert world.state.counts == {"done": 2}
@@ -199,7 +199,7 @@ def script(moods, rules=RULES, **options):
 
 def test_when_a_worker_with_several_trials_dies_nobody_is_charged_and_each_runs_alone():
     world = script(["good"] * 3)
-    worker = m.Worker("d0")
+    worker = m.WorkerId("d0")
     world._die(worker)
     world.tell(m.WorkerDown(worker, Failure.crash, {"type": "E", "message": "gone"}))
     retries = [e for e in world.journal if isinstance(e, m.WriteRetry)]
@@ -210,7 +210,7 @@ def test_when_a_worker_with_several_trials_dies_nobody_is_charged_and_each_runs_
         world.leases[f"n{k}"] = (f"t{k}.2",)
         world.tell(m.Granted(f"n{k}", "d0", (f"t{k}.2",), 100))
         assert len(world.flights) == 1
-        assert next(iter(world.flights.values())).worker == m.Worker("d0", 0, 1)
+        assert next(iter(world.flights.values())).worker == m.WorkerId("d0", 0, 1)
     world.finish()
     assert world.state.counts == {"done": 3}
 
@@ -219,8 +219,8 @@ def test_two_processes_of_a_device_that_die_within_a_second_are_not_charged():
     world = script(["good"] * 2, processes=True)
     for k, after in ((0, 0.0), (1, 0.9)):
         world.now += after
-        world._die(m.Worker("d0", k))
-        world.tell(m.WorkerDown(m.Worker("d0", k), Failure.crash, {"type": "E", "message": "gone"}))
+        world._die(m.WorkerId("d0", k))
+        world.tell(m.WorkerDown(m.WorkerId("d0", k), Failure.crash, {"type": "E", "message": "gone"}))
     assert [world.retries(f"t{k}", Failure.crash) for k in (0, 1)] == [0, 0]
 
 
@@ -256,8 +256,8 @@ def test_two_processes_that_die_more_than_a_second_apart_are_charged():
     world = script(["good"] * 2, processes=True)
     for k, after in ((0, 0.0), (1, 1.1)):
         world.now += after
-        world._die(m.Worker("d0", k))
-        world.tell(m.WorkerDown(m.Worker("d0", k), Failure.crash, {"type": "E", "message": "gone"}))
+        world._die(m.WorkerId("d0", k))
+        world.tell(m.WorkerDown(m.WorkerId("d0", k), Failure.crash, {"type": "E", "message": "gone"}))
     assert [world.retries(f"t{k}", Failure.crash) for k in (0, 1)] == [1, 1]
 
 

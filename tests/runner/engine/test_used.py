@@ -5,7 +5,7 @@ from runner_helpers import FAKES, write_config
 
 from qdrun.runner.engine import loop
 from qdrun.runner.engine.memory_use import observed, steadier, used_of
-from qdrun.runner.engine.messages import Worker
+from qdrun.runner.engine.messages import WorkerId
 from qdrun.runner.ledger.client import LocalLedger
 from qdrun.runner.ledger.inventory import pretended
 from qdrun.runner.observe.view import device_views, view_of
@@ -29,11 +29,11 @@ def test_of_a_card_the_driver_s_count_and_of_a_host_the_processes_of_its_workers
     one, two = pretended(2, 24 * GIB)
     host = cpu(GIB, lanes=2)
     seen = {
-        Worker(one.id): said(free=20 * GIB, total=24 * GIB, process=300 * MIB),
-        Worker(two.id): said(free=24 * GIB - 1, total=24 * GIB),
-        Worker("cpu", 0): said(process=200 * MIB, total=8 * GIB, free=GIB),
-        Worker("cpu", 1): said(process=100 * MIB),
-        Worker("gone"): said(process=GIB),
+        WorkerId(one.id): said(free=20 * GIB, total=24 * GIB, process=300 * MIB),
+        WorkerId(two.id): said(free=24 * GIB - 1, total=24 * GIB),
+        WorkerId("cpu", 0): said(process=200 * MIB, total=8 * GIB, free=GIB),
+        WorkerId("cpu", 1): said(process=100 * MIB),
+        WorkerId("gone"): said(process=GIB),
     }
     assert used_of({row.id: row for row in (one, two, host)}, seen) == {one.pool: 4 * GIB, two.pool: MIB, host.pool: 300 * MIB}
 
@@ -45,7 +45,7 @@ def test_what_is_neither_free_nor_held_by_our_programs_is_taken_off_the_capacity
     ledger.ask([Request("a", "me", "run", claims, 0.0)])
     assert len(ledger.exchange().leases) == 1, "4 GiB are claimed, and nothing of them is allocated yet"
     held = {"fields": GIB, "staging": 9 * GIB}
-    seen = {Worker(card.id): said(lanes=[held], free=24 * GIB - GIB - card.charge() - 3 * GIB, total=24 * GIB)}
+    seen = {WorkerId(card.id): said(lanes=[held], free=24 * GIB - GIB - card.charge() - 3 * GIB, total=24 * GIB)}
     ((pool, (free, ours)),) = observed({card.id: card}, seen).items()
     assert (pool, free, ours) == (card.pool, 20 * GIB - card.charge(), GIB + card.charge())
     ledger.observe(pool, free, ours)
@@ -63,7 +63,7 @@ def test_a_host_and_an_imitation_of_a_card_tell_the_ledger_nothing():
     host = cpu(GIB)
     imitation = pretended(1, GIB)[0]
     imitation = imitation.__class__(imitation.id, "", "cuda", kind="cuda/emulated/1", pool="ram", total=GIB)
-    seen = {Worker(host.id): said(total=GIB, free=1), Worker(imitation.id): said(total=GIB, free=1)}
+    seen = {WorkerId(host.id): said(total=GIB, free=1), WorkerId(imitation.id): said(total=GIB, free=1)}
     assert observed({host.id: host, imitation.id: imitation}, seen) == {}
 
 

@@ -34,7 +34,7 @@ class Call:
     ``failed``: trials of it that did not end well.
     """
 
-    worker: m.Worker
+    worker: m.WorkerId
     order: deque
     begun: bool = False
     last: int = 0
@@ -385,11 +385,11 @@ class World:
     def late_news(self):
         """News of what is over already: from a worker that was killed, of a lease that was given back."""
         self.tell(m.Ended(10**6, {}))
-        self.tell(m.WorkerDown(m.Worker("d0", 0, -1), Failure.crash, {}))
+        self.tell(m.WorkerDown(m.WorkerId("d0", 0, -1), Failure.crash, {}))
         self.tell(m.LeaseLost("never", "device lost"))
         self.tell(m.Started(10**6))
         self.tell(m.Unwanted("never"))
-        self.tell(m.Gone(m.Worker("d0", 0, -1), "never"))
+        self.tell(m.Gone(m.WorkerId("d0", 0, -1), "never"))
 
     def finish(self, most=3000):
         """Let the run go on without further losses; how many steps it took."""

@@ -4,7 +4,7 @@ import pickle
 
 import numpy as np
 
-from qdrun.runner.ray_adapter.worker_actor import Worker as Shell
+from qdrun.runner.ray_adapter.worker_actor import WorkerActor as Shell
 from qdrun.runner.workers import BatchSpec, TrialSpec, Worker
 from qdrun.runner.workers.spec import BatchEnd, LeaseNews, TrialEnd
 from qdrun.runner.workers.wire import packed, packed_news, unpacked, unpacked_news
