@@ -21,12 +21,12 @@ class Call:
 
     words: bytearray
     scalars: dict[int, int | float] = field(default_factory=dict)  # by ArgDecl.index
-    columns: dict[int, np.ndarray] = field(default_factory=dict)  # scalars that each trial has its own of, by ArgDecl.index
     arrays: dict[int, np.ndarray] = field(default_factory=dict)  # by ArgDecl.index; element axes last
     keys: dict[int, object] = field(default_factory=dict)  # type key of each of our ndarrays, by ArgDecl.index
     own: set[int] = field(default_factory=set)  # ndarrays of this program, by ArgDecl.index
     sources: dict[int, np.ndarray] = field(default_factory=dict)  # the caller's array where ``arrays`` has a copy of it
     readonly: list[int] = field(default_factory=list)  # arrays that must not be written, by ArgDecl.index
+    columns: dict[int, np.ndarray] = field(default_factory=dict)  # scalars that each trial has its own of, by ArgDecl.index
     kept: list[object] = field(default_factory=list)  # what must live until the launch is over
     # On a device with memory of its own: the mirrors of ndarrays, how the content of an array is read, where its memory lies on the
     # device, what brings the memory that the launch works on and takes it away.
