@@ -26,6 +26,8 @@ class Found:
     why: str = ""
 
 
+_texts: dict[tuple[object, ...], dict[tuple[str, ...], set[str]]] = {}
+"""The keys of known groups, by the job with its gradients, and by its inputs."""
 _known: dict[tuple[object, ...], Found] = {}
 _MOST = 4096
 
@@ -41,12 +43,23 @@ def group_key(job: type[Job[Any]], params: BaseModel, *, wanted: Sequence[str] |
         params: of a trial.
         wanted: its gradients; None: all of ``Job.gradients``.
     """
-    inputs = found_of(job, params, wanted).inputs
-    parts = [f"{job.__module__}.{job.__qualname__}", repr(tuple(job.gradients if wanted is None else wanted))]
-    for name in type(params).model_fields:
-        value = getattr(params, name)
-        live = name in inputs and _is_real(value)
-        parts.append(f"{name}{np.shape(value)}" if live else f"{name}={value!r}")
+    names = tuple(job.gradients if wanted is None else wanted)
+    for inputs, texts in _texts.get((job, names), {}).items():
+        text = _text(job, params, names, inputs)
+        if text in texts:
+            return text
+    inputs = found_of(job, params, names).inputs
+    text = _text(job, params, names, inputs)
+    _texts.setdefault((job, names), {}).setdefault(inputs, set()).add(text)
+    return text
+
+
+def _text(job: type[Job[Any]], params: BaseModel, wanted: tuple[str, ...], inputs: tuple[str, ...]) -> str:
+    """The key of a group whose job has these inputs. Equal keys mean equal shapes, and so the same inputs."""
+    parts = [job.__module__, job.__qualname__, repr(wanted)]
+    for name, value in params:
+        shape = _shape_of_reals(value) if name in inputs else None
+        parts.append(f"{name}={value!r}" if shape is None else f"{name}{shape}")
     if _own_shapes(job):
         parts.append(_shapes(job, params))
     return "; ".join(parts)
@@ -130,8 +143,14 @@ def _own_shapes(job: type[Job[Any]]) -> bool:
     return getattr(job.shape_key, "__func__", None) is not getattr(Job.shape_key, "__func__", None)
 
 
-def _is_real(value: Any) -> bool:
-    return isinstance(value, float) or np.asarray(value).dtype.kind == "f"
+def _shape_of_reals(value: Any) -> tuple[int, ...] | None:
+    """The shape of a real number or of lists of them; None for whole numbers."""
+    if isinstance(value, float):
+        return ()
+    if isinstance(value, list) and value and all(type(item) is float for item in value):
+        return (len(value),)
+    array = np.asarray(value)
+    return array.shape if array.dtype.kind == "f" else None
 
 
 __all__ = ["Found", "found_of", "group_key", "why_not_batched"]
