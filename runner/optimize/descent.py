@@ -134,7 +134,7 @@ def _evaluated(
 ) -> Outcome:
     """The outcome at the point of the next step. A descent that is stopped there is kept, and the error has the best point so far."""
     try:
-        return session.run(_params(session, start, _real(section, now.x), now.step) if now.step else None)
+        return session.run(at_point(type(session.job.params), start, _real(section, now.x), now.step) if now.step else None)
     except Stopped as error:
         if now.outcome is not None:
             error.outcome = _result(now, section, "interrupted", session.builds)
@@ -148,12 +148,23 @@ def _real(section: OptimizeSection, x: Arrays) -> dict[str, np.ndarray]:
     return projected({name: section.scale.get(name, 1.0) * value for name, value in x.items()}, section.bounds)
 
 
-def _params(session: Session, start: dict[str, Any], x: Arrays, step: int) -> BaseModel:
+def at_point(model: type[BaseModel], start: dict[str, Any], x: Arrays, step: int) -> BaseModel:
+    """The parameters of a step.
+
+    Args:
+        model: of the parameters.
+        start: those that the descent began with.
+        x: those that it has found, in their own units.
+        step: its number.
+
+    Raises:
+        DescentError: the model refuses them.
+    """
     values = copy.deepcopy(start)
     for name, value in x.items():
         paths.put(values, name, value.tolist())
     try:
-        return type(session.job.params).model_validate(values)
+        return model.model_validate(values)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"]))
@@ -190,10 +201,28 @@ def _over(seen: Descent, section: OptimizeSection, outcome: Outcome, norm: float
 
 def _result(seen: Descent, section: OptimizeSection, stopped: str, builds: int) -> Outcome:
     assert seen.outcome is not None
-    found: dict[str, Any] = {f"opt.{name}": value for name, value in _real(section, seen.point).items()}
-    found |= {"opt.history": np.array(seen.history), "opt.steps": float(len(seen.history) - 1), "opt.kept": float(seen.kept)}
-    found |= {"opt.gradient_norm": seen.norm, "opt.stopped": float(STOPPED.index(stopped)), "opt.builds": float(builds)}
-    return Outcome(seen.outcome.loss, seen.outcome.gradients, {**seen.outcome.outputs, **found})
+    numbers = (float(seen.kept), seen.norm, float(STOPPED.index(stopped)), float(builds))
+    return result_of(seen.outcome, _real(section, seen.point), np.array(seen.history), *numbers)
 
 
-__all__ = ["STOPPED", "DescentError", "body_of", "descend", "optimized", "section_data"]
+def result_of(
+    outcome: Outcome, point: Arrays, history: np.ndarray, kept: float, norm: float, stopped: float, builds: float
+) -> Outcome:
+    """The outcome of a descent: that of the point which is kept, with what the module lists.
+
+    Args:
+        outcome: at that point.
+        point: the parameters there, in their own units.
+        history: the loss at each step.
+        kept: the step of the point.
+        norm: of the gradient there.
+        stopped: a number of ``STOPPED``.
+        builds: how often the job was built.
+    """
+    found: dict[str, Any] = {f"opt.{name}": value for name, value in point.items()}
+    found |= {"opt.history": history, "opt.steps": float(len(history) - 1), "opt.kept": kept}
+    found |= {"opt.gradient_norm": norm, "opt.stopped": stopped, "opt.builds": builds}
+    return Outcome(outcome.loss, outcome.gradients, {**outcome.outputs, **found})
+
+
+__all__ = ["STOPPED", "DescentError", "at_point", "body_of", "descend", "optimized", "result_of", "section_data"]

@@ -164,6 +164,23 @@ def clipped(g: Arrays, most: float) -> dict[str, np.ndarray]:
     return {name: value if norm <= most else value * (most / norm) for name, value in g.items()}
 
 
+def row_norms(arrays: Arrays) -> np.ndarray:
+    """``global_norm`` of each row: the first axis of all arrays are trials."""
+    flat = [np.abs(value).reshape(len(value), -1) for value in arrays.values()]
+    most = np.max([rows.max(axis=1, initial=0.0) for rows in flat], axis=0)
+    usual = np.isfinite(most) & (most > 0.0)
+    unit = np.where(usual, most, 1.0)
+    sums = np.sum([np.sum((rows / unit[:, None]) ** 2, axis=1) for rows in flat], axis=0)
+    return np.where(usual, most * np.sqrt(sums), most)
+
+
+def clipped_rows(g: Arrays, most: float) -> dict[str, np.ndarray]:
+    """``clipped``, each row by itself."""
+    norms = row_norms(g)
+    part = np.where(norms <= most, 1.0, most / np.where(norms <= most, 1.0, norms))
+    return {name: value * part.reshape(-1, *[1] * (value.ndim - 1)) for name, value in g.items()}
+
+
 def projected(x: Arrays, bounds: Mapping[str, tuple[float, float]]) -> dict[str, np.ndarray]:
     """Parameters moved to the nearest point within their bounds."""
     return {name: np.clip(value, *bounds[name]) if name in bounds else value for name, value in x.items()}
