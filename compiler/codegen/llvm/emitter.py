@@ -42,7 +42,8 @@ class Emitter(Fn, ABC):
         self.values: dict[Op, tuple[str, bool]] = {}
         self.wide: dict[Op, str] = {}  # i64 form of indices; of lane 0 when the index grows by one from lane to lane
         self.locals: dict[Local, str] = {}
-        self.mask = ""
+        self.mask = ""  # of the lanes that run; empty: all
+        self.there = ""  # of the lanes that have an iteration: nobody reads a local of the others
         self.iteration: tuple[str, bool] = ("0", False)
         self.stacks: dict[tuple[str, str], str] = {}  # address of slot 0 of this worker's row, by stack and plane
         self.claimed = False  # before the first iteration

@@ -86,7 +86,8 @@ def _vector_body(e: TaskEmitter, now: str, unset: list[Local]) -> None:
     """The body without masks for whole vectors and once more with a mask for the last one."""
     join = e.label("join")
     wide = dict(e.wide)
-    if sum(1 for _ in walk(e.task.body)) <= _TWO_COPIES:
+    free_masks = bool(e.task.stacks) and "+avx512vl" in e.module.target.features  # a second copy is half of LLVM's time
+    if not free_masks and sum(1 for _ in walk(e.task.body)) <= _TWO_COPIES:
         whole, part = e.label("whole"), e.label("part")
         fits = e.t(f"icmp sle i64 {e.t(f'add i64 {now}, {e.lanes}')}, %end")
         if e.in_turns:
@@ -100,10 +101,11 @@ def _vector_body(e: TaskEmitter, now: str, unset: list[Local]) -> None:
     left = e.t(f"sub i64 %end, {now}")
     e.mask = e.t(f"icmp sgt {e.vec('i64', True)} {e.broadcast(left, 'i64')}, {_lane_numbers(e)}")
     some = _first_turn(e) if e.in_turns else None
+    e.there = e.mask
     for x in unset:
         e.put(f"store {e.ty(x.dtype, x in e.shapes.varying)} zeroinitializer, ptr {e.local(x)}")
     e.block(e.task.body)
-    e.mask = ""
+    e.mask = e.there = ""
     if some:
         _next_turn(e, some, left, join)
     else:

@@ -44,6 +44,7 @@ class TaskEmitter(Emitter):
     def __init__(self, module: Module, info: KernelInfo, task: Task, shapes: Shapes, lanes: int, serial: bool) -> None:
         super().__init__(module, info, task, shapes, lanes, serial)
         self.rolled = _over_stacks(task.body)[0] if task.stacks else set()
+        self.kept = {self.local(r.local) for r in task.reductions} if lanes > 1 else set()  # all lanes are summed in the end
 
     def block(self, block: Block) -> None:
         """Every statement of a block, in order. A failure narrows the mask for the rest of it."""
@@ -111,9 +112,9 @@ class TaskEmitter(Emitter):
         self.assign(self.local(s.local), s.local.dtype, self.operand(s.value, v), v)
 
     def assign(self, slot: str, dtype: DType, value: str, v: bool) -> None:
-        """Write a slot; inactive lanes keep what they had."""
+        """Write a slot; inactive lanes keep what they had, but for those without an iteration."""
         ty = self.ty(dtype, v)
-        if v and self.mask:
+        if v and self.mask and (self.mask != self.there or slot in self.kept):
             value = arith.select(self, dtype, v, self.mask, value, self.t(f"load {ty}, ptr {slot}"))
         self.put(f"store {ty} {value}, ptr {slot}")
 

@@ -207,9 +207,9 @@ def _whole_or_part(e: TrialEmitter, unset: list[Local]) -> None:
     e.at(some)
     for x in unset:
         e.reset(x)
-    e.mask = mask
+    e.mask = e.there = mask
     e.block(e.task.body)
-    e.mask = ""
+    e.mask = e.there = ""
     e.jump(join)
     e.at(join)
 
