@@ -100,7 +100,7 @@ class CompiledKernel:
         asked = self._options.cpu_lanes
         if not device.on_host or asked == 1 or not any(s.stacks for t in found.sizing for s in t.region.all_loops()):
             return ONE_LANE  # without a stack lanes do not count
-        if lazy.made is None and not asked:
+        if not asked and (lazy.made is None or not device.native):  # an interpreter plans what would be compiled
             return self._lanes(lazy.kernel)
         made = lazy.compiled(device)
         return Lanes(made.lanes, made.narrow, fewer=not asked)

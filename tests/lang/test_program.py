@@ -351,7 +351,7 @@ def test_more_than_the_limit_is_refused_with_the_bytes_and_the_program_goes_on()
 
 
 def test_a_gradient_heap_over_the_limit_is_refused_and_a_smaller_one_fits():
-    with start(memory_limit=400_000, cpu_max_num_threads=1) as program:
+    with start(memory_limit=400_000, cpu_max_num_threads=1, cpu_lanes=1) as program:
         x, y = qd.ndarray(qd.f64, 4, needs_grad=True), qd.ndarray(qd.f64, 1, needs_grad=True)
         x.fill(0.5)
         recur(x, y, 10)

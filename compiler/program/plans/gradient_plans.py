@@ -173,7 +173,8 @@ class GradientPlans:
 
     def call_of(self, words: bytes) -> Call:
         """A call that a plan can be made from, where ``inputs.by_words``."""
-        return Call(bytearray(8) + words, *read_words(self.head.args, words))
+        scalars, arrays = read_words(self.head.args, words)
+        return Call(bytearray(8) + words, scalars, arrays=arrays)
 
     def forget(self) -> None:
         """Make all plans anew."""

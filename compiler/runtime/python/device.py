@@ -47,6 +47,7 @@ class Interpreted:
     name: str
     address: int = 0
     lanes: int = 1
+    narrow: frozenset[int] = frozenset()
     seconds: float = 0.0
     from_cache: bool = False
     prints: Sequence[Print] = ()
