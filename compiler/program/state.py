@@ -70,7 +70,6 @@ class ProgramState:
         self.device: Device = open_device(arch, options)
         self.trials = None if options.batch is None else self.trials_of(options.batch)
         self.open_trial: int | None = None
-        self.trial_state = None if self.trials is None else TrialState(self.trials, options.random_seed, self.allocate)
         self.root = Root(self)
         self.closed = False
         self._recording: Recording | None = None
@@ -93,6 +92,7 @@ class ProgramState:
         if not self.device.on_host:
             self.pending = Pending(self.device)
         self.device.attach(self)
+        self.trial_state = None if self.trials is None else TrialState(self.trials, options.random_seed, self.allocate)
 
     def synchronize(self) -> None:
         """Wait until everything that was launched has ended; see ``sync``."""

@@ -125,11 +125,12 @@ class Variant:
         Raises:
             DifferentiationError: see ``plans``.
         """
+        trials = 1 if self.program.trials is None else self.program.trials.padded
         wanted = {"executable": lambda: self.compiled_kernel.forward}
         if gradient:
             wanted["gradient"] = lambda: self.compiled_kernel.reverse(self.program.device)[1]
         return {
-            (self, name): uncompiled_plan(lazy(), self.compiled_kernel.context_words(lazy()))
+            (self, name): uncompiled_plan(lazy(), self.compiled_kernel.context_words(lazy()), trials)
             for name, lazy in wanted.items()
             if name not in self.__dict__
         }

@@ -351,3 +351,33 @@ def test_a_batched_kernel_comes_back_from_the_disk(tmp_path):
         subprocess.run([sys.executable, script], env=env, capture_output=True, text=True, check=True).stdout for _ in range(2)
     ]
     assert runs == ["False True 14910.0\n", "True True 14910.0\n"]
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_what_a_batch_will_hold_is_known_before_it_is_compiled(count):
+    p = program(count)
+    x, y = qd.field(qd.f64, 3, needs_grad=True), qd.field(qd.f64, 3, needs_grad=True)
+
+    @qd.kernel
+    def spread():
+        total = 0.0
+        for i in x:
+            total += x[i] * x[i]
+        for i in y:
+            y[i] = total * x[i]
+
+    @qd.kernel
+    def largest() -> qd.f64:
+        return qd.max(x[0], x[1])
+
+    later = [*spread.grad.uncompiled().values(), *largest.uncompiled().values()]
+    planned = {kind: sum(getattr(k, kind) for k in later) for kind in ("context", "temporaries")}
+    x.fill(1.0)
+    spread()
+    spread.grad()
+    largest()
+    used = p.usage()
+    assert {kind: used[kind] for kind in planned} == planned
+    whole = p.trials.padded
+    assert used["fields"] == whole * 2 * 24 and used["gradients"] == whole * 2 * 24
+    assert used["temporaries"] > 0 and used["temporaries"] % (8 * whole) == 0

@@ -55,11 +55,19 @@ def kernel_plan(executable: Executable) -> KernelPlan:
     return KernelPlan(executable.name, held["context"], held["temporaries"], code_bytes([executable]))
 
 
-def uncompiled_plan(lazy: LazyKernel, words: int) -> KernelPlan:
-    """The plan of a kernel that is not compiled, its machine code left out. ``words``: of its launch context."""
+def uncompiled_plan(lazy: LazyKernel, words: int, trials: int = 1) -> KernelPlan:
+    """The plan of a kernel that is not compiled, its machine code left out.
+
+    Args:
+        lazy: the kernel.
+        words: of its launch context.
+        trials: of a batch, those of padding included.
+    """
     head = lazy.head
     copies = 1 + any(place.grad is not None for place in head.tmps) + ("tmp_dual" in lazy.kinds)
-    return KernelPlan(head.name, 8 * (words + STATUS_WORDS + len(head.returns)), 8 * len(head.tmps) * copies, 0)
+    return KernelPlan(
+        head.name, 8 * (words + STATUS_WORDS + len(head.returns) * trials), 8 * len(head.tmps) * copies * trials, 0
+    )
 
 
 def code_bytes(executables: Iterable[Executable]) -> int:
