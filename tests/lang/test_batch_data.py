@@ -134,7 +134,8 @@ def test_memory_is_what_the_layout_says_to_the_byte():
         qd.field(qd.i32, 5, per_trial=False)
         p.materialize()
         # one trial: f64 at 0, three f32 at 8, six f32 at 24; gradients at 0 and 8
-        assert p.usage() == {"fields": groups * width * 48 + 20, "gradients": groups * width * 32}
+        own = groups * width
+        assert p.usage() == {"fields": own * 48 + 20, "gradients": own * 32, "trials": own * 72}
         arrays = [qd.ndarray(qd.f32, (3, 3), needs_grad=True), qd.ndarray(qd.i32, 3, per_trial=False)]
         assert p.usage()["ndarrays"] == groups * width * trial_bytes(36) + 12
         assert p.usage()["gradients"] == groups * width * (32 + trial_bytes(36))

@@ -381,3 +381,43 @@ def test_what_a_batch_will_hold_is_known_before_it_is_compiled(count):
     whole = p.trials.padded
     assert used["fields"] == whole * 2 * 24 and used["gradients"] == whole * 2 * 24
     assert used["temporaries"] > 0 and used["temporaries"] % (8 * whole) == 0
+
+
+# ---- numbers of each trial as arguments
+@pytest.mark.parametrize("lanes", [0, 1])
+def test_a_scalar_argument_may_be_a_number_for_each_trial(rng, lanes):
+    def model(count):
+        p = program(count, cpu_lanes=lanes if count else 0)
+        x, y = qd.field(qd.f64, 3, needs_grad=True), qd.field(qd.f64, (), needs_grad=True)
+
+        @qd.kernel
+        def step(c: qd.f64, n: qd.i32, k: qd.i32):
+            scale = 2.0 * c
+            for i in x:
+                v = x[i]
+                for _ in range(n):
+                    v = qd.sin(v) + c
+                y[None] += scale * v * k
+            for i in range(2):
+                y[None] += scale * i
+
+        return p, x, y, step
+
+    def run(made, data, *args):
+        _, x, y, step = made
+        x.from_numpy(data)
+        y.fill(0.0)
+        with qd.ad.Tape(y):
+            step(*args)
+        return y.to_numpy(), x.grad.to_numpy()
+
+    data, c, n = rng.normal(size=(11, 3)), rng.uniform(0.1, 0.9, 11), rng.integers(0, 40, 11)
+    batch = model(11)
+    values, gradients = run(batch, data, c, n, 3)
+    plan = batch[3].grad.plan(c, n, 3)
+    assert max(r["bound"] for r in plan.rows()) == n.max() and batch[0].usage()["adstack"] == plan.bytes
+    assert not np.array_equal(run(batch, data, c, n[::-1].copy(), 3)[0], values), "another array is another launch"
+    for trial in range(11):
+        value, gradient = run(model(None), data[trial], float(c[trial]), int(n[trial]), 3)
+        np.testing.assert_allclose(values[trial], value, rtol=1e-13)
+        np.testing.assert_allclose(gradients[trial], gradient, rtol=1e-12, atol=1e-14)
