@@ -161,10 +161,8 @@ class Roster(Mapping[str, Found]):
         return row.kind if row is not None else ""
 
 
-def inside_of(
-    prepared: Prepared, planned: Sequence[Planned], claims: Claims, kind: Callable[[str], str], batches: Batches | None = None
-) -> Inside:
-    """What the runner needs to know of the trials. ``kind``: the class of a device. ``batches``: those that run together."""
+def inside_of(prepared: Prepared, planned: Sequence[Planned], claims: Claims, kind: Callable[[str], str]) -> Inside:
+    """What the runner needs to know of the trials. ``kind``: the class of a device."""
     elastic = prepared.loaded.config.elastic
 
     def budget(launch: m.Launch) -> int | None:
@@ -175,9 +173,7 @@ def inside_of(
         return launch.bytes if fastest is not None and launch.bytes < fastest else None
 
     def together(launch: m.Launch) -> Together:
-        assert batches is not None
-        planned = batches.planned_bytes(launch.trials, kind(launch.worker.device))
-        return Together(*columns_of(launch.trials, trials), planned)
+        return Together(*columns_of(launch.trials, trials))
 
     groups = [group for group, _ in planned]
     trials = {trial.id: trial for trial in prepared.trials}
@@ -229,7 +225,7 @@ def run_trials(
         return replace(made, shapes=to_preload(prepared, alone, claims, row))
 
     workers = RayWorkers(folder.name, spec, ledger.options)
-    inside = inside_of(prepared, planned, claims, roster.kind, batches)
+    inside = inside_of(prepared, planned, claims, roster.kind)
     most = largest(pools, devices)
     state = state_of(prepared, claims, work, before, most, [group.trials for group, _ in planned], batches)
     return Runner(state, inside, outside(workers)).run()

@@ -11,8 +11,9 @@ import numpy as np
 
 from ..store.attempts import arrays_of, check_crc, check_inside, missing
 from ..store.files import LocalFiles
+from ..store.journal import Lines
 from ..store.layout import RunFolder
-from ..store.replay import Replay, record_of
+from ..store.replay import Replay
 
 DTYPES = {
     **{"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1"},
@@ -28,10 +29,11 @@ class Arrays(Mapping[str, Mapping[str, Array]]):
 
     def __init__(self, folder: RunFolder, found: Replay, kind: str) -> None:
         self._folder, self._kind = folder, kind
-        self._found = {name: state for name, state in found.trials.items() if state.entry is not None}
+        self._found = {name: state.entry for name, state in found.trials.items() if state.entry is not None}
+        self._lines = Lines(folder)  # trials of a batch have one line
 
     def __getitem__(self, trial: str) -> Mapping[str, Array]:
-        record = record_of(self._folder, self._found[trial]) or {}
+        record = self._lines.at(self._found[trial])
         files = self._folder.files
         if not isinstance(files, LocalFiles):
             return arrays_of(self._folder, record, self._kind)

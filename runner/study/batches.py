@@ -240,11 +240,6 @@ class Batches:
             self._claims[index, size] = made
         return self._claims[index, size]
 
-    def planned_bytes(self, names: Sequence[str], kind: str) -> int:
-        """Of a batch on a device of a class."""
-        group = self.groups[self._of[names[0]]]
-        return (group.plans.get(kind) or next(iter(group.plans.values()))).bytes(len(names))
-
 
 def columns_of(names: Sequence[str], trials: Mapping[str, Trial]) -> tuple[Mapping[str, Any], dict[str, list[Any]], list[int]]:
     """A batch as columns: the parameters of its first trial, those that are not the same in all of them, and their seeds."""

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ...compiler.errors import QdrunError
-from ...jobs.base import Finished, Job, Outcome, Session, run_trial
+from ...jobs.base import Finished, Job, MemoryPlan, Outcome, Session, run_trial
 from ...jobs.batch import BatchSession
 from ...jobs.groups import group_key
 from ...jobs.inputs import located
@@ -77,10 +77,11 @@ class OpenBatch:
 
     Attributes:
         session: of the group.
+        plan: its memory.
     """
 
     def __init__(self, key: tuple[Any, ...], session: BatchSession) -> None:
-        self.key, self.session = key, session
+        self.key, self.session, self.plan = key, session, MemoryPlan()
         self._context = copy_context()
 
     def here(self) -> Context:
@@ -130,22 +131,23 @@ class Keeper:
             if not (isinstance(self.program, OpenBatch) and self.program.key == key):
                 self.close()
                 self.program = OpenBatch(key, BatchSession.open(job, params, len(together.seeds), **options))
+                self.program.plan = self.program.here().run(self.program.session.job.plan)
             self._watch(self.program.session.job)
-            return self.program.here().run(self._run_batch, self.program.session, together, rows, start)
+            return self.program.here().run(self._run_batch, self.program, together, rows, start)
         except BaseException:
             self.close_after_failure()
             raise
 
     @staticmethod
-    def _run_batch(session: BatchSession, together: Together, rows: Sequence[int], start: float) -> Ran:
-        opened = time.perf_counter()
+    def _run_batch(program: OpenBatch, together: Together, rows: Sequence[int], start: float) -> Ran:
+        session, opened = program.session, time.perf_counter()
         inputs = {name: np.asarray(values)[rows] for name, values in together.inputs.items()}
         outcome = session.run_columns(inputs, np.asarray(together.seeds)[rows])
         done = time.perf_counter()
         session.measure()
         seconds = {"build": opened - start, "run": done - opened}
         name = device_name(session.job.program)
-        return Ran(outcome, seconds, together.planned_bytes, dict(session.used), session.peak_bytes, name)
+        return Ran(outcome, seconds, program.plan, dict(session.used), session.peak_bytes, name)
 
     def run(self, job: type[Job[Any]], spec: Mapping[str, Any], body: Body) -> Finished:
         """Run a trial, in the open program or in a new one. It stays open if another trial may follow.

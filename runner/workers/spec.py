@@ -87,13 +87,11 @@ class Together(NamedTuple):
         params: of the first trial, as plain data.
         inputs: the parameters that are not the same in all, with a value for each trial.
         seeds: of each trial.
-        planned_bytes: of the whole batch.
     """
 
     params: Mapping[str, Any]
     inputs: Mapping[str, list[Any]]
     seeds: list[int]
-    planned_bytes: int
 
     def own_spec(self, trial: str, row: int) -> dict[str, Any]:
         """What ``TrialSpec.spec`` would say of one of them, to run it alone."""

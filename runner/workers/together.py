@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ...jobs.base import MemoryPlan
 from ...jobs.batch import BatchOutcome
 from ..store.attempts import INLINE_BYTES, Record
 from ..store.columns import Rows, made
@@ -28,7 +29,7 @@ class Ran:
     Attributes:
         outcome: a row for each of its trials that was not stopped before.
         seconds: of each part.
-        planned_bytes: of the whole batch.
+        plan: the memory of the whole batch.
         used: the most bytes of each kind.
         peak_bytes: the most at once; None for a job without a program.
         device: what it ran on.
@@ -36,7 +37,7 @@ class Ran:
 
     outcome: BatchOutcome
     seconds: dict[str, float]
-    planned_bytes: int
+    plan: MemoryPlan
     used: dict[str, int]
     peak_bytes: int | None
     device: str
@@ -47,7 +48,8 @@ class Ran:
             "status": "done",
             "seconds": sum(self.seconds.values()) / trials,
             "parts": {name: value / trials for name, value in self.seconds.items()},
-            "planned_bytes": self.planned_bytes // trials,
+            "planned": {kind: value // trials for kind, value in self.plan.by_kind().items()},
+            "planned_bytes": self.plan.bytes // trials,
             "used": {kind: value // trials for kind, value in self.used.items()},
             "used_bytes": None if self.peak_bytes is None else self.peak_bytes // trials,
             "device": self.device,

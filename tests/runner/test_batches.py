@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from runner_helpers import write_config
 
 from qdrun.jobs.base import MemoryPlan
-from qdrun.jobs.batch import BatchPlan
+from qdrun.jobs.batch_plan import BatchPlan, HeapPiece
 from qdrun.jobs.groups import Found
 from qdrun.runner.config.model import load_config
 from qdrun.runner.config.yaml_lines import ConfigError
@@ -33,7 +33,7 @@ class Known(BatchPlan):
         return max(0, (limit - 500) // 8000 * 8)
 
 
-PLAN = Known(8, 1000, 500, ((1, 0),), MemoryPlan())
+PLAN = Known(8, 1000, 500, (HeapPiece(1, 0, 0),), MemoryPlan())
 
 
 @pytest.fixture
@@ -156,11 +156,10 @@ def test_chunks_are_all_of_it_none_is_too_large_and_they_are_nearly_equal(count,
 def test_columns_are_the_parameters_that_differ_in_any_bit(tmp_path, known):
     prepared, found = groups(tmp_path, {"x": [0.0, 1.0, 2.0]})
     trials = {trial.id: trial for trial in prepared.trials}
-    made = Together(*columns_of(found[0].trials, trials), Batches(found).planned_bytes(found[0].trials, "cpu"))
+    made = Together(*columns_of(found[0].trials, trials))
     assert made.inputs == {"x": [0.0, 1.0, 2.0]}
     assert made.params == prepared.trials[0].params
     assert made.seeds == [trial.seed for trial in prepared.trials]
-    assert made.planned_bytes == PLAN.bytes(3)
     assert made.own_spec("t", 2) == prepared.own_spec(prepared.trials[2]) | {"trial": "t"}
 
 

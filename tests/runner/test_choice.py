@@ -52,7 +52,7 @@ def pretend(monkeypatch, *cards, threads=8, ram=64 * GIB):
     monkeypatch.setattr(inventory, "backends", lambda: rows)
     monkeypatch.setattr(inventory.memory, "host", lambda: (ram, ram))
     monkeypatch.setattr(inventory.memory, "nvidia", dict)
-    monkeypatch.setattr("qdrun.runner.study.plan._built_on", lambda prepared, wanted: "cpu")
+    monkeypatch.setattr("qdrun.runner.study.plan.built_on", lambda prepared, wanted: "cpu")
 
 
 @pytest.fixture

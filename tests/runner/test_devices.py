@@ -126,7 +126,7 @@ def test_there_is_a_worker_for_each_device(local_ray, tmp_path, monkeypatch):
 def test_a_trial_that_is_larger_than_every_device_is_not_started(local_ray, two_gpus, tmp_path, monkeypatch):
     small = (512 << 20) + PROCESS_BYTES["cuda"] + 1000  # the reserve, the process, and less than the 4096 bytes of the program
     monkeypatch.setattr(session, "devices_of", lambda prepared: pretended(2, small))
-    monkeypatch.setattr("qdrun.runner.study.plan._built_on", lambda prepared, wanted: "cpu")
+    monkeypatch.setattr("qdrun.runner.study.plan.built_on", lambda prepared, wanted: "cpu")
     code, _, (row,) = go(write(tmp_path, {"backend": "cuda"}, sweep={"number": [0]}))
     assert code == 1 and row["attempts"] == 0
     assert row["error"].startswith("needs 4 KiB at its smallest on cuda:pretended-here-")

@@ -59,7 +59,7 @@ def session(monkeypatch):
 def batch(numbers, *, lease="l", claim=1000, keep=False, launch=0, **params):
     trials = tuple(TrialSpec(f"t{k}", 1, {}) for k in range(len(numbers)))
     seeds = [100 + k for k in range(len(numbers))]
-    together = Together({"number": numbers[0], **params}, {"number": list(numbers)}, seeds, 10 * len(numbers))
+    together = Together({"number": numbers[0], **params}, {"number": list(numbers)}, seeds)
     return BatchSpec(lease, trials, claim, launch=launch, keep=keep, together=together)
 
 
@@ -74,7 +74,8 @@ def test_the_trials_of_a_batch_come_back_as_columns(bench, session):
     assert decoded(rows.outputs["seed"]._asdict()).tolist() == [100.0, 101.0, 102.0, 103.0]
     assert np.allclose(decoded(rows.columns["gradient_norm"]._asdict()), [np.sqrt(3 * 4.0 * k * k) for k in (1, 2, 3, 4)])
     assert rows.best == (0, 1.0) and rows.outputs_of(2) == {"seed": 102.0}
-    assert rows.shared["planned_bytes"] == rows.shared["used_bytes"] == 10 and rows.shared["claim_bytes"] == 250
+    assert rows.shared["planned_bytes"] == 25 and rows.shared["planned"] == {"state": 25}  # Plain says 100
+    assert rows.shared["used_bytes"] == 10 and rows.shared["used"] == {"state": 10} and rows.shared["claim_bytes"] == 250
     assert rows.shared["status"] == "done" and rows.shared["ended_t"] >= rows.shared["started_t"]
     assert session.opened[0].options["memory_limit_bytes"] == 1000 and session.opened[0].closed
 
