@@ -26,6 +26,9 @@ class Memory:
     def wrote(self, *what):
         """Nothing records here."""
 
+    def looked_at(self, *what):
+        """Nothing is rehearsed here."""
+
     def materialize(self):
         materialize(self.root, self.allocate, lambda allocation: None)
 
