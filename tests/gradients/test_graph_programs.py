@@ -67,7 +67,9 @@ def check(source: str, inputs: int) -> None:
                 return
             try:
                 graph = qd.capture(work)
-            except qd.QdrunRuntimeError as e:  # a gate reads an array that was passed as an argument, whose writes nobody counts
+            except (
+                qd.QdrunRuntimeError
+            ) as e:  # a gate reads an array that was passed as an argument, whose writes nobody counts
                 assert "plans its adstack heap from an array that may have been written since" in str(e), str(e)
                 COUNTS["refused"] += 1
                 case.close()
