@@ -68,6 +68,8 @@ class Options:
         fast_math: on CUDA, f32 divisions, square roots, sines, cosines, tangents and exponentials may be the GPU's approximations,
             which are two to four times faster (docs/gpu-math.md has their errors); elsewhere it changes nothing.
         batch: how many independent trials the program runs side by side (docs/batch.md); None: one, and nothing is batched.
+        gpu_lanes: threads that share the work of a trial of a batch on a GPU, in recorded launches (``qd.capture``); 0: more than one
+            where there are too few trials to fill the device.
         device: which GPU: its number, or a text: "GPU-" with its UUID, its PCI address "0000:3b:00.0", or "emulated", an imitation
             for tests that runs on the CPU.
     """
@@ -88,6 +90,7 @@ class Options:
     random_seed: int = 0
     fast_math: bool = False
     batch: int | None = None
+    gpu_lanes: int = 0
     device: int | str = 0
 
 
@@ -186,6 +189,7 @@ def _check(o: Options) -> None:
         "default_fp": (o.default_fp, (f32, f64)),
         "default_ip": (o.default_ip, (i32, i64)),
         "cpu_lanes": (o.cpu_lanes, (0, 1, 4, 8, 16, 32)),
+        "gpu_lanes": (o.gpu_lanes, (0, 1, 2, 4, 8, 16, 32)),
         "ad_checkpoint_levels": (o.ad_checkpoint_levels, (1, 2, 3)),
     }
     for name, (value, choices) in allowed.items():

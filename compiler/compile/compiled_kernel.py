@@ -173,7 +173,7 @@ class CompiledKernel:
         def make(device: Device) -> Compiled:
             if kind == "forward" and device.approximates and not self._options.fast_math:
                 note_fast_math(kernel)
-            out, how = pipeline.device_input(kernel, self._options)
+            out, how = pipeline.device_input(kernel, self._options, nested=device.on_host)
             if self._options.batch is not None:
                 width = device.trial_width(self._options.cpu_lanes)
                 how = replace(how, lanes=1 if self._one_lane or not device.on_host else width, trials=width)

@@ -126,15 +126,16 @@ def tangent(kernel: Kernel, run: Runner = printing) -> Tangent:
     return replace(found, kernel=run(SIMPLIFY_TANGENT, simplify, found.kernel))
 
 
-def device_input(kernel: Kernel, options: Options, run: Runner = printing) -> tuple[Kernel, DeviceOptions]:
-    """``DEVICE`` of a simplified kernel: what a device compiles, and how, in one lane."""
+def device_input(kernel: Kernel, options: Options, run: Runner = printing, nested: bool = True) -> tuple[Kernel, DeviceOptions]:
+    """``DEVICE`` of a simplified kernel: what a device compiles, and how, in one lane. ``nested``: see ``batch_kernel``."""
     out = reduced(kernel, run)
     if checks(options):
         out = run(CHECKS, checked, out, options.nan_check)
         for task, plain in zip(out.tasks, without_checks(kernel).tasks):
             task.cost = block_cost(plain.body)  # decides which iterations share a partial sum
     if options.batch is not None:
-        out = run(BATCH, batch_kernel, out)
+        out = run(BATCH, batch_kernel, out, nested)
+    if options.batch is not None and nested:
         plain = frozenset(op for task in out.tasks for op in walk(task.body) if isinstance(op, Op) and op.op == "atomic")
         return out, DeviceOptions(offline_cache=options.offline_cache, plain=plain, fast_math=options.fast_math)
     plain = frozenset(op for task in out.tasks for op in race_free(task))

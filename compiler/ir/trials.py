@@ -14,6 +14,9 @@ import numpy as np
 TRIAL_ALIGNMENT = 8
 """``trial_bytes`` are multiples of this, and so are the offsets of a root's children: groups then start at multiples of 8 widths."""
 
+TRIAL_LANES = 16
+"""Threads that a trial has in recorded launches on a GPU, at most, unless ``gpu_lanes`` asks for more: as many have adstack rows."""
+
 TRIALS, SEEDS, FAILED = "trials", "trials.seeds", "trials.failed"
 """Launch parameters of each task of a batched kernel: how many trials there are; the address of what the random seeds of each trial begin
 with, a u64; the address of the failures, ``FAILED_WORDS`` words of 8 bytes for each trial. Both lie as places per trial do."""
@@ -24,7 +27,8 @@ FAILED_WORDS, FAILED_CODE, FAILED_STATUS, FAILED_VALUES = 8, 0, 1, 2
 
 @dataclass(frozen=True, slots=True)
 class TrialLayout:
-    """``count`` trials in groups of ``width``.
+    """``count`` trials in groups of ``width``. In recorded launches on a GPU a trial has ``lanes`` threads, which share its iterations;
+    with several of them a block has ``side`` trials.
 
     The element at byte ``offset`` of a trial (``Place``: offset + sum(i_k * strides[k])), which has ``size`` bytes, lies at
     ``trial // width * width * trial_bytes + width * offset + trial % width * size``.
@@ -32,6 +36,8 @@ class TrialLayout:
 
     count: int
     width: int
+    lanes: int = 1
+    side: int = 0
 
     @property
     def padded(self) -> int:

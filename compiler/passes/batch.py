@@ -43,11 +43,13 @@ _CONTEXT = frozenset(("tmp", "tmp_grad", "tmp_dual", "ret"))
 
 
 @verified()
-def batch_kernel(kernel: Kernel) -> Kernel:
+def batch_kernel(kernel: Kernel, nested: bool = True) -> Kernel:
     """The kernel for every trial of a batch.
 
     Args:
         kernel: what a device would compile for one trial; not changed.
+        nested: the axes become loops, and the trials the one axis. Else each task keeps its axes and reductions: they are those of one
+            trial, and the device finds the trial by itself.
 
     Raises:
         QdrunCompilationError: threads of a block meet in it, or it writes to memory that all trials share; by name and line.
@@ -56,7 +58,7 @@ def batch_kernel(kernel: Kernel) -> Kernel:
     places = _Places(len(kernel.tmps), len(kernel.returns))
     for task in out.tasks:
         _refuse(kernel, task)
-        _batch_task(task, places)
+        _batch_task(task, places, nested)
     return out
 
 
@@ -117,17 +119,21 @@ class _Places:
         return self._made[arg]
 
 
-def _batch_task(task: Task, places: _Places) -> None:
+def _batch_task(task: Task, places: _Places, nested: bool) -> None:
     """Rewrite one task in place."""
-    counter = _iteration_counter(task)
+    task.params += [TRIALS, SEEDS, FAILED]
+    counter = _iteration_counter(task) if nested else None
     for block in (task.prologue, task.body):
         _rewrite(block, places, counter)
+    for r in task.reductions:
+        r.place = places.of(r.place)
+    if not nested:
+        return
     claims = [s for s in walk(task.body) if isinstance(s, ClaimRow)]
     if claims:
         _drop_claims(task.body)
     b = Builder([*claims[:1], *task.prologue])
     for r in task.reductions:
-        r.place = places.of(r.place)
         b.store(r.local, _identity(r))
     if counter is not None:
         b.store(counter, const_i64(0))
@@ -139,7 +145,6 @@ def _batch_task(task: Task, places: _Places) -> None:
         _combine(b, task, r)
     index = Op("index", (), i64)
     task.axes = [Axis(index, const_i64(0), Op("param", (), i64, TRIALS))]
-    task.params += [TRIALS, SEEDS, FAILED]
     task.body, task.prologue, task.reductions, task.serialize, task.block = b.block, [], [], False, 0
 
 
@@ -179,8 +184,8 @@ def _rewrite(block: Block, places: _Places, counter: Local | None) -> None:
                 s.attr = (places.of(place), code)
             case Op(op="arg", attr=ArgDecl(per_trial=True) as arg):
                 s.op, s.attr = "gload", places.scalar(arg)
-            case Op(op="iter"):
-                s.op, s.attr = ("load", counter) if counter is not None else ("cast", None)
+            case Op(op="iter") if counter is not None:
+                s.op, s.attr = "load", counter
             case Op(op="seed"):
                 launch = Op("seed", (), u64, None, s.loc)
                 own = Op("gload", (), u64, places.seed, s.loc)

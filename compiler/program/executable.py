@@ -68,6 +68,8 @@ class Executable:
         self._set: HeapPlan | None = None  # of a gradient: the plan whose parameters are in the context
         self.compiled, self.owners, self.written = lazy.compiled(program.device), owners, lazy.written
         self.returns = kernel.returns
+        if program.trials is not None:
+            program.device.keep_source(self.compiled, lambda: device_input(lazy.kernel, program.options, nested=False))
         layout = self.compiled.layout
         self._memory: list[Allocation] = []
         self.context = self._words(layout.words)
@@ -133,7 +135,7 @@ class Executable:
         call.words[0:8] = self.context_address.to_bytes(8, "little")
         if recording is not None:
             added = recording.add(self, self._set)
-            if device.on_host:  # a GPU records in its driver what it is given
+            if device.records:  # else its driver records what it is given
                 recording.rows[device.record(self.compiled, call.words, self.context, self.status_address, added.seed)] = added
                 self.context[CTX_LAUNCHES] += 1  # what it stores to is not what it was for plans
                 return
@@ -423,8 +425,11 @@ class GradientExecutable(Executable):
     def _settings_of(self, plan: HeapPlan) -> Settings:
         words, found = self.compiled.layout.params, dict[int, int]()
         widest = {plane: max((t.stride.get(plane, 0) for t in plan.tasks), default=0) for plane in PLANES}
+        fewest: dict[str, int] = {}
+        if self.program.trials is not None and not self.program.device.on_host:  # likewise, where rows lie side by side
+            fewest = {n: min((t.params[n] for t in plan.tasks if n in t.params), default=0) for n in ("rows", "threads")}
         for task in plan.tasks:
-            found |= {words[task.position, name]: value for name, value in task.params.items()}
+            found |= {words[task.position, name]: fewest.get(name, value) for name, value in task.params.items()}
             # in a batched program one worker may be in another task than the next one: their rows must lie apart all the same
             strides = task.stride if self.program.trials is None else {plane: widest[plane] for plane in task.stride}
             found |= {words[task.position, f"stride.{plane}"]: stride for plane, stride in strides.items()}
@@ -435,7 +440,7 @@ class GradientExecutable(Executable):
         device = self.program.device
         if device.on_host:
             return
-        made = device.variant(self._plain, far, lambda: device_input(self._lazy.kernel, self.program.options))
+        made = device.variant(self._plain, far, lambda: device_input(self._lazy.kernel, self.program.options, nested=False))
         if made.code is not self.compiled.code:
             self.compiled = made  # each native launcher knows one code, and has a guard
             device.fill_context(self.context, made)

@@ -151,7 +151,7 @@ def capture(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Graph:
     name = getattr(function, "__qualname__", type(function).__name__).rsplit("<locals>.", maxsplit=1)[-1]
     device = _device(program, name)
     with program.running(), program.alone(), device.lock:
-        recording = Recording(name, program.heap_memory, draws=device.on_host)
+        recording = Recording(name, program.heap_memory, draws=device.records)
         with _recorded(program, device, recording) as handles:
             function(*args, **kwargs)
         return Graph(program, recording, device, handles[0])

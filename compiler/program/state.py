@@ -9,6 +9,7 @@ import ctypes
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -69,6 +70,7 @@ class ProgramState:
         self.arch, self.options = arch, options
         self.device: Device = open_device(arch, options)
         self.trials = None if options.batch is None else self.trials_of(options.batch)
+        self.device.trials = self.trials
         self.open_trial: int | None = None
         self.root = Root(self)
         self.closed = False
@@ -277,7 +279,7 @@ class ProgramState:
 
     def trials_of(self, count: int) -> TrialLayout:
         """So many trials, as a batched program on its device has them in memory."""
-        return TrialLayout(count, self.device.trial_width(self.options.cpu_lanes))
+        return self.device.trial_layout(count, self.options.cpu_lanes, self.options.gpu_lanes)
 
     def most_groups(self, arch: str | None) -> int:
         """Groups of trials from which on the adstack heap of a batch is the same: all threads have rows. None: of its own backend."""
@@ -289,7 +291,8 @@ class ProgramState:
         device = self.device
         if device.on_host:
             return cpu(device.threads, lanes.width, lanes.fewer)
-        return machine(device.arch, fast_math=self.options.fast_math)
+        own = machine(device.arch, fast_math=self.options.fast_math)
+        return replace(own, trial_lanes=max(own.trial_lanes, self.options.gpu_lanes))
 
     def machine(self, arch: str) -> Machine | None:
         """What a plan must know of a backend; None for the program's own.

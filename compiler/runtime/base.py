@@ -15,10 +15,11 @@ import numpy as np
 
 from ..errors import OutOfMemory, QdrunRuntimeError
 from ..ir.threads import new_lock
+from ..ir.trials import TrialLayout
 from .compiled import Compiled, Options
-from .host_memory import zeroed
+from .host_memory import reserved_bytes, zeroed
 from .inventory import ProcessBytes
-from .mirror import Link, Mirror, reserved_bytes
+from .mirror import Link, Mirror
 
 if TYPE_CHECKING:
     from ..ir.nodes import Kernel
@@ -118,6 +119,7 @@ class Device(ABC):
     ahead: int = (
         0  # launches keep the interpreter's lock; after so many microseconds of them comes ``throttle``; 0: they give it up
     )
+    trials: TrialLayout | None = None  # of a batched program
     waiting: bool = False  # there is code that is compiled and not loaded: ``load_waiting`` comes before a launch
 
     def __init__(self, byte_limit: int | None = None) -> None:
@@ -151,7 +153,16 @@ class Device(ABC):
 
     def trial_width(self, lanes: int) -> int:
         """The trials of a group of a batched program. ``lanes``: as ``qd.init(cpu_lanes=)`` asks for; 0: what suits the device."""
-        return 32
+        return 8
+
+    def trial_layout(self, count: int, cpu_lanes: int, gpu_lanes: int) -> TrialLayout:
+        """The trials of a batched program; lanes are as ``qd.init`` asks for them, 0: what suits the device."""
+        return TrialLayout(count, self.trial_width(cpu_lanes))
+
+    @property
+    def records(self) -> bool:
+        """Whether launches of a graph are given to ``record``; else a driver records what it is given."""
+        return self.on_host or self.trials is not None
 
     @property
     def pool_address(self) -> int:
@@ -294,6 +305,9 @@ class Device(ABC):
     def record(self, compiled: Compiled, words: bytearray, context: np.ndarray, status: int, seed: int | None) -> int:
         """Record a launch, where a driver does not record what it is given. The number by which a failure of it is known."""
         raise NotImplementedError(self.name)
+
+    def keep_source(self, compiled: Compiled, source: Callable[[], tuple[Kernel, Options]]) -> None:  # noqa: B027
+        """What a kernel of a batched program was compiled from, for a device that compiles it again in recorded launches."""
 
     def expect(self, form: np.ndarray, name: str) -> None:  # noqa: B027
         """While a graph is recorded, Python is about to write to an array that is called so."""

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import sys
+from mmap import mmap
 from typing import Any
 
 import numpy as np
 
 ALIGNMENT = 64
+LAZY = 1 << 20
+"""Mirrors of so many bytes are reserved and not committed: they cost memory where they are read, and nothing before."""
+
+_PRIVATE, _ANONYMOUS, _NORESERVE = 0x02, 0x20, 0x4000  # of Linux; ``mmap`` does not name the last one everywhere
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
@@ -23,3 +28,21 @@ def zeroed(nbytes: int) -> Bytes:
     raw = np.zeros(nbytes + ALIGNMENT, np.uint8)  # zero pages come from the system untouched
     skip = -raw.ctypes.data % ALIGNMENT
     return raw[skip : skip + nbytes]
+
+
+def reserved_bytes(nbytes: int) -> Bytes:
+    """Zeroed host memory that is taken from the system page by page, as it is touched."""
+    if nbytes < LAZY or not _RESERVES:
+        return zeroed(nbytes)
+    return np.frombuffer(mmap(-1, nbytes, flags=_PRIVATE | _ANONYMOUS | _NORESERVE), np.uint8)
+
+
+def _can_reserve() -> bool:
+    try:
+        mmap(-1, 4096, flags=_PRIVATE | _ANONYMOUS | _NORESERVE).close()
+    except (OSError, ValueError, TypeError):
+        return False
+    return True
+
+
+_RESERVES = _can_reserve()

@@ -13,20 +13,15 @@ queue. What the host does with a mirror, it does under the device's lock.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from mmap import mmap
 from types import TracebackType
 from typing import Any, Protocol
 
 import numpy as np
 
-from .host_memory import zeroed
 from .recording import Unrecordable
 from .runs import Runs, packed, runs_of, tile_of, unpacked
-
-LAZY = 1 << 20
-"""Mirrors of so many bytes are reserved and not committed: they cost memory where they are read, and nothing before."""
 
 SMALL = 1 << 16
 """A write of so many bytes keeps a current mirror current; a larger one goes to the device alone."""
@@ -37,8 +32,6 @@ ROW = 32
 PEEK_BYTES = 1 << 16
 """Bytes that take about as long to copy as it takes to ask for one element: a block that is read in single elements is copied as a whole
 once as many elements were asked for as it has times this."""
-
-_PRIVATE, _ANONYMOUS, _NORESERVE = 0x02, 0x20, 0x4000  # of Linux; ``mmap`` does not name the last one everywhere
 
 
 class Link(Protocol):
@@ -101,24 +94,6 @@ class Link(Protocol):
         ...
 
 
-def reserved_bytes(nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """Zeroed host memory that is taken from the system page by page, as it is touched."""
-    if nbytes < LAZY or not _RESERVES:
-        return zeroed(nbytes)
-    return np.frombuffer(mmap(-1, nbytes, flags=_PRIVATE | _ANONYMOUS | _NORESERVE), np.uint8)
-
-
-def _can_reserve() -> bool:
-    try:
-        mmap(-1, 4096, flags=_PRIVATE | _ANONYMOUS | _NORESERVE).close()
-    except (OSError, ValueError, TypeError):
-        return False
-    return True
-
-
-_RESERVES = _can_reserve()
-
-
 class Mirror:
     """The host's copy of one allocation, in blocks that are copied as a whole.
 
@@ -127,12 +102,15 @@ class Mirror:
         ptr: the address of the device's memory.
         owner: keeps memory alive that is not ours.
         shared: other libraries have the device's memory: no block is ever current.
+        recorder: while launches of a batch are recorded, of memory that each trial has its own part of: bytes of a group of trials, and
+            what takes fills of all trials: the address of the first one's elements, which are the runs, that number, and their value.
         view: the bytes.
     """
 
     def __init__(self, link: Link, ptr: int, view: np.ndarray[Any, np.dtype[np.uint8]], *, current: bool = True) -> None:
         self.link, self.ptr, self.view, self.shared = link, ptr, view, False
         self.owner: object = None
+        self.recorder: tuple[int, Callable[[int, Runs, int, bytes], None]] | None = None
         self._base, self._size = view.ctypes.data, view.nbytes
         self._starts, self._seen, self._peeks = [0], [link.launches() if current else -1], [0]
         self._used: list[int] = []
@@ -243,6 +221,10 @@ class Mirror:
 
     def fill(self, array: np.ndarray, value: np.ndarray) -> None:
         """Write a number, or one element of ``array``'s last axes, everywhere in a part."""
+        if self.recorder is not None:
+            for part, number in ((array[(..., *at)], value[at]) for at in np.ndindex(value.shape)):
+                self._fill_trials(part, number)
+            return
         first, end, dense = self.bounds(array)
         tile = tile_of(array, value) if dense else None
         if tile is None:
@@ -262,6 +244,19 @@ class Mirror:
             else:
                 self.forget(first, end)
 
+    def _fill_trials(self, array: np.ndarray, value: np.ndarray) -> None:
+        """Record that all trials get a number."""
+        assert self.recorder is not None
+        group, record = self.recorder
+        batched = array.ndim >= 2 and array.strides[:2] == (group, array.itemsize)
+        runs = runs_of(array[0, 0]) if batched and array.size else None
+        if runs is None or runs.nbytes != array.itemsize:
+            raise Unrecordable(
+                "Python writes to one trial, or to elements that lie at several distances, while a graph is recorded\n"
+                "  do: write before, or in a kernel"
+            )
+        record(self.device_address(array), runs, group, value.astype(array.dtype).tobytes())
+
     def _fill_rows(self, array: np.ndarray, value: np.ndarray) -> None:
         """As ``fill``, of an array that has others between its runs."""
         (first, end, _), runs = self.bounds(array), self._runs(array)
@@ -277,6 +272,10 @@ class Mirror:
 
     def clear(self, arrays: Sequence[np.ndarray]) -> None:
         """Write zeros to parts; where they fill blocks together, gaps aside, to all of these at once."""
+        if self.recorder is not None:
+            for array in arrays:
+                self.fill(array, np.asarray(0))
+            return
         of_blocks: dict[tuple[int, int], list[np.ndarray]] = {}
         for array in arrays:
             low, high, _ = self.bounds(array)

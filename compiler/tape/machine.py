@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ..errors import QdrunRuntimeError, QdrunTypeError
+from ..ir.trials import TRIAL_LANES
 from ..ir.types import PLANES
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ class Machine:
         cache: bytes of full tapes past which a loop is checkpointed even with ``levels=1``; 0: never. Only with ``shared``.
         most: workers of a task whose tapes all lie on chip, at most, where their checkpoints take ``small`` bytes or less; 0: ``workers``.
         small: see ``most``.
+        trial_lanes: threads that a trial of a batch has, at most.
         approximate: f32 and f16 divisions and roots may differ from IEEE's (``fast_math``), so a gate with one is not counted.
     """
 
@@ -60,6 +62,7 @@ class Machine:
     approximate: bool = False
     width: int = 0
     fewer: bool = False
+    trial_lanes: int = 1
 
     @property
     def side_by_side(self) -> int:
@@ -81,7 +84,7 @@ def cuda(workers: int | None = None) -> Machine:
     """An NVIDIA GPU. The same for every device, so that a plan made without one is the plan on it."""
     threads, most = (workers, 0) if workers else (GPU_THREADS, CUDA_THREADS)
     own = Machine("cuda", threads, interleaved=True, shared=CUDA_SHARED, block=CUDA_BLOCK, cache=CUDA_CACHE)
-    return replace(own, most=most, small=CUDA_HEAP)
+    return replace(own, most=most, small=CUDA_HEAP, trial_lanes=TRIAL_LANES)
 
 
 def machine(arch: str, workers: int | None = None, *, fast_math: bool = False) -> Machine:

@@ -190,7 +190,7 @@ class _Asked:
         """What decides where tapes lie on a device with on-chip memory."""
         o, trips = self._options, {s.number: self._trips[s.number] for s in self.stateful}
         rows = o.machine.rows if self.task.parallel else 1
-        iterations = iterations_of(self.task, self._host) if trips and rows > 1 and o.machine.shared else None
+        iterations = iterations_of(self.task, self._host, o.machine) if trips and rows > 1 and o.machine.shared else None
         rows = rows if iterations is None else min(rows, iterations)
         return Launch(self.task.region, trips, rows, o.machine, o.unknown, o.fixed_slots)
 

@@ -79,7 +79,7 @@ def demand_of(task: TaskSizing, host: Host, machine: Machine, stake: int | None 
         machine: its workers are the most that will be asked for.
         stake: bytes of the rows of all workers. A gate is counted if there is enough to save; None: there is.
     """
-    iterations = iterations_of(task, host)
+    iterations = iterations_of(task, host, machine)
     gate = task.gate
     if gate is None or iterations == 0:
         return RowDemand(task.parallel, iterations)
@@ -104,9 +104,9 @@ def demand_of(task: TaskSizing, host: Host, machine: Machine, stake: int | None 
     return RowDemand(task.parallel, extent.iterations, passing, note=note)
 
 
-def iterations_of(task: TaskSizing, host: Host) -> int | None:
-    """Iterations of a task's parallel loop, at most; None: unknown."""
-    total = 1
+def iterations_of(task: TaskSizing, host: Host, machine: Machine) -> int | None:
+    """Iterations of a task's parallel loop, at most; in a batch, the threads that its trials can have. None: unknown."""
+    total = machine.trial_lanes if task.trials else 1
     for k, axis in enumerate(task.axes):
         count = max_trips(axis, task.axes[:k], host).count
         if count is None:

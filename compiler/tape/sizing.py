@@ -73,6 +73,7 @@ class TaskSizing:
     region: Region
     work: Work = NO_WORK
     gate: RowPredicate | None = None  # the conditions around all of its loops that keep something
+    trials: bool = False  # of a batched kernel: the axis is that of the trials
 
     @property
     def planes(self) -> set[str]:

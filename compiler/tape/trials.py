@@ -29,7 +29,9 @@ class _Batched:
 
     def tasks(self, tasks: tuple[TaskSizing, ...]) -> tuple[TaskSizing, ...]:
         """All tasks, the axes of which are loops of a trial."""
-        return tuple(replace(t, axes=(self._lanes,), parallel=True, region=self._region(t.region), gate=None) for t in tasks)
+        return tuple(
+            replace(t, axes=(self._lanes,), parallel=True, region=self._region(t.region), gate=None, trials=True) for t in tasks
+        )
 
     def _region(self, region: Region) -> Region:
         arms = tuple((self._region(a), self._region(b)) for a, b in region.arms)

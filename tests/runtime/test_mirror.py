@@ -9,6 +9,7 @@ import pytest
 
 from qdrun.compiler.runtime import mirror as mirrors
 from qdrun.compiler.runtime.base import mirrored
+from qdrun.compiler.runtime.host_memory import reserved_bytes
 from qdrun.compiler.runtime.mirror import Mirror, changing, clear, copy, reading, store, writing
 from qdrun.compiler.runtime.runs import Runs
 
@@ -318,7 +319,7 @@ def locked(link: FakeLink, run):
 
 def test_large_mirrors_take_memory_where_they_are_read():
     link = FakeLink(64)
-    view = mirrors.reserved_bytes(1 << 36)  # more than the machine has: reserved, not committed
+    view = reserved_bytes(1 << 36)  # more than the machine has: reserved, not committed
     assert view.nbytes == 1 << 36 and view[1 << 35] == 0
     m = Mirror(link, link.base, view)
     assert m.holds(view.ctypes.data + 5) and not m.holds(view.ctypes.data - 1)

@@ -15,6 +15,8 @@ STACK_BLOCKS, SMALL_STACK_BLOCKS = 4, 6
 """Blocks of a multiprocessor that a kernel with adstacks leaves room for, and one that keeps at most ``SMALL`` bytes an iteration: 128 and
 80 registers a thread. Without a word, 32 registers hold back the pops."""
 SMALL = 16
+TRIAL_BLOCKS = 4
+"""The same for functions that run whole trials: 128 registers a thread of a block of 128."""
 
 
 class CudaHardware:
@@ -98,6 +100,13 @@ class CudaHardware:
         head = [f"define ptx_kernel void @{name}({params}) nounwind {bounds} {{", "entry:"]
         return "\n".join([*head, *e.slots, *e.head, *e.lines, "}"])
 
+    def define_packed(self, e: GridFn, name: str, words: int) -> str:
+        """The words stay in the constant memory of the parameters: nothing is copied."""
+        param = f'ptr byval([{words} x i64]) align 8 "nvvm.grid_constant" %words'
+        bounds = f'"nvvm.reqntid"="{e.threads_of_block}" "nvvm.minctasm"="{TRIAL_BLOCKS}"'
+        head = [f"define ptx_kernel void @{name}({param}) nounwind {bounds} {{", "entry:", "  %regs = inttoptr i64 0 to ptr"]
+        return "\n".join([*head, *e.slots, *e.head, *e.lines, "}"])
+
 
 def _stack_blocks(task: Task) -> int:
     kept = sum(PLANES[local.dtype.plane] for stack in task.stacks if stack.kind == "tape" for local in stack.locals)
@@ -115,6 +124,7 @@ def cuda_target(cpu: str = "sm_90", block: int = 128) -> GpuTarget:
         approximations=APPROXIMATIONS,
         f32_to_i32="llvm.nvvm.f2{}.rz",
         constant_space=4,
+        global_space=1,
         hardware=CudaHardware(),
         block=block,
         wide_features="+ptx81",

@@ -86,6 +86,11 @@ class EmulatedHardware:
         head = [f"define void @{name}(ptr %regs, ptr %words) nounwind {{", "entry:"]
         return "\n".join([*head, *e.slots, *loads, *e.head, *e.lines, "}"])
 
+    def define_packed(self, e: GridFn, name: str, words: int) -> str:
+        """The words lie packed anyway."""
+        head = [f"define void @{name}(ptr %regs, ptr %words) nounwind {{", "entry:"]
+        return "\n".join([*head, *e.slots, *e.head, *e.lines, "}"])
+
 
 def emulated_target(triple: str = "", cpu: str = "", features: str = "") -> GpuTarget:
     """The processor (its LLVM names) in the place of a GPU."""

@@ -57,9 +57,9 @@ class GridTaskEmitter(GridEmitter):
 def emit_task(e: GridTaskEmitter, name: str) -> DeviceFunction:
     """Add the device function of a task to its module."""
     unset = conditional_locals(e.task)
-    _prologue(e)
+    compute_prologue(e)
     grid_reduce.start(e)
-    bounds = _bounds(e)
+    bounds = bounds_of(e)
     e.count = bounds[2]
     if e.failures.looks:
         _skip_after_failure(e)
@@ -85,7 +85,7 @@ def emit_before(e: GridTaskEmitter, name: str) -> DeviceFunction:
     if len(values) > SCRATCH_PARTIALS - SCRATCH_VALUES:
         raise Unsupported(f"a parallel loop with {len(values)} bounds that are read from memory")
     e.threads_of_block, e.where, e.flexible = 1, "thread", False
-    _prologue(e)
+    compute_prologue(e)
     for k, x in enumerate(values):
         word = e.convert(e.operand(x, False), x.dtype, i64, False)
         e.put(f"store i64 {word}, ptr {e.scratch(SCRATCH_VALUES + k)}")
@@ -109,7 +109,7 @@ def _skip_after_failure(e: GridTaskEmitter) -> None:
     e.at(go)
 
 
-def _prologue(e: GridTaskEmitter) -> None:
+def compute_prologue(e: GridTaskEmitter) -> None:
     """Compute the prologue's values in every thread, or read what one thread has left."""
     if e.where == "thread":
         for x in conditional_locals(Task("", e.task.prologue)):
@@ -122,7 +122,7 @@ def _prologue(e: GridTaskEmitter) -> None:
                 e.values[x] = (e.convert(word, i64, x.dtype, False), False)
 
 
-def _bounds(e: GridTaskEmitter) -> tuple[list[str], list[str], str]:
+def bounds_of(e: GridTaskEmitter) -> tuple[list[str], list[str], str]:
     """Begin and size of each axis and the number of iterations, each a literal or an i64 register."""
     begins, sizes, product = [], [], ""
     for k, axis in enumerate(e.task.axes):

@@ -89,6 +89,11 @@ def emit_entry(module: Module, info: KernelInfo, target: GpuTarget, functions: l
         number = e._n
         slots += e.slots
         lines += e.head + e.lines
+    define_entry(module, info, slots, lines)
+
+
+def define_entry(module: Module, info: KernelInfo, slots: list[str], lines: list[str]) -> None:
+    """Add the function whose code launches, with what comes before and after."""
     ended = ["  br label %ended", "ended:", f"  %table.p = getelementptr i64, ptr %ctx, i64 {CTX_GPU}"]
     ended += ["  %table = load ptr, ptr %table.p", *_count("%table", TABLE_LAUNCHES, "launches")]
     ended += [
@@ -213,9 +218,9 @@ def _blocks(e: TaskEmitter, f: DeviceFunction, target: GpuTarget, block: str, co
     e.module.declare("smin64", "declare i64 @llvm.smin.i64(i64, i64)")
     task = f.task
     if cooperates(task) and count:
-        return _least(e, _ceil(e, count, block), str(target.most_blocks))
+        return least(e, rounded_up(e, count, block), str(target.most_blocks))
     if task.stacks:
-        most = _ceil(e, e.param("threads"), block)
+        most = rounded_up(e, e.param("threads"), block)
     else:
         per = e.t(f"udiv i64 {_table(e, TABLE_RESIDENT)}, {block}")
         if cooperates(task):  # the emulated device holds fewer threads than a block has
@@ -224,19 +229,20 @@ def _blocks(e: TaskEmitter, f: DeviceFunction, target: GpuTarget, block: str, co
         most = e.t(f"mul i64 {_table(e, TABLE_PROCESSORS)}, {per}")
     if task.reductions:
         words = e.t(f"sub i64 {e.t(f'udiv i64 {_table(e, TABLE_SCRATCH)}, 8')}, {SCRATCH_PARTIALS}")
-        most = _least(e, most, e.t(f"udiv i64 {words}, {len(task.reductions)}"))
+        most = least(e, most, e.t(f"udiv i64 {words}, {len(task.reductions)}"))
     if not count:
-        return _least(e, most, str(target.most_blocks))
-    blocks = _least(e, most, _ceil(e, count, block))
+        return least(e, most, str(target.most_blocks))
+    blocks = least(e, most, rounded_up(e, count, block))
     if f.wide == 1 or task.reductions:
         return blocks
     busy = e.t(f"udiv i64 {count}, {e.t(f'mul i64 {block}, {f.wide}')}")
-    rounds = _least(e, e.t(f"mul i64 {most}, {_ROUNDS}"), busy)
+    rounds = least(e, e.t(f"mul i64 {most}, {_ROUNDS}"), busy)
     e.module.declare("smax64", "declare i64 @llvm.smax.i64(i64, i64)")
     return e.t(f"call i64 @llvm.smax.i64(i64 {blocks}, i64 {rounds})")
 
 
-def _ceil(e: TaskEmitter, n: str, by: str) -> str:
+def rounded_up(e: TaskEmitter, n: str, by: str) -> str:
+    """How many times ``by`` is needed for ``n``."""
     if by == "1":
         return n
     return e.t(f"udiv i64 {e.t(f'add i64 {n}, {_less_one(e, by)}')}, {by}")
@@ -246,27 +252,32 @@ def _less_one(e: TaskEmitter, n: str) -> str:
     return str(int(n) - 1) if n.isdigit() else e.t(f"sub i64 {n}, 1")
 
 
-def _least(e: TaskEmitter, a: str, b: str) -> str:
+def least(e: TaskEmitter, a: str, b: str) -> str:
+    """The smaller of two numbers."""
     return e.t(f"call i64 @llvm.smin.i64(i64 {a}, i64 {b})")
 
 
 def _launch(e: TaskEmitter, f: DeviceFunction, position: int, blocks: str, block: str, bounds: Bounds) -> None:
-    """Words, then the call. All parameters are one packed buffer, which the driver copies."""
+    """One device function of a task."""
+    shared = "0"
+    if not f.before and any(on_chip(e, stack) for stack in f.task.stacks):
+        shared = e.t(f"trunc i64 {e.t(f'mul i64 {shared_bytes(e, f.task)}, {block}')} to i32")
+    launch_words(e, [_value(e, word, bounds) for word in f.words], position, blocks, block, shared)
+
+
+def launch_words(e: TaskEmitter, given: list[tuple[str, str]], position: int, blocks: str, block: str, shared: str) -> None:
+    """Words (type and register of each), then the call. All parameters are one packed buffer, which the driver copies."""
     e.module.declare(LAUNCH, _LAUNCH)
     extra = "null"
-    if f.words:
-        words, size, extra = e.slot(f"[{len(f.words)} x i64]"), e.slot("i64"), e.slot("[5 x i64]")
-        for k, word in enumerate(f.words):
-            ty, value = _value(e, word, bounds)
+    if given:
+        words, size, extra = e.slot(f"[{len(given)} x i64]"), e.slot("i64"), e.slot("[5 x i64]")
+        for k, (ty, value) in enumerate(given):
             e.put(f"store {ty} {value}, ptr {e.t(f'getelementptr i64, ptr {words}, i64 {k}')}")
-        e.put(f"store i64 {8 * len(f.words)}, ptr {size}")
+        e.put(f"store i64 {8 * len(given)}, ptr {size}")
         for k, item in enumerate(("i64 1", f"ptr {words}", "i64 2", f"ptr {size}", "i64 0")):
             e.put(f"store {item}, ptr {e.t(f'getelementptr i64, ptr {extra}, i64 {k}')}")
     handle = e.t(f"getelementptr i64, ptr {e.context(CTX_FUNCTIONS, 'ptr')}, i64 {position}")
     handle = e.t(f"load ptr, ptr {handle}")
-    shared = "0"
-    if not f.before and any(on_chip(e, stack) for stack in f.task.stacks):
-        shared = e.t(f"trunc i64 {e.t(f'mul i64 {shared_bytes(e, f.task)}, {block}')} to i32")
     grid = blocks if blocks.isdigit() else e.t(f"trunc i64 {blocks} to i32")
     threads = block if block.isdigit() else e.t(f"trunc i64 {block} to i32")
     dims = f"i32 {grid}, i32 1, i32 1, i32 {threads}, i32 1, i32 1, i32 {shared}"

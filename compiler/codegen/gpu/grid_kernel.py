@@ -46,9 +46,7 @@ def emit_grid(
         Unsupported: the kernel has something that this GPU cannot do.
     """
     module = Module(target)
-    codes = {s: k + 1 for k, s in enumerate(messages(kernel))}
-    sites = {s: k for k, s in enumerate(prints(kernel))}
-    info = KernelInfo(kernel, context_layout(kernel), arg_offsets(kernel.args), codes, sites, plain, far)
+    info = info_of(kernel, plain, far)
     functions: list[DeviceFunction] = []
     failures = _failures(kernel)
     for number, task in enumerate(kernel.tasks):
@@ -66,6 +64,13 @@ def emit_grid(
         [f.name for f in functions],
         target.features if size <= target.small_bytes else target.wide_features,
     )
+
+
+def info_of(kernel: Kernel, plain: frozenset[Op] = frozenset(), far: frozenset[str] = frozenset()) -> KernelInfo:
+    """What every function of a kernel needs to know of it; the arguments are those of ``emit_grid``."""
+    codes = {s: k + 1 for k, s in enumerate(messages(kernel))}
+    sites = {s: k for k, s in enumerate(prints(kernel))}
+    return KernelInfo(kernel, context_layout(kernel), arg_offsets(kernel.args), codes, sites, plain, far)
 
 
 def _failures(kernel: Kernel) -> list[Failures]:

@@ -9,6 +9,8 @@ is known when the code is made, how large they are when it is launched.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ...ir.nodes import ClaimRow, Loop, Op, Operand, Stack, StackPut, Task
 from ...ir.walk import walk
 from ..abi import CTX_HEAP, PLANES, SCRATCH_CLAIMS, plane_of
@@ -60,12 +62,23 @@ def shared_bytes(e: Emitter, task: Task) -> str:
     return most
 
 
+def chip_bytes(task: Task, number: int, far: frozenset[str], value: Callable[[str], int]) -> int:
+    """The same where the launch parameters are known. ``number``: of the task in its kernel; ``value``: of a launch parameter."""
+    near = [s for s in task.stacks if s.kind == "tape" and name_of(number, s.name) not in far]
+    ends = [
+        value(f"S.{s.name.rpartition('.')[2]}") * width_of(s, plane) * int(plane[1]) + value(f"{s.name}.{plane}")
+        for s in near
+        for plane in planes_of(s)
+    ]
+    return max(ends, default=0)
+
+
 def start(e: GridEmitter) -> None:
     """Before the first iteration: a thread takes its row, or, behind a gate, has none yet."""
     if not e.task.stacks or not e.task.parallel:
         return
     if any(isinstance(s, ClaimRow) for s in e.task.body):
-        _find(e, e.thread())
+        find(e, e.thread())
         e.claimed = True
     else:
         e.put(f"store i64 -1, ptr {_mine(e)}")
@@ -74,14 +87,14 @@ def start(e: GridEmitter) -> None:
 def claim(e: GridEmitter, s: ClaimRow) -> None:
     """Give the thread a row where it needs one for the first time, and find its stacks."""
     if e.task.parallel:
-        _find(e, _claimed(e, s))
+        find(e, _claimed(e, s))
     else:
         check(e, s, "0")
-        _find(e, "0")
+        find(e, "0")
 
 
-def _find(e: GridEmitter, row: str) -> None:
-    """The first words of all stacks."""
+def find(e: GridEmitter, row: str) -> None:
+    """The first words of all stacks of the task in a row."""
     for stack in e.task.stacks:
         for plane in planes_of(stack):
             name = f"{stack.name}.{plane}"

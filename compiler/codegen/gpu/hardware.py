@@ -27,6 +27,7 @@ class GpuTarget(Target):
         wide_features: ``features`` of a kernel with more than ``small_bytes`` bytes of parameters.
         most_bytes: of the parameters of a kernel.
         most_blocks: of a launch.
+        global_space: the address space of the device's memory; 0: pointers do not say.
         scope: LLVM's name of the scope of atomics that all threads of the device see.
     """
 
@@ -38,6 +39,7 @@ class GpuTarget(Target):
     small_bytes: int = 4096
     most_bytes: int = 32_760
     most_blocks: int = (1 << 31) - 1
+    global_space: int = 0
     scope: str = "device"
 
     @property
@@ -149,4 +151,8 @@ class Hardware(Protocol):
 
     def define(self, e: GridFn, name: str) -> str:
         """The text of the function whose code the emitter holds."""
+        ...
+
+    def define_packed(self, e: GridFn, name: str, words: int) -> str:
+        """The same of a function with one parameter, the address ``%words`` of so many words."""
         ...

@@ -26,7 +26,7 @@ from .uniform import Shapes, analyse
 
 _MAX_CHUNKS = 512
 _TWO_COPIES = 4000  # statements; above this a task has only the masked copy of its body
-_FAILED = Place("failed", i64, Buffer("trial", FAILED), 1, (FAILED_WORDS,), (8,), trial_bytes=8 * FAILED_WORDS)
+FAILURE = Place("failed", i64, Buffer("trial", FAILED), 1, (FAILED_WORDS,), (8,), trial_bytes=8 * FAILED_WORDS)
 
 
 class TrialEmitter(TaskEmitter):
@@ -107,7 +107,7 @@ class TrialEmitter(TaskEmitter):
         """Write the failure of the trial of a lane, if it has none."""
         code, status = self.info.codes[s], self.context(CTX_STATUS, "ptr")
         first, known = self.label("first"), self.label("known")
-        at = [memory.address(self, _FAILED, (Const(k, i64),))[0] for k in range(FAILED_WORDS)]
+        at = [memory.address(self, FAILURE, (Const(k, i64),))[0] for k in range(FAILED_WORDS)]
         at = [self.t(f"getelementptr i64, ptr {p}, i64 {lane}") for p in at]
         self.branch(self.t(f"icmp eq i64 {self.t(f'load i64, ptr {at[FAILED_CODE]}')}, 0"), first, known)
         self.at(first)
@@ -192,7 +192,7 @@ def _whole_or_part(e: TrialEmitter, unset: list[Local]) -> None:
     left = e.broadcast(e.t(f"sub i64 {e.param(TRIALS)}, {e.trial}"), "i64")
     mask = e.t(f"icmp sgt {words} {left}, {numbers}")
     if e.dead:
-        codes = e.t(f"load {words}, ptr {memory.address(e, _FAILED, (Const(FAILED_CODE, i64),))[0]}, align 8")
+        codes = e.t(f"load {words}, ptr {memory.address(e, FAILURE, (Const(FAILED_CODE, i64),))[0]}, align 8")
         mask = e.t(f"and {flags} {mask}, {e.t(f'icmp eq {words} {codes}, zeroinitializer')}")
     bits = e.t(f"bitcast {flags} {mask} to i{e.lanes}")
     wide, claimed, stacks = dict(e.wide), e.claimed, dict(e.stacks)
@@ -247,8 +247,8 @@ def _code_of(e: TrialEmitter, trial: str) -> str:
     """What the failure record of a trial says; every time anew."""
     width = e.module.target.trials
     group, lane = e.t(f"udiv i64 {trial}, {width}"), e.t(f"urem i64 {trial}, {width}")
-    byte = e.t(f"mul i64 {group}, {width * _FAILED.trial_bytes}")
-    at = e.t(f"getelementptr i8, ptr {memory.buffer_base(e, _FAILED.buffer)}, i64 {byte}")
+    byte = e.t(f"mul i64 {group}, {width * FAILURE.trial_bytes}")
+    at = e.t(f"getelementptr i8, ptr {memory.buffer_base(e, FAILURE.buffer)}, i64 {byte}")
     return e.t(f"load i64, ptr {e.t(f'getelementptr i64, ptr {at}, i64 {lane}')}")
 
 

@@ -22,7 +22,8 @@ from ...program.memory.device_arrays import NearArray, near_array
 from ...program.memory.memory_regions import EXTERNAL, Held
 from ...program.program import Program, current_program
 from ...runtime.base import Allocation
-from ...runtime.mirror import Mirror, reserved_bytes
+from ...runtime.host_memory import reserved_bytes
+from ...runtime.mirror import Mirror
 from ..interop import host_array
 from .dtypes import resolve
 from .element_types import MatrixType

@@ -67,7 +67,7 @@ class GradientPlans:
         self.program, self.head, self.owners, self.sizing, self._lanes = program, head, owners, sizing, lanes
         exprs = [e for t in sizing for e in _bounds(t)] + gate_leaves(sizing, self._options())
         self.inputs = PlanInputs.of(program, head.args, owners, exprs)
-        elsewhere = not program.device.on_host
+        elsewhere = not program.device.on_host and program.trials is None  # a batch's bounds are the largest of all trials
         self._reducers = DeviceReducers(program, head.name, head.args, owners) if elsewhere else None
         self._known: dict[tuple[object, ...], HeapPlan] = {}
 

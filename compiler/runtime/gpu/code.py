@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ...errors import DeviceError
-from ...ir.nodes import Kernel
+from ...ir.nodes import Kernel, Op
 from ...ir.threads import new_lock
 from .. import cache
 from ..cache import disk_cache, key_of, load_cached, load_known
@@ -35,7 +35,8 @@ class GpuCode(LoadedCode):
 
     Attributes:
         handles: the address of an array of the functions' handles, once they are loaded.
-        source: the kernel and how it was compiled, where it is known: for variants.
+        source: the kernel and how it was compiled, where it is known: for variants, and for walks of recorded launches.
+        far: the tapes that lie in the heap, where ``source`` is known.
         us: microseconds that a launch took when it was last looked at.
         variants: other codes of the same kernel, by what lies in on-chip memory.
     """
@@ -48,6 +49,7 @@ class GpuCode(LoadedCode):
         "_image",
         "_loading",
         "_texts",
+        "far",
         "handles",
         "source",
         "us",
@@ -62,8 +64,15 @@ class GpuCode(LoadedCode):
         self._loading = new_lock(self, "_loading")
         self.handles = ctypes.addressof(self._array)
         self.source: Source | None = None
+        self.far: frozenset[str] = frozenset()
         self.us: float | None = None
         self.variants: dict[frozenset[str], GpuKernel] = {}
+
+    def trial_source(self) -> tuple[Kernel, frozenset[Op], frozenset[str]]:
+        """The kernel of a batched program, its plain atomics, and its tapes that lie in the heap."""
+        assert self.source is not None
+        kernel, options = self.source()
+        return kernel, options.plain, self.far
 
     @property
     def loaded(self) -> bool:

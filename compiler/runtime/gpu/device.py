@@ -28,9 +28,11 @@ from ...codegen.abi import (
 )
 from ...codegen.gpu.grid_entry import LAUNCH, MEMSET
 from ...codegen.gpu.grid_kernel import emit_grid
+from ...codegen.gpu.trial_kernel import emit_trial_grid
 from ...codegen.llvm.report import prints
 from ...errors import DeviceError, QdrunRuntimeError
 from ...ir.nodes import Kernel
+from ...ir.trials import TrialLayout
 from ...ir.walk import walk
 from ..base import Allocation, Device, DeviceClient, mirrored
 from ..compiled import Compiled, Options
@@ -46,6 +48,7 @@ from .loading import Loading
 from .memory import Holdings, Usage, release_abandoned
 from .prints import RING_WORDS, Ring
 from .shared import shared
+from .trial_graphs import trials_on
 
 REDUCTIONS = 8
 """Reductions of one task that can use the whole grid: scratch has a word for each block and each of them. More take a smaller grid."""
@@ -91,6 +94,10 @@ class GpuDevice(Graphs, Loading, Device):
         self._begin_loading()
         self._ring: Ring | None = None
         self._make_table()
+
+    def trial_layout(self, count: int, cpu_lanes: int, gpu_lanes: int) -> TrialLayout:
+        """See ``trials_on``."""
+        return trials_on(count, gpu_lanes, self.threads, self.info.sms)
 
     def _make_table(self) -> None:
         partials = REDUCTIONS * (self.threads // self._target.block)
@@ -220,6 +227,7 @@ class GpuDevice(Graphs, Loading, Device):
     def memset(self, to: int, word: int, count: int, width: int) -> None:
         """``count`` words of 1, 2 or 4 bytes, in the order of the stream."""
         self._alive()
+        self._refuse_writes()
         with self._failing():
             if count:
                 self.driver.memset(to, word, count, width, self.stream)
@@ -227,9 +235,15 @@ class GpuDevice(Graphs, Loading, Device):
     def copy(self, to: int, source: int, nbytes: int) -> None:
         """Device to device, in the order of the stream."""
         self._alive()
+        self._refuse_writes()
         with self._failing():
             if nbytes:
                 self.driver.copy(to, source, nbytes, self.stream)
+
+    def _refuse_writes(self) -> None:
+        """In the recorded launches of a batch: what is not the same write to every trial."""
+        if self.trials is not None:
+            self._recordable("the host writes to some trials, or to what all of them share", "write before, or in a kernel")
 
     def download_rows(self, to: int, source: int, runs: Runs) -> None:
         """See ``mirror.Link``."""
@@ -251,6 +265,7 @@ class GpuDevice(Graphs, Loading, Device):
     def fill_rows(self, to: int, row: bytes, runs: Runs) -> bool:
         """See ``mirror.Link``."""
         self._alive()
+        self._refuse_writes()
         found = fills(to, np.frombuffer(row, np.uint8))
         if found is None:
             return False
@@ -356,21 +371,30 @@ class GpuDevice(Graphs, Loading, Device):
             read = compiled.gpu.source or source
             if read is None:
                 raise QdrunRuntimeError(f"kernel `{compiled.name}` was restored, and its IR is not at hand for a variant of it")
-            known = compiled.gpu.variants[far] = self._compile(*read(), far)
+            kernel, options = read()
+            if self.trials is not None:
+                options = replace(options, trials=self.trials.width)
+            known = compiled.gpu.variants[far] = self._compile(kernel, options, far)
         # Code is shared by kernels of the same text; lines and names are each kernel's own.
         return replace(compiled, address=known.address, code=known.code, function_names=known.function_names)
+
+    def keep_source(self, compiled: Compiled, source: Source) -> None:
+        """What a kernel was compiled from, for walks of recorded launches; see ``variant``."""
+        assert isinstance(compiled, GpuKernel)
+        if compiled.gpu.source is None:
+            compiled.gpu.source = source
 
     def _compile(self, kernel: Kernel, options: Options, far: frozenset[str]) -> GpuKernel:
         self._alive()
         self._recordable(f"kernel `{kernel.name}` is compiled", "run the function once before it is captured")
         begin = time.perf_counter()
-        target = replace(self._target, fast_math=options.fast_math and self.approximates)
-        grid = emit_grid(kernel, target, options.plain, far)
+        target = replace(self._target, fast_math=options.fast_math and self.approximates, trials=options.trials)
+        grid = (emit_trial_grid if options.trials else emit_grid)(kernel, target, options.plain, far)
         texts = Texts(kernel.name, grid.device, grid.host, grid.entry, tuple(grid.functions), grid.features)
         with self._failing():
             code, cached = load_code(texts, self.driver, self.info, self._imports(), options, self.identity)
-        if any(t.stacks for t in kernel.tasks):
-            code.source = lambda: (kernel, options)
+        if any(t.stacks for t in kernel.tasks) or options.trials:
+            code.source, code.far = (lambda: (kernel, options)), far
         return GpuKernel(
             kernel.name,
             code.addresses[grid.entry],

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import threading
 from abc import abstractmethod
+from collections.abc import Container
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from ...codegen.abi import RECENT, SCRATCH_FAILED, TABLE_LAUNCHES, TABLE_RECENT
 from ..recording import Unrecordable
-from .pacing import Pacing
+from .trial_graphs import TrialGraphs
 
 if TYPE_CHECKING:
     from .memory import DeviceMemory
 
 
-class Graphs(Pacing):
+class Graphs(TrialGraphs):
     """The graphs of one program.
 
     Attributes:
@@ -33,6 +36,7 @@ class Graphs(Pacing):
         self._foreign = False  # other libraries have memory that the graph being recorded writes
         self._joins = False  # memory was shared while a graph was recorded
         self._reported = False  # a failure was raised since the last launch of a graph
+        self._begin_trial_graphs()
         self._graphs: dict[int, bool] = {}  # by their handles: whether they must wait for other libraries
         self._postponed: list[int] = []
 
@@ -62,13 +66,20 @@ class Graphs(Pacing):
                 for address in waiting:
                     self.memory.free(address)
 
-    def begin_graph(self, *memories: object) -> None:
-        """From now on this thread's launches, fills and copies are recorded and do not run. Hold ``lock`` until the end. ``memories``: all
-        memory that the host writes to has a mirror already.
+    def begin_graph(self, memories: object = (), trials: object = None, per_trial: Container[int] = ()) -> None:
+        """From now on this thread's launches, fills and copies are recorded and do not run. Hold ``lock`` until the end.
+
+        Args:
+            memories: all memory that the host writes to has a mirror already.
+            trials: are known.
+            per_trial: the serial numbers of the memories that each trial of a batch has its own part of.
         """
         self._alive()
-        with self._failing():
-            self.driver.capture_begin(self.stream)
+        if self.trials is not None:
+            self._begin_walk(per_trial)
+        else:
+            with self._failing():
+                self.driver.capture_begin(self.stream)
         self._foreign, self._recorder = False, threading.get_ident()
         self.capturing = True
         self.launched_outside()  # what the host knows of the device's memory is not what a launch of the graph will find
@@ -76,8 +87,7 @@ class Graphs(Pacing):
     def end_graph(self) -> int:
         """The graph of what was recorded."""
         try:
-            with self._failing():
-                handle = self.driver.capture_end(self.stream)
+            handle = self._captured()
         finally:
             self.capturing = False  # frees what was waiting: not before the end, or it would be part of the graph
             self._marked = self.launches()  # what was recorded has not run
@@ -87,19 +97,27 @@ class Graphs(Pacing):
         self.launched_outside()  # what the host knows of the device's memory from the recording is not so
         return handle
 
+    def _captured(self) -> int:
+        """The handle of what was recorded."""
+        if self.trials is None:
+            with self._failing():
+                return self.driver.capture_end(self.stream)
+        return self._end_walk()
+
     def cancel_graph(self) -> None:
         """Forget what was recorded."""
         if self._capturing:
+            self._rows = None if self._rows is None else []
             self.drop_graph(self.end_graph())
         self.launched_outside()
 
-    def launch_graph(self, handle: int, name: str, seeds: object = None, workers: int = 0) -> int:
+    def launch_graph(self, handle: int, name: str, seeds: np.ndarray | None = None, workers: int = 0) -> int:
         """Put a graph into the stream.
 
         Args:
             handle: of the graph.
             name: for messages.
-            seeds: nothing in it draws random numbers.
+            seeds: of its random numbers, in a batched program; else nothing in it draws any.
             workers: of a CPU.
 
         Returns:
@@ -112,7 +130,10 @@ class Graphs(Pacing):
             self._reported = False
             self.memset(self.scratch_address + 8 * SCRATCH_FAILED, 0, 2, 4)
         with self._failing():
-            self.driver.graph_launch(handle, self.stream)
+            if handle in self._walks:
+                self._run(self._walks[handle], name, seeds)
+            else:
+                self.driver.graph_launch(handle, self.stream)
         self._kernels[-handle] = name
         self.table[TABLE_RECENT + self.launches() % RECENT] = -handle
         self.table[TABLE_LAUNCHES] += 1
@@ -128,7 +149,11 @@ class Graphs(Pacing):
 
     def drop_graph(self, handle: int) -> None:
         """Forget a graph; one that is running ends first."""
-        if self._graphs.pop(handle, None) is not None and self._dead is None:
+        if self._graphs.pop(handle, None) is None or self._dead is not None:
+            return
+        if handle in self._walks:
+            self._drop(self._walks.pop(handle))
+        elif self.trials is None:
             self.driver.graph_free(handle)
 
     def _recordable(self, what: str, do: str) -> None:

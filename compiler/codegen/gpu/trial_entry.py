@@ -1,0 +1,54 @@
+"""The host's side of a kernel of a batched program on a GPU: one launch, of as many threads as the trials have, or as the device holds."""
+
+from __future__ import annotations
+
+from ...ir.trials import TRIALS
+from ..llvm.function import Module
+from ..llvm.task_emitter import TaskEmitter
+from ..llvm.uniform import Shapes
+from .grid_entry import define_entry, launch_words, least, rounded_up
+from .grid_rows import on_chip, shared_bytes
+from .hardware import Word
+from .trials import Chunk, TrialShape
+
+MOST_THREADS = 1 << 17
+"""Threads of a grid, at most: as many adstack rows are planned. An H200 holds so many of 128 registers twice over."""
+
+
+def emit_trial_entry(module: Module, chunk: Chunk, shape: TrialShape) -> None:
+    """Add the entry function to the host module."""
+    info = chunk.info
+    slots: list[str] = []
+    lines: list[str] = []
+    number, most, shared = 0, str(MOST_THREADS), "0"
+    for task in info.kernel.tasks:
+        e = TaskEmitter(module, info, task, Shapes(), 1, True)
+        e._n = number  # registers of all tasks share this function
+        if task is info.kernel.tasks[0]:
+            e.put("br label %begin")
+            e.at("begin")
+        if any(on_chip(e, stack) for stack in task.stacks):
+            e.module.declare("smax64", "declare i64 @llvm.smax.i64(i64, i64)")
+            shared = e.t(f"call i64 @llvm.smax.i64(i64 {shared}, i64 {shared_bytes(e, task)})")
+        if task.stacks:
+            e.module.declare("smin64", "declare i64 @llvm.smin.i64(i64, i64)")
+            most = least(e, most, e.param("threads"))
+        if task is info.kernel.tasks[-1]:
+            e.module.declare("smin64", "declare i64 @llvm.smin.i64(i64, i64)")
+            trials = e.param(TRIALS)
+            blocks = least(e, rounded_up(e, most, str(shape.block)), rounded_up(e, trials, str(shape.trials)))
+            if shared != "0":
+                shared = e.t(f"trunc i64 {e.t(f'mul i64 {shared}, {shape.block}')} to i32")
+            given = [("i64", trials)]
+            for word in chunk.words:
+                given.append((word.ty, _read(e, word)))
+            launch_words(e, given, 0, blocks, str(shape.block), shared)
+        number = e._n
+        slots += e.slots
+        lines += e.head + e.lines
+    define_entry(module, info, slots, lines)
+
+
+def _read(e: TaskEmitter, word: Word) -> str:
+    assert isinstance(word.what, int)
+    return (e.context if word.kind == "ctx" else e.argument)(word.what, word.ty)

@@ -1,0 +1,251 @@
+"""Tasks of a batched program as functions of the device: a thread, or a few threads of one block, run all iterations of a trial's task.
+
+Trials are independent, so nothing waits for another trial. A kernel is one function, its *chunk*, which runs the tasks of one trial one
+after the other; an atomic on an element of the trial is a load and a store where one thread has the trial. With several threads, which are
+called the lanes of the trial, each takes every n-th iteration, and the threads of the block meet between tasks::
+
+    i1 chunk(ptr regs, ptr words, i64 trial, i32 lane, i64 thread, i1 alive)
+
+``words`` are the words of the launch that the tasks read, in one order for the kernel; ``thread`` is the number of the thread in the grid,
+which is its adstack row. The result says whether the trial goes on: it was alive, and no iteration has failed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...ir.nodes import Assert, ClaimRow, Const, Local, Loop, Op, Operand, Overflow, Place, Reduction, Task
+from ...ir.trials import FAILED_CODE, FAILED_STATUS, FAILED_VALUES, FAILED_WORDS
+from ...ir.types import i64
+from ...ir.walk import atomic_of, conditional_locals, walk
+from ..abi import CTX_STATUS, Message
+from ..llvm import arith, memory, report
+from ..llvm.emitter import KernelInfo
+from ..llvm.function import Module
+from ..llvm.task import differs
+from ..llvm.trials import FAILURE
+from . import grid_reduce, grid_rows
+from .grid import GridTaskEmitter, bounds_of, compute_prologue
+from .grid_emitter import Failures
+from .hardware import Word
+from .indices import is_narrow, start_iteration
+
+ARGS = "ptr %regs, ptr %words, i64 %trial, i32 %lane, i64 %thread"
+
+
+@dataclass(frozen=True, slots=True)
+class TrialShape:
+    """How trials lie on a block: side by side, and, with lanes, the lanes one behind the other.
+
+    Attributes:
+        trials: of a block.
+        lanes: threads of a trial.
+    """
+
+    trials: int
+    lanes: int = 1
+
+    @property
+    def block(self) -> int:
+        """Threads of a block."""
+        return self.trials * self.lanes
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """The function of a kernel that runs its tasks for one trial. ``words``: what it reads of a launch, in order."""
+
+    name: str
+    info: KernelInfo
+    words: tuple[Word, ...]
+
+
+class GridTrialEmitter(GridTaskEmitter):
+    """Emits one task of one trial.
+
+    Args:
+        module: of the device.
+        info: the kernel.
+        task: of it.
+        shape: of blocks.
+        numbers: the words of the launch that the kernel reads, with their numbers; grows.
+    """
+
+    def __init__(self, module: Module, info: KernelInfo, task: Task, shape: TrialShape, numbers: dict[Word, int]) -> None:
+        super().__init__(module, info, task, Failures())
+        self.side_by_side, self.numbers, self.where = shape, numbers, "thread"
+        self.threads_of_block, self.flexible, self.copies, self.wide_accesses = shape.block, False, 1, None
+        self.serial = shape.lanes == 1 or not task.parallel
+        self.scope = 'syncscope("block") ' if self.target.wave > 1 else self.scope
+
+    def parameter(self, word: Word) -> str:
+        """The register of a word of the launch."""
+        k = self.numbers.setdefault(word, len(self.numbers))
+        at = self.hoist(("word*", k), f"getelementptr i64, ptr %words, i64 {k}")
+        space = self.target.global_space
+        if word.ty != "ptr" or not space:
+            return self.hoist(("word", k), f"load {word.ty}, ptr {at}, !invariant.load !0")
+        far = self.hoist(("far word", k), f"load ptr addrspace({space}), ptr {at}, !invariant.load !0")
+        return self.hoist(("word", k), f"addrspacecast ptr addrspace({space}) {far} to ptr")
+
+    def trial_base(self, place: Place) -> str:
+        """The trial's part of a buffer: that of its group, from the trial's first number on."""
+        width, base = self.target.trials, memory.buffer_base(self, place.buffer)
+        size = memory.trial_bytes(self, place)
+        group, mine = (self.hoist((how, width), f"{how} i64 %trial, {width}") for how in ("udiv", "urem"))
+        whole = width * size if isinstance(size, int) else self.hoist(("group of", size), f"mul i64 {size}, {width}")
+        skip = self.hoist(("group", whole), f"mul i64 {group}, {whole}")
+        start = self.hoist(("group", base, whole), f"getelementptr i8, ptr {base}, i64 {skip}")
+        skip = self.hoist(("mine", place.dtype.size), f"mul i64 {mine}, {place.dtype.size}")
+        return self.hoist(("mine", start, place.dtype.size), f"getelementptr i8, ptr {start}, i64 {skip}")
+
+    def report_failure(self, s: Message, args: tuple[Operand, ...], lanes: str) -> None:
+        """Record the failure of a trial, if it is its first, and that there is one."""
+        code, status = self.info.codes[s], self.context(CTX_STATUS, "ptr")
+        first, known = self.label("first"), self.label("known")
+        at = [memory.address(self, FAILURE, (Const(k, i64),))[0] for k in range(FAILED_WORDS)]
+        swap = f"cmpxchg ptr {at[FAILED_CODE]}, i64 0, i64 {code} {self.scope}monotonic monotonic"
+        self.branch(self.t(f"extractvalue {{ i64, i1 }} {self.t(swap)}, 1"), first, known)
+        self.at(first)
+        for slot, x in zip(at[FAILED_VALUES:], args):
+            self.put(f"store i64 {report.word(self, x, '0')}, ptr {slot}")
+        self.put(f"store i64 {self.t(f'ptrtoint ptr {status} to i64')}, ptr {at[FAILED_STATUS]}")
+        self.put(f"store atomic i64 {code}, ptr {status} monotonic, align 8")
+        self.jump(known)
+        self.at(known)
+
+    def thread(self) -> str:
+        """The number of this thread in the grid, i64."""
+        return "%thread"
+
+    def atomic(self, s: Op, ptr: str, values: list[str]) -> str:
+        """An atomic that other lanes of the trial may disturb; what the place held."""
+        place, code = atomic_of(s)
+        return memory.exchange(self, code, place, ptr, values)
+
+    def claim_row(self, s: ClaimRow) -> None:
+        """Every thread has its row."""
+
+    def said_of(self, s: Loop) -> str:
+        """What LLVM is told of a loop."""
+        return grid_rows.unrolling(self, s) or super(GridTaskEmitter, self).said_of(s)
+
+    def leave(self) -> None:
+        """An iteration has failed: the trial's task ends here."""
+        self.jump(self.finish)
+
+
+def emit_task(e: GridTrialEmitter, name: str) -> None:
+    """Add the function of one task: ``void name(ARGS)``."""
+    unset = conditional_locals(e.task)
+    if e.side_by_side.lanes > 1 and not e.task.parallel:
+        first = e.label("first")
+        e.branch(e.t("icmp eq i32 %lane, 0"), first, e.finish)
+        e.at(first)
+    compute_prologue(e)
+    grid_reduce.start(e)
+    bounds = bounds_of(e)
+    grid_rows.find(e, e.thread())
+    if e.task.axes:
+        _iterations(e, *bounds, unset)
+    else:
+        for x in unset:
+            e.reset(x)
+        e.block(e.task.body)
+    for r in e.task.reductions:
+        _fold(e, r)
+    e.jump(e.finish)
+    e.at(e.finish)
+    e.put("ret void")
+    head = [f"define internal void @{name}({ARGS}) nounwind noinline {{", "entry:"]
+    e.module.functions.append("\n".join([*head, *e.slots, *e.head, *e.lines, "}"]))
+
+
+def _iterations(e: GridTrialEmitter, begins: list[str], sizes: list[str], count: str, unset: list[Local]) -> None:
+    """The lane's iterations: ``lane, lane + lanes, ..`` of a parallel loop, all of another one."""
+    ty = "i32" if is_narrow(e, begins) else "i64"
+    first, step = ("%lane", e.side_by_side.lanes) if e.task.parallel and e.side_by_side.lanes > 1 else ("0", 1)
+    if first != "0" and ty == "i64":
+        first = e.t("zext i32 %lane to i64")
+    at, body, out = e.slot(ty), e.label("iteration"), e.label("done")
+    e.put(f"store {ty} {first}, ptr {at}")
+    e.branch(e.t(f"icmp slt {ty} {first}, {count}"), body, out)
+    e.at(body)
+    now = e.t(f"load {ty}, ptr {at}")
+    start_iteration(e, now, ty, begins, sizes)
+    for x in unset:
+        e.reset(x)
+    e.block(e.task.body)
+    following = e.t(f"add nsw {ty} {now}, {step}")
+    e.put(f"store {ty} {following}, ptr {at}")
+    e.branch(e.t(f"icmp slt {ty} {following}, {count}"), body, out)
+    e.at(out)
+
+
+def _fold(e: GridTrialEmitter, r: Reduction) -> None:
+    """What the lane has reduced goes into the place: each lane by an atomic, where there are several."""
+    d = r.local.dtype
+    value, after = e.t(f"load {e.ty(d, False)}, ptr {e.local(r.local)}"), e.label("reduced")
+    if e.side_by_side.lanes > 1 or not r.sure:  # a lane without iterations, or an element that need not exist
+        exists = e.label("exists")
+        e.branch(differs(e, r, value), exists, after)
+        e.at(exists)
+    ptr, _ = memory.address(e, r.place, r.index)
+    if e.side_by_side.lanes > 1:
+        memory.exchange(e, r.code, r.place, ptr, [value])
+    else:
+        align = memory.alignment(r.place)
+        old = memory.read(e, d, ptr, "uniform", align)
+        memory.write(e, d, arith.binary(e, r.code, d, False, old, value), ptr, "uniform", align)
+    e.jump(after)
+    e.at(after)
+
+
+def emit_chunk(e: GridTrialEmitter, name: str, tasks: list[tuple[str, Task]]) -> None:
+    """Add the chunk of a kernel.
+
+    Args:
+        e: fresh, of any task of the kernel.
+        name: of the function.
+        tasks: in their order, with the names of their functions.
+    """
+    alive = e.slot("i1")
+    e.put(f"store i1 %alive, ptr {alive}")
+    if any(_fails(task) for _, task in tasks):
+        _look(e, alive)
+    for function, task in tasks:
+        run, ran = e.label("run"), e.label("ran")
+        e.branch(e.t(f"load i1, ptr {alive}"), run, ran)
+        e.at(run)
+        e.put(f"call void @{function}({ARGS})")
+        e.jump(ran)
+        e.at(ran)
+        if e.side_by_side.lanes > 1:
+            e.hardware.barrier(e)
+        if _fails(task):
+            _look(e, alive)
+    e.put(f"ret i1 {e.t(f'load i1, ptr {alive}')}")
+    define_chunk(e, name)
+
+
+def define_chunk(e: GridTrialEmitter, name: str) -> None:
+    """Add the function whose code the emitter holds."""
+    head = [f"define internal i1 @{name}({ARGS}, i1 %alive) nounwind {{", "entry:"]
+    e.module.functions.append("\n".join([*head, *e.slots, *e.head, *e.lines, "}"]))
+
+
+def _fails(task: Task) -> bool:
+    """Whether an iteration can fail; every thread has an adstack row."""
+    return any(isinstance(s, (Assert, Overflow)) for s in walk(task.body))
+
+
+def _look(e: GridTrialEmitter, alive: str) -> None:
+    """Whether the trial has failed by now. A lane that looks late may find a failure of the next task, and leaves that out, too."""
+    look, on = e.label("look"), e.label("on")
+    e.branch(e.t(f"load i1, ptr {alive}"), look, on)
+    e.at(look)
+    code, _ = memory.address(e, FAILURE, (Const(FAILED_CODE, i64),))
+    now = e.t(f"load atomic volatile i64, ptr {code} {e.scope}monotonic, align 8")
+    e.put(f"store i1 {e.t(f'icmp eq i64 {now}, 0')}, ptr {alive}")
+    e.jump(on)
+    e.at(on)

@@ -1,0 +1,264 @@
+"""Recorded launches of a batched program on a GPU: one kernel, in which each thread walks a table of them for its trials.
+
+The table is made while a function is recorded, from the launches and from what Python writes in between. At the end one module is compiled
+of the kernels that are in it; ``codegen.gpu.trial_kernel`` writes it. A launch of the graph is one launch of that module's function.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Container
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ...codegen.abi import CTX_SEED
+from ...codegen.gpu.grid_rows import chip_bytes
+from ...codegen.gpu.hardware import GpuTarget, Word
+from ...codegen.gpu.trial_entry import MOST_THREADS
+from ...codegen.gpu.trial_kernel import TrialSource, emit_chunks, emit_fill, emit_walk, trial_text
+from ...codegen.gpu.trials import Chunk, TrialShape
+from ...codegen.llvm.function import Module
+from ...ir.trials import TRIAL_LANES, TrialLayout
+from ..base import Allocation
+from ..compiled import Compiled
+from ..mirror import Mirror
+from ..runs import Runs
+from .code import GpuKernel
+from .driver import Function, Texts
+from .memory import DeviceMemory
+from .pacing import Pacing
+from .shared import Unused, shared
+
+BLOCK, FULL = 128, 2
+"""Threads of a block at most; lanes are for batches with fewer trials than the device has threads, divided by ``FULL``."""
+WALK = "qd_walk"
+_LAUNCH = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, *[ctypes.c_uint] * 7, *[ctypes.c_void_p] * 3)
+
+
+def trials_on(count: int, lanes: int, threads: int, processors: int) -> TrialLayout:
+    """Trials in groups of eight: their f64 are two sectors of 32 bytes. Few of them get lanes, and smaller blocks where there would be
+    fewer blocks than multiprocessors.
+
+    Args:
+        count: trials.
+        lanes: threads of a trial that were asked for; 0: what suits the device.
+        threads: that the device holds at once.
+        processors: of the device.
+    """
+    if not lanes:
+        lanes = TRIAL_LANES
+        while lanes > 1 and count * lanes > threads // FULL:
+            lanes //= 2
+    side = BLOCK // lanes
+    while lanes > 1 and side > 1 and -(-count // side) < processors:
+        side //= 2
+    return TrialLayout(count, 8, lanes, side if lanes > 1 else 0)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Launch:
+    """A launch: the kernel, its argument words, its launch context as it was then, and the number of its seed."""
+
+    compiled: GpuKernel
+    words: np.ndarray
+    context: np.ndarray
+    seed: int | None
+
+    def value(self, word: Word) -> int:
+        """A word that the kernel's chunk reads."""
+        assert isinstance(word.what, int)
+        return int((self.context if word.kind == "ctx" else self.words)[word.what])
+
+    def param(self, task: int, name: str) -> int:
+        """A launch parameter of a task."""
+        return int(self.context[self.compiled.layout.params[task, name]])
+
+
+@dataclass(frozen=True, slots=True)
+class _Fill:
+    """Elements of ``size`` bytes are filled: see ``trial_kernel.FILL``."""
+
+    to: int
+    group: int
+    runs: Runs
+    value: int
+    size: int
+
+    def words(self) -> list[int]:
+        """In the order of ``FILL``."""
+        return [self.to, self.group, self.runs.rows, self.runs.step, self.value]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Code:
+    """The code that walks a table: its function; its chunks, and the number of each; its blocks; the module, to be unloaded."""
+
+    function: Function
+    chunks: list[Chunk]
+    numbers: dict[object, int]
+    shape: TrialShape
+    module: Unused
+
+
+@dataclass(eq=False, slots=True)
+class Walk:
+    """A recorded table and the code that walks it.
+
+    Attributes:
+        code: that walks it.
+        table: its words on the host.
+        address: of the table on the device.
+        launches: in it, and fills.
+        blocks, shared: the grid; bytes of on-chip memory of a block.
+        seeds: words of the table that are seeds, and the number of each.
+    """
+
+    code: _Code
+    table: np.ndarray
+    address: int
+    launches: int
+    blocks: int
+    shared: int
+    seeds: list[tuple[int, int]]
+
+
+class TrialGraphs(Pacing):
+    """The graphs of one batched program."""
+
+    trials: TrialLayout | None
+    memory: DeviceMemory
+    stream: int
+    allocations: Callable[[], list[Allocation]]
+    _target: GpuTarget
+
+    def _begin_trial_graphs(self) -> None:
+        self._rows: list[_Launch | _Fill] | None = None  # of what is being recorded
+        self._grouped: list[Mirror] = []  # those of memory that each trial has its own part of
+        self._walks: dict[int, Walk] = {}
+        self._numbers = 0
+
+    def record(self, compiled: Compiled, words: bytearray, context: np.ndarray, status: int, seed: int | None) -> int:
+        """Record a launch; see ``Device``. ``status``: a failure is found in the program's table of failures."""
+        assert self._rows is not None and isinstance(compiled, GpuKernel)
+        given = np.frombuffer(bytes(words), np.uint64)
+        self._rows.append(_Launch(compiled, given, context.copy(), seed))
+        return len(self._rows) - 1
+
+    def _record_fill(self, to: int, runs: Runs, group: int, value: bytes) -> None:
+        """See ``Mirror.recorder``."""
+        assert self._rows is not None
+        self._rows.append(_Fill(to, group, runs, int.from_bytes(value, "little"), len(value)))
+
+    def _begin_walk(self, per_trial: Container[int]) -> None:
+        """From now on launches and fills are recorded. ``per_trial``: see ``Graphs.begin_graph``."""
+        assert self.trials is not None
+        self._rows = []
+        groups = self.trials.padded // self.trials.width
+        self._grouped = [m.mirror for m in self.allocations() if m.serial in per_trial and m.mirror is not None]
+        for mirror in self._grouped:
+            mirror.recorder = len(mirror.view) // groups, self._record_fill
+
+    # ---- making
+    def _end_walk(self) -> int:
+        """The handle of what was recorded."""
+        rows, self._rows = self._rows or [], None
+        for mirror in self._grouped:
+            mirror.recorder = None
+        self._numbers += 1
+        if rows:
+            with self._failing():
+                self._walks[self._numbers] = self._walk(self._compiled(rows), rows)
+        return self._numbers
+
+    def _compiled(self, rows: list[_Launch | _Fill]) -> _Code:
+        """Compile what a table needs, and load it."""
+        layout = self.trials
+        assert layout is not None
+        target = replace(self._target, trials=layout.width)
+        shape = TrialShape(layout.side, layout.lanes) if layout.lanes > 1 else TrialShape(target.block)
+        launches = [r for r in rows if isinstance(r, _Launch)]
+        codes = list(dict.fromkeys(r.compiled.gpu for r in launches))
+        sources = [TrialSource(*code.trial_source()) for code in codes]
+        sizes = sorted({r.size for r in rows if isinstance(r, _Fill)})
+        module = Module(target)
+        chunks = [*emit_chunks(module, sources, shape), *(emit_fill(module, size, shape) for size in sizes)]
+        emit_walk(module, chunks, shape, WALK)
+        numbers: dict[object, int] = {code: k for k, code in enumerate([*codes, *sizes])}
+        text = trial_text(module, f"the walk of {len(rows)} launches", target, shape)
+        image = self.driver.build(Texts("recorded launches", text, "", WALK, (WALK,), target.features), self.info, True)
+        loaded = self.driver.load_module(image.data, "recorded launches")
+        gone = Unused(self.driver, loaded, len(image.data))
+        return _Code(self.driver.function(loaded, WALK), chunks, numbers, shape, gone)
+
+    def _walk(self, code: _Code, rows: list[_Launch | _Fill]) -> Walk:
+        """The table, and the grid."""
+        layout, shape = self.trials, code.shape
+        assert layout is not None
+        table, seeds = _table(rows, code)
+        threads, shared_bytes = MOST_THREADS, 0
+        _lay_rows_alike(rows)
+        for r in (r for r in rows if isinstance(r, _Launch)):
+            for k, task in enumerate(r.compiled.gpu.trial_source()[0].tasks):
+                if task.stacks:
+                    threads = min(threads, r.param(k, "threads"))
+                    far = r.compiled.gpu.far
+                    near = chip_bytes(task, k, far, lambda name, r=r, k=k: r.param(k, name))
+                    shared_bytes = max(shared_bytes, near)
+        blocks = min(-(-threads // shape.block), -(-layout.count // shape.trials))
+        address = self.memory.allocate(table.nbytes)
+        self.driver.upload(address, table.ctypes.data, table.nbytes, self.stream)
+        return Walk(code, table, address, len(rows), blocks, shared_bytes * shape.block, seeds)
+
+    # ---- running
+    def _run(self, walk: Walk, name: str, seeds: np.ndarray | None = None) -> None:
+        """Put the walk into the stream."""
+        assert self.trials is not None
+        if walk.seeds and seeds is not None:
+            for at, number in walk.seeds:
+                walk.table[at] = seeds[number]
+            self.driver.upload(walk.address, walk.table.ctypes.data, walk.table.nbytes, self.stream)
+        words = np.array([self.trials.count, walk.address, walk.launches], np.uint64)
+        size = ctypes.c_size_t(words.nbytes)
+        extra = (ctypes.c_uint64 * 5)(1, words.ctypes.data, 2, ctypes.addressof(size), 0)
+        launch, block = _LAUNCH(self.driver.launch_address), walk.code.shape.block
+        grid = (walk.blocks, 1, 1, block, 1, 1, walk.shared)
+        code = launch(walk.code.function.handle, *grid, self.stream, None, ctypes.addressof(extra))
+        if code:
+            raise self.launch_error(code, name)
+
+    def _drop(self, walk: Walk) -> None:
+        """Give back what a walk has, once it has run."""
+        self.memory.free(walk.address)
+        shared(self.identity, self.driver).unused.append(walk.code.module)
+
+
+def _lay_rows_alike(rows: list[_Launch | _Fill]) -> None:
+    """Threads are in different launches at one time: the adstack rows of all tasks lie at the same distance, that of the fewest rows."""
+    words = [
+        (r.context, word)
+        for r in rows
+        if isinstance(r, _Launch)
+        for (_, name), word in r.compiled.layout.params.items()
+        if name == "rows"
+    ]
+    fewest = min((context[word] for context, word in words), default=0)
+    for context, word in words:
+        context[word] = fewest
+
+
+def _table(rows: list[_Launch | _Fill], code: _Code) -> tuple[np.ndarray, list[tuple[int, int]]]:
+    """The words of the launches, and which of them are seeds."""
+    out: list[int] = []
+    seeds: list[tuple[int, int]] = []
+    for r in rows:
+        number = code.numbers[r.compiled.gpu if isinstance(r, _Launch) else r.size]
+        wanted = code.chunks[number].words
+        if isinstance(r, _Launch):
+            if r.seed is not None:
+                seeds += [(len(out) + 2 + k, r.seed) for k, w in enumerate(wanted) if (w.kind, w.what) == ("ctx", CTX_SEED)]
+            words = [r.value(w) for w in wanted]
+        else:
+            words = r.words()
+        out += [number, 2 + len(words), *words]
+    return np.array(out, np.uint64), seeds

@@ -1,0 +1,377 @@
+"""Batches of trials on the emulated device: kernels launched one by one, and recorded launches, row by row as single trials on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+
+import qdrun as qd
+from qdrun.compiler.errors import QdrunAssertionError, TrialsFailed
+from qdrun.compiler.runtime.gpu.trial_graphs import trials_on
+
+COUNTS = (1, 2, 3, 17)
+
+
+@dataclass
+class Made:
+    """What a case has built: fields that go in and out, and what is launched."""
+
+    given: dict[str, Any]
+    found: dict[str, Any]
+    sweep: Callable[[], Any]
+    lanes_exact: bool = field(default=False)
+
+
+def springs() -> Made:
+    """Masses that neighbours pull at: shared indices, sums into elements that iterations share, a loss, gradients of it."""
+    n = 6
+    x = qd.Vector.field(2, qd.f64, shape=(4, n), needs_grad=True)
+    force = qd.Vector.field(2, qd.f64, shape=(3, n), needs_grad=True)
+    stiff, loss = qd.field(qd.f64, shape=(), needs_grad=True), qd.field(qd.f64, shape=(), needs_grad=True)
+    ends = qd.field(qd.i32, shape=(n + 1, 2), per_trial=False)
+    ends.from_numpy(np.array([(k % n, (2 * k + 1) % n) for k in range(n + 1)]))
+
+    @qd.kernel
+    def pull(t: qd.i32):
+        for s in range(n + 1):
+            a, b = ends[s, 0], ends[s, 1]
+            f = stiff[None] * qd.sin(x[t, a] - x[t, b])
+            force[t, a] -= f
+            force[t, b] += 0.5 * f
+
+    @qd.kernel
+    def advance(t: qd.i32, dt: qd.f64):
+        for i in range(n):
+            x[t + 1, i] = x[t, i] + dt * force[t, i]
+
+    @qd.kernel
+    def measure():
+        for i in range(n):
+            loss[None] += x[3, i].norm_sqr() * (i + 1)
+
+    def sweep() -> None:
+        force.fill(0.0)
+        with qd.ad.Tape(loss):
+            for t in range(3):
+                pull(t)
+                advance(t, 0.1)
+            measure()
+
+    return Made({"x": x, "stiff": stiff}, {"loss": loss, "x": x, "dx": x.grad, "dstiff": stiff.grad}, sweep)
+
+
+def loops() -> Made:
+    """Bounds that differ from trial to trial, of a parallel loop and in it, with tapes."""
+    n, s = qd.field(qd.i32, shape=2), qd.field(qd.f64, shape=(), needs_grad=True)
+    y, loss = qd.field(qd.f64, shape=9, needs_grad=True), qd.field(qd.f64, shape=(), needs_grad=True)
+
+    @qd.kernel
+    def run():
+        for i in range(n[0]):
+            v = s[None] + 0.1 * i
+            for k in range(n[1] + i):
+                v = qd.sin(v) * s[None] + 0.01 * k
+            y[i] += v
+        for i in y:
+            loss[None] += y[i] * y[i]
+
+    def sweep() -> None:
+        y.fill(0.25)
+        with qd.ad.Tape(loss):
+            run()
+
+    return Made({"n": n, "s": s}, {"loss": loss, "y": y, "ds": s.grad}, sweep)
+
+
+def long_tape() -> Made:
+    """A tape that is too long for the chip: adstack rows in the heap."""
+    x, loss = qd.field(qd.f64, shape=5, needs_grad=True), qd.field(qd.f64, shape=(), needs_grad=True)
+
+    @qd.kernel
+    def run(steps: qd.i32):
+        for i in x:
+            v, w = x[i], 1.0
+            for k in range(steps):
+                v, w = qd.cos(v) + 0.3 * w, 0.5 * w + 0.1 * v * v / (1.0 + k)
+            loss[None] += v + w
+
+    def sweep() -> None:
+        with qd.ad.Tape(loss):
+            run(300)
+
+    return Made({"x": x}, {"loss": loss, "dx": x.grad}, sweep)
+
+
+def kinds() -> Made:
+    """Types, several axes, serial code between loops, minima and maxima, counters."""
+    a = qd.field(qd.f32, shape=(3, 4))
+    flags, bins = qd.field(qd.u1, shape=(3, 4)), qd.field(qd.i32, shape=5)
+    low, high, order = qd.field(qd.f32, shape=()), qd.field(qd.f32, shape=()), qd.field(qd.i64, shape=12)
+    mats = qd.Matrix.field(2, 2, qd.f64, shape=3)
+
+    @qd.kernel
+    def run(scale: qd.f32):
+        low[None] = 1e9
+        high[None] = -1e9
+        for i, j in qd.ndrange(3, (1, 4)):
+            flags[i, j] = a[i, j] > 0.5
+            qd.atomic_min(low[None], a[i, j] * scale)
+            qd.atomic_max(high[None], a[i, j])
+            bins[qd.cast(a[i, j] * 4.0, qd.i32)] += 1
+        total = 0
+        for k in range(5):
+            total += bins[k]
+        for i in range(12):
+            order[i] = total * i + qd.cast(high[None] * 100.0, qd.i64)
+        for i in mats:
+            mats[i] = qd.Matrix([[a[i, 0], 1.0], [2.0, a[i, 1]]]) @ qd.Matrix([[1.0, scale], [0.5, i]])
+
+    def sweep() -> None:
+        bins.fill(0)
+        run(0.5)
+
+    found = {"flags": flags, "bins": bins, "low": low, "high": high, "order": order, "mats": mats}
+    return Made({"a": a}, found, sweep, True)
+
+
+CASES = {f.__name__: f for f in (springs, loops, long_tape, kinds)}
+
+
+def given_to(name: str, count: int) -> dict[str, np.ndarray]:
+    """The inputs of a case, by trial; those of trial b are the same in every batch."""
+    each = [np.random.default_rng([7, b]) for b in range(count)]
+    made: dict[str, list[np.ndarray]] = {}
+    for rng in each:
+        one: dict[str, Any] = {
+            "springs": lambda rng=rng: {"x": rng.random((4, 6, 2)), "stiff": rng.random() + 0.5},
+            "loops": lambda rng=rng: {"n": rng.integers(0, 9, 2), "s": rng.random()},
+            "long_tape": lambda rng=rng: {"x": rng.random(5)},
+            "kinds": lambda rng=rng: {"a": rng.random((3, 4))},
+        }[name]()
+        for key, value in one.items():
+            made.setdefault(key, []).append(np.asarray(value))
+    return {key: np.stack(values) for key, values in made.items()}
+
+
+def run(name: str, given: dict[str, np.ndarray], record: bool = False, **options: Any) -> dict[str, np.ndarray]:
+    """What a case gives."""
+    program = qd.init(default_fp=qd.f64, **options)
+    made = CASES[name]()
+
+    def fill() -> None:
+        for key, value in given.items():
+            made.given[key].from_numpy(value)
+
+    fill()
+    made.sweep()
+    if record:
+        graph = qd.capture(made.sweep)
+        for _ in range(2):
+            fill()
+            graph()
+    qd.sync()
+    out = {key: x.to_numpy() for key, x in made.found.items()}
+    program.close()
+    return out
+
+
+@pytest.fixture(scope="module")
+def alone() -> Callable[[str, int], list[dict[str, np.ndarray]]]:
+    """The first trials of a case, each alone on the CPU."""
+    known: dict[str, list[dict[str, np.ndarray]]] = {}
+
+    def of(name: str, count: int) -> list[dict[str, np.ndarray]]:
+        rows = known.setdefault(name, [])
+        given = given_to(name, count)
+        for b in range(len(rows), count):
+            one = {key: value[b] for key, value in given.items()}
+            rows.append(run(name, one, arch=qd.cpu, cpu_max_num_threads=1, cpu_lanes=1))
+        return rows[:count]
+
+    return of
+
+
+def compare(got: dict[str, np.ndarray], want: list[dict[str, np.ndarray]]) -> None:
+    """Row by row equal, but for the order of sums and the last places of functions."""
+    for b, row in enumerate(want):
+        for key, value in row.items():
+            single = got[key].dtype == np.float32
+            np.testing.assert_allclose(
+                got[key][b], value, rtol=1e-5 if single else 1e-11, atol=1e-12, err_msg=f"{key} of trial {b}"
+            )
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("count", COUNTS)
+def test_launched_one_by_one(name: str, count: int, alone: Any) -> None:
+    compare(run(name, given_to(name, count), arch=qd.cuda, device="emulated", batch=count), alone(name, count))
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(("count", "lanes"), [(1, 0), (2, 1), (3, 4), (17, 1), (17, 2)])
+def test_recorded(name: str, count: int, lanes: int, alone: Any) -> None:
+    got = run(name, given_to(name, count), True, arch=qd.cuda, device="emulated", batch=count, gpu_lanes=lanes)
+    compare(got, alone(name, count))
+
+
+def test_a_hundred_trials(alone: Any) -> None:
+    for record in (False, True):
+        got = run("springs", given_to("springs", 100), record, arch=qd.cuda, device="emulated", batch=100, gpu_lanes=1)
+        compare(got, alone("springs", 100))
+
+
+@pytest.mark.parametrize("options", [{"ad_checkpoint_levels": 2}, {"ad_checkpoint_levels": 3}, {"memory_budget": 40_000}])
+def test_levels_and_budgets(options: dict[str, Any], alone: Any) -> None:
+    for lanes in (1, 4):
+        made = {"arch": qd.cuda, "device": "emulated", "batch": 5, "gpu_lanes": lanes, **options}
+        compare(run("long_tape", given_to("long_tape", 5), True, **made), alone("long_tape", 5))
+
+
+def test_the_bits_are_those_of_a_batch_of_one() -> None:
+    """Where one thread has a trial, nothing of it depends on the others."""
+    for name in CASES:
+        given, options = given_to(name, 11), {"arch": qd.cuda, "device": "emulated", "gpu_lanes": 1}
+        whole = run(name, given, True, batch=11, **options)
+        for b in (0, 4, 10):
+            one = run(name, {key: value[b : b + 1] for key, value in given.items()}, True, batch=1, **options)
+            for key, value in one.items():
+                np.testing.assert_array_equal(whole[key][b], value[0], f"{name}: {key} of trial {b}")
+
+
+def test_random_numbers_are_those_that_a_trial_draws_alone() -> None:
+    def draw(**options: Any) -> np.ndarray:
+        program = qd.init(default_fp=qd.f64, **options)
+        x = qd.field(qd.f64, shape=7)
+
+        @qd.kernel
+        def shake():
+            for i in x:
+                x[i] += qd.random() + i
+
+        shake()
+        shake()
+        if "gpu_lanes" in options:
+            x.fill(0.0)
+            graph = qd.capture(shake)
+            graph()
+            graph()
+        out = x.to_numpy()
+        program.close()
+        return out
+
+    for lanes in (None, 1, 4):
+        shape = {} if lanes is None else {"gpu_lanes": lanes}
+        got = draw(arch=qd.cuda, device="emulated", batch=5, random_seed=3, **shape)
+        for b in range(5):
+            program = qd.init(arch=qd.cpu, default_fp=qd.f64, random_seed=3 + b, cpu_max_num_threads=1)
+            x = qd.field(qd.f64, shape=7)
+
+            @qd.kernel
+            def shake(x: qd.Template):
+                for i in x:
+                    x[i] += qd.random() + i
+
+            for k in range(2 if lanes is None else 4):
+                if lanes is not None and k == 2:
+                    x.fill(0.0)
+                shake(x)
+            np.testing.assert_array_equal(got[b], x.to_numpy())
+            program.close()
+
+
+@pytest.mark.parametrize("lanes", [1, 4])
+def test_a_trial_that_fails_is_alone(lanes: int) -> None:
+    program = qd.init(arch=qd.cuda, device="emulated", default_fp=qd.f64, batch=9, gpu_lanes=lanes, check_out_of_bound=True)
+    at, x, after = qd.field(qd.i32, shape=4), qd.field(qd.f64, shape=6), qd.field(qd.f64, shape=())
+
+    @qd.kernel
+    def scatter():
+        for i in at:
+            x[at[i]] += 1.0
+        for _ in range(1):
+            after[None] += 1.0
+
+    wanted = np.tile(np.array([0, 2, 2, 5]), (9, 1))
+    wanted[3, 1], wanted[7, 3] = 6, 99
+    good = [b for b in range(9) if b not in (3, 7)]
+
+    def once(launch: Callable[[], Any]) -> None:
+        x.fill(0.0)
+        after.fill(0.0)
+        at.from_numpy(wanted)
+        with pytest.raises(TrialsFailed, match="2 of 9 trials failed: 3, 7") as caught:
+            launch()
+            qd.sync()
+        assert sorted(caught.value.failed) == [3, 7]
+        assert all(isinstance(e, QdrunAssertionError) for e in caught.value.failed.values())
+        assert "99" in str(caught.value.failed[7]) and "scatter" in str(caught.value.failed[7])
+        np.testing.assert_array_equal(x.to_numpy()[good], np.tile([1.0, 0, 2, 0, 0, 1], (7, 1)))
+        np.testing.assert_array_equal(after.to_numpy(), [float(b in good) for b in range(9)])
+
+    once(scatter)
+    at.fill(0)
+    graph = qd.capture(lambda: (scatter(), scatter())[0])
+    x.fill(0.0)
+    after.fill(0.0)
+    at.from_numpy(wanted)
+    with pytest.raises(TrialsFailed):
+        graph()
+        qd.sync()
+    np.testing.assert_array_equal(after.to_numpy(), [2.0 * (b in good) for b in range(9)])
+    at.fill(1)
+    graph()  # all trials take part again
+    qd.sync()
+    np.testing.assert_array_equal(after.to_numpy(), [2.0 * (b in good) + 2.0 for b in range(9)])
+    program.close()
+
+
+def test_arguments_and_results_of_each_trial() -> None:
+    program = qd.init(arch=qd.cuda, device="emulated", default_fp=qd.f64, batch=5)
+
+    @qd.kernel
+    def scale(a: qd.types.ndarray(), by: qd.f64) -> qd.f64:
+        total = 0.0
+        for _ in range(1):
+            for i in range(a.shape[0]):
+                a[i] = a[i] * by
+        for i in range(a.shape[0]):
+            total += a[i]
+        return total
+
+    a = qd.ndarray(qd.f64, 3)
+    values = np.arange(15.0).reshape(5, 3)
+    a.from_numpy(values)
+    np.testing.assert_allclose(scale(a, 2.0), 2.0 * values.sum(1))
+    np.testing.assert_allclose(a.to_numpy(), 2.0 * values)
+    program.close()
+
+
+def test_what_cannot_be_recorded_is_refused_by_name() -> None:
+    program = qd.init(arch=qd.cuda, device="emulated", batch=3)
+    x, shared = qd.field(qd.f32, shape=4), qd.field(qd.f32, shape=4, per_trial=False)
+    with pytest.raises(qd.QdrunRuntimeError, match="what all of them share"):
+        qd.capture(lambda: x.from_numpy(np.arange(12.0).reshape(3, 4)))
+    with pytest.raises(qd.QdrunRuntimeError, match="what all of them share"):
+        qd.capture(lambda: shared.fill(1.0))
+    with pytest.raises(qd.QdrunRuntimeError, match="read after the graph was launched"):
+        qd.capture(x.to_numpy)
+    x.fill(2.0)
+    assert x.to_numpy().tolist() == [[2.0] * 4] * 3
+    program.close()
+
+
+def test_how_trials_lie_on_a_device() -> None:
+    """An H200 has 132 multiprocessors of 2,048 threads."""
+    known = {b: trials_on(b, 0, 132 * 2048, 132) for b in (1, 32, 1024, 8192, 16384, 131072)}
+    assert {b: (t.lanes, t.side) for b, t in known.items()} == {
+        1: (16, 1),
+        32: (16, 1),
+        1024: (16, 4),
+        8192: (16, 8),
+        16384: (8, 16),
+        131072: (1, 0),
+    }
