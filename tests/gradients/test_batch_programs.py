@@ -24,6 +24,7 @@ from programs import program_sources
 COUNTS: Counter[str] = Counter()
 CHECKS = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much, HealthCheck.large_base_example]
 PARTS, EACH = 8, int(os.environ.get("QDRUN_RANDOM_BATCHES", "64")) // 8
+WIDTHS = (4, 8, 16, 32)
 OPTIONS = ({}, {"ad_checkpoint_levels": 2}, {"ad_checkpoint_levels": 3}, {"debug": True}, {"cpu_max_num_threads": 2})
 
 
@@ -56,7 +57,7 @@ def row(source: str, inputs: int, whole: Case, known: list[np.ndarray], trial: i
 def check(source: str, inputs: int) -> None:
     """Rows against batches of one to the bit, and against programs that are not batched."""
     options = OPTIONS[inputs % len(OPTIONS)]
-    for lanes, count in ((8, 11), (1, 3)):
+    for lanes, count in ((WIDTHS[inputs % len(WIDTHS)], 11), (1, 3)):
         with np.errstate(all="ignore"):
             batch = Case(source, inputs, batch=count, **options | {"cpu_lanes": lanes})
             known = [t.to_numpy() for t in (*batch.inputs, *batch.ints)]

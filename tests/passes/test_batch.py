@@ -421,3 +421,66 @@ def test_a_scalar_argument_may_be_a_number_for_each_trial(rng, lanes):
         value, gradient = run(model(None), data[trial], float(c[trial]), int(n[trial]), 3)
         np.testing.assert_allclose(values[trial], value, rtol=1e-13)
         np.testing.assert_allclose(gradients[trial], gradient, rtol=1e-12, atol=1e-14)
+
+
+class Fragile:
+    """A kernel that may fail in nested control: in a gate, a loop of its own length, a `while` loop, and at an index that it computes."""
+
+    def __init__(self, count, **options):
+        self.program = program(count, **options)
+        x = self.x = qd.field(qd.f64, 6, needs_grad=True)
+        n, at = self.n, self.at = qd.field(qd.i32, 6), qd.field(qd.i32, 6)
+        y = self.y = qd.field(qd.f64, 6, needs_grad=True)
+        self.whole = qd.field(qd.i32, ())
+        whole = self.whole
+
+        @qd.kernel
+        def work():
+            for i in x:
+                v = x[i]
+                if v > 0.2:
+                    for k in range(n[i]):
+                        assert v < 6.0, "v is {}, k is {}"
+                        v = 1.3 * v + x[(at[i] + k) % 7]
+                        if k % 3 == 2:
+                            continue
+                        whole[None] += 1
+                while v > 3.0:
+                    v -= 0.7
+                    assert v > 2.31 or n[i] < 5
+                y[i] = v * qd.log(x[i])
+
+        self.work = work
+
+    def run(self, x, n, at):
+        for field, values in ((self.x, x), (self.n, n), (self.at, at)):
+            field.from_numpy(values)
+        self.work()
+        return [self.y.to_numpy(), self.whole.to_numpy()]
+
+
+@pytest.mark.parametrize("lanes", [0, 1, 16])
+@pytest.mark.parametrize("checks", [{"debug": True}, {"debug": True, "nan_check": True}])
+def test_failures_are_those_of_each_trial_alone(rng, lanes, checks):
+    count = 60
+    x, n = rng.uniform(0.01, 1.0, (count, 6)), rng.integers(0, 8, (count, 6)).astype(np.int32)
+    at = rng.integers(0, 2, (count, 6)).astype(np.int32) * (rng.random((count, 1)) < 0.2)
+    at = at.astype(np.int32)
+    x[::13, 3] = -1.0  # its logarithm is no number
+    batch = Fragile(count, cpu_lanes=lanes, **checks)
+    batch.program.trial_state.keep_failures = True
+    values = batch.run(x, n, at)
+    failed = batch.program.trial_state.failed()
+    alone, kinds = {}, set()
+    for trial in range(count):
+        single = Fragile(None, cpu_max_num_threads=1, cpu_lanes=1, **checks)
+        try:
+            own = single.run(x[trial], n[trial], at[trial])
+        except qd.QdrunAssertionError as e:
+            alone[trial] = str(e)
+            kinds.add(e.fault.kind)
+        else:
+            for got, want in zip(values, own):
+                np.testing.assert_allclose(got[trial], want, rtol=1e-14)
+    assert {trial: str(e) for trial, e in failed.items()} == alone
+    assert 10 < len(alone) < count - 10 and {"assert", "bounds"} <= kinds and ("nan" in kinds) == ("nan_check" in checks)
