@@ -289,8 +289,6 @@ def test_recorders_and_single_trials_do_not_meet():
             pass
     with pytest.raises(qd.QdrunRuntimeError, match="compares the gradient of one loss"), qd.ad.Tape(loss, grad_check=[x]):
         pass
-    with pytest.raises(qd.QdrunRuntimeError, match="checkpointed_steps in a batched program"):
-        qd.ad.checkpointed_steps(lambda t, k: None, 3, qd.field(qd.f64, 4, needs_grad=True))
 
 
 def test_copies_and_pickles_keep_every_trial(rng):

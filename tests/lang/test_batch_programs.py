@@ -470,3 +470,82 @@ def test_bounds_from_ndarrays_are_planned_for_the_largest_of_any_trial():
     for b in range(count):
         with qd.init(arch=qd.cpu, default_fp=qd.f64, cpu_lanes=1):
             np.testing.assert_allclose(slopes[b], run(counts[b], start[b])[0], rtol=1e-12)
+
+
+def windows(window, field):
+    """20 time steps on a window; the state is a vector and a number, a log is written on the way, random numbers are drawn."""
+
+    def build():
+        n, steps = 4, 20
+        x = (
+            qd.Vector.field(2, qd.f64, shape=(window + 1, n), needs_grad=True)
+            if field
+            else qd.Vector.ndarray(2, qd.f64, (window + 1, n), needs_grad=True)
+        )
+        v, f = qd.field(qd.f64, (window + 1, n), needs_grad=True), qd.field(qd.f64, (window, n), needs_grad=True)
+        k, loss, log = qd.field(qd.f64, (), needs_grad=True), qd.field(qd.f64, (), needs_grad=True), qd.ndarray(qd.f64, steps)
+        first = qd.Vector.field(2, qd.f64, n)
+
+        @qd.kernel
+        def begin(x: qd.template()):
+            for i in range(n):
+                x[0, i] = first[i]
+
+        @qd.kernel
+        def force(x: qd.template(), k_: qd.i32, log: qd.types.ndarray(), t: qd.i32):
+            for i in range(n):
+                f[k_, i] = k[None] * (x[k_, i].norm_sqr() - 1.0) + 0.1 * v[k_, i] * qd.random(qd.f64)
+            for i in range(n):
+                log[t] += x[k_, i][0]
+
+        @qd.kernel
+        def move(x: qd.template(), k_: qd.i32):
+            for i in range(n):
+                v[k_ + 1, i] = 0.9 * v[k_, i] - 0.05 * f[k_, i]
+                x[k_ + 1, i] = x[k_, i] + 0.05 * v[k_ + 1, i] * x[k_, (i + 1) % n]
+
+        @qd.kernel
+        def score(x: qd.template(), last: qd.i32):
+            for i in range(n):
+                loss[None] += x[last, i].norm_sqr()
+
+        def step(t, slot):
+            force(x, slot, log, t)
+            move(x, slot)
+
+        def run():
+            log.fill(0)
+            begin(x)
+            with qd.ad.Tape(loss):
+                qd.ad.checkpointed_steps(step, steps, [x, v], [f])
+                score(x, min(steps, window))
+
+        return Program({"first": first, "k": k}, run, {"loss": loss, "dk": k.grad, "dx": _First(x.grad), "log": log})
+
+    return build
+
+
+class _First:
+    """The gradient of the start: slot 0, which windows of every length have."""
+
+    def __init__(self, x):
+        self.x = x
+
+    def to_numpy(self):
+        found = self.x.to_numpy()
+        return found[:, 0] if self.x._whole is not None else found[0]
+
+
+@pytest.mark.parametrize("field", [True, False])
+@pytest.mark.parametrize(("window", "count"), [(20, 3), (5, 11), (3, 1)])
+def test_time_steps_on_windows(window, count, field):
+    rng = np.random.default_rng(window)
+    columns = {"first": rng.standard_normal((count, 4, 2)), "k": rng.random(count)}
+    found = compare(windows(window, field), columns, count, rtol=1e-11, debug=window == 5)
+    with qd.init(arch=qd.cpu, default_fp=qd.f64, batch=count):
+        whole = windows(20, field)()
+        for name, values in columns.items():
+            whole.inputs[name].from_numpy(values)
+        whole.run()
+        for name, x in whole.outputs.items():
+            assert np.array_equal(x.to_numpy(), found[name]), name

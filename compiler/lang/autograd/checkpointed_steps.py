@@ -47,11 +47,6 @@ def checkpointed_steps(
         OutOfMemory: the budget is too small for the snapshots; names the smallest.
     """
     program = current_program()
-    if program.trials is not None:
-        raise QdrunRuntimeError(
-            "checkpointed_steps in a batched program: its windows are not kept for each trial\n"
-            "  do: give the arrays a slot for every step, and run fewer trials at once (batch=..) if that takes too much memory"
-        )
     count = _steps(n)
     program.materialize()
     window = Window.of(program, state, scratch)

@@ -10,7 +10,7 @@ import numpy as np
 
 from ...errors import DataAccessError
 from ...ir.nodes import ArgDecl, Loc
-from ...program.memory.device_arrays import NearArray
+from ...program.memory.device_arrays import NearArray, address_of
 from ...program.memory.memory_regions import MemoryRegion, tensor_regions
 from ...runtime.mirror import Mirror, copy, reading, store
 from ..data.ndarray import Ndarray
@@ -265,13 +265,19 @@ class Outside:
 
 def _place_of(group: _Group, access: Access) -> Outside:
     """The memory that a write goes to, of all of its elements."""
-    place, call = access[0], group.bound.call
+    place, call, program = access[0], group.bound.call, group.variant.program
     owner = place.buffer.owner
     if place.buffer.kind == "arg" and isinstance(owner, ArgDecl):
-        return Outside(call.sources.get(owner.index, call.arrays[owner.index]), call.mirrors.get(owner.index))
+        array = call.sources.get(owner.index, call.arrays[owner.index])
+        if owner.per_trial:
+            array = next(a for a in program.ndarrays if a.address == address_of(array))._view
+        return Outside(array, call.mirrors.get(owner.index))
     assert place.shape is not None and place.strides is not None
-    memory = group.variant.owners[place.buffer]
-    return Outside(np.ndarray(place.shape, place.dtype.numpy, memory.view.data, place.offset, place.strides), memory.mirror)
+    memory, trials, dtype = group.variant.owners[place.buffer], program.trials, place.dtype.numpy
+    if trials is not None and place.per_trial:
+        parts = place.trial_bytes, place.offset, place.shape, place.strides
+        return Outside(trials.view(memory.view, dtype, *parts), memory.mirror)
+    return Outside(np.ndarray(place.shape, dtype, memory.view.data, place.offset, place.strides), memory.mirror)
 
 
 __all__ = ["Accesses", "Moved", "Outside", "cleared", "enter", "handed_over"]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -117,7 +118,7 @@ class Window:
         """Zero what a run of the window fills: slots 1.. of the state, and the scratch."""
         for tensor in self.state:
             with self._dual_from(tensor, 0):
-                store(tensor._mirror, tensor._written()[1:], 0)
+                store(tensor._mirror, part(tensor, tensor._written(), slice(1, None)), 0)
         for tensor in self.scratch:
             store(tensor._mirror, tensor._written(), 0)
 
@@ -126,28 +127,28 @@ class Window:
         for tensor in self.state:
             with self._dual_from(tensor, length):
                 content = tensor._written()
-                copy(tensor._mirror, content[0, ...], tensor._mirror, content[length, ...])
+                copy(tensor._mirror, part(tensor, content, 0), tensor._mirror, part(tensor, content, length))
 
     @contextmanager
     def _dual_from(self, tensor: Any, slot: int) -> Iterator[None]:
         """In forward mode a write clears the dual: afterwards slot 0 of it is what ``slot`` was before."""
         dual = _relative(tensor, "dual") if self.program.forward is not None else None
-        kept = None if dual is None else copied(dual._mirror, dual._form[slot, ...])
+        kept = None if dual is None else slot_content(dual, slot)
         yield
         if dual is not None:
-            store(dual._mirror, dual._form[0, ...], kept)
+            store(dual._mirror, part(dual, dual._form, 0), kept)
 
     def checks(self) -> list[Check]:
         """What stands for the content of slot 0 of each state array."""
         return [Check.of(slot_content(t, 0)) for t in self.state]
 
     # ---- gradients
-    def _gradients(self, tensors: Iterable[Any]) -> Iterator[tuple[Mirror | None, np.ndarray]]:
-        """The memory of the gradients, about to be written."""
+    def _gradients(self, tensors: Iterable[Any]) -> Iterator[tuple[Mirror | None, Callable[[int | slice], np.ndarray]]]:
+        """The memory of the gradients, about to be written: their mirrors, and what gives slots of them."""
         for tensor in tensors:
             grad = _relative(tensor, "grad")
             if grad is not None:
-                yield grad._mirror, grad._written()
+                yield grad._mirror, partial(part, grad, grad._written())
 
     def seeded(self) -> bool:
         """Whether slot 0 of a gradient of the state holds something."""
@@ -156,18 +157,18 @@ class Window:
     def hand_back(self, length: int) -> None:
         """Make the gradient of the window's start that of the end of the window before, of ``length`` steps; clear all others."""
         for mirror, grad in self._gradients(self.state):
-            copy(mirror, grad[length, ...], mirror, grad[0, ...])
-            store(mirror, grad[:length], 0)
-            store(mirror, grad[length + 1 :], 0)
+            copy(mirror, grad(length), mirror, grad(0))
+            store(mirror, grad(slice(length)), 0)
+            store(mirror, grad(slice(length + 1, None)), 0)
         for mirror, grad in self._gradients(self.scratch):
-            store(mirror, grad, 0)
+            store(mirror, grad(slice(None)), 0)
 
     def drop_gradients(self) -> None:
         """Clear all gradients but that of the start."""
         for mirror, grad in self._gradients(self.state):
-            store(mirror, grad[1:], 0)
+            store(mirror, grad(slice(1, None)), 0)
         for mirror, grad in self._gradients(self.scratch):
-            store(mirror, grad, 0)
+            store(mirror, grad(slice(None)), 0)
 
     @property
     def start_gradient_bytes(self) -> int:
@@ -182,8 +183,8 @@ class Window:
         """Exchange slot 0 of the state's gradients with these arrays, which lie in memory with the mirror ``other``."""
         for (mirror, grad), slot in zip(self._gradients(self.state), slots, strict=True):
             held = copied(other, slot)
-            copy(other, slot, mirror, grad[0, ...])
-            store(mirror, grad[0, ...], held)
+            copy(other, slot, mirror, grad(0))
+            store(mirror, grad(0), held)
 
 
 class Snapshots:
@@ -205,12 +206,12 @@ class Snapshots:
     def store(self, number: int, slot: int = 0) -> None:
         """Keep a slot of the state."""
         for tensor, kept in zip(self._window.state, self._slots[number]):
-            copy(self._memory.mirror, kept, tensor._mirror, tensor._form[slot, ...])
+            copy(self._memory.mirror, kept, tensor._mirror, part(tensor, tensor._form, slot))
 
     def restore(self, number: int, slot: int = 0) -> None:
         """Put it back."""
         for tensor, kept in zip(self._window.state, self._slots[number]):
-            copy(tensor._mirror, tensor._written()[slot, ...], self._memory.mirror, kept)
+            copy(tensor._mirror, part(tensor, tensor._written(), slot), self._memory.mirror, kept)
 
     def free(self) -> None:
         """Give the memory back."""
@@ -241,9 +242,14 @@ class Check:
         return not abs(self.weighted - other.weighted) <= tolerance * max(self.magnitude, other.magnitude)
 
 
+def part(tensor: Any, memory: np.ndarray, slots: int | slice) -> np.ndarray:
+    """Slots of the memory of an array, of all trials in a batched program."""
+    return memory[(*tensor._at(()), slots, ...)]
+
+
 def slot_content(tensor: Any, slot: int) -> np.ndarray:
     """The content of one slot of an array, as an array of its own."""
-    return copied(tensor._mirror, tensor._form[slot, ...])
+    return copied(tensor._mirror, part(tensor, tensor._form, slot))
 
 
 def tolerance_of(tensor: Any, program: Program) -> float:
@@ -280,8 +286,14 @@ def _relative(tensor: Any, role: str) -> Any:
     return found if found is not None and getattr(found, "placed", True) else None
 
 
+def _slot_shape(tensor: Any) -> tuple[int, ...]:
+    """The shape of one slot in memory, all trials included."""
+    one, trials = (*tensor.shape[1:], *tensor.element_shape), tensor._trials
+    return one if trials is None else (trials.padded // trials.width, trials.width, *one)
+
+
 def _slot_bytes(tensor: Any) -> int:
-    return count(tensor.shape[1:]) * count(tensor.element_shape) * tensor.dtype.size
+    return count(_slot_shape(tensor)) * tensor.dtype.size
 
 
 def bytes_of_slots(state: Any, scratch: Any) -> tuple[int, int]:
@@ -303,8 +315,7 @@ def _views(tensors: Iterable[Any], memory: np.ndarray) -> list[np.ndarray]:
     for k in sorted(range(len(chosen)), key=lambda k: -chosen[k].dtype.size):
         tensor = chosen[k]
         size = _slot_bytes(tensor)
-        shape = (*tensor.shape[1:], *tensor.element_shape)
-        out[k] = memory[at : at + size].view(tensor.dtype.numpy).reshape(shape)
+        out[k] = memory[at : at + size].view(tensor.dtype.numpy).reshape(_slot_shape(tensor))
         at += size
     return [out[k] for k in range(len(chosen))]
 
