@@ -93,8 +93,7 @@ class Graph:
     def _raise(self, failed: int) -> None:
         """Raise what launches have reported on the CPU. ``failed``: what ``_run`` gives."""
         if failed >= 0:
-            launch = self._recording.rows[failed]
-            launch.executable.raise_status(launch.plan)
+            self._recording.rows[failed].raise_status()
         elif self.program.trials is not None and self._device.on_host:
             state = self.program.trial_state
             if any([e.take_status() for e in self._recording.executables]) and state is not None:

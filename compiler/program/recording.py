@@ -65,12 +65,37 @@ class LaunchableGradient(Launchable, Protocol):
         ...
 
 
+class Locates(Protocol):
+    """A tape that tells a failed check the place of a launch."""
+
+    def locate(self, error: BaseException, number: int) -> None:
+        """Add to the error where the launch of this number is."""
+        ...
+
+
+LaunchPlace = tuple[Locates, int]
+"""A tape, and the number of a launch in it."""
+
+
 class Recorded(NamedTuple):
-    """A launch of a graph: the kernel, the plan of a gradient, and the number of its seed in the graph where it draws random numbers."""
+    """A launch of a graph: the kernel, the plan of a gradient, the number of its seed in the graph where it draws random numbers, and its
+    place in a tape.
+    """
 
     executable: Launchable
     plan: HeapPlan | None
     seed: int | None
+    place: LaunchPlace | None
+
+    def raise_status(self) -> None:
+        """Raise what the launch has reported."""
+        try:
+            self.executable.raise_status(self.plan)
+        except QdrunRuntimeError as error:
+            if self.place is not None:
+                tape, number = self.place
+                tape.locate(error, number)
+            raise
 
 
 class Recording:
@@ -149,10 +174,10 @@ class Recording:
                 "capture a function that launches the kernel, too",
             )
 
-    def add(self, executable: Launchable, plan: HeapPlan | None) -> Recorded:
+    def add(self, executable: Launchable, plan: HeapPlan | None, place: LaunchPlace | None) -> Recorded:
         """The kernel is recorded."""
         seed = self.seeds[executable.last_seed] if executable.draws and executable.last_seed is not None else None
-        self.launched.append(Recorded(executable, plan, seed))
+        self.launched.append(Recorded(executable, plan, seed, place))
         return self.launched[-1]
 
     def plan(self, gradient: LaunchableGradient, call: Call, budget: int | None) -> HeapPlan:

@@ -29,7 +29,7 @@ from .launch_lock import Alone
 from .layout.tree import Root, materialize
 from .memory.data_versions import DataVersions
 from .memory.memory_regions import MemoryRegion, PlacedArray, Shown, memory_base
-from .recording import Recording
+from .recording import LaunchPlace, Recording
 from .trial_state import SEED_FACTOR, TrialState
 
 
@@ -63,6 +63,7 @@ class ProgramState:
         warned: the warnings that a program gives once: (kernel, array, line).
         last_seed: of the last launch that drew random numbers.
         replay_seed: of the launch whose gradient a tape runs.
+        place: of a launch that a tape makes: the tape, and the number of the launch in it.
         replaying: a tape runs its gradients.
     """
 
@@ -83,6 +84,7 @@ class ProgramState:
         self.launches = 0  # those that drew random numbers
         self.last_seed: int | None = None
         self.replay_seed: int | None = None
+        self.place: LaunchPlace | None = None
         self.shown: dict[MemoryRegion, Shown] = {}
         self.data = DataVersions()
         self.replaying = False

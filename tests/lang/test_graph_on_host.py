@@ -169,6 +169,34 @@ def test_an_error_ends_the_graph_as_it_ends_the_function():
             assert len(set(errors)) == bool(offset)
 
 
+def test_an_error_says_which_launch_of_the_tape_it_was():
+    with qd.init(arch=qd.cpu, check_out_of_bound=True):
+        x, at, loss = (
+            qd.field(qd.f64, shape=N, needs_grad=True),
+            qd.field(qd.i32, shape=2),
+            qd.field(qd.f64, shape=(), needs_grad=True),
+        )
+
+        @qd.kernel
+        def total(t: qd.i32):
+            for i in range(4):
+                loss[None] += x[i + at[t]]
+
+        def work():
+            with qd.ad.Tape(loss):
+                for t in range(2):
+                    total(t)
+
+        work()
+        graph, texts = qd.capture(work), []
+        at[1] = N
+        for launch in (work, graph):
+            with pytest.raises(qd.QdrunAssertionError) as e:
+                launch()
+            texts.append((str(e.value), e.value.fault.launch))
+        assert texts[0] == texts[1] and texts[0][1] == 2
+
+
 def test_an_overflow_says_what_was_planned_for_that_launch():
     with qd.init(arch=qd.cpu, ad_stack_size=16):
         x, y = qd.field(qd.f64, shape=4, needs_grad=True), qd.field(qd.f64, shape=4, needs_grad=True)

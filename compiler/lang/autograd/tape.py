@@ -89,6 +89,8 @@ class Tape:
                 f"{what!r} is launched in another thread while a tape records: the order of launches is not known\n"
                 "  do: one program for each thread, or launch it before or after the tape"
             )
+        if self._program is not None:
+            self._program.place = self, len(self._calls)
         if self.check is not None:
             self.check.settle()
 
@@ -220,7 +222,7 @@ class Tape:
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         program = self._program
         assert program is not None
-        program.tape = None
+        program.tape = program.place = None
         try:
             if kind is None:
                 if current_program() is not program:
@@ -267,7 +269,7 @@ class Tape:
         try:
             self._replay(found)
         finally:
-            program.replaying, program.replay_seed = was, None
+            program.replaying, program.replay_seed, program.place = was, None, None
 
     def _timed(self) -> list[Timed]:
         """All launches with their numbers, those hidden in functions with a gradient of their own included."""
@@ -295,7 +297,7 @@ class Tape:
                 _reverse_assignment(write, found)
             if when:
                 function, args, kwargs = self._calls[when - 1]
-                program.replay_seed = seeds.get(when - 1)
+                program.replay_seed, program.place = seeds.get(when - 1), (self, when - 1)
                 try:
                     function.grad(*args, **kwargs)
                 except NothingToDifferentiate:
@@ -323,6 +325,8 @@ class WindowTape(Tape):
     def expect(self, what: Any) -> None:
         """See ``Tape.expect``."""
         self._outer.expect(what)
+        assert self._program is not None
+        self._program.place = self, len(self._calls)
 
     def launching(self, call: Call) -> None:
         """See ``Tape.launching``."""
