@@ -173,7 +173,7 @@ def inside_of(prepared: Prepared, planned: Sequence[Planned], claims: Claims, ki
         return launch.bytes if fastest is not None and launch.bytes < fastest else None
 
     def together(launch: m.Launch) -> Together:
-        return Together(*columns_of(launch.trials, trials))
+        return Together(*columns_of(launch.trials, trials), prepared.own_spec(trials[launch.trials[0]])["optimize"])
 
     groups = [group for group, _ in planned]
     trials = {trial.id: trial for trial in prepared.trials}

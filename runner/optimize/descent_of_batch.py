@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import BaseModel
 
 from ...jobs import paths
-from ...jobs.base import Outcome
+from ...jobs.base import Outcome, Stopped
 from ...jobs.batch import BatchOutcome, BatchSession
 from ..config.optimize_section import OptimizeSection
 from .descent import STOPPED, at_point, result_of
@@ -47,7 +47,7 @@ class _Descents:
     history: list[np.ndarray] = field(default_factory=list)
     point: Rows = field(default_factory=dict)
     outcome: BatchOutcome | None = None
-    failed: dict[int, Exception] = field(default_factory=dict)
+    failed: dict[int, BaseException] = field(default_factory=dict)
 
     @classmethod
     def at(cls, x: Rows, trials: int) -> _Descents:
@@ -61,13 +61,15 @@ class _Descents:
         """The trials that are not over."""
         return self.stopped == RUNNING
 
-    def fail(self, trial: int, error: Exception) -> None:
+    def fail(self, trial: int, error: BaseException) -> None:
         """A trial ends without a result."""
         self.failed[trial], self.stopped[trial] = error, STOPPED.index("not_finite")
 
 
-def descend_batch(batch: BatchSession, params: Sequence[BaseModel], section: OptimizeSection) -> list[Outcome | Exception]:
+def descend_batch(batch: BatchSession, params: Sequence[BaseModel], section: OptimizeSection) -> list[Outcome | BaseException]:
     """Minimise the loss of each trial from its parameters on; of each the outcome that ``descent.descend`` gives, or its error.
+
+    Where somebody has asked for the end, that is ``Stopped`` for the trials that were not over, with the best of each so far.
 
     Args:
         batch: open, of the group of these trials.
@@ -75,7 +77,7 @@ def descend_batch(batch: BatchSession, params: Sequence[BaseModel], section: Opt
         section: how. Its parameters are inputs of the job.
 
     Raises:
-        Stopped: somebody has asked for the end.
+        Stopped: somebody has asked for the end before the first step.
     """
     starts = [paths.plain_params(one) for one in params]
     scale = {name: section.scale.get(name, 1.0) for name in section.params or ()}
@@ -85,7 +87,13 @@ def descend_batch(batch: BatchSession, params: Sequence[BaseModel], section: Opt
     now = _Descents.at(first, len(params))
     for step in range(section.steps + 1):
         batch.job.watch.descent = (step, section.steps)
-        outcome = batch.run_columns(inputs | (_real(section, now.x) if step else {}))
+        try:
+            outcome = batch.run_columns(inputs | (_real(section, now.x) if step else {}))
+        except Stopped as error:
+            if step == 0:
+                raise
+            _interrupt(now, section, str(error))
+            break
         for trial, error in outcome.errors.items():
             if now.stopped[trial] == RUNNING:
                 now.fail(trial, error)
@@ -101,6 +109,14 @@ def descend_batch(batch: BatchSession, params: Sequence[BaseModel], section: Opt
         _refuse_what_leaves(now, batch, section, starts, step + 1)
     now.stopped[now.running] = STOPPED.index("steps")
     return [now.failed[k] if k in now.failed else _result(now, section, k) for k in range(len(params))]
+
+
+def _interrupt(now: _Descents, section: OptimizeSection, why: str) -> None:
+    """The trials that run end here, each with the best point that it has seen."""
+    for trial in np.flatnonzero(now.running).tolist():
+        now.stopped[trial], stopped = STOPPED.index("interrupted"), Stopped(why)
+        stopped.outcome = _result(now, section, trial)
+        now.failed[trial] = stopped
 
 
 def _real(section: OptimizeSection, x: Arrays) -> Rows:

@@ -70,8 +70,6 @@ def why_not(prepared: Prepared, job: type[Job[Any]], group: PlannedGroup, trial:
         return "`batch: 1`"
     if group.plan is None:
         return "they cannot be planned"
-    if config.optimize is not None:
-        return "`optimize` takes the steps of each trial by themselves"
     if config.elastic:
         return "`memory_budget: auto` chooses the bytes of each trial"
     if prepared.arch == INTERPRETER:

@@ -17,10 +17,12 @@ import numpy as np
 
 from ...compiler.errors import QdrunError
 from ...jobs.base import Finished, Job, MemoryPlan, Outcome, Session, run_trial
-from ...jobs.batch import BatchSession
+from ...jobs.batch import BatchOutcome, BatchSession
 from ...jobs.groups import group_key
 from ...jobs.inputs import located
 from ...jobs.session import device_name
+from ..config.optimize_section import OptimizeSection
+from ..optimize.descent_of_batch import descend_batch
 from .capture import has_printed, printing_as_here
 from .spec import Together
 from .together import Ran
@@ -133,21 +135,28 @@ class Keeper:
                 self.program = OpenBatch(key, BatchSession.open(job, params, len(together.seeds), **options))
                 self.program.plan = self.program.here().run(self.program.session.job.plan)
             self._watch(self.program.session.job)
-            return self.program.here().run(self._run_batch, self.program, together, rows, start)
+            return self.program.here().run(self._run_batch, self.program, together, rows, spec.get("folder", ""), start)
         except BaseException:
             self.close_after_failure()
             raise
 
     @staticmethod
-    def _run_batch(program: OpenBatch, together: Together, rows: Sequence[int], start: float) -> Ran:
+    def _run_batch(program: OpenBatch, together: Together, rows: Sequence[int], folder: str, start: float) -> Ran:
         session, opened = program.session, time.perf_counter()
-        inputs = {name: np.asarray(values)[rows] for name, values in together.inputs.items()}
-        outcome = session.run_columns(inputs, np.asarray(together.seeds)[rows])
+        ends: list[Outcome | BaseException] | None = None
+        outcome = BatchOutcome(np.empty(0))
+        if together.optimize is None:
+            inputs = {name: np.asarray(values)[rows] for name, values in together.inputs.items()}
+            outcome = session.run_columns(inputs, np.asarray(together.seeds)[rows])
+        else:
+            model = session.job.Params
+            params = [located(model.model_validate(together.own_spec("", row)["params"]), folder) for row in rows]
+            ends = descend_batch(session, params, OptimizeSection.model_validate(together.optimize))
         done = time.perf_counter()
         session.measure()
         seconds = {"build": opened - start, "run": done - opened}
         name = device_name(session.job.program)
-        return Ran(outcome, seconds, program.plan, dict(session.used), session.peak_bytes, name)
+        return Ran(outcome, seconds, program.plan, dict(session.used), session.peak_bytes, name, ends)
 
     def run(self, job: type[Job[Any]], spec: Mapping[str, Any], body: Body) -> Finished:
         """Run a trial, in the open program or in a new one. It stays open if another trial may follow.

@@ -87,16 +87,18 @@ class Together(NamedTuple):
         params: of the first trial, as plain data.
         inputs: the parameters that are not the same in all, with a value for each trial.
         seeds: of each trial.
+        optimize: what each descends by, as ``TrialSpec.spec`` has it; None: they run once.
     """
 
     params: Mapping[str, Any]
     inputs: Mapping[str, list[Any]]
     seeds: list[int]
+    optimize: Mapping[str, Any] | None = None
 
     def own_spec(self, trial: str, row: int) -> dict[str, Any]:
         """What ``TrialSpec.spec`` would say of one of them, to run it alone."""
         params = {**self.params, **{name: values[row] for name, values in self.inputs.items()}}
-        return {"trial": trial, "params": params, "seed": self.seeds[row], "optimize": None}
+        return {"trial": trial, "params": params, "seed": self.seeds[row], "optimize": self.optimize}
 
 
 class BatchSpec(NamedTuple):

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from ...jobs.base import MemoryPlan
+from ...jobs.base import MemoryPlan, Outcome
 from ...jobs.batch import BatchOutcome
 from ..store.attempts import INLINE_BYTES, Record
 from ..store.columns import Rows, made
-from .records import failed_record, judged, place_of
+from .records import failed_record, judged, numbers_of, place_of
 from .spec import TrialSpec
 
 Array = np.ndarray[Any, Any]
@@ -33,6 +33,7 @@ class Ran:
         used: the most bytes of each kind.
         peak_bytes: the most at once; None for a job without a program.
         device: what it ran on.
+        ends: of trials that are optimised, how each ended: what its descent has found, or why there is none. ``outcome`` is empty then.
     """
 
     outcome: BatchOutcome
@@ -41,6 +42,7 @@ class Ran:
     used: dict[str, int]
     peak_bytes: int | None
     device: str
+    ends: Sequence[Outcome | BaseException] | None = None
 
     def shared(self, trials: int) -> Record:
         """What the records of all trials say alike: of seconds and bytes each has its share, of a batch of so many."""
@@ -60,6 +62,8 @@ def split(ran: Ran, trials: Sequence[TrialSpec], shared: Record) -> tuple[tuple[
     """The rows of the trials that ended well, and the records of the others; of large arrays each trial has a record of its own, which goes
     to files.
     """
+    if ran.ends is not None:  # descents of unequal length make no columns
+        return (), [(trial, _end(end, trial, shared)) for trial, end in zip(trials, ran.ends, strict=True)]
     outcome = ran.outcome
     norms = norms_of(outcome.gradients, len(trials))
     good = np.isfinite(outcome.losses)
@@ -103,6 +107,13 @@ def _all_finite(gradients: Mapping[str, Array], count: int) -> Array:
     for column in gradients.values():
         out &= np.isfinite(column).reshape(count, -1).all(axis=1)
     return out
+
+
+def _end(end: Outcome | BaseException, trial: TrialSpec, shared: Record) -> Record:
+    """The record of one descent."""
+    if isinstance(end, BaseException):
+        return shared | failed_record(end, place_of(end, trial.trial, None))
+    return judged(shared | numbers_of(end))
 
 
 def _record(outcome: BatchOutcome, row: int, trial: TrialSpec, shared: Record, norms: Array | None) -> Record:

@@ -101,7 +101,6 @@ def test_a_batch_fits_and_there_are_enough_for_all_lanes(tmp_path, known, more, 
         ({"x": [1.0, 2.0]}, "memory_budget: auto\n", None, "`memory_budget: auto` chooses the bytes of each trial"),
         ({"x": [1.0, 2.0]}, "", park(1000), "two of them do not fit into the memory of a device"),
         ({"x": [1.0]}, "", None, "no other trial differs from it in inputs alone"),
-        ({"x": [1.0, 2.0]}, "optimize: {rule: adam, learning_rate: 0.1, steps: 3}\n", None, "`optimize` takes the steps"),
     ],
 )
 def test_what_runs_one_by_one_is_said_with_the_reason(tmp_path, known, sweep, more, where, why):

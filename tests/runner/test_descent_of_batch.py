@@ -137,12 +137,30 @@ def test_a_trial_that_blows_up_or_fails_a_check_or_leaves_its_range_is_its_own_r
     assert "too far left" in str(rows[2]) and isinstance(rows[3], DescentError)
 
 
-def test_a_request_to_stop_ends_the_batch():
-    params = drawn(2)
-    with BatchSession.open(Bowl, params[0], 2) as batch:
-        batch.job.watch.stop("cancelled")
-        with pytest.raises(Stopped, match="cancelled"):
-            descend_batch(batch, params, section(rule="sgd"))
+def test_a_request_to_stop_ends_the_descents_that_run_with_the_best_of_each():
+    params = [BowlParams(x=1.0, y=[0.0, 0.0]), *drawn(2)]
+    how = section(rule="sgd", steps=50, stop={"gradient_norm": 1e-12})
+    with BatchSession.open(Bowl, params[0], 3) as batch:
+        run, steps = batch.run_columns, []
+
+        def four_times(inputs):
+            steps.append(inputs)
+            if len(steps) == 5:
+                batch.job.watch.stop("enough")
+            return run(inputs)
+
+        batch.run_columns = four_times
+        rows = descend_batch(batch, params, how)
+        with pytest.raises(Stopped, match="enough"):
+            descend_batch(batch, params, how)
+    short = section(rule="sgd", steps=3, stop={"gradient_norm": 1e-12})
+    with BatchSession.open(Bowl, params[0], 3) as batch:
+        until = descend_batch(batch, params, short)
+    assert isinstance(rows[0], Outcome) and rows[0].outputs["opt.steps"] == 0.0
+    for row, one in zip(rows[1:], until[1:], strict=True):
+        assert isinstance(row, Stopped) and str(row) == "enough"
+        assert row.outcome.loss == one.loss and STOPPED[int(row.outcome.outputs["opt.stopped"])] == "interrupted"
+        assert np.array_equal(row.outcome.outputs["opt.history"], one.outputs["opt.history"])
 
 
 def test_norms_and_clips_of_rows_are_those_of_each_row():

@@ -55,3 +55,22 @@ def test_arrays_of_a_batch_are_read_by_trial(runs):
         got, expected = together.gradients[name], alone.gradients[name]
         assert got["actuation"].shape == expected["actuation"].shape == (4,)
         assert np.allclose(got["stiffness"], expected["stiffness"], rtol=1e-10)
+
+
+OPTIMIZE = """optimize: {rule: adam, steps: 4, learning_rate: 0.05, scale: {stiffness: 1000}, bounds: {actuation: [0, 0.5]}}
+"""
+
+
+def test_descents_of_a_batch_find_what_single_trials_find(tmp_path):
+    text = ROBOTS.replace("samples: 21", "samples: 5") + OPTIMIZE + f"output: {tmp_path}/runs\n"
+    together, alone = (
+        {row["trial"]: row for row in submit(write_config(tmp_path, text=text, more=f"batch: {batch}\n")).rows}
+        for batch in (8, "off")
+    )
+    assert list(together) == list(alone) and len(alone) == 5
+    for name, row in together.items():
+        assert row["status"] == alone[name]["status"] == "done"
+        assert row["out.opt.steps"] == 4.0 and row["out.opt.stopped"] == 0.0
+        for column in (*NUMBERS, "out.opt.history", "out.opt.stiffness", "out.opt.actuation", "out.opt.gradient_norm"):
+            expected = np.atleast_1d(alone[name][column])
+            assert np.allclose(row[column], expected, rtol=1e-8, atol=1e-11 * np.abs(expected).max()), (name, column)
