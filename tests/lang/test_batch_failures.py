@@ -93,6 +93,7 @@ def test_each_failure_is_the_one_that_the_trial_has_alone(kind, lanes):
         x.from_numpy(columns)
         with pytest.raises(qd.TrialsFailed, match=r"^3 of 13 trials failed: 0, 4, 12\n  trial 0: ") as e:
             work()
+            qd.sync()
         found = out.to_numpy()
         x.fill(0.25)
         out.fill(0)
@@ -107,6 +108,7 @@ def test_each_failure_is_the_one_that_the_trial_has_alone(kind, lanes):
             x.from_numpy(columns[b])
             with pytest.raises(qd.QdrunRuntimeError) as alone:
                 work()
+                qd.sync()
         assert type(e.value.failed[b]) is type(alone.value) and str(e.value.failed[b]) == str(alone.value)
 
 
@@ -135,8 +137,10 @@ def test_a_gradient_that_is_not_finite_fails_its_trial():
             out[None] = qd.sqrt(x[None])
 
         x.from_numpy(np.array([1.0, 4.0, 0.0, 9.0, 0.0]))
-        with pytest.raises(qd.TrialsFailed, match="2 of 5 trials failed: 2, 4") as e, qd.ad.Tape(out):
-            root()
+        with pytest.raises(qd.TrialsFailed, match="2 of 5 trials failed: 2, 4") as e:
+            with qd.ad.Tape(out):
+                root()
+            qd.sync()
         assert "gradient" in str(e.value.failed[4])
         np.testing.assert_array_equal(x.grad.to_numpy()[[0, 1, 3]], [0.5, 0.25, 1 / 6])
 

@@ -270,7 +270,8 @@ def _place_of(group: _Group, access: Access) -> Outside:
     if place.buffer.kind == "arg" and isinstance(owner, ArgDecl):
         array = call.sources.get(owner.index, call.arrays[owner.index])
         if owner.per_trial:
-            array = next(a for a in program.ndarrays if a.address == address_of(array))._view
+            address = call.at.get(owner.index) or address_of(array)
+            array = next(a for a in program.ndarrays if a.address == address)._view
         return Outside(array, call.mirrors.get(owner.index))
     assert place.shape is not None and place.strides is not None
     memory, trials, dtype = group.variant.owners[place.buffer], program.trials, place.dtype.numpy
