@@ -244,7 +244,7 @@ class Executable:
 
     def take_status(self) -> bool:
         """Whether the status record says something, which it forgets."""
-        return bool(take_status(self.status_address)[0])
+        return bool(self._status[0]) and bool(take_status(self.status_address)[0])
 
     def raise_status(self, plan: HeapPlan | None = None) -> None:
         """Raise what the status record says. ``plan``: of the launch, where it was not the last one that was planned."""

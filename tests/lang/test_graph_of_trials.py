@@ -217,6 +217,43 @@ def test_random_writes_are_those_of_numpy(trials):
             assert np.array_equal(x.to_numpy(), expected[0]) and np.array_equal(y.to_numpy(), expected[1])
 
 
+def test_time_steps_that_fit_one_window_are_part_of_a_graph():
+    """Python clears the slots of each trial before the steps, and copies none."""
+    trials, steps = 11, 7
+    with qd.init(arch=qd.cpu, batch=trials, cpu_max_num_threads=2):
+        x = qd.field(qd.f64, shape=(steps + 1, 3), needs_grad=True)
+        push, loss = qd.field(qd.f64, shape=(steps, 3), needs_grad=True), qd.field(qd.f64, shape=(), needs_grad=True)
+
+        @qd.kernel
+        def add(k: qd.i32):
+            for i in range(3):
+                push[k, i] += qd.sin(x[k, i])
+            for i in range(3):
+                x[k + 1, i] += x[k, i] + 0.1 * push[k, (i + 1) % 3]
+
+        @qd.kernel
+        def end():
+            for i in range(3):
+                loss[None] += x[steps, i] ** 2
+
+        def work():
+            with qd.ad.Tape(loss):
+                qd.ad.checkpointed_steps(lambda t, k: add(k), steps, [x], [push])
+                end()
+
+        rng = np.random.default_rng(8)
+        work()
+        graph = qd.capture(work)
+        for _ in range(3):
+            start, found = rng.uniform(-1, 1, (trials, steps + 1, 3)), []
+            for launch in (work, graph):
+                x.from_numpy(start)
+                push.fill(3.0)
+                launch()
+                found.append([t.to_numpy() for t in (loss, x, push, x.grad)])
+            assert same(*found) and np.abs(found[0][3][:, 0]).min() > 0
+
+
 def test_what_trials_share_is_not_written_in_a_graph():
     with qd.init(arch=qd.cpu, batch=5):
         walk = Walk()
