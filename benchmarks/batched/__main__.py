@@ -40,10 +40,7 @@ def main() -> int:
         for side in sides:
             for row, values in _runs(side, model, args, columns):
                 rows.append(row)
-                print(
-                    f"  {row.side:4} {row.batch:7,} {row.rate:12,.0f} trials/s   {row.way}, first run {row.first:.2f} s",
-                    flush=True,
-                )
+                print(_line(row), flush=True)
                 wrong += disagreements(model, found.setdefault("first", values), values)
         _print_ratio(rows, batch)
     _print_best(rows)
@@ -94,6 +91,11 @@ def _runs(side: str, model: Model, args: argparse.Namespace, columns: Columns) -
     for way in args.ours.split(","):
         with our_side.opened(model, way, columns, args.arch, args.cores, args.device) as sweep:
             yield measure(side, way, columns, sweep, args.seconds)
+
+
+def _line(row: Measured) -> str:
+    cpu = 1e6 * row.cpu / row.batch
+    return f"  {row.side:4} {row.batch:7,} {row.rate:12,.0f} trials/s {cpu:10,.1f} us of CPU   {row.way}, first run {row.first:.2f} s"
 
 
 def _fastest(rows: list[Measured], side: str) -> Measured | None:
