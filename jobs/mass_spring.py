@@ -54,7 +54,7 @@ class MassSpring(Job[MassSpringParams]):
         self.x = qd.Vector.field(2, dtype=real, shape=(w + 1, self.n_masses), needs_grad=True)
         self.v = qd.Vector.field(2, dtype=real, shape=(w + 1, self.n_masses), needs_grad=True)
         self.force = qd.Vector.field(2, dtype=real, shape=(w, self.n_masses), needs_grad=True)
-        self.activation = qd.field(dtype=real, shape=(w + 1, p.columns), needs_grad=True)
+        self.activation = qd.field(dtype=real, shape=(w + 1, p.columns))
         self.slowed = qd.field(dtype=real, shape=())
         self.points, self.ends, self.muscle, self.rest = body.fields()
         self._muscle_kernels()

@@ -305,12 +305,14 @@ class KernelGradient:
     def _ready(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Variant, Bound]:
         variant, bound = self.kernel.variant(args, kwargs)
         recording = variant.program.recording
+        if recording is not None and "plans" not in variant.__dict__:
+            recording.new_gradient(variant.head.name)
+        if not variant.plans.sizing and not is_constant(variant):
+            raise nothing_to_differentiate(self.kernel.source.name, variant)
         if recording is not None:
             if "gradient" not in variant.__dict__:
                 recording.new_gradient(variant.head.name)
             recording.keep(args, kwargs)
-        if not variant.plans.sizing and not is_constant(variant):
-            raise nothing_to_differentiate(self.kernel.source.name, variant)
         refuse_one_array_twice(self.kernel.source.name, variant, bound)
         return variant, bound
 

@@ -16,8 +16,8 @@ def predicted(steps=20, *, wanted=None, budget=None, **how):
 
 def test_each_launch_counts_once_a_time_step_and_so_does_its_gradient():
     found, _ = predicted()
-    assert [times for times, _ in found.launches] == [20] * 10
-    assert [launch.tasks[0].name for _, launch in found.launches[2:4]] == ["excite_0", "excite_0_grad"]
+    assert [times for times, _ in found.launches] == [20] * 9
+    assert [launch.tasks[0].name for _, launch in found.launches[2:5]] == ["excite_0", "pull_0", "pull_0_grad"]
     assert found.seconds == pytest.approx(20 * sum(launch.seconds for _, launch in found.launches))
     assert predicted(40)[0].seconds == pytest.approx(2 * found.seconds)
 

@@ -379,3 +379,31 @@ def test_the_robot_walks_the_same_way(program):
                 launch()
                 found.append((job.loss[None], job.stiffness.grad[None], *job.amplitude.grad.to_numpy()))
         assert found[0::2] == found[1::2] and len(set(found)) == 3 and all(map(np.all, found))
+
+
+def test_a_tape_with_a_kernel_that_has_no_gradient_is_recorded(program):
+    x, drive = qd.field(qd.f64, shape=N, needs_grad=True), qd.field(qd.f64, shape=())
+    loss = qd.field(qd.f64, shape=(), needs_grad=True)
+
+    @qd.kernel
+    def push(t: qd.i32):
+        drive[None] = qd.sin(0.5 * t)
+
+    @qd.kernel
+    def energy():
+        for i in x:
+            loss[None] += drive[None] * x[i] ** 2
+
+    def run():
+        with qd.ad.Tape(loss):
+            push(1)
+            energy()
+
+    x.from_numpy(np.linspace(-1.0, 2.0, N))
+    run()
+    graph, wanted = qd.capture(run), x.grad.to_numpy()
+    x.grad.fill(7.0)
+    drive[None] = 0.0
+    graph()
+    assert np.array_equal(x.grad.to_numpy(), wanted)
+    assert np.allclose(wanted, 2.0 * np.sin(0.5) * np.linspace(-1.0, 2.0, N), rtol=1e-6)
