@@ -27,7 +27,7 @@ SMALL = 1 << 16
 """A write of so many bytes keeps a current mirror current; a larger one goes to the device alone."""
 
 ROW = 32
-"""Runs of so many bytes are copied by themselves; of shorter ones all that lies between them is copied, too."""
+"""Runs of so many bytes are copied by themselves. Of shorter ones what lies between them is copied, too, unless that is a lot."""
 
 PEEK_BYTES = 1 << 16
 """Bytes that take about as long to copy as it takes to ask for one element: a block that is read in single elements is copied as a whole
@@ -327,8 +327,9 @@ class Mirror:
     def forget(self, first: int = 0, end: int | None = None) -> None:
         """The device's memory was written past the mirror."""
         end = self._size if end is None else end
-        for k in range(self._block(first), self._block(end - 1) + 1) if first < end else ():
-            self._seen[k] = -1
+        if first < end:
+            begin, last = self._block(first), self._block(end - 1)
+            self._seen[begin : last + 1] = [-1] * (last + 1 - begin)
 
     # ---- inside
     def bounds(self, array: np.ndarray) -> tuple[int, int, bool]:
@@ -347,7 +348,8 @@ class Mirror:
         if dense or end - first <= SMALL:
             return None
         found = runs_of(array)
-        return found if found is not None and found.nbytes >= ROW else None
+        worth = found is not None and (found.nbytes >= ROW or found.step >= 2 * ROW * found.nbytes)
+        return found if worth else None
 
     def spread(self, array: np.ndarray) -> int:
         """Bytes that are copied when a part is read as a whole, unless they are current: those of its blocks."""
