@@ -44,7 +44,8 @@ class Verdicts:
         self.curves: Callable[[str], Claims] = lambda name: {}
         self.most: Mapping[str, int] = {}
         self.trials = {
-            one.id: TrialAt(one.id, one.number, Counter(dict(one.charged)), one.number, alone=one.alone) for one in work
+            one.id: TrialAt(one.id, one.number, Counter(one.charged) if one.charged else Counter(), one.number, alone=one.alone)
+            for one in work
         }
         for trial in self.trials.values():
             if checks and trial.charged[Failure.crash] > rules.crash:  # its runner was lost before it was looked into

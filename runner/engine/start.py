@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from ...jobs.base import Job
+from ..collector import paused
 from ..ledger.client import LedgerClient
 from ..ledger.inventory import Found, pools_and_devices
 from ..packing import Claim, Device, Pool
@@ -227,7 +228,8 @@ def run_trials(
     workers = RayWorkers(folder.name, spec, ledger.options)
     inside = inside_of(prepared, planned, claims, roster.kind)
     most = largest(pools, devices)
-    state = state_of(prepared, claims, work, before, most, [group.trials for group, _ in planned], batches)
+    with paused():
+        state = state_of(prepared, claims, work, before, most, [group.trials for group, _ in planned], batches)
     return Runner(state, inside, outside(workers)).run()
 
 

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from itertools import chain
 from typing import IO, Any
 
+from ..collector import paused
 from ..store.encoding import Damaged, plain
 from ..store.files import StorageFull, open_files
 from ..store.journal import EVENTS, Event, Lines, read, shape_of
@@ -280,18 +281,19 @@ def write_table(folder: RunFolder, path: str | os.PathLike[str] | None = None, t
         StorageFull: no room; an older table stays as it was.
         OSError: the table cannot be written; an older one stays as it was.
     """
-    sizes = folder.files.sizes(EVENTS)
-    events = read(folder, light=True)
-    found = replay(folder, events=events, trials=[trial.id for trial in trials] or None)
-    table = rows_of(folder, found, trials)
-    state = found.finished["state"] if found.finished else "unfinished"
-    said = {"qdrun.run": folder.name, "qdrun.complete": json.dumps(found.complete), "qdrun.state": str(state)}
-    batches = _batches(table, lambda group: each_row(folder, found, group))
-    with folder.files.writing("results.parquet") if path is None else writing(path) as stream:
-        _stream(stream, batches, said)
-    if path is None:
-        keep(folder, sizes, events, found)
-    return table
+    with paused():
+        sizes = folder.files.sizes(EVENTS)
+        events = read(folder, light=True)
+        found = replay(folder, events=events, trials=[trial.id for trial in trials] or None)
+        table = rows_of(folder, found, trials)
+        state = found.finished["state"] if found.finished else "unfinished"
+        said = {"qdrun.run": folder.name, "qdrun.complete": json.dumps(found.complete), "qdrun.state": str(state)}
+        batches = _batches(table, lambda group: each_row(folder, found, group))
+        with folder.files.writing("results.parquet") if path is None else writing(path) as stream:
+            _stream(stream, batches, said)
+        if path is None:
+            keep(folder, sizes, events, found)
+        return table
 
 
 def _stream(stream: IO[bytes], batches: Iterator[Any], said: dict[str, str]) -> None:

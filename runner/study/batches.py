@@ -6,11 +6,9 @@ follows from the memory of the devices and from how many batches keep all of the
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import Any
 
 from ...jobs.base import Job
@@ -20,7 +18,7 @@ from ...jobs.inputs import located
 from ..config.values import INTERPRETER
 from ..packing import Claim, Device, Pool
 from ..user_lines import described
-from .plan import PlannedGroup, Prepared, built_on, planned_for
+from .plan import PlannedGroup, Prepared, all_reals, all_same, built_on, planned_for
 from .trials import Trial
 
 MOST_ON_CPU, MOST_ON_GPU = 1024, 1 << 17
@@ -132,20 +130,12 @@ def _alike(prepared: Prepared, job: type[Job[Any]], trials: Sequence[Trial]) -> 
     first = located(job.Params.model_validate(trials[0].params), folder)
     inputs = found_of(job, first, prepared.gradients).inputs
     columns = {name: [trial.params[name] for trial in trials] for name in trials[0].params}
-    if all(_reals(column) if name in inputs else all_same(column[0], column) for name, column in columns.items()):
+    if all(all_reals(column) if name in inputs else all_same(column[0], column) for name, column in columns.items()):
         return [tuple([trial.id for trial in trials])]  # as in most sweeps: no key is needed
     for trial in trials:
         params = located(job.Params.model_validate(trial.params), folder)
         found.setdefault(group_key(job, params, wanted=prepared.gradients), []).append(trial.id)
     return [tuple(names) for names in found.values()]
-
-
-def _reals(column: Sequence[Any]) -> bool:
-    """Whether values of an input are floats, or flat lists of equally many."""
-    if type(column[0]) is not list:
-        return {float}.issuperset(map(type, column))
-    alike = {list}.issuperset(map(type, column)) and len(set(map(len, column))) == 1
-    return alike and {float}.issuperset(map(type, chain.from_iterable(column)))
 
 
 def _sized(
@@ -250,12 +240,4 @@ def columns_of(names: Sequence[str], trials: Mapping[str, Trial]) -> tuple[Mappi
     return params[0], inputs, [trials[name].seed for name in names]
 
 
-def all_same(first: Any, column: Sequence[Any]) -> bool:
-    """Whether all values of a column are the same to the bit: ``0.0`` is not ``-0.0``, nor 1 or true 1.0."""
-    if type(first) in (int, str, bool) or (type(first) is float and first != 0.0):
-        return column.count(first) == len(column) and len(set(map(type, column))) == 1  # in C: this is asked for every trial
-    text = json.dumps(first)
-    return all(value is first or json.dumps(value) == text for value in column)
-
-
-__all__ = ["BatchGroup", "Batches", "all_same", "chunks", "columns_of", "groups_of", "why_not"]
+__all__ = ["BatchGroup", "Batches", "chunks", "columns_of", "groups_of", "why_not"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from itertools import chain
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict
@@ -185,10 +186,30 @@ def plan_each(
         yield found
 
 
+def all_same(first: Any, column: Sequence[Any]) -> bool:
+    """Whether all values of a column are the same to the bit: ``0.0`` is not ``-0.0``, nor 1 or true 1.0."""
+    if type(first) in (int, str, bool) or (type(first) is float and first != 0.0):
+        return column.count(first) == len(column) and len(set(map(type, column))) == 1  # in C: this is asked for every trial
+    text = json.dumps(first)
+    return all(value is first or json.dumps(value) == text for value in column)
+
+
+def all_reals(column: Sequence[Any]) -> bool:
+    """Whether values are floats, or flat lists of equally many."""
+    if type(column[0]) is not list:
+        return {float}.issuperset(map(type, column))
+    alike = {list}.issuperset(map(type, column)) and len(set(map(len, column))) == 1
+    return alike and {float}.issuperset(map(type, chain.from_iterable(column)))
+
+
 def shapes(prepared: Prepared, job: type[Job[Any]]) -> list[list[Trial]]:
     """The trials in groups that need equal memory, see ``Job.shape_key``."""
     groups: dict[str, list[Trial]] = {}
-    folder = prepared.inputs_from  # it looks at the disk
+    first, folder = prepared.trials[0].params, prepared.inputs_from  # which looks at the disk
+    columns = {name: [trial.params[name] for trial in prepared.trials] for name in first}
+    own = getattr(job.shape_key, "__func__", None) is not getattr(Job.shape_key, "__func__", None)
+    if not own and all(all_reals(column) or all_same(first[name], column) for name, column in columns.items()):
+        return [list(prepared.trials)]  # as of most sweeps: values of floats decide no shape
     for trial in prepared.trials:
         key = job.shape_key(located(job.Params.model_validate(trial.params), folder))
         groups.setdefault(_CANONICAL(key), []).append(trial)

@@ -17,6 +17,7 @@ from ..config.values import is_number
 from ..config.yaml_lines import KeyPath, did_you_mean
 
 MAX_TRIALS = MOST
+_KEY = json.JSONEncoder(sort_keys=True).encode
 CLOSE = 1e-9
 """Reals that differ by no more than this part are one value to ``exclude``: 0.3 is the fourth of linspace [0, 1, 11]."""
 
@@ -297,7 +298,7 @@ def _numbered(combinations: list[dict[str, Any]], sweep: SweepSection) -> list[P
     seen: dict[str, int] = {}
     points = []
     for values in combinations:
-        key = json.dumps(values, sort_keys=True)
+        key = _KEY(values)
         first = seen.get(key, 0)
         if first and not drawn:
             raise SweepError((), f"two trials are equal: {json.dumps(values)}", hint="use `repeat` to run the same trial again")

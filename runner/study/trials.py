@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
@@ -13,14 +12,16 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ...jobs import paths
 from ...jobs.base import Job
+from ..collector import paused
 from ..config.model import Loaded, OptimizeSection, explain
 from ..config.yaml_lines import ConfigError, KeyPath, Problem, did_you_mean, dotted
 from ..optimize.descent import optimized
 from .sweep import Point, SweepError, expand
 
 MAX_PROBLEMS = 8
+_TEXT = json.JSONEncoder().encode
 _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
-"""Once for all trials: ``json.dumps`` makes an encoder for each call."""
+"""Once for all trials: ``json.dumps`` makes an encoder for each call that has options."""
 
 
 class Trial(BaseModel):
@@ -100,6 +101,13 @@ def make_trials(loaded: Loaded, job: type[Job[Any]]) -> list[Trial]:
     except SweepError as error:
         problem = loaded.document.problem(("sweep", *error.path), error.what, allowed=error.allowed, hint=error.hint)
         raise loaded.document.error(problem) from error
+    with paused():
+        return _made(loaded, job, points)
+
+
+def _made(loaded: Loaded, job: type[Job[Any]], points: Sequence[Point]) -> list[Trial]:
+    """The trials of points, in their order. Raises as ``make_trials``."""
+    config = loaded.config
     seed = config.sweep.seed if config.sweep is not None else 0
     trials: dict[str, Trial] = {}
     problems: dict[str, Problem] = {}
@@ -133,18 +141,25 @@ def resolve(job: type[Job[Any]], base: dict[str, Any], swept: dict[str, Any]) ->
         PathError: a dotted name leads nowhere.
         pydantic.ValidationError: they are not the job's parameters.
     """
-    if any("." in name for name in (*base, *swept)):
-        values = copy.deepcopy({name: value for name, value in base.items() if "." not in name})
+    if any(["." in name for name in (*base, *swept)]):
+        values = {name: _copied(value) for name, value in base.items() if "." not in name}
         dotted_names = {name: value for name, value in base.items() if "." in name}
         for name, value in (*dotted_names.items(), *swept.items()):
             try:
-                paths.put(values, name, copy.deepcopy(value), job.Params)
+                paths.put(values, name, _copied(value), job.Params)
             except paths.PathError as error:
                 error.add_note(name)
                 raise
     else:  # of most sweeps: nothing within a value changes
         values = {**base, **swept}
-    return paths.plain_params(job.Params.model_validate_json(json.dumps(values), strict=True))
+    return paths.plain_params(job.Params.model_validate_json(_TEXT(values), strict=True))
+
+
+def _copied(value: Any) -> Any:
+    """A copy of plain data, in a tenth of the time of ``copy.deepcopy``."""
+    if type(value) is list:
+        return [_copied(item) if type(item) in (list, dict) else item for item in value]
+    return {key: _copied(item) for key, item in value.items()} if type(value) is dict else value
 
 
 def _problems(loaded: Loaded, job: type[Job[Any]], error: ValidationError | paths.PathError, point: Point) -> Iterable[Problem]:

@@ -15,8 +15,8 @@ from qdrun.runner.config.yaml_lines import ConfigError
 from qdrun.runner.observe.show import plan_data, plan_text
 from qdrun.runner.packing import Device, Pool
 from qdrun.runner.study import batches
-from qdrun.runner.study.batches import Batches, BatchGroup, all_same, chunks, columns_of, groups_of
-from qdrun.runner.study.plan import make_plan
+from qdrun.runner.study.batches import Batches, BatchGroup, chunks, columns_of, groups_of
+from qdrun.runner.study.plan import all_same, make_plan
 from qdrun.runner.study.prepare import prepare
 from qdrun.runner.workers.spec import Together
 
