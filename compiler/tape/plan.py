@@ -30,16 +30,18 @@ if TYPE_CHECKING:
     import numpy as np
 
 
-LANES_BYTES = 16 << 20
-"""Bytes of rows up to which a launch without a budget runs all of its lanes: as much as stays in the caches of most processors."""
+LANES_BYTES = 1 << 18
+"""Bytes of each worker's rows up to which a launch without a budget runs all of its lanes: what stays in a core's cache. Past that, more
+checkpoint levels in as many lanes take fewer bytes than one lane with one level, and little more time.
+"""
 
 
 @dataclass(frozen=True)
 class PlanOptions:
     """``levels``: checkpoint levels of loops with a known bound, where no ``budget`` (bytes of the heap) is given.
 
-    ``narrow``: numbers of the tasks that run one lane, whatever the machine has. ``spare``: bytes that a task's rows may take for the
-    sake of lanes, where no budget says so. ``choose`` overrides every loop (tests).
+    ``narrow``: numbers of the tasks that run one lane, whatever the machine has. ``spare``: bytes that the rows of a worker may take for
+    the sake of lanes, where no budget says so. ``choose`` overrides every loop (tests).
     """
 
     machine: Machine
@@ -201,7 +203,7 @@ class _Asked:
         first = self.usual(levels)
         if not self._options.machine.fewer or self._options.choose or not self.stateful:
             return first
-        room = max(self._options.spare, self.plan(self.usual(levels, 1)).bytes)
+        room = max(self._options.spare * self._options.machine.workers, self.plan(self.usual(levels, 1)).bytes)
         if self.plan(first).bytes <= room:
             return first
         tried = (self.usual(n, lanes) for n in range(levels, 4) for lanes in self._lanes)

@@ -93,8 +93,8 @@ def test_lanes_are_suggested_for_functions_on_a_cpu_that_fuses():
     assert suggested_lanes(all_three, (), "x86_64-linux", "+avx2,+fma") == Lanes(16, narrow=frozenset((0, 2)))
 
 
-def states(n, atomic=None, print_=False):
-    """A task with an adstack and sines in a loop, and an atomic of some kind on an element that other iterations may meet."""
+def states(n, atomic=None, print_=False, code="sin", gathers=0, divisions=0):
+    """A task with an adstack and arithmetic in a loop, and an atomic of some kind on an element that other iterations may meet."""
     x, far = field("x", f32, n), field("far", f32, n)
     task, i, b = parallel(n)
     b.put(ClaimRow())
@@ -102,7 +102,12 @@ def states(n, atomic=None, print_=False):
     with b.loop(const_i64(0), const_i64(9)) as lp:
         stack = Stack(lp, "tape", (v,), "s0")
         b.put(StackPut(stack, lp.index, (b.load(v),)))
-        b.store(v, b.op("sin", b.load(v)))
+        b.store(v, b.op("sin", b.load(v)) if code == "sin" else b.op(code, b.load(v), b.load(v)))
+        where = b.op("add", i, b.cast(lp.index, i32))
+        for _ in range(divisions):
+            where = b.op("mod", where, const_i32(n))
+        for _ in range(gathers):
+            b.store(v, b.op("max", b.load(v), b.gload(far, (where,))))
     if atomic:
         b.put(Op("atomic", (const_i32(3), b.load(v)), f32, (far, atomic)))
     if print_:
@@ -120,6 +125,10 @@ def states(n, atomic=None, print_=False):
         (states(4096, "add"), 1),  # its order would be another one in fewer lanes, and so the bits
         (states(8), 1),
         (states(4096, print_=True), 1),
+        (states(4096, code="mul"), 32),
+        (states(4096, code="mul", gathers=2), 32),
+        (states(4096, code="mul", divisions=1, gathers=1), 1),
+        (states(4096, divisions=1, gathers=1), 32),
     ],
 )
 def test_lanes_that_a_plan_may_choose_change_no_bits(kernel, width):

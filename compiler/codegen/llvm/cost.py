@@ -8,7 +8,7 @@ from math import prod
 from ...ir.nodes import Block, Const, If, Kernel, Loop, Op, Print, Stmt, Task
 from ...ir.walk import atomic_of, operands, walk
 from .target import ONE_LANE, Lanes
-from .uniform import analyse
+from .uniform import Shapes, analyse
 
 _CHUNK_COST = 20_000  # about 5 microseconds: ten times what handing a chunk to a waiting thread costs
 _COSTS: dict[str, int] = dict.fromkeys("sin cos tan asin acos atan2 tanh exp log pow".split(" "), 40)
@@ -16,6 +16,8 @@ _COSTS |= {"gload": 4, "atomic": 20, "div": 8, "sqrt": 8, "rsqrt": 12, "mod": 20
 _UNKNOWN_TRIPS = 16
 _MATH = frozenset("sin cos tan asin acos atan2 tanh exp log pow".split())
 _DIVISIONS = frozenset(("floordiv", "mod", "cdiv", "crem"))
+_PLAIN = frozenset(("load", "gload", "arg", "stack_get", "cast", "select", "neg"))
+"""Operations on reals that take no time to speak of."""
 _FEW = 64
 """Iterations of a loop with states for which lanes are compiled, at least."""
 _MOST_STATEMENTS = 1500
@@ -53,9 +55,9 @@ def grain(task: Task, lanes: int) -> int:
 def suggested_lanes(kernel: Kernel, plain: Container[Op], triple: str, features: str) -> Lanes:
     """How many lanes are likely best: twice the native f32 vector, half of that for f64; and the tasks where lanes would not pay.
 
-    Lanes pay for mathematical functions in loops inside parallel tasks, where one iteration waits for the last. They do not for
-    integer divisions, atomics or prints, which take turns, nor on a CPU without fused multiply-add, where our functions would call
-    one. A short body without loops is not worth the second copy of its code.
+    Lanes pay for mathematical functions in loops inside parallel tasks, where one iteration waits for the last, and for arithmetic in
+    loops that keep states. They do not for integer divisions, atomics or prints, which take turns, nor on a CPU without fused
+    multiply-add, where our functions would call one. A short body without loops is not worth the second copy of its code.
 
     Args:
         kernel: without checks.
@@ -70,33 +72,61 @@ def suggested_lanes(kernel: Kernel, plain: Container[Op], triple: str, features:
     wide = [task for k, task in enumerate(kernel.tasks) if k not in narrow]
     if not wide:
         return ONE_LANE
-    doubles = any(isinstance(s, Op) and s.op in _MATH and s.dtype.bits == 64 for t in wide for s in walk(t.body))
-    return Lanes(native if doubles else 2 * native, narrow)
+    return Lanes(native if sum(map(_doubles, wide)) > 0 else 2 * native, narrow)
+
+
+def _doubles(task: Task) -> int:
+    """How much more arithmetic of a task is in f64 than in f32; a mathematical function in f64 decides."""
+    sizes = [
+        (s.dtype.bits, s.op in _MATH) for s in walk(task.body) if isinstance(s, Op) and s.dtype.is_real and s.op not in _PLAIN
+    ]
+    return 1 if (64, True) in sizes else sum(1 if bits == 64 else -1 for bits, _ in sizes)
 
 
 def _lanes_pay(task: Task, plain: Container[Op]) -> bool:
-    math = sum(isinstance(x, Op) and x.op in _MATH for s in task.body if isinstance(s, Loop) for x in walk(s.body))
     statements = list(walk(task.body))
-    if not task.parallel or not math or any(isinstance(s, Print) for s in statements):
+    if not task.parallel or any(isinstance(s, Print) for s in statements):
         return False
     atomics = [s for s in statements if isinstance(s, Op) and s.op == "atomic" and s not in plain]
-    if task.stacks:  # a plan may choose fewer lanes, which must change no bits
-        used = {id(x) for s in statements for x in operands(s)}
-        any_order = all(_any_order(s) and id(s) not in used for s in atomics)
-        if not any_order or _iterations(task) < _FEW or len(statements) > _MOST_STATEMENTS:
-            return False
-        statements = list(_unconditional(task.body))  # what is put on stacks, and when, is decided by rare divisions
-    varying = analyse(task).varying
-    divided = (s for s in statements if isinstance(s, Op) and s.op in _DIVISIONS and s.dtype.is_int and s in varying)
-    return len(atomics) + sum(1 for _ in divided) <= 2 * math
+    if task.stacks:
+        return _states_pay(task, statements, atomics)
+    math = sum(isinstance(x, Op) and x.op in _MATH for s in task.body if isinstance(s, Loop) for x in walk(s.body))
+    return math > 0 and len(atomics) + _divisions(statements, analyse(task)) <= 2 * math
 
 
-def _unconditional(block: Block) -> Iterator[Stmt]:
-    """The statements of a block and of its loops, but for those inside an ``if``."""
+def _states_pay(task: Task, statements: list[Stmt], atomics: list[Op]) -> bool:
+    """Whether lanes pay for a task with adstacks: each iteration of its loops waits for the last one and counts states, which all lanes
+    do at once. A plan may choose fewer lanes, so they must not change any bits.
+    """
+    used = {id(x) for s in statements for x in operands(s)}
+    any_order = all(_any_order(s) and id(s) not in used for s in atomics)
+    if not any_order or _iterations(task) < _FEW or len(statements) > _MOST_STATEMENTS:
+        return False
+    shapes, axes = analyse(task), {a.index for a in task.axes}
+    gain = -4 * len(atomics)
+    for s in statements:
+        own = list(_own(s.body)) if isinstance(s, Loop) else []
+        work = sum(8 if x.op in _MATH else 1 for x in own if x.dtype.is_real and x.op not in _PLAIN)
+        if work:  # else it moves states, or runs segments of them
+            gathers = sum(x.op == "gload" and any(i in shapes.varying and i not in axes for i in x.args) for x in own)
+            assert isinstance(s, Loop)
+            gain += work - gathers - 4 * _divisions(s.body, shapes)  # what an `if` does with states is rare
+    return gain > 0
+
+
+def _own(block: Block) -> Iterator[Op]:
+    """The operations of a block and of its ``if``s, but for those in loops."""
     for s in block:
-        yield s
-        if isinstance(s, Loop):
-            yield from _unconditional(s.body)
+        if isinstance(s, Op):
+            yield s
+        elif isinstance(s, If):
+            yield from (*_own(s.then), *_own(s.orelse))
+
+
+def _divisions(statements: list[Stmt], shapes: Shapes) -> int:
+    """Those of integers that lanes take turns in."""
+    divided = (s for s in statements if isinstance(s, Op) and s.op in _DIVISIONS and s.dtype.is_int)
+    return sum(s in shapes.varying for s in divided)
 
 
 def _iterations(task: Task) -> int:

@@ -155,7 +155,8 @@ class GradientPlans:
             budget=budget,
             narrow=lanes.narrow,
         )
-        return replace(made, spare=min(made.spare, o.memory_limit // 8)) if o.memory_limit else made
+        most = o.memory_limit // (8 * made.machine.workers)
+        return replace(made, spare=min(made.spare, most)) if o.memory_limit else made
 
     def of_words(self, words: bytes, decisive: tuple[int, ...]) -> HeapPlan:
         """The plan of a launch by the words of its arguments, see ``plan``.
