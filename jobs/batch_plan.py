@@ -107,17 +107,18 @@ def batch_plan(
     with made.opened(backend=backend, threads=threads, batch=1):
         one = made.plan(arch=arch)
         program = made.program
-        width, other = program.trials.width, {} if arch is None else {"arch": arch}
+        width, other = program.trials_of(1, arch).width, {} if arch is None else {"arch": arch}
         launches = differentiated(made, launches_of(made))
 
         def heap(groups: int) -> int:
-            trials = program.trials_of(groups * width)
+            trials = program.trials_of(groups * width, arch)
             return sum(heap_planes([kernel.grad.plan(*args, trials=trials, **other) for kernel, args in launches]).values())
 
         pieces = pieces_of(heap, program.most_groups(arch))
-    with made.opened(backend=backend, threads=threads, batch=width + 1):
+        own = program.trials.width
+    with made.opened(backend=backend, threads=threads, batch=own + 1):
         per_group = _beside_heap(made.plan(arch=arch)) - _beside_heap(one)
-    return BatchPlan(width, per_group // width, _beside_heap(one) - per_group, pieces, one)
+    return BatchPlan(width, per_group // own, _beside_heap(one) - per_group, pieces, one)
 
 
 def _beside_heap(plan: MemoryPlan) -> int:

@@ -279,8 +279,14 @@ class ProgramState:
         """Where a heap plane lies; 0 while there is none."""
         return self._heap[plane].ptr if plane in self._heap else 0
 
-    def trials_of(self, count: int) -> TrialLayout:
-        """So many trials, as a batched program on its device has them in memory."""
+    def trials_of(self, count: int, arch: str | None = None) -> TrialLayout:
+        """So many trials, as a batched program on its device has them in memory. ``arch``: on a GPU that need not be there, if the program
+        runs on the CPU: on one with the threads of an H200.
+        """
+        if self.device.on_host and arch not in (None, "cpu", self.arch.value):
+            from ..runtime.gpu.trial_graphs import PLANNED_FOR, trials_on  # a program on the CPU loads nothing of GPUs
+
+            return trials_on(count, self.options.gpu_lanes, *PLANNED_FOR)
         return self.device.trial_layout(count, self.options.cpu_lanes, self.options.gpu_lanes)
 
     def most_groups(self, arch: str | None) -> int:

@@ -24,7 +24,7 @@ def robots(r):
 
 def blocks(r):
     velocity = [float(r.uniform(2.5, 3.5)), float(r.uniform(-2, 0))]
-    return Mpm88Params(particles=36, steps=30, stiffness=float(r.uniform(20, 60)), velocity=velocity)
+    return Mpm88Params(particles=36, steps=45, stiffness=float(r.uniform(20, 60)), velocity=velocity)
 
 
 def shots(r):
@@ -52,7 +52,7 @@ def test_rows_of_a_batch_equal_trials_run_alone(job, draw, trials):
         assert found.keys() == want.keys()
         for name, value in want.items():
             assert np.shape(found[name]) == np.shape(value)
-            np.testing.assert_allclose(found[name], value, rtol=1e-12, atol=1e-12 * np.max(np.abs(value)), err_msg=name)
+            np.testing.assert_allclose(found[name], value, rtol=1e-11, atol=1e-11 * np.max(np.abs(value)), err_msg=name)
 
 
 @pytest.mark.parametrize("wanted", [(), ("stiffness",)])

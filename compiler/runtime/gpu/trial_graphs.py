@@ -36,6 +36,10 @@ WALK = "qd_walk"
 _LAUNCH = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, *[ctypes.c_uint] * 7, *[ctypes.c_void_p] * 3)
 
 
+PLANNED_FOR = 270_336, 132
+"""Threads that a device holds at once and its multiprocessors, where batches are planned without a device: those of an H200."""
+
+
 def trials_on(count: int, lanes: int, threads: int, processors: int) -> TrialLayout:
     """Trials in groups of eight: their f64 are two sectors of 32 bytes. Few of them get lanes, and smaller blocks where there would be
     fewer blocks than multiprocessors.
