@@ -2,6 +2,9 @@
 
 The reverse transform reads values of the forward half of an ``if`` arm in the backward half of the same arm. Between the two no other
 instance of the block runs, so a local set right after the definition holds the right value at the use.
+
+An integer that one operation gives of values which are visible at the use, as the index ``k + 1``, is computed again there: a local that is
+set in an arm of an ``if`` differs between SIMD lanes, and what lies at such an index is gathered.
 """
 
 from __future__ import annotations
@@ -9,6 +12,8 @@ from __future__ import annotations
 from ..ir.nodes import Block, Const, If, Local, LocalStore, Loop, Op, Operand
 from ..ir.walk import operands
 from .clone import replace_operands
+
+_CHEAP = frozenset(("add", "sub", "mul", "neg", "cast"))
 
 
 def export_values(block: Block, outside: set[Op]) -> None:
@@ -21,14 +26,21 @@ class _Exporter:
         self._outside = outside
         self._visible: set[Op] = set()
         self._exported: dict[Op, Local] = {}
+        self._repeated: dict[Op, tuple[Operand, ...]] = {}
         self._find(block)
+        self._visible = set()
+        self._rewrite(block)
         if self._exported:
-            self._visible = set()
-            self._rewrite(block)
             block[:0] = [LocalStore(v, Const(_zero(v), v.dtype)) for v in self._exported.values()]
 
     def _is_local_value(self, x: Operand) -> bool:
         return isinstance(x, Op) and x.op != "param" and x not in self._outside
+
+    def _repeats(self, x: Op) -> bool:
+        """Whether a value can be computed again from what is visible here."""
+        if x.op not in _CHEAP or not x.dtype.is_int or not all(a.dtype.is_int for a in x.args):
+            return False
+        return all(not isinstance(a, Op) or not self._is_local_value(a) or a in self._visible for a in x.args)
 
     def _find(self, block: Block) -> None:
         """Which values are used where they are not visible."""
@@ -36,7 +48,10 @@ class _Exporter:
         for s in block:
             for x in operands(s):
                 if isinstance(x, Op) and self._is_local_value(x) and x not in self._visible and x not in self._exported:
-                    self._exported[x] = Local(x.dtype, "out")
+                    if self._repeats(x):
+                        self._repeated[x] = x.args  # those of its definition may become loads
+                    else:
+                        self._exported[x] = Local(x.dtype, "out")
             if isinstance(s, Op):
                 self._visible.add(s)
                 mine.append(s)
@@ -56,10 +71,14 @@ class _Exporter:
         for s in block:
             swap: dict[Op, Op] = {}
             for x in operands(s):
-                if isinstance(x, Op) and x in self._exported and x not in self._visible and x not in swap:
+                if not isinstance(x, Op) or not self._is_local_value(x) or x in self._visible or x in swap:
+                    continue
+                if x in self._exported:
                     local = self._exported[x]
                     swap[x] = Op("load", (), local.dtype, local)
-                    out.append(swap[x])
+                else:
+                    swap[x] = Op(x.op, self._repeated[x], x.dtype, x.attr, x.loc)
+                out.append(swap[x])
             if swap:
                 replace_operands(s, lambda x, swap=swap: swap.get(x, x) if isinstance(x, Op) else x)
             out.append(s)

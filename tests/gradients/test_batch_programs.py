@@ -23,7 +23,7 @@ from programs import program_sources
 
 COUNTS: Counter[str] = Counter()
 CHECKS = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much, HealthCheck.large_base_example]
-PARTS, EACH = 8, int(os.environ.get("QDRUN_RANDOM_BATCHES", "64")) // 8
+PARTS, EACH = 16, int(os.environ.get("QDRUN_RANDOM_BATCHES", "64")) // 16
 WIDTHS = (4, 8, 16, 32)
 OPTIONS = ({}, {"ad_checkpoint_levels": 2}, {"ad_checkpoint_levels": 3}, {"debug": True}, {"cpu_max_num_threads": 2})
 

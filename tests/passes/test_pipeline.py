@@ -103,4 +103,5 @@ def test_what_the_environment_asks_for_is_printed_in_order(monkeypatch, capsys):
     found = printed("all")
     assert [n for n in found if n in forward] == forward
     assert [n for n in found if n in names(REVERSE)] == names(REVERSE)
-    assert [n for n in found if n in device] == 2 * device, "both kernels are prepared for the device"
+    prepared = [n for n in found if n in device]  # a gradient may be prepared for several numbers of lanes
+    assert len(prepared) >= 4 and prepared == device * (len(prepared) // 2), "both kernels are prepared for the device"
