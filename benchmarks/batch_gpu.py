@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -75,6 +75,41 @@ def batch(count: int | None, steps: int, repeats: int, **options: Any) -> Measur
         return Measured(loss, k_grad, a_grad, best, capture, note)
 
 
+def tune(count: int, steps: int, variants: list[tuple[int, int, int, bool]], **options: Any) -> None:
+    """Time other shapes of the same recorded launches: lanes, threads of a block, threads that have registers, inlined tasks."""
+    job = MassSpring(MassSpringParams(steps=steps), wanted=WANTED)
+    job.window = steps
+    with job._in_program(options.pop("arch"), options | {"batch": count}):
+        device = job.program.device
+        fill(job, *inputs(count), True)
+
+        def sweep() -> None:
+            job.force.fill(0.0)
+            with qd.ad.Tape(loss=job.loss):
+                job.simulate()
+
+        sweep()
+        layout = device.trials
+        for lanes, block, resident, inline in variants:
+            try:
+                side = max(1, block // lanes)
+                device.trials, device.resident, device.inline = replace(layout, lanes=lanes, side=side), resident, inline
+                graph = qd.capture(sweep)
+                best = float("inf")
+                for _ in range(3):
+                    qd.sync()
+                    begin = time.perf_counter()
+                    graph()
+                    qd.sync()
+                    best = min(best, time.perf_counter() - begin)
+                f = device._walks[max(device._walks)].code.function
+                what = f"{best * 1e3:.3f} ms, {count / best:,.0f} trials/s; {f.registers} regs, {f.local_bytes} B local"
+                graph.close()
+            except Exception as error:
+                what = f"{type(error).__name__}: {error}"
+            print(f"B={count} lanes={lanes} block={block} resident={resident} inline={inline}: {what}", flush=True)
+
+
 def fill(job: MassSpring, k: np.ndarray, a: np.ndarray, batched: bool) -> None:
     """Give the trials their inputs."""
     job.stiffness.from_numpy(k if batched else k[0])
@@ -107,8 +142,14 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--batches", default="1,32,1024,8192,131072")
     parser.add_argument("--lanes", default="0,1")
+    parser.add_argument("--tune", default="", help="lanes:block:resident:inline, ..")
     given = parser.parse_args()
     device = int(given.device) if given.device.isdigit() else given.device
+    if given.tune:
+        rows = [tuple(map(int, v.split(":"))) for v in given.tune.split(",")]
+        for count in map(int, given.batches.split(",")):
+            tune(count, given.steps, [(a, b, c, bool(d)) for a, b, c, d in rows], arch=given.arch, device=device)
+        return
     known: dict[int, Measured] = {}
     for count in map(int, given.batches.split(",")):
         for lanes in map(int, given.lanes.split(",")):

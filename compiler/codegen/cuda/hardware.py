@@ -15,8 +15,6 @@ STACK_BLOCKS, SMALL_STACK_BLOCKS = 4, 6
 """Blocks of a multiprocessor that a kernel with adstacks leaves room for, and one that keeps at most ``SMALL`` bytes an iteration: 128 and
 80 registers a thread. Without a word, 32 registers hold back the pops."""
 SMALL = 16
-TRIAL_BLOCKS = 4
-"""The same for functions that run whole trials: 128 registers a thread of a block of 128."""
 
 
 class CudaHardware:
@@ -100,10 +98,15 @@ class CudaHardware:
         head = [f"define ptx_kernel void @{name}({params}) nounwind {bounds} {{", "entry:"]
         return "\n".join([*head, *e.slots, *e.head, *e.lines, "}"])
 
-    def define_packed(self, e: GridFn, name: str, words: int) -> str:
+    def wave_barrier(self, e: GridFn) -> None:
+        """``bar.warp.sync``; threads that a small block does not have count as having ended."""
+        e.module.declare("llvm.nvvm.bar.warp.sync", "declare void @llvm.nvvm.bar.warp.sync(i32)")
+        e.put("call void @llvm.nvvm.bar.warp.sync(i32 -1)")
+
+    def define_packed(self, e: GridFn, name: str, words: int, blocks: int) -> str:
         """The words stay in the constant memory of the parameters: nothing is copied."""
         param = f'ptr byval([{words} x i64]) align 8 "nvvm.grid_constant" %words'
-        bounds = f'"nvvm.reqntid"="{e.threads_of_block}" "nvvm.minctasm"="{TRIAL_BLOCKS}"'
+        bounds = f'"nvvm.reqntid"="{e.threads_of_block}" "nvvm.minctasm"="{blocks}"'
         head = [f"define ptx_kernel void @{name}({param}) nounwind {bounds} {{", "entry:", "  %regs = inttoptr i64 0 to ptr"]
         return "\n".join([*head, *e.slots, *e.head, *e.lines, "}"])
 

@@ -86,7 +86,11 @@ class EmulatedHardware:
         head = [f"define void @{name}(ptr %regs, ptr %words) nounwind {{", "entry:"]
         return "\n".join([*head, *e.slots, *loads, *e.head, *e.lines, "}"])
 
-    def define_packed(self, e: GridFn, name: str, words: int) -> str:
+    def wave_barrier(self, e: GridFn) -> None:
+        """All threads of the block."""
+        self.barrier(e)
+
+    def define_packed(self, e: GridFn, name: str, words: int, blocks: int) -> str:
         """The words lie packed anyway."""
         head = [f"define void @{name}(ptr %regs, ptr %words) nounwind {{", "entry:"]
         return "\n".join([*head, *e.slots, *e.head, *e.lines, "}"])

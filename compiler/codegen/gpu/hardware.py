@@ -153,6 +153,12 @@ class Hardware(Protocol):
         """The text of the function whose code the emitter holds."""
         ...
 
-    def define_packed(self, e: GridFn, name: str, words: int) -> str:
-        """The same of a function with one parameter, the address ``%words`` of so many words."""
+    def wave_barrier(self, e: GridFn) -> None:
+        """All threads of the wave arrive before one goes on, and see what the others have written."""
+        ...
+
+    def define_packed(self, e: GridFn, name: str, words: int, blocks: int) -> str:
+        """The same of a function with one parameter, the address ``%words`` of so many words. ``blocks``: how many a multiprocessor should
+        have room for at once.
+        """
         ...

@@ -20,7 +20,7 @@ from .grid_entry import emit_entry
 from .grid_kernel import GridCode, info_of
 from .hardware import GpuTarget, Word
 from .trial_entry import emit_trial_entry
-from .trials import Chunk, GridTrialEmitter, TrialShape, define_chunk, emit_chunk, emit_task
+from .trials import Chunk, GridTrialEmitter, TrialShape, define_chunk, emit_chunk, emit_task, meet
 
 TRIALS, PARAMETERS = 0, 1
 """Words of the parameters: how many trials there are; the first of the others."""
@@ -92,8 +92,7 @@ def emit_fill(module: Module, size: int, shape: TrialShape) -> Chunk:
     e.put(f"store i64 {following}, ptr {at}")
     e.branch(e.t(f"icmp slt i64 {following}, {count}"), body, out)
     e.at(out)
-    if shape.lanes > 1:
-        e.hardware.barrier(e)
+    meet(e)
     e.put("ret i1 %alive")
     define_chunk(e, name)
     return Chunk(name, e.info, FILL)
@@ -173,7 +172,10 @@ def _driver(module: Module, shape: TrialShape) -> GridTrialEmitter:
 
 def _parameter(e: GridTrialEmitter, word: int, ty: str) -> str:
     at = e.t(f"getelementptr i64, ptr %words, i64 {word}")
-    return e.t(f"load {ty}, ptr {at}")
+    if ty != "ptr" or not e.target.global_space:
+        return e.t(f"load {ty}, ptr {at}")
+    far = e.t(f"load ptr addrspace({e.target.global_space}), ptr {at}, !invariant.load !0")
+    return e.t(f"addrspacecast ptr addrspace({e.target.global_space}) {far} to ptr")
 
 
 def _over_trials(e: GridTrialEmitter, run: Callable[[Where], None]) -> None:
@@ -183,7 +185,10 @@ def _over_trials(e: GridTrialEmitter, run: Callable[[Where], None]) -> None:
     block, blocks = (e.t(f"zext i32 {x} to i64") for x in (hardware.block_number(e), hardware.blocks(e)))
     thread = e.t(f"add i64 {e.t(f'mul i64 {block}, {shape.block}')}, {e.t(f'zext i32 {mine} to i64')}")
     if shape.lanes > 1:
-        mine, lane = e.t(f"urem i32 {mine}, {shape.trials}"), e.t(f"udiv i32 {mine}, {shape.trials}")
+        wave = min(e.target.wave, shape.block)
+        side, number, thread_in_wave = wave // shape.lanes, e.t(f"udiv i32 {mine}, {wave}"), e.t(f"urem i32 {mine}, {wave}")
+        lane = e.t(f"udiv i32 {thread_in_wave}, {side}")
+        mine = e.t(f"add i32 {e.t(f'mul i32 {number}, {side}')}, {e.t(f'urem i32 {thread_in_wave}, {side}')}")
     mine = e.t(f"zext i32 {mine} to i64")
     first, body, out = e.slot("i64"), e.label("trials"), e.label("over")
     e.put(f"store i64 {e.t(f'mul i64 {block}, {shape.trials}')}, ptr {first}")
@@ -201,7 +206,7 @@ def _over_trials(e: GridTrialEmitter, run: Callable[[Where], None]) -> None:
 
 
 def _define(e: GridTrialEmitter, name: str, words: int) -> None:
-    e.module.functions.append(e.hardware.define_packed(e, name, words))
+    e.module.functions.append(e.hardware.define_packed(e, name, words, e.side_by_side.resident // e.side_by_side.block))
 
 
 def emit_trial_grid(kernel: Kernel, target: GpuTarget, plain: frozenset[Op], far: frozenset[str]) -> GridCode:

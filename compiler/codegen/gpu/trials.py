@@ -2,7 +2,7 @@
 
 Trials are independent, so nothing waits for another trial. A kernel is one function, its *chunk*, which runs the tasks of one trial one
 after the other; an atomic on an element of the trial is a load and a store where one thread has the trial. With several threads, which are
-called the lanes of the trial, each takes every n-th iteration, and the threads of the block meet between tasks::
+called the lanes of the trial, each takes every n-th iteration, and they meet between tasks::
 
     i1 chunk(ptr regs, ptr words, i64 trial, i32 lane, i64 thread, i1 alive)
 
@@ -35,15 +35,19 @@ ARGS = "ptr %regs, ptr %words, i64 %trial, i32 %lane, i64 %thread"
 
 @dataclass(frozen=True, slots=True)
 class TrialShape:
-    """How trials lie on a block: side by side, and, with lanes, the lanes one behind the other.
+    """How trials lie on a block: side by side. All lanes of a trial are in one wave of threads that execute together.
 
     Attributes:
         trials: of a block.
-        lanes: threads of a trial.
+        lanes: threads of a trial, a power of two, as are the trials.
+        resident: threads of a multiprocessor at once that the code leaves registers for.
+        inline: the functions of tasks are part of the one that calls them.
     """
 
     trials: int
     lanes: int = 1
+    resident: int = 512
+    inline: bool = False
 
     @property
     def block(self) -> int:
@@ -157,7 +161,8 @@ def emit_task(e: GridTrialEmitter, name: str) -> None:
     e.jump(e.finish)
     e.at(e.finish)
     e.put("ret void")
-    head = [f"define internal void @{name}({ARGS}) nounwind noinline {{", "entry:"]
+    how = "alwaysinline" if e.side_by_side.inline else "noinline"
+    head = [f"define internal void @{name}({ARGS}) nounwind {how} {{", "entry:"]
     e.module.functions.append("\n".join([*head, *e.slots, *e.head, *e.lines, "}"]))
 
 
@@ -220,12 +225,17 @@ def emit_chunk(e: GridTrialEmitter, name: str, tasks: list[tuple[str, Task]]) ->
         e.put(f"call void @{function}({ARGS})")
         e.jump(ran)
         e.at(ran)
-        if e.side_by_side.lanes > 1:
-            e.hardware.barrier(e)
+        meet(e)
         if _fails(task):
             _look(e, alive)
     e.put(f"ret i1 {e.t(f'load i1, ptr {alive}')}")
     define_chunk(e, name)
+
+
+def meet(e: GridTrialEmitter) -> None:
+    """The lanes of a trial wait for each other, and see what they have written."""
+    if e.side_by_side.lanes > 1:
+        e.hardware.wave_barrier(e)
 
 
 def define_chunk(e: GridTrialEmitter, name: str) -> None:

@@ -32,6 +32,8 @@ from .shared import Unused, shared
 
 BLOCK, FULL = 128, 2
 """Threads of a block at most; lanes are for batches with fewer trials than the device has threads, divided by ``FULL``."""
+RESIDENT, INLINE = 512, False
+"""See ``TrialShape``."""
 WALK = "qd_walk"
 _LAUNCH = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, *[ctypes.c_uint] * 7, *[ctypes.c_void_p] * 3)
 
@@ -128,8 +130,13 @@ class Walk:
 
 
 class TrialGraphs(Pacing):
-    """The graphs of one batched program."""
+    """The graphs of one batched program.
 
+    Attributes:
+        resident, inline: see ``TrialShape``.
+    """
+
+    resident, inline = RESIDENT, INLINE
     trials: TrialLayout | None
     memory: DeviceMemory
     stream: int
@@ -180,7 +187,8 @@ class TrialGraphs(Pacing):
         layout = self.trials
         assert layout is not None
         target = replace(self._target, trials=layout.width)
-        shape = TrialShape(layout.side, layout.lanes) if layout.lanes > 1 else TrialShape(target.block)
+        side = layout.side if layout.lanes > 1 else target.block
+        shape = TrialShape(side, layout.lanes, self.resident, self.inline)
         launches = [r for r in rows if isinstance(r, _Launch)]
         codes = list(dict.fromkeys(r.compiled.gpu for r in launches))
         sources = [TrialSource(*code.trial_source()) for code in codes]
