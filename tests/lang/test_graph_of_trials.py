@@ -171,6 +171,7 @@ def test_a_trial_that_fails_stops_no_other_one():
             TrialsFailed, match=r"6 of 13 trials failed: 1, 3, 5, 7, 9, 11\n  trial 1: .*axis 0 of `x` has index"
         ) as e:
             graph()
+            qd.sync()
         assert sorted(e.value.failed) == [1, 3, 5, 7, 9, 11]
         at.fill(0)
         graph()  # nothing is left of it

@@ -67,7 +67,8 @@ def _chunk(module: Module, source: TrialSource, shape: TrialShape, name: str) ->
     tasks = [(f"{name}_{k}", task) for k, task in enumerate(kernel.tasks)]
     for function, task in tasks:
         emit_task(GridTrialEmitter(module, info, task, shape, numbers), function)
-    emit_chunk(GridTrialEmitter(module, info, kernel.tasks[0], shape, numbers), f"{name}_chunk", tasks)
+    e = GridTrialEmitter(module, info, kernel.tasks[0], shape, numbers) if tasks else _driver(module, shape)
+    emit_chunk(e, f"{name}_chunk", tasks)
     return Chunk(f"{name}_chunk", info, tuple(numbers))
 
 
