@@ -187,3 +187,43 @@ def test_time_steps_in_windows_are_not_batched():
 def test_columns_that_do_not_fit_are_refused(inputs, message):
     with BatchSession.open(Root, RootParams(), 2) as batch, pytest.raises(ValueError, match=message):
         batch.run_columns(inputs)
+
+
+class PickParams(JobParams):
+    where: float = 0.0
+    factor: float = 2.0
+
+
+class Pick(Job[PickParams]):
+    """factor times the number at ``where``; there are four."""
+
+    gradients = ("factor",)
+
+    def build(self):
+        where, factor, loss = self.input("where"), self.input("factor"), self.objective()
+        table = qd.field(qd.f64, shape=4, per_trial=False)
+        table.from_numpy(np.array([1.0, 2.0, 3.0, 4.0]))
+
+        @qd.kernel
+        def pick():
+            loss[None] += factor[None] * table[qd.cast(where[None], qd.i32)]
+
+        self.pick = pick
+
+    def simulate(self):
+        self.pick()
+
+
+def test_trials_fail_alone_in_recorded_launches_too():
+    checks = {"bounds": True, "asserts": False, "nan": False}
+    where = np.array([0.0, 5.0, 3.0, -1.0, 1.0])
+    with BatchSession.open(Pick, PickParams(), 5, debug=checks) as batch:
+        for run in range(4):
+            shifted = np.roll(where, run)
+            outcome = batch.run_columns({"where": shifted})
+            bad = [k for k in range(5) if not 0 <= shifted[k] < 4]
+            assert sorted(outcome.errors) == bad
+            assert all("out of range" in str(outcome.errors[k]) for k in bad)
+            for k in sorted(set(range(5)) - set(bad)):
+                assert outcome.losses[k] == 2.0 * (shifted[k] + 1) and outcome.gradients["factor"][k] == shifted[k] + 1
+        assert batch.job._recorded[True].why == "" and batch.job._recorded[True]._graph is not None
