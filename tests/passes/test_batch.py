@@ -484,3 +484,23 @@ def test_failures_are_those_of_each_trial_alone(rng, lanes, checks):
                 np.testing.assert_allclose(got[trial], want, rtol=1e-14)
     assert {trial: str(e) for trial, e in failed.items()} == alone
     assert 10 < len(alone) < count - 10 and {"assert", "bounds"} <= kinds and ("nan" in kinds) == ("nan_check" in checks)
+
+
+@pytest.mark.parametrize("lanes", [0, 1])
+def test_an_overflow_is_that_of_its_trial(lanes):
+    p = program(12, overflow_check=True, cpu_lanes=lanes)
+    x, y = qd.field(qd.i32, 3), qd.field(qd.i32, 3)
+
+    @qd.kernel
+    def scale():
+        for i in x:
+            y[i] = x[i] * 1_000_000
+
+    data = np.arange(36, dtype=np.int32).reshape(12, 3)
+    data[5, 1] = 3_000
+    x.from_numpy(data)
+    with pytest.raises(qd.TrialsFailed) as e:
+        scale()
+    assert set(e.value.failed) == {5} and "3000 * 1000000" in str(e.value.failed[5])
+    np.testing.assert_array_equal(np.delete(y.to_numpy(), 5, 0), np.delete(data, 5, 0) * 1_000_000)
+    assert not p.trial_state.failed()
