@@ -19,7 +19,7 @@ from ..ray_adapter.worker_pool import RayWorkers, Workers
 from ..store.files import LocalFiles
 from ..store.layout import RunFolder
 from ..store.owner import Owner
-from ..study.batches import Batches, columns_of, groups_of
+from ..study.batches import Batches, columns_of, compile_batch, groups_of, why_not
 from ..study.placement import at_most, usable
 from ..study.plan import Planned, Prepared, opened, plan_all, planned_bytes
 from ..study.requests import Claims, claim_of
@@ -51,8 +51,12 @@ def warm(prepared: Prepared, job: type[Job[Any]], planned: Sequence[Planned], ov
             if over() or not here:
                 return
             if group.plan is not None and group.plan.bytes <= WARM_BYTES:
+                first = trials[group.trials[0]]
                 with suppress(BaseException):  # a user's code
-                    with opened(prepared, job, trials[group.trials[0]], prepared.loaded.config.budget_bytes) as made:
+                    if len(group.trials) > 1 and not why_not(prepared, job, group, first):
+                        compile_batch(prepared, job, first)
+                        continue
+                    with opened(prepared, job, first, prepared.loaded.config.budget_bytes) as made:
                         made.plan()
 
     thread = threading.Thread(target=work, name="warm", daemon=True)  # a build that hangs must not hold up the end of the run

@@ -54,9 +54,9 @@ class WorkerActor:
         """What every lane does."""
         return self._worker.progress()
 
-    def stop(self, trial: str) -> bool:
-        """A trial that is to end."""
-        return self._worker.stop(trial)
+    def stop(self, trials: Sequence[str]) -> bool:
+        """Trials that are to end."""
+        return any([self._worker.stop(trial) for trial in trials])
 
 
 @cache

@@ -186,8 +186,7 @@ class RayWorkers:
         """Set the flags; what the worker answers does not matter."""
         actor = self._actors.get(worker)
         if actor is not None:
-            for trial in trials:
-                unlisted(actor.handle.stop).remote(trial)
+            unlisted(actor.handle.stop).remote(tuple(trials))
 
     def kill(self, worker: m.WorkerId) -> None:
         """End the process now."""

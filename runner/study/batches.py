@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...jobs.base import Job
-from ...jobs.batch import BatchPlan, batch_plan
+from ...jobs.batch import BatchPlan, BatchSession, batch_plan
 from ...jobs.groups import found_of, group_key, why_not_batched
 from ...jobs.inputs import located
 from ..config.values import INTERPRETER
@@ -74,6 +74,15 @@ def why_not(prepared: Prepared, job: type[Job[Any]], group: PlannedGroup, trial:
         return "the interpreter runs one trial at a time"
     params = located(job.Params.model_validate(trial.params), prepared.inputs_from)
     return why_not_batched(job, params, wanted=prepared.gradients, memory_budget_bytes=config.budget_bytes)
+
+
+def compile_batch(prepared: Prepared, job: type[Job[Any]], trial: Trial) -> None:
+    """Compile the kernels of the batches that a trial belongs to: they are the same for any number of trials."""
+    config = prepared.loaded.config
+    params = located(job.Params.model_validate(trial.params), prepared.inputs_from)
+    how: dict[str, Any] = {"backend": prepared.backend, "device": prepared.place.device, "threads": config.device.threads}
+    with BatchSession.open(job, params, 1, wanted=prepared.gradients, debug=config.debug, **how) as session:
+        session.job.plan()
 
 
 def groups_of(
@@ -240,4 +249,4 @@ def columns_of(names: Sequence[str], trials: Mapping[str, Trial]) -> tuple[Mappi
     return params[0], inputs, [trials[name].seed for name in names]
 
 
-__all__ = ["BatchGroup", "Batches", "chunks", "columns_of", "groups_of", "why_not"]
+__all__ = ["BatchGroup", "Batches", "chunks", "columns_of", "compile_batch", "groups_of", "why_not"]

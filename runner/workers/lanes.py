@@ -54,6 +54,7 @@ class WorkerCall:
         failed: trials that have not ended well.
         lane: the lane that runs the call, once one has it.
         told: how many ends there have been.
+        names: its trials, once somebody has asked for them.
     """
 
     batches: Sequence[BatchSpec]
@@ -63,6 +64,13 @@ class WorkerCall:
     failed: int = 0
     lane: Lane | None = None
     told: int = 0
+    names: frozenset[str] | None = None
+
+    def has(self, trial: str) -> bool:
+        """Whether a trial is among them."""
+        if self.names is None:  # looked up once for each of a batch
+            self.names = frozenset(one.trial for batch in self.batches for one in batch.trials)
+        return trial in self.names
 
     def tell(self, end: BatchEnd) -> None:
         """The next batch is over."""
@@ -235,7 +243,7 @@ class Lane(threading.Thread):
     def stop(self, trial: str, why: str) -> bool:
         """Ask a trial that runs or waits here to stop; False when it is not here."""
         with self._lock:
-            if self._task is None or not any(t.trial == trial for batch in self._task.batches for t in batch.trials):
+            if self._task is None or not self._task.has(trial):
                 return False
             self._stops.setdefault(trial, why)
             now = self.now

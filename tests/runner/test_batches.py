@@ -1,6 +1,9 @@
 """Which trials of a sweep run together, how many of them, and what is said of the others. The jobs' side is a stand-in with known sizes."""
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 from hypothesis import given, settings
@@ -195,3 +198,37 @@ def test_other_values_are_refused_with_their_line(tmp_path, value):
     line = path.read_text().splitlines().index(f"batch: {value}") + 1
     assert f":{line}:" in str(caught.value)
     assert "is not a number of trials" in str(caught.value) and "allowed: auto, off, a count from 1 on" in str(caught.value)
+
+
+COMPILED = """
+import os, sys
+from pathlib import Path
+from qdrun.jobs.batch import BatchSession
+from qdrun.runner.study.batches import compile_batch
+from qdrun.runner.study.prepare import prepare
+
+prepared, job = prepare(Path(sys.argv[1]))
+if sys.argv[2] == "compile":
+    compile_batch(prepared, job, prepared.trials[0])
+else:
+    params = job.Params.model_validate(prepared.trials[0].params)
+    with BatchSession.open(job, params, 19, wanted=prepared.gradients, backend="cpu", threads=1) as session:
+        session.job.plan()
+        assert len(session.run_columns({}, [0] * 19)) == 19
+print(sorted(str(path.name) for path in Path(os.environ["QDRUN_CACHE_DIR"]).rglob("*") if path.is_file()))
+"""
+
+
+def test_kernels_that_are_compiled_before_the_batches_are_those_of_any_size(tmp_path):
+    config = write_config(
+        tmp_path, target="qdrun.jobs.mass_spring:MassSpring", params={"steps": 3}, sweep={"stiffness": [100.0, 200.0]}
+    )
+    config.write_text(config.read_text().replace("gradients: [x, target]", "gradients: [stiffness]"))
+    environment = {**os.environ, "QDRUN_CACHE_DIR": str(tmp_path / "cache")}
+    command = [sys.executable, "-c", COMPILED, str(config)]
+    files = [
+        subprocess.run([*command, what], env=environment, capture_output=True, text=True, check=True).stdout
+        for what in ("compile", "run")
+    ]
+    assert files[0] == files[1]
+    assert files[0].count(",") > 3
