@@ -127,7 +127,11 @@ class Graph:
         self._end()
 
     def __repr__(self) -> str:
-        return f"<graph of `{self.name}`: {self.launches} launches>"
+        trials = self.program.trials
+        if trials is None or self.program.device.on_host:
+            return f"<graph of `{self.name}`: {self.launches} launches>"
+        lanes = f", {trials.lanes} threads each" if trials.lanes > 1 else ""
+        return f"<graph of `{self.name}`: {self.launches} launches for {trials.count} trials{lanes}>"
 
 
 def capture(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Graph:

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 import qdrun as qd
+from qdrun.compiler.codegen.cuda.hardware import cuda_target
+from qdrun.compiler.codegen.cuda.nvptx_table import check
+from qdrun.compiler.codegen.gpu.trial_kernel import TrialSource, emit_chunks, emit_fill, emit_launch, emit_walk, trial_text
+from qdrun.compiler.codegen.gpu.trials import TrialShape
+from qdrun.compiler.codegen.llvm.function import Module
 from qdrun.compiler.errors import QdrunAssertionError, TrialsFailed
+from qdrun.compiler.runtime.cuda.ptx import compile_ptx
 from qdrun.compiler.runtime.gpu.trial_graphs import trials_on
 
 COUNTS = (1, 2, 3, 17)
@@ -361,6 +367,62 @@ def test_what_cannot_be_recorded_is_refused_by_name() -> None:
         qd.capture(x.to_numpy)
     x.fill(2.0)
     assert x.to_numpy().tolist() == [[2.0] * 4] * 3
+    program.close()
+
+
+def test_a_graph_says_how_many_threads_a_trial_has() -> None:
+    for lanes, text in ((1, "1 launches for 3 trials>"), (4, "1 launches for 3 trials, 4 threads each>")):
+        program = qd.init(arch=qd.cuda, device="emulated", batch=3, gpu_lanes=lanes)
+        x = qd.field(qd.f32, shape=4)
+
+        @qd.kernel
+        def work(x: qd.Template):
+            for i in x:
+                x[i] += 1.0
+
+        work(x)
+        assert repr(qd.capture(lambda k=work, x=x: k(x))).endswith(text)
+        program.close()
+
+
+@pytest.mark.parametrize("lanes", [1, 8])
+def test_the_code_for_nvidia_is_what_llvm_can_compile(lanes: int) -> None:
+    """Kernels with failures, random numbers, tapes on chip and in the heap, and fills, as one module."""
+    program = qd.init(arch=qd.cuda, device="emulated", default_fp=qd.f64, batch=3, check_out_of_bound=True)
+    x, loss = qd.field(qd.f64, shape=5, needs_grad=True), qd.field(qd.f64, shape=(), needs_grad=True)
+    at, most = qd.field(qd.i32, shape=5), qd.field(qd.i32, shape=())
+
+    @qd.kernel
+    def work(steps: qd.i32):
+        for i in x:
+            v = x[at[i]]
+            for _ in range(steps):
+                v = qd.sin(v) + 0.1
+            loss[None] += v
+            qd.atomic_max(most[None], i % 2)
+
+    @qd.kernel
+    def shake():
+        for i in x:
+            x[i] += qd.random()
+
+    for steps in (4, 400):
+        shake()
+        with qd.ad.Tape(loss):
+            work(steps)
+    made = [k for vs in program.variants.values() for v in vs.values() for k in (v.executable, v.__dict__.get("gradient"))]
+    sources = [TrialSource(*k.compiled.gpu.trial_source()) for k in made if k is not None]
+    assert len(sources) == 3
+    target = replace(cuda_target(), trials=8)
+    module, shape = Module(target), TrialShape(128 // lanes, lanes)
+    chunks = [*emit_chunks(module, sources, shape), emit_fill(module, 1, shape), emit_fill(module, 8, shape)]
+    emit_walk(module, chunks, shape, "walk")
+    emit_launch(module, chunks[0], shape, "one")
+    text = trial_text(module, "all", target, shape)
+    check(text, "walk")
+    ptx = compile_ptx(text, "walk", "sm_90", "+ptx80")
+    assert ptx.count(".entry") == 2 and "st.global.b64" in ptx
+    assert ("bar.warp.sync" in ptx) == ("global.add.f64" in ptx) == (lanes > 1)
     program.close()
 
 

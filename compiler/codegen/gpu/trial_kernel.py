@@ -30,6 +30,8 @@ NUMBER, SIZE, WORDS = 0, 1, 2
 """Words of a launch in a table: the number of its chunk, its words in all, the first of the chunk's."""
 
 
+_MOST_BLOCKS = 16
+"""Blocks that every GPU can hold on a multiprocessor."""
 FILL = (
     Word("fill", "to", "ptr"),
     Word("fill", "group"),
@@ -207,7 +209,8 @@ def _over_trials(e: GridTrialEmitter, run: Callable[[Where], None]) -> None:
 
 
 def _define(e: GridTrialEmitter, name: str, words: int) -> None:
-    e.module.functions.append(e.hardware.define_packed(e, name, words, e.side_by_side.resident // e.side_by_side.block))
+    blocks = max(1, min(_MOST_BLOCKS, e.side_by_side.resident // e.side_by_side.block))
+    e.module.functions.append(e.hardware.define_packed(e, name, words, blocks))
 
 
 def emit_trial_grid(kernel: Kernel, target: GpuTarget, plain: frozenset[Op], far: frozenset[str]) -> GridCode:

@@ -47,7 +47,7 @@ class TrialShape:
     trials: int
     lanes: int = 1
     resident: int = 512
-    inline: bool = False
+    inline: bool = True
 
     @property
     def block(self) -> int:
