@@ -20,7 +20,7 @@ class Measured:
         way: how it was run.
         batch: trials at once.
         seconds: of the fastest run.
-        cpu: CPU seconds of the run that took the fewest: what is left of a comparison on a busy machine.
+        cpu: CPU seconds of a run, the mean of all: other programs on the machine hardly change it.
         first: seconds of the first run, with compilation.
         runs: how many there were.
     """
@@ -42,7 +42,7 @@ class Measured:
 def measure(
     side: str, way: str, columns: Columns, sweep: Callable[[Columns], tuple[np.ndarray, Columns]], seconds: float
 ) -> tuple[Measured, tuple[np.ndarray, Columns]]:
-    """Run a sweep for about some seconds, at least twice after the first run.
+    """Run a sweep for about some seconds, at least three times after two runs that warm up: ours records its launches at the second.
 
     Returns:
         The times, and the losses and gradients of the last run.
@@ -50,11 +50,12 @@ def measure(
     begin = time.perf_counter()
     found = sweep(columns)
     first = time.perf_counter() - begin
+    sweep(columns)
     times: list[float] = []
     used: list[float] = []
-    while len(times) < 2 or sum(times) < seconds:
+    while len(times) < 3 or sum(times) < seconds:
         begin, cpu = time.perf_counter(), time.process_time()
         found = sweep(columns)
         times.append(time.perf_counter() - begin)
         used.append(time.process_time() - cpu)
-    return Measured(side, way, len(found[0]), min(times), min(used), first, len(times)), found
+    return Measured(side, way, len(found[0]), min(times), sum(used) / len(used), first, len(times)), found
