@@ -130,7 +130,7 @@ class TaskCost:
             lanes: iterations of a vector that have adstacks at a time: the code runs once for each turn.
             width: iterations that the code runs side by side.
         """
-        turns = -(-self.iterations // max(1, workers * width)) * (width // lanes)
+        turns = -(-self.iterations // max(1, workers * width)) * -(-min(width, self.iterations) // lanes)
         return turns * width / (1.0 + SIMD * (width - 1))
 
     def nanoseconds(self, plans: Mapping[int, LoopPlan], workers: int, lanes: int = 1, width: int = 1) -> float:

@@ -153,7 +153,7 @@ class _Asked:
     @property
     def stake(self) -> int:
         """Bytes of the rows of all workers, with every state on the tape."""
-        usual = self.usual(1)
+        usual = self._with(1, self._options.machine.lanes)
         words = RowLayout(usual.plans, usual.shared).place(self.task.region, {})
         words.pop(ON_CHIP, None)
         return (self._options.machine.rows if self.task.parallel else 1) * sum(n * PLANES[p] for p, n in words.items())
@@ -171,7 +171,15 @@ class _Asked:
     def _lanes(self) -> list[int]:
         """What may be chosen, the fastest first."""
         machine = self._options.machine
-        return [1 << k for k in reversed(range(machine.lanes.bit_length()))] if machine.fewer else [machine.lanes]
+        return [1 << k for k in reversed(range(self._most.bit_length()))] if machine.fewer else [machine.lanes]
+
+    @once
+    def _most(self) -> int:
+        """Lanes beyond which rows would stay empty: of few iterations, or where the gate was counted and few pass."""
+        machine, demand = self._options.machine, self.demand
+        passing = demand.passing if demand.passing is not None and demand.passing < machine.rows else machine.lanes
+        some = max(1, min(machine.lanes, passing, machine.lanes if demand.iterations is None else demand.iterations))
+        return 1 << (some - 1).bit_length() if machine.fewer else machine.lanes
 
     def ask(self) -> Ask:
         """What the search must know."""
@@ -210,9 +218,14 @@ class _Asked:
         return min((c for c in tried if self.plan(c).bytes <= room), key=lambda c: self.plan(c).seconds)
 
     def usual(self, levels: int, lanes: int = 0) -> Choice:
-        """Every loop with that many levels, all workers; 0: all lanes."""
+        """Every loop with that many levels, all workers; 0: all lanes that are of use."""
         o = self._options
-        lanes = lanes if lanes and o.machine.fewer else o.machine.lanes
+        if not o.machine.fewer or not self.stateful:
+            return self._with(levels, o.machine.lanes)
+        return self._with(levels, min(lanes or self._most, self._most))
+
+    def _with(self, levels: int, lanes: int) -> Choice:
+        o = self._options
         if o.machine.shared and not o.choose:
             found = place(self._launch, levels)
             return Choice(found.plans, self._workers(found) if levels == 1 else o.machine.workers, found.shared)
@@ -226,7 +239,7 @@ class _Asked:
             found = place(self._launch, 1, roomy=True)
             return Choice(found.plans, self._workers(found), found.shared)
         plans = {s.number: self._usual(s, 1, FASTEST_THINNING) for s in self.stateful}
-        return Choice(plans, o.machine.workers, lanes=o.machine.lanes)
+        return Choice(plans, o.machine.workers, lanes=self._most if self.stateful else o.machine.lanes)
 
     def _workers(self, placement: Placement) -> int:
         """The usual number, or more: not behind a gate, which is counted up to the usual number only."""

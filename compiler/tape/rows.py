@@ -100,7 +100,7 @@ def demand_of(task: TaskSizing, host: Host, machine: Machine, stake: int | None 
         return RowDemand(task.parallel, iterations, note=f"; gate not counted: all rows take {stake:,} bytes, {looked}")
     if extent.looked_at > max(CHEAP_COUNT, math.inf if stake is None else stake):
         return RowDemand(task.parallel, iterations, note=f"; gate not counted: {extent.looked_at:,} iterations to look at")
-    passing = count_passing(gate, extent, host, machine.workers if task.parallel else 1)
+    passing = count_passing(gate, extent, host, machine.rows if task.parallel else 1)
     return RowDemand(task.parallel, extent.iterations, passing, note=note)
 
 

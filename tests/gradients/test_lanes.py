@@ -129,3 +129,31 @@ def test_an_overflow_of_one_lane_is_raised(budget):
     x.from_numpy(np.linspace(0.6, 0.8, SIZE))
     k.grad(budget=budget) if budget else k.grad()
     assert np.isfinite(x.grad.to_numpy()).all()
+
+
+def test_lanes_without_an_iteration_that_keeps_states_have_no_rows():
+    """One iteration of a counted gate, and few iterations of an array."""
+    start(cpu_max_num_threads=4)
+    x, y = field(900, values=np.linspace(1.0, 1.4, 900)), field(900)
+    m = ints([0] * 500 + [1] + [0] * 399)
+    source = "@qd.kernel\ndef k(n: qd.i32):\n    for i in x:\n        if m[i] > 0:\n            v = x[i]\n            for _ in range(n):\n"
+    source += "                v = qd.sin(v) + 0.1\n            y[i] = v\n"
+    k = compile_source(source, x=x, y=y, m=m)["k"]
+    plan = k.grad.plan(200)
+    assert (lanes_in(plan), plan.bytes) == (1, 200 * 8)
+    point = Point(k, (200,), (x,), (y,))
+    got, want = point.gradient(), point.differences()
+    assert np.flatnonzero(got).tolist() == [500] and abs(got - want).max() < 1e-6
+
+    few = (
+        "@qd.kernel\ndef f(a: qd.types.ndarray(qd.f64, 1), b: qd.types.ndarray(qd.f64, 1)):\n    for i in range(a.shape[0]):\n"
+    )
+    few += "        v = a[i]\n        for _ in range(50):\n            v = qd.sin(v) + 0.1\n        b[i] = v\n"
+    f = compile_source(few)["f"]
+    for count in (1, 3, 5, 700):
+        a, b = (qd.ndarray(qd.f64, count, needs_grad=True) for _ in range(2))
+        a.from_numpy(np.linspace(0.2, 1.1, count))
+        plan = f.grad.plan(a, b)
+        assert count > 100 or lanes_in(plan) == {1: 1, 3: 4, 5: 8}[count]
+        check = Point(f, (a, b), (a,), (b,))
+        check.check()
