@@ -9,6 +9,7 @@ import pytest
 from runner_helpers import trial_record, write_config
 from typer.testing import CliRunner
 
+import qdrun as qd
 from qdrun.runner.cli.app import app
 from qdrun.runner.observe import table
 from qdrun.runner.observe.show import plan_text, results_text
@@ -84,22 +85,41 @@ def explained(config, *more):
     return result.exit_code, json.loads(result.stdout)["memory"]
 
 
+def rows_of_spin(threads: int) -> int:
+    """Rows of the job's gradient: a worker has one for each SIMD lane, whose number depends on the processor."""
+    qd.init(arch=qd.cpu, default_fp=qd.f64, cpu_max_num_threads=threads)
+    speed, loss = qd.field(qd.f64, shape=(), needs_grad=True), qd.field(qd.f64, shape=(), needs_grad=True)
+
+    @qd.kernel
+    def spin(turns: qd.i32):
+        for i in range(64):
+            v = speed[None] + 0.01 * i
+            for _ in range(turns):
+                v = qd.sin(v) + 0.5
+            loss[None] += v
+
+    (row,) = spin.grad.plan(300).rows()
+    assert row["rows"] % threads == 0 and row["rows"] // threads in (1, 2, 4, 8, 16)
+    return row["rows"]
+
+
 def test_every_byte_is_explained_down_to_the_line_of_the_loop(spin, tmp_path):
+    rows = rows_of_spin(threads=2)
     config = spin("device: {threads: 2}", sweep="{speed: [1.0, 2.0], turns: [200, 300]}")
     code, parts = explained(config)
     assert code == 0 and [len(part["trials"]) for part in parts] == [2, 2]
     line = next(n for n, text in enumerate(SPIN.splitlines(), 1) if "range(turns)" in text)
     for part, turns in zip(parts, (200, 300)):
         found = part["explanation"]
-        assert found["plan"]["by_kind"]["adstack"] == 2 * turns * 8
+        assert found["plan"]["by_kind"]["adstack"] == rows * turns * 8
         (loop,) = found["loops"]
         assert loop["line"] == f"{tmp_path / 'spin.py'}:{line}"
-        assert (loop["rows"], loop["bound"], loop["bound_from"], loop["bytes"]) == (2, turns, "argument", 2 * turns * 8)
+        assert (loop["rows"], loop["bound"], loop["bound_from"], loop["bytes"]) == (rows, turns, "argument", rows * turns * 8)
         entries = found["plan"]["entries"]
         assert sum(e["bytes"] for e in entries if e["kind"] != "code") == found["plan"]["bytes"]
     text = run(app, ["explain", str(config)]).stdout
     assert f"spin.py:{line}" in text
-    assert "2 rows (workers) x 300 x 1 (tape of spin.py" in text
+    assert f"{rows} rows (workers) x 300 x 1 (tape of spin.py" in text
     for title in ("fields and arrays", "loops that keep states", "kernels", "remedies"):
         assert title in text
     assert not (tmp_path / "runs").exists(), "nothing ran"
@@ -264,7 +284,7 @@ def test_every_row_of_results_says_how_much_of_its_plan_it_used(spin, tmp_path):
         journal.write("ended", trial=trial.id, attempt=1, **trial_record(prepared.spec(trial)))
     done, waiting = table.rows(folder)
     assert (done["used_of_planned"], waiting["used_of_planned"]) == (1.0, None)
-    assert done["used.adstack"] == done["planned.adstack"] == 300 * 8
+    assert done["used.adstack"] == done["planned.adstack"] == rows_of_spin(threads=1) * 300 * 8
     assert table.arrow_table([done, waiting]).column("used_of_planned").to_pylist() == [1.0, None]
     text = run(app, ["results", str(folder.path)]).stdout.splitlines()
     assert text[0].split()[-1] == "used/planned" and text[2].split()[-1] == "1.00" and text[3].split()[-1] == "-"
