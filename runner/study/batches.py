@@ -18,6 +18,7 @@ from ...jobs.inputs import located
 from ..config.values import INTERPRETER
 from ..packing import Claim, Device, Pool
 from ..user_lines import described
+from .devices import emulated
 from .plan import PlannedGroup, Prepared, all_reals, all_same, built_on, planned_for
 from .trials import Trial
 
@@ -127,6 +128,8 @@ def _plans(
 ) -> dict[str, BatchPlan]:
     params = located(job.Params.model_validate(trial.params), prepared.inputs_from)
     other = {"backend": built_on(prepared, arch or prepared.backend), "arch": planned_for(prepared, arch)}
+    if emulated(prepared.place.device):  # as for a device that is not here
+        other = {"backend": "cpu", "arch": arch or prepared.backend}
     found = {
         count: batch_plan(job, params, wanted=prepared.gradients, threads=count, **other) for count in set(threads.values())
     }

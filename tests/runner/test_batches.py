@@ -232,3 +232,20 @@ def test_kernels_that_are_compiled_before_the_batches_are_those_of_any_size(tmp_
     ]
     assert files[0] == files[1]
     assert files[0].count(",") > 3
+
+
+def test_batches_of_a_pretended_gpu_are_planned_as_those_of_one_that_is_not_here(tmp_path):
+    config = write_config(
+        tmp_path,
+        target="qdrun.jobs.mass_spring:MassSpring",
+        params={"steps": 3},
+        sweep={"stiffness": [float(k) for k in range(100, 140)]},
+        more="device: {backend: cuda, id: emulated}\n",
+    )
+    config.write_text(config.read_text().replace("gradients: [x, target]", "gradients: [stiffness]"))
+    prepared, job = prepare(config)
+    pools, devices = park(kind="cuda/emulated/1")
+    (group,) = groups_of(prepared, job, make_plan(prepared, job), {"cuda/emulated/1": 1}, pools, devices)
+    assert (group.why, len(group.trials)) == ("", 40)
+    plan = group.plans["cuda/emulated/1"]
+    assert group.size >= 20 and plan.memory.arch == "cuda" and plan.max_batch(plan.bytes(32)) == 32
