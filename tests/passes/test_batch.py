@@ -501,6 +501,7 @@ def test_an_overflow_is_that_of_its_trial(lanes):
     x.from_numpy(data)
     with pytest.raises(qd.TrialsFailed) as e:
         scale()
+        qd.sync()
     assert set(e.value.failed) == {5} and "3000 * 1000000" in str(e.value.failed[5])
     np.testing.assert_array_equal(np.delete(y.to_numpy(), 5, 0), np.delete(data, 5, 0) * 1_000_000)
     assert not p.trial_state.failed()

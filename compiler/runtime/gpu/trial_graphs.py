@@ -33,7 +33,7 @@ from .shared import Unused, shared
 BLOCK, FULL, LEAST = 256, 4, 4
 """Threads of a block at most, with lanes; the lanes of all trials are no more than the device has threads, divided by ``FULL``; lanes at
 least on a device that has 1,024 threads for each. What trials work on at one time must stay in the L1 caches: on an H200 131,072 robots
-take 67 ms with 4 lanes and 158 ms with one, 8,192 take 4.7 ms with 8 lanes and 7.9 ms with 16."""
+take 57 ms with 4 lanes and 76 ms with 2, 8,192 take 4.7 ms with 8 lanes and 7.9 ms with 16."""
 RESIDENT, INLINE = 512, True
 """See ``TrialShape``; measured on an H200. With 1,024 threads there are 64 registers for each, and the caches are too small; functions that
 are called keep registers on the stack, which is half of all traffic then."""
