@@ -87,18 +87,15 @@ def test_a_worker_that_loses_its_device_is_replaced_and_the_trial_is_tried_again
     good, once, crashed, lost = rows
     assert code == 1
     assert [row["status"] for row in rows] == ["done", "done", "done", "failed"]
-    ran = [len((tmp_path / "marks" / str(number)).read_text().split()) for number in range(4)]
-    assert ran == [1, 2, 2, 2]
-    # an attempt that waits on a worker which another trial takes down counts as one, and is not charged
-    assert all(row["attempts"] >= times for row, times in zip(rows, ran, strict=True))
+    pids = [(tmp_path / "marks" / str(number)).read_text().split() for number in range(4)]
+    # one more where another trial took the worker down before it had told the result; that is not charged
+    assert all(row["attempts"] >= len(ran) >= least for row, ran, least in zip(rows, pids, (1, 2, 2, 2), strict=True))
     assert lost["error_type"] == "DeviceError" and lost["error"].startswith("the device's memory has failed")
     assert lost["error"].splitlines()[0].endswith(f"({lost['attempts']} attempts)")
     for number, row in ((1, once), (2, crashed)):
-        first, second = (tmp_path / "marks" / str(number)).read_text().split()
-        assert first != second and row["out.pid"] == float(second), "another process"
-    assert good["out.pid"] == float((tmp_path / "marks" / "1").read_text().split()[0]), (
-        "the first worker lives until it is lost"
-    )
+        assert pids[number][0] not in pids[number][1:] and row["out.pid"] == float(pids[number][-1]), "another process"
+    assert good["out.pid"] == float(pids[0][-1])
+    assert pids[0][0] == pids[1][0], "the first worker lives until it is lost"
 
 
 @pytest.mark.slow
