@@ -62,7 +62,8 @@ def test_a_session_runs_batch_after_batch_and_smaller_ones(wanted):
     with BatchSession.open(MassSpring, first[0], 10, wanted=wanted, threads=1) as batch:
         runs = [batch.run(params) for params in (first, second, first)]
         assert batch.job.plan().bytes == batch.job.peak_bytes(), "batches after the first take nothing more"
-    assert np.array_equal(runs[0].losses, runs[2].losses) and len(runs[1]) == 3
+    np.testing.assert_allclose(runs[0].losses, runs[2].losses, rtol=1e-13, atol=1e-13)  # a GPU adds in any order
+    assert len(runs[1]) == 3
     assert runs[0].gradients.keys() == set(wanted)
     for row, params in enumerate(second):
         assert runs[1].losses[row] == pytest.approx(alone(MassSpring, params, wanted).loss, rel=1e-12)

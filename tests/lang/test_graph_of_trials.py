@@ -164,7 +164,7 @@ def test_a_trial_that_fails_stops_no_other_one():
                 program.trial_state.forget_failures()
                 ends.append(np.delete(y.to_numpy(), bad))
             assert failures[0] == failures[1] and sorted(failures[0]) == (bad if state else [])
-            assert np.array_equal(*ends)
+            np.testing.assert_allclose(*ends, rtol=1e-14 if program.device.on_host else 1e-12)  # a GPU adds in any order
         program.trial_state.keep_failures = False
         at.from_numpy(np.arange(trials).astype(np.int32) % 2 * 5)
         with pytest.raises(
