@@ -179,8 +179,12 @@ def _sized(
         width = max(plan.width for plan in plans.values())
         busy = width * math.ceil(len(names) / (max(1, lanes) * width))
         size = min(busy, most, MOST_ON_CPU if on_host else MOST_ON_GPU)
+    size = min(size, len(names))
     if size < 2:
         return BatchGroup(names, example, why="two of them do not fit into the memory of a device")
+    budget, share = prepared.loaded.config.budget_bytes, max(-(-plan.bytes(size) // size) for plan in plans.values())
+    if budget is not None and share > budget:
+        return BatchGroup(names, example, why=f"`memory_budget` is {budget:,} bytes, a trial of a batch takes {share:,}")
     return BatchGroup(names, example, size, plans)
 
 
