@@ -22,8 +22,10 @@ def draw(file: Path, rows: list[dict[str, Any]]) -> None:
     import matplotlib.pyplot as plt
 
     panels = list(dict.fromkeys((row["model"], row["arch"]) for row in rows))
-    figure, axes = plt.subplots(1, len(panels), figsize=(4.2 * len(panels), 3.6), squeeze=False)
-    for (model, arch), ax in zip(panels, axes[0], strict=True):
+    columns = min(3, len(panels))
+    lines = -(-len(panels) // columns)
+    figure, axes = plt.subplots(lines, columns, figsize=(4.2 * columns, 3.6 * lines), squeeze=False)
+    for (model, arch), ax in zip(panels, axes.flat, strict=False):
         for side, colour in COLOURS.items():
             best: dict[int, float] = {}
             for row in rows:
