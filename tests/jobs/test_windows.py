@@ -12,7 +12,7 @@ from qdrun.jobs.mass_spring import MassSpring, MassSpringParams
 from qdrun.jobs.mpm88 import Mpm88, Mpm88Params
 
 JOBS = {
-    "mass_spring": MassSpring(MassSpringParams(steps=60, substeps=40)),
+    "mass_spring": MassSpring(MassSpringParams(steps=80, substeps=40)),
     "mpm88": Mpm88(Mpm88Params(particles=36, steps=40)),
 }
 

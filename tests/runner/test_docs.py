@@ -30,7 +30,7 @@ def written(tmp_path_factory):
 @pytest.mark.slow
 def test_the_snippets_run(written):
     snippets = re.findall(r"```python\n(.*?)```", PAGE, re.S)
-    assert len(snippets) == 4
+    assert len(snippets) == 6
     for snippet in snippets:
         done = subprocess.run([sys.executable, "-c", snippet], cwd=written, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr

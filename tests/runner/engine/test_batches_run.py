@@ -21,7 +21,7 @@ NUMBERS = ("loss", "gradient_norm", "grad.stiffness", "grad.actuation", "out.wal
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory):
+def runs(tmp_path_factory, local_ray):
     """The same sweep in batches of up to 8, and one by one."""
     folder = tmp_path_factory.mktemp("robots")
     text = ROBOTS + f"output: {folder}/runs\n"
@@ -61,7 +61,7 @@ OPTIMIZE = """optimize: {rule: adam, steps: 4, learning_rate: 0.05, scale: {stif
 """
 
 
-def test_descents_of_a_batch_find_what_single_trials_find(tmp_path):
+def test_descents_of_a_batch_find_what_single_trials_find(local_ray, tmp_path):
     text = ROBOTS.replace("samples: 21", "samples: 5") + OPTIMIZE + f"output: {tmp_path}/runs\n"
     together, alone = (
         {row["trial"]: row for row in submit(write_config(tmp_path, text=text, more=f"batch: {batch}\n")).rows}
