@@ -7,10 +7,16 @@ several axes, temporaries that cross from one top-level loop to the next. Inputs
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
+
+CHECKS = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much, HealthCheck.large_base_example]
+"""What hypothesis finds unhealthy in tests that compile each example."""
 
 UNARY = ("qd.sin({})", "qd.cos({})", "qd.tanh({})", "qd.exp(qd.sin({}))", "qd.sqrt({0} * {0} + 1.0)", "qd.abs({}) + 0.1", "-({})",
          "qd.log({0} * {0} + 1.5)", "({0} * {0} + 0.3) ** 1.7", "({}) ** 2", "qd.sin({}) ** 3", "1.0 / (qd.cos({}) + 2.5)",
@@ -437,3 +443,16 @@ def program_sources(draw: Any) -> str:
     """Source of a kernel ``k(n, c, cv, s0)`` over fields x (8), v (4 vectors), fm (2 matrices), lo (4 of F), cnt (6), big (4 of i64),
     outputs y (3), yv (2 vectors), za and zb (4)."""
     return KernelWriter(draw).kernel()
+
+
+def check_part(check: Callable[[str, int], None], part: int, parts: int, examples: int, **options: Any) -> None:
+    """Check random programs of one part of a long test, as ``-n 2`` shares them: ``QDRUN_SEED`` and the part choose which."""
+    first = int(os.environ.get("QDRUN_SEED", "0")) * parts
+
+    @seed(first + part)
+    @settings(max_examples=examples, deadline=None, suppress_health_check=CHECKS, database=None, **options)
+    @given(program_sources(), st.integers(0, 10**6))
+    def run(source: str, inputs: int) -> None:
+        check(source, inputs)
+
+    run()

@@ -13,17 +13,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 import qdrun as qd
 
 sys.path.insert(0, str(Path(__file__).parent))
 from program_case import Case
-from programs import program_sources
+from programs import CHECKS, check_part, program_sources
 
 COUNTS: Counter[str] = Counter()
-CHECKS = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much, HealthCheck.large_base_example]
 PARTS, EACH = 8, int(os.environ.get("QDRUN_RANDOM_GRAPHS", "64")) // 8
 OPTIONS = ({}, {"ad_checkpoint_levels": 2}, {"ad_checkpoint_levels": 3}, {"check_out_of_bound": True})
 
@@ -98,15 +97,7 @@ def test_graphs_of_random_programs_give_what_their_launches_give(source, inputs)
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(PARTS))
 def test_many_random_programs(part):
-    first = int(os.environ.get("QDRUN_SEED", "0")) * PARTS
-
-    @seed(first + part)
-    @settings(max_examples=EACH, deadline=None, suppress_health_check=CHECKS, phases=[Phase.generate], database=None)
-    @given(program_sources(), st.integers(0, 10**6))
-    def run(source, inputs):
-        check(source, inputs)
-
-    run()
+    check_part(check, part, PARTS, EACH, phases=[Phase.generate])
 
 
 def test_few_random_programs_are_refused():

@@ -10,14 +10,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, seed, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 sys.path.insert(0, str(Path(__file__).parent))
 from program_case import COUNTS, check
-from programs import program_sources
+from programs import CHECKS, check_part, program_sources
 
-CHECKS = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much, HealthCheck.large_base_example]
 PARTS, EACH = 16, int(os.environ.get("QDRUN_RANDOM_PROGRAMS", "96")) // 16
 
 
@@ -30,15 +29,7 @@ def test_random_programs_are_right(source, inputs):
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(PARTS))
 def test_many_random_programs_are_right(part):
-    first = int(os.environ.get("QDRUN_SEED", "0")) * PARTS
-
-    @seed(first + part)
-    @settings(max_examples=EACH, deadline=None, suppress_health_check=CHECKS, database=None)
-    @given(program_sources(), st.integers(0, 10**6))
-    def run(source, inputs):
-        check(source, inputs)
-
-    run()
+    check_part(check, part, PARTS, EACH)
 
 
 def test_few_random_programs_are_refused():
