@@ -20,7 +20,7 @@ MAY_NAME_A_BACKEND = {
     *("compiler/program/memory/device_arrays.py", "compiler/lang/interop_on_device.py"),
     *("runner/config/model.py", "runner/cli/planning.py"),
     *("runner/ledger/inventory.py", "runner/ledger/amd.py", "runner/ledger/memory.py"),
-    *("compiler/tape/machine.py", "compiler/tape/launch_time.py"),
+    "compiler/tape/machine.py",
 }
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef

@@ -19,11 +19,10 @@ from ..errors import QdrunIndexError, QdrunRuntimeError
 from ..ir.threads import Living, Turns
 from ..options import Arch, Options
 from ..runtime.native.launch import Launch, forget_bound
-from ..tape.launch_time import LaunchTime
 from .factory import TensorFactory
 from .launch_lock import wait_until
 from .memory.memory_regions import memory_of, shown
-from .plans.launch_time import launch_note, launch_time
+from .plans.launch_facts import launch_note, parallel_iterations
 from .process_memory import Accounts
 from .recorders import ForwardRecorder, TapeRecorder
 from .rehearsal import Launches, Rehearsal, rehearse
@@ -255,13 +254,13 @@ class Program(Accounts):
         recorders = self._tape, self._versions, self._forward, self._rehearsal, self.open_trial
         return super().records() or any(x is not None for x in recorders)
 
-    def launch_time(self, kernel: Any, args: tuple[Any, ...], **how: Any) -> LaunchTime:
-        """How long a launch would take, predicted; the keywords are those of ``program.plans.launch_time.launch_time``."""
+    def parallel_iterations(self, kernel: Any, args: tuple[Any, ...]) -> tuple[int | None, ...]:
+        """How parallel a launch would be, see ``program.plans.launch_facts.parallel_iterations``."""
         with self:
-            return launch_time(kernel, args, **how)
+            return parallel_iterations(kernel, args)
 
     def launch_note(self, kernel: Any, args: tuple[Any, ...], arch: str) -> str:
-        """What would make a launch on a backend faster, see ``program.plans.launch_time.launch_note``; empty: nothing."""
+        """What would make a launch on a backend faster, see ``program.plans.launch_facts.launch_note``; empty: nothing."""
         with self:
             return launch_note(kernel, args, arch)
 

@@ -15,7 +15,7 @@ The coefficients were fitted by ``benchmarks/checkpoint_cost.py``, which prints 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -79,7 +79,6 @@ class LoopCost:
         sweep, refill, back: nanoseconds of one run of the body's copies.
         x, t: bytes of a checkpoint and of a slot of the tape.
         known: the count is known when the loop starts: only the last segment is put on the tape by the forward sweep.
-        prices: nanoseconds by ``FEATURES``.
     """
 
     trips: int
@@ -90,11 +89,10 @@ class LoopCost:
     x: int
     t: int
     known: bool = True
-    prices: Mapping[str, float] = field(default_factory=lambda: NANOSECONDS, compare=False)
 
     def nanoseconds(self, s: Any, r: Any) -> Any:
         """Of all runs of the loop, with segments of ``s`` and blocks of ``r`` of them (numbers or arrays). ``s`` >= trips: one level."""
-        c, n = self.prices, self.trips
+        c, n = NANOSECONDS, self.trips
         least = min if isinstance(s, int) else np.minimum
         s = least(s, max(1, n))
         again = refills(n, s, r) if n else 0
@@ -135,11 +133,8 @@ class TaskCost:
 
     def nanoseconds(self, plans: Mapping[int, LoopPlan], workers: int, lanes: int = 1, width: int = 1) -> float:
         """Of the whole task."""
-        return self.rounds(workers, lanes, width) * self.one(plans)
-
-    def one(self, plans: Mapping[int, LoopPlan]) -> float:
-        """Nanoseconds of one parallel iteration."""
-        return self.rest + sum(cost.of(plans[n]) for n, cost in self.loops.items() if n in plans)
+        loops = sum(cost.of(plans[n]) for n, cost in self.loops.items() if n in plans)
+        return self.rounds(workers, lanes, width) * (self.rest + loops)
 
 
 def task_cost(
@@ -147,7 +142,6 @@ def task_cost(
     iterations: int,
     trips: Mapping[int, int | None],
     count: Callable[[Inner], int],
-    prices: Mapping[str, float] | None = None,
 ) -> TaskCost:
     """The cost model of a task.
 
@@ -156,21 +150,19 @@ def task_cost(
         iterations: of the parallel loop.
         trips: of each loop with a plan, or around one, by number; None: only running can tell.
         count: iterations of a loop inside a copy of a body.
-        prices: nanoseconds by ``FEATURES``; None: ``NANOSECONDS``.
     """
-    prices = NANOSECONDS if prices is None else prices
     loops: dict[int, LoopCost] = {}
-    rest = nanoseconds(task.work, count, prices=prices)
+    rest = nanoseconds(task.work, count)
 
     def visit(region: Region, runs: float) -> None:
         nonlocal rest
         for s in region.loops:
             known = trips.get(s.number)
             n = GUESSED_WHILE if known is None else known
-            sweep, refill, back = _copies(s.work, count, prices)
+            sweep, refill, back = _copies(s.work, count)
             if s.stacks:
                 sizes = s.bytes("ck1"), s.bytes("tape")
-                loops[s.number] = LoopCost(n, runs, sweep, refill, back, *sizes, _exact(s, known), prices)
+                loops[s.number] = LoopCost(n, runs, sweep, refill, back, *sizes, _exact(s, known))
             else:
                 rest += runs * n * (sweep + back)
             visit(s.inner, runs * max(1, n))
@@ -186,20 +178,18 @@ def _exact(s: LoopSizing, known: int | None) -> bool:
     return known is not None and not s.exits
 
 
-def _copies(work: LoopWork, count: Callable[[Inner], int], prices: Mapping[str, float]) -> tuple[float, float, float]:
+def _copies(work: LoopWork, count: Callable[[Inner], int]) -> tuple[float, float, float]:
     return (
-        nanoseconds(work.sweep, count, "forward", prices),
-        nanoseconds(work.refill, count, "forward", prices),
-        nanoseconds(work.back, count, prices=prices),
+        nanoseconds(work.sweep, count, "forward"),
+        nanoseconds(work.refill, count, "forward"),
+        nanoseconds(work.back, count),
     )
 
 
-def nanoseconds(
-    work: Work, count: Callable[[Inner], float], phase: str = "back", prices: Mapping[str, float] | None = None
-) -> float:
+def nanoseconds(work: Work, count: Callable[[Inner], float], phase: str = "back") -> float:
     """Of one run of a piece of code. ``phase``: it runs "forward", and each iteration waits for the one before, or "back"."""
-    c = NANOSECONDS if prices is None else prices
+    c = NANOSECONDS
     total = sum(n * c[f"{phase} {name}"] for n, name in zip(work.counts, CLASSES))
     if phase == "forward":
         total += sum(n * c[f"wait {name}"] for n, name in zip(work.path, CLASSES))
-    return total + sum(weight * count(inner) * nanoseconds(body, count, phase, c) for inner, weight, body in work.loops)
+    return total + sum(weight * count(inner) * nanoseconds(body, count, phase) for inner, weight, body in work.loops)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -86,14 +86,6 @@ def make_plan(kernel: str, tasks: tuple[TaskSizing, ...], host: Host, options: P
     return min(fits, key=lambda p: p.seconds)
 
 
-def costs_of(
-    tasks: tuple[TaskSizing, ...], host: Host, options: PlanOptions, prices: Mapping[str, float]
-) -> dict[int, TaskCost]:
-    """The cost models of those tasks that keep states, by position, with these nanoseconds by ``cost.FEATURES``."""
-    asked = [_Asked(t, host, options) for t in tasks]
-    return {a.task.position: a.cost_at(prices) for a in asked if a.stateful}
-
-
 class _NoLaunch:
     """A host that knows nothing."""
 
@@ -136,12 +128,8 @@ class _Asked:
     @once
     def cost(self) -> TaskCost:
         """The task's cost model."""
-        return self.cost_at(None)
-
-    def cost_at(self, prices: Mapping[str, float] | None) -> TaskCost:
-        """The cost model with other nanoseconds than its own, see ``task_cost``."""
         trips = {n: t.count for n, t in self._trips.items()}
-        return task_cost(self.task, max(1, self.demand.iterations or 1), trips, self._count, prices)
+        return task_cost(self.task, max(1, self.demand.iterations or 1), trips, self._count)
 
     def _count(self, inner: Inner) -> int:
         if isinstance(inner, int):

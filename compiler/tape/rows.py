@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from .bounds.bounds import max_trips
+from .bounds.bounds import max_tuples
 from .bounds.queries import Host
 from .bounds.row_count import count_passing, extent_of
 from .machine import Machine
@@ -106,10 +106,5 @@ def demand_of(task: TaskSizing, host: Host, machine: Machine, stake: int | None 
 
 def iterations_of(task: TaskSizing, host: Host, machine: Machine) -> int | None:
     """Iterations of a task's parallel loop, at most; in a batch, the threads that its trials can have. None: unknown."""
-    total = machine.trial_lanes if task.trials else 1
-    for k, axis in enumerate(task.axes):
-        count = max_trips(axis, task.axes[:k], host).count
-        if count is None:
-            return None
-        total *= count
-    return total
+    count = max_tuples(task.axes, host)
+    return count if count is None or not task.trials else count * machine.trial_lanes

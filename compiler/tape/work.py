@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Union
 
-from ..ir.nodes import Place
 from .bounds.sizeexpr import Range
 
 CLASSES = ("simple", "division", "function", "load", "update")
@@ -24,15 +23,11 @@ class Work:
         counts: operations by ``CLASSES``; those of each arm of an ``if`` count one half.
         path: those of them that wait for one another, on the longest way through the code; counted for copies that only run forward.
         loops: loops inside it that run plainly, each with its weight and the work of one iteration.
-        moved, atomics: bytes of memory that are read and written, and updates that other threads may meet; without those of loops. Counted
-            where a task only runs forward.
     """
 
     counts: tuple[float, ...] = (0.0,) * len(CLASSES)
     path: tuple[float, ...] = (0.0,) * len(CLASSES)
     loops: tuple[tuple[Inner, float, Work], ...] = ()
-    moved: float = 0.0
-    atomics: float = 0.0
 
 
 NO_WORK = Work()
@@ -50,26 +45,3 @@ class LoopWork:
 
 
 NO_LOOP_WORK = LoopWork()
-
-
-@dataclass(frozen=True)
-class TaskWork:
-    """What a task that keeps no states does, apart from any launch.
-
-    Attributes:
-        name: of the task.
-        axes: of its parallel loop; none: it is serial.
-        parallel: several threads may run it.
-        work: of one iteration. Its loops are named by their ranges.
-        places: the memory that it touches.
-        wide: the part of its arithmetic on reals that is done in 8 bytes.
-        straight: one axis, neither branches nor loops nor functions, and neighbours in memory: a CPU runs several iterations at once.
-    """
-
-    name: str
-    axes: tuple[Range, ...]
-    parallel: bool
-    work: Work
-    places: tuple[Place, ...] = ()
-    wide: float = 0.0
-    straight: bool = False

@@ -139,7 +139,7 @@ class Plan(Part):
     target: str = about("the job")
     backend: str = about("what the trials run on")
     choice: Data | None = may(
-        "with device.backend: auto and several backends: backend, reason, and the candidates with their predictions"
+        "with device.backend: auto and several backends: backend, reason, and the candidates with what is known of each"
     )
     threads: int = about("of one trial")
     gradients: list[str] = about("their names")

@@ -1,7 +1,8 @@
-"""``device.backend: auto``: of the backends that this machine, or the cluster, has, the one on which the sweep is predicted to end first.
+"""``device.backend: auto``: of the backends that this machine, or the cluster, has, the one that suits the sweep.
 
-One trial of each shape is built on the CPU, planned for every backend, and timed by what the compiler predicts of its launches
-(``jobs.trial_time``). Nothing runs and nothing is compiled. Where there is one backend, nothing is done at all.
+One trial of each shape is built on the CPU and planned for every backend. A backend whose devices cannot hold a shape is out. Of the
+others a GPU is taken where the job's launches are wide (``jobs.parallel_width``). Nothing runs and nothing is compiled. Where there is
+one backend, nothing is done at all.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...jobs.base import Job
-from ...jobs.trial_time import TrialTime, trial_time
+from ...jobs.parallel_width import parallel_width
 from ..ledger.inventory import Found, pools_and_devices
 from ..packing import Claim, Request, misfit
 from .candidates import Candidate, Choice
@@ -24,16 +25,17 @@ from .trials import Trial
 
 MOST_SHAPES = 16
 """Shapes that are looked at; of more, so many evenly spaced ones stand for all."""
-SIDE_BY_SIDE = 4.5
-"""What programs on streams of their own gain on a GPU at the most: beyond, launches wait for one another."""
+WIDE = 4096
+"""Iterations of a parallel loop from which on a GPU is taken: 8 threads of a CPU take about as long for so many short ones as a GPU takes
+to start a task (4 us)."""
 
 
 @dataclass(frozen=True)
 class _Seen:
-    """A shape on a backend: what a trial claims, how long it takes, or why it cannot be planned."""
+    """A shape on a backend: what a trial claims, or why it cannot be planned; and the iterations of its launches, None: unknown."""
 
     claim: Claim | None = None
-    time: TrialTime | None = None
+    width: float | None = None
     error: str = ""
 
 
@@ -49,12 +51,12 @@ class _Shape:
 def chosen(
     prepared: Prepared, job: type[Job[Any]], places: Sequence[ChosenDevice], there: Sequence[Found] | None = None
 ) -> tuple[ChosenDevice, Choice]:
-    """The place where the sweep is predicted to end first.
+    """The place that suits the sweep.
 
     Args:
         prepared: the config, with all of its trials.
         job: the class, too.
-        places: of the backends that can be used, those first that are taken where nothing can be predicted.
+        places: of the backends that can be used, those first that are taken where nothing is known.
         there: the devices of the cluster that the trials will run on; None: those of this machine.
     """
     sample = _sample(prepared, job)
@@ -71,19 +73,33 @@ def chosen(
         shape.seen = found
     at = [prepared.model_copy(update={"place": place}) for place in places]
     candidates = tuple(_candidate(one, sample, job.__name__, _rows(one, there)) for one in at)
-    best, reason = _best(candidates)
+    best, reason = _best(candidates, _width(sample))
     return next(place for place in places if place.backend == best), Choice(best, reason, candidates)
 
 
-def _best(candidates: Sequence[Candidate]) -> tuple[str, str]:
+def _width(sample: Sequence[_Shape]) -> float | None:
+    """Iterations of a launch, the mean over all trials; None: those of one shape are unknown."""
+    total = 0.0
+    for shape in sample:
+        known = [seen.width for seen in shape.seen.values() if seen.width is not None]
+        if not known:
+            return None
+        total += shape.trials * known[0]
+    return total / sum(shape.trials for shape in sample)
+
+
+def _best(candidates: Sequence[Candidate], width: float | None) -> tuple[str, str]:
     able = [c for c in candidates if not c.out]
     if not able:
         return candidates[0].backend, "though no backend can hold every trial"
     if len(able) == 1:
         return able[0].backend, "the only one that can hold every trial"
-    if any(c.seconds is None for c in able):
-        return able[0].backend, "GPUs come first where not everything can be predicted"
-    return min(able, key=lambda c: c.seconds or 0.0).backend, "which is predicted to end first"
+    if width is None or any(c.why for c in able):
+        return able[0].backend, "GPUs come first where not everything is known"
+    wide = width >= WIDE
+    taken = next((c for c in able if (c.backend != "cpu") == wide), able[0])
+    how = f"{WIDE:,} and more are for a GPU" if wide else f"fewer than {WIDE:,} are for the CPU"
+    return taken.backend, f"as its launches have {width:,.0f} iterations side by side: {how}"
 
 
 def _sample(prepared: Prepared, job: type[Job[Any]]) -> list[_Shape]:
@@ -120,7 +136,7 @@ def _planned(host: Prepared, made: Job[Any], backend: str) -> _Seen:
         points = curve(made, plan, other) if host.loaded.config.elastic else ()
     except MemoryError as error:
         return _Seen(error=OUT_OF_MEMORY + str(error).splitlines()[0])
-    return _Seen(claim_of(plan, points), trial_time(made, backend, host.loaded.config.device.threads))
+    return _Seen(claim_of(plan, points), parallel_width(made))
 
 
 def _rows(prepared: Prepared, there: Sequence[Found] | None) -> list[Found]:
@@ -145,47 +161,8 @@ def _candidate(prepared: Prepared, sample: Sequence[_Shape], job: str, rows: Seq
         why = misfit(Request(shape.example.id, "", "", claims, 0.0), pools, devices)
         if why is not None:
             return Candidate(backend, why=f"{shape.example.label} {why}", out=True)
-        unknown = unknown or ("" if seen.time is not None else f"{job} names no launches()")
-    if unknown:
-        return Candidate(backend, why=unknown)
-    room = {pool.id: pool.capacity for pool in pools}
-    able = [(row, room[row.pool] - row.charge()) for row in rows]
-    runs = prepared.loaded.config.optimize.steps if prepared.loaded.config.optimize else 1
-    return _finish(backend, sample, able, runs)
+        unknown = unknown or ("" if seen.width is not None else f"{job} names no launches() whose iterations can be told")
+    return Candidate(backend, why=unknown)
 
 
-def _finish(backend: str, sample: Sequence[_Shape], devices: Sequence[tuple[Found, int]], runs: int) -> Candidate:
-    """When the last trial ends: each device takes what it holds at once, one after the other.
-
-    Args:
-        backend: of the devices.
-        sample: every shape with its claim and its time.
-        devices: with the bytes that each has for trials.
-        runs: how often a trial runs its job.
-    """
-    total = alone = longest = slots = 0.0
-    trials = sum(shape.trials for shape in sample)
-    for shape in sample:
-        claim, time = shape.seen[backend].claim, shape.seen[backend].time
-        assert claim is not None and time is not None
-        rate = held = 0.0
-        for row, room in devices:
-            at_once = min(row.lanes, room // max(1, claim.points[0].bytes)) or (1 if room >= claim.smallest else 0)
-            if at_once:
-                rate += _rate(row, time, at_once)
-                held += at_once
-        total += shape.trials * runs / rate
-        alone += shape.trials * runs * time.seconds
-        longest = max(longest, runs * time.seconds)
-        slots += shape.trials * held
-    return Candidate(backend, max(total, longest), alone / trials, slots / trials)
-
-
-def _rate(row: Found, time: TrialTime, at_once: int) -> float:
-    """Trials a second on one device."""
-    if row.backend == "cpu":
-        return at_once / time.seconds
-    return 1.0 / time.beside(at_once, SIDE_BY_SIDE, row.threads)
-
-
-__all__ = ["chosen"]
+__all__ = ["WIDE", "chosen"]

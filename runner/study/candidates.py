@@ -1,4 +1,4 @@
-"""What ``device.backend: auto`` has become: the backends that could run the sweep, what is predicted of each, and the one chosen."""
+"""What ``device.backend: auto`` has become: the backends that could run the sweep, and the one chosen."""
 
 from __future__ import annotations
 
@@ -12,34 +12,20 @@ class Candidate:
 
     Attributes:
         backend: its name.
-        seconds: when the last trial is predicted to end; None: not known.
-        trial_seconds: of one trial alone, the mean over all trials.
-        at_once: trials that run at the same time, on all devices together, the mean over the shapes.
-        why: why it cannot run the sweep, or why nothing is known; empty otherwise.
+        why: why it cannot run the sweep, or what is not known of it; empty otherwise.
         out: it cannot.
     """
 
     backend: str
-    seconds: float | None = None
-    trial_seconds: float | None = None
-    at_once: float | None = None
     why: str = ""
     out: bool = False
 
     @property
     def text(self) -> str:
-        """What is predicted of it, for people."""
-        if self.seconds is None or self.trial_seconds is None:
-            return f"{self.backend} {'is out' if self.out else 'is not predicted'}: {self.why}"
-        return f"{self.backend} {_time(self.seconds)} (a trial {_time(self.trial_seconds)}, {self.at_once:.3g} at once)"
-
-
-def _time(seconds: float) -> str:
-    """Three digits in a unit that suits them."""
-    units = (("us", 1e-6), ("ms", 1e-3), ("s", 1.0), ("h", 3600.0))
-    word, size = max((unit for unit in units if seconds >= unit[1]), key=lambda unit: unit[1], default=units[0])
-    number = seconds / size
-    return f"{number:.0f} {word}" if number >= 100 else f"{number:.3g} {word}"
+        """What is known of it, for people."""
+        if not self.why:
+            return f"{self.backend} holds every trial"
+        return f"{self.backend} {'is out' if self.out else 'is not known'}: {self.why}"
 
 
 @dataclass(frozen=True)
@@ -49,7 +35,7 @@ class Choice:
     Attributes:
         backend: the one that was taken.
         reason: in a few words.
-        candidates: all of them, in the order in which they are taken where nothing can be predicted.
+        candidates: all of them, in the order in which they are taken where nothing is known.
     """
 
     backend: str

@@ -17,8 +17,8 @@ from qdrun.compiler.runtime.cpu.device import CpuDevice
 from qdrun.compiler.runtime.gpu.device import GpuDevice
 from qdrun.jobs.base import Job, JobParams, MemoryPlan, Outcome, PlanEntry, check_gradients, execute
 from qdrun.jobs.mass_spring import MassSpring, MassSpringParams
+from qdrun.jobs.parallel_width import parallel_width
 from qdrun.jobs.plan import heap_planes
-from qdrun.jobs.trial_time import trial_time
 from qdrun.runner.study.requests import curve
 
 
@@ -266,7 +266,7 @@ def test_launches_that_are_no_kernels_are_refused_with_what_to_write(wrong, what
             return wrong(self)
 
     with Wrong(ChainParams()).opened(threads=1) as job:
-        for asks in (job.plan, job.explain, lambda: trial_time(job), lambda: curve(job, MemoryPlan())):
+        for asks in (job.plan, job.explain, lambda: parallel_width(job), lambda: curve(job, MemoryPlan())):
             with pytest.raises(TypeError) as error:
                 asks()
             first, second = str(error.value).splitlines()
@@ -295,7 +295,7 @@ def test_a_kernel_that_touches_no_gradient_is_planned_as_it_runs_forward_alone(b
     same(done.plan, done.used)
     assert done.plan.by_kind()["adstack"] > 0
     with Counting(ChainParams()).opened(threads=1, machine_code=False) as job:
-        assert [launch.tasks[0].name for _, launch in trial_time(job).launches][:2] == ["count_0", "spread_0"]
+        assert job.program.parallel_iterations(job.count, ()) == (64,)
         assert len(curve(job, job.plan())) > 1 and job.explain().remedies
 
 

@@ -9,7 +9,7 @@ import pytest
 import qdrun as qd
 from qdrun.compiler.compile.fast_math_note import fast_math_note
 from qdrun.compiler.passes.approximable import approximable
-from qdrun.compiler.program.plans.launch_time import launch_note
+from qdrun.compiler.program.plans.launch_facts import launch_note
 from qdrun.jobs.base import Job, JobParams
 from qdrun.runner.observe.show import _group_lines
 from qdrun.runner.study.plan import PlannedGroup

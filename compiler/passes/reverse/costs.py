@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable
 from operator import mul
 
 from ...ir.nodes import Assert, Block, GlobalStore, If, Local, LocalStore, Loop, Op, Stmt
-from ...ir.walk import place_of, stored_locals, walk
+from ...ir.walk import stored_locals
 from ...tape.work import CLASSES, NO_WORK, Inner, LoopWork, Work
 from .task import Reverse
 
@@ -56,7 +56,15 @@ class Costs:
 
     # ---- copies
     def _plain(self, block: Block, keep: set[int]) -> Work:
-        return plain_work(block, lambda s: self._inner(s, s in self._planned), keep)
+        """The work of code that only runs forward. ``keep``: the statements that are run, by identity."""
+        counts, loops = [0.0] * len(CLASSES), []
+        for s, weight in _statements(block):
+            if id(s) in keep:
+                if isinstance(s, Loop):
+                    loops.append((self._inner(s, s in self._planned), weight, self._plain(s.body, keep)))
+                else:
+                    _count_forward(s, weight, counts)
+        return Work(tuple(counts), _path(block, keep), tuple(loops))
 
     def _back(self, block: Block) -> Work:
         """The last replay of a block, and its backward code."""
@@ -77,38 +85,6 @@ class Costs:
             if activity.is_active(s):
                 _count_backward(s, weight, counts)
         return Work(tuple(counts), loops=tuple(loops))
-
-
-def plain_work(
-    block: Block, inner: Callable[[Loop], Inner], keep: set[int] | None = None, alone: Container[object] = ()
-) -> Work:
-    """The work of code that only runs forward.
-
-    Args:
-        block: the code.
-        inner: names a loop.
-        keep: the statements that are run, by identity; None: all of them.
-        alone: atomics that no other thread meets.
-    """
-    keep = {id(s) for s in walk(block)} if keep is None else keep
-    counts, loops, moved, atomics = [0.0] * len(CLASSES), [], 0.0, 0.0
-    for s, weight in _statements(block):
-        if id(s) in keep:
-            if isinstance(s, Loop):
-                loops.append((inner(s), weight, plain_work(s.body, inner, keep, alone)))
-            else:
-                _count_forward(s, weight, counts)
-                moved += weight * _bytes(s)
-                atomics += weight * (isinstance(s, Op) and s.op == "atomic" and s not in alone)
-    return Work(tuple(counts), _path(block, keep), tuple(loops), moved, atomics)
-
-
-def _bytes(s: Stmt) -> int:
-    """What a statement reads and writes."""
-    place = place_of(s)
-    if place is None or place.buffer.kind == "block":
-        return 0
-    return place.dtype.size * (2 if isinstance(s, Op) and s.op == "atomic" else 1)
 
 
 def _statements(block: Block, weight: float = 1.0) -> list[tuple[Stmt, float]]:
@@ -191,4 +167,4 @@ def _count_backward(s: Stmt, weight: float, counts: Counts) -> None:
             counts[_SIMPLE] += weight
 
 
-__all__ = ["FUNCTIONS", "Costs", "plain_work"]
+__all__ = ["FUNCTIONS", "Costs"]

@@ -56,6 +56,17 @@ def max_trips(loop: Range, nest: tuple[Range, ...], host: Host) -> Trips:
     return _Search(loop, used, host).trips()
 
 
+def max_tuples(axes: tuple[Range, ...], host: Host) -> int | None:
+    """How many tuples the indices of a nest have, outermost first, at most. None: only running can tell."""
+    total = 1
+    for k, axis in enumerate(axes):
+        count = max_trips(axis, axes[:k], host).count
+        if count is None:
+            return None
+        total *= count
+    return total
+
+
 def _source(loop: Range, used: tuple[Range, ...]) -> str:
     kinds: dict[type, str] = {Arg: "argument", Extent: "shape", Read: "array"}
     exprs = [e for r in (loop, *used) for end in r.ends for e in parts(end)]
@@ -158,4 +169,4 @@ class _Search:
         return min(splits, key=lambda split: split[0])[1] if splits else []
 
 
-__all__ = ["Trips", "max_trips"]
+__all__ = ["Trips", "max_trips", "max_tuples"]
