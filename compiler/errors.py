@@ -13,7 +13,7 @@
     │   ├── QdrunRuntimeTypeError        (TypeError) an argument or a returned value has a type that does not fit
     │   ├── GradientCheckError           (AssertionError) Tape(grad_check=..) found a gradient that differs from differences
     │   ├── NothingToDifferentiate       a kernel whose gradient was asked for touches nothing that has one
-    │   ├── QdrunImportError             (ImportError) a module of the peer that this version does not have
+    │   ├── QdrunImportError             (ImportError) a module of Quadrants that this version does not have
     │   ├── QdrunAssertionError          (AssertionError) a check failed in a kernel: assert, bounds, overflow, NaN
     │   ├── TrialsFailed                 some trials of a batch failed, each for a reason of its own; the others have gone on
     │   ├── AdStackOverflow              a loop ran further than its adstack was planned for
@@ -23,7 +23,7 @@
     GradientWarning                      (UserWarning) a gradient is lost in an array that has none
     PerformanceWarning                   (UserWarning) a kernel is much slower than an option would make it
 
-The names that start with ``Quadrants`` are those of the peer and the same classes.
+The names that start with ``Quadrants`` are those of Quadrants and the same classes.
 
 Every message has the form: what happened, where (kernel, file:line), what to do. All of them pickle.
 """
@@ -106,7 +106,7 @@ class QdrunRuntimeTypeError(QdrunRuntimeError, TypeError):
 
 
 class QdrunImportError(QdrunRuntimeError, ImportError):
-    """A module of the peer that this version does not have."""
+    """A module of Quadrants that this version does not have."""
 
 
 class GradientCheckError(QdrunRuntimeError, AssertionError):
@@ -277,7 +277,7 @@ class PerformanceWarning(UserWarning):
     """A kernel is much slower than an option would make it. Given when the kernel is compiled, at most once in a process."""
 
 
-# The peer's names of the same errors.
+# Quadrants' names of the same errors.
 QuadrantsCompilationError = QdrunCompilationError
 QuadrantsSyntaxError = QdrunSyntaxError
 QuadrantsTypeError = QdrunTypeError

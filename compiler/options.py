@@ -1,4 +1,4 @@
-"""What ``qd.init`` takes."""
+"""The options of ``qd.init``: their names, defaults and checks."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from .refused import REFUSED, refuse
 
 
 class Arch(StrEnum):
-    """Backends. ``cpu``, ``cuda`` and ``python``, the reference interpreter, are built in this version; asking for another says so.
+    """The backends by name. This version has ``cpu``, ``cuda`` and ``python``, the reference interpreter; the others are refused.
 
-    ``gpu`` is the GPU backend that this machine can use.
+    ``gpu`` selects the GPU backend that this machine can use.
     """
 
     cpu = "cpu"
@@ -31,10 +31,10 @@ class Arch(StrEnum):
 
 
 def arch_of(given: Arch | str | None) -> Arch:
-    """The backend that a user names; None: the CPU.
+    """Parse the name of a backend. None is the CPU.
 
     Raises:
-        QdrunRuntimeError: there is no backend of that name.
+        QdrunRuntimeError: no backend has this name.
     """
     names = [arch.value for arch in Arch]
     if given is None or given in names:
@@ -51,27 +51,28 @@ class Options:
     Attributes:
         default_fp: type of a real literal (f32 or f64).
         default_ip: type of an integer literal (i32 or i64).
-        debug: asserts and bounds checks in kernels; implies ``check_out_of_bound``.
-        check_out_of_bound: check field and ndarray indices.
-        nan_check: stop at the first operation that makes a NaN or an infinity of finite numbers, in values and in gradients.
-        overflow_check: stop at the first integer operation whose result does not fit its type.
-        cpu_max_num_threads: workers of a parallel loop; 0: all that the process may use.
-        cpu_lanes: iterations of a parallel loop that one thread runs side by side, in SIMD lanes; 0: more than 1 where it pays. Each
-            lane of a gradient needs a heap row of its own, and a plan may let fewer lanes have one at a time.
-        memory_limit: bytes that the program may allocate; 0: no limit.
-        memory_budget: bytes that the program should need, a number or a text such as "2GiB": the heap of each gradient launch is planned
-            into what the rest of the program leaves of it, the fastest plan that fits; 0: no budget. See docs/memory.md.
-        ad_stack_size: slots of the adstack of a loop whose count only running can tell; 0: thinning, for a million iterations.
-        ad_checkpoint_levels: 1, 2 or 3 levels for loops with a known bound.
+        debug: check asserts and index bounds in kernels; implies ``check_out_of_bound``.
+        check_out_of_bound: check the indices of fields and ndarrays.
+        nan_check: stop at the first operation that computes a NaN or an infinity from finite numbers, in values and in gradients.
+        overflow_check: stop at the first integer operation with a result that does not fit its type.
+        cpu_max_num_threads: threads of a parallel loop; 0: all cores that the process may use.
+        cpu_lanes: iterations of a parallel loop that one thread runs at once, in SIMD lanes; 0: the compiler chooses. Each lane of a
+            gradient needs an adstack row of its own; a plan may use fewer lanes at a time to save memory.
+        memory_limit: bytes that the program may allocate at most; 0: no limit.
+        memory_budget: target for the bytes of the program, a number or a text such as "2GiB"; 0: no budget. The planner subtracts what
+            the rest of the program holds, and chooses the fastest plan of each gradient launch that fits. See docs/memory.md.
+        ad_stack_size: adstack slots of a loop with a trip count that is unknown before it runs; 0: enough for a million iterations, by
+            thinning.
+        ad_checkpoint_levels: levels of checkpoints in loops with a known bound: 1, 2 or 3.
         offline_cache: keep compiled kernels on disk.
         random_seed: seed of ``qd.random``.
-        fast_math: on CUDA, f32 divisions, square roots, sines, cosines, tangents and exponentials may be the GPU's approximations,
-            which are two to four times faster (docs/gpu-math.md has their errors); elsewhere it changes nothing.
-        batch: how many independent trials the program runs side by side (docs/batch.md); None: one, and nothing is batched.
-        gpu_lanes: threads that share the work of a trial of a batch on a GPU, in recorded launches (``qd.capture``); 0: more than one
-            where there are too few trials to fill the device.
-        device: which GPU: its number, or a text: "GPU-" with its UUID, its PCI address "0000:3b:00.0", or "emulated", an imitation
-            for tests that runs on the CPU.
+        fast_math: on CUDA, use the GPU's approximate instructions for f32 divisions, square roots, sines, cosines, tangents and
+            exponentials. They are two to four times faster; docs/gpu-math.md has their errors. No effect on other backends.
+        batch: number of independent trials that the program runs at once (docs/batch.md); None: the program is not batched.
+        gpu_lanes: threads that share the work of one trial of a batch on a GPU, in recorded launches (``qd.capture``); 0: more than one
+            if there are too few trials to fill the device.
+        device: the GPU, by number or by text: "GPU-" with its UUID, its PCI address "0000:3b:00.0", or "emulated", an emulated GPU
+            for tests.
     """
 
     default_fp: DType = f32
@@ -94,7 +95,7 @@ class Options:
     device: int | str = 0
 
 
-# Options of the peer that change nothing here: accepted, so that programs run unchanged.
+# Options of Quadrants that have no effect here. They are accepted, so that programs run unchanged.
 PEER_ONLY = frozenset(
     "ad_stack_experimental_enabled ad_stack_sparse_threshold_bytes advanced_optimization auto_mesh_local_default_occupacy"
     " cache_loop_invariant_global_vars cfg_optimization constant_folding cuda_stack_limit debug_dump_path default_cpu_block_dim"
@@ -113,11 +114,11 @@ PEER_ONLY = frozenset(
 
 
 def make_options(given: dict[str, Any]) -> Options:
-    """Options from keywords, then from ``QD_<NAME>`` variables for what the keywords leave out.
+    """Build options from keywords; environment variables ``QD_<NAME>`` supply the ones that are not given.
 
     Raises:
-        KeyError: an unknown keyword, with the nearest known one.
-        QdrunRuntimeError: a value that is not allowed.
+        KeyError: a keyword is unknown; the message suggests the nearest known one.
+        QdrunRuntimeError: a value is not allowed.
     """
     known = {f.name for f in fields(Options)}
     given = {name: value for name, value in given.items() if value is not None or not name.startswith("default_")}
@@ -153,14 +154,14 @@ def _number_of(variable: str, text: str, kind: type[int]) -> int:
 
 
 def bytes_of(name: str, amount: object) -> int:
-    """An amount of memory in bytes, given as a whole number or as a text: "2GiB", "512 MB", "4096".
+    """Parse an amount of memory, a whole number or a text such as "2GiB", "512 MB" or "4096". Returns bytes.
 
     Args:
-        name: what the amount is for, as messages call it.
+        name: the name of the amount in error messages.
         amount: the number or the text.
 
     Raises:
-        QdrunRuntimeError: it is neither, or negative.
+        QdrunRuntimeError: the amount is neither, or negative.
     """
     if isinstance(amount, str):
         found = bytes_in(amount)
@@ -174,7 +175,7 @@ def bytes_of(name: str, amount: object) -> int:
 
 
 def compile_choices(o: Options) -> tuple[int | bool, ...]:
-    """The options that decide the code of a kernel, besides its text: part of every key under which code is kept."""
+    """The options that change the generated code of a kernel: a part of every cache key."""
     checked = o.debug, o.check_out_of_bound, o.nan_check, o.overflow_check
     return o.cpu_lanes, o.offline_cache, o.fast_math, *checked, o.batch is not None
 

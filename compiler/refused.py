@@ -1,4 +1,4 @@
-"""Names of the peer that this version does not have, and what to use instead. Using one is refused by name."""
+"""Names of Quadrants that this version does not have, and what to use instead. Using one is refused by name."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _TILES = (
     "use qd.simt.block.SharedArray for tiles in shared memory, or qd.Matrix for small matrices of one thread",
 )
 _MEMBERS = "its members have a type, a layout and a memory each", "ask a member: s.get_member_field(name)"
-_INNER = "it is an inner module of the peer", "the names that programs need are names of `qd`"
+_INNER = "it is an inner module of Quadrants", "the names that programs need are names of `qd`"
 
 REFUSED: dict[str, tuple[str, str]] = {
     **dict.fromkeys(
@@ -45,7 +45,7 @@ REFUSED: dict[str, tuple[str, str]] = {
     "buffer_view_type": ("views of buffers are not supported", "annotate with qd.types.ndarray(..)"),
     "FieldsBuilder": ("fields are placed under qd.root only", "close the program, or keep one program for each set of fields"),
     "Format": ("texture formats are not supported", "use fields"),
-    "algorithms": ("the peer's parallel algorithms are not supported", "use numpy on x.to_numpy(), or write a kernel"),
+    "algorithms": ("Quadrants' parallel algorithms are not supported", "use numpy on x.to_numpy(), or write a kernel"),
     "perf_dispatch": ("choosing kernels by their speed is not supported", "call the kernel that you want"),
     "profiler": _PROFILER,
     "tools": ("its writers of PLY and VTK files are not supported", "write x.to_numpy() with a library such as meshio"),
@@ -87,7 +87,7 @@ def refuse(name: str) -> NoReturn:
 
 
 def refuse_module(name: str) -> None:
-    """Refuse to import a module of the peer: ``linalg`` for ``import qdrun.linalg``. Other names are none of ours to refuse.
+    """Refuse to import a module of Quadrants: ``linalg`` for ``import qdrun.linalg``. Other names are none of ours to refuse.
 
     Raises:
         QdrunImportError: it is in ``REFUSED``.

@@ -16,7 +16,7 @@ from ..errors import QdrunRuntimeError, QdrunTypeError
 class Template:
     """The annotation of a parameter that is passed by reference (``qd.func``) or known at compile time (``qd.kernel``).
 
-    ``Template(..)`` is the annotation itself: the arguments are the peer's notes for readers and mean nothing.
+    ``Template(..)`` is the annotation itself: the arguments are Quadrants' notes for readers and mean nothing.
     """
 
     def __new__(cls, element_type: Any = None, ndim: int | None = None) -> Any:

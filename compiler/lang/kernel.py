@@ -440,8 +440,8 @@ def kernel(
 
     Args:
         fn: the function.
-        pure: a hint of the peer that means nothing here.
-        fastcache: a hint of the peer that means nothing here: every kernel is cached on disk.
+        pure: a hint of Quadrants that means nothing here.
+        fastcache: a hint of Quadrants that means nothing here: every kernel is cached on disk.
         graph: refused: ``qd.capture`` records graphs.
         checkpoints: refused, too.
 
@@ -463,7 +463,7 @@ def func(fn: Any = None, *, is_real_function: bool = False, requires_top_level: 
 
     Args:
         fn: the function; left out when options are given.
-        is_real_function: a hint of the peer that means nothing here: every function is inlined.
+        is_real_function: a hint of Quadrants that means nothing here: every function is inlined.
         requires_top_level: the same: a function with parallel loops runs them in parallel where a kernel calls it at its top level.
     """
     del is_real_function, requires_top_level

@@ -106,7 +106,7 @@ assume_in_range = Intrinsic(
     "assume_in_range",
     lambda val, base, low, high: val,
     lambda b, val, base, low, high: ops.as_value(b, val),
-    "``val``: a hint of the peer that it lies in [base + low, base + high). It changes nothing here.",
+    "``val``: a hint of Quadrants that it lies in [base + low, base + high). It changes nothing here.",
     "val base low high",
 )
 
@@ -115,9 +115,9 @@ def _hint(name: str, doc: str) -> Intrinsic:
     return Intrinsic(name, lambda *args: None, lambda b, *args: None, doc, "*args")
 
 
-block_local = _hint("block_local", "A hint of the peer for GPUs. It does nothing here.")
-cache_read_only = _hint("cache_read_only", "A hint of the peer for GPUs. It does nothing here.")
-no_activate = _hint("no_activate", "A hint of the peer for sparse fields. It does nothing here.")
+block_local = _hint("block_local", "A hint of Quadrants for GPUs. It does nothing here.")
+cache_read_only = _hint("cache_read_only", "A hint of Quadrants for GPUs. It does nothing here.")
+no_activate = _hint("no_activate", "A hint of Quadrants for sparse fields. It does nothing here.")
 
 
 def _host_fns(mask: int, base: int, offset: int) -> int:

@@ -160,7 +160,7 @@ def scale(sx: Any, sy: Any, sz: Any) -> Any:
 
 @both
 def rot_by_axis(axis: Any, ang: Any) -> Any:
-    """The 4 x 4 matrix that rotates by ``ang`` around ``axis`` (row vectors are rotated, as in the peer)."""
+    """The 4 x 4 matrix that rotates by ``ang`` around ``axis`` (row vectors are rotated, as in Quadrants)."""
     c, s = cos(ang), sin(ang)
     x, y, z = normalize(axis)
     t = 1.0 - c

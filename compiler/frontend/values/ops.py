@@ -230,7 +230,7 @@ def _bitwise(b: FrontBuilder, op: str, x: Operand, y: Operand) -> Operand:
 
 
 def _shift(b: FrontBuilder, op: str, x: Operand, y: Operand) -> Operand:
-    """The result has the type of the left side, as in the peer: ``u8 << i32`` is u8."""
+    """The result has the type of the left side, as in Quadrants: ``u8 << i32`` is u8."""
     _need_int(op, x, y)
     dtype = b.default_ip if x.dtype is u1 else x.dtype
     code = "sar" if op == ">>" and dtype.kind == "i" else SHIFTS[op]

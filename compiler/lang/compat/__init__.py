@@ -1,1 +1,1 @@
-"""Names of the public peer package: aliases, kinds and refusals."""
+"""Names of the public package Quadrants: aliases, kinds and refusals."""

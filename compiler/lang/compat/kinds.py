@@ -1,4 +1,4 @@
-"""The peer's names for kinds of fields, ndarrays and tensors. ``isinstance(x, qd.MatrixField)`` asks what the elements are; calling an
+"""Quadrants' names for kinds of fields, ndarrays and tensors. ``isinstance(x, qd.MatrixField)`` asks what the elements are; calling an
 array's class makes one.
 """
 

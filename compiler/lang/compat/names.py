@@ -70,7 +70,7 @@ def real_func(fn: Callable[..., Any]) -> Function:
 
 
 def pure(fn: F) -> F:
-    """A promise of the peer that a kernel reads nothing from around it. It changes nothing here."""
+    """A promise of Quadrants that a kernel reads nothing from around it. It changes nothing here."""
     return fn
 
 

@@ -43,7 +43,7 @@ from .struct import StructType
 
 
 def vector(n: int, dtype: Any = None, *, unpacked: bool = False) -> MatrixType:
-    """The type of vectors of ``n`` components. ``unpacked`` is a hint of the peer that means nothing here."""
+    """The type of vectors of ``n`` components. ``unpacked`` is a hint of Quadrants that means nothing here."""
     del unpacked
     return MatrixType((n,), dtype)
 
@@ -74,7 +74,7 @@ def ndarray(
         ndim: the number of axes.
         element_dim: the number of axes of an element; only with ``element_shape``, which says it too, or 0.
         element_shape: (n,) for vectors, (n, m) for matrices of ``dtype``, () for numbers.
-        field_dim: the peer's former name of ``ndim``; refused.
+        field_dim: Quadrants' former name of ``ndim``; refused.
         needs_grad: True or False when the array must have a gradient or must have none.
         boundary: "unsafe": an index out of range is undefined. Nothing else is supported.
 
