@@ -2,8 +2,8 @@
 
     python -m benchmarks.cuda_runtime [--json FILE] [--copies] [--device emulated --small]
 
-Copies: the driver's own way for pageable memory, the product's (``runtime/gpu/staging.py``: two pinned buffers, one of which a few threads
-fill while the device copies the other), and the product's with other buffers and threads, to set its constants by.
+Copies: the driver's own way for pageable memory, the product's (``runtime/gpu/memory/staging.py``: two pinned buffers, one of which a few
+threads fill while the device copies the other), and the product's with other buffers and threads, to set its constants by.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ import numpy as np
 import qdrun as qd
 from qdrun.compiler.runtime.cuda import ptx
 from qdrun.compiler.runtime.cuda.driver import CudaDriver
-from qdrun.compiler.runtime.gpu import staging
 from qdrun.compiler.runtime.gpu.device import GpuDevice
-from qdrun.compiler.runtime.gpu.staging import Staging
+from qdrun.compiler.runtime.gpu.memory import staging
+from qdrun.compiler.runtime.gpu.memory.staging import Staging
 
 TEXT = """
 define ptx_kernel void @k(ptr %x, i64 %n) {

@@ -109,10 +109,10 @@ from .lang.compat.names import (
 from .lang.compile_ahead import compile_ahead as compile
 from .lang.data import types
 from .lang.data.current_root import RootProxy
+from .lang.data.dtypes import float16, float32, float64, int8, int16, int32, int64, uint1, uint8, uint16, uint32, uint64
 from .lang.data.field import Field, field
 from .lang.data.matrix import Matrix, Vector
 from .lang.data.ndarray import Ndarray, from_dlpack, ndarray
-from .lang.data.scalars import float16, float32, float64, int8, int16, int32, int64, uint1, uint8, uint16, uint32, uint64
 from .lang.data.struct import Struct, dataclass
 from .lang.data.struct_field import StructField
 from .lang.data.tensor import Backend, Tensor, tensor, wrap

@@ -8,8 +8,8 @@ from ..errors import QdrunTypeError
 from ..ir.nodes import ArgDecl, Kernel, Op
 from .signature import ArgSpec, ArrayArg, RecordArg, ScalarArg, TemplateArg
 from .source.parse import FunctionSource
-from .syntax.context import Context
-from .syntax.scope import Frame, Rematerialized
+from .state.context import Context
+from .state.scope import Frame, Rematerialized
 from .values.tensor import from_ndarray_arg
 from .values.values import Matrix, Struct, count
 

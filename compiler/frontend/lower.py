@@ -13,10 +13,10 @@ from .arguments import bind_arguments
 from .signature import ArgSpec, LowerOptions
 from .source.inputs import Inputs
 from .source.parse import FunctionSource
+from .state.builder import FrontBuilder
+from .state.context import Context, ExprHandler, StmtHandler
+from .state.scope import Frame
 from .syntax import calls, conditions, expressions, inline, loops, messages, offload, statements
-from .syntax.builder import FrontBuilder
-from .syntax.context import Context, ExprHandler, StmtHandler
-from .syntax.scope import Frame
 from .syntax.stopped import stop_reads
 from .syntax.tasks import Tasks
 

@@ -22,11 +22,11 @@ from ..runtime.native.launch import Launch, forget_bound
 from .factory import TensorFactory
 from .launch_lock import wait_until
 from .memory.memory_regions import memory_of, shown
+from .memory.process_memory import Accounts
+from .memory.versions import Versions
 from .plans.launch_facts import launch_note, parallel_iterations
-from .process_memory import Accounts
 from .recorders import ForwardRecorder, TapeRecorder
 from .rehearsal import Launches, Rehearsal, rehearse
-from .versions import Versions
 
 CURRENT: ContextVar[Program | None] = ContextVar("qdrun_program", default=None)
 _BLOCKS: ContextVar[tuple[tuple[Program, Program | None, bool], ...]] = ContextVar("qdrun_blocks", default=())

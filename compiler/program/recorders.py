@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from .call import Call
+from .memory.versions import Event
 from .variant import Variant
-from .versions import Event
 
 
 class WriteRecorder(Protocol):

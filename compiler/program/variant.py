@@ -20,7 +20,7 @@ from ..passes.dependence.array_flow import Flows
 from ..passes.dependence.paths import Broken
 from ..runtime.base import Allocation
 from .executable import Executable, GradientExecutable
-from .lost_gradients import report
+from .memory.lost_gradients import report
 from .memory.memory_regions import EXTERNAL, Held
 from .plans.gradient_plans import GradientPlans
 from .plans.kernel_plan import KernelPlan, uncompiled_plan

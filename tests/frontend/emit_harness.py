@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from qdrun.compiler.frontend.syntax.builder import FrontBuilder
+from qdrun.compiler.frontend.state.builder import FrontBuilder
 from qdrun.compiler.frontend.values.values import Matrix
 from qdrun.compiler.ir.nodes import Axis, Buffer, Const, Kernel, Op, Place, Task
 from qdrun.compiler.ir.types import DType, f32, i32, i64

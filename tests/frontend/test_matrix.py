@@ -4,7 +4,7 @@ from emit_harness import emit
 
 from qdrun.compiler.errors import QdrunIndexError, QdrunNameError, QdrunTypeError
 from qdrun.compiler.frontend.library import elimination, methods
-from qdrun.compiler.frontend.syntax.builder import FrontBuilder
+from qdrun.compiler.frontend.state.builder import FrontBuilder
 from qdrun.compiler.frontend.values import matrix, ops
 from qdrun.compiler.frontend.values.values import Matrix
 from qdrun.compiler.ir.nodes import Const

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qdrun.compiler.errors import QdrunTypeError
-from qdrun.compiler.frontend.syntax.builder import FrontBuilder
+from qdrun.compiler.frontend.state.builder import FrontBuilder
 from qdrun.compiler.frontend.values import ops
 from qdrun.compiler.frontend.values.values import Matrix
 from qdrun.compiler.ir.nodes import Const

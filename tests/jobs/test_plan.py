@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic import Field
 
 import qdrun as qd
-from qdrun.compiler.program.process_memory import _frames
+from qdrun.compiler.program.memory.process_memory import _frames
 from qdrun.compiler.runtime.cpu.device import CpuDevice
 from qdrun.compiler.runtime.gpu.device import GpuDevice
 from qdrun.jobs.base import Job, JobParams, MemoryPlan, Outcome, PlanEntry, check_gradients, execute

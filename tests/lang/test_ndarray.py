@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from qdrun.compiler.errors import QdrunIndexError, QdrunRuntimeTypeError, QdrunTypeError
-from qdrun.compiler.frontend.syntax.builder import FrontBuilder
+from qdrun.compiler.frontend.state.builder import FrontBuilder
 from qdrun.compiler.frontend.values.tensor import from_ndarray_arg
 from qdrun.compiler.ir.nodes import ArgDecl, Assert, Const, Kernel, Task
 from qdrun.compiler.ir.types import f32, f64, i32, i64

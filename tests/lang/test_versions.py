@@ -394,7 +394,7 @@ def test_without_debug_nothing_is_kept():
 
 
 def test_old_launches_are_forgotten(monkeypatch, program):
-    from qdrun.compiler.program import versions
+    from qdrun.compiler.program.memory import versions
 
     monkeypatch.setattr(versions, "MOST", 3)
     s = Square()

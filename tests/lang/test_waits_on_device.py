@@ -11,9 +11,9 @@ import pytest
 import qdrun as qd
 from qdrun.compiler.runtime import cache
 from qdrun.compiler.runtime.emulated.machine import emulated_machine
-from qdrun.compiler.runtime.gpu import shared, staging
-from qdrun.compiler.runtime.gpu.memory import release_abandoned
-from qdrun.compiler.runtime.gpu.pace import MARK_US
+from qdrun.compiler.runtime.gpu.memory import shared, staging
+from qdrun.compiler.runtime.gpu.memory.device_memory import release_abandoned
+from qdrun.compiler.runtime.gpu.pacing.pace import MARK_US
 from qdrun.compiler.runtime.native.launch_ir import S_AHEAD
 from qdrun.jobs.mass_spring import MassSpring, MassSpringParams
 

@@ -5,9 +5,9 @@ from itertools import pairwise
 import pytest
 
 from qdrun.compiler.errors import DeviceError
-from qdrun.compiler.runtime.gpu.memory import CHUNK, SMALL, DeviceMemory
-from qdrun.compiler.runtime.gpu.pinned import PinnedMemory
-from qdrun.compiler.runtime.gpu.slab import Slab
+from qdrun.compiler.runtime.gpu.memory.device_memory import CHUNK, SMALL, DeviceMemory
+from qdrun.compiler.runtime.gpu.memory.pinned import PinnedMemory
+from qdrun.compiler.runtime.gpu.memory.slab import Slab
 
 from .fake_driver import FakeDriver
 

@@ -15,10 +15,10 @@ from qdrun.compiler.errors import DeviceError, OutOfMemory
 from qdrun.compiler.runtime.cuda.backend import BACKEND
 from qdrun.compiler.runtime.cuda.driver import CudaDriver
 from qdrun.compiler.runtime.cuda.ptx import compile_ptx, target_cpu
-from qdrun.compiler.runtime.gpu import staging
 from qdrun.compiler.runtime.gpu.code import frame_bytes
 from qdrun.compiler.runtime.gpu.device import GpuDevice
 from qdrun.compiler.runtime.gpu.find import find, rows
+from qdrun.compiler.runtime.gpu.memory import staging
 from qdrun.compiler.runtime.registry import _find_cuda
 
 pytestmark = pytest.mark.skipif(

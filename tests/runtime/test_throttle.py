@@ -10,9 +10,9 @@ import pytest
 import qdrun as qd
 from qdrun.compiler.codegen.abi import CTX_WEIGHT
 from qdrun.compiler.errors import DeviceError
-from qdrun.compiler.runtime.gpu.gate import Counting, Gate
-from qdrun.compiler.runtime.gpu.pace import AHEAD, LEAST_US, MARK_US, Pace
-from qdrun.compiler.runtime.gpu.throttle import Interval, Throttle
+from qdrun.compiler.runtime.gpu.pacing.gate import Counting, Gate
+from qdrun.compiler.runtime.gpu.pacing.pace import AHEAD, LEAST_US, MARK_US, Pace
+from qdrun.compiler.runtime.gpu.pacing.throttle import Interval, Throttle
 from qdrun.compiler.runtime.native.launch_ir import S_AHEAD
 
 

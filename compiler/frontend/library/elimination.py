@@ -17,7 +17,7 @@ from . import linalg
 from .jacobi import attached, detached
 
 if TYPE_CHECKING:
-    from ..syntax.builder import FrontBuilder
+    from ..state.builder import FrontBuilder
 
 MOST = 12
 """The elimination is written out: about 2 n ** 3 operations."""

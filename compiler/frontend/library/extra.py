@@ -15,7 +15,7 @@ from ..values.values import Arg, Matrix, Value
 from .functions import Intrinsic
 
 if TYPE_CHECKING:
-    from ..syntax.builder import FrontBuilder
+    from ..state.builder import FrontBuilder
 
 
 def _lower_bit_shr(b: FrontBuilder, x: Arg, n: Arg) -> Value:

@@ -24,7 +24,7 @@ from ..values.values import Arg, Matrix, Value
 from . import linalg, methods, traced
 
 if TYPE_CHECKING:
-    from ..syntax.builder import FrontBuilder
+    from ..state.builder import FrontBuilder
 
 Lowering = Callable[..., Any]
 

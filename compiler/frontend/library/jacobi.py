@@ -14,7 +14,7 @@ from ...ir.types import DType, f64, i32, u1
 from ..values.real import Grid, Real, dot, read
 
 if TYPE_CHECKING:
-    from ..syntax.builder import FrontBuilder
+    from ..state.builder import FrontBuilder
 
 Columns = list[list[Real]]
 

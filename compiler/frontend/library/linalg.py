@@ -12,7 +12,7 @@ from ..values.ops import add, as_matrix, inner, mul, sub
 from ..values.values import Arg, Matrix, Value
 
 if TYPE_CHECKING:
-    from ..syntax.builder import FrontBuilder
+    from ..state.builder import FrontBuilder
 
 
 MOST_DETERMINANT = 6

@@ -16,7 +16,7 @@ from ..values.values import Arg, Matrix, Value
 from . import elimination, linalg
 
 if TYPE_CHECKING:
-    from ..syntax.builder import FrontBuilder
+    from ..state.builder import FrontBuilder
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -18,7 +18,7 @@ from ..values.values import Matrix
 from .jacobi import Columns, attached, detached, epsilon, orthogonal_columns
 
 if TYPE_CHECKING:
-    from ..syntax.builder import FrontBuilder
+    from ..state.builder import FrontBuilder
 
 TIES = 16.0
 """Singular values that differ by this many roundings of the largest one count as equal."""

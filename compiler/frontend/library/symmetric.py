@@ -16,7 +16,7 @@ from ..values.values import Matrix
 from .jacobi import SWEEPS, Columns, angle, assign, attached, detached, epsilon, turned, variables
 
 if TYPE_CHECKING:
-    from ..syntax.builder import FrontBuilder
+    from ..state.builder import FrontBuilder
 
 MOST = 6
 

@@ -17,7 +17,7 @@ from ..values.values import Matrix, Value
 from .methods import MatrixMethod, attribute
 
 if TYPE_CHECKING:
-    from ..syntax.builder import FrontBuilder
+    from ..state.builder import FrontBuilder
 
 
 class Traced:

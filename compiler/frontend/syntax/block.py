@@ -14,10 +14,10 @@ from ...errors import QdrunRuntimeError, QdrunTypeError
 from ...ir.nodes import Buffer, Const, Place, Task
 from ...ir.types import DType, i32, i64
 from ..source.keywords import positional
+from ..state.context import Context, describe
 from ..values import ops
 from ..values.tensor import TensorRef
 from ..values.values import count
-from .context import Context, describe
 
 BLOCK, MOST_THREADS = 128, 1024
 """Threads of a block where the loop does not say how many, and the most that there may be."""

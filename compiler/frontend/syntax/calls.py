@@ -20,11 +20,11 @@ from ..library.traced import trace_call
 from ..markers import ATOMIC_CODES, atomic_cas, grouped, loop_config, ndrange, static, static_assert, static_print, stop_grad
 from ..source.keywords import positional
 from ..source.tokens import is_leaf
+from ..state.context import Context, describe, is_runtime, is_static
 from ..values.structs import StructMethod, StructTensor
 from ..values.tensor import TensorRef
 from ..values.values import Matrix
 from .block import SPECIAL as _BLOCK
-from .context import Context, describe, is_runtime, is_static
 from .expressions import compile_time, is_target, resolve_target, target_of
 from .inline import inline
 from .loops import make_range

@@ -15,11 +15,11 @@ from ...errors import QdrunSyntaxError, QdrunTypeError
 from ...ir.nodes import Block, If, Local, LocalStore, Operand
 from ...ir.types import promote, u1
 from ..markers import NDRange
+from ..state.context import Context, describe, is_cheap, is_runtime, is_static
 from ..values import ops
 from ..values.matrix import MatrixLocal, load_matrix
 from ..values.structs import aligned, rebuild, scalars, shape_of
 from ..values.values import Matrix, Struct
-from .context import Context, describe, is_cheap, is_runtime, is_static
 from .expressions import as_vectors, compile_time, number
 
 COMPARE: dict[type[ast.cmpop], tuple[str, Callable[[Any, Any], Any]]] = {

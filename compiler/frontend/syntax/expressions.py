@@ -9,14 +9,14 @@ from ...errors import QdrunCompilationError, QdrunIndexError, QdrunSyntaxError, 
 from ...ir.nodes import Const, Local, Op
 from ..library.methods import attribute
 from ..source.parse import read_function
+from ..state.context import Context, describe, is_runtime, is_static
+from ..state.scope import StructVar, Temporary
 from ..values import ops
 from ..values.matrix import build, get_item, swizzle_positions
 from ..values.parts import components, has_slice
 from ..values.structs import StructMethod, StructTensor, anonymous
 from ..values.tensor import TensorRef
 from ..values.values import Matrix, MatrixLocal, Struct, no_member, resolve
-from .context import Context, describe, is_runtime, is_static
-from .scope import StructVar, Temporary
 from .targets import (
     ComponentTarget,
     ElementTarget,

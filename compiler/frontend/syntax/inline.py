@@ -17,13 +17,13 @@ from ...ir.nodes import Buffer, Const, Exit, Local, Operand, Place
 from ...ir.types import promote
 from ...passes.exits import lower_block
 from ..source.parse import FunctionSource
+from ..state.context import Context, describe, is_runtime, rounded
+from ..state.scope import Binding, EarlyReturn, Frame, StructVar, is_template
 from ..values import ops
 from ..values.matrix import new_local
 from ..values.structs import StructMethod, rebuild, scalars, shape_of
 from ..values.values import Matrix, Struct, resolve
-from .context import Context, describe, is_runtime, rounded
 from .expressions import is_target, number, resolve_target
-from .scope import Binding, EarlyReturn, Frame, StructVar, is_template
 from .statements import convert_to, new_struct
 from .targets import is_global
 

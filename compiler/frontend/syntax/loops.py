@@ -14,12 +14,12 @@ from ...errors import QdrunSyntaxError, QdrunTypeError
 from ...ir.nodes import Const, Exit, If, Operand
 from ...ir.types import DType, i32, i64, limits, u64
 from ..markers import Grouped, NDRange, RangeSpec, static
+from ..state.context import Context, describe, is_runtime
 from ..values import ops
 from ..values.structs import StructTensor
 from ..values.tensor import TensorRef
 from ..values.values import Matrix
 from .conditions import bind_names, emit_condition
-from .context import Context, describe, is_runtime
 
 LOOP_INDEX = "the index of a loop"
 

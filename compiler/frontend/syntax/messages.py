@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import QdrunSyntaxError, QdrunTypeError
 from ...ir.nodes import Assert, Const, Op, Operand, Print
+from ..state.context import describe
 from ..values import ops
 from ..values.structs import StructTensor
 from ..values.tensor import TensorRef
 from ..values.values import Matrix, Struct
-from .context import describe
 
 if TYPE_CHECKING:
-    from .context import Context
+    from ..state.context import Context
 
 
 @dataclass(frozen=True, slots=True, eq=False)

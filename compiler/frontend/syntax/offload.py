@@ -21,11 +21,11 @@ from ...ir.types import i64, limits, u64
 from ...ir.walk import walk
 from ...passes.clone import clone_block
 from ..markers import RangeSpec
+from ..state.bindings import can_repeat, clone
+from ..state.context import Context
 from ..values import ops
-from .bindings import can_repeat, clone
 from .block import block_dim
 from .conditions import emit_condition
-from .context import Context
 from .loops import IterationSpace, bind_index, bound_as, iterable, no_else, own_breaks, serial_for, space_of, unrolled
 from .statements import emit_if
 

@@ -14,7 +14,7 @@ from ...ir.nodes import Assert, Const, Operand
 from ...ir.types import DType, f64, i64, u1, u64
 
 if TYPE_CHECKING:
-    from .builder import FrontBuilder
+    from ..state.builder import FrontBuilder
 
 Rule = Callable[[Builder, Operand, tuple[Operand, ...]], Operand]
 """Builds the test of a result, given its operands."""

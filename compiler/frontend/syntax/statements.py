@@ -10,15 +10,15 @@ from ...errors import QdrunSyntaxError, QdrunTypeError
 from ...ir.nodes import Const, Exit, If, Local, Op, Operand
 from ...ir.types import DType
 from ..library.functions import lookup
+from ..state.context import Context, describe, is_runtime, rounded
+from ..state.scope import Binding, Rematerialized, StructVar, Temporary
 from ..values import ops
 from ..values.matrix import build, new_local
 from ..values.structs import StructTensor, convert
 from ..values.tensor import TensorRef
 from ..values.values import Matrix, MatrixLocal, Struct, StructForm
 from .conditions import emit_condition
-from .context import Context, describe, is_runtime, rounded
 from .expressions import BINARY, binary, check_writable, target_of
-from .scope import Binding, Rematerialized, StructVar, Temporary
 from .targets import StructTarget, Target, is_global, update
 
 ATOMIC_AUGMENT = {"+": "add", "-": "sub", "*": "mul", "&": "and", "|": "or", "^": "xor"}

@@ -14,11 +14,11 @@ from ...ir.walk import walk
 from ...passes.clone import replace_operands
 from ..markers import stop_grad
 from ..source.keywords import positional
+from ..state.context import Context, Stop, describe, is_runtime
 from ..values import ops
 from ..values.structs import StructTensor, rebuild, scalars, shape_of
 from ..values.tensor import TensorRef
 from ..values.values import Struct
-from .context import Context, Stop, describe, is_runtime
 
 
 def lower_stop_grad(cx: Context, node: ast.Call) -> Any:

@@ -12,12 +12,12 @@ from typing import Any
 from ...errors import QdrunTypeError
 from ...ir.builder import convert
 from ...ir.nodes import Const, Local, Operand
+from ..state.builder import FrontBuilder
 from ..values import ops
 from ..values.matrix import item_at, load_matrix, position, set_item, store_matrix
 from ..values.structs import describe_struct, same_members
 from ..values.tensor import TensorRef
 from ..values.values import Matrix, MatrixLocal, Struct, StructForm
-from .builder import FrontBuilder
 
 PYTHON_OP = {"add": "+", "sub": "-", "mul": "*", "and": "&", "or": "|", "xor": "^"}
 

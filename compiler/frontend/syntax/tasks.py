@@ -15,12 +15,12 @@ from typing import Any
 from ...ir.nodes import Assert, Block, Buffer, Const, GlobalStore, Kernel, Local, Op, Operand, Place, Print, Task
 from ...ir.types import DType
 from ...ir.walk import stored_locals, walk
+from ..state.bindings import can_repeat
+from ..state.builder import FrontBuilder
+from ..state.scope import Binding, Frame, Rematerialized, StructVar, Temporary
 from ..values.matrix import load_matrix, new_local
 from ..values.tensor import TensorRef
 from ..values.values import Matrix, MatrixLocal, Struct
-from .bindings import can_repeat
-from .builder import FrontBuilder
-from .scope import Binding, Frame, Rematerialized, StructVar, Temporary
 from .targets import Target, with_index
 
 TMP_WORD = 8

@@ -11,7 +11,7 @@ from . import matrix, ops
 from .values import Arg, Matrix, count
 
 if TYPE_CHECKING:
-    from ..syntax.builder import FrontBuilder
+    from ..state.builder import FrontBuilder
 
 Lowering = Callable[..., Any]
 

@@ -14,7 +14,7 @@ from . import ops
 from .values import Arg, Matrix, MatrixLocal, Value, count, flat_index
 
 if TYPE_CHECKING:
-    from ..syntax.builder import FrontBuilder
+    from ..state.builder import FrontBuilder
 
 __all__ = [
     "Matrix",

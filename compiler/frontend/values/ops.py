@@ -22,7 +22,7 @@ from .fold import fold, rounded_literal
 from .values import Arg, Matrix, Struct, Value
 
 if TYPE_CHECKING:
-    from ..syntax.builder import FrontBuilder
+    from ..state.builder import FrontBuilder
 
 ARITHMETIC = {"+": "add", "-": "sub", "*": "mul", "/": "div", "//": "floordiv", "%": "mod"}
 BITWISE = {"&": "and", "|": "or", "^": "xor"}

@@ -16,7 +16,7 @@ from . import ops
 from .values import Matrix
 
 if TYPE_CHECKING:
-    from ..syntax.builder import FrontBuilder
+    from ..state.builder import FrontBuilder
 
 
 @dataclass(frozen=True, slots=True, eq=False)

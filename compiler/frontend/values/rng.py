@@ -17,7 +17,7 @@ from ...ir.types import f64, i64, u1, u64
 from . import ops
 
 if TYPE_CHECKING:
-    from ..syntax.builder import FrontBuilder
+    from ..state.builder import FrontBuilder
 
 GOLDEN = 0x9E3779B97F4A7C15
 MIX1, MIX2 = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB  # the finalizer of splitmix64

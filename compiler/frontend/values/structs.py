@@ -18,7 +18,7 @@ from .tensor import TensorRef
 from .values import NO_FORM, Matrix, Struct, StructForm, count, no_member
 
 if TYPE_CHECKING:
-    from ..syntax.builder import FrontBuilder
+    from ..state.builder import FrontBuilder
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -18,7 +18,7 @@ from .matrix import check_index, index_limit, item_targets
 from .values import Arg, Matrix, Value, count
 
 if TYPE_CHECKING:
-    from ..syntax.builder import FrontBuilder
+    from ..state.builder import FrontBuilder
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ...passes.dependence.array_flow import VARIED
 from ...passes.dependence.paths import Broken
-from ...program.lost_gradients import report
+from ...program.memory.lost_gradients import report
 from ...program.memory.memory_regions import IndexPattern, MemoryRegion, access_region, tensor_regions
 from .overwrites import HostWrite, Timed
 from .steps_check import Moved

@@ -12,7 +12,7 @@ import numpy as np
 
 from ...errors import OutOfMemory, QdrunRuntimeError
 from ...frontend.values.values import count
-from ...program.versions import checksum
+from ...program.memory.versions import checksum
 from ...runtime.mirror import Mirror, copied, copy, store
 from ..data.field import Field
 from ..data.ndarray import Ndarray

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...errors import NothingToDifferentiate, OutOfMemory, QdrunAssertionError, QdrunCompilationError, QdrunRuntimeError
+from ...program.memory.versions import Versions
 from ...program.program import Program, current_program
 from ...program.recorders import CustomFunction
-from ...program.versions import Versions
 from ...runtime.mirror import changing
 from ..args.records import frozen_record
 from ..data.element_types import MatrixType, NdarrayType
@@ -31,7 +31,7 @@ from .steps_check import Accesses, enter, handed_over
 
 if TYPE_CHECKING:
     from ...program.call import Call
-    from ...program.versions import Event
+    from ...program.memory.versions import Event
     from .steps_window import Window
 
 

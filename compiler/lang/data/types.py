@@ -8,8 +8,7 @@ from typing import Any
 from ...errors import QdrunTypeError
 from ...frontend.markers import Template, template
 from ...refused import REFUSED, Refused, refuse
-from .element_types import MatrixType, NdarrayType
-from .scalars import (
+from .dtypes import (
     f16,
     f32,
     f64,
@@ -39,6 +38,7 @@ from .scalars import (
     uint32,
     uint64,
 )
+from .element_types import MatrixType, NdarrayType
 from .struct import StructType
 
 

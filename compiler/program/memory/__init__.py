@@ -1,1 +1,1 @@
-"""Where arrays lie, and how often they were written."""
+"""Where arrays lie, how often they were written and by whom, and how many bytes a program holds."""

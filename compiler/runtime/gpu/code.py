@@ -15,8 +15,8 @@ from ..cache import disk_cache, key_of, load_cached, load_known
 from ..compiled import Compiled, Options
 from ..jit import LoadedCode
 from .driver import DeviceInfo, Driver, Function, Texts
+from .memory.shared import Shared, Unused, shared
 from .results import out_of_memory
-from .shared import Shared, Unused, shared
 
 FREE_FRAME = 1024
 """Bytes of stack that every thread has without the context growing."""

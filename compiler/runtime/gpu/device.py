@@ -37,17 +37,17 @@ from ...ir.walk import walk
 from ..base import Allocation, Device, DeviceClient, mirrored
 from ..compiled import Compiled, Options
 from ..runs import Runs
-from . import staging
 from .code import GpuKernel, Source, load_code, reclaim, restore_code
 from .constants import fills
 from .driver import Driver, Texts
 from .failing import Failing
 from .find import find
 from .graphs import Graphs
-from .loading import Loading
-from .memory import Holdings, Usage, release_abandoned
+from .memory import staging
+from .memory.device_memory import Holdings, Usage, release_abandoned
+from .memory.shared import shared
+from .pacing.loading import Loading
 from .prints import RING_WORDS, Ring
-from .shared import shared
 from .trial_graphs import trials_on
 
 REDUCTIONS = 8

@@ -14,7 +14,7 @@ from ..recording import Unrecordable
 from .trial_graphs import TrialGraphs
 
 if TYPE_CHECKING:
-    from .memory import DeviceMemory
+    from .memory.device_memory import DeviceMemory
 
 
 class Graphs(TrialGraphs):

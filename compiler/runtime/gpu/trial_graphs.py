@@ -26,9 +26,9 @@ from ..mirror import Mirror
 from ..runs import Runs
 from .code import GpuKernel
 from .driver import Function, Texts
-from .memory import DeviceMemory
-from .pacing import Pacing
-from .shared import Unused, shared
+from .memory.device_memory import DeviceMemory
+from .memory.shared import Unused, shared
+from .pacing.paced import Pacing
 
 BLOCK, FULL, LEAST = 256, 4, 4
 """Threads of a block at most, with lanes; the lanes of all trials are no more than the device has threads, divided by ``FULL``; lanes at

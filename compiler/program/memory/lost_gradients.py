@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..errors import DifferentiationError, describe, warn_user
-from ..passes.dependence.paths import Broken
+from ...errors import DifferentiationError, describe, warn_user
+from ...passes.dependence.paths import Broken
 
 if TYPE_CHECKING:
-    from .state import ProgramState
+    from ..state import ProgramState
 
 
 def report(program: ProgramState, kernel: str, broken: Broken, by: str, *, strict: bool) -> None:

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import itertools
 
-from ...ir.threads import new_lock
-from .driver import Driver
+from ....ir.threads import new_lock
+from ..driver import Driver
 from .slab import Slab
 
 CHUNK = 64 << 10

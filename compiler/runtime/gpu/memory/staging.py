@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from ...errors import DeviceError
-from ..cache import load_cached
-from ..cpu.pool import get_pool, parallel_for_addresses
-from ..jit import LoadedCode
-from .driver import Driver
+from ....errors import DeviceError
+from ...cache import load_cached
+from ...cpu.pool import get_pool, parallel_for_addresses
+from ...jit import LoadedCode
+from ..driver import Driver
 from .shared import Shared
 
 CHUNK = 8 << 20

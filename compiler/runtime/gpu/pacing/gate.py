@@ -12,8 +12,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ...ir.threads import Living, new_lock
-from ..native.launch_ir import S_AHEAD
+from ....ir.threads import Living, new_lock
+from ...native.launch_ir import S_AHEAD
 from .pace import MARK_US
 
 

@@ -6,11 +6,11 @@ from typing import Any
 
 from ...ir.nodes import Const, Local, Op, Operand
 from ...ir.ops import TABLE
+from ..syntax.targets import Target, with_index
 from ..values.matrix import load_matrix
 from ..values.values import Matrix, MatrixLocal, Struct
 from .builder import FrontBuilder
 from .scope import Rematerialized, StructVar, Temporary
-from .targets import Target, with_index
 
 REMATERIALIZED_OPS = 16
 """A kernel-level value of at most this many operations is computed again in each task that uses it."""

@@ -16,6 +16,7 @@ from ...ir.types import u1
 from ..markers import Grouped, NDRange, RangeSpec
 from ..signature import LowerOptions
 from ..source.inputs import Inputs
+from ..syntax.tasks import Tasks
 from ..values.ops import cast
 from ..values.structs import StructTensor, describe_struct
 from ..values.tensor import TensorRef
@@ -23,7 +24,6 @@ from ..values.values import Matrix, Struct, resolve
 from .bindings import read
 from .builder import FrontBuilder
 from .scope import Binding, Frame, Rematerialized, StructVar, Temporary, last_mentions
-from .tasks import Tasks
 
 ExprHandler = Callable[["Context", Any], Any]
 StmtHandler = Callable[["Context", Any], "str | None"]

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .driver import Driver
+from ..driver import Driver
 
 MARKS = 3
 """Events that take turns: the one that is put into the stream, the one that is waited for, and the one before, for the time between."""

@@ -10,15 +10,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from ..options import Arch, Options
-from ..runtime.registry import process_bytes
-from .executable import Executable
-from .plans.kernel_plan import KernelPlan, code_bytes, kernel_plan
-from .reuse.object_graph import reached
-from .reuse.restart import Launches, Start, is_clean, restart, start_of, used_by
-from .reuse.snapshot import Content
-from .state import ProgramState
-from .variant import Variant, kernels_of
+from ...options import Arch, Options
+from ...runtime.registry import process_bytes
+from ..executable import Executable
+from ..plans.kernel_plan import KernelPlan, code_bytes, kernel_plan
+from ..reuse.object_graph import reached
+from ..reuse.restart import Launches, Start, is_clean, restart, start_of, used_by
+from ..reuse.snapshot import Content
+from ..state import ProgramState
+from ..variant import Variant, kernels_of
 
 
 @dataclass(frozen=True)

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...codegen.abi import CTX_WEIGHT, RECENT, TABLE_LAUNCHES, TABLE_RECENT
-from ...ir.threads import new_lock
-from .failing import Failing
+from ....codegen.abi import CTX_WEIGHT, RECENT, TABLE_LAUNCHES, TABLE_RECENT
+from ....ir.threads import new_lock
+from ..failing import Failing
 from .gate import Counting
 from .pace import AHEAD, MARK_US, Pace
 
 if TYPE_CHECKING:
-    from .code import GpuCode
-    from .memory import Holdings
+    from ..code import GpuCode
+    from ..memory.device_memory import Holdings
 
 
 class Pacing(Failing):

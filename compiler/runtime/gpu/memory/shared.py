@@ -12,12 +12,12 @@ import sys
 from collections import deque
 from dataclasses import dataclass
 
-from ...errors import DeviceError
-from ...ir.threads import new_lock
-from .driver import Driver
-from .gate import Gate
+from ....errors import DeviceError
+from ....ir.threads import new_lock
+from ..driver import Driver
+from ..pacing.gate import Gate
+from ..results import report_lost
 from .pinned import PinnedMemory
-from .results import report_lost
 
 KEEP_PINNED = 64 << 20
 """Bytes of pinned buffers that stay when no program is open."""

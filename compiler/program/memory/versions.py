@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import DataAccessError
-from ..ir.nodes import ArgDecl, Loc
-from ..passes.dependence.argument_forms import Form, forms
-from ..runtime.mirror import reading
-from .memory.device_arrays import NearArray, address_of, host_content
-from .memory.memory_regions import (
+from ...errors import DataAccessError
+from ...ir.nodes import ArgDecl, Loc
+from ...passes.dependence.argument_forms import Form, forms
+from ...runtime.mirror import reading
+from .device_arrays import NearArray, address_of, host_content
+from .memory_regions import (
     ANYWHERE,
     EXTERNAL,
     IndexPattern,
@@ -38,11 +38,11 @@ from .memory.memory_regions import (
 )
 
 if TYPE_CHECKING:
-    from ..passes.dependence.access import Access
-    from ..runtime.base import Allocation
-    from .call import Call
-    from .state import ProgramState
-    from .variant import Variant
+    from ...passes.dependence.access import Access
+    from ...runtime.base import Allocation
+    from ..call import Call
+    from ..state import ProgramState
+    from ..variant import Variant
 
 MOST = 1 << 16
 """Launches that are remembered; the oldest goes first, and its gradient is no longer checked."""

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ..host_memory import ALIGNMENT
+from ...host_memory import ALIGNMENT
 
 
 def rounded(nbytes: int) -> int:

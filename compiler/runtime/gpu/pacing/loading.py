@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
-from ...ir.threads import new_lock
-from .failing import Failing
+from ....ir.threads import new_lock
+from ..failing import Failing
 
 if TYPE_CHECKING:
-    from ..base import DeviceClient
-    from .code import GpuCode
-    from .memory import Holdings
+    from ...base import DeviceClient
+    from ..code import GpuCode
+    from ..memory.device_memory import Holdings
 
 
 class Loading(Failing):

@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
-from ...errors import DeviceError
-from .driver import Driver
-from .results import report_lost
+from ....errors import DeviceError
+from ..driver import Driver
+from ..pacing.throttle import Throttle
+from ..results import report_lost
 from .shared import Shared
 from .slab import Slab
 from .staging import Staging
-from .throttle import Throttle
 
 SMALL = 4096
 """Blocks of at most so many bytes come out of chunks."""
