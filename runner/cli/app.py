@@ -14,7 +14,7 @@ from .output import print_document
 
 
 class Commands(TyperGroup):
-    """All commands. What is wrong with a command line is a document, too, where ``--json`` is part of it."""
+    """The group of all commands. With ``--json``, an invalid command line is reported as a document, too."""
 
     def main(self, args: Sequence[str] | None = None, *more: Any, standalone_mode: bool = True, **extra: Any) -> Any:
         """Run a command line; ends the process unless ``standalone_mode`` is off."""
@@ -47,7 +47,7 @@ class Commands(TyperGroup):
 app = typer.Typer(
     name="qdrun",
     cls=Commands,
-    help="Differentiable simulations in bulk. Exit codes: 0 all is well, 1 trials failed, 2 the command or config is wrong, "
+    help="Differentiable simulations in bulk. Exit codes: 0 success, 1 trials failed, 2 the command or config is wrong, "
     "3 a plan does not fit, 4 no cluster, 5 the run can be resumed, 130 interrupted.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -85,7 +85,7 @@ def options(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """What comes before a command."""
+    """Options before the command."""
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""What all commands share: arguments and options with their completion; see ``output.py`` for what they say."""
+"""Arguments and options that several commands share, with their shell completion."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ PARAMS = ("job.params.", "sweep.params.")
 
 
 def complete_runs(ctx: typer.Context, incomplete: str) -> list[str]:
-    """The runs in the folder of `--runs`, the latest first, for a shell's completion."""
+    """Shell completion: the runs in the folder of `--runs`, newest first."""
     folder = Path(str(ctx.params.get("runs") or "runs"))
     names = [entry.name for entry in folder.iterdir() if (entry / "run.json").is_file()] if folder.is_dir() else []
     return sorted((name for name in names if name.startswith(incomplete)), reverse=True)
 
 
 def complete_keys(ctx: typer.Context, incomplete: str) -> list[str]:
-    """The keys of a config that begin with what was typed, each with its `=`, for a shell's completion.
+    """Shell completion: the keys of a config that begin with the typed text, each with its `=`.
 
     Below ``job.params.`` and ``sweep.params.`` they are the parameters of the job that the config on the command line names.
     """
@@ -39,12 +39,12 @@ def complete_keys(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def _argument(ctx: typer.Context, name: str) -> str:
-    """The first argument of a command line; that of one whose last option has no value yet is not in ``params``."""
+    """The first argument of a command line. It is missing from ``params`` while the last option has no value yet."""
     return str(ctx.params.get(name) or next((word for word in ctx.args if not word.startswith("-")), ""))
 
 
 def _params_of(config: Path) -> list[str]:
-    """The parameters of the job of a config; none where that cannot be loaded: a completion has no place for a message."""
+    """The parameters of the job of a config; empty if the job cannot be loaded, because a completion cannot print a message."""
     from ..config.model import load_config
     from ..study.target import load, resolve
 
@@ -61,14 +61,14 @@ def _run_of(ctx: typer.Context) -> RunFolder:
 
 
 def complete_trials(ctx: typer.Context, incomplete: str) -> list[str]:
-    """The ids of the trials of the run on the command line that begin with what was typed, for a shell's completion."""
+    """Shell completion: the ids of the trials of the run on the command line that begin with the typed text."""
     with suppress(Exception):
         return [name for name in _run_of(ctx).trial_ids() if name.startswith(incomplete)]
     return []
 
 
 def complete_columns(ctx: typer.Context, incomplete: str) -> list[str]:
-    """The columns of the run on the command line, after ``max:`` and after the last comma, too, for a shell's completion."""
+    """Shell completion: the columns of the run on the command line, also after ``max:`` and after the last comma."""
     from ..observe.table import columns, rows_of
     from ..store.replay import replay
 
@@ -83,7 +83,7 @@ def complete_columns(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def complete_configs(incomplete: str) -> list[str]:
-    """YAML files and folders that begin with what was typed, for a shell's completion."""
+    """Shell completion: YAML files and folders that begin with the typed text."""
     folder, _, start = incomplete.rpartition("/")
     prefix = f"{folder}/" if folder or incomplete.startswith("/") else ""
     found = sorted(Path(prefix or ".").glob(f"{start}*")) if Path(prefix or ".").is_dir() else []
@@ -91,22 +91,24 @@ def complete_configs(incomplete: str) -> list[str]:
     return [name for name in named if name.endswith(("/", ".yaml", ".yml"))]
 
 
-Config = Annotated[Path, typer.Argument(help="YAML file of the run.", autocompletion=complete_configs)]
+Config = Annotated[Path, typer.Argument(help="YAML file that describes the run.", autocompletion=complete_configs)]
 Run = Annotated[
-    str, typer.Argument(help="Folder or URI of a run, its id or a part of it, or `latest`.", autocompletion=complete_runs)
+    str, typer.Argument(help="Folder or URI of a run, its id or a part of the id, or `latest`.", autocompletion=complete_runs)
 ]
 Trial = Annotated[
     str | None,
-    typer.Argument(help="Id of a trial, its beginning, or @n: its place in the sweep, from 0.", autocompletion=complete_trials),
+    typer.Argument(
+        help="Id of a trial, the beginning of the id, or @n: the position in the sweep, from 0.", autocompletion=complete_trials
+    ),
 ]
-Runs = Annotated[str, typer.Option("--runs", help="Folder or URI where runs lie, to look up ids.")]
+Runs = Annotated[str, typer.Option("--runs", help="Folder or URI that contains the runs, to look up ids.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
 Set = Annotated[
     list[str],
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
-        help="Set a key of the config, as in `--set limits.memory=1GiB`; may be given several times.",
+        help="Set a key of the config, as in `--set limits.memory=1GiB`. Can be repeated.",
         autocompletion=complete_keys,
     ),
 ]
@@ -115,7 +117,7 @@ Debug = Annotated[
     bool,
     typer.Option(
         "--debug",
-        help="Check every index, assert and NaN in the kernels: slow, and each error names its line; as `debug: true` in the config.",
+        help="Check every index, assert and NaN in the kernels, like `debug: true` in the config. Slow; errors name the line.",
     ),
 ]
 

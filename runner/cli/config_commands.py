@@ -1,4 +1,4 @@
-"""The commands about a config alone: ``qdrun schema | check``."""
+"""The commands that read a config only: ``qdrun schema | check``."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from .base import Config, Debug, Json, Set, complete_configs, print_document, pr
 def schema(
     config: Annotated[
         Path | None,
-        typer.Argument(help="With the parameters of the job of this config.", autocompletion=complete_configs),
+        typer.Argument(help="Include the parameters of the job of this config.", autocompletion=complete_configs),
     ] = None,
 ) -> None:
-    """Print the JSON schema of a config, for editors. docs/running-sweeps.md says how they use it."""
+    """Print the JSON schema of configs. docs/running-sweeps.md explains how editors use it."""
     with reported(as_json=False):
         from ..config.schema import config_schema
 
@@ -32,16 +32,17 @@ def schema(
 def check(
     config: Config,
     changes: Set = [],  # noqa: B006 - typer makes a list of its own
-    horizon: Annotated[int | None, typer.Option(min=1, help="Time steps to run; 32 at most if not given.")] = None,
+    horizon: Annotated[int | None, typer.Option(min=1, help="Time steps to run. Default: the job's, but at most 32.")] = None,
     tolerance: Annotated[
-        float | None, typer.Option(min=0.0, help="Largest relative error; 1e-4 in f64, 5e-2 in f32 if not given.")
+        float | None, typer.Option(min=0.0, help="Largest allowed relative error. Default: 1e-4 in f64, 5e-2 in f32.")
     ] = None,
-    most: Annotated[int, typer.Option(min=1, help="Elements of one gradient to look at one by one.")] = 8,
+    most: Annotated[int, typer.Option(min=1, help="Elements to compare in each gradient.")] = 8,
     debug: Debug = False,
     in_process: Annotated[
         bool,
         typer.Option(
-            "--in-process", help="Run the job in this process, for a debugger; a signal then ends it without a message."
+            "--in-process",
+            help="Run the job in this process, for a debugger. A crash by a signal then ends the command without a message.",
         ),
     ] = False,
     as_json: Json = False,
@@ -71,7 +72,7 @@ def check(
 
 
 def _apart(config: Path, changes: list[str], words: list[str], as_json: bool) -> NoReturn:
-    """Run a check in a process of its own, and end as it did; say so when that died by a signal."""
+    """Run a check in a child process and exit with its code. Report a child that died by a signal."""
     from ..study.child_process import run_apart, signal_name
 
     code = run_apart(words)

@@ -1,4 +1,4 @@
-"""The commands that read a run's folder, whoever runs it: ``qdrun status | watch | ls | results | logs``. They never import ray."""
+"""The commands that only read run folders: ``qdrun status | watch | ls | results | logs``. They never import ray."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FOLLOW_S = 0.3
 
 
 class Format(StrEnum):
-    """How ``results`` prints the table."""
+    """The formats of ``results``."""
 
     table = "table"
     csv = "csv"
@@ -28,7 +28,7 @@ class Format(StrEnum):
 
 
 class State(StrEnum):
-    """How a run may be doing."""
+    """The states of a run."""
 
     running = "running"
     done = "done"
@@ -40,7 +40,7 @@ class State(StrEnum):
 
 
 class Stream(StrEnum):
-    """What ``logs`` shows of an attempt."""
+    """The streams that ``logs`` can select."""
 
     both = "both"
     stdout = "stdout"
@@ -51,13 +51,17 @@ def status(
     run: Annotated[
         str | None,
         typer.Argument(
-            help="Folder or URI of a run, its id or a part of it, or `latest`; none: all runs.", autocompletion=complete_runs
+            help="Folder or URI of a run, its id or a part of the id, or `latest`. Default: all runs.",
+            autocompletion=complete_runs,
         ),
     ] = None,
     runs: Runs = "runs",
     as_json: Json = False,
 ) -> None:
-    """Show how runs are doing: running, done, failed, cancelled, interrupted or lost; of one run, also what runs and why trials wait."""
+    """Show the state of runs: running, done, failed, cancelled, interrupted or lost.
+
+    For one run, also show its running trials, and why others wait.
+    """
     with reported(as_json):
         from ..observe import show
         from ..observe.listing import view_data
@@ -80,11 +84,11 @@ def status(
 
 def ls(
     runs: Runs = "runs",
-    last: Annotated[int, typer.Option("--last", "-n", min=1, help="Show so many.")] = 20,
-    state: Annotated[State | None, typer.Option(help="Show those in this state alone.")] = None,
+    last: Annotated[int, typer.Option("--last", "-n", min=1, help="Number of runs to show.")] = 20,
+    state: Annotated[State | None, typer.Option(help="Show only runs in this state.")] = None,
     as_json: Json = False,
 ) -> None:
-    """List runs, the latest first."""
+    """List runs, newest first."""
     with reported(as_json):
         from ..observe import show
         from ..observe.listing import listed
@@ -98,13 +102,13 @@ def ls(
 
 def results(
     run: Run,
-    form: Annotated[Format, typer.Option("--format", "-f", help="How to print the table.")] = Format.table,
+    form: Annotated[Format, typer.Option("--format", "-f", help="Format of the table.")] = Format.table,
     out: Annotated[str | None, typer.Option("--out", "-o", help="Write to this file or URI instead of stdout.")] = None,
     best: Annotated[
         str | None,
         typer.Option(
             metavar="COLUMN",
-            help="The one finished trial with the smallest value; `max:loss`: the largest.",
+            help="Show only the finished trial with the smallest value; `max:loss`: with the largest.",
             autocompletion=complete_columns,
         ),
     ] = None,
@@ -112,19 +116,24 @@ def results(
         str | None,
         typer.Option(
             metavar="COLUMN",
-            help="Order by this column, smallest first; `max:loss`: largest first.",
+            help="Sort by this column, smallest first; `max:loss`: largest first.",
             autocompletion=complete_columns,
         ),
     ] = None,
     columns: Annotated[
         str | None,
-        typer.Option(metavar="A,B,..", help="These columns alone, as in `trial,E,loss`.", autocompletion=complete_columns),
+        typer.Option(metavar="A,B,..", help="Show only these columns, as in `trial,E,loss`.", autocompletion=complete_columns),
     ] = None,
-    plot: Annotated[bool, typer.Option("--plot", help="Write the run's report.html, too; its path goes to stderr.")] = False,
+    plot: Annotated[
+        bool, typer.Option("--plot", help="Also write the report.html of the run, and print its path on stderr.")
+    ] = False,
     runs: Runs = "runs",
     as_json: Json = False,
 ) -> None:
-    """Show the table of a run, finished or not. `parquet` rebuilds the file in the run folder, or writes --out, and prints its path."""
+    """Show the table of a run, which need not be finished.
+
+    `parquet` rewrites the file in the run folder, or writes --out, and prints the path.
+    """
     if form is Format.parquet and (best or sort or columns):
         raise typer.BadParameter("parquet is the whole table: leave out --best, --sort and --columns, or take another --format")
     with reported(as_json):
@@ -157,7 +166,7 @@ def results(
 
 
 def watch(run: Run, runs: Runs = "runs", as_json: Json = False) -> None:
-    """Follow a run until it is over, wherever it runs; with --json, one look at it as it is now.
+    """Follow a run until it ends, on whatever machine it runs. With --json, print its present state once.
 
     Exit code 0 when all trials succeeded, 1 when some did not, 5 when the run was lost or interrupted and can be resumed.
     """
@@ -178,16 +187,14 @@ def watch(run: Run, runs: Runs = "runs", as_json: Json = False) -> None:
 def logs(
     run: Run,
     trial: Trial = None,
-    attempt: Annotated[int | None, typer.Option(min=1, help="This attempt instead of the last one.")] = None,
-    stream: Annotated[Stream, typer.Option(help="One of the two streams alone.")] = Stream.both,
-    workers: Annotated[
-        bool, typer.Option("--workers", help="What the processes of workers printed beside their trials.")
-    ] = False,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the trial, or the run, is over.")] = False,
+    attempt: Annotated[int | None, typer.Option(min=1, help="Number of the attempt. Default: the last one.")] = None,
+    stream: Annotated[Stream, typer.Option(help="Show only one of the two streams.")] = Stream.both,
+    workers: Annotated[bool, typer.Option("--workers", help="Show the output of worker processes outside of trials.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue until the trial, or the run, ends.")] = False,
     runs: Runs = "runs",
     as_json: Json = False,
 ) -> None:
-    """Show what a trial printed, and the traceback of its error; without a trial, what all of them printed."""
+    """Show the output of a trial and the traceback of its error; without a trial, the output of all trials."""
     if follow and as_json:
         raise typer.BadParameter("a document has an end: leave out --follow or --json")
     if workers and (trial or attempt or follow):
@@ -229,7 +236,7 @@ def _print_part(part: dict[str, Any], headed: bool) -> None:
 
 
 def _follow(folder: RunFolder, trial: str | None, attempt: int | None, streams: tuple[str, ...]) -> bool:
-    """Print what there is and what comes, until the trial has its row, or the run is not running any more; whether there was any."""
+    """Print existing and new output until the trial has its row or the run ends. Returns whether there was any output."""
     from ..observe.listing import Follower
 
     follower, shown = Follower(folder, trial, attempt, streams), ""

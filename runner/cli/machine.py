@@ -10,7 +10,7 @@ from .base import Json, Runs, complete_runs, print_document, reported
 
 
 def devices(as_json: Json = False) -> None:
-    """Show the devices of this machine with their memory, and why a backend has none."""
+    """Show the devices of this machine with their memory, and why other backends have none."""
     with reported(as_json):
         from ..ledger.inventory import local
         from ..observe import show
@@ -25,13 +25,15 @@ def devices(as_json: Json = False) -> None:
 def dashboard(
     run: Annotated[
         str | None,
-        typer.Argument(help="Folder of a run, or its id; none: the latest run with one.", autocompletion=complete_runs),
+        typer.Argument(help="Folder or id of a run. Default: the latest run with a dashboard.", autocompletion=complete_runs),
     ] = None,
-    address: Annotated[str | None, typer.Option(help="Of the dashboard of a cluster, as in `http://head:8265`.")] = None,
+    address: Annotated[
+        str | None, typer.Option(help="Address of the dashboard of a cluster, as in `http://head:8265`.")
+    ] = None,
     runs: Runs = "runs",
     as_json: Json = False,
 ) -> None:
-    """Say where Ray's dashboard is, how to get its token, and what its pages show. Exit code 4 when nothing answers there."""
+    """Print the address of Ray's dashboard, how to get its token, and what its pages show. Exit code 4 if it does not answer."""
     with reported(as_json):
         from ..remote.dashboard import found, text
 

@@ -1,7 +1,7 @@
-"""The JSON documents of ``--json``, one model for each command. docs/cli.md is made from them.
+"""The JSON documents of ``--json``, one model for each command. docs/cli.md is generated from them.
 
-A document says what it is in ``schema``: ``qdrun.<command>/<version>``. The version rises when a field goes away or changes its meaning;
-new fields may come at any time.
+The first field of a document, ``schema``, names it: ``qdrun.<command>/<version>``. The version is raised when a field is removed or changes
+its meaning; fields may be added at any time.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ Data = dict[str, Any]
 
 
 def about(text: str) -> Any:
-    """A field that must be there, and what it means."""
+    """A required field with its description."""
     return Field(description=text)
 
 
 def may(text: str) -> Any:
-    """A field that may be missing or null."""
+    """An optional field with its description; the default is null."""
     return Field(None, description=text)
 
 
 class Part(BaseModel):
-    """A part of a document; nothing in it is unknown."""
+    """A part of a document. Unknown fields are refused."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -35,9 +35,9 @@ class Problem(Part):
 
     what: str = about("what is wrong")
     file: str = about("the file, or `--set`")
-    line: int | None = about("its line")
-    key: str = about("the key, dotted")
-    allowed: list[Any] = about("what may stand there")
+    line: int | None = about("the line number")
+    key: str = about("the dotted name of the key")
+    allowed: list[Any] = about("the allowed values")
     hint: str = about("what to do")
 
 
@@ -46,12 +46,12 @@ class ErrorPart(Part):
 
     type: str = about("`ConfigError`, `UsageError`, or the name of the exception")
     message: str = about("what happened, where, what to do")
-    problems: list[Problem] | None = may("of a `ConfigError`: each problem")
-    traceback: str | None = may("of an exception of the job")
+    problems: list[Problem] | None = may("the problems of a `ConfigError`")
+    traceback: str | None = may("the traceback of an exception of the job")
 
 
 class Error(Part):
-    """Printed instead of the command's own document when the command fails."""
+    """The document of every command that fails."""
 
     error: ErrorPart = about("what went wrong")
     exit_code: int = about("the exit code of the command")
@@ -60,9 +60,9 @@ class Error(Part):
 class PlannedTrial(Part):
     """A trial of a plan."""
 
-    id: str = about("follows from parameters and replicate")
-    label: str = about("what was swept")
-    replicate: int = about("which repetition")
+    id: str = about("computed from parameters and replicate")
+    label: str = about("the swept values")
+    replicate: int = about("number of the repetition")
     seed: int = about("the trial's own seed")
     params: Data = about("all parameters")
 
@@ -71,347 +71,349 @@ class ShapePart(Part):
     """Trials that need equal memory."""
 
     trials: list[str] = about("their ids")
-    example: str = about("the label of one")
-    error: str | None = about("why it cannot be planned")
-    arch: str | None = about("the backend that it is planned for")
-    bytes: int | None = about("of one trial, without code and what the process takes")
-    footprint: int | None = about("with what the process takes of a GPU")
+    example: str = about("the label of one of them")
+    error: str | None = about("why no plan could be made")
+    arch: str | None = about("the backend of the plan")
+    bytes: int | None = about("of one trial, without code and the overhead of the process")
+    footprint: int | None = about("bytes plus the overhead of the process on a GPU")
     by_kind: dict[str, int] = about("bytes by kind")
-    entries: list[Data] = about("each sum: kind, bytes, source, formula, plane, where")
-    notes: list[str] = about("what would make a trial faster, with the kernel's line")
-    fits: bool | None = about("within limits.memory and memory_budget; null: not planned")
+    entries: list[Data] = about("the terms of the sum: kind, bytes, source, formula, plane, where")
+    notes: list[str] = about("ways to make a trial faster, with the line of the kernel")
+    fits: bool | None = about("whether it is within limits.memory and memory_budget; null: no plan")
 
 
 class BatchesPart(Part):
-    """Trials that run at once in one program, so many at a time, or each in its own."""
+    """Trials that run in batches of a given size, or one by one."""
 
-    trials: int = about("how many")
-    example: str = about("the label of one")
-    size: int = about("trials of a batch, at most; 1: one by one")
-    why: str | None = about("why they run one by one")
-    batches: int = about("how many batches")
-    bytes: dict[str, int] = about("of a batch of that size, by class of devices")
+    trials: int = about("number of trials")
+    example: str = about("the label of one of them")
+    size: int = about("largest number of trials in a batch; 1: no batches")
+    why: str | None = about("the reason why they are not batched")
+    batches: int = about("number of batches")
+    bytes: dict[str, int] = about("of a batch of that size, by device class")
 
 
 class PlacedDevice(Part):
     """A device of a placement."""
 
-    device: str = about("its name")
-    kind: str = about("its class: one claim holds for all devices of it")
-    pool: str = about("the memory that it uses")
-    memory_bytes: int = about("of the pool in all")
-    for_trials_bytes: int = about("less the reserve: a twentieth, at least 512 MiB")
-    process_bytes: int = about("what a process on it takes once")
-    lanes: int = about("programs that may run at once")
-    at_once: int = about("trials that do, at the most")
-    trials: int = about("trials that it runs in all")
-    peak_bytes: int = about("most bytes of the pool in use")
-    busy: float = about("mean share of the pool in use")
+    device: str = about("name of the device")
+    kind: str = about("device class; the devices of a class share one claim")
+    pool: str = about("its memory pool")
+    memory_bytes: int = about("size of the pool")
+    for_trials_bytes: int = about("size of the pool less the reserve (a twentieth, at least 512 MiB)")
+    process_bytes: int = about("overhead of a process on the device")
+    lanes: int = about("number of trials that may run at once")
+    at_once: int = about("largest number of trials that run at once")
+    trials: int = about("number of trials that it runs in total")
+    peak_bytes: int = about("largest number of bytes of the pool in use")
+    busy: float = about("mean fraction of the pool in use")
 
 
 class MisfitPart(Part):
-    """Trials that cannot run."""
+    """Trials that fit on no device."""
 
-    trials: int = about("how many")
-    example: str = about("the label of one")
-    bytes: int | None = about("what one needs")
-    why: str = about("the arithmetic")
+    trials: int = about("number of trials")
+    example: str = about("the label of one of them")
+    bytes: int | None = about("bytes that one needs")
+    why: str = about("the comparison of bytes, in words")
 
 
 class PlacementPart(Part):
-    """Where the packer would run the trials, all taken as equally long."""
+    """Simulated placement of the trials, all with the same duration."""
 
     where: str = about("`this machine`, or the text of --device-memory")
     devices: list[PlacedDevice] = about("the devices")
-    placed: int = about("trials that have a place")
-    at_once: int = about("most trials at the same time")
-    waves: int = about("rounds of trials on the device that has the most")
-    finish: float = about("until the last one ends, in units of the longest trial")
-    bound: float = about("no packing ends before it")
-    bound_by: str = about("what the bound follows from: bytes, lanes, longest")
-    misfits: list[MisfitPart] = about("what does not fit")
+    placed: int = about("number of trials that fit")
+    at_once: int = about("largest number of trials that run at once")
+    waves: int = about("rounds of trials on the device with the most rounds")
+    finish: float = about("time until the last one ends, in units of the longest trial")
+    bound: float = about("lower bound of the finish of any placement")
+    bound_by: str = about("what limits the bound: bytes, lanes, longest")
+    misfits: list[MisfitPart] = about("trials that do not fit")
 
 
 class Plan(Part):
-    """What would run, the memory it needs, and where."""
+    """Trials, their memory and their placement."""
 
-    name: str = about("of the config")
+    name: str = about("name of the config")
     target: str = about("the job")
-    backend: str = about("what the trials run on")
+    backend: str = about("backend of the trials")
     choice: Data | None = may(
-        "with device.backend: auto and several backends: backend, reason, and the candidates with what is known of each"
+        "with device.backend: auto and several backends: backend, reason, and the candidates with their predictions"
     )
-    threads: int = about("of one trial")
-    gradients: list[str] = about("their names")
+    threads: int = about("threads of one trial")
+    gradients: list[str] = about("names of the gradients")
     trials: list[PlannedTrial] = about("all trials")
     memory: list[ShapePart] = about("the memory of each shape of trials")
-    batch: int | str = about("of the config")
-    batches: list[BatchesPart] = about("which trials run together; empty when nobody says what is there")
-    memory_budget: int | str | None = about("of the config")
-    overrides: list[str] = about("what --set changed")
-    at_once: int | None = about("as in placement; null when nobody says what is there")
-    placement: PlacementPart | None = about("null when planned for another backend without --device-memory")
+    batch: int | str = about("`batch` of the config")
+    batches: list[BatchesPart] = about("groups of trials that may be batched; empty if the devices are unknown")
+    memory_budget: int | str | None = about("`memory_budget` of the config")
+    overrides: list[str] = about("the changes by --set")
+    at_once: int | None = about("as in placement; null if the devices are unknown")
+    placement: PlacementPart | None = about("null for a plan of another backend without --device-memory")
 
 
 class Explain(Part):
-    """Where every byte of a trial goes."""
+    """Memory of a trial, to the line of code."""
 
-    name: str = about("of the config")
+    name: str = about("name of the config")
     target: str = about("the job")
-    memory_budget: int | str | None = about("of the config")
+    memory_budget: int | str | None = about("`memory_budget` of the config")
     memory: list[Data] = about(
         "for each shape: trials, example, error, explanation with fields, loops, kernels, remedies, plan"
     )
 
 
 class Check(Part):
-    """Gradients beside finite differences."""
+    """Gradients compared with finite differences."""
 
     model_config = ConfigDict(extra="allow")
 
-    name: str = about("of the config")
+    name: str = about("name of the config")
     target: str = about("the job")
-    trial: str = about("its first trial")
-    backend: str = about("what it ran on")
-    precision: str = about("of the fields")
-    tolerance: float = about("largest relative error")
-    rebuilt: str = about("why a job with live parameters is built for each trial all the same; empty where it is not")
-    not_compared: list[str] = about("gradients that no parameter belongs to")
-    horizon: dict[str, int] | None = about("the parameter that was shortened, and to what")
-    cut: list[str] = about("lists of parameters with an item for each time step, cut to the horizon")
-    unshortened: str = about("why the whole horizon was run; empty where it was shortened, or need not be")
-    agrees: bool = about("whether all do")
-    rows: list[Data] = about("each element that was looked at")
+    trial: str = about("the first trial of the config")
+    backend: str = about("backend of the check")
+    precision: str = about("float type of the fields")
+    tolerance: float = about("largest allowed relative error")
+    rebuilt: str = about("why a job with live parameters is built for each trial; empty if it is not")
+    not_compared: list[str] = about("gradients without a parameter of that name")
+    horizon: dict[str, int] | None = about("the parameter that was shortened, and its value")
+    cut: list[str] = about("lists of parameters with an item per time step, shortened to the horizon")
+    unshortened: str = about("why the horizon was not shortened; empty if it was, or is short")
+    agrees: bool = about("whether all gradients agree")
+    rows: list[Data] = about("the compared elements")
 
 
 class Submit(Part):
-    """How a run ended."""
+    """The end of a run."""
 
     run: str = about("its id")
     folder: str = about("its folder")
     results: str = about("its table, a Parquet file")
     state: str = about("done, failed, cancelled, interrupted, lost; running after --detach")
-    exit_code: int = about("of the command")
-    trials: int = about("how many")
-    counts: dict[str, int] = about("by status")
+    exit_code: int = about("exit code of the command")
+    trials: int = about("number of trials")
+    counts: dict[str, int] = about("number of trials by status")
     best: Data | None = about("the row with the smallest loss")
-    failures: list[Data] = about("trial, error_type, error of those that failed")
-    seconds: float | None = about("from the command to the end")
-    timing: Data = about("where the seconds went; empty after --detach")
-    process: int | None = may("after --detach: the id of the process that runs it")
-    job: str | None = may("after --detach: the Ray Job that runs it")
-    address: str | None = may("of the cluster of that job")
-    log: str | None = may("after --detach: the file of what the process prints, or the command that shows what the job does")
+    failures: list[Data] = about("trial, error_type and error of each failed trial")
+    seconds: float | None = about("from the start of the command to the end")
+    timing: Data = about("seconds by phase; empty after --detach")
+    process: int | None = may("after --detach: id of the process of the run")
+    job: str | None = may("after --detach: the Ray Job of the run")
+    address: str | None = may("address of the cluster of that job")
+    log: str | None = may("after --detach: log file of the process, or the command that prints the log of the job")
 
 
 class Resume(Part):
-    """What became of the trials of a run that goes on."""
+    """The trials of a resumed run."""
 
     run: str = about("its id")
-    state: str = about("of the run before")
-    kept: list[str] = about("trials that had succeeded")
+    state: str = about("state of the run before")
+    kept: list[str] = about("trials that have succeeded")
     retried: dict[str, str] = about("trials that run, or run again, each with the reason")
-    skipped: dict[str, str] = about("trials that failed by their own fault, each with the reason; --failed runs them")
-    ended: Submit | None = about("how it ended, as of submit; null with --dry-run")
+    skipped: dict[str, str] = about(
+        "trials that failed by an error of their own, each with the reason; --failed runs them again"
+    )
+    ended: Submit | None = about("end of the run, as for submit; null with --dry-run")
 
 
 class Waits(Part):
     """Why trials wait."""
 
-    count: int = about("how many")
-    why: str = about("the arithmetic")
+    count: int = about("number of trials")
+    why: str = about("the reason, with the numbers")
 
 
 class RunningTrialPart(Part):
-    """A trial that runs."""
+    """A running trial."""
 
     trial: str = about("its id")
-    label: str = about("what was swept")
-    device: str = about("where")
+    label: str = about("the swept values")
+    device: str = about("name of the device")
     seconds: float = about("since it started")
-    bytes: int | None = about("that it claimed")
-    step: str = about("how far it is: its phase, time step, step of an optimisation, latest loss; empty: not heard yet")
+    bytes: int | None = about("claimed bytes")
+    step: str = about("progress: phase, time step, step of an optimisation, latest loss; empty if not reported yet")
 
 
 class RunState(Part):
-    """How one run is doing."""
+    """The state of one run."""
 
-    id: str = about("of the run")
+    id: str = about("id of the run")
     folder: str = about("its folder or URI")
     state: str = about("running, done, failed, cancelled, interrupted, lost, damaged")
-    cancel_requested: bool = about("whether it was asked to stop")
-    trials: int = about("how many")
-    counts: dict[str, int] = about("by status")
+    cancel_requested: bool = about("whether a stop was requested")
+    trials: int = about("number of trials")
+    counts: dict[str, int] = about("number of trials by status")
     best: Data | None = about("trial and loss of the smallest loss so far")
-    seconds: float = about("since it was submitted, or until it ended")
-    damaged_lines: int = about("lines of the journal that cannot be read")
-    refused_lines: int = about("lines that a former owner wrote too late")
-    timing: Data | None = about("where the seconds went, at the end")
-    lanes: list[RunningTrialPart] = Field([], description="what runs now; of one run alone")
-    waiting: list[Waits] = Field([], description="why trials wait, as the runner last said; of one run alone")
-    error: str | None = may("what is wrong with a damaged run")
+    seconds: float = about("from the submission to now, or to the end")
+    damaged_lines: int = about("unreadable lines of the journal")
+    refused_lines: int = about("lines that a former owner wrote after it had lost the run")
+    timing: Data | None = about("seconds by phase, after the end")
+    lanes: list[RunningTrialPart] = Field([], description="running trials; for a single run only")
+    waiting: list[Waits] = Field([], description="why trials wait, by the latest report of the runner; for a single run only")
+    error: str | None = may("the damage of a damaged run")
 
 
 class Status(Part):
-    """How runs are doing."""
+    """The state of runs."""
 
-    runs: list[RunState] = about("the run, or all of them, oldest first")
+    runs: list[RunState] = about("the requested run, or all runs, oldest first")
 
 
 class DeviceNow(Part):
     """A device of a run."""
 
-    id: str = about("its name")
-    pool: str = about("the memory that it uses")
-    kind: str = about("its class")
+    id: str = about("name of the device")
+    pool: str = about("its memory pool")
+    kind: str = about("device class")
     capacity: int | None = about("bytes of the pool for trials")
-    claimed: int = about("bytes claimed now")
-    used: int | None = about("bytes used now, by the driver")
-    lanes: int | None = about("trials that may run at once")
-    running: int = about("trials that do")
+    claimed: int = about("claimed bytes")
+    used: int | None = about("bytes in use, reported by the driver")
+    lanes: int | None = about("number of trials that may run at once")
+    running: int = about("number of running trials")
 
 
 class Failed(Part):
-    """A trial that failed."""
+    """A failed trial."""
 
     trial: str = about("its id")
-    label: str = about("what was swept")
-    kind: str = about("the type of its error")
-    message: str = about("its first line")
+    label: str = about("the swept values")
+    kind: str = about("type of its error")
+    message: str = about("first line of its error")
 
 
 class Reason(Part):
     """Why trials wait."""
 
-    count: int = about("how many")
-    text: str = about("the arithmetic")
+    count: int = about("number of trials")
+    text: str = about("the reason, with the numbers")
 
 
 class Watch(Part):
-    """A run at one moment."""
+    """The state of a run at one moment."""
 
     run: str = about("its id")
     state: str = about("as in status")
-    total: int = about("trials of the sweep")
-    counts: dict[str, int] = about("by status")
-    seconds: float = about("since the run began")
-    rate: float | None = about("trials that end per second, lately")
-    eta_s: float | None = about("seconds to the end at this rate")
-    best: Data | None = about("smallest loss, and where")
-    devices: list[DeviceNow] = about("what the trials run on")
-    lanes: list[RunningTrialPart] = about("what runs now")
-    failures: list[Failed] = about("the last ones, the latest last")
+    total: int = about("number of trials in the sweep")
+    counts: dict[str, int] = about("number of trials by status")
+    seconds: float = about("since the start of the run")
+    rate: float | None = about("recent rate, in trials per second")
+    eta_s: float | None = about("estimated seconds to the end")
+    best: Data | None = about("trial and loss of the smallest loss so far")
+    devices: list[DeviceNow] = about("devices of the run")
+    lanes: list[RunningTrialPart] = about("running trials")
+    failures: list[Failed] = about("latest failures, the newest last")
     reasons: list[Reason] = about("why trials wait")
-    retries: dict[str, int] = about("attempts that ended without a row, by class of failure")
+    retries: dict[str, int] = about("attempts that ended without a row, by failure class")
 
 
 class Listed(Part):
-    """A run of a list."""
+    """A run in a list."""
 
-    id: str = about("of the run")
+    id: str = about("id of the run")
     folder: str = about("its folder or URI")
-    name: str = about("of the config")
-    created: float | None = about("seconds since 1970")
+    name: str = about("name of the config")
+    created: float | None = about("creation time in seconds since 1970")
     state: str = about("as in status")
-    trials: int = about("how many")
-    finished: int = about("of them with a row: done, failed, cancelled, poisoned")
-    failed: int = about("of them failed or poisoned")
-    best: float | None = about("the smallest loss")
+    trials: int = about("number of trials")
+    finished: int = about("trials with a row: done, failed, cancelled, poisoned")
+    failed: int = about("trials that are failed or poisoned")
+    best: float | None = about("smallest loss")
 
 
 class Ls(Part):
-    """The runs that there are."""
+    """A list of runs."""
 
-    where: str = about("where they lie")
-    runs: list[Listed] = about("latest first")
+    where: str = about("the folder of the runs")
+    runs: list[Listed] = about("newest first")
 
 
 class LogPart(Part):
-    """What one attempt printed on one stream, or a worker's process."""
+    """The output of one attempt, or of a worker process, on one stream."""
 
-    trial: str | None = about("its id; null: a worker's")
-    attempt: int | None = about("which try")
-    owner: int | None = about("by which owner of the run")
-    worker: str | None = may("with --workers: its device and number")
+    trial: str | None = about("its id; null for a worker")
+    attempt: int | None = about("number of the attempt")
+    owner: int | None = about("number of the owner of the run")
+    worker: str | None = may("with --workers: device and number of the worker")
     stream: str = about("stdout, stderr, or error: the traceback of its row")
     path: str | None = about("the file; null for `error`")
     text: str = about("what was printed")
 
 
 class Logs(Part):
-    """What trials printed."""
+    """The output of trials."""
 
     run: str = about("its id")
-    logs: list[LogPart] = about("those that are not empty")
+    logs: list[LogPart] = about("logs that are not empty")
 
 
 class Cancel(Part):
-    """What became of a request to stop."""
+    """The effect of a cancel request."""
 
     run: str = about("its id")
-    trial: str | None = about("the trial; null: the whole run")
-    state: str = about("of the run before")
+    trial: str | None = about("the trial; null for the whole run")
+    state: str = about("state of the run before")
     cancel_requested: bool = about("whether there was anything to stop")
 
 
 class Results(Part):
-    """The table of a run. With `--format parquet`: its path alone."""
+    """The table of a run; with `--format parquet` only its path."""
 
     run: str = about("its id")
     state: str = about("as in status")
     complete: bool = about("whether every trial has its row")
-    columns: list[str] = about("of the rows, in order")
-    problems: list[str] = about("what is damaged in the run folder: the file and the line, what is lost, what to do")
-    rows: list[Data] = about("one for each trial; see running-sweeps.md for the columns")
+    columns: list[str] = about("names of the columns, in order")
+    problems: list[str] = about("damage of the run folder: file and line, what is lost, what to do")
+    rows: list[Data] = about("one row per trial; running-sweeps.md lists the columns")
     path: str | None = may("the Parquet file that was written")
     report: str | None = may("the HTML file that --plot wrote")
 
 
 class Report(Part):
-    """A report that was written."""
+    """The report that was written."""
 
     run: str = about("id of the run")
-    path: str = about("of the HTML file")
+    path: str = about("path of the HTML file")
 
 
 class DeviceRow(Part):
-    """A device, or a backend that has none."""
+    """A device, or a backend without one."""
 
-    node: str = about("the machine")
-    backend: str = about("the word of a config")
+    node: str = about("name of the machine")
+    backend: str = about("name of the backend in a config")
     usable: bool = about("whether programs can run on it")
-    id: str = about("its name in plans, journals and `started` events")
-    index: int = about("its number in this process")
-    uuid: str = about("the name that it keeps everywhere")
+    id: str = about("name of the device in plans, journals and `started` events")
+    index: int = about("number of the device in this process")
+    uuid: str = about("permanent id of the device")
     pci: str = about("its PCI address")
-    model: str = about("as its driver calls it")
-    kind: str = about("its class: backend, model, threads in flight; one claim holds for all of it")
+    model: str = about("model name from the driver")
+    kind: str = about("device class: backend, model, threads in flight; the devices of a class share one claim")
     driver: str = about("version of the driver")
-    pool: str = about("the memory that it uses; devices with one pool share it")
-    threads: int = about("in flight while a trial runs")
-    lanes: int = about("trials at once")
-    memory_bytes: int = about("of the pool in all")
-    free_bytes: int | None = about("of it free now; null: not known")
-    for_trials_bytes: int = about("what trials of ours may have now: the reserve and what others hold taken off")
-    process_bytes: int = about("what a worker holds beside its trials")
-    why: str = about("why it cannot be used")
+    pool: str = about("its memory pool; devices may share one")
+    threads: int = about("threads of a running trial")
+    lanes: int = about("number of trials that may run at once")
+    memory_bytes: int = about("size of the pool")
+    free_bytes: int | None = about("free bytes of the pool; null if unknown")
+    for_trials_bytes: int = about("bytes for trials: free bytes less the reserve and what other processes hold")
+    process_bytes: int = about("overhead of a worker process")
+    why: str = about("why the device cannot be used")
 
 
 class Devices(Part):
-    """What this machine has."""
+    """The devices of this machine."""
 
     devices: list[DeviceRow] = about("the CPU first; one row for each GPU")
 
 
 class Dashboard(Part):
-    """Where Ray's dashboard is."""
+    """The address of Ray's dashboard."""
 
-    url: str = about("its address; empty when there is none")
-    answers: bool = about("whether something answers there now")
-    needs_token: bool | None = about("whether it asks for the token; null: it does not answer")
-    token_file: str = about("where the token lies; it is not printed")
-    token_file_mode: str | None = about("its permissions; null: there is no such file")
-    run: str | None = about("the run that was asked about")
+    url: str = about("its address; empty if there is none")
+    answers: bool = about("whether it answers now")
+    needs_token: bool | None = about("whether it requires the token; null if it does not answer")
+    token_file: str = about("file of the token; the token is not printed")
+    token_file_mode: str | None = about("permissions of that file; null if there is none")
+    run: str | None = about("the run of the request")
 
 
 MODELS: dict[str, type[Part]] = {
@@ -434,9 +436,9 @@ MODELS: dict[str, type[Part]] = {
 
 
 def document(command: str, data: Data) -> Data:
-    """The document of a command, checked against its model.
+    """Build the document of a command and validate it.
 
     Raises:
-        pydantic.ValidationError: ``data`` is not what the model says: a mistake of ours.
+        pydantic.ValidationError: ``data`` does not fit the model: an internal error.
     """
     return {"schema": f"qdrun.{command}/{VERSION}"} | MODELS[command].model_validate(data).model_dump(mode="json")

@@ -18,13 +18,13 @@ from ...compiler.errors import QdrunError
 from ..visible import visible
 
 EXIT_CODES = {
-    0: "all is well; of a run: all trials succeeded",
+    0: "success; for a run: all trials succeeded",
     1: "some trials failed, or the run was cancelled; `plan`, `explain`: a trial cannot be planned; `check`: gradients differ; "
-    "the job's own exception",
+    "an exception of the job",
     2: "the command, the config, or the run that it names is wrong; nothing was started",
-    3: "`plan`: a trial does not fit",
+    3: "`plan`: a trial fits on no device",
     4: "the cluster cannot be reached or started, or refuses the token",
-    5: "the run was lost, or it can be resumed",
+    5: "the run was lost or interrupted; it can be resumed",
     130: "Ctrl-C",
 }
 _DOCUMENTS: list[TextIO] = []

@@ -11,7 +11,7 @@ from .base import Config, Json, Set, print_document, reported
 
 
 class ArchChoice(StrEnum):
-    """The backends that can be planned for."""
+    """The backends of ``--arch``."""
 
     cpu = "cpu"
     cuda = "cuda"
@@ -23,14 +23,16 @@ class ArchChoice(StrEnum):
 def plan(
     config: Config,
     changes: Set = [],  # noqa: B006 - typer makes a list of its own
-    arch: Annotated[ArchChoice | None, typer.Option(help="Plan for this backend, which need not be there.")] = None,
+    arch: Annotated[
+        ArchChoice | None, typer.Option(help="Plan for this backend, even if this machine does not have it.")
+    ] = None,
     device_memory: Annotated[
         str | None,
-        typer.Option(metavar="SIZES", help="Place the trials on cards that need not be here, as in `24GiB*2,80GiB*2`."),
+        typer.Option(metavar="SIZES", help="Place the trials on hypothetical cards, as in `24GiB*2,80GiB*2`."),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Show what would run, the memory it would need, and where it would run; run nothing.
+    """Show the trials of a config, their memory and their placement, and run nothing.
 
     Exit code 3 when a trial does not fit, 1 when one cannot be planned.
     """
@@ -63,10 +65,12 @@ def plan(
 def explain(
     config: Config,
     changes: Set = [],  # noqa: B006
-    arch: Annotated[ArchChoice | None, typer.Option(help="For this backend, which need not be there.")] = None,
+    arch: Annotated[
+        ArchChoice | None, typer.Option(help="Explain the plan for this backend, even if this machine does not have it.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Show where every byte of a trial goes, which loop owns it, and what each remedy would save; run nothing.
+    """Show the memory of a trial by field and by loop, and the bytes that each remedy would save. Runs nothing.
 
     Exit code 1 when a trial cannot be planned, or not within memory_budget.
     """

@@ -1,4 +1,4 @@
-"""Writes docs/cli.md from the app and the models of its documents: ``python -m qdrun.runner.cli.reference > docs/cli.md``."""
+"""Generates docs/cli.md from the commands and the models of their documents: ``python -m qdrun.runner.cli.reference > docs/cli.md``."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ from .output import EXIT_CODES
 
 HEAD = """# The command line
 
-Every command of `qdrun`, its arguments and options, and the documents of `--json`. This page is made from the program
-(`python -m qdrun.runner.cli.reference > docs/cli.md`); [running-sweeps.md](running-sweeps.md) says how one works with them.
+This is the reference of the `qdrun` command: its subcommands, their arguments and options, and the JSON documents that `--json` prints.
+Look up options and fields here; [running-sweeps.md](running-sweeps.md) is the guide. The page is generated from the program
+(`python -m qdrun.runner.cli.reference > docs/cli.md`).
 
-With `--json` a command prints one document on stdout and nothing else: what a job prints while it is built goes to stderr, and what goes
-wrong is a document as well, `qdrun.error/1`, with the exit code that the command ends with. `schema` is the first field of each document.
-Its number rises when a field goes away or changes its meaning; new fields may come at any time. Numbers that are not finite are the texts
-`NaN`, `Infinity` and `-Infinity`. `schema` and `--format json` print what they are asked for, without such a frame.
+With `--json` a command prints exactly one document on stdout. The output of a job during its build goes to stderr. An error is a document,
+too, `qdrun.error/1`, which contains the exit code. The first field of each document is `schema`. Its number is raised when a field is
+removed or changes its meaning; fields may be added at any time. Non-finite numbers are the texts `NaN`, `Infinity` and `-Infinity`.
+`qdrun schema` and `--format json` print plain JSON without a `schema` field.
 
-Exceptions of a job that no command expects end it with 1: their traceback is on stderr, or in the document.
+An unexpected exception of a job ends a command with exit code 1. Its traceback is on stderr, or in the document.
 """
 
 
@@ -43,13 +44,13 @@ class Parameter:
 
 
 def page() -> str:
-    """The page."""
+    """Render docs/cli.md."""
     from .app import app
 
     lines = [HEAD, "## Exit codes", "", *_table(["code", "meaning"], [[str(k), text] for k, text in EXIT_CODES.items()])]
     for function in sorted((command.callback for command in app.registered_commands), key=lambda f: f.__name__ if f else ""):
         lines += ["", *_command(function)] if function is not None else []
-    lines += ["", "## error", "", "What every command prints under `--json` when it fails.", "", *_document("error")]
+    lines += ["", "## error", "", "Every command prints this document when it fails under `--json`.", "", *_document("error")]
     return "\n".join(lines) + "\n"
 
 
@@ -110,7 +111,7 @@ def _fields(model: type[BaseModel], prefix: str) -> Iterator[list[str]]:
 
 
 def _type(annotation: Any) -> tuple[str, type[BaseModel] | None]:
-    """A type in words, and the model inside of it."""
+    """Describe a type in words. Returns the text, and the model that the type contains."""
     origin, inside = get_origin(annotation), get_args(annotation)
     if origin in (Union, types.UnionType):
         parts = [_type(part) for part in inside]

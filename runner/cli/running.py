@@ -1,4 +1,4 @@
-"""The commands that run trials, and stop them: ``qdrun submit | resume | cancel``."""
+"""The commands that start and stop runs: ``qdrun submit | resume | cancel``."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ Address = Annotated[
     str | None,
     typer.Option(
         metavar="HOST:PORT",
-        help="Join the Ray cluster at this address; http://HOST:8265 runs it there as a Ray Job. Without it Ray runs here.",
+        help="Join the Ray cluster at this address; http://HOST:8265 submits a Ray Job. Default: start Ray on this machine.",
     ),
 ]
-Dashboard = Annotated[bool, typer.Option("--dashboard", help="Start Ray's dashboard, on 127.0.0.1 alone.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
+Dashboard = Annotated[bool, typer.Option("--dashboard", help="Start Ray's dashboard, on 127.0.0.1 only.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Do not show progress.")]
 Detach = Annotated[
     bool,
-    typer.Option("--detach", "-d", help="Hand the run to a process of its own and return; it goes on without this terminal."),
+    typer.Option("--detach", "-d", help="Run in a background process and return. The run survives this terminal."),
 ]
 Wait = Annotated[
     bool,
-    typer.Option("--wait", help="Wait for the end, as without --detach. With it: follow a run that survives this terminal."),
+    typer.Option("--wait", help="Wait for the end. This is the default without --detach; with it, follow the background run."),
 ]
 
 
@@ -45,11 +45,11 @@ def submit(
     detach: Detach = False,
     wait: Wait = False,
     debug: Debug = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not show the plan of a large sweep and ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation of a large sweep.")] = False,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Run a sweep and wait for its end. On a terminal, more than 1,000 trials are shown as a plan, and asked for, first."""
+    """Run a sweep and wait for its end. On a terminal, a sweep of more than 1,000 trials first shows its plan and asks for confirmation."""
     from ..observe.timing import Timing, process_started
 
     command_t = process_started()
@@ -77,12 +77,12 @@ def submit(
 
 
 def is_dashboard(address: str | None) -> bool:
-    """Whether an address is one for Ray's Jobs API."""
+    """Whether an address is that of a dashboard, which has Ray's Jobs API."""
     return address is not None and address.startswith(("http://", "https://"))
 
 
 def _ended(done: Submitted, as_json: bool) -> NoReturn:
-    """Say how a run ended, and end as it did."""
+    """Print how a run ended, and exit with its code."""
     from ..observe import show
 
     if as_json:
@@ -95,7 +95,7 @@ def _ended(done: Submitted, as_json: bool) -> NoReturn:
 def _detached(
     made: Detached, timing: Timing, wait: bool, quiet: bool, as_json: bool, again: dict[str, Any] | None = None
 ) -> NoReturn:
-    """Say who runs a run, and follow it, or leave it alone. ``again``: the document of ``resume``."""
+    """Print which process runs a run, and follow it if asked to. ``again``: the document of ``resume``."""
     from ..observe import show
     from ..remote.detach import detached_data, detached_text, follow
 
@@ -117,12 +117,14 @@ def _detached(
 
 def resume(
     run: Run,
-    config: Annotated[Path | None, typer.Option(help="Another config, instead of the copy in the run's folder.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Go on although the config or the job's file has changed.")] = False,
-    failed: Annotated[bool, typer.Option("--failed", help="Run trials again that failed by their own fault.")] = False,
+    config: Annotated[Path | None, typer.Option(help="Use this config instead of the copy in the run's folder.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Continue although the config or the job's file has changed.")] = False,
+    failed: Annotated[
+        bool, typer.Option("--failed", help="Also run trials again that failed by an error of their own.")
+    ] = False,
     debug: Debug = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would be kept, retried and skipped; run nothing.")
+        bool, typer.Option("--dry-run", help="Show which trials would be kept, retried and skipped, and run nothing.")
     ] = False,
     address: Address = None,
     dashboard: Dashboard = False,
@@ -132,7 +134,10 @@ def resume(
     runs: Runs = "runs",
     as_json: Json = False,
 ) -> None:
-    """Go on with a run that was interrupted, cancelled or lost. Finished trials are kept; those that failed by their own fault, too."""
+    """Continue a run that was interrupted, cancelled or lost.
+
+    Finished trials are kept, and so are trials that failed by an error of their own.
+    """
     from ..observe.timing import Timing, process_started
 
     command_t = process_started()
@@ -178,12 +183,14 @@ def cancel(
     trial: Trial = None,
     address: Annotated[
         str | None,
-        typer.Option(metavar="URL", help="Dashboard of the cluster that has not begun with the run, if not known here."),
+        typer.Option(
+            metavar="URL", help="Dashboard of the cluster that has the run in its queue, if this machine does not know it."
+        ),
     ] = None,
     runs: Runs = "runs",
     as_json: Json = False,
 ) -> None:
-    """Ask a running submit to stop: no trial is started any more, running ones are stopped, finished rows stay. Or stop one trial."""
+    """Ask a run to stop: it stops its running trials, starts no others and keeps finished rows. With TRIAL, stop that trial only."""
     with reported(as_json):
         from ..observe.picking import trial_of
         from ..store import status as state

@@ -13,12 +13,12 @@ from .base import Json, Run, Runs, print_document, reported
 def report(
     run: Run,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Write here instead of report.html in the run's folder.")
+        Path | None, typer.Option("--out", "-o", help="Write to this file instead of report.html in the run's folder.")
     ] = None,
     runs: Runs = "runs",
     as_json: Json = False,
 ) -> None:
-    """Write one HTML file about a run, finished or not: losses, gradients, packing, memory, failures; print its path."""
+    """Write one HTML file about a run, which need not be finished: losses, gradients, packing, memory, failures. Print its path."""
     with reported(as_json):
         from ..observe.report import write_report
         from ..store.layout import find
