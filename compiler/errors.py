@@ -1,4 +1,4 @@
-"""Every error a user can meet, in one tree. Imports nothing.
+"""All errors and warnings of the package, in one tree. Imports nothing.
 
     QdrunError
     ├── QdrunCompilationError            a kernel cannot be compiled; carries the user's line and a caret
@@ -6,26 +6,26 @@
     │   ├── QdrunTypeError               (TypeError)
     │   ├── QdrunNameError               (NameError)
     │   ├── QdrunIndexError              (IndexError)
-    │   └── DifferentiationError         (RuntimeError) no correct gradient exists or can be given for this kernel
-    │       └── DataAccessError          (QdrunAssertionError) a value the backward pass needs is overwritten
+    │   └── DifferentiationError         (RuntimeError) the compiler has no correct gradient for this kernel
+    │       └── DataAccessError          (QdrunAssertionError) a value that the backward pass needs was overwritten
     ├── QdrunRuntimeError                (RuntimeError) a launch, a field or an option is wrong
     │   ├── QdrunValueError              (ValueError) a shape, a layout or an option of an array that does not fit
     │   ├── QdrunRuntimeTypeError        (TypeError) an argument or a returned value has a type that does not fit
-    │   ├── GradientCheckError           (AssertionError) Tape(grad_check=..) found a gradient that differs from differences
-    │   ├── NothingToDifferentiate       a kernel whose gradient was asked for touches nothing that has one
+    │   ├── GradientCheckError           (AssertionError) a gradient differs from finite differences: Tape(grad_check=..)
+    │   ├── NothingToDifferentiate       the kernel reads and writes no array that has a gradient
     │   ├── QdrunImportError             (ImportError) a module of Quadrants that this version does not have
     │   ├── QdrunAssertionError          (AssertionError) a check failed in a kernel: assert, bounds, overflow, NaN
-    │   ├── TrialsFailed                 some trials of a batch failed, each for a reason of its own; the others have gone on
-    │   ├── AdStackOverflow              a loop ran further than its adstack was planned for
+    │   ├── TrialsFailed                 some trials of a batch failed, each with its own error; the others continued
+    │   ├── AdStackOverflow              a loop ran more iterations than its adstack was planned for
     │   └── DeviceError                  a device, its driver or a kernel on it failed; says whether the process must be restarted
     └── OutOfMemory                      (MemoryError) a budget or a device is too small; names the bytes
 
     GradientWarning                      (UserWarning) a gradient is lost in an array that has none
     PerformanceWarning                   (UserWarning) a kernel is much slower than an option would make it
 
-The names that start with ``Quadrants`` are those of Quadrants and the same classes.
+The names that start with ``Quadrants`` are aliases.
 
-Every message has the form: what happened, where (kernel, file:line), what to do. All of them pickle.
+Every message says what happened, where (kernel, file:line), and what to do. All errors can be pickled.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ if TYPE_CHECKING:
 
 
 class QdrunError(Exception):
-    """Base of all our errors."""
+    """Base class of all errors of the package."""
 
 
 def describe(what: str, loc: Loc | None = None, hint: str = "", where: str = "") -> str:
-    """The one form of a message: what happened, where with the user's line and a caret, what to do. ``where``: more on the place."""
+    """Format a message: what happened, the user's line with a caret, what to do. ``where``: more about the location."""
     lines = [what]
     if loc is not None:
         kernel = f" in {f'the {loc.mode} of ' if loc.mode else ''}kernel `{loc.kernel}`" if loc.kernel else ""
@@ -90,7 +90,7 @@ class QdrunIndexError(QdrunCompilationError, IndexError):
 
 
 class DifferentiationError(QdrunCompilationError, RuntimeError):
-    """No correct gradient exists or can be given."""
+    """The compiler has no correct gradient for a kernel."""
 
 
 class QdrunRuntimeError(QdrunError, RuntimeError):
@@ -114,7 +114,7 @@ class GradientCheckError(QdrunRuntimeError, AssertionError):
 
 
 class TrialsFailed(QdrunRuntimeError):
-    """Some trials of a batch failed; the others have gone on. ``failed``: the error of each, by its number; ``count``: of all trials."""
+    """Some trials of a batch failed; the others continued. ``failed``: error by trial number; ``count``: number of trials."""
 
     def __init__(self, count: int, failed: dict[int, QdrunError]) -> None:
         numbers = ", ".join(map(str, list(failed)[:8])) + (", .." if len(failed) > 8 else "")
@@ -127,22 +127,21 @@ class TrialsFailed(QdrunRuntimeError):
 
 
 class NothingToDifferentiate(QdrunRuntimeError):
-    """A kernel touches nothing that has a gradient. A tape passes over it."""
+    """A kernel reads and writes no array that has a gradient. A tape skips it."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """What a check in a kernel found.
+    """The finding of a check in a kernel.
 
     Attributes:
-        kind: "assert", "bounds", "overflow", "nan" (a NaN or an infinity was made) or "input" (a NaN was read).
+        kind: "assert", "bounds", "overflow", "nan" (a NaN or an infinity was computed) or "input" (a NaN was read).
         what: what happened, in one line.
         loc: the user's line.
-        iteration: the variables of the loops around with their values, outermost first; numbered from 0 where a loop has no variable.
-        operands: the numbers in ``what``, in their order there; of an operation its result first.
+        iteration: the variables of the enclosing loops with their values, outermost first; a loop without a variable counts from 0.
+        operands: the numbers in ``what``, in that order; for an operation, its result first.
         hint: what to do.
-        launch: the number of the launch in its time step, or else in its tape, from 1; None outside of both, and on a GPU that was not
-            waited for.
+        launch: the number of the launch in its time step, or else in its tape, from 1; None outside of both, and for an asynchronous error.
         step: the time step of ``qd.ad.checkpointed_steps``, from 0; None outside of one.
     """
 
@@ -157,7 +156,7 @@ class Fault:
 
     @property
     def where(self) -> str:
-        """Iteration, launch and time step, as far as they are known, in one line."""
+        """The known ones of iteration, launch and time step, in one line."""
         inner = ", ".join(f"{name} = {value}" for name, value in self.iteration)
         outer = "the tape" if self.step is None else f"time step {self.step}"
         launch = f"launch {self.launch} of {outer}" if self.launch else f"in {outer}" if self.step is not None else ""
@@ -168,7 +167,7 @@ class QdrunAssertionError(QdrunRuntimeError, AssertionError):
     """A check failed inside a kernel: an assert, the bounds of an index, an integer that overflows, a NaN or an infinity.
 
     Attributes:
-        fault: what was found and where; None where the message is all that is known.
+        fault: the finding with its location; None if only the message is known.
     """
 
     def __init__(self, message: str | Fault = "") -> None:
@@ -180,14 +179,14 @@ class QdrunAssertionError(QdrunRuntimeError, AssertionError):
         return type(self), (self.fault or str(self),)
 
     def locate(self, launch: int | None = None, step: int | None = None) -> None:
-        """Add the launch and the time step in which it happened, unless a launch is known already."""
+        """Add the launch and the time step of the failure, unless a launch is known already."""
         if self.fault is not None and self.fault.launch is None:
             step = self.fault.step if step is None else step
             QdrunAssertionError.__init__(self, replace(self.fault, launch=launch, step=step))
 
     @property
     def kind(self) -> str:
-        """The kind of the check: see ``Fault``; empty where it is not known."""
+        """The kind of the check (see ``Fault``); empty if unknown."""
         return self.fault.kind if self.fault else ""
 
     @property
@@ -202,22 +201,22 @@ class QdrunAssertionError(QdrunRuntimeError, AssertionError):
 
     @property
     def line(self) -> int:
-        """The number of the user's line in its file, from 1; 0 where it is not known."""
+        """The number of the user's line in its file, from 1; 0 if unknown."""
         return self.fault.loc.line if self.fault and self.fault.loc else 0
 
     @property
     def mode(self) -> str:
-        """Of an adjoint "gradient", of a tangent "tangent"; empty for the statement itself."""
+        """``"gradient"`` for an adjoint, ``"tangent"`` for a tangent, empty for the statement itself."""
         return self.fault.loc.mode if self.fault and self.fault.loc else ""
 
     @property
     def iteration(self) -> dict[str, int]:
-        """The variables of the loops around, outermost first, with their values."""
+        """The variables of the enclosing loops with their values, outermost first."""
         return dict(self.fault.iteration) if self.fault else {}
 
     @property
     def operands(self) -> tuple[int | float | bool, ...]:
-        """The numbers of the message; of an operation its result first."""
+        """The numbers in the message; for an operation, its result first."""
         return self.fault.operands if self.fault else ()
 
     @property
@@ -232,21 +231,21 @@ class QdrunAssertionError(QdrunRuntimeError, AssertionError):
 
 
 class DataAccessError(DifferentiationError, QdrunAssertionError):
-    """A value that the backward pass needs is overwritten. Programs that expect a failed assertion here catch it, too."""
+    """A value that the backward pass needs was overwritten. Also an assertion error, which programs for Quadrants expect."""
 
 
 class AdStackOverflow(QdrunRuntimeError):
-    """A loop ran further than its adstack was planned for. The program stays usable; the gradients of the launch are not."""
+    """A loop ran more iterations than its adstack was planned for. The program stays usable; the gradients of the launch are invalid."""
 
 
 class DeviceError(QdrunRuntimeError):
     """A device, its driver or a kernel on it failed.
 
     Attributes:
-        result: the driver's name of the failure; empty when there is no driver to ask.
-        code: its number; 0 when there is none.
-        restart: no later call of this process can use the device: only a new process can.
-        bounds: an index of a kernel that is out of bounds may be why.
+        result: the driver's name of the failure; empty without a driver.
+        code: the driver's number of the failure; 0 without a driver.
+        restart: this process can no longer use the device; a new process can.
+        bounds: an index out of bounds in a kernel may be the cause.
     """
 
     def __init__(self, message: str = "", result: str = "", code: int = 0, restart: bool = False, bounds: bool = False) -> None:
@@ -258,10 +257,10 @@ class DeviceError(QdrunRuntimeError):
 
 
 class OutOfMemory(QdrunError, MemoryError):
-    """A budget or a device is too small for what was asked.
+    """A budget or a device has too little memory.
 
     Attributes:
-        smallest: the bytes of the smallest budget that would do, where a plan was asked for; else None.
+        smallest: the smallest sufficient budget in bytes, if a plan was requested; else None.
     """
 
     def __init__(self, message: str = "", smallest: int | None = None) -> None:
@@ -270,14 +269,14 @@ class OutOfMemory(QdrunError, MemoryError):
 
 
 class GradientWarning(UserWarning):
-    """A gradient is lost in an array that has none. Given once for each kernel and array of a program."""
+    """A gradient is lost in an array without one. Issued once per kernel and array of a program."""
 
 
 class PerformanceWarning(UserWarning):
-    """A kernel is much slower than an option would make it. Given when the kernel is compiled, at most once in a process."""
+    """An option would make a kernel much faster. Issued when the kernel is compiled, at most once per process."""
 
 
-# Quadrants' names of the same errors.
+# Aliases: the names of Quadrants.
 QuadrantsCompilationError = QdrunCompilationError
 QuadrantsSyntaxError = QdrunSyntaxError
 QuadrantsTypeError = QdrunTypeError
@@ -289,7 +288,7 @@ QuadrantsAssertionError = QdrunAssertionError
 
 
 def warn_user(text: str, category: type[Warning] = GradientWarning) -> None:
-    """A warning at the user's line."""
+    """Issue a warning at the user's line: the first frame outside of the compiler."""
     ours = "qdrun.compiler."
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(ours):
