@@ -8,7 +8,7 @@ from ..store.attempts import Failure
 from ..store.columns import Rows
 from . import messages as m
 from .failures import Rules
-from .parts import NO_ROOM, Blame, Claims, DeviceAt, Flight, Kept, LeaseAt, Work, error_of
+from .parts import NO_ROOM, Blame, Claims, DeviceAt, Flight, LeaseAt, Work, error_of
 from .retry_policy import Ending, Verdicts
 
 
@@ -25,7 +25,6 @@ class Flights:
         before: Mapping[str, int] | None = None,
         most: Mapping[str, int] | None = None,
         curves: Callable[[str], Claims] | None = None,
-        keeps: bool = False,
         checks: bool = False,
     ) -> None:
         """A run that has not begun.
@@ -38,10 +37,9 @@ class Flights:
             before: trials that ended earlier, by status.
             most: bytes that the largest device of a class can give a trial.
             curves: of a trial, for when it ran out of memory: all its points, where ``claims`` gives some of them up.
-            keeps: lanes keep the program of a trial for the next one.
             checks: a trial whose process died by a signal, or lost its GPU to a kernel, runs again once with every index checked.
         """
-        self.rules, self.claims, self.keeps = rules, claims, keeps
+        self.rules, self.claims = rules, claims
         self._out: list[m.Action] = []
         self._closed: list[m.Action] = []  # the last ones of their event
         self._verdicts = Verdicts(work, rules, before or {}, self._out, checks)
@@ -55,7 +53,6 @@ class Flights:
         self._parked: list[tuple[str, ...]] = []  # while the store is full: batches that ask for no place
         self._held: dict[str, tuple[str, ...]] = {}  # requests under a lease
         self._leases: dict[str, LeaseAt] = {}
-        self._kept: dict[str, Kept] = {}  # programs, by the lease that their worker knows them by
         self._flights: dict[int, Flight] = {}
         self._devices: dict[str, DeviceAt] = {}
         self._saving: frozenset[str] = frozenset()
@@ -108,7 +105,9 @@ class Flights:
         """A launch of a lease is over: its next one has its turn, or what is left of its requests; ``again`` asks for those anew."""
         lease = self._leases[name]
         if lease.flights:
-            self._flights[lease.flights[0]].sent = self._now
+            head = self._flights[lease.flights[0]]
+            head.sent = self._now
+            self._go_on(head)
             return
         if again or self.paused:
             lease.unfinished += self._forget_queue(lease)
@@ -117,55 +116,36 @@ class Flights:
         else:
             self._end_lease(name)
 
-    # programs that lanes keep
-
-    def _keep(self, launch: m.Launch) -> None:
-        """The lane of a launch that is over has kept its program."""
-        self._kept[launch.lease] = Kept(launch.worker, launch.lease)
-        self._leases[launch.lease].program = launch.lease
-
-    def _program_of(self, lease: str) -> str:
-        """The kept program whose bytes are of a lease; empty when there is none."""
-        return next((name for name, kept in self._kept.items() if kept.lease == lease), "")
-
     def _end_lease(self, name: str) -> None:
-        """Nothing more runs under a lease. While something waits, the ledger says whether its program is of use; else that goes first."""
-        lease = self._leases.pop(name)
-        unfinished, kept = tuple(lease.unfinished), self._kept.get(lease.program or self._program_of(name))
-        if kept is None:
-            self._out.append(m.GiveBack(name, unfinished))
-        elif kept.asked is not None:  # its bytes are not free yet
-            kept.unfinished = unfinished
-        elif self._asked and not self._verdicts.stopping:
-            self._out.append(m.GiveBack(name, unfinished, kept=True))
-        else:
-            kept.unfinished = unfinished
-            self._let_go(lease.program)
+        """Nothing more runs under a lease."""
+        self._out.append(m.GiveBack(name, tuple(self._leases.pop(name).unfinished)))
 
-    def _let_go(self, program: str) -> None:
-        kept = self._kept[program]
-        if kept.asked is None:
-            kept.asked = self._now
-            self._out.append(m.LetGo(kept.worker, program))
+    # more under a lease
 
-    def _gone(self, program: str) -> None:
-        """A kept program is gone, and its bytes are free."""
-        kept = self._kept.pop(program, None)
-        if kept is None or not kept.lease:
+    def _go_on(self, flight: Flight) -> None:
+        """A batch has its turn: one with the same claims may wait behind it, and then run on its lane in the program that is open there."""
+        launch, left = flight.launch, self._verdicts.may_fail
+        lease, out = self._leases[launch.lease], sum(len(one.launch.trials) for one in self._flights.values())
+        if len(launch.trials) == 1 or len(lease.flights) > 1 or lease.queue or self.paused or self._verdicts.stopping:
             return
-        if kept.lease in self._leases:
-            self._leases[kept.lease].program = ""
-        else:
-            self._out.append(m.GiveBack(kept.lease, kept.unfinished))
+        claims = self.claims(launch.trials)
+        alike = [name for name, batch in self._asked.items() if len(batch) > 1 and self.claims(batch) is claims]
+        if not alike or self.alone((*launch.trials, *self._asked[alike[0]])):
+            return
+        if left is None or left > out + len(self._asked[alike[0]]):  # if all of them fail, the run goes on
+            self._out.append(m.GoOn(launch.lease, alike[0], lease.since, len(alike) < len(self._asked)))
 
-    def _clear(self, device: str) -> bool:
-        """Let everything go that lanes of a device keep, for what runs there alone; whether all is gone."""
-        here = [(program, kept) for program, kept in self._kept.items() if kept.worker.device == device]
-        for program, kept in here:
-            if kept.lease in self._leases:  # the ledger says what becomes of the others
-                self._leases[kept.lease].program = ""
-                self._let_go(program)
-        return not here
+    def _goes_on(self, event: m.GoesOn) -> None:
+        batch, lease = self._asked.pop(event.request, None), self._leases.get(event.lease)
+        if batch is None:
+            return
+        device = None if lease is None else self._devices[lease.grant.device]
+        if lease is None or device is None or not lease.flights or device.retiring:
+            self._ask([batch])
+            return
+        self._held[event.request] = batch
+        lease.queue.append(event.request)
+        self._launch(device, lease)
 
     # launches
 
@@ -183,23 +163,19 @@ class Flights:
         while device.pending and not device.retiring:
             lease = self._leases[device.pending[0]]
             beside = [trial for flight in device.flights.values() for trial in flight.launch.trials]
-            if self.alone((*self._held[lease.queue[0]], *beside)) and (device.flights or not self._clear(name)):
+            if device.flights and self.alone((*self._held[lease.queue[0]], *beside)):
                 return
             device.pending.popleft()
             self._launch(device, lease)
 
     def _launch(self, device: DeviceAt, lease: LeaseAt) -> None:
         """Hand the requests of a lease to a worker, all at once; one that is to run alone, or to be checked, by itself."""
-        grant = lease.grant
+        grant, before = lease.grant, self._flights[lease.flights[-1]].launch if lease.flights else None
         checked = self._checked(lease.queue[0])
-        if checked and lease.program:
-            self._bury(self._kept[lease.program].worker, {}, kill=True)
-        follows = lease.program
-        worker = self._kept.pop(follows).worker if follows else self._free_worker(device, grant)
+        worker = self._free_worker(device, grant) if before is None else before.worker
         if checked and not self._on(worker):  # in a process of its own: what ran in this one before may have written anywhere
             self._bury(worker, {}, kill=True)
             worker = self._free_worker(device, grant)
-        lease.program = ""
         requests: list[str] = []
         alone = False
         while lease.queue and not alone:
@@ -207,7 +183,6 @@ class Flights:
             if requests and alone:
                 break
             requests.append(lease.queue.popleft())
-        keep = self.keeps and bool(self._asked) and not lease.queue and not alone
         lease.may_fail = self._may_fail(len(requests))
         may_fail = lease.may_fail if len(requests) > 1 else None
         launches: list[m.Launch] = []
@@ -218,19 +193,19 @@ class Flights:
                 trial = self.trials[name]
                 trial.number += 1
                 numbers.append(trial.number)
-            last = keep and len(launches) + 1 == len(requests)
-            of, size, time = tuple(numbers), grant.bytes, grant.time
-            head = self._next, worker, trials, of, size, time
-            launches.append(m.Launch(*head, grant.lease, last, follows, may_fail, checked))
+            head = self._next, worker, trials, tuple(numbers), grant.bytes, grant.time
+            launches.append(m.Launch(*head, grant.lease, before is not None, may_fail, checked))
             self._next += 1
-            follows = ""
         place = {"device": worker.device, "bytes": grant.bytes, "time": grant.time, "slot": worker.slot}
         place |= {"checked": True} if checked else {}
         for launch, request in zip(launches, requests, strict=True):
             self._flights[launch.id] = device.flights[launch.id] = Flight(launch, request, self._now, place)
             lease.flights.append(launch.id)
-        self._begin(self._flights[launches[0].id])
+        if before is None:
+            self._begin(self._flights[launches[0].id])
         self._out.append(m.Run(tuple(launches)))
+        if before is None:
+            self._go_on(self._flights[launches[0].id])
 
     def _checked(self, request: str) -> bool:
         """Whether the trial of a request runs with every index checked, to find why its process died."""
@@ -249,9 +224,8 @@ class Flights:
         return max(1, min(count, left - out))
 
     def _free_worker(self, device: DeviceAt, grant: m.Granted) -> m.WorkerId:
-        """The worker that runs a lease: where each lane is one, one that has nothing to do, and keeps nothing for another lease."""
+        """The worker that runs a lease: where each lane is one, one that has nothing to do."""
         busy = {flight.launch.worker.slot for flight in device.flights.values()}
-        busy |= {kept.worker.slot for kept in self._kept.values() if kept.worker.device == grant.device}
         slot = next(k for k in range(len(busy) + 1) if k not in busy) if grant.processes else 0
         device.generations[slot] += 0  # known from now on
         return m.WorkerId(grant.device, slot, device.generations[slot])
@@ -359,8 +333,6 @@ class Flights:
             error_of("WorkerStopped", "its worker was stopped because of another trial"),
             False,
         )
-        for program in [name for name, kept in self._kept.items() if kept.worker == worker]:
-            self._gone(program)
         flights = self._on(worker)
         for flight in flights:
             self._close_flight(flight)

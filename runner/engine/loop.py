@@ -9,7 +9,7 @@ from typing import Any
 
 from ..clock import now as clock_now
 from ..ledger.inventory import Found, pools_and_devices
-from ..ledger.leases import CUT_SHORT, DONE, LeaseEnd
+from ..ledger.leases import CUT_SHORT, DONE, LEASE_S, LeaseEnd
 from ..packing import Request, misfit
 from ..store.files import StorageFull
 from ..workers.spec import BatchSpec, TrialSpec
@@ -40,10 +40,10 @@ class Runner:
         self.book = Book(inside, outside)
         self._events: list[m.Event] = []
         self._done: list[LeaseEnd] = []
-        self._seconds: defaultdict[str, float] = defaultdict(float)
+        self._seconds: defaultdict[str, list[float]] = defaultdict(list)  # of each launch, by lease
         self._found: dict[str, Found] = {}
         self._close: set[str] = set()
-        self._asked = self._busy = self._away_told = self._late = False
+        self._asked = self._busy = self._away_told = self._late = self._others = False
         self._away: float | None = None  # since when the ledger cannot be reached
         self._interrupts = 0
         self._looked = self._shown = self._talked = float("-inf")
@@ -169,13 +169,13 @@ class Runner:
         done, self._done, self._asked = self._done, [], False
         answer = self.ledger.exchange(done)
         self._say_reached(answer.reached)
+        self._others = answer.others
         news: list[m.Event] = []
         for lease in answer.leases:
             point = lease.point
-            here, follows = self._is_host(lease.device), lease.follows
-            news.append(m.Granted(lease.id, lease.device, lease.requests, point.bytes, point.time, here, follows))
+            here = self._is_host(lease.device)
+            news.append(m.Granted(lease.id, lease.device, lease.requests, point.bytes, point.time, here))
         news += [m.LeaseLost(end.lease, end.reason) for end in answer.ended]
-        news += [m.Unwanted(lease) for lease in answer.unwanted]
         for device in answer.close:
             self._close.add(device)
             news.append(m.Yield(device))
@@ -230,11 +230,18 @@ class Runner:
         if refused:
             self._tell(m.Refused(refused))
 
+    def _go_on(self, action: m.GoOn) -> None:
+        """Run another request under a lease; where others wait, for no longer than one lease may take."""
+        if (self._others or action.others) and self.clock() - action.since > LEASE_S:
+            return
+        if self.ledger.withdraw([action.request]):
+            self._tell(m.GoesOn(action.lease, action.request))
+
     def _heard(self, event: m.Event) -> None:
         if isinstance(event, m.Ended) and (event.ends or event.rows):
             spent = sum([end.record.get("worker_seconds") or 0.0 for end in event.ends.values()])
             spent += sum([len(rows.trials) * (rows.shared.get("worker_seconds") or 0.0) for rows in event.rows])
-            self._seconds[self.state.lease_of(event.launch)] += spent
+            self._seconds[self.state.lease_of(event.launch)].append(spent)
 
     def _note_times(self, events: Sequence[m.Event]) -> None:
         """What nobody waits for."""
@@ -273,10 +280,10 @@ class Runner:
                     self.workers.drop(action.worker, action.launches)
                 case m.GiveBack():
                     # of a lease that was cut short nothing is learned of how long its trials take
-                    seconds, reason = self._seconds.pop(action.lease, None), CUT_SHORT if action.unfinished else DONE
-                    self._done.append(LeaseEnd(action.lease, reason, seconds, action.kept))
-                case m.LetGo():
-                    self.workers.let_go(action.worker, action.program)
+                    each, reason = self._seconds.pop(action.lease, []), CUT_SHORT if action.unfinished else DONE
+                    self._done.append(LeaseEnd(action.lease, reason, sum(each) / len(each) if each else None))
+                case m.GoOn():
+                    self._go_on(action)
                 case m.Ask():
                     self._ask(action.wanted)
                 case m.Withdraw():
@@ -298,11 +305,11 @@ class Runner:
         """What a worker is told of the launches of a lease."""
         inside, alone, out = self.inside, self.state.alone, []
         for launch in launches:
-            id, _, trials, numbers, size, _, lease, keep, follows, may_fail, checked = launch
+            id, _, trials, numbers, size, _, lease, behind, may_fail, checked = launch
             together = inside.together(launch) if len(trials) > 1 else None
             own = (lambda name: {}) if together else lambda name: inside.spec(inside.trials[name])
             specs = [TrialSpec(name, number, own(name)) for name, number in zip(trials, numbers, strict=True)]
             strict = not alone(trials) and inside.loose.isdisjoint(trials)
             head = lease, tuple(specs), size or None, strict, inside.budget(launch)
-            out.append(BatchSpec(*head, id, keep, follows, may_fail, checked, together))
+            out.append(BatchSpec(*head, id, behind, may_fail, checked, together))
         return tuple(out)

@@ -44,8 +44,7 @@ class TrialEnd(NamedTuple):
 class Granted:
     """The ledger let requests run on ``device``, one after the other. ``time``: of the point, in relation to the fastest.
 
-    ``processes``: each lane of the device is a process of its own (CPUs); else all lanes share one. ``follows``: a lease that was given
-    back as kept, and is over now: its program is taken over.
+    ``processes``: each lane of the device is a process of its own (CPUs); else all lanes share one.
     """
 
     lease: str
@@ -54,7 +53,14 @@ class Granted:
     bytes: int
     time: float = 1.0
     processes: bool = False
-    follows: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GoesOn:
+    """A request waits no more in the ledger: it is to run under a lease."""
+
+    lease: str
+    request: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +87,8 @@ class Started(NamedTuple):
 
 class Ended(NamedTuple):
     """A launch is over, with an end for each of its trials. ``restart``: its worker has lost the device and is killed; ``retire``: it is
-    replaced as soon as nothing runs there. ``begun`` False: the worker did not begin with it, and never will. ``kept``: the lane has its
-    program still, which the worker knows by the lease. ``rows``: the trials of a batch that ended well, which are not among ``ends``.
+    replaced as soon as nothing runs there. ``begun`` False: the worker did not begin with it, and never will. ``rows``: the
+    trials of a batch that ended well, which are not among ``ends``.
     """
 
     launch: int
@@ -90,23 +96,7 @@ class Ended(NamedTuple):
     restart: bool = False
     retire: str = ""
     begun: bool = True
-    kept: bool = False
     rows: tuple[Rows, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Unwanted:
-    """Nothing follows a lease that was given back as kept."""
-
-    lease: str
-
-
-@dataclass(frozen=True, slots=True)
-class Gone:
-    """A worker has let a kept program go; ``program``: the lease by which it knew it."""
-
-    worker: WorkerId
-    program: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,12 +154,11 @@ class Tick:
 
 Event = (
     Granted
+    | GoesOn
     | LeaseLost
-    | Unwanted
     | Refused
     | Started
     | Ended
-    | Gone
     | WorkerDown
     | Saving
     | Interrupted
@@ -208,28 +197,32 @@ class Withdraw:
 
 
 @dataclass(frozen=True, slots=True)
-class GiveBack:
-    """Give a lease back. ``unfinished``: its requests that did not run to their end. ``kept``: all but the bytes of its program."""
+class GoOn:
+    """Take back a request whose claims are those of a lease, to run it under that; ``GoesOn`` comes where it was not granted meanwhile.
+
+    ``since``: when the lease was granted. ``others``: requests with other claims wait, too.
+    """
 
     lease: str
-    unfinished: tuple[str, ...] = ()
-    kept: bool = False
+    request: str
+    since: float
+    others: bool
 
 
 @dataclass(frozen=True, slots=True)
-class LetGo:
-    """Have a worker close a kept program; it answers with ``Gone``."""
+class GiveBack:
+    """Give a lease back. ``unfinished``: its requests that did not run to their end."""
 
-    worker: WorkerId
-    program: str
+    lease: str
+    unfinished: tuple[str, ...] = ()
 
 
 class Launch(NamedTuple):
     """The attempts of one trial, or of a batch, whose trials run at once in one program, on a worker. ``numbers``: of the attempts.
 
-    ``keep``: its lane is to keep the program afterwards, where it can. ``follows``: it runs on the lane that keeps the program of that
-    lease. ``may_fail``: once so many trials have failed, those after it in its call do not begin; None: all may. ``checked``: its one trial
-    runs with every index checked, to find why its process died.
+    ``behind``: another launch of the lease is not over: it is sent to wait for its turn on the same lane. ``may_fail``: once so many
+    trials have failed, those after it in its call do not begin; None: all may. ``checked``: its one trial runs with every index checked,
+    to find why its process died.
     """
 
     id: int
@@ -239,8 +232,7 @@ class Launch(NamedTuple):
     bytes: int
     time: float
     lease: str
-    keep: bool = False
-    follows: str = ""
+    behind: bool = False
     may_fail: int | None = None
     checked: bool = False
 
@@ -369,8 +361,8 @@ class Stopping:
 Action = (
     Ask
     | Withdraw
+    | GoOn
     | GiveBack
-    | LetGo
     | Run
     | Drop
     | AskToStop

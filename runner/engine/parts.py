@@ -70,29 +70,15 @@ class TrialAt:
 class LeaseAt:
     """A lease: the requests that wait in it, those that will not run under it, and the launches that its worker was given, in order.
 
-    ``program``: a kept one that its first launch takes over; empty when there is none. ``may_fail``: of its launches, see ``Launch``.
+    ``since``: when it was granted; ``may_fail``: of its launches, see ``Launch``.
     """
 
     grant: m.Granted
     queue: deque[str]
     unfinished: list[str] = field(default_factory=list)
     flights: deque[int] = field(default_factory=deque)
-    program: str = ""
+    since: float = 0.0
     may_fail: int | None = None
-
-
-@dataclass
-class Kept:
-    """A program that a lane has kept.
-
-    ``lease``: that its bytes belong to, which is over, or waits to take it over; ``unfinished``: of the former, where it was not given
-    back; ``asked``: when its worker was told to let it go.
-    """
-
-    worker: m.WorkerId
-    lease: str
-    unfinished: tuple[str, ...] = ()
-    asked: float | None = None
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import getpass
-import json
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -24,7 +23,6 @@ from ..study.placement import at_most, usable
 from ..study.plan import Planned, Prepared, opened, plan_all, planned_bytes
 from ..study.requests import Claims, claim_of
 from ..study.target import load
-from ..study.trials import Trial
 from ..workers.preload import MOST_SHAPES
 from ..workers.spec import Shape, Together, TrialSpec, WorkerSpec
 from . import messages as m
@@ -233,7 +231,7 @@ def run_trials(
     inside = inside_of(prepared, planned, claims, roster.kind)
     most = largest(pools, devices)
     with paused():
-        state = state_of(prepared, claims, work, before, most, [group.trials for group, _ in planned], batches)
+        state = state_of(prepared, claims, work, before, most, batches)
     return Runner(state, inside, outside(workers)).run()
 
 
@@ -251,23 +249,19 @@ def state_of(
     work: Sequence[Work] | None = None,
     before: Mapping[str, int] | None = None,
     most: Mapping[str, int] | None = None,
-    alike: Iterable[Collection[str]] = (),
     batches: Batches | None = None,
 ) -> State:
     """The state of a new run, or of one that goes on with ``work``, after trials that ended ``before``.
 
-    ``most``: see ``State``. ``alike``: trials with equal plans. ``batches``: those that run together; None: none do.
+    ``most``: see ``State``. ``batches``: those that run together; None: none do.
     """
     together = batches or Batches()
     todo = [Work(trial.id) for trial in prepared.trials] if work is None else work
     job, debug = load(prepared.target), prepared.loaded.config.debug
-    live = job.live
-    single = [trial for trial in prepared.trials if not together.has(trial.id)]
-    todo = side_by_side(todo, single, [[name for name in names if not together.has(name)] for names in alike], live)
     rules = rules_of(prepared, len(prepared.trials))
     # a trial that checks its indices already, or has no kernels, would say no more if it ran again
     checks = job.needs_compiler and not prepared.place.interpreted and not (debug and (debug.bounds or debug.asserts))
-    options = {"before": before, "most": most, "curves": claims.curves, "keeps": keeps_programs(job), "checks": checks}
+    options = {"before": before, "most": most, "curves": claims.curves, "checks": checks}
     options["batches"] = together.of([one.id for one in todo], [one.id for one in todo if one.alone])
 
     def asked(names: tuple[str, ...]) -> Mapping[str, Claim]:
@@ -275,30 +269,6 @@ def state_of(
         return together.claims(names) if others else claims(first)
 
     return State(todo, rules, asked, **options)
-
-
-def keeps_programs(job: type[Job[Any]]) -> bool:
-    """Whether lanes keep their programs beyond a lease: where the job can run another trial, or batch, in an open one, that differs in
-    inputs, or parameters that are ``live``. It always pays then: to build and plan a program again takes longer than to ask the ledger
-    what comes next.
-    """
-    return bool(job.live) or job.declares()
-
-
-def side_by_side(
-    work: Sequence[Work], trials: Iterable[Trial], alike: Iterable[Collection[str]], live: Collection[str]
-) -> list[Work]:
-    """Trials in another order: of those with equal plans (``alike``), the ones that differ in ``live`` parameters alone follow each other,
-    as each may run in the program of the one before (``workers.program_cache``). When it is the turn of each plan does not change.
-    """
-    rest = {t.id: json.dumps({k: v for k, v in t.params.items() if k not in live}, sort_keys=True) for t in trials if live}
-    out, place = list(work), {one.id: k for k, one in enumerate(work)}
-    for names in alike if live else ():
-        at, first = sorted(place[name] for name in names if name in place), dict[str, int]()
-        ordered = sorted((work[k] for k in at), key=lambda one: first.setdefault(rest[one.id], len(first)))
-        for k, one in zip(at, ordered, strict=True):
-            out[k] = one
-    return out
 
 
 def too_large(prepared: Prepared, planned: Sequence[Planned]) -> dict[str, str]:

@@ -71,7 +71,6 @@ class State(Flights):
                 times.append(flight.sent + self.rules.start_s)
             elif self.rules.timeout_s is not None and not flight.ending and not self._writes(flight):
                 times.append(flight.since + self.rules.timeout_s)
-        times += [kept.asked + self.rules.start_s for kept in self._kept.values() if kept.asked is not None]
         return min(times, default=float("inf"))
 
     def lease_of(self, launch: int) -> str:
@@ -113,15 +112,10 @@ class State(Flights):
                 self._started(event)
             case m.Granted():
                 self._granted(event)
+            case m.GoesOn():
+                self._goes_on(event)
             case m.LeaseLost():
                 self._lease_lost(event)
-            case m.Unwanted():
-                program = self._program_of(event.lease)
-                if program and event.lease not in self._leases:
-                    self._let_go(program)
-            case m.Gone():
-                if event.program in self._kept and self._kept[event.program].worker == event.worker:
-                    self._gone(event.program)
             case m.Refused():
                 self._refused(event)
             case m.WorkerDown():
@@ -155,21 +149,16 @@ class State(Flights):
         good = [name for name in event.requests if name in self._asked]
         for name in good:
             self._held[name] = self._asked.pop(name)
-        program = self._program_of(event.follows) if event.follows else ""
-        if program:
-            self._kept[program].lease = event.lease
         unfinished = [name for name in event.requests if name not in good]
-        self._leases[event.lease] = LeaseAt(event, deque(good), unfinished, program=program)
+        self._leases[event.lease] = LeaseAt(event, deque(good), unfinished, since=self._now)
         if good:
             self._devices.setdefault(event.device, DeviceAt()).pending.append(event.lease)
         else:
             self._end_lease(event.lease)
 
     def _lease_lost(self, event: m.LeaseLost) -> None:
-        lease, program = self._leases.get(event.lease), self._program_of(event.lease)
+        lease = self._leases.get(event.lease)
         if lease is None:
-            if program:
-                self._bury(self._kept.pop(program).worker, {}, kill=True)
             return
         if lease.flights:
             head = self._flights[lease.flights[0]]
@@ -179,8 +168,6 @@ class State(Flights):
             self._forget_queue(lease)
             self._devices[lease.grant.device].pending.remove(event.lease)
             del self._leases[event.lease]
-            if program:
-                self._bury(self._kept.pop(program).worker, {}, kill=True)
 
     def _refused(self, event: m.Refused) -> None:
         for name, why in event.why.items():
@@ -210,8 +197,6 @@ class State(Flights):
         for name, record in crashes.items():
             self.trials[name].signal = record["error"]["message"].partition("\n")[0]
         self._close_flight(flight)
-        if event.kept:
-            self._keep(flight.launch)
         if event.begun:
             if not crashes:
                 self._judge_device(flight, event)
@@ -413,9 +398,6 @@ class State(Flights):
     def _tick(self) -> None:
         if self.stopping and self._now >= self._deadline:
             self._stop_flights(f"the run was {self.stopping}", self.rules.grace_s)
-        for name, kept in list(self._kept.items()):
-            if name in self._kept and kept.asked is not None and self._now - kept.asked >= self.rules.start_s:
-                self._bury(kept.worker, {}, kill=True)
         limit = self.rules.timeout_s
         for flight in self._heads():
             if flight.launch.id not in self._flights:

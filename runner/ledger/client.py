@@ -137,7 +137,7 @@ class LocalLedger:
             self._ledger.give_back(self.run, done, now)
             with self._machine.granting(self.run) as idle:
                 answer = self._ledger.exchange(self.run, (), now, self._seen)
-            answer = replace(answer, close=(*answer.close, *idle))
+            answer = replace(answer, close=(*answer.close, *idle), others=bool(self._machine.beside))
         self._seen = answer.last
         return answer
 

@@ -96,7 +96,7 @@ class Lanes:
         """Nothing more is placed for a run on a device; what runs there goes on. To be called again whenever some of that has ended."""
         place = self._places[device]
         place.resting.add(run.id)
-        count = sum(grant.lease.device == device and not grant.kept for grant in run.grants.values())
+        count = sum(grant.lease.device == device for grant in run.grants.values())
         if place.runs[run.id] != count:
             self._relane(place, run, count)
 
@@ -131,11 +131,8 @@ class Lanes:
             place.workers.discard(run)
             self._packer.worker_ended(device + MARK + run)
 
-    def observe(self, pool: str, free: int, ours: int | None, run: str, kept: int = 0) -> None:
-        """A pool has so many bytes free, and the workers of a run hold so many, see ``Ledger.observe``.
-
-        ``kept``: bytes of ours that the packer has as free.
-        """
+    def observe(self, pool: str, free: int, ours: int | None, run: str) -> None:
+        """A pool has so many bytes free, and the workers of a run hold so many, see ``Ledger.observe``."""
         places = [place for place in self._places.values() if place.found.pool == pool]
         if not places:
             return
@@ -147,7 +144,7 @@ class Lanes:
             held = sum(said[name] for name in workers)
         else:
             rows = [row for row in self._packer.snapshot()["pools"] if row["id"] == pool]
-            held = kept + sum(row["claimed"] + row["process"] for row in rows)
+            held = sum(row["claimed"] + row["process"] for row in rows)
         step = max(1, places[0].found.total // STEPS)
         self._foreign[pool] = -(-max(0, places[0].found.total - free - held) // step) * step
         self._set_foreign(pool)
@@ -172,7 +169,7 @@ class Lanes:
         place.limit = lanes
         if run.id not in place.runs or run.id in place.resting:
             return
-        count = sum(grant.lease.device == device and not grant.kept for grant in run.grants.values())
+        count = sum(grant.lease.device == device for grant in run.grants.values())
         wanted = max(count, min(lanes, place.found.lanes))
         if place.runs[run.id] != wanted:
             self._relane(place, run, wanted)
@@ -248,7 +245,7 @@ class Lanes:
         self._open[place.found.pool] -= 1
         self._put(place, run.id, lanes)
         for grant in run.grants.values():
-            if grant.device == name and not grant.kept:
+            if grant.device == name:
                 index = ran[grant.request].claims[kind].points.index(grant.lease.point)
                 self._packer.adopt(ran[grant.request], name, index, grant.started)
         if run.id in place.workers:

@@ -36,7 +36,6 @@ class Lease:
         expires: seconds of the ledger's clock; every sign of life of the run moves it on.
         why: why now and here.
         group: of the device in Ray (hexadecimal); empty where the ledger is in the run's own process.
-        follows: a lease of the run that ended as kept, and is over now: the lane that has its program is to run this one.
     """
 
     id: str
@@ -48,21 +47,18 @@ class Lease:
     expires: float
     why: str
     group: str = ""
-    follows: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseEnd:
     """A lease is over: given back by the run, or taken by the ledger, with the reason.
 
-    ``seconds``: what its requests took on the device in all; None: the ledger takes the time from grant to end. ``kept``: its lane still
-    has its program, with all bytes. Either another lease follows it, or it is ``Exchange.unwanted``, and given back again without it.
+    ``seconds``: what one of its requests took on the device, on the mean; None: the ledger takes the time from grant to end.
     """
 
     lease: str
     reason: str = DONE
     seconds: float | None = None
-    kept: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +72,6 @@ class Terms:
 
     most: int | None = None
     frames: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Unwanted:
-    """News for a run: nothing follows a lease that it has ended as kept."""
-
-    lease: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,20 +97,20 @@ class Exchange:
     Attributes:
         leases: granted since the last one: run them now.
         ended: taken by the ledger, with the reason: stop what runs there. Its requests are forgotten: ask again for what is to run again.
-        unwanted: leases ended as kept that nothing follows: let their programs go, then give them back for good.
         close: devices where a worker of the run has nothing to do, and its process is in the way of others: end it, then say ``closed``.
         last: number of the last news in this answer; the next exchange gives it back as ``seen``.
         known: False: the ledger has never heard of the run, or has given it up: ``join`` again.
+        others: requests of other runs wait.
         reached: False: the ledger could not be reached; it is tried again at the next exchange, what was given back is not lost.
     """
 
     leases: tuple[Lease, ...] = ()
     ended: tuple[LeaseEnd, ...] = ()
-    unwanted: tuple[str, ...] = ()
     close: tuple[str, ...] = ()
     last: int = 0
     known: bool = True
+    others: bool = False
     reached: bool = True
 
     def __bool__(self) -> bool:
-        return bool(self.leases or self.ended or self.unwanted or self.close)
+        return bool(self.leases or self.ended or self.close)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -15,7 +16,6 @@ from .inventory import Found
 from .lanes import Lanes
 from .leases import EXPIRE_S, LEASE_S, LEASE_TRIALS, MOST_REASONS, Exchange, Held, Lease, LeaseEnd, Terms, Waits
 from .runs import MARK, Grant, RequestGroup, Run, shown
-from .succession import Succession
 from .views import snapshot
 
 REMEMBERED = 100_000  # leases that were taken from runs: a run that returns late must not bring one back
@@ -50,7 +50,6 @@ class Ledger:
         self.lease_trials, self.lease_s = lease_trials, lease_s
         self._packer = Packer(age_s=age_s, elastic=elastic)
         self._lanes = Lanes(self._packer)
-        self._kept = Succession(self._packer.free, self._lanes.places)
         self._runs: dict[str, Run] = {}
         self._taken: dict[str, str] = {}
         self._number = 0
@@ -87,7 +86,7 @@ class Ledger:
 
         What others hold is the rest. Where not every run with a worker there has said what it holds, all that is charged is taken as held.
         """
-        self._lanes.observe(pool, free, ours, run, kept=self._kept.bytes(pool))
+        self._lanes.observe(pool, free, ours, run)
 
     def limit(self, run: str, pools: Mapping[str, int], lanes: Mapping[str, int]) -> None:
         """Nobody but one run is here, and it may hold so many bytes of each pool now, and have so many lanes of each device: runs that have
@@ -107,14 +106,8 @@ class Ledger:
 
     def held(self, run: str) -> tuple[dict[str, int], dict[str, int]]:
         """The bytes of each pool that are charged here, and how many leases run on each device."""
-        pools = {
-            row["id"]: row["claimed"] + row["process"] + self._kept.bytes(row["id"]) for row in self._packer.snapshot()["pools"]
-        }
-        counts = dict[str, int]()
-        for grant in self._runs[run].grants.values():
-            if not grant.kept:
-                counts[grant.lease.device] = counts.get(grant.lease.device, 0) + 1
-        return pools, counts
+        pools = {row["id"]: row["claimed"] + row["process"] for row in self._packer.snapshot()["pools"]}
+        return pools, Counter(grant.lease.device for grant in self._runs[run].grants.values())
 
     def idle(self, run: str) -> list[str]:
         """Devices where a worker of a run lives and nothing of it runs."""
@@ -160,11 +153,10 @@ class Ledger:
         if state is None:
             state = self._runs[run] = Run(run, user, now, last=seen)
             self._lanes.join(run, terms)
-        self._give_back(state, [end for end in done if not end.kept], now)
+        self._give_back(state, done, now)
         for item in held:
-            if item.lease.id not in state.grants and not self._kept.followed(state, item.lease.id):
+            if item.lease.id not in state.grants:
                 self._adopt(state, item, now)
-        self._give_back(state, [end for end in done if end.kept], now)  # of before, too: they are charged now
         for device in workers:
             self._meet_worker(state, device)
         self.ask(run, [r for r in requests if r.id not in state.waiting and r.id not in state.held], now)
@@ -218,11 +210,7 @@ class Ledger:
     def closed(self, run: str, device: str) -> None:
         """The worker of a run on a device is gone. Nothing happens while the run has a lease there: it will start another one."""
         state = self._runs.get(run)
-        if state is None:
-            return
-        for grant in self._kept.on(state, device):
-            self._end(state, grant, words.DONE, tell=False)
-        if not any(grant.lease.device == device for grant in state.grants.values()):
+        if state is not None and not any(grant.lease.device == device for grant in state.grants.values()):
             state.closing.discard(device)
             self._lanes.worker_ended(run, device)
 
@@ -287,7 +275,6 @@ class Ledger:
                 if device not in state.closing:
                     state.closing.add(device)
                     state.tell(device)
-        self._kept.settle()
 
     def news(self, run: str, seen: int) -> Exchange:
         """What is new for a run after news number ``seen``; it is no sign of life."""
@@ -331,20 +318,15 @@ class Ledger:
         """What a lease covered waits again when its device was lost before the run had heard of the lease."""
         for grant in run.unseen(seen):
             self._packer.submit(run.again(grant))
-        return run.answer()
+        return replace(run.answer(), others=any(other.waiting for other in self._runs.values() if other is not run))
 
     def _give_back(self, run: Run, done: Sequence[LeaseEnd], now: float) -> None:
         run.beat = max(run.beat, now)
         for end in done:
             grant = run.grants.get(end.lease)
-            if grant is not None and not grant.kept:
+            if grant is not None:
                 self._measure(grant, end, now)
-            if grant is not None and not end.kept:
                 self._end(run, grant, end.reason, tell=False)
-            elif grant is not None and not grant.kept:
-                run.held.difference_update(grant.lease.requests)
-                self._packer.finish(grant.request, grant.took)
-                self._kept.keep(run, grant)
         for device in run.resting if done else ():
             self._lanes.rest(run, device)
 
@@ -387,8 +369,7 @@ class Ledger:
         if lease.device in run.resting:
             self._wake(run, lease.device)
         self._open(run)
-        beside = self._kept.bytes(self._lanes.places()[lease.device].found.pool)
-        if now >= self.settle_until and not self._lanes.room(run.id, lease.device, lease.point.bytes + beside):
+        if now >= self.settle_until and not self._lanes.room(run.id, lease.device, lease.point.bytes):
             run.tell(LeaseEnd(lease.id, f"{words.EXPIRED}: its bytes were granted to others while the run was silent"))
             return
         request, name = run.marked(held.request, shape, now), lease.device + MARK + run.id
@@ -424,7 +405,7 @@ class Ledger:
         for other in more:
             run.take(other)
         device = placement.device.removesuffix(MARK + run.id)
-        place, before = self._lanes.places()[device], self._kept.take(run, placement.device, shape, point)
+        place = self._lanes.places()[device]
         self._number += 1
         lease = Lease(
             id=f"{self.epoch}{self._number}",
@@ -436,13 +417,12 @@ class Ledger:
             expires=run.beat + self.expire_s,
             why=placement.why,
             group=place.group,
-            follows="" if before is None else before.lease.id,
         )
         run.grants[lease.id] = Grant(lease, shape, placement.device, request.id, now, made)
         run.held.update(lease.requests)
         run.closing.discard(device)
         self._lanes.worker_started(run.id, device)
-        self._kept.grant(run, run.grants[lease.id])
+        run.tell(lease)
 
     def _more(self, run: Run, shape: RequestGroup, request: Request, time: float) -> int:
         """How many requests a lease covers beside the first: short ones only, and at most half of the run's share of what waits."""
@@ -462,25 +442,19 @@ class Ledger:
 
     def _measure(self, grant: Grant, end: LeaseEnd, now: float) -> None:
         if end.reason == words.DONE:
-            seconds = now - grant.started if end.seconds is None else end.seconds
-            grant.took = max(0.0, seconds) / len(grant.lease.requests) / grant.lease.point.time
+            each = (now - grant.started) / len(grant.lease.requests) if end.seconds is None else end.seconds
+            grant.took = max(0.0, each) / grant.lease.point.time
             grant.shape.measured(grant.took)
 
     def _end(self, run: Run, grant: Grant, reason: str, tell: bool = True) -> Lease:
-        lease, late = grant.lease, self._kept.late(grant)
-        self._kept.forget(grant)
+        lease = grant.lease
         del run.grants[lease.id]
-        if not grant.kept:
-            run.held.difference_update(lease.requests)
-            self._packer.finish(grant.request, grant.took)
-        if late:  # the run has never heard of it
-            self._packer.submit(run.again(grant))
-        elif tell:
-            if not grant.kept:
-                run.ended[lease.id] = grant
-            for name in (lease.id, lease.follows) if lease.follows else (lease.id,):
-                run.tell(LeaseEnd(name, reason))
-                self._taken[name] = reason
+        run.held.difference_update(lease.requests)
+        self._packer.finish(grant.request, grant.took)
+        if tell:
+            run.ended[lease.id] = grant
+            run.tell(LeaseEnd(lease.id, reason))
+            self._taken[lease.id] = reason
             while len(self._taken) > REMEMBERED:
                 del self._taken[next(iter(self._taken))]
         run.over(grant.shape)

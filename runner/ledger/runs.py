@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 from ..packing import Claim, Request
 from ..packing.claims import Key
-from .leases import Exchange, Lease, LeaseEnd, Unwanted
+from .leases import Exchange, Lease, LeaseEnd
 
 MOST_SPENT = 256
 """Of so many shapes of a run, of which nothing waits or runs any more, the ledger still knows how long they took."""
-News = Lease | LeaseEnd | Unwanted | str
+News = Lease | LeaseEnd | str
 """What a run is told. A text: the device whose idle worker is to end."""
 
 MARK = " of run "
@@ -41,7 +41,6 @@ class RequestGroup:
 class Grant:
     """A lease that a run has. ``device``, ``request``: the packer's names; ``made``: the requests, if it was granted here.
 
-    ``kept``: it has ended, but for the program that its lane keeps; the packer knows nothing of it any more.
     ``took``: seconds of one of its requests at the fastest point, when that was measured at its end.
     """
 
@@ -51,7 +50,6 @@ class Grant:
     request: str
     started: float
     made: tuple[Request, ...] = ()
-    kept: bool = False
     took: float | None = None
 
 
@@ -113,7 +111,6 @@ class Run:
         return Exchange(
             leases=tuple(item for item in news if isinstance(item, Lease) and item.id not in ended),
             ended=tuple(item for item in news if isinstance(item, LeaseEnd)),
-            unwanted=tuple(item.lease for item in news if isinstance(item, Unwanted) and item.lease not in ended),
             close=tuple(item for item in news if isinstance(item, str)),
             last=self.last,
         )

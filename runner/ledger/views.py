@@ -42,7 +42,7 @@ def _device(place: DeviceUsers, runs: Iterable[Run]) -> dict[str, Any]:
         }
         for run in runs
         for grant in run.grants.values()
-        if grant.lease.device == found.id and not grant.kept
+        if grant.lease.device == found.id
     ]
     return {
         "id": found.id,
@@ -61,7 +61,7 @@ def _run(run: Run) -> dict[str, Any]:
         "run": shown(run.id),
         "user": run.user,
         "waiting": len(run.waiting),
-        "leases": sum(not grant.kept for grant in run.grants.values()),
+        "leases": len(run.grants),
         "heard": run.beat,
     }
 

@@ -23,7 +23,7 @@ from .placement_groups import Slot, placed
 
 __all__ = ["LedgerActor", "LedgerError", "check_version", "placed", "start"]
 
-VERSION = 4
+VERSION = 5
 """Of the calls between runs and the ledger of a cluster."""
 TICK_S = 0.25
 ANSWER_S = 60.0

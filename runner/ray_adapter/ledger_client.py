@@ -59,10 +59,10 @@ class ActorLedger:
         self._actor = ledger_actor.start(self._settings)
         self._waiting: dict[str, Request] = {}
         self._held: dict[str, Held] = {}
-        self._kept: dict[str, LeaseEnd] = {}
         self._workers: set[str] = set()
         self._done: list[LeaseEnd] = []
         self._seen = 0
+        self._others = False
         self._joined = False
         self._joining: tuple[Any, int, set[str], list[str]] | None = None
         self._news: Exchange | None = None
@@ -117,10 +117,8 @@ class ActorLedger:
         self._poll = None
         if self._joining is None:
             held, waiting = list(self._held.values()), list(self._waiting.values())
-            workers, new = sorted(self._workers), {end.lease for end in self._done}
-            # a ledger that has started again since it heard of them takes them for leases that run
-            kept = [end for name, end in self._kept.items() if name not in new]
-            what = self._key, self.user, held, waiting, (*self._done, *kept), self._seen, workers, self._threads, self._terms
+            workers = sorted(self._workers)
+            what = self._key, self.user, held, waiting, tuple(self._done), self._seen, workers, self._threads, self._terms
             self._joining = self._send("join", *what), len(self._done), set(self._waiting), workers
         ref, done_then, waiting_then, workers_then = self._joining
         answer = self._hear(ref, wait_s)
@@ -161,12 +159,8 @@ class ActorLedger:
     def exchange(self, done: Sequence[LeaseEnd] = (), wait_s: float = 0.0) -> Exchange:
         """See ``LedgerClient``."""
         for end in done:
-            if end.lease in self._held:
+            if self._drop(end.lease):
                 self._done.append(end)
-                if end.kept:  # its bytes are still held: a ledger that starts again is told of them
-                    self._kept[end.lease] = end
-                else:
-                    self._drop(end.lease)
         answer = self._answer(wait_s)
         return Exchange(reached=False) if answer is None else self._take(answer)
 
@@ -177,7 +171,7 @@ class ActorLedger:
         if news:  # of the call that joined
             return news
         if not self._done and wait_s <= 0 and self._listens():
-            return Exchange(last=self._seen)
+            return Exchange(last=self._seen, others=self._others)
         poll, self._poll = self._poll, None
         answer = self._polled(poll) if poll is not None and not self._done else None
         if answer is None:
@@ -212,22 +206,17 @@ class ActorLedger:
 
     def _take(self, answer: Exchange) -> Exchange:
         """Note what is granted and what has ended; news that has come twice is passed on once."""
-        self._seen = max(self._seen, answer.last)
+        self._seen, self._others = max(self._seen, answer.last), answer.others
         leases = [lease for lease in answer.leases if all(name in self._waiting for name in lease.requests)]
         for lease in leases:
             requests = [self._waiting.pop(name) for name in lease.requests]
             self._held[lease.id] = Held(lease, requests[0])
             self._workers.add(lease.device)
-            self._drop(lease.follows)
         ended = [end for end in answer.ended if self._drop(end.lease)]
-        unwanted = [name for name in answer.unwanted if name in self._kept]
-        for name in unwanted:
-            self._kept.pop(name, None)
-        return replace(answer, leases=tuple(leases), ended=tuple(ended), unwanted=tuple(unwanted))
+        return replace(answer, leases=tuple(leases), ended=tuple(ended))
 
     def _drop(self, lease: str) -> bool:
         """A lease is held no longer; whether it was."""
-        self._kept.pop(lease, None)
         return self._held.pop(lease, None) is not None
 
     def alone(self) -> list[str]:

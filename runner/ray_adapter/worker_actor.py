@@ -46,10 +46,6 @@ class WorkerActor:
         """Launches that are not to begin."""
         self._worker.drop(launches)
 
-    def let_go(self, lease: str) -> None:
-        """A program that is kept."""
-        self._worker.let_go(lease)
-
     def progress(self) -> Progress:
         """What every lane does."""
         return self._worker.progress()

@@ -38,10 +38,6 @@ class Workers(Protocol):
         """Tell a worker not to begin with launches; those that have not begun end as such."""
         ...
 
-    def let_go(self, worker: m.WorkerId, program: str) -> None:
-        """Have a worker close the program that it keeps of a lease; ``Gone`` comes when its bytes are free."""
-        ...
-
     def ask_to_stop(self, worker: m.WorkerId, trials: Iterable[str]) -> None:
         """Ask for trials to end between two steps; nothing is waited for."""
         ...
@@ -91,13 +87,12 @@ class _Actor:
 class _Asked:
     """What a reference answers: to whom, and for which launches, by their numbers; None for what a worker is asked first.
 
-    ``death``: the reference is not to the worker, but to what it had begun when it died of that. ``program``: which it was to let go.
+    ``death``: the reference is not to the worker, but to what it had begun when it died of that.
     """
 
     worker: m.WorkerId
     launches: dict[int, m.Launch] | None = None
     death: tuple[Failure, m.Error] | None = None
-    program: str = ""
 
 
 class RayWorkers:
@@ -135,13 +130,14 @@ class RayWorkers:
             actor.queue.append((launches, batches))
 
     def _send(self, worker: m.WorkerId, actor: _Actor, launches: Sequence[m.Launch], batches: Sequence[BatchSpec]) -> None:
-        asked = _Asked(worker, {launch.id: launch for launch in launches})
-        if len(batches) == 1:
+        asked, behind = _Asked(worker, {launch.id: launch for launch in launches}), launches[0].behind
+        if len(batches) == 1 and not behind:
             self._refs[actor.handle.run.remote(packed(batches)[0])] = asked
         else:
             actor.run_all = actor.run_all or actor.handle.run_all.options(num_returns="streaming")
             self._refs[actor.run_all.remote(packed(batches))] = asked
-        self._news.append(m.Started(launches[0].id))
+        if not behind:  # else the worker says when it begins
+            self._news.append(m.Started(launches[0].id))
 
     def drop(self, worker: m.WorkerId, launches: Sequence[int]) -> None:
         """What waits here is taken out; of the rest the worker is told."""
@@ -159,19 +155,11 @@ class RayWorkers:
         if here and not actor.dead:
             unlisted(actor.handle.drop).remote(tuple(here))
 
-    def let_go(self, worker: m.WorkerId, program: str) -> None:
-        """Ask it; what it keeps is gone with it where it has died meanwhile."""
-        actor = self._actors.get(worker)
-        if actor is None or actor.dead:
-            self._news.append(m.Gone(worker, program))
-        else:
-            self._refs[unlisted(actor.handle.let_go).remote(program)] = _Asked(worker, program=program)
-
     def _start(self, worker: m.WorkerId) -> _Actor:
         from .worker_actor import actor_class
 
         spec = self.specs(worker)
-        options = {"max_restarts": 0, "max_task_retries": 0, "max_concurrency": spec.lanes + 2}
+        options = {"max_restarts": 0, "max_task_retries": 0, "max_concurrency": 2 * spec.lanes + 2}
         options |= {
             "name": worker_name(self.run, spec.device, spec.number) + (f"-owner{spec.owner}" if spec.owner > 1 else ""),
             "namespace": "qdrun",
@@ -251,8 +239,6 @@ class RayWorkers:
         except ray.exceptions.RayError as error:
             actor = self._actors[worker]
             return self._died(worker, death_of(error, node_gone=actor.info is not None and gone(actor.info.node)))
-        if asked.program:
-            return [m.Gone(worker, asked.program)]
         return self._ready(worker, value) if launches is None else self._heard(ref, asked, launches, value)
 
     def _heard(self, ref: Any, asked: _Asked, launches: dict[int, m.Launch], value: Any) -> list[m.Event]:
@@ -401,7 +387,7 @@ def ended(launch: m.Launch, end: BatchEnd) -> m.Ended:
         shared = bool(record.get("shared"))
         record = {name: value for name, value in record.items() if name not in ("restart", "shared")}
         ends[trial] = m.TrialEnd(record, Failure(record.get("failure") or Failure.user_error), shared)
-    return m.Ended(launch.id, ends, restart, end.retire, end.begun, end.kept, end.rows)
+    return m.Ended(launch.id, ends, restart, end.retire, end.begun, end.rows)
 
 
 def read_there(read: Callable[[str], Any], node: str, path: str) -> Any:

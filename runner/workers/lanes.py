@@ -1,8 +1,7 @@
 """Lanes: the threads of a worker. Each runs one trial at a time, in a program of its own, on a stream of its own.
 
-A lane keeps its program from trial to trial where it can (``kept``), and closes it at the end of a call, before that end is seen. The last
-batch of a call may ask it to keep the program, see ``BatchSpec.keep``: then the lane is not free, until a call follows that lease or the
-program is let go.
+A lane keeps its program from batch to batch where it can (``program_cache``), and closes it at the end of a call, before that end is seen;
+not where the next call of the same lease waits for it already, see ``BatchSpec.behind``: that runs on the same lane, in the same program.
 """
 
 from __future__ import annotations
@@ -83,14 +82,6 @@ class WorkerCall:
         return tuple(self.ends.popleft() for _ in range(len(self.ends)))
 
 
-@dataclass(frozen=True)
-class LetGo:
-    """For a lane whose program is kept: close it. ``gone``: its bytes are free."""
-
-    lease: str
-    gone: threading.Event = field(default_factory=threading.Event)
-
-
 @dataclass(slots=True)
 class Now:
     """The attempt that a lane runs. ``phase``: see ``LaneState``. ``saving``: since when its result is written down."""
@@ -118,55 +109,44 @@ class Lane(threading.Thread):
         self.now: Now | None
         self.open = Keeper(self._opening)
         self._floats: FloatEnvironment | None = None  # that of its thread
-        self._kept = ""  # the lease that the program is kept for
-        self._tasks: queue.SimpleQueue[WorkerCall | LetGo | None] = queue.SimpleQueue()
+        self._tasks: queue.SimpleQueue[WorkerCall | None] = queue.SimpleQueue()
         self._task: WorkerCall | None = None
         self._stops: dict[str, str] = {}
         self._lock = threading.Lock()
 
-    def give(self, task: WorkerCall | LetGo | None) -> None:
+    def give(self, task: WorkerCall | None) -> None:
         """Its next task; None ends the thread."""
         self._tasks.put(task)
+
+    @property
+    def waits(self) -> bool:
+        """Whether it has no other task than the one that it is at."""
+        return self._tasks.empty()
 
     def run(self) -> None:
         """The thread."""
         self._floats = FloatEnvironment()
         while (task := self._tasks.get()) is not None:
-            if isinstance(task, LetGo):
-                self._close()
-                self._kept = ""
-                self._lanes.free.put(self)
-                self._lanes.gone(task)
-            else:
-                try:
-                    self._run(task)
-                except BaseException as error:  # our own: whoever waits for the task must hear of it
-                    self._lanes.died(task, error)
+            try:
+                self._run(task)
+            except BaseException as error:  # our own: whoever waits for the task must hear of it
+                self._lanes.died(task, error)
         self._close()
-        self._lanes.ended(self)
-        while not self._tasks.empty():
-            task = self._tasks.get()
-            if isinstance(task, LetGo):
-                self._lanes.gone(task)
 
     def _run(self, task: WorkerCall) -> None:
         with self._lock:
-            self._task, self._kept = task, ""
+            self._task = task
         *before, last = task.batches
         for batch in before:
             task.tell(self._batch(task, batch))
         end = self._batch(task, last)
-        kept = last.keep and end.begun and self.open.program is not None and not end.retire and not self._lanes.lost
-        if not kept:
+        if self.waits or self._lanes.lost:
             self._close()  # before its end is seen: the bytes are free then
         with self._lock:
-            self._task, self._kept = None, last.lease if kept else ""
+            self._task = None
             self._stops.clear()
-        if kept:
-            self._lanes.keep(self, last.lease)
-        else:
-            self._lanes.free.put(self)  # before the end is seen: who has it may give the next task
-        task.tell(end._replace(kept=kept))
+        self._lanes.done(self, last.lease)  # before the end is seen: who has it may give the next task
+        task.tell(end)
         task.over.set()
 
     def _close(self) -> None:
@@ -275,9 +255,9 @@ class Lane(threading.Thread):
 
     def state(self) -> LaneState:
         """What it does, read from another thread."""
-        now, kept = self.now, self._kept
+        now = self.now
         if now is None:
-            return LaneState(self.number, lease=kept, phase="kept", bytes=self.held()) if kept else LaneState(self.number)
+            return LaneState(self.number)
         job, seconds = now.job, time.monotonic() - now.since
         runs, steps = (0, 0) if job is None else (job.watch.runs, job.watch.steps)
         phase = "run" if now.phase == "open" and runs else now.phase
@@ -299,6 +279,7 @@ class Lanes:
         lost: nothing can be run here any more.
         dropped: launches that are not to begin.
         free: those that have no task, and no program.
+        running: those that run a lease.
     """
 
     def __init__(
@@ -315,9 +296,9 @@ class Lanes:
         self.run, self.retire, self.begin, self.failed, self.lost = run, retire, begin, failed, False
         self.together, self.broken = together, broken
         self.dropped: set[int] = set()
-        self._kept: dict[str, Lane] = {}  # by lease: those that wait with a program
-        self._going: dict[str, LetGo] = {}
-        self._lock = threading.Lock()
+        self.running: dict[str, Lane] = {}
+        self._over: set[str] = set()  # leases of which nothing runs any more
+        self._changed = threading.Condition()
         self.all = [Lane(number, name, self) for number in range(count)]
         self.free: queue.SimpleQueue[Lane] = queue.SimpleQueue()
         for lane in self.all:
@@ -325,13 +306,32 @@ class Lanes:
             self.free.put(lane)
 
     def give(self, batches: Sequence[BatchSpec]) -> WorkerCall:
-        """Hand batches to the lane whose program they follow, or to the next that is free; wait until there is one."""
-        task = WorkerCall(batches)
-        with self._lock:
-            lane = self._kept.pop(batches[0].follows, None)
-        task.lane = lane or self.free.get()
+        """Hand batches to the next lane that is free, and wait until there is one; those behind others go to the lane of their lease."""
+        task, lease = WorkerCall(batches), batches[0].lease
+        if batches[0].behind:
+            with self._changed:
+                self._changed.wait_for(
+                    lambda: lease in self.running or lease in self._over
+                )  # the call before may wait for a lane
+                if lease in self.running:
+                    task.lane = self.running[lease]
+                    task.lane.give(task)
+                    return task
+        task.lane = self.free.get()
+        with self._changed:
+            self.running[lease] = task.lane
+            self._changed.notify_all()
         task.lane.give(task)
         return task
+
+    def done(self, lane: Lane, lease: str) -> None:
+        """A lane is over with a call: it is free, unless the next one of the lease waits for it."""
+        with self._changed:
+            if lane.waits:
+                self.running.pop(lease, None)
+                self._over.add(lease)
+                self._changed.notify_all()
+                self.free.put(lane)
 
     def wait(self, task: WorkerCall, seconds: float) -> bool:
         """Whether a task is over within so many seconds. That of a lane that is gone is: see ``died``."""
@@ -355,45 +355,6 @@ class Lanes:
             task.tell(BatchEnd(batch.lease, ends, self.retire(), batch.launch))
         task.over.set()
 
-    def keep(self, lane: Lane, lease: str) -> None:
-        """A lane waits with the program of a lease. If nothing is to be run here any more, it is closed at once."""
-        with self._lock:
-            self._kept[lease] = lane
-        if self.lost or self.retire():
-            self.let_all_go()
-
-    def let_go(self, lease: str) -> None:
-        """Close the program that is kept for a lease, if there is one, and wait until its bytes are free."""
-        going = self._let_go(lease)
-        if going is not None:
-            going.gone.wait()
-
-    def let_all_go(self) -> None:
-        """As ``let_go`` for every lease; waits for none."""
-        with self._lock:
-            leases = list(self._kept)
-        for lease in leases:
-            self._let_go(lease)
-
-    def _let_go(self, lease: str) -> LetGo | None:
-        with self._lock:
-            lane = self._kept.pop(lease, None)
-            if lane is not None:
-                self._going[lease] = LetGo(lease)
-                lane.give(self._going[lease])
-            return self._going.get(lease)
-
-    def gone(self, going: LetGo) -> None:
-        """A lane has closed its program."""
-        with self._lock:
-            del self._going[going.lease]
-        going.gone.set()
-
-    def ended(self, lane: Lane) -> None:
-        """A lane has closed what it had open, and takes nothing any more."""
-        with self._lock:
-            self._kept = {lease: other for lease, other in self._kept.items() if other is not lane}
-
     def held(self) -> int:
         """Bytes of all open programs."""
         return sum(sum(lane.held().values()) for lane in self.all)
@@ -409,4 +370,4 @@ class Lanes:
         return not any(lane.is_alive() and not lane.ended() for lane in self.all)
 
 
-__all__ = ["Lane", "LaneDied", "Lanes", "LetGo", "Now", "WorkerCall"]
+__all__ = ["Lane", "LaneDied", "Lanes", "Now", "WorkerCall"]

@@ -1,8 +1,8 @@
-"""The open program of a lane: one trial after the other runs in it, as long as each is what it would be in a program of its own.
+"""The open program of a lane: batches of one group run in it one after the other, and so do trials of a job that declares its inputs.
 
 A trial runs in the program of the one before when it is of the same job class, with the same options, limits and budget, when the job can
-take its parameters and its seed (``Job.renew``), when the last trial has left nothing behind (``Session.clean``), and when the job printed
-nothing while it was built: that would be missing in the files of the next one. Else the program is closed before another is made.
+take its parameters (``Session.renew``), and when it printed nothing while it was built: that would be missing in the files of the next
+one. A job with a ``run`` of its own is built for each trial.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class OpenProgram:
         program = self.session.job.program
         if program is not None:
             program.synchronize()
-        return not self._printed and self.session.clean
+        return self._job.declares() and not self._printed and self.session.clean
 
     def close(self) -> None:
         """Close it. Raises what the close of a program raises; it is closed nevertheless."""

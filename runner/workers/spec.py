@@ -111,10 +111,7 @@ class BatchSpec(NamedTuple):
         strict: a program is refused more than the claim. False, for a trial that is alone on its device: more is only reported.
         budget_bytes: the ``memory_budget`` of their programs at the point of the claim's curve; None: what the spec says.
         launch: the runner's number of it, which nothing else of the run has.
-        keep: of the last batch of a call: if it can, its lane keeps the program open afterwards, for a batch that follows this lease; see
-            ``BatchEnd.kept``. The lane then takes nothing else until ``Worker.let_go``.
-        follows: the lease whose lane, with its program, runs this call (of its first batch); empty, or where no lane has kept a program
-            of it: any that is free.
+        behind: an earlier call of the lease is not over, or was not when this was sent: it runs on the same lane, in the same program.
         may_fail: it does not begin once so many trials of its call have not ended well; None: whatever became of them.
         checked: every index is checked, to find why the process of its trial died.
         together: of several trials: their parameters. None: of one.
@@ -126,8 +123,7 @@ class BatchSpec(NamedTuple):
     strict: bool = True
     budget_bytes: int | None = None
     launch: int = 0
-    keep: bool = False
-    follows: str = ""
+    behind: bool = False
     may_fail: int | None = None
     checked: bool = False
     together: Together | None = None
@@ -154,14 +150,12 @@ class BatchEnd(NamedTuple):
         rows: the trials that ran together and ended well; they are not among ``ends``.
         retire: why the worker must be replaced before it is given more; empty when it need not be.
         launch: of the batch.
-        kept: the lane still holds the program, and its bytes, see ``BatchSpec.keep``.
     """
 
     lease: str
     ends: tuple[TrialEnd, ...]
     retire: str = ""
     launch: int = 0
-    kept: bool = False
     rows: tuple[Rows, ...] = ()
 
     @property
@@ -197,7 +191,7 @@ class LaneState:
         lane: its number, from 0.
         trial, attempt: what runs; None and 0 when the lane is idle.
         lease: what it runs under.
-        phase: ``idle``, ``open`` (import, build, plan), ``run``, ``save``, ``kept`` (idle, with an open program; ``lease`` is its last).
+        phase: ``idle``, ``open`` (import, build, plan), ``run``, ``save``.
         seconds: since the attempt began.
         runs: how often the job has run: of an optimisation, its step.
         steps: time steps of that run that were begun, where the job calls ``checkpoint``.

@@ -158,12 +158,6 @@ class Worker:
         """Do not begin with launches, whether they are here already or not; each that had not begun ends without ends of trials."""
         self._lanes.dropped.update(launches)
 
-    def let_go(self, lease: str) -> None:
-        """Close the program that a lane keeps for a lease (``BatchEnd.kept``), and wait until its bytes are free and the lane with them.
-        Where none is kept, or something follows the lease already, nothing happens.
-        """
-        self._lanes.let_go(lease)
-
     def _begin(self, lane: int, launch: int) -> None:
         if self._marks is not None:
             self._marks.begin(lane, launch)
@@ -406,14 +400,11 @@ class Worker:
             self._lose(f"its device is lost to the process: {record['error']['message'].splitlines()[0]}")
         with self._wear_lock:
             self._wear.ended()
-            retire, now = self._wear.retire, time.monotonic()
+            now = time.monotonic()
             look = now - self._looked >= LOOK_S
             self._looked = now if look else self._looked
         if look:
             self._look()
-            retire = self._wear.retire
-        if retire:
-            self._lanes.let_all_go()
 
     def _look(self) -> None:
         """Whether the process holds ever more that belongs to no trial."""
@@ -431,7 +422,6 @@ class Worker:
         with self._wear_lock:
             self._wear.end(why)
         self._lanes.lost = True
-        self._lanes.let_all_go()
 
     def _not_closed(self, error: BaseException) -> None:
         """A program could not be closed as it should, after its last trial has ended well; or a lane has died."""

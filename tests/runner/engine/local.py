@@ -41,7 +41,8 @@ class ThreadWorkers:
         def work():
             worker.hello()
             own = {launch.id: launch for launch in launches}
-            self._news.put(m.Started(launches[0].id))
+            if not launches[0].behind:
+                self._news.put(m.Started(launches[0].id))
             for news in worker.run_all(tuple(batches)):
                 for end in news.ends:
                     self._news.put(ended(own[end.launch], end))
@@ -71,14 +72,6 @@ class ThreadWorkers:
             thread.join()
         for worker in self._workers.values():
             worker.close()
-
-    def let_go(self, worker, program):
-        def work():
-            self._workers[worker].let_go(program)
-            self._news.put(m.Gone(worker, program))
-
-        self._threads.append(threading.Thread(target=work))
-        self._threads[-1].start()
 
     def kill(self, worker):
         raise AssertionError(f"{worker} is killed")

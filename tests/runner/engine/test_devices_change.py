@@ -66,8 +66,6 @@ class Instant:
 
     def drop(self, worker, launches): ...
 
-    def let_go(self, worker, program): ...
-
     def poll(self, timeout_s, others=()):
         news, self.news = self.news, []
         return news

@@ -15,7 +15,7 @@ class Handle:
 
     def __init__(self):
         self.calls, self.listed = [], []
-        for name in ("preload", "run", "drop", "let_go", "stop", "progress"):
+        for name in ("preload", "run", "drop", "stop", "progress"):
             setattr(self, name, self.method(name))
 
     def method(self, name, enable_task_events=True):
@@ -81,7 +81,6 @@ def test_the_dashboard_counts_the_calls_that_are_leases_and_no_others(monkeypatc
     workers._ready(place, None)
     workers.look()
     workers.drop(place, (1,))
-    workers.let_go(place, "lease0")
     workers.ask_to_stop(place, ("t0",))
-    assert handle.names() == ["preload", "run", "run", "progress", "drop", "let_go", "stop"]
+    assert handle.names() == ["preload", "run", "run", "progress", "drop", "stop"]
     assert handle.listed == ["run", "run"]

@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qdrun.runner.engine import messages as m
@@ -12,6 +12,7 @@ from qdrun.runner.engine.parts import Work
 from qdrun.runner.engine.state import State
 from qdrun.runner.packing import Claim
 from qdrun.runner.store.attempts import Failure
+from qdrun.runner.store.columns import Rows
 
 from .world import CLAIM, MOODS, RULES, SIGNALS, STRAY, STRAYS, World
 
@@ -44,7 +45,7 @@ worlds = st.tuples(
 def check(world):
     """Every trial has its one row, nothing is left anywhere, nobody was charged too often, and no attempt runs for ever."""
     assert {name: len(rows) for name, rows in world.rows().items()} == dict.fromkeys(world.moods, 1)
-    assert not world.flights and not world.leases and not world.waiting and not world.programs
+    assert not world.flights and not world.leases and not world.waiting
     assert sum(world.state.counts.values()) == len(world.moods)
     for name in world.moods:
         for failure in (Failure.infrastructure, Failure.out_of_memory, Failure.crash):
@@ -54,12 +55,11 @@ def check(world):
     assert not [attempt for attempt, said in world.said.items() if attempt[0] == world.owner and said == {"started"}]
 
 
-@example((["oom", "good", "good", "good"], 133167602, 1, True), 29, 1, False, True)  # a program lets go as the disk fills
 @settings(max_examples=200, deadline=None)
-@given(worlds, st.integers(0, 150), st.sampled_from((1, 3, 64)), st.booleans(), st.booleans())
-def test_every_trial_ends_exactly_once_whatever_is_lost_and_whenever_the_runner_is_killed(case, steps, most, told, keeps):
+@given(worlds, st.integers(0, 150), st.sampled_from((1, 3, 64)), st.booleans())
+def test_every_trial_ends_exactly_once_whatever_is_lost_and_whenever_the_runner_is_killed(case, steps, most, told):
     moods, seed, batch, processes = case
-    world = World(moods, RULES, random.Random(seed), batch=batch, processes=processes, most=most, told=told, keeps=keeps)
+    world = World(moods, RULES, random.Random(seed), batch=batch, processes=processes, most=most, told=told)
     for _ in range(steps):
         world.step()
     world.finish()
@@ -67,10 +67,10 @@ def test_every_trial_ends_exactly_once_whatever_is_lost_and_whenever_the_runner_
 
 
 @settings(max_examples=150, deadline=None)
-@given(worlds, st.lists(st.integers(0, 30), min_size=1, max_size=6), st.sampled_from((1, 3, 64)), st.booleans(), st.booleans())
-def test_every_trial_ends_exactly_once_whatever_is_cancelled_and_when(case, pauses, most, told, keeps):
+@given(worlds, st.lists(st.integers(0, 30), min_size=1, max_size=6), st.sampled_from((1, 3, 64)), st.booleans())
+def test_every_trial_ends_exactly_once_whatever_is_cancelled_and_when(case, pauses, most, told):
     moods, seed, batch, processes = case
-    world = World(moods, RULES, random.Random(seed), batch=batch, processes=processes, most=most, told=told, keeps=keeps)
+    world = World(moods, RULES, random.Random(seed), batch=batch, processes=processes, most=most, told=told)
     for steps in pauses:
         for _ in range(steps):
             world.step()
@@ -81,10 +81,10 @@ def test_every_trial_ends_exactly_once_whatever_is_cancelled_and_when(case, paus
 
 
 @settings(max_examples=100, deadline=None)
-@given(worlds, st.sampled_from((1, 3, 64)), st.booleans())
-def test_without_losses_each_trial_ends_as_it_behaves_and_uses_exactly_its_retries(case, most, keeps):
+@given(worlds, st.sampled_from((1, 3, 64)))
+def test_without_losses_each_trial_ends_as_it_behaves_and_uses_exactly_its_retries(case, most):
     moods, seed, batch, processes = case
-    world = World(moods, RULES, random.Random(seed), batch=batch, processes=processes, most=most, keeps=keeps)
+    world = World(moods, RULES, random.Random(seed), batch=batch, processes=processes, most=most)
     world.finish()
     together = {  # a launch ends as a whole with its device
         name for names in world.state.batches if {"device lost"} & {world.moods[n] for n in names} for name in names
@@ -113,11 +113,11 @@ signals = st.tuples(
 
 
 @settings(max_examples=150, deadline=None)
-@given(signals, st.integers(0, 150), st.lists(st.integers(0, 30), max_size=3), st.sampled_from((1, 3, 64)), st.booleans())
-def test_trials_that_are_looked_into_end_exactly_once_whatever_is_lost_or_cancelled(case, steps, pauses, most, keeps):
+@given(signals, st.integers(0, 150), st.lists(st.integers(0, 30), max_size=3), st.sampled_from((1, 3, 64)))
+def test_trials_that_are_looked_into_end_exactly_once_whatever_is_lost_or_cancelled(case, steps, pauses, most):
     moods, seed, batch, processes = case
     rng = random.Random(seed)
-    world = World(moods, RULES, rng, batch=batch, processes=processes, most=most, keeps=keeps, checks=True)
+    world = World(moods, RULES, rng, batch=batch, processes=processes, most=most, checks=True)
     for _ in range(steps):
         world.step()
     for pause in pauses:
@@ -135,14 +135,11 @@ def test_trials_that_are_looked_into_end_exactly_once_whatever_is_lost_or_cancel
     st.integers(0, 5),
     st.integers(0, 2**32),
     st.sampled_from((1, 3, 64)),
-    st.booleans(),
     st.sampled_from((0, 1, 2)),
 )
-def test_a_trial_that_dies_by_a_signal_is_checked_once_and_only_its_crashes_are_charged(
-    mood, beside, seed, most, keeps, retries
-):
+def test_a_trial_that_dies_by_a_signal_is_checked_once_and_only_its_crashes_are_charged(mood, beside, seed, most, retries):
     moods = [mood] + ["good"] * beside
-    world = World(moods, Rules(crash=retries), random.Random(seed), processes=True, most=most, keeps=keeps, checks=True)
+    world = World(moods, Rules(crash=retries), random.Random(seed), processes=True, most=most, checks=True)
     world.finish()
     assert [world.status(name) for name in world.moods] == [EXPECTED[mood] for mood in moods]
     attempts = [launch.checked for call in world.runs for launch in call if launch.trials == ("t0",)]
@@ -338,20 +335,18 @@ def test_more_failures_than_allowed_cancel_what_waits():
 
 
 @settings(max_examples=30, deadline=None)
-@given(st.integers(0, 2**32), st.integers(0, 12), st.sampled_from((1, 3, 64)), st.floats(0.05, 1.0), st.booleans())
-def test_leases_that_are_out_fail_no_more_than_may_but_for_the_trials_that_have_begun(seed, allowed, most, share, keeps):
+@given(st.integers(0, 2**32), st.integers(0, 12), st.sampled_from((1, 3, 64)), st.floats(0.05, 1.0))
+def test_leases_that_are_out_fail_no_more_than_may_but_for_the_trials_that_have_begun(seed, allowed, most, share):
     rng = random.Random(seed)
     moods = ["user" if rng.random() < share else "good" for _ in range(100)]
-    world = World(moods, Rules(allowed=allowed), rng, most=most, lanes=2, keeps=keeps)
+    world = World(moods, Rules(allowed=allowed), rng, most=most, lanes=2)
     while not world.state.finished:  # workers are far ahead of what the runner hears
         world.grant()
         for _ in range(rng.randint(0, 100)):
-            going = [call for call in world.calls if call.order]
+            going = world.going()
             if going:
                 world._go_on(rng.choice(going))
         world.hear()
-        world.decide()
-        world.let_go()
     world.finish()
     failed, wrong = world.state.counts["failed"], moods.count("user")
     assert (
@@ -505,3 +500,30 @@ def test_a_lease_of_several_requests_is_given_back_once_after_all_of_them():
         world.progress()
     assert not world.leases
     assert world.state.finished
+
+
+def test_batches_go_on_under_a_lease_and_one_that_comes_too_late_is_asked_for_again():
+    world = World(["good"] * 8, Rules(), random.Random(0), batch=2, lanes=1, most=1, processes=True)
+    claims = world.state.claims(("t0", "t1"))
+    (name, lease), now = ("t0+1", "l1"), 1.0
+    granted = world.state.handle(m.Granted(lease, "d0", (name,), 100, processes=True), now)
+    (run,) = [one for one in granted if isinstance(one, m.Run)]
+    (go,) = [one for one in granted if isinstance(one, m.GoOn)]
+    assert (go.lease, go.request, go.since, go.others) == (lease, "t2+1", now, False) and claims is world.state.claims(())
+    (behind,) = [one for one in world.state.handle(m.GoesOn(lease, "t2+1"), now) if isinstance(one, m.Run)]
+    (launch,) = behind.launches
+    assert launch.behind and launch.worker == run.launches[0].worker and launch.trials == ("t2", "t3")
+    assert world.state.running == 2  # it has not begun, and is no attempt yet
+    first = m.Ended(run.launches[0].id, {}, rows=(Rows(("t0", "t1"), (1, 1), {"status": "done"}, {}, {}, {}, (0, 1.0)),))
+    (go,) = [one for one in world.state.handle(first, now) if isinstance(one, m.GoOn)]
+    assert go.request == "t4+1"
+    lost = world.state.handle_all((m.LeaseLost(lease, "gone"), m.GoesOn(lease, "t4+1")), now)
+    asked = {wanted.id for one in lost if isinstance(one, m.Ask) for wanted in one.wanted}
+    assert asked == {"t2+1.2", "t4+1.2"} and not [one for one in lost if isinstance(one, m.Run)]
+
+
+def test_no_batch_goes_on_where_its_failure_would_end_the_run():
+    for allowed, goes in ((3, False), (4, True), (None, True)):
+        world = World(["good"] * 8, Rules(allowed=allowed), random.Random(0), batch=2, lanes=1, most=1)
+        granted = world.state.handle(m.Granted("l1", "d0", ("t0+1",), 100), 1.0)
+        assert any(isinstance(one, m.GoOn) for one in granted) is goes

@@ -1,8 +1,7 @@
 """A pretended ledger, pretended workers and a journal around the state machine of a run; chaos by a seeded generator.
 
 A worker runs the launches of a call one after the other. What it says of them reaches the runner later, or never: ``began`` is what
-really ran, the journal is what the runner says of it. A lane may keep its program after a call: ``programs`` are those in memory where
-nothing runs, each with its worker and the lease that its bytes are of.
+really ran, the journal is what the runner says of it. Calls of one lease run one after the other, on its lane.
 """
 
 from __future__ import annotations
@@ -35,6 +34,7 @@ class Call:
     """
 
     worker: m.WorkerId
+    lease: str
     order: deque
     begun: bool = False
     last: int = 0
@@ -45,15 +45,12 @@ class Call:
 class World:
     """What a run meets. ``moods``: how each trial behaves; ``journal`` outlives the runner."""
 
-    def __init__(self, moods, rules, rng, *, batch=1, lanes=3, processes=False, most=3, told=True, keeps=False, checks=False):
-        """``most``: requests of a lease; ``told``: what a worker that died had begun is known; ``keeps``: lanes keep programs.
-
-        ``checks``: see ``State``.
-        """
+    def __init__(self, moods, rules, rng, *, batch=1, lanes=3, processes=False, most=3, told=True, checks=False):
+        """``most``: requests of a lease; ``told``: what a worker that died had begun is known; ``checks``: see ``State``."""
         self.checks, self.used = checks, set()
         self.moods = {f"t{k}": mood for k, mood in enumerate(moods)}
         self.rules, self.rng, self.batch, self.lanes, self.processes = rules, rng, batch, lanes, processes
-        self.most, self.told, self.keeps, self.followed = most, told, keeps, 0
+        self.most, self.told, self.went_on = most, told, 0
         self.now, self.journal, self.kills, self.leases_made, self.owner = 0.0, [], 0, 0, 0
         self.stops, self.runs = [], []
         self.began, self.said = set(), defaultdict(set)
@@ -65,16 +62,13 @@ class World:
         """A runner starts, or another one takes over from one that was killed."""
         self.waiting, self.leases, self.flights, self.dead, self.asked_to_stop = {}, {}, {}, set(), set()
         self.calls, self.dropped, self.heads, self.batches = [], set(), set(), set()
-        self.programs, self.kept, self.unwanted, self.letting = {}, set(), set(), []
         self.owner += 1
         ended = {e.trial: e.record["status"] for e in self.journal if isinstance(e, m.WriteEnded)}
         work = [self._work(name) for name in self.moods if name not in ended]
         names = [one.id for one in work]
         batches = [tuple(names[k : k + self.batch]) for k in range(0, len(names), self.batch)]
         before = Counter(ended.values())
-        self.state = State(
-            work, self.rules, lambda batch: CLAIM, batches=batches, before=before, keeps=self.keeps, checks=self.checks
-        )
+        self.state = State(work, self.rules, lambda batch: CLAIM, batches=batches, before=before, checks=self.checks)
         self.used.clear()
         self.act(self.state.start(self.now))
 
@@ -93,8 +87,11 @@ class World:
             if isinstance(action, m.Run):
                 first = action.launches[0]
                 self.heads |= {(name, number) for name, number in zip(first.trials, first.numbers)}
+        later = []
         for action in actions:
             match action:
+                case m.GoOn():
+                    later.append(action)
                 case m.Ask():
                     for wanted in action.wanted:
                         assert wanted.id not in self.waiting
@@ -104,10 +101,7 @@ class World:
                     for name in action.requests:
                         self.waiting.pop(name, None)
                 case m.GiveBack():
-                    self._give_back(action)
-                case m.LetGo():
-                    assert action.worker not in self.dead and self.programs[action.program][0] == action.worker
-                    self.letting.append(action)
+                    del self.leases[action.lease]
                 case m.Run():
                     self._run(action.launches)
                 case m.Drop():
@@ -135,18 +129,11 @@ class World:
                     self.batches.discard(action.launch)
                 case m.WriteStarted() | m.WriteEnded() | m.WriteRetry() | m.WritePardon():
                     self._note(action)
-
-    def _give_back(self, action):
-        """A lease is over for good when its program is gone, or was taken over."""
-        held = [lease for _, lease in self.programs.values()].count(action.lease)
-        assert held == action.kept
-        if action.kept:
-            assert action.lease not in self.kept
-            self.kept.add(action.lease)
-        else:
-            del self.leases[action.lease]
-            self.kept.discard(action.lease)
-            self.unwanted.discard(action.lease)
+        for action in later:
+            if action.request in self.waiting and self.rng.random() < 0.8:  # else it was granted meanwhile, or others wait
+                del self.waiting[action.request]
+                self.went_on += 1
+                self.tell(m.GoesOn(action.lease, action.request))
 
     def _note(self, action):
         """Attempts that are written down have begun, once, and end once; only such are charged."""
@@ -173,39 +160,37 @@ class World:
         assert worker not in self.dead
         assert {launch.worker for launch in launches} == {worker}
         assert {launch.lease for launch in launches} <= set(self.leases)
-        assert not any(launch.follows for launch in launches[1:]) and not any(launch.keep for launch in launches[:-1])
-        if launches[0].follows:
-            assert self.programs.pop(launches[0].follows) == (worker, launches[0].lease)
-            assert not any(one.program == launches[0].follows for one in self.letting)
-        assert launches[0].lease not in {lease for _, lease in self.programs.values()}, "two programs on the bytes of one"
-        assert not self.processes or worker not in {place for place, _ in self.programs.values()}, "its lane keeps a program"
+        before = [launch for launch in self.flights.values() if launch.lease == launches[0].lease]
+        if launches[0].behind:
+            assert len(launches) == 1 < len(launches[0].trials) and len(before) <= 1
+            assert all(launch.worker == worker for launch in before)
+        else:
+            assert not before, "two programs on the bytes of one"
         here = [other for other in self.flights.values() if other.worker.device == worker.device]
         alone = {name for name in self.state.trials if self.state.trials[name].alone}
         if alone & {name for one in (*launches, *here) for name in one.trials}:
-            assert len(launches) == 1 and not launches[0].keep
-            assert not any(place.device == worker.device for place, _ in self.programs.values())
+            assert len(launches) == 1 and not launches[0].behind
             assert not here or any(call.unheard for call in self.calls)
         if self.processes:
-            assert worker not in [call.worker for call in self.calls if call.order]
+            assert launches[0].behind or worker not in [call.worker for call in self.calls if call.order]
         if any(launch.checked for launch in launches):
-            assert self.checks and len(launches) == len(launches[0].trials) == 1 and not launches[0].keep
+            assert self.checks and len(launches) == len(launches[0].trials) == 1 and not launches[0].behind
             assert worker not in self.used, "it has run other trials"
         self.used.add(worker)
         self.runs.append(launches)
         self.flights |= {launch.id: launch for launch in launches}
-        self.calls.append(Call(worker, deque(launch.id for launch in launches)))
+        self.calls.append(Call(worker, launches[0].lease, deque(launch.id for launch in launches)))
 
     def _die(self, worker):
         """A process is gone, with all that it has not said; what its lanes began last."""
         self.dead.add(worker)
         here = [call for call in self.calls if call.worker == worker]
         self.calls = [call for call in self.calls if call.worker != worker]
-        self.programs = {name: kept for name, kept in self.programs.items() if kept[0] != worker}
-        self.letting = [one for one in self.letting if one.worker != worker]
         for call in here:
             for name in call.order:
                 self.flights.pop(name, None)
-        return frozenset(call.last for call in here if call.last) if self.told else None
+        last = {call.lease: call.last for call in here if call.last}  # calls of one lease are on one lane
+        return frozenset(last.values()) if self.told else None
 
     # what may happen
 
@@ -214,28 +199,7 @@ class World:
         if self.waiting and free:
             self._grant(free)
 
-    def decide(self):
-        """The ledger says what becomes of a lease that was kept: something of its kind follows, or nothing does."""
-        open = sorted(self.kept - self.unwanted)
-        if not open:
-            return
-        lease = self.rng.choice(open)
-        if self.waiting and self.rng.random() < 0.7:
-            self.kept.discard(lease)
-            del self.leases[lease]
-            self._grant([self._device_of[lease]], lease)
-        else:
-            self.unwanted.add(lease)
-            self.tell(m.Unwanted(lease))
-
-    def let_go(self):
-        """A worker has closed a program that it was told to."""
-        if self.letting:
-            one = self.letting.pop(self.rng.randrange(len(self.letting)))
-            del self.programs[one.program]
-            self.tell(m.Gone(one.worker, one.program))
-
-    def _grant(self, devices, follows=""):
+    def _grant(self, devices):
         names = self.rng.sample(sorted(self.waiting), min(len(self.waiting), self.rng.choice((1, 1, 2, self.most))))
         claim = self.waiting[names[0]].claims["gpu"]
         bytes_ = min(claim.points[0].bytes, *(self.waiting[n].claims["gpu"].points[0].bytes for n in names))
@@ -245,18 +209,23 @@ class World:
         lease, device = f"l{self.leases_made}", self.rng.choice(devices)
         self.leases[lease] = tuple(names)
         self._device_of[lease] = device
-        for name, (worker, owner) in self.programs.items():
-            if owner == follows:
-                self.programs[name], self.followed = (worker, lease), self.followed + 1
-        self.tell(m.Granted(lease, device, tuple(names), bytes_, processes=self.processes, follows=follows))
+        self.tell(m.Granted(lease, device, tuple(names), bytes_, processes=self.processes))
 
     @property
     def devices(self):
         return {lease: self._device_of[lease] for lease in self.leases}
 
+    def going(self):
+        """Calls that are not over and have none of their lease before them."""
+        of = {}
+        for call in self.calls:
+            if call.order:
+                of.setdefault(call.lease, call)
+        return list(of.values())
+
     def progress(self):
         """One call goes on in its own way; what it says is heard now or later."""
-        going = [call for call in self.calls if call.order]
+        going = self.going()
         if going:
             self._go_on(self.rng.choice(going))
         if self.rng.random() < 0.7:
@@ -307,11 +276,7 @@ class World:
         attempts = tuple(numbers[name] for name in done)
         rows = (Rows(done, attempts, {"status": "done", "loss": 1.0}, {}, {}, {}, (0, 1.0)),) if done else ()
         retire = "worn" if self.rng.random() < 0.1 else ""
-        well = not retire and all(end.failure is None for end in ends.values())
-        kept = launch.keep and well and self.rng.random() < 0.9
-        if kept:
-            self.programs[launch.lease] = launch.worker, launch.lease
-        self._over(call, m.Ended(launch.id, ends, restart=restart, retire=retire, kept=kept, rows=rows))
+        self._over(call, m.Ended(launch.id, ends, restart=restart, retire=retire, rows=rows))
         if restart:  # nothing more can run there
             while call.order:
                 self._over(call, m.Ended(call.order[0], {}, retire="worn", begun=False))
@@ -346,8 +311,6 @@ class World:
         if self.leases:
             lease = self.rng.choice(sorted(self.leases))
             del self.leases[lease]
-            self.kept.discard(lease)
-            self.unwanted.discard(lease)
             self.tell(m.LeaseLost(lease, "device lost"))
 
     def crash_a_worker(self):
@@ -369,7 +332,7 @@ class World:
 
     def step(self):
         """Something that happens in a bad moment."""
-        calm = [self.grant] * 4 + [self.hear, self.wait, self.decide, self.let_go] + [self.progress] * 4
+        calm = [self.grant] * 4 + [self.hear, self.wait] + [self.progress] * 4
         rough = [self.lose_a_lease, self.crash_a_worker, self.kill_the_runner, self.late_news, self.fill_the_disk]
         self.rng.choice(calm * 3 + rough)()
 
@@ -388,18 +351,15 @@ class World:
         self.tell(m.WorkerDown(m.WorkerId("d0", 0, -1), Failure.crash, {}))
         self.tell(m.LeaseLost("never", "device lost"))
         self.tell(m.Started(10**6))
-        self.tell(m.Unwanted("never"))
-        self.tell(m.Gone(m.WorkerId("d0", 0, -1), "never"))
+        self.tell(m.GoesOn("never", "never"))
 
     def finish(self, most=3000):
         """Let the run go on without further losses; how many steps it took."""
         self.tell(m.Storage(full=False))
         for step in range(most):
-            if self.state.finished and not self.kept and not self.letting:
+            if self.state.finished:
                 assert not self.batches
                 return step
-            self.decide()
-            self.let_go()
             self.grant()
             self.progress()
             self.hear()

@@ -28,24 +28,11 @@ EXPIRE_S = 30.0
 
 
 class Client:
-    """A run as it is in truth: what it waits for, what runs, which programs lanes keep, and which worker processes live.
-
-    ``kept``: leases that have ended with their program kept; ``going``: those of them that nothing follows.
-    """
+    """A run as it is in truth: what it waits for, what runs, and which worker processes live."""
 
     def __init__(self, name):
         self.name, self.user, self.seen, self.alive, self.joined = name, USERS[name], 0, True, False
         self.waiting, self.held, self.workers, self.late = {}, {}, set(), []
-        self.kept, self.going = {}, set()
-
-    def programs(self):
-        """All that is in the memory of devices."""
-        return [*self.held.values(), *self.kept.values()]
-
-    def lose(self, device):
-        """The worker is gone, and what its lanes kept."""
-        self.workers.discard(device)
-        self.kept = {lease: item for lease, item in self.kept.items() if item[0].device != device}
 
 
 class LedgerMachine(RuleBasedStateMachine):
@@ -69,7 +56,7 @@ class LedgerMachine(RuleBasedStateMachine):
         """By runs that live: the workers of a dead one are gone at once, while the ledger gives its leases away some time later."""
         total = 0
         for client in filter(lambda c: c.alive, self.clients.values()):
-            total += sum(lease.point.bytes for lease, _ in client.programs() if self.row(lease.device).pool == pool)
+            total += sum(lease.point.bytes for lease, _ in client.held.values() if self.row(lease.device).pool == pool)
             total += sum(self.row(name).process_bytes for name in client.workers if self.row(name).pool == pool)
         return total
 
@@ -78,7 +65,7 @@ class LedgerMachine(RuleBasedStateMachine):
         return next(row for row in ROWS if row.id == name)
 
     def join(self, client):
-        held = [Held(lease, request) for lease, request in client.programs()]
+        held = [Held(lease, request) for lease, request in client.held.values()]
         waiting, workers = list(client.waiting.values()), sorted(client.workers)
         answer = self.ledger.join(client.name, client.user, self.now, held, waiting, client.late, client.seen, workers)
         client.joined, client.late = True, []
@@ -88,19 +75,14 @@ class LedgerMachine(RuleBasedStateMachine):
         assert answer.known and answer.last >= client.seen
         client.seen = answer.last
         for end in answer.ended:
-            lease, _ = client.held.pop(end.lease, None) or client.kept.pop(end.lease, (None, None))
+            lease, _ = client.held.pop(end.lease, (None, None))
             if lease is not None:
                 assert end.reason.split(":")[0] in ("device lost", "expired")
                 if not any(held.device == lease.device for held, _ in client.held.values()):
-                    client.lose(lease.device)  # what it held is stopped with its worker
+                    client.workers.discard(lease.device)  # what it held is stopped with its worker
                     self.ledger.closed(client.name, lease.device)
-        client.going |= {name for name in answer.unwanted if name in client.kept}
         for lease in answer.leases:
             assert lease.id not in self.granted, "granted twice"
-            if lease.follows:
-                before, request = client.kept.pop(lease.follows)
-                assert (before.device, before.point) == (lease.device, lease.point) and lease.follows not in client.going
-                assert request.claims == client.waiting[lease.requests[0]].claims
             requests = [client.waiting.pop(name) for name in lease.requests]
             assert all(request.claims == requests[0].claims for request in requests)
             row = self.row(lease.device)
@@ -112,7 +94,7 @@ class LedgerMachine(RuleBasedStateMachine):
             assert lease.group == f"g-{lease.device}"
         for device in answer.close:
             if device in client.workers and not any(lease.device == device for lease, _ in client.held.values()):
-                client.lose(device)
+                client.workers.discard(device)
                 self.ledger.closed(client.name, device)
 
     def exchange(self, client, done=(), lost=False):
@@ -148,11 +130,8 @@ class LedgerMachine(RuleBasedStateMachine):
         done = []
         for _ in range(min(count, len(client.held))):
             lease = data.draw(st.sampled_from(sorted(client.held)))
-            item = client.held.pop(lease)
-            kept = data.draw(st.booleans())
-            if kept:
-                client.kept[lease] = item
-            done.append(LeaseEnd(lease, seconds=data.draw(st.sampled_from([0.0, 0.1, 3.0])), kept=kept))
+            del client.held[lease]
+            done.append(LeaseEnd(lease, seconds=data.draw(st.sampled_from([0.0, 0.1, 3.0]))))
         self.give_back(client, done, lost)
 
     def give_back(self, client, done, lost):
@@ -161,15 +140,6 @@ class LedgerMachine(RuleBasedStateMachine):
         self.exchange(client, done, lost)
         if lost:
             self.join(client)
-
-    @rule(name=st.sampled_from(sorted(USERS)), all=st.booleans(), lost=st.booleans())
-    def let_go(self, name, all, lost):
-        client = self.clients[name]
-        if client.alive and client.joined:
-            gone = sorted(client.going & set(client.kept))[: None if all else 1]
-            for lease in gone:
-                del client.kept[lease]
-            self.give_back(client, [LeaseEnd(lease) for lease in gone], lost)
 
     @rule(data=st.data(), name=st.sampled_from(sorted(USERS)))
     def withdraw(self, data, name):
@@ -204,7 +174,7 @@ class LedgerMachine(RuleBasedStateMachine):
         """A run is stopped (its workers go on) for longer than its leases live, and comes back."""
         client = self.clients[name]
         if client.alive and client.joined:
-            held = set(client.held) | set(client.kept)
+            held = set(client.held)
             for _ in range(4):
                 self.now += 10.0
                 self.ledger.step(self.now)
@@ -212,7 +182,7 @@ class LedgerMachine(RuleBasedStateMachine):
                     if other is not client and other.alive and other.joined:
                         self.exchange(other)
             self.exchange(client)
-            assert not (set(client.held) | set(client.kept)) & held  # nothing of before is kept
+            assert not set(client.held) & held  # nothing of before is kept
 
     @rule(name=st.sampled_from(sorted(USERS)))
     def dies(self, name):
@@ -246,18 +216,18 @@ class LedgerMachine(RuleBasedStateMachine):
     def device(self, name):
         if name in self.rows:
             living = [client for client in self.clients.values() if client.alive]
-            held = {lease.id for client in living for lease, _ in client.programs() if lease.device == name}
+            held = {lease.id for client in living for lease, _ in client.held.values() if lease.device == name}
             lost = {lease.id for lease in self.ledger.lose_device(name, "unplugged")}
             assert held <= lost
             del self.rows[name]
             for client in self.clients.values():
                 if not client.alive:
-                    client.lose(name)
+                    client.workers.discard(name)
                     client.held = {lease: item for lease, item in client.held.items() if item[0].device != name}
                 elif client.joined:
                     self.exchange(client)
                     client.workers.discard(name)
-                    assert not any(lease.device == name for lease, _ in client.programs())
+                    assert not any(lease.device == name for lease, _ in client.held.values())
         else:
             self.rows[name] = self.row(name)
             self.ledger.add_device(self.rows[name], group=f"g-{name}")
@@ -276,9 +246,9 @@ class LedgerMachine(RuleBasedStateMachine):
         living = [client for client in self.clients.values() if client.alive and client.joined]
         for client in living:
             if client.name not in late:
-                held, kept = set(client.held), set(client.kept)
+                held = set(client.held)
                 self.join(client)
-                assert set(client.held) == held and set(client.kept) == kept  # all is kept, and nothing is granted yet
+                assert set(client.held) == held  # all is kept, and nothing is granted yet
         assert set(self.granted) >= before
         self.now += 10.0
         for client in living:
@@ -315,7 +285,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def a_worker_has_a_lane_for_each_of_its_programs(self):
         for client in self.clients.values():
             for row in ROWS if client.alive else ():
-                assert sum(lease.device == row.id for lease, _ in client.programs()) <= row.lanes
+                assert sum(lease.device == row.id for lease, _ in client.held.values()) <= row.lanes
 
     def teardown(self):
         """All end what they hold: what can run at all does, nothing is left over."""
@@ -331,12 +301,7 @@ class LedgerMachine(RuleBasedStateMachine):
         for _ in range(2 * self.number + 10):
             self.now += 1.0
             for client in living:
-                done = [LeaseEnd(lease) for lease in client.going & set(client.kept)]
-                for end in done:
-                    del client.kept[end.lease]
-                keeps = self.now % 3 == 0
-                client.kept |= client.held if keeps else {}
-                done += [LeaseEnd(lease, seconds=0.5, kept=keeps) for lease in client.held]
+                done = [LeaseEnd(lease, seconds=0.5) for lease in client.held]
                 client.held.clear()
                 self.exchange(client, done)
         left = {name: request for client in living for name, request in client.waiting.items()}

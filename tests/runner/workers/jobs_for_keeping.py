@@ -109,15 +109,3 @@ class Chance(Job[ChanceParams]):
         scale = float("nan") if p.mood == "nan" else 1.0
         found = {"k": float(self.k.grad[None]), "x": self.x.grad.to_numpy()}
         return Outcome(scale * float(self.loss[None]), {name: found[name] for name in self.wanted}, {"y": self.y.to_numpy()})
-
-
-class Wrapped(Chance):
-    """Its ``__init__`` makes something of its arguments."""
-
-    def __init__(self, params, **options):
-        super().__init__(params, **options)
-        self.kept = params.k
-
-    def fill(self):
-        super().fill()
-        self.k[None] = self.kept

@@ -3,8 +3,12 @@
 The session is a stand-in here, with the numbers of a parabola: what the compiler makes of a batch is tested where that is.
 """
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
+from lane_helpers import wait_for
 
 from qdrun.compiler.errors import QdrunRuntimeError
 from qdrun.jobs.batch import BatchOutcome
@@ -56,11 +60,11 @@ def session(monkeypatch):
     return Session
 
 
-def batch(numbers, *, lease="l", claim=1000, keep=False, launch=0, **params):
+def batch(numbers, *, lease="l", claim=1000, launch=0, **params):
     trials = tuple(TrialSpec(f"t{k}", 1, {}) for k in range(len(numbers)))
     seeds = [100 + k for k in range(len(numbers))]
     together = Together({"number": numbers[0], **params}, {"number": list(numbers)}, seeds)
-    return BatchSpec(lease, trials, claim, launch=launch, keep=keep, together=together)
+    return BatchSpec(lease, trials, claim, launch=launch, together=together)
 
 
 def test_the_trials_of_a_batch_come_back_as_columns(bench, session):
@@ -131,12 +135,42 @@ def test_a_single_trial_after_a_batch_has_a_program_of_its_own(bench, session):
     assert len(session.opened) == 2 and all(one.closed for one in session.opened)
 
 
-def test_a_lane_keeps_the_program_of_a_batch_for_the_lease_that_follows(bench, session):
+def test_a_batch_behind_another_runs_on_its_lane_in_its_program(bench, session):
+    worker, inside, goes = bench.worker(lanes=2), threading.Event(), threading.Event()
+    run_columns = session.run_columns
+
+    def slow(self, inputs, seeds=()):
+        inside.set()
+        assert goes.wait(30.0)
+        return run_columns(self, inputs, seeds)
+
+    session.run_columns = slow
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            later = pool.submit(
+                worker.run, batch([5, 6], launch=2)._replace(behind=True)
+            )  # comes before the one that it is behind
+            first = pool.submit(worker.run, batch([1, 2], launch=1))
+            assert inside.wait(30.0)
+            third = pool.submit(worker.run, batch([3, 4], launch=3)._replace(behind=True))
+            other = pool.submit(worker.run, batch([7, 8], launch=4, lease="m"))
+            wait_for(lambda: len(session.opened) == 2)
+            goes.set()
+            ends = [one.result() for one in (first, later, third, other)]
+    finally:
+        session.run_columns = run_columns
+    assert [end.rows[0].best[1] for end in ends] == [1.0, 25.0, 9.0, 49.0]
+    lanes = [end.rows[0].shared["lane"] for end in ends]
+    assert lanes[0] == lanes[1] == lanes[2] != lanes[3]
+    assert len(session.opened) == 2 and all(one.closed for one in session.opened)
+
+
+def test_a_batch_that_comes_after_the_end_of_its_lease_s_call_gets_a_program_of_its_own(bench, session):
     worker = bench.worker(lanes=1)
-    end = worker.run(batch([1, 2], keep=True))
-    assert end.kept and not session.opened[0].closed
-    worker.run(batch([3, 4], lease="m")._replace(follows="l"))
-    assert len(session.opened) == 1 and session.opened[0].closed
+    worker.run(batch([1, 2]))
+    assert session.opened[0].closed
+    end = worker.run(batch([3, 4])._replace(behind=True))
+    assert end.rows[0].best[1] == 9.0 and len(session.opened) == 2 and session.opened[1].closed
 
 
 def test_a_trial_that_was_asked_to_stop_does_not_run_with_its_batch(bench, session, monkeypatch):

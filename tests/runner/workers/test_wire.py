@@ -13,7 +13,7 @@ from qdrun.runner.workers.wire import packed, packed_news, unpacked, unpacked_ne
 def batches():
     trials = [TrialSpec(f"t{k}", k + 1, {"params": {"x": k / 7, "name": "é"}, "seed": k, "optimize": None}) for k in range(4)]
     return (
-        BatchSpec("l", (trials[0], trials[1]), 10, False, 20, 5, keep=True, follows="k", may_fail=3),
+        BatchSpec("l", (trials[0], trials[1]), 10, False, 20, 5, behind=True, may_fail=3),
         BatchSpec("l", (trials[2],), None, launch=6),
         BatchSpec("", (trials[3],)),
     )
@@ -21,7 +21,7 @@ def batches():
 
 def news():
     record = {"status": "done", "loss": 0.1, "gradients": {"x": [1.0, 2.0]}, "parts": {"run": 1e-5}, "error": None}
-    done = BatchEnd("l", (TrialEnd("t0", 1, record), TrialEnd("t1", 2, {**record, "loss": float("inf")})), "old", 5, True)
+    done = BatchEnd("l", (TrialEnd("t0", 1, record), TrialEnd("t1", 2, {**record, "loss": float("inf")})), "old", 5)
     return LeaseNews((done, BatchEnd("l", (), launch=6)), 7, 0.25)
 
 
