@@ -141,7 +141,8 @@ def test_a_trial_of_other_options_limits_or_gradients_gets_a_program_of_its_own(
 
 
 def test_a_program_is_closed_at_the_end_of_its_call_and_before_another_is_built(bench, monkeypatch):
-    worker, before, found, original = bench.worker("MassSpring", target=ROBOT, gradients=["stiffness"], lanes=1), open_programs(), [], Session._build
+    worker = bench.worker("MassSpring", target=ROBOT, gradients=["stiffness"], lanes=1)
+    before, found, original = open_programs(), [], Session._build
 
     def build(session):
         found.append(open_programs())
