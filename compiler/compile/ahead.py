@@ -68,5 +68,3 @@ def processors() -> int:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=AHEAD.drain, after_in_child=AHEAD.forget)
-
-__all__ = ["AHEAD"]

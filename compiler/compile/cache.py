@@ -215,6 +215,3 @@ def _read_paths(base: str) -> list[list[Path]]:
 def _tuples(x: Any) -> Any:
     """JSON's lists as the tuples that they were."""
     return tuple(map(_tuples, x)) if isinstance(x, list) else x
-
-
-__all__ = ["CACHE", "CompileCache"]

@@ -241,6 +241,3 @@ def _bare(s: Any) -> Any:
 
 def _typed(x: Operand) -> Const:
     return Const(0, x.dtype)
-
-
-__all__ = ["CODEC", "Found", "Storage", "StoreError", "pack", "unpack"]

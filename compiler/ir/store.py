@@ -402,6 +402,3 @@ def _dict_form(pair: _Form) -> _Form:
         return dict([pair.read(item, r) for item in _list(x)])
 
     return _Form(write, read, frozenset((dict,)), frozenset((list,)))
-
-
-__all__ = ["FORMAT", "NODES", "Codec", "StoreError"]

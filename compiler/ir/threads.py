@@ -119,6 +119,3 @@ class Living(Generic[T]):
 
     def __len__(self) -> int:
         return len(self._known)
-
-
-__all__ = ["Living", "Turns", "new_lock", "once"]

@@ -176,6 +176,3 @@ def offers_device_memory(value: Any) -> bool:
     """Whether a value is an array of another library on some device."""
     foreign = not isinstance(value, (np.ndarray, SharedOnDevice)) and not is_torch(value)
     return foreign and hasattr(type(value), "__cuda_array_interface__")
-
-
-__all__ = ["SharedOnDevice", "assign_near", "torch_of"]

@@ -487,6 +487,3 @@ def data_oriented(cls: Any = None, *, stable_members: bool = False, template_pri
         return functools.partial(data_oriented, template_primitives=template_primitives)
     cls._data_oriented, cls._qd_template_primitives = True, template_primitives
     return cls
-
-
-__all__ = ["BoundKernel", "Function", "Kernel", "KernelGradient", "data_oriented", "func", "kernel"]

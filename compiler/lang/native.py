@@ -198,6 +198,3 @@ def _dict_of(owner: Any) -> dict[str, Any] | None:
 def _are_plain(cls: type, names: frozenset[str]) -> bool:
     """Whether attributes of these names are what the dict has: the class has no property for one."""
     return not any(hasattr(type(vars(base).get(n)), "__set__") for n in names for base in cls.__mro__)
-
-
-__all__ = ["enter"]

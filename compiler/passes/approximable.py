@@ -54,6 +54,3 @@ def _count(block: Block, weight: int, ours: Counter[str]) -> float:
         else:
             total += weight * (_OTHER_FUNCTION if isinstance(s, Op) and s.op in FUNCTIONS else 1)
     return total
-
-
-__all__ = ["INSTRUCTIONS", "Approximable", "approximable"]

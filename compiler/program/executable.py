@@ -35,7 +35,7 @@ from ..runtime.status import error_of, raise_status, take_status
 from ..tape.heap_plan import HeapPlan, capacity, needs
 from ..tape.machine import Machine
 from .call import Call
-from .plans.gradient_plans import MOST_PLANS, GradientPlans, LaunchHost, report_bind
+from .plans.gradient_plans import MOST_PLANS, GradientPlans, report_bind
 from .plans.remedies import smallest
 from .trial_state import TrialState
 
@@ -481,6 +481,3 @@ def _no_room(program: ProgramState, plan: HeapPlan, least: int, error: OutOfMemo
         f"the gradient `{plan.kernel}` needs an adstack heap of {plan.bytes:,} bytes: {error}\n{where}"
         f"  do: {less}fewer or smaller variables in this loop, or {more}"
     )
-
-
-__all__ = ["Call", "Executable", "GradientExecutable", "LaunchHost"]

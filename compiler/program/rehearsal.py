@@ -101,6 +101,3 @@ def rehearse(program: Any, function: Callable[[], Any], name: str, gradients: bo
     finally:
         program.rehearsal = before
     return made.launches
-
-
-__all__ = ["Rehearsal", "rehearse"]

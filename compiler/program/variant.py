@@ -173,6 +173,3 @@ def kernels_of(known: Mapping[object, Mapping[tuple[Any, ...], Variant]]) -> lis
             made = (variant.__dict__.get(name) for name in ("executable", "gradient", "tangent"))
             found += [e for e in made if e is not None and e not in found]
     return found
-
-
-__all__ = ["Variant"]

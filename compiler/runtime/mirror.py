@@ -494,6 +494,3 @@ def copy(mirror: Mirror | None, array: np.ndarray, other: Mirror | None, source:
         array[...] = reading(other, source)
     else:
         mirror.copy_from(array, other, source)
-
-
-__all__ = ["Link", "Mirror", "changing", "clear", "copied", "copy", "reading", "store", "writing"]

@@ -58,6 +58,3 @@ def tile_of(array: np.ndarray, value: np.ndarray) -> bytes | None:
     if array.flags.c_contiguous and value.shape == array.shape[array.ndim - value.ndim :]:
         return np.ascontiguousarray(value, array.dtype).tobytes()
     return None
-
-
-__all__ = ["Runs", "order_of", "packed", "runs_of", "tile_of", "unpacked"]

@@ -88,13 +88,6 @@ def test_variables_keep_type_and_shape():
     m = np.zeros((2, 3))
     m[0, 1], m[1, 2] = 5, 7
     assert np.array_equal(emit(body, np.zeros((2, 3)), np.int32(2)), m)
-
-    def swizzle(b, v):
-        var = matrix.new_local(b, v)
-        matrix.set_swizzle(b, var, "zx", methods.attribute(b, v, "xy"))
-        return matrix.load_matrix(b, var)
-
-    assert emit(swizzle, np.array([1.0, 2.0, 3.0])).tolist() == [2, 2, 1]
     with pytest.raises(QdrunTypeError, match="cannot become"):
         emit(lambda b, v: matrix.store_matrix(b, matrix.new_local(b, v), matrix.build(b, [1, 2])), np.zeros(3))
 

@@ -12,7 +12,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 import qdrun as qd
-from qdrun.compiler.program.executable import LaunchHost
+from qdrun.compiler.program.plans.gradient_plans import LaunchHost
 from qdrun.compiler.tape.bounds.row_count import count_passing, extent_of
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -15,10 +15,11 @@ from qdrun.compiler.errors import DeviceError, QdrunRuntimeError
 from qdrun.compiler.ir.meaning import cast
 from qdrun.compiler.ir.nodes import Op
 from qdrun.compiler.ir.types import ALL, i32, i64, u1, u64
-from qdrun.compiler.program.executable import Call, LaunchHost
+from qdrun.compiler.program.call import Call
 from qdrun.compiler.program.memory.memory_regions import memory_of
 from qdrun.compiler.program.plans import device_reducer
 from qdrun.compiler.program.plans.device_reducer import DeviceReducers, LaunchReducer
+from qdrun.compiler.program.plans.gradient_plans import LaunchHost
 from qdrun.compiler.tape.bounds.bounds import max_trips
 from qdrun.compiler.tape.bounds.enumerate import largest, total
 from qdrun.compiler.tape.bounds.queries import Space

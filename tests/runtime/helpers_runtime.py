@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from qdrun.compiler.codegen.abi import STATUS_WORDS, ContextLayout
 from qdrun.compiler.runtime import jit
 from qdrun.compiler.runtime.cpu import device, pool
+from qdrun.compiler.runtime.status import raise_status
 
 # counts every element; raises a flag when a worker number is out of range or used by two threads at once
 BODIES = r"""
@@ -106,6 +107,12 @@ def context():
     words, status = (ctypes.c_int64 * 64)(), (ctypes.c_int64 * STATUS_WORDS)()
     words[0] = ctypes.addressof(status)
     return SimpleNamespace(words=words, status=status, address=ctypes.addressof(words), status_address=ctypes.addressof(status))
+
+
+def run_plainly(kernel, c):
+    """Run a kernel without arguments through ctypes, in a context, and raise what it reports."""
+    ctypes.CFUNCTYPE(None, ctypes.c_char_p)(kernel.address)(c.address.to_bytes(8, "little"))
+    raise_status(kernel, c.status_address)
 
 
 def run_python(code, **env):

@@ -24,11 +24,10 @@ from qdrun.compiler.ir.types import f32, f64, i32, u1, u8, u64
 from qdrun.compiler.runtime import registry
 from qdrun.compiler.runtime.compiled import Options
 from qdrun.compiler.runtime.cpu.device import CpuDevice, register_context, unregister_context
-from qdrun.compiler.runtime.native.launch import PackedLauncher
 from qdrun.compiler.runtime.registry import devices
 from qdrun.compiler.runtime.status import raise_status, read_word
 
-from .helpers_runtime import compiled, context
+from .helpers_runtime import compiled, context, run_plainly
 
 LOC = Loc("user.py", 3, 4, 8, "    for i in range(n):", "k")
 
@@ -96,7 +95,7 @@ def run(kernel):
     c.words[1] = d.pool.address
     register_context(c.address, k)
     try:
-        PackedLauncher(k, c.address, [])()
+        run_plainly(k, c)
     finally:
         unregister_context(c.address)
 
@@ -108,7 +107,7 @@ def test_a_kernel_of_the_ir_compiles_runs_and_is_found_again():
     kernel = kernel_of(GlobalStore(place, (Const(2, i32),), Const(1.5, f32)))
     k = d.compile(kernel, Options())
     c.words[1], c.words[k.layout.buffers[buffer]] = d.pool.address, data.ctypes.data
-    PackedLauncher(k, c.address, [])()
+    run_plainly(k, c)
     assert data.tolist() == [0, 0, 1.5, 0] and k.object_bytes and k.seconds > 0
     assert d.compile(kernel, Options()).from_cache
 

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from qdrun.compiler.codegen.abi import STATUS_WORDS
-from qdrun.compiler.errors import QdrunAssertionError, QdrunRuntimeError
+from qdrun.compiler.errors import QdrunAssertionError
 from qdrun.compiler.ir.nodes import ArgDecl, Assert, Const, Loc
 from qdrun.compiler.ir.types import f16, f32, f64, i8, i32, i64, u1, u8, u64
 from qdrun.compiler.runtime.native import launch, objects
-from qdrun.compiler.runtime.native.launch import ArgSpec, PackedLauncher, Same, Watched, arg_row, make_launch, pack_args
+from qdrun.compiler.runtime.native.launch import ArgSpec, Same, Watched, arg_row, make_launch
 from qdrun.compiler.runtime.native.launch_ir import F_WORDS
 from qdrun.compiler.runtime.native.watch import Entry, Row, Watch, dict_offset
 from qdrun.compiler.runtime.native.watch_ir import (
@@ -28,7 +28,7 @@ from qdrun.compiler.runtime.native.watch_ir import (
     ROW_LIST,
 )
 
-from .helpers_runtime import compiled, context
+from .helpers_runtime import compiled, context, run_plainly
 from .native_rig import NATIVE, VARIABLE, Array, Kernel, Program
 
 # copies 12 words of the argument buffer into the context, from word 16 on
@@ -195,9 +195,7 @@ def test_only_numbers_that_fit_are_taken_natively(name, fits, not_fits):
     r = Rig(scalar(NAMES[name]))
     for value in fits:
         assert r.call(value) is None, value
-        assert (
-            struct.pack("q", r.words(2)[1])[: NAMES[name].size] == launch.scalar_bytes(value, NAMES[name])[: NAMES[name].size]
-        )
+        assert struct.pack("q", r.words(2)[1])[: NAMES[name].size] == NAMES[name].numpy.type(value).tobytes()
     for value in not_fits:
         assert r.call(value) == "slow", value
     assert sys.exc_info() == (None, None, None)
@@ -455,36 +453,10 @@ def test_an_array_in_two_places_stays_in_both():
     assert r.call(s) == "slow" and arg.watch.missed
 
 
-def test_the_packed_launcher_runs_alone():
-    decls = [array(1, (2,)), scalar(f16), scalar(u8)]
-    c, x = context(), np.zeros((6, 2), np.float32)
-    run = PackedLauncher(compiled(COPY.replace("WORDS", "40")), c.address, decls)
-    run(x, 1.5, 200)
-    assert list(c.words[17:19]) == [x.ctypes.data, 6] and c.words[19] == 0x3E00 and c.words[20] == 200
-    with pytest.raises(QdrunRuntimeError, match="bytes of arguments"):
-        run.launch(b"12345678")
-
-
-def test_the_packed_launcher_raises_what_the_kernel_reports_and_stays_usable():
+def test_a_kernel_reports_and_stays_usable():
     c = context()
-    run = PackedLauncher(compiled(FAIL, [MESSAGE]), c.address, [])
+    made = compiled(FAIL, [MESSAGE])
     for _ in range(2):
         with pytest.raises(QdrunAssertionError, match="x is -7") as e:
-            run()
+            run_plainly(made, c)
         assert "user.py:12" in str(e.value) and "^" in str(e.value) and list(c.status) == [0] * STATUS_WORDS
-
-
-def test_packing_says_what_does_not_fit():
-    for value, decl, says in (
-        (300, scalar(u8), "300 does not fit into u8"),
-        (X.astype(np.float64), array(), "dtype float64"),
-        (X[0], array(), "2 dimensions"),
-        (X.T[:2], array(), "C-contiguous"),
-        (X, array(grad=True), "needs a gradient"),
-    ):
-        with pytest.raises(QdrunRuntimeError, match=says):
-            pack_args([value], [decl])
-    with pytest.raises(QdrunRuntimeError, match="1 arguments are wanted"):
-        pack_args([], [scalar(f32)])
-    assert pack_args([(X, X)], [array(grad=True)])[-8:] == struct.pack("q", X.ctypes.data)
-    assert pack_args([1e300], [scalar(f32)]) == struct.pack("<f4x", float("inf"))

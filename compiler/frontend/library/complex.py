@@ -68,6 +68,3 @@ def clog(z: Any) -> Any:
     """The logarithm; its imaginary part is in (-pi, pi]."""
     a, b = z
     return stack(log(sqrt(a * a + b * b)), atan2(b, a))
-
-
-__all__ = ["cconj", "cdiv", "cexp", "cinv", "clog", "cmul", "cpow", "csqrt"]

@@ -30,5 +30,3 @@ make_spd = Intrinsic(
     "A dt=",
 )
 solve = Intrinsic("solve", host.solve, elimination.solve, "The vector ``x`` with ``A @ x = b``; up to 12 x 12.", "A b dt=")
-
-__all__ = ["eig", "make_spd", "polar_decompose", "solve", "svd", "sym_eig"]

@@ -153,5 +153,3 @@ fns = Intrinsic(
     "The position of the n-th set bit of a u32 from ``base`` on; 0xFFFFFFFF if there is none.",
     "mask base offset",
 )
-
-__all__ = ["assume_in_range", "bit_shr", "block_local", "cache_read_only", "fns", "frexp", "no_activate", "one", "zero"]

@@ -127,6 +127,3 @@ class _Reader:
         except TypeError:  # not hashable
             return False
         return effect_free(fn, self._depth + 1)
-
-
-__all__ = ["attribute_is_plain", "effect_free", "is_literal"]

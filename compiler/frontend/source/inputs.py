@@ -199,6 +199,3 @@ def _is_pure(fn: Any) -> bool:
     owner = getattr(fn, "__self__", None)
     builtin = isinstance(fn, (BuiltinFunctionType, BuiltinMethodType))
     return builtin and owner is not None and not isinstance(owner, (ModuleType, type)) and not is_leaf(owner)
-
-
-__all__ = ["Inputs"]

@@ -115,6 +115,3 @@ def _as_written(fn: FunctionType) -> bool:
     spec: Any = fn.__globals__.get("__spec__")
     loader = fn.__globals__.get("__loader__") if spec is None else spec.loader
     return type(loader) is SourceFileLoader
-
-
-__all__ = ["lines_of"]

@@ -66,6 +66,3 @@ def _is_value(x: Any, dtype: DType) -> bool:
     """Whether a number is one of the values of a type, to the bit."""
     with np.errstate(all="ignore"):
         return isnan(x) or float(dtype.numpy.type(x)) == x
-
-
-__all__ = ["fold", "rounded_literal"]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
-from ...errors import QdrunIndexError, QdrunNameError, QdrunTypeError
+from ...errors import QdrunIndexError, QdrunTypeError
 from ...ir.builder import convert
 from ...ir.nodes import Assert, Const, Local, Operand
 from ...ir.types import DType, i32, promote
@@ -16,20 +16,6 @@ from .values import Arg, Matrix, MatrixLocal, Value, count, flat_index
 if TYPE_CHECKING:
     from ..state.builder import FrontBuilder
 
-__all__ = [
-    "Matrix",
-    "MatrixLocal",
-    "build",
-    "check_index",
-    "get_item",
-    "item_at",
-    "item_targets",
-    "load_matrix",
-    "new_local",
-    "set_item",
-    "store_matrix",
-    "swizzle_positions",
-]
 
 SWIZZLES = ("xyzw", "rgba", "stpq")
 
@@ -220,24 +206,6 @@ def swizzle_positions(shape: tuple[int, ...], name: str) -> tuple[int, ...] | No
         if name and all(c in group[: shape[0]] for c in name):
             return tuple(group.index(c) for c in name)
     return None
-
-
-def set_swizzle(b: FrontBuilder, ml: MatrixLocal, name: str, value: Arg) -> None:
-    """``v.xy = value``.
-
-    Raises:
-        QdrunNameError: no such components.
-        QdrunTypeError: the number of components differs.
-    """
-    positions = swizzle_positions(ml.shape, name)
-    if positions is None:
-        raise QdrunNameError(f"a value of shape {ml.shape} has no components `{name}`")
-    new = ops.as_value(b, value)
-    items = new.items if isinstance(new, Matrix) else (new,) * len(positions)
-    if len(items) != len(positions):
-        raise QdrunTypeError(f"`.{name}` needs {len(positions)} components, not {len(items)}")
-    for k, item in zip(positions, items):
-        b.store(ml.locals[k], ops.cast_scalar(b, item, ml.locals[k].dtype))
 
 
 def filled(b: FrontBuilder, shape: tuple[int, ...], value: Arg, dtype: Any = None) -> Matrix:

@@ -38,6 +38,3 @@ def bind_column(values: np.ndarray, dtype: DType, call: Call, number: int) -> No
     call.words += column.ctypes.data.to_bytes(8, "little")
     if not program.device.on_host:
         lend(program, column, call, number, len(call.words) - 8)
-
-
-__all__ = ["bind_column"]

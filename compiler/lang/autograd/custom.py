@@ -168,6 +168,3 @@ def no_grad(func: Callable[..., Any]) -> Any:
 
 def _nothing(*args: Any, **kwargs: Any) -> None:
     """The gradient of a constant."""
-
-
-__all__ = ["BoundReplaced", "Replaced", "grad_for", "grad_replaced", "no_grad"]

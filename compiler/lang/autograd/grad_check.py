@@ -259,6 +259,3 @@ def _again(change: _Change) -> None:
 
 def _name(tensor: Any) -> str:
     return f"`{tensor.name}`" if isinstance(tensor, Field) else "the ndarray "
-
-
-__all__ = ["GradCheck"]

@@ -93,6 +93,3 @@ class _Lost:
 
     def _where(self, variant: Variant, bound: Bound, access: Access) -> tuple[MemoryRegion | None, IndexPattern]:
         return access_region(variant.program.device, variant.owners, bound.call, access)
-
-
-__all__ = ["check_broken"]

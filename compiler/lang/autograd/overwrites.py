@@ -391,6 +391,3 @@ def _is_record(param: Param, value: Any) -> bool:
     return (
         isinstance(value, (Frozen, Struct)) or isinstance(param.annotation, MatrixType) or is_dataclass_type(param.annotation)
     )
-
-
-__all__ = ["HostWrite", "Launch", "Overwrites", "Timed"]

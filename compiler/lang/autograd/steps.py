@@ -316,6 +316,3 @@ def _tape_of(program: Program, tape: TapeRecorder | None) -> Iterator[None]:
         yield
     finally:
         program.tape = before
-
-
-__all__ = ["Steps"]

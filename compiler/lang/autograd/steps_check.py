@@ -279,6 +279,3 @@ def _place_of(group: _Group, access: Access) -> Outside:
         parts = place.trial_bytes, place.offset, place.shape, place.strides
         return Outside(trials.view(memory.view, dtype, *parts), memory.mirror)
     return Outside(np.ndarray(place.shape, dtype, memory.view.data, place.offset, place.strides), memory.mirror)
-
-
-__all__ = ["Accesses", "Moved", "Outside", "cleared", "enter", "handed_over"]

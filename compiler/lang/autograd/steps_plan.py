@@ -266,6 +266,3 @@ def fewest(windows: int, runs: int) -> int:
         middle = (low + high) // 2
         low, high = (low, middle) if _reach(middle, runs) >= windows else (middle + 1, high)
     return low
-
-
-__all__ = ["Action", "StepsPlan", "extra_runs", "fewest", "plan_steps", "schedule"]

@@ -318,6 +318,3 @@ def _views(tensors: Iterable[Any], memory: np.ndarray) -> list[np.ndarray]:
         out[k] = memory[at : at + size].view(tensor.dtype.numpy).reshape(_slot_shape(tensor))
         at += size
     return [out[k] for k in range(len(chosen))]
-
-
-__all__ = ["Check", "Snapshots", "Window", "bytes_of_slots", "name_of", "slot_content", "tolerance_of"]

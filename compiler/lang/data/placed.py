@@ -221,6 +221,3 @@ class Placed(Exchange):
             store(self._mirror, form, np.broadcast_to(reading(other._mirror, source), form.shape))
         else:
             assign_array(form, source, self.name, self._mirror, other._mirror)
-
-
-__all__ = ["Placed"]

@@ -81,6 +81,3 @@ def _step(s: Stmt, masks: dict[Op | Local | Place, int], bits: dict[Place, int])
     for a, rule in zip(s.args, ADJOINT[s.op]):
         mask |= masks.get(a, 0) if rule is not None else 0  # type: ignore[arg-type]
     return [(s, mask)]
-
-
-__all__ = ["VARIED", "Flows", "flows_of"]

@@ -145,6 +145,3 @@ class Order:
 
 def _positive(form: Linear) -> bool:
     return not form.leaves and form.constant > 0
-
-
-__all__ = ["Order"]

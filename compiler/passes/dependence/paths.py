@@ -97,6 +97,3 @@ class _Flow:
     def _break(self, load: Op) -> None:
         place = _access(load)[0]
         self.broken.setdefault(place, Broken(place.name, load.loc, getattr(self.lost[place][0][2], "loc", None)))
-
-
-__all__ = ["Broken", "broken_paths"]

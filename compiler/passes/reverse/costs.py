@@ -165,6 +165,3 @@ def _count_backward(s: Stmt, weight: float, counts: Counts) -> None:
             counts[_SIMPLE] += weight * max(1, len(s.args))
         case LocalStore():
             counts[_SIMPLE] += weight
-
-
-__all__ = ["FUNCTIONS", "Costs"]

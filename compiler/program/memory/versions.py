@@ -322,6 +322,3 @@ def user_line() -> str:
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(ours):
         frame = frame.f_back
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
-
-
-__all__ = ["Event", "Versions", "checksum", "user_line"]

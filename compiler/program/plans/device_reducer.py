@@ -257,6 +257,3 @@ def _near_element(array: NearArray, at: tuple[int, ...], component: int) -> np.g
     array.link.download(out.ctypes.data, array.address + first, out.nbytes)
     array.link.arrived()
     return out[0]
-
-
-__all__ = ["DeviceReducers", "LaunchReducer"]

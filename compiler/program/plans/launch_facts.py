@@ -43,6 +43,3 @@ def _launch(kernel: Any, args: tuple[Any, ...]) -> tuple[Variant, Call]:
         kernel, args = kernel.kernel, (instance, *args)
     variant, bound = kernel.variant(args, {})
     return variant, bound.call
-
-
-__all__ = ["launch_note", "parallel_iterations"]

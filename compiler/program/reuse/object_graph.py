@@ -34,6 +34,3 @@ def reached(program: ProgramState, value: Any) -> list[Any] | None:
         return None
     holder: Holder = value
     return holder.__qd_parts__(program)
-
-
-__all__ = ["reached"]

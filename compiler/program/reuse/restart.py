@@ -82,6 +82,3 @@ def restart(program: ProgramState, kernels: Iterable[Executable], start: Start) 
 
 def _memory(program: ProgramState) -> frozenset[int]:
     return frozenset(a.serial for a in program.device.allocations() if a.category != HEAP and a.category not in OF_KERNELS)
-
-
-__all__ = ["Start", "is_clean", "restart", "start_of", "used_by"]

@@ -239,6 +239,3 @@ def _writes_to(tensor: TreeLeaf | PlacedArray) -> list[object]:
     """What the writes of Python to it are counted under, see ``DataVersions``."""
     base = memory_base(memory_of(tensor))
     return [(base, place.offset) for place in tensor._places] if isinstance(tensor, TreeLeaf) else [base]
-
-
-__all__ = ["MOST_COPIED", "Content"]

@@ -154,8 +154,6 @@ class CudaDriver:
             sms=attribute("MULTIPROCESSOR_COUNT"),
             threads_per_sm=attribute("MAX_THREADS_PER_MULTIPROCESSOR"),
             memory_bytes=int(self._call(doing, d.cuDeviceTotalMem, device)),
-            l2_bytes=attribute("L2_CACHE_SIZE"),
-            shared_per_block=attribute("MAX_SHARED_MEMORY_PER_BLOCK"),
             driver_version=int(self._call(doing, d.cuDriverGetVersion)),
         )
 
@@ -419,10 +417,6 @@ class CudaDriver:
     def event_wait(self, event: int) -> None:
         """On the host."""
         self._call("work on the device failed", self.d.cuEventSynchronize, event)
-
-    def stream_wait(self, stream: int, event: int) -> None:
-        """On the device."""
-        self._call("waiting for another stream failed", self.d.cuStreamWaitEvent, stream, event, 0)
 
     def elapsed_ms(self, begin: int, end: int) -> float:
         """Between two events, to about half a microsecond."""

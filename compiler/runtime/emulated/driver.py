@@ -27,7 +27,6 @@ from .machine import (
     NO_CAPTURE,
     NOT_FOUND,
     OUT_OF_MEMORY,
-    SHARED_BYTES,
     Event,
     Fault,
     Stream,
@@ -35,7 +34,7 @@ from .machine import (
 )
 from .processor import PROCESSOR, Executor
 
-SMS, THREADS_PER_SM, L2_BYTES = 2, 4, 50 << 20
+SMS, THREADS_PER_SM = 2, 4
 """Few threads, so that a test's few iterations already need more than one round of the grid."""
 
 
@@ -72,8 +71,6 @@ class EmulatedDriver:
             sms=SMS,
             threads_per_sm=THREADS_PER_SM,
             memory_bytes=self.machine.arena.size,
-            l2_bytes=L2_BYTES,
-            shared_per_block=SHARED_BYTES,
             driver_version=13000,
         )
 
@@ -308,17 +305,6 @@ class EmulatedDriver:
         """Run what is before it in its stream, and in others that this stream waits for."""
         m, found = self.machine, self.machine.events[event]
         m.guarded("event_wait", lambda: None if found.stream is None else m.drain(found.stream, found))
-
-    def stream_wait(self, stream: int, event: int) -> None:
-        """All that is queued elsewhere runs before the later work of this stream."""
-
-        def work() -> None:
-            own = self.machine.stream(stream)
-            for s in list(self.machine.streams.values()):
-                if s is not own and s.capture is None:
-                    self.machine.drain(s)
-
-        self._put("stream_wait", stream, work)
 
     def elapsed_ms(self, begin: int, end: int) -> float:
         """Of two events that have passed."""

@@ -27,7 +27,6 @@ class DeviceInfo:
         chip: what code is compiled for, as its driver names it.
         sms: multiprocessors.
         threads_per_sm: threads that one of them holds at most.
-        shared_per_block: bytes of shared memory that a block may take without asking.
         driver_version: the driver's number.
     """
 
@@ -39,8 +38,6 @@ class DeviceInfo:
     sms: int
     threads_per_sm: int
     memory_bytes: int
-    l2_bytes: int
-    shared_per_block: int
     driver_version: int
 
 
@@ -266,10 +263,6 @@ class Driver(Protocol):
 
     def event_wait(self, event: int) -> None:
         """Wait until what was before the event in its stream has ended."""
-        ...
-
-    def stream_wait(self, stream: int, event: int) -> None:
-        """Let a stream wait for an event of another one."""
         ...
 
     def elapsed_ms(self, begin: int, end: int) -> float:

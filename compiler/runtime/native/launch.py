@@ -1,15 +1,14 @@
-"""Launching a compiled kernel from Python: a native launcher of a few dozen nanoseconds, and a plain one that always works.
+"""Launching a compiled kernel from Python: a native launcher of a few dozen nanoseconds.
 
 ``install`` makes calls of kernels builtins that check and pack the arguments in native code (``launch_ir``), by tables (``make_launch``),
 and hand every case that no table describes to Python. They read objects of the interpreter and of numpy by offset, so those offsets are
-first checked on objects with known contents; where one differs, calls stay in Python. ``PackedLauncher`` needs nothing but ctypes.
+first checked on objects with known contents; where one differs, calls stay in Python.
 """
 
 from __future__ import annotations
 
 import contextvars
 import ctypes
-import math
 import struct
 import sys
 from collections.abc import Callable, Sequence
@@ -18,23 +17,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...codegen.abi import CTX_STATUS, arg_words
-from ...errors import QdrunRuntimeError
+from ...codegen.abi import arg_words
 from ...ir.nodes import ArgDecl
 from ...ir.threads import new_lock
-from ...ir.types import DType, f16, f32, f64, u1, u64
+from ...ir.types import DType, f32, f64, u1, u64
 from .. import jit
 from ..cache import load_cached
 from ..compiled import Compiled
-from ..status import Capacity, raise_status
 from . import launch_ir, pack_ir, slots_ir
 from .guard import Guard
-from .objects import TYPE_SLOTS, layout_problem, offsets, pointer, slot_offset
+from .objects import TYPE_SLOTS, layout_problem, offsets, slot_offset
 from .watch import Watch
 
 _METHOD_DESCRIPTOR = 1 << 17  # Py_TPFLAGS_METHOD_DESCRIPTOR
 _MAX_WORDS = 4096  # of an argument buffer on the caller's stack
-_FLOAT_WORDS = {f64: "<d", f32: "<f4x", f16: "<e6x"}
 _one = [object()]
 _IDLE = sys.getrefcount(_one[0])  # of an object in a list
 _lock = new_lock(sys.modules[__name__], "_lock")
@@ -51,9 +47,6 @@ class ArgSpec:
     decl: ArgDecl
     key: object | None = None
     numpy: bool = True  # a numpy array of the declared type may be given: False where the axes are nested in another order
-
-
-# ---- the native launcher ----
 
 
 @dataclass(frozen=True)
@@ -303,98 +296,3 @@ def _row(arg: ArgSpec | Same | Watched) -> list[int]:
     else:
         row[pack_ir.A_KIND], row[pack_ir.A_KEY] = pack_ir.KIND_SAME, id(arg.value)
     return row
-
-
-# ---- the plain launcher ----
-
-
-def scalar_bytes(value: int | float | bool, dtype: DType) -> bytes:
-    """A scalar's word: its own bytes, low end first. A float beyond the type's range becomes infinite, as in C.
-
-    Raises:
-        QdrunRuntimeError: an integer does not fit.
-    """
-    if dtype.is_real:
-        try:
-            return struct.pack(_FLOAT_WORDS[dtype], value)
-        except OverflowError:
-            return struct.pack(_FLOAT_WORDS[dtype], math.copysign(math.inf, value))
-    if dtype is u1:
-        return int(bool(value)).to_bytes(8, "little")
-    try:
-        return int(value).to_bytes(dtype.size, "little", signed=dtype.is_signed).ljust(8, b"\0")
-    except OverflowError:
-        raise QdrunRuntimeError(f"{value} does not fit into {dtype}") from None
-
-
-def array_bytes(array: np.ndarray, decl: ArgDecl, grad: np.ndarray | None = None) -> bytes:
-    """An array's words: address, extents, and the address of its gradient when the kernel wants one.
-
-    Raises:
-        QdrunRuntimeError: dtype, rank, element or layout is not what the kernel was compiled for.
-    """
-    for a, what in ((array, f"argument `{decl.name}`"), *(((grad, f"gradient of `{decl.name}`"),) if grad is not None else ())):
-        _check_array(a, decl, what)
-    if decl.needs_grad and grad is None:
-        raise QdrunRuntimeError(f"argument `{decl.name}` needs a gradient array")
-    words = [array.ctypes.data, *array.shape[: decl.ndim]]
-    if decl.needs_grad and grad is not None:
-        if grad.shape != array.shape:
-            raise QdrunRuntimeError(f"gradient of `{decl.name}` has shape {grad.shape}, the array {array.shape}")
-        words.append(grad.ctypes.data)
-    return struct.pack(f"{len(words)}q", *words)
-
-
-def _check_array(array: np.ndarray, decl: ArgDecl, what: str) -> None:
-    if array.dtype != decl.dtype.numpy:
-        raise QdrunRuntimeError(f"{what} has dtype {array.dtype}, the kernel wants {decl.dtype}")
-    if array.ndim != decl.ndim + len(decl.element) or array.shape[decl.ndim :] != decl.element:
-        element = f" of elements {decl.element}" if decl.element else ""
-        raise QdrunRuntimeError(f"{what} has shape {array.shape}, the kernel wants {decl.ndim} dimensions{element}")
-    if not (array.flags.c_contiguous and array.flags.aligned and array.flags.writeable):
-        raise QdrunRuntimeError(f"{what} must be C-contiguous, aligned and writeable")
-
-
-def pack_args(values: Sequence[Any], decls: Sequence[ArgDecl]) -> bytes:
-    """The argument buffer after its first word. An ndarray is a numpy array, or a pair (array, gradient)."""
-    if len(values) != len(decls):
-        raise QdrunRuntimeError(f"{len(decls)} arguments are wanted, {len(values)} were given")
-    parts: list[bytes] = []
-    for value, decl in zip(values, decls):
-        if decl.kind == "scalar":
-            parts.append(scalar_bytes(value, decl.dtype))
-        elif isinstance(value, tuple):
-            parts.append(array_bytes(value[0], decl, value[1]))
-        else:
-            parts.append(array_bytes(value, decl))
-    return b"".join(parts)
-
-
-class PackedLauncher:
-    """Launches through ctypes from packed words. Any number of threads may use one; the interpreter is free during the launch."""
-
-    def __init__(
-        self, compiled: Compiled, context_address: int, arg_decls: Sequence[ArgDecl], capacity: Capacity | None = None
-    ) -> None:
-        self.compiled, self.decls, self._capacity = compiled, tuple(arg_decls), capacity
-        self._context = struct.pack("q", context_address)
-        self._status = pointer(context_address + 8 * CTX_STATUS)
-        self._code = ctypes.c_int64.from_address(self._status)
-        self._size = 8 * sum(map(arg_words, arg_decls))
-        self._call = ctypes.CFUNCTYPE(None, ctypes.c_char_p)(compiled.address)
-
-    def launch(self, words: bytes | bytearray | memoryview) -> None:
-        """Run the kernel on the argument buffer ``words`` (all but its first word, the context).
-
-        Raises:
-            QdrunRuntimeError: the buffer has the wrong size, or the kernel failed (``QdrunAssertionError``, ``AdStackOverflow``).
-        """
-        if len(words) != self._size:
-            raise QdrunRuntimeError(f"kernel `{self.compiled.name}` takes {self._size} bytes of arguments, not {len(words)}")
-        self._call(self._context + words)
-        if self._code.value:
-            raise_status(self.compiled, self._status, self._capacity)
-
-    def __call__(self, *values: Any) -> None:
-        """Pack the values and launch."""
-        self.launch(pack_args(values, self.decls))

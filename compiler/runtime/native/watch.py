@@ -141,6 +141,3 @@ def _entry_words(entry: Entry, number_args: Sequence[ctypes.Array[ctypes.c_int64
 
 def _words(values: Sequence[int]) -> ctypes.Array[ctypes.c_int64]:
     return (ctypes.c_int64 * max(1, len(values)))(*values)
-
-
-__all__ = ["Entry", "Row", "Watch", "dict_offset"]

@@ -167,6 +167,3 @@ class _Search:
                 most = [bound for _, bound, _ in found]
                 splits.append(((max(most), sum(most), low - high), found))
         return min(splits, key=lambda split: split[0])[1] if splits else []
-
-
-__all__ = ["Trips", "max_trips", "max_tuples"]
