@@ -239,8 +239,7 @@ def test_random_bounds_have_the_counts_that_numpy_finds(device, everything, seed
     arrays, r, reduced, found = Arrays(device, seed), random.Random(seed), 0, set()
     for _ in range(8):
         loop, used = Bounds(arrays, r).space()
-        box = {x.index: tuple(sorted((r.randrange(-2, 9), r.randrange(-2, 9)))) for x in used if r.random() < 0.5}
-        for space in (Space(loop, used, arrays.there, {}), Space(loop, used, arrays.there, box, r.choice([0, 1, 2, 5]))):
+        for space in (Space(loop, used, arrays.there), Space(loop, used, arrays.there, r.choice([1, 2, 5]))):
             here = replace(space, host=arrays.here)
             expected = largest(here)
             assert largest(space) == expected

@@ -103,15 +103,16 @@ def test_a_bound_that_is_met_at_an_end_of_the_indices_needs_no_enumeration(monke
     assert max_trips(inner, (outer,), Host()) == bounds.Trips(64, "literal, exact over the enclosing indices")
 
 
-def test_boxes_find_what_enumeration_would_take_too_long_for():
+def test_what_enumeration_would_take_too_long_for_is_an_upper_bound():
     i, j, k = (loop(Lit(0), Lit(30_000)) for _ in range(3))
     a, b, c = Index(i.index), Index(j.index), Index(k.index)
     hill = Bin("sub", (Bin("min", (a, Bin("sub", (Lit(20_000), a)))), Bin("abs", (Bin("sub", (b, Lit(7))),))))
     hill = Bin("add", (hill, Bin("min", (c, Lit(0)))))
-    assert max_trips(loop(Lit(0), hill), (i, j, k), Host()) == bounds.Trips(10_000, "literal, exact over the enclosing indices")
+    found = max_trips(loop(Lit(0), hill), (i, j, k), Host())
+    assert found.count >= 10_000 and found.source == "interval bound: 2.7e+13 combinations of indices are too many to look at"
 
 
-def test_what_boxes_cannot_find_is_an_upper_bound_and_says_so():
+def test_an_upper_bound_says_so():
     i, j = (loop(Lit(0), Lit(10**9)) for _ in range(2))
     twisted = Bin("xor", (Bin("mul", (Index(i.index), Lit(7))), Bin("mod", (Index(j.index), Lit(1000)))))
     inner = loop(Lit(0), Bin("mod", (Bin("sub", (Bin("mul", (twisted, Lit(0))), Lit(3))), Lit(100))))
@@ -126,11 +127,11 @@ def test_enumeration_in_pieces_gives_the_same_as_in_one(monkeypatch):
     outer = loop(Lit(0), Lit(5000))
     middle = loop(Lit(0), Bin("mod", (Index(outer.index), Lit(7))))
     inner = loop(Index(middle.index), Bin("add", (Index(middle.index), Bin("mod", (Index(outer.index), Lit(13))))))
-    whole = enumerate.largest(Space(inner, (outer, middle), Host(), {}))
+    whole = enumerate.largest(Space(inner, (outer, middle), Host()))
     for chunk, long in ((64, 4096), (512, 2), (100_000, 1)):
         monkeypatch.setattr(enumerate, "CHUNK", chunk)
         monkeypatch.setattr(enumerate, "LONG", long)
-        assert enumerate.largest(Space(inner, (outer, middle), Host(), {})) == whole == 12
+        assert enumerate.largest(Space(inner, (outer, middle), Host())) == whole == 12
     assert max_trips(inner, (outer, middle), Host()) == bounds.Trips(12, "literal, exact over the enclosing indices")
 
 
@@ -160,7 +161,7 @@ def test_operations_give_what_the_kernel_computes_whatever_wraps(data):
     assert bad is False
     assert values.tolist() == [evaluate(op, [a[k] for a in arrays], result) for k in range(6)]
     box = {op: (min(c), max(c)) for op, c in zip(indices, columns)}
-    low, high = Intervals(Host(), {}, box).of(e)
+    low, high = Intervals(Host(), box).of(e)
     assert low <= int(values.min()) <= int(values.max()) <= high
     for k in range(6):
         single, _ = Points(Host(), 1, {i: a[k] for i, a in zip(indices, arrays)}).eval(e)
@@ -239,35 +240,14 @@ def test_any_expression_is_exact_and_never_under_by_intervals(data):
     inner = Range(Op("index", (), dtype), lo, hi, step)
     truth = max((len(range(int(value(lo, at)), int(value(hi, at)), step)) for at in tuples), default=0)
     inner, used = known_nest(inner, (outer, middle))
-    assert enumerate.largest(Space(inner, used, Host(), {})) == truth
+    assert enumerate.largest(Space(inner, used, Host())) == truth
     search = bounds._Search(inner, used, Host())
-    size, most = search._measure({})
+    size, most = search.measure()
     assert most >= truth
     assert size >= len(tuples) or len(used) < 2
     trips = max_trips(inner, used, Host())
     assert trips.count is None or trips.count >= truth
     assert trips.count == truth or "interval bound" in trips.source
-    if tuples and used and size > 1:
-        found, exact = search._split(size, most, 2)
-        assert found == truth if exact else found >= truth
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.data())
-def test_a_box_holds_the_tuples_between_its_ends(data):
-    ops = [Op("index", (), i32) for _ in range(2)]
-    step = data.draw(st.sampled_from([1, 2, -1, -3]))
-    outer = Range(ops[0], Lit(0), Lit(9), 1)
-    middle = Range(ops[1], *((Index(ops[0]), Lit(15)) if step > 0 else (Lit(15), Index(ops[0]))), step)
-    box = {op: (low, low + data.draw(st.integers(0, 6))) for op in ops for low in [data.draw(st.integers(0, 12))]}
-    inner = loop(Lit(0), Bin("add", (Bin("mul", (Index(ops[0]), Lit(20))), Index(ops[1]))))
-    inside = [
-        20 * i + j
-        for i in range(9)
-        for j in (range(i, 15, step) if step > 0 else range(15, i, step))
-        if all(box[op][0] <= v <= box[op][1] for op, v in zip(ops, (i, j)))
-    ]
-    assert enumerate.largest(Space(inner, (outer, middle), Host(), box)) == max(inside, default=0)
 
 
 def test_a_bound_that_wraps_is_the_number_that_the_kernel_gets():
@@ -313,19 +293,6 @@ def test_ranges_whose_lengths_add_up_to_more_than_64_bits_hide_no_other(long, lo
     inner = Range(Op("index", (), i64), Lit(0), Bin("add", (Read(table, (at,)), Read(table, (turned,)))), 1)
     found = max_trips(inner, (rows, middle), Arrays())
     assert 9 <= (found.count or 9) <= 18
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.data())
-def test_a_box_far_from_a_long_range_or_deep_in_it_holds_what_it_should(data):
-    begin = data.draw(st.sampled_from([-(2**61), -5, 0, 2**62]))
-    end = data.draw(st.sampled_from([-(2**61) + 3, 7, 2**62 + 9]))
-    middle = data.draw(st.sampled_from([-(2**63) + 40, -(2**62) + 1, 0, 2**62 + 4, 2**63 - 40]))
-    low, high = (middle + data.draw(st.integers(-9, 9)) for _ in range(2))
-    outer = Range(Op("index", (), i64), Lit(begin), Lit(end), 1)
-    inner = loop(Lit(0), Bin("sub", (Index(outer.index), Lit(middle - 20))))
-    inside = [max(0, v - middle + 20) for v in range(max(begin, low), min(end, high + 1))]
-    assert enumerate.largest(Space(inner, (outer,), Host(), {outer.index: (low, high)})) == max(inside, default=0)
 
 
 def test_what_only_running_can_tell_may_be_bounded_by_something_else():

@@ -204,8 +204,7 @@ class LaunchReducer:
         exprs = [e for r in (space.loop, *space.used) for end in r.ends for e in parts(end)]
         if not space.used or not self._answers(dict.fromkeys(e.place for e in exprs if isinstance(e, Read))):
             return None
-        boxed = any(r.index in space.box for r in space.used if depends(r))
-        key = space.loop, space.used, boxed
+        key = space.loop, space.used
         loaded = self._kernels.loaded(key, lambda name: reductions.trips(name, *key))
         numbers = None if loaded is None else _walk(space)
         if loaded is None or numbers is None:
@@ -226,8 +225,6 @@ def _walk(space: Space) -> dict[str, int]:
     width = 1
     for k, r in enumerate(space.used):
         if depends(r):
-            low, high = space.box.get(r.index, (-(1 << 63), (1 << 63) - 1))
-            numbers |= {f"low{k}": low, f"high{k}": high}
             continue
         begin, count = span(space, r)
         taken = min(count, 2 * few)

@@ -1,23 +1,20 @@
 """The largest trip count of a loop over all values of the indices around it.
 
 First interval arithmetic: where its bound is met at an end of the indices (``range(N - i)``), that is the answer, whatever the extent.
-Then every tuple of the indices that the bounds use, streamed (``enumerate.py``), as far as that takes seconds. Past that, boxes of
-indices are split in two as long as intervals cannot tell that they hold no larger count. What then is left is an upper bound.
+Then every tuple of the indices that the bounds use, streamed (``enumerate.py``), as far as that takes seconds. Past that, the result of
+the intervals is an upper bound.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from heapq import heappop, heappush
-from itertools import count
 from math import prod
 
-from ...ir.nodes import Op
 from .enumerate import largest, total
 from .evaluable import Unknowable, known_nest
 from .evaluate import Points
 from .intervals import Intervals
-from .queries import Host, Interval, Space, reducer_of
+from .queries import Host, Space, reducer_of
 from .sizeexpr import Arg, Extent, Pick, Range, Read, parts
 
 FEW = 1 << 12
@@ -26,13 +23,11 @@ FEW = 1 << 12
 MOST_WORK = 1 << 32
 """Operations of an enumeration: a few seconds."""
 
-MOST_BOXES = 256
-LEAF = 1 << 16  # index tuples of a box that is enumerated instead of split
+MOST_COUNTED = 1 << 16
+"""Index tuples of all indices but the last that are looked at to count the tuples of all."""
 
 FAR = 1 << 31
 """A bound that is no better than this says nothing: thinning holds as much and costs less."""
-
-Box = dict[Op, Interval]
 
 
 @dataclass(frozen=True)
@@ -89,26 +84,23 @@ class _Search:
         reduced = self._reduced()
         if reduced is not None:
             return Trips(reduced, source)
-        size, most = self._measure({})
+        size, most = self.measure()
         if size <= FEW:
-            return Trips(self._look({}), source)
+            return Trips(self._look(), source)
         few = max(1, int(FEW ** (1 / len(self.used))) // 2)
-        if most == 0 or largest(Space(self.loop, self.used, self.host, {}, few), most) >= most:
+        if most == 0 or largest(Space(self.loop, self.used, self.host, few), most) >= most:
             return Trips(most, source)
         if size * self._operations() > MOST_WORK:
             size = self._counted(size)
         if size * self._operations() <= MOST_WORK:
-            return Trips(self._look({}, most), source)
-        most, exact = self._split(size, most, few)
-        if exact:
-            return Trips(most, source)
+            return Trips(self._look(most), source)
         if most >= FAR:
             return Trips(None, "an interval bound that is of no use")
         return Trips(most, f"interval bound: {size:.2g} combinations of indices are too many to look at")
 
-    def _measure(self, box: Box) -> tuple[int, int]:
-        """How many tuples a box has, and the most iterations that one of them can have: at most so many."""
-        intervals = Intervals(self.host, box)
+    def measure(self) -> tuple[int, int]:
+        """How many tuples there are, and the most iterations that one of them can have: at most so many."""
+        intervals = Intervals(self.host)
         size = self._size(intervals)
         return size, intervals.trips(self.loop) if size else 0
 
@@ -124,46 +116,16 @@ class _Search:
         reducer = reducer_of(self.host)
         if reducer is None or self._size(Intervals(self.host)) * self._operations() > MOST_WORK:
             return None
-        found = reducer.trips(Space(self.loop, self.used, self.host, {}))
+        found = reducer.trips(Space(self.loop, self.used, self.host))
         return None if found is None else found[0]
 
-    def _look(self, box: Box, enough: int | None = None) -> int:
-        return largest(Space(self.loop, self.used, self.host, box), enough)
+    def _look(self, enough: int | None = None) -> int:
+        return largest(Space(self.loop, self.used, self.host), enough)
 
     def _counted(self, size: int) -> int:
         """How many tuples there are: counted where all indices but the last have few values, else ``size``."""
-        counted = total(Space(self.used[-1], self.used[:-1], self.host, {}), LEAF)
+        counted = total(Space(self.used[-1], self.used[:-1], self.host), MOST_COUNTED)
         return size if counted is None else counted
 
     def _operations(self) -> int:
         return sum(1 for end in self.loop.ends for _ in parts(end))
-
-    def _split(self, size: int, most: int, few: int) -> tuple[int, bool]:
-        """Branch and bound: the largest count and True, or an upper bound and False when ``MOST_BOXES`` were not enough."""
-        number, best = count(), 0
-        boxes: list[tuple[int, int, int, Box]] = [(-most, next(number), size, {})]
-        for _ in range(MOST_BOXES):
-            if not boxes or -boxes[0][0] <= best:
-                return best, True
-            for n, bound, box in self._halves(heappop(boxes)[3]):
-                if bound <= best:
-                    continue
-                part = Space(self.loop, self.used, self.host, box, 0 if n <= LEAF else few)
-                best = max(best, largest(part, bound))
-                if n > LEAF and bound > best:
-                    heappush(boxes, (-bound, next(number), n, box))
-        return max(best, *(-b[0] for b in boxes)) if boxes else best, not boxes or -boxes[0][0] <= best
-
-    def _halves(self, box: Box) -> list[tuple[int, int, Box]]:
-        """A box split in the middle of the index that changes the count most; of each half its measure."""
-        intervals = Intervals(self.host, box)
-        ends = {r.index: intervals.add(r) for r in self.used}
-        splits: list[tuple[tuple[int, ...], list[tuple[int, int, Box]]]] = []
-        for op, (low, high) in ends.items():
-            middle = (low + high) // 2
-            parts = [{**box, op: (low, middle)}, {**box, op: (middle + 1, high)}] if low < high else []
-            found = [(*self._measure(part), part) for part in parts]
-            if found:
-                most = [bound for _, bound, _ in found]
-                splits.append(((max(most), sum(most), low - high), found))
-        return min(splits, key=lambda split: split[0])[1] if splits else []

@@ -58,8 +58,8 @@ def total(space: Space, limit: int) -> int | None:
 
 
 def span(space: Space, r: Range) -> tuple[int, int]:
-    """First value and number of values, inside the box, of a range that uses no index."""
-    begin, count = _boxed(space, r, *Points(space.host).trips(r))
+    """First value and number of values of a range that uses no index."""
+    begin, count = Points(space.host).trips(r)
     return int(begin), int(count)
 
 
@@ -68,22 +68,9 @@ def _tuples(space: Space, points: Points, depth: int) -> Iterator[Points]:
         yield points
         return
     r = space.used[depth]
-    begin, count = _boxed(space, r, *points.trips(r))
-    for part in _expanded(points, r, begin, count, space.few):
+    begin, count = points.trips(r)
+    for part in _expanded(points, r, np.asarray(begin, np.int64), np.asarray(count), space.few):
         yield from _tuples(space, part, depth + 1)
-
-
-def _boxed(space: Space, r: Range, begin: Any, count: Any) -> tuple[Any, Any]:
-    """First value and number of values of a range inside the box."""
-    begin = np.asarray(begin, np.int64)
-    if r.index not in space.box:
-        return begin, np.asarray(count)
-    low, high = map(np.int64, space.box[r.index])
-    near, far = (_minus(low, begin), _minus(high, begin)) if r.step > 0 else (_minus(begin, high), _minus(begin, low))
-    step = abs(r.step)
-    skip = np.minimum(count, np.maximum(0, near // step + (near % step != 0)))
-    last = np.minimum(count - 1, far // step) + 1
-    return begin + skip * r.step, np.maximum(0, last - skip)
 
 
 def _expanded(points: Points, r: Range, begin: np.ndarray, count: np.ndarray, few: int) -> Iterator[Points]:
@@ -117,13 +104,6 @@ def _total(count: Any) -> int:
     """The sum of trip counts, which may be more than 64 bits hold: then to 53 bits."""
     rough = float(np.sum(count, dtype=np.float64))
     return int(rough) if rough >= MOST / 2 else int(np.sum(count, dtype=np.int64))
-
-
-def _minus(a: Any, b: Any) -> Any:
-    """``a - b`` in 64 bits, at the ends of the type saturated."""
-    with np.errstate(all="ignore"):
-        d = a - b
-    return np.where((a < b) == (d < 0), d, np.where(a < b, -MOST, MOST))
 
 
 def _alone(points: Points, r: Range, begin: int, count: int) -> Iterator[Points]:

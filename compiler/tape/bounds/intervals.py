@@ -5,7 +5,7 @@ What may wrap may be anything of its type. Both ends are kept: ``range(N - i)`` 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from ...ir.meaning import cast
@@ -27,12 +27,10 @@ class Intervals:
 
     Attributes:
         host: what is known of the launch.
-        box: indices that are held between two values, both included.
         of_index: the interval of each index that was ``add``ed.
     """
 
     host: Host
-    box: Mapping[Op, Interval] = field(default_factory=dict)
     of_index: dict[Op, Interval] = field(default_factory=dict)
     _known: dict[int, Interval] = field(default_factory=dict)
 
@@ -41,9 +39,6 @@ class Intervals:
         assert r.end is not None
         begin, end = self.of(r.begin), self.of(r.end)
         low, high = (begin[0], end[1] - 1) if r.step > 0 else (end[0] + 1, begin[1])
-        if r.index in self.box:
-            least, most = self.box[r.index]
-            low, high = max(low, least), min(high, most)
         self.of_index[r.index] = low, max(low, high)
         return low, high
 

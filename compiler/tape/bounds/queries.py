@@ -8,13 +8,12 @@ arrays that lie on a device. Where it gives none, the arrays are copied to the h
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
-from ...ir.nodes import ArgDecl, Op, Place
+from ...ir.nodes import ArgDecl, Place
 from ...ir.types import DType
 from .row_predicates import RowPredicate
 from .sizeexpr import Range, Read
@@ -63,14 +62,12 @@ class Space:
     """All tuples of ``used`` indices (outermost first; a range may use those before it), and a loop inside.
 
     Attributes:
-        box: indices that are held between two values, both included.
         few: of each index only so many values from both ends; 0: all.
     """
 
     loop: Range
     used: tuple[Range, ...]
     host: Host
-    box: Mapping[Op, Interval]
     few: int = 0
 
 

@@ -104,13 +104,12 @@ def decoded(words: list[int], dtype: DType) -> tuple[int, int]:
     return (low, high) if dtype is u64 else (low - SIGN, high - SIGN)
 
 
-def trips(name: str, loop: Range, used: tuple[Range, ...], boxed: bool) -> Reduction:
+def trips(name: str, loop: Range, used: tuple[Range, ...]) -> Reduction:
     """The largest trip count of a loop over all tuples of ``used`` indices, and the sum of all counts, which may have wrapped.
 
     Ranges that use no index are axes; the others are loops, outermost first, the first of which is shared by ``lanes`` threads. Numbers,
     for a range k that is an axis: ``begin{k}``, how many values of it there are (``count{k}``), and that the values from the ``first{k}``th
-    on lie ``jump{k}`` further. For all others: ``few``, how many values from both ends of a range count, and, ``boxed``, the least and the
-    most value, ``low{k}`` and ``high{k}``.
+    on lie ``jump{k}`` further. For all others: ``few``, how many values from both ends of a range count.
 
     Raises:
         NotReducible: the kernel could count otherwise than numpy.
@@ -125,7 +124,7 @@ def trips(name: str, loop: Range, used: tuple[Range, ...], boxed: bool) -> Reduc
         first, jump = m.f.number(f"first{k}"), m.f.number(f"jump{k}")
         _take(m, r, m.f.number(f"begin{k}"), position, first, jump)
     lane = m.axis("", "lanes") if inside else None
-    _nest(m, loop, used, inside, lane, boxed)
+    _nest(m, loop, used, inside, lane)
     return m.made(name)
 
 
@@ -137,7 +136,7 @@ def _take(m: _Making, r: Range, begin: Operand, position: Operand, first: Operan
     m.f.indices[r.index] = b.cast(b.op("add", begin, far), r.index.dtype)
 
 
-def _nest(m: _Making, loop: Range, used: tuple[Range, ...], inside: list[int], lane: Op | None, boxed: bool) -> None:
+def _nest(m: _Making, loop: Range, used: tuple[Range, ...], inside: list[int], lane: Op | None) -> None:
     """The loops over the ranges ``inside``, and in their middle the trip count."""
     b = m.b
     if not inside:
@@ -148,8 +147,6 @@ def _nest(m: _Making, loop: Range, used: tuple[Range, ...], inside: list[int], l
     k, *rest = inside
     r = used[k]
     begin, count = _trips(m, r)
-    if boxed:
-        begin, count = _boxed(m, r, begin, count, k)
     few = m.f.number("few")
     taken = b.op("min", count, b.op("mul", few, Const(2, i64)))
     first, jump = b.op("min", count, few), b.op("sub", count, taken)
@@ -162,7 +159,7 @@ def _nest(m: _Making, loop: Range, used: tuple[Range, ...], inside: list[int], l
         if lane is not None:
             position = b.op("add", b.op("mul", turn.index, m.f.number("lanes")), lane)
         _take(m, r, begin, position, first, jump)
-        _nest(m, loop, used, rest, None, boxed)
+        _nest(m, loop, used, rest, None)
 
 
 def _trips(m: _Making, r: Range) -> Value:
@@ -186,24 +183,3 @@ def _trips(m: _Making, r: Range) -> Value:
         count = b.op("select", b.op("gt", span, ZERO), whole, ZERO)
     bad = m.f.either(bad, outside)
     return b.cast(begin, i64), count if bad == FALSE else b.op("select", bad, ZERO, count)
-
-
-def _boxed(m: _Making, r: Range, begin: Operand, count: Operand, k: int) -> Value:
-    """The part of a range that lies between two values: ``Space._span``."""
-    b, step = m.b, Const(abs(r.step), i64)
-    low, high = m.f.number(f"low{k}"), m.f.number(f"high{k}")
-    near, far = (
-        (_minus(b, low, begin), _minus(b, high, begin)) if r.step > 0 else (_minus(b, begin, high), _minus(b, begin, low))
-    )
-    more = b.cast(b.op("ne", b.op("mod", near, step), ZERO), i64)
-    skip = b.op("min", count, b.op("max", ZERO, b.op("add", b.op("floordiv", near, step), more)))
-    last = b.op("add", b.op("min", b.op("sub", count, ONE), b.op("floordiv", far, step)), ONE)
-    return b.op("add", begin, b.op("mul", skip, Const(r.step, i64))), b.op("max", ZERO, b.op("sub", last, skip))
-
-
-def _minus(b: Builder, x: Operand, y: Operand) -> Operand:
-    """``x - y``, at the ends of the type saturated."""
-    d = b.op("sub", x, y)
-    less = b.op("lt", x, y)
-    right = b.op("eq", less, b.op("lt", d, ZERO))
-    return b.op("select", right, d, b.op("select", less, Const(-int(MOST), i64), Const(int(MOST), i64)))
