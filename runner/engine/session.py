@@ -20,6 +20,7 @@ from ..ledger.client import LedgerClient, LocalLedger
 from ..ledger.leases import Terms
 from ..ledger.machine import with_others_back
 from ..observe import table
+from ..observe.arrow_columns import ArrowRows
 from ..observe.board import Board, Exports
 from ..observe.live import Display, display
 from ..observe.timing import Timing
@@ -61,12 +62,14 @@ class Submitted:
     """The rows, where the table was just made of them."""
 
     @property
-    def rows(self) -> list[table.Row]:
+    def rows(self) -> Sequence[table.Row]:
         """Its rows; large arrays are left in the journal (``table.Large``), but for those of the best one."""
         return self._rows
 
     @cached_property
-    def _rows(self) -> list[table.Row]:
+    def _rows(self) -> Sequence[table.Row]:
+        if isinstance(self.made, ArrowRows):
+            return self.made
         found = None if self.made else replay(self.folder, light=True)
         rows = list(self.made) if found is None else table.rows_of(self.folder, found)
         first = table.best(rows)

@@ -14,6 +14,7 @@ from ..study.plan import PlannedGroup, Prepared
 from ..study.trials import counted, short
 from ..text_grid import amount, grid
 from ..visible import visible
+from .arrow_columns import ArrowRows, column_of
 from .table import Large, Row, best
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ class Ended(Protocol):
         ...
 
     @property
-    def rows(self) -> list[Row]:
+    def rows(self) -> Sequence[Row]:
         """Its table."""
         ...
 
@@ -204,10 +205,11 @@ def _beyond(bytes: int, limits: Mapping[str, int | None]) -> dict[str, int]:
     return {name: limit for name, limit in limits.items() if limit is not None and bytes > limit}
 
 
-def varied(table: list[Row]) -> list[str]:
+def varied(table: Sequence[Row]) -> list[str]:
     """The parameters that differ between the rows."""
-    names = dict.fromkeys(name for row in table for name in row if name.startswith("param."))
-    return [name for name in names if len({str(row.get(name)) for row in table}) > 1]
+    named = table.names if isinstance(table, ArrowRows) else dict.fromkeys(name for row in table for name in row)
+    names = [name for name in named if name.startswith("param.")]
+    return [name for name in names if len(set(map(str, column_of(table, name)))) > 1]
 
 
 def results_text(table: list[Row], swept: Sequence[str] | None = None) -> str:
@@ -282,7 +284,7 @@ def summary_data(done: Ended) -> dict[str, Any]:
             "state": done.state,
             "exit_code": done.exit_code,
             "trials": len(done.rows),
-            "counts": dict(Counter(row["status"] for row in done.rows)),
+            "counts": dict(Counter(column_of(done.rows, "status"))),
             "best": found and {name: value for name, value in found.items() if value is not None},
             "failures": [{name: row[name] for name in ("trial", "error_type", "error")} for row in failures],
             "seconds": done.timing["ended_s"],
@@ -293,12 +295,13 @@ def summary_data(done: Ended) -> dict[str, Any]:
 
 def _failures(done: Ended) -> list[Row]:
     """The rows of trials that failed, those that crashed each time among them."""
-    return [row for row in done.rows if row["status"] in ("failed", "poisoned")]
+    statuses = column_of(done.rows, "status")
+    return [done.rows[place] for place, status in enumerate(statuses) if status in ("failed", "poisoned")]
 
 
 def summary_text(done: Ended) -> str:
     """How a submit ended, for people: counts, best trial, failures, seconds, where the results lie."""
-    counts = Counter(row["status"] for row in done.rows)
+    counts = Counter(column_of(done.rows, "status"))
     timing, found = done.timing, best(done.rows)
     lines = [
         f"{done.state}: "
@@ -307,7 +310,9 @@ def summary_text(done: Ended) -> str:
     ]
     if found is not None:
         start = ", ".join(f"{name.removeprefix('param.')}={short(found[name])}" for name in varied(done.rows))
-        outputs = {name.removeprefix("out."): value for name, value in found.items() if name.startswith("out.")}
+        outputs = {
+            name.removeprefix("out."): value for name, value in found.items() if name.startswith("out.") and value is not None
+        }
         reached = best_at("", outputs)
         where = f"{reached}, from the start {start or 'of the config'}" if reached else start or "its parameters"
         lines.append(f"best: loss {found['loss']:.6g} at {where} (trial {found['trial']})")
@@ -316,7 +321,7 @@ def summary_text(done: Ended) -> str:
     parts += [("overhead per trial", timing["overhead_ms_per_trial"], "ms")]
     lines.append("time: " + ", ".join(f"{value:.2f} {unit} {word}" for word, value, unit in parts if value is not None))
     lines += [f"results: {done.folder.table}"]
-    left = sum("folder" in row for row in done.rows)
+    left = sum(value is not None for value in column_of(done.rows, "folder"))
     where = f"`qdrun results {done.folder.uri} --columns trial,folder` says where"
     lines += [f"files: {counted(left, 'trial')} left some; {where}"] if left else []
     lines += [f"next: qdrun {'resume' if done.state in ('lost', 'interrupted') else 'results'} {done.folder.uri}"]

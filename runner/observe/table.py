@@ -9,18 +9,23 @@ import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import chain
 from typing import IO, Any
 
+import numpy as np
+
 from ..collector import paused
+from ..store.columns import decoded, event_of
 from ..store.encoding import Damaged, plain
 from ..store.files import StorageFull, open_files
-from ..store.journal import EVENTS, Event, Lines, read, shape_of
+from ..store.journal import EVENTS, Event, Events, Lines, read, shape_of
 from ..store.layout import NoPlace, RunFolder, TrialList
-from ..store.replay import Replay, replay, run_state
+from ..store.replay import Block, Replay, replay, run_state, split
 from ..store.summary import keep, shown_status, unfinished_word
 from ..study.plan import planned_bytes
 from ..study.trials import Trial
+from .arrow_columns import ArrowRows, column_of, constant, fixed_type, in_order, of_numbers, plain_array
 
 FIXED = (
     *("trial", "index", "replicate", "seed", "status", "loss", "gradient_norm", "seconds"),
@@ -225,13 +230,8 @@ def _groups(table: Sequence[Row], arrays: Iterable[str]) -> Iterator[tuple[int, 
 def _column(values: list[Any], name: str) -> Any:
     import pyarrow as pa
 
-    fixed = {"index": pa.int64(), "replicate": pa.int64(), "seed": pa.int64(), "attempts": pa.int64(), "loss": pa.float64()}
-    fixed |= {"gradient_norm": pa.float64()}
-    fixed |= {"planned_bytes": pa.int64(), "used_bytes": pa.int64()}
-    fixed |= {"used_of_planned": pa.float64(), "seconds": pa.float64()}
-    fixed |= dict.fromkeys(("trial", "status", "device", "checks", "failure", "error_type", "error"), pa.string())
-    if name in fixed:
-        return pa.array(values, type=fixed[name])
+    if (fixed := fixed_type(name)) is not None:
+        return plain_array(values, fixed)
     kinds = set(map(type, values)) - {type(None)}
     depth = max((_depth(value) for value in values if value is not None), default=0) if list in kinds else 0
     if depth:
@@ -239,7 +239,7 @@ def _column(values: list[Any], name: str) -> Any:
     elif len(kinds) > 1 and not kinds <= {int, float}:
         return _as_text(values)
     try:
-        return pa.array(values, from_pandas=False)
+        return plain_array(values)
     except (pa.ArrowException, OverflowError, UnicodeError):  # values that no one type holds: kept as JSON text
         return _as_text(values)
 
@@ -247,7 +247,7 @@ def _column(values: list[Any], name: str) -> Any:
 def _as_text(values: list[Any]) -> Any:
     import pyarrow as pa
 
-    return pa.array([value if value is None else json.dumps(value) for value in values], type=pa.string())
+    return plain_array([value if value is None else json.dumps(value) for value in values], pa.string())
 
 
 def _depth(value: Any) -> int:
@@ -271,11 +271,12 @@ def write_parquet(folder: RunFolder, path: str | os.PathLike[str] | None = None)
     return folder.table if path is None else os.fspath(path)
 
 
-def write_table(folder: RunFolder, path: str | os.PathLike[str] | None = None, trials: Sequence[Trial] = ()) -> list[Row]:
+def write_table(folder: RunFolder, path: str | os.PathLike[str] | None = None, trials: Sequence[Trial] = ()) -> Sequence[Row]:
     """As ``write_parquet``; gives the rows, ``Large`` where arrays are left in the journal. ``trials``: of the run, where they are known.
 
     The file says in its metadata whether the run had ended (``qdrun.complete``) and how (``qdrun.state``), and has checksums of its
-    pages. It is written in row groups: what is in memory at once are the scalars of all rows, and the arrays of one group.
+    pages. It is written in row groups: what is in memory at once are the scalars of all rows, and the arrays of one group; of trials that
+    ended well in batches, the columns.
 
     Raises:
         StorageFull: no room; an older table stays as it was.
@@ -283,17 +284,102 @@ def write_table(folder: RunFolder, path: str | os.PathLike[str] | None = None, t
     """
     with paused():
         sizes = folder.files.sizes(EVENTS)
-        events = read(folder, light=True)
-        found = replay(folder, events=events, trials=[trial.id for trial in trials] or None)
-        table = rows_of(folder, found, trials)
+        events, found, made = _of_batches(folder, trials)
+        if made is None:
+            events = read(folder, light=True)
+            found = replay(folder, events=events, trials=[trial.id for trial in trials] or None)
+        table = rows_of(folder, found, trials) if made is None else made
         state = found.finished["state"] if found.finished else "unfinished"
         said = {"qdrun.run": folder.name, "qdrun.complete": json.dumps(found.complete), "qdrun.state": str(state)}
-        batches = _batches(table, lambda group: each_row(folder, found, group))
+        batches = (
+            _batches(table, lambda group: each_row(folder, found, group)) if made is None else made.slices(_group_rows(found))
+        )
         with folder.files.writing("results.parquet") if path is None else writing(path) as stream:
             _stream(stream, batches, said)
         if path is None:
             keep(folder, sizes, events, found)
         return table
+
+
+def _of_batches(folder: RunFolder, trials: Sequence[Trial]) -> tuple[Events, Replay, ArrowRows | None]:
+    """The journal with the table made of the columns of its batches; no table where there are none, or something is damaged, or left in
+    the journal, or its columns do not fit those of single trials.
+    """
+    listed, events = trials or folder.found_trials().trials, read(folder, whole=True)
+    places = {trial.id: place for place, trial in enumerate(listed)}
+    blocks, rest = split(events, places)
+    alone = set(places).difference(*(block.trials for block in blocks))
+    found = replay(folder, events=rest, trials=[name for name in places if name in alone] if trials else None)
+    if not blocks or found.wrong or found.strays or events.damage:
+        return events, found, None
+    found = replace(found, trials={name: found.trials[name] for name in places if name in alone}, blocks=blocks, places=places)
+    single = [trial for trial in listed if trial.id in alone]
+    others = rows_of(folder, found, single) if single else []
+    if any(Large in map(type, row.values()) for row in others):
+        return events, found, None
+    return events, found, _joined(listed, found, others)
+
+
+def _joined(trials: Sequence[Trial], found: Replay, others: Sequence[Row]) -> ArrowRows | None:
+    """One table of the columns of batches and the rows of other trials; None where their types differ."""
+    import pyarrow as pa
+
+    firsts = [_first_row(trials, found, block) for block in found.blocks]
+    parts = [_columns_of(block, first) for block, first in zip(found.blocks, firsts, strict=True)]
+    places = np.array(
+        [found.places[name] for block in found.blocks for name in block.trials] + [found.places[r["trial"]] for r in others]
+    )
+    names, order = columns(sorted((*firsts, *others), key=lambda row: row["index"])), np.argsort(places)
+    own = {"trial": [trial.id for trial in trials], "index": [trial.index for trial in trials]}
+    own |= {"replicate": [trial.replicate for trial in trials], "seed": [trial.seed for trial in trials]}
+    params = [flat(trial.params, "param.") for trial in trials]
+    arrays: dict[str, Any] = {}
+    for name in names:
+        if name in own or name.startswith("param."):
+            arrays[name] = _column(own[name] if name in own else [one.get(name) for one in params], name)
+            continue
+        chunks = [
+            part[name] if name in part else constant(None, len(block.rows))
+            for part, block in zip(parts, found.blocks, strict=True)
+        ]
+        if others:
+            depth = _depth_of(others, name) if name.startswith(("grad.", "out.")) else 0
+            values = [row.get(name) for row in others]
+            values = [value if value is None or not depth else _wrap(value, depth) for value in values]
+            chunks.append(pa.array(values, type=_nested(depth)) if depth else _column(values, name))
+        arrays[name] = in_order(chunks, order, fixed_type(name))
+        if arrays[name] is None:
+            return None
+    return ArrowRows(pa.record_batch(list(arrays.values()), names=list(arrays)))
+
+
+def _first_row(trials: Sequence[Trial], found: Replay, block: Block) -> Row:
+    """The row of the first trial of a block."""
+    row = _waiting(trials[found.places[block.trials[0]]], None) | {"status": "done", "attempts": 1}
+    _end(row, event_of(block.event, block.rows[0]))
+    return row
+
+
+def _columns_of(block: Block, first: Row) -> dict[str, Any]:
+    """The columns of a block that are not the parameters; of what its trials share, ``first`` has the value."""
+    event, count = block.event, len(block.rows)
+    named = {name: column for name, column in event["columns"].items()}
+    named |= {f"{prefix}.{name}": column for prefix, kind in PREFIXES for name, column in event.get(kind, {}).items()}
+    out = {name: of_numbers(decoded(column)[block.rows].astype(np.float64)) for name, column in named.items()}
+    rest = {name: value for name, value in first.items() if name not in out and not name.startswith("param.")}
+    return out | {
+        name: plain_array([value] * count, None if value is None else fixed_type(name)) for name, value in rest.items()
+    }
+
+
+def _group_rows(found: Replay) -> int:
+    """Rows of a row group of a table of batches."""
+    events = [block.event for block in found.blocks]
+    numbers = [
+        sum(math.prod(column["shape"][1:]) for _, kind in PREFIXES for column in event.get(kind, {}).values())
+        for event in events
+    ]
+    return max(1, min(GROUP_ROWS, GROUP_NUMBERS // max(1, *numbers)))
 
 
 def _stream(stream: IO[bytes], batches: Iterator[Any], said: dict[str, str]) -> None:
@@ -360,7 +446,8 @@ def _csv_line(values: Sequence[Any]) -> str:
     return stream.getvalue()
 
 
-def best(table: list[Row]) -> Row | None:
+def best(table: Sequence[Row]) -> Row | None:
     """The finished trial with the smallest loss."""
-    done = [row for row in table if row["status"] == "done"]
-    return min(done, key=lambda row: row["loss"], default=None)
+    ended = zip(column_of(table, "status"), column_of(table, "loss"), strict=True)
+    losses = [(loss, place) for place, (status, loss) in enumerate(ended) if status == "done"]
+    return table[min(losses)[1]] if losses else None

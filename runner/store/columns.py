@@ -121,6 +121,15 @@ def expanded(event: Event, *, slim: bool = False, most: int | None = None) -> li
     return out
 
 
+def event_of(event: Event, row: int) -> Event:
+    """The event of one trial of the line of a batch."""
+    part = slice(row, row + 1)
+    cut = {**event, "trials": event["trials"][part], "attempts": event["attempts"][part]}
+    for kind in ("columns", *ARRAYS):
+        cut[kind] = {name: encoded(decoded(column)[part])._asdict() for name, column in event.get(kind, {}).items()}
+    return expanded(cut)[0]
+
+
 def _values(column: Mapping[str, Any], most: int | None) -> list[Any] | dict[str, Any]:
     """The values of all trials, as lists; of large arrays the shape of one."""
     shape = list(column["shape"][1:])
@@ -129,4 +138,4 @@ def _values(column: Mapping[str, Any], most: int | None) -> list[Any] | dict[str
     return decoded(column).tolist()
 
 
-__all__ = ["ARRAYS", "BEGUN", "ROWS", "Column", "Rows", "decoded", "encoded", "expanded", "made"]
+__all__ = ["ARRAYS", "BEGUN", "ROWS", "Column", "Rows", "decoded", "encoded", "event_of", "expanded", "made"]

@@ -20,7 +20,7 @@ from typing import Any
 from pydantic_core import to_json
 
 from ..clock import now
-from .columns import expanded
+from .columns import BEGUN, ROWS, expanded
 from .encoding import Damaged, document, is_sealed, plain, read_document, readable, sealed, unsealed, writable
 from .files import FolderGone, Growing, LocalFiles, StorageFull
 from .layout import RunFolder
@@ -124,7 +124,7 @@ class Events:
         return len(self.damage)
 
 
-def read(folder: RunFolder, *, slim: bool = False, light: bool = False) -> Events:
+def read(folder: RunFolder, *, slim: bool = False, light: bool = False, whole: bool = False) -> Events:
     """All events of a run; works while another process writes.
 
     A last line without its newline is still being written, or was torn by a crash: it is left out. A journal that does not exist yet
@@ -134,8 +134,9 @@ def read(folder: RunFolder, *, slim: bool = False, light: bool = False) -> Event
         folder: the run.
         slim: leave gradients and outputs where they are; ``event_at`` reads them again.
         light: leave those of more than ``LIGHT_NUMBERS`` numbers there; in their place stands ``{"shape": [..]}``.
+        whole: as ``light``, and the lines of batches stay as they are: see ``replay.split``.
     """
-    lessened = _without_arrays if slim else _without_large if light else expanded
+    lessened = _of_trials_alone if whole else _without_arrays if slim else _without_large if light else expanded
     files, out = folder.files, Events()
     names = [name for name in files.names(EVENTS) if _owner_of(name)]
     last, counted = _last_word(folder, names)
@@ -222,6 +223,10 @@ def _without_arrays(event: Event) -> list[Event]:
     event.pop("gradients", None)
     event.pop("outputs", None)
     return found
+
+
+def _of_trials_alone(event: Event) -> list[Event]:
+    return [event] if event["event"] in (ROWS, BEGUN) else _without_large(event)
 
 
 def _without_large(event: Event) -> list[Event]:

@@ -7,14 +7,16 @@ A new owner ends all attempts of the one before: what has no row by then waits a
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from .attempts import Attempt, Failure, Record, ended, left_behind
+from .columns import BEGUN, ROWS, expanded
 from .heartbeat import lives
-from .journal import Damage, Entry, Event, Events, Journal, event_at, read
+from .journal import LIGHT_NUMBERS, Damage, Entry, Event, Events, Journal, event_at, read
 from .layout import HEARTBEAT, TRIALS, RunFolder
 
 Status = Literal["waiting", "running", "done", "failed", "cancelled", "poisoned"]
@@ -68,6 +70,21 @@ class TrialState:
         return Counter(state.failure for state in self.attempts if state.failure)
 
 
+@dataclass(frozen=True)
+class Block:
+    """Trials of which the journal says one thing alone: that they ended well in one line of a batch.
+
+    Attributes:
+        event: of that line, whose columns have a row for each of its trials.
+        rows: the rows of these trials.
+        trials: their ids.
+    """
+
+    event: Event
+    rows: list[int]
+    trials: list[str]
+
+
 @dataclass
 class Replay:
     """A run as its journal has it.
@@ -81,6 +98,8 @@ class Replay:
         doubled: rows that came after the one that counts.
         strays: trials of which the journal has events, and ``trials.jsonl`` no line: that is damaged.
         wrong: what is wrong with the lines of ``trials.jsonl``, where those were read.
+        blocks: trials that are done and not among ``trials``, see ``split``.
+        places: of all trials in the order of the sweep, where there are blocks.
     """
 
     trials: dict[str, TrialState]
@@ -92,6 +111,8 @@ class Replay:
     doubled: int = 0
     strays: dict[str, TrialState] = field(default_factory=dict)
     wrong: list[str] = field(default_factory=list)
+    blocks: Sequence[Block] = ()
+    places: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def damaged(self) -> int:
@@ -112,7 +133,8 @@ class Replay:
 
     def counts(self) -> Counter[str]:
         """Trials by status."""
-        return Counter(state.status for state in self.trials.values())
+        done = {"done": sum(len(block.trials) for block in self.blocks)} if self.blocks else {}
+        return Counter(done) + Counter(state.status for state in self.trials.values())
 
     @property
     def complete(self) -> bool:
@@ -146,6 +168,51 @@ def replay(
         if name in out.trials:
             out.trials[name].damaged = True
     return out
+
+
+def split(events: Events, known: Container[str]) -> tuple[list[Block], Events]:
+    """The trials that need no replay, and the events of all others.
+
+    They have begun once and ended well in a batch whose arrays are small; no other event names them, and no damaged line.
+
+    Args:
+        events: read ``whole``; the lines of batches are among the events that are given, too, which a replay takes no notice of.
+        known: the ids of the run.
+    """
+    lines = [entry for entry in events.entries if entry.event["event"] in (ROWS, BEGUN)]
+    named = {str(entry.event["trial"]) for entry in events.entries if "trial" in entry.event}
+    named.update(name for damage in events.damage for name in damage.trials)
+    begun, ended = dict[str, tuple[int, int]](), set[str]()
+    for entry in lines:
+        event, by = entry.event, int(entry.event.get("by", entry.owner) or 1)
+        begins = event["event"] == BEGUN
+        for name, attempt in zip(event["trials"], event["attempts"], strict=True):
+            if begins:
+                twice = name in begun or name in ended
+                begun[name] = attempt, by
+            else:
+                twice = name in ended or begun.get(name, (attempt, by)) != (attempt, by)
+                ended.add(name)
+            if twice or name not in known:
+                named.add(name)
+    blocks, rest, alone = list[Block](), list[Entry](), ended - named
+    for entry in lines:
+        if entry.event["event"] == ROWS and _small(entry.event):
+            rows = [row for row, name in enumerate(entry.event["trials"]) if name in alone]
+            blocks += [Block(entry.event, rows, [entry.event["trials"][row] for row in rows])] if rows else []
+    alone = {name for block in blocks for name in block.trials}
+    for entry in events.entries:
+        rest.append(entry)
+        if entry.event["event"] in (ROWS, BEGUN) and not alone.issuperset(entry.event["trials"]):
+            made = enumerate(expanded(entry.event, most=LIGHT_NUMBERS))
+            rest += [replace(entry, event=one, row=row) for row, one in made if one["trial"] not in alone]
+    return blocks, replace(events, entries=rest)
+
+
+def _small(event: Event) -> bool:
+    """Whether a row of the columns of a line is all there is of a trial: no array is left in the journal, or empty."""
+    shapes = [column["shape"][1:] for kind in ("gradients", "outputs") for column in event.get(kind, {}).values()]
+    return event.get("planned_bytes") is not None and all(0 < math.prod(shape) <= LIGHT_NUMBERS for shape in shapes)
 
 
 def _apply(out: Replay, entry: Entry) -> None:

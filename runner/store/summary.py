@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+from .columns import decoded
 from .encoding import document, read_document
 from .heartbeat import lives
 from .journal import EVENTS, Events, read
@@ -77,10 +78,12 @@ def _kept(folder: RunFolder) -> Summary | None:
 
 def _summed(state: str, events: Events, found: Replay) -> Summary:
     unfinished = unfinished_word(state)
+    done = sum(len(block.trials) for block in found.blocks)
+    counts = Counter(shown_status(trial, unfinished) for trial in found.trials.values())
     return {
         "state": state,
-        "trials": len(found.trials),
-        "counts": dict(Counter(shown_status(trial, unfinished) for trial in found.trials.values())),
+        "trials": len(found.trials) + done,
+        "counts": dict(counts + Counter({"done": done})),
         "best": _best(found),
         "last_t": found.last_t,
         "damaged_lines": found.damaged,
@@ -91,6 +94,11 @@ def _summed(state: str, events: Events, found: Replay) -> Summary:
 
 def _best(found: Replay) -> dict[str, Any] | None:
     """The trial with the smallest loss of those that are done, the first of equals; no row is made for it."""
-    done = (trial.entry.event for trial in found.trials.values() if trial.status == "done" and trial.entry is not None)
-    first = min(done, key=lambda event: float(event["loss"]), default=None)
-    return first and {"trial": str(first["trial"]), "loss": float(first["loss"])}
+    done = [trial.entry.event for trial in found.trials.values() if trial.status == "done" and trial.entry is not None]
+    pairs = [(float(event["loss"]), str(event["trial"])) for event in done]
+    for block in found.blocks:
+        losses = decoded(block.event["columns"]["loss"])[block.rows]
+        at = int(losses.argmin())
+        pairs.append((float(losses[at]), block.trials[at]))
+    loss, name = min(pairs, key=lambda pair: (pair[0], found.places.get(pair[1], 0)), default=(0.0, ""))
+    return {"trial": name, "loss": loss} if pairs else None

@@ -12,9 +12,11 @@ from qdrun.runner import load
 from qdrun.runner.cli.app import app
 from qdrun.runner.observe import table
 from qdrun.runner.observe.listing import table_of
-from qdrun.runner.observe.table import Large, rows, write_parquet
+from qdrun.runner.observe.table import Large, best, rows, write_parquet
+from qdrun.runner.store import columns, summary
 from qdrun.runner.store.attempts import Attempt, ended
-from qdrun.runner.store.journal import Journal
+from qdrun.runner.store.journal import Journal, read
+from qdrun.runner.store.replay import replay, split
 
 NUMBERS = 1500
 
@@ -77,3 +79,92 @@ def test_memory_does_not_grow_with_the_arrays_of_all_rows(tmp_path, small_groups
     journal = 45 * (NUMBERS + 300) * 20  # the bytes of a segment, which are read at once
     assert peaks[60] - peaks[15] < 1.3 * journal
     assert 45 * NUMBERS * 32 > 1.3 * journal, "what the numbers would take"
+
+
+def batch(names, rng, width):
+    """The line of a batch, as a worker's columns make it."""
+    count = len(names)
+    gradients = {"x": rng.standard_normal((count, width)), "k": rng.standard_normal(count)}
+    outputs = {"reach": rng.standard_normal(count).astype(np.float32), "square": rng.standard_normal((count, 2, 3))}
+    shared = {
+        "status": "done",
+        "seconds": rng.random(),
+        "planned_bytes": 64,
+        "used_bytes": 48,
+        "device": "cpu",
+        "host": "h",
+        "pid": 7,
+    }
+    shared |= {"planned": {"state": 60, "code": 4}, "used": {"state": 48}}
+    losses = rng.integers(0, 3, count).astype(float)  # equal ones, too
+    (rows,) = columns.made(tuple(names), (1,) * count, shared, losses, np.abs(gradients["k"]), gradients, outputs)
+    return rows.event()
+
+
+def batched(where, rng):
+    """A run of batches and single trials: some are retried, some fail, some have two rows, some none, and it may have had two owners."""
+    count = int(rng.integers(5, 40))
+    folder = make_run(where, count)
+    names = folder.trial_ids()
+    rng.shuffle(names)
+    parts = np.split(np.array(names), sorted(rng.integers(0, count, 3)))
+    for owner in range(int(rng.integers(1, 3))):
+        with Journal(folder) as journal:
+            for part in map(list, parts):
+                kind = rng.integers(0, 8) if part else -1
+                if kind in (0, 1, 2, 3, 4):
+                    if kind != 0:
+                        journal.write("begun", trials=part, attempts=[1] * len(part), device="cpu:0", bytes=64)
+                    place = {} if kind != 0 else {"place": {"device": "cpu:0", "bytes": 64}}
+                    done = part[: int(rng.integers(1, len(part) + 1))] if kind == 4 else part
+                    journal.write("rows", **batch(done, rng, 300 if kind == 3 else 4), **place)
+                elif kind in (5, 6):
+                    for k, name in enumerate(part):
+                        row = record(k) | {
+                            "gradients": {"x": [1.0] * 4, "k": 2.0},
+                            "device": "gpu",
+                            "planned_bytes": 9,
+                            "used_bytes": None,
+                        }
+                        row |= (
+                            {"status": "failed", "error": {"type": "E", "message": "m"}, "failure": "crash"}
+                            if k % 3 == 2
+                            else {}
+                        )
+                        ended(journal, [(Attempt(name, owner + 1), row)])
+            if rng.random() < 0.7:
+                journal.write("finished", sync=True, state="done")
+    return folder
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_the_table_of_batches_is_that_of_their_trials_one_by_one(tmp_path, monkeypatch, seed):
+    rng = np.random.default_rng(seed)
+    folder = batched(tmp_path, rng)
+    trials = folder.trials() if rng.random() < 0.5 else ()
+    found, summed = table.write_table(folder, trials=trials), summary.summary(folder)
+    of_columns = pq.read_table(folder.table)
+    with monkeypatch.context() as patch:
+        patch.setattr(table, "split", lambda events, places: ([], events))
+        one_by_one = table.write_table(folder, trials=trials)
+    expected = pq.read_table(folder.table)
+    assert of_columns.schema.equals(expected.schema, check_metadata=True)
+    assert of_columns.to_pylist() == expected.to_pylist()
+    assert summed == summary.summary(folder)
+    assert best(found) is None or best(found)["trial"] == best(one_by_one)["trial"]
+    for row, other in zip(found, one_by_one, strict=True):
+        assert row["trial"] == other["trial"] and row["status"] == other["status"]
+
+
+def test_trials_of_batches_that_ended_well_are_not_replayed(tmp_path):
+    """Whatever else the run has: of 30 trials the journal names 5 twice, and 5 not at all."""
+    folder, rng = make_run(tmp_path, 30), np.random.default_rng(3)
+    names = folder.trial_ids()
+    with Journal(folder) as journal:
+        journal.write("rows", **batch(names[:20], rng, 4))
+        journal.write("rows", **batch(names[15:25], rng, 4))
+    events = read(folder, whole=True)
+    blocks, rest = split(events, dict.fromkeys(names))
+    assert [block.trials for block in blocks] == [names[:15], names[20:25]]
+    assert replay(folder, events=rest, trials=names[15:20]).doubled == 5
+    assert [one.event.get("trial") for one in rest.entries if one.event["event"] == "ended"] == names[15:20] * 2
