@@ -1,1 +1,1 @@
-"""How much a reverse kernel must remember, known before it runs. Knows no device: plans from IR and arguments."""
+"""Plans the memory of gradient launches: adstack sizes, checkpoint levels and rows, from the IR and the arguments. Needs no device."""

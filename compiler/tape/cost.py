@@ -1,15 +1,16 @@
-"""The cost model: nanoseconds that a gradient launch takes under a plan. Constants of the code, so that a plan is the same everywhere.
+"""The cost model: predicts the nanoseconds of a gradient launch under a plan.
 
 A loop of n iterations runs its body n times in the forward sweep, ``refills`` times to fill its tape again, and n times as last replay and
-backward code. Each run costs what its operations cost, and each state put and read back costs its words:
+backward code. A run costs the sum of its operations; a state costs its words when it is put and when it is read:
 
     loop = runs of the loop * (n * (sweep + step) + refills * (refill + step) + n * (back + step) + words put + words read)
     task = rounds * (its loops + the rest of one iteration)
     rounds = ceil(iterations / (workers * width)) * width / lanes * width / (1 + SIMD * (width - 1))
 
-``width`` is how many iterations the code runs side by side, ``lanes`` how many of them have states at a time.
+``width`` is the number of iterations that the code runs in SIMD lanes, ``lanes`` the number of lanes that have states at a time.
 
-The coefficients were fitted by ``benchmarks/checkpoint_cost.py``, which prints them, and how far off the model is (docs/memory.md).
+The coefficients are constants, so that all machines make the same plan. They were fitted by ``benchmarks/checkpoint_cost.py``, which prints
+them and the error of the model (docs/memory.md).
 """
 
 from __future__ import annotations
@@ -41,20 +42,20 @@ NANOSECONDS = dict(
         ),
     )
 )
-"""Of an operation of each class: on the longest way through a copy that runs forward (the next iteration waits for it), elsewhere in
-it, and in a last replay with its backward code; of the bookkeeping of an iteration in each phase; of a byte put on a stack, and read.
+"""Nanoseconds of an operation by class: on the critical path of a forward copy, elsewhere in it, and in a last replay with its backward
+code; of the bookkeeping of an iteration in each phase; of a byte written to a stack, and read.
 """
 
 SIMD = 0.5
-"""What each further lane of a CPU thread brings, beside the first."""
+"""Speed-up of each further SIMD lane of a CPU thread, relative to the first."""
 GUESSED_TRIPS = 16
-"""Iterations of a loop without a plan whose count the arguments of the launch do not tell."""
+"""Assumed iterations of a loop without a plan, if the arguments of the launch do not determine its trip count."""
 GUESSED_WHILE = 4096
-"""Iterations of a planned loop whose count only running can tell."""
+"""Assumed iterations of a planned loop with an unknown trip count."""
 
 
 def refills(n: Any, s: Any, r: Any) -> Any:
-    """Body runs that refill tapes: a loop of ``n`` iterations, segments of ``s``, blocks of ``r`` segments. Numbers or arrays of them.
+    """The number of body runs that refill tapes, for ``n`` iterations, segments of ``s`` and blocks of ``r`` segments (numbers or arrays).
 
     Segments are aligned to the loop's end: only the first block, and its first segment, may be short. The last segment was taped by
     the forward sweep. A segment's last state needs no run after it.
@@ -62,8 +63,8 @@ def refills(n: Any, s: Any, r: Any) -> Any:
     block = s * r
     blocks = -(-n // block)
     first = n - (blocks - 1) * block  # iterations of the first block
-    heads = -(-first // s) - 1  # its segments but one
-    alone = n - s - heads  # one block: the sweep left its inner checkpoints behind
+    heads = -(-first // s) - 1  # its segments, minus one
+    alone = n - s - heads  # one block: the forward sweep has written its inner checkpoints
     inner = (r - 1) * (s - 1)
     many = inner + (blocks - 2) * (block - 1 + inner) + (first - 1) + (heads > 0) * (first - s - heads)
     return (blocks <= 1) * (n > s) * alone + (blocks > 1) * many
@@ -71,14 +72,14 @@ def refills(n: Any, s: Any, r: Any) -> Any:
 
 @dataclass(frozen=True)
 class LoopCost:
-    """What one loop of a task costs, by plan.
+    """The cost model of one loop of a task.
 
     Attributes:
         trips: iterations of one run of the loop.
-        runs: how often the loop is run in one parallel iteration.
+        runs: runs of the loop in one parallel iteration.
         sweep, refill, back: nanoseconds of one run of the body's copies.
         x, t: bytes of a checkpoint and of a slot of the tape.
-        known: the count is known when the loop starts: only the last segment is put on the tape by the forward sweep.
+        known: the trip count is known when the loop starts, so that the forward sweep tapes the last segment only.
     """
 
     trips: int
@@ -91,7 +92,10 @@ class LoopCost:
     known: bool = True
 
     def nanoseconds(self, s: Any, r: Any) -> Any:
-        """Of all runs of the loop, with segments of ``s`` and blocks of ``r`` of them (numbers or arrays). ``s`` >= trips: one level."""
+        """Nanoseconds of all runs of the loop, with segments of ``s`` and blocks of ``r`` segments (numbers or arrays).
+
+        ``s`` >= trips: one level.
+        """
         c, n = NANOSECONDS, self.trips
         least = min if isinstance(s, int) else np.minimum
         s = least(s, max(1, n))
@@ -103,7 +107,7 @@ class LoopCost:
         return self.runs * (n * (self.sweep + self.back) + again * self.refill + ticks + moved)
 
     def of(self, p: LoopPlan) -> float:
-        """Nanoseconds under a plan."""
+        """Nanoseconds of all runs of the loop under a plan."""
         if p.C1 == 0:
             return float(self.nanoseconds(max(1, self.trips), 1))
         block = p.D1
@@ -114,25 +118,25 @@ class LoopCost:
 
 @dataclass(frozen=True)
 class TaskCost:
-    """What one task costs: its loops by number, and nanoseconds of the rest of a parallel iteration."""
+    """The cost model of one task: its loops by number, and the nanoseconds of the rest of a parallel iteration."""
 
     iterations: int
     rest: float
     loops: Mapping[int, LoopCost]
 
     def rounds(self, workers: int, lanes: int = 1, width: int = 1) -> float:
-        """How many times as long as one iteration the busiest worker takes.
+        """The time of the busiest worker, in units of one iteration.
 
         Args:
             workers: threads.
-            lanes: iterations of a vector that have adstacks at a time: the code runs once for each turn.
-            width: iterations that the code runs side by side.
+            lanes: SIMD lanes that have adstacks at a time; the code runs once for each group of lanes.
+            width: iterations that the code runs in SIMD lanes.
         """
         turns = -(-self.iterations // max(1, workers * width)) * -(-min(width, self.iterations) // lanes)
         return turns * width / (1.0 + SIMD * (width - 1))
 
     def nanoseconds(self, plans: Mapping[int, LoopPlan], workers: int, lanes: int = 1, width: int = 1) -> float:
-        """Of the whole task."""
+        """Nanoseconds of the whole task."""
         loops = sum(cost.of(plans[n]) for n, cost in self.loops.items() if n in plans)
         return self.rounds(workers, lanes, width) * (self.rest + loops)
 
@@ -147,9 +151,9 @@ def task_cost(
 
     Args:
         task: the task.
-        iterations: of the parallel loop.
-        trips: of each loop with a plan, or around one, by number; None: only running can tell.
-        count: iterations of a loop inside a copy of a body.
+        iterations: iterations of the parallel loop.
+        trips: trip count of each loop with a plan, or around one, by number; None: unknown before the run.
+        count: returns the iterations of a loop inside a copy of a body.
     """
     loops: dict[int, LoopCost] = {}
     rest = nanoseconds(task.work, count)
@@ -187,7 +191,7 @@ def _copies(work: LoopWork, count: Callable[[Inner], int]) -> tuple[float, float
 
 
 def nanoseconds(work: Work, count: Callable[[Inner], float], phase: str = "back") -> float:
-    """Of one run of a piece of code. ``phase``: it runs "forward", and each iteration waits for the one before, or "back"."""
+    """Nanoseconds of one run of a piece of code. ``phase``: "forward", where each iteration depends on the previous one, or "back"."""
     c = NANOSECONDS
     total = sum(n * c[f"{phase} {name}"] for n, name in zip(work.counts, CLASSES))
     if phase == "forward":

@@ -1,6 +1,6 @@
-"""HeapPlan: the memory of a gradient launch, to the byte, before it runs; as data, JSON, a table and lines of text.
+"""``HeapPlan``: the memory of a gradient launch, to the byte; as data, JSON, a table and text.
 
-bytes = sum over planes of max over tasks of rows * words, where the words of a row are
+bytes = sum over planes of (max over tasks of rows * words), where the words of a row are
 slots(K, L, S) * width, summed over loops that are live together (see ``docs/adstack.md``).
 """
 
@@ -26,25 +26,25 @@ PLANE_NAMES = {"f4": "4-byte reals", "f8": "8-byte reals", "i4": "4-byte integer
 
 @dataclass(frozen=True)
 class PlannedLoop:
-    """One loop of a plan: its parameters, where it stands, bytes of one row of the heap that its stacks take, and those stacks."""
+    """One loop of a plan: its parameters, its location, the bytes of its stacks in a heap row, and these stacks."""
 
     number: int
     plan: LoopPlan
     loc: Loc | None
     row_bytes: int
     stacks: tuple[StackSizing, ...] = ()
-    shared_bytes: int = 0  # of a thread, on chip
+    shared_bytes: int = 0  # bytes of a thread in on-chip memory
 
 
 @dataclass(frozen=True)
 class TaskPlan:
-    """One task: ``rows`` adstack rows of ``words[plane]`` words. ``params`` go to the launch as they are.
+    """The plan of one task: ``rows`` adstack rows of ``words[plane]`` words. ``params`` are its launch parameters.
 
     Attributes:
-        shared: names of the stacks that lie on chip and not in the heap; the offset among the ``params`` is then in bytes of a thread.
-        shared_bytes: what they take of the on-chip memory, for each thread.
-        block: threads that share their on-chip memory; 0: the device has none for adstacks.
-        lanes: iterations that have rows in each worker at a time.
+        shared: names of the stacks in on-chip memory. Their offsets among the ``params`` are in bytes of a thread.
+        shared_bytes: bytes of on-chip memory per thread.
+        block: threads that share on-chip memory; 0: the device has none for adstacks.
+        lanes: iterations of a worker that have rows at a time.
     """
 
     position: int
@@ -56,7 +56,7 @@ class TaskPlan:
     words: Mapping[str, int]
     params: Mapping[str, int]
     workers: int = 1
-    seconds: float = field(default=0.0, compare=False)  # predicted, see ``cost.py``
+    seconds: float = field(default=0.0, compare=False)  # predicted by ``cost.py``
     shared: frozenset[str] = frozenset()
     shared_bytes: int = 0
     block: int = 0
@@ -64,7 +64,7 @@ class TaskPlan:
 
     @property
     def stride(self) -> Mapping[str, int]:
-        """Words from one row to the next, by plane."""
+        """The stride of rows in words, by plane."""
         return self.words
 
     @property
@@ -82,29 +82,29 @@ class HeapPlan:
 
     @property
     def planes(self) -> dict[str, int]:
-        """Bytes of each plane."""
+        """Bytes by plane."""
         return {p: size * max((t.rows * t.stride.get(p, 0) for t in self.tasks), default=0) for p, size in PLANES.items()}
 
     @once
     def bytes(self) -> int:
-        """What the launch allocates."""
+        """Bytes that the launch allocates."""
         return sum(self.planes.values())
 
     @property
     def far(self) -> frozenset[str]:
-        """The tapes that lie in the heap of a device with on-chip memory, as ``codegen.llvm.grid_rows.name_of`` names them."""
+        """The names of the tapes in the heap of a device with on-chip memory, see ``codegen.llvm.grid_rows.name_of``."""
         tapes = ((t, k.name) for t in self.tasks if t.block for p in t.loops for k in p.stacks if k.kind == "tape")
         return frozenset(f"{t.position}:{name}" for t, name in tapes if name not in t.shared)
 
     @property
     def seconds(self) -> float:
-        """What the tasks that keep states will take, as the cost model predicts it. Good for comparing plans of one launch."""
+        """Predicted nanoseconds of the tasks that keep states. Comparable between plans of one launch only."""
         return sum(t.seconds for t in self.tasks)
 
     def rows(self) -> list[dict[str, object]]:
-        """The plan as table rows: one a loop with stacks, with its slots, its bytes and where its bound comes from.
+        """The plan as table rows: one per loop with stacks, with its slots, its bytes and the source of its bound.
 
-        ``shared_bytes``, on a device that has it: bytes of on-chip memory for each thread, not part of ``row_bytes``.
+        ``shared_bytes``, on devices with on-chip memory: bytes per thread, which are no part of ``row_bytes``.
         """
         out: list[dict[str, object]] = []
         for t in self.tasks:
@@ -129,7 +129,7 @@ class HeapPlan:
         return out
 
     def to_json(self) -> dict[str, object]:
-        """The plan as plain data: bytes in all and by plane, each with its formula, and ``rows()`` as ``loops``."""
+        """The plan as plain data: total bytes and bytes by plane, each with its formula, and ``rows()`` as ``loops``."""
         planes = [
             {"plane": p, "bytes": n, "words": n // PLANES[p], "formula": formula(self, p), "where": _largest(self, p)}
             for p, n in self.planes.items()
@@ -156,7 +156,7 @@ class HeapPlan:
 
 @dataclass(frozen=True)
 class StackSpace:
-    """Words of a row that one stack of one loop takes: ``slots`` times ``width``."""
+    """The words of one stack of a loop in a row: ``slots`` times ``width``."""
 
     loop: PlannedLoop
     kind: str
@@ -175,7 +175,7 @@ class StackSpace:
 
 
 def place(loop: PlannedLoop, folders: bool = False) -> str:
-    """``file:line`` of a loop; empty where the source is not known."""
+    """``file:line`` of a loop; empty if the source is unknown."""
     if loop.loc is None:
         return ""
     text = str(loop.loc)
@@ -183,10 +183,10 @@ def place(loop: PlannedLoop, folders: bool = False) -> str:
 
 
 def spaces(task: TaskPlan, plane: str) -> tuple[StackSpace, ...]:
-    """The stacks that are live together where a row of ``task`` is fullest, from its first word to its last.
+    """The stacks that are live together at the point where a row of ``task`` is fullest, in order of their words.
 
-    Their words add up to ``task.words[plane]``: what stands beside them (the other arm of an ``if``, loops in the body of a sibling)
-    lies in the same words.
+    Their words add up to ``task.words[plane]``. Other stacks (of the other arm of an ``if``, of loops in the body of a sibling) overlap
+    them.
     """
     placed = [
         (task.params[f"{stack.name}.{plane}"], StackSpace(loop, stack.kind, loop.plan.slots(stack.kind), width))
@@ -206,7 +206,7 @@ def spaces(task: TaskPlan, plane: str) -> tuple[StackSpace, ...]:
 
 
 def owner(plan: HeapPlan, plane: str) -> TaskPlan | None:
-    """The task that decides how large a plane is; None when none needs it."""
+    """The task that determines the size of a plane; None if no task uses the plane."""
     using = [t for t in plan.tasks if t.words.get(plane, 0)]
     return max(using, key=lambda t: plane_words(plan, t, plane), default=None)
 
@@ -217,7 +217,7 @@ def plane_words(plan: HeapPlan, task: TaskPlan, plane: str) -> int:
 
 
 def formula(plan: HeapPlan, plane: str) -> str:
-    """How the bytes of a plane are counted, term by term; empty for a plane that nothing needs."""
+    """The formula of the bytes of a plane, term by term; empty for an unused plane."""
     task = owner(plan, plane)
     if task is None or not plan.planes[plane]:
         return ""
@@ -228,7 +228,7 @@ def formula(plan: HeapPlan, plane: str) -> str:
 
 
 def on_chip(task: TaskPlan) -> str:
-    """How the on-chip memory of a block of threads is counted; empty for a task that uses none."""
+    """The formula of the on-chip bytes of a block of threads; empty for a task without any."""
     if not task.shared_bytes:
         return ""
     where = [f"{p.plan.tape_slots} slots of {place(p) or 'a loop'}" for p in task.loops if p.shared_bytes]
@@ -237,7 +237,7 @@ def on_chip(task: TaskPlan) -> str:
 
 
 def _largest(plan: HeapPlan, plane: str) -> str:
-    """``file:line`` of the loop that takes most of a plane."""
+    """``file:line`` of the loop with the most bytes of a plane."""
     task = owner(plan, plane)
     words: dict[str, int] = {}
     for space in spaces(task, plane) if task else ():
@@ -247,7 +247,7 @@ def _largest(plan: HeapPlan, plane: str) -> str:
 
 
 def capacity(loop: PlannedLoop) -> str:
-    """How many iterations a loop's stacks hold, how that is counted, and where the plan has it from."""
+    """The iterations that the stacks of a loop hold, with the formula and the source of the bound."""
     p = loop.plan
     if p.C1 == 0:
         return f"{p.capacity:,} ({p.source})"
@@ -256,7 +256,7 @@ def capacity(loop: PlannedLoop) -> str:
 
 
 def needs(plan: HeapPlan) -> list[str]:
-    """A line for each plane of a heap: where most of it comes from, and how it is counted."""
+    """One line per plane of a heap: the loop with the most bytes, and the formula."""
     lines = []
     for plane, amount in plan.planes.items():
         if amount:
@@ -294,7 +294,7 @@ def _sums(plan: HeapPlan) -> list[str]:
 
 
 def _text(plan: HeapPlan) -> str:
-    """The table as plain text without colours, as wide as it needs to be."""
+    """The table as plain text without colours, at its natural width."""
     from rich.console import Console
 
     stream, rows = StringIO(), _table(plan)
@@ -304,7 +304,7 @@ def _text(plan: HeapPlan) -> str:
 
 
 def debug_lines(plan: HeapPlan) -> Iterator[str]:
-    """One line for each task and plane of a heap that is bound, as ``QDRUN_DEBUG_ADSTACK=1`` prints them."""
+    """One line per task and plane of a bound heap, as printed under ``QDRUN_DEBUG_ADSTACK=1``."""
     for task in plan.tasks:
         for plane, words in task.words.items():
             if not words or not task.rows:

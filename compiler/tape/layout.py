@@ -1,4 +1,4 @@
-"""Where the stacks of a task's loops lie in a row, and in the on-chip memory of a thread."""
+"""Assigns offsets to the stacks of a task: in a heap row, and in the on-chip memory of a thread."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from .levels import LoopPlan
 from .sizing import Region, StackSizing
 
 ON_CHIP = "on chip"
-"""The space of the stacks that lie in on-chip memory: counted in bytes of a thread, over all planes."""
+"""The key of the on-chip memory among the planes. It is counted in bytes of a thread, over all planes."""
 
 
 class RowLayout:
-    """Places the stacks of a region in a row. Siblings are side by side; what lies inside their bodies shares one space.
+    """Places the stacks of a region in a row. Siblings are adjacent; stacks inside their bodies overlap.
 
     Attributes:
         plans: the plan of each loop with stacks, by number.
-        shared: the names of the stacks that lie in on-chip memory.
+        shared: the names of the stacks in on-chip memory.
         offsets: the first word of each stack in each plane, ``"tape.0.f4"``-like names to words (bytes of a thread for a stack on
             chip); complete after ``place``.
     """
@@ -27,7 +27,7 @@ class RowLayout:
         self.offsets: dict[str, int] = {}
 
     def place(self, region: Region, base: Mapping[str, int]) -> dict[str, int]:
-        """Place a region from ``base`` on; returns the first free word of each plane, and the first free byte ``ON_CHIP``."""
+        """Place a region at ``base``. Returns the first free word of each plane, and the first free byte of ``ON_CHIP``."""
         own = dict(base)
         self._place_stacks(region, own)
         end = dict(own)
@@ -36,7 +36,7 @@ class RowLayout:
         return end
 
     def _place_stacks(self, region: Region, at: dict[str, int]) -> None:
-        """The stacks of a region's loops, one after another; the two arms of an ``if`` overlap."""
+        """Place the stacks of a region's loops one after another; the two arms of an ``if`` overlap."""
         for loop in region.loops:
             for stack in loop.stacks:
                 slots = self.plans[loop.number].slots(stack.kind)
@@ -56,7 +56,7 @@ class RowLayout:
                 _raise_to(at, end)
 
     def _place_on_chip(self, stack: StackSizing, slots: int, at: dict[str, int]) -> None:
-        """The planes of a stack one after another, each at a multiple of its word's size."""
+        """Place the planes of a stack one after another, each aligned to its word size."""
         for plane, width in stack.widths:
             size = PLANES[plane]
             first = -(-at.get(ON_CHIP, 0) // size) * size

@@ -1,4 +1,4 @@
-"""The launch parameters of one loop: C1 checkpoints, C2 inner checkpoints, S iterations a segment, D1 iterations a block.
+"""``LoopPlan``, the launch parameters of one loop: C1 checkpoints, C2 inner checkpoints, S iterations per segment, D1 iterations per block.
 
 - L=1: C1 = C2 = 0, S = K: every state on the tape, nothing recomputed.
 - L=2: C1 = ceil(K/S), D1 = S: about 2 sqrt(K) slots for one more forward run.
@@ -18,7 +18,7 @@ FOREVER = 1 << 62
 
 @dataclass(frozen=True)
 class LoopPlan:
-    """``bound``: the planned trip count, None when unknown. ``source`` says where the bound comes from."""
+    """The checkpoint plan of one loop. ``bound``: the planned trip count, None if unknown. ``source``: the origin of the bound, as text."""
 
     C1: int
     C2: int
@@ -30,8 +30,9 @@ class LoopPlan:
 
     @property
     def tape_slots(self) -> int:
-        """Slots of the tape: one a state of a segment, and one for a loop that should not run: it then overflows instead of
-        writing where nothing was planned.
+        """Slots of the tape: one per iteration of a segment, at least one.
+
+        A loop with bound 0 that does run then overflows, and writes nowhere else.
         """
         return self.S if self.bound is None else max(1, min(self.S, self.bound))
 
@@ -44,7 +45,7 @@ class LoopPlan:
         return self.C1 * self.D1 << doublings
 
     def words(self, x: int, t: int) -> int:
-        """Words of one row for checkpoints of ``x`` words and tape slots of ``t`` words."""
+        """Words of a row, given checkpoints of ``x`` words and tape slots of ``t`` words."""
         return (self.C1 + self.C2) * x + self.tape_slots * t
 
     def slots(self, kind: str) -> int:
@@ -53,19 +54,19 @@ class LoopPlan:
 
 
 def full_tape(k: int, source: str = "") -> LoopPlan:
-    """One level: a slot for each of ``k`` iterations."""
+    """A plan with one level: a slot for each of ``k`` iterations."""
     return LoopPlan(0, 0, max(1, k), FOREVER, 1, k, source)
 
 
 def thinning(c1: int, c2: int, s: int, d1: int | None = None, source: str = "") -> LoopPlan:
-    """An unknown trip count, up to ``c1 * (c2 + 1) * s`` iterations.
+    """A thinning plan for an unknown trip count of up to ``c1 * (c2 + 1) * s`` iterations.
 
     Args:
         c1: checkpoints of blocks.
         c2: checkpoints of segments within a block.
         s: iterations of a segment.
-        d1: iterations of a block at first; None: one segment.
-        source: where the bound would have come from.
+        d1: initial iterations of a block; None: one segment.
+        source: why the trip count is unknown.
 
     Raises:
         ValueError: the first block does not become the longest one, ``(c2 + 1) * s``, by doubling.
@@ -78,22 +79,22 @@ def thinning(c1: int, c2: int, s: int, d1: int | None = None, source: str = "") 
 
 
 def fixed_capacity(slots: int, source: str = "") -> LoopPlan:
-    """An unknown trip count with a tape of ``slots`` iterations and nothing else."""
+    """A plan for an unknown trip count: a tape of ``slots`` iterations without checkpoints."""
     return LoopPlan(0, 0, max(1, slots), FOREVER, 1, None, source)
 
 
 def two_levels(k: int, segment: int, source: str = "") -> LoopPlan:
-    """A checkpoint every ``segment`` iterations and one segment of states."""
+    """A plan with two levels: a checkpoint every ``segment`` iterations, and a tape of one segment."""
     return LoopPlan(-(-k // segment), 0, segment, segment, 2, k, source)
 
 
 def three_levels(k: int, segment: int, blocks: int, source: str = "") -> LoopPlan:
-    """A checkpoint every ``blocks`` segments, those of one block in between, and one segment of states."""
+    """A plan with three levels: a checkpoint every ``blocks`` segments, inner checkpoints of one block, and a tape of one segment."""
     return LoopPlan(-(-k // (segment * blocks)), blocks - 1, segment, segment * blocks, 3, k, source)
 
 
 def with_levels(k: int, levels: int, segment: int | None = None, x: int = 1, t: int = 1, source: str = "") -> LoopPlan:
-    """The smallest plan of a loop of at most ``k`` iterations with that many levels (and, if given, segment length)."""
+    """The smallest plan with that many levels (and, if given, that segment length) for at most ``k`` iterations."""
     if levels == 1 or k <= 1:
         return full_tape(k, source)
     if levels == 2:
@@ -117,6 +118,6 @@ def two_level_length(k: int, x: int, t: int) -> int:
 
 
 def _blocks(segments: int) -> int:
-    """How many segments make a block so that the blocks and the segments of one are fewest; the most of them."""
+    """The number of segments per block that minimises checkpoints plus inner checkpoints; the largest such number."""
     near = max(2, ceil(segments**0.5))
     return min(range(max(2, near - 2), near + 3), key=lambda r: (-(-segments // r) + r, -r))

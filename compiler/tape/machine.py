@@ -1,4 +1,4 @@
-"""What a plan must know of the device that will run it: how many iterations are in flight, and which planes it has. No device is asked."""
+"""``Machine``: the device parameters of a plan, such as the iterations in flight. They are constants: no device is queried."""
 
 from __future__ import annotations
 
@@ -15,17 +15,20 @@ if TYPE_CHECKING:
 GPU_THREADS = 65_536
 """Threads in flight of a task with adstacks on a GPU: such a task is launched grid-strided, with never more threads than this."""
 CUDA_THREADS = 262_144
-"""The same on an NVIDIA GPU where every tape of the task lies on chip and the checkpoints of all threads take at most ``CUDA_HEAP``: a
-multiprocessor that is done with a block has another to take. A power of two times ``GPU_THREADS``."""
+"""The same on an NVIDIA GPU, if every tape of the task is on chip and the checkpoints of all threads take at most ``CUDA_HEAP``: a
+multiprocessor that has finished a block finds another one. A power of two times ``GPU_THREADS``.
+"""
 CUDA_HEAP = 16 << 20
 """Bytes of checkpoints for which a task gets more than ``GPU_THREADS`` threads."""
 CUDA_BLOCK = 128
 """Threads of a block."""
 CUDA_SHARED = 284
-"""Bytes of shared memory that the tapes of a thread take at most: 36 KiB a block, of the 48 KiB that every device gives. Six blocks have
-room on a multiprocessor of an H100 or H200 at once; with 368 bytes and four blocks the sin recurrence takes 5 % longer."""
+"""Maximum bytes of shared memory for the tapes of a thread: 36 KiB per block, of the 48 KiB that every device has.
+
+Six blocks fit on a multiprocessor of an H100 or H200; with 368 bytes and four blocks the sin recurrence takes 5 % longer.
+"""
 CUDA_CACHE = 24 << 20
-"""Bytes of tapes up to which they stay in an L2 cache of 50 MB or more. Past that, running a segment again is faster than reading it."""
+"""Bytes of tapes that fit into an L2 cache of 50 MB or more. Beyond that, recomputing a segment is faster than reading it."""
 
 
 @dataclass(frozen=True)
@@ -34,19 +37,19 @@ class Machine:
 
     Attributes:
         arch: the backend's name.
-        workers: threads in flight of a parallel task with adstacks, at most.
-        lanes: iterations of one worker that have an adstack row at a time.
-        width: iterations that the code runs side by side, in as many turns as there are ``lanes`` in it; 0: ``lanes``.
-        fewer: a plan may choose fewer lanes.
-        wide: it has 8-byte state words (f64, i64).
-        interleaved: the rows of one slot lie side by side in the heap.
-        shared: bytes of on-chip memory for the tapes of one thread; 0: all tapes lie in the heap.
-        block: threads that share their on-chip memory.
-        cache: bytes of full tapes past which a loop is checkpointed even with ``levels=1``; 0: never. Only with ``shared``.
-        most: workers of a task whose tapes all lie on chip, at most, where their checkpoints take ``small`` bytes or less; 0: ``workers``.
+        workers: maximum number of threads in flight of a parallel task with adstacks.
+        lanes: iterations of a worker that have an adstack row at a time.
+        width: iterations that the code runs in SIMD lanes, in groups of ``lanes``; 0: ``lanes``.
+        fewer: a plan may use fewer lanes.
+        wide: the device supports 8-byte state words (f64, i64).
+        interleaved: equal slots of all rows are adjacent in the heap.
+        shared: bytes of on-chip memory for the tapes of one thread; 0: all tapes are in the heap.
+        block: threads that share on-chip memory.
+        cache: bytes of full tapes beyond which a loop is checkpointed even with ``levels=1``; 0: never. Only with ``shared``.
+        most: maximum number of workers of a task with all tapes on chip and at most ``small`` bytes of checkpoints; 0: ``workers``.
         small: see ``most``.
-        trial_lanes: threads that a trial of a batch has, at most.
-        approximate: f32 and f16 divisions and roots may differ from IEEE's (``fast_math``), so a gate with one is not counted.
+        trial_lanes: maximum number of threads of a trial in a batch.
+        approximate: f32 and f16 divisions and roots are inexact (``fast_math``), so a row predicate with one is not evaluated.
     """
 
     arch: str
@@ -66,34 +69,34 @@ class Machine:
 
     @property
     def side_by_side(self) -> int:
-        """``width``, or what stands for it."""
+        """``width``, or its default."""
         return self.width or self.lanes
 
     @property
     def rows(self) -> int:
-        """Rows of a parallel task that keeps all workers busy."""
+        """Rows of a parallel task with all workers busy."""
         return self.workers * self.lanes
 
 
 def cpu(workers: int, lanes: int = 1, fewer: bool = False) -> Machine:
-    """The CPU with a pool of ``workers`` threads, which run code of so many lanes."""
+    """The CPU with a pool of ``workers`` threads and code of that many lanes."""
     return Machine("cpu", workers, lanes, width=lanes, fewer=fewer and lanes > 1)
 
 
 def cuda(workers: int | None = None) -> Machine:
-    """An NVIDIA GPU. The same for every device, so that a plan made without one is the plan on it."""
+    """An NVIDIA GPU. The parameters are the same for every device, so that a plan can be made without one."""
     threads, most = (workers, 0) if workers else (GPU_THREADS, CUDA_THREADS)
     own = Machine("cuda", threads, interleaved=True, shared=CUDA_SHARED, block=CUDA_BLOCK, cache=CUDA_CACHE)
     return replace(own, most=most, small=CUDA_HEAP, trial_lanes=TRIAL_LANES)
 
 
 def machine(arch: str, workers: int | None = None, *, fast_math: bool = False) -> Machine:
-    """The parameters of a backend that need not be there.
+    """The parameters of a backend, which this machine need not have.
 
     Args:
         arch: ``cpu``, ``cuda``, ``amdgpu``, ``vulkan`` or ``metal``.
         workers: threads in flight; None: 1 on the CPU, ``GPU_THREADS`` on a GPU.
-        fast_math: the option of that name; it means nothing but on an NVIDIA GPU.
+        fast_math: the option of that name; it matters on NVIDIA GPUs only.
 
     Raises:
         QdrunRuntimeError: no such backend.
@@ -108,10 +111,10 @@ def machine(arch: str, workers: int | None = None, *, fast_math: bool = False) -
 
 
 def check_words(plan: HeapPlan, machine: Machine) -> HeapPlan:
-    """The plan, if the machine has all of its words.
+    """Return the plan if the machine supports all of its words.
 
     Raises:
-        QdrunTypeError: a loop keeps 8-byte states and the machine has none; names the loop.
+        QdrunTypeError: a loop keeps 8-byte states, which the machine does not support; names the loop.
     """
     wide = {plane for plane, size in PLANES.items() if size == 8 and plan.planes[plane]}
     if machine.wide or not wide:

@@ -1,6 +1,6 @@
 """The Pareto-optimal plans of one loop: levels, block sizes and segment lengths, from the fastest to the smallest.
 
-Blocks of r segments of S iterations make one continuous scale: r = 1 is two levels, the largest useful r the smallest three-level plan.
+Blocks of r segments of S iterations form one scale: r = 1 is two levels, the largest useful r is the smallest three-level plan.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ from .cost import LoopCost
 from .levels import LoopPlan, fixed_capacity, full_tape, thinning, three_levels, two_level_length, two_levels, with_levels
 
 REACH = 1_000_000
-"""Iterations that every plan of a loop without a bound is good for."""
+"""Iterations that every plan of a loop without a bound supports."""
 SMALLEST_THINNING = (100, 99, 100, 2500)
-"""C1, C2, S, D1: 299 slots, and no 299 slots hold more than these 10^6 iterations."""
+"""C1, C2, S, D1: 299 slots for 10^6 iterations, the most that 299 slots can hold."""
 FASTEST_THINNING = (64, 63, 1024, 1024)
-"""1,151 slots for 4,194,304 iterations; up to 1,024 run once."""
+"""1,151 slots for 4,194,304 iterations; up to 1,024 iterations need no recomputation."""
 _BLOCKS = np.array((2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128), np.int64)
 MORE_BLOCKS = np.array((2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 64, 80, 96, 128, 192, 256), np.int64)
 
 
 @dataclass(frozen=True, eq=False)
 class LoopOptions:
-    """Plans of a loop, by increasing bytes and decreasing time: none is as good as another in both.
+    """The Pareto-optimal plans of a loop, by increasing bytes and decreasing time.
 
     Attributes:
-        bytes: of one row, i64.
-        nanoseconds: of one parallel iteration, f64.
+        bytes: bytes of one row, i64.
+        nanoseconds: predicted time of one parallel iteration, f64.
         segments: segment lengths, i64.
         blocks: segments of a block, i64; 0: one level.
         cost: the loop's cost model.
-        plans: the plans themselves, for a loop without a bound, or of one iteration; else they are made when asked for.
-        source: where the bound comes from.
-        grows: what a budget leaves over may go into longer segments.
+        plans: the plans of a loop without a bound or of one iteration; the plans of other loops are made on demand.
+        source: the origin of the bound, as text.
+        grows: unused bytes of a budget may lengthen segments.
     """
 
     bytes: np.ndarray
@@ -49,7 +49,7 @@ class LoopOptions:
     grows: bool = True
 
     def plan(self, k: int) -> LoopPlan:
-        """The plan at a position."""
+        """The plan at an index."""
         if self.plans:
             return self.plans[k]
         n, s, r = self.cost.trips, int(self.segments[k]), int(self.blocks[k])
@@ -59,11 +59,11 @@ class LoopOptions:
 
     @once
     def two_levels(self) -> np.ndarray:
-        """Which of the plans have two levels and may have longer segments, bool."""
+        """Mask of the plans with two levels and segments that can grow, bool."""
         return (self.blocks == 1) & self.grows
 
     def grown(self, room: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Two-level plans with the longest segments that fit.
+        """The longest segments of two-level plans that fit.
 
         Args:
             room: bytes of a row, shape (n,).
@@ -73,7 +73,7 @@ class LoopOptions:
         """
         c, n = self.cost, self.cost.trips
         marks, need = _marks(n, c.x, c.t)
-        # ``need`` falls with ``marks``: the first that fits has the longest segments
+        # ``need`` decreases with ``marks``: the first fit has the longest segments
         at = np.searchsorted(-need, -room, side="left")
         fits = at < len(marks)
         count = marks[np.minimum(at, len(marks) - 1)]
@@ -83,21 +83,21 @@ class LoopOptions:
 
 @lru_cache(maxsize=256)
 def _marks(n: int, x: int, t: int) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers of checkpoints from 2 up to the smallest two-level plan, and the bytes that each needs at least, never rising."""
+    """Numbers of checkpoints, from 2 to that of the smallest two-level plan, and the minimal bytes of each, non-increasing."""
     most = max(2, min(n, round((n * t / x) ** 0.5) + 1))
     marks = np.arange(2, most + 1, dtype=np.int64)
     return marks, np.minimum.accumulate(marks * x + -(-n // marks) * t)
 
 
 def options_of(cost: LoopCost, bound: int | None, source: str, fixed_slots: int, many: int) -> LoopOptions:
-    """The plans of one loop.
+    """The Pareto-optimal plans of one loop.
 
     Args:
         cost: its cost model.
-        bound: iterations at most; None: known only at run time.
-        source: where the bound comes from.
-        fixed_slots: slots of a loop without a bound, as the user has set them; 0: thinning.
-        many: about how many two-level plans.
+        bound: maximum trip count; None: unknown before the run.
+        source: the origin of the bound, as text.
+        fixed_slots: slots of a loop without a bound, set by the user; 0: thinning.
+        many: approximate number of two-level plans.
     """
     if bound is not None and bound > 1:
         return _known(cost, bound, source, many)
@@ -132,7 +132,7 @@ def _known(cost: LoopCost, n: int, source: str, many: int) -> LoopOptions:
 
 @lru_cache(maxsize=64)
 def ladder(source: str) -> list[LoopPlan]:
-    """Thinning plans for ``REACH`` iterations and more: fewer slots, later ones of shorter segments and more checkpoints."""
+    """Thinning plans for at least ``REACH`` iterations, with decreasing slots; later plans have shorter segments and more checkpoints."""
     plans = [thinning(*FASTEST_THINNING, source=source)]
     for segment in (64, 128, 256, 512, 1024, 2048):
         for inner in (16, 32, 64, 128):
@@ -143,7 +143,7 @@ def ladder(source: str) -> list[LoopPlan]:
 
 
 def pareto(size: np.ndarray, time: np.ndarray) -> np.ndarray:
-    """Positions of the Pareto-optimal points, by rising size and falling time. Of equal points the first is kept."""
+    """Indices of the Pareto-optimal points, by increasing size and decreasing time. Of equal points the first is kept."""
     order = np.lexsort((time, size))
     sorted_time = time[order]
     best = np.minimum.accumulate(sorted_time)

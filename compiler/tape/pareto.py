@@ -1,8 +1,8 @@
-"""Pareto fronts: all optimal pairs of (bytes, time) of a loop, of loops side by side, of a task, of a kernel, with their choices.
+"""Pareto fronts of (bytes, time), with the choices that lead to each point: of a loop, a region, a task and a kernel.
 
-Times of loops add. Bytes add for stacks that are live together; where only one of two is live, the larger counts. So the front of a
-region is made from those of its parts, pair by pair, and whatever another choice beats in both is dropped: no combination of levels is
-missed as long as a front stays under ``MOST`` points.
+Times of loops add. Bytes of stacks that are live together add; of stacks that are never live together the larger counts. The front of a
+region is combined from those of its parts, pair by pair, and dominated points are dropped. No combination of levels is missed as long as a
+front has fewer than ``MOST`` points.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .options import LoopOptions, pareto
 from .sizing import LoopSizing, Region
 
 MOST = 192
-"""Points of a front; of a longer one some are left out, evenly, never the smallest or the fastest."""
+"""Maximum number of points of a front. Longer fronts are thinned evenly; the smallest and the fastest points stay."""
 
 Picks = dict[int, np.ndarray]
 """The option of each loop (by number), for every point of a front."""
@@ -24,7 +24,10 @@ Picks = dict[int, np.ndarray]
 
 @dataclass(frozen=True, eq=False)
 class Front:
-    """Choices by rising bytes (i64) and falling time (f64, nanoseconds). ``exact``: the bytes are those of the layout, and no estimate."""
+    """Choices by increasing bytes (i64) and decreasing time (f64, nanoseconds).
+
+    ``exact``: the bytes are those of the layout, no estimates.
+    """
 
     bytes: np.ndarray
     nanoseconds: np.ndarray
@@ -32,7 +35,7 @@ class Front:
     exact: bool = True
 
     def take(self, at: np.ndarray) -> Front:
-        """Some of its points."""
+        """The points at the given indices."""
         return Front(self.bytes[at], self.nanoseconds[at], {n: p[at] for n, p in self.picks.items()}, self.exact)
 
 
@@ -45,12 +48,12 @@ def leaf(number: int, options: LoopOptions) -> Front:
 
 
 def together(a: Front, b: Front) -> Front:
-    """Both are live at the same time."""
+    """Combine two fronts with stacks that are live together."""
     return _pairs(a, b, np.add, True)
 
 
 def shared(a: Front, b: Front, one_plane: bool) -> Front:
-    """Never live at the same time. Over several planes the maximum of the sums is an estimate from below."""
+    """Combine two fronts with stacks that are never live together. With several planes the bytes are a lower bound."""
     return _pairs(a, b, np.maximum, one_plane or a is NOTHING or b is NOTHING)
 
 
@@ -68,7 +71,7 @@ def _pairs(a: Front, b: Front, join: Callable[[np.ndarray, np.ndarray], np.ndarr
 
 
 def thinned(keep: np.ndarray) -> np.ndarray:
-    """At most ``MOST`` of the points, the first and the last among them."""
+    """At most ``MOST`` of the points, including the first and the last."""
     if len(keep) <= MOST:
         return keep
     return keep[np.linspace(0, len(keep) - 1, MOST).round().astype(np.int64)]
@@ -93,7 +96,7 @@ def region_front(region: Region, options: Mapping[int, LoopOptions], one_plane: 
 
 
 def _all_loops_here(region: Region) -> list[LoopSizing]:
-    """The loops of a region and of its arms, not those inside their bodies."""
+    """The loops of a region and of its arms, without those inside their bodies."""
     out = list(region.loops)
     for pair in region.arms:
         for arm in pair:

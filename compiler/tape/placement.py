@@ -1,8 +1,8 @@
-"""Where the tapes of a task lie on a device with on-chip memory, and the levels that its loops take by default.
+"""Decides which tapes of a task are in on-chip memory, and the default checkpoint levels of its loops on such a device.
 
-The memory of a thread goes to the tapes by water-filling: each loop gets up to B bytes, B as large as what is live together allows. A loop
-whose tape fits whole keeps everything there. The others have a tape in the heap as long as those of the whole launch stay in the device's
-cache; past that a loop gets checkpoints in the heap and a segment of its share on chip, which is both smaller and faster.
+The on-chip memory of a thread is divided by water-filling: each loop gets up to B bytes, with the largest B that lets all live tapes fit. A
+loop with a tape that fits keeps it there. The other tapes are in the heap, as long as those of the whole launch fit into the device's
+cache. Beyond that, a loop has checkpoints in the heap and a segment in its on-chip share, which is both smaller and faster.
 """
 
 from __future__ import annotations
@@ -25,18 +25,19 @@ from .options import MORE_BLOCKS, REACH, LoopOptions, options_of, pareto
 from .sizing import LoopSizing, Region
 
 LEAST_SEGMENT = 8
-"""Iterations of a segment on chip, at least: a shorter one runs too much again."""
+"""Minimum iterations of an on-chip segment: shorter ones recompute too much."""
 STEP, OVER = 8, 1
-"""Segments on chip are multiples of ``STEP`` and ``OVER``: the loops over them are unrolled. A refill runs one iteration less than it has
-slots."""
+"""The slots of an on-chip segment are a multiple of ``STEP`` plus ``OVER``: the loops over them are unrolled, and a refill runs one
+iteration less than the number of slots.
+"""
 THINNING_SEGMENTS = (64, 44, 40, 32, 24, 16, LEAST_SEGMENT)
-"""Segments on chip of loops without a bound."""
+"""Iterations of the on-chip segments of loops without a bound."""
 _NOTHING = LoopPlan(0, 0, 0, 1, 1, None)
 
 
 @dataclass(frozen=True)
 class Placement:
-    """The plans of a task's loops by number, and the names of the stacks that lie on chip."""
+    """The plans of a task's loops by number, and the names of the on-chip stacks."""
 
     plans: Mapping[int, LoopPlan]
     shared: frozenset[str] = frozenset()
@@ -44,15 +45,15 @@ class Placement:
 
 @dataclass(frozen=True)
 class Launch:
-    """What decides a placement.
+    """The inputs of a placement.
 
     Attributes:
         region: the loops of the task.
-        trips: of each loop with stacks, by number.
-        rows: of the task, at most.
-        machine: the device; it has on-chip memory.
-        unknown: C1, C2, S, D1 of a loop without a bound whose tape lies in the heap.
-        fixed_slots: slots of a loop without a bound, as the user has set them; 0: thinning.
+        trips: trip count of each loop with stacks, by number.
+        rows: maximum number of rows of the task.
+        machine: a device with on-chip memory.
+        unknown: C1, C2, S, D1 of a loop without a bound and with a tape in the heap.
+        fixed_slots: slots of a loop without a bound, set by the user; 0: thinning.
     """
 
     region: Region
@@ -63,16 +64,16 @@ class Launch:
     fixed_slots: int = 0
 
     def fixed(self, s: LoopSizing) -> bool:
-        """Whether the user has said how many slots the loop has."""
+        """Whether the user has set the slots of the loop."""
         return self.trips[s.number].count is None and self.fixed_slots > 0
 
     def wanted(self, s: LoopSizing) -> int:
-        """Slots of a tape that lies on chip whole, or of the longest segment of a loop without a bound."""
+        """Slots of a complete on-chip tape, or of the longest segment of a loop without a bound."""
         count = self.trips[s.number].count
         return max(1, count) if count is not None else self.fixed_slots or THINNING_SEGMENTS[0]
 
     def least(self, s: LoopSizing) -> int:
-        """Slots without which a tape does not lie on chip."""
+        """Minimum number of slots of an on-chip tape."""
         return self.fixed_slots if self.fixed(s) else min(self.wanted(s), LEAST_SEGMENT)
 
     @once
@@ -87,9 +88,11 @@ def tape_of(s: LoopSizing) -> str:
 
 
 def place(launch: Launch, levels: int, roomy: bool = False) -> Placement:
-    """The plans of a task with that many levels; 1: as is fast, three where checkpoints of two would not stay in the device's cache.
+    """The plans of a task with that many levels.
 
-    ``roomy``: memory does not matter, two levels are enough.
+    1: the fastest number, which is three if checkpoints of two levels exceed the device's cache.
+
+    ``roomy``: memory is ample, so that two levels suffice.
     """
     slots = _filled(launch, launch.loops)
     kept = []
@@ -115,7 +118,7 @@ def place(launch: Launch, levels: int, roomy: bool = False) -> Placement:
 
 
 def workers_of(launch: Launch, placement: Placement) -> int:
-    """Workers of a parallel task: more than usual where every tape lies on chip and the heap stays small all the same."""
+    """Workers of a parallel task: more than usual if every tape is on chip and the heap stays small."""
     machine, far = launch.machine, [s for s in launch.loops if tape_of(s) not in placement.shared]
     workers, row = machine.workers, machine.lanes * _heap_bytes(launch, placement.plans, placement.shared)
     while not far and 2 * workers <= machine.most and 2 * workers * row <= machine.small:
@@ -124,18 +127,18 @@ def workers_of(launch: Launch, placement: Placement) -> int:
 
 
 def _heap_bytes(launch: Launch, plans: Mapping[int, LoopPlan], shared: frozenset[str] = frozenset()) -> int:
-    """Bytes of a row of the heap. Loops without a plan have no slots."""
+    """Bytes of a heap row. Loops without a plan have no slots."""
     words = RowLayout({n: plans.get(n, _NOTHING) for n in launch.trips}, shared).place(launch.region, {})
     return sum(n * PLANES[p] for p, n in words.items() if p != ON_CHIP)
 
 
 def _far_bytes(s: LoopSizing, plan: LoopPlan, shared: frozenset[str]) -> int:
-    """Bytes of a row of the heap that one loop takes."""
+    """Bytes of one loop in a heap row."""
     return plan.words(s.bytes("ck1"), 0 if tape_of(s) in shared else s.bytes("tape"))
 
 
 def placed(launch: Launch, plans: Mapping[int, LoopPlan]) -> frozenset[str]:
-    """The tapes that lie on chip under given plans: those that fit, innermost loops first."""
+    """The on-chip tapes under given plans: those that fit, innermost loops first."""
     names: frozenset[str] = frozenset()
     for s in launch.loops:
         more = names | {tape_of(s)}
@@ -149,14 +152,14 @@ def placed(launch: Launch, plans: Mapping[int, LoopPlan]) -> frozenset[str]:
 def options(
     launch: Launch, placement: Placement, fastest: Placement, costs: Mapping[int, LoopCost], many: int
 ) -> dict[int, LoopOptions]:
-    """The plans of each loop that a budget may choose from: where the tapes lie stays, and nothing is larger than in the fastest plan.
+    """The plans of each loop that a budget may choose from. The placement of tapes is fixed, and no plan is larger than the fastest one.
 
     Args:
-        launch: what decided the placements.
-        placement: where the tapes lie, and the largest plans of those on chip.
-        fastest: what a budget with room for it gives.
+        launch: the inputs of the placement.
+        placement: the on-chip tapes, and their largest plans.
+        fastest: the plan without a limit.
         costs: the cost models of the loops.
-        many: about how many two-level plans of a loop in the heap.
+        many: approximate number of two-level plans of a loop in the heap.
     """
     out = {}
     for s in launch.loops:
@@ -181,7 +184,7 @@ def options(
 
 
 def _on_chip_options(plan: LoopPlan, cost: LoopCost) -> LoopOptions:
-    """The plan, and with blocks of its segments."""
+    """The plan, and its variants with blocks of segments."""
     plans = [plan]
     if plan.C1 and plan.bound is not None:
         segments = -(-plan.bound // plan.S)
@@ -197,7 +200,7 @@ def _listed(plans: list[LoopPlan], sizes: list[int], cost: LoopCost) -> LoopOpti
 
 
 def _deep(region: Region, depth: int = 0) -> Iterable[tuple[int, LoopSizing]]:
-    """Each loop, and how many loops are around it."""
+    """Each loop with its nesting depth."""
     for s in region.loops:
         yield depth, s
         yield from _deep(s.inner, depth + 1)
@@ -207,7 +210,7 @@ def _deep(region: Region, depth: int = 0) -> Iterable[tuple[int, LoopSizing]]:
 
 
 def _filled(launch: Launch, loops: Iterable[LoopSizing]) -> dict[int, int]:
-    """Slots on chip by loop; those that would get too few get none, outer loops first."""
+    """On-chip slots by loop. Loops that would get too few get none, outer loops first."""
     left = [s for s in loops if launch.least(s) * s.bytes("tape") <= launch.machine.shared]
     while left:
         slots = _level(launch, left)
@@ -220,7 +223,7 @@ def _filled(launch: Launch, loops: Iterable[LoopSizing]) -> dict[int, int]:
 
 
 def _level(launch: Launch, loops: list[LoopSizing]) -> dict[int, int]:
-    """Slots by loop when each gets at most the largest equal number of bytes with which all fit."""
+    """On-chip slots by loop, if each gets at most B bytes; B is the largest number with which all fit."""
     names = {tape_of(s) for s in loops}
 
     def slots(share: int) -> dict[int, int]:
@@ -234,7 +237,7 @@ def _level(launch: Launch, loops: list[LoopSizing]) -> dict[int, int]:
 
 
 def _cached(launch: Launch, loops: list[LoopSizing]) -> list[LoopSizing]:
-    """Those of the loops whose tapes stay in the heap whole: as many as the device's cache holds, smaller ones first."""
+    """The loops that keep complete tapes in the heap: as many as the device's cache holds, smaller ones first."""
     left = loops
     while left:
         plans = {s.number: replace(_NOTHING, S=launch.wanted(s)) for s in left}
@@ -246,7 +249,7 @@ def _cached(launch: Launch, loops: list[LoopSizing]) -> list[LoopSizing]:
 
 
 def _planned(launch: Launch, s: LoopSizing, slots: int, levels: int) -> LoopPlan:
-    """The plan of a loop whose tape has that many slots on chip, 0: it lies in the heap."""
+    """The plan of a loop with that many on-chip slots; 0: its tape is in the heap."""
     trips = launch.trips[s.number]
     k, source = trips.count, trips.source
     if k is None and launch.fixed_slots:
@@ -270,6 +273,6 @@ def _even(slots: int) -> int:
 
 
 def _thinning(segment: int, source: str) -> LoopPlan:
-    """The fewest checkpoints for ``REACH`` iterations with segments of that many."""
+    """The fewest checkpoints for ``REACH`` iterations with segments of that length."""
     blocks = -(-(isqrt(-(-REACH // segment) - 1) + 1) // 8) * 8
     return thinning(-(-REACH // (segment * blocks)), blocks - 1, segment, segment * blocks // 8, source)

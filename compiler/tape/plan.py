@@ -1,4 +1,4 @@
-"""Makes the plan of a gradient launch from its sizing, the launch and the machine, within a budget if there is one."""
+"""Plans the heap of a gradient launch from its sizing, its arguments and the machine, optionally within a budget."""
 
 from __future__ import annotations
 
@@ -31,17 +31,19 @@ if TYPE_CHECKING:
 
 
 LANES_BYTES = 1 << 18
-"""Bytes of each worker's rows up to which a launch without a budget runs all of its lanes: what stays in a core's cache. Past that, more
-checkpoint levels in as many lanes take fewer bytes than one lane with one level, and little more time.
+"""Bytes of the rows of a worker that fit into the cache of a core.
+
+Up to them, a launch without a budget runs all of its lanes. Beyond them, more checkpoint levels in as many lanes take fewer bytes than one
+lane with one level, and little more time.
 """
 
 
 @dataclass(frozen=True)
 class PlanOptions:
-    """``levels``: checkpoint levels of loops with a known bound, where no ``budget`` (bytes of the heap) is given.
+    """The options of a plan. ``levels``: checkpoint levels of loops with a known bound, without a ``budget`` (bytes of the heap).
 
-    ``narrow``: numbers of the tasks that run one lane, whatever the machine has. ``spare``: bytes that the rows of a worker may take for
-    the sake of lanes, where no budget says so. ``choose`` overrides every loop (tests).
+    ``narrow``: numbers of the tasks that run one lane. ``spare``: bytes that the rows of a worker may take to run more lanes, without a
+    budget. ``choose`` overrides the plan of every loop (for tests).
     """
 
     machine: Machine
@@ -55,10 +57,10 @@ class PlanOptions:
 
 
 def make_plan(kernel: str, tasks: tuple[TaskSizing, ...], host: Host, options: PlanOptions) -> HeapPlan:
-    """Plan a launch. Deterministic; touches no device and runs nothing.
+    """Plan a launch. Deterministic; runs nothing and uses no device.
 
     Raises:
-        OutOfMemory: the budget is too small; names the smallest that is not, and the loop that takes most of it.
+        OutOfMemory: the budget is too small; names the smallest sufficient one, and the loop with the most bytes.
     """
     asked = [_Asked(t, host, options) for t in tasks]
     plan = HeapPlan(
@@ -72,7 +74,7 @@ def make_plan(kernel: str, tasks: tuple[TaskSizing, ...], host: Host, options: P
         chosen = {a.task.position: c for a, c in zip(keeps, choices)}
         return HeapPlan(kernel, tuple(a.plan(chosen.get(a.task.position) or a.usual(1)) for a in asked))
 
-    # The search knows some bytes only about, and thins its lists: plans with one level for all may be better.
+    # The search estimates some bytes and thins its lists, so a plan with one level for all loops may be better.
     lanes = (0, 1) if options.machine.fewer else (0,)
     simple = [HeapPlan(kernel, tuple(a.plan(a.usual(n, some)) for a in asked)) for n in (1, 2, 3) for some in lanes]
     fits = [p for p in simple if p.bytes <= options.budget]
@@ -87,7 +89,7 @@ def make_plan(kernel: str, tasks: tuple[TaskSizing, ...], host: Host, options: P
 
 
 class _NoLaunch:
-    """A host that knows nothing."""
+    """A host without any knowledge of the launch."""
 
     def scalar(self, arg: ArgDecl) -> int | float:
         raise LookupError
@@ -100,14 +102,17 @@ class _NoLaunch:
 
 
 def gate_leaves(tasks: tuple[TaskSizing, ...], options: PlanOptions) -> list[SizeExpr]:
-    """What plans read of a launch to count gates, see ``RowPredicate.leaves``. Nothing of gates that no launch counts."""
+    """The leaves of row predicates that plans read of a launch, see ``RowPredicate.leaves``.
+
+    Predicates that are never evaluated have none.
+    """
     out: list[SizeExpr] = []
     for task in tasks:
         if task.gate is None or not task.gate.tests:
             continue
         try:
             small = _Asked(task, _NoLaunch(), options).stake < TINY_STAKE
-        except LookupError:  # it depends on the launch
+        except LookupError:  # depends on the launch
             small = False
         if not small:
             out += task.gate.leaves()
@@ -115,7 +120,7 @@ def gate_leaves(tasks: tuple[TaskSizing, ...], options: PlanOptions) -> list[Siz
 
 
 class _Asked:
-    """One task of a launch: what is known of its loops, and its plans."""
+    """One task of a launch: the known facts about its loops, and its plans."""
 
     def __init__(self, task: TaskSizing, host: Host, options: PlanOptions) -> None:
         if options.machine.side_by_side > 1 and (task.position in options.narrow or not task.parallel):
@@ -140,7 +145,7 @@ class _Asked:
 
     @property
     def stake(self) -> int:
-        """Bytes of the rows of all workers, with every state on the tape."""
+        """Bytes of the rows of all workers with one level: every state on the tape."""
         usual = self._with(1, self._options.machine.lanes)
         words = RowLayout(usual.plans, usual.shared).place(self.task.region, {})
         words.pop(ON_CHIP, None)
@@ -148,29 +153,29 @@ class _Asked:
 
     @once
     def demand(self) -> RowDemand:
-        """What the launch can use."""
+        """The number of workers and rows that the launch can use."""
         return demand_of(self.task, self._host, self._options.machine, self.stake)
 
     def rows(self, workers: int, lanes: int) -> Rows:
-        """The rows of the task when that many workers may run it, with that many lanes each."""
+        """The rows of the task for a number of workers and of lanes per worker."""
         return self.demand.rows(replace(self._options.machine, workers=workers, lanes=lanes))
 
     @property
     def _lanes(self) -> list[int]:
-        """What may be chosen, the fastest first."""
+        """The possible choices, the fastest first."""
         machine = self._options.machine
         return [1 << k for k in reversed(range(self._most.bit_length()))] if machine.fewer else [machine.lanes]
 
     @once
     def _most(self) -> int:
-        """Lanes beyond which rows would stay empty: of few iterations, or where the gate was counted and few pass."""
+        """The useful number of lanes: more would leave rows empty, because iterations are few or few pass the predicate."""
         machine, demand = self._options.machine, self.demand
         passing = demand.passing if demand.passing is not None and demand.passing < machine.rows else machine.lanes
         some = max(1, min(machine.lanes, passing, machine.lanes if demand.iterations is None else demand.iterations))
         return 1 << (some - 1).bit_length() if machine.fewer else machine.lanes
 
     def ask(self) -> Ask:
-        """What the search must know."""
+        """The inputs of the search."""
         machine = self._options.machine
         crews = [(w, lanes) for w in fewer(machine.workers if self.task.parallel else 1) for lanes in self._lanes]
         rows = {crew: self.rows(*crew) for crew in crews}
@@ -185,7 +190,7 @@ class _Asked:
 
     @once
     def _launch(self) -> Launch:
-        """What decides where tapes lie on a device with on-chip memory."""
+        """The inputs of the placement of tapes on a device with on-chip memory."""
         o, trips = self._options, {s.number: self._trips[s.number] for s in self.stateful}
         rows = o.machine.rows if self.task.parallel else 1
         iterations = iterations_of(self.task, self._host, o.machine) if trips and rows > 1 and o.machine.shared else None
@@ -193,8 +198,9 @@ class _Asked:
         return Launch(self.task.region, trips, rows, o.machine, o.unknown, o.fixed_slots)
 
     def roomy(self, levels: int) -> Choice:
-        """Every loop with that many levels; in fewer lanes or with more levels, whichever is faster, where the rows of all lanes would
-        take more than ``spare`` bytes.
+        """The choice with that many levels in every loop.
+
+        If the rows of all lanes would exceed ``spare`` bytes: with fewer lanes or more levels, whichever is faster.
         """
         first = self.usual(levels)
         if not self._options.machine.fewer or self._options.choose or not self.stateful:
@@ -206,7 +212,7 @@ class _Asked:
         return min((c for c in tried if self.plan(c).bytes <= room), key=lambda c: self.plan(c).seconds)
 
     def usual(self, levels: int, lanes: int = 0) -> Choice:
-        """Every loop with that many levels, all workers; 0: all lanes that are of use."""
+        """The choice with that many levels in every loop, all workers and that many lanes; 0: all useful lanes."""
         o = self._options
         if not o.machine.fewer or not self.stateful:
             return self._with(levels, o.machine.lanes)
@@ -221,7 +227,7 @@ class _Asked:
         return Choice(plans, o.machine.workers, placed(self._launch, plans) if o.machine.shared else frozenset(), lanes)
 
     def fastest(self) -> Choice:
-        """What a budget with room for everything gives."""
+        """The fastest choice, without a limit of memory."""
         o = self._options
         if o.machine.shared and not o.choose:
             found = place(self._launch, 1, roomy=True)
@@ -230,7 +236,7 @@ class _Asked:
         return Choice(plans, o.machine.workers, lanes=self._most if self.stateful else o.machine.lanes)
 
     def _workers(self, placement: Placement) -> int:
-        """The usual number, or more: not behind a gate, which is counted up to the usual number only."""
+        """The number of workers: the usual one, or more without a predicate, which is evaluated up to the usual number only."""
         return self._options.machine.workers if self.task.gate else workers_of(self._launch, placement)
 
     def _usual(self, s: LoopSizing, levels: int, unknown: tuple[int, int, int, int]) -> LoopPlan:
@@ -272,14 +278,14 @@ class _Asked:
 
 
 def fewer(workers: int) -> list[int]:
-    """Numbers of workers that a search tries: all up to 8, above that every power of two."""
+    """The numbers of workers that a search tries: all up to 8, then powers of two."""
     if workers <= 8:
         return list(range(workers, 0, -1))
     return [workers, *(1 << k for k in reversed(range(workers.bit_length())) if 1 << k < workers)]
 
 
 def _refusal(smallest: HeapPlan, budget: int) -> OutOfMemory:
-    """The error for a budget that nothing fits."""
+    """Raise the error for a budget that is too small."""
     row = max(smallest.rows(), key=lambda row: int(str(row["bytes"])))
     bound = "an unknown number of" if row["bound"] is None else row["bound"]
     where = "{line}: {rows} rows ({rows_from}) x {row_bytes} bytes, {bound} iterations ({bound_from})".format(

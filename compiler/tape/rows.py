@@ -1,4 +1,4 @@
-"""How many adstack rows a task needs: one for each iteration that can be in flight and passes the gate."""
+"""The number of adstack rows of a task: one for each iteration that can be in flight and passes the row predicate."""
 
 from __future__ import annotations
 
@@ -12,36 +12,36 @@ from .machine import Machine
 from .sizing import TaskSizing
 
 TINY_STAKE = 1 << 10
-"""Rows of fewer bytes in all are never counted: a launch that reads no data to be planned can be made without Python."""
+"""Predicates are not evaluated to save less than this many bytes: a plan that reads no data can be launched without Python."""
 SMALL_STAKE = 1 << 16
-"""Rows of fewer bytes in all are worth ``LOOKS_A_BYTE`` iterations for each byte: every launch with new data repeats the count."""
+"""To save less than this many bytes, at most ``LOOKS_A_BYTE`` iterations per byte are evaluated: every launch with new data repeats it."""
 LOOKS_A_BYTE = 4
 CHEAP_COUNT = 1 << 20
-"""Iterations that are counted in about a millisecond. More are looked at only to save as many bytes."""
+"""Iterations that are evaluated in about a millisecond. More are evaluated only to save as many bytes."""
 
 
 @dataclass(frozen=True)
 class Rows:
-    """``count`` rows, claimed by at most ``workers`` threads; ``source`` says what limits them."""
+    """``count`` rows, claimed by at most ``workers`` threads. ``source``: what limits them, as text."""
 
     count: int
     workers: int
     source: str
 
     def params(self, machine: Machine) -> dict[str, int]:
-        """The launch parameters of a task: how many workers may run it, and how many of them may claim a row."""
+        """The launch parameters of a task: the number of workers, and the number of rows that they may claim."""
         return {"rows": -(-self.count // machine.lanes), "threads": self.workers, "lanes": machine.lanes}
 
 
 @dataclass(frozen=True)
 class RowDemand:
-    """What a launch of a task can use.
+    """The number of rows that a launch of a task can use.
 
     Attributes:
-        parallel: several workers run it.
-        iterations: at most; None: unknown.
-        passing: those that pass the gate, or that many and more; None: not counted.
-        note: why a gate, or a condition of it, was not counted.
+        parallel: several workers run the task.
+        iterations: maximum number of iterations; None: unknown.
+        passing: iterations that pass the predicate, or a lower bound that suffices; None: not evaluated.
+        note: why a predicate, or a part of it, was not evaluated.
     """
 
     parallel: bool
@@ -50,7 +50,7 @@ class RowDemand:
     note: str = ""
 
     def rows(self, machine: Machine) -> Rows:
-        """The rows on a machine with no more workers than the one that the demand was found for."""
+        """The rows on a machine, which has at most as many workers as the one of the demand."""
         if not self.parallel:
             return Rows(0, 1, self._gate()) if self.passing == 0 else Rows(1, 1, f"serial task{self.note}")
         workers, source = machine.workers, "workers"
@@ -66,18 +66,18 @@ class RowDemand:
 
 
 def rows_of(task: TaskSizing, host: Host, machine: Machine, stake: int | None = None) -> Rows:
-    """The rows of a task that keeps something; the arguments are those of ``demand_of``."""
+    """The rows of a task with adstacks; the arguments are those of ``demand_of``."""
     return demand_of(task, host, machine, stake).rows(machine)
 
 
 def demand_of(task: TaskSizing, host: Host, machine: Machine, stake: int | None = None) -> RowDemand:
-    """What a launch of a task can use.
+    """The number of rows that a launch of a task can use.
 
     Args:
-        task: it keeps something.
+        task: a task with adstacks.
         host: the launch.
-        machine: its workers are the most that will be asked for.
-        stake: bytes of the rows of all workers. A gate is counted if there is enough to save; None: there is.
+        machine: the machine with the maximum number of workers.
+        stake: bytes of the rows of all workers. A predicate is evaluated if it can save enough of them; None: always.
     """
     iterations = iterations_of(task, host, machine)
     gate = task.gate
@@ -105,6 +105,6 @@ def demand_of(task: TaskSizing, host: Host, machine: Machine, stake: int | None 
 
 
 def iterations_of(task: TaskSizing, host: Host, machine: Machine) -> int | None:
-    """Iterations of a task's parallel loop, at most; in a batch, the threads that its trials can have. None: unknown."""
+    """Maximum iterations of a task's parallel loop; in a batch, maximum threads of its trials. None: unknown."""
     count = max_tuples(task.axes, host)
     return count if count is None or not task.trials else count * machine.trial_lanes

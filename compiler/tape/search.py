@@ -1,7 +1,7 @@
-"""The fastest plan that fits a budget: levels and segment lengths of every loop, and workers of every task.
+"""Searches the fastest plan that fits a budget: levels and segment lengths of every loop, and workers of every task.
 
-The front of a kernel holds all choices that nothing beats in both bytes and predicted time. The budget picks the fastest that fits; what
-is then left over goes into the segments of one two-level loop, the one where it saves the most time. More bytes are never predicted slower.
+The front of a kernel contains all Pareto-optimal choices of bytes and predicted time. The search takes the fastest that fits the budget.
+Unused bytes lengthen the segments of one two-level loop, the one that gains most. A larger budget never has a slower prediction.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from .sizing import TaskSizing
 
 @dataclass(frozen=True)
 class Ask:
-    """What the search knows of one task that keeps something.
+    """The inputs of the search for one task with adstacks.
 
     Attributes:
         task: its loops.
         trips: of each loop with stacks, by number.
         cost: its cost model.
-        rows: by how many workers may run it, and how many lanes of each have rows.
-        width: iterations that the code runs side by side.
-        options: what the loops may choose from, given how many two-level plans; None: all that is useful.
-        shared: the stacks that lie on chip.
+        rows: number of rows by number of workers and lanes per worker.
+        width: iterations that the code runs in SIMD lanes.
+        options: returns the options of the loops, given the number of two-level plans; None: all useful ones.
+        shared: the names of the on-chip stacks.
     """
 
     task: TaskSizing
@@ -45,7 +45,7 @@ class Ask:
 
 @dataclass(frozen=True)
 class Choice:
-    """The plans of a task's loops by number, the workers that run it, the stacks that lie on chip, and the lanes."""
+    """The plans of a task's loops by number, its workers, its on-chip stacks, and its lanes."""
 
     plans: Mapping[int, LoopPlan]
     workers: int
@@ -68,10 +68,10 @@ def fit(asks: Sequence[Ask], budget: int, fixed_slots: int, size: Callable[[list
         asks: the tasks.
         budget: bytes of the heap.
         fixed_slots: slots of loops without a bound; 0: thinning.
-        size: the bytes of the heap under some choices, exactly.
+        size: returns the exact bytes of the heap under some choices.
 
     Raises:
-        TooSmall: there is none.
+        TooSmall: no plan fits.
     """
     work = _Search(asks, fixed_slots)
     if work.front.exact:
@@ -90,17 +90,17 @@ _WORKERS = -1
 
 
 class _Search:
-    """The front of a kernel. Its picks are by (task, loop), ``_WORKERS`` for the workers."""
+    """Compute the front of a kernel. The key of a pick is (task, loop), with ``_WORKERS`` as the loop for the workers."""
 
     def __init__(self, asks: Sequence[Ask], fixed_slots: int) -> None:
         self.asks = asks
         self.numbers: dict[int, tuple[int, int]] = {}  # key of a pick -> task, loop
         loops = sum(len(a.trips) for a in asks)
         planes = {plane for a in asks for plane in a.task.planes}
-        # a plan is to take about a millisecond; where no segment is grown in the end, there are more to choose from
+        # a plan should take about a millisecond; without a final growth of segments it can afford more options
         many = {1: 40, 2: 30, 3: 10 if len(planes) == 1 else 20}.get(loops, 7)
         self.options: list[dict[int, LoopOptions]] = []
-        self.crews: list[tuple[np.ndarray, np.ndarray]] = []  # of each task: rows and rounds by workers and lanes
+        self.crews: list[tuple[np.ndarray, np.ndarray]] = []  # rows and rounds of each task, by workers and lanes
         self.front = NOTHING
         for k, ask in enumerate(asks):
             if ask.options:
@@ -113,7 +113,7 @@ class _Search:
             self.front = shared(self.front, self._task_front(k, ask, options, len(planes) == 1), len(planes) == 1)
 
     def _task_front(self, k: int, ask: Ask, options: dict[int, LoopOptions], one_plane: bool) -> Front:
-        """The front of a task over the numbers of workers and lanes, its picks named for the kernel."""
+        """The front of a task over the numbers of workers and lanes, with the keys of the kernel's picks."""
         one = region_front(ask.task.region, options, one_plane)
         rows = np.array([r.count for r in ask.rows.values()], np.int64)
         rounds = np.array([ask.cost.rounds(r.workers, lanes, ask.width) for (_, lanes), r in ask.rows.items()], np.float64)
@@ -131,7 +131,7 @@ class _Search:
         return len(self.numbers) - 1
 
     def choices(self, point: int, grown: tuple[int, int, int] | None = None) -> list[Choice]:
-        """The choices of a point of the front. ``grown``: task, loop, and the segment length that it gets instead."""
+        """The choices of a point of the front. ``grown``: a task, a loop of it, and the new segment length of that loop."""
         plans: list[dict[int, LoopPlan]] = [{} for _ in self.asks]
         crews = [(1, 1)] * len(self.asks)
         for key, picks in self.front.picks.items():
@@ -148,7 +148,7 @@ class _Search:
         return [Choice(p, workers, a.shared, lanes) for p, (workers, lanes), a in zip(plans, crews, self.asks)]
 
     def grown(self, within: int, budget: int) -> list[Choice]:
-        """The best of the first ``within`` points with one two-level loop grown into what is left of the budget."""
+        """The best of the first ``within`` points after one two-level loop has grown into the unused bytes of the budget."""
         front = self.front
         left = budget - front.bytes[:within]
         best, found = float(front.nanoseconds[within - 1]), (within - 1, None)

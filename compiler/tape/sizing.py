@@ -1,4 +1,4 @@
-"""The facts about a reverse task that a plan needs, independent of a launch: its extent, its loops, their stacks and regions."""
+"""The launch-independent facts about a reverse task that a plan needs: its extent, its loops, their stacks and regions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class StackSizing:
 
 @dataclass(frozen=True)
 class LoopSizing:
-    """A loop with stacks: its own range, the ranges around it, what lies inside its body, and what its copies do."""
+    """A loop with stacks: its range, the enclosing ranges, the region of its body, and the work of its copies."""
 
     number: int
     range: Range
@@ -46,13 +46,13 @@ class LoopSizing:
 
 @dataclass(frozen=True)
 class Region:
-    """Loops whose stacks are live together, and pairs of regions of which only one is (the arms of an ``if``)."""
+    """Loops with stacks that are live together, and pairs of regions that exclude each other (the arms of an ``if``)."""
 
     loops: tuple[LoopSizing, ...] = ()
     arms: tuple[tuple[Region, Region], ...] = ()
 
     def all_loops(self) -> list[LoopSizing]:
-        """Every loop in the region and inside its loops, in program order of the loops themselves."""
+        """All loops of the region, including nested ones, in program order."""
         out: list[LoopSizing] = []
         for loop in self.loops:
             out += [loop, *loop.inner.all_loops()]
@@ -64,7 +64,10 @@ class Region:
 
 @dataclass(frozen=True)
 class TaskSizing:
-    """``position``: number of the task in the reverse kernel. ``axes`` empty: serial. ``work``: what lies outside of its loops."""
+    """The facts about one task.
+
+    ``position``: its number in the reverse kernel. ``axes``: empty for a serial task. ``work``: the work outside of its loops.
+    """
 
     position: int
     name: str
@@ -72,8 +75,8 @@ class TaskSizing:
     parallel: bool
     region: Region
     work: Work = NO_WORK
-    gate: RowPredicate | None = None  # the conditions around all of its loops that keep something
-    trials: bool = False  # of a batched kernel: the axis is that of the trials
+    gate: RowPredicate | None = None  # the conditions around all loops with stacks
+    trials: bool = False  # of a batched kernel: the axis is the axis of trials
 
     @property
     def planes(self) -> set[str]:
@@ -89,7 +92,7 @@ class Costs(Protocol):
         ...
 
     def rest(self) -> Work:
-        """What lies outside of the planned loops."""
+        """The work outside of the planned loops."""
         ...
 
 
@@ -106,10 +109,11 @@ def size_task(
     Args:
         kernel: the primal kernel.
         task: the primal task.
-        position: of the reverse task in the reverse kernel.
-        name: of the reverse task.
+        position: number of the reverse task in the reverse kernel.
+        name: name of the reverse task.
         stacks: number and stacks of each loop with backward work.
-        costs: makes what counts the work, given what names a loop (told whether the loop has a plan). None: nothing is counted.
+        costs: creates the counter of work, from a function that numbers a loop (given whether the loop has a plan). None: work is not
+            counted.
     """
     reader = Reader(kernel, task)
     axes = reader.axes()
@@ -124,7 +128,7 @@ def size_task(
 
 
 def _simple(r: Range) -> Range | None:
-    """A range whose count follows from the launch's arguments, without arrays and enclosing indices; else None."""
+    """A range with a trip count that depends on the launch's arguments only, not on arrays or enclosing indices; else None."""
     ends = [e for end in (r.begin, r.end) if end is not None for e in parts(end)]
     return r if r.end is not None and all(isinstance(e, (Lit, Arg, Extent, Bin, Cast)) for e in ends) else None
 

@@ -1,7 +1,7 @@
-"""The sizing of a batched gradient: rows by trials, and bounds that are the largest of any trial.
+"""The sizing of a batched gradient: rows by trials, and for each loop the largest bound of any trial.
 
-The trial is one more index around all loops. What each trial has its own of is an array with the trials as its first axis then, and the
-largest trip count over all trials is found as over any other index. A row belongs to a worker, which runs trials one after another.
+The trial is one more index around all loops. An array with a copy per trial has the trials as its first axis. The largest trip count over
+all trials is computed like that over any other index. A row belongs to a worker, which runs trials one after another.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .sizing import LoopSizing, Region, TaskSizing
 
 
 def batched_sizing(tasks: tuple[TaskSizing, ...], layout: TrialLayout) -> tuple[TaskSizing, ...]:
-    """The tasks of a reverse kernel when it runs for all trials of a batch."""
+    """The sizing of the tasks of a reverse kernel that runs for all trials of a batch."""
     return _Batched(layout).tasks(tasks)
 
 
@@ -28,7 +28,7 @@ class _Batched:
         self._places: dict[Place | ArgDecl, Place] = {}
 
     def tasks(self, tasks: tuple[TaskSizing, ...]) -> tuple[TaskSizing, ...]:
-        """All tasks, the axes of which are loops of a trial."""
+        """The sizing of all tasks; their axes are loops within a trial."""
         return tuple(
             replace(t, axes=(self._lanes,), parallel=True, region=self._region(t.region), gate=None, trials=True) for t in tasks
         )

@@ -1,4 +1,4 @@
-"""What the code of a reverse kernel does, counted: the raw material of the cost model (``cost.py``)."""
+"""Counts the operations and memory accesses of a reverse kernel: the input of the cost model (``cost.py``)."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from typing import Union
 from .bounds.sizeexpr import Range
 
 CLASSES = ("simple", "division", "function", "load", "update")
-"""Classes of operations: arithmetic and comparisons; division and square roots; sin, exp and their like; loads from memory; stores
-and atomics."""
+"""Classes of operations: arithmetic and comparisons; division and square roots; elementary functions; loads; stores and atomics."""
 
 Inner = Union[int, Range, None]
-"""A loop inside a piece of code: the number of a planned loop, the range of another, or None for a trip count known only at run time."""
+"""A loop inside a piece of code: the number of a planned loop, the range of another loop, or None for an unknown trip count."""
 
 
 @dataclass(frozen=True)
