@@ -48,7 +48,7 @@ class Ahead:
             future.exception()  # seen: the call that needs the kernel raises it again
 
     def drain(self) -> None:
-        """Wait until nothing is being compiled: before a fork, whose child would inherit locks that nobody opens."""
+        """Wait until nothing is being compiled: before a fork, because the child would inherit locked locks."""
         wait(list(self._open))
 
     def forget(self) -> None:

@@ -52,7 +52,7 @@ class Entry(NamedTuple):
         numbers: Sequence[int] = (),
         storage: Storage | None = None,
     ) -> Entry:
-        """That of lowered IR, which is used up. ``buffers``: its field buffers."""
+        """The compiled kernel of lowered IR, which is consumed. ``buffers``: its field buffers."""
         return cls(CompiledKernel(lowered, detach(lowered, buffers), options, storage), list(numbers))
 
 
@@ -84,7 +84,9 @@ class CompileCache:
             QdrunCompilationError: see ``pipeline.lowered``.
         """
         inputs = Inputs(source, args)
-        recorded = device.native and not inputs.refused and not os.environ.get("QDRUN_PRINT")  # what is printed must be lowered
+        recorded = (
+            device.native and not inputs.refused and not os.environ.get("QDRUN_PRINT")
+        )  # a kernel must be lowered to be printed
         base = keys.base_key(inputs, how, options, device) if recorded else None
         if base is not None:
             found = self._replayed(base, source, args, options, device)
@@ -198,7 +200,7 @@ class CompileCache:
 
 
 CACHE = CompileCache()
-"""That of this process."""
+"""The cache of this process."""
 
 
 def _read_paths(base: str) -> list[list[Path]]:

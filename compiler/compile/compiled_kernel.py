@@ -32,7 +32,7 @@ from .serialized_kernel import Storage
 
 
 class CompiledKernel:
-    """One kernel with its reverse and forward-mode kernels. Machine code is made when it is first launched; plans need none.
+    """One kernel with its reverse and forward-mode kernels. Machine code is made at the first launch; plans need none.
 
     Attributes:
         forward: the kernel itself.
@@ -157,7 +157,7 @@ class CompiledKernel:
 
     @once
     def flows(self) -> Flows:
-        """What the values that the forward kernel stores depend on."""
+        """The places that the stored values of the forward kernel depend on."""
         return flows_of(self.ir)
 
     def forms(self, access: Access) -> tuple[Form | None, ...]:

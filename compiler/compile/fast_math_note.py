@@ -18,7 +18,7 @@ def note_fast_math(kernel: Kernel) -> None:
 
 
 def fast_math_note(kernel: Kernel) -> str:
-    """What ``fast_math`` would change in a lowered kernel, with its line and what to do; empty where that is not most of its time."""
+    """A note that ``fast_math`` would replace most instructions of a lowered kernel, with its line; empty if it would not."""
     found = approximable(kernel)
     if found.share < _MOSTLY:
         return ""

@@ -75,7 +75,7 @@ def compiler_digest() -> str | None:
 
 
 def _written(path: Path) -> float:
-    """When a file was written. A time in the future is somebody's clock: then the time when the file came to this machine counts."""
+    """The modification time of a file. A time in the future comes from a wrong clock; then the change time on this machine counts."""
     stat = path.stat()
     return stat.st_mtime if stat.st_mtime <= time.time() else stat.st_ctime
 

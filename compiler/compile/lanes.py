@@ -1,4 +1,4 @@
-"""How many iterations the tasks of a kernel run side by side on the CPU: decided from the kernel without its checks."""
+"""Chooses the number of SIMD lanes of each task on the CPU, from the kernel without its checks."""
 
 from __future__ import annotations
 

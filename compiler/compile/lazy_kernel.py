@@ -19,14 +19,14 @@ Written = Union[int, tuple[str, int]]
 
 
 class Facts(NamedTuple):
-    """What is known of a kernel without its tasks.
+    """The facts about a kernel that are known without its tasks.
 
     Attributes:
         head: the kernel without its tasks.
-        kinds: the kinds of the buffers that it touches.
+        kinds: the kinds of the buffers that it uses.
         draws: it reads the launch's random seed.
         written: ``ArgDecl.index`` of the arrays that it writes; ("grad", index) for their gradients.
-        stores: what it writes of fields: buffer, and offset of the component.
+        stores: the fields that it writes: buffer, and offset of the component.
     """
 
     head: Kernel
@@ -48,7 +48,7 @@ def facts_of(kernel: Kernel) -> Facts:
 
 
 def _written(buffer: Buffer) -> Written:
-    """How ``Facts.written`` names an array argument, or its gradient or dual."""
+    """The name of an array argument, or of its gradient or dual, in ``Facts.written``."""
     assert isinstance(buffer.owner, ArgDecl)
     index = buffer.owner.index
     return index if buffer.kind == "arg" else (buffer.kind.removeprefix("arg_"), index)

@@ -41,7 +41,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One stage: its name in ``QDRUN_PRINT`` and in benchmarks, what it takes, and what it gives."""
+    """One stage: its name in ``QDRUN_PRINT`` and in benchmarks, its input and its output."""
 
     name: str
     takes: str
@@ -154,7 +154,7 @@ def planned(kernel: Kernel, options: Options) -> Kernel:
 
 
 def without_checks(kernel: Kernel) -> Kernel:
-    """What a device would compile of a kernel if it had been lowered without checks."""
+    """The kernel that a device would compile if it had been lowered without checks."""
     return reduced(simplify(unchecked(kernel)), _quietly)
 
 

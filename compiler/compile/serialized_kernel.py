@@ -1,4 +1,4 @@
-"""What a compiled kernel is on disk: the facts that launches need, and beside them the IR, which is read when something asks for it.
+"""The disk format of a compiled kernel: the facts that launches need, and the IR, which is read on demand.
 
 Both are documents of ``ir.store``: data, of the classes that ``CODEC`` lists. The machine code lies in an entry of its own, under the key
 that the text of the module gives it.
@@ -31,7 +31,7 @@ from ..tape.bounds import row_predicates, sizeexpr
 from .lazy_kernel import Facts, LazyKernel, Written
 
 FOUND: dict[str, type | None] = {"forward": None, "reverse": Gradient, "tangent": Tangent}
-"""What comes with a compiled kernel of each kind."""
+"""The parts of a compiled kernel by kind."""
 LAZY = frozenset(("kernel", "replayed"))
 """Fields of these that are read when something asks for them."""
 
@@ -109,7 +109,7 @@ class Storage:
             return
         try:
             data = pack(made, buffers, kind, found)
-        except StoreError as e:  # a fault of ours, or nesting that is too deep for Python
+        except StoreError as e:  # an internal error, or nesting that is too deep for Python
             message = f"kernel `{made.head.name}` ({kind}) is not kept on disk, each process compiles it again: {e}"
             warnings.warn(message, RuntimeWarning, stacklevel=2)
         else:

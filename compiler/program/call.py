@@ -65,8 +65,10 @@ Permutation = tuple[int, ...]
 
 
 class Key(NamedTuple):
-    """What a kernel is specialised for. ``layout``: the axis at each level of nesting, outermost first; None for row-major.
-    ``per_trial``: each trial of a batched program has its own.
+    """The properties of an argument that a kernel is specialised for.
+
+    ``layout``: the axis at each level of nesting, outermost first; None for row-major. ``per_trial``: each trial of a batched program has
+    its own.
     """
 
     dtype: DType

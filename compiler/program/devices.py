@@ -11,10 +11,10 @@ from ..runtime.python.device import PythonDevice
 
 
 def open_device(arch: Arch, options: Options) -> Device:
-    """The device of a new program.
+    """Open the device of a new program.
 
     Raises:
-        DeviceError: it cannot be opened; says what is missing.
+        DeviceError: the device cannot be opened; names what is missing.
         QdrunRuntimeError: the backend is not built, or ``device`` is given for one that has a single device.
     """
     limit = options.memory_limit or None
@@ -37,13 +37,13 @@ def open_device(arch: Arch, options: Options) -> Device:
 
 
 def usable_gpu(fallback: bool) -> Arch:
-    """The backend that ``qd.gpu`` stands for.
+    """Resolve ``qd.gpu`` to a backend.
 
     Args:
-        fallback: take the CPU where no GPU can be used, with a ``RuntimeWarning`` that says why.
+        fallback: use the CPU if no GPU can be used, with a ``RuntimeWarning`` that gives the reason.
 
     Raises:
-        QdrunRuntimeError: no GPU can be used and there is no fallback; says what is missing.
+        QdrunRuntimeError: no GPU can be used, and ``fallback`` is off; names what is missing.
     """
     found = [b for b in registry.devices() if registry.is_built(b.name)]
     usable = next((b for b in found if b.usable), None)

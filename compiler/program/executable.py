@@ -146,7 +146,7 @@ class Executable:
             try:
                 self._entry(ctypes.addressof(buffer))
             finally:
-                if not device.native:  # machine code counts by itself
+                if not device.native:  # machine code counts its own launches
                     self.context[CTX_LAUNCHES] += 1
         if device.ahead:
             self.program.launched(int(self.context[CTX_WEIGHT]))
@@ -195,7 +195,7 @@ class Executable:
         )
 
     def _guarded(self) -> dict[str, Any]:
-        """What a native launch must look at, as ``make_launch`` takes it."""
+        """The guard of a native launch, as ``make_launch`` takes it."""
         return {}
 
     @property
@@ -360,7 +360,7 @@ class GradientExecutable(Executable):
         return self.plans.plan(call, budget, machine, launched)
 
     def watched(self, call: Call) -> tuple[object, ...] | None:
-        """What tells launches apart whose plans may become different ones when memory is written; None: nothing that is written counts."""
+        """The key of the plans of a launch that depend on memory; None: no plan depends on memory."""
         if not (self._inputs.watched or self.program.options.memory_budget):
             return None
         words = call.words[8:]

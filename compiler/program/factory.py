@@ -1,4 +1,4 @@
-"""How the types of the language make fields and ndarrays of their own, without knowing these."""
+"""Creates fields and ndarrays for the types of the language, which this module does not import."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ class Graph:
             program.launched(self._device.weight(-self._handle))
 
     def _most_workers(self) -> int:
-        """How many threads may be in it at once: each has an adstack row of the launch that needs most."""
+        """The number of threads that may run it at once: the most adstack rows that one of its launches needs."""
         threads = [t.params["threads"] for x in self._recording.launched if x.plan for t in x.plan.tasks if t.stride]
         for plane, words in self._device.row_words(self._handle).items():
             memory = self._heap.get(plane)
@@ -100,7 +100,7 @@ class Graph:
                 state.report()
 
     def _check(self) -> None:
-        """Refuse to run with another heap than the one that is there, or is needed."""
+        """Refuse to run if the adstack heap was replaced since the recording, or is too small now."""
         why = self.stale()
         if why:
             raise QdrunRuntimeError(why)
@@ -135,7 +135,7 @@ class Graph:
 
 
 def capture(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Graph:
-    """Record what a function launches, and give it as one graph.
+    """Record the launches of a function, and return them as one graph.
 
     The function is called once, and its launches do not run: calling the graph runs them. Numbers that it passes, and those that Python
     writes to fields (``x[None] = 1.0``, ``x.fill(0)``), are part of the graph; whole arrays are not. A ``with qd.ad.Tape(loss):`` in it is

@@ -36,13 +36,13 @@ _programs: Living[Program] = Living()
 
 
 class Program(Accounts):
-    """One device with what lives on it.
+    """A device with its fields, ndarrays and compiled kernels.
 
     Attributes:
         factory: makes the fields and the ndarrays of the language.
-        tape: the tape that records now, or None.
-        variants: the specialisations of each kernel that were compiled for it; they go with it.
-        native_launches, native_gradients: what calls of each kernel, and of its gradient, try before they go through Python.
+        tape: the recording tape, or None.
+        variants: the specialisations of each kernel in this program.
+        native_launches, native_gradients: the native launchers of each kernel and gradient, which calls try before they use Python.
     """
 
     __slots__ = ("native_gradients", "native_launches")  # where a native launcher finds them
@@ -108,7 +108,7 @@ class Program(Accounts):
             try:
                 self.close()
             except QdrunRuntimeError:
-                if error[0] is None:  # else what the block raised goes on
+                if error[0] is None:  # otherwise the exception of the block propagates
                     raise
             outer = self._outer() if self._outer else None
             if CURRENT.get() is None and outer is not None and not outer.closed:
@@ -179,7 +179,7 @@ class Program(Accounts):
 
     @property
     def versions(self) -> Versions | None:
-        """Who wrote what, and when: kept with ``debug=True`` and while a tape validates."""
+        """The version counters of arrays, kept with ``debug=True`` and while a tape validates; else None."""
         return self._versions
 
     @versions.setter
@@ -189,7 +189,7 @@ class Program(Accounts):
 
     @property
     def rehearsal(self) -> Rehearsal | None:
-        """What notes launches instead of running them."""
+        """The rehearsal that records launches instead of running them, or None."""
         return self._rehearsal
 
     @rehearsal.setter
@@ -198,7 +198,7 @@ class Program(Accounts):
         self._update_slow()
 
     def rehearse(self, function: Callable[[], Any], name: str, gradients: bool = True) -> Launches:
-        """What a function launches, without running it; see ``rehearsal.rehearse``."""
+        """The launches of a function, without running them; see ``rehearsal.rehearse``."""
         with self:
             return rehearse(self, function, name, gradients)
 
@@ -230,7 +230,7 @@ class Program(Accounts):
             self._rehearsal.touched(tensor, "reads")
 
     def show(self, tensor: Any) -> None:
-        """The memory of a field or an ndarray was handed out: somebody may write to it without a call of ours."""
+        """Record that the memory of a field or an ndarray escaped: other code may write to it without the program's knowledge."""
         found, memory = shown(tensor), memory_of(tensor)
         if found.spots and found.spots[0] not in self.shown:
             if len(self.shown) >= 1024:
@@ -255,12 +255,12 @@ class Program(Accounts):
         return super().records() or any(x is not None for x in recorders)
 
     def parallel_iterations(self, kernel: Any, args: tuple[Any, ...]) -> tuple[int | None, ...]:
-        """How parallel a launch would be, see ``program.plans.launch_facts.parallel_iterations``."""
+        """The parallel iterations of a launch, see ``program.plans.launch_facts.parallel_iterations``."""
         with self:
             return parallel_iterations(kernel, args)
 
     def launch_note(self, kernel: Any, args: tuple[Any, ...], arch: str) -> str:
-        """What would make a launch on a backend faster, see ``program.plans.launch_facts.launch_note``; empty: nothing."""
+        """A note on an option that would make a launch faster, see ``program.plans.launch_facts.launch_note``; empty: none."""
         with self:
             return launch_note(kernel, args, arch)
 

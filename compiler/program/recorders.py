@@ -1,4 +1,4 @@
-"""What records the launches of a program, as the program and its kernels see it: a tape, and a block of forward mode."""
+"""Protocols of the recorders of launches, a tape and a block of forward mode, as the program and its kernels use them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class CustomFunction(Protocol):
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """The name in messages."""
         ...
 
     def gradient(self) -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""What is noted while a function is recorded as a graph."""
+"""The data that is collected while a function is recorded as a graph."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class CompiledCode(Protocol):
 
     @property
     def prints(self) -> Any:
-        """What it prints; false: nothing."""
+        """Its print statements; false: none."""
         ...
 
 
@@ -57,7 +57,7 @@ class LaunchableGradient(Launchable, Protocol):
     """A compiled gradient in a program."""
 
     def watched(self, call: Call) -> tuple[object, ...] | None:
-        """What tells launches apart whose plans may become different ones when memory is written; None: nothing that is written counts."""
+        """The key of the plans of a launch that depend on memory; None: no plan depends on memory."""
         ...
 
     def plan(self, call: Call, budget: int | None = None, *, launched: bool = False) -> HeapPlan:
@@ -99,7 +99,7 @@ class Recorded(NamedTuple):
 
 
 class Recording:
-    """What is noted while a function is recorded: what its launches use, so that a graph never runs on memory or plans that are gone.
+    """The launches of a recorded function and everything that they use, so that a graph never runs on freed memory or stale plans.
 
     Attributes:
         thread: the one that records; launches of others wait.

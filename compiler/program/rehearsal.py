@@ -28,7 +28,7 @@ class Rehearsal:
 
     @property
     def launches(self) -> Launches:
-        """What was launched, in the order of the first launch of each kind."""
+        """The distinct launches, in the order of their first occurrence."""
         return list(self._found.values())
 
     def launch(self, kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -83,16 +83,16 @@ class Rehearsal:
 
 
 def rehearse(program: Any, function: Callable[[], Any], name: str, gradients: bool) -> Launches:
-    """What a function launches in a program, without running it.
+    """Rehearse a function: find its launches in a program without running them.
 
     Args:
         program: the current one; nothing records launches in it.
-        function: calls kernels with no other effect on the program. Random numbers are not drawn.
+        function: calls kernels and has no other effect on the program. Random numbers are not drawn.
         name: what messages call it.
         gradients: see ``Rehearsal``.
 
     Raises:
-        QdrunRuntimeError: the function reads or writes arrays in Python, so that what it launches may depend on what its launches compute.
+        QdrunRuntimeError: the function reads or writes arrays in Python, so that its launches may depend on results of other launches.
     """
     before = program.rehearsal
     program.rehearsal = made = Rehearsal(name, gradients)

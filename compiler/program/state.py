@@ -104,7 +104,7 @@ class ProgramState:
 
     @property
     def prompt(self) -> bool:
-        """Whether the call of a launch that fails is the one that raises: on a GPU, with ``debug=True``."""
+        """Whether launches are synchronous, so that the failing call raises the error: on a GPU, with ``debug=True``."""
         return self.pending is None or self.options.debug
 
     # ---- launches
@@ -206,7 +206,7 @@ class ProgramState:
         budget = self.options.memory_budget
         if budget and self._heap and category != "adstack" and self.device.used_bytes + nbytes > budget:
             with self.alone():
-                self._shrink_heap({})  # the next gradient is planned into what is left
+                self._shrink_heap({})  # the next gradient is planned into the remaining bytes
         return self.device.allocate(nbytes, category)
 
     def host_words(self, n: int, category: str) -> Allocation:
@@ -276,7 +276,7 @@ class ProgramState:
         return self._heap.get(plane)
 
     def heap_address(self, plane: str) -> int:
-        """Where a heap plane lies; 0 while there is none."""
+        """The address of a heap plane; 0 before its allocation."""
         return self._heap[plane].ptr if plane in self._heap else 0
 
     def trials_of(self, count: int, arch: str | None = None) -> TrialLayout:
@@ -295,7 +295,7 @@ class ProgramState:
         return max(1, found.workers, found.most)
 
     def own_machine(self, lanes: Lanes = ONE_LANE) -> Machine:
-        """What plans must know of the program's own device; ``lanes``: of the compiled kernel."""
+        """The parameters of the program's own device for plans; ``lanes``: of the compiled kernel."""
         device = self.device
         if device.on_host:
             return cpu(device.threads, lanes.width, lanes.fewer)
@@ -303,10 +303,10 @@ class ProgramState:
         return replace(own, trial_lanes=max(own.trial_lanes, self.options.gpu_lanes))
 
     def machine(self, arch: str) -> Machine | None:
-        """What a plan must know of a backend; None for the program's own.
+        """The parameters of a backend for plans; None: the program's own device.
 
         Raises:
-            QdrunRuntimeError: there is no such backend.
+            QdrunRuntimeError: the backend does not exist.
         """
         return None if arch == self.arch.value else machine(arch, fast_math=self.options.fast_math)
 

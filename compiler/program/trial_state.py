@@ -1,4 +1,4 @@
-"""What a batched program keeps for each of its trials, beside fields: where random seeds begin, and failures."""
+"""The state of each trial of a batched program, besides its fields: its random seed and its failure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..runtime.base import Allocation
 from ..runtime.mirror import clear, reading, store
 
 SEED_FACTOR = 0x9E3779B97F4A7C15
-"""What a random seed is multiplied with before the launch's part is added."""
+"""The factor of a trial's random seed, before the launch's part is added."""
 
 _WORDS = {SEEDS: 1, FAILED: FAILED_WORDS}
 """Words that each trial has of what a launch parameter is the address of."""

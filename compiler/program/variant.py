@@ -1,4 +1,4 @@
-"""One specialisation of a kernel in one program: what is compiled of it, and when."""
+"""``Variant``: one specialisation of a kernel in one program. Its parts are compiled on first use."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 
 
 class Variant:
-    """One specialisation of a kernel in one program. The gradient is built when it is first asked for.
+    """One specialisation of a kernel in one program. The gradient is built on first use.
 
     Args:
-        program: it belongs to.
-        source: of the kernel.
-        specs: what the front end must know of each argument.
-        keeps: objects that it is specialised for by their identity, so that they must live as long as it does.
+        program: the program.
+        source: the source of the kernel.
+        specs: the properties of each argument that the front end needs.
+        keeps: objects that it is specialised for by identity; they must live as long as it does.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Variant:
                 f"kernel `{source.name}` uses a field of another program\n  do: make the fields after qd.init(), or launch it"
                 " inside `with program:` of the program that they belong to"
             )
-        # Calls may be launched natively. An argument may be an array that the kernel refers to by name: looked at each time.
+        # Calls may be launched natively. An argument may be an array that the kernel also refers to by name: checked at each launch.
         self.native = not (self.takes_arrays and any(isinstance(m, Held) for m in self.owners.values()))
 
     @property
@@ -152,16 +152,16 @@ class Variant:
         return self.compiled_kernel.reverse(self.program.device)[0].replayed
 
     def broken(self) -> tuple[Broken, ...]:
-        """Where the gradient is lost in an array without one."""
+        """The arrays without a gradient in which a gradient is lost."""
         return self.compiled_kernel.reverse(self.program.device)[0].broken
 
     @property
     def flows(self) -> Flows:
-        """What the values that it stores depend on."""
+        """The places that the stored values depend on."""
         return self.compiled_kernel.flows
 
     def adjoints(self) -> list[Access]:
-        """What the gradient stores to."""
+        """The places that the gradient stores to."""
         return [a for t in self.compiled_kernel.reverse(self.program.device)[0].kernel.tasks for a in writes_of(walk(t.body))]
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ..ir.nodes import Kernel
 
 HEAP = "adstack"
-"""The category of what gradients keep: the one that fits itself into what a budget leaves."""
+"""The category of gradient heaps, which are planned into the bytes that a budget leaves."""
 
 
 @dataclass(eq=False, slots=True)
@@ -74,7 +74,7 @@ def mirrored(ptr: int, nbytes: int, category: str, link: Link) -> Allocation:
 
 
 MOST_BYTES = (1 << 63) - 1
-"""What drivers and allocators can be asked for."""
+"""The largest size that drivers and allocators accept."""
 
 
 class DeviceClient(Protocol):
@@ -112,7 +112,7 @@ class Device(ABC):
     on_host: bool = True  # its memory is the host's, and a launch has ended when its call returns
     identity: str = ""  # names the device in this process: code that is loaded on one is not on another
     chip_key: str = ""  # names what machine code is made for, beside the processor
-    approximates: bool = False  # ``fast_math`` changes what is compiled
+    approximates: bool = False  # ``fast_math`` changes the compiled code
     process_bytes: ProcessBytes | None = None  # what a process takes of it beside its programs, where that was measured
     link: Link | None = None  # of a device with memory of its own
     client: DeviceClient | None = None  # the program, once it is attached
@@ -139,7 +139,7 @@ class Device(ABC):
         return self._live.keys()
 
     def allocations(self) -> list[Allocation]:
-        """What is live now."""
+        """Live bytes."""
         with self._lock:
             return list(self._live.values())
 
@@ -307,7 +307,7 @@ class Device(ABC):
         raise NotImplementedError(self.name)
 
     def keep_source(self, compiled: Compiled, source: Callable[[], tuple[Kernel, Options]]) -> None:  # noqa: B027
-        """What a kernel of a batched program was compiled from, for a device that compiles it again in recorded launches."""
+        """The source of a compiled kernel of a batched program, for a device that compiles it again in recorded launches."""
 
     def expect(self, form: np.ndarray, name: str) -> None:  # noqa: B027
         """While a graph is recorded, Python is about to write to an array that is called so."""

@@ -1,4 +1,4 @@
-"""Machine code by the text that it was compiled from: one table of what is loaded in this process, and behind it a folder on disk.
+"""Caches machine code by the text that it was compiled from: a table of loaded code in this process, backed by a folder on disk.
 
 A file of the folder is an entry: a magic line, the SHA-256 of the key and of what follows, a JSON header, the object bytes. It is written
 beside its place and moved there in one step, so a reader sees a whole entry or none. Whatever is wrong with an entry (cut short, damaged,
@@ -63,7 +63,7 @@ class DiskCache:
         self._warned = False
 
     def path(self, key: str) -> Path:
-        """Where an entry lies."""
+        """The path of an entry."""
         return self.folder / key[:2] / (key + _SUFFIX)
 
     def get(self, key: str) -> tuple[bytes, dict[str, Any]] | None:
@@ -74,7 +74,7 @@ class DiskCache:
         try:
             with open(path, "rb") as f:
                 if _danger(os.fstat(f.fileno())):
-                    return None  # in a folder of ours to which somebody else may write
+                    return None  # in a cache folder that other users can write to
                 data = f.read()
         except OSError:
             return None
@@ -112,7 +112,7 @@ class DiskCache:
             self._warn(f"{self.folder} cannot be written ({e.strerror or e}); set QDRUN_CACHE_DIR to a folder that can")
 
     def _is_safe(self) -> bool:
-        """Whether nobody else can have written to the folder; if somebody can, that is reported once."""
+        """Whether only this user can write to the folder. Otherwise a warning is issued once."""
         if self._safe is None:
             try:
                 danger = _danger(os.stat(self.folder))
@@ -132,7 +132,7 @@ class DiskCache:
             warnings.warn(f"compiled kernels are neither kept nor reused: {why}", RuntimeWarning, stacklevel=3)
 
     def discard(self, key: str) -> None:
-        """Remove an entry, if it is there and can be removed."""
+        """Remove an entry if possible."""
         _remove(self.path(key))
 
     def sweep(self) -> None:
@@ -159,7 +159,7 @@ class DiskCache:
 
 
 def _files(folder: Path) -> Iterator[os.DirEntry[str]]:
-    """What lies in the folders of two letters. A full cache has tens of thousands of files: a ``Path`` for each takes a second."""
+    """The entries in the folders of two letters. Uses ``os.scandir``: in a full cache, a ``Path`` for each file takes a second."""
     for inner in _listed(folder):
         if len(inner.name) == 2 and inner.is_dir():
             yield from _listed(inner.path)
@@ -181,7 +181,7 @@ def _remove(path: Path | str) -> None:
 
 
 def _danger(stat: os.stat_result) -> str:
-    """Who else could have written a file or a folder; empty when nobody could."""
+    """The other users that could have written a file or a folder, as text; empty if there are none."""
     if not hasattr(os, "geteuid"):
         return ""  # a system without owners and modes
     if stat.st_uid not in (os.geteuid(), 0):
@@ -209,13 +209,13 @@ def _decode(key: str, data: bytes) -> tuple[bytes, dict[str, Any]] | None:
 
 
 KEEP_BYTES = 128 << 20
-"""Of code that nobody uses and that stays loaded for the next program, of all devices."""
+"""Bytes of unused code of all devices that stays loaded for later programs."""
 
 
 class CodeTable:
-    """Loaded code by key: each key is made once, however many threads ask, and shared while anyone uses it.
+    """Loaded code by key. Each key is loaded once, also by concurrent threads, and shared while it is in use.
 
-    The most recently used are kept although nobody uses them: a sweep closes one program and opens the next.
+    The most recently used entries are kept when they are unused: a sweep closes one program and opens the next.
 
     Args:
         recent: how many.
@@ -227,7 +227,7 @@ class CodeTable:
         self._loaded: weakref.WeakValueDictionary[str, LoadedCode] = weakref.WeakValueDictionary()
         self._making = Turns()
         self._most, self._most_bytes = recent, most_bytes
-        self._recent: OrderedDict[str, LoadedCode] = OrderedDict()  # the one that was used last is last
+        self._recent: OrderedDict[str, LoadedCode] = OrderedDict()  # most recently used last
         self._bytes = 0
 
     def get(self, key: str, make: Callable[[], LoadedCode]) -> tuple[LoadedCode, bool]:
@@ -251,7 +251,7 @@ class CodeTable:
             return code, False
 
     def _touch(self, key: str, code: LoadedCode | None) -> list[LoadedCode]:
-        """Code was used. Gives what is kept no more: the caller lets go of it, outside of the lock."""
+        """Mark code as used. Returns evicted code, which the caller releases outside of the lock."""
         dropped: list[LoadedCode] = []
         if code is None or not self._most:
             return dropped
@@ -264,7 +264,7 @@ class CodeTable:
         return dropped
 
     def release(self) -> None:
-        """Keep only what somebody uses."""
+        """Evict all unused code."""
         with self._lock:
             dropped, self._recent, self._bytes = self._recent, OrderedDict(), 0
         del dropped
@@ -309,7 +309,7 @@ def _linked(key: str, imports: dict[str, int]) -> str:
 
 
 def load_known(key: str, name: str, exports: list[str], imports: dict[str, int]) -> LoadedCode | None:
-    """The code of a key that ``load_cached`` has given out before, here or in another process; None when nobody has kept it."""
+    """The code of a key that ``load_cached`` returned before, in this or another process; None if it is no longer cached."""
 
     def make() -> LoadedCode:
         disk = disk_cache()

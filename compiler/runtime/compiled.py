@@ -11,8 +11,10 @@ from . import jit
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How a kernel is compiled. ``plain``: atomics that no other iteration can disturb; ``lanes``, ``narrow``: see ``target.Lanes``;
-    ``fast_math``: a GPU may approximate f32; ``trials``: of a batched kernel, the trials of a group.
+    """The options of a kernel's compilation.
+
+    ``plain``: atomics that no other iteration can affect; ``lanes``, ``narrow``: see ``target.Lanes``; ``fast_math``: a GPU may approximate
+    f32; ``trials``: of a batched kernel, the trials of a group.
     """
 
     opt_level: int = 2

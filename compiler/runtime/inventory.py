@@ -1,4 +1,4 @@
-"""What is said of a device: a line of the inventory, a device that a process has taken, and what the process takes of it."""
+"""The descriptions of a device: a line of the inventory, an open device, and the memory that a process needs on it."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class Backend:
 
 @dataclass(frozen=True, slots=True)
 class ProcessBytes:
-    """What a process takes of a device beside its programs, as measured.
+    """The measured device memory of a process besides its programs.
 
     Attributes:
-        driver: the driver's context: once a process and device.
-        unit: the driver takes memory from the device in units of so many bytes.
-        frame: bytes of a thread's stack that there is room for from the start.
-        measured: on what.
+        driver: bytes of the driver's context, once per process and device.
+        unit: bytes of the units in which the driver allocates memory.
+        frame: bytes of a thread's stack that are allocated from the start.
+        measured: the device of the measurement.
     """
 
     driver: int

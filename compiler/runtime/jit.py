@@ -89,7 +89,7 @@ def _target_machine(opt_level: int) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """What LLVM's time depends on, more than linearly: lines of a module's largest function and largest basic block."""
+    """The sizes that determine LLVM's time superlinearly: lines of a module's largest function and largest basic block."""
 
     function: int
     block: int
@@ -145,7 +145,7 @@ def _call(name: str, *args: Any) -> Any:
 
 
 def _emit_object(machine: Any, module: Any) -> bytes:
-    """What ``machine.emit_object(module)`` does; see ``_call``."""
+    """``machine.emit_object(module)``; see ``_call``."""
     lib = llvm.ffi.lib
     with llvm.ffi.OutputString() as error:
         buffer = _call("LLVMPY_TargetMachineEmitToMemory", machine, module, 1, error)
@@ -300,6 +300,6 @@ def _llvm_lock(call: str) -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    # What these functions change is LLVM's own: a fork waits for the one that runs.
+    # These functions change global state of LLVM: a fork waits for a running one.
     ends = functools.partial(_llvm_lock, "release")
     os.register_at_fork(before=functools.partial(_llvm_lock, "acquire"), after_in_parent=ends, after_in_child=ends)

@@ -2,7 +2,7 @@
 
 The rule: *the device's memory is the content, the mirror is a copy of it*. Every write of the host goes to the device at once. A block
 of the mirror is current when no kernel was launched since it was last equal to the device's memory: ``Link.launches`` counts launches,
-and a block remembers the count. Whoever reads the mirror asks for its blocks first (``pull``). Nothing is kept back, so nothing must be
+and a block remembers the count. A reader of the mirror requests its blocks first (``pull``). Nothing is kept back, so nothing must be
 written before a launch, and launches need not know of mirrors.
 
 Why it holds. The count moves after a launch is in the queue, and a block notes the count that it saw *before* its bytes were copied: a
@@ -35,11 +35,11 @@ once as many elements were asked for as it has times this."""
 
 
 class Link(Protocol):
-    """What mirrors ask of their device. Addresses are plain numbers.
+    """The calls of a device that mirrors use. Addresses are plain integers.
 
     Attributes:
         lock: a reentrant lock.
-        dlpack: type and number of the device in DLPack; None: no other library can use its memory.
+        dlpack: type and number of the device in DLPack; None: other libraries cannot use its memory.
         stream: the queue's handle for other libraries.
     """
 
@@ -76,11 +76,11 @@ class Link(Protocol):
         ...
 
     def fill_rows(self, to: int, row: bytes, runs: Runs) -> bool:
-        """The same bytes to each run, in the order of the queue. False: nothing was done, these are too many values."""
+        """Write the same bytes to each run, in the order of the queue. False: too many values, nothing was written."""
         ...
 
     def join(self) -> None:
-        """Another library gets memory of ours, or we get some of theirs: from now on the queue is in order with the one that they use."""
+        """Memory is shared with another library: from now on the queue is ordered with the library's queue."""
         ...
 
     def settle(self, stream: int = 0) -> None:
@@ -357,7 +357,7 @@ class Mirror:
         return 0 if first >= end else self._end(self._block(end - 1)) - self._starts[self._block(first)]
 
     def device_address(self, array: np.ndarray) -> int:
-        """Where the first element of a part of the mirror lies on the device."""
+        """The device address of the first element of a part of the mirror."""
         return self.ptr + array.__array_interface__["data"][0] - self._base
 
     def covers(self, array: np.ndarray) -> bool:

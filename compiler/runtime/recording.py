@@ -1,4 +1,4 @@
-"""What launches, copies and allocations do while a graph is recorded."""
+"""The protocol of launches, copies and allocations during the recording of a graph."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from ..errors import QdrunRuntimeError
 
 
 class Unrecordable(QdrunRuntimeError):
-    """Something cannot be part of the graph that is being recorded."""
+    """An operation cannot be part of the graph that is being recorded."""

@@ -110,7 +110,7 @@ def gpu(name: str) -> GpuBackend:
 
 
 def process_bytes(name: str) -> ProcessBytes | None:
-    """What a process takes of a device beside its programs; None where that was not measured."""
+    """The device memory of a process besides its programs; None if it was not measured."""
     entry = BACKENDS.get(name)
     return None if entry is None or entry.load is None else entry.load().kind.process
 
@@ -124,10 +124,10 @@ def _driver(backend: GpuBackend, which: int | str | None) -> Driver:
 
 
 def open_gpu(name: str, which: int | str | None = None, byte_limit: int | None = None) -> GpuDevice:
-    """The device of a new program.
+    """Open the device of a new program.
 
     Raises:
-        DeviceError: it cannot be used, or none or several are called so; says what is missing.
+        DeviceError: the device cannot be used, or the name matches none or several; names what is missing.
         QdrunRuntimeError: the backend is not built in this version.
     """
     backend = gpu(name)

@@ -21,7 +21,7 @@ def order_of(array: np.ndarray) -> tuple[int, ...]:
 
 
 def runs_of(array: np.ndarray) -> Runs | None:
-    """What an array takes of memory; None: its elements have several distances from each other."""
+    """The contiguous runs of an array's memory; None: its elements have no uniform distance."""
     nbytes, rows, step = array.itemsize, 1, 0
     for axis in reversed(order_of(array)):
         extent, stride = array.shape[axis], array.strides[axis]
@@ -46,7 +46,7 @@ def packed(array: np.ndarray, like: np.ndarray) -> np.ndarray:
 
 
 def unpacked(content: np.ndarray, like: np.ndarray) -> np.ndarray:
-    """What ``packed`` has made, or memory that was copied run by run, in the shape of ``like``."""
+    """The result of ``packed``, or memory that was copied run by run, in the shape of ``like``."""
     order = order_of(like)
     return content.reshape([like.shape[axis] for axis in order]).transpose(np.argsort(order))
 

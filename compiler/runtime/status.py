@@ -1,4 +1,4 @@
-"""What a status record says, as the exception a user sees; and the text of a kernel's print."""
+"""Turns a status record into the user's exception, and print records into text."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .compiled import Compiled
 
 Capacity = Callable[[Loop], int | str | None]
 OUTPUT: ContextVar[TextIO | None] = ContextVar("qdrun_output", default=None)
-"""Where kernels print that are made ready to launch in this context, whatever thread runs them; None: ``sys.stdout`` at that moment."""
+"""The output stream of kernels that are prepared in this context, on any thread; None: ``sys.stdout`` at the time of the print."""
 
 
 def read_word(word: int, operand: Operand) -> int | float | bool:
@@ -56,7 +56,7 @@ def raise_status(compiled: Compiled, address: int, capacity: Capacity | None = N
 
 
 def error_of(compiled: Compiled, code: int, values: Sequence[int], capacity: Capacity | None = None) -> QdrunError:
-    """What a code stands for. ``values``: the words of the message's first operands; ``capacity``: see ``raise_status``."""
+    """The error of a status code. ``values``: the words of the message's first operands; ``capacity``: see ``raise_status``."""
     if not 1 <= code <= len(compiled.messages):
         return QdrunRuntimeError(
             f"kernel `{compiled.name}` reported status {code}, which it does not define: memory was overwritten"
@@ -119,7 +119,7 @@ def _row_text(message: ClaimRow, compiled: Compiled, task: str) -> str:
 
 
 def print_text(site: Print, words: Sequence[int]) -> str:
-    """What a print statement writes: its parts one after another, without a line end of its own."""
+    """The text of a print statement: its parts one after another, without a line end."""
     left = iter(words)
     return site_text(site, [read_word(next(left), p) for p in site.parts if not isinstance(p, str)])
 

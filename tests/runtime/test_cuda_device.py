@@ -207,7 +207,7 @@ def test_what_a_program_that_nobody_closes_cannot_give_back_is_said_and_the_rest
     del device
     gc.collect()
     driver.failures["synchronize"] = 999_999
-    with pytest.warns(RuntimeWarning, match=r"^a program that nobody has closed could not give everything back(.|\n)*999999"):
+    with pytest.warns(RuntimeWarning, match=r"^a program that was never closed could not free everything(.|\n)*999999"):
         other.allocate(1 << 20, "fields")
     assert here.open == 1 and [b.size for b in driver.blocks.values()].count(1 << 20) == 1
     other.close()
@@ -223,7 +223,7 @@ def test_code_that_cannot_be_unloaded_is_said_and_the_rest_is_unloaded(fresh):
     cache.LOADED.release()
     gc.collect()
     driver.failures["unload"] = 999_999
-    with pytest.warns(RuntimeWarning, match=r"bytes of code that nobody uses stay loaded: .*999999"):
+    with pytest.warns(RuntimeWarning, match=r"bytes of unused code stay loaded: .*999999"):
         device.close()
     assert driver.names().count("unload") == 3
 

@@ -1,7 +1,7 @@
-"""Where every place of a layout tree lies: sizes, offsets and strides. Pure functions of the tree, no memory is touched.
+"""Computes the sizes, offsets and strides of a layout tree. Pure functions of the tree, which use no memory.
 
-A node's cell is a record of its children in the order in which they were placed; a node is a row-major array of cells. So what is
-placed in one ``dense`` is interleaved (an array of structures) and what has a ``dense`` of its own is contiguous.
+A node's cell is a record of its children in the order in which they were placed; a node is a row-major array of cells. So fields in one
+``dense`` are interleaved (an array of structures), and a field with its own ``dense`` is contiguous.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ AXIS_NAMES = "ijklmnopqrstuvwxyz"
 
 
 class Order(Enum):
-    """How the components of an element lie: side by side (AOS), or each in a plane of its own (SOA). ``qd.Layout`` outside."""
+    """The layout of the components of an element: adjacent (AOS), or each in its own plane (SOA). Exported as ``qd.Layout``."""
 
     AOS = 1
     SOA = 2
@@ -33,7 +33,7 @@ class Order(Enum):
 
 @dataclass(eq=False)
 class Leaf:
-    """One placed tensor: ``components`` values of ``dtype``, side by side."""
+    """One placed tensor: ``components`` adjacent values of ``dtype``."""
 
     owner: object
     name: str
@@ -57,7 +57,7 @@ class Dense:
 
 @dataclass(frozen=True)
 class Placement:
-    """Where a leaf lies: the address of component k at index (i0, ..) is ``offset + k * size + sum(i * stride)``."""
+    """The location of a leaf: the address of component k at index (i0, ..) is ``offset + k * size + sum(i * stride)``."""
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
@@ -142,7 +142,7 @@ def lowest(offset: Any, shape: tuple[int, ...]) -> tuple[int, ...] | None:
 
 
 def axis_name(axis: int) -> str:
-    """What messages call an axis."""
+    """The name of an axis in messages."""
     return AXIS_NAMES[axis] if axis < len(AXIS_NAMES) else f"axis_{axis}"
 
 
@@ -234,7 +234,7 @@ def _placement(leaf: Leaf, offset: int, levels: Levels) -> Placement:
 
 
 def _merge(leaf: Leaf, axis: int, levels: list[tuple[int, int]]) -> tuple[int, int]:
-    """One extent and one stride for the levels of an axis, outermost first."""
+    """The extents and strides of the levels of an axis, outermost first."""
     while len(levels) > 1:
         (inner, inner_stride), (outer, outer_stride) = levels.pop(), levels.pop()
         if inner == 1:

@@ -48,15 +48,15 @@ ijk, ijl, ikl, jkl, ijkl = (NAMED_AXES[c] for c in ("ijk", "ijl", "ikl", "jkl", 
 
 
 class TreeLeaf:
-    """What can be placed in the tree: a field, or the gradient or the dual of one.
+    """A tensor that can be placed in the tree: a field, or the gradient or the dual of one.
 
     Attributes:
         dtype: the component type.
         element: ``()`` for scalars, ``(n,)`` or ``(n, m)``.
-        name: what messages call it.
-        role: "" for a field, "grad" or "dual" for what belongs to one.
-        planar: each component has a plane of its own.
-        per_trial: each trial of a batched program has its own.
+        name: the name in messages.
+        role: "" for a field, "grad" or "dual" for its gradient or dual.
+        planar: each component has its own plane.
+        per_trial: each trial of a batched program has its own copy.
         snode: the level that it is placed in.
         along: what is placed with it: gradients that were asked for before it had a place.
     """
@@ -325,7 +325,7 @@ def _parts(root: Root) -> Iterator[tuple[str, bool | None]]:
 
 
 def _blocks(placed: Layout, each: int, trials: TrialLayout | None) -> tuple[Sequence[int], Sequence[int]]:
-    """How a mirror is split: by children of the root, or by groups of trials."""
+    """The parts of a mirror: children of the root, or groups of trials."""
     if trials is None or not each:
         return placed.starts, placed.used()
     starts = range(0, trials.bytes(each), trials.width * each)

@@ -1,1 +1,1 @@
-"""Where arrays lie, how often they were written and by whom, and how many bytes a program holds."""
+"""The memory of a program: locations of arrays, version counters of their writes, and accounts of bytes."""

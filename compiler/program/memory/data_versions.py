@@ -59,7 +59,7 @@ class DataVersions:
             self.writes((base, place.offset)).value += 1
 
     def counters(self, base: object, offset: int) -> list[ctypes.c_int64]:
-        """What counts the writes to an array: those of the kernels that store to it, and Python's. The memory is the program's."""
+        """The counters of the writes to an array: those of the kernels that store to it, and Python's. The memory is the program's."""
         at = 8 * CTX_LAUNCHES
         kernels = [ctypes.c_int64.from_buffer(context.data, at) for to, context in self.kernels if (base, offset) in to]
         return [*kernels, self.writes(base), self.writes((base, offset))]

@@ -101,7 +101,7 @@ class NearArray:
 
 
 def address_of(array: np.ndarray | NearArray) -> int:
-    """Where the first element of an array of the host or of the device lies."""
+    """The address of the first element of an array on the host or the device."""
     return array.address if isinstance(array, NearArray) else array.__array_interface__["data"][0]
 
 

@@ -1,4 +1,4 @@
-"""Where an access of a launch goes: which memory, and which indices of it are known."""
+"""The memory region of each access of a launch, and the indices that are known."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class PlacedArray(Protocol):
 
     @property
     def address(self) -> int:
-        """Where the first element lies."""
+        """The address of the first element."""
         ...
 
     @property
@@ -73,7 +73,7 @@ def memory_base(memory: Allocation) -> object:
 
 
 def base_of(device: Device, array: Any, ours: bool = False) -> tuple[object, object]:
-    """Base and layout of an array that a launch got; ``ours``: it is the memory of an ndarray of ours, and all of it."""
+    """Base and layout of an array argument; ``ours``: it is the whole memory of an ndarray of the program."""
     address = address_of(array)
     own = device.owner(address)
     if own is not None:
@@ -124,14 +124,14 @@ def tensor_regions(tensor: Any) -> list[tuple[MemoryRegion, int]]:
 
 @dataclass(frozen=True)
 class Shown:
-    """A field or an ndarray whose memory was handed out: somebody may write to it without a call of ours."""
+    """A field or an ndarray with escaped memory: other code may write to it without the program's knowledge."""
 
     spots: tuple[MemoryRegion, ...]
     content: Callable[[], np.ndarray | None]  # None: the ndarray is gone
 
 
 def shown(tensor: Any) -> Shown:
-    """What must be watched of a tensor. An ndarray is not kept alive by it."""
+    """The memory of a tensor that is watched. It does not keep an ndarray alive."""
     spots = tuple(spot for spot, _ in tensor_regions(tensor))
     if hasattr(tensor, "_memory"):
         held = weakref.ref(tensor)
@@ -142,6 +142,6 @@ def shown(tensor: Any) -> Shown:
 
 @dataclass(eq=False, slots=True)
 class Held(Allocation):
-    """The memory of an ndarray that kernels refer to by name: who has this has the ndarray, so the memory stays."""
+    """The memory of an ndarray that kernels refer to by name. It keeps the ndarray, and so the memory, alive."""
 
     holder: object = None

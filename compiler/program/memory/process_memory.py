@@ -48,7 +48,7 @@ class Accounts(ProgramState):
         return self.device.peaks() | ({"code": code} if code else {})
 
     def kernels(self) -> list[KernelPlan]:
-        """What each compiled kernel holds, gradients and tangents included."""
+        """The memory of each compiled kernel, including gradients and tangents."""
         return [kernel_plan(executable) for executable in self.executables()]
 
     def begun(self, launches: Launches) -> Start:
@@ -64,7 +64,7 @@ class Accounts(ProgramState):
         restart(self, self.executables(), start)
 
     def content(self) -> Content:
-        """What its memory holds now, for ``Content.put_back``. No kernel runs in it."""
+        """A snapshot of the program's memory, for ``Content.put_back``. No kernel may be running."""
         return Content(self, self.executables)
 
     def reached(self, value: Any) -> list[Any] | None:
@@ -77,11 +77,11 @@ class Accounts(ProgramState):
         return used_by(launches) == start.used
 
     def beside(self, arch: str, device_bytes: int) -> list[Beside]:
-        """What the process takes of a device beside the program; nothing on the CPU, on an emulated device, and where it is not known.
+        """The memory of a device that the process uses besides the program; none on the CPU and on an emulated device, or if unknown.
 
         Args:
-            arch: the backend that is planned for; where it is another one than the program's, the frames of kernels are not known.
-            device_bytes: what the program will hold of the device's memory.
+            arch: the backend of the plan; the frames of kernels are known for the program's own backend only.
+            device_bytes: bytes of device memory that the program will hold.
         """
         own = arch == self.arch.value
         compiled = self.executables() if own else []

@@ -1,1 +1,1 @@
-"""What a launch will need: the heap of a gradient, the memory of a kernel, the time."""
+"""Plans of launches: the heap of a gradient, the memory of a kernel, parallel iterations."""

@@ -1,8 +1,8 @@
-"""What plans ask about arrays on a device, answered there: small kernels of our own, launched before a gradient is planned.
+"""Evaluates the queries of plans about device arrays on the device, by small kernels that run before a gradient is planned.
 
-See ``tape.bounds.queries`` for the questions and ``tape.bounds.reductions`` for the kernels. They are compiled when they are first
-needed, by the same code generator as all others; their machine code is shared by the programs of a process and kept on disk. A launch
-leaves its words in the device's scratch memory, from where they are copied: nothing is allocated, and no array is.
+See ``tape.bounds.queries`` for the questions and ``tape.bounds.reductions`` for the kernels. They are compiled on first use, by the same
+code generator as all others. The programs of a process share their machine code, which is cached on disk. A launch leaves its words in the
+device's scratch memory, from where they are copied: nothing is allocated, and no array is.
 """
 
 from __future__ import annotations
@@ -34,8 +34,10 @@ if TYPE_CHECKING:
     from ..state import ProgramState
 
 SMALL_ARRAY = 1 << 21
-"""Bytes of an array (of its block of memory) up to which it is copied and looked at by numpy: on an H200 that takes 0.6 ms for 1 MiB and
-2.1 ms for 4 MiB, against 1.0 ms for two questions to the device and a new plan (docs/benchmarks.md)."""
+"""Arrays of at most this many bytes (of their block of memory) are copied and evaluated by numpy.
+
+On an H200 that takes 0.6 ms for 1 MiB and 2.1 ms for 4 MiB; two queries to the device and a new plan take 1.0 ms (docs/benchmarks.md).
+"""
 
 ALL = 1 << 61
 """As ``few``: all values of a range count."""
@@ -140,7 +142,7 @@ class LaunchReducer:
 
     # ---- which arrays
     def far(self, place: Place) -> bool:
-        """Whether an array is one that is not copied to be looked at: a larger one, on the device. In a graph nothing can be asked."""
+        """Whether an array is too large to be copied for a query. During the recording of a graph no query is possible."""
         return self._kernels.program.recording is None and self._bytes(place) > SMALL_ARRAY
 
     def _bytes(self, place: Place) -> int:

@@ -94,7 +94,7 @@ class GradientPlans:
                 self._known.clear()
                 self.inputs.look(host)
             made = self._make_plan(call, self._options(budget))
-            if known is None or made != known:  # an equal plan stays the one that is set
+            if known is None or made != known:  # keep the bound plan if the new one is equal
                 known = made
             self._known[key] = known
             if budget is None and not short:
@@ -122,7 +122,7 @@ class GradientPlans:
         return check_words(made, options.machine)
 
     def _host(self, call: Call) -> LaunchHost:
-        """What a plan may ask about a launch; about large arrays on a device, there."""
+        """Answers the queries of a plan about a launch. Queries about large device arrays run on the device."""
         reducer = None if self._reducers is None else LaunchReducer(self._reducers, call)
         return LaunchHost(call, self.owners, reducer, self.program.trials)
 
@@ -206,10 +206,10 @@ def _bounds(task: TaskSizing) -> list[SizeExpr]:
 
 
 class LaunchHost:
-    """What the planner may ask about a launch: arguments, shapes, and the contents of arrays.
+    """Answers the queries of the planner about a launch: arguments, shapes, and the contents of arrays.
 
-    ``reducer``: answers for arrays on a device that are not copied to be looked at; None: all are. ``trials``: of a batched program, in
-    which the first axis of an array that each trial has its own of is the trial.
+    ``reducer``: evaluates queries about device arrays that are not copied; None: all arrays are copied. ``trials``: of a batched program,
+    in which the first axis of an array that each trial has its own of is the trial.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What a compiled kernel holds in a program beside fields and the gradient heap: known without a launch, and the same after one."""
+"""The memory of a compiled kernel in a program, without fields and the gradient heap. Known before the first launch."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class KernelPlan:
 
     @property
     def bytes(self) -> int:
-        """What the program allocates for it, code not included."""
+        """Bytes that the program allocates for it, without code."""
         return self.context + self.temporaries
 
     def rows(self) -> list[dict[str, object]]:
-        """One row a kind: bytes, and how they are counted."""
+        """One row per kind: bytes and their formula."""
         how = {
             "context": "launch context, status record and returned values, in words of 8 bytes",
             "temporaries": "values between tasks, with adjoints and tangents, in words of 8 bytes",

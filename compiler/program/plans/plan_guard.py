@@ -1,4 +1,4 @@
-"""What a plan reads of a launch, and whether it is still what it was: so that a plan is made once for each content of its inputs.
+"""Detects whether the inputs of a plan have changed, so that a plan is made once for each content of its inputs.
 
 Scalars and extents are the key of a plan. Elements of arrays are watched by the *version* of what they lie in: the writes from Python, and
 the launches of the program's kernels that store to it, which each kernel counts itself (``abi.CTX_LAUNCHES``), as native launchers pass
@@ -38,7 +38,7 @@ FEW = 1 << 14
 
 
 class _Watched:
-    """One array that plans read, as it was when it was last looked at."""
+    """The last observed state of one array that plans read."""
 
     def __init__(self, program: ProgramState, place: Place, memory: Allocation | None) -> None:
         self.place = place
@@ -51,7 +51,7 @@ class _Watched:
         self._content: np.ndarray | None = None
 
     def version(self) -> int | None:
-        """Never the same again once the content may have changed; None: anybody may change it at any time."""
+        """A version that changes with every possible change of the content; None: the content may change at any time."""
         if not self._versioned or (self._shown and self.memory is not None and self._program.was_shown(self.memory)):
             return None
         data = self._data
@@ -86,7 +86,9 @@ class _Watched:
         """Remember what there is now. The version is read first: a write in between is seen the next time."""
         self.seen, self._content = self.version(), None
         reducer = reducer_of(host)
-        if reducer is not None and reducer.far(self.place):  # what is not copied is not compared: it is evaluated again
+        if reducer is not None and reducer.far(
+            self.place
+        ):  # arrays that are not copied cannot be compared: the query is evaluated again
             return
         now = host.array(self.place)
         self._content = now.copy() if now.nbytes <= MOST_COMPARED else None
@@ -144,14 +146,14 @@ def _key_of(integers: list[int], reals: list[int]) -> Callable[[Mapping[int, int
 
 @dataclass
 class PlanInputs:
-    """What the plans of one gradient read.
+    """The inputs of the plans of one gradient.
 
     Attributes:
-        scalars: gives the scalar arguments that count; they have numbers.
-        arrays: numbers of the array arguments whose extents count.
-        watched: arrays whose elements count.
-        words: numbers of the words of the argument buffer that decide the bytes of a plan without a budget. Others only decide which of
-            the plans under a budget is the fastest.
+        scalars: returns the scalar arguments that plans read; arguments are numbered.
+        arrays: numbers of the array arguments with extents that plans read.
+        watched: arrays with elements that plans read.
+        words: numbers of the words of the argument buffer that determine the bytes of a plan without a budget. The others only determine
+            which plan under a budget is the fastest.
     """
 
     scalars: Callable[[Mapping[int, int | float]], object]
@@ -184,7 +186,7 @@ class PlanInputs:
         )
 
     def key(self, call: Call) -> object:
-        """What tells plans of one content apart."""
+        """The key of a plan."""
         key = self.scalars(call.scalars)
         return (key, *(call.arrays[k].shape for k in self.arrays)) if self.arrays else key
 
@@ -194,16 +196,16 @@ class PlanInputs:
         return all(w.memory is not None for w in self.watched)
 
     def decisive(self, words: bytes | bytearray) -> tuple[int, ...]:
-        """What tells plans without a budget apart: less than ``key``. ``words``: the argument buffer after its first word."""
+        """The key of a plan without a budget, which has fewer parts than ``key``. ``words``: the argument buffer after its first word."""
         if not self.words:
             return ()
         whole = memoryview(words).cast("q")
         return tuple([whole[k - 1] for k in self.words])
 
     def counted(self, data: DataVersions) -> list[tuple[int, int]] | None:
-        """Counters by address, with their values: as long as they stay, all arrays are what they were when they were last looked at.
+        """Counters by address with their values. While they stay, all arrays have their last observed content.
 
-        None: this cannot be told by counters, or something was written since then.
+        None: counters cannot tell, or an array has been written since.
         """
         if not self.watched:
             return []
@@ -223,7 +225,7 @@ class PlanInputs:
         return True
 
     def changed(self, host: Host) -> bool:
-        """Whether an array may have another content than when it was last looked at."""
+        """Whether an array may have changed since it was last observed."""
         return any(w.changed(host) for w in self.watched)
 
     def look(self, host: Host) -> None:

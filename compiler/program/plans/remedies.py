@@ -1,4 +1,4 @@
-"""What can be done about the memory of a gradient: the same launch planned in other ways."""
+"""Ways to save memory of a gradient: the same launch planned with other options."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class CpuDevice(Graphs):
 
     @property
     def pool_address(self) -> int:
-        """Where the thread pool's state lies."""
+        """The address of the thread pool's state."""
         return self.pool.address
 
     def trial_width(self, lanes: int) -> int:

@@ -36,7 +36,7 @@ class Graphs(Device):
 
     @property
     def lock(self) -> Any:
-        """Reentrant. Who records holds it, so that others wait who read or write memory meanwhile."""
+        """A reentrant lock. The recording thread holds it, so that other threads wait to read or write memory."""
         return self._recording_lock
 
     def begin_graph(

@@ -16,7 +16,7 @@ class HeldHost(Held):
     name = "cpu"
 
     def memory(self) -> tuple[int, int]:
-        """Of the machine's RAM."""
+        """Bytes of the machine's RAM."""
         try:
             lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
         except OSError:

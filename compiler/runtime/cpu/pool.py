@@ -41,7 +41,7 @@ class ThreadPool:
 
 
 def threads_available() -> int:
-    """How many threads to use: ``QDRUN_NUM_THREADS``, else the CPUs this process may run on, within the container's CPU quota.
+    """The number of threads: ``QDRUN_NUM_THREADS``, else the CPUs of this process, within the container's CPU quota.
 
     Raises:
         ValueError: ``QDRUN_NUM_THREADS`` is no positive number.
@@ -150,7 +150,7 @@ def _create(threads: int) -> ThreadPool:
 
 
 def _reset(pool: ThreadPool) -> None:
-    """Write the record of a pool without threads: no job, nobody asleep, locks free."""
+    """Write the record of a pool without threads: no job, no sleeping worker, unlocked locks."""
     ctypes.memset(pool.address, 0, pool_ir.RECORD_BYTES)
 
     def field(offset: int) -> ctypes.c_void_p:

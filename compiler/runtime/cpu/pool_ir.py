@@ -3,7 +3,7 @@
 The protocol. ``state`` is ``epoch << 32 | active``; an odd epoch is open. The caller takes ``busy``, writes the job, adds one epoch
 (open), wakes sleepers if there are any, takes chunks itself until none is left, adds one epoch (closed) and waits until ``active``
 is 0. A worker that sees a new odd epoch joins with ``cmpxchg state, state + 1``, takes chunks, and leaves with ``state - 1``. A
-closed job cannot be joined, so nobody ever waits for a thread that has not started. Before it sleeps a worker counts itself in
+closed job cannot be joined, so the caller never waits for a thread that has not started. Before it sleeps a worker counts itself in
 ``sleepers`` and looks at ``state`` once more; the caller changes ``state`` first and reads ``sleepers`` after: one of them sees the other.
 
 A job may be limited to the workers of a number below ``JOB_LIMIT`` (the caller is number 0): the others see it and do not join. The limit

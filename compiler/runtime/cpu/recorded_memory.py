@@ -1,7 +1,7 @@
 """Memory of the host while launches are recorded: what Python writes becomes a part of the sequence, and reads are refused.
 
-It takes the place of a device's mirror (``runtime.mirror``), which host memory has none of: whoever reads or writes a field or an ndarray
-goes through the mirror where there is one. Other threads wait until the recording has ended, and then do what they were about to.
+It takes the place of a device's mirror (``runtime.mirror``), which host memory does not have: every read and write of a field or an ndarray
+goes through the mirror if there is one. Other threads wait until the recording has ended.
 """
 
 from __future__ import annotations
@@ -70,10 +70,10 @@ class Recorder:
         self._expected.append((low, high, name))
 
     def settled(self) -> None:
-        """All that was about to be written was recorded.
+        """Check that all intended writes were recorded.
 
         Raises:
-            Unrecordable: somebody has kept an element from before, and has written to it.
+            Unrecordable: an element that was read before the recording was written.
         """
         if self._expected:
             name = self._expected[0][2]
@@ -88,7 +88,7 @@ class Recorder:
 
     # ---- see ``mirror.Link``
     def launches(self) -> int:
-        """What is recorded so far."""
+        """The recorded steps."""
         return len(self.maker)
 
     def download(self, to: int, source: int, nbytes: int) -> None:
@@ -107,12 +107,12 @@ class Recorder:
         ctypes.memmove(to, source, nbytes)
 
     def memset(self, to: int, word: int, count: int, width: int) -> None:
-        """The same with equal words."""
+        """Record a write of equal words."""
         data = np.full(count, word, f"u{width}")
         self.upload(to, data.ctypes.data, data.nbytes)
 
     def copy(self, to: int, source: int, nbytes: int) -> None:
-        """The same with memory of the program."""
+        """Record a copy from memory of the program."""
         self.upload(to, source, nbytes)
 
     def download_rows(self, to: int, source: int, runs: Runs) -> None:
@@ -151,7 +151,7 @@ class RecordedMemory(Mirror):
 
     @contextmanager
     def writing(self, array: np.ndarray) -> Iterator[np.ndarray]:
-        """See ``Mirror``: what is written to the array that this gives is a part of the sequence."""
+        """See ``Mirror``: writes to the returned array become part of the sequence."""
         with self.link.lock:
             if not self._recorder.records():
                 yield array
@@ -211,7 +211,7 @@ class RecordedMemory(Mirror):
             )
 
     def _one(self, array: np.ndarray) -> np.ndarray:
-        """What is written for one group of trials, or all of it in a program that is not batched.
+        """The written part of one group of trials, or all of it in a program that is not batched.
 
         Raises:
             Unrecordable: it is no array of all trials.

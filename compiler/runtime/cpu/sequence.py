@@ -106,8 +106,8 @@ class SequenceMaker:
         Args:
             to: see above.
             nbytes: see above.
-            content: of all runs together, or what is repeated in each of them. In a batched program of those of one group of trials, or of
-                all groups, one after another.
+            content: the bytes of all runs together, or of one run, repeated in each. In a batched program of those of one group of trials,
+                or of all groups, one after another.
             rows: see above.
             step: see above.
             apart: bytes from one group of trials to the next.

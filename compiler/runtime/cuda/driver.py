@@ -20,7 +20,7 @@ from .native import Addresses, launchers
 from .results import device_error
 
 OLDEST_DRIVER = 12000
-"""Of the driver's CUDA version, 1000 * major + 10 * minor: what PTX 8.0 needs."""
+"""The CUDA version that PTX 8.0 needs, 1000 * major + 10 * minor."""
 
 KEEP_BYTES = 64 << 20
 """Freed bytes that a pool keeps for the next allocation instead of giving them back to the device at the next synchronization. Small: other
@@ -73,7 +73,7 @@ def initialise() -> Any:
 
 
 def addresses() -> Addresses:
-    """Where the functions lie in this process. The driver must be there."""
+    """The addresses of the driver's functions in this process. The driver must be installed."""
     library = ctypes.CDLL(_LIBRARY)
     names = ("cuLaunchKernel", "cuMemsetD32Async", "cuCtxSetCurrent", "cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2")
     return Addresses(*(ctypes.cast(getattr(library, n), ctypes.c_void_p).value or 0 for n in names))
@@ -132,7 +132,7 @@ class CudaDriver:
 
     # ---- devices
     def device_count(self) -> int:
-        """How many devices CUDA_VISIBLE_DEVICES leaves."""
+        """The number of devices that CUDA_VISIBLE_DEVICES leaves visible."""
         return self._call("counting devices failed", self.d.cuDeviceGetCount)
 
     def describe(self, index: int) -> DeviceInfo:
@@ -252,7 +252,7 @@ class CudaDriver:
             self._call("giving memory back failed", self.d.cuMemPoolTrimTo, self._pool, 0)
 
     def pool_bytes(self) -> tuple[int, int]:
-        """Of the pool; 0 where the device has none."""
+        """Bytes of the pool; 0 if the device has none."""
         if self._pool is None:
             return 0, 0
         names = self.d.CUmemPool_attribute
@@ -300,9 +300,11 @@ class CudaDriver:
         self._call(f"a copy of {nbytes:,} bytes to the device failed", self.d.cuMemcpyHtoDAsync, dst, src_host, nbytes, stream)
 
     def download(self, dst_host: int, src: int, nbytes: int, stream: int) -> None:
-        """Copy and wait. A copy between the device and memory that is not pinned waits inside of the driver for what is before it in its
-        stream, and until then no thread can make or destroy a stream or an event: so the stream is waited for before, which holds
-        nobody up (both measured on an H200, driver 580).
+        """Copy and wait.
+
+        A copy between the device and memory that is not pinned waits inside of the driver for what is before it in its stream, and until
+        then no thread can make or destroy a stream or an event: so the host waits for the stream first, which blocks no other thread (both
+        measured on an H200, driver 580).
         """
         self.synchronize(stream)
         self.fetch(dst_host, src, nbytes, stream)
@@ -438,7 +440,7 @@ class CudaDriver:
             self.d.cuGraphDestroy(graph)
 
     def graph_launch(self, graph: int, stream: int) -> None:
-        """One launch for the whole graph."""
+        """Launch the whole graph."""
         self._call("launching a graph failed", self.d.cuGraphLaunch, graph, stream)
 
     def graph_free(self, graph: int) -> None:

@@ -1,4 +1,4 @@
-"""What NVIDIA's devices have in common."""
+"""The properties that all NVIDIA devices share."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ def _invalid(name: str, error: RuntimeError) -> QdrunRuntimeError:
 
 
 def _optimise(module: Any, machine: Any, opt_level: int, size: jit.Size) -> None:
-    """The whole pipeline for what is not too large. Nothing is vectorised: PTX has no lanes."""
+    """The full pass pipeline, for modules that are not too large. Without vectorisation: PTX has no SIMD lanes."""
     if size.function > jit.HUGE_LINES:
         return
     tuning = llvm.PipelineTuningOptions(opt_level)
@@ -131,7 +131,7 @@ def _optimise(module: Any, machine: Any, opt_level: int, size: jit.Size) -> None
 
 
 def _emit(machine: Any, module: Any) -> str:
-    """What ``machine.emit_assembly(module)`` does, without llvmlite's lock around it."""
+    """``machine.emit_assembly(module)`` without llvmlite's lock."""
     lib = llvm.ffi.lib
     with llvm.ffi.OutputString() as error:
         buffer = jit._call("LLVMPY_TargetMachineEmitToMemory", machine, module, 0, error)

@@ -1,4 +1,4 @@
-"""What a CUresult means. The numbers are those of ``cuda.h``; they never change meaning between versions of the driver."""
+"""The meanings of CUresult codes. The numbers are those of ``cuda.h``, which no version of the driver changes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ _AGAIN = "see the driver's log (`dmesg | grep -i xid`); if it comes again, the d
 
 _KNOWN: dict[int, Result] = {
     1: Result("INVALID_VALUE", "a value was refused", _OURS),
-    2: Result("OUT_OF_MEMORY", "the device has no more memory", "see Program.usage() and `nvidia-smi` for who holds it"),
+    2: Result(
+        "OUT_OF_MEMORY", "the device has no more memory", "see Program.usage() and `nvidia-smi` for the processes that hold it"
+    ),
     3: Result("NOT_INITIALIZED", "CUDA is not initialised in this process", "after a fork, use multiprocessing's `spawn`"),
     4: Result("DEINITIALIZED", "CUDA is shutting down in this process", "close the program before the interpreter ends"),
     34: Result(

@@ -1,8 +1,8 @@
 """Memory of the emulated device: host pages that the host may touch only while device work runs.
 
-Outside of it the pages have no access rights: code of ours that takes a device address for a host address ends with a segmentation
-fault at the very line, not with a right result. New blocks hold NaN patterns, freed ones do so again and are given out late, and a
-margin on either side of a block shows what a kernel writes outside of it.
+At other times the pages have no access rights: code that uses a device address as a host address ends with a segmentation fault at that
+line, instead of a correct result. New blocks hold NaN patterns, freed ones do so again and are given out late, and a margin on either side
+of a block shows what a kernel writes outside of it.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ class Arena:
         return self.base <= address < self.base + self.size
 
     def check(self, address: int, nbytes: int) -> None:
-        """That a range is inside one live block.
+        """Check that a range is inside one live block.
 
         Raises:
             BadAddress: it is not.

@@ -1,4 +1,4 @@
-"""Blocks of more than one thread on the emulated device: a thread of the processor for each, and barriers that see who is missing."""
+"""Blocks of more than one thread on the emulated device: a thread of the processor for each, and barriers that detect missing threads."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Team:
         self._round = 0
 
     def meet(self, site: int) -> None:
-        """Wait until all threads have arrived. ``site``: the barrier's number, or ``_END``. Once they have diverged, nobody waits."""
+        """Wait until all threads have arrived. ``site``: the barrier's number, or ``_END``. After a divergence no thread waits."""
         with self._lock:
             if self.diverged:
                 return
@@ -53,7 +53,7 @@ class Team:
 
 @_BARRIER
 def _barrier(regs: int, site: int) -> None:
-    """What device code calls: the registers say whose thread it is."""
+    """The entry of device code: the registers identify the calling thread."""
     _teams[(ctypes.c_int64 * 8).from_address(regs)[7]].meet(site)
 
 

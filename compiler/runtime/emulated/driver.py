@@ -75,13 +75,13 @@ class EmulatedDriver:
         )
 
     def share(self, index: int) -> None:
-        """There is nothing to set."""
+        """No effect: there is nothing to set."""
 
     def open(self, index: int) -> None:
-        """All is there."""
+        """No effect: everything is loaded."""
 
     def bind(self) -> None:
-        """There are no contexts."""
+        """No effect: there are no contexts."""
 
     # ---- streams
     def stream(self, ordered: bool) -> int:
@@ -95,11 +95,11 @@ class EmulatedDriver:
         return self.machine.guarded("stream", call)
 
     def stream_free(self, stream: int) -> None:
-        """Run what is left, and forget the stream."""
+        """Run the queued work and remove the stream."""
         self.close(stream)
 
     def close(self, stream: int) -> None:
-        """Run what is left, and forget the stream."""
+        """Run the queued work and remove the stream."""
 
         def call() -> None:
             self.machine.drain(self.machine.stream(stream))
@@ -108,7 +108,7 @@ class EmulatedDriver:
         self.machine.guarded("close", call)
 
     def synchronize(self, stream: int) -> None:
-        """Run what was queued; stream 0: what is in order with it."""
+        """Run the queued work of a stream; stream 0: of all streams that are ordered with it."""
         m = self.machine
         run = (lambda: m.drain(m.stream(stream))) if stream else m.drain_ordered
         m.guarded("synchronize", run, "work on the device failed")
@@ -147,7 +147,7 @@ class EmulatedDriver:
         """Nothing is kept."""
 
     def pool_bytes(self) -> tuple[int, int]:
-        """Of this object's blocks; none is larger than asked for."""
+        """Bytes of this object's blocks; blocks are not rounded up."""
         return sum(self._used.values()), sum(self._used.values())
 
     def memory_info(self) -> tuple[int, int]:
@@ -177,7 +177,7 @@ class EmulatedDriver:
         self.machine.guarded("host_free", call)
 
     def is_pinned(self, address: int) -> bool:
-        """Of ``host_allocate``."""
+        """Free memory of ``host_allocate``."""
         return self.machine.guarded("is_pinned", lambda: self.machine.is_pinned(address, 1))
 
     def memset(self, ptr: int, word: int, count: int, width: int, stream: int) -> None:
@@ -302,12 +302,12 @@ class EmulatedDriver:
         self.machine.guarded("record", lambda: self.machine.record(event, stream))
 
     def event_wait(self, event: int) -> None:
-        """Run what is before it in its stream, and in others that this stream waits for."""
+        """Run the work before the event, in its stream and in streams that it waits for."""
         m, found = self.machine, self.machine.events[event]
         m.guarded("event_wait", lambda: None if found.stream is None else m.drain(found.stream, found))
 
     def elapsed_ms(self, begin: int, end: int) -> float:
-        """Of two events that have passed."""
+        """The time between two completed events."""
         return self.machine.events[end].ms - self.machine.events[begin].ms
 
     def _put(self, call: str, stream: int, work: Any) -> None:

@@ -1,4 +1,4 @@
-"""What emulated devices share: memory, streams of queued work, loaded functions, and the C functions that native code calls."""
+"""The state that emulated devices share: memory, streams of queued work, loaded functions, and the C functions for native code."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Stream:
 
     queue: deque[Work] = field(default_factory=deque)
     capture: list[Work] | None = None
-    running: bool = False  # a destructor that comes in between must not run what is behind
+    running: bool = False  # a destructor that runs in between must not run later work
     ordered: bool = False  # with the default stream
 
 
@@ -61,7 +61,9 @@ class Event:
 
 
 class EmulatedMachine:
-    """One for the process: compiled host code has the addresses of its functions.
+    """The machine behind all emulated devices.
+
+    There is one per process, because compiled host code contains the addresses of its functions.
 
     Attributes:
         eager: queued work runs at once, else as late as it may.
@@ -69,7 +71,7 @@ class EmulatedMachine:
         launches: kernels that have run.
         waits: calls that wait for everything in every stream, as on a GPU, by their names: loading and unloading code, unpinning memory.
         held_up: those of them that found something to wait for.
-        waiting: they run it, so that the next one finds nothing; else it runs as late as it may, so that nobody counts on them.
+        waiting: they run it, so that the next one finds nothing; else it runs as late as possible, so that no code relies on them.
     """
 
     def __init__(self, eager: bool = False, guard: bool = True) -> None:
@@ -136,7 +138,7 @@ class EmulatedMachine:
             self.drain(s)
 
     def drain(self, s: Stream, until: Event | None = None) -> None:
-        """Run what is queued, at most until an event has passed."""
+        """Run the queued work, at most until an event has completed."""
         if s.capture is not None:
             raise Fault(CAPTURE_UNSUPPORTED)
         if not s.queue or s.running:
@@ -153,7 +155,7 @@ class EmulatedMachine:
             s.running = False
 
     def drain_all(self) -> None:
-        """Run what is queued anywhere."""
+        """Run the queued work of all streams."""
         for s in self.streams.values():
             if s.capture is None:
                 self.drain(s)
@@ -165,7 +167,7 @@ class EmulatedMachine:
                 self.drain(s)
 
     def whole(self, call: str) -> None:
-        """A call for which a GPU waits until everything has ended that is in any stream, while nobody else gets to it."""
+        """A call for which a GPU waits for all work in any stream, and which blocks all other calls."""
         self.waits[call] += 1
         self.held_up[call] += any(s.queue for s in self.streams.values())
         if self.waiting:
@@ -220,7 +222,7 @@ class EmulatedMachine:
             self.guarded(call, work)
         except DeviceError as e:
             return e.code
-        except Exception:  # native code has called: there is nobody to raise it to
+        except Exception:  # the caller is native code, which cannot raise it
             traceback.print_exc()
             return UNKNOWN
         return 0

@@ -1,4 +1,4 @@
-"""What runs the device functions of an emulated device: the processor, in the place of a GPU.
+"""Runs the device functions of an emulated device on the processor.
 
 An image is LLVM text of code for this machine (``codegen.emulated``): functions ``void f(ptr regs, ptr words)`` of the special registers
 and of the launch's packed parameters. Blocks run one after the other, shuffled.
@@ -102,7 +102,7 @@ PROCESSOR = Processor()
 
 @lru_cache(maxsize=64)
 def _order(blocks: int) -> np.ndarray:
-    """In which blocks run: shuffled, as nobody may count on their order; always the same, so that sums have the same bits each time."""
+    """The order of blocks: shuffled, because no code may rely on it; always the same, so that sums have the same bits in each run."""
     return np.random.default_rng(blocks).permutation(blocks)
 
 

@@ -1,1 +1,1 @@
-"""What any stream-ordered GPU needs: memory, streams, code loading, graphs, failures."""
+"""The runtime of any GPU with streams: memory, streams, code loading, graphs, failures."""

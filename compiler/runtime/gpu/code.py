@@ -23,15 +23,15 @@ FREE_FRAME = 1024
 
 
 class GpuCode(LoadedCode):
-    """Code in memory: the host's entry, and the device functions that it launches. These are loaded when they are asked for.
+    """Loaded code of a kernel: the host's entry, and the device functions that it launches. These are loaded on first use.
 
     Args:
         host: the entry.
         image: machine code of the device functions.
-        key: names both on disk.
+        key: the key of both on disk.
         texts: names.
         driver: of the open device.
-        here: what the programs on the device share.
+        here: the state that the programs on the device share.
 
     Attributes:
         handles: the address of an array of the functions' handles, once they are loaded.
@@ -81,7 +81,7 @@ class GpuCode(LoadedCode):
 
     @property
     def functions(self) -> list[Function]:
-        """Of the device, in the order of their handles. See ``load`` for what it raises."""
+        """The device functions, in the order of their handles. Raises what ``load`` raises."""
         self.load()
         assert self._functions is not None
         return self._functions
@@ -156,7 +156,7 @@ def frame_bytes(compiled: GpuKernel, info: DeviceInfo) -> int:
 
 
 def reclaim(here: Shared) -> bool:
-    """A device is full: unload all code that nobody uses, although everybody waits for that. Whether there was any."""
+    """Unload all unused code because the device is full; every program waits for that. Returns whether there was any."""
     cache.LOADED.release()
     return here.unload(must=True) > 0
 

@@ -57,12 +57,12 @@ _ENTRY = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
 
 
 class GpuDevice(Graphs, Loading, Device):
-    """One GPU. What a program does on it is in the order of one stream; only ``synchronize`` and ``download`` wait for it.
+    """One GPU as a program uses it: all work is in order in one stream, and only ``synchronize`` and ``download`` wait for it.
 
     Attributes:
-        driver, info, stream: what it runs on.
-        identity: names the device in this process: code of different devices is different.
-        chip_key: names what decides the machine code: chip and driver.
+        driver, info, stream: the driver, the facts about the device, and the program's stream.
+        identity: key of the device in this process; loaded code belongs to one device.
+        chip_key: key of chip and driver, which determine the machine code.
         table: the words that kernels' entries read of the device (``codegen.abi``).
     """
 
@@ -82,7 +82,7 @@ class GpuDevice(Graphs, Loading, Device):
         self._pinned = here.pinned
         self._holdings = Holdings(self.driver, here, partial(reclaim, here))
         self.stream, self.memory, self._staging = self._holdings.stream, self._holdings.memory, self._holdings.staging
-        self._finalizer = weakref.finalize(self, self._holdings.abandon)  # a program that nobody closes
+        self._finalizer = weakref.finalize(self, self._holdings.abandon)  # for a program that is never closed
         self._finalizer.atexit = False  # then everything goes with the process
         self._target = kind.target(self.info)
         self.approximates = bool(self._target.approximations)
@@ -159,7 +159,7 @@ class GpuDevice(Graphs, Loading, Device):
         return text
 
     def occupied(self) -> Usage:
-        """What the device has given out, to this program and to all."""
+        """Bytes that the device has allocated, for this program and for all."""
         self._alive()
         with self._failing():
             free, total = self.driver.memory_info()
@@ -241,7 +241,7 @@ class GpuDevice(Graphs, Loading, Device):
                 self.driver.copy(to, source, nbytes, self.stream)
 
     def _refuse_writes(self) -> None:
-        """In the recorded launches of a batch: what is not the same write to every trial."""
+        """Refuse a write in the recorded launches of a batch that is not the same for every trial."""
         if self.trials is not None:
             self._recordable("the host writes to some trials, or to what all of them share", "write before, or in a kernel")
 
@@ -317,10 +317,10 @@ class GpuDevice(Graphs, Loading, Device):
         self._count_in(client.state)
 
     def throttle(self) -> None:
-        """Wait until the stream is not too far behind, and until nobody loads code.
+        """Wait until the stream is not too far behind, and until no program loads code.
 
         Raises:
-            DeviceError: a kernel has failed; names those that may have.
+            DeviceError: a kernel has failed; names the candidates.
         """
         if self.capturing or self._closed:  # nothing waits in a graph
             return
@@ -332,7 +332,7 @@ class GpuDevice(Graphs, Loading, Device):
         """Wait for the stream; write what kernels have printed; raise what they reported.
 
         Raises:
-            DeviceError: a kernel has failed; names those that may have.
+            DeviceError: a kernel has failed; names the candidates.
         """
         self._alive()
         self._recordable("the host waits for the device", "wait after the graph was launched")
@@ -355,13 +355,13 @@ class GpuDevice(Graphs, Loading, Device):
         return self._compile(kernel, options, frozenset())
 
     def variant(self, compiled: Compiled, far: frozenset[str], source: Source | None = None) -> GpuKernel:
-        """The same kernel with some tapes in the heap; ``compiled`` itself, all of whose tapes lie on chip, without any. Its context
+        """The same kernel with some tapes in the heap. Without any it is ``compiled`` itself, which has all tapes on chip. Its context
         fits, but for the words of ``fill_context``.
 
         Args:
-            compiled: what ``compile`` or ``restore`` gave.
-            far: those tapes, see ``grid_rows.name_of``.
-            source: gives the kernel as it was compiled, and how, for one that was restored.
+            compiled: the result of ``compile`` or ``restore``.
+            far: the names of these tapes, see ``grid_rows.name_of``.
+            source: returns the kernel and the options of its compilation, for a restored one.
         """
         assert isinstance(compiled, GpuKernel)
         if not far:
@@ -379,7 +379,7 @@ class GpuDevice(Graphs, Loading, Device):
         return replace(compiled, address=known.address, code=known.code, function_names=known.function_names)
 
     def keep_source(self, compiled: Compiled, source: Source) -> None:
-        """What a kernel was compiled from, for walks of recorded launches; see ``variant``."""
+        """The source of a compiled kernel, for walks of recorded launches; see ``variant``."""
         assert isinstance(compiled, GpuKernel)
         if compiled.gpu.source is None:
             compiled.gpu.source = source

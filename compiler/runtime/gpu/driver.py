@@ -1,4 +1,4 @@
-"""What the programs of any GPU with queues need of its backend: its ``Kind``, and the few calls of its driver.
+"""The interface of a GPU backend: its ``Kind``, and the calls of its driver.
 
 Handles and addresses are plain integers.
 """
@@ -18,15 +18,15 @@ from .results import Results
 
 @dataclass(frozen=True, slots=True)
 class DeviceInfo:
-    """What is known of a device before it is opened.
+    """The facts about a device that are known before it is opened.
 
     Attributes:
-        index: its number among the devices that this process may use.
+        index: number among the devices that this process may use.
         uuid: ``GPU-`` and 32 hexadecimal digits in groups.
         pci: domain:bus:device.function, hexadecimal.
-        chip: what code is compiled for, as its driver names it.
+        chip: the driver's name of the target of compilation.
         sms: multiprocessors.
-        threads_per_sm: threads that one of them holds at most.
+        threads_per_sm: maximum number of resident threads of a multiprocessor.
         driver_version: the driver's number.
     """
 
@@ -43,16 +43,16 @@ class DeviceInfo:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Kind:
-    """What the devices of a driver have in common.
+    """The properties that all devices of a driver share.
 
     Attributes:
-        arch: the backend that programs ask for.
+        arch: the backend of ``qd.init``.
         name: of the driver: which code its modules are.
         title: the backend's name in messages.
-        results: what the driver's results mean.
-        target: what code is generated for on a device; raises ``DeviceError`` for one that is too old.
+        results: the meanings of the driver's result codes.
+        target: returns the target of code generation for a device; raises ``DeviceError`` if the device is too old.
         speaks: what a device's driver speaks, with its version.
-        look: where a user sees the devices.
+        look: the command that lists the devices.
         blocking: the environment variable with which every launch waits; empty: there is none.
         shared_environment: variables that a process sets whose threads will all launch.
         dlpack: the devices' type in DLPack; None: no other library can use their memory.
@@ -84,7 +84,7 @@ class GpuBackend:
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """What the code generator wrote of a kernel. ``features``: what the target's code generator is told besides the chip."""
+    """The text of a kernel from the code generator. ``features``: target features for LLVM, besides the chip."""
 
     name: str
     device: str
@@ -96,7 +96,7 @@ class Texts:
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """What a driver loads. ``key``: names it on disk; ``known``: it came from there."""
+    """An image that a driver loads. ``key``: its key on disk; ``known``: it was read from disk."""
 
     data: bytes
     key: str
@@ -114,10 +114,10 @@ class Function:
 
 
 class Driver(Protocol):
-    """What a device needs of its driver. Every call works on any thread; one that fails raises ``DeviceError``.
+    """The driver of a device. Every call works on any thread; a failing call raises ``DeviceError``.
 
     Attributes:
-        kind: what its devices have in common.
+        kind: the properties that its devices share.
         launch_address: the C function ``qd_launch`` (``codegen.gpu.grid_entry``), for native code.
         memset_address: ``qd_memset``.
     """
@@ -127,7 +127,7 @@ class Driver(Protocol):
     memset_address: int
 
     def device_count(self) -> int:
-        """How many devices this process may use."""
+        """The number of devices that this process may use."""
         ...
 
     def describe(self, index: int) -> DeviceInfo:
@@ -143,7 +143,7 @@ class Driver(Protocol):
         ...
 
     def bind(self) -> None:
-        """Make the context current on this thread, for code that calls the driver by itself."""
+        """Make the context current on this thread, for native code that calls the driver directly."""
         ...
 
     def stream(self, ordered: bool) -> int:
@@ -159,7 +159,7 @@ class Driver(Protocol):
         ...
 
     def synchronize(self, stream: int) -> None:
-        """Wait for everything in a stream; raises what failed in it. Stream 0: for everything in the default stream, which comes after
+        """Wait for all work in a stream; raises its errors. Stream 0 is the default stream, which comes after
         what is in ordered ones.
         """
         ...
@@ -173,7 +173,7 @@ class Driver(Protocol):
         ...
 
     def trim(self) -> None:
-        """Give all memory that is kept for later allocations back to the device. Synchronize first: what is not free yet stays."""
+        """Return all cached free memory to the device. Synchronize first: memory that is still in use stays."""
         ...
 
     def pool_bytes(self) -> tuple[int, int]:

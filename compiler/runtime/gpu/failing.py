@@ -86,7 +86,7 @@ class Failing:
         return self._dead
 
     def _suspects(self) -> str:
-        """Who failed, as far as the host can know: the kernels that were launched since it last waited."""
+        """The kernels that may have failed: those that were launched since the host last waited."""
         count = self.launches()
         numbers = range(max(self._waited, count - NAMED), count)
         contexts = dict.fromkeys(int(self.table[TABLE_RECENT + n % RECENT]) for n in numbers)

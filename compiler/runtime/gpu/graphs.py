@@ -22,7 +22,7 @@ class Graphs(TrialGraphs):
 
     Attributes:
         stream: of the program.
-        capturing: a graph is being recorded: nothing may be allocated, and what is freed waits.
+        capturing: a graph is being recorded: no allocation is possible, and frees are deferred.
     """
 
     stream: int

@@ -20,7 +20,7 @@ from ...codegen.abi import (
 from ..cpu.device import print_record
 
 RING_WORDS = 1 << 17
-"""Of a ring: 1 MiB holds some ten thousand lines between two waits."""
+"""Bytes of a print ring: 1 MiB holds about ten thousand lines between two waits."""
 
 
 class Ring:

@@ -1,4 +1,4 @@
-"""What the results of a driver mean: what happened in words, what to do, and whether the process can go on."""
+"""The result codes of a driver: what happened, what to do, and whether the process can continue."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from ...errors import DeviceError, OutOfMemory
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One result. ``restart``: the driver reports it again to every later call of the process; ``bounds``: an index of a kernel that is
-    out of bounds may be why.
+    """One result code.
+
+    ``restart``: every later call of the process fails with it; ``bounds``: an index out of bounds in a kernel may be the cause.
     """
 
     name: str
@@ -41,7 +42,7 @@ class Results:
     again: str
 
     def of(self, code: int, name: str = "") -> Result:
-        """What a number means. ``name``: the driver's name of one that is not known, with or without the prefix."""
+        """The meaning of a result code. ``name``: the driver's name of an unknown code, with or without the prefix."""
         known = self.known.get(code)
         return known if known is not None else Result(name.removeprefix(self.prefix), "the driver refused", self.again)
 
@@ -81,5 +82,5 @@ def report_lost(error: DeviceError, what: str) -> None:
 
 
 def out_of_memory(error: DeviceError, doing: str) -> OutOfMemory:
-    """The memory error of a call that is no allocation of ours: loading code, a stack of a kernel."""
+    """The memory error of a call other than an allocation: loading code, a kernel's stack."""
     return OutOfMemory(f"{doing}: {str(error).split(': ', 1)[-1]}")

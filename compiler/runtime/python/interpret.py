@@ -104,7 +104,7 @@ class Memory:
         return 0 if 0 in self.extents(place) else place.offset + last + place.dtype.size
 
     def extents(self, place: Place) -> tuple[int, ...]:
-        """How many elements each axis of a place has."""
+        """The extents of the axes of a place."""
         return self.shapes[_owner(place)][: place.ndim] if place.shape is None else place.shape
 
     def strides(self, place: Place) -> tuple[int, ...]:
@@ -133,7 +133,7 @@ class Memory:
         return slice(start, start + place.dtype.size)
 
     def read(self, place: Place, index: tuple[int, ...]) -> Scalar:
-        """One element."""
+        """The value of one element."""
         return self.bytes(place.buffer)[self.address(place, index)].view(place.dtype.numpy)[0]
 
     def write(self, place: Place, index: tuple[int, ...], value: Scalar) -> None:
@@ -147,7 +147,7 @@ def _owner(place: Place) -> ArgDecl:
 
 
 def _base(buffer: Buffer) -> object:
-    """What a launch supplies one address for: buffers with equal bases share it."""
+    """The key of a buffer in a launch: buffers with the same base share an address."""
     if buffer.kind == "field":
         return buffer
     return (buffer.kind, buffer.owner) if buffer.kind.startswith("arg") else buffer.kind
@@ -155,7 +155,7 @@ def _base(buffer: Buffer) -> object:
 
 @dataclass
 class Result:
-    """What a launch gave back: the returned scalars and the printed lines."""
+    """The results of a launch: the returned scalars and the printed lines."""
 
     returns: list[Number]
     prints: list[str]
@@ -171,7 +171,7 @@ class _Leave(Exception):
 
 @dataclass
 class _Launch:
-    """What all iterations of all tasks share."""
+    """The state that all iterations of all tasks share."""
 
     memory: Memory
     scalars: Mapping[ArgDecl, Number]
@@ -184,7 +184,7 @@ class _Launch:
 
 @dataclass
 class _Iteration:
-    """One iteration: its values, locals and adstack row."""
+    """The state of one iteration: its values, locals and adstack row."""
 
     launch: _Launch
     task: int

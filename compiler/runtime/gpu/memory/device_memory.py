@@ -161,7 +161,7 @@ class Holdings:
         shared.enter()
 
     def join(self) -> None:
-        """Go on in a stream that is in order with the default one. Nobody launches meanwhile.
+        """Switch to a stream that is ordered with the default stream. No launch may happen meanwhile.
 
         Raises:
             DeviceError: the device has failed.
@@ -189,8 +189,9 @@ class Holdings:
             self._driver.synchronize(self.stream)
 
     def abandon(self) -> None:
-        """Nobody has closed the device and it is gone: ``release_abandoned`` gives everything back. The collector calls this anywhere, in
-        the middle of an import say, so nothing is done here.
+        """The device was collected without being closed: ``release_abandoned`` frees everything.
+
+        The garbage collector calls this anywhere, in the middle of an import say, so nothing is done here.
         """
         _abandoned.append(self)
 
@@ -208,4 +209,4 @@ def release_abandoned() -> None:
         try:
             holdings.release()
         except DeviceError as e:
-            report_lost(e, "a program that nobody has closed could not give everything back\n  do: with qd.init(..): closes it")
+            report_lost(e, "a program that was never closed could not free everything\n  do: with qd.init(..): closes it")

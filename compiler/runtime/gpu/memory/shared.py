@@ -1,6 +1,6 @@
 """What the programs of a process share on one device, and when it may be given back.
 
-Unloading code and unpinning memory wait for everything that runs on the device, and hold up whoever launches meanwhile. So both are
+Unloading code and unpinning memory wait for all work on the device, and block all launches meanwhile. So both are
 kept when a program closes, for the next one, and given back when no program is open. What is kept is bounded: pinned buffers by how many
 were in use at once, code by its bytes.
 """
@@ -23,7 +23,7 @@ KEEP_PINNED = 64 << 20
 """Bytes of pinned buffers that stay when no program is open."""
 
 MOST_UNUSED = 128 << 20
-"""Bytes of code that nobody uses, and that is not kept for later either: with more of it everybody waits once, until all is unloaded."""
+"""Maximum bytes of code that is neither used nor cached. With more, every program waits once until all of it is unloaded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Shared:
     Attributes:
         pinned: words for launches.
         gate: holds launches up while code is loaded.
-        unused: modules that nobody uses any more: whoever appends may be the collector, which runs anywhere.
+        unused: modules that are no longer used. The garbage collector may append, on any thread.
         open: programs on the device.
     """
 
@@ -59,7 +59,7 @@ class Shared:
             self.open += 1
 
     def leave(self) -> None:
-        """A program is closed, and its stream was waited for. After the last one what nobody needs goes.
+        """Note that a program is closed, after a wait for its stream. The last one frees everything unused.
 
         Raises:
             DeviceError: the device has failed.
@@ -91,7 +91,7 @@ class Shared:
 
     @property
     def spare_bytes(self) -> int:
-        """Of pinned buffers that nobody uses."""
+        """Bytes of unused pinned buffers."""
         return sum(nbytes for _, nbytes in list(self._spare))
 
     def _unpin(self) -> None:
@@ -104,7 +104,7 @@ class Shared:
 
     # ---- code
     def unload(self, must: bool = False) -> int:
-        """Unload modules that nobody uses: all of them or none, as the first waits for the device and the others do not.
+        """Unload unused modules: all of them or none, because only the first unload waits for the device.
 
         Args:
             must: also where that makes others wait, and there are few.
@@ -123,7 +123,7 @@ class Shared:
                     gone.driver.unload(gone.module)
                     count += 1
                 except DeviceError as e:
-                    report_lost(e, f"{gone.nbytes:,} bytes of code that nobody uses stay loaded")
+                    report_lost(e, f"{gone.nbytes:,} bytes of unused code stay loaded")
         return count
 
     def forked(self) -> None:

@@ -73,7 +73,7 @@ class Slab:
             self._release(chunk)
 
     def release(self) -> None:
-        """Give every chunk back, whoever uses it."""
+        """Free every chunk, even if it is in use."""
         chunks, self._chunks = self._chunks, []
         self._bins.clear()
         self._live.clear()

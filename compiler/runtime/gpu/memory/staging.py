@@ -67,7 +67,7 @@ class Buffer:
 
 
 class Staging:
-    """The buffers of one program, taken when they are first needed. One copy at a time: whoever calls holds the device's lock.
+    """The buffers of one program, taken when they are first needed. One copy at a time: the caller holds the device's lock.
 
     Args:
         driver, stream: of the device.

@@ -1,8 +1,8 @@
 """Holds launches up while code is loaded.
 
-Loading a module waits until everything has ended that was put into any stream; several in a row wait again each time, unless nobody
-launches in between. Who has several to load closes the gate: the other programs of the device stop at their next mark (``throttle``), and
-their next launch sets one. They wait there without the interpreter's lock.
+Loading a module waits for all work in any stream. Several loads in a row wait each time, unless no launch comes in between. A program with
+several modules to load closes the gate: the other programs of the device stop at their next mark (``throttle``), and their next launch sets
+one. They wait there without the interpreter's lock.
 """
 
 from __future__ import annotations
@@ -60,6 +60,6 @@ class Gate:
                     self._open.set()
 
     def wait(self) -> None:
-        """Go on once the gate is open; whoever has closed it goes on at once."""
+        """Wait until the gate is open. The thread that has closed it does not wait."""
         if not self._open.is_set() and self._loader != threading.get_ident():
             self._open.wait()

@@ -55,7 +55,7 @@ class Loading(Failing):
         if not self.waiting:
             return
         self._alive()
-        with self._loads, self._failing():  # whoever launches meanwhile waits
+        with self._loads, self._failing():  # launches wait meanwhile
             codes = [code for code in self._later if not code.loaded]
             with self._holdings.shared.gate.closed() if len(codes) > 1 else nullcontext():
                 for code in codes:

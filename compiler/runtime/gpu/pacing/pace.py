@@ -32,11 +32,11 @@ class Pace:
             self._us[key] = us
 
     def us(self, key: int) -> float | None:
-        """What a launch takes, None: nobody knows."""
+        """The duration of a launch in microseconds; None: unknown."""
         return self._us.get(key)
 
     def weight(self, key: int) -> int:
-        """What a launch counts, in microseconds. One that nobody knows gets a mark of its own."""
+        """The assumed duration of a launch in microseconds. A launch with an unknown duration gets its own mark."""
         return min(max(LEAST_US, round(self._us.get(key, MARK_US))), MARK_US)
 
     def learn(self, counts: Mapping[int, int], us: float) -> None:

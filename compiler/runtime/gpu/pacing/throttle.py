@@ -2,7 +2,7 @@
 
 A launch only puts work into the stream, and keeps the interpreter's lock: giving it up for 3 us costs tens of microseconds where other
 threads wait for it. But a stream takes about a thousand launches; the next one waits inside of the driver, and would keep the lock while
-it does. And whoever loads code waits for all that was put into any stream. So the host waits before, here, without the lock and without
+it does. And loading code waits for all work in any stream. So the host waits before, here, without the lock and without
 spinning; ``pace`` says how often.
 """
 
