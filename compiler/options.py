@@ -190,7 +190,7 @@ def _check(o: Options) -> None:
         "default_fp": (o.default_fp, (f32, f64)),
         "default_ip": (o.default_ip, (i32, i64)),
         "cpu_lanes": (o.cpu_lanes, (0, 1, 4, 8, 16, 32)),
-        "gpu_lanes": (o.gpu_lanes, (0, 1, 2, 4, 8, 16, 32)),
+        "gpu_lanes": (o.gpu_lanes, (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512)),
         "ad_checkpoint_levels": (o.ad_checkpoint_levels, (1, 2, 3)),
     }
     for name, (value, choices) in allowed.items():

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from .recording import Unrecordable
-from .runs import Runs, packed, runs_of, tile_of, unpacked
+from .runs import Runs, elements_of, packed, runs_of, tile_of, unpacked
 
 SMALL = 1 << 16
 """A write of so many bytes keeps a current mirror current; a larger one goes to the device alone."""
@@ -249,8 +249,8 @@ class Mirror:
         assert self.recorder is not None
         group, record = self.recorder
         batched = array.ndim >= 2 and array.strides[:2] == (group, array.itemsize)
-        runs = runs_of(array[0, 0]) if batched and array.size else None
-        if runs is None or runs.nbytes != array.itemsize:
+        runs = elements_of(array[0, 0]) if batched and array.size else None
+        if runs is None:
             raise Unrecordable(
                 "Python writes to one trial, or to elements that lie at several distances, while a graph is recorded\n"
                 "  do: write before, or in a kernel"

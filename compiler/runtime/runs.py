@@ -38,6 +38,14 @@ def runs_of(array: np.ndarray) -> Runs | None:
     return Runs(rows, step, nbytes)
 
 
+def elements_of(array: np.ndarray) -> Runs | None:
+    """The elements of an array one by one, each a run; None: they have several distances from each other."""
+    runs = runs_of(array)
+    if runs is not None and runs.rows == 1:
+        runs = Runs(runs.nbytes // array.itemsize, array.itemsize, array.itemsize)
+    return runs if runs is not None and runs.nbytes == array.itemsize else None
+
+
 def packed(array: np.ndarray, like: np.ndarray) -> np.ndarray:
     """The content of ``array``, of the shape and type of ``like``, as its runs follow each other in memory."""
     content = np.empty(like.shape, like.dtype)

@@ -12,12 +12,12 @@ import pytest
 import qdrun as qd
 from qdrun.compiler.codegen.cuda.hardware import cuda_target
 from qdrun.compiler.codegen.cuda.nvptx_table import check
-from qdrun.compiler.codegen.gpu.trial_kernel import TrialSource, emit_chunks, emit_fill, emit_launch, emit_walk, trial_text
-from qdrun.compiler.codegen.gpu.trials import TrialShape
+from qdrun.compiler.codegen.gpu.trials.module import TrialSource, emit_chunks, emit_fill, emit_launch, emit_walk, trial_text
+from qdrun.compiler.codegen.gpu.trials.task import TrialShape
 from qdrun.compiler.codegen.llvm.function import Module
 from qdrun.compiler.errors import QdrunAssertionError, TrialsFailed
 from qdrun.compiler.runtime.cuda.ptx import compile_ptx
-from qdrun.compiler.runtime.gpu.trial_graphs import trials_on
+from qdrun.compiler.runtime.gpu.trial_graphs import TrialGraphs, trials_on
 
 COUNTS = (1, 2, 3, 17)
 
@@ -144,7 +144,35 @@ def kinds() -> Made:
     return Made({"a": a}, found, sweep, True)
 
 
-CASES = {f.__name__: f for f in (springs, loops, long_tape, kinds)}
+def order() -> Made:
+    """Stores, and loads of what they have changed: under the same index, another one, or one that is found at run time."""
+    a, m, at = qd.field(qd.f64, shape=6), qd.field(qd.f64, shape=(6, 3)), qd.field(qd.i32, shape=6)
+    pair, out = qd.Vector.field(2, qd.f64, shape=6), qd.field(qd.f64, shape=(6, 4))
+
+    @qd.kernel
+    def run():
+        for i in range(6):
+            m[i, 0] = a[i]
+            m[i, 1] = 2.0 * m[i, 0] + m[i, 2]
+            pair[i][0] = m[i, 1]
+            pair[i][1] = pair[i][0] + a[i]
+            out[i, 0] = m[i, at[i]]
+            m[i, at[i]] += pair[i][1]
+            out[i, 1] = m[i, 1]
+            m[i, 2] -= out[i, 1]
+            if pair[i][0] > 1.0:
+                out[i, 2] = m[i, 2]
+                m[i, 2] = 0.5
+            out[i, 3] = m[i, 2] + pair[i][1]
+
+    def sweep() -> None:
+        m.fill(0.125)
+        run()
+
+    return Made({"a": a, "at": at}, {"m": m, "pair": pair, "out": out}, sweep, True)
+
+
+CASES = {f.__name__: f for f in (springs, loops, long_tape, kinds, order)}
 
 
 def given_to(name: str, count: int) -> dict[str, np.ndarray]:
@@ -157,6 +185,7 @@ def given_to(name: str, count: int) -> dict[str, np.ndarray]:
             "loops": lambda rng=rng: {"n": rng.integers(0, 9, 2), "s": rng.random()},
             "long_tape": lambda rng=rng: {"x": rng.random(5)},
             "kinds": lambda rng=rng: {"a": rng.random((3, 4))},
+            "order": lambda rng=rng: {"a": rng.random(6), "at": rng.integers(0, 3, 6)},
         }[name]()
         for key, value in one.items():
             made.setdefault(key, []).append(np.asarray(value))
@@ -218,7 +247,7 @@ def test_launched_one_by_one(name: str, count: int, alone: Any) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize(("count", "lanes"), [(1, 0), (2, 1), (3, 4), (17, 1), (17, 2)])
+@pytest.mark.parametrize(("count", "lanes"), [(1, 0), (2, 1), (3, 4), (17, 1), (17, 2), (3, 64)])
 def test_recorded(name: str, count: int, lanes: int, alone: Any) -> None:
     got = run(name, given_to(name, count), True, arch=qd.cuda, device="emulated", batch=count, gpu_lanes=lanes)
     compare(got, alone(name, count))
@@ -287,6 +316,61 @@ def test_random_numbers_are_those_that_a_trial_draws_alone() -> None:
                 shake(x)
             np.testing.assert_array_equal(got[b], x.to_numpy())
             program.close()
+
+
+def test_arrays_that_are_one_array() -> None:
+    """A kernel is given one array twice: what it stores to the one is what it loads of the other."""
+    program = qd.init(arch=qd.cuda, device="emulated", default_fp=qd.f64, batch=3)
+
+    @qd.kernel
+    def chain(a: qd.types.ndarray(ndim=1), b: qd.types.ndarray(ndim=1)):
+        for _ in range(1):
+            a[0] = b[1] + 1.0
+            b[2] = a[0] + b[0]
+            a[1] = b[2]
+
+    both = qd.ndarray(qd.f64, 3)
+    values = np.arange(9.0).reshape(3, 3)
+    both.from_numpy(values)
+    chain(both, both)
+    first = values[:, 1] + 1.0
+    np.testing.assert_array_equal(both.to_numpy(), np.stack([first, 2.0 * first, 2.0 * first], axis=1))
+    program.close()
+
+
+def test_adstack_rows_of_all_launches_of_a_walk_lie_at_one_distance(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads are in different launches at one time, and each has one row."""
+    program = qd.init(arch=qd.cuda, device="emulated", default_fp=qd.f64, batch=40, gpu_lanes=1, memory_budget=100_000)
+    few, many = (qd.field(qd.f64, shape=n, needs_grad=True) for n in (1, 4))
+    loss, seen = qd.field(qd.f64, shape=(), needs_grad=True), list[set[int]]()
+
+    @qd.kernel
+    def run(x: qd.Template, steps: qd.i32):
+        for i in x:
+            v, w = x[i], 1.0
+            for k in range(steps):
+                v, w = qd.cos(v) + 0.3 * w, 0.5 * w + 0.1 * v * v / (1.0 + k)
+            loss[None] += v + w
+
+    def sweep() -> None:
+        with qd.ad.Tape(loss):
+            run(few, 300)
+            run(many, 3000)
+
+    compiled = TrialGraphs._compiled
+
+    def look(self: TrialGraphs, rows: list[Any]) -> Any:
+        launches = [r for r in rows if hasattr(r, "context")]
+        words = [(r, w) for r in launches for (_, name), w in r.compiled.layout.params.items() if name == "rows"]
+        seen.append({int(r.context[w]) for r, w in words})
+        assert len(words) == 2
+        return compiled(self, rows)
+
+    sweep()
+    monkeypatch.setattr(TrialGraphs, "_compiled", look)
+    qd.capture(sweep)()
+    assert len(seen) == 1 and len(seen[0]) == 1
+    program.close()
 
 
 @pytest.mark.parametrize("lanes", [1, 4])
@@ -415,9 +499,10 @@ def test_the_code_for_nvidia_is_what_llvm_can_compile(lanes: int) -> None:
     assert len(sources) == 3
     target = replace(cuda_target(), trials=8)
     module, shape = Module(target), TrialShape(128 // lanes, lanes)
-    chunks = [*emit_chunks(module, sources, shape), emit_fill(module, 1, shape), emit_fill(module, 8, shape)]
-    emit_walk(module, chunks, shape, "walk")
-    emit_launch(module, chunks[0], shape, "one")
+    chunks, common = emit_chunks(module, sources, shape, [lambda word: word] * 3)
+    emit_launch(module, chunks[0], len(common), shape, "one")
+    chunks += [emit_fill(module, 1, shape), emit_fill(module, 8, shape)]
+    emit_walk(module, chunks, len(common), shape, "walk")
     text = trial_text(module, "all", target, shape)
     check(text, "walk")
     ptx = compile_ptx(text, "walk", "sm_90", "+ptx80")

@@ -28,7 +28,7 @@ from ...codegen.abi import (
 )
 from ...codegen.gpu.grid_entry import LAUNCH, MEMSET
 from ...codegen.gpu.grid_kernel import emit_grid
-from ...codegen.gpu.trial_kernel import emit_trial_grid
+from ...codegen.gpu.trials.module import emit_trial_grid
 from ...codegen.llvm.report import prints
 from ...errors import DeviceError, QdrunRuntimeError
 from ...ir.nodes import Kernel

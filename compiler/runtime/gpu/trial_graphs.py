@@ -1,7 +1,7 @@
 """Recorded launches of a batched program on a GPU: one kernel, in which each thread walks a table of them for its trials.
 
 The table is made while a function is recorded, from the launches and from what Python writes in between. At the end one module is compiled
-of the kernels that are in it; ``codegen.gpu.trial_kernel`` writes it. A launch of the graph is one launch of that module's function.
+of the kernels that are in it; ``codegen.gpu.trials.module`` writes it. A launch of the graph is one launch of that module's function.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import numpy as np
 from ...codegen.abi import CTX_SEED
 from ...codegen.gpu.grid_rows import chip_bytes
 from ...codegen.gpu.hardware import GpuTarget, Word
-from ...codegen.gpu.trial_entry import MOST_THREADS
-from ...codegen.gpu.trial_kernel import TrialSource, emit_chunks, emit_fill, emit_walk, trial_text
-from ...codegen.gpu.trials import Chunk, TrialShape
+from ...codegen.gpu.trials.entry import MOST_THREADS
+from ...codegen.gpu.trials.module import LAUNCHES, TrialSource, emit_chunks, emit_fill, emit_walk, trial_text
+from ...codegen.gpu.trials.task import Chunk, TrialShape
 from ...codegen.llvm.function import Module
 from ...ir.trials import TRIAL_LANES, TrialLayout
 from ..base import Allocation
@@ -86,7 +86,7 @@ class _Launch:
 
 @dataclass(frozen=True, slots=True)
 class _Fill:
-    """Elements of ``size`` bytes are filled: see ``trial_kernel.FILL``."""
+    """Elements of ``size`` bytes are filled: see ``module.FILL``."""
 
     to: int
     group: int
@@ -101,10 +101,13 @@ class _Fill:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Code:
-    """The code that walks a table: its function; its chunks, and the number of each; its blocks; the module, to be unloaded."""
+    """The code that walks a table: its function; its chunks, what they have in common, and the number of each; its blocks; the module, to
+    be unloaded.
+    """
 
     function: Function
     chunks: list[Chunk]
+    common: list[int]
     numbers: dict[object, int]
     shape: TrialShape
     module: Unused
@@ -181,6 +184,7 @@ class TrialGraphs(Pacing):
             mirror.recorder = None
         self._numbers += 1
         if rows:
+            _lay_rows_alike(rows)
             with self._failing():
                 self._walks[self._numbers] = self._walk(self._compiled(rows), rows)
         return self._numbers
@@ -197,14 +201,19 @@ class TrialGraphs(Pacing):
         sources = [TrialSource(*code.trial_source()) for code in codes]
         sizes = sorted({r.size for r in rows if isinstance(r, _Fill)})
         module = Module(target)
-        chunks = [*emit_chunks(module, sources, shape), *(emit_fill(module, size, shape) for size in sizes)]
-        emit_walk(module, chunks, shape, WALK)
+        chunks, common = emit_chunks(
+            module, sources, shape, [_same([r for r in launches if r.compiled.gpu is c]) for c in codes]
+        )
+        chunks += (emit_fill(module, size, shape) for size in sizes)
+        emit_walk(module, chunks, len(common), shape, WALK)
         numbers: dict[object, int] = {code: k for k, code in enumerate([*codes, *sizes])}
         text = trial_text(module, f"the walk of {len(rows)} launches", target, shape)
-        image = self.driver.build(Texts("recorded launches", text, "", WALK, (WALK,), target.features), self.info, True)
+        wide = 8 * (LAUNCHES + 1 + len(common)) > target.small_bytes
+        features = target.wide_features if wide else target.features
+        image = self.driver.build(Texts("recorded launches", text, "", WALK, (WALK,), features), self.info, True)
         loaded = self.driver.load_module(image.data, "recorded launches")
         gone = Unused(self.driver, loaded, len(image.data))
-        return _Code(self.driver.function(loaded, WALK), chunks, numbers, shape, gone)
+        return _Code(self.driver.function(loaded, WALK), chunks, common, numbers, shape, gone)
 
     def _walk(self, code: _Code, rows: list[_Launch | _Fill]) -> Walk:
         """The table, and the grid."""
@@ -212,7 +221,6 @@ class TrialGraphs(Pacing):
         assert layout is not None
         table, seeds = _table(rows, code)
         threads, shared_bytes = MOST_THREADS, 0
-        _lay_rows_alike(rows)
         for r in (r for r in rows if isinstance(r, _Launch)):
             for k, task in enumerate(r.compiled.gpu.trial_source()[0].tasks):
                 if task.stacks:
@@ -233,7 +241,7 @@ class TrialGraphs(Pacing):
             for at, number in walk.seeds:
                 walk.table[at] = seeds[number]
             self.driver.upload(walk.address, walk.table.ctypes.data, walk.table.nbytes, self.stream)
-        words = np.array([self.trials.count, walk.address, walk.launches], np.uint64)
+        words = np.array([self.trials.count, walk.address, walk.launches, *walk.code.common], np.uint64)
         size = ctypes.c_size_t(words.nbytes)
         extra = (ctypes.c_uint64 * 5)(1, words.ctypes.data, 2, ctypes.addressof(size), 0)
         launch, block = _LAUNCH(self.driver.launch_address), walk.code.shape.block
@@ -262,6 +270,18 @@ def _lay_rows_alike(rows: list[_Launch | _Fill]) -> None:
         context[word] = fewest
 
 
+def _same(launches: list[_Launch]) -> Callable[[Word], object]:
+    """``Numbers.same`` of a kernel's launches. Seeds are new in each run."""
+
+    def value(word: Word) -> object:
+        if (word.kind, word.what) == ("ctx", CTX_SEED) and any(r.seed is not None for r in launches):
+            return None
+        values = {r.value(word) for r in launches}
+        return values.pop() if len(values) == 1 else None
+
+    return value
+
+
 def _table(rows: list[_Launch | _Fill], code: _Code) -> tuple[np.ndarray, list[tuple[int, int]]]:
     """The words of the launches, and which of them are seeds."""
     out: list[int] = []
@@ -276,4 +296,5 @@ def _table(rows: list[_Launch | _Fill], code: _Code) -> tuple[np.ndarray, list[t
         else:
             words = r.words()
         out += [number, 2 + len(words), *words]
+    out += [0, 2]  # read, and not run
     return np.array(out, np.uint64), seeds

@@ -3,24 +3,26 @@
 Both are one function of the device. Each thread takes trials, one after the other, and runs on each of them all that is launched: the tasks
 of a kernel, or a table of launches in the device's memory, which every thread walks. Nothing is waited for but the lanes of a trial.
 
-The function's parameters are 8-byte words, packed: how many trials there are, then the words of the kernel; or, for a table, its address
-and the number of its launches. A launch in a table is the number of its chunk, its size in words, and the words of the chunk.
+The function's parameters are 8-byte words, packed: how many trials there are, for a table its address and the number of its launches, and
+the words that all launches of a chunk have in common (``trials.Numbers``). A launch in a table is the number of its chunk, its size in
+words, and the other words of the chunk. One more launch stands at the end, which is read and not run.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from ...ir.nodes import Kernel, Op, Task
-from ..llvm.function import Module
-from ..llvm.kernel import symbol
-from ..llvm.target import Target
-from .grid_entry import emit_entry
-from .grid_kernel import GridCode, info_of
-from .hardware import GpuTarget, Word
-from .trial_entry import emit_trial_entry
-from .trials import Chunk, GridTrialEmitter, TrialShape, define_chunk, emit_chunk, emit_task, meet
+from ....ir.nodes import Kernel, Op, Task
+from ...llvm.function import Module
+from ...llvm.kernel import symbol
+from ...llvm.target import Target
+from ..grid_entry import emit_entry
+from ..grid_kernel import GridCode, info_of
+from ..hardware import GpuTarget, Word
+from .entry import emit_trial_entry
+from .task import Chunk, GridTrialEmitter, Numbers, TrialShape, define_chunk, emit_chunk, emit_task, meet
 
 TRIALS, PARAMETERS = 0, 1
 """Words of the parameters: how many trials there are; the first of the others."""
@@ -58,20 +60,33 @@ class TrialSource:
     far: frozenset[str] = frozenset()
 
 
-def emit_chunks(module: Module, sources: Sequence[TrialSource], shape: TrialShape) -> list[Chunk]:
-    """Add the functions of kernels to the module of a device."""
-    return [_chunk(module, source, shape, f"{symbol(source.kernel)}_{k}") for k, source in enumerate(sources)]
+def emit_chunks(
+    module: Module, sources: Sequence[TrialSource], shape: TrialShape, same: Sequence[Callable[[Word], object]]
+) -> tuple[list[Chunk], list[Any]]:
+    """Add the functions of kernels to the module of a device; they, and the values that they have in common.
+
+    Args:
+        module: of the device.
+        sources: the kernels.
+        shape: of blocks.
+        same: for each kernel, ``Numbers.same``.
+    """
+    common: dict[object, int] = {}
+    chunks = [
+        _chunk(module, source, shape, f"{symbol(source.kernel)}_{k}", Numbers(same[k], common))
+        for k, source in enumerate(sources)
+    ]
+    return chunks, list(common)
 
 
-def _chunk(module: Module, source: TrialSource, shape: TrialShape, name: str) -> Chunk:
+def _chunk(module: Module, source: TrialSource, shape: TrialShape, name: str, numbers: Numbers) -> Chunk:
     kernel, info = source.kernel, info_of(source.kernel, source.plain, source.far)
-    numbers: dict[Word, int] = {}
     tasks = [(f"{name}_{k}", task) for k, task in enumerate(kernel.tasks)]
     for function, task in tasks:
         emit_task(GridTrialEmitter(module, info, task, shape, numbers), function)
     e = GridTrialEmitter(module, info, kernel.tasks[0], shape, numbers) if tasks else _driver(module, shape)
     emit_chunk(e, f"{name}_chunk", tasks)
-    return Chunk(f"{name}_chunk", info, tuple(numbers))
+    return Chunk(f"{name}_chunk", info, tuple(numbers.own))
 
 
 def emit_fill(module: Module, size: int, shape: TrialShape) -> Chunk:
@@ -101,56 +116,60 @@ def emit_fill(module: Module, size: int, shape: TrialShape) -> Chunk:
     return Chunk(name, e.info, FILL)
 
 
-def emit_launch(module: Module, chunk: Chunk, shape: TrialShape, name: str) -> None:
-    """Add the function of the device that a launch of one kernel runs."""
+def emit_launch(module: Module, chunk: Chunk, common: int, shape: TrialShape, name: str) -> None:
+    """Add the function of the device that a launch of one kernel runs. ``common``: how many words all launches have in common."""
     e = _driver(module, shape)
-    words = e.t(f"getelementptr i64, ptr %words, i64 {PARAMETERS}")
 
     def run(at: Where) -> None:
-        e.t(_call(chunk, words, at, at.inside))
+        words = e.t(f"getelementptr i64, ptr %words, i64 {PARAMETERS}")
+        e.t(_call(chunk, words, words, at, at.inside))
 
     _over_trials(e, run)
-    _define(e, name, PARAMETERS + len(chunk.words))
+    _define(e, name, PARAMETERS + common)
 
 
-def emit_walk(module: Module, chunks: Sequence[Chunk], shape: TrialShape, name: str) -> None:
-    """Add the function of the device that walks a table of launches."""
+def emit_walk(module: Module, chunks: Sequence[Chunk], common: int, shape: TrialShape, name: str) -> None:
+    """Add the function of the device that walks a table of launches. The head of a launch is read while the one before it runs."""
     e = _driver(module, shape)
     table, launches = (_parameter(e, k, ty) for k, ty in ((TABLE, "ptr"), (LAUNCHES, "i64")))
-    at, left, alive = e.slot("ptr"), e.slot("i64"), e.slot("i1")
+    at, left, alive, number, size = (e.slot(ty) for ty in ("ptr", "i64", "i1", "i64", "i64"))
+
+    def look(here: str) -> None:
+        e.put(f"store ptr {here}, ptr {at}")
+        for slot, k in ((number, NUMBER), (size, SIZE)):
+            word = e.t(f"getelementptr i64, ptr {here}, i64 {k}")
+            e.put(f"store i64 {e.t(f'load i64, ptr {word}')}, ptr {slot}")
 
     def run(where: Where) -> None:
         test, launch, joined, out = e.label("test"), e.label("launch"), e.label("joined"), e.label("walked")
-        e.put(f"store ptr {table}, ptr {at}")
+        shared = e.t(f"getelementptr i64, ptr %words, i64 {LAUNCHES + 1}")
+        look(table)
         e.put(f"store i64 {launches}, ptr {left}")
         e.put(f"store i1 {where.inside}, ptr {alive}")
         e.jump(test)
         e.at(test)
         e.branch(e.t(f"icmp sgt i64 {e.t(f'load i64, ptr {left}')}, 0"), launch, out)
         e.at(launch)
-        here = e.t(f"load ptr, ptr {at}")
-        number, size = (e.t(f"load i64, ptr {e.t(f'getelementptr i64, ptr {here}, i64 {k}')}") for k in (NUMBER, SIZE))
+        here, now = e.t(f"load ptr, ptr {at}"), e.t(f"load i64, ptr {number}")
         words = e.t(f"getelementptr i64, ptr {here}, i64 {WORDS}")
-        others: list[tuple[str, Chunk]] = []
+        look(e.t(f"getelementptr i64, ptr {here}, i64 {e.t(f'load i64, ptr {size}')}"))
         for k, chunk in enumerate(chunks):
             mine, other = e.label("chunk"), e.label("other")
-            e.branch(e.t(f"icmp eq i64 {number}, {k}"), mine, other)
-            e.at(other)
-            others.append((mine, chunk))
-        e.jump(joined)
-        for mine, chunk in others:
+            e.branch(e.t(f"icmp eq i64 {now}, {k}"), mine, other)
             e.at(mine)
-            e.put(f"store i1 {e.t(_call(chunk, words, where, e.t(f'load i1, ptr {alive}')))}, ptr {alive}")
+            goes_on = e.t(_call(chunk, shared, words, where, e.t(f"load i1, ptr {alive}")))
+            e.put(f"store i1 {goes_on}, ptr {alive}")
             e.jump(joined)
+            e.at(other)
+        e.jump(joined)
         e.at(joined)
-        e.put(f"store ptr {e.t(f'getelementptr i64, ptr {here}, i64 {size}')}, ptr {at}")
         fewer = e.t(f"sub i64 {e.t(f'load i64, ptr {left}')}, 1")
         e.put(f"store i64 {fewer}, ptr {left}")
         e.jump(test)
         e.at(out)
 
     _over_trials(e, run)
-    _define(e, name, LAUNCHES + 1)
+    _define(e, name, LAUNCHES + 1 + common)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,14 +182,14 @@ class Where:
     inside: str
 
 
-def _call(chunk: Chunk, words: str, at: Where, alive: str) -> str:
-    return f"call i1 @{chunk.name}(ptr %regs, ptr {words}, i64 {at.trial}, i32 {at.lane}, i64 {at.thread}, i1 {alive})"
+def _call(chunk: Chunk, common: str, words: str, at: Where, alive: str) -> str:
+    return f"call i1 @{chunk.name}(ptr %regs, ptr {common}, ptr {words}, i64 {at.trial}, i32 {at.lane}, i64 {at.thread}, i1 {alive})"
 
 
 def _driver(module: Module, shape: TrialShape) -> GridTrialEmitter:
     """For a function that belongs to no kernel."""
     nothing = Kernel("walk", [], [Task("walk", [])])
-    return GridTrialEmitter(module, info_of(nothing), nothing.tasks[0], shape, {})
+    return GridTrialEmitter(module, info_of(nothing), nothing.tasks[0], shape, Numbers(lambda _: None, {}))
 
 
 def _parameter(e: GridTrialEmitter, word: int, ty: str) -> str:
@@ -188,10 +207,10 @@ def _over_trials(e: GridTrialEmitter, run: Callable[[Where], None]) -> None:
     block, blocks = (e.t(f"zext i32 {x} to i64") for x in (hardware.block_number(e), hardware.blocks(e)))
     thread = e.t(f"add i64 {e.t(f'mul i64 {block}, {shape.block}')}, {e.t(f'zext i32 {mine} to i64')}")
     if shape.lanes > 1:
-        wave = min(e.target.wave, shape.block)
-        side, number, thread_in_wave = wave // shape.lanes, e.t(f"udiv i32 {mine}, {wave}"), e.t(f"urem i32 {mine}, {wave}")
-        lane = e.t(f"udiv i32 {thread_in_wave}, {side}")
-        mine = e.t(f"add i32 {e.t(f'mul i32 {number}, {side}')}, {e.t(f'urem i32 {thread_in_wave}, {side}')}")
+        team = max(min(e.target.wave, shape.block), shape.lanes)  # threads that meet
+        side, number, thread_in_team = team // shape.lanes, e.t(f"udiv i32 {mine}, {team}"), e.t(f"urem i32 {mine}, {team}")
+        lane = e.t(f"udiv i32 {thread_in_team}, {side}")
+        mine = e.t(f"add i32 {e.t(f'mul i32 {number}, {side}')}, {e.t(f'urem i32 {thread_in_team}, {side}')}")
     mine = e.t(f"zext i32 {mine} to i64")
     first, body, out = e.slot("i64"), e.label("trials"), e.label("over")
     e.put(f"store i64 {e.t(f'mul i64 {block}, {shape.trials}')}, ptr {first}")
@@ -219,10 +238,10 @@ def emit_trial_grid(kernel: Kernel, target: GpuTarget, plain: frozenset[Op], far
     entry = symbol(kernel)
     host, size = Module(Target(libm=False)), 0
     if kernel.tasks:
-        (chunk,) = emit_chunks(module, [TrialSource(kernel, plain, far)], shape)
-        emit_launch(module, chunk, shape, entry)
-        emit_trial_entry(host, chunk, shape)
-        size = 8 * (PARAMETERS + len(chunk.words))
+        (chunk,), words = emit_chunks(module, [TrialSource(kernel, plain, far)], shape, [lambda word: word])
+        emit_launch(module, chunk, len(words), shape, entry)
+        emit_trial_entry(host, chunk.info, words, shape)
+        size = 8 * (PARAMETERS + len(words))
     else:
         emit_entry(host, info_of(kernel), target, [])
     return GridCode(

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from ...ir.trials import TRIALS
-from ..llvm.function import Module
-from ..llvm.task_emitter import TaskEmitter
-from ..llvm.uniform import Shapes
-from .grid_entry import define_entry, launch_words, least, rounded_up
-from .grid_rows import on_chip, shared_bytes
-from .hardware import Word
-from .trials import Chunk, TrialShape
+from ....ir.trials import TRIALS
+from ...llvm.emitter import KernelInfo
+from ...llvm.function import Module
+from ...llvm.task_emitter import TaskEmitter
+from ...llvm.uniform import Shapes
+from ..grid_entry import define_entry, launch_words, least, rounded_up
+from ..grid_rows import on_chip, shared_bytes
+from ..hardware import Word
+from .task import TrialShape
 
 MOST_THREADS = 1 << 17
 """Threads of a grid, at most: as many adstack rows are planned. An H200 holds so many of 128 registers twice over."""
 
 
-def emit_trial_entry(module: Module, chunk: Chunk, shape: TrialShape) -> None:
-    """Add the entry function to the host module."""
-    info = chunk.info
+def emit_trial_entry(module: Module, info: KernelInfo, words: list[Word], shape: TrialShape) -> None:
+    """Add the entry function to the host module. ``words``: what the function of the device is given, in order."""
     slots: list[str] = []
     lines: list[str] = []
     number, most, shared = 0, str(MOST_THREADS), "0"
@@ -40,7 +40,7 @@ def emit_trial_entry(module: Module, chunk: Chunk, shape: TrialShape) -> None:
             if shared != "0":
                 shared = e.t(f"trunc i64 {e.t(f'mul i64 {shared}, {shape.block}')} to i32")
             given = [("i64", trials)]
-            for word in chunk.words:
+            for word in words:
                 given.append((word.ty, _read(e, word)))
             launch_words(e, given, 0, blocks, str(shape.block), shared)
         number = e._n

@@ -4,33 +4,52 @@ Trials are independent, so nothing waits for another trial. A kernel is one func
 after the other; an atomic on an element of the trial is a load and a store where one thread has the trial. With several threads, which are
 called the lanes of the trial, each takes every n-th iteration, and they meet between tasks::
 
-    i1 chunk(ptr regs, ptr words, i64 trial, i32 lane, i64 thread, i1 alive)
+    i1 chunk(ptr regs, ptr common, ptr words, i64 trial, i32 lane, i64 thread, i1 alive)
 
-``words`` are the words of the launch that the tasks read, in one order for the kernel; ``thread`` is the number of the thread in the grid,
-which is its adstack row. The result says whether the trial goes on: it was alive, and no iteration has failed.
+``common`` are parameters of the function of the device, ``words`` those of the launch (``Numbers``); ``thread`` is the number of the thread
+in the grid, which is its adstack row. The result says whether the trial goes on: it was alive, and no iteration has failed.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
-from ...ir.nodes import Assert, ClaimRow, Const, Local, Loop, Op, Operand, Overflow, Place, Reduction, Task
-from ...ir.trials import FAILED_CODE, FAILED_STATUS, FAILED_VALUES, FAILED_WORDS
-from ...ir.types import i64
-from ...ir.walk import atomic_of, conditional_locals, walk
-from ..abi import CTX_STATUS, Message
-from ..llvm import arith, memory, report
-from ..llvm.emitter import KernelInfo
-from ..llvm.function import Module
-from ..llvm.task import differs
-from ..llvm.trials import FAILURE
-from . import grid_reduce, grid_rows
-from .grid import GridTaskEmitter, bounds_of, compute_prologue
-from .grid_emitter import Failures
-from .hardware import Word
-from .indices import is_narrow, start_iteration
+from ....ir.alias import may_alias
+from ....ir.nodes import (
+    Assert,
+    Block,
+    ClaimRow,
+    Const,
+    GlobalStore,
+    Local,
+    LocalStore,
+    Loop,
+    Op,
+    Operand,
+    Overflow,
+    Place,
+    Reduction,
+    StackPut,
+    Stmt,
+    Task,
+)
+from ....ir.trials import FAILED_CODE, FAILED_STATUS, FAILED_VALUES, FAILED_WORDS
+from ....ir.types import i64
+from ....ir.walk import atomic_of, conditional_locals, place_of, walk
+from ...abi import CTX_STATUS, Message
+from ...llvm import arith, memory, report
+from ...llvm.emitter import KernelInfo
+from ...llvm.function import Module
+from ...llvm.task import differs
+from ...llvm.trials import FAILURE
+from .. import grid_reduce, grid_rows
+from ..grid import GridTaskEmitter, bounds_of, compute_prologue
+from ..grid_emitter import Failures
+from ..hardware import Word
+from ..indices import is_narrow, start_iteration
 
-ARGS = "ptr %regs, ptr %words, i64 %trial, i32 %lane, i64 %thread"
+ARGS = "ptr %regs, ptr %common, ptr %words, i64 %trial, i32 %lane, i64 %thread"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +75,31 @@ class TrialShape:
 
 
 @dataclass(frozen=True, slots=True)
+class Numbers:
+    """Where a chunk finds the words of a launch that it reads: among the parameters of the function, which lie in memory for constants, if
+    all its launches have the same value; else with the launch.
+
+    Attributes:
+        same: what stands for the value that a word has in all launches; None: it differs.
+        common: such values with their numbers among the parameters, for all chunks of the function; grows.
+        own: words that lie with the launch, with their numbers; grows.
+    """
+
+    same: Callable[[Word], object]
+    common: dict[object, int]
+    own: dict[Word, int] = field(default_factory=dict)
+
+    def find(self, word: Word) -> tuple[str, int]:
+        """The register of the words among which a word is, and its number there."""
+        value = self.same(word)
+        if value is None:
+            return "%words", self.own.setdefault(word, len(self.own))
+        return "%common", self.common.setdefault(value, len(self.common))
+
+
+@dataclass(frozen=True, slots=True)
 class Chunk:
-    """The function of a kernel that runs its tasks for one trial. ``words``: what it reads of a launch, in order."""
+    """The function of a kernel that runs its tasks for one trial. ``words``: what it reads of its own launch, in order."""
 
     name: str
     info: KernelInfo
@@ -72,11 +114,12 @@ class GridTrialEmitter(GridTaskEmitter):
         info: the kernel.
         task: of it.
         shape: of blocks.
-        numbers: the words of the launch that the kernel reads, with their numbers; grows.
+        numbers: where the words of a launch are that the kernel reads.
     """
 
-    def __init__(self, module: Module, info: KernelInfo, task: Task, shape: TrialShape, numbers: dict[Word, int]) -> None:
+    def __init__(self, module: Module, info: KernelInfo, task: Task, shape: TrialShape, numbers: Numbers) -> None:
         super().__init__(module, info, task, Failures())
+        self.late: list[tuple[Place, str]] = []  # stores that are still to be written
         self.side_by_side, self.numbers, self.where = shape, numbers, "thread"
         self.threads_of_block, self.flexible, self.copies, self.wide_accesses = shape.block, False, 1, None
         self.serial = shape.lanes == 1 or not task.parallel
@@ -84,13 +127,36 @@ class GridTrialEmitter(GridTaskEmitter):
 
     def parameter(self, word: Word) -> str:
         """The register of a word of the launch."""
-        k = self.numbers.setdefault(word, len(self.numbers))
-        at = self.hoist(("word*", k), f"getelementptr i64, ptr %words, i64 {k}")
+        words, k = self.numbers.find(word)
+        at = self.hoist(("word*", words, k), f"getelementptr i64, ptr {words}, i64 {k}")
         space = self.target.global_space
         if word.ty != "ptr" or not space:
-            return self.hoist(("word", k), f"load {word.ty}, ptr {at}, !invariant.load !0")
-        far = self.hoist(("far word", k), f"load ptr addrspace({space}), ptr {at}, !invariant.load !0")
-        return self.hoist(("word", k), f"addrspacecast ptr addrspace({space}) {far} to ptr")
+            return self.hoist(("word", at, word.ty), f"load {word.ty}, ptr {at}, !invariant.load !0")
+        far = self.hoist(("far word", at), f"load ptr addrspace({space}), ptr {at}, !invariant.load !0")
+        return self.hoist(("word", at, "ptr"), f"addrspacecast ptr addrspace({space}) {far} to ptr")
+
+    # -- stores wait, so that what follows them is loaded early: a thread goes on until it needs what it loads
+    def block(self, block: Block) -> None:
+        """Every statement of a block, in order, but that a store comes as late as it may."""
+        super().block(block)
+        self.flush()
+
+    def statement(self, s: Stmt) -> None:
+        """One statement, after the stores that it may not overtake."""
+        place = s.place if isinstance(s, GlobalStore) else place_of(s)
+        plain = isinstance(s, Op) and s.op == "atomic" and (self.serial or s in self.info.plain)
+        if not isinstance(s, (Op, LocalStore, StackPut, GlobalStore)) or (isinstance(s, Op) and s.op == "barrier"):
+            self.flush()
+        elif place is not None and not isinstance(s, GlobalStore) and any(may_alias(place, p) for p, _ in self.late):
+            self.flush()
+        super().statement(s)
+        if place is not None and (plain or isinstance(s, GlobalStore)):
+            self.late.append((place, self.lines.pop()))
+
+    def flush(self) -> None:
+        """Write the stores that wait, in their order."""
+        self.lines += [line for _, line in self.late]
+        self.late = []
 
     def trial_base(self, place: Place) -> str:
         """The trial's part of a buffer: that of its group, from the trial's first number on."""
@@ -233,8 +299,10 @@ def emit_chunk(e: GridTrialEmitter, name: str, tasks: list[tuple[str, Task]]) ->
 
 
 def meet(e: GridTrialEmitter) -> None:
-    """The lanes of a trial wait for each other, and see what they have written."""
-    if e.side_by_side.lanes > 1:
+    """The lanes of a trial wait for each other, and see what they have written: in one wave, or in one block."""
+    if e.side_by_side.lanes > e.target.wave:
+        e.hardware.barrier(e)
+    elif e.side_by_side.lanes > 1:
         e.hardware.wave_barrier(e)
 
 
