@@ -56,7 +56,6 @@ def robots(batch: int, threads: int | None, steps: int, seconds: float) -> tuple
     """Seconds of a graph of the robot, its loss and both gradients (the best run, the median), and its launches."""
     how = {"batch": batch} if batch else {}
     with MassSpring(MassSpringParams(steps=steps)).opened(backend="cpu", threads=threads, **how) as job:
-        job.begin_again()
 
         def trial() -> None:
             for array in job.scratch():

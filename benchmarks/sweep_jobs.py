@@ -87,7 +87,7 @@ class Block(Mpm88):
 class Robots(Job[MixedParams]):
     """``size`` trusses of ``COLUMNS`` muscles, each with amplitudes of its own; the loss is minus how far they walk on average."""
 
-    gradients, live = ("stiffness",), ("stiffness",)
+    gradients = ("stiffness",)
 
     def build(self) -> None:
         """Fields over (slot, robot, mass) and (slot, robot, muscle)."""
@@ -209,7 +209,7 @@ class Robots(Job[MixedParams]):
 class Swing(Job[MixedParams]):
     """``size`` pairs of coupled pendulums, ``steps`` long; the loss is how far from rest they end on average."""
 
-    gradients, live = ("stiffness",), ("stiffness",)
+    gradients = ("stiffness",)
 
     def build(self) -> None:
         """The angles at the start, and the kernel."""
@@ -253,7 +253,7 @@ class Swing(Job[MixedParams]):
 class Mixed(Job[MixedParams]):
     """Any of the three: what a job is asked, its simulation answers."""
 
-    gradients, live = ("stiffness",), ("stiffness",)
+    gradients = ("stiffness",)
 
     @cached_property
     def inner(self) -> Job[Any]:

@@ -17,7 +17,6 @@ from pydantic import BaseModel
 
 from .batch_plan import BatchPlan, batch_plan
 from .debug import Debug
-from .declared import put
 from .groups import group_key, why_not_batched
 from .job import Job
 from .outcome import Outcome
@@ -76,7 +75,6 @@ class BatchSession:
         self.used: dict[str, int] = {}
         self.peak_bytes: int | None = None
         self._open = ExitStack()
-        self._ran = False
 
     @classmethod
     def open(
@@ -151,23 +149,24 @@ class BatchSession:
         job = self.job
         count = self._rows(inputs, len(seeds))
         job.watch.run(job.time_steps())
-        if self._ran and not job.begin_again():  # with checks of inputs (``debug``), for instance
+        if job.ran and job.why_built_again():  # with checks of inputs (``debug``), for instance
             self._open.close()
             self._build()
-        self._ran = True
+        declared, program = job.declared, job.program
+        declared.fill(job.params, program, inputs)
         for name, column in inputs.items():
             whole = column if count == self.trials else np.concatenate([column, np.repeat(column[-1:], self.trials - count, 0)])
-            put(job.declared.inputs[name], whole, f"the parameter `{name}`")
-        state = job.program.trial_state
+            declared.put(name, whole, program)
+        state = program.trial_state
         state.forget_failures()
         job.simulate_once()
-        job.program.synchronize()
-        declared, errors = job.declared, {trial: error for trial, error in state.failed().items() if trial < count}
+        program.synchronize()
+        loss, gradients, outputs = declared.columns(job.wanted, program)
         return BatchOutcome(
-            declared.loss.to_numpy()[:count].astype(np.float64),
-            {name: declared.inputs[name].grad.to_numpy()[:count] for name in job.wanted},
-            {name: field.to_numpy()[:count] for name, field in declared.outputs.items()},
-            errors,
+            loss[:count].astype(np.float64, copy=False),
+            {name: column[:count] for name, column in gradients.items()},
+            {name: column[:count] for name, column in outputs.items()},
+            {trial: error for trial, error in state.failed().items() if trial < count},
         )
 
     def _rows(self, inputs: Mapping[str, np.ndarray], seeds: int) -> int:

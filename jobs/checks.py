@@ -65,7 +65,7 @@ class NothingToCheck(ValueError):
 
 
 class NotRestored(ValueError):
-    """A job with ``live`` parameters gives another result after runs with other values: they have left something that is not put back."""
+    """A job gives another result after runs with other values: they have left something that is not put back."""
 
 
 def checkable(job: type[Job[Any]], values: dict[str, Any], wanted: Sequence[str] | None = None) -> list[str]:
@@ -106,7 +106,7 @@ def check_gradients(
 
     Raises:
         NothingToCheck: no gradient of the job has the name of a parameter.
-        NotRestored: a job with ``live`` parameters gives another result at the end than at the beginning.
+        NotRestored: the job gives another result at the end than at the beginning.
     """
     return run_checks(job(params, seed=seed), step=step, most=most, **options)[0]
 
@@ -117,7 +117,7 @@ def run_checks(
     """As ``check_gradients``, of a job that is not open, for the gradients that it wants.
 
     Returns:
-        The rows, the job's precision, and why it was built again although only live parameters had changed (``Session.rebuilt``).
+        The rows, the job's precision, and why it is built for each run although it has inputs (``Session.rebuilt``).
     """
     start, wanted = made.params, made.wanted
     values = paths.plain_params(start)
@@ -129,8 +129,7 @@ def run_checks(
         probe = _Probe(session, values, outcome.loss, precision, (step,) if step else STEPS[precision])
         rows = [row for name in names for row in probe.rows(name, np.asarray(outcome.gradients[name], np.float64), most)]
         made.wanted = wanted
-        if made.live and session.builds == 1:
-            _same_again(made, outcome, session.run(start), AGAIN[precision])
+        _same_again(made, outcome, session.run(start), AGAIN[precision])
     return rows, precision, session.rebuilt
 
 

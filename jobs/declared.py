@@ -1,8 +1,11 @@
-"""What a job declares in ``build``: inputs, the objective, outputs. From these a run, its gradients and its first values follow."""
+"""What a job declares in ``build``: inputs, the objective, outputs. From these a run, its gradients and its first values follow.
+
+Inputs go in, and the loss, gradients and outputs come out, as columns (``program.column``): one value where the program is not batched.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,6 +35,8 @@ class Declared:
         self.outputs: dict[str, Any] = {}
         self.loss: Any = None
         self.reads = Reads(job)
+        self._columns: dict[int, Any] = {}  # by the ids of the fields
+        self._held: dict[str, float | int] = {}  # what inputs of one number hold
 
     def input(self, params: BaseModel, name: str, differentiable: bool) -> Any:
         """See ``Job.input``. ``differentiable``: its gradient is one of those that the job can give."""
@@ -91,31 +96,73 @@ class Declared:
                     f"  do: write `self.input({name!r})` in build, and use the field that it gives in the kernels"
                 )
 
-    def fill(self, params: BaseModel) -> None:
-        """Give the inputs the values of these parameters.
+    def fill(self, params: BaseModel, program: Any, apart: Container[str] = ()) -> None:
+        """Give the inputs the values of these parameters, but for those ``apart``. What has its value already is left alone.
 
         Raises:
             ValueError: a value has another shape than its field, or does not fit its type.
         """
-        for name, field in self.inputs.items():
-            put(field, _array(self._job, name, params), f"the parameter `{name}`")
+        for name in [name for name in self.inputs if name not in apart]:
+            value = getattr(params, name)
+            if name not in self._held or not same(value, self._held[name]):
+                self.put(name, _array(self._job, name, params), program)
+                if type(value) in (float, int):  # what cannot change by itself
+                    self._held[name] = value
 
-    def outcome(self, wanted: Sequence[str]) -> Outcome:
-        """What the fields hold after a run."""
-        gradients = {name: _numbers(self.inputs[name].grad) for name in wanted}
-        return Outcome(float(self.loss[None]), gradients, {name: _numbers(field) for name, field in self.outputs.items()})
+    def put(self, name: str, values: np.ndarray, program: Any) -> None:
+        """Write an input, if its type can hold the values: the parameter's, or in a batched program a row for each trial.
+
+        Raises:
+            ValueError: one is a whole number that is too large.
+        """
+        field = self.inputs[name]
+        kept = values.astype(field.dtype.numpy, copy=False)
+        if values.dtype.kind != "f" and not np.array_equal(kept, values):
+            raise ValueError(
+                f"the parameter `{name}` is {values.max()}, which is too large for {field.dtype}\n  do: give it a smaller range"
+            )
+        self._held.pop(name, None)
+        if program.trials is not None and kept.shape == tuple(field.shape):
+            field.from_numpy(kept)
+        else:
+            self._column(field, program).write(kept)
+
+    def forget(self, written: Collection[Any]) -> None:
+        """A run has written to some of the inputs, which are filled before each run then. ``written``: their fields."""
+        for name in [name for name, field in self.inputs.items() if any(field is x for x in written)]:
+            self._held.pop(name, None)
+
+    def columns(self, wanted: Sequence[str], program: Any) -> tuple[np.ndarray, dict[str, np.ndarray], dict[str, np.ndarray]]:
+        """What the fields hold after a run: the loss, the gradients and the outputs, in a batched program with a row for each trial."""
+        gradients = {name: self._column(self.inputs[name].grad, program).read() for name in wanted}
+        outputs = {name: self._column(field, program).read() for name, field in self.outputs.items()}
+        return self._column(self.loss, program).read(), gradients, outputs
+
+    def outcome(self, wanted: Sequence[str], program: Any) -> Outcome:
+        """The result of a run in a program that is not batched."""
+        loss, gradients, outputs = self.columns(wanted, program)
+        return Outcome(float(loss), _numbers(gradients), _numbers(outputs))
+
+    def _column(self, field: Any, program: Any) -> Any:
+        found = self._columns.get(id(field))
+        if found is None:
+            found = self._columns[id(field)] = program.column(field)
+        return found
 
 
-def put(field: Any, value: np.ndarray, what: str) -> None:
-    """Write a value to a field, if the field's type can hold it.
-
-    Raises:
-        ValueError: it is a whole number that is too large.
-    """
-    kept = value.astype(field.dtype.numpy)
-    if value.dtype.kind != "f" and not np.array_equal(kept, value):
-        raise ValueError(f"{what} is {value.max()}, which is too large for {field.dtype}\n  do: give it a smaller range")
-    field.from_numpy(kept)
+def same(a: Any, b: Any) -> bool:
+    """Whether two values of parameters are the same to the bit: equal numbers of other types are not, nor are ``0.0`` and ``-0.0``."""
+    if a is b or type(a) is not type(b):
+        return a is b
+    if isinstance(a, float):
+        return a.hex() == b.hex()
+    if isinstance(a, BaseModel):
+        return all(same(getattr(a, name), getattr(b, name)) for name in type(a).model_fields)
+    if isinstance(a, Mapping):
+        return list(a) == list(b) and all(same(a[name], b[name]) for name in a)
+    if isinstance(a, (list, tuple)):
+        return len(a) == len(b) and all(map(same, a, b))
+    return bool(a == b)
 
 
 def _array(job: str, name: str, params: BaseModel) -> np.ndarray:
@@ -146,8 +193,8 @@ def _whole() -> Any:
     return qd.i32
 
 
-def _numbers(field: Any) -> Gradient:
-    return field.to_numpy() if field.shape else float(field[None])
+def _numbers(columns: Mapping[str, np.ndarray]) -> dict[str, Gradient]:
+    return {name: value if value.ndim else float(value) for name, value in columns.items()}
 
 
-__all__ = ["Declared", "put"]
+__all__ = ["Declared", "same"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar
@@ -11,7 +12,6 @@ from pydantic import BaseModel
 from .declared import Declared
 from .memory_plan import Launches
 from .recorded import Recorded
-from .restore import Attributes, Built
 from .watch import Watch
 from .watched import watched
 
@@ -29,9 +29,13 @@ class Declaring:
     _declared: Declared
     _launches: dict[bool, Launches]
     _real_params: BaseModel
-    live: tuple[str, ...]
-    _built: Built | None
     _recorded: dict[bool, Recorded]
+    _first: Any
+    _given: frozenset[str]
+    _sequence: int
+    _repeats: bool
+    _ran: bool
+    _why: str
     watch: Watch
     _made: bool
     _seed_used: bool
@@ -124,11 +128,36 @@ class Declaring:
         """
         backwards = bool(self.wanted)
         if backwards not in self._launches:
-            kept = Attributes(self, self.program)
-            with self._watching():
-                self._launches[backwards] = self.program.rehearse(self.simulate, f"{type(self).__name__}.simulate", backwards)
-            kept.put_back()
+            found = self._rehearse(backwards)
+            self._launches[backwards], self._sequence = found.launches, found.sequence
         return self._launches[backwards]
+
+    def _rehearse(self, backwards: bool) -> Any:
+        """Call ``simulate`` while nothing runs, see ``Rehearsal``. Attributes of the job that it changes are put back."""
+        before = self._attributes()
+        try:
+            with self._watching():
+                return self.program.rehearse(self.simulate, f"{type(self).__name__}.simulate", backwards)
+        finally:
+            now = self._attributes()
+            changed = [name for name in {**before, **now} if not alike(before.get(name), now.get(name))]
+            for name in changed:
+                put_back(self, name, before.get(name))
+            if changed:
+                self._why = self._why or f"simulate() changes the attribute `{changed[0]}`"
+
+    def _attributes(self) -> dict[str, tuple[Any, ...]]:
+        """The attributes that the job has made, each with the items that it holds."""
+        return {name: (value, *items_of(value)) for name, value in vars(self).items() if name not in self._given}
+
+    def _why_not_again(self) -> str:
+        """Why a job that leaves its run to the base class cannot run again in the open program; see ``Job.why_built_again``."""
+        if self._ran and not self._why and not self._repeats:
+            again = self._rehearse(bool(self.wanted)).sequence
+            self._repeats = not self._why and again == self._sequence
+            if not self._repeats:
+                self._why = self._why or "simulate() launches something else when it is called again"
+        return self._why
 
     @property
     def declared(self) -> Declared:
@@ -150,18 +179,39 @@ class Declaring:
             self.params, self._made = before, made
 
     def _new_declarations(self) -> Declared:
-        made = Declared(type(self).__name__, self.precision)
-        made.reads.inputs |= set(type(self).live)
-        return made
+        return Declared(type(self).__name__, self.precision)
 
     def simulate_once(self) -> None:
-        """Run ``simulate``, and the gradients if some are wanted. The job is as ``fill`` has left it."""
-        wanted = bool(self.wanted)
-        if wanted not in self._recorded:
-            launch = self._launch_backwards if wanted else self.simulate
-            self._recorded[wanted] = Recorded(self.program, launch, self.rehearsed)
-        self._recorded[wanted].run()
+        """Run ``simulate``, and the gradients if some are wanted. All but the inputs is put back to what ``build`` has left. Where a job
+        cannot be put back (``why_built_again``), nothing has run in it.
+        """
+        wanted, clean = bool(self.wanted), not self._ran
+        launch = self._launch_backwards if wanted else self.simulate
+        if clean:
+            self._begin()
+        self._ran = True
+        if self._first is None or self._why:
+            launch()
+        else:
+            if wanted not in self._recorded:
+                self._recorded[wanted] = Recorded(self.program, launch, self._first, clean)
+            self._recorded[wanted].run()
+            self._declared.forget(self._first.written)
         self.watch.steps = max(self.watch.steps, self.time_steps())
+
+    def _begin(self) -> None:
+        """Before the first run: look at what it will write."""
+        from qdrun import QdrunRuntimeError
+
+        steps, apart = self.window < self.time_steps(), list(self._declared.inputs.values())
+        try:
+            self._first = self.program.first_values(
+                self.rehearsed(), [*self.state(), *self.scratch(), *self.logs()] if steps else [], apart
+            )
+        except QdrunRuntimeError as error:
+            self._why = str(error).splitlines()[0]
+        else:
+            self._why = self._why or self._first.why
 
     def _launch_backwards(self) -> None:
         import qdrun as qd
@@ -169,10 +219,32 @@ class Declaring:
         with qd.ad.Tape(loss=self._declared.loss):
             self.simulate()
 
-    def forget_recorded(self) -> None:
-        """Launches that were recorded are made one by one again."""
-        for recorded in self._recorded.values():
-            recorded.forget()
+
+def items_of(value: Any) -> tuple[Any, ...]:
+    """What a list, a set or a dict holds; nothing of other objects."""
+    if isinstance(value, dict):
+        return *value, *value.values()
+    return tuple(value) if isinstance(value, (list, set)) else ()
+
+
+def alike(before: tuple[Any, ...] | None, now: tuple[Any, ...] | None) -> bool:
+    """Whether an attribute is the same object as before, with the same items in it."""
+    return before is not None and now is not None and len(before) == len(now) and all(map(operator.is_, before, now))
+
+
+def put_back(job: object, name: str, before: tuple[Any, ...] | None) -> None:
+    """Make an attribute what it was; None: there was none."""
+    if before is None:
+        delattr(job, name)
+        return
+    value, *items = before
+    setattr(job, name, value)
+    if isinstance(value, list):
+        value[:] = items
+    elif isinstance(value, (set, dict)):
+        half = len(items) // 2
+        value.clear()
+        value.update(zip(items[:half], items[half:], strict=True) if isinstance(value, dict) else items)
 
 
 __all__ = ["Declaring"]

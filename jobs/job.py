@@ -8,16 +8,17 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, ClassVar, Generic, Literal, TypeVar, get_args, get_origin
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from .debug import Debug
+from .declared import same
 from .declaring import Declaring
 from .explain import Explanation, explain
 from .memory_plan import Launches, MemoryPlan, PlanEntry
 from .outcome import Outcome
 from .plan import make_plan, used
 from .recorded import Recorded
-from .restore import Built
 from .watch import Watch
 from .windows import plan_window, snapshots_of
 
@@ -43,8 +44,6 @@ class Job(Declaring, Generic[P]):
         Params: the model of the parameters; taken from ``Job[...]``.
         gradients: the names of the gradients that ``run`` can give.
         precision: the default float type of the program.
-        live: of a job that overrides ``run``, the parameters that only ``fill`` and ``run`` read: an open job can take other values of
-            them, see ``set``, and the next trial of a sweep may run in its program. In an open job the inputs are among them.
         horizon: the parameter that counts time steps, if there is one: `qdrun check` shortens it.
         needs_compiler: False for a job that uses no kernels; ``program`` is then None.
 
@@ -63,7 +62,6 @@ class Job(Declaring, Generic[P]):
     Params: ClassVar[type[BaseModel]]
     gradients: ClassVar[tuple[str, ...]] = ()
     precision: Literal["f32", "f64"] = "f64"
-    live: tuple[str, ...] = ()
     horizon: ClassVar[str] = "steps"
     needs_compiler: ClassVar[bool] = True
 
@@ -73,11 +71,9 @@ class Job(Declaring, Generic[P]):
             model = get_args(base)[0] if get_origin(base) is Job else None
             if isinstance(model, type) and issubclass(model, BaseModel):
                 cls.Params = model
-        for name in ("gradients", "live"):
-            text = getattr(cls, name)
-            if isinstance(text, str):
-                raise TypeError(f'{cls.__name__}.{name} is text, not a tuple of names\n  do: write {name} = ("{text}",)')
-        _check_live(cls)
+        text = cls.gradients
+        if isinstance(text, str):
+            raise TypeError(f'{cls.__name__}.gradients is text, not a tuple of names\n  do: write gradients = ("{text}",)')
 
     def __init__(self, params: P, *, wanted: Sequence[str] | None = None, seed: int = 0) -> None:
         names = tuple(self.gradients if wanted is None else wanted)
@@ -96,21 +92,32 @@ class Job(Declaring, Generic[P]):
         self.snapshot_bytes: int | None = None
         self.machine_code = True
         self._steps: Any = None  # the plan of the time steps
-        self._built: Built | None = None  # what ``build`` has left, of an open job with live parameters
         self._declared = self._new_declarations()
         self._recorded: dict[bool, Recorded] = {}  # the launches of a run, without gradients and with them
-        self._ran = False  # since ``fill``
         self._launches: dict[bool, Launches] = {}  # those of ``simulate``, with and without gradients
+        self._first: Any = None  # what a run begins with, once one has begun
+        self._sequence, self._repeats = 0, False  # what ``simulate`` launches, and whether it does so again
+        self._ran, self._why = False, ""  # in the open program; why it cannot run there again
+        self._given = frozenset(vars(self)) | {"_given"}
 
     @property
     def seed(self) -> int:
-        """See the class. A job that reads it before ``fill`` is built for each."""
+        """See the class. A job that reads it while it is built is built for each."""
         self._seed_used = self._seed_used or not self._made
         return self._seed
 
     @seed.setter
     def seed(self, seed: int) -> None:
         self._seed, self._seed_used = seed, True
+
+    def give_seed(self, seed: int) -> None:
+        """The open job is that of another trial, with this seed. It has not read the one before."""
+        self._seed = seed
+
+    @property
+    def ran(self) -> bool:
+        """Whether a run has begun in the open program."""
+        return self._ran
 
     @property
     def folder(self) -> Path:
@@ -144,45 +151,51 @@ class Job(Declaring, Generic[P]):
         raise NotImplementedError(f"{type(self).__name__} has no build()\n  do: write `def build(self) -> None` in it")
 
     def fill(self) -> None:
-        """Give the fields their first values: those of the parameters in ``live``, and whatever is not as ``build`` has left it. Called
-        after ``build``, and again by ``set``, which puts everything back to that first. Runs no kernel.
-        """
+        """Give the fields first values, after ``build``. Runs no kernel. A job that overrides it is built again for each run."""
 
     def set(self, params: P) -> bool:
-        """Give an open job other parameters: ``run`` then gives what it would in a job built with them. Before ``fill`` is called, fields,
-        ndarrays, their gradients, random numbers and attributes are put back to what ``build`` has left.
+        """Give an open job other parameters: ``run`` then gives what it would in a job built with them.
 
         Returns:
-            Whether that is possible: only parameters in ``live`` differ, their shapes do not, and everything can be put back
-            (``restore``). Else the parameters are what they were, and the job must be built again.
+            Whether that is possible: only inputs differ, of the same shapes, and whole numbers among them do not, as they may bound loops;
+            and the job can run again (``why_built_again``). Else the parameters are what they were, and the job must be built again.
         """
-        differ = {name for name in type(params).model_fields if not same(getattr(params, name), getattr(self.params, name))}
-        if not self.live or not differ <= set(self.live) or self.shape_key(params) != self.shape_key(self.params):
+        if not self._differs_in_inputs(params) or self.why_built_again():
             return False
-        before, self.params = self.params, params
-        if self.begin_again():
-            return True
-        self.params = before
-        return False
+        self.params = self._real_params = params
+        self._declared.fill(params, self.program)
+        return True
 
-    def renew(self, params: P, *, wanted: Sequence[str] | None, seed: int) -> bool:
-        """``set`` for another trial, with a seed of its own.
+    def _differs_in_inputs(self, params: P) -> bool:
+        """Whether these parameters have values for the open job's inputs, and are its own otherwise."""
+        now, before, inputs = vars(params), vars(self.params), self._declared.inputs
+        for name in type(params).model_fields:
+            a, b = now[name], before[name]
+            if a is b or (type(a) is float and type(b) is float and (name in inputs or same(a, b))):
+                continue
+            if name not in inputs:
+                if not same(a, b):
+                    return False
+            elif np.asarray(a).shape != tuple(inputs[name].shape) or (np.asarray(a).dtype.kind != "f" and not same(a, b)):
+                return False
+        own = getattr(self.shape_key, "__func__", None) is not getattr(Job.shape_key, "__func__", None)
+        return not own or self.shape_key(params) == self.shape_key(self.params)
 
-        False, too, where it wants other gradients, where the class has an ``__init__`` of its own (what that made of its arguments is not
-        known), and where the job has read another ``seed``, or its ``folder``, before ``fill``.
+    def why_built_again(self) -> str:
+        """Why the open job cannot run again, as a phrase: it is built again for each run then. Empty: it can.
+
+        What a run leaves behind is known of the launches of ``simulate`` alone.
         """
-        names = tuple(self.gradients if wanted is None else wanted)
-        other = self._seed_used and seed != self._seed
-        if other or self._folder_used or names != self.wanted or type(self).__init__ is not Job.__init__:
-            return False
-        before, self._seed = self._seed, seed
-        if self.set(params):
-            return True
-        self._seed = before
-        return False
+        if not self.declares():
+            return "it overrides run()"
+        if type(self).fill is not Job.fill:
+            return "it overrides fill()"
+        if self.program is not None and self.program.records():
+            return "launches are checked one by one"
+        return self._why_not_again()
 
     def run(self) -> Outcome:
-        """Run the simulation and its gradients once. Called after ``build`` and ``fill``, and again after ``set``.
+        """Run the simulation and its gradients once. Called after ``build``, and again after ``set``.
 
         Here: ``simulate`` and what was declared. Another run begins where the first one began.
         """
@@ -190,24 +203,12 @@ class Job(Declaring, Generic[P]):
             raise NotImplementedError(
                 f"{type(self).__name__} has no simulate() and no run()\n  do: write `def simulate(self) -> None` in it"
             )
-        if self._ran and not self.begin_again():
-            why = self._built.why if self._built is not None else ""
+        why = self.why_built_again() if self._ran else ""
+        if why:
             raise RuntimeError(f"{type(self).__name__} cannot run again: {why}\n  do: open it again")
-        self._ran = True
+        self._declared.fill(self.params, self.program)
         self.simulate_once()
-        return self._declared.outcome(self.wanted)
-
-    def begin_again(self) -> bool:
-        """Put everything in the open job back to what ``build`` has left, and fill the fields. False: that is not possible."""
-        if self._built is None or not self._built.put_back():
-            return False
-        self._first_values()
-        return True
-
-    def _first_values(self) -> None:
-        self._declared.fill(self.params)
-        self.fill()
-        self._ran = False
+        return self._declared.outcome(self.wanted, self.program)
 
     def checkpoint(self, loss: float | None = None) -> None:
         """Call it at the start of each time step, on the host: the step is counted, and a run that somebody has stopped ends here.
@@ -324,14 +325,15 @@ class Job(Declaring, Generic[P]):
         with _program(self.precision, backend, options) if self.needs_compiler else nullcontext() as program:
             self.program, self._made = program, False
             self._declared, self._launches, self._recorded = self._new_declarations(), {}, {}
+            self._first, self._ran, self._repeats, self._why = None, False, False, ""
             try:
                 self._build()
                 self._made = True
-                self._built = Built(self, self.program) if self.live or self.declares() else None
-                self._first_values()
+                self._declared.fill(self.params, program)
+                self.fill()
                 yield
             finally:
-                self.program = self._built = None
+                self.program = self._first = None
 
     def _build(self) -> None:
         self._real_params = self.params
@@ -341,24 +343,6 @@ class Job(Declaring, Generic[P]):
             with self._watching():
                 self.build()
             self._declared.check(self.gradients)
-        self.live = (*type(self).live, *self._declared.inputs)
-
-
-def _check_live(cls: type[Job[Any]]) -> None:
-    """The names in ``live`` are parameters, and something fills them in.
-
-    Raises:
-        TypeError: they are not.
-    """
-    params = getattr(cls, "Params", None)
-    unknown = [name for name in cls.live if params is not None and name not in params.model_fields]
-    if unknown:
-        allowed = ", ".join(params.model_fields) if params is not None else ""
-        raise TypeError(f"{cls.__name__}.live names `{unknown[0]}`, which is no parameter\n  do: name one of: {allowed}")
-    if cls.live and cls.fill is Job.fill:
-        raise TypeError(
-            f"{cls.__name__} has live parameters and no fill()\n  do: move what gives fields their first values from build to fill"
-        )
 
 
 def _program(precision: str, backend: str, options: dict[str, Any]) -> Any:
@@ -377,16 +361,3 @@ def _shape_of(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _shape_of(item) for key, item in value.items()}
     return value
-
-
-def same(a: Any, b: Any) -> bool:
-    """Whether two values of parameters are the same to the bit: equal numbers of other types are not, nor are ``0.0`` and ``-0.0``."""
-    if a is b or type(a) is not type(b):
-        return a is b
-    if isinstance(a, BaseModel):
-        return all(same(getattr(a, name), getattr(b, name)) for name in type(a).model_fields)
-    if isinstance(a, Mapping):
-        return list(a) == list(b) and all(same(a[name], b[name]) for name in a)
-    if isinstance(a, (list, tuple)):
-        return len(a) == len(b) and all(map(same, a, b))
-    return repr(a) == repr(b) if isinstance(a, float) else bool(a == b)

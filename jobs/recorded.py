@@ -10,7 +10,7 @@ DIRECT = 1
 
 
 class Recorded:
-    """Runs a function that launches the same each time.
+    """Runs a function that launches the same each time, and begins each run with the same content of what the launches write.
 
     Attributes:
         why: why it is not recorded; empty where it is, or has not been tried yet.
@@ -18,43 +18,47 @@ class Recorded:
     Args:
         program: the current one when it runs.
         launch: the function.
-        rehearse: raises where what it launches may differ from run to run.
+        first: what it begins with, see ``FirstValues``.
+        clean: nothing has run in the program yet.
     """
 
-    def __init__(self, program: Any, launch: Callable[[], None], rehearse: Callable[[], object]) -> None:
-        self._program, self._launch, self._rehearse = program, launch, rehearse
+    def __init__(self, program: Any, launch: Callable[[], None], first: Any, clean: bool) -> None:
+        self._program, self._launch, self._first, self._clean = program, launch, first, clean
         self._graph: Any = None
         self._direct = 0
         self.why = ""
 
     def run(self) -> None:
         """Run the function, or what was recorded of it."""
-        if self._graph is not None and self._graph.stale():  # other gradients have needed another heap, or bounds have changed
-            self.forget()
+        self._first.begin()
         if self._graph is None and self._direct >= DIRECT and not self.why:
             self._record()
         if self._graph is not None:
-            self._graph()
-            return
-        self._direct += 1
+            if not self._first.recordable:
+                self._first.put_back()
+            if not self._graph.launch():
+                return
+            self._forget()  # other gradients have needed another heap, or bounds have changed
+        if not self._clean:
+            self._first.put_back()
+        self._direct, self._clean = self._direct + 1, False
         self._launch()
 
     def _record(self) -> None:
         import qdrun as qd
 
-        if self._program.records():
-            self.why = "launches are checked one by one"
-            return
         try:
-            self._rehearse()
-            self._graph = qd.capture(self._launch)
+            self._graph = qd.capture(self._again if self._first.recordable else self._launch)
         except qd.QdrunRuntimeError as error:
             self.why = str(error).splitlines()[0]
 
-    def forget(self) -> None:
+    def _again(self) -> None:
+        self._first.put_back()
+        self._launch()
+
+    def _forget(self) -> None:
         """Record anew, after another run."""
-        if self._graph is not None:
-            self._graph.close()
+        self._graph.close()
         self._graph, self._direct = None, 0
 
 

@@ -12,22 +12,22 @@ from typing import Any, Self
 from pydantic import BaseModel
 
 from .debug import Debug
-from .job import Job, same
+from .declared import same
+from .job import Job
 from .memory_plan import MemoryPlan
 from .outcome import Outcome, check_outcome
-from .plan import launches_of
 
 
 class Session:
     """``with Session(job, backend="cpu") as session: session.run(params)``, again and again.
 
-    The program is kept from one run to the next as long as only parameters in ``Job.live`` change; else it is closed, and the job built
-    in a new one.
+    The program is kept from one run to the next as long as only inputs change (``Job.set``); else it is closed, and the job built in a
+    new one. A job that overrides ``run`` is built for each run.
 
     Attributes:
         job: the job; its ``params`` are those of the last run.
         builds: how often it was built.
-        rebuilt: why the job was built again although only live parameters had changed, if it was.
+        rebuilt: why the job is built for each run although it has inputs, if it is.
         used: the most bytes of each kind that one of its programs held.
         peak_bytes: the most bytes that one of them held at once; None for a job without a program.
     """
@@ -39,7 +39,7 @@ class Session:
         self._options: Mapping[str, Any] = options
         self._open = ExitStack()
         self._fresh = False
-        self._begun: Any = None  # what the program was before its first run
+        self._plan: MemoryPlan | None = None
 
     def __enter__(self) -> Self:
         self._build()
@@ -54,39 +54,32 @@ class Session:
         """Close the program."""
         self._open.close()
 
-    def begin(self) -> None:
-        """The job is built and planned, and about to run first: what it is now, ``renew`` makes it again."""
-        program = self.job.program
-        if self.job.live and self._begun is None and program is not None:
-            self._begun = program.begun(launches_of(self.job))
+    def renew(self, params: BaseModel, wanted: Sequence[str] | None, seed: int) -> bool:
+        """Make the open job that of another trial: what follows, its numbers and its bytes, is what it would be in a job built for it.
 
-    @property
-    def clean(self) -> bool:
-        """Whether another trial may run in the open program: the job takes other values (``Job.live``), and its runs have left nothing that
-        the trial would notice, see ``Program.is_clean``.
+        False: that is not possible, and the session must be closed: other parameters than inputs differ, or gradients; the job runs once in
+        a program (``Job.why_built_again``); it has read its seed or its folder while it was built, or has an ``__init__`` of its own.
         """
         job = self.job
-        built = job._built
-        if built is None or built.why or self.builds != 1:
+        names = tuple(job.gradients if wanted is None else wanted)
+        if names != job.wanted or self.builds != 1 or job.reads_of_its_own() or type(job).__init__ is not Job.__init__:
             return False
-        return job.program is None or (self._begun is not None and job.program.is_clean(self._begun))
-
-    def renew(self, params: BaseModel, wanted: Sequence[str] | None, seed: int) -> bool:
-        """Make the job that of another trial, where it is ``clean``: what follows, its numbers and its bytes, is what it would be in a job
-        built for it, see ``Job.renew``. False: it cannot be; close the session.
-        """
-        job, program = self.job, self.job.program
         job.watch.reset()
-        if program is not None:
-            program.restart(self._begun)
-        if not job.renew(params, wanted=wanted, seed=seed):
+        before = self.plan()
+        if not job.set(params):
             return False
-        if program is not None and not (
-            program.launches_alike(self._begun, launches_of(job)) and program.is_clean(self._begun)
-        ):
+        job.give_seed(seed)
+        self._plan = None
+        if self.plan() != before:  # what bounds its loops has changed
             return False
         self._fresh, self.used, self.peak_bytes = True, {}, None
         return True
+
+    def plan(self) -> MemoryPlan:
+        """The memory plan of the open job with its parameters."""
+        if self._plan is None:
+            self._plan = self.job.plan()
+        return self._plan
 
     def run(self, params: BaseModel | None = None) -> Outcome:
         """Run the job, with other parameters if they are given; the outcome is that of a job built with them.
@@ -95,18 +88,20 @@ class Session:
             Stopped: somebody has asked for the end, see ``Job.watch``.
             BadOutcome: what the job gives is no result, or lacks a wanted gradient.
         """
-        self.job.watch.run(_time_steps(self.job))
-        wanted = self.job.params if params is None else params
-        if not (self._fresh and same(wanted, self.job.params)) and not self.job.set(wanted):
+        job = self.job
+        job.watch.run(_time_steps(job))
+        wanted = job.params if params is None else params
+        if not (self._fresh and same(wanted, job.params)) and not job.set(wanted):
             self.measure()
-            self.rebuilt = self.rebuilt or (self.job._built.why if self.job._built is not None else "")
+            self.rebuilt = self.rebuilt or (job.why_built_again() if job.declared.inputs else "")
             self._open.close()
-            self.job.params = wanted
+            job.params = wanted
             self._build()
         self._fresh = False
-        outcome = self.job.run()
-        check_outcome(outcome, type(self.job).__name__, self.job.params, self.job.wanted)
-        self.job.watch.loss = float(outcome.loss)
+        outcome = job.run()
+        if not job.declares():
+            check_outcome(outcome, type(job).__name__, job.params, job.wanted)
+        job.watch.loss = float(outcome.loss)
         return outcome
 
     def measure(self) -> None:
@@ -120,7 +115,7 @@ class Session:
     def _build(self) -> None:
         self._open.enter_context(self.job.opened(**self._options))
         self.builds += 1
-        self._fresh = True
+        self._fresh, self._plan = True, None
 
 
 def _time_steps(job: Job[Any]) -> int:
@@ -178,12 +173,10 @@ def run_trial(session: Session, body: Callable[[Session], Outcome], start: float
     """
     job = session.job
     built = time.perf_counter()
-    plan = job.plan()
+    plan = session.plan()
     job.watch.check()
-    session.begin()
     planned = time.perf_counter()
     outcome = body(session)
-    job.forget_recorded()
     done = time.perf_counter()
     session.measure()
     seconds = {"build": built - start, "plan": planned - built, "run": done - planned}

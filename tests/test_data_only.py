@@ -20,7 +20,6 @@ REASONS = {
     "compiler/frontend/source/parse.py: eval": "an annotation of the user's own kernel, in its module",
     "compiler/lang/data/member_annotations.py: eval": "an annotation of the user's own dataclass or function, in its module",
     "runner/study/target.py: exec": "the job's file, which the user's config names: it is what a trial runs",
-    "jobs/restore.py: __reduce_ex__": "looks at the state of objects of this process; nothing is written",
 }
 """What may run code, and why that is no code of a file of ours."""
 

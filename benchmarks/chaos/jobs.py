@@ -41,12 +41,9 @@ class Shaken(Job[ShakenParams]):
     """loss = number + salt / 7"""
 
     gradients = ("x",)
-    live = ("number",)  # so that lanes keep it from trial to trial, and from lease to lease
     needs_compiler = False
 
     def build(self): ...
-
-    def fill(self): ...
 
     def plan(self, *, arch=None):
         return MemoryPlan(arch=arch or "cpu", entries=(PlanEntry(kind="state", bytes=1 << 20, source="build()"),))

@@ -25,10 +25,6 @@ class Function:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         raise QdrunSyntaxError(f"func `{self.fn.__name__}` can only be called in a kernel", None, "call it from a @qd.kernel")
 
-    def __qd_parts__(self, program: object) -> list[Any] | None:
-        """See ``program.reuse.object_graph``."""
-        return []
-
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else BoundFunction(self, instance)
 
@@ -38,10 +34,6 @@ class BoundFunction:
 
     def __init__(self, function: Function, instance: Any) -> None:
         self.function, self.__self__ = function, instance
-
-    def __qd_parts__(self, program: object) -> list[Any] | None:
-        """See ``program.reuse.object_graph``."""
-        return [self.__self__]
 
     @property
     def __qd_func__(self) -> FunctionSource:

@@ -167,10 +167,6 @@ class Kernel:
             return None
         return result(self.source.annotation("return"), values)
 
-    def __qd_parts__(self, program: object) -> list[Any] | None:
-        """See ``program.reuse.object_graph``."""
-        return []
-
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else BoundKernel(self, instance)
 
@@ -231,10 +227,6 @@ class KernelGradient:
             versions.differentiated(variant, bound.call)
         if variant.native and budget is None and _calls_are_native():
             enter(current_program().native_gradients, self.kernel, gradient, bound)
-
-    def __qd_parts__(self, program: object) -> list[Any] | None:
-        """See ``program.reuse.object_graph``."""
-        return []
 
     def prepare(self, *args: Any, **kwargs: Any) -> None:
         """Compile the kernel and its gradient for these arguments; runs nothing."""
@@ -359,10 +351,6 @@ class BoundKernel:
         """The launch in Python."""
         return self.kernel(self.instance, *args, **kwargs)
 
-    def __qd_parts__(self, program: object) -> list[Any] | None:
-        """See ``program.reuse.object_graph``."""
-        return [self.instance]
-
     def prepare(self, *args: Any, **kwargs: Any) -> None:
         """See ``Kernel.prepare``."""
         self.kernel.prepare(self.instance, *args, **kwargs)
@@ -390,10 +378,6 @@ class BoundGradient:
     def slow_call(self, *args: Any, **kwargs: Any) -> None:
         """The launch in Python."""
         self.kernel.grad(self.instance, *args, **kwargs)
-
-    def __qd_parts__(self, program: object) -> list[Any] | None:
-        """See ``program.reuse.object_graph``."""
-        return [self.instance]
 
     def prepare(self, *args: Any, **kwargs: Any) -> None:
         """See ``KernelGradient.prepare``."""

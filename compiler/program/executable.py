@@ -270,10 +270,6 @@ class Executable:
             return [x.reshape(-1)[: layout.count].copy() for x in whole]
         return [self._returned[k : k + 1].view(np.uint8)[: d.size].view(d.numpy)[0].item() for k, d in enumerate(self.returns)]
 
-    def restart(self) -> None:
-        """Be what it was before its first launch. Nothing of it runs."""
-        self.last_seed = None
-
     def close(self) -> None:
         """Forget the context. Its memory goes with the program."""
         unregister_context(self.context_address)
@@ -445,12 +441,6 @@ class GradientExecutable(Executable):
             self.compiled = made  # each native launcher knows one code, and has a guard
             device.fill_context(self.context, made)
             self._entry = device.entry(made)
-
-    def restart(self) -> None:
-        """See ``Executable.restart``; plans stay known, and none is set."""
-        super().restart()
-        self.heap_shrank()
-        self._place(frozenset())
 
     def heap_shrank(self) -> None:
         """The heap may be too small for the plan that is set: the next launch applies its plan anew."""

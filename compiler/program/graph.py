@@ -54,6 +54,19 @@ class Graph:
             QdrunRuntimeError: the program is closed, something records launches, or the adstack heap that was there when it was recorded
                 is not the one that is needed now; on the CPU also what a launch of it reports, with which it ends.
         """
+        why = self.launch()
+        if why:
+            raise QdrunRuntimeError(why)
+
+    def launch(self) -> str:
+        """Launch as a call does, unless it is stale.
+
+        Returns:
+            Why nothing was launched: see ``stale``; empty where it was.
+
+        Raises:
+            QdrunRuntimeError: see ``__call__``.
+        """
         program = self.program
         if program.closed:
             raise QdrunRuntimeError(f"{self!r} belongs to a program that is closed; do: qd.init() and capture it again")
@@ -65,7 +78,9 @@ class Graph:
             if active is not None:
                 raise QdrunRuntimeError(f"{self!r} cannot be launched while {what}")
         with program.running(), program.alone():
-            self._check()
+            why = self.stale()
+            if why:
+                return why
             failed = self._run()
             for context in self._contexts:
                 context[CTX_LAUNCHES] += 1
@@ -74,6 +89,7 @@ class Graph:
             self._raise(failed)
         if self._device.ahead:
             program.launched(self._device.weight(-self._handle))
+        return ""
 
     def _most_workers(self) -> int:
         """The number of threads that may run it at once: the most adstack rows that one of its launches needs."""
@@ -98,12 +114,6 @@ class Graph:
             state = self.program.trial_state
             if any([e.take_status() for e in self._recording.executables]) and state is not None:
                 state.report()
-
-    def _check(self) -> None:
-        """Refuse to run if the adstack heap was replaced since the recording, or is too small now."""
-        why = self.stale()
-        if why:
-            raise QdrunRuntimeError(why)
 
     def stale(self) -> str:
         """Why it cannot be launched any more, and must be captured again; empty where it can."""

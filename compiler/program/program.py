@@ -26,7 +26,7 @@ from .memory.process_memory import Accounts
 from .memory.versions import Versions
 from .plans.launch_facts import launch_note, parallel_iterations
 from .recorders import ForwardRecorder, TapeRecorder
-from .rehearsal import Launches, Rehearsal, rehearse
+from .rehearsal import Rehearsal, rehearse
 
 CURRENT: ContextVar[Program | None] = ContextVar("qdrun_program", default=None)
 _BLOCKS: ContextVar[tuple[tuple[Program, Program | None, bool], ...]] = ContextVar("qdrun_blocks", default=())
@@ -197,7 +197,7 @@ class Program(Accounts):
         self._rehearsal = rehearsal
         self._update_slow()
 
-    def rehearse(self, function: Callable[[], Any], name: str, gradients: bool = True) -> Launches:
+    def rehearse(self, function: Callable[[], Any], name: str, gradients: bool = True) -> Rehearsal:
         """The launches of a function, without running them; see ``rehearsal.rehearse``."""
         with self:
             return rehearse(self, function, name, gradients)

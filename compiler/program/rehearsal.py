@@ -15,13 +15,16 @@ Launches = list[tuple[Any, tuple[Any, ...]]]
 class Rehearsal:
     """The launches that a function asks for. Launches that no plan can tell apart are kept once.
 
+    Attributes:
+        sequence: a number that two rehearsals share where the same kernels were launched with the same arguments in the same order.
+
     Args:
         name: of the function, for messages.
         gradients: whether the gradients of the launches are planned, too.
     """
 
     def __init__(self, name: str, gradients: bool) -> None:
-        self.name, self._gradients = name, gradients
+        self.name, self._gradients, self.sequence = name, gradients, 0
         self._found: dict[tuple[object, ...], tuple[Any, tuple[Any, ...]]] = {}
         self._alike: set[tuple[object, ...]] = set()
         self._kept: list[tuple[Any, ...]] = []  # so that no other object gets an id that stands for one of these
@@ -38,6 +41,8 @@ class Rehearsal:
             QdrunRuntimeError: it returns values, which the function would read.
         """
         given = tuple(kernel.binder.arguments(args, kwargs))
+        numbers = (repr(arg) if type(arg) in (bool, int, float) else id(arg) for arg in given)
+        self.sequence = hash((self.sequence, kernel, *numbers))
         shape = kernel, *(type(arg) if type(arg) in (bool, int, float) else id(arg) for arg in given)
         if shape in self._alike:
             return
@@ -82,7 +87,7 @@ class Rehearsal:
         raise QdrunRuntimeError(f"{what} in {self.name}, which may only launch kernels\n  do: {do}")
 
 
-def rehearse(program: Any, function: Callable[[], Any], name: str, gradients: bool) -> Launches:
+def rehearse(program: Any, function: Callable[[], Any], name: str, gradients: bool) -> Rehearsal:
     """Rehearse a function: find its launches in a program without running them.
 
     Args:
@@ -100,4 +105,4 @@ def rehearse(program: Any, function: Callable[[], Any], name: str, gradients: bo
         function()
     finally:
         program.rehearsal = before
-    return made.launches
+    return made

@@ -6,7 +6,7 @@ import ctypes
 import itertools
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
@@ -194,18 +194,6 @@ class Device(ABC):
         """The most bytes in use at once of each category; the peak of all together may be less than their sum."""
         with self._lock:
             return {k: v for k, v in self._peaks.items() if v}
-
-    def most(self) -> tuple[dict[str, int], int]:
-        """The most bytes in use at once: of each category, and of all together."""
-        with self._lock:
-            return dict(self._peaks), self.peak_bytes
-
-    def forget_most(self, peaks: Mapping[str, int], peak_bytes: int) -> None:
-        """Count the most bytes in use anew, from these on, and from those in use now."""
-        with self._lock:
-            now = {k: max(n, peaks.get(k, 0)) for k, n in self._used.items()}
-            self._peaks = Counter(dict(peaks) | now)
-            self.peak_bytes = max(peak_bytes, self._used.total())
 
     def allocate(self, nbytes: int, category: str) -> Allocation:
         """Zeroed bytes, aligned to 64.

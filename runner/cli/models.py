@@ -175,7 +175,7 @@ class Check(Part):
     backend: str = about("backend of the check")
     precision: str = about("float type of the fields")
     tolerance: float = about("largest allowed relative error")
-    rebuilt: str = about("why a job with live parameters is built for each trial; empty if it is not")
+    rebuilt: str = about("why a job with inputs is built for each trial; empty if it is not")
     not_compared: list[str] = about("gradients without a parameter of that name")
     horizon: dict[str, int] | None = about("the parameter that was shortened, and its value")
     cut: list[str] = about("lists of parameters with an item per time step, shortened to the horizon")

@@ -77,7 +77,7 @@ class Checked:
         cut: lists of parameters that have an item for each time step, and were cut to the horizon, by dotted name.
         unshortened: why the whole horizon was run; empty where it was shortened, or need not be.
         rows: gradient beside difference.
-        rebuilt: why a job with live parameters is built for each trial all the same; empty where it is not.
+        rebuilt: why a job with inputs is built for each trial all the same; empty where it is not.
         others: gradients that no parameter belongs to: the loss cannot be asked for at another value of theirs.
     """
 
@@ -121,7 +121,7 @@ class Checked:
             lines.append(f"the whole horizon was run, for with fewer steps: {self.unshortened}")
         lines.append(f"tolerance: {self.tolerance:g} relative, in {self.precision}")
         if self.rebuilt:
-            lines.append(f"built for each trial, although it has live parameters: {self.rebuilt}")
+            lines.append(f"built for each trial, although it has inputs: {self.rebuilt}")
         if self.others:
             lines.append(f"not compared, for no parameter of the job has this name: {', '.join(self.others)}")
         cells = [

@@ -62,7 +62,7 @@ class OpenProgram:
         program = self.session.job.program
         if program is not None:
             program.synchronize()
-        return self._job.declares() and not self._printed and self.session.clean
+        return not self._printed and not self.session.job.why_built_again()
 
     def close(self) -> None:
         """Close it. Raises what the close of a program raises; it is closed nevertheless."""

@@ -55,18 +55,12 @@ def test_a_file_that_is_not_on_this_machine_is_named(tmp_path):
 
 class WritesParams(JobParams):
     x: float = 1.0
-    early: bool = False
 
 
 class Writes(Job[WritesParams]):
-    live = ("x",)
     needs_compiler = False
 
-    def build(self):
-        if self.params.early:
-            (self.folder / "early.txt").write_text("")
-
-    def fill(self): ...
+    def build(self): ...
 
     def run(self):
         (self.folder / f"{self.params.x}.txt").write_text("text")
@@ -83,19 +77,12 @@ def test_the_folder_of_a_job_is_made_when_it_is_asked_for_and_goes_with_the_job(
     assert not where.exists()
 
 
-def test_a_folder_that_was_taken_is_the_takers_and_the_next_trial_has_an_empty_one():
+def test_a_folder_that_was_taken_is_the_takers_and_the_next_run_has_an_empty_one():
     one = Writes(WritesParams())
     with Session(one, backend="cpu", threads=1) as session:
         session.run()
         taken = one.take_folder()
-        assert session.renew(WritesParams(x=2.0), (), 0)
-        assert session.run().outputs["files"] == 1.0
+        assert session.run(WritesParams(x=2.0)).outputs["files"] == 1.0
         assert [path.name for path in one.folder.iterdir()] == ["2.0.txt"]
     assert [path.name for path in Path(taken.name).iterdir()] == ["1.0.txt"]
     taken.cleanup()
-
-
-def test_a_job_that_asks_for_its_folder_while_it_is_built_is_built_for_each_trial():
-    with Session(Writes(WritesParams(early=True)), backend="cpu", threads=1) as session:
-        session.run()
-        assert not session.renew(WritesParams(x=2.0, early=True), (), 0)

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from pydantic import BaseModel, Field
 
+import qdrun as qd
 from qdrun.jobs import paths
-from qdrun.jobs.base import Job, JobParams, Outcome, Session
+from qdrun.jobs.base import Job, JobParams, Outcome, Session, execute
 from qdrun.jobs.mass_spring import MassSpring, MassSpringParams
 from qdrun.jobs.mpm88 import Mpm88, Mpm88Params
 
@@ -38,7 +39,7 @@ def built(job, params, wanted, budget):
 @pytest.mark.parametrize("wanted", [None, ()], ids=["with gradients", "forward only"])
 @pytest.mark.parametrize("part", [1, 3], ids=["all steps", "a window"])
 @pytest.mark.parametrize("name", ["mass_spring", pytest.param("mpm88", marks=pytest.mark.slow)])
-def test_other_live_parameters_give_what_a_build_gives_and_others_build_again(name, part, wanted):
+def test_other_inputs_give_what_a_build_gives_and_others_build_again(name, part, wanted):
     job, first, changes = JOBS[name]
     budget = None
     if part > 1:
@@ -69,26 +70,7 @@ class Small(JobParams):
     x: float = 1.0
 
 
-def test_live_names_must_be_parameters_and_filled_in():
-    with pytest.raises(TypeError, match="has live parameters and no fill"):
-
-        class A(Job[Small]):
-            live = ("x",)
-
-    with pytest.raises(TypeError, match=r"live names `y`, which is no parameter\n  do: name one of: x"):
-
-        class B(Job[Small]):
-            live = ("y",)
-
-            def fill(self): ...
-
-    with pytest.raises(TypeError, match="live is text, not a tuple of names"):
-
-        class C(Job[Small]):
-            live = "x"
-
-
-def test_a_job_without_live_parameters_is_built_for_every_run_but_the_first():
+def test_a_job_that_overrides_run_is_built_for_every_run_but_the_first():
     class Plain(Job[Small]):
         needs_compiler = False
 
@@ -102,6 +84,42 @@ def test_a_job_without_live_parameters_is_built_for_every_run_but_the_first():
     with Session(Plain(Small())) as session:
         losses = [session.run(params).loss for params in (None, Small(x=3.0), None, Small(x=3.0))]
     assert losses == [1.0, 3.0, 3.0, 3.0] and session.builds == 4
+
+
+class Tossed(Job[Small]):
+    """x plus a random number; it may read its seed."""
+
+    def build(self):
+        x, loss = self.input("x"), self.objective()
+        self.number = self.seed if type(self).reads else 0
+
+        @qd.kernel
+        def toss():
+            loss[None] += x[None] + qd.random(qd.f64)
+
+        self.toss = toss
+
+    def simulate(self):
+        self.toss()
+
+
+def test_an_open_job_becomes_that_of_another_trial_where_it_gives_what_a_build_gives():
+    Tossed.reads = False
+    with Session(Tossed(Small(), seed=1)) as session:
+        for x in (1.0, 2.0, -0.0, 0.0):
+            assert session.renew(Small(x=x), None, 2) and session.job.seed == 2
+            assert (
+                session.run().loss
+                == execute(Tossed(Small(x=x)), backend="cpu", threads=1, memory_limit_bytes=None).outcome.loss
+            )
+        assert session.builds == 1
+    Tossed.reads = True
+    with Session(Tossed(Small(), seed=1)) as session:
+        assert not session.renew(Small(x=2.0), None, 2)
+    with Session(MassSpring(MassSpringParams(steps=8))) as session:
+        assert not session.renew(MassSpringParams(steps=8), ("stiffness",), 0), "other gradients"
+        assert not session.renew(MassSpringParams(steps=9), None, 0), "other steps"
+        assert session.renew(MassSpringParams(steps=8, stiffness=2.0), None, 0)
 
 
 class Layer(BaseModel):

@@ -307,20 +307,30 @@ def test_copies_and_pickles_keep_every_trial(rng):
 
 def test_what_a_program_held_is_put_back(rng):
     p = program(9)
-    x, a, shared = qd.field(qd.f64, 3), qd.ndarray(qd.f64, 2), qd.field(qd.i32, 2, per_trial=False)
-    rest = qd.field(qd.f32, 4)
-    first, second = rng.random((9, 3)), rng.random((9, 2))
+    x, a, kept, rest = qd.field(qd.f64, 3), qd.ndarray(qd.f64, 2), qd.field(qd.i32, 2), qd.field(qd.f32, 4)
+    first, second = rng.random(3), rng.random(2)
     x.from_numpy(first)
     a.from_numpy(second)
-    shared.fill(7)
-    held = p.content()
-    for each in (x, a, shared, rest):
-        each.fill(99)
+
+    @qd.kernel
+    def write(b: qd.types.ndarray(dtype=qd.f64, ndim=1)):
+        for i in range(2):
+            x[i] += 1.0
+            rest[i] = 2.0
+            b[i] = kept[i]
+
+    found = p.first_values([(write, (a,))])
+    assert not found.why
+    kept.fill(7)  # no launch writes to it: it is not put back
+    write(a)
     with p.trial(8):
         x.fill(-1)
-    assert held.put_back()
-    assert np.array_equal(x.to_numpy(), first) and np.array_equal(a.to_numpy(), second)
-    assert shared.to_numpy().tolist() == [7, 7] and not rest.to_numpy().any()
+    found.put_back()
+    assert np.array_equal(x.to_numpy(), np.tile(first, (9, 1))) and np.array_equal(a.to_numpy(), np.tile(second, (9, 1)))
+    assert kept.to_numpy().tolist() == [[7, 7]] * 9 and not rest.to_numpy().any()
+    with p.trial(4):
+        x[1] = 5.0
+    assert p.first_values([(write, (a,))]).why == "`x` begins with other values in other trials"
 
 
 def test_padding_repeats_the_last_trial(rng):

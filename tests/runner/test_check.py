@@ -87,7 +87,6 @@ class Kernels(Job[Params]):
 class Live(Kernels):
     # what `run` leaves in `start` the next run would read, if it were not put back
 
-    live = ("x",)
     left = []
 
     def build(self):
@@ -125,14 +124,12 @@ class Leaves(Live):
         return found
 
 
-class Draws(Live):
+class Looks(Live):
+    # it has an input, and a run that Python decides
+
     def build(self):
         super().build()
-        self.chance = [random.Random(3)]
-
-    def run(self):
-        self.chance[0].random()
-        return super().run()
+        self.input("x")
 
 
 class PushParams(JobParams):
@@ -150,7 +147,7 @@ class PushParams(JobParams):
 class Push(Job[PushParams]):
     # the fields are as long as the horizon
 
-    gradients = live = ("push", "rest", "each")
+    gradients = ("push", "rest", "each")
 
     def build(self):
         n = self.params.steps
@@ -266,7 +263,7 @@ def test_a_job_runs_in_f64_where_it_can_and_the_tolerance_follows(config, name, 
 
 
 def test_a_job_that_leaves_something_of_a_run_behind_in_its_process_is_found(config):
-    """Trials of a sweep run in the program of the one before where only live parameters differ: each must give what it gives alone."""
+    """Trials of a sweep run in the process of the one before, and perhaps in its program: each must give what it gives alone."""
     assert run(config("Live"))[0] == 0
     code, out, err = run(config("Leaves"))
     assert code != 0 and "differ" not in out
@@ -277,11 +274,11 @@ def test_a_job_that_leaves_something_of_a_run_behind_in_its_process_is_found(con
     )
 
 
-def test_a_job_that_cannot_be_put_back_is_built_for_each_trial_and_the_check_says_why(config):
-    why = "what `chance` leads to was changed by a run, and can only be compared"
-    code, out, _ = run(config("Draws"))
-    assert code == 0 and f"built for each trial, although it has live parameters: {why}\n" in out
-    assert json.loads(run(config("Draws"), "--json")[1])["rebuilt"] == why
+def test_a_job_with_inputs_that_is_built_for_each_trial_says_why(config):
+    why = "it overrides run()"
+    code, out, _ = run(config("Looks"))
+    assert code == 0 and f"built for each trial, although it has inputs: {why}\n" in out
+    assert json.loads(run(config("Looks"), "--json")[1])["rebuilt"] == why
     assert json.loads(run(config("Live"), "--json")[1])["rebuilt"] == ""
 
 

@@ -65,10 +65,6 @@ class Replaced:
             )
         return self.backward
 
-    def __qd_parts__(self, program: object) -> list[Any] | None:
-        """See ``program.reuse.object_graph``."""
-        return [self.fn, self.backward]
-
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else BoundReplaced(self, instance)
 
@@ -89,10 +85,6 @@ class BoundReplaced:
     def grad(self, *args: Any, **kwargs: Any) -> Any:
         """Run its gradient on the same object; see ``Replaced.grad``."""
         return self.function.grad(self.instance, *args, **kwargs)
-
-    def __qd_parts__(self, program: object) -> list[Any] | None:
-        """See ``program.reuse.object_graph``."""
-        return [self.function, self.instance]
 
 
 _KERNELS = (Kernel, BoundKernel, Function)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import comb
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from ...errors import OutOfMemory, QdrunRuntimeError
 
@@ -119,10 +119,6 @@ class StepsPlan:
     state_bytes: int
     slot_bytes: int
     fixed_bytes: int = 0
-
-    def __qd_parts__(self, program: object) -> list[Any] | None:
-        """See ``program.reuse.object_graph``."""
-        return []
 
     @property
     def windows(self) -> int:

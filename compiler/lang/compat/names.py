@@ -37,10 +37,6 @@ class PyFunction(Function):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.fn(*args, **kwargs)
 
-    def __qd_parts__(self, program: object) -> list[Any] | None:
-        """See ``program.reuse.object_graph``."""
-        return [self.fn]
-
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else _BoundPyFunction(self, instance)
 
@@ -50,10 +46,6 @@ class _BoundPyFunction:
 
     def __init__(self, function: PyFunction, instance: Any) -> None:
         self.__qd_func__, self.__self__, self._fn = function.__qd_func__, instance, function.fn
-
-    def __qd_parts__(self, program: object) -> list[Any] | None:
-        """See ``program.reuse.object_graph``."""
-        return [self._fn, self.__self__]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._fn(self.__self__, *args, **kwargs)

@@ -79,10 +79,6 @@ class _Element:
             self._wrote()
         return super().__array_ufunc__(ufunc, method, *inputs, **kw)  # type: ignore[misc]
 
-    def __qd_parts__(self, program: object) -> list[Any] | None:
-        """See ``program.reuse.object_graph``."""
-        return []
-
     def __copy__(self) -> Any:
         return wrap(self._data.copy())
 

@@ -68,10 +68,6 @@ class MatrixType:
         """The constructor inside a kernel."""
         return constructors.lower_typed(b, self.shape, self._dtype, args)
 
-    def __qd_parts__(self, program: object) -> list[Any] | None:
-        """See ``program.reuse.object_graph``."""
-        return []
-
     def get_shape(self) -> tuple[int, ...]:
         """(n,) or (n, m)."""
         return self.shape
@@ -168,10 +164,6 @@ class NdarrayType:
     def __qd_key__(self) -> tuple[Any, ...]:
         """What kernels that use the type depend on."""
         return self._parts()
-
-    def __qd_parts__(self, program: object) -> list[Any] | None:
-        """See ``program.reuse.object_graph``."""
-        return []
 
     def _parts(self) -> tuple[Any, ...]:
         return self._dtype, self.ndim, self.element, self.needs_grad

@@ -259,10 +259,6 @@ class Field(Placed, TreeLeaf):
                 place.name = field.name if not field.element else f"{field.name}_{k}"
             field._ref = None
 
-    def __qd_parts__(self, program: object) -> list[Any] | None:
-        """See ``program.reuse.object_graph``."""
-        return [] if self._root.program is program else None
-
     def __qd_value__(self) -> TensorRef:
         """What a kernel sees."""
         _ = self._all

@@ -168,10 +168,6 @@ class Matrix(NDArrayOperatorsMixin):
     def __reduce__(self) -> Any:
         return type(self), (self._data, self._dtype)
 
-    def __qd_parts__(self, program: object) -> list[Any] | None:
-        """See ``program.reuse.object_graph``."""
-        return [self._data]
-
     def __qd_value__(self) -> values.Matrix:
         """The constant that a kernel sees: typed as declared, else with the default types."""
         dtype = self._dtype

@@ -232,10 +232,6 @@ class Ndarray(Placed):
     def _place_name(self, component: int, suffix: str) -> str:
         return f"{self.name}_{component}{suffix}" if self.element_shape else self.name + suffix
 
-    def __qd_parts__(self, program: object) -> list[Any] | None:
-        """See ``program.reuse.object_graph``."""
-        return [] if self._program is program else None
-
     def __qd_value__(self) -> TensorRef:
         """What a kernel sees that refers to the ndarray by name: this very memory, which is kept for as long as the kernel."""
         _ = self._all

@@ -254,10 +254,6 @@ class Struct:
     def __reduce__(self) -> Any:
         return _unpickle, (dict(self.items), self._type)
 
-    def __qd_parts__(self, program: object) -> list[Any] | None:
-        """See ``program.reuse.object_graph``."""
-        return [self.entries]
-
     def __qd_value__(self) -> values.Struct:
         """The constant that a kernel sees."""
         form = self._type or values.NO_FORM

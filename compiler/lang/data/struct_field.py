@@ -29,10 +29,6 @@ class _Element(Struct):
         object.__setattr__(self, "_index", index)
         self._set(dict.fromkeys(field.keys), field.struct_type)
 
-    def __qd_parts__(self, program: object) -> list[Any] | None:
-        """See ``program.reuse.object_graph``."""
-        return []
-
     def __getitem__(self, name: str) -> Any:
         return self._field.get_member_field(name)[self._index]
 
@@ -191,10 +187,6 @@ class StructField:
         structs.same_members(f"`{self.name}`", self._members, array_dict)
         for name, member in self._members.items():
             member.from_torch(array_dict[name])
-
-    def __qd_parts__(self, program: object) -> list[Any] | None:
-        """See ``program.reuse.object_graph``."""
-        return list(self.leaves())
 
     def __qd_name__(self, name: str) -> None:
         """What the first kernel that uses it calls it; see ``Field.__qd_name__``."""

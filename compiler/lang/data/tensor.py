@@ -47,10 +47,6 @@ class Tensor(Exchange):
         """The field or the ndarray."""
         return self._impl
 
-    def __qd_parts__(self, program: object) -> list[Any] | None:
-        """See ``program.reuse.object_graph``."""
-        return [self._unwrap()]
-
     def __qd_value__(self) -> TensorRef:
         """What a kernel sees."""
         return self._impl.__qd_value__()

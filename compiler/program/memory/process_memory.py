@@ -6,7 +6,7 @@ What the process takes, no allocator counts, and the device has it less all the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,11 +14,11 @@ from ...options import Arch, Options
 from ...runtime.registry import process_bytes
 from ..executable import Executable
 from ..plans.kernel_plan import KernelPlan, code_bytes, kernel_plan
-from ..reuse.object_graph import reached
-from ..reuse.restart import Launches, Start, is_clean, restart, start_of, used_by
-from ..reuse.snapshot import Content
+from ..rehearsal import Launches
 from ..state import ProgramState
 from ..variant import Variant, kernels_of
+from .columns import Column
+from .first_values import FirstValues
 
 
 @dataclass(frozen=True)
@@ -51,30 +51,13 @@ class Accounts(ProgramState):
         """The memory of each compiled kernel, including gradients and tangents."""
         return [kernel_plan(executable) for executable in self.executables()]
 
-    def begun(self, launches: Launches) -> Start:
-        """What it is before its first run, for ``restart``. ``launches``: the kernels of that run with arguments."""
-        return start_of(self, len(self.executables()), launches)
+    def first_values(self, launches: Launches, also: Iterable[Any] = (), apart: Collection[Any] = ()) -> FirstValues:
+        """What launches store to, to be put back before they run again; see ``FirstValues``. The program is the current one."""
+        return FirstValues(self, launches, also, apart)
 
-    def is_clean(self, start: Start) -> bool:
-        """Whether ``restart`` can make it that again after what has run in it since."""
-        return is_clean(self, len(self.executables()), start)
-
-    def restart(self, start: Start) -> None:
-        """Make it what it was before its first run, but for what ``snapshot`` tells; see ``reuse.restart``."""
-        restart(self, self.executables(), start)
-
-    def content(self) -> Content:
-        """A snapshot of the program's memory, for ``Content.put_back``. No kernel may be running."""
-        return Content(self, self.executables)
-
-    def reached(self, value: Any) -> list[Any] | None:
-        """What an object of the compiler's holds of Python, see ``reuse.object_graph``."""
-        return reached(self, value)
-
-    @staticmethod
-    def launches_alike(start: Start, launches: Launches) -> bool:
-        """Whether these are launches of the same specialisations as at the start. The program is the current one."""
-        return used_by(launches) == start.used
+    def column(self, field: Any) -> Column:
+        """A field whose content goes in or out before and after runs; see ``Column``."""
+        return Column(self, field)
 
     def beside(self, arch: str, device_bytes: int) -> list[Beside]:
         """The memory of a device that the process uses besides the program; none on the CPU and on an emulated device, or if unknown.

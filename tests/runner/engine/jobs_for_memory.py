@@ -68,8 +68,6 @@ class Silent(Tapes):
 class Live(Tapes):
     """Its program serves one start after the other. Says in a file which thread has built a program."""
 
-    live = ("start",)
-
     def build(self):
         super().build()
         if self.params.log:

@@ -34,7 +34,6 @@ class ChanceParams(JobParams):
 
 class Chance(Job[ChanceParams]):
     gradients = ("k", "x")
-    live = ("k", "turns")
 
     def build(self):
         p = self.params

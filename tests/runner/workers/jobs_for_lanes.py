@@ -155,7 +155,6 @@ class Spin(Job[SpinParams]):
     """Kernels of the module: all programs of the process share the objects, and each has its own code and memory behind them."""
 
     gradients = ("k", "x")
-    live = ("k",)
 
     def build(self):
         p = self.params

@@ -21,12 +21,9 @@ class LeavesParams(JobParams):
 class Leaves(Job[LeavesParams]):
     """Writes files; says how many were there before."""
 
-    live = ("x",)
     needs_compiler = False
 
     def build(self): ...
-
-    def fill(self): ...
 
     def run(self):
         p = self.params

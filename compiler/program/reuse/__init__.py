@@ -1,1 +1,0 @@
-"""A program that runs one simulation after another."""
