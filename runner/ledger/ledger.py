@@ -30,7 +30,7 @@ class Ledger:
     Args:
         epoch: part of the lease ids; another one for each start of a ledger.
         settle_until: nothing is granted before: runs that hold leases of an earlier ledger join again first.
-        age_s: see ``Packer``; ``elastic`` too.
+        age_s: see ``Packer``.
         expire_s: seconds of silence after which a run loses its leases.
         lease_trials: most trials of a lease that covers several requests, and ``lease_s`` its most seconds.
     """
@@ -41,14 +41,13 @@ class Ledger:
         *,
         settle_until: float = -math.inf,
         age_s: float = AGE_S,
-        elastic: bool = True,
         expire_s: float = EXPIRE_S,
         lease_trials: int = LEASE_TRIALS,
         lease_s: float = LEASE_S,
     ) -> None:
         self.epoch, self.settle_until, self.expire_s = epoch, settle_until, expire_s
         self.lease_trials, self.lease_s = lease_trials, lease_s
-        self._packer = Packer(age_s=age_s, elastic=elastic)
+        self._packer = Packer(age_s=age_s)
         self._lanes = Lanes(self._packer)
         self._runs: dict[str, Run] = {}
         self._taken: dict[str, str] = {}

@@ -3,7 +3,7 @@
 from .claims import Claim, ClaimPoint, Placement, Request
 from .packer import Packer
 from .pools import Device, Pool, Reservation
-from .predict import Bound, Forecast, best_forecast, lower_bound, misfit, simulate, without_curves
+from .predict import Bound, Forecast, lower_bound, misfit, simulate
 
 __all__ = [
     "Bound",
@@ -16,9 +16,7 @@ __all__ = [
     "Pool",
     "Request",
     "Reservation",
-    "best_forecast",
     "lower_bound",
     "misfit",
     "simulate",
-    "without_curves",
 ]

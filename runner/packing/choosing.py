@@ -1,21 +1,19 @@
-"""Which request a device takes: rules 2, 3, 4 and 7 of docs/packing.md."""
+"""Which request a device takes: rules 2 and 3 of docs/packing.md."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 
 from .fairness import Shares, Turns
-from .outlook import Outlook
 from .pools import DeviceState
-from .queue import SLOW, Group, UserQueue, Waiting, first_fitting
+from .queue import Group, UserQueue, Waiting
 
 WEIGHT = 8
 """The exponent of the bytes of groups that have nearly as many, where one of them is chosen."""
 
 USERS = 8  # of the users below the fair share, so many are looked at for the best fit
-Choice = tuple[Group, int, str]
-"""A group, the point of its claim, and why."""
+Choice = tuple[Group, str]
+"""A group, and why."""
 
 
 class Chooser:
@@ -23,52 +21,27 @@ class Chooser:
 
     Attributes:
         turns: the order of the users.
-        room: by class of devices the largest point that could be placed now, were all of ours gone.
-        later: pools where something may start as time goes on, though nothing ends; the packer empties it.
     """
 
-    def __init__(self, waiting: Waiting, shares: Shares, outlook: Outlook) -> None:
-        self._waiting, self._shares, self._outlook = waiting, shares, outlook
+    def __init__(self, waiting: Waiting, shares: Shares) -> None:
+        self._waiting, self._shares = waiting, shares
         self.turns = Turns(waiting, shares)
-        self.room: dict[str, int] = {}
-        self.later: set[str] = set()
 
-    def resize(self, room: dict[str, int], lanes: Mapping[str, int], usable: Mapping[str, int], bytes: int) -> None:
-        """Devices or usable bytes have changed. ``lanes``, ``usable``: by class; ``bytes``: of all pools, each once."""
-        self.room = room
-        self._outlook.resize(lanes, usable)
-        self._waiting.scarce.resize(lanes, usable)
-        self._shares.resize(bytes, sum(lanes.values()))
-
-    def choose(self, state: DeviceState, room: int, now: float) -> Choice | None:
+    def choose(self, state: DeviceState, room: int) -> Choice | None:
         """What starts on a device that has ``room`` bytes and that nothing is reserved on."""
-        kind, waiting = state.device.kind, self._waiting
-        if len(waiting.scarce.sets) > 1:
-            scarce = waiting.scarce.of(kind)
-            if scarce is not None:
-                group, room = self._confined(state, room, *scarce, now)
-                if group is not None:
-                    return group, group.bases[kind], "the largest of those that run here alone"
         largest = self._wants_large(state)
-        users = waiting.users
+        users = self._waiting.users
         if len(users) == 1:
             (queue,) = users.values()
-            group = queue.first(kind, room, largest)
-            if group is not None and kind in group.slow:
-                group = self._first_allowed(queue, state, room, largest, now)
+            group = queue.first(state.device.kind, room, largest)
         else:
-            group = self._of_users(state, room, largest, now)
-        if group is not None:
-            queue = users[group.user]
-            if queue.close and queue.count > len(queue.groups):
-                group = self._mixed(queue, group, state, room, largest)
-            return group, group.bases[kind], "the largest that fits" if largest else "the smallest"
-        if waiting.curves:
-            for _, user in self.turns.order():
-                for group, k in waiting.users[user].smaller(kind, room):
-                    if self.allowed(group, state, k, now):
-                        return group, k, f"point {k + 1} of its curve: nothing fits at full size"
-        return None
+            group = self._of_users(state, room, largest)
+        if group is None:
+            return None
+        queue = users[group.user]
+        if queue.close and queue.count > len(queue.groups):
+            group = self._mixed(queue, group, state, room, largest)
+        return group, "the largest that fits" if largest else "the smallest"
 
     def beside(self, need: int, target: DeviceState, state: DeviceState, room: int, now: float) -> Choice | None:
         """Something that provably leaves a reservation of ``need`` bytes on ``target`` its bytes and its lane when they would be free."""
@@ -77,49 +50,13 @@ class Chooser:
             return None
         kind, opening, beside = state.device.kind, state.opening, state is not target or lanes >= 1
         for _, user in self.turns.order():
-            for group in self._waiting.users[user].fitting(kind, room, largest=True):
-                k = group.bases[kind]
-                over = group.known and now + group.seconds(kind, k) <= when and opening <= spare
-                if (over or (beside and group.point_bytes(kind, k) + opening <= spare)) and self.allowed(group, state, k, now):
-                    return group, k, "back-filled: the reservation waits no longer for it"
+            for group in self._waiting.users[user].fitting(kind, room):
+                over = group.known and now + group.seconds(kind) <= when and opening <= spare
+                if over or (beside and group.bytes_on(kind) + opening <= spare):
+                    return group, "back-filled: the reservation waits no longer for it"
         return None
 
-    def allowed(self, group: Group, state: DeviceState, index: int, now: float) -> bool:
-        """Whether a request may start at a slower place than the best one that exists now."""
-        seconds = group.seconds(state.device.kind, index)
-        if seconds <= group.best * SLOW or seconds <= self._best(group) * SLOW:
-            return True
-        if self._outlook.allows(group, state.device.kind, index, now):
-            return True
-        self.later.add(state.device.pool)
-        return False
-
-    def _confined(
-        self, state: DeviceState, room: int, kinds: frozenset[str], part: float, now: float
-    ) -> tuple[Group | None, int]:
-        """On scarce devices: the largest that fits of those that run on them alone; else the bytes that others may have.
-
-        Others take so many bytes that what waits for these devices could never start beside what runs: where only they are in its
-        way, they get no more than ``1 - part`` of the bytes. ``kinds``, ``part``: see ``Scarce.of``.
-        """
-        kind, wanted, fair, waiting = state.device.kind, None, 1.0 / self.turns.active(), self._waiting
-        for count, (share, user) in enumerate(self.turns.order()):
-            if count and (count >= USERS or share >= fair):
-                break  # those below their share go first, with whatever they have
-            queue = waiting.users[user]
-            group = queue.confined(kind, room, kinds)
-            if group is not None and (kind not in group.slow or self.allowed(group, state, group.bases[kind], now)):
-                return group, room
-            need = queue.next_confined(kind, room, kinds)
-            wanted = need if wanted is None or (need is not None and need < wanted) else wanted
-        if wanted is None or not state.running:
-            return None, room
-        others = sum(run.point.bytes for run in state.running.values() if not run.kinds <= kinds)
-        if wanted <= state.room + others:
-            return None, min(room, int((1.0 - part) * state.most) - others)
-        return None, room
-
-    def _of_users(self, state: DeviceState, room: int, largest: bool, now: float) -> Group | None:
+    def _of_users(self, state: DeviceState, room: int, largest: bool) -> Group | None:
         """The best fit of some users below the fair share; where they have none, that of the user with the smallest share."""
         kind, waiting, best, size, count = state.device.kind, self._waiting, None, -1, 0
         fair, most = 1.0 / self.turns.active(), waiting.extreme(kind, room, largest)
@@ -127,16 +64,11 @@ class Chooser:
             if best is not None and (count >= USERS or share >= fair):
                 break
             count += 1
-            queue = waiting.users[user]
-            group = queue.first(kind, room, largest, beyond=size)
-            if group is not None and kind in group.slow:
-                group = self._first_allowed(queue, state, room, largest, now)
+            group = waiting.users[user].first(kind, room, largest, beyond=size)
             if group is not None:
-                bytes = group.point_bytes(kind, group.bases[kind])
-                if best is None or (bytes > size if largest else bytes < size):
-                    best, size = group, bytes
-                    if size == most:
-                        break  # nobody has a better fit
+                best, size = group, group.bytes_on(kind)
+                if size == most:
+                    break  # nobody has a better fit
         return best
 
     def _mixed(self, queue: UserQueue, group: Group, state: DeviceState, room: int, largest: bool) -> Group:
@@ -160,12 +92,6 @@ class Chooser:
                 most, best = left, one
         return best
 
-    def _first_allowed(self, queue: UserQueue, state: DeviceState, room: int, largest: bool, now: float) -> Group | None:
-        """The best fit of one user, of those that may start here, where it is slower than elsewhere for some."""
-        kind = state.device.kind
-        fitting = queue.fitting(kind, room, largest)
-        return next((group for group in fitting if self.allowed(group, state, group.bases[kind], now)), None)
-
     def _wants_large(self, state: DeviceState) -> bool:
         """Whether the device has fewer of its bytes in use than of its lanes, under the pressure of the queue on both."""
         running = len(state.running)
@@ -177,8 +103,3 @@ class Chooser:
         usable = pool.pool.capacity - pool.foreign
         used = (pool.claimed + pool.process) / usable if usable > 0 else 1.0
         return used <= pressure * running / state.device.lanes
-
-    def _best(self, group: Group) -> float:
-        """Seconds at the fastest place that a group has, were all of ours gone; infinite when there is none now."""
-        points = [(kind, first_fitting(group.claims[kind], self.room.get(kind, -1))) for kind in group.bases]
-        return min((group.seconds(kind, k) for kind, k in points if k is not None), default=math.inf)

@@ -10,10 +10,9 @@ from typing import Any
 from .choosing import Chooser
 from .claims import Claim, ClaimsKey, Placement, Request, amount
 from .fairness import Shares
-from .outlook import Outlook
 from .places import in_the_way, soonest
 from .pools import Device, DeviceState, Gate, Pool, PoolState, Reservation, Running
-from .queue import Group, Waiting, first_fitting
+from .queue import Group, Waiting
 from .views import snapshot, why_waiting
 
 AGE_S = 60.0
@@ -24,19 +23,17 @@ class Packer:
 
     Args:
         age_s: a request is overtaken, and gets a reservation, when one that was first asked for this many seconds later has started.
-        elastic: requests may start at smaller points of their curves than the first that fits the devices of a class, where that does
-            not make the predicted finish later.
     """
 
-    def __init__(self, age_s: float = AGE_S, elastic: bool = True) -> None:
+    def __init__(self, age_s: float = AGE_S) -> None:
         self.age_s = age_s
         self._pools: dict[str, PoolState] = {}
         self._devices: dict[str, DeviceState] = {}
-        self._waiting = Waiting(elastic)
+        self._waiting = Waiting()
         self._shares = Shares()
-        self._outlook = Outlook(self._waiting.groups)
-        self._chooser = Chooser(self._waiting, self._shares, self._outlook)
+        self._chooser = Chooser(self._waiting, self._shares)
         self._turns = self._chooser.turns
+        self._room: dict[str, int] = {}
         self._where: dict[str, DeviceState] = {}
         self._gates: dict[str, Gate] = {}
         self._newest = -math.inf
@@ -53,7 +50,7 @@ class Packer:
             self._pools[pool.id] = PoolState(pool)
         else:
             state.pool = pool
-        self._refit()
+        self._resize(fit=True)
 
     def add_device(self, device: Device, gate: Gate | None = None) -> None:
         """Add a device of a pool that is there. Its worker is charged from the first placement, or ``worker_started``, on.
@@ -73,7 +70,7 @@ class Packer:
             gate.pools.add(device.pool)
             self._gates[device.kind] = gate
         pool.devices[device.id] = state
-        self._refit()
+        self._resize(fit=True)
 
     def lose_device(self, device: str) -> list[Request]:
         """A device is gone, with its worker; what ran there. Submit that again to have it run elsewhere."""
@@ -84,7 +81,7 @@ class Packer:
             del self._pools[state.pool.pool.id]
         if self._reserved is not None and self._reserved.device == device:
             self._drop_reservation()
-        self._refit()
+        self._resize(fit=True)
         return lost
 
     def set_foreign(self, pool: str, bytes: int) -> None:
@@ -101,7 +98,7 @@ class Packer:
     def worker_ended(self, device: str) -> list[Request]:
         """The worker of a device is gone, its process is charged no more; what ran there went with it."""
         state = self._devices[device]
-        lost = [self._stop(request, ended=False).request for request in list(state.running)]
+        lost = [self._stop(request).request for request in list(state.running)]
         state.shut()
         self._touched.add(state.device.pool)
         return lost
@@ -122,7 +119,7 @@ class Packer:
             made = shapes.get(id(request.claims))  # the mapping is kept beside it, so that its id stays taken
             if made is None:
                 made = shapes[id(request.claims)] = (request.shape(), request.claims)
-            self._outlook.wait(self._waiting.add(request, made[0]), 1)
+            self._waiting.add(request, made[0])
         if len(self._waiting) > count:
             self._touch_all()
 
@@ -131,8 +128,8 @@ class Packer:
         out = []
         for name in ids:
             if name in self._waiting:
-                request, group = self._waiting.remove(name)
-                self._taken(request, group)
+                request = self._waiting.remove(name)
+                self._taken(request)
                 out.append(request)
         return out
 
@@ -144,7 +141,7 @@ class Packer:
         Raises:
             KeyError: it does not run.
         """
-        run = self._stop(request, ended=True)
+        run = self._stop(request)
         if seconds is not None:
             self._waiting.learn(run.request.user, run.shape, seconds)
         return run.request
@@ -153,15 +150,11 @@ class Packer:
         """A request runs already, at point ``index`` of its claim: charge it, be there room or not (a ledger that starts again)."""
         if request.id in self._where or request.id in self._waiting:
             raise ValueError(f"request {request.id} of {request.user} waits or runs already")
-        self._start(request, request.shape(), self._devices[device], index, started, frozenset(request.claims))
+        self._start(request, request.shape(), self._devices[device], index, started)
 
     def next(self, now: float) -> list[Placement]:
         """All that may start now. ``now``: seconds of a clock that never goes back."""
-        self._outlook.tick(now)
         out: list[Placement] = []
-        if self._chooser.later:
-            self._touched |= self._chooser.later
-            self._chooser.later.clear()
         while self._touched and len(self._waiting):
             states = [state for pool in self._touched if pool in self._pools for state in self._pools[pool].devices.values()]
             self._touched.clear()
@@ -235,23 +228,17 @@ class Packer:
     def _touch_all(self) -> None:
         self._touched.update(self._pools)
 
-    def _resize(self) -> None:
-        """Usable bytes have changed: what a claim may have on each class now, and what the cluster has in all."""
-        room: dict[str, int] = {}
-        lanes: dict[str, int] = {}
-        usable: dict[str, int] = {}
+    def _resize(self, *, fit: bool = False) -> None:
+        """Usable bytes have changed, or (``fit``) devices and capacities: what a claim may have on each class, and what there is in all."""
+        limits: dict[str, tuple[int, int]] = {}
         for state in self._devices.values():
-            kind = state.device.kind
-            room[kind] = max(room.get(kind, -1), state.most)
-            lanes[kind] = lanes.get(kind, 0) + state.device.lanes
-        for pool in self._pools.values():
-            least: dict[str, int] = {}
-            for state in pool.devices.values():
-                least[state.device.kind] = max(least.get(state.device.kind, 0), state.most)
-            for kind, most in least.items():
-                usable[kind] = usable.get(kind, 0) + most
+            now, ever = limits.get(state.device.kind, (-1, -1))
+            most = state.pool.pool.capacity - state.device.process_bytes
+            limits[state.device.kind] = max(now, state.most), max(ever, most)
+        self._room = {kind: now for kind, (now, _) in limits.items()}
+        self._waiting.limit(limits, fit=fit)
         in_all = sum(max(0, pool.usable) for pool in self._pools.values() if pool.devices)
-        self._chooser.resize(room, lanes, usable, in_all)
+        self._shares.resize(in_all, sum(state.device.lanes for state in self._devices.values()))
         if self._reserved is not None:
             device = self._devices.get(self._reserved.device)
             if device is None or self._reserved.need > device.most:
@@ -259,59 +246,44 @@ class Packer:
         self._waiting.unpark()
         self._touch_all()
 
-    def _refit(self) -> None:
-        """Devices or capacities have changed: find the base points of all that waits again."""
-        limits: dict[str, int] = {}
-        for state in self._devices.values():
-            most = state.pool.pool.capacity - state.device.process_bytes
-            limits[state.device.kind] = max(limits.get(state.device.kind, -1), most)
-        self._waiting.fit(limits)
-        self._outlook.forget()
-        self._resize()
-
     def _drop_reservation(self) -> None:
         if self._reserved is not None:
             self._reserved = None
             self._touch_all()
 
-    def _taken(self, request: Request, group: Group) -> None:
+    def _taken(self, request: Request) -> None:
         """A request waits no more."""
-        self._outlook.wait(group, -1)
         if self._reserved is not None and self._reserved.request == request.id:
             self._drop_reservation()
 
-    def _stop(self, name: str, ended: bool) -> Running:
+    def _stop(self, name: str) -> Running:
         state = self._where.pop(name)
         run = state.stop(name)
         self._shares.remove(run.request.user, run.point.bytes)
-        self._outlook.stop(name, ended)
         self._touched.add(state.device.pool)
         if state.gate is not None:
             self._touched |= state.gate.pools
             self._waiting.unpark()
         return run
 
-    def _start(
-        self, request: Request, shape: ClaimsKey, state: DeviceState, index: int, now: float, kinds: frozenset[str]
-    ) -> Running:
+    def _start(self, request: Request, shape: ClaimsKey, state: DeviceState, index: int, now: float) -> Running:
         claim = request.claims[state.device.kind]
         point = claim.points[index]
         end = math.inf if claim.seconds is None else now + claim.seconds * point.time
-        run = Running(request, shape, state.device, point, now, end, kinds)
+        run = Running(request, shape, state.device, point, now, end)
         state.start(run)
         self._where[request.id] = state
         self._shares.add(request.user, point.bytes)
-        self._outlook.start(run)
         self._newest = max(self._newest, request.submitted)
         if state.gate is not None and state.gate.full and self._reserved is not None:
             if self._devices[self._reserved.device].gate is state.gate:
                 self._drop_reservation()  # it could not start, and would hold up others
         return run
 
-    def _grant(self, state: DeviceState, group: Group, index: int, why: str, now: float, name: str | None = None) -> Placement:
-        request = self._waiting.pop(group) if name is None else self._waiting.remove(name)[0]
-        self._taken(request, group)
-        run = self._start(request, group.shape, state, index, now, group.kinds)
+    def _grant(self, state: DeviceState, group: Group, why: str, now: float, name: str | None = None) -> Placement:
+        request = self._waiting.pop(group) if name is None else self._waiting.remove(name)
+        self._taken(request)
+        run = self._start(request, group.shape, state, group.bases[state.device.kind], now)
         return Placement(request, state.device.id, run.point, why)
 
     def _place(self, state: DeviceState, now: float) -> Placement | None:
@@ -329,26 +301,21 @@ class Packer:
                 return None if choice is None else self._grant(state, *choice, now)
         if not self._waiting.fits(state.device.kind, room):
             return None
-        choice = self._chooser.choose(state, room, now)
+        choice = self._chooser.choose(state, room)
         return None if choice is None else self._grant(state, *choice, now)
 
     def _place_reserved(self, reserved: Reservation, state: DeviceState, room: int, now: float) -> Placement | None:
         found = self._waiting.get(reserved.request)
         if found is None or state.device.kind not in found[1].bases:
             return None
-        k = first_fitting(found[0].claims[state.device.kind], room)
-        if k is None:
+        if found[1].bytes_on(state.device.kind) > room:
             return None
-        due = state.device.id == reserved.device and k <= reserved.index
-        if due or self._chooser.allowed(found[1], state, k, now):
-            return self._grant(state, found[1], k, f"reserved: {reserved.why}", now, reserved.request)
-        return None
+        return self._grant(state, found[1], f"reserved: {reserved.why}", now, reserved.request)
 
     def _runnable(self, group: Group) -> bool:
-        room, gates = self._chooser.room, self._gates
+        room, gates = self._room, self._gates
         return any(
-            group.claims[kind].smallest <= room.get(kind, -1) and not (kind in gates and gates[kind].full)
-            for kind in group.bases
+            group.bytes_on(kind) <= room.get(kind, -1) and not (kind in gates and gates[kind].full) for kind in group.bases
         )
 
     def _reserve(self, now: float) -> None:
@@ -365,9 +332,9 @@ class Packer:
         request, group = chosen
         target = soonest(self._devices.values(), group, now)
         if target is not None:
-            state, k = target
-            self._reserved = Reservation(request.id, state.device.id, k, group.point_bytes(state.device.kind, k), now, why)
-            self._touched.add(state.device.pool)
+            device = target.device
+            self._reserved = Reservation(request.id, device.id, group.bytes_on(device.kind), now, why)
+            self._touched.add(device.pool)
 
     def _overtaken(self) -> tuple[Request, Group] | None:
         old, before = None, self._newest - self.age_s

@@ -6,31 +6,26 @@ import heapq
 from collections.abc import Iterable
 
 from .pools import DeviceState, PoolState
-from .queue import Group, Waiting, first_fitting
+from .queue import Group, Waiting
 
 
-def soonest(devices: Iterable[DeviceState], group: Group, now: float) -> tuple[DeviceState, int] | None:
-    """The device that has the bytes of a group first, and the point: by the known ends, else the one with the most free.
+def soonest(devices: Iterable[DeviceState], group: Group, now: float) -> DeviceState | None:
+    """The device that has the bytes of a group first: by the known ends, else the one with the most free.
 
     None when no device has them, were all of ours gone.
     """
     able = []
     for state in devices:
         if state.device.kind in group.bases:
-            k = first_fitting(group.claims[state.device.kind], state.most)
-            if k is not None:
-                need = group.point_bytes(state.device.kind, k)
-                able.append((state.pool.free - state.opening - need, state.device.id, state, k, need))
+            need = group.bytes_on(state.device.kind)
+            if need <= state.most:
+                able.append((state.pool.free - state.opening - need, state.device.id, state, need))
     best = min(
         heapq.nlargest(4, able, key=lambda item: item[0]),
-        key=lambda item: (
-            item[2].free_at(item[4], now)[0] + group.seconds(item[2].device.kind, item[3]),
-            -item[0],
-            item[1],
-        ),
+        key=lambda item: (item[2].free_at(item[3], now)[0] + group.seconds(item[2].device.kind), -item[0], item[1]),
         default=None,
     )
-    return None if best is None else (best[2], best[3])
+    return None if best is None else best[2]
 
 
 def in_the_way(pool: PoolState, waiting: Waiting) -> list[str]:
@@ -42,6 +37,6 @@ def in_the_way(pool: PoolState, waiting: Waiting) -> list[str]:
         if not state.full:
             others = {name: size for name, size in idle.items() if size and name != state.device.id}
             room, most = state.room, state.most
-            if others and waiting.between(state.device.kind, room, min(most, room + sum(others.values())), most):
+            if others and waiting.between(state.device.kind, room, min(most, room + sum(others.values()))):
                 return list(others)
     return []

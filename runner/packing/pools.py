@@ -45,7 +45,7 @@ class Device:
 
 @dataclass(slots=True)
 class Running:
-    """A request that runs; ``end``: when it is over at the latest, infinite when that is not known; ``kinds``: classes that can run it."""
+    """A request that runs; ``end``: when it is over at the latest, infinite when that is not known."""
 
     request: Request
     shape: ClaimsKey
@@ -53,7 +53,6 @@ class Running:
     point: ClaimPoint
     start: float
     end: float
-    kinds: frozenset[str] = frozenset()
 
 
 @dataclass(slots=True)
@@ -172,11 +171,10 @@ class DeviceState:
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """No other request may start in the pool of ``device`` if that could hold ``request`` up. ``index``: the point that it waits for."""
+    """No other request may start in the pool of ``device`` if that could hold ``request`` up."""
 
     request: str
     device: str
-    index: int
     need: int
     since: float
     why: str

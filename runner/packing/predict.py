@@ -5,13 +5,13 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from .claims import Claim, Placement, Request
+from .claims import Placement, Request
 from .packer import AGE_S, Packer
 from .pools import Device, DeviceState, Pool, PoolState, too_small
-from .queue import first_fitting
-from .scarce import MOST_SETS
+
+MOST_SETS = 8  # with more sets of devices that requests are confined to, a bound is not looked for on each
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,6 @@ class Forecast:
 
     Attributes:
         finish: seconds from the first arrival until the last request ends.
-        elastic: whether smaller points of the curves were used where that gains.
         known: whether all seconds were; otherwise those without count one second (a unit) each.
         starts: when each request started, in the order of its start.
         placements: the placements, in that order.
@@ -45,7 +44,6 @@ class Forecast:
     """
 
     finish: float
-    elastic: bool
     known: bool
     starts: Mapping[str, float]
     placements: tuple[Placement, ...]
@@ -188,7 +186,6 @@ def simulate(
     pools: Iterable[Pool],
     devices: Iterable[Device],
     *,
-    elastic: bool = True,
     age_s: float = AGE_S,
     takes: Callable[[Placement], float] | None = None,
 ) -> Forecast:
@@ -198,13 +195,12 @@ def simulate(
         requests: those to run.
         pools: the memory there is.
         devices: the devices there are, without workers yet.
-        elastic: see ``Packer``.
         age_s: see ``Packer``.
         takes: the seconds that a placement really takes; those of its claim by default, one where they are not known.
     """
     fit, misfits = _split(requests, pools := list(pools), devices := list(devices))
     arrivals = sorted(fit, key=lambda request: request.submitted)
-    world = _World(pools, devices, Packer(age_s, elastic), takes)
+    world = _World(pools, devices, Packer(age_s), takes)
     start = arrivals[0].submitted if arrivals else 0.0
     first, now = 0, start
     while first < len(arrivals) or world.events:
@@ -223,51 +219,7 @@ def simulate(
     span = now - start
     waves = max((-(-count // world.at_once[name]) for name, count in world.ran.items()), default=0)
     busy = {pool.id: world.area.get(pool.id, 0.0) / (span * pool.capacity) if span and pool.capacity else 0.0 for pool in pools}
-    return Forecast(
-        span, elastic, known, world.starts, tuple(world.placements), world.at_once, waves, world.peak, busy, misfits
-    )
-
-
-def best_forecast(requests: Iterable[Request], pools: Iterable[Pool], devices: Iterable[Device]) -> Forecast:
-    """The earlier one of the runs with and without elasticity; without it when they are equal.
-
-    The packer's rule looks at one placement. Which trial meets which device can go wrong in the long run all the same (an anomaly of all
-    packing by lists); a run for which this says ``elastic=False`` submits what ``without_curves`` gives.
-    """
-    requests, pools, devices = list(requests), list(pools), list(devices)
-    fixed = simulate(requests, pools, devices, elastic=False)
-    if all(len(claim.points) == 1 for request in requests for claim in request.claims.values()):
-        return fixed
-    bent = simulate(requests, pools, devices)
-    return bent if bent.finish < fixed.finish else fixed
-
-
-def without_curves(requests: Iterable[Request], pools: Iterable[Pool], devices: Iterable[Device]) -> list[Request]:
-    """The requests with one point for each class: the fastest that the largest pool of the class holds. Classes that hold none go.
-
-    A request that fits nowhere stays as it is.
-    """
-    states = {pool.id: PoolState(pool) for pool in pools}
-    limits: dict[str, int] = {}
-    for device in devices:
-        limits[device.kind] = max(limits.get(device.kind, -1), DeviceState(device, states[device.pool]).most)
-    made: dict[int, tuple[Mapping[str, Claim], Request]] = {}
-    out: list[Request] = []
-    for request in requests:
-        if id(request.claims) not in made:
-            made[id(request.claims)] = _one_point(request.claims, limits), request
-        out.append(replace(request, claims=made[id(request.claims)][0]))
-    return out
-
-
-def _one_point(claims: Mapping[str, Claim], limits: Mapping[str, int]) -> Mapping[str, Claim]:
-    out: dict[str, Claim] = {}
-    for kind, claim in claims.items():
-        k = first_fitting(claim, limits.get(kind, -1))
-        if k is not None:
-            time = claim.points[k].time
-            out[kind] = Claim.of([(claim.points[k].bytes, 1.0)], None if claim.seconds is None else claim.seconds * time)
-    return out or claims
+    return Forecast(span, known, world.starts, tuple(world.placements), world.at_once, waves, world.peak, busy, misfits)
 
 
 def _split(requests: Iterable[Request], pools: list[Pool], devices: list[Device]) -> tuple[list[Request], dict[str, str]]:

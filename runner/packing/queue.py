@@ -1,4 +1,7 @@
-"""What waits: requests in groups of one user and equal claims, indexed by bytes for each class of devices."""
+"""What waits: requests in groups of one user and equal claims, indexed by bytes for each class of devices.
+
+Of a curve the packer takes one point: the fastest that the largest pool of a class holds beside what others hold of it now.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from .claims import Claim, ClaimsKey, Request
-from .scarce import Scarce, SetWork
 
 INFINITY = float("inf")
 Entry = tuple[float, int, Request]
-SLOW = 1.0 + 1e-9  # times that differ by no more are equal
+Limits = Mapping[str, tuple[int, int]]
+"""By class of devices, the largest bytes that a claim may have: beside what others hold now, and if they held nothing."""
 STALE = 64  # beside as many as wait, so many sizes of groups that have ended are kept
 NEAR = 8  # bytes are nearly equal when they differ by an eighth at most
 LOOK = 8  # how many requests of different claims are looked at where the first one may not be placed
@@ -22,75 +25,47 @@ class Group:
     """Requests of one user with equal claims, the oldest first.
 
     Attributes:
-        bases: for each class of devices that it can run on, the index of the first point that the largest pool of the class holds.
+        bases: for each class of devices that it can run on, the point that it runs at.
         known: whether the seconds of all its claims are known; otherwise a second here is a unit of time.
-        best: seconds at the fastest of its bases; ``slow``: the classes where its base is slower than that.
-        kinds: the classes of its bases; ``work``: the account of the requests that have the same ones, None while the group is in none.
         took: mean seconds at the fastest point of the ``ended`` ones that said them; None before.
-        on: for each of these, seconds and byte seconds at the base. ``bends``: there are points beyond a base.
     """
 
-    __slots__ = (
-        *(
-            "area",
-            "bases",
-            "best",
-            "bytes",
-            "claims",
-            "heap",
-            "shape",
-            "kinds",
-            "known",
-            "number",
-            "size",
-            "slow",
-            "user",
-            "work",
-            "bends",
-            "ended",
-            "on",
-            "took",
-        ),
-    )
+    __slots__ = ("bases", "bytes", "claims", "ended", "heap", "known", "number", "shape", "size", "took", "user")
 
-    def __init__(self, number: int, user: str, shape: ClaimsKey, limits: Mapping[str, int]) -> None:
+    def __init__(self, number: int, user: str, shape: ClaimsKey, limits: Limits) -> None:
         self.number, self.user, self.shape = number, user, shape
         self.took: float | None = None
         self.ended = 0
         self.claims: dict[str, Claim] = dict(shape.key)
         self.heap: list[Entry] = []
         self.size = 0
-        self.work: SetWork | None = None
         self.known = all(claim.seconds is not None for claim in self.claims.values())
         self.fit(limits)
 
-    def fit(self, limits: Mapping[str, int]) -> None:
-        """The devices have changed: the largest bytes that a claim may have by class are ``limits``."""
+    def fit(self, limits: Limits) -> None:
+        """The devices, or what others hold of them, have changed."""
         self.bases: dict[str, int] = {}
         for kind, claim in self.claims.items():
-            index = first_fitting(claim, limits.get(kind, -1))
+            now, ever = limits.get(kind, (-1, -1))
+            index = first_fitting(claim, now)
+            index = first_fitting(claim, ever) if index is None else index  # it waits until others hold less
             if index is not None:
                 self.bases[kind] = index
-        self.kinds = frozenset(self.bases)
-        self.best = min((self.seconds(kind, k) for kind, k in self.bases.items()), default=0.0)
-        self.slow = frozenset(kind for kind, k in self.bases.items() if self.seconds(kind, k) > self.best * SLOW)
-        self.bends = any(k + 1 < len(self.claims[kind].points) for kind, k in self.bases.items())
-        self.on = tuple(
-            (kind, seconds, seconds * self.point_bytes(kind, k))
-            for kind, k in self.bases.items()
-            for seconds in (self.seconds(kind, k),)
-        )
-        self.area = min((area for _, _, area in self.on), default=0.0)
-        self.bytes = max((self.point_bytes(kind, k) for kind, k in self.bases.items()), default=0)
+        self.bytes = max(map(self.bytes_on, self.bases), default=0)
 
-    def seconds(self, kind: str, index: int) -> float:
-        """How long a request runs at a point of its curve."""
+    @property
+    def bends(self) -> bool:
+        """Whether the point that it runs at depends on what the devices hold."""
+        return any(len(claim.points) > 1 for claim in self.claims.values())
+
+    def seconds(self, kind: str) -> float:
+        """How long a request runs on a class."""
         claim = self.claims[kind]
-        return (claim.seconds if self.known and claim.seconds is not None else 1.0) * claim.points[index].time
+        return (claim.seconds if self.known and claim.seconds is not None else 1.0) * claim.points[self.bases[kind]].time
 
-    def point_bytes(self, kind: str, index: int) -> int:
-        """Bytes at a point of the curve."""
-        return self.claims[kind].points[index].bytes
+    def bytes_on(self, kind: str) -> int:
+        """Bytes of a request on a class."""
+        return self.claims[kind].points[self.bases[kind]].bytes
 
 
 def first_fitting(claim: Claim, room: int) -> int | None:
@@ -117,38 +92,26 @@ class UserQueue:
         self.oldest: list[Entry] = []
         self.parked: list[Entry] = []
         self._bases: dict[str, list[tuple[int, float, int, Group]]] = {}
-        self._smaller: dict[str, list[tuple[int, float, int, int, Group]]] = {}
 
-    def index(self, group: Group, elastic: bool) -> None:
+    def index(self, group: Group) -> None:
         """Make a group findable by bytes. Rows differ in the number, so that groups are never compared."""
-        number = group.number
-        for kind, base in group.bases.items():
-            points = group.claims[kind].points
-            insort(self._bases.setdefault(kind, []), (points[base].bytes, -group.seconds(kind, base), number, group))
-            for k in range(base + 1, len(points) if elastic else 0):
-                insort(self._smaller.setdefault(kind, []), (points[k].bytes, -group.seconds(kind, k), number, k, group))
+        for kind in group.bases:
+            insort(self._bases.setdefault(kind, []), (group.bytes_on(kind), -group.seconds(kind), group.number, group))
 
-    def forget(self, group: Group, elastic: bool) -> None:
+    def forget(self, group: Group) -> None:
         """Undo ``index``."""
-        number = group.number
-        for kind, seconds, _ in group.on:
-            base, points, rows = group.bases[kind], group.claims[kind].points, self._bases[kind]
-            del rows[bisect_left(rows, (points[base].bytes, -seconds, number))]
-            if elastic and base + 1 < len(points):
-                less = self._smaller[kind]
-                for k in range(base + 1, len(points)):
-                    del less[bisect_left(less, (points[k].bytes, -group.seconds(kind, k), number, k))]
+        for kind in group.bases:
+            rows = self._bases[kind]
+            del rows[bisect_left(rows, (group.bytes_on(kind), -group.seconds(kind), group.number))]
 
     def clear_index(self) -> None:
         """Forget all groups."""
         self._bases.clear()
-        self._smaller.clear()
 
     def least(self, kind: str) -> float:
-        """Bytes of the smallest point that there is; infinite when nothing can run there."""
-        rows, less = self._bases.get(kind), self._smaller.get(kind)
-        least = rows[0][0] if rows else INFINITY
-        return min(least, less[0][0]) if less else least
+        """Bytes of the smallest; infinite when nothing can run there."""
+        rows = self._bases.get(kind)
+        return rows[0][0] if rows else INFINITY
 
     def first(self, kind: str, room: int, largest: bool, beyond: int = -1) -> Group | None:
         """The first of ``fitting``; None when it is no better than ``beyond`` bytes, if these are not negative.
@@ -177,26 +140,20 @@ class UserQueue:
     def near(self, group: Group, kind: str, room: int, largest: bool) -> list[tuple[int, Group]]:
         """The groups whose base has nearly as many bytes as that of ``group``, itself among them, and is to take as long; with the bytes.
 
-        ``group`` is the first of ``fitting``; only some are looked at, and none where a group is slow.
+        ``group`` is the first of ``fitting``; only some are looked at.
         """
-        rows, base = self._bases[kind], group.bases[kind]
-        size, seconds = group.point_bytes(kind, base), -group.seconds(kind, base)
+        rows, size, seconds = self._bases[kind], group.bytes_on(kind), -group.seconds(kind)
         if largest:
             last = bisect_right(rows, (size, 1.0))
             rows = rows[max(bisect_left(rows, (size - size // NEAR, -INFINITY)), last - LOOK) : last]
         else:
             rows = rows[: min(LOOK, bisect_right(rows, (min(room, size + size // NEAR), 1.0)))]
-        return [(row[0], row[3]) for row in rows if row[1] == seconds and kind not in row[3].slow]
+        return [(row[0], row[3]) for row in rows if row[1] == seconds]
 
-    def fitting(self, kind: str, room: int, largest: bool) -> Iterator[Group]:
-        """Some groups whose base on ``kind`` fits: from the largest bytes down or from the smallest up, the longest of equal ones first."""
+    def fitting(self, kind: str, room: int) -> Iterator[Group]:
+        """Some groups that fit on ``kind``: from the largest bytes down, the longest of equal ones first."""
         rows = self._bases.get(kind)
         if not rows or rows[0][0] > room:
-            return
-        if not largest:
-            for size, _, _, group in rows[:LOOK]:
-                if size <= room:
-                    yield group
             return
         end, left = bisect_right(rows, (room, 1.0)), LOOK
         while end and left:
@@ -206,59 +163,28 @@ class UserQueue:
                 yield row[3]
             end, left = first, left - len(equal)
 
-    def confined(self, kind: str, room: int, kinds: frozenset[str]) -> Group | None:
-        """The largest that fits of those that can run on ``kinds`` alone; only some of what fits is looked at."""
-        for group in self.fitting(kind, room, largest=True):
-            if group.kinds <= kinds:
-                return group
-        return None
-
-    def next_confined(self, kind: str, room: int, kinds: frozenset[str]) -> int | None:
-        """Bytes of the smallest of those that can run on ``kinds`` alone and do not fit; only some are looked at."""
-        rows = self._bases.get(kind, [])
-        first = bisect_right(rows, (room, 1.0))
-        return next((row[0] for row in rows[first : first + LOOK] if row[3].kinds <= kinds), None)
-
-    def between(self, kind: str, above: int, to: int, most: int) -> bool:
-        """Whether the first point of at most ``most`` bytes of some group has more than ``above`` and at most ``to``."""
+    def between(self, kind: str, above: int, to: int) -> bool:
+        """Whether some group has more than ``above`` bytes and at most ``to``."""
         rows = self._bases.get(kind, [])
         first = bisect_right(rows, (above, 1.0))
-        if first < len(rows) and rows[first][0] <= to:
-            return True
-        for row in rows[bisect_right(rows, (most, 1.0)) :]:  # whose base does not fit now: others hold a part of the memory
-            if row[3].bends:
-                k = first_fitting(row[3].claims[kind], most)
-                if k is not None and above < row[3].point_bytes(kind, k) <= to:
-                    return True
-        return False
-
-    def smaller(self, kind: str, room: int) -> Iterator[tuple[Group, int]]:
-        """Some points beyond a group's base that fit, the largest bytes first."""
-        rows = self._smaller.get(kind)
-        if not rows or rows[0][0] > room:
-            return
-        end = bisect_right(rows, (room, 1.0))
-        for row in reversed(rows[max(0, end - LOOK) : end]):
-            yield row[4], row[3]
+        return first < len(rows) and rows[first][0] <= to
 
 
 class Waiting:
     """All that waits. ``count`` and ``bytes`` are of those that some device can hold."""
 
-    def __init__(self, elastic: bool) -> None:
+    def __init__(self) -> None:
         self.users: dict[str, UserQueue] = {}
-        self.scarce = Scarce()
         self.count = 0
         self.bytes = 0
-        self.curves = 0  # groups with points beyond their bases
+        self.curves = 0  # groups with several points
         self.joined = 0  # how often a user has come or gone
         self._oldest = INFINITY  # nothing that is not parked was submitted before
-        self._elastic = elastic
         self._least: dict[str, float] = {}
         self._sizes: dict[str, list[int]] = {}  # bytes of the bases of all users, by class; made when they are first asked for
         self._stale = 0  # groups that have ended since
         self._entries: dict[str, _Waits] = {}
-        self._limits: dict[str, int] = {}
+        self._limits: Limits = {}
         self._number = 0
 
     def __len__(self) -> int:
@@ -267,22 +193,23 @@ class Waiting:
     def __contains__(self, request: object) -> bool:
         return request in self._entries
 
-    def fit(self, limits: Mapping[str, int]) -> None:
-        """The devices have changed: find the bases of every group again."""
-        self._limits = dict(limits)
+    def limit(self, limits: Limits, *, fit: bool) -> None:
+        """What others hold has changed, or (``fit``) the devices: find the points of every group again, where they may be others."""
+        self._limits = limits
+        if fit or self.curves:
+            self._fit()
+
+    def _fit(self) -> None:
         self.count = self.bytes = 0
         self.curves = 0
-        self.scarce.clear()
         self._sizes.clear()
         for queue in self.users.values():
             queue.clear_index()
             for group in queue.groups.values():
                 group.fit(self._limits)
-                group.work = self.scarce.work(group.kinds) if group.bases else None
-                if group.work is not None:
+                if group.bases:
                     self._index(queue, group)
-                    self._count(group, group.work, group.size)
-        self.unpark()
+                    self._count(group, group.size)
 
     def groups(self) -> Iterator[Group]:
         """Every group."""
@@ -300,7 +227,6 @@ class Waiting:
         if group is None:
             group = queue.groups[shape] = Group(self._number, request.user, shape, self._limits)
             if group.bases:
-                group.work = self.scarce.work(group.kinds)
                 self._index(queue, group)
         entry = (request.submitted, self._number, request)
         heapq.heappush(group.heap, entry)
@@ -309,8 +235,8 @@ class Waiting:
         group.size += 1
         queue.count += 1
         self._oldest = min(self._oldest, request.submitted)
-        if group.work is not None:
-            self._count(group, group.work, 1)
+        if group.bases:
+            self._count(group, 1)
         return group
 
     def get(self, request: str) -> tuple[Request, Group] | None:
@@ -337,22 +263,22 @@ class Waiting:
                 self._gone(group)
                 return entry[2]
 
-    def remove(self, request: str) -> tuple[Request, Group]:
+    def remove(self, request: str) -> Request:
         """Take a request out."""
         waits = self._entries.pop(request)
         self._gone(waits.group)
-        return waits.entry[2], waits.group
+        return waits.entry[2]
 
     def _gone(self, group: Group) -> None:
         """One of a group, which is no more among the entries."""
         queue = self.users[group.user]
         group.size -= 1
         queue.count -= 1
-        if group.work is not None:
-            self._count(group, group.work, -1)
+        if group.bases:
+            self._count(group, -1)
         if not group.size:
             if group.bases:
-                queue.forget(group, self._elastic)
+                queue.forget(group)
                 self.curves -= group.bends
                 self._stale += 1
             del queue.groups[group.shape]
@@ -390,18 +316,18 @@ class Waiting:
             queue.parked.clear()
 
     def _index(self, queue: UserQueue, group: Group) -> None:
-        queue.index(group, self._elastic)
+        queue.index(group)
         self.curves += group.bends
         self._least.clear()
         for kind, sizes in self._sizes.items():
             if kind in group.bases:
-                size = group.point_bytes(kind, group.bases[kind])
+                size = group.bytes_on(kind)
                 k = bisect_left(sizes, size)
                 if k == len(sizes) or sizes[k] != size:
                     sizes.insert(k, size)
 
     def extreme(self, kind: str, room: int, largest: bool) -> int:
-        """Bytes that no first point on ``kind`` of at most ``room`` bytes is above, or, for the smallest, below; -1 where there is none.
+        """Bytes that none on ``kind`` of at most ``room`` bytes is above, or, for the smallest, below; -1 where there is none.
 
         Some group has so many, or had so before it ended.
         """
@@ -411,12 +337,12 @@ class Waiting:
         sizes = self._sizes.get(kind)
         if sizes is None:
             groups = (group for group in self.groups() if kind in group.bases)
-            sizes = self._sizes[kind] = sorted({group.point_bytes(kind, group.bases[kind]) for group in groups})
+            sizes = self._sizes[kind] = sorted({group.bytes_on(kind) for group in groups})
         k = bisect_right(sizes, room) - 1 if largest else 0
         return sizes[k] if k >= 0 and sizes else -1
 
     def fits(self, kind: str, room: int) -> bool:
-        """Whether anything fits, at any point of its curve."""
+        """Whether anything fits."""
         if room < self._least.get(kind, 0):
             return False
         least = INFINITY
@@ -427,19 +353,14 @@ class Waiting:
         self._least[kind] = least  # until something else is queued nothing smaller comes
         return False
 
-    def between(self, kind: str, above: int, to: int, most: int) -> bool:
-        """Whether some group's first point of at most ``most`` bytes has more than ``above`` and at most ``to``."""
-        return any(queue.between(kind, above, to, most) for queue in self.users.values())
+    def between(self, kind: str, above: int, to: int) -> bool:
+        """Whether some group has more than ``above`` bytes and at most ``to``."""
+        return any(queue.between(kind, above, to) for queue in self.users.values())
 
-    def _count(self, group: Group, work: SetWork, count: int) -> None:
+    def _count(self, group: Group, count: int) -> None:
         """``count`` more of a group wait that some device can hold."""
         self.count += count
         self.bytes += group.bytes * count
-        work.count += count
-        work.lanes += group.best * count
-        work.area += group.area * count
-        if not work.count:
-            self.scarce.drop(work)
 
     def _valid(self, entry: Entry) -> bool:
         waits = self._entries.get(entry[2].id)

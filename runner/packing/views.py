@@ -8,7 +8,7 @@ from typing import Any
 from .claims import Request, amount
 from .fairness import Shares
 from .pools import DeviceState, PoolState, Reservation, too_small
-from .queue import Group, Waiting, first_fitting
+from .queue import Group, Waiting
 
 
 def why_waiting(
@@ -36,25 +36,22 @@ def _not_yet(
     reserved: Reservation | None,
     touched: Container[str],
 ) -> str:
-    claim, pool, device = request.claims[state.device.kind], state.pool, state.device
-    least = f"needs {amount(claim.smallest)}" + (" at its smallest" if len(claim.points) > 1 else "")
+    pool, device = state.pool, state.device
+    need = group.bytes_on(device.kind)
+    least = f"needs {amount(need)}"
     least += f" and {amount(state.opening)} for its process" if state.opening else ""
     free = f"pool {pool.pool.id} has {amount(max(0, pool.free))} free of {amount(pool.pool.capacity)}"
     if state.gate is not None and state.gate.full:
         return f"{least}: {state.gate.most} of its run are running, and no more may at once; {free}"
     if state.full:
         return f"{least}: all {device.lanes} lanes of {device.id} are taken, {free}"
-    if claim.smallest > state.room:
+    if need > state.room:
         return f"{least}: {free}"
     if reserved is not None and devices[reserved.device].pool is pool:
         return f"{least}: {free}, reserved for {reserved.request}"
     if pool.pool.id in touched:
         return f"{least}: {free}; what starts on {device.id} has not been decided yet"
-    k = first_fitting(claim, state.room)
-    if k is not None and k > group.bases.get(device.kind, k):
-        base, fits = claim.points[group.bases[device.kind]].bytes, claim.points[k].bytes
-        return f"waits for {amount(base)}, {free}: with {amount(fits)} it may end last"
-    return f"{least}: {free}; others go first, or it would end later on {device.id} than on the device that it waits for"
+    return f"{least}: {free}; others go first"
 
 
 def snapshot(

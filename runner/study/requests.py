@@ -15,7 +15,7 @@ from typing import Any
 from ...jobs.base import Job, MemoryPlan
 from ...jobs.explain import windows_within
 from ...jobs.plan import differentiated, gradient_plan, heap_planes, launches_of
-from ..packing import Claim, Device, Forecast, Placement, Pool, Request, simulate, without_curves
+from ..packing import Claim, Device, Forecast, Placement, Pool, Request, simulate
 
 SHARES = (2, 4, 10)
 """The parts of the heap, and of the whole in time steps, that are tried."""
@@ -95,27 +95,22 @@ class Claims:
         step = -(-len(trials) // MOST_FORECAST) or 1
         wanted = [Request(name, "", "", self(name), 0.0) for name in list(trials)[::step]]
         _, level = choose(wanted, pools, devices)
-        if level is None:
-            shapes = [Request(str(k), "", "", claims, 0.0) for k, claims in enumerate(self._claims) if claims]
-            for fixed in without_curves(shapes, pools, devices):
-                self._claims[int(fixed.id)] = fixed.claims
-        elif level:
+        if level:
             self._claims = [lowered(claims, level) for claims in self._claims]
         return level
 
 
-def choose(requests: Sequence[Request], pools: Sequence[Pool], devices: Sequence[Device]) -> tuple[Forecast, int | None]:
+def choose(requests: Sequence[Request], pools: Sequence[Pool], devices: Sequence[Device]) -> tuple[Forecast, int]:
     """On virtual time: which claims of these requests end first, and when.
 
-    Tried are the fastest point that fits, alone (None); the curves, of which the packer takes smaller points where nothing else fits (0);
-    and curves without their first points (1, 2, ..): where bytes bind, many small trials at once may end before a few large ones. The
-    packer looks at one placement at a time, so that each of these can be the worse one; the first of equal ones is taken.
+    Tried are the fastest points that fit (0), and those of curves without their first points (1, 2, ..): where bytes bind, many small
+    trials at once may end before a few large ones. The first of equal ones is taken.
     """
-    best, level = simulate(requests, pools, devices, elastic=False), None
+    best, level = simulate(requests, pools, devices), 0
     most = max((len(claim.points) for request in requests for claim in request.claims.values()), default=1)
-    for lower in range(most if most > 1 else 0):
+    for lower in range(1, most):
         found = _simulate_lowered(requests, pools, devices, lower)
-        if found.finish < best.finish * (GAIN if lower else 1.0):
+        if found.finish < best.finish * GAIN:
             best, level = found, lower
     return best, level
 

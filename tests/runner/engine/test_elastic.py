@@ -100,7 +100,7 @@ def test_with_auto_smaller_points_let_more_trials_run_and_change_no_result(worke
     claims = start.claims_of(prepared, [(group, points)], [host])
     wanted = [Request(name, "", "", claims(name), 0.0) for name in group.trials]
     pools, devices = pools_and_devices([host])
-    without = simulate(wanted, pools, devices, elastic=False).finish
+    without = simulate(wanted, pools, devices).finish
     forecast, _ = choose(wanted, pools, devices)
     assert without == 14.0, "one at a time"
     assert lower_bound(wanted, pools, devices).seconds <= forecast.finish < without
@@ -152,10 +152,11 @@ def settled(shapes, room, lanes, trials=None):
 def test_where_lanes_bind_and_not_bytes_trials_keep_their_fastest_point_that_fits():
     some, large = [f"a{k}" for k in range(8)], ["c"]
     claims, level = settled([(some, [(50, 1.0), (20, 1.5)]), (large, [(900, 1.0), (100, 3.0)])], 200, 2)
-    assert level is None
+    assert level == 0
     assert claims("a1") is claims("a2")
-    assert claims("a1")[KIND] == Claim.of([(50, 1.0)])
-    assert claims("c")[KIND].points[0].bytes == 100
+    pools, devices = pools_and_devices([replace(cpu(200, lanes=2), kind=KIND)])
+    ran = simulate([Request(name, "", "", claims(name), 0.0) for name in ("a1", "c")], pools, devices)
+    assert {placement.request.id: placement.point.bytes for placement in ran.placements} == {"a1": 50, "c": 100}
     assert claims.fastest("c", KIND) == 900, "so that a worker is told the budget"
     assert claims.curves("a1")[KIND] == Claim.of([(50, 1.0), (20, 1.5)]), "for when it runs out of memory"
 
@@ -191,9 +192,9 @@ def test_what_is_chosen_never_ends_later_than_without_smaller_points(data):
     pools, devices = pools_and_devices([replace(host, kind=KIND) for host in hosts])
     requests = [Request(name, "", "", claims, 0.0) for names, claims in shapes for name in names]
     forecast, level = choose(requests, pools, devices)
-    fixed = simulate(requests, pools, devices, elastic=False)
+    fixed = simulate(requests, pools, devices)
     assert forecast.finish <= fixed.finish
-    assert (level is None) == (forecast.finish == fixed.finish)
+    assert (level == 0) == (forecast.finish == fixed.finish)
     assert len(forecast.starts) == len(requests) and all(forecast.peak[pool.id] <= pool.capacity for pool in pools)
 
 

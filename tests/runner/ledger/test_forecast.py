@@ -8,7 +8,7 @@ import pytest
 
 from qdrun.runner.ledger import LeaseEnd, Ledger
 from qdrun.runner.ledger.inventory import pools_and_devices, pretended
-from qdrun.runner.packing import Claim, Request, best_forecast, simulate, without_curves
+from qdrun.runner.packing import Claim, Request, simulate
 
 GIB = 1 << 30
 
@@ -27,9 +27,9 @@ def sweep(seed, kinds, count=80):
     return [Request(f"t{k}", "", "", r.choice(shapes), 0.0) for k in range(count)]
 
 
-def leased(rows, requests, elastic):
+def leased(rows, requests):
     """The starts, by a run that gives each lease back when its seconds are over."""
-    ledger = Ledger(elastic=elastic, lease_trials=1)
+    ledger = Ledger(lease_trials=1)
     for row in rows:
         ledger.add_device(row)
     ledger.join("r", "ann", 0.0)
@@ -54,23 +54,12 @@ def leased(rows, requests, elastic):
             done.append(LeaseEnd(lease, seconds=took))
 
 
-@pytest.mark.parametrize("elastic", [False, True])
 @pytest.mark.parametrize("seed", range(5))
-def test_the_ledger_places_what_the_forecast_says(seed, elastic):
+def test_the_ledger_places_what_the_forecast_says(seed):
     rows = park()
     pools, devices = pools_and_devices(rows)
     requests = sweep(seed, sorted({row.kind for row in rows}))
-    ran = simulate(requests, pools, devices, elastic=elastic)
-    starts, finish = leased(rows, requests, elastic)
+    ran = simulate(requests, pools, devices)
+    starts, finish = leased(rows, requests)
     said = {p.request.id: (ran.starts[p.request.id], p.device, p.point.bytes) for p in ran.placements}
     assert starts == said and finish == ran.finish and not ran.misfits
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_the_best_forecast_is_kept_by_who_submits_what_it_says(seed):
-    rows = park()
-    pools, devices = pools_and_devices(rows)
-    requests = sweep(seed, sorted({row.kind for row in rows}))
-    best = best_forecast(requests, pools, devices)
-    asked = requests if best.elastic else without_curves(requests, pools, devices)
-    assert leased(rows, asked, True)[1] == pytest.approx(best.finish)

@@ -14,7 +14,7 @@ LONGEST = 1.8
 
 def turns(shares, *users):
     """The users that wait, in their order."""
-    waiting = Waiting(elastic=False)
+    waiting = Waiting()
     for user in users:
         one = Request(user, user, "run", {"k": Claim.of([(1, 1.0)])}, 0.0)
         waiting.add(one, one.shape())

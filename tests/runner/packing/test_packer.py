@@ -84,57 +84,6 @@ def both(name, gib, user="u", small=True):
     return Request(name, user, "run", {"card": claim, "large": claim} if small else {"large": claim}, 0.0)
 
 
-def scarce():
-    """A card of 24 GiB and one of 80 GiB of another class, on which 30 GiB of 10 GiB requests run beside one of 40."""
-    made = Packer()
-    for name, size, kind in (("p0", 24, "card"), ("p1", 80, "large")):
-        made.add_pool(Pool(name, size * GIB))
-        made.add_device(Device(f"gpu{name[1]}", name, kind, 8))
-    made.submit([both("b", 40), *(both(f"s{i}", 10) for i in range(5))])
-    assert places(made.next(0.0)) == {
-        **{"s0": ("gpu0", 10.0), "s1": ("gpu0", 10.0), "b": ("gpu1", 40.0)},
-        **{f"s{i}": ("gpu1", 10.0) for i in (2, 3, 4)},
-    }
-    return made
-
-
-def test_on_scarce_devices_goes_first_what_is_confined_to_them_and_others_are_held_back_for_it():
-    made = scarce()
-    made.submit([*(both(f"c{i}", 40) for i in range(3)), *(both(f"t{i}", 10) for i in range(2))])
-    made.finish("s2")
-    # 40 GiB would fit beside b but for s3 and s4: what ends on gpu1 is kept free for it, gpu0 takes the others.
-    assert made.next(1.0) == [] and made.why("t0").endswith(
-        "others go first, or it would end later on gpu1 than on the device that it waits for"
-    )
-    made.finish("s0")
-    assert places(made.next(2.0)) == {"t0": ("gpu0", 10.0)}
-    made.finish("s3")
-    made.finish("s4")
-    (placed,) = made.next(3.0)
-    assert (placed.request.id, placed.device, placed.why) == ("c0", "gpu1", "the largest of those that run here alone")
-    made.finish("b")
-    assert places(made.next(4.0)) == {"c1": ("gpu1", 40.0)}
-
-
-def test_nothing_is_held_back_where_little_is_confined_or_where_it_would_not_help():
-    made = scarce()
-    made.submit([both("c0", 40), *(both(f"t{i}", 10) for i in range(40))])
-    made.finish("s2")
-    assert places(made.next(1.0)) == {f"t{i}": ("gpu1", 10.0) for i in (0, 1)}  # 40 of 440 GiB are confined
-    made = scarce()
-    made.submit([*(both(f"c{i}", 45) for i in range(3)), *(both(f"t{i}", 10) for i in range(2))])
-    made.finish("s2")
-    assert places(made.next(1.0)) == {f"t{i}": ("gpu1", 10.0) for i in (0, 1)}  # 45 GiB do not fit beside b at all
-    made = scarce()
-    made.submit([*(both(f"c{i}", 40, "v") for i in range(3)), *(both(f"t{i}", 10, "w") for i in range(2))])
-    made.submit([both("u0", 1)])
-    made.finish("s2")
-    assert places(made.next(1.0)) == {"u0": ("gpu0", 1.0)}  # v and w hold nothing: the large one is waited for
-    made.finish("s3")
-    made.finish("s4")
-    assert "c0" in places(made.next(2.0))
-
-
 def test_two_devices_of_one_pool_share_its_bytes_and_an_idle_worker_may_be_in_the_way():
     made = Packer()
     made.add_pool(Pool("card", 10 * GIB))
@@ -161,10 +110,9 @@ def keeps(made, idle, waiting):
 
 
 @pytest.mark.parametrize("seed", range(20))
-@pytest.mark.parametrize("elastic", (True, False))
-def test_idle_workers_in_the_way_of_requests_with_curves(seed, elastic):
+def test_idle_workers_in_the_way_of_requests_with_curves(seed):
     random = Random(seed)
-    made = Packer(elastic=elastic)
+    made = Packer()
     made.add_pool(Pool("card", 10 * GIB))
     made.add_device(Device("x:0", "card", "x", 1, GIB))
     made.add_device(Device("y:0", "card", "y", 1, 2 * GIB))
@@ -354,28 +302,17 @@ def places_on(made, device):
     return [run["request"] for row in made.snapshot()["devices"] if row["id"] == device for run in row["running"]]
 
 
-CURVE = [(60, 1.0), (15, 1.25), (10, 3.0)]
-
-
-def test_a_smaller_point_is_used_only_where_everything_finishes_no_later():
+def test_a_request_runs_at_the_fastest_point_that_its_class_holds_beside_what_others_hold_of_it():
+    curve = [(90, 1.0), (60, 2.0), (15, 2.25)]
     made = packer()
-    made.submit([request(f"t{i}", CURVE, seconds=10.0) for i in range(12)])
-    # 60 GiB x 10 s each on the one card that holds it: 120 s. With 15 GiB for 12.5 s one runs on the small card, and one beside.
-    begun = made.next(0.0)
-    assert sorted((p.device, p.point.bytes // GIB) for p in begun) == [("gpu0", 15), ("gpu1", 15), ("gpu1", 60)]
-    assert {p.why for p in begun if p.point.bytes < 60 * GIB} == {"point 2 of its curve: nothing fits at full size"}
-    last = packer()
-    last.submit([request("t0", CURVE, seconds=10.0)])
-    assert places(last.next(0.0)) == {"t0": ("gpu1", 60.0)}
-    last.submit([request("t1", [(60, 1.0), (15, 2.5)], seconds=10.0)])
-    assert last.next(1.0) == []  # 19 s where it waits 9 and runs 10
-    assert last.why("t1") == "waits for 60 GiB, pool p0 has 24 GiB free of 24 GiB: with 15 GiB it may end last"
-
-
-def test_without_elasticity_a_request_runs_at_the_fastest_point_that_fits_its_class():
-    made = packer(elastic=False)
-    made.submit([request(f"t{i}", [(90, 1.0), *((g, t + 1) for g, t in CURVE)], seconds=10.0) for i in range(5)])
+    made.submit([request(f"t{i}", curve, seconds=10.0) for i in range(3)])
     assert places(made.next(0.0)) == {"t0": ("gpu1", 60.0)}
+    made.set_foreign("p1", 30 * GIB)
+    made.finish("t0")
+    assert {(p.device, p.point.bytes // GIB) for p in made.next(1.0)} == {("gpu0", 15), ("gpu1", 15)}
+    made.submit([request("t3", curve, seconds=10.0)])
+    made.set_foreign("p1", 10 * GIB)  # a new point for what waits, the old one for what runs
+    assert made.next(2.0) == [] and made.why("t3").startswith("needs 60 GiB: pool p1 has 54 GiB free")
 
 
 def test_a_batch_takes_one_lane_and_the_snapshot_is_plain_data():

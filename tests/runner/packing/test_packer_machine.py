@@ -32,9 +32,9 @@ class PackerMachine(RuleBasedStateMachine):
         self.pools, self.devices, self.foreign, self.workers = {}, {}, {}, set()
         self.waiting, self.running, self.done, self.gone = {}, {}, set(), set()
 
-    @initialize(elastic=st.booleans())
-    def begin(self, elastic):
-        self.packer = Packer(age_s=5.0, elastic=elastic)
+    @initialize()
+    def begin(self):
+        self.packer = Packer(age_s=5.0)
         for name in DEVICES:
             self.add(name)
 
