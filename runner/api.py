@@ -65,7 +65,7 @@ class Results:
 
     @property
     def status(self) -> dict[str, Any]:
-        """What ``qdrun status --json`` says of the run: state, counts, best, seconds; as it is now."""
+        """The present state of the run, as in ``qdrun status --json``: state, counts, best, seconds."""
         return status.status(self.folder)
 
     def wait(self, every_s: float = 1.0) -> Results:
@@ -78,7 +78,7 @@ class Results:
 
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
-        """One row for each trial, finished or not, in the order of the sweep."""
+        """One row per trial, finished or not, in the order of the sweep."""
         return table.rows(self.folder)
 
     @property

@@ -1,6 +1,8 @@
-"""The time by which a process says when things happened. The clock on the wall may be set while a run goes on: differences of its times are
-no seconds then. This one only goes on, also while the machine sleeps. Other processes may have begun under another setting: what is said
-about the age of a run is measured by the run's own clock, which its heartbeat has.
+"""The clock of a process for timestamps of events.
+
+The wall clock may be set during a run, which would distort differences of its times. This clock is monotonic and includes sleep of the
+machine. Other processes may have begun under another setting: what is said about the age of a run is measured by the run's own clock, which
+its heartbeat has.
 """
 
 from __future__ import annotations

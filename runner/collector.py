@@ -1,4 +1,4 @@
-"""Python's collector of cycles, paused where many objects are made that are in none: it would look at all of them again and again."""
+"""Pauses Python's cyclic garbage collector while many acyclic objects are created, which it would scan repeatedly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Folders of this user alone on this machine: what a run's folder, which others may have made, must not decide lies there.
+"""Private folders of this user on this machine: what a run's folder, which others may have made, must not decide lies there.
 
 ``state_folder`` outlives a boot, ``session_folder`` is made for one Ray, ``machine_folder`` is shared by all processes of the user.
 """
@@ -17,7 +17,7 @@ from pathlib import Path
 from ..compiler.errors import QdrunError
 
 LONGEST_PATH = 40
-"""Of the folder in which Ray makes its sockets: their paths must fit into 107 bytes."""
+"""Maximum length of the folder of Ray's sockets: their paths must fit into 107 bytes."""
 SESSION, LOCK = "qdrun-ray-", "lock"
 STALE_S = 600.0
 MACHINE_VARIABLE = "QDRUN_MACHINE_DIR"
@@ -30,10 +30,10 @@ class NotPrivate(QdrunError, PermissionError):
 
 
 def private(path: Path) -> Path:
-    """Make a folder that its owner alone can look into, or check one that is there.
+    """Create a folder that only its owner can access, or check an existing one.
 
     Raises:
-        NotPrivate: it is a link or no folder, belongs to somebody else, or cannot be made.
+        NotPrivate: it is a link or no folder, belongs to another user, or cannot be created.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -50,13 +50,14 @@ def private(path: Path) -> Path:
 
 
 def state_folder() -> Path:
-    """Where this user's records of this machine lie: ``$XDG_STATE_HOME/qdrun`` or ``~/.local/state/qdrun``."""
+    """The folder of this user's records on this machine: ``$XDG_STATE_HOME/qdrun`` or ``~/.local/state/qdrun``."""
     above = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return private(Path(above) / "qdrun")
 
 
 def machine_folder() -> Path:
-    """What all processes of this user on this machine share until the next boot: ``/tmp/qdrun-<user id>``, or ``$QDRUN_MACHINE_DIR``.
+    """The folder that all processes of this user on this machine share until the next boot: ``/tmp/qdrun-<user id>``, or
+    ``$QDRUN_MACHINE_DIR``.
 
     Not in ``$TMPDIR`` or ``$XDG_RUNTIME_DIR``: two shells may have two of them.
     """
@@ -110,7 +111,7 @@ class SessionFolder:
         self.path.mkdir(mode=0o700)
 
     def remove(self) -> None:
-        """The Ray has ended, and left nothing that anybody needs."""
+        """Remove the session folder of a Ray that has ended."""
         for _ in range(3):  # its agents may write a last line
             shutil.rmtree(self._folder, ignore_errors=True)
         os.close(self._lock)

@@ -38,7 +38,7 @@ def _longest_word(column: Sequence[str]) -> int:
 
 
 def _words(text: str) -> list[str]:
-    """What a text may be broken between: words with the spaces before them, and the folders of paths."""
+    """The unbreakable parts of a text: words with the spaces before them, and folders of paths."""
     return re.findall(r"\s*[^\s/]*/|\s*[^\s/]+", text)
 
 

@@ -1,4 +1,4 @@
-"""Where in the user's own Python an error arose: file, line, source text and a caret, for messages."""
+"""Locates the user's Python line of an error for messages: file, line, source text and a caret."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests, leases and launches of a run: what is asked for, held, and given to workers, and what is left when a worker is gone. Pure."""
+"""The requests, leases and launches of a run, and what remains of them when a worker dies. Pure."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class Flights:
         return names
 
     def _next_of(self, name: str, *, again: bool = False) -> None:
-        """A launch of a lease is over: its next one has its turn, or what is left of its requests; ``again`` asks for those anew."""
+        """A launch of a lease is over: start its next launch, or end the lease and requeue its remaining requests if ``again``."""
         lease = self._leases[name]
         if lease.flights:
             head = self._flights[lease.flights[0]]
@@ -132,7 +132,7 @@ class Flights:
         alike = [name for name, batch in self._asked.items() if len(batch) > 1 and self.claims(batch) is claims]
         if not alike or self.alone((*launch.trials, *self._asked[alike[0]])):
             return
-        if left is None or left > out + len(self._asked[alike[0]]):  # if all of them fail, the run goes on
+        if left is None or left > out + len(self._asked[alike[0]]):  # if all of them fail, the run continues
             self._out.append(m.GoOn(launch.lease, alike[0], lease.since, len(alike) < len(self._asked)))
 
     def _goes_on(self, event: m.GoesOn) -> None:
@@ -169,7 +169,7 @@ class Flights:
             self._launch(device, lease)
 
     def _launch(self, device: DeviceAt, lease: LeaseAt) -> None:
-        """Hand the requests of a lease to a worker, all at once; one that is to run alone, or to be checked, by itself."""
+        """Hand the requests of a lease to a worker, all at once; a request that must run alone, or with checks, separately."""
         grant, before = lease.grant, self._flights[lease.flights[-1]].launch if lease.flights else None
         checked = self._checked(lease.queue[0])
         worker = self._free_worker(device, grant) if before is None else before.worker
@@ -213,7 +213,7 @@ class Flights:
         return len(trials) == 1 and self.trials[trials[0]].crash is not None
 
     def _may_fail(self, count: int) -> int | None:
-        """How many of ``count`` launches of a lease may fail before the others wait for the runner.
+        """The number of launches of a lease, out of ``count``, that may fail before the others wait for the runner.
 
         All leases that are out fail together no more than ends the run, but for the one trial that each has begun.
         """
@@ -283,7 +283,7 @@ class Flights:
             self._ask(self._verdicts.judge(flight, failed, charged=charged))
 
     def _not_begun(self, flight: Flight, *, sure: bool) -> None:
-        """A launch is over before it began: no attempt. ``sure``: and nobody else can think that it was one."""
+        """A launch is over before it began, so it is no attempt. ``sure``: no record says that it began."""
         lease, trials, drop = self._leases[flight.launch.lease], flight.launch.trials, flight.drop
         if flight.begun:  # it had its turn, and its worker was lost
             error = error_of("NotBegun", "its worker was lost before it began with this trial")

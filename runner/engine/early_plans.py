@@ -93,7 +93,7 @@ OF_THIS_MACHINE = (
     *("ImportError: ", "ModuleNotFoundError: ", "OSError: ", "FileNotFoundError: ", "NotADirectoryError: "),
     *("IsADirectoryError: ", "PermissionError: ", "ConnectionError: ", "MemoryError: ", "OutOfMemory: ", "DeviceError: "),
 )
-"""So begin errors that may be of the machine that plans rather than of the job."""
+"""Prefixes of errors that may come from the planning machine instead of the job."""
 
 
 def failures_text(groups: Sequence[PlannedGroup]) -> str:

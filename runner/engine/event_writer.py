@@ -1,4 +1,4 @@
-"""What a run writes down and shows: the journal's events, gathered to one write a round, and the board."""
+"""Writes the events of a run to its journal, in one write per round, and updates the board."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from . import messages as m
 
 SHOWN_NOTES = 20
 SNAPSHOT_BYTES_S = 1024
-"""So fast a journal may grow by snapshots: 84 MiB a day."""
+"""Maximum growth of a journal by snapshots in bytes per second: 84 MiB a day."""
 
 
 class Interrupts(Protocol):
-    """How often the user has asked to stop."""
+    """The number of stop requests of the user."""
 
     @property
     def count(self) -> int:
-        """So often. May raise, where the run cannot go on."""
+        """Returns that number. May raise if the run cannot continue."""
         ...
 
 
 @dataclass(frozen=True)
 class Outside:
-    """What a run works on: where it writes, what it shows, and whom it asks."""
+    """The environment of a run: its journal, its board and its controls."""
 
     folder: RunFolder
     journal: Journal

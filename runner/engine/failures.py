@@ -1,4 +1,4 @@
-"""What happens to a trial after an attempt that failed, by the class of the failure. Pure.
+"""Decides what happens to a trial after a failed attempt, by failure class. Pure.
 
 Infrastructure (a lost machine, device, ledger): tried again. Out of memory: at the next smaller point of its curve or, at the last one,
 with half as many bytes more; the last try with more than its fastest point, alone on its device. Crash: tried again alone, in the end
@@ -42,16 +42,17 @@ class Rules:
     start_s: float = 300.0
 
     def retries(self, failure: Failure) -> int:
-        """How often a trial is tried again after failures of this class."""
+        """The number of retries of a trial after failures of this class."""
         known = {Failure.infrastructure: self.infra, Failure.out_of_memory: self.oom, Failure.crash: self.crash}
         return known.get(failure, 0)
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What to do with a trial after a charged failure. ``status``: its end, None when it is tried again. ``alone``: nothing beside it.
+    """The decision about a trial after a charged failure.
 
-    ``step``: with fewer bytes, or with a larger claim where there is no smaller point.
+    ``status``: its final status, None if it is retried. ``alone``: it runs alone on its device. ``step``: with fewer bytes, or with a
+    larger claim if there is no smaller point.
     """
 
     status: str | None
@@ -94,7 +95,7 @@ def last(curves: Mapping[str, Claim], held: int, most: Mapping[str, int] | None 
 
 
 def _below(claim: Claim, held: int, tried: int | None) -> Claim | None:
-    """The points after the one that was tried, by its place in the curve: on another class the same one has other bytes."""
+    """The points after the failed one, by position in the curve: on another class the same position has other bytes."""
     points = [point for k, point in enumerate(claim.points) if (point.bytes < held if tried is None else k > tried)]
     if not points:
         return None

@@ -21,14 +21,14 @@ from .writer_threads import STALL_S, JournalWriter, StoreWatch
 
 WAIT_S = 0.25
 LOOK_EVERY_S = 0.5
-"""How often requests to cancel are looked for, and the ledger is asked without a reason."""
+"""Seconds between checks for cancel requests, and between calls of the ledger without a reason."""
 QUIET_S = 0.25
 """After a talk with the ledger it is listened to only if there is none for so long: while trials end, each end brings its news anyway."""
 SNAPSHOT_EVERY_S = 5.0
 AWAY_S = 10.0
 """A ledger that starts again is away for a few seconds; of more the user is told."""
 OFTEN = (m.WriteEnded, m.WriteStarted)
-"""Two actions for each trial: they are looked for first."""
+"""The two most frequent actions, which are tested first."""
 
 
 class Runner:
@@ -103,7 +103,7 @@ class Runner:
         self.outside.screen.update()
 
     def _look(self) -> None:
-        """What is looked at now and then: requests to cancel, a store that took nothing, why trials wait."""
+        """Periodic work: cancel requests, retries of a failed store, reasons for waiting."""
         requests = self._watch.requests
         if requests.whole and not self.state.stopping:
             self._tell(m.Cancelled())
@@ -140,7 +140,7 @@ class Runner:
         self._written()
 
     def _written(self) -> None:
-        """What the writer says: results that no line can hold, a store that takes nothing, the end of the run."""
+        """Handle reports of the writer: results too large for a line, a store that fails, the end of the run."""
         self._writer.check()
         for name in self._writer.spoiled():
             self.state.spoiled()
@@ -160,7 +160,7 @@ class Runner:
         self._writer.close()
 
     def _listen(self) -> Sequence[Any]:
-        """What is ready when the ledger has something to say by itself; nothing to wait for right after a talk."""
+        """The references to wait on for news of the ledger; none right after an exchange."""
         return self.ledger.refs() if self.clock() - self._talked >= QUIET_S else ()
 
     def _exchange(self) -> None:
@@ -198,7 +198,7 @@ class Runner:
         self._away_told &= not reached
 
     def _devices(self) -> dict[str, Found]:
-        """All devices that there have been: nodes that are gone may come back, and others join while the run goes on."""
+        """All devices seen so far: lost nodes may come back, and others join during the run."""
         self._found |= {row.id: row for row in self.ledger.devices()}
         return self._found
 
@@ -244,7 +244,7 @@ class Runner:
             self._seconds[self.state.lease_of(event.launch)].append(spent)
 
     def _note_times(self, events: Sequence[m.Event]) -> None:
-        """What nobody waits for."""
+        """The result of a call without a waiter."""
         timing, now = self.outside.timing, clock_now()
         for event in events:
             if isinstance(event, m.Ended) and event.rows:
@@ -302,7 +302,7 @@ class Runner:
                     self.book.note(action)
 
     def _batches(self, launches: Sequence[m.Launch]) -> tuple[BatchSpec, ...]:
-        """What a worker is told of the launches of a lease."""
+        """The message to a worker with the launches of a lease."""
         inside, alone, out = self.inside, self.state.alone, []
         for launch in launches:
             id, _, trials, numbers, size, _, lease, behind, may_fail, checked = launch

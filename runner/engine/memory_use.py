@@ -9,7 +9,7 @@ from ..workers.spec import Progress
 from .messages import WorkerId
 
 STEP = 1 << 20
-"""What is shown is rounded to so many bytes: a run that goes on evenly says the same again and again."""
+"""Shown bytes are rounded to this unit, so that a steady run repeats the same figures."""
 
 
 def used_of(found: Mapping[str, Found], seen: Mapping[WorkerId, Progress]) -> dict[str, int]:
@@ -52,9 +52,9 @@ Seen = Mapping[str, tuple[int, int]]
 
 
 def steadier(before: Seen, now: Seen) -> dict[str, tuple[int, int]]:
-    """What to tell the ledger of two looks in a row: of each pool the one that leaves less to others.
+    """Combine two successive observations for the ledger: for each pool the one with less memory of other programs.
 
-    A program that closes between the two readings of one look, of free bytes and of its own, would count as others' memory until the next.
+    Otherwise a program that closes between the readings of free and of own bytes would count as other memory until the next observation.
     """
     return {pool: max(said, before.get(pool, said), key=sum) for pool, said in now.items()}
 

@@ -1,6 +1,6 @@
-"""What the state machine of a run is told (events) and what it asks for (actions): plain values, no Ray, no clock.
+"""The events and actions of a run's state machine: plain values without Ray or a clock.
 
-What there is one of for each trial is a named tuple: a frozen dataclass of as many fields takes ten times as long to make.
+Messages that exist once per trial are named tuples: creating a frozen dataclass of that size takes ten times as long.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class WorkerId:
 
 
 class TrialEnd(NamedTuple):
-    """How one trial of a launch ended. ``failure`` None: it succeeded, and ``record`` is its row.
+    """The end of one trial of a launch. ``failure`` None: it succeeded, and ``record`` is its row.
 
-    ``shared``: its process had no more memory, which another trial there may have taken.
+    ``shared``: its process ran out of memory, possibly because of another trial in it.
     """
 
     record: Record
@@ -101,10 +101,10 @@ class Ended(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class WorkerDown:
-    """A worker process is gone. ``failure``: ``crash`` when it died by itself, ``infrastructure`` when its node did or Ray failed.
+    """A worker process is gone. ``failure``: ``crash`` if the process died, ``infrastructure`` if its node did or Ray failed.
 
-    ``begun``: the launch that each of its lanes began last; None: nobody knows. ``signal``: that killed it, in words, where it was one of
-    those that a mistake in memory or arithmetic raises; empty otherwise.
+    ``begun``: the launch that each of its lanes began last; None: unknown. ``signal``: the description of the signal that killed it, if it
+    is one that a memory or arithmetic error raises; empty otherwise.
     """
 
     worker: WorkerId
@@ -128,7 +128,7 @@ class Interrupted:
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
-    """Somebody asked to cancel ``trials``, or with None the whole run."""
+    """A request to cancel ``trials``, or with None the whole run."""
 
     trials: frozenset[str] | None = None
 

@@ -30,12 +30,12 @@ class Work:
 
 @dataclass(frozen=True)
 class Crash:
-    """A death by a signal, or the loss of a GPU, that is looked into: the next attempt of the trial runs with every index checked.
+    """The investigation of a death by a signal or of the loss of a GPU: the next attempt of the trial runs with every index checked.
 
     Attributes:
-        signal: in words, or what the driver said.
-        status: how the trial ends if that finds nothing; empty where it has retries left.
-        error, record: of that end.
+        signal: description of the signal, or the driver's message.
+        status: status of the trial if the attempt finds nothing; empty if it has retries left.
+        error, record: error and record for that status.
     """
 
     signal: str
@@ -141,14 +141,14 @@ class DeviceAt:
 
 
 Blame = tuple[Failure, m.Error, bool]
-"""What is said of a launch whose worker is gone: the class of the failure, the error, and whether its trials are charged."""
+"""The verdict on a launch of a lost worker: the failure class, the error, and whether its trials are charged."""
 
 
 def suspects(flights: Sequence[Flight], begun: frozenset[int] | None, *, crash: bool) -> tuple[list[Flight], list[Flight]]:
-    """Of the launches of a worker that is gone, in order: those that had ended, which it had not told yet, and those that it died in.
+    """The launches of a lost worker, in order: those that had ended without being reported, and those that were running.
 
-    ``begun``: what each lane began last. Where nobody knows, a process that crashed may have been in any launch that it had; where it
-    was lost by others' fault, it was in those that are known to have begun.
+    ``begun``: the launch that each lane began last. If it is unknown, a crashed process may have been running any of its launches; a
+    process that was lost for another reason was running those that are known to have begun.
     """
     ended: list[Flight] = []
     ran: list[Flight] = []

@@ -1,4 +1,4 @@
-"""Going on with a run that was interrupted, cancelled or lost: what is kept, what runs again, and what is left as it is."""
+"""Resumes a run that was interrupted, cancelled or lost: decides which trials are kept, run again, or skipped."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ from .session import How, Submitted, attend
 
 SHOWN = 3
 BY_NAME = "the trial was cancelled"
-"""What the error of a trial says that somebody cancelled by itself."""
+"""The error of a trial that was cancelled individually."""
 
 
 @dataclass(frozen=True)
 class ResumePlan:
-    """What ``resume`` would do.
+    """The decisions of ``resume``.
 
     Attributes:
-        kept: trials that have succeeded; their rows stay.
+        kept: trials that have succeeded.
         retried: trials that run, or run again, each with the reason.
-        skipped: trials that failed by their own fault, each with the reason; ``failed=True`` runs them again.
-        state: of the run now.
+        skipped: trials that failed by an error of their own, each with the reason; ``failed=True`` runs them again.
+        state: present state of the run.
     """
 
     kept: tuple[str, ...]
@@ -57,13 +57,13 @@ class ResumePlan:
 
 
 def look(folder: RunFolder, *, failed: bool = False) -> ResumePlan:
-    """What ``resume`` would do, from the folder alone."""
+    """Compute the decisions of ``resume`` from the run's folder."""
     state = replay(folder)
     return _plan(folder, state, failed, run_state(folder, state))
 
 
 def over(folder: RunFolder, plan: ResumePlan) -> Submitted | None:
-    """How a run ended that has nothing left to run; None where there is something, or its end has to be written down."""
+    """The end of a run without remaining trials; None if there are some, or if its end is not in the journal yet."""
     if plan.retried or plan.state not in ("done", "failed", "cancelled"):
         return None
     if not current(folder):  # its runner was killed between its last line and the table: there is none, or an older one
@@ -123,7 +123,7 @@ def charges(folder: RunFolder) -> tuple[dict[str, Counter[str]], set[str]]:
 
 
 def work_of(folder: RunFolder, state: Replay, plan: ResumePlan) -> list[Work]:
-    """The trials that run again, with what is known of their earlier attempts."""
+    """The trials that run again, with the facts about their earlier attempts."""
     charged, alone = charges(folder)
     return [Work(name, state.trials[name].next_number - 1, dict(charged.get(name, {})), name in alone) for name in plan.retried]
 
@@ -145,10 +145,10 @@ def resume(
     """Take a run over and bring it to its end. One that has ended and has nothing left to run stays as it is.
 
     Args:
-        folder: of the run; nobody runs it now.
-        config: instead of that in its folder.
-        force: go on although the config, or the file of the job, has changed since; the trials stay those of the run.
-        failed: run trials again that failed by their own fault.
+        folder: the run's folder; no process runs it now.
+        config: replaces the config in the folder.
+        force: continue although the config, or the file of the job, has changed since; the trials stay those of the run.
+        failed: run trials again that failed by an error of their own.
         debug: in debug mode, as ``submit --debug``; the rows of these trials say what was checked.
         address: of a cluster, see ``submit``.
         dashboard: start Ray's.

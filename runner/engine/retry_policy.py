@@ -1,4 +1,4 @@
-"""What becomes of the trials of a run: which of their failed attempts are charged, which are tried again, and their rows. Pure."""
+"""Decides which failed attempts are charged, which trials are retried, and the rows of trials. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .parts import Claims, Crash, Flight, TrialAt, Work
 
 RETRIED = (Failure.infrastructure, Failure.out_of_memory, Failure.crash)
 SPLIT = (Failure.crash, Failure.out_of_memory, Failure.timeout)
-"""What nobody knows the guilty trial of when a batch ends so: it is split in halves, and none is charged."""
+"""Failures of a batch that no single trial can be blamed for: the batch is split in halves, and no trial is charged."""
 OWN = (Failure.user_error, Failure.not_finite)
 CHECKED = "run again with every index checked"
 NOTHING = f"{CHECKED}, it {{how}}: no index out of bounds was found"
@@ -48,7 +48,7 @@ class Verdicts:
             for one in work
         }
         for trial in self.trials.values():
-            if checks and trial.charged[Failure.crash] > rules.crash:  # its runner was lost before it was looked into
+            if checks and trial.charged[Failure.crash] > rules.crash:  # its runner was lost before the investigation
                 trial.crash, trial.alone = Crash("a signal, before the run was resumed"), True
         self.counts: Counter[str] = Counter(dict(before))
         self.open = len(self.trials)
@@ -130,7 +130,10 @@ class Verdicts:
         return True
 
     def ended_well(self, name: str, record: m.Record, *, checked: bool) -> bool:
-        """An attempt has a result: the row of its trial, unless it only looked into a crash. Whether the trial is tried again."""
+        """Record the result of an attempt: the row of its trial, unless it only investigated a crash.
+
+        Returns whether the trial is retried.
+        """
         trial = self.trials[name]
         if checked and trial.crash is not None:
             return self._nothing_found(trial, "ended well")
@@ -148,7 +151,7 @@ class Verdicts:
         self.out.append(m.WriteRows(launch, rows))
 
     def _nothing_found(self, trial: TrialAt, how: str) -> bool:
-        """The attempt that looked into a crash is over and has found nothing: the trial goes on as it would have without."""
+        """The attempt that investigated a crash has found nothing: the trial continues as without it."""
         crash, trial.crash, trial.found = trial.crash, None, NOTHING.format(how=how) + ELSEWHERE
         assert crash is not None
         if crash.status:
@@ -193,7 +196,7 @@ class Verdicts:
 
     @property
     def may_fail(self) -> int | None:
-        """How many trials may still fail until the run is given up, with the one that makes it; None: all."""
+        """The number of further failures that end the run, including the last one; None: unlimited."""
         allowed = self.rules.allowed
         return None if allowed is None else allowed + 1 - self.counts["failed"] - self.counts["poisoned"]
 

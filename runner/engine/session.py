@@ -48,12 +48,12 @@ from .start import run_trials, user, warm
 
 ROOM_EVERY_S = 0.5
 Stage = Callable[[Journal], tuple[Sequence[Work] | None, Mapping[str, int]]]
-"""What is to run, once the journal is ours: None for all trials; and how many trials ended before, by status."""
+"""Returns the trials to run after the claim of the journal (None: all), and the number of earlier ends by status."""
 
 
 @dataclass(frozen=True)
 class Submitted:
-    """How a submit ended: the state of the run, its folder, and where the seconds went."""
+    """The result of a submit: the state of the run, its folder, and the seconds by phase."""
 
     folder: RunFolder
     state: str
@@ -63,7 +63,7 @@ class Submitted:
 
     @property
     def rows(self) -> Sequence[table.Row]:
-        """Its rows; large arrays are left in the journal (``table.Large``), but for those of the best one."""
+        """The rows of the run. Large arrays stay in the journal (``table.Large``), except those of the best row."""
         return self._rows
 
     @cached_property
@@ -87,8 +87,9 @@ class Submitted:
 
 @dataclass
 class Stops:
-    """What Ctrl-C, SIGTERM and a closed terminal do to a run: a KeyboardInterrupt while it starts, then they are counted, and the loop
-    obeys. All but Ctrl-C ask twice: to stop now.
+    """Handles Ctrl-C, SIGTERM and a closed terminal: they raise KeyboardInterrupt while a run starts; later they are counted for the loop.
+
+    All but Ctrl-C count twice, which stops running trials.
     """
 
     asked: int = 0
@@ -97,7 +98,7 @@ class Stops:
 
     @property
     def count(self) -> int:
-        """How often the run was asked to stop.
+        """The number of stop requests.
 
         Raises:
             ClusterLost: it must end, as its cluster is gone.
@@ -115,7 +116,7 @@ class Stops:
 
 @dataclass(frozen=True)
 class How:
-    """How a run is attended: which Ray, what is shown, since when."""
+    """The options of a running submit: Ray, progress, start time."""
 
     timing: Timing
     address: str | None = None
@@ -214,15 +215,15 @@ def attend(
     Args:
         prepared: its config.
         job: its job.
-        folder: which nobody runs.
+        folder: the run's folder; no process runs it.
         how: with which Ray.
-        stage: what is to run.
-        plan: where it was made already, or is being made.
-        gone: the owner of the run whose process is known to be gone: its silence and its leases need not be waited for.
+        stage: the trials to run.
+        plan: the plan, if it was made or is being made.
+        gone: the owner of the run, if its process is known to be dead: its timeout and its leases need not be waited for.
 
     Raises:
         ClusterError: Ray cannot be started or joined; no trial was started.
-        RunAlive: somebody runs it.
+        RunAlive: another process runs it.
         StorageFull: there is no room for the run.
     """
     made: Sequence[table.Row] = ()
@@ -273,7 +274,7 @@ def attend(
             try:
                 if ours:
                     state, made = _finish(journal, screen, stops, state, timing, why, prepared.trials)
-                    journal.close()  # whoever goes on with the run need not wait for the end of Ray
+                    journal.close()  # a process that resumes the run need not wait for the end of Ray
             finally:
                 wait([starting])
                 close_cluster(lost=bool(head.lost) or (state == "lost" and ours))
@@ -281,14 +282,14 @@ def attend(
 
 
 def _show_kept(board: Board, folder: RunFolder, prepared: Prepared, before: Mapping[str, int]) -> None:
-    """Of a run that goes on: how many rows there are already, by status, and the best of them."""
+    """The existing rows of a resumed run: their number by status, and the best one."""
     board.counts.update(before)
     if before:
         board.best = view_of(folder, trials=prepared.trials).best
 
 
 def _nothing_left(journal: Journal, before: Mapping[str, int], timing: Timing) -> Submitted:
-    """The end of a run that goes on with no trial: Ray is not needed for it."""
+    """End a resumed run without remaining trials, without Ray."""
     state, timing.ended_t = "done" if set(before) <= {"done"} else "failed", now()
     journal.write("finished", sync=True, state=state, timing=timing.summary())
     table.write_table(journal.folder)
@@ -386,7 +387,7 @@ def _ledger(
 
 
 def _account(folder: RunFolder, note: Callable[[str], None]) -> Account | None:
-    """The account that runs of this user on this machine share; None where somebody else has taken its place."""
+    """The account that the runs of this user on this machine share; None if another user blocks its folder."""
     try:
         return Account(folder.name)
     except (NotPrivate, OSError) as error:
@@ -397,7 +398,7 @@ def _account(folder: RunFolder, note: Callable[[str], None]) -> Account | None:
 def _finish(
     journal: Journal, screen: Display, stops: Stops, state: str, timing: Timing, why: str, trials: Sequence[Trial]
 ) -> tuple[str, Sequence[table.Row]]:
-    """The last line of the journal, and the table; waits for room on a full disk until it is told to stop.
+    """Write the last line of the journal, and the table. Waits for room on a full disk until it is told to stop.
 
     ``why``: what ended the run before its trials had ended; for those who follow it from elsewhere. ``trials``: of the run. Gives
     the state, and the rows if the table was made.
@@ -438,21 +439,21 @@ def _table(journal: Journal, trials: Sequence[Trial]) -> bool:
 
 
 def _last_words(journal: Journal) -> None:
-    """Say that the run is lost, from another thread than that which runs it and hangs; unless that has said how it ended."""
+    """Record that the run is lost, from another thread than the hanging one, unless that one has recorded its end."""
     if not journal.closed:
         journal.write("finished", sync=True, state="lost")
         journal.close()
 
 
 def _metrics(run: str) -> Exports:
-    """Ray's gauges and counters of this run; once Ray is there."""
+    """The Ray gauges and counters of this run, after Ray has started."""
     from ..ray_adapter.metrics import Metrics
 
     return Metrics(run)
 
 
 def metadata(folder: RunFolder, prepared: Prepared) -> dict[str, str]:
-    """What Ray's dashboard says of the job of a run."""
+    """Ray's record of the job of a run, from its dashboard."""
     return {"job_name": prepared.loaded.config.name, "run": folder.name, "user": user(), "trials": str(len(prepared.trials))}
 
 

@@ -36,10 +36,10 @@ WARM_BYTES = 256 << 20
 
 
 def warm(prepared: Prepared, job: type[Job[Any]], planned: Sequence[Planned], over: Callable[[], bool]) -> threading.Thread:
-    """Compile the kernels of one shape after the other, in a thread, until ``over``: while Ray starts there is time for it, and the workers
-    of this machine find them in the cache on disk. What goes wrong there goes wrong in the trials, too, and is told by them.
+    """Compile the kernels of all shapes in a thread while Ray starts, until ``over``, so that workers of this machine find them in the disk
+    cache. Errors are ignored, because the trials raise them, too.
 
-    On the CPU alone, and small trials alone: the last of them is still open when the first ones run, and nobody has claimed its bytes.
+    On the CPU alone, and small trials alone: the last one is still open when the first trials run, and no lease covers its bytes.
     """
     trials = {trial.id: trial for trial in prepared.trials}
     here = prepared.backend == "cpu" and job.needs_compiler
@@ -101,7 +101,7 @@ def rules_of(prepared: Prepared, trials: int) -> Rules:
 
 
 def specs_of(prepared: Prepared, folder: RunFolder, owner: Owner, found: Sequence[Found]) -> dict[str, WorkerSpec]:
-    """What a worker is, by device; of a device with a process for each lane, with one lane."""
+    """The worker settings by device; a device with a process per lane has workers with one lane."""
     shared = prepared.shared_spec()
     # another process has another working directory
     where = str(folder.path.absolute()) if isinstance(folder.files, LocalFiles) else folder.uri
@@ -129,7 +129,7 @@ def numbered(spec: WorkerSpec, worker: m.WorkerId, lanes: int) -> WorkerSpec:
 
 
 def to_preload(prepared: Prepared, planned: Sequence[Planned], claims: Claims, row: Found) -> tuple[Shape, ...]:
-    """The shapes whose code the lanes of a GPU are to find loaded; none for a device with one lane, which nobody else has to wait for."""
+    """The shapes with code that is preloaded for the lanes of a GPU; none for a device with one lane, where loading delays no other lane."""
     if row.backend == "cpu" or row.lanes < 2 or not load(prepared.target).needs_compiler:
         return ()
     trials = {trial.id: trial for trial in prepared.trials}
@@ -142,7 +142,7 @@ def to_preload(prepared: Prepared, planned: Sequence[Planned], claims: Claims, r
 
 
 class Roster(Mapping[str, Found]):
-    """The devices that a run may use, by id: those of its beginning, and those that join while it goes on. Those that are gone stay."""
+    """The devices that a run may use, by id, including those that join during the run and those that are lost."""
 
     def __init__(self, look: Callable[[], Iterable[Found]]) -> None:
         self._look, self._rows = look, {row.id: row for row in look()}
@@ -165,7 +165,7 @@ class Roster(Mapping[str, Found]):
 
 
 def inside_of(prepared: Prepared, planned: Sequence[Planned], claims: Claims, kind: Callable[[str], str]) -> Inside:
-    """What the runner needs to know of the trials. ``kind``: the class of a device."""
+    """The facts about the trials that the runner needs. ``kind``: the device class."""
     elastic = prepared.loaded.config.elastic
 
     def budget(launch: m.Launch) -> int | None:
@@ -201,13 +201,13 @@ def run_trials(
 
     Args:
         prepared: the config.
-        planned: of ``plan_all``.
-        outside: where the run writes and what it shows, once there are workers.
+        planned: the result of ``plan_all``.
+        outside: the journal and the board of the run, used once there are workers.
         ledger: which the run has joined.
-        folder: of the run.
+        folder: the run's folder.
         owner: the claim on it.
         work: of a run that goes on: trials that are to run.
-        before: trials that ended earlier, by status.
+        before: number of earlier ends by status.
 
     Raises:
         OwnerLost: another process has taken the run over.
@@ -283,7 +283,7 @@ def too_large(prepared: Prepared, planned: Sequence[Planned]) -> dict[str, str]:
 
 
 def user() -> str:
-    """Whose share a run counts against."""
+    """The user of the share that a run counts against."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):

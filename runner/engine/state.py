@@ -1,10 +1,10 @@
-"""The state of a run as a pure machine: events in, actions out. It knows no Ray, no files, no clock; ``now`` is given, in seconds.
+"""The state machine of a run: events in, actions out. Pure, without Ray, files or a clock; ``now`` is an argument, in seconds.
 
 A trial waits in a request of the ledger, runs in a launch under a lease, and ends with one row. A lease of several requests goes to its
-worker as a whole, as launches that run one after the other. Only the first has begun then; of the others the worker says so, and one that
-has not begun when its worker is lost, or when it is told not to, was never an attempt. Launches of one worker share a process: when it
-dies and several ran in it, nobody is charged and each runs alone on its device from then on, so that the next death has one suspect. A
-batch that crashes, runs out of memory, or takes longer than one trial may, is split in halves, until one trial is alone with it.
+worker as a whole, as launches that run one after the other. Only the first has begun then; the worker reports the begin of the others, and
+one that has not begun when its worker is lost, or when it is told not to, was never an attempt. Launches of one worker share a process:
+when it dies and several ran in it, none is charged and each runs alone on its device from then on, so that the next death has one suspect.
+A batch that crashes, runs out of memory, or takes longer than one trial may, is split in halves, until one trial is alone with it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ as it is always free, and use up their retries.
 
 
 class State(Flights):
-    """All trials of a run that are not over, and what is asked, leased and launched for them."""
+    """All unfinished trials of a run, with their requests, leases and launches."""
 
     # what others look at
 
@@ -88,11 +88,11 @@ class State(Flights):
         return self._take()
 
     def handle(self, event: m.Event, now: float) -> list[m.Action]:
-        """Take one event; what is to be done, in this order."""
+        """Process one event. Returns the actions in order."""
         return self.handle_all((event,), now)
 
     def handle_all(self, events: Iterable[m.Event], now: float) -> list[m.Action]:
-        """Take events that have come together; what is to be done, in this order."""
+        """Process events that have arrived together. Returns the actions in order."""
         self._now = now
         for event in events:
             self._apply(event)
@@ -225,7 +225,7 @@ class State(Flights):
             if self._now - when > TOGETHER_S or worker.slot == slot:  # else its node, or whatever it was, has taken both
                 self._useless(worker, event.error)
         if not guilty and event.begun is not None:
-            # between launches: those that had their turn are charged, lest that goes on for ever
+            # between launches: launches that have run are charged, so that the retries end
             failure = Failure.infrastructure
             guilty = [flight for flight in self._heads() if flight.begun and flight.launch.worker == worker]
         elif guilty and failure is Failure.crash:

@@ -44,7 +44,7 @@ class JournalWriter:
 
     @property
     def waiting(self) -> int:
-        """How many events were handed over and are not in the journal yet."""
+        """The number of events that are not in the journal yet."""
         with self._changed:
             return self._waiting()
 
@@ -137,12 +137,12 @@ class JournalWriter:
 
 
 class StoreWatch:
-    """Looks into the run's folder from a thread of its own: what others ask to cancel, and whether there is room for results again.
+    """Polls the run's folder in a thread: cancel requests, and free space for results.
 
     Args:
         folder: of the run.
-        owner: whose requests are looked for.
-        every_s: seconds between two looks.
+        owner: the owner that the requests are addressed to.
+        every_s: seconds between two polls.
     """
 
     def __init__(self, folder: RunFolder, owner: Owner, every_s: float) -> None:
@@ -155,10 +155,10 @@ class StoreWatch:
 
     @property
     def requests(self) -> CancelRequests:
-        """What others ask for, as of the last look that the store has answered.
+        """The requests of the last successful poll.
 
         Raises:
-            Whatever a look has raised, but for a store that does not answer.
+            Any error of a poll, except that the store does not answer.
         """
         if self._failure is not None:
             raise self._failure

@@ -1,4 +1,6 @@
-"""What runs of one user hold of this machine. Each is a process with a ledger of its own; without this, two would promise the same bytes.
+"""The account that the runs of one user on one machine share.
+
+Each run is a process with its own ledger; without the account, two of them would grant the same bytes.
 
 Each process has a file in ``private.machine_folder()``, which it writes anew whenever what it holds has changed, and holds the lock of
 that file while it lives. The kernel gives a lock back however the process ends: a file whose lock is free counts no more. Files are read
@@ -28,14 +30,14 @@ CORES = "cores"
 
 @dataclass(frozen=True)
 class Entry:
-    """What one run holds, by pool in bytes, and of ``CORES``.
+    """The entry of one run: what it holds, in bytes by pool, and of ``CORES``.
 
     Attributes:
         run: its id; ``pid``: its process, for people.
-        held: what it has promised to its trials and workers.
-        used: what its workers were seen to hold, where that is known: it is part of what others see as taken.
-        needs: the least that would let it start something, when it waits for anything.
-        since: since when it waits and holds nothing, in seconds since 1970; 0 otherwise.
+        held: granted to its trials and workers.
+        used: the observed use of its workers, if known; other runs count it as taken.
+        needs: the least that would let it start a request, if it waits.
+        since: start of the time in which it waits and holds nothing, in seconds since 1970; 0 otherwise.
     """
 
     run: str
@@ -47,17 +49,17 @@ class Entry:
 
 
 class Account:
-    """The part of one run in the account of this machine, from its making to ``close``.
+    """The entry of one run in the account of this machine, from its creation to ``close``.
 
     Args:
         run: its id.
         folder: instead of the machine's.
 
     Attributes:
-        written: what the others see of it.
+        written: the entry that other runs see.
 
     Raises:
-        NotPrivate: somebody else could write there.
+        NotPrivate: another user could write there.
     """
 
     def __init__(self, run: str, folder: Path | None = None) -> None:
@@ -109,7 +111,7 @@ class Account:
         return None
 
     def entry(self, held: Mapping[str, int], used: Mapping[str, int], needs: Mapping[str, int]) -> Entry:
-        """What this run holds, uses and needs, as the others are to see it."""
+        """Publish what this run holds, uses and needs."""
         before, waits = self.written, bool(needs) and not any(held.values())
         since = (before.since if before is not None and before.since else time.monotonic()) if waits else 0.0
         return Entry(self.run, os.getpid(), dict(held), dict(used), dict(needs), since)

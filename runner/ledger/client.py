@@ -18,7 +18,7 @@ from .machine import Machine
 
 
 class LedgerClient(Protocol):
-    """What a runner calls, from one thread."""
+    """The ledger as a runner calls it, from one thread."""
 
     run: str
 
@@ -35,7 +35,7 @@ class LedgerClient(Protocol):
         ...
 
     def exchange(self, done: Sequence[LeaseEnd] = (), wait_s: float = 0.0) -> Exchange:
-        """Give leases back and take what is new, in one round trip; with nothing new, wait up to ``wait_s`` where others may cause some."""
+        """Return leases and receive news, in one round trip. Without news, wait up to ``wait_s`` if other runs may cause some."""
         ...
 
     def refs(self) -> list[Any]:

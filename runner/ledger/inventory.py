@@ -16,11 +16,12 @@ from . import amd, memory
 LANES = 4
 """Programs that run at once on a GPU, unless a config says otherwise: beyond some, launches wait for each other."""
 RESERVE_PART, RESERVE_BYTES = 20, 512 << 20
-"""Of a pool a twentieth, at least 512 MiB, is left alone: what no allocator counts."""
+"""The reserve of a pool: a twentieth, at least 512 MiB, for memory that no allocator counts."""
 MIB = 1 << 20
 PROCESS_BYTES = {"cuda": 576 * MIB, "amdgpu": 576 * MIB, "vulkan": 256 * MIB, "metal": 256 * MIB, "cpu": 320 * MIB}
-"""What a worker's process holds beside its trials: the context on a device (551 MB on an H200); on a CPU Python, LLVM and Ray's
-client: 287 MiB at most while it compiled a job of this package, and some more for what jobs import."""
+"""Overhead of a worker process: the context on a device (551 MB on an H200); on a CPU Python, LLVM and Ray's client (at most 287 MiB while
+it compiled a job of this package), and some more for imports of jobs.
+"""
 RESOURCES = {"cuda": "GPU", "amdgpu": "GPU", "vulkan": "qdrun_vulkan", "metal": "qdrun_metal", "cpu": "CPU"}
 """The resource of Ray that a device of a backend is; the ``qdrun_`` ones are declared with ``ray start --resources``."""
 
@@ -30,17 +31,17 @@ VISIBLE = {"cuda": "CUDA_VISIBLE_DEVICES", "amdgpu": "HIP_VISIBLE_DEVICES"}
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A device, or a backend that has none here.
+    """A device, or a backend without a device on this machine.
 
     Attributes:
         id: unique in a cluster.
         node: Ray's id of its node; empty for this machine without Ray.
         index: its number in a process that sees all of the node.
-        uuid: the name that it keeps everywhere; ``pci`` its address; empty where there is none.
+        uuid: its permanent id; ``pci`` its address; empty where there is none.
         model: as the driver calls it.
         kind: the class of devices for which one claim holds: backend, model and threads in flight.
         pool: the physical memory that it uses, by UUID or PCI address; devices of several backends may name the same.
-        total: bytes of the pool; ``free``: that nobody holds now, None where that is not known.
+        total: bytes of the pool; ``free``: its free bytes, None if unknown.
         threads: in flight when a trial runs: resident threads of a GPU, cores of one trial on a CPU.
         lanes: trials at once.
         process_bytes: what the process of a worker holds beside its trials; see ``charge``.
@@ -69,7 +70,7 @@ class Found:
 
     @property
     def resource(self) -> str:
-        """What Ray calls it."""
+        """Its name in Ray."""
         return RESOURCES[self.backend]
 
     @property
@@ -133,7 +134,7 @@ def _amd(row: Backend, card: amd.AmdCard, index: int, lanes: int, node: str) -> 
 
 
 def pools_and_devices(found: Iterable[Found]) -> tuple[list[Pool], list[Device]]:
-    """What the packer is told of devices: usable ones, and their pools less the reserve and what others hold."""
+    """The usable devices and their pools for the packer, less the reserve and what other processes hold."""
     pools: dict[str, Pool] = {}
     devices = []
     for row in found:

@@ -60,7 +60,7 @@ class Lanes:
         return self._places
 
     def devices(self) -> list[Found]:
-        """What is known of them."""
+        """The known devices."""
         return [place.found for place in self._places.values()]
 
     def of(self, run: str) -> int:
@@ -70,7 +70,7 @@ class Lanes:
         return lanes if gate is None else min(lanes, gate.most)
 
     def add(self, found: Found, group: str) -> None:
-        """A device is there."""
+        """Add a device."""
         if found.id in self._places:
             raise ValueError(f"there is a device {found.id} already: lose_device takes it away")
         if not any(place.found.pool == found.pool for place in self._places.values()):
@@ -93,7 +93,7 @@ class Lanes:
             self._shared = frozenset()
 
     def rest(self, run: Run, device: str) -> None:
-        """Nothing more is placed for a run on a device; what runs there goes on. To be called again whenever some of that has ended."""
+        """Place nothing more for a run on a device; running requests continue. Call it again whenever one of them has ended."""
         place = self._places[device]
         place.resting.add(run.id)
         count = sum(grant.lease.device == device for grant in run.grants.values())
@@ -150,7 +150,7 @@ class Lanes:
         self._set_foreign(pool)
 
     def promise(self, pool: str, bytes: int) -> None:
-        """So much of a pool is not to be had, beside what others are seen to hold, see ``Ledger.limit``."""
+        """Withhold bytes of a pool, in addition to the observed use of other processes, see ``Ledger.limit``."""
         if self._promised.get(pool, 0) != bytes:
             self._promised[pool] = bytes
             self._set_foreign(pool)
@@ -204,7 +204,7 @@ class Lanes:
                         self._relane(place, run, lanes)
 
     def _usable(self, run: Run) -> dict[str, int]:
-        """By device, the lanes that a run with a gate gets at the most: its part of what it may have at once, rounded up.
+        """The maximum number of lanes by device for a run with a gate: its part of the run's limit, rounded up.
 
         It is spread over the devices that hold the largest of what waits, so that all of it can run there; where none does, over all.
         """
@@ -253,7 +253,7 @@ class Lanes:
 
 
 def _parts(whole: int, most: Sequence[int]) -> list[int]:
-    """A number in parts of at least one, equal but for those that want no more than ``most``; what all have enough of is left."""
+    """Split a number into equal parts of at least one, limited by ``most``; the rest remains unused."""
     parts = [1] * len(most)
     for _ in range(len(most), whole):
         able = [k for k, part in enumerate(parts) if part < most[k]]

@@ -1,4 +1,4 @@
-"""What passes between a run and the ledger: leases, their ends, and the answer of an exchange. Plain data."""
+"""The messages between a run and the ledger: leases, their ends, and the answer of an exchange. Plain data."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ BEAT_S = 5.0
 EXPIRE_S = 30.0
 """A run that was silent for so long loses its leases."""
 MOST_REASONS = 8
-"""Of so many shapes a run is told why they wait; a sweep may have as many shapes as trials."""
+"""Maximum number of shapes in the reasons for waiting; a sweep may have as many shapes as trials."""
 LEASE_TRIALS, LEASE_S = 64, 5.0
 """A lease of short requests covers at most so many trials, and at most so many seconds."""
 
@@ -63,11 +63,11 @@ class LeaseEnd:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What a run says of itself when it joins.
+    """The properties of a run that joins a ledger.
 
     Attributes:
-        most: leases that it may have at once, on all devices; None: as many as there are lanes.
-        frames: bytes that its kernels' stack frames take of a GPU, beside what a process holds of it anyway.
+        most: maximum number of leases at once, on all devices; None: as many as there are lanes.
+        frames: bytes of its kernels' stack frames on a GPU, in addition to the overhead of a process.
     """
 
     most: int | None = None
@@ -95,9 +95,10 @@ class Exchange:
     """The answer of the ledger.
 
     Attributes:
-        leases: granted since the last one: run them now.
-        ended: taken by the ledger, with the reason: stop what runs there. Its requests are forgotten: ask again for what is to run again.
-        close: devices where a worker of the run has nothing to do, and its process is in the way of others: end it, then say ``closed``.
+        leases: leases granted since the last answer; run them now.
+        ended: leases that the ledger has revoked, with the reason: stop their launches. Their requests are removed; submit again what is to
+            run again.
+        close: devices with an idle worker of the run that blocks other requests: end the worker, then call ``closed``.
         last: number of the last news in this answer; the next exchange gives it back as ``seen``.
         known: False: the ledger has never heard of the run, or has given it up: ``join`` again.
         others: requests of other runs wait.

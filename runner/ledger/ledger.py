@@ -88,8 +88,9 @@ class Ledger:
         self._lanes.observe(pool, free, ours, run)
 
     def limit(self, run: str, pools: Mapping[str, int], lanes: Mapping[str, int]) -> None:
-        """Nobody but one run is here, and it may hold so many bytes of each pool now, and have so many lanes of each device: runs that have
-        ledgers of their own have the rest. What it holds it keeps.
+        """Limit the bytes of each pool and the lanes of each device for a ledger with a single run; runs with other ledgers have the rest.
+
+        The run keeps what it holds.
         """
         state = self._runs[run]
         for pool, most in pools.items():
@@ -214,9 +215,9 @@ class Ledger:
             self._lanes.worker_ended(run, device)
 
     def avoid(self, run: str, device: str, seconds: float, now: float) -> bool:
-        """Grant nothing more to a run on a device for so long: its workers do not last there. What runs there goes on.
+        """Grant nothing more to a run on a device for some time, because its workers fail there. Running leases continue.
 
-        False, and nothing is done, where the run has no other device: its trials are to fail then, and to say what is wrong.
+        Returns False and does nothing if the run has no other device: its trials then fail with their errors.
         """
         state, place = self._runs.get(run), self._lanes.places().get(device)
         if state is None or place is None or run not in place.runs:
@@ -233,7 +234,7 @@ class Ledger:
         self._give_back(self._runs[run], done, now)
 
     def exchange(self, run: str, done: Sequence[LeaseEnd], now: float, seen: int = 0) -> Exchange:
-        """Give leases back, and take what is new after news number ``seen``. Leases that are not known are passed over."""
+        """Return leases, and receive the news after number ``seen``. Unknown leases are ignored."""
         state = self._runs.get(run)
         if state is None:
             return Exchange(known=False)
@@ -276,7 +277,7 @@ class Ledger:
                     state.tell(device)
 
     def news(self, run: str, seen: int) -> Exchange:
-        """What is new for a run after news number ``seen``; it is no sign of life."""
+        """The news of a run after number ``seen``. The call does not count as a heartbeat."""
         state = self._runs.get(run)
         return self._answer(state, seen) if state is not None else Exchange(known=False)
 
@@ -308,13 +309,13 @@ class Ledger:
         return snapshot(self._packer.snapshot(), self._lanes.places(), self._runs.values(), self._clean)
 
     def counts(self) -> tuple[int, int]:
-        """How many requests wait, and how many leases there are."""
+        """The numbers of waiting requests and of leases."""
         return self._packer.counts()[0], sum(len(run.grants) for run in self._runs.values())
 
     # Inside
 
     def _answer(self, run: Run, seen: int) -> Exchange:
-        """What a lease covered waits again when its device was lost before the run had heard of the lease."""
+        """Requeue the requests of a lease if its device was lost before the run had received the lease."""
         for grant in run.unseen(seen):
             self._packer.submit(run.again(grant))
         return replace(run.answer(), others=any(other.waiting for other in self._runs.values() if other is not run))
@@ -390,7 +391,7 @@ class Ledger:
                 run.tell(device)
 
     def _take(self, request: Request) -> RequestGroup:
-        """What the packer has placed waits no longer."""
+        """Remove placed requests from the waiting ones."""
         run = self._runs[request.run]
         return run.take(request.id.removeprefix(f"{run.id}/"))
 
@@ -424,7 +425,7 @@ class Ledger:
         run.tell(lease)
 
     def _more(self, run: Run, shape: RequestGroup, request: Request, time: float) -> int:
-        """How many requests a lease covers beside the first: short ones only, and at most half of the run's share of what waits."""
+        """The number of further requests of a lease: short ones only, and at most half of the run's share of the queue."""
         seconds = shape.seconds
         if seconds is None:
             known = [claim.seconds for claim in shape.claims.values() if claim.seconds is not None]

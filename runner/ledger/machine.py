@@ -1,4 +1,4 @@
-"""One run's ledger beside those of the user's other runs on this machine: it grants what their account leaves."""
+"""The ledger of one run that shares this machine with the user's other runs: it grants what their account leaves."""
 
 from __future__ import annotations
 

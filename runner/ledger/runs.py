@@ -1,4 +1,4 @@
-"""What the ledger keeps for each run: what it waits for, what it holds, and the news that it has not taken yet."""
+"""The ledger's state of each run: waiting requests, leases, and news that it has not received yet."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from ..packing.claims import Key
 from .leases import Exchange, Lease, LeaseEnd
 
 MOST_SPENT = 256
-"""Of so many shapes of a run, of which nothing waits or runs any more, the ledger still knows how long they took."""
+"""Number of finished shapes of a run for which the ledger remembers durations."""
 News = Lease | LeaseEnd | str
-"""What a run is told. A text: the device whose idle worker is to end."""
+"""A news item of a run. A text: the device with the idle worker that should end."""
 
 MARK = " of run "
 """Between the name of a device or of a class and the run: the packer gets a device of its own for each run, see ``Ledger``."""
@@ -94,7 +94,7 @@ class Run:
         return out
 
     def again(self, grant: Grant) -> list[Request]:
-        """What a grant covered waits again; the same as the packer is to have it."""
+        """Requeue the requests of a grant. Returns them for the packer."""
         prefix = f"{self.id}/"
         out = {request.id.removeprefix(prefix): request for request in grant.made}
         out = {name: request for name, request in out.items() if name not in self.waiting and name not in self.held}
@@ -147,7 +147,10 @@ class Run:
         return shape
 
     def over(self, shape: RequestGroup) -> None:
-        """Something of a shape waits or runs no longer. Where nothing of it does, it is spent, and the oldest spent ones are forgotten."""
+        """Note that a request of a shape no longer waits or runs.
+
+        Shapes without any are finished; the oldest finished ones are forgotten.
+        """
         if shape.waiting or any(grant.shape is shape for grant in self.grants.values()):
             return
         if self.shapes.get(shape.key) is shape:

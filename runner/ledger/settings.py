@@ -1,4 +1,4 @@
-"""What a ledger of a cluster is started with."""
+"""The settings of a cluster's ledger."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ NAME, NAMESPACE = "qdrun-ledger", "qdrun"
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How a ledger works. The first run of a cluster chooses.
+    """The settings of a ledger. The first run of a cluster chooses them.
 
     Attributes:
         lanes: trials at once on each device, None: see ``inventory.local``.
-        beat_s: runs are to be heard from so often; one that starts again waits two of them before it grants.
-        expire_s: a run that is silent for so long loses its leases.
-        idle_s: a device that no run has claims for is given back to Ray after so many seconds.
+        beat_s: seconds between heartbeats of a run; a restarted ledger waits two of them before it grants.
+        expire_s: seconds of silence after which a run loses its leases.
+        idle_s: seconds after which a device without claims is returned to Ray.
         look_s: seconds between two looks at the nodes of the cluster.
         lease_trials: most trials of a lease.
         pretended_bytes: for tests of the machinery alone: each GPU that Ray was told of, and that is not there, has so many bytes.

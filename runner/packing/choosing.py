@@ -11,13 +11,13 @@ from .queue import Group, UserQueue, Waiting
 WEIGHT = 8
 """The exponent of the bytes of groups that have nearly as many, where one of them is chosen."""
 
-USERS = 8  # of the users below the fair share, so many are looked at for the best fit
+USERS = 8  # number of users below the fair share that are compared for the best fit
 Choice = tuple[Group, str]
 """A group, and why."""
 
 
 class Chooser:
-    """Looks at what waits for what fits a device best. Changes nothing.
+    """Finds the waiting request that fits a device best. Read-only.
 
     Attributes:
         turns: the order of the users.
@@ -28,7 +28,7 @@ class Chooser:
         self.turns = Turns(waiting, shares)
 
     def choose(self, state: DeviceState, room: int) -> Choice | None:
-        """What starts on a device that has ``room`` bytes and that nothing is reserved on."""
+        """The request that starts on a device with ``room`` bytes and without a reservation."""
         largest = self._wants_large(state)
         users = self._waiting.users
         if len(users) == 1:
@@ -44,7 +44,7 @@ class Chooser:
         return group, "the largest that fits" if largest else "the smallest"
 
     def beside(self, need: int, target: DeviceState, state: DeviceState, room: int, now: float) -> Choice | None:
-        """Something that provably leaves a reservation of ``need`` bytes on ``target`` its bytes and its lane when they would be free."""
+        """A request that provably does not delay a reservation of ``need`` bytes on ``target``."""
         when, spare, lanes = target.free_at(need, now)
         if when == math.inf:
             return None
@@ -68,14 +68,14 @@ class Chooser:
             if group is not None:
                 best, size = group, group.bytes_on(kind)
                 if size == most:
-                    break  # nobody has a better fit
+                    break  # no other user has a better fit
         return best
 
     def _mixed(self, queue: UserQueue, group: Group, state: DeviceState, room: int, largest: bool) -> Group:
-        """Of the groups of a user with nearly as many bytes as the best fit, the one that has the most left for each of its lanes here.
+        """Among the groups of a user with nearly as many bytes as the best fit, the one with the most remaining work per lane here.
 
-        So a device runs all of them side by side, by what is left of each, instead of one after the other: they may need different parts
-        of it. What is left is counted in the seconds that those took which have ended. The longest and the largest are not to be left
+        So a device runs them side by side, in proportion to their remaining work, instead of one after the other: they may use different
+        resources. What is left is counted in the seconds that those took which have ended. The longest and the largest are not to be left
         for the end: seconds count twice, and bytes weigh.
         """
         near = queue.near(group, state.device.kind, room, largest)

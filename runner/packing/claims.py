@@ -1,4 +1,4 @@
-"""What a request asks for: a curve of (bytes, relative time) for each class of devices that it may run on."""
+"""``Claim`` and ``Request``: a request has a curve of (bytes, relative time) for each device class that it may run on."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Key = tuple[tuple[str, "Claim"], ...]
 
 @dataclass(frozen=True, slots=True)
 class ClaimPoint:
-    """One way to run: ``bytes`` on the device beside what its process pays once, and ``time`` as a multiple of the fastest point's."""
+    """A point of a claim: ``bytes`` on the device without the overhead of the process, and ``time`` relative to the fastest point."""
 
     bytes: int
     time: float = 1.0
@@ -85,14 +85,14 @@ class ClaimsKey:
 
 @dataclass(frozen=True)
 class Request:
-    """What waits for a place: one trial, or a batch of ``trials`` that run in one launch and take one lane.
+    """A trial, or a batch of ``trials`` that share one launch and one lane, that waits for a place.
 
     Attributes:
-        id: unique among those that wait or run.
-        user: whose share it counts against.
+        id: unique among waiting and running requests.
+        user: the user of the share that it counts against.
         run: the sweep that it belongs to.
         claims: for each device class (``Device.kind``) that it may run on, its claim there.
-        submitted: when it was first asked for, in seconds of the clock that ``Packer.next`` is given; kept when it is asked for again.
+        submitted: time of the first submission, in seconds of the clock of ``Packer.next``; kept when it is asked for again.
         trials: how many trials it carries.
     """
 

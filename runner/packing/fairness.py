@@ -1,4 +1,4 @@
-"""Users' shares of the cluster, and who goes first."""
+"""Shares of users, and the order in which users get places."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class _Held:
 
 
 class Shares:
-    """What each user holds. A share is the larger one of two: of all bytes, and of all lanes (dominant resource).
+    """The shares of users. A share is the larger one of two fractions: of all bytes, and of all lanes (dominant resource).
 
-    The fair share is 1/n where n users wait or run.
+    The fair share is 1/n for n users that wait or run.
 
     Attributes:
         ranked: users that run something with their shares, the smallest first; equal shares by name.
-        joined: how often a user has come or gone.
+        joined: number of times that a user came or left.
     """
 
     def __init__(self) -> None:
@@ -101,7 +101,7 @@ class Shares:
 
 
 class Turns:
-    """Whose turn it is, of the users that wait. What a decision needs of all users is counted when one comes or goes, not each time."""
+    """The order of waiting users. Facts about all users are updated when one comes or leaves, not at each decision."""
 
     def __init__(self, waiting: Waiting, shares: Shares) -> None:
         self._waiting, self._shares = waiting, shares
@@ -111,7 +111,7 @@ class Turns:
         self._all_wait = False
 
     def active(self) -> int:
-        """How many users wait or run."""
+        """The number of users that wait or run."""
         if self._joined != self._waiting.joined + self._shares.joined:
             self._look()
         return self._active

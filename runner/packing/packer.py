@@ -53,12 +53,12 @@ class Packer:
         self._resize(fit=True)
 
     def add_device(self, device: Device, gate: Gate | None = None) -> None:
-        """Add a device of a pool that is there. Its worker is charged from the first placement, or ``worker_started``, on.
+        """Add a device to an existing pool. Its worker is charged from the first placement, or from ``worker_started`` on.
 
-        ``gate``: that devices of one or several classes share.
+        ``gate``: a limit that several devices share.
 
         Raises:
-            ValueError: there is such a device already, or no such pool.
+            ValueError: the device exists already, or the pool does not.
         """
         if device.id in self._devices:
             raise ValueError(f"there is a device {device.id} already: lose_device takes it away")
@@ -124,7 +124,7 @@ class Packer:
             self._touch_all()
 
     def withdraw(self, ids: Iterable[str]) -> list[Request]:
-        """Take requests out of the queue; those that waited. One that runs goes on: ``finish`` says when it ended."""
+        """Remove requests from the queue. Returns those that waited. Running requests continue until ``finish``."""
         out = []
         for name in ids:
             if name in self._waiting:
@@ -173,7 +173,7 @@ class Packer:
         """
         return [name for pool in self._pools.values() for name in in_the_way(pool, self._waiting)]
 
-    # What is seen from outside
+    # Queries
 
     @property
     def reservation(self) -> Reservation | None:
@@ -185,14 +185,14 @@ class Packer:
         return self._pools[pool].free
 
     def counts(self) -> tuple[int, int]:
-        """How many requests wait, and run."""
+        """The numbers of waiting and of running requests."""
         return len(self._waiting), len(self._where)
 
     def why(self, request: str) -> str:
-        """Where a request runs, or the arithmetic of why it waits.
+        """The device of a running request, or the arithmetic of why a request waits.
 
         Raises:
-            KeyError: it neither waits nor runs.
+            KeyError: the request neither waits nor runs.
         """
         if request in self._where:
             run = self._where[request].running[request]
@@ -328,7 +328,7 @@ class Packer:
             (old, f"overtaken by requests {self.age_s:g} s younger") if aged else (poor, "its user is below the fair share")
         )
         self._turn_of_age = not aged
-        assert chosen is not None  # one of the two is there
+        assert chosen is not None  # one of the two exists
         request, group = chosen
         target = soonest(self._devices.values(), group, now)
         if target is not None:

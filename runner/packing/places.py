@@ -1,4 +1,4 @@
-"""Where a request would fit: the device that has the bytes first, and idle workers that are in its way."""
+"""Finds the device that will have the bytes of a request first, and idle workers that block requests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .queue import Group, Waiting
 def soonest(devices: Iterable[DeviceState], group: Group, now: float) -> DeviceState | None:
     """The device that has the bytes of a group first: by the known ends, else the one with the most free.
 
-    None when no device has them, were all of ours gone.
+    None if not even an empty device has them.
     """
     able = []
     for state in devices:
@@ -29,7 +29,7 @@ def soonest(devices: Iterable[DeviceState], group: Group, now: float) -> DeviceS
 
 
 def in_the_way(pool: PoolState, waiting: Waiting) -> list[str]:
-    """Of the devices of a pool with idle workers, those whose bytes something needs that waits and would fit without them."""
+    """The devices of a pool with idle workers that block a waiting request: it would fit without their bytes."""
     idle = {name: state.device.process_bytes for name, state in pool.devices.items() if state.worker and not state.running}
     if not idle or len(pool.devices) < 2:
         return []

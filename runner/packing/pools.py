@@ -1,4 +1,4 @@
-"""Pools of bytes, the devices that share them, and what is charged to them now."""
+"""Memory pools, the devices that share them, and the bytes that are charged to them."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class PoolState:
 
     @property
     def usable(self) -> int:
-        """Bytes that all workers and requests of ours together may have now."""
+        """Bytes for all workers and requests of the packer together."""
         return self.pool.capacity - self.foreign
 
     @property
@@ -78,7 +78,7 @@ class PoolState:
 
 @dataclass(slots=True)
 class Gate:
-    """What devices have in common: at most ``most`` requests run at once on all of them. ``pools``: theirs."""
+    """A limit that devices share: at most ``most`` requests run at once on all of them. ``pools``: their pools."""
 
     most: int
     running: int = 0
@@ -121,7 +121,7 @@ class DeviceState:
 
     @property
     def most(self) -> int:
-        """The largest point that can be placed once all else of ours in the pool has ended."""
+        """The largest point that fits once all other requests in the pool have ended."""
         return self.pool.usable - self.device.process_bytes
 
     def open(self) -> None:

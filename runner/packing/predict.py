@@ -29,11 +29,11 @@ class Bound:
 
 @dataclass(frozen=True)
 class Forecast:
-    """What a run on virtual time did.
+    """The result of a run on virtual time.
 
     Attributes:
         finish: seconds from the first arrival until the last request ends.
-        known: whether all seconds were; otherwise those without count one second (a unit) each.
+        known: whether all seconds are known; otherwise a request without seconds counts as one second (a unit).
         starts: when each request started, in the order of its start.
         placements: the placements, in that order.
         at_once: the most requests that ran at once, by device.
@@ -67,7 +67,7 @@ def misfit(request: Request, pools: Iterable[Pool], devices: Iterable[Device]) -
 
 
 def lower_bound(requests: Iterable[Request], pools: Iterable[Pool], devices: Iterable[Device]) -> Bound:
-    """The least time that the requests take on these devices, each at the point of its curve that is best for the bound.
+    """A lower bound of the time of the requests on these devices, each at the point of its curve that is best for the bound.
 
     By bytes: byte seconds over all bytes, a process for each pool taken off; by lanes: lane seconds over all lanes; both also for what is
     confined to some of the devices, over these alone, of which the largest counts; the longest request. Requests without seconds count
@@ -113,7 +113,7 @@ def _least(request: Request, able: Sequence[DeviceState]) -> tuple[float, float,
 
 
 class _World:
-    """A packer, what runs at this moment of virtual time, and what is noted of it."""
+    """A packer with the running requests at a moment of virtual time, and the recorded results."""
 
     def __init__(
         self, pools: list[Pool], devices: list[Device], packer: Packer, takes: Callable[[Placement], float] | None
@@ -140,7 +140,7 @@ class _World:
         return self.events[0][0] if self.events else math.inf
 
     def end(self, now: float) -> None:
-        """End what is over."""
+        """Finish the requests that have ended."""
         while self.events and self.events[0][0] <= now:
             _, _, placement, took = heapq.heappop(self.events)
             self.packer.finish(placement.request.id, took / placement.point.time)

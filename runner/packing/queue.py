@@ -18,7 +18,7 @@ Limits = Mapping[str, tuple[int, int]]
 """By class of devices, the largest bytes that a claim may have: beside what others hold now, and if they held nothing."""
 STALE = 64  # beside as many as wait, so many sizes of groups that have ended are kept
 NEAR = 8  # bytes are nearly equal when they differ by an eighth at most
-LOOK = 8  # how many requests of different claims are looked at where the first one may not be placed
+LOOK = 8  # number of different claims that are tried if the first one may not be placed
 
 
 class Group:
@@ -245,7 +245,7 @@ class Waiting:
         return (waits.entry[2], waits.group) if waits else None
 
     def learn(self, user: str, shape: ClaimsKey, seconds: float) -> None:
-        """One that was in the group of a user with this shape has taken so long, at the fastest point."""
+        """Record the seconds of a finished request of a user with this shape, scaled to the fastest point."""
         queue = self.users.get(user)
         group = queue.groups.get(shape) if queue is not None else None
         if group is not None:
@@ -270,7 +270,7 @@ class Waiting:
         return waits.entry[2]
 
     def _gone(self, group: Group) -> None:
-        """One of a group, which is no more among the entries."""
+        """Take one request of a group that has been removed from the entries."""
         queue = self.users[group.user]
         group.size -= 1
         queue.count -= 1
@@ -308,7 +308,7 @@ class Waiting:
         return self._oldest < before
 
     def unpark(self) -> None:
-        """Look at all requests again for the oldest."""
+        """Recompute the oldest request from all requests."""
         for queue in self.users.values():
             for entry in queue.parked:
                 heapq.heappush(queue.oldest, entry)

@@ -1,4 +1,4 @@
-"""What the packer tells people: why a request waits, and everything as plain data."""
+"""Reports of the packer: why a request waits, and its state as plain data."""
 
 from __future__ import annotations
 
