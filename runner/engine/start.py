@@ -129,7 +129,7 @@ def numbered(spec: WorkerSpec, worker: m.WorkerId, lanes: int) -> WorkerSpec:
 
 
 def to_preload(prepared: Prepared, planned: Sequence[Planned], claims: Claims, row: Found) -> tuple[Shape, ...]:
-    """The shapes with code that is preloaded for the lanes of a GPU; none for a device with one lane, where loading delays no other lane."""
+    """The shapes with code that is preloaded for the lanes of a GPU; none for a device with one lane, where loading delays no lane."""
     if row.backend == "cpu" or row.lanes < 2 or not load(prepared.target).needs_compiler:
         return ()
     trials = {trial.id: trial for trial in prepared.trials}

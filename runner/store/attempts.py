@@ -1,4 +1,4 @@
-"""What attempts leave behind: a line in the journal, and a folder for what is too large for a line.
+"""The results of attempts: a line in the journal, and a folder for results that are too large for a line.
 
 A record (loss, gradients, outputs, bytes, seconds) of up to ``INLINE_BYTES`` of arrays is a line of the journal and nothing else: the
 measurements are in benchmarks/store.py. A larger one leaves its arrays as ``gradients.safetensors`` and ``outputs.safetensors`` in a
@@ -50,7 +50,7 @@ class ResultMissing(QdrunError, LookupError):
 
 
 class Attempt(NamedTuple):
-    """One try of one trial: which, the how-many-th of the run, and by which owner. No other owner writes to its folder."""
+    """One attempt of one trial: the trial, the number of the attempt, and the owner. Only this owner writes to its folder."""
 
     trial: str
     number: int
@@ -58,12 +58,12 @@ class Attempt(NamedTuple):
 
     @property
     def folder(self) -> str:
-        """Its folder below the run's: ``trials/<id>/a2``; ``a2-owner3`` when another than the first owner made it."""
+        """Its folder in the run's folder: ``trials/<id>/a2``, or ``a2-owner3`` for an owner other than the first."""
         return f"trials/{escaped(self.trial)}/a{self.number}" + (f"-owner{self.owner}" if self.owner > 1 else "")
 
     @property
     def files(self) -> str:
-        """Where the files that its job left lie, below the run's folder."""
+        """The folder of the job's own files, in the run's folder."""
         return f"{self.folder}/files"
 
 
@@ -111,12 +111,12 @@ def _by(journal: Journal, attempt: Attempt) -> Event:
 
 
 def pack(folder: RunFolder, attempt: Attempt, record: Mapping[str, Any], before: Callable[[], None] = lambda: None) -> Record:
-    """What the journal is to say of ``record``; large arrays are saved in files and replaced by their shapes.
+    """Prepare ``record`` for the journal: large arrays are saved in files and replaced by their shapes.
 
     Runs in the worker. Arrays are numpy arrays or nested lists of numbers. ``before``: is called before the first file.
 
     Raises:
-        StorageFull: no room; nothing of the attempt counts, call it again.
+        StorageFull: no room. Nothing of the attempt was stored; call it again.
     """
     slim = writable({name: value for name, value in record.items() if name not in ARRAYS})
     files: dict[str, dict[str, int]] = {}
@@ -225,7 +225,7 @@ def check_crc(record: Mapping[str, Any], path: str, data: bytes | memoryview) ->
 
 
 def missing(folder: RunFolder, path: str, error: Exception) -> ResultMissing:
-    """What is said of arrays that cannot be read."""
+    """The error text for arrays that cannot be read."""
     return ResultMissing(
         f"{folder.uri}/{path} cannot be read: {error}\n"
         f"  do: remove the file if it is there; `qdrun resume {folder.uri}` then runs the trial again"
@@ -242,7 +242,7 @@ def write_spec(folder: RunFolder, attempt: Attempt, spec: Mapping[str, Any]) -> 
 
 
 class Log:
-    """What an attempt prints, in a file of its own that is made with the first byte. It never fails a trial.
+    """The output of an attempt, in its own file, which is created with the first byte. It never fails a trial.
 
     On an object store the text is kept in a temporary file and uploaded by ``close``. Beyond ``LOG_BYTES``, and where there is no room,
     text is dropped; ``dropped`` counts its bytes and the last line of the log says so.
@@ -263,7 +263,7 @@ class Log:
     def write(self, data: bytes) -> None:
         """Append bytes; they can be read at once where the run is local."""
         kept, written = data[: max(0, self.limit - self.length)], 0
-        with suppress(OSError):  # a full disk: what is lost is counted
+        with suppress(OSError):  # a full disk: count the lost bytes
             while written < len(kept):
                 written += self._open().write(kept[written:])
         self.length += written
@@ -297,7 +297,7 @@ class Log:
                     self.dropped += self.length
 
     def _before(self) -> bytes:
-        """What an earlier log of the same attempt holds."""
+        """The content of an earlier log of the same attempt."""
         try:
             return self.folder.files.read(self.path)
         except FileNotFoundError:
@@ -309,7 +309,7 @@ def _private(path: str, flags: int) -> int:
 
 
 def read_log(folder: RunFolder, attempt: Attempt, stream: str, start: int = 0) -> bytes:
-    """What an attempt has printed so far, from byte ``start`` on; nothing when it printed nothing."""
+    """The output of an attempt so far, from byte ``start`` on; empty if there is none."""
     assert stream in STREAMS, stream
     try:
         return folder.files.read(f"{attempt.folder}/{stream}.log", start)
@@ -323,5 +323,5 @@ def log_name(attempt: Attempt, stream: str) -> str:
 
 
 def log_path(folder: RunFolder, attempt: Attempt, stream: str) -> str:
-    """Where the log of an attempt lies."""
+    """The path of the log of an attempt."""
     return os.path.join(folder.uri, attempt.folder, f"{stream}.log")

@@ -1,8 +1,8 @@
 """Rows of a batch as columns: one line of the journal for all of its trials that ended well, one for all that began.
 
 The event ``rows`` has the trials with the numbers of their attempts, ``columns`` with a row for each of them, and what is the same for all;
-``begun`` has the trials alone, and where they run. Whoever reads a journal gets ``ended`` and ``started`` events, one for each trial, as if
-each had a line of its own: ``expanded``. A column is base64 of its bytes: bits stay as they are, and no number is parsed.
+``begun`` has the trials alone, and where they run. A reader of the journal gets ``ended`` and ``started`` events, one per trial, as if each
+had its own: ``expanded``. A column is base64 of its bytes: bits stay as they are, and no number is parsed.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ Array = np.ndarray[Any, Any]
 ROWS, BEGUN = "rows", "begun"
 ARRAYS = ("gradients", "outputs")
 LINE_BYTES = 4 << 20
-"""Of columns in one line of the journal, at most, but for one row: a line that is damaged costs all of its rows."""
+"""Maximum bytes of columns in one line of the journal (unless it has one row): a damaged line loses all of its rows."""
 
 
 class Column(NamedTuple):
-    """One number or array for each trial: its type and shape as numpy has them, trials first, and its bytes as base64."""
+    """One number or array per trial: numpy's type and shape, with the trials as first axis, and its bytes as base64."""
 
     dtype: str
     shape: list[int]
@@ -31,15 +31,15 @@ class Column(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Trials of a batch that ended well.
+    """Trials of a batch that succeeded.
 
     Attributes:
         trials: their ids.
         attempts: the numbers of their attempts.
-        shared: what is the same in the records of all.
-        columns: ``loss``, and ``gradient_norm`` where there are gradients.
+        shared: the parts that all records have in common.
+        columns: ``loss``, and ``gradient_norm`` if there are gradients.
         gradients, outputs: columns by name.
-        best: the place of the smallest loss, and that loss.
+        best: index of the smallest loss, and that loss.
     """
 
     trials: tuple[str, ...]

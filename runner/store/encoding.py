@@ -1,7 +1,7 @@
-"""JSON of the run folder: strict, without loss of a value, and with a checksum that finds each flipped bit.
+"""The JSON of the run folder: strict, lossless, and with a checksum that detects every flipped bit.
 
 Strict JSON has no infinities, no NaN and no lone surrogates. In documents and in the lines of ``trials.jsonl`` they are objects with one
-key: ``{"$float": "Infinity"}``, ``{"$codepoints": [55296]}``; an object of the user's that looks like one of ours is ``{"$object": [[key,
+key: ``{"$float": "Infinity"}``, ``{"$codepoints": [55296]}``; a user's object that looks like one of these is ``{"$object": [[key,
 value], ..]}``. Events of the journal and documents for people (``--json``) have such floats as the texts ``"NaN"``, ``"Infinity"`` and
 ``"-Infinity"``, where a number is expected anyway.
 
@@ -23,7 +23,7 @@ from ...compiler.errors import QdrunError
 
 SEAL_BYTES = len(',"crc":"00000000"}')
 MOST_DIGITS = 4300
-"""Of an integer in text, as Python has it by default; not more are read again."""
+"""Maximum digits of an integer: Python's default limit for parsing."""
 _ENDLESS = re.compile(rb"\d{%d}" % (MOST_DIGITS + 1))
 _FLOATS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _TAGS = ("$float", "$codepoints", "$object")
@@ -80,10 +80,10 @@ def document(data: dict[str, Any], indent: int | None = None) -> bytes:
 
 
 def read_document(data: bytes) -> dict[str, Any]:
-    """What ``document`` was given; tuples are lists.
+    """Decode the argument of ``document``; tuples become lists.
 
     Raises:
-        Damaged: the bytes are not those that were written.
+        Damaged: the bytes have changed since they were written.
     """
     found = unsealed(data)
     return untagged(found) if b'"$' in data else found
@@ -114,7 +114,7 @@ def tagged(value: Any) -> Any:
 
 
 def untagged(value: Any) -> Any:
-    """What ``tagged`` was given."""
+    """Decode the argument of ``tagged``."""
     if isinstance(value, list):
         return [untagged(item) for item in value]
     if not isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Files on any fsspec file system: whole files that appear at once or not at all, files that only grow, and what a full disk does.
+"""Files on any fsspec file system: atomic whole files, append-only files, and the handling of a full disk.
 
 Locally a whole file is written beside its place, synced and renamed, and a growing file is appended to. Object stores have neither
 rename nor append: an object appears whole, so a growing file is an object that is written again, longer, at each ``sync``.
@@ -42,7 +42,7 @@ class LocalFiles:
     """Files of this machine, or of a mounted disk."""
 
     def __init__(self, root: str, *, own: bool = False) -> None:
-        """``own``: of a run: nobody else may read them, and the root is made by nobody here."""
+        """``own``: files of a run, which only this user may read; the root is never created."""
         self.root, self.own = root, own
         self._mode, self._folder_mode = (0o600, 0o700) if own else (0o666, 0o777)
 
@@ -56,7 +56,7 @@ class LocalFiles:
             os.stat(self._path(path))
         except FileNotFoundError:
             raise folder_gone(self.root) from None
-        except OSError:  # it may come back: what is written says so
+        except OSError:  # it may come back: the next write tells
             return
 
     def make_folder(self, path: str) -> Path:
@@ -134,7 +134,7 @@ class LocalFiles:
             _sync_folder(os.path.dirname(target) or ".")
 
     def claim(self, path: str, data: bytes) -> bool:
-        """See ``Files``. By a hard link to a finished file, so that it is there whole or not at all; without links: made, then written."""
+        """See ``Files``. Atomic by a hard link to a finished file; on file systems without links the file is created, then written."""
         with full_said(self.root):
             target = self._path(path)
             partial = self._partial(target, data, durable=True)

@@ -23,7 +23,7 @@ def seems(folder: RunFolder) -> bool | None:
 
 
 def beating(folders: Iterable[RunFolder], seconds: float) -> list[RunFolder]:
-    """Those runs whose heart beats within so many seconds. All are watched at once; returns as soon as all have beaten."""
+    """The runs with a heartbeat within so many seconds. All are watched at once; returns as soon as all have beaten."""
     before = [(folder, folder.last_beat()) for folder in folders]
     found, end = list[RunFolder](), time.monotonic() + seconds
     while before and time.monotonic() < end:

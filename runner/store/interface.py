@@ -1,4 +1,4 @@
-"""What the runner asks of a place for files: ``LocalFiles`` and ``ObjectFiles`` offer it."""
+"""The file operations of the store, which ``LocalFiles`` and ``ObjectFiles`` implement."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Growing(Protocol):
 
 
 class Files(Protocol):
-    """What the store asks of a file system. Paths are relative to ``root``, with ``/``."""
+    """The operations of a file system that the store uses. Paths are relative to ``root``, with ``/``."""
 
     root: str
 
@@ -44,7 +44,7 @@ class Files(Protocol):
         ...
 
     def writing(self, path: str) -> AbstractContextManager[IO[bytes]]:
-        """As a durable ``put``, of what is written to a stream: it is the file when the block ends without an error."""
+        """A durable ``put`` from a stream: its content becomes the file when the block ends without an error."""
         ...
 
     def claim(self, path: str, data: bytes) -> bool:
@@ -56,7 +56,7 @@ class Files(Protocol):
         ...
 
     def names(self, path: str) -> list[str]:
-        """Names in a folder, sorted; none when it does not exist. Unfinished files of ours are left out."""
+        """The sorted names in a folder; none if it does not exist. Unfinished files of the store are left out."""
         ...
 
     def sizes(self, path: str) -> dict[str, int]:
@@ -88,7 +88,7 @@ class Files(Protocol):
         ...
 
     def free_bytes(self) -> int | None:
-        """Bytes that can still be written; None where nobody can say."""
+        """Free bytes; None if unknown."""
         ...
 
     def at(self, path: str) -> Files:
@@ -96,9 +96,9 @@ class Files(Protocol):
         ...
 
     def check_there(self, path: str = "") -> None:
-        """Make sure that a file is there that always is, by default the root, where that costs nothing. Raises ``FolderGone``."""
+        """Check that a permanent file exists, by default the root, if the check is cheap. Raises ``FolderGone``."""
         ...
 
     def private(self) -> Files:
-        """The same files; new ones are for their user alone, and a root that is gone is an error, ``FolderGone``."""
+        """The same files, with new files private to this user, and with ``FolderGone`` if the root was removed."""
         ...

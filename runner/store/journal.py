@@ -40,7 +40,7 @@ Lessened = Callable[[Event], list[Event]]
 
 
 def line_of(event: Event) -> bytes:
-    """One line of the journal: sealed JSON; numbers that are not finite are texts."""
+    """Encode one line of the journal: JSON with a checksum; non-finite numbers are texts."""
     try:
         return sealed(to_json(event, inf_nan_mode="strings")) + b"\n"
     except ValueError:  # a text with lone surrogates, or a value that only json.dumps takes
@@ -99,13 +99,13 @@ class Damage:
 
 @dataclass
 class Events:
-    """What a journal says.
+    """The content of a journal.
 
     Attributes:
-        entries: in the order of owners and of their writing.
-        damage: lines that are not as they were written; the others were read.
+        entries: events in the order of owners, and of their writing.
+        damage: damaged lines; all others were read.
         refused: lines that a former owner wrote after it had lost the run.
-        lengths: bytes of each segment that count: those that end in a whole line.
+        lengths: valid bytes of each segment, up to its last complete line.
     """
 
     entries: list[Entry] = field(default_factory=list)
@@ -120,7 +120,7 @@ class Events:
 
     @property
     def damaged(self) -> int:
-        """How many lines are damaged."""
+        """The number of damaged lines."""
         return len(self.damage)
 
 

@@ -1,13 +1,10 @@
-"""The folder of a run: what lies where, its making, and finding runs again.
+"""The folder of a run: its files, its creation, and the search for runs.
 
-<where>/<run>/
-  run.json  config.yaml  config.resolved.json  plan.json  trials.jsonl    written once
-  owners/000001.json            who may write; the highest number does (owner.py)
-  heartbeat.json                signs of life of the owner
-  requests/                     what others ask of the owner: to cancel
-  events/000001-000001.jsonl    the journal: owner, number of the segment (journal.py)
-  trials/<id>/a<k>/             what an attempt leaves beside its line in the journal (attempts.py)
-  results.parquet               rebuilt from the journal at any time (table.py)
+<where>/<run>/ run.json  config.yaml  config.resolved.json  plan.json  trials.jsonl    written once owners/000001.json claims of owners; the
+  highest number holds (owner.py) heartbeat.json                signs of life of the owner requests/                     what others ask of
+  the owner: to cancel events/000001-000001.jsonl    the journal: owner, number of the segment (journal.py) trials/<id>/a<k>/
+  what an attempt leaves beside its line in the journal (attempts.py) results.parquet               rebuilt from the journal at any time
+  (table.py)
   summary.json                  of a run that has ended: what lists show, and of which journal (summary.py)
 
 All JSON is strict and has checksums (encoding.py). The folder is its user's alone: 0700, its files 0600.
@@ -66,7 +63,7 @@ class ConfigChanged(QdrunError, ValueError):
 
 
 class RunFolder:
-    """One run, wherever it lies. A local one can stand wherever a path can: ``open(os.path.join(folder, "config.yaml"))``."""
+    """One run, on any storage. A local run is a path: ``open(os.path.join(folder, "config.yaml"))``."""
 
     def __init__(self, where: str | os.PathLike[str] | Files) -> None:
         self.files: Files = (open_files(where) if isinstance(where, str | os.PathLike) else where).private()
@@ -88,10 +85,10 @@ class RunFolder:
 
     @property
     def path(self) -> Path:
-        """Where the run lies on this machine.
+        """The path of the run on this machine.
 
         Raises:
-            ValueError: it lies elsewhere.
+            ValueError: the run is not on this machine.
         """
         if not isinstance(self.files, LocalFiles):
             raise ValueError(f"{self.uri} is not a folder of this machine")
@@ -108,11 +105,11 @@ class RunFolder:
         return self.files.exists("run.json")
 
     def info(self) -> dict[str, Any]:
-        """What ``run.json`` says: id, name, when and by what it was made.
+        """The content of ``run.json``: id, name, creation time and version.
 
         Raises:
-            Damaged: it is not as it was written.
-            OtherFormat: another version has written it.
+            Damaged: the file has changed since it was written.
+            OtherFormat: another version wrote it.
         """
         data = self.files.read("run.json")
         found = _format_of(data)
@@ -163,12 +160,12 @@ class RunFolder:
         return self.found_ids()[0]
 
     def found_ids(self) -> tuple[list[str], list[str]]:
-        """As ``trial_ids``, and what is wrong with the lines."""
+        """``trial_ids``, and the damage of the lines."""
         lines, problems = self._trial_lines()
         return [line["id"] for line in lines], problems
 
     def _trial_lines(self) -> tuple[list[dict[str, Any]], list[str]]:
-        """The lines of ``trials.jsonl``, and what is wrong with them; of a run without trials it is empty, of others never."""
+        """The lines of ``trials.jsonl`` and their damage; empty for a run without trials only."""
         lines, problems = _lines(self.files.read("trials.jsonl"))
         if not lines:
             try:
@@ -249,7 +246,7 @@ class RunFolder:
             return None
 
     def clock(self) -> float:
-        """What time it is for the process of a run that lives: what it has written is as old as the difference says."""
+        """The present time by the clock of a live run's process, to compute the age of what it has written."""
         beat = self.last_beat()
         return now() if beat is None else beat["now"] + min(LOST_AFTER_S, max(0.0, time.time() - beat["t"]))
 
@@ -263,7 +260,7 @@ class RunFolder:
 
 @dataclass(frozen=True)
 class TrialList:
-    """The trials of a run, what is wrong with the lines that they were read from, and the ids whose parameters are not known."""
+    """The trials of a run, the damage of their lines, and the ids of trials with unknown parameters."""
 
     trials: list[Trial]
     problems: list[str]
@@ -290,7 +287,7 @@ def _trials_of(lines: list[dict[str, Any]], problems: list[str]) -> TrialList:
 
 
 def _lines(data: bytes) -> tuple[list[dict[str, Any]], list[str]]:
-    """The members of each line of ``trials.jsonl``, and what is wrong; of a damaged line, a trial with the id that it names."""
+    """The members of each line of ``trials.jsonl``, and the damage; a damaged line gives a trial with the id that it names."""
     found, problems, of = [], [], 0
     for number, line in enumerate(data.splitlines(), 1):
         try:
@@ -358,7 +355,7 @@ def create(prepared: Prepared, where: str | os.PathLike[str]) -> RunFolder:
 
 
 def _check_place(folder: RunFolder) -> None:
-    """Make a local run's folder, or say what is in the way."""
+    """Create the folder of a local run."""
     if not isinstance(folder.files, LocalFiles):
         return
     try:
@@ -463,7 +460,7 @@ def all_runs(where: str | os.PathLike[str]) -> list[RunFolder]:
 
 
 def each_run(where: str | os.PathLike[str]) -> Iterator[RunFolder]:
-    """The runs under ``where``, latest first. Each folder is looked into when its turn comes: in a bucket that is a request."""
+    """The runs under ``where``, newest first. Folders are read lazily, because in a bucket each read is a request."""
     files = open_files(where)
     for name in reversed(files.names("")):
         folder = RunFolder(files.at(name))
@@ -472,9 +469,9 @@ def each_run(where: str | os.PathLike[str]) -> Iterator[RunFolder]:
 
 
 def _latest(where: str | os.PathLike[str]) -> RunFolder | None:
-    """The run that was made last; None where there is none. Only those whose names may be the latest are looked into.
+    """The newest run; None if there is none. Only folders with a name that may be the newest are read.
 
-    Names begin with a time, but of the clock on some wall: two of them can be off by the time zones between, and an hour of summer.
+    Names begin with a local time: those of two machines can differ by their time zones and by daylight saving time.
     """
     found: list[RunFolder] = []
     first = ""
@@ -482,7 +479,7 @@ def _latest(where: str | os.PathLike[str]) -> RunFolder | None:
         day = folder.name[:8]
         if first and day.isdigit() and day < first:
             break
-        with suppress(ValueError):  # of a folder that somebody has named
+        with suppress(ValueError):  # of a folder with a user's name
             first = first or (datetime.strptime(day, "%Y%m%d") - timedelta(days=2)).strftime("%Y%m%d")
         found.append(folder)
     return max(found, key=lambda folder: (folder.info()["created"], folder.name), default=None)

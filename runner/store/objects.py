@@ -14,16 +14,16 @@ from .refusals import StorageFull, StorageUnknown, StorageUnreachable, full_said
 BUCKETS = frozenset(("s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oci", "oss"))
 """File systems whose first folder is a bucket. One that is not there is a slip of the pen, which fsspec would make come true."""
 SETTLE_S = 2.0
-"""So long a claim may take from its look for another one to its write, in a store that cannot refuse to overwrite."""
+"""Maximum seconds from the check of a claim to its write, in a store that cannot refuse to overwrite."""
 _ANSWERS = (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError)
 """Errors by which a store says how things are: it was reached."""
 
 
 @contextmanager
 def reached(root: str) -> Iterator[None]:
-    """Turn what the libraries of a store raise when it does not answer, or refuses who asks, into ``StorageUnreachable``.
+    """Convert errors of a store's library about a missing answer or missing permission to ``StorageUnreachable``.
 
-    Some of that is no OSError: botocore has errors of its own. Mistakes of ours (TypeError and the like) stay what they are.
+    Some of that is no OSError: botocore has errors of its own. Programming errors (TypeError and the like) are not converted.
     """
     try:
         with full_said(root):
@@ -83,8 +83,10 @@ class ObjectFiles:
                 self.system.put_file(stream.name, self._path(path))
 
     def claim(self, path: str, data: bytes) -> bool:
-        """See ``Files``. A store that overwrites although it is told not to is found out by a second try: there the last of those who
-        claim at once has it, and each waits ``SETTLE_S`` before it reads who that is.
+        """See ``Files``.
+
+        A second attempt detects a store that overwrites in spite of the condition. There the last of concurrent claims wins, and each
+        claimant waits ``SETTLE_S`` before it reads the winner.
         """
         if self.exists(path):
             return False
@@ -139,7 +141,7 @@ class ObjectFiles:
                 self.system.rm_file(self._path(path))
 
     def sweep(self, path: str, name: str = "") -> int:
-        """See ``Files``: an object is there whole or not at all."""
+        """See ``Files``: objects are atomic."""
         return 0
 
     def grow(self, path: str) -> Growing:
@@ -163,7 +165,7 @@ class ObjectFiles:
         """See ``Files``: a store has no folders."""
 
     def private(self) -> ObjectFiles:
-        """See ``Files``: who may read an object, the bucket says."""
+        """See ``Files``: the bucket defines the permissions of objects."""
         return self
 
     def at(self, path: str) -> ObjectFiles:

@@ -1,4 +1,4 @@
-"""Who may write to a run: numbered claims, of which the highest holds; and what others ask of the owner.
+"""The owner of a run: the process with the highest numbered claim (a fencing token), and requests to it.
 
 A claim is a file that is made once and never changed: ``owners/000002.json`` takes the run over from owner 1. Owner 1 looks whether it
 exists before each write to the journal, and stops. What it may have written in between is cut off by the first line of owner 2's
@@ -59,13 +59,13 @@ def owner_numbers(files: Files) -> list[int]:
 
 
 def latest_owner(folder: RunFolder) -> Owner | None:
-    """Who holds the run; None when nobody has claimed it yet."""
+    """The owner of the run; None if it was never claimed."""
     numbers = owner_numbers(folder.files)
     if not numbers:
         return None
     try:
         return Owner(**read_document(folder.files.read(_claim_name(numbers[-1]))))
-    except (ValueError, TypeError):  # damaged: it holds all the same, for a process that nobody knows
+    except (ValueError, TypeError):  # damaged: it holds nevertheless, for an unknown process
         return Owner(numbers[-1], "", 0, "an unknown host", 0.0)
 
 
@@ -74,10 +74,10 @@ def take(folder: RunFolder, *, gone: int = 0) -> Owner:
 
     Args:
         folder: the run.
-        gone: the number of an owner that is known to be gone: its silence need not be waited for. That of one who came after it must be.
+        gone: the number of an owner that is known to be dead, so that its timeout need not be waited for. That of a later owner must be.
 
     Raises:
-        RunAlive: the owner gives signs of life, or somebody else claimed the run at this moment.
+        RunAlive: the owner sends heartbeats, or another process claimed the run at the same time.
         StorageFull: no room for the claim.
     """
     before = latest_owner(folder)
@@ -140,10 +140,10 @@ def give_up(folder: RunFolder, owner: Owner) -> None:
 
 
 def check_owner(folder: RunFolder, owner: Owner) -> None:
-    """Make sure that nobody has taken the run over from ``owner``: one look for one file.
+    """Check that no process has taken the run over from ``owner``, by the existence of one file.
 
     Raises:
-        OwnerLost: somebody has.
+        OwnerLost: another process has.
         FolderGone: the folder of the run was removed.
     """
     folder.files.check_there(_claim_name(owner.number))  # a folder may be there again, or be removed in part
@@ -158,7 +158,7 @@ def check_owner(folder: RunFolder, owner: Owner) -> None:
 
 @dataclass(frozen=True)
 class CancelRequests:
-    """What others want stopped: the whole run, or single trials."""
+    """Requests to stop: the whole run, or single trials."""
 
     whole: bool = False
     trials: frozenset[str] = frozenset()
@@ -177,7 +177,7 @@ def ask_to_cancel(folder: RunFolder, trial: str | None = None) -> None:
 
 
 def cancel_requests(folder: RunFolder, owner: Owner | None = None) -> CancelRequests:
-    """What ``owner`` was asked to stop, by default the latest owner. Lists one folder, and reads no file: their names say it."""
+    """The stop requests to ``owner``, by default the latest owner. Lists one folder and reads no file: the names contain the requests."""
     names = folder.files.names(REQUESTS)
     if not names:
         return CancelRequests()

@@ -13,7 +13,7 @@ def alive(pid: int) -> bool:
     except ProcessLookupError:
         return False
     except PermissionError:
-        return True  # somebody else's process: it exists
+        return True  # a process of another user: it exists
     return True
 
 

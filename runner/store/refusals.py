@@ -1,4 +1,4 @@
-"""What a place says that takes or gives no bytes: full, away, gone, unknown."""
+"""The errors of a storage: full, unreachable, removed, unknown."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ AWAY = (
     errno.ENOTCONN,
     errno.ENOLINK,
 )
-"""What a disk that is mounted over a network says while its server is away, and one of this machine now and then."""
+"""Error numbers of a network disk with an unreachable server, which a local disk raises occasionally."""
 
 
 class StorageFull(QdrunError, OSError):
-    """There is no room where the run is stored. Nothing that was written before is lost; what could not be written waits."""
+    """The storage of the run is full. Nothing that was written before is lost; unwritten data waits."""
 
     until = "there is room"
-    """What is waited for, for messages."""
+    """The awaited condition, for messages."""
 
 
 class StorageUnreachable(StorageFull):
-    """The store does not answer, or refuses who asks. A run that goes on does what it does on a full disk: it keeps and waits."""
+    """The store does not answer, or refuses access. A running run waits, as for a full disk."""
 
     until = "the store answers"
 
@@ -66,7 +66,7 @@ def full_said(where: str) -> Iterator[None]:
 
 
 def folder_gone(folder: str) -> FolderGone:
-    """What is said of a run's folder that is not there any more."""
+    """The message about a removed run folder."""
     return FolderGone(
         f"the folder {folder} is gone: it was removed or renamed while it was in use; nothing more is written there\n"
         "  do: put it back and go on with `qdrun resume`, or submit again"

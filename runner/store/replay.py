@@ -1,4 +1,4 @@
-"""The state of every trial of a run, from its journal alone; and what a new owner makes good before it goes on.
+"""Replays the journal of a run into the state of every trial, and recovers the results that a lost owner left.
 
 The rules: a trial waits, an attempt of it runs, ``ended`` gives it its row (with a ``place``: it began since the last write). The first row
 counts, and a further one is ``doubled``, unless ``requeued`` asked for it.
@@ -27,7 +27,7 @@ ONE_CLOCK_S = 60.0
 
 @dataclass
 class AttemptState:
-    """One try: ``status`` is running, one of ``FINAL``, retried (its trial waits again), or lost (with its owner)."""
+    """One attempt: ``status`` is running, one of ``FINAL``, retried (its trial waits again), or lost (with its owner)."""
 
     attempt: Attempt
     status: str
@@ -87,13 +87,13 @@ class Block:
 
 @dataclass
 class Replay:
-    """A run as its journal has it.
+    """The state of a run by its journal.
 
     Attributes:
         trials: by id, in the order of the sweep.
-        finished: the ``finished`` event of the latest owner; None while the run goes on, or when its owner is gone.
+        finished: the ``finished`` event of the latest owner; None while the run is running, or if its owner is lost.
         owner: the number of the latest owner that wrote; 0 before the first.
-        last_t: the time of the last event.
+        last_t: time of the last event.
         damage, refused: lines of the journal, see ``Events``.
         doubled: rows that came after the one that counts.
         strays: trials of which the journal has events, and ``trials.jsonl`` no line: that is damaged.
@@ -116,11 +116,11 @@ class Replay:
 
     @property
     def damaged(self) -> int:
-        """How many lines of the journal and of ``trials.jsonl`` are damaged."""
+        """The number of damaged lines of the journal and of ``trials.jsonl``."""
         return len(self.damage) + len(self.wrong)
 
     def problems(self, folder: RunFolder) -> list[str]:
-        """What is damaged: in which file and line, what is lost, and what to do."""
+        """The damage: file and line, what is lost, and what to do."""
         lost = [f"{folder.uri}/{one.text}" for one in self.damage]
         lost += [f"{folder.uri}/{text}" for text in self.wrong]
         lost += [
@@ -289,10 +289,10 @@ def _times(event: Event) -> tuple[float | None, float | None]:
 
 
 def recover(folder: RunFolder, journal: Journal) -> Replay:
-    """What a new owner does first: accept the results that attempts of former owners left whole without a line in the journal.
+    """Recover a run for a new owner: accept complete results of former owners' attempts that have no line in the journal.
 
-    Opens one file for each attempt that was running when its owner died. Gives the state from which the run goes on: every trial either
-    has its one row or waits. Files that processes of former owners did not finish are removed.
+    Opens one file for each attempt that was running when its owner died. Returns the state after that: every trial either has its one row
+    or waits. Files that processes of former owners did not finish are removed.
 
     Raises:
         StorageFull, OwnerLost: see ``Journal.write_all``.

@@ -1,7 +1,7 @@
-"""Room on the disk: what a run will write at least, and whether that is there, before the first trial starts.
+"""Disk space: the minimum that a run will write, checked before the first trial starts.
 
 Every number comes from the plan and the parameters. The gradient with respect to a parameter has the parameter's shape; of another
-gradient only an upper bound is known before the job runs, the plan's ``gradients``. A run is refused when even the least does not fit.
+gradient only an upper bound is known before the job runs, the plan's ``gradients``. A run is refused if even the minimum does not fit.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from .attempts import INLINE_BYTES
 from .files import Files, StorageFull
 
 LINE_BYTES = 1500
-"""Of a trial without its arrays: its lines in the journal (measured: 1.1 to 1.4 KB), its plan by kind included, and its row."""
+"""Bytes of a trial without its arrays: its lines in the journal (measured: 1.1 to 1.4 KB), including its plan by kind, and its row."""
 TEXT_BYTES = 20
-"""Of a number in a line of the journal."""
+"""Bytes of a number in a line of the journal."""
 BLOCK_BYTES = 4096
-"""What a small file takes of a disk."""
+"""Bytes of a small file on a disk."""
 NUMBER_BYTES = 8
 SPARE_BYTES = 16 << 20
-"""What must be left: logs, the table, the next plan."""
+"""Bytes that must remain free: logs, the table, the next plan."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Estimate:
 
 
 def estimate(trials: Iterable[Trial], groups: Iterable[PlannedGroup], gradients: Iterable[str]) -> Estimate:
-    """What the records of ``trials`` will take.
+    """Bytes of the records of ``trials``.
 
     Args:
         trials: the trials of the run.
@@ -66,7 +66,7 @@ def _numbers(value: Any) -> int:
 
 
 def record_bytes(numbers: int) -> int:
-    """What the record of one trial with so many numbers takes: as text in the journal and in the table, or as a file."""
+    """Bytes of the record of a trial with that many numbers: as text in the journal and in the table, or as a file."""
     if numbers * NUMBER_BYTES <= INLINE_BYTES:
         return LINE_BYTES + numbers * (TEXT_BYTES + NUMBER_BYTES)
     return LINE_BYTES + 4 * BLOCK_BYTES + numbers * NUMBER_BYTES

@@ -1,4 +1,4 @@
-"""How a run is doing, from its folder alone; never imports ray."""
+"""Computes the state of a run from its folder. Never imports ray."""
 
 from __future__ import annotations
 

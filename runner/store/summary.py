@@ -1,4 +1,4 @@
-"""What a run that has ended says of itself in a few lines, so that lists of runs need not read their journals.
+"""The summary of a finished run, so that lists of runs need not read journals.
 
 ``summary.json`` is written beside the table, and says from how many bytes of which segments it was made. A journal only grows: as long as
 its sizes are the same, so is what stands in it. A run that goes on again writes a segment of its own, and its summary counts no more.
@@ -22,7 +22,7 @@ Summary = dict[str, Any]
 
 
 def unfinished_word(state: str) -> str:
-    """What trials of a run in such a state are called that have no row and will get none as things are; empty while the run goes on."""
+    """The status of trials without a row in a run that has stopped in the given state; empty while the run is running."""
     return {"running": "", "lost": "lost"}.get(state, "cancelled")
 
 

@@ -1,1 +1,1 @@
-"""What a config asks for: points, trials, the job's class, plans, and the devices that the trials would run on."""
+"""From a config to trials: points of the sweep, the job's class, memory plans, and devices."""

@@ -1,8 +1,8 @@
 """``device.backend: auto``: of the backends that this machine, or the cluster, has, the one that suits the sweep.
 
-One trial of each shape is built on the CPU and planned for every backend. A backend whose devices cannot hold a shape is out. Of the
-others a GPU is taken where the job's launches are wide (``jobs.parallel_width``). Nothing runs and nothing is compiled. Where there is
-one backend, nothing is done at all.
+One trial of each shape is built on the CPU and planned for every backend. A backend with devices that cannot hold a shape is excluded. Of
+the others a GPU is chosen if the job's launches are wide (``jobs.parallel_width``). Nothing runs and nothing is compiled. With a single
+backend nothing is computed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .requests import claim_of, curve
 from .trials import Trial
 
 MOST_SHAPES = 16
-"""Shapes that are looked at; of more, so many evenly spaced ones stand for all."""
+"""Maximum number of planned shapes. Of more, evenly spaced ones represent all."""
 WIDE = 4096
 """Iterations of a parallel loop from which on a GPU is taken: 8 threads of a CPU take about as long for so many short ones as a GPU takes
 to start a task (4 us)."""
@@ -103,7 +103,7 @@ def _best(candidates: Sequence[Candidate], width: float | None) -> tuple[str, st
 
 
 def _sample(prepared: Prepared, job: type[Job[Any]]) -> list[_Shape]:
-    """The shapes that are looked at, each with the trials that it stands for."""
+    """The planned shapes, each with the trials that it represents."""
     groups = shapes(prepared, job)
     many = min(len(groups), MOST_SHAPES)
     out: list[_Shape] = []

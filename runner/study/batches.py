@@ -1,6 +1,6 @@
-"""Which trials run together: groups that differ in inputs alone, how many of them one program holds, and why others run one by one.
+"""Groups trials into batches: trials that differ only in inputs, the size of batches, and the reasons why others run one by one.
 
-A batch is what is asked for, leased, launched and written down as one. Its bytes are exact for every number of trials, so that its size
+A batch is requested, leased, launched and recorded as one. Its bytes are exact for every number of trials, so that its size
 follows from the memory of the devices and from how many batches keep all of their lanes busy.
 """
 
@@ -25,7 +25,7 @@ from .trials import Trial
 MOST_ON_CPU, MOST_ON_GPU = 1024, 1 << 17
 """Trials of a batch, at most, if the config does not say: more are not faster, and a batch that is lost runs again."""
 ROUNDS = 4
-"""So many batches for each lane, at least: lanes that end early take what is left."""
+"""Minimum number of batches per lane: lanes that finish early take the remaining ones."""
 GPU_ROUNDS = 2
 """On a GPU one batch fills the device; while it runs, another one is prepared."""
 

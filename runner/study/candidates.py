@@ -1,4 +1,4 @@
-"""What ``device.backend: auto`` has become: the backends that could run the sweep, and the one chosen."""
+"""The decision of ``device.backend: auto``: the candidate backends, and the chosen one."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ class Candidate:
 
     Attributes:
         backend: its name.
-        why: why it cannot run the sweep, or what is not known of it; empty otherwise.
-        out: it cannot.
+        why: why it cannot run the sweep, or which fact is unknown; empty otherwise.
+        out: it cannot run the sweep.
     """
 
     backend: str
@@ -22,7 +22,7 @@ class Candidate:
 
     @property
     def text(self) -> str:
-        """What is known of it, for people."""
+        """The facts about it, as text."""
         if not self.why:
             return f"{self.backend} holds every trial"
         return f"{self.backend} {'is out' if self.out else 'is not known'}: {self.why}"
@@ -30,12 +30,12 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Choice:
-    """What ``auto`` has become, and why.
+    """The decision of ``auto``, with its reason.
 
     Attributes:
-        backend: the one that was taken.
-        reason: in a few words.
-        candidates: all of them, in the order in which they are taken where nothing is known.
+        backend: the chosen backend.
+        reason: a short text.
+        candidates: all candidates, in the order of preference without any facts.
     """
 
     backend: str
@@ -44,7 +44,7 @@ class Choice:
 
     @property
     def head(self) -> str:
-        """What was chosen."""
+        """The chosen candidate."""
         return f"device auto: {self.backend}, {self.reason}"
 
     @property

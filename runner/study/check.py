@@ -63,16 +63,16 @@ def died(prepared: Prepared, signal: str, words: Sequence[str]) -> CheckDied:
 
 @dataclass(frozen=True)
 class Checked:
-    """What a check found.
+    """The result of a check.
 
     Attributes:
-        name: of the config.
+        name: name of the config.
         target: the job.
-        trial: label of the trial whose parameters were taken.
-        backend: what the job ran on.
-        precision: f64, or f32 where the job has fields of that type.
+        trial: label of the checked trial.
+        backend: backend of the check.
+        precision: f64, or f32 for a job with f32 fields.
         tolerance: the largest relative error that counts as equal.
-        horizon: the parameter that was set, and its value; None where the job has none.
+        horizon: the shortened parameter and its value; None for a job without one.
         whole: the value that it has in the config.
         cut: lists of parameters that have an item for each time step, and were cut to the horizon, by dotted name.
         unshortened: why the whole horizon was run; empty where it was shortened, or need not be.
@@ -97,7 +97,7 @@ class Checked:
 
     @property
     def agrees(self) -> bool:
-        """Whether every gradient is equal to its difference, as far as that can tell, and something could be told at all."""
+        """Whether every gradient agrees with its differences, and at least one could be compared."""
         return all(row.agrees(self.tolerance) for row in self.rows) and any(row.tells for row in self.rows)
 
     def data(self) -> dict[str, Any]:
@@ -163,8 +163,8 @@ def check(
     """Compare the gradients of the first trial with differences. Every index is checked, unless the config's ``debug`` says otherwise.
 
     Args:
-        prepared: what ``prepare`` gave.
-        job: the class, too.
+        prepared: the result of ``prepare``.
+        job: the job's class.
         horizon: time steps to run; None: ``HORIZON``, or fewer if the job has fewer.
         tolerance: the largest relative error that counts as equal; None: what suits the precision.
         most: elements of one gradient that are looked at one by one, see ``check_gradients``.
@@ -238,7 +238,7 @@ class _Failed:
 def _attempts(
     name: str, values: dict[str, Any], whole: int | None, short: int | None, *, fall_back: bool
 ) -> Iterator[_Attempt]:
-    """What to check with, in this order: a shorter horizon; the same with lists cut that are as long as the whole one; the whole one."""
+    """The parameters to try, in this order: a shorter horizon; the same with lists of that length cut; the whole horizon."""
     if whole is None or short is None:
         yield _Attempt(values, None, None)
         return

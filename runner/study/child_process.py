@@ -1,4 +1,4 @@
-"""Runs a command of ours in a process of its own, so that a signal that ends it is told instead of ending the caller."""
+"""Runs a command in a child process, so that a signal that kills it is reported instead of killing the caller."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def run_apart(words: Sequence[str]) -> int:
 
 
 def signal_name(code: int) -> str:
-    """The name of the signal in an exit code of ``run_apart``, with what it means; empty where the process ended by itself."""
+    """The name and the meaning of the signal in an exit code of ``run_apart``; empty if the process exited normally."""
     if code >= 0:
         return ""
     try:

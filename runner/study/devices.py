@@ -12,7 +12,7 @@ from ..ledger.inventory import Found
 from ..packing.claims import amount
 
 RESERVE_PART, RESERVE_BYTES = 20, 512 << 20
-"""Of a device's memory a twentieth, at least 512 MiB, is left alone: what others hold, and what no allocator counts."""
+"""The reserve of a device's memory: a twentieth, at least 512 MiB, for other processes and for what no allocator counts."""
 
 AUTO = ("auto",)
 """``device.backends`` where the runner chooses."""
@@ -20,7 +20,7 @@ AUTO = ("auto",)
 
 @dataclass(frozen=True)
 class ChosenDevice:
-    """Where a config's trials run: the backend and the device that it names (None: any), and what is known of that here.
+    """The place of a config's trials: the backend and the device that it names (None: any), and the facts about them on this machine.
 
     Attributes:
         interpreted: the backend is the CPU, and programs run on the reference interpreter.
@@ -38,12 +38,12 @@ class ChosenDevice:
 
     @property
     def arch(self) -> str:
-        """What programs are opened for: the backend, or the interpreter."""
+        """The ``arch`` of programs: the backend, or the interpreter."""
         return INTERPRETER if self.interpreted else self.backend
 
 
 def devices() -> list[Backend]:
-    """One row for each backend word of a config, the CPU first."""
+    """One row per backend name of a config, the CPU first."""
     return inventory()
 
 
@@ -62,15 +62,15 @@ def _cpu() -> Backend:
 
 
 def require_device(loaded: Loaded, *, local: bool = True, backend: str | None = None) -> ChosenDevice:
-    """What the config's ``device`` means here: for ``auto`` the first of ``places_of_auto``.
+    """Resolve the config's ``device`` on this machine; for ``auto`` the first of ``places_of_auto``.
 
     Args:
         loaded: the config.
         local: the trials run on this machine.
-        backend: what ``auto`` has become before, in a run that goes on.
+        backend: the earlier decision of ``auto``, in a resumed run.
 
     Raises:
-        ConfigError: there is no such device, or the machine has fewer cores than one trial wants.
+        ConfigError: the device does not exist, or the machine has fewer cores than one trial needs.
     """
     wanted, document = loaded.config.device, loaded.document
     rows = devices()
@@ -197,5 +197,5 @@ def _is(row: Backend, wanted: int | str | None) -> bool:
 
 
 def free_for_trials(memory_bytes: int) -> int:
-    """What of a device's memory trials may take."""
+    """The bytes of a device's memory for trials."""
     return memory_bytes - max(memory_bytes // RESERVE_PART, RESERVE_BYTES)

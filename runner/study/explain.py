@@ -24,8 +24,8 @@ class Explained(BaseModel):
     Attributes:
         trials: their ids.
         example: the label of the one that was built.
-        explanation: None where the job cannot be planned at all.
-        error: why not; or why ``memory_budget`` is too small, and then the explanation is of the trial without a budget.
+        explanation: None if the job cannot be planned.
+        error: the reason; or why ``memory_budget`` is too small, and then the explanation is of the trial without a budget.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

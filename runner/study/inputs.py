@@ -1,5 +1,6 @@
-"""The files that trials read, see ``jobs.inputs``: looked for before anything starts, their contents noted in the run's provenance, so that
-a resume notices a change.
+"""The input files of trials (see ``jobs.inputs``): checked before the start.
+
+Their checksums are recorded in the run's provenance, so that a resume detects changes.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from .trials import Trial
 
 
 def check_inputs(loaded: Loaded, job: type[Job[Any]], trials: Sequence[Trial], *, local: bool = True) -> None:
-    """Make sure that the files that trials read are there.
+    """Check that the input files of trials exist.
 
     Args:
         loaded: the config.
         job: its job.
-        trials: of it.
-        local: they run on this machine; of others, absolute paths are not looked for.
+        trials: the trials of the config.
+        local: they run on this machine; otherwise absolute paths are not checked.
 
     Raises:
         ConfigError: files are missing or cannot be read, each with the line that names it.
@@ -44,7 +45,7 @@ def check_inputs(loaded: Loaded, job: type[Job[Any]], trials: Sequence[Trial], *
 
 
 def contents(loaded: Loaded, job: type[Job[Any]], trials: Sequence[Trial]) -> tuple[RecordedFile, ...]:
-    """What the files that trials read hold now; of those that are not on this machine nothing."""
+    """The present checksums of the input files of trials; files on other machines are left out."""
     paths = dict.fromkeys(path for _, _, path in _named(job, trials))
     found = [(path, absolute(path, loaded.folder)) for path in paths]
     return tuple(

@@ -1,4 +1,4 @@
-"""Where the trials of a plan would run: the packer on virtual time, on the devices of this machine or on cards that are not here."""
+"""Simulates the placement of a plan's trials with the packer on virtual time, on this machine's devices or on hypothetical cards."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .requests import Points, choose, claim_of, curve
 
 MOST_CARDS = 10_000
 OUT_OF_MEMORY = "OutOfMemory: "
-"""How the error of a plan begins that its budget is too small for."""
+"""The prefix of the error of a plan with a budget that is too small."""
 
 
 class CardsError(QdrunError, ValueError):
@@ -62,9 +62,10 @@ class Misfit:
 
 @dataclass(frozen=True)
 class Predicted:
-    """What the packer would do. Trials count as equally long: ``forecast.finish`` is in units of the longest one.
+    """The simulated placement.
 
-    ``bound``: no packing ends before it, and ``bound_by`` what it follows from (bytes, lanes, longest).
+    All trials count as equally long: ``forecast.finish`` is in units of the longest one. ``bound``: a lower bound of the finish;
+    ``bound_by``: its cause (bytes, lanes, longest).
     """
 
     park: Park
@@ -235,7 +236,7 @@ def _called(row: Found, wanted: int | str) -> bool:
 
 
 def park_of(prepared: Prepared, groups: Sequence[PlannedGroup], device_memory: str | None) -> Park | None:
-    """What to place the trials on; None when they are planned for a backend that is elsewhere, and nobody says what is there.
+    """The devices for the placement; None if the plan is for a backend of another machine and ``device_memory`` is not given.
 
     Raises:
         CardsError: ``device_memory`` cannot be read.

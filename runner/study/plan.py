@@ -1,4 +1,4 @@
-"""What a sweep will hold in memory, known before anything runs: one job is built for each shape, none is run."""
+"""Plans the memory of a sweep before it runs: one job is built for each shape, and none is run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ T = TypeVar("T")
 TRIED = 4
 """Trials of one shape that are built until one of them can be: values of floats are no part of a shape, and `build` may refuse some."""
 TOO_SLOW = "Timeout: "
-"""So begins the error of a shape that took longer to plan than a trial may take."""
+"""The prefix of the error of a shape with a plan that takes longer than a trial may take."""
 
 
 class PlannedGroup(BaseModel):
@@ -68,12 +68,12 @@ class Prepared(BaseModel):
 
     @property
     def arch(self) -> str:
-        """What their programs are opened for: the backend, or the interpreter."""
+        """The ``arch`` of their programs: the backend, or the interpreter."""
         return self.place.arch
 
     @property
     def byte_limits(self) -> dict[str, int | None]:
-        """What the plan of a trial must not exceed, by the name of the key in the config."""
+        """The limits of a trial's plan in bytes, by the name of the key in the config."""
         config = self.loaded.config
         return {"limits.memory": config.limits.memory, "memory_budget": config.budget_bytes}
 
@@ -96,7 +96,7 @@ class Prepared(BaseModel):
         return data | ({"overrides": list(self.loaded.overrides)} if self.loaded.overrides else {})
 
     def spec(self, trial: Trial) -> dict[str, Any]:
-        """What a worker needs to run ``trial``, as plain data."""
+        """The spec of ``trial`` for a worker, as plain data."""
         return self.shared_spec() | self.own_spec(trial)
 
     def shared_spec(self) -> dict[str, Any]:
@@ -268,7 +268,7 @@ def opened(
     threads: int | None = None,
     machine_code: bool = True,
 ) -> AbstractContextManager[Job[Any]]:
-    """A trial's job, built in a program of its own as a worker would build it, with this ``memory_budget``.
+    """Open a trial's job in its own program, like a worker, with this ``memory_budget``.
 
     Without ``limits.memory``, so that all of it is seen. ``arch``: the backend that it is planned for, None for that of the trials.
     ``threads``: of the CPU, None for those of the config. ``machine_code``: see ``Job.opened``.
@@ -295,5 +295,5 @@ def planned_bytes(groups: list[PlannedGroup]) -> dict[str, int | None]:
 
 
 def footprints(groups: list[PlannedGroup]) -> dict[str, int | None]:
-    """What the trial's device has less while it runs, by id, see ``MemoryPlan.footprint``."""
+    """The bytes that a running trial takes of its device, by trial id, see ``MemoryPlan.footprint``."""
     return {name: group.plan.footprint if group.plan else None for group in groups for name in group.trials}

@@ -16,17 +16,17 @@ class Hung(Exception):
 
 
 def each_within(work: Callable[[T], R], items: Sequence[T], limit_s: float | None) -> Iterator[R | Hung | BaseException]:
-    """``work`` on each item, one after the other, in another thread; in order.
+    """Run ``work`` on each item in another thread, one after the other.
 
-    A thread cannot be stopped: one that hangs is left behind (it ends with the process), and another one goes on with the next item.
+    A thread cannot be stopped: a hanging thread is abandoned (it ends with the process), and a new one continues with the next item.
 
     Args:
-        work: what to do.
-        items: with what.
-        limit_s: seconds for each; None: any.
+        work: the function.
+        items: its arguments.
+        limit_s: maximum seconds per item; None: unlimited.
 
     Yields:
-        What ``work`` returned, what it raised, or ``Hung``.
+        The result of ``work``, its exception, or ``Hung``.
     """
     start = 0
     while start < len(items):

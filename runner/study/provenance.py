@@ -1,8 +1,8 @@
-"""Where the results of a run come from: source files, git state, package versions and the command line, kept in the run folder.
+"""Records the provenance of a run in its folder: source files, git state, package versions and the command line.
 
 ``provenance.json`` describes the run, ``source/`` holds the job's file and the modules that it imported from its own folder, and
-``source.diff`` what git had not committed. All of it is data for people: nothing reads it back to run a trial. A resume compares the
-checksums of the files that trials read.
+``source.diff`` the uncommitted changes. All of it is data for people: nothing reads it back to run a trial. A resume compares the checksums
+of the files that trials read.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ class GitState(BaseModel):
 
 
 class Provenance(BaseModel):
-    """What a run was made of.
+    """The provenance of a run.
 
     Attributes:
         command: the command line.
         directory: the working directory.
         python, platform: versions.
         packages: versions of the installed packages by name.
-        variables: environment variables that change what runs; none that names a token, key or password.
+        variables: environment variables that influence the run; none with a token, key or password in its name.
         target: of the job.
         sources: the copied files.
         inputs: the files that the parameters of trials name; they are not copied.
@@ -208,7 +208,7 @@ def _git_state(folder: Path, notes: list[str], out: dict[str, bytes]) -> GitStat
 
 
 def _git(folder: Path, *words: str) -> bytes | None:
-    """What git prints, None if it fails. A repository of somebody else may not run commands: hooks, pagers and filters are off."""
+    """The output of git, None if it fails. Hooks, pagers and filters are off, so that a foreign repository cannot run commands."""
     safe = ["-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-c", "diff.external="]
     quiet: Mapping[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "stdin": subprocess.DEVNULL}
     environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"}

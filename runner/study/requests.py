@@ -1,4 +1,4 @@
-"""What a trial asks the ledger for: its claim by class of devices, from the memory plan of its shape there.
+"""The request of a trial to the ledger: its claim by device class, from the memory plan of its shape.
 
 Without ``memory_budget`` a claim has one point, the plan; with one in bytes, the plan within it. With ``auto`` it is a curve: the planner
 is asked what fewer bytes for the states of the gradients, or for time steps, would cost in time; a worker gets the bytes of the point that
@@ -53,12 +53,12 @@ def _heaps(job: Job[Any], plan: MemoryPlan, arch: str | None) -> Iterable[tuple[
 
 
 def claim_of(plan: MemoryPlan | None, points: Points = (), seconds: float | None = None) -> Claim:
-    """The claim of a trial. One that could not be planned claims nothing: it will say itself what is wrong with it.
+    """The claim of a trial. A trial without a plan claims nothing: it will fail with its own error.
 
     Args:
-        plan: of its shape.
-        points: of ``curve``; without them the plan is the only point.
-        seconds: that it takes at the most, where that is known.
+        plan: the plan of its shape.
+        points: the points of ``curve``; without them the plan is the only point.
+        seconds: its maximum duration, if known.
     """
     return Claim.of(points or ((plan.bytes if plan is not None else 0, 1.0),), seconds)
 
@@ -76,7 +76,7 @@ class Claims:
         self._claims = list(self._plans)
 
     def __call__(self, trial: str) -> Mapping[str, Claim]:
-        """The claims of a trial that runs by itself."""
+        """The claims of a trial that runs alone."""
         return self._claims[self._of[trial]]
 
     def curves(self, trial: str) -> Mapping[str, Claim]:

@@ -1,4 +1,4 @@
-"""What a run takes along to a cluster: its config, its job's file or package, and what lies beside them; nothing is pickled.
+"""The files that are shipped to a cluster with a run: its config, its job's file or package, and the files beside them. Nothing is pickled.
 
 The parcel is a folder in which everything lies as it did at home, below the folder that all of it has in common. A worker there finds it
 below its own working directory, so that the places in ``Shipped`` are relative.
@@ -30,7 +30,7 @@ SHOWN = 3
 
 @dataclass(frozen=True)
 class Shipped:
-    """Where things lie in a parcel, from the working directory: the config, the job's file (None: a module), and where imports begin."""
+    """The paths in a parcel, relative to the working directory: the config, the job's file (None: a module), and the root of imports."""
 
     config: str
     file: str | None
@@ -57,13 +57,13 @@ class Shipped:
 
 @dataclass
 class Parcel:
-    """A folder that is ready to be sent.
+    """A folder that is ready to be shipped.
 
     Attributes:
-        folder: it; whoever had it made removes it.
-        shipped: where things lie in it.
-        files, bytes: how many.
-        left_out: what lay beside and was not taken, each with the reason.
+        folder: its path; the caller removes it.
+        shipped: the paths in it.
+        files, bytes: their numbers.
+        left_out: files that were not taken, each with the reason.
     """
 
     folder: Path
@@ -73,7 +73,7 @@ class Parcel:
     left_out: list[tuple[str, str]] = field(default_factory=list)
 
     def text(self) -> str:
-        """What was taken and what was not, in one line or a few."""
+        """The taken and the omitted files, as short text."""
         lines = [f"shipped {self.files} files, {self.bytes} bytes"]
         lines += [f"  not shipped: {name}: {why}" for name, why in self.left_out[:SHOWN]]
         rest = len(self.left_out) - SHOWN
@@ -163,7 +163,7 @@ def _walk(home: Path, runs: str) -> Iterator[Path]:
 
 
 def _wanted(folder: str, name: str, runs: str) -> bool:
-    """Whether a folder is looked into: no hidden one, no cache, no environment, no run and no folder of runs."""
+    """Whether a folder is shipped: it is not hidden, no cache, no environment, no run and no folder of runs."""
     path = os.path.join(folder, name)
     if name.startswith(".") or name in NEVER or name.endswith(".egg-info") or os.path.abspath(path) == runs:
         return False
@@ -171,7 +171,7 @@ def _wanted(folder: str, name: str, runs: str) -> bool:
 
 
 def home_of(module: str) -> tuple[Path, Path] | None:
-    """The folder of the package that a loaded module belongs to, and that where its import begins; None for what is installed."""
+    """The folder of a loaded module's package, and the root of its import; None for an installed module."""
     source = getattr(sys.modules.get(module), "__file__", None)
     if source is None or module.partition(".")[0] == OURS:
         return None
@@ -185,7 +185,7 @@ def home_of(module: str) -> tuple[Path, Path] | None:
 
 
 def _installed() -> list[Path]:
-    """Where installed packages lie."""
+    """The folders of installed packages."""
     paths = {sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     return [Path(path).resolve() for path in [*paths, site.getusersitepackages()]]
 

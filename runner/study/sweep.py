@@ -94,10 +94,10 @@ def axis_values(name: str, axis: Axis, seed: int, samples: int | None = None) ->
         name: of the parameter.
         axis: its form.
         seed: of the sweep.
-        samples: how many to draw where the axis does not say.
+        samples: number of draws, if the axis does not give one.
 
     Raises:
-        SweepError: nobody says how many values to draw, or there are too many of them, or one is not finite.
+        SweepError: the number of draws is not given, there are too many values, or one is not finite.
     """
     form, parts = axis.form
     if form in ("grid", "list"):

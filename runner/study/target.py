@@ -22,7 +22,7 @@ from ...jobs.base import Job
 from ..user_lines import described
 
 _loading = threading.RLock()
-"""Lanes of a worker ask for the same job at once; nobody must see a module that is half imported."""
+"""Serialises imports: several lanes of a worker may import the same job, and none must see a half-imported module."""
 _here = threading.local()
 """``loading``: this thread imports the file of a job."""
 
