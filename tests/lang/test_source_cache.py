@@ -197,6 +197,15 @@ def test_a_change_is_a_miss(session, what):
     np.testing.assert_allclose(first[1], expected()[1], rtol=1e-12)
 
 
+def test_static_methods_of_ours_are_known_by_name(session):
+    """`qd.Matrix.identity` and its like are the same in every process."""
+    text = MODEL.replace("            y[i] = v", "            v += qd.Matrix.identity(qd.f64, 2)[0, 0]\n            y[i] = v")
+    first, lowered = session.run(text)
+    again, afterwards = session.run(text)
+    assert (lowered, afterwards) == (1, 0)
+    np.testing.assert_array_equal(first[0], again[0])
+
+
 def test_a_python_function_counts_by_what_it_gives(session):
     session.run()
     assert session.run(MODEL.replace("k * 10.0", "k * 9.0 + 2.0"))[1] == 0

@@ -60,7 +60,9 @@ class Inputs:
             self.refuse(f"the function `{source.name}`, which no path leads to")
 
     def attribute(self, base: Any, name: str, value: Any) -> Any:
-        """``base.name`` is ``value``, which is handed on. Attributes of plain data follow from the data."""
+        """``base.name`` is ``value``, which is handed on. Attributes of plain data and of our own classes follow from these."""
+        if isinstance(base, type) and is_ours(base):
+            return value
         if is_leaf(base) or isinstance(base, (ModuleType, type)) or _is_function(base):
             origin = self.known.origin.get(id(base))
             if origin is None:

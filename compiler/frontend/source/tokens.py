@@ -228,9 +228,10 @@ def known_callable(value: Any) -> Token | None:
     except TypeError:  # not hashable
         return None
     module, name = _names().get(id(value), ("", ""))
-    if module and vars(sys.modules[module]).get(name) is value:
-        return "ours", module, name
-    return None
+    found: Any = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return ("ours", module, name) if module and found is value else None
 
 
 _TYPES = frozenset((tuple, list, str, range, len, zip, enumerate, reversed, print))
@@ -239,7 +240,7 @@ _seen_modules: set[str] = set()
 
 
 def _names() -> dict[int, tuple[str, str]]:
-    """Module and name of each function, class and intrinsic that a module of this package defines."""
+    """Module and name of each function, class and intrinsic that a module of this package defines, and of static methods for kernels."""
     prefix = PACKAGE + ".compiler."
     for name in sorted(n for n in list(sys.modules) if n.startswith(prefix) and n not in _seen_modules):
         module = sys.modules[name]
@@ -249,6 +250,9 @@ def _names() -> dict[int, tuple[str, str]]:
         for attribute, value in list(vars(module).items()):
             if callable(value) and is_ours(value if isinstance(value, type) else type(value)):
                 _named.setdefault(id(value), (name, attribute))
+                for key, method in vars(value).items() if isinstance(value, type) else ():
+                    if isinstance(method, staticmethod) and hasattr(method.__func__, "__qd_lower__"):
+                        _named.setdefault(id(method.__func__), (name, f"{attribute}.{key}"))
             elif callable(value) and getattr(value, "__module__", "") == name:
                 _named.setdefault(id(value), (name, attribute))
     return _named
