@@ -104,13 +104,12 @@ def differentiated(job: PlannedJob, launches: Launches) -> Launches:
 def _kernels(job: PlannedJob, launches: Launches) -> list[Any]:
     """Compile the kernels of a job, or give the ``KernelPlan`` of each that is not compiled."""
     later: dict[object, Any] = {}
-    with job.program.device.loading():  # whoever loads code waits for all programs of a GPU: once, for all kernels
-        for kernel, args in launches:
-            made = kernel.grad if runs_backwards(job, kernel, args) else kernel
-            if job.machine_code:
-                made.prepare(*args)
-            else:
-                later |= made.uncompiled(*args)
+    for kernel, args in launches:
+        made = kernel.grad if runs_backwards(job, kernel, args) else kernel
+        if job.machine_code:
+            made.prepare(*args)
+        else:
+            later |= made.uncompiled(*args)
     return list(later.values())
 
 

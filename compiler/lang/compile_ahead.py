@@ -42,16 +42,13 @@ def compile_ahead(*calls: Any, gradients: bool = False) -> None:
         groups.setdefault(id(getattr(target, "kernel", target)), []).append(
             functools.partial(_prepare, target, args, gradients)
         )
-    with program.device.loading():
-        begun = [
-            (work, AHEAD.submit(functools.partial(_all, work)) if program.device.native else None) for work in groups.values()
-        ]
-        wait([future for _, future in begun if future is not None])
-        for work, future in begun:
-            if future is None:
-                _all(work)
-            else:
-                future.result()
+    begun = [(work, AHEAD.submit(functools.partial(_all, work)) if program.device.native else None) for work in groups.values()]
+    wait([future for _, future in begun if future is not None])
+    for work, future in begun:
+        if future is None:
+            _all(work)
+        else:
+            future.result()
 
 
 def _all(work: list[Callable[[], None]]) -> None:

@@ -139,8 +139,6 @@ class Executable:
                 recording.rows[device.record(self.compiled, call.words, self.context, self.status_address, added.seed)] = added
                 self.context[CTX_LAUNCHES] += 1  # what it stores to is not what it was for plans
                 return
-        if device.waiting:
-            device.load_waiting()
         with self.program.running(), call.provided(self.written):
             buffer = (ctypes.c_char * len(call.words)).from_buffer(call.words)
             try:

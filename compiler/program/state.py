@@ -169,20 +169,16 @@ class ProgramState:
         return self._recording is not None
 
     def _update_slow(self) -> None:
-        """Whether launches must come through Python: something records them, or (also those that a tape lets pass) the program is closed,
-        its device is lost, or has code that is not loaded.
+        """Whether launches must come through Python: something records them, or (also those that a tape lets pass) the program is closed or
+        its device is lost.
         """
-        self.flags[F_CLOSED] = int(self.closed or self.device.dead or self.device.waiting)
+        self.flags[F_CLOSED] = int(self.closed or self.device.dead)
         self.flags[F_SLOW] = int(self.records() or self.flags[F_CLOSED])
 
     def waited(self) -> None:
         """The host has waited for the device: raise what launches have reported."""
         if self.pending is not None:
             self.pending.look()
-
-    def waiting_changed(self) -> None:
-        """The device has code that is compiled and not loaded, or has none any more."""
-        self._update_slow()
 
     # ---- memory
     def usage(self) -> dict[str, int]:

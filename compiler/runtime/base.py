@@ -80,11 +80,6 @@ MOST_BYTES = (1 << 63) - 1
 class DeviceClient(Protocol):
     """The program that launches on a device, as far as the device knows it."""
 
-    @property
-    def state(self) -> ctypes.Array[ctypes.c_int64]:
-        """The words that its launches count in (``launch_ir``)."""
-        ...
-
     def alone(self) -> AbstractContextManager[None]:
         """A block in which no other thread launches."""
         ...
@@ -95,10 +90,6 @@ class DeviceClient(Protocol):
         Raises:
             QdrunRuntimeError: what launches have reported.
         """
-        ...
-
-    def waiting_changed(self) -> None:
-        """``Device.waiting`` has another value."""
         ...
 
 
@@ -120,7 +111,6 @@ class Device(ABC):
         0  # launches keep the interpreter's lock; after so many microseconds of them comes ``throttle``; 0: they give it up
     )
     trials: TrialLayout | None = None  # of a batched program
-    waiting: bool = False  # there is code that is compiled and not loaded: ``load_waiting`` comes before a launch
 
     def __init__(self, byte_limit: int | None = None) -> None:
         self.byte_limit = byte_limit
@@ -268,13 +258,6 @@ class Device(ABC):
     def exclusive(self) -> AbstractContextManager[None]:
         """A block in which no other thread launches."""
         return nullcontext() if self.client is None else self.client.alone()
-
-    def loading(self) -> AbstractContextManager[None]:
-        """A block that compiles kernels, whose code is loaded at its end, all at once, or when it is asked for before."""
-        return nullcontext()
-
-    def load_waiting(self) -> None:  # noqa: B027
-        """Load what ``loading`` has left for later."""
 
     def synchronize(self) -> None:  # noqa: B027
         """Wait until everything that was launched has ended; nothing to do where a launch has ended when its call returns.

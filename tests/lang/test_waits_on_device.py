@@ -3,7 +3,6 @@ counts such calls (`EmulatedMachine.waits`) and whether there was something to w
 """
 
 import gc
-import threading
 
 import numpy as np
 import pytest
@@ -13,9 +12,6 @@ from qdrun.compiler.runtime import cache
 from qdrun.compiler.runtime.emulated.machine import emulated_machine
 from qdrun.compiler.runtime.gpu.memory import shared, staging
 from qdrun.compiler.runtime.gpu.memory.device_memory import release_abandoned
-from qdrun.compiler.runtime.gpu.pacing.pace import MARK_US
-from qdrun.compiler.runtime.native.launch_ir import S_AHEAD
-from qdrun.jobs.mass_spring import MassSpring, MassSpringParams
 
 
 @pytest.fixture
@@ -94,85 +90,8 @@ def busy(k):
     return other, z, add
 
 
-def test_the_code_of_a_job_is_loaded_at_once_and_waited_for_once(machine):
-    other, z, add = busy(1.0)
-    before, held = machine.waits["load_module"], machine.held_up["load_module"]
-    states = []
-    real = machine.whole
-    machine.whole = lambda call: (states.append(other.state[S_AHEAD]), real(call))
-    with MassSpring(MassSpringParams(columns=2, steps=2, substeps=1, actuation=[0.3, 0.2])).opened(
-        backend="cuda", device="emulated"
-    ) as job:
-        built = machine.waits["load_module"]
-        with other:
-            add()
-        states.clear()
-        job.plan()
-        loads = machine.waits["load_module"] - built
-        assert loads >= 4 and machine.held_up["load_module"] == held + 1  # only the first one found something that was not done
-        assert states == [MARK_US] * loads  # the other lane stops after its next launch
-        assert not job.program.device.waiting
-    del machine.whole
-    with other:
-        assert z.to_numpy().tolist() == [2.0] * 8
-    assert before == 1
-    other.close()
-
-
-def test_code_that_waits_is_loaded_for_who_launches_it_before(machine):
-    with program() as made:
-        x = qd.field(qd.f64, shape=8)
-
-        @qd.kernel
-        def one():
-            for i in x:
-                x[i] += 1.0
-
-        @qd.kernel
-        def two():
-            for i in x:
-                x[i] += 2.0
-
-        x.fill(0.0)
-        with made.device.loading():
-            one.prepare()
-            two.prepare()
-            assert made.device.waiting and not machine.waits
-            one()
-            assert machine.waits["load_module"] == 2 and not made.device.waiting
-        two()
-        assert x.to_numpy().tolist() == [3.0] * 8 and machine.waits["load_module"] == 2
-
-
-def test_another_program_does_not_launch_what_waits(machine):
-    """Programs share code; one of them has left it for later."""
-
-    @qd.kernel
-    def set_all(x: qd.template()):
-        for i in x:
-            x[i] = 7.0
-
-    def launch(out):
-        with program():
-            x = qd.field(qd.f64, shape=8)
-            set_all(x)
-            out.append(x.to_numpy().tolist())
-
-    out = []
-    with program() as made:
-        x = qd.field(qd.f64, shape=8)
-        with made.device.loading():
-            set_all.prepare(x)
-            thread = threading.Thread(target=launch, args=(out,))
-            thread.start()
-            thread.join()
-            assert made.device.waiting and machine.waits["load_module"] == 1
-        set_all(x)
-        assert out == [[7.0] * 8] == [x.to_numpy().tolist()] and machine.waits["load_module"] == 1
-
-
-def test_kernels_that_are_compiled_together_are_loaded_together(machine):
-    other, z, add = busy(1.0)
+def test_kernels_that_are_compiled_on_other_threads_are_loaded_and_run(machine):
+    other, z, _ = busy(1.0)
     with program():
         x = qd.field(qd.f64, shape=8, needs_grad=True)
         loss = qd.field(qd.f64, shape=(), needs_grad=True)
@@ -187,11 +106,18 @@ def test_kernels_that_are_compiled_together_are_loaded_together(machine):
             for i in x:
                 x[i] *= 2.0
 
-        held = machine.held_up["load_module"]
         qd.compile(total, grow, gradients=True)
-        assert machine.waits["load_module"] >= 4 and machine.held_up["load_module"] == held + 1
+        loads = machine.waits["load_module"]
+        x.fill(1.5)
+        loss.grad[None] = 1.0
+        total()
+        total.grad()
+        assert loss[None] == 18.0 and x.grad.to_numpy().tolist() == [3.0] * 8
+        grow()
+        assert x.to_numpy().tolist() == [3.0] * 8 and machine.waits["load_module"] == loads >= 4
+    with other:
+        assert z.to_numpy().tolist() == [1.0] * 8
     other.close()
-    del add, z
 
 
 # ---- the default stream

@@ -565,9 +565,6 @@ class Client:
     def waited(self):
         self.asked.append("waited")
 
-    def waiting_changed(self):
-        self.asked.append("waiting")
-
 
 def test_a_device_tells_its_client_what_has_changed(fresh):
     device, client = GpuDevice(FakeDriver()), Client()
@@ -578,10 +575,4 @@ def test_a_device_tells_its_client_what_has_changed(fresh):
     device.synchronize()
     with device.exclusive():
         assert client.asked == ["waited", "alone"]
-    client.asked.clear()
-    with device.loading():
-        made = device.compile(store_kernel(), Options(offline_cache=False))
-        device.fill_context(np.zeros(made.layout.words, np.uint64), made)
-        assert device.waiting and client.asked == ["waiting"]
-    assert not device.waiting and client.asked == ["waiting", "waiting"]
     device.close()

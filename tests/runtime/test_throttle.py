@@ -10,7 +10,6 @@ import pytest
 import qdrun as qd
 from qdrun.compiler.codegen.abi import CTX_WEIGHT
 from qdrun.compiler.errors import DeviceError
-from qdrun.compiler.runtime.gpu.pacing.gate import Counting, Gate
 from qdrun.compiler.runtime.gpu.pacing.pace import AHEAD, LEAST_US, MARK_US, Pace
 from qdrun.compiler.runtime.gpu.pacing.throttle import Interval, Throttle
 from qdrun.compiler.runtime.native.launch_ir import S_AHEAD
@@ -257,30 +256,3 @@ def test_a_failure_that_the_wait_meets_is_raised_by_the_launch(adding, monkeypat
     monkeypatch.undo()
     add(1.0)  # nothing of the program's state was left behind
     assert x[0] >= 2.0
-
-
-# ---- the gate
-def test_who_loads_goes_on_and_others_wait_until_it_has_ended():
-    gate, passed, state = Gate(), [], (c_int64 * 4)()
-    other = Counting(state)
-    gate.enter(other)
-
-    def launcher():
-        gate.wait()
-        passed.append(threading.get_ident())
-
-    with gate.closed():
-        assert state[S_AHEAD] == MARK_US  # its next launch sets a mark, and waits there
-        thread = threading.Thread(target=launcher)
-        thread.start()
-        with gate.closed():
-            gate.wait()
-        gate.wait()
-        thread.join(0.05)
-        assert thread.is_alive() and not passed
-    thread.join()
-    assert passed
-    gate.wait()
-    with pytest.raises(ZeroDivisionError), gate.closed():
-        _ = 1 / 0
-    gate.wait()  # it is open again

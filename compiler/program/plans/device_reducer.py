@@ -108,7 +108,6 @@ class DeviceReducers:
         link: Any = program.device.link
         out = np.zeros(made.results, np.uint64)
         words = self._words(loaded, numbers, call)
-        program.device.load_waiting()
         with program.alone(), program.running(), link.lock:
             for loan in call.loans:  # another library may be writing to what the launch reads, on a stream of its own
                 if isinstance(loan, InOrder):

@@ -34,7 +34,7 @@ from ...errors import DeviceError, QdrunRuntimeError
 from ...ir.nodes import Kernel
 from ...ir.trials import TrialLayout
 from ...ir.walk import walk
-from ..base import Allocation, Device, DeviceClient, mirrored
+from ..base import Allocation, Device, mirrored
 from ..compiled import Compiled, Options
 from ..runs import Runs
 from .code import GpuKernel, Source, load_code, reclaim, restore_code
@@ -46,7 +46,6 @@ from .graphs import Graphs
 from .memory import staging
 from .memory.device_memory import Holdings, Usage, release_abandoned
 from .memory.shared import shared
-from .pacing.loading import Loading
 from .prints import RING_WORDS, Ring
 from .trial_graphs import trials_on
 
@@ -56,7 +55,7 @@ REDUCTIONS = 8
 _ENTRY = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
 
 
-class GpuDevice(Graphs, Loading, Device):
+class GpuDevice(Graphs, Device):
     """One GPU as a program uses it: all work is in order in one stream, and only ``synchronize`` and ``download`` wait for it.
 
     Attributes:
@@ -91,7 +90,6 @@ class GpuDevice(Graphs, Loading, Device):
         self._closed = False
         self._begin_pacing()
         self._begin_graphs()
-        self._begin_loading()
         self._ring: Ring | None = None
         self._make_table()
 
@@ -311,13 +309,8 @@ class GpuDevice(Graphs, Loading, Device):
         if self.client is not None:
             self.client.waited()
 
-    def attach(self, client: DeviceClient) -> None:
-        """See ``Device``."""
-        super().attach(client)
-        self._count_in(client.state)
-
     def throttle(self) -> None:
-        """Wait until the stream is not too far behind, and until no program loads code.
+        """Wait until the stream is not too far behind.
 
         Raises:
             DeviceError: a kernel has failed; names the candidates.
@@ -438,7 +431,7 @@ class GpuDevice(Graphs, Loading, Device):
         """
         assert isinstance(compiled, GpuKernel)
         with self._failing():
-            self._ask_for(compiled.gpu)
+            compiled.gpu.load()
         if compiled.prints and self._ring is None:
             address = self._own(8 * (RING_WORDS + 4))
             self._ring = Ring(address, self._read_words, self._write_words, RING_WORDS)

@@ -7,7 +7,6 @@ were in use at once, code by its bytes.
 
 from __future__ import annotations
 
-import os
 import sys
 from collections import deque
 from dataclasses import dataclass
@@ -15,7 +14,6 @@ from dataclasses import dataclass
 from ....errors import DeviceError
 from ....ir.threads import new_lock
 from ..driver import Driver
-from ..pacing.gate import Gate
 from ..results import report_lost
 from .pinned import PinnedMemory
 
@@ -40,13 +38,12 @@ class Shared:
 
     Attributes:
         pinned: words for launches.
-        gate: holds launches up while code is loaded.
         unused: modules that are no longer used. The garbage collector may append, on any thread.
         open: programs on the device.
     """
 
     def __init__(self, driver: Driver) -> None:
-        self.pinned, self.gate = PinnedMemory(driver), Gate()
+        self.pinned = PinnedMemory(driver)
         self.unused: deque[Unused] = deque()
         self.open = 0
         self._driver, self._lock = driver, new_lock(self, "_lock")
@@ -126,10 +123,6 @@ class Shared:
                     report_lost(e, f"{gone.nbytes:,} bytes of unused code stay loaded")
         return count
 
-    def forked(self) -> None:
-        """In a forked child, which cannot use the device: another thread of the parent may have closed the gate."""
-        self.gate = Gate()
-
 
 _devices: dict[str, Shared] = {}
 _lock = new_lock(sys.modules[__name__], "_lock")
@@ -141,12 +134,3 @@ def shared(place: str, driver: Driver) -> Shared:
         if place not in _devices:
             _devices[place] = Shared(driver)
         return _devices[place]
-
-
-def _after_fork() -> None:
-    for one in _devices.values():
-        one.forked()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

@@ -1,1 +1,1 @@
-"""How far the host runs ahead of a device, and when code is loaded: loading waits for all that was put into any stream."""
+"""How far the host runs ahead of a device: one mark in the stream for so many microseconds of launches."""

@@ -11,7 +11,6 @@ import numpy as np
 from ....codegen.abi import CTX_WEIGHT, RECENT, TABLE_LAUNCHES, TABLE_RECENT
 from ....ir.threads import new_lock
 from ..failing import Failing
-from .gate import Counting
 from .pace import AHEAD, MARK_US, Pace
 
 if TYPE_CHECKING:
@@ -34,12 +33,6 @@ class Pacing(Failing):
         self._marking = new_lock(self, "_marking")
         self._marked = 0  # launches when the last mark was set
         self._paced: dict[int, GpuCode] = {}
-        self._counting: Counting | None = None
-
-    def _count_in(self, state: ctypes.Array[ctypes.c_int64]) -> None:
-        """The words that the program's launches count in, ``launch_ir.S_AHEAD`` among them."""
-        self._counting = Counting(state)
-        self._holdings.shared.gate.enter(self._counting)
 
     def weight(self, key: int) -> int:
         """What a launch counts."""
@@ -55,7 +48,6 @@ class Pacing(Failing):
 
     def _mark(self) -> None:
         """Set a mark, wait for the one before, and learn from the interval that ended with it."""
-        self._holdings.shared.gate.wait()
         with self._marking:
             ended = self._holdings.throttle(self._launched())
             if ended is None or (len(ended.keys) >= AHEAD and ended.us <= MARK_US):
