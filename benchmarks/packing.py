@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from rich.console import Console
 from rich.table import Table
 
-from qdrun.runner.packing import Claim, Device, Packer, Pool, Request, lower_bound, simulate
+from qdrun.runner.packing import Claim, DeviceSpec, Packer, Pool, Request, lower_bound, simulate
 from qdrun.runner.study.requests import choose
 
 GIB = 1 << 30
@@ -41,7 +41,7 @@ class Case:
     requests: list[Request]
     seconds: dict[str, float]
     pools: list[Pool] = field(default_factory=list)
-    devices: list[Device] = field(default_factory=list)
+    devices: list[DeviceSpec] = field(default_factory=list)
 
     def bound(self) -> float:
         """The lower bound of the makespan, whether the packer knows the seconds or not."""
@@ -54,10 +54,10 @@ class Case:
         return lower_bound(known, self.pools, self.devices).seconds
 
 
-def cards(lanes: int, process: int = 0) -> tuple[list[Pool], list[Device]]:
+def cards(lanes: int, process: int = 0) -> tuple[list[Pool], list[DeviceSpec]]:
     """Two cards of 24 GiB and two of 80."""
     pools = [Pool(f"card{i}", size * GIB) for i, size in enumerate(CARDS)]
-    return pools, [Device(f"gpu{i}", f"card{i}", f"{size} GiB", lanes, process) for i, size in enumerate(CARDS)]
+    return pools, [DeviceSpec(f"gpu{i}", f"card{i}", f"{size} GiB", lanes, process) for i, size in enumerate(CARDS)]
 
 
 def mixed(seed: int, count: int, lanes: int, seconds: str, *, known: bool = False, distinct: bool = False) -> Case:
@@ -239,7 +239,7 @@ def several_jobs(seed: int, sizes: tuple[int, ...], alike: bool) -> tuple[Case, 
     """
     r, shapes = random.Random(seed), []
     pools = [Pool(f"card{i}", size * GIB) for i, size in enumerate(sizes)]
-    devices = [Device(f"gpu{i}", f"card{i}", f"{size} GiB", 32, GIB // 2) for i, size in enumerate(sizes)]
+    devices = [DeviceSpec(f"gpu{i}", f"card{i}", f"{size} GiB", 32, GIB // 2) for i, size in enumerate(sizes)]
     for k in range(12 if alike else r.randint(5, 14)):
         gib = (10 - 0.4 * (k // 4)) * r.uniform(0.97, 1.0) if alike else math.exp(r.uniform(0.0, math.log(20)))
         claim = Claim.of([(int(gib * GIB), 1.0)])
@@ -318,13 +318,15 @@ def elastic(seeds: int) -> Iterator[Row]:
         }
 
 
-def curves(seed: int, count: int) -> tuple[list[Request], list[Pool], list[Device]]:
+def curves(seed: int, count: int) -> tuple[list[Request], list[Pool], list[DeviceSpec]]:
     """Random cards of random speeds, and trials of one to eight shapes with curves of up to five points; all of them fit."""
     r = random.Random(f"{seed} {count}")
     sizes = [r.choice((16, 24, 48, 80)) for _ in range(r.randint(1, 4))]
     pools = [Pool(f"card{i}", size * GIB) for i, size in enumerate(sizes)]
     process = r.choice((0, GIB // 2))
-    devices = [Device(f"gpu{i}", f"card{i}", f"{size} GiB", r.choice((2, 4, 8, 16)), process) for i, size in enumerate(sizes)]
+    devices = [
+        DeviceSpec(f"gpu{i}", f"card{i}", f"{size} GiB", r.choice((2, 4, 8, 16)), process) for i, size in enumerate(sizes)
+    ]
     speed = {device.kind: r.choice((1.0, 1.0, 1.0, 2.0, 4.0)) for device in devices}
     shapes = []
     for _ in range(r.randint(1, 8)):

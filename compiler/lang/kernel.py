@@ -30,7 +30,7 @@ from .no_gradient import is_constant, nothing_to_differentiate, refuse_in_forwar
 T = TypeVar("T")
 
 
-class Kernel:
+class KernelFunction:
     """A function compiled for the current program, one specialisation for each combination of argument types.
 
     A call is launched natively where the program knows it (``native``, ``runtime.native.launch``): these methods are then builtins.
@@ -179,7 +179,7 @@ class _Taped:
 
     __slots__ = ("kernel",)
 
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel: KernelFunction) -> None:
         self.kernel = kernel
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -195,7 +195,7 @@ class KernelGradient:
 
     __slots__ = ("kernel",)
 
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel: KernelFunction) -> None:
         self.kernel = kernel
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:
@@ -250,7 +250,7 @@ class KernelGradient:
         return bool(variant.plans.sizing) or is_constant(variant)
 
     def uncompiled(self, *args: Any, **kwargs: Any) -> dict[object, KernelPlan]:
-        """See ``Kernel.uncompiled``: what ``prepare`` would add, the kernel itself included."""
+        """See ``KernelFunction.uncompiled``: what ``prepare`` would add, the kernel itself included."""
         return self._ready(args, kwargs)[0].uncompiled(gradient=True)
 
     def plan(self, *args: Any, **kwargs: Any) -> HeapPlan:
@@ -331,7 +331,7 @@ class BoundKernel:
     grad = _GradientOfBound()
     """The reverse kernel, bound to the same object."""
 
-    def __init__(self, kernel: Kernel, instance: Any) -> None:
+    def __init__(self, kernel: KernelFunction, instance: Any) -> None:
         self.kernel, self.instance = kernel, instance
 
     @property
@@ -352,15 +352,15 @@ class BoundKernel:
         return self.kernel(self.instance, *args, **kwargs)
 
     def prepare(self, *args: Any, **kwargs: Any) -> None:
-        """See ``Kernel.prepare``."""
+        """See ``KernelFunction.prepare``."""
         self.kernel.prepare(self.instance, *args, **kwargs)
 
     def plan(self, *args: Any, **kwargs: Any) -> KernelPlan:
-        """See ``Kernel.plan``."""
+        """See ``KernelFunction.plan``."""
         return self.kernel.plan(self.instance, *args, **kwargs)
 
     def uncompiled(self, *args: Any, **kwargs: Any) -> dict[object, KernelPlan]:
-        """See ``Kernel.uncompiled``."""
+        """See ``KernelFunction.uncompiled``."""
         return self.kernel.uncompiled(self.instance, *args, **kwargs)
 
 
@@ -369,7 +369,7 @@ class BoundGradient:
 
     __slots__ = ("instance", "kernel")
 
-    def __init__(self, kernel: Kernel, instance: Any) -> None:
+    def __init__(self, kernel: KernelFunction, instance: Any) -> None:
         self.kernel, self.instance = kernel, instance
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:
@@ -407,16 +407,16 @@ class BoundGradient:
 @functools.cache
 def _calls_are_native() -> bool:
     """Whether this interpreter's calls can be; from the first time on, calls look for a native launch."""
-    classes = Kernel, KernelGradient, _Taped, BoundKernel, BoundGradient, _GradientOfBound
+    classes = KernelFunction, KernelGradient, _Taped, BoundKernel, BoundGradient, _GradientOfBound
     return install(Natives(CURRENT, Program, *classes, Ndarray))
 
 
 @overload
-def kernel(fn: Callable[..., Any]) -> Kernel: ...
+def kernel(fn: Callable[..., Any]) -> KernelFunction: ...
 @overload
 def kernel(
     *, pure: bool | None = None, fastcache: bool = False, graph: bool = False, checkpoints: bool = False
-) -> Callable[[Callable[..., Any]], Kernel]: ...
+) -> Callable[[Callable[..., Any]], KernelFunction]: ...
 def kernel(
     fn: Any = None, *, pure: bool | None = None, fastcache: bool = False, graph: bool = False, checkpoints: bool = False
 ) -> Any:
@@ -435,7 +435,7 @@ def kernel(
     del pure, fastcache
     if graph or checkpoints:
         refuse("graph" if graph else "checkpoint")
-    return Kernel if fn is None else Kernel(fn)
+    return KernelFunction if fn is None else KernelFunction(fn)
 
 
 @overload

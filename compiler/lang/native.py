@@ -1,8 +1,7 @@
-"""Which calls of a kernel are launched natively: the list of launches that each program has of a kernel, and what they look at.
+"""Selects the calls of a kernel that are launched natively: each program has a list of native launches for each kernel.
 
-A call looks the kernel up in the current program (``runtime.native.launch_ir``) and tries its launches in order. What none of them
-knows goes to ``Kernel.slow_call``, which ends here, too: a launch is added for what was compiled, and one that waits for another look
-gets it.
+A call looks the kernel up in the current program (``runtime.native.launch_ir``) and tries its launches in order. If none matches, it goes
+to ``KernelFunction.slow_call``, which adds a native launch for the compiled variant, or rearms one that waits for new values.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from ...jobs.base import Job
 from ..collector import paused
 from ..ledger.client import LedgerClient
 from ..ledger.inventory import Found, pools_and_devices
-from ..packing import Claim, Device, Pool
+from ..packing import Claim, DeviceSpec, Pool
 from ..ray_adapter.worker_pool import RayWorkers, Workers
 from ..store.files import LocalFiles
 from ..store.layout import RunFolder
@@ -83,7 +83,7 @@ def claims_of(prepared: Prepared, planned: Sequence[Planned], found: Iterable[Fo
 
 
 def batches_of(
-    prepared: Prepared, planned: Sequence[Planned], found: Iterable[Found], pools: Sequence[Pool], devices: Sequence[Device]
+    prepared: Prepared, planned: Sequence[Planned], found: Iterable[Found], pools: Sequence[Pool], devices: Sequence[DeviceSpec]
 ) -> Batches:
     """The trials of a config that run together on these devices."""
     config = prepared.loaded.config
@@ -235,7 +235,7 @@ def run_trials(
     return Runner(state, inside, outside(workers)).run()
 
 
-def largest(pools: Iterable[Pool], devices: Iterable[Device]) -> dict[str, int]:
+def largest(pools: Iterable[Pool], devices: Iterable[DeviceSpec]) -> dict[str, int]:
     """The bytes that a trial alone on the largest device of each class can have."""
     capacity, most = {pool.id: pool.capacity for pool in pools}, dict[str, int]()
     for device in devices:

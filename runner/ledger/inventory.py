@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from ...compiler.runtime.inventory import Backend
 from ...compiler.runtime.registry import devices as backends
-from ..packing import Device, Pool
+from ..packing import DeviceSpec, Pool
 from . import amd, memory
 
 LANES = 4
@@ -133,7 +133,7 @@ def _amd(row: Backend, card: amd.AmdCard, index: int, lanes: int, node: str) -> 
     )
 
 
-def pools_and_devices(found: Iterable[Found]) -> tuple[list[Pool], list[Device]]:
+def pools_and_devices(found: Iterable[Found]) -> tuple[list[Pool], list[DeviceSpec]]:
     """The usable devices and their pools for the packer, less the reserve and what other processes hold."""
     pools: dict[str, Pool] = {}
     devices = []
@@ -144,9 +144,9 @@ def pools_and_devices(found: Iterable[Found]) -> tuple[list[Pool], list[Device]]
     return list(pools.values()), devices
 
 
-def packing_device(row: Found) -> Device:
+def packing_device(row: Found) -> DeviceSpec:
     """A device as the packer knows it."""
-    return Device(row.id, row.pool, row.kind, row.lanes, row.charge())
+    return DeviceSpec(row.id, row.pool, row.kind, row.lanes, row.charge())
 
 
 def with_lanes(row: Found, lanes: int) -> Found:

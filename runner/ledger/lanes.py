@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ..packing import Device, Packer, Pool
+from ..packing import DeviceSpec, Packer, Pool
 from ..packing.pools import Gate
 from .inventory import Found
 from .leases import Terms
@@ -226,7 +226,7 @@ class Lanes:
         self._open[found.pool] = self._open.get(found.pool, 0) + 1
         self._set_foreign(found.pool)
         name, kind = found.id + MARK + run, (found.kind if lanes else IDLE) + MARK + run
-        device = Device(name, found.pool, kind, max(1, lanes), self._charge(found, run, max(1, lanes)))
+        device = DeviceSpec(name, found.pool, kind, max(1, lanes), self._charge(found, run, max(1, lanes)))
         self._packer.add_device(device, self._gates.get(run))
         place.runs[run] = lanes
 

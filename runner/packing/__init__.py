@@ -2,14 +2,14 @@
 
 from .claims import Claim, ClaimPoint, Placement, Request
 from .packer import Packer
-from .pools import Device, Pool, Reservation
+from .pools import DeviceSpec, Pool, Reservation
 from .predict import Bound, Forecast, lower_bound, misfit, simulate
 
 __all__ = [
     "Bound",
     "Claim",
     "ClaimPoint",
-    "Device",
+    "DeviceSpec",
     "Forecast",
     "Packer",
     "Placement",

@@ -91,7 +91,7 @@ class Request:
         id: unique among waiting and running requests.
         user: the user of the share that it counts against.
         run: the sweep that it belongs to.
-        claims: for each device class (``Device.kind``) that it may run on, its claim there.
+        claims: for each device class (``DeviceSpec.kind``) that it may run on, its claim there.
         submitted: time of the first submission, in seconds of the clock of ``Packer.next``; kept when it is asked for again.
         trials: how many trials it carries.
     """

@@ -11,7 +11,7 @@ from .choosing import Chooser
 from .claims import Claim, ClaimsKey, Placement, Request, amount
 from .fairness import Shares
 from .places import in_the_way, soonest
-from .pools import Device, DeviceState, Gate, Pool, PoolState, Reservation, Running
+from .pools import DeviceSpec, DeviceState, Gate, Pool, PoolState, Reservation, Running
 from .queue import Group, Waiting
 from .views import snapshot, why_waiting
 
@@ -52,7 +52,7 @@ class Packer:
             state.pool = pool
         self._resize(fit=True)
 
-    def add_device(self, device: Device, gate: Gate | None = None) -> None:
+    def add_device(self, device: DeviceSpec, gate: Gate | None = None) -> None:
         """Add a device to an existing pool. Its worker is charged from the first placement, or from ``worker_started`` on.
 
         ``gate``: a limit that several devices share.

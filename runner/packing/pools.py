@@ -21,7 +21,7 @@ class Pool:
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class DeviceSpec:
     """What trials run on.
 
     Attributes:
@@ -49,7 +49,7 @@ class Running:
 
     request: Request
     shape: ClaimsKey
-    device: Device
+    device: DeviceSpec
     point: ClaimPoint
     start: float
     end: float
@@ -94,7 +94,7 @@ class Gate:
 class DeviceState:
     """A device, whether a worker is charged there, and what runs."""
 
-    device: Device
+    device: DeviceSpec
     pool: PoolState
     worker: bool = False
     running: dict[str, Running] = field(default_factory=dict)

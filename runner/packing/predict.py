@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from .claims import Placement, Request
 from .packer import AGE_S, Packer
-from .pools import Device, DeviceState, Pool, PoolState, too_small
+from .pools import DeviceSpec, DeviceState, Pool, PoolState, too_small
 
 MOST_SETS = 8  # with more sets of devices that requests are confined to, a bound is not looked for on each
 
@@ -54,7 +54,7 @@ class Forecast:
     misfits: Mapping[str, str]
 
 
-def misfit(request: Request, pools: Iterable[Pool], devices: Iterable[Device]) -> str | None:
+def misfit(request: Request, pools: Iterable[Pool], devices: Iterable[DeviceSpec]) -> str | None:
     """Why a request could not even run alone, with the arithmetic; None when it can."""
     states, devices = {pool.id: PoolState(pool) for pool in pools}, list(devices)
     able = [DeviceState(d, states[d.pool]) for d in devices if d.kind in request.claims]
@@ -66,7 +66,7 @@ def misfit(request: Request, pools: Iterable[Pool], devices: Iterable[Device]) -
     return too_small(request, max(able, key=lambda state: state.most - request.claims[state.device.kind].smallest))
 
 
-def lower_bound(requests: Iterable[Request], pools: Iterable[Pool], devices: Iterable[Device]) -> Bound:
+def lower_bound(requests: Iterable[Request], pools: Iterable[Pool], devices: Iterable[DeviceSpec]) -> Bound:
     """A lower bound of the time of the requests on these devices, each at the point of its curve that is best for the bound.
 
     By bytes: byte seconds over all bytes, a process for each pool taken off; by lanes: lane seconds over all lanes; both also for what is
@@ -116,7 +116,7 @@ class _World:
     """A packer with the running requests at a moment of virtual time, and the recorded results."""
 
     def __init__(
-        self, pools: list[Pool], devices: list[Device], packer: Packer, takes: Callable[[Placement], float] | None
+        self, pools: list[Pool], devices: list[DeviceSpec], packer: Packer, takes: Callable[[Placement], float] | None
     ) -> None:
         self.packer, self.devices = packer, {device.id: device for device in devices}
         for pool in pools:
@@ -184,7 +184,7 @@ class _World:
 def simulate(
     requests: Iterable[Request],
     pools: Iterable[Pool],
-    devices: Iterable[Device],
+    devices: Iterable[DeviceSpec],
     *,
     age_s: float = AGE_S,
     takes: Callable[[Placement], float] | None = None,
@@ -222,7 +222,7 @@ def simulate(
     return Forecast(span, known, world.starts, tuple(world.placements), world.at_once, waves, world.peak, busy, misfits)
 
 
-def _split(requests: Iterable[Request], pools: list[Pool], devices: list[Device]) -> tuple[list[Request], dict[str, str]]:
+def _split(requests: Iterable[Request], pools: list[Pool], devices: list[DeviceSpec]) -> tuple[list[Request], dict[str, str]]:
     fit: list[Request] = []
     misfits: dict[str, str] = {}
     seen: dict[int, tuple[str | None, Request]] = {}

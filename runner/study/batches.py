@@ -16,7 +16,7 @@ from ...jobs.batch import BatchPlan, BatchSession, batch_plan
 from ...jobs.groups import found_of, group_key, why_not_batched
 from ...jobs.inputs import located
 from ..config.values import INTERPRETER
-from ..packing import Claim, Device, Pool
+from ..packing import Claim, DeviceSpec, Pool
 from ..user_lines import described
 from .devices import emulated
 from .plan import PlannedGroup, Prepared, all_reals, all_same, built_on, planned_for
@@ -92,7 +92,7 @@ def groups_of(
     planned: Iterable[PlannedGroup],
     threads: Mapping[str, int | None],
     pools: Sequence[Pool],
-    devices: Sequence[Device],
+    devices: Sequence[DeviceSpec],
     arch: str | None = None,
 ) -> list[BatchGroup]:
     """The groups of a sweep, with the sizes of their batches. Compiles and runs nothing.
@@ -156,7 +156,7 @@ def _sized(
     example: str,
     plans: Mapping[str, BatchPlan],
     pools: Sequence[Pool],
-    devices: Sequence[Device],
+    devices: Sequence[DeviceSpec],
 ) -> BatchGroup:
     """A group with the size of its batches: as many trials as fit on each device, and no more than keep all lanes busy."""
     if len(names) == 1:

@@ -13,7 +13,7 @@ from ...compiler.errors import QdrunError
 from ...jobs.base import Job
 from ..ledger import inventory, memory
 from ..ledger.inventory import Found
-from ..packing import Device, Forecast, Pool, Request, lower_bound, misfit
+from ..packing import DeviceSpec, Forecast, Pool, Request, lower_bound, misfit
 from ..packing.claims import amount
 from .batches import Batches
 from .devices import cores, emulated, free_for_trials
@@ -42,7 +42,7 @@ class Park:
 
     what: str
     pools: tuple[Pool, ...]
-    devices: tuple[Device, ...]
+    devices: tuple[DeviceSpec, ...]
     total: Mapping[str, int]
 
     def threads(self, prepared: Prepared) -> dict[str, int | None]:
@@ -146,7 +146,7 @@ def cards(text: str, kind: str, lanes: int, process_bytes: int) -> Park:
             name = f"{kind}:{len(pools)}"
             pools.append(Pool(name, max(0, free_for_trials(memory))))
             total[name] = memory
-    park = [Device(pool.id, pool.id, kind, lanes, process_bytes) for pool in pools]
+    park = [DeviceSpec(pool.id, pool.id, kind, lanes, process_bytes) for pool in pools]
     return Park(text, tuple(pools), tuple(park), total)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from ...jobs.base import Job, MemoryPlan
 from ...jobs.explain import windows_within
 from ...jobs.plan import differentiated, gradient_plan, heap_planes, launches_of
-from ..packing import Claim, Device, Forecast, Placement, Pool, Request, simulate
+from ..packing import Claim, DeviceSpec, Forecast, Placement, Pool, Request, simulate
 
 SHARES = (2, 4, 10)
 """The parts of the heap, and of the whole in time steps, that are tried."""
@@ -88,7 +88,7 @@ class Claims:
         claim = self._plans[self._of[trial]].get(kind)
         return None if claim is None else claim.points[0].bytes
 
-    def settle(self, trials: Collection[str], pools: Sequence[Pool], devices: Sequence[Device]) -> int | None:
+    def settle(self, trials: Collection[str], pools: Sequence[Pool], devices: Sequence[DeviceSpec]) -> int | None:
         """Take the claims with which these trials are predicted to end first, see ``choose``; returns what that gives."""
         if all(len(claim.points) == 1 for claims in self._claims for claim in claims.values()):
             return None
@@ -100,7 +100,7 @@ class Claims:
         return level
 
 
-def choose(requests: Sequence[Request], pools: Sequence[Pool], devices: Sequence[Device]) -> tuple[Forecast, int]:
+def choose(requests: Sequence[Request], pools: Sequence[Pool], devices: Sequence[DeviceSpec]) -> tuple[Forecast, int]:
     """On virtual time: which claims of these requests end first, and when.
 
     Tried are the fastest points that fit (0), and those of curves without their first points (1, 2, ..): where bytes bind, many small
@@ -115,7 +115,9 @@ def choose(requests: Sequence[Request], pools: Sequence[Pool], devices: Sequence
     return best, level
 
 
-def _simulate_lowered(requests: Sequence[Request], pools: Sequence[Pool], devices: Sequence[Device], level: int) -> Forecast:
+def _simulate_lowered(
+    requests: Sequence[Request], pools: Sequence[Pool], devices: Sequence[DeviceSpec], level: int
+) -> Forecast:
     kinds = {device.id: device.kind for device in devices}
     made: dict[int, Mapping[str, Claim]] = {}
     first: dict[tuple[int, str], float] = {}  # seconds of the first point that is left

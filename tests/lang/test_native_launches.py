@@ -13,7 +13,7 @@ import pytest
 
 import qdrun as qd
 from qdrun.compiler.lang import native
-from qdrun.compiler.lang.kernel import Kernel, KernelGradient
+from qdrun.compiler.lang.kernel import KernelFunction, KernelGradient
 
 
 @qd.kernel
@@ -43,7 +43,7 @@ def no_python(monkeypatch):
         raise AssertionError(f"{self} was launched in Python")
 
     with monkeypatch.context() as m:
-        for cls in (Kernel, KernelGradient):
+        for cls in (KernelFunction, KernelGradient):
             m.setattr(cls, "slow_call", refuse)
         yield
 

@@ -16,7 +16,7 @@ from qdrun.jobs.groups import Found
 from qdrun.runner.config.model import load_config
 from qdrun.runner.config.yaml_lines import ConfigError
 from qdrun.runner.observe.show import plan_data, plan_text
-from qdrun.runner.packing import Device, Pool
+from qdrun.runner.packing import DeviceSpec, Pool
 from qdrun.runner.study import batches
 from qdrun.runner.study.batches import Batches, BatchGroup, chunks, columns_of, groups_of
 from qdrun.runner.study.plan import all_same, make_plan
@@ -59,7 +59,7 @@ def known(monkeypatch):
 
 
 def park(memory=100 * MIB, lanes=2, count=1, kind="cpu"):
-    return [Pool(f"p{k}", memory) for k in range(count)], [Device(f"d{k}", f"p{k}", kind, lanes, 0) for k in range(count)]
+    return [Pool(f"p{k}", memory) for k in range(count)], [DeviceSpec(f"d{k}", f"p{k}", kind, lanes, 0) for k in range(count)]
 
 
 def groups(tmp_path, sweep, more="", where=None):

@@ -8,7 +8,7 @@ from typing import Any
 
 from ...errors import QdrunRuntimeError
 from ...program.program import CURRENT
-from ..kernel import BoundKernel, Function, Kernel
+from ..kernel import BoundKernel, Function, KernelFunction
 
 
 class Replaced:
@@ -87,7 +87,7 @@ class BoundReplaced:
         return self.function.grad(self.instance, *args, **kwargs)
 
 
-_KERNELS = (Kernel, BoundKernel, Function)
+_KERNELS = (KernelFunction, BoundKernel, Function)
 _REPLACED = (Replaced, BoundReplaced)
 
 

@@ -30,7 +30,7 @@ from ..data.struct import Struct
 if TYPE_CHECKING:
     from ...program.variant import Variant
     from ..args.binding import Bound, Param
-    from ..kernel import Kernel
+    from ..kernel import KernelFunction
 
 Launch = tuple[Any, tuple[Any, ...], dict[str, Any]]
 Axes = tuple["np.ndarray | None", ...]
@@ -229,7 +229,7 @@ def _dropped(drop: _Use, write: _Use) -> DifferentiationError:
 # ---- launches that differ in their scalars only
 @dataclass(eq=False)
 class _Group:
-    kernel: Kernel
+    kernel: KernelFunction
     variant: Variant
     bound: Bound
     hidden: str

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from benchmarks.packing import GIB, LARGE, SMALL, cards, mixed, packed
-from qdrun.runner.packing import Claim, Device, Packer, Pool, Request, simulate
+from qdrun.runner.packing import Claim, DeviceSpec, Packer, Pool, Request, simulate
 from qdrun.runner.packing.fairness import Shares, Turns
 from qdrun.runner.packing.queue import UserQueue, Waiting
 
@@ -113,7 +113,7 @@ def test_users_that_all_wait_hold_their_fair_share_but_for_one_request(users):
 def test_who_has_less_than_the_fair_share_goes_before_who_has_more():
     packer = Packer()
     packer.add_pool(Pool("p", 100))
-    packer.add_device(Device("d", "p", "k", 10))
+    packer.add_device(DeviceSpec("d", "p", "k", 10))
     claims = {"k": Claim.of([(10, 1.0)])}
     packer.submit([Request(f"a{i}", "a", "run", claims, 0.0) for i in range(30)])
     assert len(packer.next(0.0)) == 10

@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from qdrun.runner.packing import Claim, ClaimPoint, Device, Packer, Pool, Request, queue
+from qdrun.runner.packing import Claim, ClaimPoint, DeviceSpec, Packer, Pool, Request, queue
 from qdrun.runner.packing.pools import Gate
 from qdrun.runner.packing.queue import first_fitting
 
@@ -18,7 +18,7 @@ def packer(**options):
     made = Packer(**options)
     for (name, size), lanes in zip(SIZES.items(), (2, 4)):
         made.add_pool(Pool(name, size * GIB))
-        made.add_device(Device(f"gpu{name[1]}", name, "card", lanes, GIB))
+        made.add_device(DeviceSpec(f"gpu{name[1]}", name, "card", lanes, GIB))
     return made
 
 
@@ -87,8 +87,8 @@ def both(name, gib, user="u", small=True):
 def test_two_devices_of_one_pool_share_its_bytes_and_an_idle_worker_may_be_in_the_way():
     made = Packer()
     made.add_pool(Pool("card", 10 * GIB))
-    made.add_device(Device("x:0", "card", "x", 2, GIB))
-    made.add_device(Device("y:0", "card", "y", 2, 2 * GIB))
+    made.add_device(DeviceSpec("x:0", "card", "x", 2, GIB))
+    made.add_device(DeviceSpec("y:0", "card", "y", 2, 2 * GIB))
     made.submit([request("a", 6, kind="x"), request("b", 6, kind="y")])
     assert places(made.next(0.0)) == {"a": ("x:0", 6.0)}
     assert made.why("b") == "needs 6 GiB and 2 GiB for its process: pool card has 3 GiB free of 10 GiB"
@@ -114,8 +114,8 @@ def test_idle_workers_in_the_way_of_requests_with_curves(seed):
     random = Random(seed)
     made = Packer()
     made.add_pool(Pool("card", 10 * GIB))
-    made.add_device(Device("x:0", "card", "x", 1, GIB))
-    made.add_device(Device("y:0", "card", "y", 1, 2 * GIB))
+    made.add_device(DeviceSpec("x:0", "card", "x", 1, GIB))
+    made.add_device(DeviceSpec("y:0", "card", "y", 1, 2 * GIB))
     made.worker_started("x:0")
     made.set_foreign("card", random.choice((0, 0, 1, 3)) * GIB)
     sizes = [sorted({random.randrange(1, 90) * GIB // 10 for _ in range(random.randint(1, 3))}) for _ in range(3)]
@@ -132,8 +132,8 @@ def test_who_is_in_the_way_of_thousands_of_claims_is_found_without_a_look_at_eac
     monkeypatch.setattr(queue, "first_fitting", lambda *args: looked.append(args) or first_fitting(*args))
     made = Packer()
     made.add_pool(Pool("card", 10 * GIB))
-    made.add_device(Device("x:0", "card", "x", 1, GIB))
-    made.add_device(Device("y:0", "card", "y", 1, 2 * GIB))
+    made.add_device(DeviceSpec("x:0", "card", "x", 1, GIB))
+    made.add_device(DeviceSpec("y:0", "card", "y", 1, 2 * GIB))
     made.worker_started("x:0")
     made.submit([request(f"t{i}", 1 + i / 1000, kind="y") for i in range(5000)])
     made.submit([request("large", 8, kind="y")])
@@ -171,7 +171,7 @@ def test_a_device_is_lost_with_what_ran_there_and_comes_back():
         {"user": "u", "count": 1, "claims": {"card": [[70 * GIB, 1.0]]}, "fits": False},
     ]
     made.add_pool(Pool("p1", 80 * GIB))
-    made.add_device(Device("gpu1", "p1", "card", 4, GIB))
+    made.add_device(DeviceSpec("gpu1", "p1", "card", 4, GIB))
     assert places(made.next(2.0)) == {"a": ("gpu1", 70.0)}
 
 
@@ -191,15 +191,15 @@ def test_misuse_is_named():
     with pytest.raises(ValueError, match="request a of u waits or runs already"):
         made.submit([request("a", 1)])
     with pytest.raises(ValueError, match="there is a device gpu0 already: lose_device"):
-        made.add_device(Device("gpu0", "p0", "card", 1))
+        made.add_device(DeviceSpec("gpu0", "p0", "card", 1))
     with pytest.raises(ValueError, match="on pool p9, which is not there: add_pool"):
-        made.add_device(Device("gpu9", "p9", "card", 1))
+        made.add_device(DeviceSpec("gpu9", "p9", "card", 1))
     with pytest.raises(KeyError):
         made.finish("a")
     with pytest.raises(KeyError, match="neither waits nor runs"):
         made.why("b")
     with pytest.raises(ValueError, match="at least one lane"):
-        Device("gpu9", "p9", "card", 0)
+        DeviceSpec("gpu9", "p9", "card", 0)
     assert made.withdraw(["a", "b"])[0].id == "a"
 
 
@@ -333,8 +333,8 @@ def gated(most, **options):
     made, gate = Packer(**options), Gate(most)
     for k in (0, 1):
         made.add_pool(Pool(f"p{k}", 24 * GIB))
-        made.add_device(Device(f"x{k}", f"p{k}", "x", 4), gate)
-        made.add_device(Device(f"y{k}", f"p{k}", "y", 4))
+        made.add_device(DeviceSpec(f"x{k}", f"p{k}", "x", 4), gate)
+        made.add_device(DeviceSpec(f"y{k}", f"p{k}", "y", 4))
     return made
 
 
@@ -381,7 +381,7 @@ def test_a_gate_is_never_overrun_and_everything_ends(seed):
         ended, now = ended + 1, now + random.random()
         if random.random() < 0.1:
             lost = made.lose_device("x0")
-            made.add_device(Device("x0", "p0", "x", 4), made._gates["x"])
+            made.add_device(DeviceSpec("x0", "p0", "x", 4), made._gates["x"])
             made.submit(lost)
             for one in lost:
                 del running[one.id]
@@ -406,7 +406,7 @@ def shapes(made, seconds, names="ab", sizes=(10.0, 9.5), count=40, prefix=""):
 def one_card(lanes=8):
     made = Packer()
     made.add_pool(Pool("p", 80 * GIB))
-    made.add_device(Device("d", "p", "card", lanes))
+    made.add_device(DeviceSpec("d", "p", "card", lanes))
     return made
 
 
@@ -419,7 +419,7 @@ def test_shapes_of_nearly_equal_bytes_run_side_by_side_and_others_one_after_the_
     nothing = {"k": Claim.of([(0, 1.0)]), "l": Claim.of([(0, 1.0)])}, {"k": Claim.of([(0, 1.0)])}  # no bytes are known of them
     made = Packer()
     made.add_pool(Pool("p", 80 * GIB))
-    made.add_device(Device("d", "p", "k", 4))
+    made.add_device(DeviceSpec("d", "p", "k", 4))
     made.submit([Request(f"{name}{k}", "u", "r", claims, 0.0) for name, claims in zip("ab", nothing) for k in range(9)])
     assert sorted(name[0] for name in places(made.next(0.0))) == ["a", "a", "b", "b"]
     equal = shapes(one_card(lanes=4), {"a": 1.0, "b": 1.0}, sizes=(10, 10), count=20)

@@ -5,13 +5,13 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from qdrun.runner.packing import Claim, Device, Packer, Pool, Request, misfit
+from qdrun.runner.packing import Claim, DeviceSpec, Packer, Pool, Request, misfit
 
 CAPACITY = {"a": 24, "b": 80, "c": 48}
 # Two backends on one card (b), and a class of its own for the host (c).
 DEVICES = [
-    *(Device("a0", "a", "small", 2, 1), Device("b0", "b", "large", 3, 2), Device("b1", "b", "other", 2, 3)),
-    *(Device("c0", "c", "host", 4, 0), Device("c1", "c", "small", 1, 4)),
+    *(DeviceSpec("a0", "a", "small", 2, 1), DeviceSpec("b0", "b", "large", 3, 2), DeviceSpec("b1", "b", "other", 2, 3)),
+    *(DeviceSpec("c0", "c", "host", 4, 0), DeviceSpec("c1", "c", "small", 1, 4)),
 ]
 CURVES = st.lists(st.tuples(st.integers(0, 90), st.integers(1, 6)), min_size=1, max_size=4)
 CLAIMS = st.dictionaries(

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from benchmarks.packing import GIB, SECONDS, curves, first_in_best_fit, mixed, packed
-from qdrun.runner.packing import Claim, Device, Pool, Request, lower_bound, misfit, simulate
+from qdrun.runner.packing import Claim, DeviceSpec, Pool, Request, lower_bound, misfit, simulate
 from qdrun.runner.study.requests import choose
 
 
@@ -13,7 +13,7 @@ def one(name, gib, seconds=None, kind="card", submitted=0.0):
     return Request(name, "u", "run", {kind: Claim.of([(int(gib * GIB), 1.0)], seconds)}, submitted)
 
 
-POOLS, DEVICES = [Pool("p", 10 * GIB)], [Device("d", "p", "card", 4, GIB)]
+POOLS, DEVICES = [Pool("p", 10 * GIB)], [DeviceSpec("d", "p", "card", 4, GIB)]
 
 
 def test_the_lower_bound_is_the_largest_of_bytes_lanes_and_the_longest():
@@ -37,7 +37,7 @@ def test_no_run_finishes_before_the_lower_bound(seed):
 
 def test_the_lower_bound_counts_what_is_confined_to_some_devices_on_these_alone():
     pools = [*POOLS, Pool("q", 40 * GIB)]
-    devices = [*DEVICES, Device("e", "q", "large", 4)]
+    devices = [*DEVICES, DeviceSpec("e", "q", "large", 4)]
     claim = Claim.of([(20 * GIB, 1.0)], 2.0)
     large = [Request(f"t{i}", "u", "run", {"card": claim, "large": claim}, 0.0) for i in range(6)]
     small = Claim.of([(GIB, 1.0)], 1.0)
@@ -70,7 +70,7 @@ def test_what_does_not_fit_is_left_out_with_its_arithmetic():
 
 
 def test_idle_workers_of_the_other_backend_are_ended_where_their_bytes_are_needed():
-    devices = [*DEVICES, Device("e", "p", "other", 1, 2 * GIB)]
+    devices = [*DEVICES, DeviceSpec("e", "p", "other", 1, 2 * GIB)]
     ran = simulate([one("a", 9), one("b", 8, kind="other"), one("c", 9)], POOLS, devices)
     assert len(ran.starts) == 3 and max(ran.peak.values()) == 10 * GIB
 
