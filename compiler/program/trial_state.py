@@ -10,7 +10,7 @@ import numpy as np
 from ..errors import QdrunError, QdrunRuntimeError, TrialsFailed
 from ..ir.trials import FAILED, FAILED_CODE, FAILED_STATUS, FAILED_VALUES, FAILED_WORDS, SEEDS, TRIALS, TrialLayout
 from ..runtime.base import Allocation
-from ..runtime.mirror import clear, reading, store
+from ..runtime.mirror import clear, copied, reading, store
 
 SEED_FACTOR = 0x9E3779B97F4A7C15
 """The factor of a trial's random seed, before the launch's part is added."""
@@ -67,8 +67,11 @@ class TrialState:
 
     def failed(self) -> dict[int, QdrunError]:
         """The trials that have failed since ``forget_failures``, each with its first error."""
-        words = reading(self._memory[FAILED].mirror, self._words(FAILED)).reshape(self.layout.padded, FAILED_WORDS)
         out: dict[int, QdrunError] = {}
+        mirror, table = self._memory[FAILED].mirror, self._words(FAILED)
+        if not copied(mirror, table[..., FAILED_CODE]).any():
+            return out
+        words = reading(mirror, table).reshape(self.layout.padded, FAILED_WORDS)
         for trial in np.flatnonzero(words[:, FAILED_CODE]).tolist():
             row = words[trial].view(np.int64).tolist()
             kernel = self._kernels[int(words[trial, FAILED_STATUS])]

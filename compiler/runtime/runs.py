@@ -48,9 +48,10 @@ def elements_of(array: np.ndarray) -> Runs | None:
 
 def packed(array: np.ndarray, like: np.ndarray) -> np.ndarray:
     """The content of ``array``, of the shape and type of ``like``, as its runs follow each other in memory."""
-    content = np.empty(like.shape, like.dtype)
-    content[...] = array
-    return np.ascontiguousarray(content.transpose(order_of(like)))
+    order = order_of(like)
+    content = np.empty([like.shape[axis] for axis in order], like.dtype)
+    content.transpose(np.argsort(order))[...] = array
+    return content
 
 
 def unpacked(content: np.ndarray, like: np.ndarray) -> np.ndarray:

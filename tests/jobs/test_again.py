@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 import qdrun as qd
+from qdrun.compiler.runtime import mirror
+from qdrun.compiler.runtime.gpu.memory import rows
 from qdrun.jobs.base import Job, JobParams, Session, execute
 from qdrun.jobs.batch import BatchSession
 
@@ -137,11 +139,18 @@ def test_runs_in_one_program_give_the_bits_of_runs_alone(plan):
         assert session.job.plan().bytes == session.job.peak_bytes()
 
 
-@pytest.mark.parametrize("plan", range(24))
-def test_batches_in_one_program_give_what_their_trials_give_alone(plan):
+ON_CPU = [(plan, {"threads": 2}) for plan in range(24)]
+ON_GPU = [pytest.param(plan, {"backend": "cuda", "device": "emulated"}, marks=pytest.mark.slow) for plan in range(2, 8)]
+ON_GPU[:1] = [(1, {"backend": "cuda", "device": "emulated"})]
+
+
+@pytest.mark.parametrize(("plan", "how"), [*ON_CPU, *ON_GPU])
+def test_batches_in_one_program_give_what_their_trials_give_alone(plan, how, monkeypatch):
+    monkeypatch.setattr(mirror, "SMALL", 256)  # columns are copied as rows
+    monkeypatch.setattr(rows, "CHUNK", 500)
     r = np.random.default_rng(200 + plan)
     count = (1, 3, 8, 13)[plan % 4]
-    with BatchSession.open(Mix, drawn(r, plan), count, threads=2) as batch:
+    with BatchSession.open(Mix, drawn(r, plan), count, **how) as batch:
         for number in range(3):
             params = [drawn(r, plan) for _ in range(count if number != 1 else max(1, count - 2))]
             outcome = batch.run(params)

@@ -132,13 +132,9 @@ class FakeDriver:
         self._note("copy", nbytes)
         ctypes.memmove(dst, src, nbytes)
 
-    def upload_rows(self, dst, src_host, runs, stream):
-        for k in range(runs.rows):
-            self.upload(dst + k * runs.step, src_host + k * runs.nbytes, runs.nbytes, stream)
-
-    def download_rows(self, dst_host, src, runs, stream):
-        for k in range(runs.rows):
-            self.download(dst_host + k * runs.nbytes, src + k * runs.step, runs.nbytes, stream)
+    def copy_rows(self, dst, dst_step, src, src_step, nbytes, rows, stream):
+        for k in range(rows):
+            self.copy(dst + k * dst_step, src + k * src_step, nbytes, stream)
 
     def memset_rows(self, ptr, step, word, count, width, rows, stream):
         for k in range(rows):

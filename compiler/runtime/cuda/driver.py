@@ -13,7 +13,6 @@ from typing import Any
 from ...errors import DeviceError
 from ...ir.threads import new_lock
 from ..gpu.driver import DeviceInfo, Function, Image, Texts
-from ..runs import Runs
 from . import ptx
 from .kind import CUDA, dotted
 from .native import Addresses, launchers
@@ -319,30 +318,13 @@ class CudaDriver:
         """In the stream; the driver finds out which devices the addresses belong to."""
         self._call(f"a copy of {nbytes:,} bytes on the device failed", self.d.cuMemcpyAsync, dst, src, nbytes, stream)
 
-    def upload_rows(self, dst: int, src_host: int, runs: Runs, stream: int) -> None:
-        """The stream is waited for, as in ``download``."""
-        copy = self._rows(runs)
-        copy.srcMemoryType, copy.srcHost, copy.srcPitch = self.d.CUmemorytype.CU_MEMORYTYPE_HOST, src_host, runs.nbytes
-        copy.dstMemoryType, copy.dstDevice, copy.dstPitch = self.d.CUmemorytype.CU_MEMORYTYPE_DEVICE, dst, runs.step
-        self._copy_rows(copy, runs, "to the device", stream)
-
-    def download_rows(self, dst_host: int, src: int, runs: Runs, stream: int) -> None:
-        """See ``download``."""
-        copy = self._rows(runs)
-        copy.srcMemoryType, copy.srcDevice, copy.srcPitch = self.d.CUmemorytype.CU_MEMORYTYPE_DEVICE, src, runs.step
-        copy.dstMemoryType, copy.dstHost, copy.dstPitch = self.d.CUmemorytype.CU_MEMORYTYPE_HOST, dst_host, runs.nbytes
-        self._copy_rows(copy, runs, "from the device", stream)
-
-    def _rows(self, runs: Runs) -> Any:
-        copy = self.d.CUDA_MEMCPY2D()
-        copy.WidthInBytes, copy.Height = runs.nbytes, runs.rows
-        return copy
-
-    def _copy_rows(self, copy: Any, runs: Runs, way: str, stream: int) -> None:
-        self.synchronize(stream)
-        doing = f"a copy of {runs.rows:,} rows of {runs.nbytes:,} bytes {way} failed"
-        self._call(doing, self.d.cuMemcpy2DAsync, copy, stream)
-        self.synchronize(stream)
+    def copy_rows(self, dst: int, dst_step: int, src: int, src_step: int, nbytes: int, rows: int, stream: int) -> None:
+        """In the stream."""
+        copy, device = self.d.CUDA_MEMCPY2D(), self.d.CUmemorytype.CU_MEMORYTYPE_DEVICE
+        copy.WidthInBytes, copy.Height = nbytes, rows
+        copy.srcMemoryType, copy.srcDevice, copy.srcPitch = device, src, src_step
+        copy.dstMemoryType, copy.dstDevice, copy.dstPitch = device, dst, dst_step
+        self._call(f"a copy of {rows:,} rows of {nbytes:,} bytes failed", self.d.cuMemcpy2DAsync, copy, stream)
 
     def memset_rows(self, ptr: int, step: int, word: int, count: int, width: int, rows: int, stream: int) -> None:
         """In the stream."""

@@ -17,7 +17,6 @@ import numpy as np
 from ...codegen.emulated.hardware import emulated_target
 from ..cuda.kind import CUDA
 from ..gpu.driver import DeviceInfo, Function, Image, Texts
-from ..runs import Runs
 from .arena import POISON
 from .machine import (
     CAPTURE_UNSUPPORTED,
@@ -226,15 +225,10 @@ class EmulatedDriver:
         m = self.machine
         m.guarded("copy", lambda: m.put(stream, lambda: m.move(dst, src, nbytes, dst, src)))
 
-    def upload_rows(self, dst: int, src_host: int, runs: Runs, stream: int) -> None:
-        """Run after run, as ``upload``."""
-        for k in range(runs.rows):
-            self.upload(dst + k * runs.step, src_host + k * runs.nbytes, runs.nbytes, stream)
-
-    def download_rows(self, dst_host: int, src: int, runs: Runs, stream: int) -> None:
-        """Run after run, as ``download``."""
-        for k in range(runs.rows):
-            self.download(dst_host + k * runs.nbytes, src + k * runs.step, runs.nbytes, stream)
+    def copy_rows(self, dst: int, dst_step: int, src: int, src_step: int, nbytes: int, rows: int, stream: int) -> None:
+        """Row after row, as ``copy``."""
+        for k in range(rows):
+            self.copy(dst + k * dst_step, src + k * src_step, nbytes, stream)
 
     def memset_rows(self, ptr: int, step: int, word: int, count: int, width: int, rows: int, stream: int) -> None:
         """Row after row, as ``memset``."""

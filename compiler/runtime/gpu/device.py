@@ -45,6 +45,7 @@ from .find import find
 from .graphs import Graphs
 from .memory import staging
 from .memory.device_memory import Holdings, Usage, release_abandoned
+from .memory.rows import RowCopies
 from .memory.shared import shared
 from .prints import RING_WORDS, Ring
 from .trial_graphs import trials_on
@@ -81,6 +82,7 @@ class GpuDevice(Graphs, Device):
         self._pinned = here.pinned
         self._holdings = Holdings(self.driver, here, partial(reclaim, here))
         self.stream, self.memory, self._staging = self._holdings.stream, self._holdings.memory, self._holdings.staging
+        self._row_copies = RowCopies(self.driver, self.memory)
         self._finalizer = weakref.finalize(self, self._holdings.abandon)  # for a program that is never closed
         self._finalizer.atexit = False  # then everything goes with the process
         self._target = kind.target(self.info)
@@ -251,14 +253,17 @@ class GpuDevice(Graphs, Device):
             "read after the graph was launched",
         )
         with self._lock, self._failing():
-            self.driver.download_rows(to, source, runs, self.stream)
+            self._row_copies.download(to, source, runs, self._download)
+
+    def _download(self, to: int, source: int, nbytes: int) -> None:
+        self.driver.download(to, source, nbytes, self.stream)
 
     def upload_rows(self, to: int, source: int, runs: Runs) -> None:
         """See ``mirror.Link``."""
         self._alive()
         self._recordable("the host writes many values to the device", "write them before, or in a kernel")
         with self._lock, self._failing():
-            self.driver.upload_rows(to, source, runs, self.stream)
+            self._row_copies.upload(to, source, runs, self._upload)
 
     def fill_rows(self, to: int, row: bytes, runs: Runs) -> bool:
         """See ``mirror.Link``."""

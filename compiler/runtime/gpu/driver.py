@@ -12,7 +12,6 @@ from typing import Protocol
 from ...codegen.gpu.hardware import GpuTarget
 from ..cache import disk_cache, key_of
 from ..inventory import ProcessBytes
-from ..runs import Runs
 from .results import Results
 
 
@@ -216,12 +215,8 @@ class Driver(Protocol):
         """Device to device, also between devices."""
         ...
 
-    def upload_rows(self, dst: int, src_host: int, runs: Runs, stream: int) -> None:
-        """Pageable memory of the host, run after run, to runs on the device. It may be changed after the call."""
-        ...
-
-    def download_rows(self, dst_host: int, src: int, runs: Runs, stream: int) -> None:
-        """Runs on the device to pageable memory of the host, run after run. The bytes are there when the call returns."""
+    def copy_rows(self, dst: int, dst_step: int, src: int, src_step: int, nbytes: int, rows: int, stream: int) -> None:
+        """Device to device: ``rows`` runs of ``nbytes``, each so many bytes after the one before."""
         ...
 
     def memset_rows(self, ptr: int, step: int, word: int, count: int, width: int, rows: int, stream: int) -> None:
