@@ -2,7 +2,7 @@
 
     python -m benchmarks.cuda_atomics [--json FILE] [--arch cuda|emulated|cpu] [--small] [--limit 240]
 
-Each package runs in a process of its own. ``apart`` is ours with one atomic for each thread, as if ``codegen/gpu/grid_warp.py`` were not
+Each package runs in a process of its own. ``apart`` is ours with one atomic for each thread, as if ``codegen/gpu/grid/warp.py`` were not
 there (sums of a thread's own, ``passes/parallel/reduce.py``, stay). Every result is checked against numpy. Prints milliseconds of a launch
 (medians, events) and how many times longer the peer takes.
 """

@@ -2,7 +2,7 @@
 
 ``python -m benchmarks.cuda_tuning [--json FILE] [--quick] [--emulated]``: a line for each choice with milliseconds, bytes of the heap,
 registers and the error against f64. It decides the constants of ``tape/machine.py``, ``tape/placement.py``,
-``codegen/gpu/grid_rows.py`` and ``codegen/cuda/hardware.py``. Times are those of one of many launches that the device runs without a
+``codegen/gpu/grid/rows.py`` and ``codegen/cuda/hardware.py``. Times are those of one of many launches that the device runs without a
 pause; one with a ``-`` before it has pauses.
 """
 
@@ -24,7 +24,7 @@ import numpy as np
 import qdrun as qd
 from benchmarks.cuda_clock import batch
 from qdrun.compiler.codegen.cuda import hardware as cuda_code
-from qdrun.compiler.codegen.gpu import grid_rows
+from qdrun.compiler.codegen.gpu.grid import rows as grid_rows
 from qdrun.compiler.program.program import Program
 from qdrun.compiler.tape import placement
 from qdrun.compiler.tape.machine import cuda

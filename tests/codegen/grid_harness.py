@@ -10,7 +10,7 @@ from codegen_harness import native_machine
 
 from qdrun.compiler.codegen import abi
 from qdrun.compiler.codegen.emulated.hardware import REG_BLOCK, REG_BLOCKS, REG_SHARED, REG_THREADS, REG_WORDS, emulated_target
-from qdrun.compiler.codegen.gpu.grid_kernel import emit_grid
+from qdrun.compiler.codegen.gpu.grid.kernel import emit_grid
 from qdrun.compiler.ir.verify import verify_kernel
 from qdrun.compiler.runtime import cache
 

@@ -13,7 +13,7 @@ from codegen_harness import array, field, parallel
 from irgen import generate
 
 from qdrun.compiler.codegen.cuda.hardware import cuda_target
-from qdrun.compiler.codegen.gpu.grid_kernel import emit_grid
+from qdrun.compiler.codegen.gpu.grid.kernel import emit_grid
 from qdrun.compiler.ir.builder import Builder, const_i32
 from qdrun.compiler.ir.nodes import ArgDecl, Assert, Axis, Buffer, Const, Kernel, Op, Place, Print, Reduction, Task
 from qdrun.compiler.ir.types import DType, f16, f32, f64, i8, i16, i32, i64, u1, u8, u32, u64

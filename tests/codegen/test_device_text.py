@@ -14,7 +14,7 @@ from ptx_harness import TYPES, module_of
 
 from qdrun.compiler.codegen.cuda.hardware import cuda_target
 from qdrun.compiler.codegen.emulated.hardware import emulated_target
-from qdrun.compiler.codegen.gpu.grid_kernel import emit_grid
+from qdrun.compiler.codegen.gpu.grid.kernel import emit_grid
 from qdrun.compiler.ir.nodes import Kernel
 
 sys.path.insert(0, str(Path(__file__).parents[1]))

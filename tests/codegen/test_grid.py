@@ -13,7 +13,7 @@ from grid_harness import SCRATCH_WORDS, GridCompiled
 from qdrun.compiler.codegen import abi
 from qdrun.compiler.codegen.cuda.hardware import cuda_target
 from qdrun.compiler.codegen.gpu import side_by_side
-from qdrun.compiler.codegen.gpu.grid_kernel import emit_grid
+from qdrun.compiler.codegen.gpu.grid.kernel import emit_grid
 from qdrun.compiler.codegen.gpu.hardware import Word
 from qdrun.compiler.codegen.llvm.target import Unsupported
 from qdrun.compiler.errors import QdrunError
@@ -106,7 +106,7 @@ def test_indices_of_several_axes(where):
 
 def words_of(k: Kernel) -> list[Word]:
     """The words of the last device function, by the names that its host stores them under."""
-    from qdrun.compiler.codegen.gpu import grid_kernel
+    import qdrun.compiler.codegen.gpu.grid.kernel as grid_kernel
 
     seen: list[list[Word]] = []
     define = grid_kernel.emit_task

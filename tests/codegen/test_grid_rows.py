@@ -8,8 +8,8 @@ import pytest
 
 import qdrun as qd
 from qdrun.compiler.codegen.cuda.hardware import cuda_target
-from qdrun.compiler.codegen.gpu.grid_kernel import emit_grid
-from qdrun.compiler.codegen.gpu.grid_rows import name_of
+from qdrun.compiler.codegen.gpu.grid.kernel import emit_grid
+from qdrun.compiler.codegen.gpu.grid.rows import name_of
 from qdrun.compiler.compile import pipeline
 from qdrun.compiler.runtime.cuda.ptx import compile_ptx
 

@@ -11,7 +11,7 @@ from grid_harness import GridCompiled
 
 from qdrun.compiler.codegen.cuda.hardware import cuda_target
 from qdrun.compiler.codegen.gpu import side_by_side
-from qdrun.compiler.codegen.gpu.grid_kernel import emit_grid
+from qdrun.compiler.codegen.gpu.grid.kernel import emit_grid
 from qdrun.compiler.ir.builder import Builder, const_i32
 from qdrun.compiler.ir.nodes import ArgDecl, Axis, Buffer, Const, Kernel, Op, Place, Reduction, Task
 from qdrun.compiler.ir.types import f16, f32, f64, i8, i32, i64, u1, u16

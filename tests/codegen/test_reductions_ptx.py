@@ -4,7 +4,7 @@ import pytest
 from ptx_harness import can_link, compile_text
 
 from qdrun.compiler.codegen.cuda.hardware import cuda_target
-from qdrun.compiler.codegen.gpu.grid_kernel import emit_grid
+from qdrun.compiler.codegen.gpu.grid.kernel import emit_grid
 from qdrun.compiler.compile import pipeline
 from qdrun.compiler.ir.nodes import ArgDecl, Buffer, Op, Place
 from qdrun.compiler.ir.types import f32, i16, i32, i64, u1, u64

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...ir.types import DType
-from .grid_emitter import GridEmitter
+from .grid.emitter import GridEmitter
 from .prologue import literal_count
 
 _NARROW_COUNT = (1 << 31) - (1 << 24)  # a thread's next iteration is at most 2**24 threads away

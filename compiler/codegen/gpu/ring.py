@@ -17,7 +17,7 @@ from ..abi import (
     RING_SIZE,
     RING_USED,
 )
-from .grid_emitter import GridEmitter
+from .grid.emitter import GridEmitter
 from .hardware import Word
 
 

@@ -26,7 +26,7 @@ MEMORY_BYTES = 8 << 30
 MOST_QUEUED = 4096
 INVALID_VALUE, OUT_OF_MEMORY, INVALID_HANDLE, NOT_FOUND, ILLEGAL_ADDRESS, LAUNCH_FAILED = 1, 2, 400, 500, 700, 719
 CAPTURE_UNSUPPORTED, NO_CAPTURE, UNKNOWN = 900, 901, 999
-_BUFFER, _BUFFER_SIZE = 1, 2  # of ``extra``, see ``codegen.gpu.grid_entry``
+_BUFFER, _BUFFER_SIZE = 1, 2  # of ``extra``, see ``codegen.gpu.grid.entry``
 
 Work = Callable[[], None]
 

@@ -26,8 +26,8 @@ from ...codegen.abi import (
     context_layout,
     messages,
 )
-from ...codegen.gpu.grid_entry import LAUNCH, MEMSET
-from ...codegen.gpu.grid_kernel import emit_grid
+from ...codegen.gpu.grid.entry import LAUNCH, MEMSET
+from ...codegen.gpu.grid.kernel import emit_grid
 from ...codegen.gpu.trials.module import emit_trial_grid
 from ...codegen.llvm.report import prints
 from ...errors import DeviceError, QdrunRuntimeError

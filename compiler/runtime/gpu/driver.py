@@ -117,7 +117,7 @@ class Driver(Protocol):
 
     Attributes:
         kind: the properties that its devices share.
-        launch_address: the C function ``qd_launch`` (``codegen.gpu.grid_entry``), for native code.
+        launch_address: the C function ``qd_launch`` (``codegen.gpu.grid.entry``), for native code.
         memset_address: ``qd_memset``.
     """
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ...codegen.abi import CTX_SEED
-from ...codegen.gpu.grid_rows import chip_bytes
+from ...codegen.gpu.grid.rows import chip_bytes
 from ...codegen.gpu.hardware import GpuTarget, Word
 from ...codegen.gpu.trials.entry import MOST_THREADS
 from ...codegen.gpu.trials.module import LAUNCHES, TrialSource, emit_chunks, emit_fill, emit_walk, trial_text

@@ -7,8 +7,8 @@ from ...llvm.emitter import KernelInfo
 from ...llvm.function import Module
 from ...llvm.task_emitter import TaskEmitter
 from ...llvm.uniform import Shapes
-from ..grid_entry import define_entry, launch_words, least, rounded_up
-from ..grid_rows import on_chip, shared_bytes
+from ..grid.entry import define_entry, launch_words, least, rounded_up
+from ..grid.rows import on_chip, shared_bytes
 from ..hardware import Word
 from .task import TrialShape
 

@@ -18,8 +18,8 @@ from ....ir.nodes import Kernel, Op, Task
 from ...llvm.function import Module
 from ...llvm.kernel import symbol
 from ...llvm.target import Target
-from ..grid_entry import emit_entry
-from ..grid_kernel import GridCode, info_of
+from ..grid.entry import emit_entry
+from ..grid.kernel import GridCode, info_of
 from ..hardware import GpuTarget, Word
 from .entry import emit_trial_entry
 from .task import Chunk, GridTrialEmitter, Numbers, TrialShape, define_chunk, emit_chunk, emit_task, meet
@@ -233,7 +233,7 @@ def _define(e: GridTrialEmitter, name: str, words: int) -> None:
 
 
 def emit_trial_grid(kernel: Kernel, target: GpuTarget, plain: frozenset[Op], far: frozenset[str]) -> GridCode:
-    """Both modules of a kernel of a batched program; see ``grid_kernel.emit_grid``. ``kernel``: not nested (``passes.batch``)."""
+    """Both modules of a kernel of a batched program; see ``grid.kernel.emit_grid``. ``kernel``: not nested (``passes.batch``)."""
     shape, module = TrialShape(target.block), Module(target)
     entry = symbol(kernel)
     host, size = Module(Target(libm=False)), 0

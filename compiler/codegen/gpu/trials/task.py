@@ -43,9 +43,10 @@ from ...llvm.emitter import KernelInfo
 from ...llvm.function import Module
 from ...llvm.task import differs
 from ...llvm.trials import FAILURE
-from .. import grid_reduce, grid_rows
-from ..grid import GridTaskEmitter, bounds_of, compute_prologue
-from ..grid_emitter import Failures
+from ..grid import reduce as grid_reduce
+from ..grid import rows as grid_rows
+from ..grid.emitter import Failures
+from ..grid.task import GridTaskEmitter, bounds_of, compute_prologue
 from ..hardware import Word
 from ..indices import is_narrow, start_iteration
 

@@ -8,16 +8,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...ir.nodes import Block, ClaimRow, Local, Loop, Op, Operand, Print, Stack, Task
-from ...ir.types import i64
-from ...ir.walk import conditional_locals
-from ..abi import SCRATCH_PARTIALS, SCRATCH_VALUES
-from ..llvm.target import Unsupported
-from . import grid_block, grid_copies, grid_reduce, grid_rows, grid_warp, ring, side_by_side
-from .grid_emitter import GridEmitter
-from .hardware import DeviceFunction, Word
-from .indices import is_narrow, start_iteration
-from .prologue import begin_and_size, constant, literal_count, wanted
+from ....ir.nodes import Block, ClaimRow, Local, Loop, Op, Operand, Print, Stack, Task
+from ....ir.types import i64
+from ....ir.walk import conditional_locals
+from ...abi import SCRATCH_PARTIALS, SCRATCH_VALUES
+from ...llvm.target import Unsupported
+from .. import ring, side_by_side
+from ..hardware import DeviceFunction, Word
+from ..indices import is_narrow, start_iteration
+from ..prologue import begin_and_size, constant, literal_count, wanted
+from . import block as grid_block
+from . import copies as grid_copies
+from . import reduce as grid_reduce
+from . import rows as grid_rows
+from . import warp as grid_warp
+from .emitter import GridEmitter
 
 
 class GridTaskEmitter(GridEmitter):

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...ir.nodes import ClaimRow, Op, Task
-from ...ir.types import DType, u1
-from ...ir.walk import conditional_locals, cooperates
-from ..abi import (
+from ....ir.nodes import ClaimRow, Op, Task
+from ....ir.types import DType, u1
+from ....ir.walk import conditional_locals, cooperates
+from ...abi import (
     CTX_FUNCTIONS,
     CTX_GPU,
     CTX_LAUNCHES,
@@ -29,15 +29,15 @@ from ..abi import (
     TABLE_SCRATCH,
     TABLE_STREAM,
 )
-from ..llvm.emitter import KernelInfo
-from ..llvm.function import Fn, Module
-from ..llvm.kernel import stores_to_fields, symbol
-from ..llvm.task_emitter import TaskEmitter
-from ..llvm.uniform import Shapes
-from .grid_rows import on_chip, shared_bytes
-from .hardware import DeviceFunction, GpuTarget, Word
-from .meeting import threads_of
-from .prologue import begin_and_size, where
+from ...llvm.emitter import KernelInfo
+from ...llvm.function import Fn, Module
+from ...llvm.kernel import stores_to_fields, symbol
+from ...llvm.task_emitter import TaskEmitter
+from ...llvm.uniform import Shapes
+from ..hardware import DeviceFunction, GpuTarget, Word
+from ..meeting import threads_of
+from ..prologue import begin_and_size, where
+from .rows import on_chip, shared_bytes
 
 LAUNCH, MEMSET = "qd_launch", "qd_memset"
 """The functions of the driver that an entry calls. They return 0, or the code of a failure::
@@ -312,7 +312,7 @@ def _value(e: TaskEmitter, word: Word, bounds: Bounds) -> tuple[str, str]:
 
 
 def to_word(f: Fn, value: str, dtype: DType) -> str:
-    """What ``grid_emitter.from_word`` reads: a value's own bytes, low end first, as i64."""
+    """What ``emitter.from_word`` reads: a value's own bytes, low end first, as i64."""
     if dtype is u1:
         return f.t(f"zext i1 {value} to i64")
     bits = f"i{dtype.bits}"

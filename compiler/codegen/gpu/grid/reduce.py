@@ -7,11 +7,11 @@ same tree, and then into the place.
 
 from __future__ import annotations
 
-from ...ir.nodes import Reduction
-from ..abi import SCRATCH_ARRIVED, SCRATCH_PARTIALS
-from ..llvm import arith, memory
-from ..llvm.task import differs, identity
-from .grid_emitter import GridEmitter
+from ....ir.nodes import Reduction
+from ...abi import SCRATCH_ARRIVED, SCRATCH_PARTIALS
+from ...llvm import arith, memory
+from ...llvm.task import differs, identity
+from .emitter import GridEmitter
 
 
 def start(e: GridEmitter) -> None:

@@ -10,11 +10,11 @@ A failed iteration becomes one of these threads, so that the others do not wait 
 
 from __future__ import annotations
 
-from ...ir.nodes import Assert, If, Local, LocalStore, Loop, Op, Stmt
-from ...ir.ops import TABLE
-from .grid_emitter import GridEmitter
-from .indices import is_narrow, start_iteration
-from .meeting import Meeting
+from ....ir.nodes import Assert, If, Local, LocalStore, Loop, Op, Stmt
+from ....ir.ops import TABLE
+from ..indices import is_narrow, start_iteration
+from ..meeting import Meeting
+from .emitter import GridEmitter
 
 
 def run(e: GridEmitter, s: Stmt, m: Meeting) -> None:

@@ -8,21 +8,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...ir.nodes import Buffer, Op, Operand, Task
-from ...ir.threads import once
-from ...ir.types import u1
-from ...ir.walk import walk, written_places
-from ..abi import CTX_PRINT, CTX_SCRATCH, CTX_STATUS, SCRATCH_FAILED, Message
-from ..llvm.emitter import KernelInfo
-from ..llvm.function import Fn, Module
-from ..llvm.target import memory_type
-from ..llvm.task_emitter import TaskEmitter
-from ..llvm.uniform import Shapes
-from .hardware import GpuTarget, GridFn, Word
-from .meeting import arrays, meeting, threads_of
-from .prologue import wanted, where
-from .side_by_side import copies_of
-from .uniform import Uniform
+from ....ir.nodes import Buffer, Op, Operand, Task
+from ....ir.threads import once
+from ....ir.types import u1
+from ....ir.walk import walk, written_places
+from ...abi import CTX_PRINT, CTX_SCRATCH, CTX_STATUS, SCRATCH_FAILED, Message
+from ...llvm.emitter import KernelInfo
+from ...llvm.function import Fn, Module
+from ...llvm.target import memory_type
+from ...llvm.task_emitter import TaskEmitter
+from ...llvm.uniform import Shapes
+from ..hardware import GpuTarget, GridFn, Word
+from ..meeting import arrays, meeting, threads_of
+from ..prologue import wanted, where
+from ..side_by_side import copies_of
+from ..uniform import Uniform
 
 _TALK = (CTX_SCRATCH, CTX_STATUS, CTX_PRINT)
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...ir.nodes import Kernel, Op
-from ..abi import arg_offsets, context_layout, messages
-from ..llvm.emitter import KernelInfo
-from ..llvm.function import Module
-from ..llvm.kernel import symbol
-from ..llvm.report import prints
-from ..llvm.target import Target
-from .grid import GridTaskEmitter, emit_before, emit_task
-from .grid_emitter import Failures, fails
-from .grid_entry import emit_entry
-from .hardware import DeviceFunction, GpuTarget
-from .prologue import where
+from ....ir.nodes import Kernel, Op
+from ...abi import arg_offsets, context_layout, messages
+from ...llvm.emitter import KernelInfo
+from ...llvm.function import Module
+from ...llvm.kernel import symbol
+from ...llvm.report import prints
+from ...llvm.target import Target
+from ..hardware import DeviceFunction, GpuTarget
+from ..prologue import where
+from .emitter import Failures, fails
+from .entry import emit_entry
+from .task import GridTaskEmitter, emit_before, emit_task
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ...ir.nodes import GlobalStore, Local, Op, Place, Stmt
-from ...ir.types import u1
-from ...ir.walk import atomic_of
-from ..llvm import arith, memory
-from ..llvm.target import memory_type
-from ..llvm.task import identity
-from .grid_emitter import GridEmitter
-from .side_by_side import Wide
+from ....ir.nodes import GlobalStore, Local, Op, Place, Stmt
+from ....ir.types import u1
+from ....ir.walk import atomic_of
+from ...llvm import arith, memory
+from ...llvm.target import memory_type
+from ...llvm.task import identity
+from ..side_by_side import Wide
+from .emitter import GridEmitter
 
 
 @dataclass(slots=True)

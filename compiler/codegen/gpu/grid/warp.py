@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...ir.nodes import Op
-from ...ir.types import DType, i32
-from ...ir.walk import atomic_of
-from ..llvm import arith, memory
-from .grid_emitter import GridEmitter
+from ....ir.nodes import Op
+from ....ir.types import DType, i32
+from ....ir.walk import atomic_of
+from ...llvm import arith, memory
+from .emitter import GridEmitter
 
 
 @dataclass(frozen=True, slots=True)

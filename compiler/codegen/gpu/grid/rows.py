@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ...ir.nodes import ClaimRow, Loop, Op, Operand, Stack, StackPut, Task
-from ...ir.walk import walk
-from ..abi import CTX_HEAP, PLANES, SCRATCH_CLAIMS, plane_of
-from ..llvm.emitter import Emitter
-from ..llvm.function import ROLLED, unrolled
-from ..llvm.rows import check
-from .grid_emitter import GridEmitter
+from ....ir.nodes import ClaimRow, Loop, Op, Operand, Stack, StackPut, Task
+from ....ir.walk import walk
+from ...abi import CTX_HEAP, PLANES, SCRATCH_CLAIMS, plane_of
+from ...llvm.emitter import Emitter
+from ...llvm.function import ROLLED, unrolled
+from ...llvm.rows import check
+from .emitter import GridEmitter
 
 _LONG = frozenset("sin cos tan asin acos atan atan2 sinh cosh tanh exp log pow".split())
 _FUNCTION = 16
