@@ -115,4 +115,4 @@ def test_a_formula_is_read_off_the_rule():
     text = TABLES.derivatives()
     assert "| `mul(x, y)` | x: `g * y`; y: `g * x` |" in text
     assert "| `min(x, y)` | x: `g if x < y else 0`; y: `0 if x < y else g` |" in text
-    assert "| `sqrt(x)` | x: `g * 0.5 / r` |" in text
+    assert "| `sqrt(x)` | x: `g * 0.5 * (1 / r)` |" in text

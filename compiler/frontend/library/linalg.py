@@ -57,8 +57,8 @@ def norm(b: FrontBuilder, m: Any, eps: Arg = 0.0) -> Operand:
     root = ops.emit(b, "sqrt", square)
     if isinstance(square, Const) or (ops.is_number(eps) and eps > 0):
         return root
-    # the square itself where it is not positive: the same value (0 or NaN), and a slope that the squares make zero instead of 0 * inf
-    return b.op("select", b.op("gt", square, Const(0.0, square.dtype)), root, square)
+    # the slope of the square itself where it is not positive: the squares make that zero instead of 0 * inf
+    return b.op("attach", root, b.op("select", b.op("gt", square, Const(0.0, square.dtype)), root, square))
 
 
 def norm_inv(b: FrontBuilder, m: Any, eps: Arg = 0.0) -> Operand:
