@@ -22,7 +22,7 @@ class Section(BaseModel):
 
 @dataclass(frozen=True)
 class Form:
-    """One way to give the values of an axis: what its list holds, an example, and whether it draws at random."""
+    """One form of an axis: the meaning of its list, an example, and whether it draws at random."""
 
     parts: str
     example: str
@@ -109,7 +109,7 @@ class Axis(Section):
 
     @property
     def count(self) -> int | None:
-        """How many values it says that it draws; None where it does not say."""
+        """The number of draws; None if it is not given."""
         form, values = self.form
         return values[2] if form != "choice" and self.draws and len(values) == 3 else self.samples
 

@@ -40,7 +40,7 @@ BackendName = Literal["auto", "cpu", "cuda", "amdgpu", "vulkan", "metal", "pytho
 ALONE = ("auto", INTERPRETER)
 """Backends that are not one of several."""
 RETRIES = {"infra": 5, "oom": 2, "crash": 2}
-"""How often a trial is tried again by default, by the class of its failure."""
+"""Default numbers of retries of a trial, by failure class."""
 
 
 class JobSection(Section):
@@ -51,7 +51,7 @@ class JobSection(Section):
 
 
 class DeviceSection(Section):
-    """Where a trial runs, and how many CPU threads it gets.
+    """The device of a trial, and its number of CPU threads.
 
     Attributes:
         backend: one, or several in the order of preference: the first that has a device; ``auto``: GPUs before the CPU; ``python``: the
@@ -102,7 +102,7 @@ class DeviceSection(Section):
 
 
 class RetriesSection(Section):
-    """How often a trial is tried again, by the class of its failure: a lost machine or device, memory, a crash of its own process."""
+    """Numbers of retries of a trial, by failure class: a lost machine or device, memory, a crash of its own process."""
 
     infra: int = Field(RETRIES["infra"], ge=0, le=100)
     oom: int = Field(RETRIES["oom"], ge=0, le=100)
@@ -124,7 +124,7 @@ class RetriesSection(Section):
 
 
 class LimitsSection(Section):
-    """What a trial may take, how often a failed one is tried again, and when the run is given up.
+    """Limits of a trial, numbers of retries, and the number of failures that ends the run.
 
     Attributes:
         trial_timeout: seconds, or ``10m``, after which a trial is stopped.
@@ -155,17 +155,17 @@ class LimitsSection(Section):
         return self.trial_timeout if self.trial_timeout is not None else self.trial_timeout_s
 
     def failures_allowed(self, trials: int) -> int | None:
-        """How many of so many trials may fail before the run is given up; None: all."""
+        """The number of failures, out of ``count`` trials, that ends the run; None: no limit."""
         return allowed_count(self.max_failed, trials)
 
 
 class DebugSection(Debug):
-    """What the kernels of a trial check while they run: ``true``, or a map of the checks. Trials take several times as long.
+    """The run-time checks of a trial's kernels: ``true``, or a map of the checks. Trials take several times as long.
 
     Attributes:
         bounds: every index.
         asserts: each assert in a kernel, and inputs that change between a launch and its gradient; implies bounds.
-        nan: the operation that makes the first NaN or infinity.
+        nan: the operation that computes the first NaN or infinity.
         overflow: integers that do not fit their type.
     """
 

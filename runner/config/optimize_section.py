@@ -1,4 +1,4 @@
-"""The optimize section of a config: what is descended, by which rule, how far, and when it is over."""
+"""The ``optimize`` section of a config: parameters, update rule, step sizes and stop conditions."""
 
 from __future__ import annotations
 

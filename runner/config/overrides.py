@@ -10,7 +10,7 @@ from .axes import AXIS_FORMS
 from .yaml_lines import ConfigError, Document, KeyPath, Problem, parse_document
 
 FREE = (("job", "params"), ("sweep", "params"))
-"""Maps whose keys are the job's parameters: what follows is one dotted name, unless its first part is there already."""
+"""Maps with the job's parameters as keys: the rest of a key is one dotted name, unless its first part exists already."""
 ENDS = frozenset((*AXIS_FORMS, "samples"))
 """Last parts of a path below ``sweep.params`` that are a form, and no part of the parameter's name."""
 

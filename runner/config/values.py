@@ -1,4 +1,4 @@
-"""The values of a config that are more than a number or a word: amounts of memory and time, names, devices, targets, URIs.
+"""The value types of a config: amounts of memory and time, names, devices, targets, URIs.
 
 Each is a type for pydantic models that says what is wrong, what is allowed and what to do, and what an editor's schema says of it.
 """

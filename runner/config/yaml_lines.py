@@ -21,9 +21,9 @@ KeyPath = tuple[str | int, ...]
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing wrong with a config: what, at which line (1-based) and column (0-based), and what would be right.
+    """One problem of a config: text, line (1-based), column (0-based), and the remedy.
 
-    ``source``: where the value came from, if not from the file.
+    ``source``: the origin of the value, if it is not the file.
     """
 
     what: str

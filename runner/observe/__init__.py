@@ -1,1 +1,1 @@
-"""What people see of a run: a live view, metrics for Ray's page and Grafana, plots and a report."""
+"""Views of a run: a live view, metrics for Ray's dashboard and Grafana, plots and a report."""

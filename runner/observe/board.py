@@ -1,4 +1,4 @@
-"""What the runner knows of its own run, kept for the views: told of starts and ends, asked for a ``RunView`` at any time."""
+"""``Board`` collects the starts and ends of a run, and produces a ``RunView`` at any time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KEPT_ENDS = 10_000
 
 
 class Exports(Protocol):
-    """Where figures go: ``metrics.Metrics``."""
+    """The receiver of figures: ``metrics.Metrics``."""
 
     def observe(self, view: RunView) -> None:
         """The run as it is now."""
@@ -28,7 +28,7 @@ class Exports(Protocol):
         ...
 
     def ended(self, record: Mapping[str, Any], trials: int = 1) -> None:
-        """A trial has its row, or so many of a batch have, with what is the same in all of them."""
+        """A trial has its row, or ``count`` trials of a batch have, with their common part."""
         ...
 
     def retried(self, failure: str) -> None:
@@ -69,9 +69,9 @@ class Board:
     began: float = field(default_factory=time.monotonic)
     first_start: float | None = None
     snapshot: Snapshot | None = None
-    """What the packer or the ledger says of devices and of what waits, see ``view``."""
+    """Set the devices and the reasons for waiting, from the packer or the ledger; see ``view``."""
     steps: dict[str, str] = field(default_factory=dict)
-    """How far running trials are, as their workers last said it: ``time step 3 of 40``."""
+    """Set the progress of running trials, from the last report of their workers: ``time step 3 of 40``."""
     retries: Counter[str] = field(default_factory=Counter)
     metrics: Exports | None = None
     """Told of everything that the board is told of: set it to ``Metrics(run)`` when Ray is there, and call ``tick``."""
@@ -139,7 +139,7 @@ class Board:
             self.metrics.started(batch, now - self._waits.pop(trial, self.began))
 
     def follow(self, steps: Mapping[str, str]) -> None:
-        """How far trials are, by their ids; a new dict each time, as the heartbeat's thread reads it."""
+        """The progress of trials by id; a new dict at each call, because the heartbeat's thread reads it."""
         self.steps = {trial: step for trial, step in steps.items() if trial in self.running}
 
     def shows(self, status: str, loss: float | None) -> bool:

@@ -1,4 +1,4 @@
-"""How full each device was over time, from the starts and ends in a journal. Pure: no clock, no files."""
+"""Computes the memory load of each device over time from the starts and ends in a journal. Pure: no clock, no files."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class _Held:
 
 
 class _Devices:
-    """What is held now; a batch that several attempts share is counted once, with the largest bytes that one of them names."""
+    """The held bytes; a batch counts once, with the largest bytes of its attempts."""
 
     def __init__(self) -> None:
         self.loads: dict[str, Load] = {}

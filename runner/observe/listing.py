@@ -45,7 +45,7 @@ class Table:
     swept: list[str] = field(default_factory=list)
 
     def head(self) -> dict[str, Any]:
-        """What a document says of the table beside its rows."""
+        """The fields of the JSON document besides the rows."""
         head = {"run": self.folder.name, "state": self.state, "complete": self.found.complete}
         return head | {"columns": self.columns, "problems": self.problems}
 
@@ -152,7 +152,7 @@ def view_data(folder: RunFolder) -> dict[str, Any]:
 def logs_of(
     folder: RunFolder, trial: str | None = None, attempt: int | None = None, streams: Sequence[str] = STREAMS
 ) -> list[dict[str, Any]]:
-    """What trials printed, and the traceback of the row of each that failed; empty texts are left out.
+    """The output of trials, and the traceback of each failed one; empty texts are left out.
 
     Args:
         folder: the run.
@@ -186,7 +186,7 @@ def attempts_of(folder: RunFolder, trial: str) -> list[int]:
 
 
 def worker_logs(folder: RunFolder, streams: Sequence[str] = STREAMS) -> list[dict[str, Any]]:
-    """What the processes of workers printed beside their trials, and where they died; empty texts are left out."""
+    """The output of worker processes outside of trials, with the stacks of crashes; empty texts are left out."""
     parts: list[dict[str, Any]] = []
     for device in folder.files.names("workers"):
         for worker in folder.files.names(f"workers/{device}"):
@@ -254,7 +254,7 @@ class Follower:
         self._again = now + 10 * (time.monotonic() - now)
 
     def news(self) -> Iterator[dict[str, Any]]:
-        """What was printed since the last look; of all attempts that there are, as ``over`` saw them."""
+        """The output since the last call, of all attempts that ``over`` has found."""
         over = run_state(self.folder, self._state) != "running"
         self._there = self.folder.files.below(TRIALS) if self.trial is None else None
         for state in self._state.trials.values():

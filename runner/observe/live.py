@@ -1,4 +1,4 @@
-"""A run as it goes on: a live board on a terminal, plain lines elsewhere. Goes to stderr; stdout is for data. Needs no dashboard."""
+"""Shows the progress of a run: a live board on a terminal, plain lines elsewhere. Writes to stderr; stdout is for data."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def duration(seconds: float) -> str:
 
 
 def device_line(device: DeviceView) -> str:
-    """What a device holds: ``gpu:0  3/4 lanes  claimed 12.0 GiB of 22.8 GiB, used 11.2 GiB``."""
+    """One line about a device: ``gpu:0 3/4 lanes claimed 12.0 GiB of 22.8 GiB, used 11.2 GiB``."""
     lanes = f"{device.running}/{device.lanes} lanes" if device.lanes is not None else f"{device.running} running"
     claimed = f"claimed {amount(device.claimed)}"
     claimed += f" of {amount(device.capacity)}" if device.capacity is not None else ""
@@ -65,7 +65,7 @@ def device_line(device: DeviceView) -> str:
 
 
 def lane_line(lane: RunningTrial) -> str:
-    """What runs on a lane."""
+    """One line about a running trial."""
     words = [lane.label, lane.device, lane.step, duration(lane.seconds)]
     return "  ".join(word for word in words if word)
 
@@ -212,7 +212,7 @@ def _devices(devices: Sequence[DeviceView]) -> RenderableType:
 
 
 class Unbroken:
-    """Another display, as long as somebody can see it: a run goes on when its terminal is closed, or the reader of its pipe is gone."""
+    """Wraps a display and ignores its errors: a run continues if its terminal is closed, or the reader of its pipe is gone."""
 
     def __init__(self, shown: Display) -> None:
         self._shown = shown

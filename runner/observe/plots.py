@@ -142,7 +142,7 @@ def picked(count: int, most: int) -> list[int]:
 
 
 def _positions(axis: Axes, values: Sequence[Any]) -> list[float]:
-    """Where values stand on the x axis: numbers where they are, anything else by its order of appearance."""
+    """The positions of values on the x axis: numbers by value, anything else by order of appearance."""
     if all(isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) for value in values):
         if _spread(values):
             _logarithmic(axis, "x")

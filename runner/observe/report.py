@@ -29,14 +29,14 @@ from .table import Row, rows_of, write_file
 from .view import RunView, view_of
 
 PARAMETERS, DEVICES = 12, 16
-"""So many parameters and devices have a plot of their own."""
+"""Maximum number of parameters, and of devices, with their own plot."""
 SLOWEST, FAILED, LISTED = 15, 50, 2000
 TRACE = 8000
 
 
 @dataclass(frozen=True)
 class Material:
-    """What a report is made of: the run as its journal has it, its rows, gradient norms by trial, and its devices over time."""
+    """The data of a report: the run by its journal, its rows, gradient norms by trial, and its devices over time."""
 
     folder: RunFolder
     info: Mapping[str, Any]

@@ -95,7 +95,7 @@ def _descent(prepared: Prepared) -> str:
 
 
 def _elsewhere(prepared: Prepared, groups: list[PlannedGroup]) -> str:
-    """The backend that the plans are for, when it is not the one that the trials run on."""
+    """The backend of the plans, if it differs from that of the trials."""
     return next((g.plan.arch for g in groups if g.plan and g.plan.arch != prepared.arch), "")
 
 
@@ -273,7 +273,7 @@ def _cell(value: Any) -> str:
 
 
 def summary_data(done: Ended) -> dict[str, Any]:
-    """How a submit ended, as plain data."""
+    """The end of a submit, as plain data."""
     found = best(done.rows)
     failures = _failures(done)
     return plain(
@@ -300,7 +300,7 @@ def _failures(done: Ended) -> list[Row]:
 
 
 def summary_text(done: Ended) -> str:
-    """How a submit ended, for people: counts, best trial, failures, seconds, where the results lie."""
+    """The end of a submit, as text: counts, best trial, failures, seconds, path of the results."""
     counts = Counter(column_of(done.rows, "status"))
     timing, found = done.timing, best(done.rows)
     lines = [
@@ -343,12 +343,12 @@ def _failure_lines(done: Ended) -> list[str]:
 
 
 def no_runs(where: str, state: str = "") -> str:
-    """What is said where no run is found: in no state, or in one."""
+    """The message if no run is found, in any state or in a given one."""
     return f"no {state + ' ' if state else ''}runs in {where}"
 
 
 def status_text(states: list[dict[str, Any]]) -> str:
-    """One line for each run."""
+    """A table with one line per run."""
     lines = []
     for state in states:
         counts = ", ".join(f"{number} {word}" for word, number in sorted(state["counts"].items()))
@@ -361,7 +361,7 @@ def status_text(states: list[dict[str, Any]]) -> str:
 
 
 def resume_text(data: Mapping[str, Any]) -> str:
-    """What ``resume`` keeps, runs and leaves, by reason."""
+    """The trials that ``resume`` keeps, runs and skips, by reason."""
     lines = [["kept", str(len(data["kept"])), "they have succeeded"]] if data["kept"] else []
     for word in ("retried", "skipped"):
         reasons = Counter(data[word].values()).most_common()
@@ -383,7 +383,7 @@ def list_text(rows: list[dict[str, Any]]) -> str:
 
 
 def _lane_lines(lanes: list[dict[str, Any]]) -> list[str]:
-    """What runs now, of one run: trial, device, how far it is, and since when."""
+    """The running trials of one run: trial, device, progress, and seconds."""
     rows = [[one["trial"], one["label"], one["device"], one["step"] or "-", f"{one['seconds']:.0f} s"] for one in lanes]
     more = [f"  and {len(rows) - SHOWN_LANES} more"] if len(rows) > SHOWN_LANES else []
     return ["", grid(["running", "parameters", "device", "step", "since"], rows[:SHOWN_LANES]), *more] if rows else []

@@ -34,7 +34,7 @@ FIXED = (
 ERRORS = ("failure", "error_type", "error")
 PREFIXES = (("grad", "gradients"), ("out", "outputs"))
 GROUP_NUMBERS, GROUP_ROWS = 1 << 20, 4096
-"""Of a row group of the Parquet table, at most: numbers in arrays (but for one row), and rows."""
+"""Limits of a row group of the Parquet table: numbers in arrays (at least one row), and rows."""
 Row = dict[str, Any]
 
 
@@ -46,7 +46,7 @@ class Large(tuple[int, ...]):
 
 
 def rows(folder: RunFolder) -> list[Row]:
-    """One row for each trial of the run, in the order of the sweep, finished or not; with all arrays, however many there are."""
+    """One row per trial of the run, finished or not, in the order of the sweep, with all arrays."""
     found = replay(folder, slim=False)
     return rows_of(folder, found)
 

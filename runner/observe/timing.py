@@ -1,4 +1,4 @@
-"""Where the seconds of a submit went: until the first trial started, and around each trial beyond its own work."""
+"""Measures the seconds of a submit: before the first trial, and the overhead of each trial."""
 
 from __future__ import annotations
 

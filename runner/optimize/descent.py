@@ -38,7 +38,7 @@ class DescentError(QdrunError, ValueError):
 
 
 def best_at(label: str, outputs: Mapping[str, Any]) -> str:
-    """Where a trial has its loss: the parameters that its descent has found, as text; ``label`` where it was not optimised.
+    """The parameters of a trial's loss as text: those that its descent has found, or ``label`` if it was not optimised.
 
     Args:
         label: of the trial: the parameters that it began with.
@@ -60,7 +60,7 @@ def _value_text(value: Any) -> str:
 
 
 def body_of(optimize: Mapping[str, Any] | None, kept: Kept | None = None) -> Callable[[Session], Outcome]:
-    """What a worker does with an open job: ``execute(job, .., body=body_of(spec["optimize"]))``. None: run it once.
+    """The function that a worker runs on an open job: ``execute(job, .., body=body_of(spec["optimize"]))``. None: run it once.
 
     Args:
         optimize: ``OptimizeSection`` as plain data, with ``params`` filled in, see ``section_data``.
@@ -87,16 +87,16 @@ def optimized(section: OptimizeSection, gradients: Sequence[str], values: Mappin
 
 
 def descend(session: Session, section: OptimizeSection, kept: Kept | None = None) -> Outcome:
-    """Minimise the loss from the job's parameters on; the outcome of the point that is kept, with what the module lists.
+    """Minimise the loss, starting at the job's parameters. Returns the outcome of the kept point, with the outputs that the module lists.
 
     Args:
         session: of the job.
-        section: how.
-        kept: where the descent is kept, and found by another attempt; None: nowhere.
+        section: the options.
+        kept: the storage of the descent for further attempts; None: none.
 
     Raises:
         DescentError: a step leaves what the job's parameters allow.
-        Stopped: somebody has asked for the end; its ``outcome`` is that of the best point so far.
+        Stopped: a stop was requested; its ``outcome`` is that of the best point so far.
     """
     start = paths.plain_params(session.job.params)
     names = list(section.params or ())

@@ -27,11 +27,11 @@ RUNNING = -1
 
 @dataclass
 class _Descents:
-    """What the descents of a batch have seen; see ``descent_state.Descent`` for the words.
+    """The state of the descents of a batch; see ``descent_state.Descent`` for the terms.
 
     Attributes:
         stopped: of each trial the number of ``STOPPED``; ``RUNNING``.
-        steps: that each has taken.
+        steps: number of steps of each.
         failed: the trials that cannot go on.
     """
 
@@ -69,7 +69,7 @@ class _Descents:
 def descend_batch(batch: BatchSession, params: Sequence[BaseModel], section: OptimizeSection) -> list[Outcome | BaseException]:
     """Minimise the loss of each trial from its parameters on; of each the outcome that ``descent.descend`` gives, or its error.
 
-    Where somebody has asked for the end, that is ``Stopped`` for the trials that were not over, with the best of each so far.
+    After a stop request it is ``Stopped`` for unfinished trials, with the best point of each so far.
 
     Args:
         batch: open, of the group of these trials.

@@ -27,7 +27,7 @@ _KEY = "descent"
 
 @dataclass
 class Descent:
-    """What a descent has seen, and where it goes on.
+    """The state of a descent.
 
     Attributes:
         step: the next to evaluate, at ``x``.
@@ -51,10 +51,10 @@ class Descent:
 
 
 class Kept(Protocol):
-    """Where a descent is kept from attempt to attempt."""
+    """The storage of a descent between attempts."""
 
     def load(self) -> bytes | None:
-        """What was saved last; None: nothing, or it cannot be read."""
+        """The last saved state; None: there is none, or it cannot be read."""
         ...
 
     def save(self, data: bytes) -> None:
@@ -99,7 +99,7 @@ class KeptFile:
 
 
 def key_of(section: Mapping[str, Any], start: Mapping[str, Any], seed: int) -> str:
-    """What a saved descent belongs to: the section, the parameters that it began with, the seed."""
+    """The identity of a saved descent: the section, the initial parameters, the seed."""
     text = json.dumps([section, start, seed], sort_keys=True, default=repr)
     return hashlib.sha256(text.encode()).hexdigest()
 

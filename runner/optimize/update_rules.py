@@ -16,7 +16,7 @@ import numpy as np
 
 Arrays = Mapping[str, np.ndarray]
 Memory = Mapping[str, np.ndarray]
-"""What a rule keeps of one parameter from step to step; empty before the first."""
+"""The state of a rule for one parameter; empty before the first step."""
 Rule = Callable[..., tuple[np.ndarray, Memory]]
 """``rule(x, g, memory, rate, count, **options)``: parameter, gradient, what was kept, learning rate, number of the step from 1; gives
 the new parameter and what to keep.
@@ -134,7 +134,7 @@ def options_of(rule: str) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class State:
-    """What a rule keeps of all parameters after ``count`` steps."""
+    """The state of a rule for all parameters after ``count`` steps."""
 
     count: int = 0
     memory: Mapping[str, Memory] = field(default_factory=dict)

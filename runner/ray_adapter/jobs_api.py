@@ -29,7 +29,7 @@ ABOUT_AGENT = (
     "`ray start --head --dashboard-agent-listen-port 52366`"
 )
 PYTHON = "python"
-"""What starts a run on the head: Ray runs a job's command with the PATH of its own environment."""
+"""The command of a run on the head: Ray runs a job's command with the PATH of its own environment."""
 
 
 def is_dashboard(address: str | None) -> bool:
@@ -57,7 +57,7 @@ class Jobs:
         from ray.job_submission import JobSubmissionClient
 
         for name in ("ray.dashboard.modules.dashboard_sdk", "ray._private.runtime_env.packaging"):
-            logging.getLogger(name).setLevel(logging.WARNING)  # what is shipped, the run says itself
+            logging.getLogger(name).setLevel(logging.WARNING)  # the run reports its shipped files itself
         try:
             # with a header of ours Ray looks for no token itself; a cluster without tokens needs none
             self._client = JobSubmissionClient(self.address, headers=headers() or {"Authorization": ""})
@@ -93,7 +93,7 @@ class Jobs:
             return ""
 
     def log(self, name: str) -> str:
-        """What the job has printed."""
+        """The output of the job."""
         try:
             return str(self._client.get_job_logs(name))
         except Exception as error:
@@ -197,12 +197,15 @@ LAUNCH = "launch.json"
 
 
 def note_launch(folder: RunFolder, **what: Any) -> None:
-    """Write down who was asked to run this: ``pid`` and ``host``, or ``address`` and ``job``. For people: anybody may have written it."""
+    """Record which process was started for a run: ``pid`` and ``host``, or ``address`` and ``job``.
+
+    For display only: any user may have written it.
+    """
     folder.files.put(LAUNCH, json.dumps(what).encode())
 
 
 def launched(folder: RunFolder) -> dict[str, Any]:
-    """What ``note_launch`` wrote last; empty for a run that was not handed on."""
+    """The last record of ``note_launch``; empty for a run that was not detached."""
     try:
         return dict(json.loads(folder.files.read(LAUNCH)))
     except (FileNotFoundError, ValueError):

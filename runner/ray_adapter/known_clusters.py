@@ -1,4 +1,5 @@
-"""Which cluster this user has handed a run to, from this machine: kept outside of the run's folder, which anybody may have written.
+"""Records the cluster of each run that this user submitted from this machine, outside of the run's folder, which other users may have
+written.
 
 The token of Ray goes to these addresses, and to those that the user names, and to no other.
 """

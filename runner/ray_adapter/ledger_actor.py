@@ -24,15 +24,15 @@ from .placement_groups import Slot, placed
 __all__ = ["LedgerActor", "LedgerError", "check_version", "placed", "start"]
 
 VERSION = 5
-"""Of the calls between runs and the ledger of a cluster."""
+"""Maximum concurrent calls between runs and the ledger of a cluster."""
 TICK_S = 0.25
 ANSWER_S = 60.0
 LATE_S = 1.0
 """A ledger that has not moved for so long was away itself."""
 FIRST_S = 20.0
-"""How long a ledger that starts waits for nodes and devices to say what they are, before it goes on with those that have said it."""
+"""Seconds that a starting ledger waits for nodes and devices to report, before it continues with those that have."""
 TAKE_S = 0.5
-"""How long a device that Ray has given is waited for before others are looked after: a node may hang."""
+"""Seconds to wait for a device from Ray before the next one is tried: a node may hang."""
 MOST_PENDING = 8
 LOG = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ class LedgerError(QdrunError, RuntimeError):
 
 
 def start(settings: Settings) -> Any:
-    """The ledger of the cluster that Ray has joined: the one that is there, or a new one on the head node. It outlives the run."""
+    """Get the ledger of the joined cluster: the existing one, or a new one on the head node. It outlives the run."""
     import ray
 
     options: dict[str, Any] = {"name": NAME, "namespace": NAMESPACE, "lifetime": "detached", "get_if_exists": True}
@@ -105,7 +105,7 @@ class LedgerActor:
         return NAME  # Ray asks once, when the actor starts
 
     async def _ready(self) -> Ledger:
-        """The ledger, once the cluster was looked at."""
+        """The ledger, after the cluster has been inspected."""
         if self._loop is None:
             self._loop = asyncio.get_running_loop().create_task(self._watch())
             self._pulse = asyncio.get_running_loop().create_task(self._beat())
@@ -113,7 +113,7 @@ class LedgerActor:
         await self._up.wait()
         return self._ledger
 
-    # What runs call
+    # Calls of runs
 
     async def version(self) -> int:
         """Of the calls."""
@@ -262,14 +262,14 @@ class LedgerActor:
                     looked = time.monotonic()
                 self._problem = ""
                 await self._groups()
-            except Exception as error:  # Ray's control plane may be away for a while; what is granted stays
+            except Exception as error:  # Ray's control plane may be unreachable for a while; leases stay
                 self._problem = f"the cluster cannot be looked at: {type(error).__name__}: {error}"
                 LOG.warning("%s", self._problem)
             if not self._problem and (self._found or not self._probes):
                 self._up.set()
             try:
                 self._step()
-            except Exception as error:  # a fault of ours; without this loop nodes would die unseen
+            except Exception as error:  # an internal error; without this loop, lost nodes would not be detected
                 self._problem = f"the ledger cannot grant: {type(error).__name__}: {error}"
                 LOG.exception("the ledger cannot grant")
             await asyncio.sleep(TICK_S)
@@ -290,7 +290,10 @@ class LedgerActor:
             await asyncio.wait(self._probes.values(), timeout=FIRST_S)
         done = [node for node, task in self._probes.items() if task.done()]
         known = await asyncio.to_thread(placement_groups.existing) if done else {}
-        for name, (group, *_) in known.items():  # of nodes that went while no ledger was there: nobody else gives these back
+        for name, (
+            group,
+            *_,
+        ) in known.items():  # of nodes that were lost while no ledger was running: no other process returns these
             if placement_groups.node_of(name) not in alive:
                 await asyncio.to_thread(placement_groups.remove, group)
         for node in done:
@@ -301,7 +304,7 @@ class LedgerActor:
                 self._meet(node, alive[node], task.result(), known)
 
     async def _probe(self, node: str, gpus: int) -> list[Found]:
-        """What a node has; a node that does not answer holds up nobody but itself."""
+        """The devices of a node. A node that does not answer delays no other node."""
         ref = await asyncio.to_thread(placement_groups.probe, node, self._settings, gpus)
         return await asyncio.wait_for(ref, ANSWER_S)
 
@@ -341,7 +344,7 @@ class LedgerActor:
         return [row for row in self._found.get(slot.node, ()) if row.usable and row.resource == slot.resource]
 
     async def _groups(self) -> None:
-        """Ask Ray for the devices that runs have claims for, take those that it has given, and give back what nobody wants."""
+        """Request devices for the claims of runs from Ray, accept the granted ones, and return unused ones."""
         pending = [slot for slot in self._slots.values() if slot.group and not slot.ready]
         if pending:
             table = await asyncio.to_thread(placement_groups.existing)
@@ -367,7 +370,7 @@ class LedgerActor:
                     await self._release(slot, "no run has a use for it")
 
     async def _taken(self) -> None:
-        """Devices that have said which they are; one that does not answer holds up nobody, and is asked again.
+        """The devices that have reported their identity. One that does not answer delays no other, and is asked again.
 
         A ledger that starts waits longer: runs that join it are asked to give up what they hold on devices that it does not have.
         """

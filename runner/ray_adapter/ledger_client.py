@@ -14,13 +14,14 @@ from ..ledger.settings import Settings
 from ..packing import Request
 
 START_S = 30.0
-"""So long the ledger of a cluster is waited for by a run that begins: a new one waits for its nodes first."""
+"""Seconds that a starting run waits for the ledger of a cluster; a new ledger waits for its nodes first."""
 CALL_S = 10.0
-"""An answer that takes longer is given up; the ledger keeps the news until it hears that they have arrived. No call waits after that, until
-the ledger has answered again: the run goes on with what it has.
+"""Seconds until an answer is given up; the ledger keeps the news until they are acknowledged.
+
+Later calls do not wait until the ledger has answered again: the run continues with its leases.
 """
 LEAVE_S = 1.0
-"""So long a run that ends waits for a ledger that is away: without its word the leases of the run end by its silence."""
+"""Seconds that an ending run waits for an unreachable ledger; without an answer its leases expire."""
 LOST, LATE = object(), object()
 """Instead of an answer: there will be none, and it has not come yet."""
 
@@ -193,7 +194,7 @@ class ActorLedger:
         return not ray.wait([self._poll], timeout=0)[0]
 
     def _polled(self, poll: Any) -> Exchange | None:
-        """What a long poll has brought; None where it is not over, or has failed: the next exchange brings the same."""
+        """The answer of a long poll; None if it is not over, or has failed: the next exchange returns the same news."""
         import ray
         from ray.exceptions import RayError
 
@@ -205,7 +206,7 @@ class ActorLedger:
             return None
 
     def _take(self, answer: Exchange) -> Exchange:
-        """Note what is granted and what has ended; news that has come twice is passed on once."""
+        """Record granted and ended leases; duplicate news is ignored."""
         self._seen, self._others = max(self._seen, answer.last), answer.others
         leases = [lease for lease in answer.leases if all(name in self._waiting for name in lease.requests)]
         for lease in leases:

@@ -83,7 +83,7 @@ class Histogram:
         self._bucket, self._total, self._count = (one.set_default_tags(dict(tags)) for one in made)
 
     def observe(self, value: float, count: int = 1) -> None:
-        """One more value, or so many equal ones."""
+        """Record a value, ``count`` times."""
         self._counts[bisect_left(self._bounds, value)] += count
         self._sum += value * count
 
@@ -144,7 +144,7 @@ class Metrics:
         self._histograms["qdrun_queue_wait_seconds"].observe(waited_s)
 
     def ended(self, record: Mapping[str, Any], trials: int = 1) -> None:
-        """A trial has its row, or so many of a batch have, with what is the same in all of them."""
+        """A trial has its row, or ``count`` trials of a batch have, with their common part."""
         planned, used = record.get("planned_bytes"), record.get("used_bytes")
         self._observe("qdrun_trial_seconds", record.get("seconds"), trials)
         self._observe("qdrun_used_of_planned", used / planned if planned and used is not None else None, trials)

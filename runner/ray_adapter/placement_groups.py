@@ -15,7 +15,7 @@ TINY = 0.001  # of a device: what an actor inside a group asks for; the group ha
 
 @dataclass(slots=True)
 class Slot:
-    """A placement group, and the devices that it stands for. ``group`` (hexadecimal) is empty where it was not asked for yet."""
+    """A placement group and its devices. ``group`` (hexadecimal) is empty before it is requested."""
 
     name: str
     node: str

@@ -47,7 +47,7 @@ class WorkerActor:
         self._worker.drop(launches)
 
     def progress(self) -> Progress:
-        """What every lane does."""
+        """The state of every lane."""
         return self._worker.progress()
 
     def stop(self, trials: Sequence[str]) -> bool:

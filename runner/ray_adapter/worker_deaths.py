@@ -1,4 +1,4 @@
-"""What the process of a worker left behind when it died: the signal and the stack in its own log, which Ray does not tell."""
+"""Reads the traces of a dead worker process: the signal and the stack in its own log, which Ray does not report."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from ..workers.marks import last_begun
 from ..workers.spec import WorkerSpec, log_folder
 
 TAIL = 1 << 16
-"""Bytes at the end of the log that are looked at."""
+"""Bytes at the end of the log that are read."""
 FATAL = "Fatal Python error: "
-"""So begins what ``faulthandler`` writes; the stack of the thread that died follows, with the others."""
+"""The prefix of the output of ``faulthandler``; the stacks of the thread that died and of the others follow."""
 CURRENT = "Current thread "
 DIED = "its process died"
 NEAR = 10
-"""Lines from there in which the name of the signal is looked for."""
+"""Number of lines after the prefix that may contain the name of the signal."""
 
 
 SIGNALS = frozenset(
@@ -31,7 +31,7 @@ SIGNALS = frozenset(
         "Illegal instruction",
     )
 )
-"""What the fatal error of a process says that was killed by SIGSEGV, SIGABRT, SIGBUS, SIGFPE or SIGILL."""
+"""The descriptions of SIGSEGV, SIGABRT, SIGBUS, SIGFPE and SIGILL in a fatal error."""
 
 
 def signal_of(error: Mapping[str, str]) -> str:
@@ -41,7 +41,7 @@ def signal_of(error: Mapping[str, str]) -> str:
 
 
 def left_behind(begun: str) -> tuple[frozenset[int] | None, str | None]:
-    """What a worker that died has left on its host, where this runs: the launches that its lanes began last, and the end of its log.
+    """Read the traces of a dead worker on its host, where this runs: the launches that its lanes began last, and the end of its log.
 
     Args:
         begun: the path of the file of ``workers.marks``, beside which the log lies; empty where there is none.
@@ -96,6 +96,6 @@ def _fatal(text: str) -> tuple[str, list[str]]:
 
 
 def _words(lines: list[str]) -> str:
-    """What a fatal error says of itself. Ray's own handler may write its lines between ``FATAL`` and the name of the signal."""
+    """The description of a fatal error. Ray's own handler may write lines between ``FATAL`` and the name of the signal."""
     said = (line.removeprefix(FATAL) for line in lines)
     return next((name for line in said for name in SIGNALS if line.endswith(name)), lines[0].removeprefix(FATAL))

@@ -20,15 +20,15 @@ from .worker_deaths import last_words, left_behind, signal_of
 UNEXPECTED = "The actor died unexpectedly"
 HEAD_S = 2.0
 TOLD_S = 2.0
-"""So long the results of a worker that has died are waited for: they may have been on a node that is gone, too."""
+"""Seconds to wait for the results of a dead worker, which may have been on a lost node."""
 LEFT_S = 0.5
-"""So long it is waited for what a worker that died has left in files."""
+"""Seconds to wait for the files of a dead worker."""
 LOOK_EVERY_S = 2.0
 """Seconds between two questions to a worker what it does and holds."""
 
 
 class Workers(Protocol):
-    """What the runner calls; tests have one without Ray."""
+    """The worker pool as the runner calls it; tests use one without Ray."""
 
     def launch(self, launches: Sequence[m.Launch], batches: Sequence[BatchSpec]) -> None:
         """Hand launches of one lease to their worker, which is started if there is none. It runs them one after the other."""
@@ -47,7 +47,7 @@ class Workers(Protocol):
         ...
 
     def poll(self, timeout_s: float, others: Sequence[Any] = ()) -> list[m.Event]:
-        """What has happened; waits until something has, one of ``others`` is ready, or the time is over."""
+        """The next events. Waits until there is one, one of ``others`` is ready, or the time is over."""
         ...
 
     def alive(self, device: str) -> bool:
@@ -55,7 +55,7 @@ class Workers(Protocol):
         ...
 
     def look(self) -> Mapping[m.WorkerId, Progress]:
-        """What workers said of themselves when they were last asked; asks them again now and then, and waits for nothing."""
+        """The last reports of workers. Requests new ones periodically, and does not wait."""
         ...
 
     def close(self) -> None:
@@ -64,7 +64,7 @@ class Workers(Protocol):
 
 
 Left = tuple[frozenset[int] | None, str | None]
-"""What a worker that died has left: see ``left_behind``."""
+"""The traces of a dead worker: see ``left_behind``."""
 Given = tuple[Sequence[m.Launch], Sequence[BatchSpec]]
 
 
@@ -220,7 +220,7 @@ class RayWorkers:
         return news
 
     def _event(self, ref: Any) -> list[m.Event]:
-        """What a reference that is ready says."""
+        """Convert a ready reference to events."""
         import ray
 
         asked = self._refs.pop(ref)
@@ -252,7 +252,7 @@ class RayWorkers:
         return events
 
     def _told_before(self, worker: m.WorkerId) -> list[m.Event]:
-        """The results that a worker had given before it died: those of its other lanes are looked at no sooner than its death."""
+        """The results of a worker before its death; those of its other lanes are read after its death only."""
         import ray
 
         events, end = list[m.Event](), time.monotonic() + TOLD_S
@@ -369,14 +369,14 @@ def unlisted(method: Any) -> Any:
 
 
 def _value(ref: Any, timeout_s: float | None = None) -> Any:
-    """What a reference that is ready gives; of a stream, its next item."""
+    """The value of a ready reference; for a stream, its next item."""
     import ray
 
     return ray.get(next(ref) if isinstance(ref, ray.ObjectRefGenerator) else ref, timeout=timeout_s)
 
 
 def ended(launch: m.Launch, end: BatchEnd) -> m.Ended:
-    """What a worker gave back for a launch, as an event."""
+    """The result of a launch, as an event."""
     ends, restart = {}, False
     for trial, _, record in end.ends:
         if record["status"] == "done":

@@ -1,4 +1,4 @@
-"""What a cluster has, before a run is handed to it: ``device.backend: auto`` is decided by that."""
+"""Lists the devices of a cluster before a run is submitted to it, to decide ``device.backend: auto``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DASHBOARD = ("http://", "https://")
 
 
 def devices_at(address: str | None) -> Callable[[Loaded], Sequence[Found]] | None:
-    """How to ask the cluster at an address for its devices; None where the trials run on this machine."""
+    """A function that lists the devices of the cluster at an address; None if the trials run on this machine."""
     return None if address is None else lambda loaded: _ask(address, loaded)
 
 

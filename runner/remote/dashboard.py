@@ -1,4 +1,4 @@
-"""Where Ray's dashboard is, whether it answers, and how one gets in. Never imports ray."""
+"""Finds Ray's dashboard: its address, whether it answers, and its token. Never imports ray."""
 
 from __future__ import annotations
 
@@ -112,5 +112,5 @@ def text(where: Where) -> str:
         if mode is not None and int(mode, 8) & 0o077:
             lines.append(f"  others can read it\n  do: chmod 600 {where.token_file}")
     else:
-        lines += ["token", "  it asks for none: whoever can reach it can run code as you"]
+        lines += ["token", "  it asks for none: anybody who can reach it can run code as you"]
     return "\n".join([*lines, PAGES])

@@ -1,4 +1,4 @@
-"""Runs that somebody else attends: handed to a process of their own, or to a cluster as a Ray Job; then followed, or left alone."""
+"""Detached runs: started in a background process, or submitted to a cluster as a Ray Job; then followed, or left alone."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ START_S = 60.0
 LOOK_S, JOB_LOOK_S = 0.05, 1.0
 SHOWN_LINES = 12
 NO_CLUSTER = "ClusterError: "
-"""So begins what the journal says of a run that found no Ray."""
+"""The prefix of the journal's error if a run found no Ray."""
 
 
 class NotStarted(QdrunError, RuntimeError):
@@ -56,15 +56,15 @@ class NotStarted(QdrunError, RuntimeError):
 
 @dataclass
 class Detached:
-    """A run that goes on elsewhere.
+    """A detached run.
 
     Attributes:
         folder: of the run.
-        log: the file of what its process prints; of a Ray Job, how to see it.
+        log: log file of its process; for a Ray Job, the command that shows the log.
         pid: of its process, here.
         job: its submission id in a cluster; ``address``: of that cluster's dashboard.
-        begun: whether it has claimed its folder; a job that waits for its cluster has not.
-        note: what was shipped, and what was not.
+        begun: whether it has claimed its folder; a queued job has not.
+        note: the shipped and the omitted files.
     """
 
     folder: RunFolder
@@ -75,23 +75,23 @@ class Detached:
     begun: bool = False
     note: str = ""
     over: Callable[[], str] = lambda: ""
-    """What has become of the process, once it is gone; empty while it lives, or that is not known."""
+    """The end of the process; empty while it lives, or if unknown."""
 
     @property
     def where(self) -> str:
-        """Who runs it, in words."""
+        """The process or job of the run, as text."""
         return f"job {self.job} of {self.address}" if self.job else f"process {self.pid} of {platform.node()}"
 
 
 @dataclass(frozen=True)
 class Order:
-    """How a run is to be attended.
+    """The options of a detached run.
 
     Attributes:
-        timing: when the command began.
+        timing: start time of the command.
         address: of a cluster: host:port, which a process here joins, or http://host:port, which runs it as a job; None: Ray starts here.
         dashboard: start Ray's.
-        again: arguments of ``remote.entry`` for a run that goes on.
+        again: arguments of ``remote.entry`` for a resumed run.
     """
 
     timing: Timing
@@ -107,13 +107,13 @@ class Order:
 
 
 def submit_detached(prepared: Prepared, output: str, order: Order) -> Detached:
-    """Make a run and hand it on; returns when it has begun, or ``START_S`` later.
+    """Create a run and start it detached. Returns when it has begun, or after ``START_S``.
 
     Raises:
         CannotPlan: the job can be built for no trial; nothing was started.
         ClusterError: the cluster cannot be reached, refuses the token or the job, or cannot reach the run's folder; nothing was run.
         NotStarted: its process ended before it began.
-        StorageUnknown: nobody else can see where the run is to be stored.
+        StorageUnknown: other processes cannot access the storage of the run.
         StorageFull: there is no room.
     """
     jobs = _jobs(order.address)
@@ -138,7 +138,7 @@ def resume_detached(
     failed: bool = False,
     debug: bool = False,
 ) -> Detached:
-    """Hand a run on that was interrupted, cancelled or lost; as ``submit_detached``.
+    """Resume a run detached; see ``submit_detached``.
 
     Raises:
         ConfigChanged: its config is another one, or is gone.
@@ -224,7 +224,7 @@ def _job(folder: RunFolder, prepared: Prepared, words: list[str], jobs: Jobs, be
     log = f"ray job logs {name} --address {jobs.address}"
     note = parcel.text()
     if asks(jobs.address)[1] is False:
-        note += f"\n  beware: {jobs.address} asks for no token: whoever can reach it can run code as you"
+        note += f"\n  beware: {jobs.address} asks for no token: anybody who can reach it can run code as you"
     return Detached(folder, log, job=name, address=jobs.address, note=note, over=over)
 
 
@@ -254,7 +254,7 @@ def failure_of(printed: str, where: str) -> QdrunError:
 
 
 def _never_ran(folder: RunFolder, state: str = "failed") -> None:
-    """Say in the folder that nobody will run it, unless somebody does."""
+    """Record in the folder that the run will not start, unless it has an owner."""
     with suppress(RunAlive, OwnerLost, OSError):
         if not owner_numbers(folder.files):
             with Journal(folder) as journal:
@@ -288,7 +288,7 @@ def stop_pending(folder: RunFolder, address: str | None = None) -> bool:
 
 
 def follow(detached: Detached, timing: Timing, *, quiet: bool = False) -> Submitted:
-    """Show a run until it is over. Ctrl-C leaves it alone, and it goes on.
+    """Show a run until it ends. Ctrl-C ends the display only.
 
     Raises:
         ClusterError: its process could not start or join Ray; nothing was run.
@@ -327,18 +327,18 @@ def _bury(folder: RunFolder) -> None:
 
 
 def ended(folder: RunFolder, timing: Timing) -> Submitted:
-    """How a run ended, from its folder."""
+    """The end of a run, from its folder."""
     found = states.status(folder)
     return Submitted(folder, str(found["state"]), found["timing"] or timing.summary())
 
 
 def commands(folder: RunFolder) -> str:
-    """What one may want to do with a run that goes on."""
+    """The commands to watch, stop and read a detached run."""
     return f"  watch: qdrun watch {folder.uri}\n  stop:  qdrun cancel {folder.uri}"
 
 
 def detached_data(made: Detached) -> dict[str, Any]:
-    """A run that goes on elsewhere, as plain data: the document of a submit that has not ended."""
+    """A detached run as plain data: the document of a submit that has not ended."""
     trials = len(made.folder.trial_ids())
     head = {
         "run": made.folder.name,
@@ -352,7 +352,7 @@ def detached_data(made: Detached) -> dict[str, Any]:
 
 
 def detached_text(made: Detached) -> str:
-    """A run that goes on elsewhere, for people: who runs it, and how to watch, stop and read it."""
+    """A detached run as text: its process, and how to watch, stop and read it."""
     word = "runs in" if made.begun else "waits, it has not begun yet:"
     uri, notes = made.folder.uri, made.note.splitlines()
     lines = [f"{made.folder.name} {word} {made.where}", *notes, f"  watch: qdrun watch {uri}", f"  stop:  qdrun cancel {uri}"]

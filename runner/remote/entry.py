@@ -2,8 +2,8 @@
 
 ``qdrun submit --detach``, or a Ray Job, starts it as ``python -m qdrun.runner.remote.entry RUN``.
 
-The folder of the run is there; this process claims it and brings it to its end. What keeps it from doing so is one line on stderr that
-begins with ``FAILED``: whoever started it reads it there.
+The folder of the run is there; this process claims it and brings it to its end. If it cannot, it prints one line on stderr that begins with
+``FAILED``, which the starting process reads.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def run(options: argparse.Namespace) -> int:
         state = str(ended.get("state"))
         print(f"{folder.name} is {state}: it was run, or given up, before this process began; nothing was run", file=sys.stderr)
         return exit_code(state)
-    if options.resume or others:  # while a cluster had no room for its job, somebody else had begun with it
+    if options.resume or others:  # while the job was queued, another process has started the run
         more = {"config": options.config, "force": options.force, "failed": options.failed, "shipped": shipped}
         more |= {"asks": options.asks, "debug": options.debug}
         return resume(folder, **more, **how).exit_code

@@ -1,8 +1,8 @@
-"""Writes what comes through pipes into files that never grow beyond a limit: the logs of a worker's process.
+"""Copies pipes into files of limited size: the logs of a worker's process.
 
-What goes to the descriptors 1 and 2 is written by whoever has them, in C too, and by child processes. Nobody of them can be refused, and
-100 MB come in less time than a look takes. So a process of its own reads the pipes: it needs no lock of the worker's interpreter, and
-outlives a worker that dies. A file that is full loses its middle: its beginning and its end say most.
+The descriptors 1 and 2 are written by Python, by native code and by child processes. None of them can be stopped, and 100 MB arrive faster
+than a poll. So a separate process reads the pipes: it needs no lock of the worker's interpreter, and outlives a worker that dies. A file
+that is full loses its middle: its beginning and its end say most.
 
 Runs as a script, without this package: ``bounded_log.py LIMIT DESCRIPTOR PATH [DESCRIPTOR PATH ..]``.
 """
@@ -29,7 +29,7 @@ class BoundedFile:
 
     @property
     def chunk(self) -> int:
-        """So many bytes may be written at once."""
+        """Maximum bytes of one write."""
         return min(CHUNK, max(1, self._limit // 4))
 
     def write(self, data: bytes) -> None:
@@ -51,7 +51,7 @@ class BoundedFile:
 
 
 def copy(limit: int, paths: Mapping[int, str]) -> None:
-    """Copy what comes through descriptors to the files at ``paths``, until nobody can write to any of them any more."""
+    """Copy from descriptors to the files at ``paths``, until all writers have closed them."""
     files = {number: BoundedFile(path, limit) for number, path in paths.items()}
     waiting = select.poll()
     for number in files:

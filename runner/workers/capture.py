@@ -1,4 +1,4 @@
-"""What trials print, each to its own files, while several of them run in one process.
+"""Captures the output of each trial in its own files, while several trials run in one process.
 
 At the level of Python a text goes to the attempt in whose context it is written: the lane's thread, what it awaits, and the prints of its
 kernels, whatever thread runs them. Everything else is the process's own: threads that a job starts, libraries that write to the descriptors
@@ -28,7 +28,7 @@ from .bounded_log import start as start_writer
 from .log_uploader import Uploader
 
 END_S = 2.0
-"""So long the end of a log is waited for."""
+"""Maximum seconds to wait for the end of a log."""
 _here: ContextVar[dict[str, AttemptText] | None] = ContextVar("qdrun_attempt_text", default=None)
 _lock = threading.Lock()
 _users = 0
@@ -177,7 +177,7 @@ def uninstall() -> None:
 
 
 class captured:
-    """What this context prints goes to the files of an attempt."""
+    """Redirect the output of this context to the files of an attempt."""
 
     __slots__ = ("_here", "_output", "_texts")
 
@@ -204,7 +204,7 @@ def has_printed() -> bool:
 
 
 def printing_as_here(context: Context) -> Context:
-    """A copy of a context, in which what is printed goes where it goes in this one."""
+    """A copy of a context with the output of the present one."""
     here, output, inner = _here.get(), OUTPUT.get(), context.copy()
     inner.run(_here.set, here)
     inner.run(OUTPUT.set, output)
@@ -212,7 +212,7 @@ def printing_as_here(context: Context) -> Context:
 
 
 class _Descriptor(io.FileIO):
-    """A descriptor of which what cannot be written is dropped, as nobody reads it any more: whoever prints goes on."""
+    """A descriptor without a reader: output that cannot be written is dropped, so that printing never fails."""
 
     def write(self, data: Any) -> int:
         try:
@@ -226,7 +226,7 @@ class ProcessLog:
     else in a temporary folder of the host, from where they are copied into the run while they grow (``uploader``). Where there is no room
     for them when the worker starts, they stay what they were, the files of Ray: a full disk pauses a run, and fails no worker.
 
-    They are pipes, which a process of its own reads (``bounded``): the files stay below a limit whoever writes. The stacks of a crash alone
+    They are pipes, which a separate process reads (``bounded``), so that the files stay below a limit. The stacks of a crash alone
     go straight to the file, as they are looked for when the process has died.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""The device of a worker, looked at from inside: is it the one that the lease is for, and how much of it is free."""
+"""Checks the device of a worker from inside: whether it is the leased one, and how many bytes are free."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WARM_LOOKS = 10
 
 
 class DeviceMismatch(QdrunError, RuntimeError):
-    """A worker's process sees another device than the one that it was started for."""
+    """The process of a worker has another device than the one that it was started for."""
 
 
 def take_device(spec: WorkerSpec, name: str) -> Held:
@@ -54,7 +54,7 @@ def _pci(address: str) -> str:
 
 
 def process_bytes() -> int:
-    """What this process holds of its host's memory; 0 where the system does not say."""
+    """Bytes of host memory of this process; 0 if unknown."""
     try:
         with open("/proc/self/statm", encoding="ascii") as stream:
             return int(stream.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 
 BYTES = 256
-"""More than a ``fenv_t`` takes anywhere: 32 with x86-64, 16 with aarch64."""
+"""An upper bound of the size of ``fenv_t``: 32 bytes on x86-64, 16 on aarch64."""
 
 
 class FloatEnvironment:

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 
 MIB = 1 << 20
 SPARE_BYTES, SPARE_THREAD_BYTES = 512 * MIB, 16 * MIB
-"""What a process takes beside its trial: the compiler at work, and the stacks and buffers of a thread for each core."""
+"""Overhead of a process besides its trial: the compiler, and the stacks and buffers of a thread per core."""
 
 
 def private_bytes() -> int:
@@ -24,7 +24,7 @@ def private_bytes() -> int:
 
 
 def spare_bytes(trials: int = 1) -> int:
-    """What trials that run at once may take beside their limits: each may be compiled."""
+    """Overhead of trials that run at once, besides their limits: each may be compiling."""
     return SPARE_BYTES * trials + SPARE_THREAD_BYTES * (os.cpu_count() or 1)
 
 
@@ -60,7 +60,7 @@ class HostLimit:
 
     @property
     def trials(self) -> int:
-        """How many trials the memory of the process is for now."""
+        """The present number of trials in the process."""
         return self._most
 
     def _begin(self, limit: int, count: int) -> None:

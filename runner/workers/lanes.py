@@ -28,7 +28,7 @@ Run = Callable[["Lane", BatchSpec, TrialSpec], TrialEnd]
 Together = Callable[["Lane", BatchSpec], tuple[list[TrialEnd], tuple[Rows, ...]] | None]
 """Runs the trials of a batch at once: the ends of those that failed, and the rows of the others; None: they must run one by one."""
 Broken = Callable[[BatchSpec, TrialSpec, BaseException], TrialEnd]
-"""The end of an attempt that came to none by itself, from what was raised."""
+"""The end of an attempt from an exception of the worker."""
 PHASES = {"open": "build"}
 """The phases of a lane whose names mean nothing to users."""
 TASKS = Path("/proc/self/task")
@@ -49,8 +49,8 @@ class WorkerCall:
         batches: in order.
         ends: of batches that are over; the caller takes them out.
         running: the launch that runs, and since when by the monotonic clock; None between launches.
-        over: the lane has done with all of them, and is free.
-        failed: trials that have not ended well.
+        over: the lane has finished all of them, and is free.
+        failed: number of trials that have not succeeded.
         lane: the lane that runs the call, once one has it.
         told: how many ends there have been.
         names: its trials, once somebody has asked for them.
@@ -99,7 +99,7 @@ class Lane(threading.Thread):
 
     Attributes:
         number: from 0.
-        now: what it runs; None when it is idle.
+        now: the running batch; None if it is idle.
         open: its program.
     """
 
@@ -115,12 +115,12 @@ class Lane(threading.Thread):
         self._lock = threading.Lock()
 
     def give(self, task: WorkerCall | None) -> None:
-        """Its next task; None ends the thread."""
+        """The next task; None ends the thread."""
         self._tasks.put(task)
 
     @property
     def waits(self) -> bool:
-        """Whether it has no other task than the one that it is at."""
+        """Whether the present task is its last one."""
         return self._tasks.empty()
 
     def run(self) -> None:
@@ -129,7 +129,7 @@ class Lane(threading.Thread):
         while (task := self._tasks.get()) is not None:
             try:
                 self._run(task)
-            except BaseException as error:  # our own: whoever waits for the task must hear of it
+            except BaseException as error:  # an internal error: the caller that waits for the task must receive it
                 self._lanes.died(task, error)
         self._close()
 
@@ -145,7 +145,7 @@ class Lane(threading.Thread):
         with self._lock:
             self._task = None
             self._stops.clear()
-        self._lanes.done(self, last.lease)  # before the end is seen: who has it may give the next task
+        self._lanes.done(self, last.lease)  # before the end is visible: the caller may then submit the next task
         task.tell(end)
         task.over.set()
 
@@ -205,7 +205,7 @@ class Lane(threading.Thread):
                 job.watch.stop(why)
 
     def save(self) -> None:
-        """The running attempt has done with its job, which nobody stops any more: another trial may use it."""
+        """The running attempt no longer uses its job and cannot be stopped: another trial may use the job."""
         with self._lock:
             assert self.now is not None
             self.now.phase, self.now.job, self.now.saving = "save", None, time.monotonic()
@@ -235,7 +235,7 @@ class Lane(threading.Thread):
         """Bytes of its program now, by category; read from another thread, so it waits for nothing."""
         now, kept = self.now, self.open.program
         job = None if now is None else now.job
-        program = None if job is None else job.program  # each read once: the lane goes on meanwhile
+        program = None if job is None else job.program  # each attribute is read once: the lane continues meanwhile
         if program is not None:
             return program.usage()
         return {} if kept is None else kept.held()
@@ -254,7 +254,7 @@ class Lane(threading.Thread):
         return ""
 
     def state(self) -> LaneState:
-        """What it does, read from another thread."""
+        """The state of the lane, read from another thread."""
         now = self.now
         if now is None:
             return LaneState(self.number)

@@ -11,7 +11,7 @@ from pathlib import Path
 LOOK_EVERY_S = 0.5
 UPLOAD_EVERY_S = 5.0
 UPLOAD_SHARE = 0.1
-"""Of the time: a slow store is written to less often."""
+"""Maximum fraction of time for uploads: a slow store is written to less often."""
 
 
 class Uploader(threading.Thread):

@@ -1,7 +1,7 @@
-"""What each lane of a worker began last, in a small file on its host: it outlives the process, so that the death of one has one suspect.
+"""Records the launch that each lane began last, in a small file on the host. It survives a crash of the worker and names the suspects.
 
-A mark is one write into the page cache (about a microsecond) in front of each launch. A file that cannot be written any more is removed:
-what is not known is better than what is wrong.
+A mark is one write into the page cache (about a microsecond) in front of each launch. A file that can no longer be written is removed: an
+unknown launch is better than a wrong one.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _line(launch: int) -> bytes:
 
 
 def last_begun(path: str) -> frozenset[int] | None:
-    """The launches that the lanes of a worker began last; None when nobody knows: there is no such file on this host, or it is damaged."""
+    """The launches that the lanes of a worker began last; None if the file is damaged or not on this host."""
     try:
         lines = Path(path).read_bytes().splitlines()
         return frozenset(int(line) for line in lines) - {0} if lines else None

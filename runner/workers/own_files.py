@@ -12,7 +12,7 @@ from ...compiler.errors import QdrunError
 from ..store.files import Files
 
 MOST_BYTES, MOST_FILES = 1 << 30, 10_000
-"""What the folder of one attempt may hold."""
+"""The limits of an attempt's folder."""
 
 
 class FolderTooLarge(QdrunError):

@@ -21,7 +21,7 @@ from .program_cache import options_of
 from .spec import Shape
 
 MOST_SHAPES = 64
-"""Of a run; the code of further ones is loaded by their first trials."""
+"""Maximum number of preloaded shapes of a run; the code of others is loaded by their first trials."""
 LIMIT_S = 30.0
 """All of it may take so long; a trial of any shape may begin then."""
 

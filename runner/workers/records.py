@@ -1,4 +1,4 @@
-"""What an attempt says of itself: a finished run, or an error, as plain data with arrays. Never imports ray.
+"""Builds the record of an attempt, a finished run or an error, as plain data with arrays. Never imports ray.
 
 The record of an attempt: ``status`` (done, failed, cancelled), ``loss``, ``gradients``, ``gradient_norm`` (the 2-norm over all of them),
 ``outputs``, ``seconds`` (of ``parts``), ``planned`` and ``used`` (bytes by kind), ``planned_bytes``, ``used_bytes``, ``device``; of one
@@ -28,9 +28,9 @@ GRADIENTS = frozenset(("grad", "_gradient", "_backward"))
 """Functions of the compiler that launch gradients: of a tape, of time steps."""
 _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 CALLERS = tuple(os.path.join(_ROOT, *part) for part in (("runner", ""), ("jobs", "base.py"), ("jobs", "session.py")))
-"""What calls a job: the worker, and the way that every trial goes."""
+"""Modules between the worker and a job, which tracebacks omit."""
 IN_KERNEL = "kernel `"
-"""So is the kernel named in the message of what went wrong in one."""
+"""Matches the name of the kernel in an error message."""
 COMPILER = os.path.join(_ROOT, "compiler", "")
 BELOW = (COMPILER, os.path.join(os.path.dirname(os.__file__), ""))
 """The compiler, and Python's own modules that it uses."""
@@ -115,8 +115,9 @@ def failed_record(error: BaseException, place: str = "") -> Record:
 
 
 def failure_of(error: BaseException) -> Failure:
-    """The class of an error that a job raised. A device that is lost to the process is nobody's fault until it happens again, unless a
-    kernel may have lost it by an index that is out of bounds: that is the crash of a process on a GPU.
+    """The failure class of an error that a job raised.
+
+    A lost device is an infrastructure failure, unless an index out of bounds in a kernel may be the cause: that counts as a crash.
     """
     if getattr(error, "restart", False):
         return Failure.crash if getattr(error, "bounds", False) else Failure.infrastructure
@@ -124,12 +125,12 @@ def failure_of(error: BaseException) -> Failure:
 
 
 def place_of(error: BaseException, trial: str, watch: Watch | None) -> str:
-    """Where in a run a check of a kernel failed: trial, run of an optimisation, time step, forward or reverse; empty for other errors.
+    """The location of a failed check in a run: trial, run of an optimisation, time step, forward or reverse; empty for other errors.
 
     Args:
-        error: of the job.
+        error: the error of the job.
         trial: its id.
-        watch: of the job; None where there was none yet.
+        watch: the watch of the job; None if there is none yet.
     """
     if not isinstance(error, QdrunRuntimeError) or IN_KERNEL not in str(error):
         return ""
@@ -186,7 +187,7 @@ def _outside(found: traceback.TracebackException | None) -> traceback.TracebackE
 
 
 def _of_the_job(trace: TracebackType | None) -> TracebackType | None:
-    """A traceback from where the job begins: nobody looks for his mistake in what called it. All of it, where it does not get there."""
+    """A traceback that starts at the job's frames. The whole traceback if it has none of them."""
     here = trace
     while here is not None and here.tb_frame.f_code.co_filename.startswith(CALLERS):
         here = here.tb_next

@@ -1,6 +1,6 @@
-"""What goes to a worker and comes back: small plain data, that pickles and holds no array but the columns of a batch.
+"""The messages between runner and worker: small plain data, without arrays except the columns of a batch.
 
-What there is one of for each trial is a named tuple: a frozen dataclass of as many fields takes ten times as long to make.
+Messages that exist once per trial are named tuples: creating a frozen dataclass of that size takes ten times as long.
 """
 
 from __future__ import annotations
@@ -19,19 +19,20 @@ def worker_name(run: str, device: str, number: int) -> str:
 
 
 def log_folder(device: str, number: int, owner: int) -> str:
-    """Where in the run folder the worker itself prints: ``stdout.log`` and ``stderr.log``, the stacks of a crash in the latter."""
+    """The folder of a worker's own output in the run folder: ``stdout.log`` and ``stderr.log``, with the stacks of a crash in it."""
     return f"workers/{escaped(device)}/w{number}" + (f"-owner{owner}" if owner > 1 else "")
 
 
 @dataclass(frozen=True)
 class WorkerSpec:
-    """What a worker is and what it must find.
+    """The settings of a worker, and the device that it must find.
 
     Attributes:
         run: the URI of the run folder.
-        owner, token: of the claim on it (``store.owner.Owner``): a worker writes nothing for an owner that has lost the run.
+        owner, token: of the claim on the run (``store.owner.Owner``), a fencing token: a worker writes nothing for an owner that has lost
+            the run.
         device: the ledger's name of the device.
-        backend: as in a program's options.
+        backend: the ``arch`` of its programs.
         which: the device option of its programs: an index, a UUID, a PCI address; None for the first that this process sees.
         uuid, pci: what the device must say of itself; empty: not checked. The first digits of a UUID are enough.
         lanes: trials that run at once.
@@ -96,7 +97,7 @@ class Together(NamedTuple):
     optimize: Mapping[str, Any] | None = None
 
     def own_spec(self, trial: str, row: int) -> dict[str, Any]:
-        """What ``TrialSpec.spec`` would say of one of them, to run it alone."""
+        """The ``TrialSpec.spec`` of one of them, to run it alone."""
         params = {**self.params, **{name: values[row] for name, values in self.inputs.items()}}
         return {"trial": trial, "params": params, "seed": self.seeds[row], "optimize": self.optimize}
 
@@ -105,10 +106,10 @@ class BatchSpec(NamedTuple):
     """One trial, or several that run ``together``, on one lane.
 
     Attributes:
-        lease: what the batch runs under.
+        lease: the lease of the batch.
         trials: in order; of several ``spec`` is empty.
-        claim_bytes: what their program may hold; None: that is not known.
-        strict: a program is refused more than the claim. False, for a trial that is alone on its device: more is only reported.
+        claim_bytes: maximum bytes of their program; None: unknown.
+        strict: allocations beyond the claim fail. False for a trial that is alone on its device: then the excess is only reported.
         budget_bytes: the ``memory_budget`` of their programs at the point of the claim's curve; None: what the spec says.
         launch: the runner's number of it, which nothing else of the run has.
         behind: an earlier call of the lease is not over, or was not when this was sent: it runs on the same lane, in the same program.
@@ -130,7 +131,7 @@ class BatchSpec(NamedTuple):
 
 
 class TrialEnd(NamedTuple):
-    """How an attempt ended: its record for the journal, as ``store.attempts.pack`` gives it. See ``runner.workers.records``."""
+    """The end of an attempt: its record for the journal, prepared by ``store.attempts.pack``. See ``runner.workers.records``."""
 
     trial: str
     attempt: int
@@ -166,12 +167,12 @@ class BatchEnd(NamedTuple):
 
 @dataclass(frozen=True)
 class LeaseNews:
-    """What has happened to the batches of a lease since the last news of it.
+    """The news of a lease: the events of its batches since the last news.
 
     Attributes:
-        ends: of batches that are over, in order.
-        running: the launch that runs now; 0 when none does.
-        seconds: since that began.
+        ends: the ends of finished batches, in order.
+        running: the running launch; 0 if there is none.
+        seconds: since its begin.
     """
 
     ends: tuple[BatchEnd, ...]
@@ -185,16 +186,16 @@ class LeaseNews:
 
 @dataclass(frozen=True)
 class LaneState:
-    """What a lane does.
+    """The state of a lane.
 
     Attributes:
         lane: its number, from 0.
-        trial, attempt: what runs; None and 0 when the lane is idle.
-        lease: what it runs under.
+        trial, attempt: the running attempt; None and 0 if the lane is idle.
+        lease: its lease.
         phase: ``idle``, ``open`` (import, build, plan), ``run``, ``save``.
         seconds: since the attempt began.
-        runs: how often the job has run: of an optimisation, its step.
-        steps: time steps of that run that were begun, where the job calls ``checkpoint``.
+        runs: number of runs of the job; the step of an optimisation.
+        steps: begun time steps of that run, if the job calls ``checkpoint``.
         bytes: what its program holds now, by category.
         progress: how far the trial is, as text, see ``Watch.progress``; empty when the lane is idle.
     """
@@ -231,19 +232,19 @@ class Progress:
     retire: str = ""
 
     def steps(self) -> dict[str, str]:
-        """How far each running trial is, by its id."""
+        """The progress of each running trial, by its id."""
         return {lane.trial: lane.progress for lane in self.lanes if lane.trial is not None}
 
 
 @dataclass(frozen=True)
 class WorkerInfo:
-    """What a worker is, from inside.
+    """The facts about a worker that it finds itself.
 
     Attributes:
         name: see ``worker_name``.
-        pid, host: of its process.
-        device_name, uuid, pci: what the device says of itself; empty where there is nothing to say.
-        free_bytes, total_bytes: of the device, after the worker has taken it.
+        pid, host: process id and host name.
+        device_name, uuid, pci: the identity of its device; empty if it has none.
+        free_bytes, total_bytes: memory of the device, after the worker has opened it.
         log: the folder of what the process itself prints (``stdout.log``, ``stderr.log``), in the run folder or on its host; empty when it
             is not alone in its process.
         begun: the file on its host that says what each lane began last, see ``workers.marks``; empty when there is none.

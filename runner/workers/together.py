@@ -45,7 +45,7 @@ class Ran:
     ends: Sequence[Outcome | BaseException] | None = None
 
     def shared(self, trials: int) -> Record:
-        """What the records of all trials say alike: of seconds and bytes each has its share, of a batch of so many."""
+        """The common part of the records of all trials: each has its share of the seconds and bytes of the batch."""
         return {
             "status": "done",
             "seconds": sum(self.seconds.values()) / trials,
@@ -102,7 +102,7 @@ def norms_of(gradients: Mapping[str, Array], count: int) -> Array | None:
 
 
 def _all_finite(gradients: Mapping[str, Array], count: int) -> Array:
-    """Of which trials each number is finite: a norm of such may overflow."""
+    """Mask of the trials with finite numbers only; a norm of finite numbers may overflow."""
     out = np.ones(count, dtype=bool)
     for column in gradients.values():
         out &= np.isfinite(column).reshape(count, -1).all(axis=1)

@@ -1,4 +1,4 @@
-"""How a call and its news travel: as plain tuples, lists and dicts, which pickle in a tenth of the time that objects take.
+"""The wire format of calls and news: plain tuples, lists and dicts, which pickle in a tenth of the time of objects.
 
 Ray pickles by cloudpickle, which looks in Python at every object that is not of a builtin type: 20 us for each trial of a lease, as much
 as all else that the runner does for it.
@@ -27,7 +27,7 @@ def unpacked(rows: Iterable[Row]) -> tuple[BatchSpec, ...]:
 
 
 def packed_news(news: LeaseNews) -> Row:
-    """What has happened to the batches of a call."""
+    """The news of the batches of a call."""
     ends = [(end.lease, list(map(tuple, end.ends)), *end[2:-1], list(map(_packed_rows, end.rows))) for end in news.ends]
     return ends, news.running, news.seconds
 

@@ -163,7 +163,7 @@ class Worker:
             self._marks.begin(lane, launch)
 
     def progress(self) -> Progress:
-        """What every lane does now. Waits for no lane."""
+        """The present state of every lane. Does not wait for lanes."""
         free, total = self._device_memory()
         states = tuple(lane.state() for lane in self._lanes.all)
         return Progress(states, self._wear.trials, process_bytes(), free, total, self._wear.retire)
@@ -289,7 +289,7 @@ class Worker:
             record["shared"] = True
 
     def _kept_of(self, trial: str) -> KeptFile:
-        """Where the descent of a trial is kept from attempt to attempt."""
+        """The file in which the descent of a trial is kept between attempts."""
         return KeptFile(self.folder.files, f"trials/{escaped(trial)}/descent.safetensors", self._check_owner)
 
     def _job(self, target: Mapping[str, Any]) -> type[Job[Any]]:
@@ -410,7 +410,7 @@ class Worker:
         """Whether the process holds ever more that belongs to no trial."""
         on_host, open_now = self.spec.backend == "cpu", self._lanes.held()
         held = {"process": process_bytes() - (open_now if on_host else 0)}
-        # while trials are open, theirs come and go between two readings: gigabytes that are nobody's fault
+        # while trials are open, their memory changes between two readings, by gigabytes
         free, total = (0, 0) if on_host or open_now else self._device_memory()
         if total:
             held["device"] = total - free

@@ -85,7 +85,7 @@ def test_a_token_that_others_can_read_is_named(tmp_path, token):
 def test_a_page_without_a_token_is_open_to_all(tmp_path, token):
     with serving(200) as where:
         code, data, text = dashboard("--address", f"http://{where}")
-    assert (code, data["needs_token"]) == (0, False) and "whoever can reach it can run code as you" in text
+    assert (code, data["needs_token"]) == (0, False) and "anybody who can reach it can run code as you" in text
 
 
 def test_nothing_there_is_exit_code_4(tmp_path, token):
