@@ -85,9 +85,9 @@ class _Actor:
 
 @dataclass
 class _Asked:
-    """What a reference answers: to whom, and for which launches, by their numbers; None for what a worker is asked first.
+    """The meaning of a reference: the worker, and the numbers of the launches; None for the first call of a worker.
 
-    ``death``: the reference is not to the worker, but to what it had begun when it died of that.
+    ``death``: the reference is not to the worker, but to the launches that it had begun when it died of ``death``.
     """
 
     worker: m.WorkerId
