@@ -1,1 +1,1 @@
-"""The intermediate representation: data and how to read it. This package imports nothing else of ours."""
+"""The intermediate representation: nodes, operations, their meaning, and tools to read it. Imports no other package of the compiler."""

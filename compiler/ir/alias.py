@@ -16,7 +16,7 @@ _ARGS = ("arg", "arg_grad", "arg_dual")
 
 
 def base(buffer: Buffer) -> object:
-    """What a launch supplies one address for: buffers with equal bases are the same bytes."""
+    """The key of a buffer in a launch: buffers with equal keys have the same address."""
     if buffer.kind in ("field", "block"):
         return buffer
     return (buffer.kind, buffer.owner) if buffer.kind in _ARGS else buffer.kind
@@ -87,7 +87,7 @@ class Aliases:
         }
 
     def of(self, place: Place) -> list[Place]:
-        """What a write to ``place`` may change."""
+        """The places that a write to ``place`` may change."""
         if place not in self._known:
             numbers: list[int] = []
             for layout, offsets in self._layouts.get(_memory(place), {}).items():
@@ -114,7 +114,7 @@ class _Offsets:
         self._by_phase = sorted((places[n].offset % self._period, n) for n in numbers) if self._period else []
 
     def near(self, place: Place) -> list[int]:
-        """Those whose offsets do not already tell that they share nothing with a place of this layout."""
+        """The places that may overlap a place of this layout, by their offsets."""
         ranges: list[tuple[list[tuple[int, int]], list[tuple[int, int]]]] = []
         if self._span is not None:
             ranges.append((self._by_offset, [_within(self._by_offset, place.offset, self._span)]))
@@ -128,12 +128,12 @@ class _Offsets:
 
 
 def _within(ordered: list[tuple[int, int]], at: int, distance: int) -> tuple[int, int]:
-    """Where those begin and end that lie less than so far away."""
+    """The range of the offsets within a given distance."""
     return bisect_left(ordered, (at - distance + 1, -1)), bisect_left(ordered, (at + distance, -1))
 
 
 def _memory(p: Place) -> object:
-    """What two places have in common if they may share memory."""
+    """The key of places that may share memory."""
     return "argument" if p.buffer.kind in _ARGS else base(p.buffer)
 
 

@@ -13,7 +13,7 @@ from .types import DType, i32, i64, limits, u1
 
 
 class Builder:
-    """Emits statements into the innermost open block. ``loc`` is stamped on what is emitted while it is set.
+    """Emits statements into the innermost open block. While ``loc`` is set, it is the location of emitted statements.
 
     ``marks``: copies of the user's loops say at which index they are, for messages.
     """

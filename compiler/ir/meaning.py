@@ -1,7 +1,7 @@
-"""What each pure operation computes, on numpy scalars or arrays of the exact type: for the interpreter, constant folding and plans.
+"""The meaning of each pure operation, on numpy scalars or arrays of the exact type: for the interpreter, constant folding and plans.
 
 Integers wrap; floats are rounded to their type after every operation.
-Where C or IEEE leave room, the IR does not:
+The IR defines cases that C or IEEE leave undefined:
 
 - integer division and remainder by zero give 0, and the most negative number divided by -1 wraps;
 - float ``floordiv`` is ``floor(a / b)`` and float ``mod`` is ``a - b * floor(a / b)``, each step rounded;
@@ -68,7 +68,7 @@ def cast(x: Values, dtype: DType) -> Values:
 
 
 def bitcast(x: Scalar, dtype: DType) -> Scalar:
-    """The same bits read as another type of the same size."""
+    """Reinterpret bits as another type of the same size."""
     if x.dtype.itemsize != dtype.size:
         raise TypeError(f"bitcast from {x.dtype} to {dtype}: the sizes differ")
     return np.frombuffer(x.tobytes(), dtype.numpy)[0]

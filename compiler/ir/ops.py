@@ -15,7 +15,7 @@ Domain = Literal["any", "number", "real", "int", "bool"]
 
 @dataclass(frozen=True, slots=True)
 class OpInfo:
-    """``result``: same type as the operands, a truth value, or given by the one who builds it. ``pure``: no memory is touched."""
+    """``result``: same type as the operands, a truth value, or given by the builder's caller. ``pure``: no memory access."""
 
     arity: int
     result: Result
@@ -54,9 +54,7 @@ TABLE: dict[str, OpInfo] = {
     "load": OpInfo(0, "given", "any", pure=False),  # attr: Local
     "gload": OpInfo(-1, "given", "any", pure=False),  # attr: Place; operands: indices
     "atomic": OpInfo(-1, "given", "any", pure=False),  # attr: (Place, code); operands: indices, values; gives the old content
-    "barrier": OpInfo(
-        0, "given", "any", pure=False
-    ),  # all threads of the block arrive before one goes on; its value means nothing
+    "barrier": OpInfo(0, "given", "any", pure=False),  # all threads of the block arrive before any continues; without a value
     "mark": OpInfo(1, "given", "int", pure=False),  # attr: name of a loop; the operand is its index from here on, for messages
     "stack_get": OpInfo(1, "given", "any", pure=False),  # attr: (Stack, field); operand: slot
 }

@@ -43,11 +43,11 @@ class StoreError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """How values of one annotation are written and read.
+    """The encoder and decoder of one annotation.
 
     Attributes:
-        write: gives JSON data of a value.
-        read: gives the value of JSON data.
+        write: converts a value to JSON data.
+        read: converts JSON data to a value.
         python: the exact types of the values.
         data: the exact types of the JSON data.
     """
@@ -84,7 +84,7 @@ class Codec:
         self._rows: dict[int, _Row] = {}  # made when they are needed: a process that starts meets few classes
 
     def row(self, cls: type) -> _Row:
-        """How objects of a class of the table are written."""
+        """The encoding of objects of a class of the table."""
         number = self._numbers[cls]
         return self._rows.get(number) or self._rows.setdefault(number, self._row(number, cls))
 

@@ -1,4 +1,4 @@
-"""What the threads of a process share: locks, which a forked child has anew, and properties that are made once.
+"""Locks that are re-created in forked children, and properties that are computed once.
 
 A fork copies locks as they are, and the threads that would open them are not in the child. So every lock of the compiler is made by
 ``new_lock``, and all of them are replaced in the child before anything else runs there.
@@ -46,7 +46,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class Turns:
-    """Makes threads that ask for the same thing at once do so one after the other. There is a lock for each key while somebody has it."""
+    """Serialises threads that request the same key. A key has a lock while a thread holds or awaits it."""
 
     def __init__(self) -> None:
         self._lock = new_lock(self, "_lock")
@@ -101,7 +101,7 @@ class once(Generic[V]):
 
 
 class Living(Generic[T]):
-    """Objects that are known as long as somebody else keeps them. They may be listed while other threads add some."""
+    """A thread-safe set of weak references."""
 
     def __init__(self) -> None:
         self._known: weakref.WeakKeyDictionary[T, None] = weakref.WeakKeyDictionary()

@@ -1,4 +1,4 @@
-"""Where the trials of a batched program lie in memory.
+"""The memory layout of the trials of a batched program.
 
 A batched program runs ``count`` independent trials. Trials lie in groups of ``width``: within a group every number of a trial stands
 beside the same number of the others, so that one vector load reads it for the whole group, and compiled code does not depend on the
@@ -49,7 +49,7 @@ class TrialLayout:
         return self.padded * trial_bytes
 
     def address(self, trial_bytes: int, offset: int, size: int, trial: int) -> int:
-        """Where an element of a trial lies in its buffer."""
+        """The offset of a trial's element in its buffer."""
         group, lane = divmod(trial, self.width)
         return group * self.width * trial_bytes + self.width * offset + lane * size
 
@@ -62,7 +62,7 @@ class TrialLayout:
         shape: tuple[int, ...],
         strides: tuple[int, ...],
     ) -> np.ndarray:
-        """What a buffer holds, as an array of shape ``(groups, width, *shape)``, padding included.
+        """A buffer as an array of shape ``(groups, width, *shape)``, padding included.
 
         Args:
             memory: the bytes of the buffer, one after another.

@@ -71,7 +71,7 @@ _KINDS = {"any": "fiub", "number": "fiu", "real": "f", "int": "iub", "bool": "b"
 
 
 class VerifyError(AssertionError):
-    """A pass produced malformed IR: a fault of ours, never of the user."""
+    """A pass produced malformed IR: always a bug of the compiler."""
 
 
 class _Verifier:
@@ -85,7 +85,7 @@ class _Verifier:
         self.in_body = False
 
     def fail(self, rule: int, what: str, s: Stmt | None = None) -> None:
-        """Stop with the task, the rule's number, what is wrong, and the statement."""
+        """Raise an error with the task, the rule's number, the violation, and the statement."""
         where = "" if s is None else "\n" + print_block([s])
         raise VerifyError(f"{self.task.name}: rule {rule}: {what}{where}\n  {RULES[rule]}")
 

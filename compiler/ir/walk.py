@@ -126,7 +126,7 @@ def cooperates(task: Task) -> bool:
 
 
 def loop_names(loc: Loc | None, count: int = 1) -> list[str]:
-    """What a user calls the indices of a loop, by its first line."""
+    """The user's names of a loop's indices, by its first line."""
     found = re.match(r"\s*for\s+(.+?)\s+in\b", loc.text) if loc else None
     names = [n.strip(" ()") for n in found[1].split(",")] if found else []
     if len(names) == count:
@@ -149,7 +149,7 @@ class Written:
             self._visit(block)
 
     def __call__(self, block: Block) -> set[Local | Place]:
-        """What a block writes; not to be changed."""
+        """The writes of a block; read-only."""
         return self._known[id(block)]
 
     def _visit(self, block: Block) -> set[Local | Place]:

@@ -1,1 +1,1 @@
-"""What a user touches: fields, ndarrays, vectors, kernels, the tape. Their names are collected in ``compiler/face.py``."""
+"""The user's objects: fields, ndarrays, vectors, kernels, the tape. ``compiler/face.py`` collects their names."""

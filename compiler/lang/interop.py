@@ -55,7 +55,7 @@ class Exchange(device_arrays.SharedOnDevice):
         return self._mirror
 
     def _show(self) -> None:
-        """Tell whoever keeps records that the memory was handed out."""
+        """Tell the recorders that the memory escaped."""
         raise NotImplementedError
 
     @property
@@ -76,7 +76,7 @@ class Exchange(device_arrays.SharedOnDevice):
         raise NotImplementedError
 
     def _hand_out(self, copy: bool | None) -> None:
-        """The memory itself goes out, unless it is a copy: whoever watches it is told."""
+        """Export the memory, unless it is a copy, and tell the recorders."""
         if copy is not True:
             _ = self.view
 
@@ -121,7 +121,7 @@ class Exchange(device_arrays.SharedOnDevice):
         return device_arrays.torch_of(self, array, device, copy)
 
     def _called(self) -> str:
-        """What messages call it."""
+        """The name in messages."""
         return "ndarray"
 
     def to_numpy(self, dtype: Any = None, *, copy: bool | None = True) -> np.ndarray:

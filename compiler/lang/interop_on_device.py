@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from ..runtime.mirror import Mirror
 
 _DEVICE_AT = {b"dltensor": 8, b"dltensor_versioned": 40}
-"""Where a DLPack record of each kind holds the type and the number of its device, two 32-bit integers."""
+"""The offset of the device type and number (two 32-bit integers) in a DLPack record of each kind."""
 
 
 # ---- ours
 class SharedOnDevice:
-    """What fields, ndarrays and tensors are to libraries that work on the same device."""
+    """The interfaces of fields, ndarrays and tensors for libraries on the same device."""
 
     __slots__ = ()
 
@@ -49,7 +49,7 @@ def dlpack_device(tensor: Any) -> tuple[int, int]:
     """The DLPack device of a tensor on a device with memory of its own.
 
     Raises:
-        QdrunValueError: nobody else can use that memory.
+        QdrunValueError: other libraries cannot use this memory.
     """
     place = tensor._mirror.link.dlpack
     if place is None:
@@ -113,7 +113,7 @@ class _StandIn:
 
 
 def _shared(tensor: Any, form: np.ndarray) -> np.ndarray:
-    """Hand a tensor's memory out: its mirror is copied anew each time from now on, and whoever keeps records is told."""
+    """Export a tensor's memory: from now on its mirror is copied at each read. The recorders are told."""
     mirror: Mirror = tensor._mirror
     mirror.link.join()
     mirror.link.settle()

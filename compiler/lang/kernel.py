@@ -149,13 +149,15 @@ class KernelFunction:
         self._compiled(*self.variant(args, kwargs))
 
     def plan(self, *args: Any, **kwargs: Any) -> KernelPlan:
-        """What the kernel holds in the program beside fields: its context, temporaries and code. Runs nothing; there is no heap."""
+        """The memory of the kernel in the program besides fields: its context, temporaries and code. Runs nothing; there is no heap."""
         variant, bound = self.variant(args, kwargs)
         self._compiled(variant, bound)
         return kernel_plan(variant.executable)
 
     def uncompiled(self, *args: Any, **kwargs: Any) -> dict[object, KernelPlan]:
-        """What ``prepare`` would add to the program, its machine code left out: nothing where it has been compiled. Compiles nothing.
+        """The memory that ``prepare`` would add to the program, without machine code: none if the kernel is compiled already.
+
+        Compiles nothing.
 
         By what it is, so that the results of several launches can be put together: equal launches share one kernel.
         """
@@ -336,7 +338,7 @@ class BoundKernel:
 
     @property
     def __name__(self) -> str:
-        """That of the function."""
+        """The gradient of the function."""
         return self.kernel.fn.__name__
 
     @property

@@ -66,7 +66,7 @@ mat2, mat3, mat4 = (matrix(n, n, float) for n in (2, 3, 4))
 
 
 def _host_matrix(f: Intrinsic) -> Intrinsic:
-    """The same function, whose result in Python is a ``Vector`` or ``Matrix``."""
+    """The same function, with a ``Vector`` or ``Matrix`` as its result in Python."""
 
     def host(*args: object) -> object:
         out = f.host(*args)

@@ -85,7 +85,10 @@ def _add(launches: list[Launch], owner: tuple[Executable, int], executable: Exec
 
 
 def _args(executable: Executable, bound: Bound, watches: dict[int, Watch]) -> list[ArgSpec | Same | Watched] | None:
-    """How each argument is taken natively; None: one is not. ``watches``: those of the launch, by their objects; they are filled anew."""
+    """How each argument is packed natively; None: one cannot be.
+
+    ``watches``: the watches of the launch by object, which are filled anew.
+    """
     decls, keys, direct = iter(executable.args), bound.call.keys, executable.takes_numpy
     out: list[ArgSpec | Same | Watched] = []
     for value, spec in zip(bound.values, bound.specs.values()):
@@ -109,7 +112,7 @@ def _args(executable: Executable, bound: Bound, watches: dict[int, Watch]) -> li
 def _template(
     value: Any, spec: TemplateArg, decls: list[ArgDecl], keys: dict[int, object], watches: dict[int, Watch]
 ) -> Same | Watched | None:
-    """How an object is taken that is known at compile time: as this very object, if its meaning follows from that."""
+    """How a compile-time object is packed: by identity, if that determines its meaning."""
     if value is not spec.value:
         return None  # a tensor is around it
     if isinstance(value, (int, float, str, DType, type(None))):
@@ -130,7 +133,7 @@ def _template(
 
 
 class _Rows:
-    """What must stay as it is in an object for ``held_by`` to find the same.
+    """The parts of an object that must stay the same for the result of ``held_by`` to be valid.
 
     Args:
         found: what it has found.
@@ -182,7 +185,7 @@ class _Rows:
             return Entry(kind, name, self._arrays[id(array)])
         if isinstance(value, (list, tuple, Tensor)) or is_container(value):
             return Entry(ENTRY_SAME, name, value)
-        return Entry(ENTRY_TYPE, name, type(value))  # nothing is looked for in objects of this type
+        return Entry(ENTRY_TYPE, name, type(value))  # objects of this type are not searched
 
 
 def _dict_of(owner: Any) -> dict[str, Any] | None:

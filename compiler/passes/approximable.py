@@ -1,4 +1,4 @@
-"""How much of a kernel's arithmetic ``fast_math=True`` would replace by approximate GPU instructions.
+"""Estimates the fraction of a kernel's arithmetic that ``fast_math=True`` would replace by approximate GPU instructions.
 
 A static estimate from the IR, for a note to the user: nothing is decided by it. Each operation counts the instructions that it takes on
 a GPU (an H200); an operation inside a loop counts eight times as much as one around the loop, because trip counts are not known here.
@@ -14,7 +14,7 @@ from ..ir.types import f32
 from .reverse.costs import FUNCTIONS
 
 INSTRUCTIONS = {"sin": 17, "cos": 19, "tan": 40, "exp": 13, "div": 9, "sqrt": 8, "rsqrt": 16}
-"""Of the accurate f32 operations that have an approximate instruction (docs/gpu-math.md)."""
+"""Instructions of the accurate f32 operations that have an approximate instruction (docs/gpu-math.md)."""
 _OTHER_FUNCTION = 25
 _TRIPS = 8
 _FEW = 8

@@ -1,9 +1,9 @@
-"""Batched trials: the kernel that a device compiles becomes one that runs for every trial of a batch.
+"""The batch pass: transforms a kernel of one trial into a kernel that runs for every trial of a batch.
 
-The last pass: on forward, reverse and forward-mode kernels after reductions and checks. Trials share nothing that a kernel writes, so all
-that was found out about one trial (dependences, gates, bounds, the sizes of stacks) holds for each of them, and what is left to do is
-small. The axes of each task become serial loops, and its reductions sums in a register. The one parallel axis is that of the trials:
-its index says which copy of the places per trial an iteration means (``trials.TrialLayout``), and nothing else reads it.
+The last pass: on forward, reverse and forward-mode kernels after reductions and checks. Trials share no memory that a kernel writes, so the
+results of all analyses of one trial (dependences, row predicates, bounds, stack sizes) hold for each of them. The axes of each task become
+serial loops, and its reductions sums in a register. The one parallel axis is that of the trials: its index says which copy of the places
+per trial an iteration means (``trials.TrialLayout``), and nothing else reads it.
 
 Each task has the launch parameters of ``trials.TRIALS``, ``SEEDS`` and ``FAILED`` then.
 """
@@ -44,10 +44,10 @@ _CONTEXT = frozenset(("tmp", "tmp_grad", "tmp_dual", "ret"))
 
 @verified()
 def batch_kernel(kernel: Kernel, nested: bool = True) -> Kernel:
-    """The kernel for every trial of a batch.
+    """Transform a kernel of one trial into a kernel for every trial of a batch.
 
     Args:
-        kernel: what a device would compile for one trial; not changed.
+        kernel: the final kernel for one trial; not changed.
         nested: the axes become loops, and the trials the one axis. Else each task keeps its axes and reductions: they are those of one
             trial, and the device finds the trial by itself.
 
@@ -102,7 +102,7 @@ class _Places:
         self.seed = Place("seed", u64, Buffer("trial", SEEDS), 0, (), (), trial_bytes=TRIAL_ALIGNMENT)
 
     def of(self, place: Place) -> Place:
-        """What takes the place of one."""
+        """The statements that replace one statement."""
         kind = place.buffer.kind
         if kind not in _CONTEXT:
             return place
@@ -113,7 +113,7 @@ class _Places:
         return self._made[place]
 
     def scalar(self, arg: ArgDecl) -> Place:
-        """Where a scalar argument is that each trial has its own of."""
+        """The place of a scalar argument that differs between trials."""
         if arg not in self._made:
             self._made[arg] = Place(arg.name, arg.dtype, Buffer("arg", arg), 0, (), (), trial_bytes=arg.dtype.size)
         return self._made[arg]
@@ -209,7 +209,7 @@ def _drop_claims(block: Block) -> None:
 
 # ---- reductions
 def _identity(r: Reduction) -> Const:
-    """What a reduction starts as."""
+    """The initial value of a reduction."""
     d = r.local.dtype
     if r.code == "add":
         return Const(0.0 if d.is_real else 0, d)

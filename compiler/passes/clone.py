@@ -34,17 +34,17 @@ Replace = Callable[[Operand], Operand]
 
 
 def clone_kernel(kernel: Kernel) -> Kernel:
-    """The same kernel in new statements."""
+    """Copy a kernel with new statements."""
     return Kernel(kernel.name, kernel.args, [clone_task(t) for t in kernel.tasks], kernel.returns, kernel.tmps, kernel.loc)
 
 
 def clone_task(task: Task) -> Task:
-    """The same task in new statements, loops and stacks."""
+    """Copy a task with new statements, loops and stacks."""
     return _Cloner(task).task(task)
 
 
 def clone_block(block: Block, values: Mapping[Op, Operand]) -> Block:
-    """The same statements and loops anew. ``values``: what takes the place of some values; all others from outside stay."""
+    """Copy statements and loops. ``values``: replacements of some values; other values from outside stay."""
     cloner = _Cloner(Task("", block))
     cloner.ops.update(values)
     return cloner.block(block)

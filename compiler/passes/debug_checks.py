@@ -114,7 +114,7 @@ class _Checker:
             self._around.pop()
 
     def _test(self, b: Builder, s: Op, demand: Demand) -> None:
-        """Stop if the operation has made, or brought, what is not finite."""
+        """Stop if the operation has computed, or read, a value that is not finite."""
         b.loc = s.loc
         found = _fault(b, s)
         if found is None:

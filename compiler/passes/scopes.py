@@ -37,7 +37,7 @@ class _Exporter:
         return isinstance(x, Op) and x.op != "param" and x not in self._outside
 
     def _repeats(self, x: Op) -> bool:
-        """Whether a value can be computed again from what is visible here."""
+        """Whether a value can be recomputed from visible values."""
         if x.op not in _CHEAP or not x.dtype.is_int or not all(a.dtype.is_int for a in x.args):
             return False
         return all(not isinstance(a, Op) or not self._is_local_value(a) or a in self._visible for a in x.args)

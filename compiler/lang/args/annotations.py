@@ -1,4 +1,4 @@
-"""What the annotations of kernel parameters, and of the members of dataclasses, mean."""
+"""Resolves the annotations of kernel parameters and of members of dataclasses."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def member_meaning(annotation: Any) -> Any:
 
 
 def is_struct_type(annotation: Any) -> bool:
-    """Whether an annotation is a struct type of ours."""
+    """Whether an annotation is a struct type of the language."""
     return isinstance(annotation, StructType)
 
 

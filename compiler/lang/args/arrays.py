@@ -204,7 +204,7 @@ def _check_gradient(array: Any, shape: tuple[int, ...], dtype: DType) -> None:
 
 
 def _write_back(value: Any, array: Any, call: Call, number: int, near: bool = False) -> None:
-    """What a torch tensor needs after a kernel has written to it: its content, when that lies elsewhere, and a new version."""
+    """Updates a torch tensor after a kernel has written to it: copies its content back if it was staged, and bumps its version."""
     if lives_elsewhere(value) and not near:  # `array` is a copy, which is up to date by then
         call.after.append((number, lambda: _copy_to_torch(value, array)))
     else:

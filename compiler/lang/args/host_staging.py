@@ -34,7 +34,7 @@ class Loan:
 
     @contextmanager
     def __call__(self, written: Container[object]) -> Iterator[None]:
-        """The memory is there while the launch is made. After a launch that failed the array is as it was."""
+        """Provides the staged memory during the launch. After a failed launch the array is unchanged."""
         device, array = self._program.device, self._array
         dtype = array.dtype.newbyteorder("=")
         memory = self._program.allocate(array.nbytes, "arguments")

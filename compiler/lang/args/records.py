@@ -68,14 +68,14 @@ def _bind_members(form: StructForm, members: Mapping[str, Any], get: Callable[[s
 
 @functools.cache
 def form_of(cls: type) -> StructForm:
-    """What kernels know of a Python dataclass: what its annotations mean, and its ``qd.func`` methods."""
+    """The facts about a Python dataclass for kernels: its resolved annotations, and its ``qd.func`` methods."""
     members = {f.name: member_meaning(evaluated(cls, f.name, f.type)) for f in dataclasses.fields(cls)}
     methods = {name: f for base in reversed(cls.__mro__) for name, f in vars(base).items() if hasattr(f, "__qd_func__")}
     return StructForm(members, methods, cls.__name__, cls)
 
 
 def result(annotation: Any, values: list[Any]) -> Any:
-    """What a kernel returns, from its scalars: numbers, vectors, matrices, structs, tuples of them, as its annotation says."""
+    """Build the result of a kernel from its scalars: numbers, vectors, matrices, structs and tuples of them, by its annotation."""
     parts = list(values)
     if isinstance(annotation, StructType) or getattr(annotation, "shape", None) or _parts_of(annotation):
         return _take(annotation, parts)
@@ -83,7 +83,7 @@ def result(annotation: Any, values: list[Any]) -> Any:
 
 
 def _take(annotation: Any, parts: list[Any]) -> Any:
-    """One value; takes its scalars from the front of ``parts``."""
+    """Build one value; consumes its scalars from the front of ``parts``."""
     if isinstance(annotation, StructType):
         return Struct._made({name: _take(t, parts) for name, t in annotation.members.items()}, annotation)
     if _parts_of(annotation):
@@ -110,7 +110,7 @@ class Frozen:
 
 
 def frozen_record(annotation: Any, value: Any, freeze: Callable[[Any, Any], Any]) -> Any:
-    """What a tape keeps of a struct, of a dataclass, or of an object that holds what comes with each launch: its content of now.
+    """The present content of a struct, a dataclass, or an object with per-launch members, for a tape.
 
     Args:
         annotation: that of the parameter.
@@ -220,14 +220,17 @@ def snapshot(value: Any) -> Any:
 
 
 def kept(spec: ArgSpec) -> list[Any]:
-    """What a specialisation must keep alive, because it is known by its identity: not the ndarrays, which may be replaced."""
+    """The objects that a specialisation must keep alive, because it identifies them by identity.
+
+    Ndarrays are none: they may be replaced.
+    """
     if isinstance(spec, RecordArg):
         return [x for member in spec.members.values() for x in kept(member)]
     return _kept_objects(spec.value) if isinstance(spec, TemplateArg) else []
 
 
 def _kept_objects(value: Any, held: bool = False) -> list[Any]:
-    """What is known by its identity; the arguments are those of ``template_key``."""
+    """The objects that are identified by identity; the arguments are those of ``template_key``."""
     if held and isinstance(unwrap(value), Ndarray):
         return []
     if isinstance(value, (list, tuple)):
@@ -250,7 +253,7 @@ def _is_data_oriented(value: Any) -> bool:
 
 
 def check_marked(value: Any) -> None:
-    """Refuse a kernel that is a method of an unmarked class: nobody would look for the ndarrays in its objects.
+    """Refuse a kernel that is a method of an unmarked class: the ndarrays in its objects would not be passed at launches.
 
     Raises:
         QdrunSyntaxError: naming the class.
@@ -263,12 +266,12 @@ def check_marked(value: Any) -> None:
 
 @dataclasses.dataclass
 class HeldBy:
-    """What was found in an object that is known at compile time.
+    """The per-launch members of a compile-time object.
 
     Attributes:
         arrays: its ndarrays: path, array.
         numbers: its numbers that are not constants: path, owner, name, number.
-        visited: the objects, lists and tuples that were looked at, outer ones first; of lists and tuples, whether all items were.
+        visited: the visited objects, lists and tuples, outer ones first; for lists and tuples, whether all items were visited.
     """
 
     arrays: list[tuple[str, Any]] = dataclasses.field(default_factory=list)
@@ -277,7 +280,7 @@ class HeldBy:
 
 
 def held_by(root: Any) -> HeldBy:
-    """What comes with each launch of an object that is known at compile time."""
+    """Find the per-launch members of a compile-time object."""
     found = HeldBy()
     if is_container(root):
         _walk(root, "", found, {id(root)}, counts=False)
@@ -285,7 +288,7 @@ def held_by(root: Any) -> HeldBy:
 
 
 def is_container(value: Any) -> bool:
-    """Whether an object is looked into: it is data_oriented, or a Python dataclass."""
+    """Whether an object is searched: it is data_oriented, or a Python dataclass."""
     return not isinstance(value, type) and (_is_data_oriented(value) or dataclasses.is_dataclass(value))
 
 
@@ -322,7 +325,7 @@ def _is_walked(items: Sequence[Any]) -> bool:
 
 
 def field_names(owner: Any) -> frozenset[str] | None:
-    """The attributes of a Python dataclass that are looked at; None: it is none, and all of them are."""
+    """The attributes of a Python dataclass to search; None: the object is no dataclass, search all."""
     return frozenset(f.name for f in dataclasses.fields(owner)) if dataclasses.is_dataclass(owner) else None
 
 

@@ -71,10 +71,10 @@ def checkpointed_steps(
 
 
 def steps_bytes(state: Any, scratch: Any = ()) -> tuple[int, int]:
-    """What ``plan_steps`` asks about arrays: bytes of one slot of the state without gradients, and of one slot of all with them.
+    """The bytes that ``plan_steps`` needs: one slot of the state without gradients, and one slot of all arrays with gradients.
 
     Raises:
-        QdrunRuntimeError: something else than fields and ndarrays is among them.
+        QdrunRuntimeError: one of them is neither a field nor an ndarray.
     """
     return bytes_of_slots(state, scratch)
 
@@ -90,10 +90,10 @@ def _steps(n: Any) -> int:
 
 
 def _plan(window: Window, n: int, budget: int | str | None, levels: int | None, room: int | None) -> StepsPlan:
-    """How many snapshots to keep; ``room``: what the program's memory budget leaves.
+    """The number of snapshots to keep; ``room``: bytes that the program's memory budget leaves.
 
     Raises:
-        OutOfMemory: not even the fewest fit.
+        OutOfMemory: not even the minimum fits.
     """
     made = StepsPlan(n, window.length, 0, window.state_bytes, window.slot_bytes, window.fixed_bytes)
     windows = made.windows

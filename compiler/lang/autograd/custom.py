@@ -24,7 +24,7 @@ class Replaced:
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """The name in messages."""
         return getattr(self.fn, "__qualname__", repr(self.fn)).rsplit("<locals>.", maxsplit=1)[-1]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

@@ -37,9 +37,11 @@ Axes = tuple["np.ndarray | None", ...]
 
 
 class Timed(NamedTuple):
-    """A launch with its number. ``hidden``: the name of the function with a gradient of its own that made it; such a gradient's inputs are
-    not known, so only what the launch writes is looked at. ``cut``: it is a ``no_grad`` function. ``window``: of ``checkpointed_steps``;
-    windows do not meet: each has the arrays to itself.
+    """A launch with its number.
+
+    ``hidden``: the name of the function with a gradient of its own that made it; the inputs of such a gradient are unknown, so only the
+    writes of the launch are checked. ``cut``: it is a ``no_grad`` function. ``window``: of ``checkpointed_steps``; windows do not meet:
+    each has the arrays to itself.
     """
 
     when: int
@@ -67,7 +69,7 @@ class HostWrite:
         return array if self.index is None else array[(*tensor._at(self.index), ...)]  # with the dots one number is memory, too
 
     def _place(self, content: np.ndarray) -> tuple[np.ndarray, Any]:
-        """What is written of it: ``array[key]``."""
+        """The written element: ``array[key]``."""
         for part in self.parts[:-1]:
             content = content[part]
         return content, self.parts[-1] if self.parts else ...
@@ -90,7 +92,7 @@ class HostWrite:
 
 @dataclass(eq=False)
 class _Use:
-    """One access of a kernel in several launches: when, in which window, and the indices that are known (None: anything)."""
+    """One access of a kernel in several launches: times, windows, and known indices (None: any)."""
 
     when: np.ndarray
     axes: Axes
@@ -105,7 +107,7 @@ Uses = dict[object, dict[tuple[object, int], list[_Use]]]  # base -> (layout, of
 
 @dataclass
 class Overwrites:
-    """What the launches of a tape read again and write."""
+    """The reads of the backward pass, and the writes, of a tape's launches."""
 
     reads: Uses
     writes: Uses
@@ -174,7 +176,7 @@ def _meeting(uses: Uses, spot: MemoryRegion) -> Iterable[tuple[_Use, bool]]:
     for use in layouts.get((spot.layout, spot.offset), ()):
         yield use, True
     for (layout, _), found in layouts.items():
-        if layout != spot.layout:  # views of one array overlap as they like
+        if layout != spot.layout:  # views of one array may overlap
             for use in found:
                 yield use, False
 
@@ -258,7 +260,7 @@ class _Group:
                 _add(target, spot, self._use(access, axes))
 
     def spot(self, access: Access) -> MemoryRegion | None:
-        """Where an access goes."""
+        """The memory region of an access."""
         place, call = access[0], self.bound.call
         owner = place.buffer.owner
         if place.buffer.kind == "arg" and isinstance(owner, ArgDecl):
@@ -298,7 +300,7 @@ def _groups(launches: list[Timed]) -> list[_Group]:
     made = _Groups()
     # launches that differ in their numbers only, by kernel, the types of the numbers, and the arrays
     alike: dict[object, tuple[_Group, list[tuple[int, list[int]]]]] = {}
-    counts: dict[int, int] = {}  # arguments of a kernel that is looked at here; -1: of another one
+    counts: dict[int, int] = {}  # arguments of a kernel that is checked here; -1: of another one
     for timed in launches:
         kernel, args, kwargs = timed.launch
         count = counts.get(id(kernel))
@@ -380,7 +382,7 @@ class _Groups:
 
 
 def _kind(value: Any, fixed: bool) -> object:
-    """What launches of one group have in common in an argument: the type of a number, and which object anything else is."""
+    """The key of an argument in a group of launches: the type of a number, the identity of any other object."""
     if isinstance(value, (int, float)):
         return (type(value), value) if fixed else type(value)
     return id(value)

@@ -142,7 +142,7 @@ class Steps:
             raise
 
     def _forward(self, action: Action) -> None:
-        """One action of the first pass, which records every window: what it reads and writes is looked at once."""
+        """One action of the first pass, which records every window, so that its reads and writes are checked once."""
         number = action.window
         if action.kind == "store":
             self._store(action)

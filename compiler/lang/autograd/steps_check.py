@@ -1,4 +1,4 @@
-"""What the launches of ``checkpointed_steps`` read and write: may they be run again, and do they agree with the rest of the tape?"""
+"""Checks the reads and writes of ``checkpointed_steps``: that steps can be run again, and that they fit the rest of the tape."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ...program.variant import Variant
 
 BATCH = 1 << 14
-"""Launches that are looked at together."""
+"""Launches that are checked together."""
 
 STEPS = "checkpointed_steps"
 
@@ -88,7 +88,7 @@ class Accesses:
         self.sample: list[Timed | Moved] = []  # the launches of the first two windows
 
     def add(self, number: int, timed: list[Timed], host_writes: list[HostWrite], calls: int, ends: list[int]) -> None:
-        """Take the launches of window ``number``, whose steps end before launches ``ends``; they are looked at later, when gradients have
+        """Take the launches of window ``number``, whose steps end before launches ``ends``; they are checked later, when gradients have
         been compiled.
 
         Raises:
@@ -173,7 +173,7 @@ class Accesses:
                 self.outside[spot] = _place_of(group, access)
 
     def finish(self) -> None:
-        """Look at all launches.
+        """Check all launches.
 
         Raises:
             DataAccessError: a gradient would read what a later launch of its window overwrote, or the steps read what they write, in an
@@ -226,7 +226,7 @@ def handed_over(window: Window) -> Iterable[tuple[MemoryRegion, _Use]]:
 
 
 def _slot_axis(tensor: Any) -> int:
-    """Where accesses have the index of the slot: those of an ndarray are in the order of its memory."""
+    """The position of the slot's index in accesses; the indices of an ndarray are in memory order."""
     return tensor.layout.index(0) if isinstance(tensor, Ndarray) and tensor.layout is not None else 0
 
 

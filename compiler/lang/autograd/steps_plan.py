@@ -24,8 +24,8 @@ class Action(NamedTuple):
 
     - ``advance``: run it and go to the next place.
     - ``store``, ``restore``: copy the state to, or from, snapshot ``slot``.
-    - ``record``: run it, remember its launches, and stay.
-    - ``gradient``: run the gradients of what was recorded.
+    - ``record``: run it, record its launches, and stay.
+    - ``gradient``: run the gradients of the recorded launches.
     """
 
     kind: Literal["advance", "store", "restore", "record", "gradient"]
@@ -39,7 +39,7 @@ def _reach(snapshots: int, runs: int) -> int:
 
 
 def extra_runs(windows: int, snapshots: int) -> int:
-    """How often the window that is run most often is run again, at the least."""
+    """The minimal number of recomputations of the most recomputed window."""
     if windows == 1:
         return 0
     low, high = 1, 1  # smallest r with _reach(snapshots, r) >= windows
@@ -52,7 +52,7 @@ def extra_runs(windows: int, snapshots: int) -> int:
 
 
 def split(windows: int, snapshots: int) -> int:
-    """How many windows to advance before the next snapshot; ``snapshots`` counts the one at the start."""
+    """The number of windows to advance before the next snapshot; ``snapshots`` includes the one at the start."""
     if snapshots == 1:
         return windows - 1
     runs = extra_runs(windows, snapshots)
@@ -102,7 +102,7 @@ def advances(windows: int, snapshots: int) -> int:
 
 @dataclass(frozen=True)
 class StepsPlan:
-    """How ``n`` time steps run within a budget.
+    """The plan of ``n`` time steps within a budget.
 
     Attributes:
         n: time steps.

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ...runtime.base import Allocation
 
 ROUNDING = 1e-3, 1e-6
-"""How far a replay may be off, relative to the sum of magnitudes, where sums of several threads come in any order: f32 and f64."""
+"""Tolerance of a replay relative to the sum of magnitudes, if sums of several threads are in any order: f32 and f64."""
 
 
 def arrays_of(what: str, given: Any) -> list[Any]:
@@ -49,7 +49,7 @@ def arrays_of(what: str, given: Any) -> list[Any]:
 
 
 def name_of(tensor: Any) -> str:
-    """What messages call a field or an ndarray."""
+    """The name of a field or an ndarray in messages."""
     return f"`{tensor.name}`" if isinstance(tensor, Field) else f"the ndarray `{tensor.name}`"
 
 
@@ -105,7 +105,7 @@ class Window:
 
     @property
     def slot_bytes(self) -> int:
-        """Bytes that one more step would take: state, scratch, and what is stored with them."""
+        """Bytes of one more step: state, scratch, and their gradients and duals."""
         return sum(_slot_bytes(t) * (1 + _stored(t)) for t in self)
 
     @property
@@ -139,7 +139,7 @@ class Window:
             store(dual._mirror, part(dual, dual._form, 0), kept)
 
     def checks(self) -> list[Check]:
-        """What stands for the content of slot 0 of each state array."""
+        """A fingerprint of the content of slot 0 of each state array."""
         return [Check.of(slot_content(t, 0)) for t in self.state]
 
     # ---- gradients
@@ -253,7 +253,7 @@ def slot_content(tensor: Any, slot: int) -> np.ndarray:
 
 
 def tolerance_of(tensor: Any, program: Program) -> float:
-    """How far a replay of a state array may be off: not at all on one thread, or for integers."""
+    """The tolerance of a replay of a state array: zero on one thread, or for integers."""
     if not tensor.dtype.is_real or (program.device.on_host and program.device.threads == 1):
         return 0.0
     return ROUNDING[tensor.dtype.size == 8]
@@ -297,18 +297,18 @@ def _slot_bytes(tensor: Any) -> int:
 
 
 def bytes_of_slots(state: Any, scratch: Any) -> tuple[int, int]:
-    """Bytes of one slot of the state alone, and of one slot of all arrays with what is stored with them."""
+    """Bytes of one slot of the state, and of one slot of all arrays with their gradients and duals."""
     states, scratches = arrays_of("state", state), arrays_of("scratch", scratch)
     return sum(map(_slot_bytes, states)), sum(_slot_bytes(t) * (1 + _stored(t)) for t in (*states, *scratches))
 
 
 def _stored(tensor: Any) -> int:
-    """How many of gradient and dual are stored."""
+    """The number of stored companions: gradient, dual, both or none."""
     return sum(_relative(tensor, role) is not None for role in ("grad", "dual"))
 
 
 def _views(tensors: Iterable[Any], memory: np.ndarray) -> list[np.ndarray]:
-    """One slot of each array, side by side in ``memory``; wider types first, so that all are aligned."""
+    """One slot of each array, consecutively in ``memory``; wider types first, so that all are aligned."""
     out: dict[int, np.ndarray] = {}
     at = 0
     chosen = list(tensors)

@@ -77,7 +77,7 @@ class Tape:
         """Whether a function with a gradient of its own runs: what it launches is hidden."""
         return self._inside is not None
 
-    # ---- what is recorded
+    # ---- recording
     def expect(self, what: Any) -> None:
         """A launch is about to run.
 

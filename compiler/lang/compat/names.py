@@ -67,7 +67,7 @@ def pure(fn: F) -> F:
 
 
 class extension(StrEnum):
-    """What a backend may be able to do; see ``is_extension_enabled``."""
+    """Optional features of a backend; see ``is_extension_enabled``."""
 
     adstack = "adstack"
     assertion = "assertion"

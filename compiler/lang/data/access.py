@@ -238,11 +238,11 @@ def assign_array(
 
     Args:
         array: the memory.
-        source: what is copied.
-        name: what messages call the memory.
-        mirror: of the memory.
-        other: of ``source``.
-        trials: those that ``array`` shows: ``source`` has them as first axis, or is of one trial and goes to each.
+        source: the source of the copy.
+        name: the name of the memory in messages.
+        mirror: the mirror of the memory.
+        other: the mirror of ``source``.
+        trials: the trials of ``array``: ``source`` has them as first axis, or is the content of one trial, which is copied to each.
 
     Raises:
         QdrunTypeError: the shapes differ.

@@ -18,7 +18,7 @@ class MatrixType:
 
     Attributes:
         shape: (n,) or (n, m).
-        dtype: the component type; None stands for the default of what is stored (an ndarray annotation).
+        dtype: the component type; None: that of the argument (in an ndarray annotation).
     """
 
     __slots__ = ("_dtype", "shape")
@@ -45,7 +45,7 @@ class MatrixType:
         return self.shape[1] if len(self.shape) == 2 else 1
 
     def __call__(self, *args: Any) -> Matrix:
-        """One number fills the value; otherwise the components of all arguments are laid out in order.
+        """Build a value: one number fills it; otherwise the components of all arguments are its components in order.
 
         Raises:
             QdrunTypeError: the number of components differs.
@@ -61,7 +61,7 @@ class MatrixType:
         return made if len(self.shape) == 1 else wrap(made.to_numpy().reshape(self.shape), declared=made.dtype is not None)
 
     def __qd_key__(self) -> tuple[Any, ...]:
-        """What kernels that use the type depend on."""
+        """The token of the type for kernels that use it."""
         return self.shape, "unsigned" if self._dtype is Unsigned else self._dtype
 
     def __qd_lower__(self, b: Any, *args: Any) -> values.Matrix:
@@ -162,7 +162,7 @@ class NdarrayType:
         return hash(self._parts())
 
     def __qd_key__(self) -> tuple[Any, ...]:
-        """What kernels that use the type depend on."""
+        """The token of the type for kernels that use it."""
         return self._parts()
 
     def _parts(self) -> tuple[Any, ...]:

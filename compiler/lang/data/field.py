@@ -45,7 +45,7 @@ class Field(Placed, TreeLeaf):
         self.per_trial = True if primal is None else primal.per_trial
         self.named = True
         self.snode: SNode | None = None
-        self.along = []  # what is placed with it: gradients that were asked for before it had a place
+        self.along = []  # companions that are placed with it: gradients that were requested before the field was placed
         self._places: tuple[Place, ...] = ()
         self._view: np.ndarray | None = None
         self._storage: Allocation | None = None  # of the memory that ``_view`` shows
@@ -248,7 +248,7 @@ class Field(Placed, TreeLeaf):
         return QdrunRuntimeError(f"field `{self.name}` has no memory: it is not placed; do: {how}")
 
     def __qd_name__(self, name: str) -> None:
-        """What the first kernel that uses the field calls it, for messages, unless ``qd.field`` was given a name."""
+        """The name in messages: that of ``qd.field``, else the name in the first kernel that uses the field."""
         if self.named or self.role:
             return
         self.named, number = True, self.name
@@ -260,7 +260,7 @@ class Field(Placed, TreeLeaf):
             field._ref = None
 
     def __qd_value__(self) -> TensorRef:
-        """What a kernel sees."""
+        """The value of the field inside a kernel."""
         _ = self._all
         if self._ref is None:
             shape = self.shape
@@ -268,7 +268,7 @@ class Field(Placed, TreeLeaf):
         return self._ref
 
     def _written(self, index: tuple[int, ...] | None = None, source: Any = None, parts: tuple[Any, ...] = ()) -> np.ndarray:
-        """The memory, about to be written by Python (``index``: one element of it, ``parts``: of that): who keeps records takes note."""
+        """The memory, for a write of Python (``index``: one element, ``parts``: components of it). The recorders are told."""
         view = self._form
         self._root.program.wrote(self, index, source, parts)
         return view

@@ -105,7 +105,7 @@ class Matrix(NDArrayOperatorsMixin):
         return self.__qd_wrap__(result)
 
     def __qd_wrap__(self, result: Any) -> Any:
-        """What a function of this matrix gives: arrays become matrices again, numpy scalars Python numbers."""
+        """Convert the result of a function of this matrix: arrays to matrices, numpy scalars to Python numbers."""
         return wrap(result, declared=self._dtype is not None)
 
     def __getitem__(self, index: Any) -> Any:
@@ -143,7 +143,7 @@ class Matrix(NDArrayOperatorsMixin):
         return _comparison(np.not_equal(self, other), np.any)
 
     def __bool__(self) -> bool:
-        """Of ``a == b``: whether all components are equal; of ``a != b``: whether some differ.
+        """The truth value of ``a == b`` (all components are equal) or ``a != b`` (some differ).
 
         Raises:
             QdrunTypeError: of any other matrix.

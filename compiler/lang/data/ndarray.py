@@ -183,7 +183,7 @@ class Ndarray(Placed):
 
     @property
     def address(self) -> int:
-        """Where the first element lies."""
+        """The address of the first element."""
         return self._memory.ptr
 
     @property
@@ -202,7 +202,7 @@ class Ndarray(Placed):
         return self.dual is not None
 
     def _written(self, index: tuple[int, ...] | None = None, source: Any = None, parts: tuple[Any, ...] = ()) -> np.ndarray:
-        """The memory, about to be written by Python (``index``: one element of it, ``parts``: of that): who keeps records takes note."""
+        """The memory, for a write of Python (``index``: one element, ``parts``: components of it). The recorders are told."""
         view, layout = self._form, self._key.layout
         at = index if index is None or layout is None else in_memory_order(index, layout)
         self._program.wrote(self, at, source, parts)
@@ -210,7 +210,7 @@ class Ndarray(Placed):
 
     @property
     def name(self) -> str:
-        """What messages call it: the name that the first kernel had for it that refers to it by name."""
+        """The name in messages: that in the first kernel that refers to it by name."""
         return self._name or "ndarray"
 
     @property
@@ -219,7 +219,7 @@ class Ndarray(Placed):
         return bool(self._name)
 
     def __qd_name__(self, name: str) -> None:
-        """What a kernel calls it, for messages, unless it has a name."""
+        """Set the name in messages to the kernel's name of it, unless it has one."""
         if not self._name:
             self._name = name
             if self._ref is not None:
@@ -233,7 +233,7 @@ class Ndarray(Placed):
         return f"{self.name}_{component}{suffix}" if self.element_shape else self.name + suffix
 
     def __qd_value__(self) -> TensorRef:
-        """What a kernel sees that refers to the ndarray by name: this very memory, which is kept for as long as the kernel."""
+        """The value in a kernel that refers to the ndarray by name: its memory, which the kernel keeps alive."""
         _ = self._all
         if self._ref is None:
             data, rest = self._places("", self), {}

@@ -1,4 +1,4 @@
-"""What fields and ndarrays have in common: a place in the memory of a program, read and written from Python.
+"""The base of fields and ndarrays: a place in the memory of a program, which Python reads and writes.
 
 In a batched program a field or an ndarray has an array for each trial (``ir.trials``). From Python it is all of them at once: what is
 written is written to every trial, what is read has the trials as its first axis. In ``with program.trial(b):`` it is that of trial b.
@@ -78,7 +78,7 @@ class Placed(Exchange):
         return self._form
 
     def _at(self, index: tuple[int, ...]) -> tuple[Any, ...]:
-        """Where an element lies in ``_form``."""
+        """The index of an element in ``_form``."""
         return index if self._whole is None else (slice(None), slice(None), *index)
 
     def _refuse_sharing(self, what: str) -> None:

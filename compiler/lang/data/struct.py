@@ -277,7 +277,7 @@ class Struct:
             members: the type of each member.
             methods: functions that take the struct as their first argument.
             shape: the extents; None leaves the placement to ``qd.root``.
-            name: what messages call it.
+            name: the name in messages.
             offset: the lowest index of each axis, instead of 0.
             needs_grad: also place a gradient of every real member.
             needs_dual: also place a dual of every real member.

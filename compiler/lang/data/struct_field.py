@@ -189,14 +189,14 @@ class StructField:
             member.from_torch(array_dict[name])
 
     def __qd_name__(self, name: str) -> None:
-        """What the first kernel that uses it calls it; see ``Field.__qd_name__``."""
+        """The name in the first kernel that uses it; see ``Field.__qd_name__``."""
         if not self.named:
             self.name, self.named = name, True
         for key, member in self._members.items():
             member.__qd_name__(f"{name}.{key}")
 
     def __qd_value__(self) -> structs.StructTensor:
-        """What a kernel sees."""
+        """The value of the field inside a kernel."""
         return structs.StructTensor(self.name, self.struct_type, {n: m.__qd_value__() for n, m in self._members.items()})
 
     def __repr__(self) -> str:
@@ -253,7 +253,7 @@ def make_struct_field(
 
 
 def _place(root: Root, f: StructField, shape: Any, layout: str | None, offset: Any) -> None:
-    """One level for all members, or one for each; the gradients that were asked for follow their fields."""
+    """Place all members in one level, or each in its own; requested gradients follow their fields."""
     extents = (int(shape),) if isinstance(shape, (int, np.integer)) else tuple(shape)
     if layout not in (None, "AOS", "SOA"):
         raise QdrunTypeError(f"the layout of a struct field is qd.Layout.AOS or qd.Layout.SOA, not {layout!r}")

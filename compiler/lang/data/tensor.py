@@ -18,7 +18,7 @@ from .ndarray import Ndarray, make_ndarray
 
 
 class Backend(IntEnum):
-    """Where a tensor lives. A kernel is compiled for the shape of each field, and for any shape of an ndarray."""
+    """The storage of a tensor. A kernel is specialised for the shape of a field, but not of an ndarray."""
 
     FIELD = 0
     NDARRAY = 1
@@ -48,11 +48,11 @@ class Tensor(Exchange):
         return self._impl
 
     def __qd_value__(self) -> TensorRef:
-        """What a kernel sees."""
+        """The value of the tensor inside a kernel."""
         return self._impl.__qd_value__()
 
     def __qd_name__(self, name: str) -> None:
-        """What a kernel calls it, for messages, unless it has a name."""
+        """Set the name in messages to the kernel's name of it, unless it has one."""
         self._impl.__qd_name__(name)
 
     def _called(self) -> str:

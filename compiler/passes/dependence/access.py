@@ -1,4 +1,4 @@
-"""The data-access rules of reverse mode: what may be read and written in one kernel so that its gradient is right.
+"""The data-access rules of reverse mode: the reads and writes of a kernel for which its gradient is correct.
 
 1. A value that the backward pass must read again may not be overwritten afterwards, by the same task or a later task of the kernel.
    What was written before it was read is no conflict: ``passes.dependence.ordering``.

@@ -1,4 +1,4 @@
-"""Where a kernel's values come from and go to, by array: with this a gradient over several launches detects that a path is broken."""
+"""The data flow of a kernel between arrays, with which a gradient over several launches detects a broken path."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _value(s: Stmt) -> Operand:
 
 
 def _step(s: Stmt, masks: dict[Op | Local | Place, int], bits: dict[Place, int]) -> list[tuple[Op | Local | Place, int]]:
-    """What a statement adds to what depends on what."""
+    """Add the dependences of a statement."""
     if isinstance(s, LocalStore):
         return [(s.local, masks.get(s.value, 0))]  # type: ignore[arg-type]
     if isinstance(s, GlobalStore):

@@ -1,4 +1,4 @@
-"""What can be proven about two index tuples: the same element, never the same element, or nothing."""
+"""Proves about two index tuples that they are the same element, or never the same element; or proves nothing."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ class Extents(dict[Op, "int | None"]):
             self.bounds[axis.index] = linear(axis.begin), linear(axis.end)
 
     def span(self, form: _Form) -> tuple[Linear, Linear]:
-        """The least and the largest value of a sum of axis indices and what is added to it."""
+        """The interval of a sum of axis indices and further terms."""
         low, high = form.rest.plus(Linear((), form.low)), form.rest.plus(Linear((), form.high))
         for axis, c in form.axes.items():
             first, end = self.bounds[axis]
@@ -239,7 +239,7 @@ def _over_axes(x: Operand, written: Container[Place], ranges: Extents) -> _Form 
 
 
 def is_sum(x: Operand, written: Container[Place], ranges: Extents) -> bool:
-    """Whether a value is a sum of axis indices, of what is the same in every iteration, and of something with known limits."""
+    """Whether a value is a sum of axis indices, invariant terms, and a term in a known interval."""
     return _over_axes(x, written, ranges) is not None
 
 

@@ -95,7 +95,7 @@ class Order:
             factor = dict(mine.leaves).get(loop.index, 0)
             apart = mine.minus(theirs)
             rest = mine.minus(Linear(((loop.index, factor),), 0))
-            if factor and not apart.leaves and self._known(rest, same):  # what is made in this loop differs from pass to pass
+            if factor and not apart.leaves and self._known(rest, same):  # values defined in this loop differ between iterations
                 return apart.constant * factor * loop.step
         return None
 

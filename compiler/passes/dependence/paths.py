@@ -1,4 +1,4 @@
-"""Where a gradient would be lost without a word: in an array without a gradient, between two statements of one kernel."""
+"""Finds silently lost gradients: in an array without a gradient, between two statements of one kernel."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class _Flow:
         self._seen: set[int] = set()
 
     def step(self) -> bool:
-        """One pass over the program; whether it found anything new."""
+        """Run one pass over the program. Returns whether it found anything new."""
         before = len(self._seen) + len(self.source)
         for s in self.order.statements:
             if isinstance(s, LocalStore):

@@ -150,7 +150,7 @@ class _Rewriter:
         return total
 
     def _part(self, s: Op, number: int) -> Operand | None:
-        """What the tangent of one operand contributes."""
+        """The contribution of one operand's tangent."""
         t, rule = self._of(s.args[number]), ADJOINT[s.op][number]
         if t is None or rule is None:
             return None
@@ -158,7 +158,7 @@ class _Rewriter:
         return value if factor is None else zero_stays_zero(self.b, factor, value)
 
     def _factor(self, s: Op, number: int) -> Operand | None:
-        """What the tangent is multiplied by, where that may be 0: it then cuts off an infinite tangent, as a zero adjoint does."""
+        """The factor of the tangent, if it may be 0: a zero factor then removes an infinite tangent, as a zero adjoint does."""
         other = s.args[1 - number] if len(s.args) == 2 else None
         if s.op in ("mul", "atan2"):
             return None if isinstance(other, Const) and other.value != 0 else other

@@ -1,4 +1,4 @@
-"""What can have a tangent in forward mode, and where a tangent is lost."""
+"""Finds the values that can have a tangent in forward mode, and the places where a tangent is lost."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class TangentFlow:
         self._trace_back()
 
     def dual(self, place: Place) -> Place | None:
-        """Where the tangents of a place are kept; None when it has none."""
+        """The place of a place's tangents; None if it has none."""
         return None if place.buffer.kind == "tmp" and place not in self._temporaries else place.dual
 
     def _size(self) -> int:

@@ -50,7 +50,7 @@ def _private(place: Place, accesses: dict[Place, list[Stmt]], axes: set[Op]) -> 
 
 
 def _positions(index: tuple[Operand, ...], axes: set[Op]) -> set[Position]:
-    """Where the index holds an axis index, plus which literal."""
+    """The position of an axis index in the index tuple, and the literal that is added to it."""
     out: set[Position] = set()
     for k, x in enumerate(index):
         shift: object = 0

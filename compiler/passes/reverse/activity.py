@@ -1,4 +1,4 @@
-"""What the gradient flows through: which values depend on a differentiable array, and which statements have backward code."""
+"""Activity analysis: the values that depend on a differentiable array, and the statements that have backward code."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Activity:
         return carries(s) and any(a in self.varied for a, rule in zip(s.args, ADJOINT[s.op]) if rule is not None)
 
     def _keep_useful(self, backwards: list[Stmt]) -> None:
-        """What only decides something, or is never stored, has no adjoint."""
+        """Values that only steer control flow, or are never stored, have no adjoint."""
         useful: set[Operand | Local] = set()
         size = -1
         while size != len(useful):
@@ -72,7 +72,7 @@ class Activity:
         self.active = {x for x in self.varied if x in useful}
 
     def _passes_on(self, s: Op, useful: set[Operand | Local]) -> list[Operand | Local]:
-        """What an operation gives its adjoint to."""
+        """The operands that receive a part of an operation's adjoint."""
         if s.op == "atomic":
             return [s.args[-1]] if atomic_of(s)[0].differentiable else []
         if s not in useful or s not in self.varied:

@@ -23,7 +23,7 @@ ZERO, ONE = const_i64(0), const_i64(1)
 
 @dataclass
 class Record:
-    """What the forward phase leaves of a loop, all in values: count, exit site, spacing, pad, entry values of the invariants.
+    """The results of a loop's forward phase as values: count, exit site, spacing, pad, entry values of the invariants.
 
     ``skipped``: the segments that lie in the pad, whole.
     """
@@ -125,7 +125,7 @@ class LoopDriver:
             yield index
 
     def segments(self, b: Builder, rec: Record, n: Operand) -> Operand:
-        """How many segments hold the iterations up to ``n``, without those in the pad. With no checkpoints nothing is divided."""
+        """The number of segments for the iterations up to ``n``, without those in the pad. Without checkpoints there is no division."""
         count = b.local(b.op("min", n, ONE), "segments")
         seg = self.param("S")
         with b.if_(b.op("gt", self.param("C1"), ZERO)):

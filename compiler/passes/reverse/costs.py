@@ -51,7 +51,7 @@ class Costs:
         return LoopWork(sweep, self._plain(s.body, info.keep_refill), self._back(s.body))
 
     def rest(self) -> Work:
-        """What a parallel iteration does outside of the planned loops."""
+        """The work of a parallel iteration outside of the planned loops."""
         return self._back(self._rev.task.body)
 
     # ---- copies

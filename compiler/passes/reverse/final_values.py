@@ -1,4 +1,4 @@
-"""Atomics whose backward code reads what the element holds at the end: minima, maxima, and products with a varying factor.
+"""Atomics with backward code that reads the final content of the element: minima, maxima, and products with a varying factor.
 
 - A minimum or a maximum *claims*: the iteration whose value is the final content takes the element's adjoint, all of it. Where no
   iteration claims, the earlier content won and keeps the adjoint. Nothing else may change the element after it.
@@ -26,7 +26,7 @@ _ALONE = "do it in a kernel of its own"
 
 @dataclass(frozen=True)
 class Finals:
-    """What is found in one task. ``varying``: the products of ``deferred`` whose factor has an adjoint."""
+    """The findings in one task. ``varying``: the products of ``deferred`` with a factor that has an adjoint."""
 
     claims: frozenset[Op] = frozenset()
     inline: frozenset[Op] = frozenset()
@@ -41,7 +41,7 @@ class Finals:
 
 @dataclass
 class _Around:
-    """What else the task does with the elements."""
+    """The other accesses of the task to the elements."""
 
     task: Task
     order: Order = field(init=False)
@@ -105,7 +105,7 @@ def find_finals(task: Task, varied: set[Op | Local]) -> Finals:
         varied: the values that a gradient can flow through.
 
     Raises:
-        DataAccessError: the task changes or reads the element in between, so that its final content does not tell what is needed.
+        DataAccessError: the task changes or reads the element in between, so that its final content does not suffice.
     """
     atomics = [s for _, _, s in writes_of(_statements(task)) if isinstance(s, Op) and atomic_of(s)[0].differentiable]
     claims = [s for s in atomics if atomic_of(s)[1] in CLAIMS]
@@ -176,7 +176,7 @@ def check_finals(accesses: list[Access], later: list[Task]) -> None:
 
 
 def _check_between(s: Op, later: list[Task], writes: Writes) -> None:
-    """A minimum goes on in a later task: no task up to that one may read the element."""
+    """A minimum that continues in a later task: no task before that one may read the element."""
     place, _ = atomic_of(s)
     reading: Op | None = None
     for task in later:

@@ -29,13 +29,13 @@ from .unroll import MOST_TRIPS
 
 @dataclass(frozen=True)
 class Gradient:
-    """A reverse kernel, and what must be known about the launch that it reverses.
+    """A reverse kernel, and the facts about the launch that it reverses.
 
     Attributes:
-        kernel: no tasks: the kernel writes nothing that has a gradient.
-        sizing: what its heap plan is computed from, for each task with adstacks.
-        replayed: the accesses of the primal whose content the reverse kernel reads again.
-        broken: where a gradient is lost in an array without one; what is read there counts as a constant.
+        kernel: the reverse kernel; without tasks if the kernel writes nothing that has a gradient.
+        sizing: the input of its heap plan, for each task with adstacks.
+        replayed: the reads of the primal that the reverse kernel repeats.
+        broken: reads of arrays without a gradient in which a gradient is lost; they count as constants.
     """
 
     kernel: Kernel
@@ -97,9 +97,9 @@ class _Reversal:
         self.recomputed: list[Task] = []
         self.repeated: list[Access] = []
         self._needed: set[Place] = set()  # temporaries that the backward pass reads
-        self._after: list[Task] = []  # the tasks behind the one that is being reversed
+        self._after: list[Task] = []  # the tasks after the one that is being reversed
         self._later = Writes()
-        self._reversed_last = False  # whether the task behind the one that is being reversed was reversed, too
+        self._reversed_last = False  # whether the task after the one that is being reversed was reversed, too
 
     def task(self, task: Task) -> None:
         """Reverse one task, and see what it needs."""

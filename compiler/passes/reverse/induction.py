@@ -17,7 +17,7 @@ from .copies import trip_count
 
 _LEAVES = frozenset(("arg", "shape", "iter", "seed", "param"))
 Steps = tuple[tuple[Operand, bool], ...]
-"""What was added to a counter since the entry of the iteration; ``True``: it was subtracted."""
+"""The value that was added to a counter since the start of the iteration; ``True``: subtracted."""
 
 
 def restated(task: Task) -> Task | None:
@@ -106,7 +106,7 @@ def _after(b: Builder, first: Operand, step: Operand, count: Operand) -> Operand
 
 
 def _total(hoist: _Hoist, steps: Steps, dtype: DType) -> Operand:
-    """What an iteration adds, as a value from before the loop."""
+    """The increment of an iteration, as a value from before the loop."""
     if all(isinstance(x, Const) for x, _ in steps):
         whole = sum(-int(x.value) if minus else int(x.value) for x, minus in steps if isinstance(x, Const))
         return _wrapped(whole, dtype)

@@ -117,7 +117,7 @@ class SegmentedDriver(LoopDriver):
             yield now
 
     def enter_backward(self, b: Builder, rec: Record, n: Operand) -> None:
-        """Where the last segment stands: its block and its number there, counted down from now on, without a division for each."""
+        """The position of the last segment: its block and its number in it. Both are counted down, without further divisions."""
         seg = self.param("S")
         self._per_block, self._block, self._number = (b.local(start, name) for start, name in _POSITION)
         with b.if_(b.op("gt", self.param("C1"), ZERO)):
@@ -128,7 +128,7 @@ class SegmentedDriver(LoopDriver):
                 b.store(local, value)
 
     def _step_back(self, b: Builder) -> tuple[Operand, Operand]:
-        """Block and number of the segment before the one that was reversed last."""
+        """Block and number of the segment before the last reversed one."""
         before = b.op("sub", b.load(self._number), ONE)
         wraps = b.op("lt", before, ZERO)
         number = b.op("select", wraps, b.op("sub", b.load(self._per_block), ONE), before)

@@ -24,7 +24,7 @@ Keep = set[int]  # ids of kept statements
 
 @dataclass
 class LoopInfo:
-    """What the reverse program knows about one loop that has backward work."""
+    """The facts about one loop with backward work."""
 
     tape: list[Local] = field(default_factory=list)
     ck: list[Local] = field(default_factory=list)

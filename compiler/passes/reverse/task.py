@@ -259,7 +259,7 @@ class Reverse:
 
 @functools.lru_cache(maxsize=4096)
 def _adjoint(loc: Loc | None) -> Loc | None:
-    """Where the adjoint of a statement stands."""
+    """The source location of a statement's adjoint."""
     return None if loc is None else replace(loc, mode="gradient")
 
 

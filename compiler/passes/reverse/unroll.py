@@ -16,10 +16,10 @@ from .slices import Slicer
 
 MOST_TRIPS = 16
 MOST_STATEMENTS = 1024
-"""What one loop may become. Its checkpoints would take three copies of the body and some 150 statements around them."""
+"""Maximum statements of one unrolled loop. Its checkpoints would take three copies of the body and some 150 statements."""
 
 MOST_OF_TASK = 4096
-"""What all the loops of a task may become together; the first ones come first."""
+"""Maximum statements of all unrolled loops of a task; earlier loops take precedence."""
 
 _CHECKPOINTS = 150
 

@@ -47,7 +47,7 @@ def key_of(x: Operand) -> object:
 class _Merger:
     def __init__(self, task: Task) -> None:
         self.aliases = Aliases(p for p in map(place_of, task_blocks(task)) if p is not None)
-        self.same: dict[Op, Op] = {}  # a merged value and the one that stays
+        self.same: dict[Op, Op] = {}  # merged value -> remaining value
         self.available: dict[Key, Op] = {}
         self.log: list[Key] = []  # keys in the order in which they became available
         self.versions: dict[Local | Place, int] = {}
@@ -56,7 +56,7 @@ class _Merger:
         self.fresh = count(1)
 
     def value(self, x: Operand) -> Operand:
-        """What an operand became."""
+        """The replacement of an operand."""
         return self.same.get(x, x) if isinstance(x, Op) else x
 
     def forget(self, mark: int) -> None:
@@ -127,7 +127,7 @@ class _Merger:
         return False
 
     def key(self, s: Op) -> Key:
-        """What makes two operations the same value."""
+        """The key of an operation: operations with equal keys compute the same value."""
         args = [key_of(a) for a in s.args]
         if s.op in COMMUTATIVE:
             args.sort(key=lambda a: a.id if isinstance(a, Op) else -1)

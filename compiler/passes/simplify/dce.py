@@ -125,7 +125,7 @@ def _is_effect(s: Stmt) -> bool:
 
 
 def _sweep(block: Block, needed: _Needed) -> bool:
-    """Drop what is not needed; whether there was anything."""
+    """Remove unused statements. Returns whether there were any."""
     size = len(block)
     block[:] = [s for s in block if id(s) in needed.marked]
     dropped = len(block) != size

@@ -15,7 +15,7 @@ from ...ir.walk import operands
 
 Way = frozenset[tuple[Operand, bool]]
 MOST_WAYS, MOST_CONDITIONS = 4, 8
-"""What is demanded in more ways, or under more conditions, counts as demanded always."""
+"""Values that are demanded in more ways, or under more conditions, count as always demanded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ _TESTS = frozenset(("isnan", "isinf"))
 
 
 class _Block:
-    """One block, walked from its end."""
+    """Walk one block from its end."""
 
     def __init__(self, block: Block, out: Demands) -> None:
         self._block, self._out = block, out

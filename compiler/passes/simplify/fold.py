@@ -48,7 +48,7 @@ class _Folder:
         self.changed = False
 
     def value(self, x: Operand) -> Operand:
-        """What an operand became."""
+        """The replacement of an operand."""
         return self.known.get(x, x) if isinstance(x, Op) else x
 
     def block(self, block: Block) -> None:

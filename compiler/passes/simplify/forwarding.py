@@ -51,7 +51,7 @@ class _Forwarder:
         self.written = Written(task.prologue, task.body)
 
     def value(self, x: Operand) -> Operand:
-        """What an operand became."""
+        """The replacement of an operand."""
         return self.known.get(x, x) if isinstance(x, Op) else x
 
     def block(self, block: Block) -> None:
@@ -59,7 +59,7 @@ class _Forwarder:
         block[:] = [s for s in block if self.stays(s)]
 
     def arm(self, block: Block) -> None:
-        """Forward into a nested block; what is stored in it is not known outside."""
+        """Forward into a nested block; its stores are not forwarded to the code after it."""
         mark = len(self.changes)
         self.block(block)
         while len(self.changes) > mark:
@@ -70,7 +70,7 @@ class _Forwarder:
                 table[key] = before
 
     def set(self, table: dict[Any, Any], key: Any, value: Any) -> None:
-        """Change an entry of a table of what is known (None: remove it), so that it can be undone."""
+        """Change an entry of a table of known values (None: remove it), with a record to undo the change."""
         before = table.get(key)
         if value is not None:
             table[key] = value
@@ -132,7 +132,7 @@ class _Forwarder:
         self.set(tables[form], literals, {index: s.value})
 
     def op(self, s: Op) -> bool:
-        """Replace a load; an atomic ends what is known of its place, a barrier what is known of all."""
+        """Replace a load; an atomic invalidates the known values of its place, a barrier those of all places."""
         found: Operand | None = None
         if s.op == "load":
             assert isinstance(s.attr, Local)

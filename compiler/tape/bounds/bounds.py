@@ -24,7 +24,7 @@ MOST_WORK = 1 << 32
 """Operations of an enumeration: a few seconds."""
 
 MOST_COUNTED = 1 << 16
-"""Index tuples of all indices but the last that are looked at to count the tuples of all."""
+"""Maximum index tuples, without the last index, that are enumerated to count all tuples."""
 
 FAR = 1 << 31
 """A bound that is no better than this says nothing: thinning holds as much and costs less."""
@@ -52,7 +52,7 @@ def max_trips(loop: Range, nest: tuple[Range, ...], host: Host) -> Trips:
 
 
 def max_tuples(axes: tuple[Range, ...], host: Host) -> int | None:
-    """How many tuples the indices of a nest have, outermost first, at most. None: only running can tell."""
+    """Upper bounds of the number of index tuples of a nest, outermost first. None: unknown."""
     total = 1
     for k, axis in enumerate(axes):
         count = max_trips(axis, axes[:k], host).count
@@ -99,7 +99,7 @@ class _Search:
         return Trips(most, f"interval bound: {size:.2g} combinations of indices are too many to look at")
 
     def measure(self) -> tuple[int, int]:
-        """How many tuples there are, and the most iterations that one of them can have: at most so many."""
+        """Upper bounds of the number of tuples, and of the iterations of one tuple."""
         intervals = Intervals(self.host)
         size = self._size(intervals)
         return size, intervals.trips(self.loop) if size else 0
@@ -123,7 +123,7 @@ class _Search:
         return largest(Space(self.loop, self.used, self.host), enough)
 
     def _counted(self, size: int) -> int:
-        """How many tuples there are: counted where all indices but the last have few values, else ``size``."""
+        """The number of tuples: counted if all indices but the last have few values, else ``size``."""
         counted = total(Space(self.used[-1], self.used[:-1], self.host), MOST_COUNTED)
         return size if counted is None else counted
 

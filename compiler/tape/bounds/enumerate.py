@@ -18,7 +18,7 @@ from .queries import Space, reducer_of
 from .sizeexpr import Range, depends
 
 CHUNK = 1 << 17
-"""Index tuples evaluated at a time: what is made of them stays in the processor's caches."""
+"""Index tuples per chunk: small enough for the processor's caches."""
 
 LONG = 1 << 12
 """An innermost index of at least so many values runs alone, while the others stay as they are."""
@@ -74,7 +74,7 @@ def _tuples(space: Space, points: Points, depth: int) -> Iterator[Points]:
 
 
 def _expanded(points: Points, r: Range, begin: np.ndarray, count: np.ndarray, few: int) -> Iterator[Points]:
-    """One point for each value of the range at each of ``points``, in pieces of at most ``CHUNK`` (or one point's values)."""
+    """One point per value of the range at each of ``points``, in chunks of at most ``CHUNK`` (or the values of one point)."""
     if few and int(np.max(count, initial=0)) > 2 * few:
         for first, n in _ends(begin, count, r.step, few):
             yield from _all(points, r, first, n)

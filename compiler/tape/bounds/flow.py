@@ -23,7 +23,7 @@ class Nothing:
 
 @dataclass(frozen=True)
 class Before:
-    """What the tasks before this one left in a temporary."""
+    """The value of a temporary after the preceding tasks."""
 
     place: Place
 
@@ -37,7 +37,7 @@ class Given:
 
 @dataclass(frozen=True, eq=False)
 class Choice:
-    """One of two values, by a condition."""
+    """A choice between two values by a condition."""
 
     cond: Operand
     then: Reaching
@@ -46,7 +46,7 @@ class Choice:
 
 @dataclass(eq=False)
 class Carried:
-    """What a loop makes of a variable: its value at the top of an iteration, or (``left``) behind the loop.
+    """The value of a variable in a loop: at the start of an iteration, or (``left``) after the loop.
 
     Attributes:
         symbol: stands for the value in formulas.

@@ -26,7 +26,7 @@ class Intervals:
     """Intervals of expressions.
 
     Attributes:
-        host: what is known of the launch.
+        host: answers queries about the launch.
         of_index: the interval of each index that was ``add``ed.
     """
 
@@ -178,7 +178,7 @@ Rule = Callable[..., Interval]
 
 
 def _corners(f: Callable[[int, int], int]) -> Rule:
-    """Of an operation that is monotone in each operand while the other stays."""
+    """The interval of an operation that is monotone in each operand."""
 
     def rule(a: Interval, b: Interval, dtype: DType) -> Interval:
         found = [f(x, y) for x in a for y in b]

@@ -79,7 +79,7 @@ class Reducer(Protocol):
         ...
 
     def element(self, place: Place, at: tuple[int, ...]) -> np.generic:
-        """One element of an array; the index lies inside."""
+        """Read one element of an array; the index is in range."""
         ...
 
     def ends(self, read: Read, window: tuple[tuple[int, int], ...], dtype: DType) -> tuple[int, int] | None:
@@ -93,7 +93,7 @@ class Reducer(Protocol):
         ...
 
     def passing(self, gate: RowPredicate, extent: Extent) -> int | None:
-        """How many tuples of the used indices of ``extent`` pass a gate."""
+        """Count the tuples of the used indices of ``extent`` that pass a row predicate."""
         ...
 
     def trips(self, space: Space) -> tuple[int, int] | None:

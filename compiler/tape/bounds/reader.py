@@ -52,7 +52,7 @@ NO_TRUTHS = frozenset("add sub mul floordiv mod cdiv crem neg abs sgn pow shl sh
 
 
 class _Unclear(Exception):
-    """What a loop makes of a variable has no formula."""
+    """The value of a variable in a loop has no formula."""
 
 
 @dataclass
@@ -92,7 +92,7 @@ class Reader:
         return tuple(Range(a.index, self.expr(a.begin), self.expr(a.end), 1, self.task.loc) for a in self.task.axes)
 
     def final(self, place: Place) -> SizeExpr:
-        """What a temporary holds at the end of the task."""
+        """The value of a temporary at the end of the task."""
         return self._closed(self._reaching(self.flow.end.get(place) or Before(place), place.dtype))
 
     # ---- operations
@@ -327,10 +327,10 @@ Growth = tuple[SizeExpr, SizeExpr]
 
 
 def _growth(step: SizeExpr, top: Op, over: Range) -> Growth:
-    """What an iteration adds to the variable of ``top``.
+    """The increment of the variable of ``top`` in an iteration.
 
     Raises:
-        _Unclear: it does something else.
+        _Unclear: the iteration does anything else to it.
     """
     match step:
         case Index(op=op) if op is top:
@@ -350,7 +350,7 @@ def _growth(step: SizeExpr, top: Op, over: Range) -> Growth:
 
 
 def _amount(e: SizeExpr, top: Op, over: Range) -> Growth:
-    """What is added, if it is the same in every iteration or lies between two numbers that are."""
+    """The increment, if it is invariant, or its invariant bounds."""
     match e:
         case Pick(range=Range(end=end) as r) if (
             r.step == 1 and end is not None and not any(_varies(x, top, over) for x in r.ends)

@@ -1,4 +1,4 @@
-"""Kernels that answer a plan's questions on a device: each is one parallel task that folds integers into returned words.
+"""Kernels that evaluate a plan's queries on a device: each is one parallel task that reduces integers into returned words.
 
 The words are zero before a launch, and every fold is one that zero changes nothing of: a sum, or the most of what is not negative.
 """
@@ -43,7 +43,7 @@ class _Making:
         self._returns: list[DType] = []
 
     def axis(self, begin: str, end: str) -> Op:
-        """One more axis, from one number to another ("" is 0); its index, an i64."""
+        """Add an axis from one number to another ("" is 0). Returns its index, an i64."""
         index = Op("index", (), i64)
         self.axes.append(Axis(index, self.before.number(begin) if begin else ZERO, self.before.number(end)))
         return index

@@ -1,4 +1,4 @@
-"""How many iterations of a task pass its gate.
+"""Counts the iterations of a task that pass its row predicate.
 
 Only the axes that the conditions use are walked, in blocks, and no further than until enough iterations are found.
 """
@@ -35,13 +35,13 @@ def extent_of(gate: RowPredicate, host: Host) -> Extent | None:
 
 
 def count_passing(gate: RowPredicate, extent: Extent, host: Host, enough: int) -> int:
-    """How many iterations pass, or ``enough`` or more of them. One whose conditions read outside of an array counts as passing.
+    """Count the passing iterations, up to at least ``enough``. An iteration with conditions that read outside of an array passes.
 
     Args:
-        gate: its tests.
-        extent: of the launch.
+        gate: the predicate.
+        extent: the extent of the launch.
         host: the launch.
-        enough: where the count may stop.
+        enough: the count may stop there.
     """
     others = math.prod(n for k, n in enumerate(extent.sizes) if k not in extent.used)
     found = 0

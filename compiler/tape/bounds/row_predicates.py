@@ -26,9 +26,9 @@ INTEGER = frozenset(
 
 @dataclass(frozen=True)
 class Around:
-    """Where an iteration of a task needs its row: the innermost block with all loops that keep something.
+    """The block in which an iteration of a task needs its row: the innermost one that contains all loops with stacks.
 
-    ``arms``: the ``if``s around the block, outermost first, each with whether the block lies in its first arm.
+    ``arms``: the ``if``s around the block, outermost first, each with whether the block is in its first arm.
     """
 
     arms: tuple[tuple[If, bool], ...]

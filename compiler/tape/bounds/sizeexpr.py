@@ -198,7 +198,7 @@ def substituted(e: SizeExpr, values: Mapping[Op, SizeExpr]) -> SizeExpr:
 
 # ---- making expressions
 def pick(begin: SizeExpr, end: SizeExpr, dtype: DType = i64) -> Pick:
-    """Some value from ``begin`` to ``end`` - 1."""
+    """An unknown value from ``begin`` to ``end`` - 1."""
     return Pick(Range(Op("index", (), dtype), begin, end, 1))
 
 
@@ -214,7 +214,7 @@ def truth() -> Pick:
 
 
 def one_of(options: tuple[SizeExpr, ...]) -> SizeExpr:
-    """One of several values, depending on the path taken."""
+    """One of several values, depending on the control flow."""
     return reduce(lambda a, b: Bin("select", (truth(), b, a), a.dtype), options)
 
 
@@ -254,13 +254,13 @@ def quotient(a: SizeExpr, step: int) -> SizeExpr:
 
 
 def position(r: Range) -> SizeExpr:
-    """How many iterations came before the current one of a range."""
+    """The number of iterations before the current one of a range."""
     begin, index = wide(r.begin), wide(Index(r.index))
     return quotient(minus(index, begin) if r.step > 0 else minus(begin, index), abs(r.step))
 
 
 def length(r: Range) -> SizeExpr:
-    """How many iterations a range has."""
+    """The number of iterations of a range."""
     assert r.end is not None
     begin, end = wide(r.begin), wide(r.end)
     span = minus(end, begin) if r.step > 0 else minus(begin, end)
