@@ -1,4 +1,4 @@
-"""What a compiled kernel and its launcher agree on. All buffers are arrays of 8-byte words.
+"""The binary interface between a compiled kernel and its launcher. All buffers are arrays of 8-byte words.
 
 A kernel is ``void entry(ptr args)``. ``args[0]`` points to the launch context; then, for each ``ArgDecl`` in order, a scalar takes
 one word (its own bytes, low end first) and an ndarray takes ``1 + ndim`` words (address, extents), one more for the address of
@@ -30,9 +30,9 @@ device's ``LaunchTable``; 11: the function handles of the kernel's device functi
     print ring (device): 0 words that were asked for, 1 words that there are, 2 prints that found no room, 3 unused, 4.. the records:
     context address, site number, number of values, the values. Words that no record has taken are zero.
 
-Word 3 of the launch table grows after the last launch of a kernel: what the device's memory holds may have changed since it grew.
-Who takes a status record that is not zero also zeroes word 2 of the scratch memory: a graph launches with the number that it was made with.
-A negative code in the status record is a launch that the driver refused: minus its error code.
+Word 3 of the launch table grows after the last launch of a kernel: what the device's memory holds may have changed since it grew. A
+launcher that reads a nonzero status record also zeroes word 2 of the scratch memory: a graph launches with the number that it was made
+with. A negative code in the status record is a launch that the driver refused: minus its error code.
 
 The status record is zero when all is well. A failure writes it if none of an earlier iteration of the task has, while it holds word 2,
 the lock: its code (1 + position in ``messages(kernel)``) to word 0, the complement of the iteration's number to word 1, and operand
@@ -77,7 +77,7 @@ def plane_of(dtype: DType) -> str:
 
 
 def arg_words(arg: ArgDecl) -> int:
-    """How many words of the argument buffer an argument takes."""
+    """The number of words of an argument in the argument buffer."""
     return 1 if arg.kind == "scalar" else 1 + arg.ndim + arg.needs_grad + arg.needs_dual
 
 
@@ -122,9 +122,9 @@ def context_layout(kernel: Kernel) -> ContextLayout:
 
 
 Message = Assert | Overflow | ClaimRow
-"""What can stop a launch."""
+"""The reasons that stop a launch."""
 
 
 def messages(kernel: Kernel) -> list[Message]:
-    """What each status code (minus 1) stands for, in program order."""
+    """The reports by status code (minus 1), in program order."""
     return [s for t in kernel.tasks for s in walk(t.body) if isinstance(s, Message)]

@@ -29,9 +29,9 @@ def lower(
 
     Args:
         source: the kernel's function.
-        args: for each parameter what is known of it.
+        args: the known properties of each parameter.
         options: default types, checks, the kernel's name.
-        inputs: keeps a record of what is looked up outside the kernel.
+        inputs: records the values that are looked up outside of the kernel.
 
     Raises:
         QdrunSyntaxError: Python that kernels do not have.

@@ -102,7 +102,7 @@ class Grouped:
 
 
 def grouped(x: Any) -> Grouped:
-    """One vector index instead of one index an axis. ``x``: a field, an array or an ``ndrange``."""
+    """One vector index instead of one index per axis. ``x``: a field, an array or an ``ndrange``."""
     return Grouped(x)
 
 

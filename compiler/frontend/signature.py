@@ -1,4 +1,4 @@
-"""What ``lower`` is told about a kernel: its arguments and its options."""
+"""The inputs of ``lower`` besides the source: the properties of a kernel's arguments, and the options."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class TemplateArg:
         numbers: its numbers that come with each launch: the path of each, the object that has it, its name there, its type.
     """
 
-    __qd_held__ = True  # ``tokens``: the arrays and numbers are not part of what is known
+    __qd_held__ = True  # ``tokens``: the arrays and numbers are no compile-time values
 
     value: Any
     arrays: tuple[tuple[str, list[Any], ArrayArg], ...] = ()
@@ -70,14 +70,14 @@ ArgSpec = ScalarArg | MatrixArg | ArrayArg | TemplateArg | RecordArg
 
 @dataclass(frozen=True)
 class LowerOptions:
-    """How to lower.
+    """The options of lowering.
 
     Attributes:
         name: the kernel's name; default the function's.
         debug: compile asserts and check every index.
         check_out_of_bound: check every index.
         overflow_check: check integer operations.
-        nan_check: leave literals that make a NaN or an infinity to the machine, where that is found.
+        nan_check: do not fold literals to a NaN or an infinity, so that the run-time check finds them.
         breakpoints: ``breakpoint()`` is allowed: the kernel will be interpreted.
         blocks: threads meet in blocks: the kernel is for a GPU.
         returns: the types of the returned scalars, row-major; None: as they come.

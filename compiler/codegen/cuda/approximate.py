@@ -68,4 +68,4 @@ APPROXIMATIONS: dict[str, Callable[..., str]] = {
     "div": _div,
     "rsqrt": _rsqrt,
 }
-"""What emits each operation on f32 registers."""
+"""The emitter of each operation on f32 registers."""

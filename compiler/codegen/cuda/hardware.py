@@ -1,4 +1,4 @@
-"""What is NVIDIA's in a device function: special registers, barriers, on-chip memory, launch bounds, the module's head."""
+"""The NVIDIA-specific parts of a device function: special registers, barriers, on-chip memory, launch bounds, module head."""
 
 from __future__ import annotations
 

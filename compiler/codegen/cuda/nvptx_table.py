@@ -1,5 +1,7 @@
-"""What LLVM's code generator for NVIDIA's GPUs can make instructions of. Of anything else it ends the process, or makes PTX that calls
-a function which nobody has; so a module's text is compared with this closed table before LLVM sees it.
+"""The intrinsics and operations that LLVM's code generator supports on NVIDIA's GPUs.
+
+On others it terminates the process, or emits PTX that calls a missing function. So a module's text is compared with this closed table
+before LLVM compiles it.
 
 Found by compiling each entry with LLVM 22 for sm_75 and sm_90; tests/codegen/test_nvptx_table.py compiles them again.
 """
@@ -22,7 +24,7 @@ INTRINSICS: dict[str, str] = {
 """The types of each LLVM intrinsic, as its name ends."""
 
 APPROXIMATE: dict[str, str] = {"sin": "f16 f32", "cos": "f16 f32"}
-"""Those that there are only as approximations: the call must say ``afn``."""
+"""Intrinsics that exist as approximations only: the call must have the flag ``afn``."""
 
 NVVM = frozenset(
     f"llvm.nvvm.{name}"
@@ -39,7 +41,7 @@ NVVM = frozenset(
 """NVIDIA's own. A misspelt one would silently become a call."""
 
 EXTERNAL = frozenset(("vprintf", "__assertfail"))
-"""What the device's own library has."""
+"""The functions of the device's own library."""
 
 _SYMBOL = re.compile(r'@("[^"]*"|[\w.$-]+)')
 _DEFINED = re.compile(r'^(?:define\b[^@\n]*@("[^"]*"|[\w.$-]+)\s*\(|@("[^"]*"|[\w.$-]+)\s*=)', re.M)
@@ -61,7 +63,7 @@ def knows(name: str) -> bool:
 
 
 def faults(text: str) -> list[str]:
-    """What in a device module's text LLVM has no instructions for."""
+    """The unsupported intrinsics and operations in a device module's text."""
     defined = {a or b for a, b in _DEFINED.findall(text)}
     found: list[str] = []
     for name in sorted(set(_SYMBOL.findall(text))):
@@ -77,14 +79,14 @@ def faults(text: str) -> list[str]:
 
 
 def check(text: str, kernel: str) -> None:
-    """Refuse a device module that LLVM could not finish.
+    """Refuse a device module that LLVM cannot compile.
 
     Args:
         text: LLVM text of the module.
         kernel: its name, for the message.
 
     Raises:
-        QdrunRuntimeError: names the kernel and what is unknown.
+        QdrunRuntimeError: names the kernel and the unsupported part.
     """
     unknown = faults(text)
     if unknown:

@@ -37,7 +37,10 @@ class EmulatedHardware:
         return e.hoist(("reg", word), f"load i32, ptr {p}")
 
     def barrier(self, e: GridFn) -> None:
-        """One thread waits for nobody; several call the machine with the number of the barrier, so that it sees whether it is one."""
+        """A single thread does not wait.
+
+        Several call the machine with the number of the barrier, which checks that all are at the same one.
+        """
         if e.threads_of_block > 1:
             site = e.barriers = e.barriers + 1
             e.put(f"call void {self._pointer(e, REG_BARRIER)}(ptr %regs, i64 {site})")
@@ -67,7 +70,7 @@ class EmulatedHardware:
         return "1"
 
     def lanes_below(self, e: GridFn) -> str:
-        """There are none."""
+        """No effect: there are none."""
         return "0"
 
     def ballot(self, e: GridFn, mask: str, flag: str) -> str:

@@ -1,4 +1,4 @@
-"""What the grid emitter needs of a GPU: a target, and how its special registers, barriers and on-chip memory are written.
+"""The GPU-specific parts of the grid emitter: a target, and the text of special registers, barriers and on-chip memory.
 
 Each backend's folder has its own ``Hardware`` and gives it to its target; ``emulated`` is the processor in the place of a GPU, with blocks
 of one thread, for tests without one.
@@ -21,12 +21,12 @@ class GpuTarget(Target):
     """A GPU.
 
     Attributes:
-        hardware: writes what is the GPU's own.
+        hardware: writes the GPU-specific text.
         block: threads of a block.
         wave: threads that execute one instruction together (a warp, a wavefront), at most: 32 or 64. Masks of them have as many bits.
         wide_features: ``features`` of a kernel with more than ``small_bytes`` bytes of parameters.
-        most_bytes: of the parameters of a kernel.
-        most_blocks: of a launch.
+        most_bytes: maximum bytes of a kernel's parameters.
+        most_blocks: maximum blocks of a launch.
         global_space: the address space of the device's memory; 0: pointers do not say.
         scope: LLVM's name of the scope of atomics that all threads of the device see.
     """
@@ -50,7 +50,7 @@ class GpuTarget(Target):
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """One 8-byte parameter of a device function: where its value is found on the host.
+    """One 8-byte parameter of a device function, by the origin of its value on the host.
 
     ``kind``: "ctx" and "arg" are words of the launch context and of the argument buffer; "begin" and "size" belong to axis ``what``;
     "count" is the number of iterations; "launch" the number of this launch of a kernel (what it makes of ``TABLE_BEGUN``); "value" is
@@ -95,11 +95,11 @@ class GridFn(Emitter):
 
     @abstractmethod
     def pointer_attributes(self) -> dict[Word, str]:
-        """What LLVM is told of the parameters that are pointers."""
+        """The LLVM attributes of pointer parameters."""
 
 
 class Hardware(Protocol):
-    """How a device function is written. Every value is a register: those of the grid are i32, sets of lanes ``GpuTarget.mask``."""
+    """Writes the text of a device function. Every value is a register: those of the grid are i32, sets of lanes ``GpuTarget.mask``."""
 
     def thread_in_block(self, e: GridFn) -> str:
         """The number of this thread in its block."""
@@ -110,15 +110,15 @@ class Hardware(Protocol):
         ...
 
     def blocks(self, e: GridFn) -> str:
-        """How many blocks run the function."""
+        """The number of blocks that run the function."""
         ...
 
     def threads(self, e: GridFn) -> str:
-        """How many threads a block has, where the launch decides it."""
+        """The number of threads in a block, if the launch determines it."""
         ...
 
     def barrier(self, e: GridFn) -> None:
-        """All threads of the block arrive before one goes on."""
+        """A barrier of the block."""
         ...
 
     def shared_words(self, e: GridFn, words: int) -> str:
@@ -154,7 +154,7 @@ class Hardware(Protocol):
         ...
 
     def wave_barrier(self, e: GridFn) -> None:
-        """All threads of the wave arrive before one goes on, and see what the others have written."""
+        """A barrier of the wave, after which earlier writes of its threads are visible."""
         ...
 
     def define_packed(self, e: GridFn, name: str, words: int, blocks: int) -> str:

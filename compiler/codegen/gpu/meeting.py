@@ -19,8 +19,10 @@ from .prologue import constant, literal_count
 
 @dataclass(frozen=True, slots=True)
 class Meeting:
-    """How the threads of a task meet. ``varying``: what may differ between the threads of a block; ``open``: the blocks of code, by
-    identity, that all threads go through; ``whole``: every thread has an iteration.
+    """The facts about the cooperation of a task's threads.
+
+    ``varying``: values that may differ between the threads of a block; ``open``: the blocks of code, by identity, that all threads execute;
+    ``whole``: every thread has an iteration.
     """
 
     varying: set[Op | Local | Loop]
@@ -47,10 +49,10 @@ def threads_of(task: Task, target: GpuTarget) -> int:
 
 
 def meeting(task: Task) -> Meeting | None:
-    """How the threads of a task meet; None: they do not.
+    """Analyse the cooperation of a task's threads; None: they do not cooperate.
 
     Raises:
-        QdrunSyntaxError: a barrier that not all threads of a block would come to.
+        QdrunSyntaxError: not all threads of a block would reach a barrier.
     """
     if not cooperates(task):
         return None
@@ -88,7 +90,7 @@ def _reads(block: Block) -> Iterator[Local]:
 
 
 def _open(block: Block, out: Meeting, loads: Counter[Local]) -> None:
-    """Mark a block that all threads go through, and those in it."""
+    """Mark a block that all threads execute, and the blocks in it."""
     out.open.add(id(block))
     for s in block:
         if not isinstance(s, (If, Loop)):

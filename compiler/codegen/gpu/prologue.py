@@ -1,4 +1,4 @@
-"""Where the bounds of a task are computed: on the host, by every thread of the device, or by one thread before all others.
+"""Chooses where the bounds of a task are computed: on the host, by every thread of the device, or by one thread before all others.
 
 The host can where nothing is read from memory. Every thread of the device can where the task's own body cannot change what the prologue
 reads. Else a function of one thread leaves the bounds in the scratch memory, before the task starts.
@@ -19,7 +19,7 @@ Where = Literal["host", "thread", "before"]
 
 
 def where(task: Task) -> Where:
-    """Where the values of a task's prologue come from; literals are in the code anyway."""
+    """The origin of the values of a task's prologue; literals are part of the code."""
     reads = [place_of(s) for s in walk(task.prologue)]
     read = {p.buffer for p in reads if p is not None}
     if any(isinstance(s, Print) for s in walk(task.prologue)):

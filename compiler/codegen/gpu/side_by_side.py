@@ -1,4 +1,4 @@
-"""Which iterations of a thread run side by side, and which of their accesses are one.
+"""Chooses the iterations that a thread runs together, and their accesses that are merged.
 
 A short body has one or two loads, and as many threads as the device holds do not keep enough of them on their way to use its bandwidth.
 So a thread takes a few iterations at once, statement by statement: all of them load before any stores. The iterations of a parallel loop
@@ -57,8 +57,9 @@ class Wide:
 
 
 def plan_wide(task: Task, plain: frozenset[Op]) -> Wide | None:
-    """What can be wide. All that a body touches has to be, or be the same for consecutive iterations: other accesses would be
-    scattered among the threads.
+    """The conditions of wide accesses.
+
+    All accesses of a body must be wide, or the same for consecutive iterations: others would be scattered among the threads.
     """
     if not task.axes or not BYTES:
         return None
@@ -93,7 +94,7 @@ def _access(place: Place, index: tuple[Operand, ...], last: Axis, body: set[Stmt
     fixed, steps, moving = place.offset, [], 0
     for x, stride in zip(index, strides):
         if isinstance(x, Const):
-            fixed += int(x.value) * (stride or 0)  # other strides are looked at when the task starts
+            fixed += int(x.value) * (stride or 0)  # other strides are checked when the task starts
         elif _same(x, last, body):
             steps += [stride] if stride else []
         else:
@@ -138,7 +139,7 @@ def _shift(x: Operand, index: Op) -> int | None:
 
 
 def copies_of(task: Task, plain: frozenset[Op]) -> tuple[int, Wide | None]:
-    """How many iterations a thread takes at once, and which accesses they share."""
+    """The number of iterations that a thread runs together, and their merged accesses."""
     body = list(walk(task.body))
     if not task.parallel or task.stacks or cooperates(task) or len(body) > STATEMENTS:
         return 1, None

@@ -1,4 +1,4 @@
-"""What of a task is the same in all threads of a launch, and which of its atomics the lanes of a warp can do together."""
+"""Uniformity analysis of a task: the values that are the same in all threads of a launch, and the atomics that a warp can combine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _FOLDED = frozenset("add sub mul min max and or xor".split())
 
 
 class Uniform:
-    """What of a task is the same in all threads of a launch, and which of its values are used."""
+    """The values of a task that are the same in all threads of a launch, and the values that are used."""
 
     def __init__(self, task: Task) -> None:
         self.used = {x for s in task_blocks(task) for x in operands(s) if isinstance(x, Op)}
@@ -40,9 +40,7 @@ class Uniform:
         return TABLE[x.op].pure and TABLE[x.op].arity > 0
 
     def way(self, s: Op) -> str:
-        """How the lanes of a warp can do an atomic together: "count" (all add the same integer), "fold" (nobody wants the old value), or
-        "" where they cannot.
-        """
+        """How a warp can combine an atomic: "count" (lanes add one integer), "fold" (the old value is unused), or "": not at all."""
         place, code = atomic_of(s)
         if code not in _FOLDED or place.dtype.size < 4 or memory.alignment(place) != place.dtype.size:
             return ""

@@ -237,7 +237,7 @@ _TRUTH = frozenset("isnan isinf lt le gt ge eq ne not".split())
 
 
 def pure(f: Fn, s: Op, args: list[str], v: bool) -> str:
-    """One operation on registers of one shape."""
+    """Emit one operation on registers of one shape."""
     code = s.op
     d = s.args[0].dtype
     if code == "select":
@@ -284,7 +284,7 @@ def _in_steps(f: Fn, code: str, v: bool, args: list[str]) -> str:
 
 
 def bitcast(f: Fn, x: str, src: DType, dst: DType, v: bool) -> str:
-    """The same bits as another type of the same size."""
+    """Reinterpret bits as another type of the same size."""
     a, b = f.ty(src, v), f.ty(dst, v)
     if a == b:
         return x

@@ -40,7 +40,7 @@ def block_cost(block: Block) -> int:
 
 
 def trips(s: Loop) -> int:
-    """How often a loop runs: exactly when its bounds are literals."""
+    """The estimated trip count of a loop; exact for literal bounds."""
     if isinstance(s.begin, Const) and isinstance(s.end, Const):
         return len(range(int(s.begin.value), int(s.end.value), s.step))
     return _UNKNOWN_TRIPS
@@ -124,7 +124,7 @@ def _own(block: Block) -> Iterator[Op]:
 
 
 def _divisions(statements: list[Stmt], shapes: Shapes) -> int:
-    """Those of integers that lanes take turns in."""
+    """Integer operations that lanes execute one after another."""
     divided = (s for s in statements if isinstance(s, Op) and s.op in _DIVISIONS and s.dtype.is_int)
     return sum(s in shapes.varying for s in divided)
 

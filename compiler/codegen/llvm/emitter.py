@@ -18,7 +18,7 @@ from .uniform import Shapes
 
 @dataclass(frozen=True, slots=True)
 class KernelInfo:
-    """What every function of a kernel needs to know of it."""
+    """The facts about a kernel for all of its functions."""
 
     kernel: Kernel
     layout: ContextLayout
@@ -43,7 +43,7 @@ class Emitter(Fn, ABC):
         self.wide: dict[Op, str] = {}  # i64 form of indices; of lane 0 when the index grows by one from lane to lane
         self.locals: dict[Local, str] = {}
         self.mask = ""  # of the lanes that run; empty: all
-        self.there = ""  # of the lanes that have an iteration: nobody reads a local of the others
+        self.there = ""  # of the lanes that have an iteration: locals of the other lanes are never read
         self.iteration: tuple[str, bool] = ("0", False)
         self.stacks: dict[tuple[str, str], str] = {}  # address of slot 0 of this worker's row, by stack and plane
         self.claimed = False  # before the first iteration
@@ -83,7 +83,7 @@ class Emitter(Fn, ABC):
 
     @property
     def side(self) -> str:
-        """How many iterations have their words of an adstack side by side."""
+        """The number of iterations with adjacent adstack words."""
         return self.param("lanes") if self.in_turns else str(self.lanes)
 
     def bytes_side_by_side(self, size: int) -> str:
@@ -117,7 +117,7 @@ class Emitter(Fn, ABC):
         self.put("ret void")
 
     def trial_base(self, place: Place) -> str:
-        """Where the trial's own part of a place's buffer begins; with lanes, that of the first lane's trial."""
+        """The address of the trial's part of a place's buffer; with lanes, that of the first lane's trial."""
         raise Unsupported("places per trial outside of a batched kernel")
 
     def report_failure(self, s: Message, args: tuple[Operand, ...], lanes: str) -> None:
@@ -125,7 +125,7 @@ class Emitter(Fn, ABC):
         raise Unsupported("an assertion outside of a task")
 
     def goes_on(self, kind: FaultKind | Literal["stack"], lanes: str) -> bool:
-        """Whether a thread goes on after a failure. ``lanes``: see ``report_failure``.
+        """Whether a thread continues after a failure. ``lanes``: see ``report_failure``.
 
         An assertion guards what follows. Where several iterations run side by side, one before the iteration that failed may fail further
         down, and comes first.

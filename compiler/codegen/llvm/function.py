@@ -1,4 +1,4 @@
-"""One LLVM function under construction, as lines of text, and the module-wide set of what it needs declared."""
+"""One LLVM function under construction, as lines of text, and the module-wide set of declarations."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Module:
         return "\n".join(parts) + '\n!0 = !{}\n!1 = !{!"branch_weights", i32 1, i32 100000}\n' + self._loops()
 
     def _loops(self) -> str:
-        """What is said of loops: a node for each loop, as LLVM asks for, and one for each thing said."""
+        """The metadata of loops: a node per loop, as LLVM requires, and one per property."""
         said = {what: 2 if what == ROLLED else 3 + len(self.loops) + k for k, what in enumerate(dict.fromkeys(self.loops))}
         facts = [f"!{n} = !{{{what}}}\n" for what, n in said.items()]
         return "".join(facts + [f"!{n} = distinct !{{!{n}, !{said[what]}}}\n" for n, what in enumerate(self.loops, 3)])
@@ -120,7 +120,7 @@ class Fn:
         return f"<{self.lanes} x {scalar}>" if v else scalar
 
     def suffix(self, dtype: DType, v: bool) -> str:
-        """How intrinsics name the type."""
+        """The suffix of intrinsics for the type."""
         base = f"f{dtype.bits}" if dtype.is_real else f"i{dtype.bits}"
         return f"v{self.lanes}{base}" if v else base
 
@@ -138,7 +138,7 @@ class Fn:
         return self.t(f"call {ty} @{full}({', '.join(f'{ty} {a}' for a in args)}{tail})")
 
     def broadcast(self, reg: str, scalar: str) -> str:
-        """One value for all lanes as a vector."""
+        """Broadcast one value to all lanes as a vector."""
         ty = f"<{self.lanes} x {scalar}>"
         one = self.t(f"insertelement {ty} poison, {scalar} {reg}, i64 0")
         return self.t(f"shufflevector {ty} {one}, {ty} poison, <{self.lanes} x i32> zeroinitializer")

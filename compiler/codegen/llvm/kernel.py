@@ -26,7 +26,7 @@ def symbol(kernel: Kernel) -> str:
 
 
 def exports_of(kernel: Kernel, batched: bool) -> list[str]:
-    """What others call of a kernel: the entry, and of a batched one the chunk function."""
+    """The exported functions of a kernel: the entry, and for a batched one the chunk function."""
     return [symbol(kernel), chunk_of(symbol(kernel))] if batched else [symbol(kernel)]
 
 
@@ -83,7 +83,7 @@ def stores_to_fields(kernel: Kernel) -> bool:
 
 
 def _count(name: str) -> list[str]:
-    """One more launch has ended, well or not: plans that read what it stores to look again."""
+    """Count a finished launch, even a failed one: plans that read its stores must be checked again."""
     return [
         f"{name} = getelementptr i64, ptr %ctx, i64 {CTX_LAUNCHES}",
         f"{name}.old = atomicrmw add ptr {name}, i64 1 monotonic",

@@ -57,7 +57,7 @@ def strides_of(e: Emitter, place: Place) -> list[int | str]:
 
 
 def alignment(place: Place) -> int:
-    """What every address of a place is a multiple of (buffers start at a multiple of 8)."""
+    """The alignment of every address of a place (buffers are aligned to 8 bytes)."""
     steps = [place.elem_bytes] if place.strides is None else list(place.strides)
     return gcd(place.dtype.size, place.offset, *(s for s in steps if s))
 
@@ -245,7 +245,7 @@ def atomic(e: Emitter, s: Op) -> None:
 
 
 def combine(e: Emitter, code: str, dtype: DType, v: bool, old: str, values: list[str]) -> str:
-    """What an atomic stores."""
+    """The value that an atomic stores."""
     if code == "xchg":
         return values[0]
     if code == "cas":
@@ -262,7 +262,7 @@ def _plain(e: Emitter, code: str, place: Place, ptr: str, values: list[str]) -> 
 
 
 def exchange(e: Emitter, code: str, place: Place, ptr: str, values: list[str]) -> str:
-    """One atomic by the machine's instruction, or a loop around one; what was there."""
+    """Emit one atomic by the machine's instruction, or a loop around one. Returns the old value."""
     d = place.dtype
     if alignment(place) != d.size:
         raise Unsupported(f"an atomic on `{place.name}`, whose elements are not aligned")
@@ -352,7 +352,7 @@ def _word_exchange_loop(e: Emitter, code: str, place: Place, ptr: str, values: l
 
 
 def _by_lane(e: Emitter, code: str, place: Place, ptr: str, kind: str, values: tuple[Operand, ...], plain: bool) -> str:
-    """One lane after the other, the active ones only."""
+    """Emit code for one lane after the other, active lanes only."""
     d, lanes = place.dtype, e.lanes
     vec = e.vec(memory_type(d), True)
     vectors, bits = [e.operand(x, True) for x in values], f"i{lanes}"

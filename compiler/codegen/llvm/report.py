@@ -1,4 +1,4 @@
-"""What a kernel tells its launcher: failed assertions, overflown stacks, rows that are missing, printed values."""
+"""Reports of a kernel to its launcher: failed assertions, overflown stacks, missing rows, printed values."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .target import Unsupported
 
 
 def prints(kernel: Kernel) -> list[Print]:
-    """What each site number passed to ``qd_print`` stands for, in program order."""
+    """The print statements by site number of ``qd_print``, in program order."""
     return [s for t in kernel.tasks for s in task_blocks(t) if isinstance(s, Print)]
 
 

@@ -1,4 +1,4 @@
-"""What the emitter must know of a machine, and how types and literals are written in LLVM text."""
+"""The targets of the emitter, and the LLVM text of types and literals."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class Unsupported(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Lanes:
-    """How many iterations of a parallel task run side by side in one thread.
+    """The number of iterations of a parallel task that one thread runs in SIMD lanes.
 
     Attributes:
-        width: that many, in the tasks that are not ``narrow``.
-        narrow: numbers of the tasks that run one.
-        fewer: the plan of a launch may let fewer iterations have adstacks at a time.
+        width: the number in tasks that are not ``narrow``.
+        narrow: numbers of the tasks that run a single iteration.
+        fewer: the plan of a launch may give adstacks to fewer iterations at a time.
     """
 
     width: int = 1
@@ -42,11 +42,11 @@ class Target:
     Attributes:
         name: of the backend.
         triple, cpu, features: LLVM's names.
-        lanes: iterations that run side by side in one thread, in the tasks that are not ``narrow``.
+        lanes: iterations that one thread runs in SIMD lanes, in the tasks that are not ``narrow``.
         narrow: see ``Lanes``.
         trials: the trials of a group of a batch (``trials.TrialLayout``); 0: kernels are not batched.
         libm: scalar code may call C's math library.
-        layout: LLVM's data layout, where the text must say it.
+        layout: LLVM's data layout, if the text must contain it.
         fast_math: f32 operations may be ``approximations``.
         approximations: by operation, what emits the machine's approximate instructions for it on f32 registers.
         f32_to_i32: the intrinsic that converts f32 to a 32-bit integer and saturates by itself, with ``{}`` for ``i`` or ``ui``;

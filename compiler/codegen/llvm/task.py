@@ -143,7 +143,7 @@ def _next_turn(e: TaskEmitter, some: tuple[str, str], left: str, join: str) -> N
 
 
 def _start_counters(e: TaskEmitter) -> list[str]:
-    """One counter per axis, relative to its begin: divided out once, then carried."""
+    """One counter per axis, relative to its begin: computed once by division, then incremented with carry."""
     v = e.lanes > 1
     ty = e.vec("i64", v)
     left = "%begin"

@@ -54,14 +54,14 @@ class TaskEmitter(Emitter):
         self.mask = mask
 
     def statement(self, s: Stmt) -> None:
-        """One statement."""
+        """Emit one statement."""
         if type(s) is Op:
             self.op(s)
         else:
             _STATEMENTS[type(s)](self, s)
 
     def op(self, s: Op) -> None:
-        """One value."""
+        """Emit one value."""
         leaf = _LEAVES.get(s.op)
         if leaf is not None:
             leaf(self, s)
@@ -186,7 +186,7 @@ class TaskEmitter(Emitter):
         self.at(out)
 
     def _step(self, s: Loop, index: str, vi: bool, vc: bool) -> str:
-        """Advance the index; whether the loop goes on ("" if only an exit ends it)."""
+        """Advance the index. Returns the condition to continue ("" if only an exit ends the loop)."""
         d = s.index.dtype
         ty, old = self.ty(d, vi), self.values[s.index][0]
         step = self.lit(str(s.step), d, vi)
@@ -220,7 +220,7 @@ class TaskEmitter(Emitter):
         return trips
 
     def _counted(self, s: Loop, index: str, trips: str) -> str:
-        """Advance the index and the count; whether the loop goes on."""
+        """Advance the index and the count. Returns the condition to continue."""
         d, ty = s.index.dtype, self.ty(s.index.dtype, False)
         new = self.t(f"add {ty} {self.values[s.index][0]}, {self.lit(str(s.step), d, False)}")
         self.put(f"store {ty} {new}, ptr {index}")
@@ -260,7 +260,7 @@ class TaskEmitter(Emitter):
         return mask
 
     def said_of(self, s: Loop) -> str:
-        """What LLVM is told of a loop."""
+        """The LLVM metadata of a loop."""
         return ROLLED if s in self.rolled else ""
 
     def atomic(self, s: Op, ptr: str, values: list[str]) -> str:

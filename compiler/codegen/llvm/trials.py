@@ -73,7 +73,7 @@ class TrialEmitter(TaskEmitter):
         return bool(lanes) and self.lanes > 1
 
     def drop_failed(self) -> None:
-        """Where some lanes alone run the block; elsewhere, what is not guarded may be done for all."""
+        """Whether only some lanes run the block; otherwise unguarded operations may run for all lanes."""
         if self.mask:
             self.mask = self.active()
 
@@ -175,7 +175,7 @@ def _body(e: TaskEmitter, unset: list[Local]) -> None:
 
 
 def _needs_mask(e: TaskEmitter, task: Task) -> bool:
-    """Whether lanes of padding could do harm: loop for ever, or touch what is not theirs."""
+    """Whether padding lanes could do harm: loop endlessly, or access memory of other trials."""
     for s in walk(task.body):
         if isinstance(s, Loop) and s in e.shapes.varying:
             return True
@@ -244,7 +244,7 @@ def _emit_chunk(module: Module, info: KernelInfo, names: list[str], chunk: str) 
 
 
 def _code_of(e: TrialEmitter, trial: str) -> str:
-    """What the failure record of a trial says; every time anew."""
+    """Load the failure record of a trial, at each use."""
     width = e.module.target.trials
     group, lane = e.t(f"udiv i64 {trial}, {width}"), e.t(f"urem i64 {trial}, {width}")
     byte = e.t(f"mul i64 {group}, {width * FAILURE.trial_bytes}")

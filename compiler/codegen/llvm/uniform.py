@@ -1,4 +1,4 @@
-"""Which values are the same in every lane: a least fixed point over one task.
+"""Uniformity analysis: finds the values that are the same in every lane, by a least fixed point over one task.
 
 A value varies when it comes from the index of an axis, from memory at a varying index or of which each trial of a batch has its own,
 from an atomic or an adstack, or from a local that varies. A local varies when a varying value, or any value under control that varies,

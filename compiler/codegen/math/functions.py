@@ -15,7 +15,10 @@ def trig_limit(single: bool) -> float:
 
 
 def reduced(e: Lanes, x: str) -> tuple[str, str, str]:
-    """What is left of x over the nearest multiple of pi/2 as a pair, and the number of the quadrant. |x| is within ``trig_limit``."""
+    """Reduce x by the nearest multiple of pi/2.
+
+    Returns the remainder as a pair, and the number of the quadrant. |x| is within ``trig_limit``.
+    """
     p = e.k.half_pi
     k = e.unary("rint", e.mul(x, e.c(e.k.two_over_pi)))
     high = e.fma(k, e.c(-p[0]), x)  # exact: both are multiples of the last bit of p[0]

@@ -30,7 +30,7 @@ _ONE = {
     "tanh": scalar.tanh,
     "pow": scalar.pow_,
 }
-"""What a single value on a machine without C's library has instead."""
+"""The scalar functions for machines without C's library."""
 _LIMITED = frozenset(("sin", "cos", "tan"))
 
 

@@ -30,8 +30,10 @@ _PAD = 64
 
 
 def reduced(e: Lanes, x: str) -> tuple[str, str]:
-    """What is left of x over the nearest multiple of pi/2, in [-pi/4, pi/4] but for a rounding, and the number of the quadrant as an
-    i32 of which the two low bits count. An infinite x leaves a NaN.
+    """Reduce x by the nearest multiple of pi/2.
+
+    Returns the remainder, in [-pi/4, pi/4] up to rounding, and the number of the quadrant, an i32 with two significant low bits. An
+    infinite x leaves a NaN.
     """
     f = e.f
     k, whole = e.nearest(x, e.k.two_over_pi)

@@ -78,7 +78,7 @@ def _unit_row(like: Real, i: int, n: int) -> list[Real]:
 
 
 def _eliminated(b: FrontBuilder, rows: Grid, check: bool) -> Grid:
-    """What is right of the square part after it has become the identity."""
+    """Reduce the square part to the identity. Returns the columns to the right of it."""
     n = len(rows)
     for k in range(n):
         for other in range(k + 1, n):

@@ -1,4 +1,4 @@
-"""What the decompositions compute in Python, with numpy, under the same conventions as in kernels."""
+"""The decompositions for Python, with numpy, under the same conventions as in kernels."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Columns = list[list[Real]]
 
 SWEEPS = 16
-"""More than any matrix needs (quadratic convergence: 4 to 8); a NaN ends the loop at once."""
+"""Maximum sweeps, more than any matrix needs (quadratic convergence: 4 to 8); a NaN ends the loop at once."""
 
 
 def epsilon(dtype: DType) -> float:
@@ -28,7 +28,7 @@ def epsilon(dtype: DType) -> float:
 
 
 def detached(rows: Grid) -> Grid:
-    """The same numbers, through which no gradient flows."""
+    """The same numbers, detached from gradients."""
     return [[Real(r.b, r.b.op("detach", r.x)) for r in row] for row in rows]
 
 

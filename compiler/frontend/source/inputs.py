@@ -93,11 +93,11 @@ class Inputs:
             self._pending[id(node)] = node
 
     def consumed(self, node: ast.AST) -> None:
-        """What the expression gave was passed on, or asked for an attribute that is recorded."""
+        """The value of the expression was passed on, or an attribute of it was recorded."""
         self._pending.pop(id(node), None)
 
     def refuse(self, why: str) -> None:
-        """Something was read that no record holds."""
+        """A value was read that cannot be recorded."""
         self.refused = self.refused or why
 
     @contextmanager
@@ -125,7 +125,7 @@ class Inputs:
         return True
 
     def name_fields(self) -> None:
-        """Give fields without a name the one that the kernel calls them by, as lowering would have done."""
+        """Name unnamed fields after the kernel's names of them, as lowering would do."""
         for value, name in self.known.given:
             resolve(value, name)
 

@@ -63,7 +63,7 @@ class FunctionSource:
         return {name: cell for name, cell in cells}
 
     def annotation(self, name: str) -> Any:
-        """What the annotation of a parameter (or "return") means; None when there is none.
+        """Resolve the annotation of a parameter (or "return"); None if there is none.
 
         Raises:
             QdrunNameError: it is a string that names something unknown.
@@ -86,7 +86,7 @@ class FunctionSource:
             ) from e
 
     def loc(self, node: ast.AST, kernel: str = "") -> Loc:
-        """Where ``node`` stands in the user's file. A node over several lines is marked to the end of its first."""
+        """The location of ``node`` in the user's file. A node over several lines is marked to the end of its first."""
         row = getattr(node, "lineno", 2) - 2  # the tree was read under an added first line
         text = self.lines[row] if 0 <= row < len(self.lines) else ""
         begin = _column(text, getattr(node, "col_offset", 0))

@@ -1,4 +1,4 @@
-"""Tokens: what a Python value from outside a kernel means to lowering, as plain data. Equal tokens lower to equal IR.
+"""Tokens: plain data that describes a Python value from outside of a kernel to lowering. Equal tokens lower to equal IR.
 
 Numbers, strings, arrays and containers count by their content, types by name, functions of the kernel language by their source, fields by
 layout. Fields of one program share memory with each other as the tokens say: a buffer is its number in the order of appearance. Any
@@ -160,7 +160,7 @@ class Tokens:
         return token
 
     def _name(self, value: Any, name: str) -> str:
-        """What messages call a field: its own name, or the first that a kernel gives it, which lowering makes its own."""
+        """The name of a field in messages: its own, or the first that a kernel has for it, which lowering assigns to it."""
         known = self._names.get(id(value))
         if known is not None:
             return known[1]

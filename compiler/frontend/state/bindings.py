@@ -1,4 +1,4 @@
-"""What a binding holds: reading it, and computing it again in another task."""
+"""Reads the value of a binding, and recomputes it in another task."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from ...ir.types import DType, f32, i32
 
 
 class FrontBuilder(Builder):
-    """What every lowering function of the front end gets as ``b``.
+    """The builder that every lowering function of the front end gets as ``b``.
 
     Attributes:
         default_fp: the type of a float literal.
@@ -16,7 +16,7 @@ class FrontBuilder(Builder):
         debug: whether the user's asserts are compiled.
         check_bounds: whether every index is checked at run time.
         check_overflow: whether integer operations are.
-        nan_check: whether operations that make a NaN or an infinity are found, those on literals included.
+        nan_check: whether operations that compute a NaN or an infinity are detected, including those on literals.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What is passed through the front end while one kernel is lowered: the builder, the open functions, the two dispatchers."""
+"""The context of lowering one kernel: the builder, the open functions, the two dispatchers."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ class Context:
     """The state of one lowering.
 
     Attributes:
-        where: what is being emitted: a "serial" task, the "prologue" of a parallel task, or its body ("parallel").
-        static: how many ``static(..)`` are open.
-        next_loop: what ``loop_config`` said about the next loop.
-        stops: what ``stop_grad`` said about reads of fields.
+        where: the code that is being emitted: a "serial" task, the "prologue" of a parallel task, or its body ("parallel").
+        static: number of open ``static(..)``.
+        next_loop: the ``loop_config`` of the next loop.
+        stops: fields with ``stop_grad``.
         arrays: what stands for the ndarrays that template arguments hold, by ``id``.
         numbers: what stands for numbers of template arguments that come with each launch, by the ``id`` of their owner and their name.
         inputs: the record of what is looked up outside the kernel, if one is kept.
@@ -67,7 +67,7 @@ class Context:
 
     @contextmanager
     def at(self, node: ast.AST) -> Iterator[Loc]:
-        """Stamp ``node``'s place on what is emitted, and on errors that have none."""
+        """Set the location of emitted statements, and of errors without one, to ``node``."""
         before = self.b.loc
         loc = self.b.loc = self.frame.source.loc(node, self.options.name)
         try:
@@ -100,7 +100,7 @@ class Context:
             self.inputs.produced(node, value)
 
     def consumed(self, node: ast.AST, value: Any = None) -> None:
-        """What an expression gave was passed on unread; with ``value``: if it is a plain container, whose parts are passed on."""
+        """The value of an expression was passed on unread; ``value``: a plain container, whose parts are passed on."""
         if self.inputs is not None and type(value) in (type(None), tuple, list, dict):
             self.inputs.consumed(node)
 
@@ -214,7 +214,7 @@ class Context:
         return self.python(self.frame.source.lookup(name), name)
 
     def python(self, value: Any, name: str = "") -> Any:
-        """What a Python object is inside this kernel: see ``resolve``; an ndarray that a template argument holds is its argument."""
+        """The value of a Python object inside this kernel: see ``resolve``; an ndarray in a template argument is its argument."""
         return self.arrays[id(value)] if id(value) in self.arrays else resolve(value, name)
 
     def read(self, value: Any) -> Any:

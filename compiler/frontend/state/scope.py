@@ -34,13 +34,13 @@ class Rematerialized:
 
 @dataclass(eq=False)
 class Binding:
-    """What a name stands for.
+    """The binding of a name.
 
     Attributes:
         value: a ``Local``, ``MatrixLocal`` or ``StructVar`` (a variable), a target (a parameter passed by reference), ``Temporary``,
             ``Rematerialized``, or the value itself (assigned once, or known at compile time).
-        readonly: why the name cannot be assigned; empty when it can.
-        temporary: where the variable came from at the start of the serial task that is being lowered.
+        readonly: why the name cannot be assigned; empty if it can.
+        temporary: the origin of the variable at the start of the present serial task.
         depth: how many run-time blocks (if, loop) of the frame were open when it was created.
     """
 
@@ -91,7 +91,7 @@ class Frame:
 
     @once
     def stores(self) -> Counter[str]:
-        """How many places of the function may assign each name."""
+        """The number of places of the function that may assign each name."""
         return count_stores(self)
 
     @once
@@ -158,14 +158,14 @@ def last_mentions(statements: list[ast.stmt]) -> dict[str, int]:
 
 @dataclass(eq=False)
 class EarlyReturn:
-    """Where a return inside a run-time block puts its values: one local each, and how they make up the result."""
+    """The destination of a return inside a run-time block: a local for each value, and the structure of the result."""
 
     locals: list[Local]
     like: Any
 
 
 def count_stores(frame: Frame) -> Counter[str]:
-    """How many places of a function may assign each name. A name with one place needs no mutable variable.
+    """Count the places of a function that may assign each name. A name with one place needs no mutable variable.
 
     A change of a part, an augmented assignment, and a call that could take the name by reference count twice: there is another
     place that gave the name its first value.

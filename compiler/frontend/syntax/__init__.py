@@ -1,1 +1,1 @@
-"""One file for each part of Python's syntax: from syntax tree to IR."""
+"""Lowers the syntax tree to IR, with a file for each part of Python's syntax."""

@@ -43,7 +43,7 @@ class SharedArray:
 
 
 def sync() -> None:
-    """All threads of the block arrive here before one goes on; what they have written is then there for all of them."""
+    """A barrier: no thread of the block continues before all have arrived. Their earlier writes are visible afterwards."""
     _kernel_only("sync")
 
 
@@ -58,7 +58,7 @@ def global_thread_idx() -> Any:
 
 
 def block_size() -> int:
-    """How many threads a block of the loop around has, known at compile time."""
+    """The number of threads in a block of the enclosing loop, a compile-time value."""
     _kernel_only("block_size")
 
 
@@ -69,10 +69,10 @@ def _kernel_only(name: str) -> NoReturn:
 
 
 def block_dim(value: Any) -> int:
-    """What ``loop_config(block_dim=..)`` says, 0 for nothing.
+    """The value of ``loop_config(block_dim=..)``, 0 if there is none.
 
     Raises:
-        QdrunTypeError: it is no number of threads that a block can have.
+        QdrunTypeError: it is no valid number of threads in a block.
     """
     value = value.value if isinstance(value, Const) else value
     if value is None:
@@ -100,10 +100,10 @@ def _task(cx: Context, name: str) -> Task:
 
 
 def _together(cx: Context, name: str) -> Task:
-    """The same for what needs threads that run side by side.
+    """The same for functions that need concurrent threads.
 
     Raises:
-        QdrunTypeError: there are none on this backend.
+        QdrunTypeError: the backend has none.
     """
     if not cx.options.blocks:
         raise QdrunTypeError(
@@ -214,4 +214,4 @@ SPECIAL: dict[Any, Callable[[Context, ast.Call], Any]] = {
     global_thread_idx: _global_thread_idx,
     block_size: _block_size,
 }
-"""What a call is lowered by."""
+"""The function that lowers a call."""

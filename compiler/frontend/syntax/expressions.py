@@ -177,7 +177,7 @@ def value_of(cx: Context, x: Any) -> Any:
 
 
 def resolve_target(cx: Context, node: ast.expr) -> Any:
-    """What a name, subscript or attribute denotes: a target where it can be written, its value where it cannot."""
+    """Resolve a name, subscript or attribute: to a target if it can be written, else to its value."""
     with cx.at(node):
         if not isinstance(node, (ast.Name, ast.Subscript, ast.Attribute)):
             return cx.expr(node)
@@ -202,7 +202,7 @@ def _named(cx: Context, name: str) -> Any:
 
 
 def bound_target(cx: Context, value: Any) -> Any:
-    """What a name is bound to, as a target if it can be written."""
+    """The binding of a name, as a target if it can be written."""
     if isinstance(value, Local):
         return LocalTarget(value)
     if isinstance(value, MatrixLocal):
@@ -223,7 +223,7 @@ def _subscripted(cx: Context, base: Any, node: ast.Subscript) -> Any:
         if sliced is not None:
             return sliced
     if isinstance(base, TensorRef):
-        with cx.scratch():  # a wrong index is an error of the subscript, not of what is done with the element
+        with cx.scratch():  # a wrong index is an error of the subscript, not of the operation on the element
             base.index(cx.b, tuple(map(number, index)))
         return ElementTarget(base, tuple(map(number, index)))
     if isinstance(base, StructTensor):

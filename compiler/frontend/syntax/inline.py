@@ -28,7 +28,7 @@ from .statements import convert_to, new_struct
 from .targets import is_global
 
 MAX_DEPTH = 64
-"""How often a function with a template parameter may be open at once."""
+"""Maximum recursion depth of a function with a template parameter."""
 
 
 def inline(cx: Context, fn: Any, node: ast.Call, top: bool = False) -> Any:
@@ -81,7 +81,7 @@ def _refuse_recursion(cx: Context, source: FunctionSource) -> None:
 
 
 def _owner(cx: Context, frame: Frame, owner: Any) -> Any:
-    """What ``self`` is in a method of a struct: the caller's variable or element itself; a copy of a value, if the method changes it."""
+    """The value of ``self`` in a method of a struct: the caller's variable or element; a copy of a value, if the method changes it."""
     parameters = frame.source.parameters
     if not isinstance(owner, Struct) or not owner.is_data or not parameters:
         return owner

@@ -1,4 +1,4 @@
-"""What a ``for`` runs over, and loops that one thread runs: ranges, nests, ``while``, unrolled loops."""
+"""Lowers the iterators of ``for``, and sequential loops: ranges, nests, ``while``, unrolled loops."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _is_plain(cx: Context, position: int, bound: Const) -> bool:
 
 
 def iterable(cx: Context, node: ast.expr) -> tuple[Any, bool]:
-    """What a ``for`` runs over, and whether it is to be unrolled: ``static(..)``, either side of a static conditional."""
+    """The iterator of a ``for``, and whether the loop is unrolled: ``static(..)``, either side of a static conditional."""
     with cx.at(node):
         if isinstance(node, ast.IfExp):
             cond = cx.static_truth(node.test)

@@ -1,4 +1,4 @@
-"""What a kernel says: ``print``, ``assert``, ``breakpoint``, and the text of f-strings and ``"..".format(..)`` in them."""
+"""Lowers ``print``, ``assert`` and ``breakpoint``, with f-strings and ``"..".format(..)`` in them."""
 
 from __future__ import annotations
 

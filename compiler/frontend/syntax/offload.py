@@ -83,7 +83,7 @@ def _is_unrolled(cx: Context, node: ast.For) -> bool:
 
 
 def _parallel_for(cx: Context, node: ast.For, serialize: bool, block: int) -> None:
-    """One task: bounds into its prologue, the body into its body."""
+    """Lower one task: bounds to its prologue, the body to its body."""
     task = cx.tasks.new(cx.b.loc)
     task.serialize, task.block = serialize, block
     before = cx.where

@@ -1,4 +1,4 @@
-"""With ``overflow_check``: the tests behind the integer operations that a user has written. What the compiler adds by itself may wrap.
+"""With ``overflow_check``: emits the tests after the user's integer operations. Operations that the compiler adds may wrap.
 
 Each gives a truth value: whether the result is the number that Python would compute.
 """

@@ -157,7 +157,7 @@ def assign_name(cx: Context, target: ast.Name, value: Any) -> None:
 
 
 def first_value(cx: Context, name: str, value: Any) -> Any:
-    """What a new name is bound to: the value itself when nothing else is ever assigned to it, else a variable."""
+    """The binding of a new name: the value itself if the name is assigned once, else a variable."""
     if ops.is_number(value):
         value = ops.literal(cx.b, value)
     if isinstance(value, Struct) and value.is_data:

@@ -1,4 +1,4 @@
-"""How ``Vector(..)``, ``Matrix(..)``, their static constructors and the vector types are lowered inside kernels."""
+"""Lowers ``Vector(..)``, ``Matrix(..)``, their static constructors and the vector types."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def _type_of(code: str, values: list[Any], dtype: DType, exact: bool) -> DType |
 
 
 def _integer(code: str, literals: list[Const], dtype: DType) -> DType | None:
-    """The same for integers: what a debug mode may refuse is left to the machine."""
+    """The same for integers: operations that a debug mode may refuse are not folded."""
     last = literals[-1].value
     by_zero = code in ("floordiv", "mod", "cdiv", "crem") and last == 0
     too_far = code in ("shl", "shr", "sar") and not 0 <= last < dtype.bits

@@ -194,7 +194,7 @@ def set_item(b: FrontBuilder, ml: MatrixLocal, index: Any, value: Arg) -> None:
 
 
 def index_limit(extent: int, begin: int) -> str:
-    """What a message says of the valid indices of an axis."""
+    """The valid indices of an axis, for messages."""
     return f" of extent {extent}" if begin == 0 else f", whose indices are {begin} to {begin + extent - 1}"
 
 

@@ -96,7 +96,7 @@ def to_operand(b: FrontBuilder, x: Any) -> Operand:
 
 
 def emit(b: FrontBuilder, code: str, *args: Operand, dtype: DType | None = None) -> Operand:
-    """One scalar operation; operands that are all literals are folded."""
+    """Emit one scalar operation; literal operands are folded."""
     folded = fold(code, args, dtype) if all(isinstance(a, Const) for a in args) else None
     if folded is not None and not _to_be_checked(b, code, args, folded):
         return folded

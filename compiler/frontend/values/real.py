@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Real:
-    """A real scalar (or the truth value of a comparison) and the builder that emits what is computed from it."""
+    """A real scalar (or the truth value of a comparison) with the builder that emits operations on it."""
 
     b: FrontBuilder
     x: Operand

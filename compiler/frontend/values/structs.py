@@ -123,7 +123,7 @@ def _own_type(b: FrontBuilder, value: Any) -> Any:
 
 
 def build(b: FrontBuilder, form: StructForm, args: tuple[Any, ...], keywords: Mapping[str, Any]) -> Struct:
-    """``S(..)``: members by position, then by name; what is left out is zero.
+    """``S(..)``: members by position, then by name; omitted members are zero.
 
     Raises:
         QdrunTypeError: too many values, an unknown member, or a value that does not fit its member.
@@ -201,14 +201,14 @@ def same_members(name: str, want: Mapping[str, Any], got: Mapping[str, Any]) -> 
 
 @dataclass(frozen=True)
 class StructShape:
-    """How scalars make up a struct: the shape of each member."""
+    """The structure of a struct's scalars: the shape of each member."""
 
     form: StructForm
     members: tuple[tuple[str, Any], ...]
 
 
 def shape_of(value: Any) -> Any:
-    """How the scalars of a result make it up: None, () for a number, a shape, a list of those for a tuple, or a ``StructShape``."""
+    """The structure of a result's scalars: None, () for a number, a shape, a list of these for a tuple, or a ``StructShape``."""
     if value is None:
         return None
     if isinstance(value, Struct):

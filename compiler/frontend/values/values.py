@@ -79,7 +79,7 @@ class MatrixLocal:
 
     @property
     def name(self) -> str:
-        """What the user calls it."""
+        """The user's name of it."""
         return self.locals[0].name if self.locals else ""
 
     @property
@@ -152,7 +152,7 @@ Arg: TypeAlias = Operand | Matrix | int | float | bool
 
 
 def resolve(value: Any, name: str = "") -> Any:
-    """What a Python object is inside a kernel: it may offer a field or a matrix through ``__qd_value__``.
+    """The value of a Python object inside a kernel. The object may provide a field or a matrix by ``__qd_value__``.
 
     An array of numpy without axes is its number.
 

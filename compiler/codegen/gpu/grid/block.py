@@ -18,7 +18,7 @@ from .emitter import GridEmitter
 
 
 def run(e: GridEmitter, s: Stmt, m: Meeting) -> None:
-    """One statement of a block of code that all threads go through."""
+    """Emit one statement of a block of code that all threads execute."""
     if not e.part or _harmless(s, m):
         e.statement(s)
         return
@@ -43,7 +43,7 @@ def run(e: GridEmitter, s: Stmt, m: Meeting) -> None:
 
 
 def _harmless(s: Stmt, m: Meeting) -> bool:
-    """Whether threads without an iteration run a statement: it touches no memory, or does what all threads do."""
+    """Whether threads without an iteration run a statement: it has no memory access, or is the same in all threads."""
     match s:
         case If():
             return id(s.then) in m.open

@@ -16,7 +16,7 @@ from .emitter import GridEmitter
 
 @dataclass(slots=True)
 class Copy:
-    """What the emitter knows of one of the iterations."""
+    """The emitter's state of one of the iterations."""
 
     values: dict[Op, tuple[str, bool]]
     wide: dict[Op, str]
@@ -42,7 +42,7 @@ def start(e: GridEmitter, n: int) -> list[Copy]:
 
 
 def body(e: GridEmitter, copies: list[Copy], unset: list[Local]) -> None:
-    """One pass through the body by all of the iterations, whose indices are known."""
+    """Emit the body once for all iterations, with known indices."""
     for copy in copies:
         copy.enter(e)
         for x in unset:

@@ -120,12 +120,12 @@ class GridEmitter(TaskEmitter, GridFn):
         return self.hoist("thread", f"add nuw nsw i32 {first}, {mine}")
 
     def threads(self) -> str:
-        """How many threads the grid has, i64."""
+        """The number of threads in the grid, i64."""
         narrow = self.threads_narrow()
         return self.hoist("threads64", f"zext i32 {narrow} to i64")
 
     def threads_narrow(self) -> str:
-        """How many threads the grid has, i32."""
+        """The number of threads in the grid, i32."""
         return self.hoist("threads", f"mul nuw nsw i32 {self.hardware.blocks(self)}, {self._block()}")
 
     def _block(self) -> str:
@@ -165,7 +165,7 @@ class GridEmitter(TaskEmitter, GridFn):
 
     @once
     def uniform(self) -> Uniform:
-        """What is the same in all threads."""
+        """The values that are the same in all threads."""
         return Uniform(self.task)
 
 

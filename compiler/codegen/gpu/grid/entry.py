@@ -50,7 +50,7 @@ LAUNCH, MEMSET = "qd_launch", "qd_memset"
 _LAUNCH = f"declare i32 @{LAUNCH}(ptr, i32, i32, i32, i32, i32, i32, i32, ptr, ptr, ptr)"
 _MEMSET = f"declare i32 @{MEMSET}(ptr, i32, i64, ptr)"
 _ROUNDS = 16
-"""How many times as many blocks as the device holds at once a launch with wide accesses may have."""
+"""Maximum blocks of a launch with wide accesses, in multiples of the resident blocks of the device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ def define_entry(module: Module, info: KernelInfo, slots: list[str], lines: list
 
 
 def _count(base: str, word: int, name: str) -> list[str]:
-    """One more launch that has been made."""
+    """Count a launch."""
     return [
         f"  %{name}.p = getelementptr i64, ptr {base}, i64 {word}",
         f"  %{name}.old = atomicrmw add ptr %{name}.p, i64 1 release",
@@ -191,7 +191,7 @@ def gated(task: Task) -> bool:
 
 
 def _bounds(e: TaskEmitter, task: Task, launch: str) -> Bounds:
-    """What the prologue says."""
+    """The values of the prologue."""
     begins, sizes, n = [], [], ""
     for axis in task.axes:
         begin, size = begin_and_size(e, axis)
@@ -242,7 +242,7 @@ def _blocks(e: TaskEmitter, f: DeviceFunction, target: GpuTarget, block: str, co
 
 
 def rounded_up(e: TaskEmitter, n: str, by: str) -> str:
-    """How many times ``by`` is needed for ``n``."""
+    """``n`` divided by ``by``, rounded up."""
     if by == "1":
         return n
     return e.t(f"udiv i64 {e.t(f'add i64 {n}, {_less_one(e, by)}')}, {by}")
@@ -258,7 +258,7 @@ def least(e: TaskEmitter, a: str, b: str) -> str:
 
 
 def _launch(e: TaskEmitter, f: DeviceFunction, position: int, blocks: str, block: str, bounds: Bounds) -> None:
-    """One device function of a task."""
+    """Launch one device function of a task."""
     shared = "0"
     if not f.before and any(on_chip(e, stack) for stack in f.task.stacks):
         shared = e.t(f"trunc i64 {e.t(f'mul i64 {shared_bytes(e, f.task)}, {block}')} to i32")

@@ -67,7 +67,7 @@ def emit_grid(
 
 
 def info_of(kernel: Kernel, plain: frozenset[Op] = frozenset(), far: frozenset[str] = frozenset()) -> KernelInfo:
-    """What every function of a kernel needs to know of it; the arguments are those of ``emit_grid``."""
+    """The facts about a kernel for all of its functions; the arguments are those of ``emit_grid``."""
     codes = {s: k + 1 for k, s in enumerate(messages(kernel))}
     sites = {s: k for k, s in enumerate(prints(kernel))}
     return KernelInfo(kernel, context_layout(kernel), arg_offsets(kernel.args), codes, sites, plain, far)

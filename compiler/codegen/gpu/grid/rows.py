@@ -29,7 +29,7 @@ _MOST = 160
 
 
 def name_of(task: int, stack: str) -> str:
-    """How a stack of a task (its number in the kernel) is named among all stacks of the kernel."""
+    """The unique name of a stack of a task (by number in the kernel) among all stacks of the kernel."""
     return f"{task}:{stack}"
 
 
@@ -63,7 +63,7 @@ def shared_bytes(e: Emitter, task: Task) -> str:
 
 
 def chip_bytes(task: Task, number: int, far: frozenset[str], value: Callable[[str], int]) -> int:
-    """The same where the launch parameters are known. ``number``: of the task in its kernel; ``value``: of a launch parameter."""
+    """The same with known launch parameters. ``number``: of the task in its kernel; ``value``: of a launch parameter."""
     near = [s for s in task.stacks if s.kind == "tape" and name_of(number, s.name) not in far]
     ends = [
         value(f"S.{s.name.rpartition('.')[2]}") * width_of(s, plane) * int(plane[1]) + value(f"{s.name}.{plane}")
@@ -139,7 +139,7 @@ def _in_heap(e: GridEmitter, name: str, plane: str, row: str) -> str:
 
 
 def _on_chip(e: GridEmitter, name: str, size: int) -> str:
-    """The same for a stack on chip. On-chip memory is small: 32 bits count it."""
+    """The same for an on-chip stack. On-chip offsets have 32 bits."""
     base = e.hardware.dynamic_shared(e)
     offset = e.t(f"trunc i64 {e.param(name)} to i32")
     offset = e.t(f"mul nuw nsw i32 {offset}, {e.threads_of_block}")

@@ -1,4 +1,4 @@
-"""Atomics that all threads of a warp do on one element, as one atomic of the warp.
+"""Combines the atomics of all threads of a warp on one element into one atomic.
 
 The device does additions to one element one after the other. Where the element is the same for all threads, whatever they do (its indices
 come from literals, arguments and memory that the task does not write), the lanes of a warp that arrive together are counted, or their
@@ -29,7 +29,7 @@ class Lanes:
 
 
 def atomic(e: GridEmitter, s: Op, ptr: str, values: list[str]) -> str | None:
-    """Do an atomic together with the other lanes, and give what the place held for this one (anything where nobody reads it).
+    """Do an atomic together with the other lanes. Returns the old value of this lane (undefined if it is unused).
 
     None: every lane does its own.
     """
@@ -63,7 +63,7 @@ def atomic(e: GridEmitter, s: Op, ptr: str, values: list[str]) -> str | None:
 
 
 def _count(e: GridEmitter, mask: str) -> str:
-    """How many lanes a mask has, i32."""
+    """The number of lanes in a mask, i32."""
     return e.convert(e.intrinsic("ctpop", e.target.mask, False, mask), e.target.mask, i32, False)
 
 
@@ -112,7 +112,7 @@ def _fold(e: GridEmitter, code: str, d: DType, value: str, lanes: Lanes) -> str:
 
 
 def _from_lane(e: GridEmitter, d: DType, value: str, lane: str, mask: str) -> str:
-    """What another lane has: 4 bytes at a time."""
+    """The value of another lane, 4 bytes at a time."""
     ty, bits = e.ty(d, False), f"i{d.bits}"
     raw = e.t(f"bitcast {ty} {value} to {bits}") if d.is_real else value
     if d.bits == 32:
