@@ -358,7 +358,7 @@ class GpuDevice(Graphs, Device):
 
         Args:
             compiled: the result of ``compile`` or ``restore``.
-            far: the names of these tapes, see ``grid_rows.name_of``.
+            far: the names of these tapes, see ``codegen.gpu.grid.rows.name_of``.
             source: returns the kernel and the options of its compilation, for a restored one.
         """
         assert isinstance(compiled, GpuKernel)

@@ -40,7 +40,7 @@ def emit_grid(
         kernel: verified IR with exits lowered.
         target: the GPU.
         plain: atomics that no other iteration can disturb; they become a load and a store.
-        far: the tapes that lie in the heap, as ``grid_rows.name_of`` names them; all others lie on chip.
+        far: the names of the tapes in the heap, see ``rows.name_of``; all other tapes are on chip.
 
     Raises:
         Unsupported: the kernel has something that this GPU cannot do.
