@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter
 from pydantic_core import to_jsonable_python
 
 
@@ -142,6 +142,14 @@ def plain_params(params: BaseModel) -> dict[str, Any]:
     return _with_floats(data, params.model_dump())
 
 
+def plain_lists(params: list[Any], of: TypeAdapter[list[Any]]) -> list[dict[str, Any]]:
+    """``plain_params`` of each of many. ``of``: the type of the list."""
+    kinds = set(map(type, params))
+    if len(kinds) != 1 or next(iter(kinds)).model_config.get("ser_json_inf_nan") != "constants":
+        return [plain_params(one) for one in params]
+    return of.dump_python(params, mode="json")
+
+
 def _with_floats(data: Any, values: Any) -> Any:
     """``data`` with the floats of ``values`` where pydantic has put None in the place of one that is not finite."""
     if data is None and isinstance(values, float):
@@ -153,4 +161,4 @@ def _with_floats(data: Any, values: Any) -> Any:
     return data
 
 
-__all__ = ["PathError", "get", "has", "plain_params", "put", "value_of"]
+__all__ = ["PathError", "get", "has", "plain_lists", "plain_params", "put", "value_of"]

@@ -8,7 +8,6 @@ not known are tried again alone.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -60,7 +59,7 @@ class Decision:
     step: bool = False
 
 
-def decide(failure: Failure, charged: Counter[str], rules: Rules) -> Decision:
+def decide(failure: Failure, charged: Mapping[str, int], rules: Rules) -> Decision:
     """Judge a failed attempt; ``charged`` counts the failures of the trial with this one."""
     count, retries = charged[failure], rules.retries(failure)
     if count > retries:

@@ -30,7 +30,7 @@ from ..study.plan import Prepared
 from ..study.prepare import prepare
 from ..study.provenance import inputs_of
 from ..study.shipping import Shipped
-from ..study.trials import Trial
+from ..study.trial_list import Trial, Trials
 from .parts import Work
 from .session import How, Submitted, attend
 
@@ -225,7 +225,7 @@ def config_of(
             f"there is no config at {place}\n  do: `qdrun resume {folder.uri}` takes the copy in the run's folder"
         )
     prepared, job = prepare(place, local=local, overrides=overrides, backend=resolved["device"]["backend"], text=text)
-    changes: dict[str, Any] = {"trials": tuple(_trials(folder, prepared))}
+    changes: dict[str, Any] = {"trials": Trials.of(_trials(folder, prepared))}
     if debug and prepared.loaded.config.debug is None:
         changes["loaded"] = load_config(place, [*overrides, "debug=true"], text)
     if shipped is not None:

@@ -41,7 +41,7 @@ def warm(prepared: Prepared, job: type[Job[Any]], planned: Sequence[Planned], ov
 
     On the CPU alone, and small trials alone: the last one is still open when the first trials run, and no lease covers its bytes.
     """
-    trials = {trial.id: trial for trial in prepared.trials}
+    trials = prepared.trials.named
     here = prepared.backend == "cpu" and job.needs_compiler
 
     def work() -> None:
@@ -132,7 +132,7 @@ def to_preload(prepared: Prepared, planned: Sequence[Planned], claims: Claims, r
     """The shapes with code that is preloaded for the lanes of a GPU; none for a device with one lane, where loading delays no lane."""
     if row.backend == "cpu" or row.lanes < 2 or not load(prepared.target).needs_compiler:
         return ()
-    trials = {trial.id: trial for trial in prepared.trials}
+    trials = prepared.trials.named
     firsts = [group.trials[0] for group, _ in planned if group.plan is not None][:MOST_SHAPES]
     return tuple(
         Shape(TrialSpec(name, 1, prepared.own_spec(trials[name])), claim.points[0].bytes)
@@ -176,10 +176,10 @@ def inside_of(prepared: Prepared, planned: Sequence[Planned], claims: Claims, ki
         return launch.bytes if fastest is not None and launch.bytes < fastest else None
 
     def together(launch: m.Launch) -> Together:
-        return Together(*columns_of(launch.trials, trials), prepared.own_spec(trials[launch.trials[0]])["optimize"])
+        return Together(*columns_of(launch.trials, prepared.trials), prepared.own_spec(trials[launch.trials[0]])["optimize"])
 
     groups = [group for group, _ in planned]
-    trials = {trial.id: trial for trial in prepared.trials}
+    trials = prepared.trials.named
     # without launches a plan lacks what gradients need: a trial that takes it is not at fault
     loose = {name for group in groups if group.plan is not None and not group.plan.whole for name in group.trials}
     large = too_large(prepared, planned)
@@ -216,7 +216,7 @@ def run_trials(
     found = list(roster.values())
     claims = claims_of(prepared, planned, found)
     pools, devices = pools_and_devices(found)
-    names = [one.id for one in work] if work is not None else [trial.id for trial in prepared.trials]
+    names = [one.id for one in work] if work is not None else prepared.trials.ids
     here = pools_and_devices(at_most(found, prepared))
     claims.settle(names, *here)
     batches = batches_of(prepared, planned, found, *here)
@@ -256,7 +256,7 @@ def state_of(
     ``most``: see ``State``. ``batches``: those that run together; None: none do.
     """
     together = batches or Batches()
-    todo = [Work(trial.id) for trial in prepared.trials] if work is None else work
+    todo = [Work(name) for name in prepared.trials.ids] if work is None else work
     job, debug = load(prepared.target), prepared.loaded.config.debug
     rules = rules_of(prepared, len(prepared.trials))
     # a trial that checks its indices already, or has no kernels, would say no more if it ran again

@@ -74,9 +74,9 @@ def _of_texts(values: Sequence[str]) -> Any:
     return pa.Array.from_buffers(pa.string(), len(values), buffers)
 
 
-def constant(value: Any, count: int) -> Any:
-    """An array that has one value so often."""
-    return plain_array([value] * count)
+def constant(value: Any, count: int, wanted: Any = None) -> Any:
+    """An array that has one value so often. ``wanted``: its type; None: that of the value."""
+    return plain_array([value], wanted).take(of_numbers(np.zeros(count, dtype=np.int64)))
 
 
 def in_order(chunks: Iterable[Any], order: Array, wanted: Any = None) -> Any | None:

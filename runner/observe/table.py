@@ -24,7 +24,7 @@ from ..store.layout import NoPlace, RunFolder, TrialList
 from ..store.replay import Block, Replay, replay, run_state, split
 from ..store.summary import keep, shown_status, unfinished_word
 from ..study.plan import planned_bytes
-from ..study.trials import Trial
+from ..study.trial_list import Trial, Trials
 from .arrow_columns import ArrowRows, column_of, constant, fixed_type, in_order, of_numbers, plain_array
 
 FIXED = (
@@ -233,7 +233,8 @@ def _column(values: list[Any], name: str) -> Any:
     if (fixed := fixed_type(name)) is not None:
         return plain_array(values, fixed)
     kinds = set(map(type, values)) - {type(None)}
-    depth = max((_depth(value) for value in values if value is not None), default=0) if list in kinds else 0
+    flat_reals = kinds == {list} and {float} == set(map(type, chain.from_iterable(value or () for value in values)))
+    depth = max((_depth(value) for value in values if value is not None), default=0) if list in kinds and not flat_reals else 0
     if depth:
         values = [value if value is None else _wrap(value, depth) for value in values]
     elif len(kinds) > 1 and not kinds <= {int, float}:
@@ -305,22 +306,22 @@ def _of_batches(folder: RunFolder, trials: Sequence[Trial]) -> tuple[Events, Rep
     """The journal with the table made of the columns of its batches; no table where there are none, or something is damaged, or left in
     the journal, or its columns do not fit those of single trials.
     """
-    listed, events = trials or folder.found_trials().trials, read(folder, whole=True)
-    places = {trial.id: place for place, trial in enumerate(listed)}
+    listed, events = Trials.of(trials or folder.found_trials().trials), read(folder, whole=True)
+    places = listed.places
     blocks, rest = split(events, places)
-    alone = set(places).difference(*(block.trials for block in blocks))
-    found = replay(folder, events=rest, trials=[name for name in places if name in alone] if trials else None)
+    together = {name for block in blocks for name in block.trials}
+    alone = [name for name in listed.ids if name not in together]
+    found = replay(folder, events=rest, trials=alone if trials else None)
     if not blocks or found.wrong or found.strays or events.damage:
         return events, found, None
-    found = replace(found, trials={name: found.trials[name] for name in places if name in alone}, blocks=blocks, places=places)
-    single = [trial for trial in listed if trial.id in alone]
-    others = rows_of(folder, found, single) if single else []
+    found = replace(found, trials={name: found.trials[name] for name in alone}, blocks=blocks, places=places)
+    others = rows_of(folder, found, [listed.named[name] for name in alone]) if alone else []
     if any(Large in map(type, row.values()) for row in others):
         return events, found, None
     return events, found, _joined(listed, found, others)
 
 
-def _joined(trials: Sequence[Trial], found: Replay, others: Sequence[Row]) -> ArrowRows | None:
+def _joined(trials: Trials, found: Replay, others: Sequence[Row]) -> ArrowRows | None:
     """One table of the columns of batches and the rows of other trials; None where their types differ."""
     import pyarrow as pa
 
@@ -330,13 +331,17 @@ def _joined(trials: Sequence[Trial], found: Replay, others: Sequence[Row]) -> Ar
         [found.places[name] for block in found.blocks for name in block.trials] + [found.places[r["trial"]] for r in others]
     )
     names, order = columns(sorted((*firsts, *others), key=lambda row: row["index"])), np.argsort(places)
-    own = {"trial": [trial.id for trial in trials], "index": [trial.index for trial in trials]}
-    own |= {"replicate": [trial.replicate for trial in trials], "seed": [trial.seed for trial in trials]}
-    params = [flat(trial.params, "param.") for trial in trials]
+    own: dict[str, list[Any]] = {
+        "trial": trials.ids,
+        "index": trials.indices,
+        "replicate": trials.replicates,
+        "seed": trials.seeds,
+    }
+    own |= _parameters(trials)
     arrays: dict[str, Any] = {}
     for name in names:
-        if name in own or name.startswith("param."):
-            arrays[name] = _column(own[name] if name in own else [one.get(name) for one in params], name)
+        if name in own:
+            arrays[name] = _column(own[name], name)
             continue
         chunks = [
             part[name] if name in part else constant(None, len(block.rows))
@@ -353,6 +358,14 @@ def _joined(trials: Sequence[Trial], found: Replay, others: Sequence[Row]) -> Ar
     return ArrowRows(pa.record_batch(list(arrays.values()), names=list(arrays)))
 
 
+def _parameters(trials: Trials) -> dict[str, list[Any]]:
+    """The parameters of trials as columns with dotted names."""
+    if trials.uneven is None and not any(dict in map(type, column) for column in trials.columns.values()):
+        return {f"param.{name}": column for name, column in trials.columns.items()}
+    rows = [flat(trial.params, "param.") for trial in trials]
+    return {name: [row.get(name) for row in rows] for name in dict.fromkeys(chain.from_iterable(rows))}
+
+
 def _first_row(trials: Sequence[Trial], found: Replay, block: Block) -> Row:
     """The row of the first trial of a block."""
     row = _waiting(trials[found.places[block.trials[0]]], None) | {"status": "done", "attempts": 1}
@@ -367,9 +380,7 @@ def _columns_of(block: Block, first: Row) -> dict[str, Any]:
     named |= {f"{prefix}.{name}": column for prefix, kind in PREFIXES for name, column in event.get(kind, {}).items()}
     out = {name: of_numbers(decoded(column)[block.rows].astype(np.float64)) for name, column in named.items()}
     rest = {name: value for name, value in first.items() if name not in out and not name.startswith("param.")}
-    return out | {
-        name: plain_array([value] * count, None if value is None else fixed_type(name)) for name, value in rest.items()
-    }
+    return out | {name: constant(value, count, None if value is None else fixed_type(name)) for name, value in rest.items()}
 
 
 def _group_rows(found: Replay) -> int:

@@ -14,6 +14,7 @@ import json
 import math
 import re
 import zlib
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -111,6 +112,11 @@ def tagged(value: Any) -> Any:
             return {"$object": [[tagged(key), tagged(item)] for key, item in value.items()]}
         return {key: tagged(item) for key, item in value.items()}
     return [tagged(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def untagged_keys(names: Collection[str]) -> bool:
+    """Whether an object with these keys has them as they are in strict JSON, whatever its values."""
+    return all(map(_encodes, names)) and not (len(names) == 1 and next(iter(names)) in _TAGS)
 
 
 def untagged(value: Any) -> Any:

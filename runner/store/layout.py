@@ -30,8 +30,9 @@ from typing import TYPE_CHECKING, Any
 from ...compiler.errors import QdrunError
 from ..clock import now
 from ..study.plan import PlannedGroup
-from ..study.trials import Trial, trial_id
-from .encoding import Damaged, crc_of, document, lossless, read_document, sealed
+from ..study.trial_list import Trial, Trials, filled, members
+from ..study.trials import trial_id
+from .encoding import Damaged, crc_of, document, lossless, read_document, sealed, untagged_keys
 from .files import Files, LocalFiles, StorageFull, StorageUnknown, escaped, full_said, open_files
 from .processes import alive, pid_space
 
@@ -269,7 +270,20 @@ class TrialList:
 
 def trial_lines(trials: Sequence[Trial]) -> bytes:
     """The text of ``trials.jsonl``. Each line says, as ``of``, how many there are."""
-    return b"".join(sealed(lossless(trial.model_dump() | {"of": len(trials)})) + b"\n" for trial in trials)
+    made = Trials.of(trials)
+    if made.uneven is not None or not made.columns or not untagged_keys(made.columns):
+        return b"".join(sealed(lossless(trial.model_dump() | {"of": len(made)})) + b"\n" for trial in made)
+    text = lambda value: lossless(value).decode()  # noqa: E731
+    head = {"id": made.ids, "index": made.indices, "replicate": made.replicates, "seed": made.seeds}
+    names = made.swept[0].keys()
+    same = untagged_keys(names) and all(values.keys() == names for values in made.swept)
+    swept = (
+        members({name: [values[name] for values in made.swept] for name in names}, text)
+        if same
+        else [list(map(text, made.swept))]
+    )
+    parts = [*members(head, text)[:-1], ',"swept":', *swept, ',"params":', *members(made.columns, text), f',"of":{len(made)}}}']
+    return b"".join(sealed(line.encode()) + b"\n" for line in filled(parts, len(made)))
 
 
 def _trials_of(lines: list[dict[str, Any]], problems: list[str]) -> TrialList:
@@ -395,7 +409,7 @@ def write_run(
     identity = f"{time.strftime('%Y%m%d-%H%M%S')}-{escaped(name)}-{secrets.token_hex(2)}"
     folder = RunFolder(open_files(where).at(identity))
     _check_place(folder)
-    trials = list(trials)
+    trials = Trials.of(trials)
     info = {"format": FORMAT, "id": identity, "name": name, "created": now(), "python": platform.python_version()}
     info |= {
         "host": platform.node(),

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..study.plan import PlannedGroup
-from ..study.trials import Trial
+from ..study.trial_list import Trial, Trials
 from .attempts import INLINE_BYTES
 from .files import Files, StorageFull
 
@@ -43,21 +43,26 @@ def estimate(trials: Iterable[Trial], groups: Iterable[PlannedGroup], gradients:
         groups: their plans.
         gradients: the names of the gradients that are kept.
     """
-    wanted = tuple(gradients)
-    planned = {name: group for group in groups for name in group.trials}
-    least = most = count = 0
-    for trial in trials:
-        known = [_numbers(trial.params[name]) for name in wanted if name in trial.params]
-        group = planned.get(trial.id)
-        bound = group.plan.by_kind().get("gradients", 0) if group is not None and group.plan is not None else 0
-        low = record_bytes(sum(known) + len(wanted) - len(known))
+    wanted, made = tuple(gradients), Trials.of(trials)
+    bounds = {name: _bound(group) for group in groups for name in group.trials}
+    names = [name for name in wanted if name in made.columns]
+    known = [sum(counts) for counts in zip(*(list(map(_numbers, made.columns[name])) for name in names), strict=True)]
+    least = most = 0
+    for name, numbers in zip(made.ids, known or [0] * len(made), strict=True):
+        low = record_bytes(numbers + len(wanted) - len(names))
         least += low
-        most += low if len(known) == len(wanted) else max(low, record_bytes(bound // NUMBER_BYTES))
-        count += 1
-    return Estimate(least, most, count)
+        most += low if len(names) == len(wanted) else max(low, record_bytes(bounds.get(name, 0) // NUMBER_BYTES))
+    return Estimate(least, most, len(made))
+
+
+def _bound(group: PlannedGroup) -> int:
+    """The bytes of all gradients of a trial, at most, as far as the plan says."""
+    return group.plan.by_kind().get("gradients", 0) if group.plan is not None else 0
 
 
 def _numbers(value: Any) -> int:
+    if type(value) is float or (type(value) is list and {float}.issuperset(map(type, value))):
+        return len(value) if type(value) is list else 1
     if isinstance(value, Mapping):
         return sum(_numbers(item) for item in value.values())
     if isinstance(value, list | tuple):

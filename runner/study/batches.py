@@ -20,7 +20,7 @@ from ..packing import Claim, DeviceSpec, Pool
 from ..user_lines import described
 from .devices import emulated
 from .plan import PlannedGroup, Prepared, all_reals, all_same, built_on, planned_for
-from .trials import Trial
+from .trial_list import Trial, Trials
 
 MOST_ON_CPU, MOST_ON_GPU = 1024, 1 << 17
 """Trials of a batch, at most, if the config does not say: more are not faster, and a batch that is lost runs again."""
@@ -71,6 +71,8 @@ def why_not(prepared: Prepared, job: type[Job[Any]], group: PlannedGroup, trial:
         return "they cannot be planned"
     if config.elastic:
         return "`memory_budget: auto` chooses the bytes of each trial"
+    if prepared.trials.uneven is not None:
+        return "the trials have parameters of different names"
     if prepared.arch == INTERPRETER:
         return "the interpreter runs one trial at a time"
     params = located(job.Params.model_validate(trial.params), prepared.inputs_from)
@@ -106,8 +108,7 @@ def groups_of(
         devices: of the run.
         arch: the backend to plan for; None: that of the config.
     """
-    trials = {trial.id: trial for trial in prepared.trials}
-    out = []
+    trials, out = prepared.trials.named, []
     for shape in planned:
         why = why_not(prepared, job, shape, trials[shape.trials[0]])
         if why:
@@ -118,7 +119,7 @@ def groups_of(
         except (Exception, SystemExit) as error:  # a user's code, or what it asks for
             out.append(BatchGroup(shape.trials, shape.example, why=f"a batch cannot be planned: {described(error)}"))
             continue
-        for names in _alike(prepared, job, [trials[name] for name in shape.trials]):
+        for names in _alike(prepared, job, shape.trials):
             out.append(_sized(prepared, names, trials[names[0]].label, plans, pools, devices))
     return out
 
@@ -136,17 +137,18 @@ def _plans(
     return {kind: found[count] for kind, count in threads.items()}
 
 
-def _alike(prepared: Prepared, job: type[Job[Any]], trials: Sequence[Trial]) -> list[tuple[str, ...]]:
+def _alike(prepared: Prepared, job: type[Job[Any]], trials: Sequence[str]) -> list[tuple[str, ...]]:
     """The trials of a shape in groups that differ in inputs alone."""
     folder, found = prepared.inputs_from, dict[str, list[str]]()
-    first = located(job.Params.model_validate(trials[0].params), folder)
+    places, columns = prepared.trials.picked(trials)
+    first = located(job.Params.model_validate(prepared.trials.params(places[0])), folder)
     inputs = found_of(job, first, prepared.gradients).inputs
-    columns = {name: [trial.params[name] for trial in trials] for name in trials[0].params}
-    if all(all_reals(column) if name in inputs else all_same(column[0], column) for name, column in columns.items()):
-        return [tuple([trial.id for trial in trials])]  # as in most sweeps: no key is needed
-    for trial in trials:
-        params = located(job.Params.model_validate(trial.params), folder)
-        found.setdefault(group_key(job, params, wanted=prepared.gradients), []).append(trial.id)
+    same = [all_reals(column) if name in inputs else all_same(column[0], column) for name, column in columns.items()]
+    if all(same):
+        return [tuple(trials)]  # as in most sweeps: no key is needed
+    for name, place in zip(trials, places, strict=True):
+        params = located(job.Params.model_validate(prepared.trials.params(place)), folder)
+        found.setdefault(group_key(job, params, wanted=prepared.gradients), []).append(name)
     return [tuple(names) for names in found.values()]
 
 
@@ -245,15 +247,11 @@ class Batches:
         return self._claims[index, size]
 
 
-def columns_of(names: Sequence[str], trials: Mapping[str, Trial]) -> tuple[Mapping[str, Any], dict[str, list[Any]], list[int]]:
+def columns_of(names: Sequence[str], trials: Trials) -> tuple[Mapping[str, Any], dict[str, list[Any]], list[int]]:
     """A batch as columns: the parameters of its first trial, those that are not the same in all of them, and their seeds."""
-    params = [trials[name].params for name in names]
-    inputs = {}
-    for name, first in params[0].items():
-        column = [one[name] for one in params]
-        if not all_same(first, column):
-            inputs[name] = column
-    return params[0], inputs, [trials[name].seed for name in names]
+    places, columns = trials.picked(names)
+    inputs = {name: column for name, column in columns.items() if not all_same(column[0], column)}
+    return trials.params(places[0]), inputs, [trials.seeds[place] for place in places]
 
 
 __all__ = ["BatchGroup", "Batches", "chunks", "columns_of", "compile_batch", "groups_of", "why_not"]

@@ -41,7 +41,7 @@ def explain(prepared: Prepared, job: type[Job[Any]], arch: str | None = None) ->
     return [_explain(prepared, job, group, arch) for group in shapes(prepared, job)]
 
 
-def _explain(prepared: Prepared, job: type[Job[Any]], group: list[Trial], arch: str | None) -> Explained:
+def _explain(prepared: Prepared, job: type[Job[Any]], group: Sequence[Trial], arch: str | None) -> Explained:
     head = {"trials": tuple(trial.id for trial in group), "example": group[0].label}
     error = ""
     for budget in (prepared.loaded.config.budget_bytes, None):

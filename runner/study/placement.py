@@ -264,7 +264,7 @@ def curves(prepared: Prepared, job: type[Job[Any]], groups: Sequence[PlannedGrou
     """With ``memory_budget: auto``: the points that trials of each shape may be placed at, by the first trial of the shape; else none."""
     if not prepared.loaded.config.elastic:
         return {}
-    trials = {trial.id: trial for trial in prepared.trials}
+    trials = prepared.trials.named
     found: dict[str, Points] = {}
     for group in groups:
         if group.plan is not None:

@@ -6,9 +6,9 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from itertools import chain
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict, SkipValidation
 
 from ...jobs.base import Job, MemoryPlan
 from ...jobs.inputs import located
@@ -20,7 +20,7 @@ from .devices import ChosenDevice, emulated
 from .plan_threads import Hung, each_within
 from .requests import Points, curve
 from .target import Target
-from .trials import Trial
+from .trial_list import Trial, Trials
 
 T = TypeVar("T")
 TRIED = 4
@@ -57,7 +57,7 @@ class Prepared(BaseModel):
     target: Target
     place: ChosenDevice
     gradients: tuple[str, ...]
-    trials: tuple[Trial, ...]
+    trials: Annotated[Trials, SkipValidation, BeforeValidator(Trials.of)]
     folder: str = ""  # where relative paths among parameters begin; empty: the config's
     choice: Choice | None = None  # where ``device.backend: auto`` had several to choose from
 
@@ -92,7 +92,7 @@ class Prepared(BaseModel):
         }
         data["device"]["backend"] = self.arch
         if config.optimize is not None:
-            data["optimize"] = section_data(config.optimize, self.gradients, self.trials[0].params)
+            data["optimize"] = section_data(config.optimize, self.gradients, self.trials.params(0))
         return data | ({"overrides": list(self.loaded.overrides)} if self.loaded.overrides else {})
 
     def spec(self, trial: Trial) -> dict[str, Any]:
@@ -164,7 +164,7 @@ def plan_each(
     learns = learns_frames(prepared) and arch in (None, prepared.backend)
     other, config = planned_for(prepared, arch), prepared.loaded.config
 
-    def work(group: list[Trial]) -> Planned:
+    def work(group: Sequence[Trial]) -> Planned:
         code = learns and group is groups[0]
 
         def plan_of(trial: Trial) -> tuple[MemoryPlan, Points]:
@@ -202,14 +202,14 @@ def all_reals(column: Sequence[Any]) -> bool:
     return alike and {float}.issuperset(map(type, chain.from_iterable(column)))
 
 
-def shapes(prepared: Prepared, job: type[Job[Any]]) -> list[list[Trial]]:
+def shapes(prepared: Prepared, job: type[Job[Any]]) -> list[Sequence[Trial]]:
     """The trials in groups that need equal memory, see ``Job.shape_key``."""
     groups: dict[str, list[Trial]] = {}
-    first, folder = prepared.trials[0].params, prepared.inputs_from  # which looks at the disk
-    columns = {name: [trial.params[name] for trial in prepared.trials] for name in first}
+    trials, folder = prepared.trials, prepared.inputs_from  # which looks at the disk
     own = getattr(job.shape_key, "__func__", None) is not getattr(Job.shape_key, "__func__", None)
-    if not own and all(all_reals(column) or all_same(first[name], column) for name, column in columns.items()):
-        return [list(prepared.trials)]  # as of most sweeps: values of floats decide no shape
+    alike = [all_reals(column) or all_same(column[0], column) for column in trials.columns.values()]
+    if not own and trials.uneven is None and all(alike):
+        return [trials]  # as of most sweeps: values of floats decide no shape
     for trial in prepared.trials:
         key = job.shape_key(located(job.Params.model_validate(trial.params), folder))
         groups.setdefault(_CANONICAL(key), []).append(trial)
@@ -218,7 +218,8 @@ def shapes(prepared: Prepared, job: type[Job[Any]]) -> list[list[Trial]]:
 
 def group_of(group: Sequence[Trial], example: Trial, plan: MemoryPlan | None, error: str = "") -> PlannedGroup:
     """The planned group of trials of one shape; ``example`` is the one that was planned, and comes first."""
-    names = (example.id, *(trial.id for trial in group if trial.id != example.id))
+    ids = group.ids if isinstance(group, Trials) else [trial.id for trial in group]
+    names = (example.id, *(name for name in ids if name != example.id))
     return PlannedGroup(trials=names, example=example.label, plan=plan, error=error)
 
 

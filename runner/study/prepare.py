@@ -51,7 +51,7 @@ def prepare(
     elsewhere = cluster if backend is None and device.backends == AUTO and device.id is None else None
     place = require_device(loaded, local=local, backend=backend) if elsewhere is None else ChosenDevice("cpu")
     gradients = wanted_gradients(loaded, job)
-    trials = tuple(make_trials(loaded, job))
+    trials = make_trials(loaded, job)
     check_inputs(loaded, job, trials, local=local)
     check_optimize(loaded, job, gradients, trials)
     there, places = None, places_of_auto(loaded, local=local) if backend is None else []

@@ -7,8 +7,7 @@ import itertools
 import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -30,8 +29,7 @@ class SweepError(ValueError):
         self.path, self.what, self.allowed, self.hint = path, what, tuple(allowed), hint
 
 
-@dataclass(frozen=True)
-class Point:
+class Point(NamedTuple):
     """One point of a sweep: the swept values by (dotted) name, which repetition of them it is, and of ``trials`` which item."""
 
     values: dict[str, Any]
@@ -110,9 +108,16 @@ def axis_values(name: str, axis: Axis, seed: int, samples: int | None = None) ->
         values = draw(form, parts, count, seed, name)
     else:
         values = _spaced(name, form, parts)
-    if any(isinstance(value, int | float) and not isinstance(value, bool) and not is_number(value) for value in values):
+    if not _finite(values):
         raise SweepError(("params", name), f"`{name}` has a value that is not finite", hint="sweeps are over finite numbers")
     return values
+
+
+def _finite(values: list[Any]) -> bool:
+    """Whether none of the values is a number that is not finite."""
+    if {float}.issuperset(map(type, values)):
+        return bool(np.isfinite(np.array(values)).all())
+    return not any(isinstance(value, int | float) and not isinstance(value, bool) and not is_number(value) for value in values)
 
 
 def _spaced(name: str, form: str, parts: list[Any]) -> list[Any]:
@@ -295,6 +300,8 @@ def _numbered(combinations: list[dict[str, Any]], sweep: SweepSection) -> list[P
     """Repetitions get numbers; equal points are repetitions among random draws and a mistake anywhere else."""
     drawn = sweep.method == "random" or any(axis.draws for axis in sweep.params.values())
     items = {id(values): number for number, values in enumerate(sweep.trials or ())}
+    if _all_differ(combinations):
+        return [Point(values, number, items.get(id(values), 0)) for values in combinations for number in range(sweep.repeat)]
     seen: dict[str, int] = {}
     points = []
     for values in combinations:
@@ -305,3 +312,13 @@ def _numbered(combinations: list[dict[str, Any]], sweep: SweepSection) -> list[P
         seen[key] = first + sweep.repeat
         points += [Point(values, first + number, items.get(id(values), 0)) for number in range(sweep.repeat)]
     return points
+
+
+def _all_differ(combinations: list[dict[str, Any]]) -> bool:
+    """Whether points surely differ: they set the same parameters to single values, and no two are equal to Python, to which 1 is 1.0."""
+    names = combinations[0].keys()
+    try:
+        different = len({*map(tuple, map(dict.values, combinations))})
+    except TypeError:  # lists
+        return False
+    return different == len(combinations) and all(values.keys() == names for values in combinations)

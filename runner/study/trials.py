@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import secrets
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from ...jobs import paths
 from ...jobs.base import Job
@@ -17,42 +18,18 @@ from ..config.model import Loaded, OptimizeSection, explain
 from ..config.yaml_lines import ConfigError, KeyPath, Problem, did_you_mean, dotted
 from ..optimize.descent import optimized
 from .sweep import Point, SweepError, expand
+from .trial_list import PLAIN, Trial, Trials, filled, members, short, texts
 
 MAX_PROBLEMS = 8
+AT_ONCE = 2048
 _TEXT = json.JSONEncoder().encode
 _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 """Once for all trials: ``json.dumps`` makes an encoder for each call that has options."""
 
 
-class Trial(BaseModel):
-    """One run of the job. ``params`` are all parameters, defaults included; ``swept`` only what the sweep sets."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    id: str
-    index: int
-    replicate: int
-    seed: int
-    swept: dict[str, Any]
-    params: dict[str, Any]
-
-    @property
-    def label(self) -> str:
-        """The trial named after its parameters, for people."""
-        parts = [f"{name}={short(value)}" for name, value in self.swept.items()]
-        parts += [f"replicate={self.replicate}"] if self.replicate else []
-        return ",".join(parts)[:120] or "base"
-
-
 def counted(number: int, what: str) -> str:
     """A number of things, in words."""
     return f"{number} {what}{'' if number == 1 else 's'}"
-
-
-def short(value: Any) -> str:
-    """A value in few characters."""
-    text = f"{value:.6g}" if isinstance(value, float) else json.dumps(value) if isinstance(value, list | dict) else str(value)
-    return text if len(text) <= 24 else text[:21] + "..."
 
 
 def trial_id(params: dict[str, Any], replicate: int) -> str:
@@ -89,7 +66,7 @@ def wanted_gradients(loaded: Loaded, job: type[Job[Any]]) -> tuple[str, ...]:
     return tuple(wanted)
 
 
-def make_trials(loaded: Loaded, job: type[Job[Any]]) -> list[Trial]:
+def make_trials(loaded: Loaded, job: type[Job[Any]]) -> Trials:
     """Expand the sweep and validate the parameters of every trial.
 
     Raises:
@@ -105,15 +82,27 @@ def make_trials(loaded: Loaded, job: type[Job[Any]]) -> list[Trial]:
         return _made(loaded, job, points)
 
 
-def _made(loaded: Loaded, job: type[Job[Any]], points: Sequence[Point]) -> list[Trial]:
+def _made(loaded: Loaded, job: type[Job[Any]], points: Sequence[Point]) -> Trials:
     """The trials of points, in their order. Raises as ``make_trials``."""
     config = loaded.config
     seed = config.sweep.seed if config.sweep is not None else 0
+    columns = resolved_together(job, config.job.params, points)
+    if columns is not None:
+        replicates = [point.replicate for point in points]
+        ids = trial_ids(columns, replicates)
+        if len(set(ids)) == len(ids):
+            seeds = [trial_seed(seed, identity) for identity in ids]
+            return Trials(ids, list(range(len(ids))), replicates, seeds, [point.values for point in points], columns)
+    return Trials.of(_one_by_one(loaded, job, points, seed))
+
+
+def _one_by_one(loaded: Loaded, job: type[Job[Any]], points: Sequence[Point], seed: int) -> list[Trial]:
+    """The trials of points that are validated one after the other, which tells the problems of each. Raises as ``make_trials``."""
     trials: dict[str, Trial] = {}
     problems: dict[str, Problem] = {}
     for index, point in enumerate(points):
         try:
-            params = resolve(job, config.job.params, point.values)
+            params = resolve(job, loaded.config.job.params, point.values)
         except (ValidationError, paths.PathError) as error:
             problems |= {problem.path: problem for problem in _problems(loaded, job, error, point)}
             if len(problems) >= MAX_PROBLEMS:
@@ -132,6 +121,63 @@ def _made(loaded: Loaded, job: type[Job[Any]], points: Sequence[Point]) -> list[
     return list(trials.values())
 
 
+def trial_ids(columns: dict[str, list[Any]], replicates: list[int]) -> list[str]:
+    """As ``trial_id``, of trials whose parameters are columns."""
+    named = {name: columns[name] for name in sorted(columns)}
+    parts = ["[", *members(named, _CANONICAL), ",", texts(replicates, _CANONICAL), "]"]
+    return [hashlib.sha256(text.encode()).hexdigest()[:12] for text in filled(parts, len(replicates))]
+
+
+def resolved_together(job: type[Job[Any]], base: dict[str, Any], points: Sequence[Point]) -> dict[str, list[Any]] | None:
+    """The parameters of all points as columns, each value as ``resolve`` would give it; pydantic validates ``AT_ONCE`` of them in one call.
+
+    None: the points do not set the same parameters to single values, or not all of them can be resolved; ``resolve`` then tells why.
+    """
+    names = list(points[0].values)
+    swept = [[point.values.get(name) for point in points] for name in names]
+    same = all(point.values.keys() == points[0].values.keys() for point in points)
+    if not (same and names and all({float, *PLAIN}.issuperset(map(type, column)) for column in swept)):
+        return None
+    holes = {name: f"{secrets.token_hex(8)}-{number}" for number, name in enumerate(names)}
+    try:
+        template = _TEXT(_placed(job, base, holes))
+    except paths.PathError:
+        return None
+    parts: list[str | list[str]] = [template]
+    for name, column in zip(names, swept, strict=True):
+        at = next(k for k, part in enumerate(parts) if isinstance(part, str) and holes[name] in part)
+        before, _, after = str(parts[at]).partition(f'"{holes[name]}"')
+        parts[at : at + 1] = [before, texts(column, _TEXT), after]
+    rows, validator = list(filled(parts, len(points))), TypeAdapter(list[job.Params])
+    columns: dict[str, list[Any]] = {}
+    for start in range(0, len(rows), AT_ONCE):
+        try:
+            made = validator.validate_json("[" + ",".join(rows[start : start + AT_ONCE]) + "]", strict=True)
+        except ValidationError:
+            return None
+        plain = paths.plain_lists(made, validator)
+        if any(list(one) != list(plain[0]) for one in plain) or (columns and list(columns) != list(plain[0])):
+            return None
+        for name in plain[0]:
+            columns.setdefault(name, []).extend([one[name] for one in plain])
+    return columns
+
+
+def _placed(job: type[Job[Any]], base: dict[str, Any], swept: dict[str, Any]) -> dict[str, Any]:
+    """``base`` with the swept values set, not checked. Raises ``PathError``."""
+    if not any(["." in name for name in (*base, *swept)]):
+        return {**base, **swept}  # of most sweeps: nothing within a value changes
+    values = {name: _copied(value) for name, value in base.items() if "." not in name}
+    dotted_names = {name: value for name, value in base.items() if "." in name}
+    for name, value in (*dotted_names.items(), *swept.items()):
+        try:
+            paths.put(values, name, _copied(value), job.Params)
+        except paths.PathError as error:
+            error.add_note(name)
+            raise
+    return values
+
+
 def resolve(job: type[Job[Any]], base: dict[str, Any], swept: dict[str, Any]) -> dict[str, Any]:
     """The parameters of a trial as plain data: ``base`` with the swept values set, checked strictly, defaults filled in.
 
@@ -141,18 +187,7 @@ def resolve(job: type[Job[Any]], base: dict[str, Any], swept: dict[str, Any]) ->
         PathError: a dotted name leads nowhere.
         pydantic.ValidationError: they are not the job's parameters.
     """
-    if any(["." in name for name in (*base, *swept)]):
-        values = {name: _copied(value) for name, value in base.items() if "." not in name}
-        dotted_names = {name: value for name, value in base.items() if "." in name}
-        for name, value in (*dotted_names.items(), *swept.items()):
-            try:
-                paths.put(values, name, _copied(value), job.Params)
-            except paths.PathError as error:
-                error.add_note(name)
-                raise
-    else:  # of most sweeps: nothing within a value changes
-        values = {**base, **swept}
-    return paths.plain_params(job.Params.model_validate_json(_TEXT(values), strict=True))
+    return paths.plain_params(job.Params.model_validate_json(_TEXT(_placed(job, base, swept)), strict=True))
 
 
 def _copied(value: Any) -> Any:

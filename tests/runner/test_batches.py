@@ -158,8 +158,7 @@ def test_chunks_are_all_of_it_none_is_too_large_and_they_are_nearly_equal(count,
 
 def test_columns_are_the_parameters_that_differ_in_any_bit(tmp_path, known):
     prepared, found = groups(tmp_path, {"x": [0.0, 1.0, 2.0]})
-    trials = {trial.id: trial for trial in prepared.trials}
-    made = Together(*columns_of(found[0].trials, trials))
+    made = Together(*columns_of(found[0].trials, prepared.trials))
     assert made.inputs == {"x": [0.0, 1.0, 2.0]}
     assert made.params == prepared.trials[0].params
     assert made.seeds == [trial.seed for trial in prepared.trials]

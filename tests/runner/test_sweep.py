@@ -4,17 +4,21 @@ import json
 import math
 
 import pytest
-from fakes import Quadratic
+from fakes import Quadratic, QuadraticParams
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from pydantic import ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 from runner_helpers import write_config
 
+from qdrun.jobs.base import Job
 from qdrun.runner.config.model import ConfigError, SweepSection
+from qdrun.runner.store.encoding import lossless, sealed
+from qdrun.runner.store.layout import trial_lines
 from qdrun.runner.study import sweep as sweep_module
 from qdrun.runner.study.prepare import prepare
-from qdrun.runner.study.sweep import SweepError, expand
-from qdrun.runner.study.trials import resolve, trial_id, trial_seed
+from qdrun.runner.study.sweep import Point, SweepError, expand
+from qdrun.runner.study.trial_list import Trial, Trials
+from qdrun.runner.study.trials import resolve, resolved_together, trial_id, trial_ids, trial_seed
 
 RELAXED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # machines of tests are shared
 NAMES = st.sampled_from(["a", "b", "c", "d"])
@@ -261,3 +265,88 @@ def test_a_range_without_end_is_refused():
             values(params={"a": {"range": parts}})
     with pytest.raises(ValidationError):
         values(params={"a": {"range": [0, float("inf"), 1]}})
+
+
+class Inner(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    depth: float = 1.0
+    names: list[str] = ["a%", 'b"']
+    layers: list[float] = [1.0, -0.0, 3.5]
+
+
+class MixedParams(QuadraticParams):
+    inner: Inner = Inner()
+    text: str = "x"
+    count: int | None = None
+    flag: bool = False
+    rounded: float = 0.0
+    endless: float = math.inf
+
+    @field_validator("rounded")
+    @classmethod
+    def whole(cls, value):
+        return float(round(value))
+
+
+class Mixed(Job[MixedParams]):
+    """Parameters of all kinds."""
+
+
+VALUES = {
+    "x": st.floats(-1e300, 1e300),
+    "inner.depth": st.floats(-1.0, 1.0) | st.just(-0.0),
+    "inner.layers.1": st.floats(0.0, 1e-300),
+    "inner.names.0": st.text(max_size=4),
+    "text": st.text(max_size=4),
+    "count": st.integers(0, 3) | st.none(),
+    "flag": st.booleans(),
+    "rounded": st.floats(-5.0, 5.0),
+}
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.data())
+def test_trials_made_together_are_those_made_one_by_one(data):
+    names = data.draw(st.lists(st.sampled_from(sorted(VALUES)), min_size=1, unique=True))
+    values = data.draw(st.lists(st.fixed_dictionaries({name: VALUES[name] for name in names}), min_size=1, max_size=6))
+    points = [Point(one, number % 2) for number, one in enumerate(values)]
+    base = data.draw(st.sampled_from([{}, {"text": "base"}, {"inner.depth": 0.25}, {"inner": {"depth": 2.0}}]))
+    base = {name: value for name, value in base.items() if name != "inner" or not any(n.startswith("inner.") for n in names)}
+    together = resolved_together(Mixed, base, points)
+    single = [resolve(Mixed, base, point.values) for point in points]
+    assert repr([{name: column[k] for name, column in together.items()} for k in range(len(points))]) == repr(single)
+    ids = trial_ids(together, [point.replicate for point in points])
+    assert ids == [trial_id(params, point.replicate) for params, point in zip(single, points)]
+    seeds = list(range(len(points)))
+    made = Trials(ids, seeds, [point.replicate for point in points], seeds, [point.values for point in points], together)
+    lines = trial_lines(made).splitlines()
+    assert [json.loads(line) for line in lines] == [
+        json.loads(sealed(lossless(trial.model_dump() | {"of": len(made)}))) | {"crc": json.loads(line)["crc"]}
+        for trial, line in zip(made, lines)
+    ]
+    assert repr(Trials.of(list(made))) == repr(made)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [{"x": 1.0}, {"x": "no"}],
+        [{"x": 1.0}, {"text": "other"}],
+        [{"inner.layers": [1.0]}],
+        [{"inner.nothing.more": 1.0}],
+        [{"nothing": 1.0}],
+        [{}],
+    ],
+)
+def test_what_cannot_be_made_together_is_left_to_one_by_one(values):
+    assert resolved_together(Mixed, {}, [Point(one) for one in values]) is None
+
+
+def test_trials_of_different_names_keep_their_own():
+    trials = [
+        Trial(id=str(k), index=k, replicate=0, seed=k, swept={}, params=one)
+        for k, one in enumerate([{"a": 1}, {"a": 2, "b": 3}])
+    ]
+    made = Trials.of(trials)
+    assert list(made) == trials and made[1:] == trials[1:] and made.named["1"] == trials[1]
+    assert trial_lines(made) == trial_lines(trials)
