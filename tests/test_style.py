@@ -3,6 +3,7 @@
 import ast
 import functools
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -124,6 +125,11 @@ def test_only_the_places_of_backends_name_one():
     said = {name_of(p) for p in paths if BACKEND_NAME.search(p.read_text(encoding="utf-8"))}
     said = {name for name in said if not name.startswith(OF_BACKENDS)}
     assert said == MAY_NAME_A_BACKEND, said ^ MAY_NAME_A_BACKEND
+
+
+def test_folders_have_at_most_15_files():
+    sizes = Counter(p.parent for p in files("compiler"))
+    assert not {name_of(folder): n for folder, n in sizes.items() if n > 15}
 
 
 @pytest.mark.parametrize("name", ["utils", "helpers", "common", "misc"])

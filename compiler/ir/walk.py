@@ -42,6 +42,18 @@ def walk(block: Block) -> Iterator[Stmt]:
             open_blocks.pop()
 
 
+def inner_blocks(s: Stmt) -> tuple[Block, ...]:
+    """The blocks that a statement holds."""
+    if isinstance(s, If):
+        return s.then, s.orelse
+    return (s.body,) if isinstance(s, Loop) else ()
+
+
+def stored_value(s: Stmt) -> Operand:
+    """What a store or an atomic stores, or combines with what is there."""
+    return s.value if isinstance(s, GlobalStore) else s.args[-1]  # type: ignore[union-attr]
+
+
 def operands(s: Stmt) -> tuple[Operand, ...]:
     """The values a statement reads itself (not those read inside its blocks)."""
     match s:

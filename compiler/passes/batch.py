@@ -36,7 +36,7 @@ from ..ir.nodes import (
 from ..ir.trials import FAILED, SEEDS, TRIAL_ALIGNMENT, TRIALS
 from ..ir.types import i64, limits, u64
 from ..ir.verify import verified
-from ..ir.walk import atomic_of, conditional_locals, cooperates, is_barrier, place_of, walk
+from ..ir.walk import atomic_of, conditional_locals, cooperates, inner_blocks, is_barrier, place_of, walk
 from .clone import clone_kernel
 
 _CONTEXT = frozenset(("tmp", "tmp_grad", "tmp_dual", "ret"))
@@ -203,7 +203,7 @@ def _rewrite(block: Block, places: _Places, counter: Local | None) -> None:
 def _drop_claims(block: Block) -> None:
     block[:] = [s for s in block if not isinstance(s, ClaimRow)]
     for s in block:
-        for inner in (s.then, s.orelse) if isinstance(s, If) else (s.body,) if isinstance(s, Loop) else ():
+        for inner in inner_blocks(s):
             _drop_claims(inner)
 
 

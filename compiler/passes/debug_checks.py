@@ -17,7 +17,7 @@ from math import isinf, isnan
 from ..ir.builder import Builder
 from ..ir.nodes import Assert, Block, Const, FaultKind, If, Kernel, LocalStore, Loop, Op, Operand, Place, Task
 from ..ir.verify import verified
-from ..ir.walk import atomic_of, loop_names, walk
+from ..ir.walk import atomic_of, inner_blocks, loop_names, walk
 from .clone import clone_kernel
 from .parallel.reduce import inside
 from .simplify.demand import Demand, Demands, demands_of
@@ -55,7 +55,7 @@ def unchecked(kernel: Kernel) -> Kernel:
 def _drop(block: Block) -> None:
     block[:] = [s for s in block if not isinstance(s, Assert) and not (isinstance(s, Op) and s.op == "mark")]
     for s in block:
-        for inner in (s.then, s.orelse) if isinstance(s, If) else (s.body,) if isinstance(s, Loop) else ():
+        for inner in inner_blocks(s):
             _drop(inner)
 
 

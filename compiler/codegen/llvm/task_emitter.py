@@ -29,7 +29,7 @@ from ...ir.nodes import (
     Task,
 )
 from ...ir.types import DType, i64, u1
-from ...ir.walk import atomic_of
+from ...ir.walk import atomic_of, inner_blocks
 from ..abi import CTX_SEED, Message
 from . import arith, memory, report, rows
 from .emitter import Emitter, KernelInfo
@@ -300,7 +300,7 @@ def _over_stacks(block: Block) -> tuple[set[Loop], bool]:
     loops: set[Loop] = set()
     found = False
     for s in block:
-        for inner in (s.then, s.orelse) if isinstance(s, If) else (s.body,) if isinstance(s, Loop) else ():
+        for inner in inner_blocks(s):
             deeper, here = _over_stacks(inner)
             loops |= deeper
             found |= here

@@ -25,7 +25,7 @@ from ..values.structs import StructMethod, StructTensor
 from ..values.tensor import TensorRef
 from ..values.values import Matrix
 from .block import SPECIAL as _BLOCK
-from .expressions import compile_time, is_target, resolve_target, target_of
+from .expressions import compile_time, is_python, is_target, resolve_target, target_of
 from .inline import inline
 from .loops import make_range
 from .messages import Slot, lower_breakpoint, lower_print, value_parts
@@ -103,7 +103,7 @@ def _apply(cx: Context, fn: Any, args: list[Any], keywords: dict[str, Any]) -> A
     values = [*args, *keywords.values()]
     if cx.inputs is not None and any(map(is_leaf, values)):
         cx.inputs.refuse(f"an object is handed to {_name(fn)}()")
-    known = all(_is_plain(v) for v in values)
+    known = all(is_python(v) for v in values)
     if known and _is_python_function(fn):
         return _python_call(cx, fn, args, keywords)
     lowering = lookup(fn)
@@ -140,11 +140,6 @@ def _python_call(cx: Context, fn: Any, args: list[Any], keywords: dict[str, Any]
         return value if cx.inputs is None else cx.inputs.called(fn, args, keywords, value)
 
     return compile_time(call)
-
-
-def _is_plain(value: Any) -> bool:
-    """Whether a value means the same to Python as to the kernel."""
-    return is_static(value) and not is_runtime(value) and not isinstance(value, (TensorRef, StructTensor))
 
 
 def _is_python_function(fn: Any) -> bool:

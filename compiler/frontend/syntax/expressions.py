@@ -96,7 +96,7 @@ def binary(cx: Context, op: str, x: Any, y: Any) -> Any:
     Raises:
         QdrunTypeError: the values do not have this operator.
     """
-    if _is_python(x) and _is_python(y):
+    if is_python(x) and is_python(y):
         return compile_time(lambda: _PYTHON_BINARY[op](x, y))
     if isinstance(x, (list, tuple)) and isinstance(y, (list, tuple)) and op == "+":
         return tuple(x) + tuple(y)
@@ -116,7 +116,7 @@ def as_vectors(cx: Context, x: Any, y: Any) -> tuple[Any, Any]:
 def lower_unary(cx: Context, node: ast.UnaryOp) -> Any:
     """``op x``."""
     x, op = cx.expr(node.operand), UNARY[type(node.op)]
-    if _is_python(x):
+    if is_python(x):
         return compile_time(lambda: _PYTHON_UNARY[op](x))
     return ops.unary(cx.b, op, number(x))
 
@@ -135,7 +135,7 @@ def number(x: Any) -> Any:
     raise QdrunTypeError(f"{describe(x)} is not a number", hint=hint or "kernels compute with numbers, vectors and matrices")
 
 
-def _is_python(x: Any) -> bool:
+def is_python(x: Any) -> bool:
     """Whether Python itself is to compute with a value."""
     return is_static(x) and not is_runtime(x) and not isinstance(x, (TensorRef, StructTensor))
 

@@ -11,14 +11,12 @@ from ...ir.nodes import (
     Axis,
     Block,
     Const,
-    If,
-    Loop,
     Op,
     Operand,
     Task,
 )
 from ...ir.types import i64, limits, u64
-from ...ir.walk import walk
+from ...ir.walk import inner_blocks, walk
 from ...passes.clone import clone_block
 from ..markers import RangeSpec
 from ..state.bindings import can_repeat, clone
@@ -118,7 +116,7 @@ def _check_before(cx: Context, task: Task) -> None:
 def _drop_checks(block: Block) -> None:
     block[:] = [s for s in block if not isinstance(s, Assert)]
     for s in block:
-        for inner in (s.then, s.orelse) if isinstance(s, If) else (s.body,) if isinstance(s, Loop) else ():
+        for inner in inner_blocks(s):
             _drop_checks(inner)
 
 

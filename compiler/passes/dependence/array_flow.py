@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...ir.nodes import GlobalStore, Kernel, Local, LocalStore, Op, Operand, Place, Stmt
-from ...ir.walk import place_of, walk
+from ...ir.nodes import GlobalStore, Kernel, Local, LocalStore, Op, Place, Stmt
+from ...ir.walk import place_of, stored_value, walk
 from ..reverse.derivatives import ADJOINT, carries
 from .access import Access, loads_of, writes_of
 
@@ -50,12 +50,9 @@ def flows_of(kernel: Kernel) -> Flows:
                 if mask & ~masks.get(target, 0):
                     masks[target] = masks.get(target, 0) | mask
                     changed = True
-    out = [(a, masks.get(_value(a[2]), 0)) for a in writes_of(statements) if a[0].dtype.is_real and a[0].buffer.kind != "tmp"]  # type: ignore[arg-type]
+    stores = [a for a in writes_of(statements) if a[0].dtype.is_real and a[0].buffer.kind != "tmp"]
+    out = [(a, masks.get(stored_value(a[2]), 0)) for a in stores]  # type: ignore[arg-type]
     return Flows(tuple((a, mask) for a, mask in out if mask), tuple(loads), loads)
-
-
-def _value(s: Stmt) -> Operand:
-    return s.value if isinstance(s, GlobalStore) else s.args[-1]  # type: ignore[union-attr]
 
 
 def _step(s: Stmt, masks: dict[Op | Local | Place, int], bits: dict[Place, int]) -> list[tuple[Op | Local | Place, int]]:

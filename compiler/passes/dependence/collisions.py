@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from ...errors import DataAccessError
 from ...ir.alias import same_array
 from ...ir.nodes import Block, Const, GlobalStore, If, Local, Loop, Op, Operand, Place, Stmt, Task
-from ...ir.walk import walk
+from ...ir.walk import stored_value, walk
 from .access import Access, Writes, line_of, writes_of
 from .indexing import axes_of, extents, is_invariant, is_sum, linear, own_element
 
@@ -36,7 +36,7 @@ def collisions(task: Task, varied: set[Op | Local], kept: Callable[[Place], bool
     found = _Collisions(task)
     for access in stores:
         for write in found.writes.meeting(access[0], access[1]):
-            if _value(access[2]) not in varied and _value(write[2]) not in varied:
+            if stored_value(access[2]) not in varied and stored_value(write[2]) not in varied:
                 continue
             if found.collide(access, write):
                 yield access, write[2]
@@ -84,7 +84,7 @@ class _Collisions:
             return False
         free = {axis for axis, n in self.ranges.items() if n != 1 and axis not in named}
         if a[2] is b[2]:
-            values = axes_of((_value(a[2]),), self.writes, self.ranges)
+            values = axes_of((stored_value(a[2]),), self.writes, self.ranges)
             free = free if values is None else free & values
         return not free <= picked
 
@@ -129,7 +129,3 @@ def _reads(values: tuple[Operand, ...]) -> bool:
                 return True
             todo += x.args
     return False
-
-
-def _value(s: Stmt) -> Operand:
-    return s.value if isinstance(s, GlobalStore) else s.args[-1]  # type: ignore[union-attr]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...ir.nodes import GlobalStore, Loc, Local, LocalStore, Op, Operand, Place, Stmt, Task
-from ...ir.walk import atomic_of, index_of
+from ...ir.walk import atomic_of, index_of, stored_value
 from ..reverse.activity import Activity
 from ..reverse.derivatives import ADJOINT, carries
 from .access import Access, Writes, writes_of
@@ -28,10 +28,6 @@ def broken_paths(tasks: list[Task], activities: list[Activity]) -> tuple[Broken,
     while flow.step():
         pass
     return tuple(flow.broken.values())
-
-
-def _written_value(s: Stmt) -> Operand:
-    return s.value if isinstance(s, GlobalStore) else s.args[-1]  # type: ignore[union-attr]
 
 
 def _access(s: Op) -> Access:
@@ -86,7 +82,7 @@ class _Flow:
 
     def _write(self, s: Stmt) -> None:
         for place, index, _ in writes_of([s]):
-            value = _written_value(s)
+            value = stored_value(s)
             if place.differentiable:
                 if value in self.source:
                     self._break(self.source[value])

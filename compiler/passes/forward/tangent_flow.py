@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...ir.nodes import Block, GlobalStore, If, Local, LocalStore, Loop, Op, Operand, Place, Stmt, Task
+from ...ir.nodes import GlobalStore, Local, LocalStore, Op, Operand, Place, Stmt, Task
 from ...ir.walk import atomic_of, index_of, place_of, walk, written_places
 from ..dependence.access import Access
 from ..dependence.indexing import never_same
+from ..dependence.order import Order
 from ..reverse.activity import refuse_bits
 from ..reverse.derivatives import carries
 
@@ -81,56 +82,36 @@ class TangentFlow:
     # ---- lost tangents
     def lost(self) -> tuple[Access, ...]:
         """Stores of values that can have a tangent to memory that keeps none."""
-        return tuple(access for access, _ in self._lost())
+        return tuple(self._lost())
 
     def read(self) -> tuple[Access, ...]:
         """Loads of memory without a dual whose value reaches memory with one."""
-        return tuple(access for access, _ in self._read())
+        return tuple(self._read())
 
     def broken(self) -> tuple[tuple[Access, Access], ...]:
         """Pairs of a load and an earlier store of one place: a tangent is lost in this very kernel."""
         written: set[Place] = set().union(*(written_places(t.body) for t in self._tasks))
-        out: list[tuple[Access, Access]] = []
-        for read, (at, around) in self._read():
-            for write, (before, also_around) in self._lost():
-                follows = before < at or set(around) & set(also_around)
-                if write[0] is read[0] and follows and not never_same(read[1], write[1], written):
-                    out.append((read, write))
-        return tuple(out)
+        order, stores = Order(self._tasks), self.lost()
+        return tuple(
+            (read, write)
+            for read in self._read()
+            for write in stores
+            if write[0] is read[0] and order.may_follow(read[2], write[2]) and not never_same(read[1], write[1], written)
+        )
 
-    def _lost(self) -> Iterator[tuple[Access, _Position]]:
-        for s, position in self._numbered():
+    def _lost(self) -> Iterator[Access]:
+        for s in self._statements:
             for place, value in _written(s):
                 if value in self.varied and place.dual is None and place.buffer.kind in ("field", "arg"):
                     index = index_of(s)
-                    yield (place, index, s), position
+                    yield place, index, s
 
-    def _read(self) -> Iterator[tuple[Access, _Position]]:
-        for s, position in self._numbered():
+    def _read(self) -> Iterator[Access]:
+        for s in self._statements:
             if isinstance(s, Op) and s.op in ("gload", "atomic") and s in self._useful:
                 place, index = place_of(s), index_of(s)
                 if place is not None and place.dual is None and place.buffer.kind in ("field", "arg"):
-                    yield (place, index, s), position
-
-    def _numbered(self) -> Iterator[tuple[Stmt, _Position]]:
-        number = 0
-        for task in self._tasks:
-            for s, around in _inside(task.body, ()):
-                number += 1
-                yield s, (number, around)
-
-
-_Position = tuple[int, tuple[Loop, ...]]  # number of the statement in the kernel, the loops around it
-
-
-def _inside(block: Block, loops: tuple[Loop, ...]) -> Iterator[tuple[Stmt, tuple[Loop, ...]]]:
-    for s in block:
-        yield s, loops
-        if isinstance(s, If):
-            yield from _inside(s.then, loops)
-            yield from _inside(s.orelse, loops)
-        elif isinstance(s, Loop):
-            yield from _inside(s.body, (*loops, s))
+                    yield place, index, s
 
 
 def _written(s: Stmt) -> Iterator[tuple[Place, Operand]]:

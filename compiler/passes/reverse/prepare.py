@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ...ir.builder import Builder, const_i64
-from ...ir.nodes import Block, GlobalStore, If, Loop, Op, Operand, Stmt, Task
+from ...ir.nodes import Block, GlobalStore, Loop, Op, Operand, Task
 from ...ir.types import i64
-from ...ir.walk import atomic_of, operands, walk
+from ...ir.walk import atomic_of, inner_blocks, operands, walk
 from ..clone import clone_task, replace_operands
 from ..dependence.access import Writes
 from ..dependence.indexing import extents, own_element
@@ -74,7 +74,7 @@ def _split(block: Block, apart: set[Op], known: dict[Op, Op]) -> None:
     out: Block = []
     for s in block:
         replace_operands(s, lambda x: known.get(x, x) if isinstance(x, Op) else x)
-        for inner in _blocks(s):
+        for inner in inner_blocks(s):
             _split(inner, apart, known)
         if isinstance(s, Op) and s in apart:
             place, code = atomic_of(s)
@@ -84,9 +84,3 @@ def _split(block: Block, apart: set[Op], known: dict[Op, Op]) -> None:
         else:
             out.append(s)
     block[:] = out
-
-
-def _blocks(s: Stmt) -> tuple[Block, ...]:
-    if isinstance(s, If):
-        return s.then, s.orelse
-    return (s.body,) if isinstance(s, Loop) else ()

@@ -28,7 +28,7 @@ from ...ir.nodes import (
     Task,
 )
 from ...ir.verify import verified
-from ...ir.walk import operands, task_blocks
+from ...ir.walk import inner_blocks, operands, task_blocks
 from ..clone import clone_kernel
 
 
@@ -130,15 +130,9 @@ def _sweep(block: Block, needed: _Needed) -> bool:
     block[:] = [s for s in block if id(s) in needed.marked]
     dropped = len(block) != size
     for s in block:
-        for inner in _blocks(s):
+        for inner in inner_blocks(s):
             dropped |= _sweep(inner, needed)
     return dropped
-
-
-def _blocks(s: Stmt) -> tuple[Block, ...]:
-    if isinstance(s, If):
-        return s.then, s.orelse
-    return (s.body,) if isinstance(s, Loop) else ()
 
 
 class _DeadStores:
