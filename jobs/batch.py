@@ -120,8 +120,8 @@ class BatchSession:
         self._open.enter_context(self.job.opened(**self._options))
         self.job.program.trial_state.keep_failures = True
 
-    def run(self, params: Sequence[BaseModel]) -> BatchOutcome:
-        """Run trials of the group: at most ``trials``, fewer are possible.
+    def run(self, params: Sequence[BaseModel], seeds: Sequence[int] | np.ndarray = ()) -> BatchOutcome:
+        """Run trials of the group: at most ``trials``, fewer are possible. ``seeds``: see ``run_columns``.
 
         Raises:
             ValueError: one of them belongs to another group, or there are too many.
@@ -132,14 +132,15 @@ class BatchSession:
                 raise ValueError(
                     f"trial {number} belongs to another batch: {one!r:.200}\n  do: give trials of one group_key to a session"
                 )
-        return self.run_columns({name: np.array([getattr(one, name) for one in params]) for name in self.job.declared.inputs})
+        columns = {name: np.array([getattr(one, name) for one in params]) for name in self.job.declared.inputs}
+        return self.run_columns(columns, seeds if len(seeds) else range(len(params)))
 
     def run_columns(self, inputs: Mapping[str, np.ndarray], seeds: Sequence[int] | np.ndarray = ()) -> BatchOutcome:
         """As ``run``, with the inputs as columns: for each input of the job (B, ...); one that is missing has the value of ``open``.
 
         Args:
             inputs: by name.
-            seeds: ``Job.seed`` of each trial. A job that reads it does not run in batches, so they change nothing.
+            seeds: ``Job.seed`` of each trial, which the random numbers of its kernels come from; none: 0, 1, 2 and so on.
 
         Raises:
             ValueError: there are too many trials, or a column has another shape than its input.
@@ -159,6 +160,8 @@ class BatchSession:
             declared.put(name, whole, program)
         state = program.trial_state
         state.forget_failures()
+        given = np.asarray(seeds) if len(seeds) else np.arange(count)
+        state.set_seeds(np.concatenate([given, np.repeat(given[-1:], self.trials - count)]))
         job.simulate_once()
         program.synchronize()
         loss, gradients, outputs = declared.columns(job.wanted, program)

@@ -50,7 +50,7 @@ class Job(Declaring, Generic[P]):
     Attributes of a job:
         params: the validated parameters of this trial.
         wanted: the gradients asked for, a part of ``gradients``.
-        seed: a number of this trial alone, for its own random numbers.
+        seed: a number of this trial alone. The random numbers of kernels (``qd.random``) come from it; a job need not read it for that.
         program: the open program, while the job is open.
         window: time steps that the arrays of ``build`` hold; all of them unless a memory budget says less.
         snapshot_bytes: of a job with fewer, the budget of its ``qd.ad.checkpointed_steps``; else None.
@@ -112,7 +112,7 @@ class Job(Declaring, Generic[P]):
 
     def give_seed(self, seed: int) -> None:
         """The open job is that of another trial, with this seed. It has not read the one before."""
-        self._seed = seed
+        self._seed = self.program.random_seed = seed
 
     @property
     def ran(self) -> bool:
@@ -329,6 +329,8 @@ class Job(Declaring, Generic[P]):
             try:
                 self._build()
                 self._made = True
+                if program is not None:
+                    program.random_seed = self._seed
                 self._declared.fill(self.params, program)
                 self.fill()
                 yield

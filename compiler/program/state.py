@@ -81,6 +81,7 @@ class ProgramState:
         self.ndarrays: Living[PlacedArray] = Living()
         self.keys: dict[Key, Key] = {}
         self.differentiable: Living[PlacedArray] = Living()
+        self.random_seed = options.random_seed
         self.launches = 0  # those that drew random numbers
         self.last_seed: int | None = None
         self.replay_seed: int | None = None
@@ -317,5 +318,5 @@ class ProgramState:
         """Those of the next launches, at once."""
         numbers = np.arange(self.launches + 1, self.launches + 1 + count, dtype=np.uint64)
         self.launches += count
-        own = self.options.random_seed if self.trial_state is None else 0
+        own = self.random_seed if self.trial_state is None else 0
         return np.uint64(own * SEED_FACTOR & (2**64 - 1)) + numbers * np.uint64(0xD1342543DE82EF95)

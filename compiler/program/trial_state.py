@@ -51,8 +51,11 @@ class TrialState:
         self._kernels[status] = kernel
         return self.layout.count if name == TRIALS else self._memory[name].ptr
 
-    def set_seeds(self, seeds: Sequence[int]) -> None:
+    def set_seeds(self, seeds: Sequence[int] | np.ndarray) -> None:
         """The random seed of each trial: it draws what a program made with ``qd.init(random_seed=)`` of it would draw.
+
+        Args:
+            seeds: (count,), whole numbers.
 
         Raises:
             QdrunRuntimeError: there is not one for each trial.
@@ -62,7 +65,8 @@ class TrialState:
                 f"{len(seeds)} random seeds for a batch of {self.layout.count} trials\n  do: give one for each"
             )
         words = np.zeros(self.layout.padded, np.uint64)
-        words[: len(seeds)] = [seed * SEED_FACTOR % 2**64 for seed in seeds]
+        whole = seeds if isinstance(seeds, np.ndarray) else np.array([seed % 2**64 for seed in seeds], np.uint64)
+        words[: len(seeds)] = whole.astype(np.uint64) * np.uint64(SEED_FACTOR)
         store(self._memory[SEEDS].mirror, self._words(SEEDS), words.reshape(-1, self.layout.width, 1))
 
     def failed(self) -> dict[int, QdrunError]:

@@ -128,9 +128,13 @@ def size_task(
 
 
 def _simple(r: Range) -> Range | None:
-    """A range with a trip count that depends on the launch's arguments only, not on arrays or enclosing indices; else None."""
+    """A range with a trip count that depends on the launch's arguments only, not on arrays or enclosing indices; else None. An argument
+    with a value for each trial of a batch counts as an array.
+    """
     ends = [e for end in (r.begin, r.end) if end is not None for e in parts(end)]
-    return r if r.end is not None and all(isinstance(e, (Lit, Arg, Extent, Bin, Cast)) for e in ends) else None
+    if r.end is None or any(isinstance(e, Arg) and e.arg.per_trial for e in ends):
+        return None
+    return r if all(isinstance(e, (Lit, Arg, Extent, Bin, Cast)) for e in ends) else None
 
 
 def _region(

@@ -66,7 +66,9 @@ class _Descents:
         self.failed[trial], self.stopped[trial] = error, STOPPED.index("not_finite")
 
 
-def descend_batch(batch: BatchSession, params: Sequence[BaseModel], section: OptimizeSection) -> list[Outcome | BaseException]:
+def descend_batch(
+    batch: BatchSession, params: Sequence[BaseModel], section: OptimizeSection, seeds: Sequence[int] | np.ndarray = ()
+) -> list[Outcome | BaseException]:
     """Minimise the loss of each trial from its parameters on; of each the outcome that ``descent.descend`` gives, or its error.
 
     After a stop request it is ``Stopped`` for unfinished trials, with the best point of each so far.
@@ -75,6 +77,7 @@ def descend_batch(batch: BatchSession, params: Sequence[BaseModel], section: Opt
         batch: open, of the group of these trials.
         params: of each trial.
         section: how. Its parameters are inputs of the job.
+        seeds: of each trial, the same at each step, see ``BatchSession.run_columns``.
 
     Raises:
         Stopped: somebody has asked for the end before the first step.
@@ -88,7 +91,7 @@ def descend_batch(batch: BatchSession, params: Sequence[BaseModel], section: Opt
     for step in range(section.steps + 1):
         batch.job.watch.descent = (step, section.steps)
         try:
-            outcome = batch.run_columns(inputs | (_real(section, now.x) if step else {}))
+            outcome = batch.run_columns(inputs | (_real(section, now.x) if step else {}), seeds)
         except Stopped as error:
             if step == 0:
                 raise

@@ -144,14 +144,14 @@ class Keeper:
     def _run_batch(program: OpenBatch, together: Together, rows: Sequence[int], folder: str, start: float) -> Ran:
         session, opened = program.session, time.perf_counter()
         ends: list[Outcome | BaseException] | None = None
-        outcome = BatchOutcome(np.empty(0))
+        outcome, seeds = BatchOutcome(np.empty(0)), np.asarray(together.seeds)[rows]
         if together.optimize is None:
             inputs = {name: np.asarray(values)[rows] for name, values in together.inputs.items()}
-            outcome = session.run_columns(inputs, np.asarray(together.seeds)[rows])
+            outcome = session.run_columns(inputs, seeds)
         else:
             model = session.job.Params
             params = [located(model.model_validate(together.own_spec("", row)["params"]), folder) for row in rows]
-            ends = descend_batch(session, params, OptimizeSection.model_validate(together.optimize))
+            ends = descend_batch(session, params, OptimizeSection.model_validate(together.optimize), seeds)
         done = time.perf_counter()
         session.measure()
         seconds = {"build": opened - start, "run": done - opened}

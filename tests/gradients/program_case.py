@@ -56,7 +56,12 @@ class Case:
         self.args = (int(r.integers(0, 6)), self.c, self.cv, float(r.uniform(-1, 1)))
         self.weights = [r.uniform(0.5, 1.5, t.to_numpy().shape) for t in self.outputs]
         names = {n: getattr(self, n) for n in ("x", "v", "fm", "lo", "y", "yv", "za", "zb")}
-        self.k = compile_once(source, {**names, "cnt": cnt, "big": big, "F": low})["k"]
+        self.space = compile_once(source, {**names, "cnt": cnt, "big": big, "F": low, **self.more()})
+        self.k = self.space["k"]
+
+    def more(self) -> dict[str, Any]:
+        """Further names that the source may use."""
+        return {}
 
     def clear(self) -> None:
         """The outputs as they are before each launch."""

@@ -10,6 +10,7 @@ from qdrun.jobs.batch import BatchSession, group_key, why_not_batched
 from qdrun.jobs.billiards import Billiards, BilliardsParams
 from qdrun.jobs.mass_spring import MassSpring, MassSpringParams
 from qdrun.jobs.mpm88 import Mpm88, Mpm88Params
+from qdrun.jobs.session import Session
 
 HOW = {"backend": "cpu", "threads": 1, "memory_limit_bytes": None}
 
@@ -228,3 +229,68 @@ def test_trials_fail_alone_in_recorded_launches_too():
             for k in sorted(set(range(5)) - set(bad)):
                 assert outcome.losses[k] == 2.0 * (shifted[k] + 1) and outcome.gradients["factor"][k] == shifted[k] + 1
         assert batch.job._recorded[True].why == "" and batch.job._recorded[True]._graph is not None
+
+
+class NoisyParams(JobParams):
+    drift: float = 0.1
+    steps: int = 4
+
+
+class Noisy(Job[NoisyParams]):
+    """A random walk of four walkers with a drift; its end squared. It reads no seed: the kernels draw."""
+
+    gradients = ("drift",)
+
+    def build(self):
+        drift, loss, end = self.input("drift"), self.objective(), self.output("end", 4, needs_grad=True)
+        steps = self.params.steps
+
+        @qd.kernel
+        def walk():
+            for i in range(4):
+                x = 0.0
+                for _ in range(steps):
+                    x += drift[None] + 0.3 * qd.randn(qd.f64)
+                    x = qd.sin(x) + drift[None] * qd.random(qd.f64)
+                end[i] = x
+
+        @qd.kernel
+        def score():
+            for i in range(4):
+                loss[None] += end[i] ** 2 * (1.0 + qd.random(qd.f64))
+
+        self.walk, self.score = walk, score
+
+    def simulate(self):
+        self.walk()
+        self.score()
+
+
+def test_each_trial_draws_what_it_draws_alone_with_its_seed():
+    r = np.random.default_rng(8)
+    params = [NoisyParams(drift=float(d)) for d in r.uniform(-0.5, 0.5, 9)]
+    seeds = r.integers(0, 2**62, 9)
+    seeds[7] = seeds[2]
+    rows = [execute(Noisy(one, seed=int(seed)), **HOW).outcome for one, seed in zip(params, seeds)]
+    with BatchSession.open(Noisy, params[0], 9, threads=2) as batch:
+        for _ in range(3):  # launched one by one, and recorded; again they draw the same
+            outcome = batch.run(params, seeds)
+            for row, want in enumerate(rows):
+                for name, value in numbers(want).items():
+                    np.testing.assert_allclose(numbers(outcome.row(row))[name], value, rtol=1e-11, atol=1e-13, err_msg=name)
+        fewer = batch.run(params[3:5], [int(s) for s in seeds[3:5]])
+        np.testing.assert_allclose(fewer.losses, outcome.losses[3:5], rtol=1e-12)
+        same = batch.run([params[0]] * 9)
+        assert len(set(same.losses.tolist())) == 9, "without seeds they are 0, 1, 2 .."
+    assert same.losses[5] == pytest.approx(execute(Noisy(params[0], seed=5), **HOW).outcome.loss, rel=1e-12)
+    assert why_not_batched(Noisy, params[0]) == ""
+
+
+def test_an_open_job_draws_what_a_new_one_with_the_seed_draws():
+    with Session(Noisy(NoisyParams(), seed=3), threads=1) as session:
+        first = session.run().loss
+        assert [session.run().loss for _ in range(3)] == [first] * 3
+        for drift, seed in ((0.2, 4), (0.1, 3)):
+            assert session.renew(NoisyParams(drift=drift), None, seed)
+            assert session.run().loss == execute(Noisy(NoisyParams(drift=drift), seed=seed), **HOW).outcome.loss
+        assert session.run().loss == first

@@ -106,12 +106,10 @@ class Tossed(Job[Small]):
 def test_an_open_job_becomes_that_of_another_trial_where_it_gives_what_a_build_gives():
     Tossed.reads = False
     with Session(Tossed(Small(), seed=1)) as session:
-        for x in (1.0, 2.0, -0.0, 0.0):
-            assert session.renew(Small(x=x), None, 2) and session.job.seed == 2
-            assert (
-                session.run().loss
-                == execute(Tossed(Small(x=x)), backend="cpu", threads=1, memory_limit_bytes=None).outcome.loss
-            )
+        for seed, x in enumerate((1.0, 2.0, -0.0, 0.0), 2):
+            assert session.renew(Small(x=x), None, seed) and session.job.seed == seed
+            alone = execute(Tossed(Small(x=x), seed=seed), backend="cpu", threads=1, memory_limit_bytes=None)
+            assert session.run().loss == alone.outcome.loss
         assert session.builds == 1
     Tossed.reads = True
     with Session(Tossed(Small(), seed=1)) as session:

@@ -549,3 +549,41 @@ def test_time_steps_on_windows(window, count, field):
         whole.run()
         for name, x in whole.outputs.items():
             assert np.array_equal(x.to_numpy(), found[name]), name
+
+
+def test_a_bound_of_each_trial_in_a_loop_that_keeps_nothing():
+    """How often such a loop runs is a matter of time alone: the plan guesses it."""
+    counts = np.array([1, 4, 2, 0, 3])
+
+    def build():
+        x, y = qd.field(qd.f64, 3, needs_grad=True), qd.field(qd.f64, 3, needs_grad=True)
+
+        @qd.kernel
+        def work(n: qd.i32, steps: qd.i32):
+            for i in x:
+                v = x[i]
+                for _ in range(steps):
+                    v = qd.sin(v)
+                    for m in range(n):
+                        y[i] += 0.1 * m * v
+
+        return x, y, work
+
+    start = np.random.default_rng(4).random((5, 3))
+    with qd.init(arch=qd.cpu, default_fp=qd.f64, batch=5) as program:
+        x, y, work = build()
+        x.from_numpy(start)
+        y.grad.fill(1)
+        work.grad(counts, 40)
+        assert program.usage().get("adstack", 0) == work.grad.plan(counts, 40).bytes
+        with pytest.raises(qd.OutOfMemory) as error:  # a budget is about time
+            work.grad.plan(counts, 40, budget=0)
+        assert error.value.smallest <= work.grad.plan(counts, 40).bytes
+        slopes = x.grad.to_numpy()
+    for b, n in enumerate(counts):
+        with qd.init(arch=qd.cpu, default_fp=qd.f64, cpu_lanes=1):
+            x, y, work = build()
+            x.from_numpy(start[b])
+            y.grad.fill(1)
+            work.grad(int(n), 40)
+            np.testing.assert_allclose(slopes[b], x.grad.to_numpy(), rtol=1e-12, atol=1e-15)

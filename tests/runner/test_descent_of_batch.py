@@ -143,7 +143,7 @@ def test_a_request_to_stop_ends_the_descents_that_run_with_the_best_of_each():
     with BatchSession.open(Bowl, params[0], 3) as batch:
         run, steps = batch.run_columns, []
 
-        def four_times(inputs):
+        def four_times(inputs, seeds=()):
             steps.append(inputs)
             if len(steps) == 5:
                 batch.job.watch.stop("enough")
