@@ -30,20 +30,19 @@ def gate() -> reductions.Reduction:
     return reductions.passing("gate", RowPredicate((Condition(above, True), Condition(other, False)), (), axes), (0, 1))
 
 
-def bounds(boxed: bool) -> reductions.Reduction:
+def bounds() -> reductions.Reduction:
     rows = Range(Op("index", (), i32), Lit(0, i32), Lit(50, i32), 1)
     at = Index(rows.index)
     one = Bin("add", (at, Lit(1, i32)), i32)
     inside = Range(Op("index", (), i32), Read(START, (at,)), Read(START, (one,)), 1)
     many = Cast(Read(REAL, (at, Index(inside.index))), i64)
     loop = Range(Op("index", (), i64), Cast(Read(NARROW, (Index(inside.index),)), i64), many, -3)
-    return reductions.trips("bounds", loop, (rows, inside), boxed)
+    return reductions.trips("bounds", loop, (rows, inside))
 
 
 CASES = {
     "gate": gate,
-    "bounds": lambda: bounds(False),
-    "boxed bounds": lambda: bounds(True),
+    "bounds": bounds,
     "ends of i16": lambda: reductions.ends("ends", Read(NARROW, (Lit(0),)), i16),
     "ends of reals": lambda: reductions.ends("ends", Read(REAL, (Lit(0), Lit(0))), u64),
 }
