@@ -1,4 +1,4 @@
-"""What a job is: parameters in, a program built, ``run`` and its outputs, gradients by name.
+"""Jobs: simulations with parameters as input, and a loss, gradients and outputs as results. Re-exports the public names.
 
 A job is one small class in one readable file:
 

@@ -24,14 +24,14 @@ from .outcome import Outcome
 
 @dataclass(frozen=True)
 class BatchOutcome:
-    """What a batch gives back: columns with a row for each trial, in the order in which the trials were given.
+    """The results of a batch: columns with a row per trial, in the order of the trials.
 
     Attributes:
         losses: (B,), f64.
         gradients: for each wanted gradient (B, ...): B times the shape of the parameter.
         outputs: for each output of the job (B, ...).
-        errors: row -> what a kernel reported for that trial alone (an assert, an index, an overflow, a NaN check). The numbers in its row
-            mean nothing; the other rows are what they are without it.
+        errors: row -> the error that a kernel reported for that trial (an assert, an index, an overflow, a NaN check). The numbers in its
+            row are invalid; the other rows are what they are without it.
     """
 
     losses: np.ndarray
@@ -136,15 +136,15 @@ class BatchSession:
         return self.run_columns(columns, seeds if len(seeds) else range(len(params)))
 
     def run_columns(self, inputs: Mapping[str, np.ndarray], seeds: Sequence[int] | np.ndarray = ()) -> BatchOutcome:
-        """As ``run``, with the inputs as columns: for each input of the job (B, ...); one that is missing has the value of ``open``.
+        """Like ``run``, with the inputs as columns: for each input of the job (B, ...); a missing one has the value of ``open``.
 
         Args:
-            inputs: by name.
+            inputs: columns by name.
             seeds: ``Job.seed`` of each trial, which the random numbers of its kernels come from; none: 0, 1, 2 and so on.
 
         Raises:
             ValueError: there are too many trials, or a column has another shape than its input.
-            Stopped: somebody has asked for the end, see ``Job.watch``.
+            Stopped: a stop was requested, see ``Job.watch``.
             Exception: what stops all trials, such as a device that is lost. What concerns one trial is in ``errors``.
         """
         job = self.job
@@ -173,7 +173,7 @@ class BatchSession:
         )
 
     def _rows(self, inputs: Mapping[str, np.ndarray], seeds: int) -> int:
-        """How many trials the columns have."""
+        """The number of trials in the columns."""
         fields = self.job.declared.inputs
         for name, column in inputs.items():
             if name not in fields:

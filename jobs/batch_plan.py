@@ -32,7 +32,7 @@ class BatchPlan:
     """The memory of batches of one job: ``fixed + ceil(B / width) * width * per_trial + heap`` bytes for B trials.
 
     Attributes:
-        width: trials that lie side by side: a group of them. Memory is allocated for whole groups.
+        width: trials of a group, which are adjacent in memory. Memory is allocated for whole groups.
         per_trial: bytes of one trial: its fields and their gradients, its temporaries, its seed and its failure.
         fixed: bytes that all trials share.
         heap: the adstack heap: a row belongs to a worker, so it grows until all workers are busy.
@@ -48,10 +48,10 @@ class BatchPlan:
     most: int = MOST_TRIALS
 
     def bytes(self, trials: int) -> int:
-        """What a program of so many trials holds at its peak, to the byte.
+        """The peak bytes of a program with that many trials.
 
         Raises:
-            ValueError: fewer trials than one, or more than ``most``.
+            ValueError: there are fewer trials than one, or more than ``most``.
         """
         if not 1 <= trials <= self.most:
             raise ValueError(f"a batch of {trials} trials\n  do: plan 1 to {self.most:,} trials")

@@ -109,11 +109,11 @@ class Billiards(Job[BilliardsParams]):
         return self.params.steps
 
     def state(self) -> list[object]:
-        """What a step hands to the next."""
+        """The state arrays, which a step passes to the next."""
         return [self.x, self.v]
 
     def scratch(self) -> list[object]:
-        """What a step leaves for its gradient."""
+        """The scratch arrays, which a step leaves for its gradient."""
         return [self.shift, self.impulse]
 
     def step(self, t: int, k: int) -> None:

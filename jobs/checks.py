@@ -26,7 +26,7 @@ EPSILON = {"f64": float(np.finfo(np.float64).eps), "f32": float(np.finfo(np.floa
 NOISE = 16.0
 """The loss may be off by so many of its roundings, and by half as many of its second differences between points that are nearly one."""
 NEARLY = {"f64": (1e-9, 1e-8, 1e-7), "f32": (3e-5, 1e-4, 3e-4)}
-"""Relative distances of such points: so small that a smooth loss is a straight line between them, and what is left is rounding."""
+"""Relative distances of points so close that a smooth loss is linear between them: the remaining differences are rounding."""
 AGAIN = {"f64": 1e-8, "f32": 1e-4}
 """The largest relative difference between a run and the same one later in the same program: threads may add in another order."""
 DIRECTION = "direction"
@@ -34,9 +34,9 @@ DIRECTION = "direction"
 
 
 class GradientCheck(BaseModel):
-    """One gradient of a job beside the central difference of its loss; ``relative_error`` is 0 where they agree.
+    """One gradient of a job compared with the central difference of its loss; ``relative_error`` is 0 if they agree.
 
-    ``noise``: what the rounding of the loss makes of the difference. ``index`` is empty for a number; for a direction see ``name``.
+    ``noise``: the error of the difference by rounding of the loss. ``index`` is empty for a number; for a direction see ``name``.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -91,15 +91,15 @@ def precision_of(job: Job[Any]) -> str:
 def check_gradients(
     job: type[Job[Any]], params: BaseModel, *, step: float | None = None, seed: int = 0, most: int | None = None, **options: Any
 ) -> list[GradientCheck]:
-    """Compare every gradient whose name is a parameter (a float or a list of them) with central differences of the loss.
+    """Compare every gradient that is named as a parameter (a float or a list of floats) with central differences of the loss.
 
     Each difference runs the job twice, so keep the run short.
 
     Args:
-        job: the class.
-        params: where the gradients are taken.
-        step: relative to the parameter, absolute at zero; None: one that suits the job's precision, and others where that disagrees.
-        seed: of the job.
+        job: the job's class.
+        params: the point at which the gradients are computed.
+        step: step size relative to the parameter, absolute at zero; None: one that fits the job's precision, and others if it disagrees.
+        seed: the seed of the job.
         most: elements of one gradient that are looked at one by one, spread evenly; where there are more, one row more changes all of
             them in a random direction. None: every element.
         options: of ``Job.opened``: backend, device, threads.
@@ -154,7 +154,7 @@ class _Probe:
 
     def __init__(self, session: Session, values: dict[str, Any], loss: float, precision: str, steps: Sequence[float]) -> None:
         self.session, self.values, self.loss, self.precision, self.steps = session, values, loss, precision, steps
-        self.noise = 0.0  # of the loss, along the gradient that is looked at
+        self.noise = 0.0  # of the loss, along the checked gradient
 
     def rows(self, name: str, given: np.ndarray, most: int | None) -> Iterable[GradientCheck]:
         """Rows of one gradient: its elements, and a direction where not all of them are shown."""
@@ -173,7 +173,7 @@ class _Probe:
             yield self._row(f"{name} ({DIRECTION})", (), point, along, float(np.sum(given * along)), 1.0)
 
     def _rounding(self, name: str, point: np.ndarray) -> float:
-        """How far the loss may be off: that of a sum of large parts is off by more than its own last digits."""
+        """The estimated error of the loss: a sum of large parts has an error beyond its own last digits."""
         along = np.random.default_rng(1).choice([-1.0, 1.0], point.shape) * np.where(point == 0.0, 1.0, np.abs(point))
         bent = 0.0
         for near in NEARLY[self.precision]:

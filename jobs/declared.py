@@ -1,6 +1,6 @@
-"""What a job declares in ``build``: inputs, the objective, outputs. From these a run, its gradients and its first values follow.
+"""The declarations of a job in ``build``: inputs, the objective, outputs. The base class runs a job by them.
 
-Inputs go in, and the loss, gradients and outputs come out, as columns (``program.column``): one value where the program is not batched.
+Inputs, loss, gradients and outputs are columns (``program.column``): a single value if the program is not batched.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from .watched import Reads
 
 
 class Declared:
-    """What one open job has declared.
+    """The declarations of one open job.
 
     Attributes:
-        inputs: by the name of the parameter, the field that it fills.
-        outputs: by the name of the column, the field that it is read from.
+        inputs: the field of each input, by parameter name.
+        outputs: the field of each output, by column name.
         loss: the objective; None before it is declared.
-        reads: which parameters ``build`` and ``simulate`` read.
+        reads: records the parameters that ``build`` and ``simulate`` read.
 
     Args:
         job: the name of its class, for messages.
@@ -79,10 +79,10 @@ class Declared:
         return qd.field(dtype, shape=shape, name=name, needs_grad=needs_grad)
 
     def check(self, gradients: Sequence[str]) -> None:
-        """What ``build`` has declared is whole. ``gradients``: of the class.
+        """Check that the declarations of ``build`` are complete. ``gradients``: those of the class.
 
         Raises:
-            ValueError: there is no objective, or a gradient of something that is no input.
+            ValueError: there is no objective, or a gradient that is no input.
         """
         if self.loss is None:
             raise ValueError(
@@ -106,7 +106,7 @@ class Declared:
             value = getattr(params, name)
             if name not in self._held or not same(value, self._held[name]):
                 self.put(name, _array(self._job, name, params), program)
-                if type(value) in (float, int):  # what cannot change by itself
+                if type(value) in (float, int):  # immutable values
                     self._held[name] = value
 
     def put(self, name: str, values: np.ndarray, program: Any) -> None:
@@ -133,7 +133,7 @@ class Declared:
             self._held.pop(name, None)
 
     def columns(self, wanted: Sequence[str], program: Any) -> tuple[np.ndarray, dict[str, np.ndarray], dict[str, np.ndarray]]:
-        """What the fields hold after a run: the loss, the gradients and the outputs, in a batched program with a row for each trial."""
+        """Read the results of a run from the fields: the loss, the gradients and the outputs, with a row per trial in a batched program."""
         gradients = {name: self._column(self.inputs[name].grad, program).read() for name in wanted}
         outputs = {name: self._column(field, program).read() for name, field in self.outputs.items()}
         return self._column(self.loss, program).read(), gradients, outputs

@@ -42,11 +42,11 @@ class Declaring:
     _folder_used: bool
 
     def input(self, name: str) -> Any:
-        """Declare, in ``build``, that a parameter goes in: a float, a whole number, or a list of them.
+        """Declare a parameter as an input, in ``build``: a float, an integer, or a list of them.
 
-        Kernels read it from the field that this gives, of the parameter's shape (0-d for a number). It is filled in before each run. Where
-        ``gradients`` names it, the field has a gradient, which becomes a column. The value of an input cannot be read in ``build``, as
-        trials with other values share what is built.
+        Kernels read it from the returned field, which has the parameter's shape (0-d for a number) and is filled before each run. If
+        ``gradients`` names it, the field has a gradient, which becomes a column. ``build`` cannot read the value of an input, because
+        trials with other values share the program.
 
         Raises:
             ValueError: there is no such parameter, it is no number, or it was declared or read before.
@@ -120,11 +120,11 @@ class Declaring:
         return ()
 
     def rehearsed(self) -> Launches:
-        """What ``simulate`` launches, found once without running anything.
+        """The launches of ``simulate``, found once by a rehearsal.
 
         Raises:
-            QdrunRuntimeError: it does something else than launch kernels.
-            ValueError: it reads the value of an input.
+            QdrunRuntimeError: ``simulate`` does anything but launch kernels.
+            ValueError: ``simulate`` reads the value of an input.
         """
         backwards = bool(self.wanted)
         if backwards not in self._launches:
@@ -161,11 +161,11 @@ class Declaring:
 
     @property
     def declared(self) -> Declared:
-        """What ``build`` has declared."""
+        """The declarations of ``build``."""
         return self._declared
 
     def reads_of_its_own(self) -> str:
-        """What ``build`` or ``simulate`` has read that each trial has its own of, as a phrase; empty: nothing."""
+        """The per-trial value that ``build`` or ``simulate`` has read, as a phrase; empty if none."""
         return "it reads its seed" if self._seed_used else "it uses its folder" if self._folder_used else ""
 
     @contextmanager
@@ -221,7 +221,7 @@ class Declaring:
 
 
 def items_of(value: Any) -> tuple[Any, ...]:
-    """What a list, a set or a dict holds; nothing of other objects."""
+    """The items of a list, a set or a dict; none for other objects."""
     if isinstance(value, dict):
         return *value, *value.values()
     return tuple(value) if isinstance(value, (list, set)) else ()

@@ -1,4 +1,4 @@
-"""Where every byte of a job goes, which loop owns it, and what each remedy would save; on an open job, before it runs."""
+"""Explains the memory of an open job before it runs: bytes by field and by loop, and the savings of each remedy."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ PADDING = 512
 
 
 class Remedy(BaseModel):
-    """One way to need fewer bytes.
+    """One way to save bytes.
 
     Attributes:
-        name: what to do, as one would write it.
-        bytes: of the whole trial with it.
-        saves: how many fewer that is.
-        time: predicted time of the gradients in relation to now, from the cost model, for a budget of time steps that of the whole run;
-            None where no gradient keeps states.
-        how: what it changes.
+        name: the change, as the user would write it.
+        bytes: bytes of the trial with it.
+        saves: the saved bytes.
+        time: predicted time of the gradients relative to the present, from the cost model; for a budget of time steps that of the whole
+            run; None if no gradient keeps states.
+        how: the effect.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -87,7 +87,7 @@ def explain(job: PlannedJob, arch: str | None = None) -> Explanation:
 
 
 def _remedies(job: PlannedJob, plan: MemoryPlan, ways: list[dict[str, Any]]) -> list[Remedy]:
-    """What each way of planning all gradients would save; none where it would save nothing."""
+    """The savings of each way of planning all gradients; ways without savings are left out."""
     rest = plan.bytes - plan.by_kind().get("adstack", 0)
     now = sum(way[NOW].seconds for way in ways)
     out = []
@@ -107,7 +107,7 @@ def _remedies(job: PlannedJob, plan: MemoryPlan, ways: list[dict[str, Any]]) -> 
 
 
 def windows_within(job: PlannedJob, plan: MemoryPlan) -> list[Remedy]:
-    """What budgets of a half, a quarter and a tenth would do to an open job in time steps; nothing to another one."""
+    """The effects of budgets of a half, a quarter and a tenth on an open job with time steps; none for other jobs."""
     import qdrun as qd
 
     steps, kept = job.time_steps(), plan.by_kind().get("snapshots", 0)

@@ -15,11 +15,11 @@ from .job import Job
 
 @dataclass(frozen=True)
 class Found:
-    """What a build of a job has shown.
+    """The facts that a build of a job has shown.
 
     Attributes:
-        inputs: the parameters that it has declared.
-        why: why it cannot run in batches; empty where it can.
+        inputs: the declared inputs.
+        why: why it cannot be batched; empty if it can.
     """
 
     inputs: tuple[str, ...] = ()
@@ -87,10 +87,10 @@ def why_not_batched(
 
 
 def found_of(job: type[Job[Any]], params: BaseModel, wanted: Sequence[str] | None, budget: int | None = None) -> Found:
-    """What a build with these parameters shows. One is made for each ``Job.shape_key``.
+    """Build a job with these parameters to find its facts. There is one build per ``Job.shape_key``.
 
     Raises:
-        Exception: what ``build`` raises.
+        Exception: any error of ``build``.
     """
     why = _of_class(job)
     if why:
@@ -104,7 +104,7 @@ def found_of(job: type[Job[Any]], params: BaseModel, wanted: Sequence[str] | Non
 
 
 def _of_class(job: type[Job[Any]]) -> str:
-    """What can be said without a build."""
+    """The reasons against batches that are known without a build."""
     if not job.needs_compiler:
         return "it uses no kernels"
     if job.run is not Job.run:

@@ -31,7 +31,7 @@ class JobParams(BaseModel):
 
 P = TypeVar("P", bound=BaseModel)
 NO_MEMORY = MemoryPlan()
-"""Of every trial without a program: it is frozen, and takes longer to make than all else that is planned of such a job."""
+"""The plan of every trial without a program. Shared, because it is frozen and slow to create."""
 
 
 class Job(Declaring, Generic[P]):
@@ -55,7 +55,7 @@ class Job(Declaring, Generic[P]):
         window: time steps that the arrays of ``build`` hold; all of them unless a memory budget says less.
         snapshot_bytes: of a job with fewer, the budget of its ``qd.ad.checkpointed_steps``; else None.
         folder: for files of this trial.
-        watch: how far it is, and whether somebody has asked it to stop.
+        watch: its progress, and a requested stop.
         machine_code: plans compile the kernels, and count their code; False: they compile nothing.
     """
 
@@ -182,7 +182,7 @@ class Job(Declaring, Generic[P]):
         return not own or self.shape_key(params) == self.shape_key(self.params)
 
     def why_built_again(self) -> str:
-        """Why the open job cannot run again, as a phrase: it is built again for each run then. Empty: it can.
+        """Why the open job cannot run again, as a phrase; it is then built for each run. Empty if it can.
 
         What a run leaves behind is known of the launches of ``simulate`` alone.
         """
@@ -211,15 +211,15 @@ class Job(Declaring, Generic[P]):
         return self._declared.outcome(self.wanted, self.program)
 
     def checkpoint(self, loss: float | None = None) -> None:
-        """Call it at the start of each time step, on the host: the step is counted, and a run that somebody has stopped ends here.
+        """Call it at the start of each time step, on the host: it counts the step, and ends the run if a stop was requested.
 
-        Steps that a gradient runs again are not counted.
+        Recomputed steps of a gradient are not counted.
 
         Args:
             loss: the loss so far, which `qdrun watch` shows. To read it from a field waits for the device.
 
         Raises:
-            Stopped: somebody has asked for the end.
+            Stopped: a stop was requested.
         """
         if self.program is not None and (self.program.replaying or self.program.rehearsal is not None):
             self.watch.check()
@@ -239,7 +239,7 @@ class Job(Declaring, Generic[P]):
         return self.rehearsed() if self.declares() else ()
 
     def allocates(self) -> Iterable[PlanEntry]:
-        """What ``run`` itself allocates in the program beside gradient heaps; by default the snapshots of time steps, see ``logs``."""
+        """The memory that ``run`` allocates in the program besides gradient heaps; by default the snapshots of time steps, see ``logs``."""
         return snapshots_of(self) if self.wanted and self.snapshot_bytes else ()
 
     def plan(self, *, arch: str | None = None) -> MemoryPlan:

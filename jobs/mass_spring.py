@@ -136,11 +136,11 @@ class MassSpring(Job[MassSpringParams]):
         return self.params.steps
 
     def state(self) -> list[object]:
-        """What a step hands to the next."""
+        """The state arrays, which a step passes to the next."""
         return [self.x, self.v, self.activation]
 
     def scratch(self) -> list[object]:
-        """What a step leaves for its gradient."""
+        """The scratch arrays, which a step leaves for its gradient."""
         return [self.force]
 
     def step(self, t: int, k: int) -> None:
@@ -151,7 +151,7 @@ class MassSpring(Job[MassSpringParams]):
         self.advance(k)
 
     def simulate(self) -> None:
-        """All steps, and what is measured at the end."""
+        """Run all steps, and measure the distance at the end."""
         self.stand()
         self.time_loop(self.step)
         self.walked()

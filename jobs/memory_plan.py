@@ -1,4 +1,4 @@
-"""What a memory plan says, and what a job must offer to be planned."""
+"""The classes of a memory plan, and the interface that a job must have to be planned."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ Launches = list[tuple[Any, tuple[Any, ...]]]
 
 
 class PlanEntry(BaseModel):
-    """One line of a memory plan: ``bytes`` of one ``kind``, what asks for them, and how they are counted.
+    """One entry of a memory plan: ``bytes`` of one ``kind``, their source, and their formula.
 
-    ``plane``: of an adstack entry, the word type. ``where``: the file and line of the loop that takes most of it.
+    ``plane``: of an adstack entry, the word type. ``where``: file and line of the loop with the most bytes.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -34,12 +34,12 @@ class PlanEntry(BaseModel):
 
 
 class MemoryPlan(BaseModel):
-    """What one trial will hold in memory, known before it runs.
+    """The memory of one trial, known before it runs.
 
     Attributes:
         entries: kinds ``state``, ``gradients``, ``adstack`` (one for each plane), ``snapshots``, ``temporaries``, ``context``, ``code``,
             and on a GPU ``driver``, ``frames`` and ``rounding``.
-        arch: the backend that it is for.
+        arch: the backend of the plan.
         budget: ``memory_budget`` of the program in bytes, None without one.
         whole: False: the job names no ``launches``, so that heaps, contexts and temporaries of its kernels are not in it.
         notes: what would make the trial faster on this backend, each with the user's line.
@@ -55,12 +55,12 @@ class MemoryPlan(BaseModel):
 
     @property
     def bytes(self) -> int:
-        """What the program holds at its peak: all entries but ``code`` and what else belongs to the process and is shared by its trials."""
+        """The peak bytes of the program: all entries except ``code`` and those that the trials of a process share."""
         return sum(entry.bytes for entry in self.entries if entry.kind not in BESIDE)
 
     @property
     def footprint(self) -> int:
-        """What the device has less while the trial runs: ``bytes``, and what the process takes of a GPU beside its program."""
+        """The bytes that the trial takes of a device: ``bytes``, and the overhead of the process on a GPU."""
         return self.bytes + sum(entry.bytes for entry in self.entries if entry.kind in OF_THE_DEVICE)
 
     @property

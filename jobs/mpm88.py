@@ -154,11 +154,11 @@ class Mpm88(Job[Mpm88Params]):
         return self.params.steps
 
     def state(self) -> list[object]:
-        """What a step hands to the next."""
+        """The state arrays, which a step passes to the next."""
         return [self.x, self.v, self.C, self.F]
 
     def scratch(self) -> list[object]:
-        """What a step leaves for its gradient."""
+        """The scratch arrays, which a step leaves for its gradient."""
         return [self.momentum, self.mass, self.moved]
 
     def step(self, t: int, k: int) -> None:

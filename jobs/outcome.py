@@ -1,4 +1,4 @@
-"""What one run of a job gives back, and what is said when that is no result."""
+"""``Outcome``, the result of one run of a job, and its validation."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class BadOutcome(TypeError):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one run gives back: the loss, d(loss)/d(name) for each wanted gradient, and other numbers worth a column."""
+    """The result of one run: the loss, d(loss)/d(name) for each wanted gradient, and other numbers that become columns."""
 
     loss: float
     gradients: Mapping[str, Gradient] = field(default_factory=dict)
@@ -32,11 +32,10 @@ class Outcome:
 
 
 def check_outcome(outcome: Any, job: str, params: BaseModel, wanted: Sequence[str]) -> None:
-    """Refuse what is no result of a job of class ``job``: each trial comes by here, so of arrays the shapes alone are looked at.
+    """Refuse an invalid result of a job of class ``job``. Checks only the shapes of arrays, because it runs for each trial.
 
     Raises:
-        BadOutcome: it is no ``Outcome``, has no loss, lacks a gradient in ``wanted``, or one of those that are named as a parameter has
-            another shape than that.
+        BadOutcome: it is no ``Outcome``, has no loss, lacks a gradient in ``wanted``, or a gradient has another shape than its parameter.
     """
     if not isinstance(outcome, Outcome):
         raise BadOutcome(
@@ -76,7 +75,7 @@ def shape_of(value: Any) -> tuple[int, ...] | None:
             inner = {shape_of(item) for item in value}
             first = inner.pop()
             return None if inner or first is None else (len(value), *first)
-        first = shape_of(value[0]) if value else ()  # of a long list one number is looked at
+        first = shape_of(value[0]) if value else ()  # of a long list only one number is checked
         return None if first is None else (len(value), *first)
     if isinstance(value, (bool, str, bytes)) or value is None:
         return None

@@ -1,4 +1,4 @@
-"""How many iterations of a job's launches can run at once: what decides between a CPU and a GPU. Nothing runs or is compiled."""
+"""Computes the parallel iterations of a job's launches, to choose between a CPU and a GPU. Nothing runs or is compiled."""
 
 from __future__ import annotations
 

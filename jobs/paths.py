@@ -63,12 +63,12 @@ def put(values: dict[str, Any], path: str, value: Any, model: type[BaseModel] | 
 
     Args:
         values: parameters as plain data; some may be missing.
-        path: where.
-        value: what.
+        path: the dotted path.
+        value: the new value.
         model: the parameters' model, for defaults of what is missing on the way.
 
     Raises:
-        PathError: an index is not in its list, a name is asked of a list or a plain value, or a list on the way has no default.
+        PathError: an index is not in its list, a name is applied to a list or a plain value, or a list on the path has no default.
     """
     *outer, last = path.split(".")
     here: Any = values

@@ -11,7 +11,7 @@ from typing import Any
 from .memory_plan import CODE, Launches, MemoryPlan, PlanEntry, PlannedJob
 
 KINDS = {"fields": "state", "ndarrays": "state"}
-"""What the program's categories are called in a plan; the others keep their names."""
+"""The names of the program's categories in a plan; other categories keep their names."""
 
 
 def used(program: Any) -> dict[str, int]:
@@ -73,10 +73,10 @@ def make_plan(job: PlannedJob, arch: str | None = None) -> MemoryPlan:
 
 
 def launches_of(job: PlannedJob) -> Launches:
-    """What the job says that it launches.
+    """The launches that the job declares.
 
     Raises:
-        TypeError: something there is no kernel with its arguments.
+        TypeError: one of them is no kernel with its arguments.
     """
     found = list(job.launches())
     for one in found:
@@ -97,7 +97,7 @@ def runs_backwards(job: PlannedJob, kernel: Any, args: tuple[Any, ...]) -> bool:
 
 
 def differentiated(job: PlannedJob, launches: Launches) -> Launches:
-    """Those of the launches that run backwards, too."""
+    """The launches that also run backwards."""
     return [(kernel, args) for kernel, args in launches if runs_backwards(job, kernel, args)]
 
 
@@ -168,7 +168,7 @@ def heap_planes(heaps: Sequence[Any], room: int | None = None) -> dict[str, int]
 
 
 def adstack_entries(heaps: Sequence[Any], room: int | None = None) -> list[PlanEntry]:
-    """An entry for each plane of the heap that all reverse kernels share; one of 0 bytes when none needs it."""
+    """An entry for each plane of the heap that all reverse kernels share; a single entry of 0 bytes if none needs it."""
     entries = []
     for plane, amount in heap_planes(heaps, room).items():
         if amount:

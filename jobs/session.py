@@ -85,8 +85,8 @@ class Session:
         """Run the job, with other parameters if they are given; the outcome is that of a job built with them.
 
         Raises:
-            Stopped: somebody has asked for the end, see ``Job.watch``.
-            BadOutcome: what the job gives is no result, or lacks a wanted gradient.
+            Stopped: a stop was requested, see ``Job.watch``.
+            BadOutcome: the job returns no valid result, or lacks a wanted gradient.
         """
         job = self.job
         job.watch.run(_time_steps(job))
@@ -119,19 +119,19 @@ class Session:
 
 
 def _time_steps(job: Job[Any]) -> int:
-    """How many time steps a run of a job takes; 0 where the job does not say."""
+    """The number of time steps of a run; 0 if unknown."""
     horizon = getattr(job.params, job.horizon, 0)
     return job.time_steps() or (horizon if type(horizon) is int else 0)
 
 
 def device_name(program: Any) -> str:
-    """What a program runs on: the name of its device, and where there are several the UUID."""
+    """The device of a program: its name, and the UUID if there are several devices."""
     return "" if program is None else f"{program.device.name} {program.device.identity.partition(' ')[2]}".strip()
 
 
 @dataclass(frozen=True)
 class Finished:
-    """What ``execute`` gives back: the outcome, the plan made before it, bytes used, seconds of each part, and the name of the device."""
+    """The result of ``execute``: the outcome, the plan, the used bytes, the seconds of each part, and the name of the device."""
 
     outcome: Outcome
     plan: MemoryPlan

@@ -1,4 +1,4 @@
-"""What others see of a job while it runs, and how they ask it to stop."""
+"""Observes a running job from other threads: its progress, and requests to stop it."""
 
 from __future__ import annotations
 
@@ -6,31 +6,31 @@ from typing import Any
 
 
 class Stopped(BaseException):
-    """Somebody asked for the end of a run. No ``Exception``, so that a job that goes on after errors does not go on after this.
+    """A run was asked to stop. Not an ``Exception``, so that a job that catches errors does not continue after it.
 
-    ``outcome``: the best result so far of what was stopped, where there is one: of an optimisation.
+    ``outcome``: the best result so far of a stopped optimisation; else None.
     """
 
     outcome: Any = None
 
 
 class Watch:
-    """One open job, seen from another thread: how far it is, and a request to stop that its loops look for.
+    """The progress of one open job, and a stop request, for other threads.
 
     Attributes:
-        runs: how often the job was run.
-        steps: time steps of the current run that were begun, where the job calls ``Job.checkpoint``.
-        time_steps: how many time steps a run takes; 0 where that is not known.
+        runs: number of runs of the job.
+        steps: begun time steps of the current run, if the job calls ``Job.checkpoint``.
+        time_steps: number of time steps of a run; 0 if unknown.
         descent: the current step of an optimisation and the most steps it may take; None: the job is not optimised.
         loss: the latest loss: of the last run, or what the job gave to ``checkpoint`` since; None before the first.
-        asked: why it is to stop; empty while nobody has asked.
+        asked: the reason of a stop request; empty without one.
     """
 
     def __init__(self) -> None:
         self.reset()
 
     def reset(self) -> None:
-        """Another trial begins. Nobody asks the last one any more."""
+        """Reset for the next trial, and drop a stop request of the last one."""
         self.runs = self.steps = self.time_steps = 0
         self.descent: tuple[int, int] | None = None
         self.loss: float | None = None
@@ -41,10 +41,10 @@ class Watch:
         self.asked = self.asked or why
 
     def check(self) -> None:
-        """Obey.
+        """End the run if a stop was requested.
 
         Raises:
-            Stopped: somebody has asked.
+            Stopped: a stop was requested.
         """
         if self.asked:
             raise Stopped(self.asked)
@@ -61,7 +61,7 @@ class Watch:
         self.steps += 1
 
     def progress(self, program: Any) -> str:
-        """How far the current run is, as text: ``time step 3 of 40``, ``optimize step 2 of 100, backward, loss 0.125``.
+        """The progress of the current run, as text: ``time step 3 of 40``, ``optimize step 2 of 100, backward, loss 0.125``.
 
         Without time steps it names the phase: ``forward`` while a tape records, ``backward`` while the tape runs its gradients, else
         ``run``.

@@ -1,4 +1,4 @@
-"""Parameters that tell who reads them: what a job builds must not depend on the value of an input.
+"""Parameters that record reads, so that a build cannot depend on the value of an input.
 
 A kernel that takes the value of an input as a constant would keep it when the next trial fills the input with another one. So ``build``
 and ``simulate`` are given parameters that refuse to show the values of inputs. The length of a list may be read.
@@ -18,11 +18,11 @@ _WHOLE = frozenset(("model_dump", "model_dump_json", "model_copy", "dict", "json
 
 
 class Reads:
-    """What was read of parameters.
+    """The recorded reads of parameters.
 
     Attributes:
         names: the dotted names of the values that were read.
-        inputs: those that nobody may read any more.
+        inputs: parameters that must no longer be read.
     """
 
     def __init__(self, job: str) -> None:
@@ -87,7 +87,7 @@ def _watched_class(model: type[BaseModel]) -> type[BaseModel]:
 
 
 def _shown(value: Any, reads: Reads, name: str) -> Any:
-    """A value as the job gets it: models and lists note later what is read of them."""
+    """Wrap a value for the job: models and lists record later reads."""
     if isinstance(value, BaseModel):
         return watched(value, reads, f"{name}.")
     if type(value) is list:
@@ -105,7 +105,7 @@ def _all_of(value: Any, reads: Reads, name: str) -> None:
 
 
 class _List(list[Any]):
-    """A list whose length may be read; who looks at its items is noted."""
+    """A list with a readable length; reads of its items are recorded."""
 
     def __init__(self, items: list[Any], reads: Reads, name: str) -> None:
         super().__init__(items)

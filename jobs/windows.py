@@ -125,7 +125,7 @@ def _with_heap(job: PlannedJob, budget: int, sizes: _Sizes, heap: int, probe: Ca
 
 
 def _held(job: PlannedJob) -> int:
-    """What ``build`` allocated."""
+    """The allocations of ``build``."""
     job.program.materialize()
     return job.program.device.used_bytes
 

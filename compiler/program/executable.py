@@ -323,8 +323,10 @@ class GradientExecutable(Executable):
         return None if guard.armed else False
 
     def _arm(self, decisive: tuple[int, ...], beside: int) -> None:
-        """Let native launches pass whose plan is that of these words, which is set. Nobody else launches meanwhile. ``beside``: what the
-        device held beside the heap before the plan was made; with more of it, or less, a memory budget leaves the heap another room.
+        """Let native launches pass whose plan is that of these words, which is set.
+
+        No other launch may happen meanwhile. ``beside``: what the device held beside the heap before the plan was made; with more of it, or
+        less, a memory budget leaves the heap another room.
         """
         guard, counted = self._guards.get(self.compiled.address), self._inputs.counted(self.program.data)
         if guard is not None and counted is not None:

@@ -1,4 +1,4 @@
-"""A large sweep is shown as a plan before it starts, where somebody sits who can say no."""
+"""Asks for confirmation of a large sweep on a terminal, after a display of its plan."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class NotWanted(QdrunError):
 
 
 def on_terminal() -> bool:
-    """Whether somebody can read a question and answer it."""
+    """Whether a user can answer a question: stdin and stderr are terminals."""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 

@@ -400,7 +400,7 @@ def _finish(
 ) -> tuple[str, Sequence[table.Row]]:
     """Write the last line of the journal, and the table. Waits for room on a full disk until it is told to stop.
 
-    ``why``: what ended the run before its trials had ended; for those who follow it from elsewhere. ``trials``: of the run. Gives
+    ``why``: the reason why the run ended before its trials, for remote followers. ``trials``: of the run. Gives
     the state, and the rows if the table was made.
     """
     try:

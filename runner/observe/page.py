@@ -67,7 +67,7 @@ def tiles(pairs: Iterable[tuple[str, str]]) -> str:
 
 
 def folded(title: str, inside: str) -> str:
-    """What is shown when somebody asks for it."""
+    """Render the content that is shown on demand."""
     return f"<details><summary>{text(title)}</summary>{inside}</details>"
 
 

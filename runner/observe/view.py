@@ -43,7 +43,7 @@ class RunningTrial:
 
 @dataclass(frozen=True)
 class DeviceView:
-    """A device and the memory it runs on. ``capacity``, ``used`` and ``lanes`` are None where nobody has said them.
+    """A device and the memory it runs on. ``capacity``, ``used`` and ``lanes`` are None if unknown.
 
     ``running``: lanes at work. A lease that covers several trials, one after the other, takes one.
     """

@@ -80,7 +80,7 @@ def descend_batch(
         seeds: of each trial, the same at each step, see ``BatchSession.run_columns``.
 
     Raises:
-        Stopped: somebody has asked for the end before the first step.
+        Stopped: a stop was requested before the first step.
     """
     starts = [paths.plain_params(one) for one in params]
     scale = {name: section.scale.get(name, 1.0) for name in section.params or ()}

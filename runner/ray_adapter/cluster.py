@@ -314,7 +314,7 @@ def token_file() -> Path:
 
 
 def make_token() -> None:
-    """See that there is a token for a Ray of this user, which nobody else could ever read: Ray would write one readable by all.
+    """Create a token for this user's Ray if there is none, readable by this user only: Ray would write one that is readable by all.
 
     One at a place that the user names is left to the user.
     """

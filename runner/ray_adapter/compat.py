@@ -169,7 +169,7 @@ def loaded() -> bool:
 
 
 def asks_for_token(head: str) -> bool | None:
-    """Whether the control plane at host:port refuses those who send no token. None: it gave another answer, or none.
+    """Whether the control plane at host:port refuses clients without a token. None: it gave another answer, or none.
 
     Only a refusal for the lack of a token counts as one: an unknown method, a proxy or a head that hangs say nothing.
     """

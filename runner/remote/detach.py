@@ -142,7 +142,7 @@ def resume_detached(
 
     Raises:
         ConfigChanged: its config is another one, or is gone.
-        RunAlive: somebody runs it.
+        RunAlive: another process runs it.
     """
     jobs = _jobs(order.address)
     check_shared(folder.uri)
@@ -318,7 +318,7 @@ def follow(detached: Detached, timing: Timing, *, quiet: bool = False) -> Submit
 
 
 def _bury(folder: RunFolder) -> None:
-    """Say that a run is lost whose process is gone without a word. Somebody else may have gone on with it: then it is not."""
+    """Record that a run is lost if its process died without a final event, unless another process has resumed it."""
     owner = latest_owner(folder)
     if owner is None or run_state(folder, replay(folder)) != "running" or not known_dead(folder, owner):
         return

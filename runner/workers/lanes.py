@@ -53,7 +53,7 @@ class WorkerCall:
         failed: number of trials that have not succeeded.
         lane: the lane that runs the call, once one has it.
         told: how many ends there have been.
-        names: its trials, once somebody has asked for them.
+        names: its trials, computed on demand.
     """
 
     batches: Sequence[BatchSpec]

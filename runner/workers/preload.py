@@ -29,7 +29,7 @@ LIMIT_S = 30.0
 def preload(shapes: Sequence[Shape], claimed: int, load: Callable[[Shape], None], limit_s: float = LIMIT_S) -> None:
     """Load the code of shapes, one after the other; returns when trials may begin.
 
-    Nobody has claimed bytes for this. But trials wait here that have, and hold nothing yet: a shape that needs more than they have claimed
+    No lease covers these bytes. But waiting trials have leases, and hold nothing yet: a shape that needs more than they have claimed
     together is left to its first trial.
 
     Args:

@@ -1,6 +1,6 @@
 """The lines of a function as they were when its module was loaded, even if the file has changed since.
 
-Kernels are read from their source, often long after Python has read it: a job's are made in each trial. Who edits the file meanwhile must
+Kernels are read from their source, often long after Python has read it: a job's are made in each trial. An edit of the file in between must
 not change what runs. So the lines of a file are kept that a function was read from, and those are taken that compile to the function's own
 code. Where even the file's lines of now do not, it was edited before anything of it was read.
 """

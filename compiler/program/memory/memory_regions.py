@@ -51,7 +51,7 @@ class MemoryRegion(NamedTuple):
     """One scalar-valued array. Different offsets of one layout are different numbers; different layouts of one base may overlap.
 
     Attributes:
-        base: the memory: the serial number of one of our allocations, or the address of somebody else's memory.
+        base: the memory: the serial number of one of our allocations, or the address of foreign memory.
         layout: "" for our own memory; else where and how a view lies in it.
         offset: bytes from one element's start to this component.
     """

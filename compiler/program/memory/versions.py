@@ -1,4 +1,4 @@
-"""Version counters: who wrote what, and when, so that a gradient which would read a changed value is refused.
+"""Version counters of the writes to arrays, so that a gradient that would read a changed value is refused.
 
 Kept with ``qd.init(debug=True)`` and while a ``Tape(validation=True)`` is open. Every launch, and every assignment from Python, gets a
 number and is entered as the newest write of what it stores to. A launch is remembered by its kernel and arguments. When its gradient is

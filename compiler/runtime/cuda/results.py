@@ -46,7 +46,9 @@ _KNOWN: dict[int, Result] = {
     700: Result("ILLEGAL_ADDRESS", "it read or wrote memory that is not its own", _BOUNDS, True, True),
     701: Result("LAUNCH_OUT_OF_RESOURCES", "a block needs more registers or shared memory than there are", _OURS),
     702: Result("LAUNCH_TIMEOUT", "it ran longer than the display's watchdog allows", "use a device without a display", True),
-    709: Result("CONTEXT_IS_DESTROYED", "the device's context was destroyed by somebody", "do not reset the device", True),
+    709: Result(
+        "CONTEXT_IS_DESTROYED", "another part of the process destroyed the device's context", "do not reset the device", True
+    ),
     710: Result("ASSERT", "an assertion of the device failed", _OURS, True),
     714: Result("HARDWARE_STACK_ERROR", "its call stack was overrun", _BOUNDS, True, True),
     715: Result("ILLEGAL_INSTRUCTION", "it met an instruction that the device does not have", _OURS, True),

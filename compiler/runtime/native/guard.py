@@ -1,4 +1,4 @@
-"""What a native launch looks at before it runs: whether all that was prepared for it is still what it was.
+"""The guard of a native launch: checks that everything that was prepared for it is still valid.
 
 A gradient runs on a heap that was planned from some of its arguments, and from arrays. The launcher compares the words of these
 arguments, and counters that move when such an array may have been written, with those for which the heap was made; and it looks whether
@@ -20,7 +20,7 @@ Pairs = Sequence[tuple[int, int]]
 class Guard:
     """The memory that one native launcher reads. It is not armed at first: every call goes to Python.
 
-    Whoever arms it holds the interpreter's lock, as the launcher does while it looks.
+    It is armed with the interpreter's lock held, as the launcher does while it checks.
 
     Args:
         args: of the kernel.
@@ -38,7 +38,7 @@ class Guard:
 
     @property
     def address(self) -> int:
-        """Where the launcher looks."""
+        """The address of the guard's memory for the launcher."""
         return ctypes.addressof(self._head)
 
     @property

@@ -1,4 +1,4 @@
-"""What a native launcher does with a guard, in LLVM text: see ``guard.py``, and ``launch_ir.py``, whose functions it uses."""
+"""The check of a guard by a native launcher, in LLVM text: see ``guard.py``; uses functions of ``launch_ir.py``."""
 
 from __future__ import annotations
 

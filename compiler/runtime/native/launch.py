@@ -135,7 +135,7 @@ def _process(natives: Natives, wrapper: type | None) -> ctypes.Array[ctypes.c_in
     }
     _spares.append(objects[pack_ir.P_SPARE])
     words = (ctypes.c_int64 * pack_ir.P_WORDS)(*(id(objects[k]) for k in range(pack_ir.P_WORDS)))
-    kept = [x for k, x in objects.items() if k != pack_ir.P_SPARE]  # which has one reference while nobody uses it
+    kept = [x for k, x in objects.items() if k != pack_ir.P_SPARE]  # which has one reference while it is unused
     for one in (words, natives, *kept):
         jit.keep_for_ever(one)
     return words
@@ -171,7 +171,7 @@ def _int_range(dtype: DType) -> tuple[int, int]:
 
 
 def _scalar_kind(dtype: DType) -> int:
-    """How a Python number becomes this type. 0: never natively (f16 needs a rounding that not every processor has)."""
+    """The conversion of a Python number to this type. 0: never natively (f16 needs a rounding that not every processor has)."""
     if dtype.is_real:
         return {f32: pack_ir.KIND_F32, f64: pack_ir.KIND_F64}.get(dtype, 0)
     return {u1: pack_ir.KIND_BOOL, u64: pack_ir.KIND_U64}.get(dtype, pack_ir.KIND_INT)
@@ -212,11 +212,11 @@ class Watched:
 
 
 class Launch(NamedTuple):
-    """What a native launch needs of a kernel. The launcher reads the table; it names the rest by address.
+    """The data of a kernel for a native launch. The launcher reads the table, which contains the addresses of the rest.
 
     Attributes:
-        owner: what was compiled, and the address of its code.
-        watches: of its arguments.
+        owner: the compiled kernel, and the address of its code.
+        watches: the watches of its arguments.
     """
 
     table: bytes
@@ -241,7 +241,7 @@ def make_launch(
     ahead: int = 0,
     on_ahead: Callable[[], object] | None = None,
 ) -> Launch | None:
-    """A native launch, or None where there can be none. It is put into the list of its kernel in its program.
+    """Create a native launch, or return None if there can be none. It is added to the list of its kernel in its program.
 
     Args:
         compiled: the kernel; it returns nothing (returned values are fetched in Python).

@@ -1,4 +1,4 @@
-"""Where this interpreter and numpy keep what the native launcher reads of objects; checked on objects with known contents."""
+"""Finds the object layouts of this interpreter and numpy that the native launcher reads, and checks them on known objects."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 from . import pack_ir
 
 TYPE_SLOTS = {"basicsize": 32, "call": 128, "flags": 168, "base": 256, "descr_get": 272, "dictoffset": 288}
-"""Where a class has them, in bytes."""
+"""Their offset in a class, in bytes."""
 _HEAD = object.__basicsize__
 
 
@@ -23,7 +23,7 @@ def pointer(address: int) -> int:
 
 
 def slot_offset(cls: type, name: str) -> int | None:
-    """Where instances keep a slot: one is made, of a subclass without a destructor, and searched. None: no such plain slot."""
+    """The offset of a slot in instances, found by a search in an instance of a subclass without a destructor. None: no such plain slot."""
     probe_type: Any = type("Probe", (cls,), {"__slots__": (), "__del__": lambda self: None})
     probe, mark = object.__new__(probe_type), object()
     setattr(probe, name, mark)
@@ -32,7 +32,7 @@ def slot_offset(cls: type, name: str) -> int | None:
 
 
 def offsets() -> dict[str, int]:
-    """Where this interpreter keeps what the launcher reads, as far as its headers' layout is the known one."""
+    """The offsets that the launcher reads, if this interpreter's headers have the known layout."""
     names = ("ARRAY_ND", "ARRAY_DIMS", "ARRAY_DESCR", "ARRAY_FLAGS_AT")
     known = dict(zip(names, (_HEAD + 8, _HEAD + 16, _HEAD + 40, _HEAD + 48)))
     return known | {
@@ -46,7 +46,7 @@ def offsets() -> dict[str, int]:
 
 
 def _tag_offset() -> int:
-    """Where a dict has a number that is another one after every change; 0: dicts of this interpreter have none."""
+    """The offset of a dict's version number, which changes with every write; 0: dicts of this interpreter have none."""
     at, probe = _HEAD + 8, dict[str, object]()
 
     def tag() -> int:

@@ -1,4 +1,4 @@
-"""How the native launcher packs one argument into the buffer of a launch, in LLVM text: see ``launch_ir.py``."""
+"""The packing of one argument into the buffer of a native launch, in LLVM text: see ``launch_ir.py``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The slots of the classes whose calls are launched natively, in LLVM text: see ``launch_ir.py``, whose functions they use."""
+"""The type slots of classes with native launches, in LLVM text; use functions of ``launch_ir.py``."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ plain:
   call void @Py_IncRef(ptr %self)
   ret ptr %self
 make:
-  ; the one object that is kept for this, unless somebody else has it: a bound kernel rarely lives longer than its call
+  ; the one object that is kept for this, unless it is referenced elsewhere: a bound kernel rarely lives longer than its call
   %spare_i = call i64 @word(ptr @qd_process, i64 $P_SPARE$)
   %spare = inttoptr i64 %spare_i to ptr
   %references = load i64, ptr %spare

@@ -1,4 +1,4 @@
-"""What a native launch compares of an object whose ndarrays and numbers come with each launch: the ``self`` of a method.
+"""Watches an object with per-launch ndarrays and numbers, such as the ``self`` of a method, for a native launch.
 
 The launcher looks at the dict of the object, and at those of the objects and the lists inside that are looked into. A dict that was not
 written to since (interpreters that count say so) is not read again. Another ndarray of the same type, and another number, are taken as
@@ -64,14 +64,14 @@ _BEFORE = -3 * ctypes.sizeof(ctypes.c_void_p)
 
 
 def dict_offset(owner: object) -> int | None:
-    """Where an object has the address of its dict, in bytes from its own: in front of it, or where its class says. None: elsewhere."""
+    """The offset of the address of an object's dict from the object: in front of it, or as its class defines. None: elsewhere."""
     held = id(vars(owner))  # the object has one from now on
     places = (type(owner).__dictoffset__, _BEFORE)
     return next((k for k in places if k and ctypes.c_void_p.from_address(id(owner) + k).value == held), None)
 
 
 class Watch:
-    """The memory that a native launcher reads and writes, for one object. Whoever fills it holds the interpreter's lock.
+    """The memory that a native launcher reads and writes, for one object. It is filled with the interpreter's lock held.
 
     Args:
         value: the object, which is kept.
@@ -85,12 +85,12 @@ class Watch:
 
     @property
     def address(self) -> int:
-        """Where the launcher looks."""
+        """The address of the watch's memory for the launcher."""
         return ctypes.addressof(self._head)
 
     @property
     def arrays(self) -> int:
-        """How many arrays it knows: as many as long as it is filled for one specialisation."""
+        """The number of arrays, constant for one specialisation."""
         return int(self._head[W_ARRAYS])
 
     @property
@@ -101,10 +101,10 @@ class Watch:
     def fill(
         self, rows: Sequence[Row], arrays: Sequence[tuple[object, Sequence[int]]], numbers: Sequence[Sequence[int]]
     ) -> None:
-        """Expect this.
+        """Set the expected content.
 
         Args:
-            rows: what is looked at, outer objects before inner ones.
+            rows: the compared values, outer objects before inner ones.
             arrays: those that the object holds now, and how each is packed (``pack_ir.A_*``), in the order of the words.
             numbers: how each is packed.
         """

@@ -1,5 +1,5 @@
-"""How the native launcher looks at an object whose members come with each launch, in LLVM text: see ``watch.py``, which keeps what it
-compares, and ``pack_ir.py``, whose functions it uses.
+"""The check of an object with per-launch members by the native launcher, in LLVM text: see ``watch.py`` for the compared values; uses
+functions of ``pack_ir.py``.
 """
 
 from __future__ import annotations

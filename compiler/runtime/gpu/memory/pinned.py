@@ -15,7 +15,7 @@ CHUNK = 64 << 10
 
 
 class PinnedMemory:
-    """Pinned words for launches: status records, returned values. Shared by the programs of a process, and never unpinned: somebody may
+    """Pinned words for launches: status records, returned values. Shared by the programs of a process, and never unpinned: a caller may
     have kept a view of them.
 
     A freed block is given out again when the stream that may still write to it was waited for (``settled``).
