@@ -74,11 +74,6 @@ def _of_texts(values: Sequence[str]) -> Any:
     return pa.Array.from_buffers(pa.string(), len(values), buffers)
 
 
-def constant(value: Any, count: int, wanted: Any = None) -> Any:
-    """An array that has one value so often. ``wanted``: its type; None: that of the value."""
-    return plain_array([value], wanted).take(of_numbers(np.zeros(count, dtype=np.int64)))
-
-
 def in_order(chunks: Iterable[Any], order: Array, wanted: Any = None) -> Any | None:
     """Chunks of a column as one array in another order; None where their types differ. ``wanted``: the type, if they are all empty."""
     import pyarrow as pa
@@ -130,4 +125,4 @@ def column_of(table: Sequence[Mapping[str, Any]], name: str) -> list[Any]:
     return table.column(name) if isinstance(table, ArrowRows) else [row.get(name) for row in table]
 
 
-__all__ = ["ArrowRows", "column_of", "constant", "fixed_type", "in_order", "of_numbers", "plain_array"]
+__all__ = ["ArrowRows", "column_of", "fixed_type", "in_order", "of_numbers", "plain_array"]

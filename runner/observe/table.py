@@ -25,7 +25,7 @@ from ..store.replay import Block, Replay, replay, run_state, split
 from ..store.summary import keep, shown_status, unfinished_word
 from ..study.plan import planned_bytes
 from ..study.trial_list import Trial, Trials
-from .arrow_columns import ArrowRows, column_of, constant, fixed_type, in_order, of_numbers, plain_array
+from .arrow_columns import ArrowRows, column_of, fixed_type, in_order, of_numbers, plain_array
 
 FIXED = (
     *("trial", "index", "replicate", "seed", "status", "loss", "gradient_norm", "seconds"),
@@ -326,7 +326,8 @@ def _joined(trials: Trials, found: Replay, others: Sequence[Row]) -> ArrowRows |
     import pyarrow as pa
 
     firsts = [_first_row(trials, found, block) for block in found.blocks]
-    parts = [_columns_of(block, first) for block, first in zip(found.blocks, firsts, strict=True)]
+    parts, counts = [_columns_of(block) for block in found.blocks], [len(block.rows) for block in found.blocks]
+    block_of_row = of_numbers(np.repeat(np.arange(len(counts)), counts))
     places = np.array(
         [found.places[name] for block in found.blocks for name in block.trials] + [found.places[r["trial"]] for r in others]
     )
@@ -343,10 +344,10 @@ def _joined(trials: Trials, found: Replay, others: Sequence[Row]) -> ArrowRows |
         if name in own:
             arrays[name] = _column(own[name], name)
             continue
-        chunks = [
-            part[name] if name in part else constant(None, len(block.rows))
-            for part, block in zip(parts, found.blocks, strict=True)
-        ]
+        if any(name in part for part in parts):
+            chunks = [part[name] if name in part else pa.nulls(count) for part, count in zip(parts, counts, strict=True)]
+        else:  # what the trials of a block share
+            chunks = [_column([first.get(name) for first in firsts], name).take(block_of_row)]
         if others:
             depth = _depth_of(others, name) if name.startswith(("grad.", "out.")) else 0
             values = [row.get(name) for row in others]
@@ -373,14 +374,12 @@ def _first_row(trials: Sequence[Trial], found: Replay, block: Block) -> Row:
     return row
 
 
-def _columns_of(block: Block, first: Row) -> dict[str, Any]:
-    """The columns of a block that are not the parameters; of what its trials share, ``first`` has the value."""
-    event, count = block.event, len(block.rows)
-    named = {name: column for name, column in event["columns"].items()}
+def _columns_of(block: Block) -> dict[str, Any]:
+    """The columns in which the trials of a block have values of their own, but for parameters."""
+    event = block.event
+    named = dict(event["columns"])
     named |= {f"{prefix}.{name}": column for prefix, kind in PREFIXES for name, column in event.get(kind, {}).items()}
-    out = {name: of_numbers(decoded(column)[block.rows].astype(np.float64)) for name, column in named.items()}
-    rest = {name: value for name, value in first.items() if name not in out and not name.startswith("param.")}
-    return out | {name: constant(value, count, None if value is None else fixed_type(name)) for name, value in rest.items()}
+    return {name: of_numbers(decoded(column)[block.rows].astype(np.float64)) for name, column in named.items()}
 
 
 def _group_rows(found: Replay) -> int:

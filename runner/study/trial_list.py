@@ -135,12 +135,15 @@ def texts(column: Sequence[Any], encode: Callable[[Any], str]) -> str | list[str
         return repr(first) if first and column.count(first) == len(column) else list(map(repr, column))
     if len(kinds) == 1 and type(first) in PLAIN and column.count(first) == len(column):
         return encode(first)
-    if (
-        kinds == {list}
-        and {float} == set(map(type, inner := list(chain.from_iterable(column))))
-        and np.isfinite(np.array(inner)).all()
-    ):
-        return ["[" + ",".join(map(repr, value)) + "]" for value in column]
+    if kinds == {int}:
+        return list(map(str, column))
+    if kinds == {str} and (joined := "".join(column)).isascii() and joined.isalnum():
+        return [f'"{value}"' for value in column]
+    if kinds == {list} and len(lengths := set(map(len, column))) == 1:
+        inner, width = list(chain.from_iterable(column)), lengths.pop()
+        if {float} == set(map(type, inner)) and np.isfinite(np.array(inner)).all():
+            numbers, template = map(repr, inner), "[" + ",".join(["%s"] * width) + "]"
+            return list(map(template.__mod__, zip(*[numbers] * width, strict=True)))
     return [encode(value) for value in column]
 
 
