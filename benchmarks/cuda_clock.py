@@ -115,7 +115,7 @@ def make_context() -> None:
 
 
 def used_bytes() -> int:
-    """Bytes of the device that are taken, by whomever."""
+    """Bytes of the device that are in use, by any process."""
     from cuda.bindings import driver
 
     free, total = driver.cuMemGetInfo()[1:]

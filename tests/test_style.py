@@ -24,6 +24,9 @@ MAY_NAME_A_BACKEND = {
     "compiler/tape/machine.py",
 }
 
+# Pronouns that leave the subject of a definition open.
+VAGUE = re.compile(r"\b(whoever|whomever|nobody|somebody|that which)\b", re.I)
+
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -106,6 +109,29 @@ def test_every_module_says_what_it_is():
         if not text or "to be described" in text.lower():
             bare.append(name_of(path))
     assert not bare
+
+
+def test_sentences_name_their_subject():
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    vague = [
+        f"{name_of(path)}:{number} {line.strip()}"
+        for path in [*files(*OURS), *pages]
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if VAGUE.search(line)
+    ]
+    assert not vague
+
+
+@pytest.mark.parametrize("folder", ["docs", "docs/internals"])
+def test_every_page_begins_with_its_subject_and_its_use(folder):
+    """The first paragraph of a page: at least two sentences, one of which says when a reader needs the page."""
+    silent = []
+    for page in sorted((ROOT / folder).glob("*.md")):
+        first = page.read_text(encoding="utf-8").split("\n", 1)[1].strip().split("\n\n")[0]
+        sentences = re.split(r"[.:]\s+(?=[A-Z`*\[])", first)
+        if len(sentences) < 2 or not re.search(r"\bneeds?\b|\b[Rr]ead (it|on)\b|\bLook up\b|\bshows how\b", first):
+            silent.append(page.name)
+    assert not silent
 
 
 def test_every_function_is_annotated():

@@ -66,7 +66,7 @@ class Shaken(Job[ShakenParams]):
         return Outcome(loss, {"x": gradient} if "x" in self.wanted else {})
 
     def trap(self):
-        """Where one is laid, the first trial that comes by ends its thread, as native code may, and nobody is told; or its process."""
+        """Trigger a trap, if there is one: the first trial to reach it ends its thread silently, as native code may, or its process."""
         if self.params.notes:
             with suppress(FileNotFoundError):
                 os.unlink(f"{self.params.notes}.lane")

@@ -255,7 +255,7 @@ class Play:
                     since = now
                     continue
                 if now - since > faults[0].delay_s + NOBODY_S and len(faults) > 1:  # perhaps it waits for that
-                    self.note(f"{now - began:.3f} nobody was there for {faults.pop(0)}")
+                    self.note(f"{now - began:.3f} no target for {faults.pop(0)}")
                     since = now
                     continue
                 time.sleep(0.1)  # there is no such process yet; to look for one costs something

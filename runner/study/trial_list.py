@@ -1,4 +1,4 @@
-"""The trials of a run: one object for each where somebody asks for it, and columns for all that is done with many of them."""
+"""The trials of a run: an object per trial on demand, and columns for operations on many of them."""
 
 from __future__ import annotations
 

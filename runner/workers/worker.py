@@ -386,9 +386,9 @@ class Worker:
             if now is not None:
                 who = f"owner {now.number} (process {now.pid} on {now.host})"
             elif self.folder.is_run:
-                who = "nobody"
+                who = "no owner"
             else:
-                who = f"nobody: {platform.node()} has no run in that place; `storage` must be one that all machines share"
+                who = f"no owner: {platform.node()} has no run in that place; `storage` must be one that all machines share"
             raise OwnerLost(
                 f"{self.name} was started for owner {self._owner.number} of {self.folder.name}, which belongs to {who}\n"
                 f"  do: `qdrun status {self.folder.uri}` shows how the run goes on"

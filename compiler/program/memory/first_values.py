@@ -1,7 +1,8 @@
-"""What launches find before the first of them, put back so that they can run again as if nothing had run.
+"""Restores the state before the first launches of a program, so that they can run again as if nothing had run.
 
-Of the memory of a program that is what the launches store to: fields and ndarrays, not their gradients, which a tape clears. What nobody
-has written before the first run holds zeros. Of the rest one trial's content is kept on the host, as all trials begin with the same one.
+That state is the content of the memory that launches store to: fields and ndarrays, but not their gradients, which a tape clears. Memory
+that was never written before the first run is zero. Of other memory the content of one trial is kept on the host, because all trials begin
+with the same content.
 """
 
 from __future__ import annotations
