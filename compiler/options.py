@@ -69,8 +69,8 @@ class Options:
         fast_math: on CUDA, use the GPU's approximate instructions for f32 divisions, square roots, sines, cosines, tangents and
             exponentials. They are two to four times faster; docs/gpu-math.md has their errors. No effect on other backends.
         batch: number of independent trials that the program runs at once (docs/batch.md); None: the program is not batched.
-        gpu_lanes: threads that share the work of one trial of a batch on a GPU, in recorded launches (``qd.capture``); 0: more than one
-            if there are too few trials to fill the device.
+        gpu_lanes: threads that share the work of one trial of a batch on a GPU, in recorded launches (``qd.capture``); 0: as many as suit
+            the number of trials and the iterations of their loops.
         device: the GPU, by number or by text: "GPU-" with its UUID, its PCI address "0000:3b:00.0", or "emulated", an emulated GPU
             for tests.
     """

@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from math import gcd
 
-from .nodes import Buffer, Place
+from .nodes import Buffer, Const, Operand, Place
 
 _ARGS = ("arg", "arg_grad", "arg_dual")
 
@@ -41,6 +41,22 @@ def may_alias(p: Place, q: Place) -> bool:
     if not (p.buffer.kind in _ARGS and q.buffer.kind in _ARGS) or p.buffer.owner is q.buffer.owner:
         return False  # fields, temporaries and an argument's own gradient and dual are different allocations
     return (p.dtype, p.ndim, p.elem_bytes) == (q.dtype, q.ndim, q.elem_bytes) and not _interleaved(p, q)
+
+
+def may_meet(p: Place, at: tuple[Operand, ...], q: Place, there: tuple[Operand, ...]) -> bool:
+    """Whether an element of ``p`` can share bytes with one of ``q``: not if along an axis of one array the indices differ by a literal."""
+    if not may_alias(p, q):
+        return False
+    return not (same_array(p, q) and any(x is y and a != b for (x, a), (y, b) in zip(map(_parts, at), map(_parts, there))))
+
+
+def _parts(x: Operand) -> tuple[Operand | None, object]:
+    """An index as a value and a literal that is added to it."""
+    if isinstance(x, Const):
+        return None, x.value
+    if x.op == "add" and isinstance(x.args[1], Const):
+        return x.args[0], x.args[1].value
+    return x, 0
 
 
 def _steps(p: Place) -> tuple[int, ...]:

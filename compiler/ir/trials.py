@@ -15,7 +15,11 @@ TRIAL_ALIGNMENT = 8
 """``trial_bytes`` are multiples of this, and so are the offsets of a root's children: groups then start at multiples of 8 widths."""
 
 TRIAL_LANES = 16
-"""Threads that a trial has in recorded launches on a GPU, at most, unless ``gpu_lanes`` asks for more: as many have adstack rows."""
+"""Threads that a trial with adstacks has in recorded launches on a GPU, at most, unless ``gpu_lanes`` asks for more: as many have rows."""
+
+GPU_WIDTH, GPU_WIDE = 4, 64
+"""Trials of a group on a GPU; from how many elements along the last axis of a trial's fields on each trial lies alone, as its own threads
+read its elements side by side then."""
 
 TRIALS, SEEDS, FAILED = "trials", "trials.seeds", "trials.failed"
 """Launch parameters of each task of a batched kernel: how many trials there are; the address of what the random seeds of each trial begin
@@ -27,8 +31,7 @@ FAILED_WORDS, FAILED_CODE, FAILED_STATUS, FAILED_VALUES = 8, 0, 1, 2
 
 @dataclass(frozen=True, slots=True)
 class TrialLayout:
-    """``count`` trials in groups of ``width``. In recorded launches on a GPU a trial has ``lanes`` threads, which share its iterations;
-    with several of them a block has ``side`` trials.
+    """``count`` trials in groups of ``width``.
 
     The element at byte ``offset`` of a trial (``Place``: offset + sum(i_k * strides[k])), which has ``size`` bytes, lies at
     ``trial // width * width * trial_bytes + width * offset + trial % width * size``.
@@ -36,8 +39,6 @@ class TrialLayout:
 
     count: int
     width: int
-    lanes: int = 1
-    side: int = 0
 
     @property
     def padded(self) -> int:
@@ -95,6 +96,11 @@ class TrialLayout:
         full, rest = divmod(self.count, self.width)
         first = columns[: full * self.width].reshape(full, self.width, *whole.shape[2:])
         return [(first, whole[:full]), (columns[full * self.width :], whole[full, :rest])] if rest else [(first, whole)]
+
+
+def gpu_layout(count: int, extent: int) -> TrialLayout:
+    """Trials on any GPU, so that plans need none. ``extent``: of the longest last axis of what each trial has its own of."""
+    return TrialLayout(count, 1 if extent >= GPU_WIDE else GPU_WIDTH)
 
 
 def trial_bytes(nbytes: int) -> int:

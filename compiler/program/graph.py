@@ -140,7 +140,8 @@ class Graph:
         trials = self.program.trials
         if trials is None or self.program.device.on_host:
             return f"<graph of `{self.name}`: {self.launches} launches>"
-        lanes = f", {trials.lanes} threads each" if trials.lanes > 1 else ""
+        found = self._device.trial_lanes(self._handle)
+        lanes = f", {found} threads each" if found > 1 else ""
         return f"<graph of `{self.name}`: {self.launches} launches for {trials.count} trials{lanes}>"
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any, Protocol
@@ -17,7 +17,7 @@ import numpy as np
 from ..codegen.llvm.target import ONE_LANE, Lanes
 from ..errors import OutOfMemory, QdrunRuntimeError
 from ..ir.threads import Living, new_lock
-from ..ir.trials import TrialLayout
+from ..ir.trials import TrialLayout, gpu_layout
 from ..options import Arch, Options
 from ..runtime.base import Allocation, Device
 from ..runtime.native.launch_ir import F_CLOSED, F_SLOW, F_WORDS, S_AHEAD, S_RUNNING, S_WORDS
@@ -26,7 +26,7 @@ from .async_errors import Pending
 from .call import Key
 from .devices import open_device
 from .launch_lock import Alone
-from .layout.tree import Root, materialize
+from .layout.tree import Root, materialize, own_shapes
 from .memory.data_versions import DataVersions
 from .memory.memory_regions import MemoryRegion, PlacedArray, Shown, memory_base
 from .recording import LaunchPlace, Recording
@@ -54,6 +54,7 @@ class ProgramState:
         trials: how many there are of a batched program, and how they lie in memory; None: it is not batched.
         open_trial: the trial that Python reads and writes in a ``with program.trial(b)`` block; None: all of them.
         trial_state: what it keeps for each trial.
+        extent: see ``ir.trials.gpu_layout``; known once the trials have memory.
         root: the layout tree that fields are placed in.
         ndarrays, differentiable: the ndarrays that are alive, and those of them with a gradient or a dual.
         keys: the one key of each type of ndarrays: launchers compare keys by identity.
@@ -70,8 +71,9 @@ class ProgramState:
     def __init__(self, arch: Arch, options: Options) -> None:
         self.arch, self.options = arch, options
         self.device: Device = open_device(arch, options)
+        self.extent = 0
         self.trials = None if options.batch is None else self.trials_of(options.batch)
-        self.device.trials = self.trials
+        self.device.trials, self.device.gpu_lanes = self.trials, options.gpu_lanes
         self.open_trial: int | None = None
         self.root = Root(self)
         self.closed = False
@@ -97,7 +99,7 @@ class ProgramState:
         if not self.device.on_host:
             self.pending = Pending(self.device)
         self.device.attach(self)
-        self.trial_state = None if self.trials is None else TrialState(self.trials, options.random_seed, self.allocate)
+        self.trial_state = None if self.trials is None else TrialState(self.trials.count, options.random_seed)
 
     def synchronize(self) -> None:
         """Wait until everything that was launched has ended; see ``sync``."""
@@ -217,9 +219,27 @@ class ProgramState:
         if self.closed:
             raise QdrunRuntimeError("this program is closed; do: qd.init() again")
 
+    def lay_out_trials(self, shapes: Iterable[Sequence[int]]) -> None:
+        """Decide how trials lie in memory, before the first memory that each has its own part of.
+
+        Args:
+            shapes: of the arrays of a trial that get this memory.
+
+        Raises:
+            OutOfMemory: there is none for ``trial_state``.
+        """
+        if self.trials is None or self.trial_state is None or self.trial_state.layout is not None:
+            return
+        self.extent = max((shape[-1] for shape in shapes if len(shape)), default=0)
+        self.trials = self.device.trials = self.trials_of(self.trials.count)
+        self.trial_state.place(self.trials, self.allocate)
+
     def materialize(self) -> None:
         """Give storage to every field that was placed since the last time."""
         with self._turn:
+            shapes = own_shapes(self.root)
+            if shapes:
+                self.lay_out_trials(shapes)
             materialize(self.root, self.allocate, self.device.free)
 
     def tensors(self) -> list[Any]:
@@ -278,13 +298,11 @@ class ProgramState:
 
     def trials_of(self, count: int, arch: str | None = None) -> TrialLayout:
         """So many trials, as a batched program on its device has them in memory. ``arch``: on a GPU that need not be there, if the program
-        runs on the CPU: on one with the threads of an H200.
+        runs on the CPU.
         """
         if self.device.on_host and arch not in (None, "cpu", self.arch.value):
-            from ..runtime.gpu.trial_graphs import PLANNED_FOR, trials_on  # a program on the CPU loads nothing of GPUs
-
-            return trials_on(count, self.options.gpu_lanes, *PLANNED_FOR)
-        return self.device.trial_layout(count, self.options.cpu_lanes, self.options.gpu_lanes)
+            return gpu_layout(count, self.extent)
+        return self.device.trial_layout(count, self.options.cpu_lanes, self.extent)
 
     def most_groups(self, arch: str | None) -> int:
         """Groups of trials from which on the adstack heap of a batch is the same: all threads have rows. None: of its own backend."""

@@ -31,25 +31,32 @@ class TrialState:
     """The trials of a batched program.
 
     Attributes:
-        layout: how many there are, and how they lie in memory.
+        layout: how they lie in memory; None: they have none yet.
         keep_failures: a launch in which trials fail does not raise; ``failed`` tells them.
     """
 
-    def __init__(self, layout: TrialLayout, random_seed: int, allocate: Callable[[int, str], Allocation]) -> None:
-        """``random_seed``: of the first trial; the others have the numbers after it.
+    def __init__(self, count: int, random_seed: int) -> None:
+        """``count``: of the trials; ``random_seed``: of the first one; the others have the numbers after it."""
+        self.count, self.keep_failures = count, False
+        self.layout: TrialLayout | None = None
+        self._memory: dict[str, Allocation] = {}
+        self._kernels: dict[int, Reports] = {}  # by the address of the status record
+        self._seeds: Sequence[int] = range(random_seed, random_seed + count)
+
+    def place(self, layout: TrialLayout, allocate: Callable[[int, str], Allocation]) -> None:
+        """Give the trials memory, once.
 
         Raises:
             OutOfMemory: from ``allocate``.
         """
-        self.layout, self.keep_failures = layout, False
         self._memory = {name: allocate(layout.bytes(8 * words), "trials") for name, words in _WORDS.items()}
-        self._kernels: dict[int, Reports] = {}  # by the address of the status record
-        self.set_seeds(range(random_seed, random_seed + layout.count))
+        self.layout = layout
+        self.set_seeds(self._seeds)
 
     def param(self, name: str, kernel: Reports, status: int) -> int:
         """The value of one of ``trials.TRIAL_PARAMS`` for a kernel with this status record."""
         self._kernels[status] = kernel
-        return self.layout.count if name == TRIALS else self._memory[name].ptr
+        return self.count if name == TRIALS else self._memory[name].ptr
 
     def set_seeds(self, seeds: Sequence[int] | np.ndarray) -> None:
         """The random seed of each trial: it draws what a program made with ``qd.init(random_seed=)`` of it would draw.
@@ -60,10 +67,11 @@ class TrialState:
         Raises:
             QdrunRuntimeError: there is not one for each trial.
         """
-        if len(seeds) != self.layout.count:
-            raise QdrunRuntimeError(
-                f"{len(seeds)} random seeds for a batch of {self.layout.count} trials\n  do: give one for each"
-            )
+        if len(seeds) != self.count:
+            raise QdrunRuntimeError(f"{len(seeds)} random seeds for a batch of {self.count} trials\n  do: give one for each")
+        self._seeds = seeds
+        if self.layout is None:
+            return
         words = np.zeros(self.layout.padded, np.uint64)
         whole = seeds if isinstance(seeds, np.ndarray) else np.array([seed % 2**64 for seed in seeds], np.uint64)
         words[: len(seeds)] = whole.astype(np.uint64) * np.uint64(SEED_FACTOR)
@@ -72,6 +80,8 @@ class TrialState:
     def failed(self) -> dict[int, QdrunError]:
         """The trials that have failed since ``forget_failures``, each with its first error."""
         out: dict[int, QdrunError] = {}
+        if self.layout is None:
+            return out
         mirror, table = self._memory[FAILED].mirror, self._words(FAILED)
         if not copied(mirror, table[..., FAILED_CODE]).any():
             return out
@@ -84,7 +94,8 @@ class TrialState:
 
     def forget_failures(self) -> None:
         """All trials take part again."""
-        clear([(self._memory[FAILED].mirror, self._words(FAILED))])
+        if self.layout is not None:
+            clear([(self._memory[FAILED].mirror, self._words(FAILED))])
 
     def report(self) -> None:
         """A launch has ended in which trials have failed.
@@ -97,8 +108,9 @@ class TrialState:
         found = self.failed()
         self.forget_failures()
         if found:
-            raise TrialsFailed(self.layout.count, found)
+            raise TrialsFailed(self.count, found)
 
     def _words(self, name: str) -> np.ndarray:
         words = _WORDS[name]
+        assert self.layout is not None
         return self.layout.view(self._memory[name].view, np.dtype(np.uint64), 8 * words, 0, (words,), (8,))

@@ -46,6 +46,7 @@ class Variant:
         self.program, self.lock = program, new_lock(self, "lock")
         self.keeps = keeps
         program.materialize()
+        program.lay_out_trials(())
         o = program.options
         options = LowerOptions(
             *("", o.default_fp, o.default_ip, o.debug, o.check_out_of_bound, o.overflow_check, o.nan_check),

@@ -111,6 +111,7 @@ class Device(ABC):
         0  # launches keep the interpreter's lock; after so many microseconds of them comes ``throttle``; 0: they give it up
     )
     trials: TrialLayout | None = None  # of a batched program
+    gpu_lanes: int = 0  # threads of a trial that ``qd.init(gpu_lanes=)`` asks for; 0: what suits the device
 
     def __init__(self, byte_limit: int | None = None) -> None:
         self.byte_limit = byte_limit
@@ -145,9 +146,15 @@ class Device(ABC):
         """The trials of a group of a batched program. ``lanes``: as ``qd.init(cpu_lanes=)`` asks for; 0: what suits the device."""
         return 8
 
-    def trial_layout(self, count: int, cpu_lanes: int, gpu_lanes: int) -> TrialLayout:
-        """The trials of a batched program; lanes are as ``qd.init`` asks for them, 0: what suits the device."""
-        return TrialLayout(count, self.trial_width(cpu_lanes))
+    def trial_layout(self, count: int, lanes: int, extent: int) -> TrialLayout:
+        """The trials of a batched program.
+
+        Args:
+            count: how many.
+            lanes: see ``trial_width``.
+            extent: see ``gpu_layout``; a CPU does not ask.
+        """
+        return TrialLayout(count, self.trial_width(lanes))
 
     @property
     def records(self) -> bool:

@@ -16,8 +16,11 @@ from qdrun.compiler.codegen.gpu.trials.module import TrialSource, emit_chunks, e
 from qdrun.compiler.codegen.gpu.trials.task import TrialShape
 from qdrun.compiler.codegen.llvm.function import Module
 from qdrun.compiler.errors import QdrunAssertionError, TrialsFailed
+from qdrun.compiler.ir.nodes import Axis, Const, Loop, Op, Stack, Task
+from qdrun.compiler.ir.trials import TrialLayout, gpu_layout
+from qdrun.compiler.ir.types import i32
 from qdrun.compiler.runtime.cuda.ptx import compile_ptx
-from qdrun.compiler.runtime.gpu.trial_graphs import TrialGraphs, trials_on
+from qdrun.compiler.runtime.gpu.trial_graphs import Room, TrialGraphs, shape_of
 
 COUNTS = (1, 2, 3, 17)
 
@@ -512,13 +515,57 @@ def test_the_code_for_nvidia_is_what_llvm_can_compile(lanes: int) -> None:
 
 
 def test_how_trials_lie_on_a_device() -> None:
-    """An H200 has 132 multiprocessors of 2,048 threads."""
-    known = {b: trials_on(b, 0, 132 * 2048, 132) for b in (1, 32, 1024, 8192, 16384, 131072)}
-    assert {b: (t.lanes, t.side) for b, t in known.items()} == {
-        1: (16, 1),
-        32: (16, 1),
-        1024: (16, 4),
-        8192: (8, 32),
-        16384: (4, 64),
-        131072: (4, 64),
-    }
+    """An H200 has 132 multiprocessors of 2,048 threads. The loops of a robot have 16 iterations, those of particles 512."""
+
+    def task(count: int, stacks: bool = False) -> Task:
+        index = Op("index", dtype=i32)
+        stack = Stack(Loop(index, Const(0, i32), Const(1, i32), []), "tape", (), "0")
+        return Task("loop", [], [Axis(index, Const(0, i32), Const(count, i32))], stacks=[stack] * stacks)
+
+    def lanes(layout: TrialLayout, *tasks: Task, asked: int = 0) -> tuple[int, int]:
+        found = shape_of(layout, tasks, asked, Room(132 * 2048, 132, 512, 32, 128))
+        return found.lanes, found.trials
+
+    robot, particles = (task(4), task(16)), (task(512), task(576))
+    assert [gpu_layout(5, n).width for n in (0, 16, 63, 64, 512)] == [4, 4, 4, 1, 1]
+    small = {b: lanes(gpu_layout(b, 16), *robot) for b in (1, 32, 1024, 8192, 131072)}
+    assert small == {1: (16, 1), 32: (16, 1), 1024: (16, 4), 8192: (8, 16), 131072: (8, 16)}
+    wide = {b: lanes(gpu_layout(b, 512), *particles) for b in (1, 256, 1024, 4096)}
+    assert wide == {1: (512, 1), 256: (256, 1), 1024: (64, 2), 4096: (32, 4)}
+    assert lanes(gpu_layout(5, 1), task(1)) == (1, 128)
+    assert lanes(gpu_layout(5, 512), task(512, stacks=True)) == (16, 1)
+    assert lanes(gpu_layout(5, 1), task(1), asked=64) == (64, 1)
+
+
+def test_trials_with_many_elements_lie_alone() -> None:
+    """The same function in two programs, whose trials lie in groups of four and alone: memory, values and code are those of each."""
+
+    def run(n: int, count: int) -> None:
+        program = qd.init(arch=qd.cuda, device="emulated", default_fp=qd.f64, batch=count)
+        table, total = qd.field(qd.f64, shape=500, per_trial=False), qd.field(qd.f64, shape=())
+        x = qd.field(qd.f64, shape=(2, n))
+        table.from_numpy(np.arange(500.0))
+
+        @qd.kernel
+        def work(x: qd.Template, total: qd.Template):
+            for i in range(50):
+                x[1, i] = table[i] * x[0, i]
+                total[None] += x[1, i]
+
+        values = np.random.default_rng(n).random((count, 2, n))
+        x.from_numpy(values)
+        assert program.trials is not None and program.trials.width == (4 if n < 64 else 1)
+        groups = -(-count // program.trials.width) * program.trials.width
+        used = program.usage()
+        assert used["fields"] == groups * 8 * (2 * n + 1) + 4000 and used["trials"] == groups * 72
+        work(x, total)
+        graph = qd.capture(lambda: work(x, total))
+        total.fill(0.0)
+        graph()
+        products = np.arange(50.0) * values[:, 0, :50]
+        np.testing.assert_allclose(x.to_numpy()[:, 1, :50], products, rtol=1e-15)
+        np.testing.assert_allclose(total.to_numpy(), products.sum(1), rtol=1e-13)
+        program.close()
+
+    for n in (63, 64, 63):
+        run(n, 5)

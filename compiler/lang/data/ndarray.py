@@ -105,6 +105,8 @@ class Ndarray(Placed):
         self._name, self._ref, self._buffer = "", None, None
         nbytes = count(shape) * count(element) * dtype.size
         self.per_trial = per_trial and memory is None
+        if self.per_trial:
+            program.lay_out_trials((shape,))
         trials = program.trials if self.per_trial else None
         self._trial_bytes = 0 if trials is None else trial_bytes(nbytes)
         if trials is not None:

@@ -286,6 +286,14 @@ def pending_layout(root: Root, category: str, per_trial: bool | None = None) -> 
     return layout(Dense(children=list(trees)), TRIAL_ALIGNMENT if per_trial else CHILD_ALIGNMENT)
 
 
+def own_shapes(root: Root) -> list[tuple[int, ...]]:
+    """The shapes of what waits for memory that each trial of a batch has its own part of."""
+    if root.trials is None or not root.pending:
+        return []
+    leaves = [f for c in root.pending for f in (_fields(c) if isinstance(c, SNode) else (c,))]
+    return [f.snode.shape for f in leaves if f.per_trial and f.snode is not None]
+
+
 def materialize(root: Root, allocate: Allocate, free: Callable[[Allocation], None]) -> None:
     """Give memory to everything that was placed since the last time. Does nothing when nothing was.
 

@@ -32,7 +32,7 @@ from ...codegen.gpu.trials.module import emit_trial_grid
 from ...codegen.llvm.report import prints
 from ...errors import DeviceError, QdrunRuntimeError
 from ...ir.nodes import Kernel
-from ...ir.trials import TrialLayout
+from ...ir.trials import TrialLayout, gpu_layout
 from ...ir.walk import walk
 from ..base import Allocation, Device, mirrored
 from ..compiled import Compiled, Options
@@ -48,7 +48,6 @@ from .memory.device_memory import Holdings, Usage, release_abandoned
 from .memory.rows import RowCopies
 from .memory.shared import shared
 from .prints import RING_WORDS, Ring
-from .trial_graphs import trials_on
 
 REDUCTIONS = 8
 """Reductions of one task that can use the whole grid: scratch has a word for each block and each of them. More take a smaller grid."""
@@ -95,9 +94,14 @@ class GpuDevice(Graphs, Device):
         self._ring: Ring | None = None
         self._make_table()
 
-    def trial_layout(self, count: int, cpu_lanes: int, gpu_lanes: int) -> TrialLayout:
-        """See ``trials_on``."""
-        return trials_on(count, gpu_lanes, self.threads, self.info.sms)
+    def trial_width(self, lanes: int) -> int:
+        """The trials of a group of the program, which has memory by now."""
+        assert self.trials is not None
+        return self.trials.width
+
+    def trial_layout(self, count: int, lanes: int, extent: int) -> TrialLayout:
+        """See ``gpu_layout``."""
+        return gpu_layout(count, extent)
 
     def _make_table(self) -> None:
         partials = REDUCTIONS * (self.threads // self._target.block)

@@ -7,7 +7,7 @@ of the kernels that are in it; ``codegen.gpu.trials.module`` writes it. A launch
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,10 +15,12 @@ import numpy as np
 from ...codegen.abi import CTX_SEED
 from ...codegen.gpu.grid.rows import chip_bytes
 from ...codegen.gpu.hardware import GpuTarget, Word
+from ...codegen.gpu.prologue import literal_count
 from ...codegen.gpu.trials.entry import MOST_THREADS
 from ...codegen.gpu.trials.module import LAUNCHES, TrialSource, emit_chunks, emit_fill, emit_walk, trial_text
 from ...codegen.gpu.trials.task import Chunk, TrialShape
 from ...codegen.llvm.function import Module
+from ...ir.nodes import Task
 from ...ir.trials import TRIAL_LANES, TrialLayout
 from ..base import Allocation
 from ..compiled import Compiled
@@ -30,39 +32,54 @@ from .memory.device_memory import DeviceMemory
 from .memory.shared import Unused, shared
 from .pacing.paced import Pacing
 
-BLOCK, FULL, LEAST = 256, 4, 4
-"""Threads of a block at most, with lanes; the lanes of all trials are no more than the device has threads, divided by ``FULL``; lanes at
-least on a device that has 1,024 threads for each. What trials work on at one time must stay in the L1 caches: on an H200 131,072 robots
-take 57 ms with 4 lanes and 76 ms with 2, 8,192 take 4.7 ms with 8 lanes and 7.9 ms with 16."""
-RESIDENT, INLINE = 512, True
-"""See ``TrialShape``; measured on an H200. With 1,024 threads there are 64 registers for each, and the caches are too small; functions that
-are called keep registers on the stack, which is half of all traffic then."""
+BLOCK = 128
+"""Threads of a block, unless one trial has more, or there are too few trials."""
+RESIDENT, FEWER, SPILLED = 512, 384, 128
+"""Threads of a multiprocessor at once that the code leaves registers for; fewer of them where a thread would keep more than so many bytes
+outside of its registers. Measured on an H200: more threads take the caches from each other."""
+MOST_LANES = 512
+UNKNOWN = 16
+"""Iterations of a loop whose bounds are known on the device only, as far as lanes are chosen by it."""
 WALK = "qd_walk"
 _LAUNCH = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, *[ctypes.c_uint] * 7, *[ctypes.c_void_p] * 3)
 
 
-PLANNED_FOR = 270_336, 132
-"""Threads that a device holds at once and its multiprocessors, where batches are planned without a device: those of an H200."""
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What a device has for trials: threads that it holds at once, its multiprocessors, threads of each of these, of a wave, and of a block
+    of trials with one lane.
+    """
+
+    threads: int
+    processors: int
+    resident: int
+    wave: int
+    block: int
 
 
-def trials_on(count: int, lanes: int, threads: int, processors: int) -> TrialLayout:
-    """Trials in groups of eight: their f64 are two sectors of 32 bytes. The fewer there are, the more lanes each of them gets; blocks are
-    smaller where there would be fewer of them than multiprocessors.
+def shape_of(layout: TrialLayout, tasks: Sequence[Task], asked: int, room: Room) -> TrialShape:
+    """How the trials of recorded launches lie on a device. The fewer trials there are, the more lanes each of them gets, but none that has
+    no iteration. At least a group fills a wave, whose threads then read whole sectors of memory, if the device has 1,024 threads for each
+    lane. Blocks are smaller where there would be fewer of them than multiprocessors.
 
     Args:
-        count: trials.
-        lanes: threads of a trial that were asked for; 0: what suits the device.
-        threads: that the device holds at once.
-        processors: of the device.
+        layout: of the trials in memory.
+        tasks: of all launches.
+        asked: lanes that were asked for; 0: what suits the device.
+        room: the device.
     """
-    if not lanes:
-        lanes = TRIAL_LANES
-        while lanes > max(1, min(LEAST, threads // 1024)) and count * lanes > threads // FULL:
-            lanes //= 2
-    side = BLOCK // lanes
-    while lanes > 1 and side > 1 and -(-count // side) < processors:
+    counts = [literal_count(t) or UNKNOWN for t in tasks if t.parallel and t.axes]
+    most = min(max(counts, default=1), TRIAL_LANES if any(t.stacks for t in tasks) else MOST_LANES)
+    lanes = asked or 1 << most.bit_length() - 1
+    least = max(1, min(room.wave // layout.width, room.threads // 1024))
+    while not asked and lanes > least and layout.count * lanes > room.processors * room.resident:
+        lanes //= 2
+    if lanes == 1:
+        return TrialShape(room.block, 1, room.resident)
+    side = max(1, BLOCK // lanes)
+    while side > 1 and -(-layout.count // side) < room.processors:
         side //= 2
-    return TrialLayout(count, 8, lanes, side if lanes > 1 else 0)
+    return TrialShape(side, lanes, room.resident)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -136,13 +153,10 @@ class Walk:
 
 
 class TrialGraphs(Pacing):
-    """The graphs of one batched program.
+    """The graphs of one batched program."""
 
-    Attributes:
-        resident, inline: see ``TrialShape``.
-    """
-
-    resident, inline = RESIDENT, INLINE
+    gpu_lanes: int
+    threads: int
     trials: TrialLayout | None
     memory: DeviceMemory
     stream: int
@@ -189,21 +203,20 @@ class TrialGraphs(Pacing):
                 self._walks[self._numbers] = self._walk(self._compiled(rows), rows)
         return self._numbers
 
-    def _compiled(self, rows: list[_Launch | _Fill]) -> _Code:
-        """Compile what a table needs, and load it."""
+    def _compiled(self, rows: list[_Launch | _Fill], resident: int = RESIDENT) -> _Code:
+        """Compile what a table needs, and load it. ``resident``: see ``TrialShape``."""
         layout = self.trials
         assert layout is not None
         target = replace(self._target, trials=layout.width)
-        side = layout.side if layout.lanes > 1 else target.block
-        shape = TrialShape(side, layout.lanes, self.resident, self.inline)
         launches = [r for r in rows if isinstance(r, _Launch)]
         codes = list(dict.fromkeys(r.compiled.gpu for r in launches))
         sources = [TrialSource(*code.trial_source()) for code in codes]
+        room = Room(self.threads, self.info.sms, resident, target.wave, target.block)
+        shape = shape_of(layout, [task for source in sources for task in source.kernel.tasks], self.gpu_lanes, room)
         sizes = sorted({r.size for r in rows if isinstance(r, _Fill)})
         module = Module(target)
-        chunks, common = emit_chunks(
-            module, sources, shape, [_same([r for r in launches if r.compiled.gpu is c]) for c in codes]
-        )
+        same = [_same([r for r in launches if r.compiled.gpu is c]) for c in codes]
+        chunks, common = emit_chunks(module, sources, shape, same)
         chunks += (emit_fill(module, size, shape) for size in sizes)
         emit_walk(module, chunks, len(common), shape, WALK)
         numbers: dict[object, int] = {code: k for k, code in enumerate([*codes, *sizes])}
@@ -212,8 +225,11 @@ class TrialGraphs(Pacing):
         features = target.wide_features if wide else target.features
         image = self.driver.build(Texts("recorded launches", text, "", WALK, (WALK,), features), self.info, True)
         loaded = self.driver.load_module(image.data, "recorded launches")
-        gone = Unused(self.driver, loaded, len(image.data))
-        return _Code(self.driver.function(loaded, WALK), chunks, common, numbers, shape, gone)
+        gone, function = Unused(self.driver, loaded, len(image.data)), self.driver.function(loaded, WALK)
+        if function.local_bytes > SPILLED and resident > FEWER:
+            shared(self.identity, self.driver).unused.append(gone)
+            return self._compiled(rows, FEWER)
+        return _Code(function, chunks, common, numbers, shape, gone)
 
     def _walk(self, code: _Code, rows: list[_Launch | _Fill]) -> Walk:
         """The table, and the grid."""
@@ -232,6 +248,10 @@ class TrialGraphs(Pacing):
         address = self.memory.allocate(table.nbytes)
         self.driver.upload(address, table.ctypes.data, table.nbytes, self.stream)
         return Walk(code, table, address, len(rows), blocks, shared_bytes * shape.block, seeds)
+
+    def trial_lanes(self, handle: int) -> int:
+        """Threads that share the iterations of a trial in a graph."""
+        return self._walks[handle].code.shape.lanes if handle in self._walks else 1
 
     # ---- running
     def _run(self, walk: Walk, name: str, seeds: np.ndarray | None = None) -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from ....ir.alias import may_alias
+from ....ir.alias import may_meet, same_array
 from ....ir.nodes import (
     Assert,
     Block,
@@ -55,19 +55,17 @@ ARGS = "ptr %regs, ptr %common, ptr %words, i64 %trial, i32 %lane, i64 %thread"
 
 @dataclass(frozen=True, slots=True)
 class TrialShape:
-    """How trials lie on a block: side by side. All lanes of a trial are in one wave of threads that execute together.
+    """How trials lie on a block: side by side. The lanes of a trial are in one wave of threads that execute together, or have several.
 
     Attributes:
         trials: of a block.
         lanes: threads of a trial, a power of two, as are the trials.
         resident: threads of a multiprocessor at once that the code leaves registers for.
-        inline: the functions of tasks are part of the one that calls them.
     """
 
     trials: int
     lanes: int = 1
     resident: int = 512
-    inline: bool = True
 
     @property
     def block(self) -> int:
@@ -107,6 +105,16 @@ class Chunk:
     words: tuple[Word, ...]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Waiting:
+    """A store that is still to be written: its line, and the register of what it stores; "": an atomic."""
+
+    place: Place
+    index: tuple[Operand, ...]
+    line: str
+    value: str = ""
+
+
 class GridTrialEmitter(GridTaskEmitter):
     """Emits one task of one trial.
 
@@ -120,7 +128,7 @@ class GridTrialEmitter(GridTaskEmitter):
 
     def __init__(self, module: Module, info: KernelInfo, task: Task, shape: TrialShape, numbers: Numbers) -> None:
         super().__init__(module, info, task, Failures())
-        self.late: list[tuple[Place, str]] = []  # stores that are still to be written
+        self.late: list[Waiting] = []
         self.side_by_side, self.numbers, self.where = shape, numbers, "thread"
         self.threads_of_block, self.flexible, self.copies, self.wide_accesses = shape.block, False, 1, None
         self.serial = shape.lanes == 1 or not task.parallel
@@ -138,25 +146,75 @@ class GridTrialEmitter(GridTaskEmitter):
 
     # -- stores wait, so that what follows them is loaded early: a thread goes on until it needs what it loads
     def block(self, block: Block) -> None:
-        """Every statement of a block, in order, but that a store comes as late as it may."""
-        super().block(block)
+        """Every statement of a block, in order, but that a store comes at the end if it may, and an atomic after the last load."""
+        loads = [k for k, s in enumerate(block) if isinstance(s, Op) and (s.op == "gload" or self._is_plain(s))]
+        for k, s in enumerate(block):
+            self.statement(s)
+            if k >= max(loads, default=0) and any(not w.value for w in self.late):
+                self.flush()
         self.flush()
+
+    def _is_plain(self, s: Op) -> bool:
+        """Whether an atomic is a load and a store: nothing else disturbs the element."""
+        return s.op == "atomic" and (self.serial or s in self.info.plain)
 
     def statement(self, s: Stmt) -> None:
         """One statement, after the stores that it may not overtake."""
-        place = s.place if isinstance(s, GlobalStore) else place_of(s)
-        plain = isinstance(s, Op) and s.op == "atomic" and (self.serial or s in self.info.plain)
-        if not isinstance(s, (Op, LocalStore, StackPut, GlobalStore)) or (isinstance(s, Op) and s.op == "barrier"):
+        if isinstance(s, GlobalStore):
+            ptr, _ = memory.address(self, s.place, s.index)
+            self._wait(s.place, s.index, ptr, self.operand(s.value, False))
+        elif isinstance(s, Op) and s.op in ("gload", "atomic"):
+            self._access(s)
+        else:
+            if not isinstance(s, (Op, LocalStore, StackPut)) or (isinstance(s, Op) and s.op == "barrier"):
+                self.flush()
+            super().statement(s)
+
+    def _access(self, s: Op) -> None:
+        """A load, or an atomic."""
+        place = place_of(s)
+        assert place is not None
+        index, values = s.args[: place.ndim], s.args[place.ndim :]
+        plain = self._is_plain(s)
+        before = self._before(place, index) if plain or s.op == "gload" else None
+        old = before.value if before is not None else ""
+        if not old and any(may_meet(place, index, w.place, w.index) for w in self.late):
             self.flush()
-        elif place is not None and not isinstance(s, GlobalStore) and any(may_alias(place, p) for p, _ in self.late):
-            self.flush()
-        super().statement(s)
-        if place is not None and (plain or isinstance(s, GlobalStore)):
-            self.late.append((place, self.lines.pop()))
+        if old:
+            self.values[s] = (old, False)
+        elif plain or s.op == "gload":
+            ptr, _ = memory.address(self, place, index)
+            self.values[s] = (memory.read(self, place.dtype, ptr, "uniform", memory.alignment(place)), False)
+        else:
+            super().statement(s)
+            if s not in self.uniform.used and " = atomicrmw " in self.lines[-1]:
+                self.late.append(Waiting(place, index, self.lines.pop()))
+        if plain:
+            ptr, _ = memory.address(self, place, index)
+            given = [self.operand(x, False) for x in values]
+            new = memory.combine(self, atomic_of(s)[1], place.dtype, False, self.values[s][0], given)
+            self._wait(place, index, ptr, new)
+
+    def _before(self, place: Place, index: tuple[Operand, ...]) -> Waiting | None:
+        """The store to this element that waits, if no later one may have changed it."""
+        for w in reversed(self.late):
+            if same_array(w.place, place) and w.index == index:
+                return w
+            if may_meet(w.place, w.index, place, index):
+                return None
+        return None
+
+    def _wait(self, place: Place, index: tuple[Operand, ...], ptr: str, value: str) -> None:
+        """Store a value later, in place of one to the same element that waits."""
+        before = self._before(place, index)
+        if before is not None and before.value:
+            self.late.remove(before)
+        memory.write(self, place.dtype, value, ptr, "uniform", memory.alignment(place))
+        self.late.append(Waiting(place, index, self.lines.pop(), value))
 
     def flush(self) -> None:
         """Write the stores that wait, in their order."""
-        self.lines += [line for _, line in self.late]
+        self.lines += [w.line for w in self.late]
         self.late = []
 
     def trial_base(self, place: Place) -> str:
@@ -228,8 +286,7 @@ def emit_task(e: GridTrialEmitter, name: str) -> None:
     e.jump(e.finish)
     e.at(e.finish)
     e.put("ret void")
-    how = "alwaysinline" if e.side_by_side.inline else "noinline"
-    head = [f"define internal void @{name}({ARGS}) nounwind {how} {{", "entry:"]
+    head = [f"define internal void @{name}({ARGS}) nounwind alwaysinline {{", "entry:"]
     e.module.functions.append("\n".join([*head, *e.slots, *e.head, *e.lines, "}"]))
 
 
