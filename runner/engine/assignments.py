@@ -8,7 +8,7 @@ from ..store.attempts import Failure
 from ..store.columns import Rows
 from . import messages as m
 from .failures import Rules
-from .parts import NO_ROOM, Blame, Claims, DeviceAt, Flight, LeaseAt, Work, error_of
+from .parts import NO_ROOM, Blame, Claims, DeviceAt, Flight, LeaseAt, TrialAt, error_of
 from .retry_policy import Ending, Verdicts
 
 
@@ -17,7 +17,7 @@ class Flights:
 
     def __init__(
         self,
-        work: Iterable[Work],
+        work: Iterable[TrialAt],
         rules: Rules,
         claims: Callable[[tuple[str, ...]], Claims],
         *,

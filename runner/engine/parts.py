@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import NamedTuple
 
 from ..packing import Claim
 from ..store.attempts import Failure
@@ -23,17 +21,6 @@ class Charges(dict[str, int]):
 
     def __missing__(self, failure: str) -> int:
         return 0
-
-
-class Work(NamedTuple):
-    """A trial that is to run: the number of its last attempt and its charged failures so far (of owners before).
-    ``alone``: it may be what killed others.
-    """
-
-    id: str
-    number: int = 0
-    charged: Mapping[str, int] = MappingProxyType({})
-    alone: bool = False
 
 
 @dataclass(frozen=True)
@@ -54,24 +41,28 @@ class Crash:
 
 @dataclass(slots=True)
 class TrialAt:
-    """A trial that is not over, or was until a moment ago.
+    """A trial that is to run, or was until a moment ago.
 
-    ``number``: of its last attempt; ``tries``: attempts that began; ``asks``: for places; ``claims``: its own, if any. ``signal``: by which
-    its process has died just now; ``crash``: what its next attempt looks into; ``found``: what that said, empty before.
+    ``number``: of its last attempt; ``charged``: failures so far, of owners before, too; ``alone``: it may be what killed others.
+    ``tries``: attempts that began; ``asks``: for places; ``claims``: its own, if any. ``signal``: by which its process has died just now;
+    ``crash``: what its next attempt looks into; ``found``: what that said, empty before.
     """
 
     id: str
-    number: int
-    charged: Charges
-    tries: int = 0
+    number: int = 0
+    charged: Charges = field(default_factory=Charges)
+    alone: bool = False
+    tries: int = field(init=False)
     since: float = 0.0
     asks: int = 0
-    alone: bool = False
     ended: bool = False
     claims: Claims | None = None
     signal: str = ""
     crash: Crash | None = None
     found: str = ""
+
+    def __post_init__(self) -> None:
+        self.tries = self.number
 
 
 @dataclass

@@ -31,7 +31,7 @@ from ..study.prepare import prepare
 from ..study.provenance import inputs_of
 from ..study.shipping import Shipped
 from ..study.trial_list import Trial, Trials
-from .parts import Work
+from .parts import Charges, TrialAt
 from .session import How, Submitted, attend
 
 SHOWN = 3
@@ -122,10 +122,13 @@ def charges(folder: RunFolder) -> tuple[dict[str, Counter[str]], set[str]]:
     return charged, alone
 
 
-def work_of(folder: RunFolder, state: Replay, plan: ResumePlan) -> list[Work]:
+def work_of(folder: RunFolder, state: Replay, plan: ResumePlan) -> list[TrialAt]:
     """The trials that run again, with the facts about their earlier attempts."""
     charged, alone = charges(folder)
-    return [Work(name, state.trials[name].next_number - 1, dict(charged.get(name, {})), name in alone) for name in plan.retried]
+    return [
+        TrialAt(name, state.trials[name].next_number - 1, Charges(charged.get(name, {})), name in alone)
+        for name in plan.retried
+    ]
 
 
 def resume(
@@ -166,7 +169,7 @@ def resume(
     prepared, job = config_of(folder, config, force=force, debug=debug, local=address is None, shipped=shipped)
     now = clock.now()
 
-    def stage(journal: Journal) -> tuple[list[Work], dict[str, int]]:
+    def stage(journal: Journal) -> tuple[list[TrialAt], dict[str, int]]:
         state = recover(folder, journal)
         plan = _plan(folder, state, failed, "lost")
         again = {name: why for name, why in plan.retried.items() if state.trials[name].entry is not None}

@@ -10,7 +10,7 @@ from ..store.attempts import Failure
 from ..store.columns import Rows
 from . import messages as m
 from .failures import Rules, counted, decide, halves, last, smaller
-from .parts import Charges, Claims, Crash, Flight, TrialAt, Work
+from .parts import Claims, Crash, Flight, TrialAt
 
 RETRIED = (Failure.infrastructure, Failure.out_of_memory, Failure.crash)
 SPLIT = (Failure.crash, Failure.out_of_memory, Failure.timeout)
@@ -38,12 +38,12 @@ class Verdicts:
     """
 
     def __init__(
-        self, work: Iterable[Work], rules: Rules, before: Mapping[str, int], out: list[m.Action], checks: bool
+        self, work: Iterable[TrialAt], rules: Rules, before: Mapping[str, int], out: list[m.Action], checks: bool
     ) -> None:
         self.rules, self.out, self.checks = rules, out, checks
         self.curves: Callable[[str], Claims] = lambda name: {}
         self.most: Mapping[str, int] = {}
-        self.trials = {one.id: TrialAt(one.id, one.number, Charges(one.charged), one.number, alone=one.alone) for one in work}
+        self.trials = {one.id: one for one in work}
         for trial in self.trials.values():
             if checks and trial.charged[Failure.crash] > rules.crash:  # its runner was lost before the investigation
                 trial.crash, trial.alone = Crash("a signal, before the run was resumed"), True

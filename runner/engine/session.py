@@ -43,11 +43,11 @@ from ..study.provenance import record
 from ..study.trials import Trial, counted
 from .early_plans import EarlyPlans, failures_text, refuse
 from .event_writer import Outside
-from .parts import Work
+from .parts import TrialAt
 from .start import run_trials, user, warm
 
 ROOM_EVERY_S = 0.5
-Stage = Callable[[Journal], tuple[Sequence[Work] | None, Mapping[str, int]]]
+Stage = Callable[[Journal], tuple[Sequence[TrialAt] | None, Mapping[str, int]]]
 """Returns the trials to run after the claim of the journal (None: all), and the number of earlier ends by status."""
 
 

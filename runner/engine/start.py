@@ -29,7 +29,7 @@ from . import messages as m
 from .event_writer import Inside, Outside
 from .failures import Rules
 from .loop import Runner
-from .parts import Work
+from .parts import TrialAt
 from .state import State
 
 WARM_BYTES = 256 << 20
@@ -194,7 +194,7 @@ def run_trials(
     *,
     folder: RunFolder,
     owner: Owner,
-    work: Sequence[Work] | None = None,
+    work: Sequence[TrialAt] | None = None,
     before: Mapping[str, int] | None = None,
 ) -> str:
     """Run the trials of a run, or what ``resume`` leaves of them, on the devices of a ledger; the state of the run.
@@ -246,7 +246,7 @@ def largest(pools: Iterable[Pool], devices: Iterable[DeviceSpec]) -> dict[str, i
 def state_of(
     prepared: Prepared,
     claims: Claims,
-    work: Sequence[Work] | None = None,
+    work: Sequence[TrialAt] | None = None,
     before: Mapping[str, int] | None = None,
     most: Mapping[str, int] | None = None,
     batches: Batches | None = None,
@@ -256,7 +256,7 @@ def state_of(
     ``most``: see ``State``. ``batches``: those that run together; None: none do.
     """
     together = batches or Batches()
-    todo = [Work(name) for name in prepared.trials.ids] if work is None else work
+    todo = [TrialAt(name) for name in prepared.trials.ids] if work is None else work
     job, debug = load(prepared.target), prepared.loaded.config.debug
     rules = rules_of(prepared, len(prepared.trials))
     # a trial that checks its indices already, or has no kernels, would say no more if it ran again

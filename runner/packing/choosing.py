@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from .fairness import Shares, Turns
+from .fairness import Shares
 from .pools import DeviceState
 from .queue import Group, UserQueue, Waiting
 
@@ -17,15 +17,10 @@ Choice = tuple[Group, str]
 
 
 class Chooser:
-    """Finds the waiting request that fits a device best. Read-only.
-
-    Attributes:
-        turns: the order of the users.
-    """
+    """Finds the waiting request that fits a device best. Read-only."""
 
     def __init__(self, waiting: Waiting, shares: Shares) -> None:
         self._waiting, self._shares = waiting, shares
-        self.turns = Turns(waiting, shares)
 
     def choose(self, state: DeviceState, room: int) -> Choice | None:
         """The request that starts on a device with ``room`` bytes and without a reservation."""
@@ -49,7 +44,7 @@ class Chooser:
         if when == math.inf:
             return None
         kind, opening, beside = state.device.kind, state.opening, state is not target or lanes >= 1
-        for _, user in self.turns.order():
+        for _, user in self._shares.order(self._waiting.users):
             for group in self._waiting.users[user].fitting(kind, room):
                 over = group.known and now + group.seconds(kind) <= when and opening <= spare
                 if over or (beside and group.bytes_on(kind) + opening <= spare):
@@ -59,16 +54,14 @@ class Chooser:
     def _of_users(self, state: DeviceState, room: int, largest: bool) -> Group | None:
         """The best fit of some users below the fair share; where they have none, that of the user with the smallest share."""
         kind, waiting, best, size, count = state.device.kind, self._waiting, None, -1, 0
-        fair, most = 1.0 / self.turns.active(), waiting.extreme(kind, room, largest)
-        for share, user in self.turns.order():
+        fair = 1.0 / self._shares.active(waiting.users)
+        for share, user in self._shares.order(waiting.users):
             if best is not None and (count >= USERS or share >= fair):
                 break
             count += 1
             group = waiting.users[user].first(kind, room, largest, beyond=size)
             if group is not None:
                 best, size = group, group.bytes_on(kind)
-                if size == most:
-                    break  # no other user has a better fit
         return best
 
     def _mixed(self, queue: UserQueue, group: Group, state: DeviceState, room: int, largest: bool) -> Group:

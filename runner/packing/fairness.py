@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import KeysView, Sequence
+from collections.abc import Collection, KeysView
 from dataclasses import dataclass
-
-from .queue import Waiting
 
 
 @dataclass(slots=True)
@@ -23,13 +21,11 @@ class Shares:
 
     Attributes:
         ranked: users that run something with their shares, the smallest first; equal shares by name.
-        joined: number of times that a user came or left.
     """
 
     def __init__(self) -> None:
         self.bytes = 0
         self.lanes = 0
-        self.joined = 0
         self._held: dict[str, _Held] = {}
         self.ranked: list[tuple[float, str]] = []
 
@@ -45,7 +41,6 @@ class Shares:
         held = self._held.get(user)
         if held is None:
             held = self._held[user] = _Held()
-            self.joined += 1
         else:
             del self.ranked[bisect_left(self.ranked, (held.share, user))]
         held.bytes += bytes
@@ -64,7 +59,6 @@ class Shares:
             insort(self.ranked, (held.share, user))
         else:
             del self._held[user]
-            self.joined += 1
 
     def held(self, user: str) -> tuple[int, int]:
         """Bytes and lanes of a user."""
@@ -87,6 +81,15 @@ class Shares:
         """Users that run something."""
         return self._held.keys()
 
+    def active(self, waiting: Collection[str]) -> int:
+        """How many users run something, or wait."""
+        return len(self._held.keys() | set(waiting))
+
+    def order(self, waiting: Collection[str]) -> list[tuple[float, str]]:
+        """Users that wait with their shares, the smallest first; equal shares by name."""
+        idle = [(0.0, user) for user in sorted(set(waiting) - self._held.keys())]
+        return idle + [item for item in self.ranked if item[1] in waiting]
+
     def deserves(self, user: str, more: int, active: int) -> bool:
         """Whether a user with nothing that fits gets a reservation of ``more`` bytes.
 
@@ -98,36 +101,3 @@ class Shares:
         if user not in self._held:
             return bool(self._held)
         return self.share(user) < 0.5 / active and self.share(user, more) <= 1.0 / active
-
-
-class Turns:
-    """The order of waiting users. Facts about all users are updated when one comes or leaves, not at each decision."""
-
-    def __init__(self, waiting: Waiting, shares: Shares) -> None:
-        self._waiting, self._shares = waiting, shares
-        self._joined = -1
-        self._active = 0
-        self._idle: list[tuple[float, str]] = []
-        self._all_wait = False
-
-    def active(self) -> int:
-        """The number of users that wait or run."""
-        if self._joined != self._waiting.joined + self._shares.joined:
-            self._look()
-        return self._active
-
-    def order(self) -> Sequence[tuple[float, str]]:
-        """Users that wait with their shares, the smallest first; equal shares by name. Good until something starts or ends."""
-        if self._joined != self._waiting.joined + self._shares.joined:
-            self._look()
-        ranked = self._shares.ranked
-        if not self._all_wait:
-            ranked = [item for item in ranked if item[1] in self._waiting.users]
-        return self._idle + ranked if self._idle else ranked
-
-    def _look(self) -> None:
-        self._joined = self._waiting.joined + self._shares.joined  # both only rise
-        users, holders = self._waiting.users.keys(), self._shares.holders()
-        self._active = len(users | holders)
-        self._idle = [(0.0, user) for user in sorted(users - holders)]
-        self._all_wait = holders <= users

@@ -32,7 +32,6 @@ class Packer:
         self._waiting = Waiting()
         self._shares = Shares()
         self._chooser = Chooser(self._waiting, self._shares)
-        self._turns = self._chooser.turns
         self._room: dict[str, int] = {}
         self._where: dict[str, DeviceState] = {}
         self._gates: dict[str, Gate] = {}
@@ -346,10 +345,10 @@ class Packer:
         return old
 
     def _below_share(self) -> tuple[Request, Group] | None:
-        active = self._turns.active()
+        active = self._shares.active(self._waiting.users)
         if active < 2:
             return None
-        for share, user in self._turns.order():
+        for share, user in self._shares.order(self._waiting.users):
             if share >= 0.5 / active:
                 break  # and so do all after it
             found = self._waiting.oldest(user, self._runnable)

@@ -16,7 +16,6 @@ INFINITY = float("inf")
 Entry = tuple[float, int, Request]
 Limits = Mapping[str, tuple[int, int]]
 """By class of devices, the largest bytes that a claim may have: beside what others hold now, and if they held nothing."""
-STALE = 64  # beside as many as wait, so many sizes of groups that have ended are kept
 NEAR = 8  # bytes are nearly equal when they differ by an eighth at most
 LOOK = 8  # number of different claims that are tried if the first one may not be placed
 
@@ -178,11 +177,8 @@ class Waiting:
         self.count = 0
         self.bytes = 0
         self.curves = 0  # groups with several points
-        self.joined = 0  # how often a user has come or gone
         self._oldest = INFINITY  # nothing that is not parked was submitted before
         self._least: dict[str, float] = {}
-        self._sizes: dict[str, list[int]] = {}  # bytes of the bases of all users, by class; made when they are first asked for
-        self._stale = 0  # groups that have ended since
         self._entries: dict[str, _Waits] = {}
         self._limits: Limits = {}
         self._number = 0
@@ -202,7 +198,6 @@ class Waiting:
     def _fit(self) -> None:
         self.count = self.bytes = 0
         self.curves = 0
-        self._sizes.clear()
         for queue in self.users.values():
             queue.clear_index()
             for group in queue.groups.values():
@@ -221,7 +216,6 @@ class Waiting:
         queue = self.users.get(request.user)
         if queue is None:
             queue = self.users[request.user] = UserQueue()
-            self.joined += 1
         group = queue.groups.get(shape)
         self._number += 1
         if group is None:
@@ -280,7 +274,6 @@ class Waiting:
             if group.bases:
                 queue.forget(group)
                 self.curves -= group.bends
-                self._stale += 1
             del queue.groups[group.shape]
         elif len(group.heap) > 2 * group.size + 64:
             group.heap = [entry for entry in group.heap if self._valid(entry)]
@@ -319,27 +312,6 @@ class Waiting:
         queue.index(group)
         self.curves += group.bends
         self._least.clear()
-        for kind, sizes in self._sizes.items():
-            if kind in group.bases:
-                size = group.bytes_on(kind)
-                k = bisect_left(sizes, size)
-                if k == len(sizes) or sizes[k] != size:
-                    sizes.insert(k, size)
-
-    def extreme(self, kind: str, room: int, largest: bool) -> int:
-        """Bytes that none on ``kind`` of at most ``room`` bytes is above, or, for the smallest, below; -1 where there is none.
-
-        Some group has so many, or had so before it ended.
-        """
-        if self._stale > len(self._entries) + STALE:
-            self._sizes.clear()
-            self._stale = 0
-        sizes = self._sizes.get(kind)
-        if sizes is None:
-            groups = (group for group in self.groups() if kind in group.bases)
-            sizes = self._sizes[kind] = sorted({group.bytes_on(kind) for group in groups})
-        k = bisect_right(sizes, room) - 1 if largest else 0
-        return sizes[k] if k >= 0 and sizes else -1
 
     def fits(self, kind: str, room: int) -> bool:
         """Whether anything fits."""
@@ -369,7 +341,6 @@ class Waiting:
     def _trim(self, queue: UserQueue, user: str) -> None:
         if not queue.count:
             del self.users[user]
-            self.joined += 1
         elif len(queue.oldest) + len(queue.parked) > 2 * queue.count + 64:
             queue.oldest = [entry for entry in queue.oldest if self._valid(entry)]
             queue.parked = [entry for entry in queue.parked if self._valid(entry)]

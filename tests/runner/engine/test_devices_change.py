@@ -10,7 +10,7 @@ from qdrun.runner.engine import messages as m
 from qdrun.runner.engine.event_writer import Inside, Outside
 from qdrun.runner.engine.failures import Rules
 from qdrun.runner.engine.loop import Runner
-from qdrun.runner.engine.parts import Work
+from qdrun.runner.engine.parts import TrialAt
 from qdrun.runner.engine.start import Roster
 from qdrun.runner.engine.state import State
 from qdrun.runner.ledger.client import LocalLedger
@@ -101,7 +101,7 @@ def run(tmp_path, ledger, after, *, bytes_=GIB, kinds=(SMALL.kind, LARGE.kind), 
     made = [Trial(id=f"t{k}", index=k, replicate=0, seed=k, swept={"x": k}, params={"x": k}) for k in range(trials)]
     folder = write_run(tmp_path, "made", "version: 1\n", {"name": "made"}, made, {})
     claims = dict.fromkeys(kinds, Claim.of([(bytes_, 1.0)]))
-    state = State([Work(one.id) for one in made], Rules(), lambda batch: claims)
+    state = State([TrialAt(one.id) for one in made], Rules(), lambda batch: claims)
     workers = Instant(after)
     inside = Inside({one.id: one for one in made}, lambda trial: {}, {})
     board = Board(run=folder.name, total=trials)
@@ -268,7 +268,7 @@ def test_results_that_find_no_room_pause_the_run_until_there_is_some(tmp_path, m
 
 
 def test_a_trial_whose_time_is_up_while_its_result_waits_for_room_is_no_timeout():
-    state = State([Work("t0")], Rules(timeout_s=10.0), lambda batch: {"gpu": Claim.of([(1, 1.0)])})
+    state = State([TrialAt("t0")], Rules(timeout_s=10.0), lambda batch: {"gpu": Claim.of([(1, 1.0)])})
     state.start(0.0)
     state.handle(m.Granted("l1", "d", ("t0",), 1), 0.0)
     state.handle(m.Started(1), 1.0)

@@ -9,7 +9,7 @@ import pytest
 from qdrun.runner.engine import loop, writer_threads
 from qdrun.runner.engine import messages as m
 from qdrun.runner.engine.failures import Rules
-from qdrun.runner.engine.parts import Work
+from qdrun.runner.engine.parts import TrialAt
 from qdrun.runner.engine.session import beating
 from qdrun.runner.engine.state import State
 from qdrun.runner.engine.writer_threads import JournalWriter, StoreWatch
@@ -165,7 +165,7 @@ def test_a_trial_is_shown_as_done_once_its_row_is_in_the_journal(tmp_path, disk,
 
 def test_a_worker_that_starts_while_the_run_waits_for_its_store_has_its_time_afterwards():
     rules = Rules(start_s=300.0)
-    state = State([Work("t0")], rules, lambda batch: {"gpu": Claim.of([(1, 1.0)])})
+    state = State([TrialAt("t0")], rules, lambda batch: {"gpu": Claim.of([(1, 1.0)])})
     state.start(0.0)
     state.handle(m.Granted("l1", "d", ("t0",), 1), 0.0)
     state.handle(m.Storage(full=True), 10.0)
@@ -178,7 +178,7 @@ def test_a_worker_that_starts_while_the_run_waits_for_its_store_has_its_time_aft
 @pytest.mark.parametrize("told", ["before", "after"])
 def test_a_trial_whose_result_is_written_for_minutes_is_no_timeout(told):
     """``after``: its time was up before its worker was asked again what it does."""
-    state = State([Work("t0")], Rules(timeout_s=10.0, grace_s=5.0), lambda batch: {"gpu": Claim.of([(1, 1.0)])})
+    state = State([TrialAt("t0")], Rules(timeout_s=10.0, grace_s=5.0), lambda batch: {"gpu": Claim.of([(1, 1.0)])})
     state.start(0.0)
     state.handle(m.Granted("l1", "d", ("t0",), 1), 0.0)
     state.handle(m.Started(1), 0.0)
@@ -199,7 +199,7 @@ def test_a_trial_whose_result_is_written_for_minutes_is_no_timeout(told):
 
 
 def test_a_trial_that_goes_on_after_its_result_was_written_has_its_time_limit():
-    state = State([Work("t0")], Rules(timeout_s=10.0, grace_s=5.0), lambda batch: {"gpu": Claim.of([(1, 1.0)])})
+    state = State([TrialAt("t0")], Rules(timeout_s=10.0, grace_s=5.0), lambda batch: {"gpu": Claim.of([(1, 1.0)])})
     state.start(0.0)
     state.handle(m.Granted("l1", "d", ("t0",), 1), 0.0)
     state.handle(m.Started(1), 0.0)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from qdrun.runner.engine import messages as m
 from qdrun.runner.engine.failures import Rules
-from qdrun.runner.engine.parts import Work
+from qdrun.runner.engine.parts import TrialAt
 from qdrun.runner.engine.state import State
 from qdrun.runner.packing import Claim
 from qdrun.runner.store.attempts import Failure
@@ -423,7 +423,7 @@ def test_nothing_is_launched_while_the_store_is_full_and_no_place_is_held_that_o
 
 
 def test_out_of_memory_steps_down_the_curve_and_tries_alone_at_last():
-    state = State([Work("a"), Work("b")], Rules(oom=2), lambda batch: CLAIM)
+    state = State([TrialAt("a"), TrialAt("b")], Rules(oom=2), lambda batch: CLAIM)
     (ask,) = state.start(0.0)
     seen = []
     for k in range(3):
@@ -440,7 +440,7 @@ def test_out_of_memory_steps_down_the_curve_and_tries_alone_at_last():
 
 
 def test_a_trial_whose_process_had_no_more_memory_for_any_of_them_runs_alone_and_pays_only_then():
-    state = State([Work("a")], Rules(oom=0), lambda batch: CLAIM)
+    state = State([TrialAt("a")], Rules(oom=0), lambda batch: CLAIM)
     (ask,) = state.start(0.0)
     seen = []
     for k, shared in enumerate((True, False)):
@@ -457,7 +457,7 @@ def test_a_trial_whose_process_had_no_more_memory_for_any_of_them_runs_alone_and
 
 def test_without_a_smaller_point_the_claim_grows_by_half():
     one = {"gpu": Claim.of([(100, 1.0)])}
-    state = State([Work("a")], Rules(oom=3), lambda batch: one)
+    state = State([TrialAt("a")], Rules(oom=3), lambda batch: one)
     (ask,) = state.start(0.0)
     asked = []
     for k in range(3):
@@ -471,7 +471,7 @@ def test_without_a_smaller_point_the_claim_grows_by_half():
 
 
 def test_a_request_that_nothing_can_hold_is_a_failed_row_that_was_never_started():
-    state = State([Work("a")], Rules(), lambda batch: CLAIM)
+    state = State([TrialAt("a")], Rules(), lambda batch: CLAIM)
     state.start(0.0)
     (row,) = state.handle(m.Refused({"a": "needs 3 GiB, more than the 2 GiB of pool gpu0"}), 0.0)
     assert isinstance(row, m.WriteEnded)
@@ -480,7 +480,7 @@ def test_a_request_that_nothing_can_hold_is_a_failed_row_that_was_never_started(
 
 
 def test_what_is_granted_after_it_was_withdrawn_is_given_back_at_once():
-    state = State([Work("a")], Rules(), lambda batch: CLAIM)
+    state = State([TrialAt("a")], Rules(), lambda batch: CLAIM)
     state.start(0.0)
     state.handle(m.Cancelled(), 0.0)
     assert state.handle(m.Granted("l0", "d0", ("a",), 100), 0.0) == [m.GiveBack("l0", ("a",))]

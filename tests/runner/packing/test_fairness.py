@@ -6,48 +6,41 @@ import pytest
 
 from benchmarks.packing import GIB, LARGE, SMALL, cards, mixed, packed
 from qdrun.runner.packing import Claim, DeviceSpec, Packer, Pool, Request, simulate
-from qdrun.runner.packing.fairness import Shares, Turns
-from qdrun.runner.packing.queue import UserQueue, Waiting
+from qdrun.runner.packing.fairness import Shares
+from qdrun.runner.packing.queue import Waiting
 
 LONGEST = 1.8
 
 
-def turns(shares, *users):
-    """The users that wait, in their order."""
-    waiting = Waiting()
-    for user in users:
-        one = Request(user, user, "run", {"k": Claim.of([(1, 1.0)])}, 0.0)
-        waiting.add(one, one.shape())
-    return Turns(waiting, shares), waiting
-
-
-def named(order):
-    return [user for _, user in order.order()]
+def named(shares, waiting):
+    return [user for _, user in shares.order(waiting.users)]
 
 
 def test_a_share_is_the_larger_one_of_bytes_and_lanes_and_users_come_in_its_order():
-    shares = Shares()
-    order, waiting = turns(shares, "b", "a", "d", "c")
+    shares, waiting = Shares(), Waiting()
+    for user in "badc":
+        one = Request(user, user, "run", {"k": Claim.of([(1, 1.0)])}, 0.0)
+        waiting.add(one, one.shape())
     shares.resize(100, 10)
     shares.add("b", 60)
     shares.add("a", 10)
     shares.add("a", 10)
     assert (shares.share("a"), shares.share("b"), shares.share("c")) == (0.2, 0.6, 0.0)
     assert shares.share("c", more=40) == 0.4 and shares.held("a") == (20, 2)
-    assert named(order) == ["c", "d", "a", "b"] and order.active() == 4
+    assert named(shares, waiting) == ["c", "d", "a", "b"] and shares.active(waiting.users) == 4
     shares.resize(10_000, 10)
-    assert named(order) == ["c", "d", "b", "a"]
+    assert named(shares, waiting) == ["c", "d", "b", "a"]
     waiting.remove("d")
     waiting.remove("b")
-    assert named(order) == ["c", "a"] and order.active() == 3  # b runs, but has nothing that waits
+    assert named(shares, waiting) == ["c", "a"] and shares.active(waiting.users) == 3  # b runs, but has nothing that waits
     assert shares.deserves("c", 9_999, 3) and not shares.deserves("c", 9_999, 1)
     assert shares.deserves("a", 10, 2) and not shares.deserves("a", 10, 3)
     assert shares.deserves("b", 10, 4) and not shares.deserves("b", 2_600, 4)
     shares.remove("a", 10)
     shares.remove("a", 10)
-    assert list(shares.holders()) == ["b"] and named(order) == ["a", "c"]
+    assert list(shares.holders()) == ["b"] and named(shares, waiting) == ["a", "c"]
     waiting.remove("c")
-    assert named(order) == ["a"] and order.active() == 2
+    assert named(shares, waiting) == ["a"] and shares.active(waiting.users) == 2
 
 
 def small(name, user, gib, submitted, seconds, known):
@@ -130,22 +123,6 @@ def of_users(seed, count=300, users=10):
     case = mixed(seed, count, 8, "log-normal, mean 1 s", distinct=seed % 2 == 1)
     case.requests = [Request(q.id, f"u{i % users}", q.run, q.claims, 0.0) for i, q in enumerate(case.requests)]
     return case
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_who_has_the_best_fit_of_all_is_taken_without_a_look_at_the_others(seed, monkeypatch):
-    def ran(case):
-        looks.clear()
-        found = simulate(case.requests, case.pools, case.devices, takes=lambda p: case.seconds[p.request.id])
-        return [(p.request.id, p.device) for p in found.placements], len(looks)
-
-    looks, first = [], UserQueue.first
-    monkeypatch.setattr(UserQueue, "first", lambda *args, **options: looks.append(1) or first(*args, **options))
-    case = of_users(seed)
-    placed, few = ran(case)
-    monkeypatch.setattr(Waiting, "extreme", lambda *args: -2)  # nobody knows what the best would be
-    assert ran(case) == (placed, many := len(looks)) and few <= many
-    assert seed % 2 or few < 0.6 * many  # users have the same shapes
 
 
 @pytest.mark.parametrize("users, most", [(2, 1.10), (10, 1.20)])
