@@ -73,7 +73,9 @@ def check(
 
 def _apart(config: Path, changes: list[str], words: list[str], as_json: bool) -> NoReturn:
     """Run a check in a child process and exit with its code. Report a child that died by a signal."""
-    from ..study.child_process import run_apart, signal_name
+    import shlex
+
+    from .child_process import MAIN, run_apart, signal_name
 
     code = run_apart(words)
     if signal_name(code):
@@ -81,7 +83,7 @@ def _apart(config: Path, changes: list[str], words: list[str], as_json: bool) ->
             from ..study.check import died
             from ..study.prepare import prepare
 
-            raise died(prepare(config, overrides=changes)[0], signal_name(code), words)
+            raise died(prepare(config, overrides=changes)[0], signal_name(code), f"python -c '{MAIN}' {shlex.join(words)}")
     raise typer.Exit(code)
 
 

@@ -18,10 +18,9 @@ from ..observe import table
 from ..observe.timing import Timing
 from ..ray_adapter.jobs_api import known_dead
 from ..store.attempts import Failure, missing_file, requeued
-from ..store.heartbeat import seems
 from ..store.journal import Journal, read
 from ..store.layout import TRIALS, ConfigChanged, RunFolder, config_hash, differing
-from ..store.owner import gone_from_here, latest_owner
+from ..store.owner import gone_from_here, latest_owner, seems
 from ..store.replay import Replay, TrialState, recover, replay, run_state
 from ..store.status import status
 from ..store.summary import current

@@ -29,12 +29,12 @@ from typing import TYPE_CHECKING, Any
 
 from ...compiler.errors import QdrunError
 from ..clock import now
+from ..processes import alive, pid_space
 from ..study.plan import PlannedGroup
 from ..study.trial_list import Trial, Trials, filled, members
 from ..study.trials import trial_id
 from .encoding import Damaged, crc_of, document, lossless, read_document, sealed, untagged_keys
 from .files import Files, LocalFiles, StorageFull, StorageUnknown, escaped, full_said, open_files
-from .processes import alive, pid_space
 
 if TYPE_CHECKING:
     from ..study.plan import Prepared

@@ -15,9 +15,9 @@ from typing import Any, Literal
 
 from .attempts import Attempt, Failure, Record, ended, left_behind
 from .columns import BEGUN, ROWS, expanded
-from .heartbeat import lives
 from .journal import LIGHT_NUMBERS, Damage, Entry, Event, Events, Journal, event_at, read
 from .layout import HEARTBEAT, TRIALS, RunFolder
+from .owner import lives
 
 Status = Literal["waiting", "running", "done", "failed", "cancelled", "poisoned"]
 FINAL = ("done", "failed", "cancelled", "poisoned")

@@ -7,9 +7,8 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from .heartbeat import WATCH_S, beating, lives, seems
 from .layout import RunFolder, all_runs
-from .owner import ask_to_cancel, cancel_requests
+from .owner import WATCH_S, ask_to_cancel, beating, cancel_requests, lives, seems
 from .replay import replay, run_state
 from .summary import summary
 

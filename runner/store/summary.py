@@ -12,9 +12,9 @@ from typing import Any
 
 from .columns import decoded
 from .encoding import document, read_document
-from .heartbeat import lives
 from .journal import EVENTS, Events, read
 from .layout import RunFolder
+from .owner import lives
 from .replay import Replay, TrialState, replay, run_state
 
 SUMMARY = "summary.json"

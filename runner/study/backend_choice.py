@@ -15,11 +15,9 @@ from ...jobs.base import Job
 from ...jobs.parallel_width import parallel_width
 from ..ledger.inventory import Found, pools_and_devices
 from ..packing import Claim, Request, misfit
-from .candidates import Candidate, Choice
-from .devices import ChosenDevice
+from .devices import Candidate, Choice, ChosenDevice
 from .placement import OUT_OF_MEMORY, at_most, devices_of, usable
-from .plan import Prepared, opened, planned_for, shapes
-from .plan_threads import Hung, each_within
+from .plan import Hung, Prepared, each_within, opened, planned_for, shapes
 from .requests import claim_of, curve
 from .trials import Trial
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +18,6 @@ from ...jobs.debug import BOUNDS
 from ...jobs.inputs import located
 from ..text_grid import grid
 from ..user_lines import described
-from .child_process import MAIN
 from .plan import Prepared
 from .trials import short
 
@@ -37,13 +35,13 @@ class CheckDied(CheckError):
     exit_code = 1
 
 
-def died(prepared: Prepared, signal: str, words: Sequence[str]) -> CheckDied:
+def died(prepared: Prepared, signal: str, command: str) -> CheckDied:
     """The error of a check whose process died.
 
     Args:
         prepared: what was checked.
         signal: by which it died, in words.
-        words: its command line.
+        command: that runs it again.
     """
     trial, debug = prepared.trials[0], prepared.loaded.config.debug or BOUNDS
     checked = debug.bounds or debug.asserts or prepared.place.interpreted
@@ -57,7 +55,7 @@ def died(prepared: Prepared, signal: str, words: Sequence[str]) -> CheckDied:
     return CheckDied(
         f"the process of {prepared.target.text} died by {signal} while it was checked\n"
         f"  at {trial.label} ({params})\n  {why}\n"
-        f"  do: `gdb --args python -c '{MAIN}' {shlex.join(words)}` shows where"
+        f"  do: `gdb --args {command}` shows where"
     )
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import queue
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from itertools import chain
@@ -15,14 +17,13 @@ from ...jobs.inputs import located
 from ..config.model import Loaded
 from ..optimize.descent import section_data
 from ..user_lines import described
-from .candidates import Choice
-from .devices import ChosenDevice, emulated
-from .plan_threads import Hung, each_within
+from .devices import Choice, ChosenDevice, emulated
 from .requests import Points, curve
 from .target import Target
 from .trial_list import Trial, Trials
 
 T = TypeVar("T")
+R = TypeVar("R")
 TRIED = 4
 """Trials of one shape that are built until one of them can be: values of floats are no part of a shape, and `build` may refuse some."""
 TOO_SLOW = "Timeout: "
@@ -298,3 +299,46 @@ def planned_bytes(groups: list[PlannedGroup]) -> dict[str, int | None]:
 def footprints(groups: list[PlannedGroup]) -> dict[str, int | None]:
     """The bytes that a running trial takes of its device, by trial id, see ``MemoryPlan.footprint``."""
     return {name: group.plan.footprint if group.plan else None for group in groups for name in group.trials}
+
+
+class Hung(Exception):
+    """A piece of work took too long; its thread was left alone."""
+
+
+def each_within(work: Callable[[T], R], items: Sequence[T], limit_s: float | None) -> Iterator[R | Hung | BaseException]:
+    """Run ``work`` on each item in another thread, one after the other.
+
+    A thread cannot be stopped: a hanging thread is abandoned (it ends with the process), and a new one continues with the next item.
+
+    Args:
+        work: the function.
+        items: its arguments.
+        limit_s: maximum seconds per item; None: unlimited.
+
+    Yields:
+        The result of ``work``, its exception, or ``Hung``.
+    """
+    start = 0
+    while start < len(items):
+        back: queue.SimpleQueue[R | BaseException] = queue.SimpleQueue()
+        over = threading.Event()
+        threading.Thread(target=_all, args=(work, items[start:], back, over), name="planning", daemon=True).start()
+        for _ in items[start:]:
+            start += 1
+            try:
+                yield back.get(timeout=limit_s)
+            except queue.Empty:
+                over.set()
+                yield Hung(f"it took longer than {limit_s:g} s")
+                break
+
+
+def _all(work: Callable[[T], R], items: Sequence[T], back: queue.SimpleQueue[R | BaseException], over: threading.Event) -> None:
+    for item in items:
+        try:
+            done: R | BaseException = work(item)
+        except BaseException as error:
+            done = error
+        if over.is_set():
+            return
+        back.put(done)

@@ -15,9 +15,9 @@ from ...jobs import paths
 from ...jobs.base import Job
 from ..collector import paused
 from ..config.model import Loaded, OptimizeSection, explain
+from ..config.sweep import Point, SweepError, expand
 from ..config.yaml_lines import ConfigError, KeyPath, Problem, did_you_mean, dotted
 from ..optimize.descent import optimized
-from .sweep import Point, SweepError, expand
 from .trial_list import PLAIN, Trial, Trials, filled, members, short, texts
 
 MAX_PROBLEMS = 8

@@ -18,7 +18,7 @@ from qdrun.runner.ray_adapter.cluster import ClusterError
 from qdrun.runner.remote.cluster_inventory import devices_at
 from qdrun.runner.study import backend_choice, devices
 from qdrun.runner.study.backend_choice import WIDE, _best, _Seen, _Shape, _width
-from qdrun.runner.study.candidates import Candidate, Choice
+from qdrun.runner.study.devices import Candidate, Choice
 from qdrun.runner.study.plan import make_plan
 from qdrun.runner.study.prepare import prepare
 from qdrun.runner.study.target import Target, load

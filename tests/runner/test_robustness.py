@@ -9,11 +9,11 @@ from typer.testing import CliRunner
 
 from qdrun.jobs.base import Finished, Job, JobParams, MemoryPlan, Outcome
 from qdrun.runner.cli.app import app
+from qdrun.runner.config.sweep import SweepError, axis_values
 from qdrun.runner.config.values import TARGET
 from qdrun.runner.observe import table
 from qdrun.runner.store.layout import RunFolder
 from qdrun.runner.store.status import list_runs
-from qdrun.runner.study.sweep import SweepError, axis_values
 from qdrun.runner.workers import error_record, finished_record
 
 

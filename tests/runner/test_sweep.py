@@ -11,12 +11,12 @@ from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 from runner_helpers import write_config
 
 from qdrun.jobs.base import Job
+from qdrun.runner.config import sweep as sweep_module
 from qdrun.runner.config.model import ConfigError, SweepSection
+from qdrun.runner.config.sweep import Point, SweepError, expand
 from qdrun.runner.store.encoding import lossless, sealed
 from qdrun.runner.store.layout import trial_lines
-from qdrun.runner.study import sweep as sweep_module
 from qdrun.runner.study.prepare import prepare
-from qdrun.runner.study.sweep import Point, SweepError, expand
 from qdrun.runner.study.trial_list import Trial, Trials
 from qdrun.runner.study.trials import resolve, resolved_together, trial_id, trial_ids, trial_seed
 

@@ -19,8 +19,7 @@ from qdrun.runner.store.attempts import Attempt, Failure
 from qdrun.runner.store.journal import Journal
 from qdrun.runner.store.layout import create
 from qdrun.runner.store.replay import recover
-from qdrun.runner.study.plan import plan_all
-from qdrun.runner.study.plan_threads import Hung, each_within
+from qdrun.runner.study.plan import Hung, each_within, plan_all
 from qdrun.runner.study.prepare import prepare
 from qdrun.runner.study.requests import Claims, claim_of, curve
 

@@ -11,8 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from store_helpers import make_run, record, rows_written, run_one
 
-from qdrun.runner.store import heartbeat, owner
+from qdrun.runner.processes import pid_space
+from qdrun.runner.processes import started as process_started
 from qdrun.runner.store import journal as journal_module
+from qdrun.runner.store import owner
 from qdrun.runner.store.attempts import Attempt, arrays_of, ended, pack, started
 from qdrun.runner.store.encoding import document
 from qdrun.runner.store.files import StorageFull
@@ -26,8 +28,6 @@ from qdrun.runner.store.owner import (
     latest_owner,
     owner_numbers,
 )
-from qdrun.runner.store.processes import pid_space
-from qdrun.runner.store.processes import started as process_started
 from qdrun.runner.store.replay import record_of, recover, replay
 from qdrun.runner.store.status import request_cancel
 
@@ -201,7 +201,7 @@ def test_clocks_that_are_wrong_neither_take_a_run_from_who_lives_nor_keep_it_for
     monkeypatch.setattr(folder.files, "changed", lambda path: 0.0)
     monkeypatch.setattr(owner, "WATCH_S", 0.3)
     monkeypatch.setattr(owner, "LOST_AFTER_S", 0.6)
-    monkeypatch.setattr(heartbeat, "WATCH_EVERY_S", 0.01)
+    monkeypatch.setattr(owner, "WATCH_EVERY_S", 0.01)
     beats, sleep = [], time.sleep
 
     def beat(seconds=0.0):

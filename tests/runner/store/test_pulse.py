@@ -10,19 +10,19 @@ from store_helpers import make_run
 
 from qdrun.runner.observe.listing import listed
 from qdrun.runner.observe.table import rows
-from qdrun.runner.store import heartbeat, status
+from qdrun.runner.store import owner, status
 from qdrun.runner.store.encoding import document
-from qdrun.runner.store.heartbeat import MOST_SKEW_S, lives, seems
 from qdrun.runner.store.journal import Journal
+from qdrun.runner.store.owner import MOST_SKEW_S, lives, seems
 
 HOUR = 3600.0
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr(heartbeat, "WATCH_S", 0.4)
+    monkeypatch.setattr(owner, "WATCH_S", 0.4)
     monkeypatch.setattr(status, "WATCH_S", 0.4)
-    monkeypatch.setattr(heartbeat, "WATCH_EVERY_S", 0.01)
+    monkeypatch.setattr(owner, "WATCH_EVERY_S", 0.01)
 
 
 def beat(folder, ahead_s, number=0):
@@ -71,7 +71,7 @@ def test_one_look_knows_a_run_that_lives_from_one_that_is_lost_whatever_the_cloc
 def test_where_clocks_agree_nobody_waits(where, monkeypatch):
     folder = make_run(where)
     Journal(folder)
-    monkeypatch.setattr(heartbeat, "beating", lambda folders, seconds: pytest.fail("it is watched"))
+    monkeypatch.setattr(owner, "beating", lambda folders, seconds: pytest.fail("it is watched"))
     for ahead_s, alive in [(0.0, True), (-29.0, True), (1.5, True), (-MOST_SKEW_S - 10.0, False)]:
         beat(folder, ahead_s)
         assert seems(folder) is alive and lives(folder) is alive
@@ -79,8 +79,8 @@ def test_where_clocks_agree_nobody_waits(where, monkeypatch):
 
 def test_a_process_of_this_machine_that_is_gone_is_not_watched(tmp_path, monkeypatch):
     folder = make_run(tmp_path)
-    gone = {"pid": 2**22 + 1, "host": platform.node(), "owner": 1, "where": heartbeat.__name__}
-    monkeypatch.setattr("qdrun.runner.store.layout.pid_space", lambda: heartbeat.__name__)
+    gone = {"pid": 2**22 + 1, "host": platform.node(), "owner": 1, "where": owner.__name__}
+    monkeypatch.setattr("qdrun.runner.store.layout.pid_space", lambda: owner.__name__)
     folder.files.put("heartbeat.json", document({"t": time.time(), **gone}))
     os.utime(folder.path / "heartbeat.json", (1e9, 1e9))
     assert seems(folder) is False
@@ -91,7 +91,7 @@ def test_a_list_watches_all_runs_at_once(tmp_path, monkeypatch):
     for folder in folders:
         Journal(folder)
         beat(folder, -HOUR)
-    watches, real = [], heartbeat.beating
+    watches, real = [], owner.beating
 
     def counted(some, seconds):
         some = list(some)

@@ -6,8 +6,7 @@ import time
 import pytest
 
 from qdrun.runner.store.layout import RunFolder
-from qdrun.runner.workers.capture import ProcessLog
-from qdrun.runner.workers.log_uploader import Uploader
+from qdrun.runner.workers.capture import ProcessLog, Uploader
 from qdrun.runner.workers.marks import Marks, last_begun
 
 

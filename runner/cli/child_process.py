@@ -65,4 +65,4 @@ def _copy(source: IO[bytes], to: TextIO) -> None:
         to.write(line.decode("utf-8", "replace"))
 
 
-__all__ = ["run_apart", "signal_name"]
+__all__ = ["MAIN", "run_apart", "signal_name"]

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..config.axes import FORMS, MOST, Axis, SweepSection
-from ..config.values import is_number
-from ..config.yaml_lines import KeyPath, did_you_mean
+from .axes import FORMS, MOST, Axis, SweepSection
+from .values import is_number
+from .yaml_lines import KeyPath, did_you_mean
 
 MAX_TRIALS = MOST
 _KEY = json.JSONEncoder(sort_keys=True).encode
