@@ -190,7 +190,7 @@ def cluster(size: Size):
         ray.init(address=made.address, log_to_driver=False, logging_level="ERROR")
         pretended = PRETENDED_BYTES if size.gpus else 0
         ledger_actor.check_version(
-            ledger_actor.start(Settings(lanes=size.lanes, lease_trials=size.lease, pretended_bytes=pretended))
+            ledger_actor.start(Settings(lanes=size.lanes, lease_requests=size.lease, pretended_bytes=pretended))
         )
         ray.shutdown()
         yield made.address
@@ -217,7 +217,7 @@ def measure(trials: int, folder: Path, *, seconds: float = 0.0, size: Size) -> d
     (folder / "empty.yaml").write_text(config, encoding="utf-8")
     if size.gpus:
         play_gpus()
-    client.Ledger = partial(ledger.Ledger, lease_trials=size.lease)  # type: ignore[misc, assignment]
+    client.Ledger = partial(ledger.Ledger, lease_requests=size.lease)  # type: ignore[misc, assignment]
     with ExitStack() as stack:
         address = stack.enter_context(cluster(size)) if size.nodes else None
         now = time.time()

@@ -43,7 +43,7 @@ ALLOWED = {
 }
 # The folders of the runner and the files beside them, from the bottom up: each may import those before it.
 RUNNER = (
-    *("clock", "collector", "visible", "private", "user_lines", "exit_codes", "text_grid"),
+    *("clock", "collector", "visible", "private", "processes", "user_lines", "exit_codes", "text_grid"),
     *("store.files", "optimize.update_rules", "config", "optimize", "packing", "ledger", "study"),
     *("store", "workers", "observe", "engine.messages", "ray_adapter", "engine", "remote"),
     *("cli", "api", "__init__"),

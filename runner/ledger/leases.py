@@ -12,8 +12,8 @@ EXPIRE_S = 30.0
 """A run that was silent for so long loses its leases."""
 MOST_REASONS = 8
 """Maximum number of shapes in the reasons for waiting; a sweep may have as many shapes as trials."""
-LEASE_TRIALS, LEASE_S = 64, 5.0
-"""A lease of short requests covers at most so many trials, and at most so many seconds."""
+LEASE_REQUESTS, LEASE_S = 64, 5.0
+"""A lease of short requests covers at most so many of them, and at most so many seconds."""
 
 DONE = "done"
 CUT_SHORT = "cut short"

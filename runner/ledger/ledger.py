@@ -14,7 +14,7 @@ from ..packing.packer import AGE_S
 from . import leases as words
 from .inventory import Found
 from .lanes import Lanes
-from .leases import EXPIRE_S, LEASE_S, LEASE_TRIALS, MOST_REASONS, Exchange, Held, Lease, LeaseEnd, Terms, Waits
+from .leases import EXPIRE_S, LEASE_REQUESTS, LEASE_S, MOST_REASONS, Exchange, Held, Lease, LeaseEnd, Terms, Waits
 from .runs import MARK, Grant, RequestGroup, Run, shown
 from .views import snapshot
 
@@ -32,7 +32,7 @@ class Ledger:
         settle_until: nothing is granted before: runs that hold leases of an earlier ledger join again first.
         age_s: see ``Packer``.
         expire_s: seconds of silence after which a run loses its leases.
-        lease_trials: most trials of a lease that covers several requests, and ``lease_s`` its most seconds.
+        lease_requests: most requests of a lease, and ``lease_s`` its most seconds.
     """
 
     def __init__(
@@ -42,11 +42,11 @@ class Ledger:
         settle_until: float = -math.inf,
         age_s: float = AGE_S,
         expire_s: float = EXPIRE_S,
-        lease_trials: int = LEASE_TRIALS,
+        lease_requests: int = LEASE_REQUESTS,
         lease_s: float = LEASE_S,
     ) -> None:
         self.epoch, self.settle_until, self.expire_s = epoch, settle_until, expire_s
-        self.lease_trials, self.lease_s = lease_trials, lease_s
+        self.lease_requests, self.lease_s = lease_requests, lease_s
         self._packer = Packer(age_s=age_s)
         self._lanes = Lanes(self._packer)
         self._runs: dict[str, Run] = {}
@@ -399,7 +399,7 @@ class Ledger:
         request, point = placement.request, placement.point
         run = self._runs[request.run]
         first = request.id.removeprefix(f"{run.id}/")
-        more = list(islice(shape.waiting, self._more(run, shape, request, point.time)))
+        more = list(islice(shape.waiting, self._more(run, shape, point.time)))
         made = (request, *(shape.waiting[other] for other in more))
         self._packer.withdraw([f"{run.id}/{other}" for other in more])
         for other in more:
@@ -424,7 +424,7 @@ class Ledger:
         self._lanes.worker_started(run.id, device)
         run.tell(lease)
 
-    def _more(self, run: Run, shape: RequestGroup, request: Request, time: float) -> int:
+    def _more(self, run: Run, shape: RequestGroup, time: float) -> int:
         """The number of further requests of a lease: short ones only, and at most half of the run's share of the queue."""
         seconds = shape.seconds
         if seconds is None:
@@ -434,7 +434,7 @@ class Ledger:
             return 0
         lanes = self._lanes.of(run.id)
         most = min(
-            self.lease_trials // request.trials,
+            self.lease_requests,
             int(self.lease_s / max(seconds * time, 1e-9)),
             math.ceil((len(shape.waiting) + 1) / (2 * max(1, lanes))),
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .leases import BEAT_S, EXPIRE_S, LEASE_TRIALS
+from .leases import BEAT_S, EXPIRE_S, LEASE_REQUESTS
 
 NAME, NAMESPACE = "qdrun-ledger", "qdrun"
 
@@ -19,7 +19,7 @@ class Settings:
         expire_s: seconds of silence after which a run loses its leases.
         idle_s: seconds after which a device without claims is returned to Ray.
         look_s: seconds between two looks at the nodes of the cluster.
-        lease_trials: most trials of a lease.
+        lease_requests: most requests of a lease.
         pretended_bytes: for tests of the machinery alone: each GPU that Ray was told of, and that is not there, has so many bytes.
     """
 
@@ -28,5 +28,5 @@ class Settings:
     expire_s: float = EXPIRE_S
     idle_s: float = 60.0
     look_s: float = 1.0
-    lease_trials: int = LEASE_TRIALS
+    lease_requests: int = LEASE_REQUESTS
     pretended_bytes: int = 0

@@ -86,7 +86,7 @@ class LedgerActor:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        limits = {"expire_s": settings.expire_s, "lease_trials": settings.lease_trials}
+        limits = {"expire_s": settings.expire_s, "lease_requests": settings.lease_requests}
         self._ledger = Ledger(epoch=f"{secrets.token_hex(4)}-", **limits)
         self._found: dict[str, list[Found]] = {}
         self._probes: dict[str, asyncio.Task[list[Found]]] = {}

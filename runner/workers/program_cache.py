@@ -38,20 +38,18 @@ def options_of(spec: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class OpenProgram:
-    """A job in an open program.
+    """A session whose program is open on a lane.
 
     Attributes:
-        session: of the job.
+        key: what a trial or batch must have in common with the ones before it to run here.
+        session: of a job, or of batches.
+        plan: the memory of a batch.
     """
 
-    def __init__(self, job: type[Job[Any]], options: Mapping[str, Any], session: Session) -> None:
-        self._job, self._options, self.session = job, options, session
+    def __init__(self, key: tuple[Any, ...], session: Session | BatchSession) -> None:
+        self.key, self.session, self.plan = key, session, MemoryPlan()
         self._context = copy_context()  # the program is current in it; what the trials change there, the next does not see
         self._printed = has_printed()
-
-    def fits(self, job: type[Job[Any]], options: Mapping[str, Any]) -> bool:
-        """Whether a trial of this job with these options may run here, if its parameters allow it."""
-        return job is self._job and options == self._options
 
     def here(self) -> Context:
         """A context for something that is done with the program, and prints where the caller does."""
@@ -74,32 +72,6 @@ class OpenProgram:
         return {} if program is None else program.usage()
 
 
-class OpenBatch:
-    """An open batch: batches of its group and size may follow each other in it.
-
-    Attributes:
-        session: of the group.
-        plan: its memory.
-    """
-
-    def __init__(self, key: tuple[Any, ...], session: BatchSession) -> None:
-        self.key, self.session, self.plan = key, session, MemoryPlan()
-        self._context = copy_context()
-
-    def here(self) -> Context:
-        """A context in which its program is the current one."""
-        return printing_as_here(self._context)
-
-    def close(self) -> None:
-        """Close it. Raises what the close of a program raises; it is closed nevertheless."""
-        self.here().run(self.session.close)
-
-    def held(self) -> dict[str, int]:
-        """As of ``OpenProgram``."""
-        program = self.session.job.program
-        return {} if program is None else program.usage()
-
-
 class Keeper:
     """What a lane has open: the program of a trial, or of a batch.
 
@@ -109,7 +81,7 @@ class Keeper:
 
     def __init__(self, watch: Callable[[Job[Any]], None]) -> None:
         """``watch``: is told the job of each trial before it runs."""
-        self.program: OpenProgram | OpenBatch | None = None
+        self.program: OpenProgram | None = None
         self._watch = watch
 
     def run_batch(self, job: type[Job[Any]], spec: Mapping[str, Any], together: Together, rows: Sequence[int]) -> Ran:
@@ -130,9 +102,9 @@ class Keeper:
             options = {name: spec[name] for name in BATCH_OPTIONS} | {"debug": spec.get("debug"), "wanted": spec["gradients"]}
             group = group_key(job, params, wanted=spec["gradients"])
             key = job, repr(options), len(together.seeds), group
-            if not (isinstance(self.program, OpenBatch) and self.program.key == key):
+            if self.program is None or self.program.key != key:
                 self.close()
-                self.program = OpenBatch(key, BatchSession.open(job, params, len(together.seeds), **options))
+                self.program = OpenProgram(key, BatchSession.open(job, params, len(together.seeds), **options))
                 self.program.plan = self.program.here().run(self.program.session.job.plan)
             self._watch(self.program.session.job)
             return self.program.here().run(self._run_batch, self.program, together, rows, spec.get("folder", ""), start)
@@ -141,8 +113,9 @@ class Keeper:
             raise
 
     @staticmethod
-    def _run_batch(program: OpenBatch, together: Together, rows: Sequence[int], folder: str, start: float) -> Ran:
+    def _run_batch(program: OpenProgram, together: Together, rows: Sequence[int], folder: str, start: float) -> Ran:
         session, opened = program.session, time.perf_counter()
+        assert isinstance(session, BatchSession)
         ends: list[Outcome | BaseException] | None = None
         outcome, seeds = BatchOutcome(np.empty(0)), np.asarray(together.seeds)[rows]
         if together.optimize is None:
@@ -167,14 +140,13 @@ class Keeper:
         params, options = located(job.Params.model_validate(spec["params"]), spec.get("folder", "")), options_of(spec)
         start = time.perf_counter()
         try:
-            open = self.program
-            if open is not None and not (isinstance(open, OpenProgram) and self._renewed(open, job, params, options, spec)):
+            key = job, repr(options)
+            if self.program is None or not self._renewed(self.program, key, params, spec):
                 self.close()
-            if self.program is None:
                 made = job(params, wanted=spec["gradients"], seed=spec["seed"])
                 self._watch(made)
                 session = Session(made, **options)
-                self.program = OpenProgram(job, options, session.__enter__())
+                self.program = OpenProgram(key, session.__enter__())
                 return self._run(body, start)
             self._watch(self.program.session.job)
             return self.program.here().run(self._run, body, start)
@@ -183,15 +155,14 @@ class Keeper:
             raise
 
     @staticmethod
-    def _renewed(
-        program: OpenProgram, job: type[Job[Any]], params: Any, options: dict[str, Any], spec: Mapping[str, Any]
-    ) -> bool:
-        if not program.fits(job, options):
+    def _renewed(program: OpenProgram, key: tuple[Any, ...], params: Any, spec: Mapping[str, Any]) -> bool:
+        if program.key != key:
             return False
+        assert isinstance(program.session, Session)  # the keys of batches are longer
         return program.here().run(program.session.renew, params, spec["gradients"], spec["seed"])
 
     def _run(self, body: Body, start: float) -> Finished:
-        assert isinstance(self.program, OpenProgram)
+        assert self.program is not None and isinstance(self.program.session, Session)
         finished = run_trial(self.program.session, body, start)
         if not self.program.over():
             program, self.program = self.program, None

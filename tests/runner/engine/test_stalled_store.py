@@ -104,7 +104,7 @@ def test_a_store_that_does_not_catch_up_pauses_the_run_and_costs_no_retry(tmp_pa
         return done(launch)
 
     ledger = Changing("made", "me", devices=[SMALL])
-    ledger._ledger.lease_trials = 1  # these workers cannot be told not to begin with what they have
+    ledger._ledger.lease_requests = 1  # these workers cannot be told not to begin with what they have
     outcome, state, _ = run(tmp_path, ledger, after, trials=600)
     assert outcome == "done" and state.counts() == {"done": 600}
     assert 1 <= at_most[0] < 600 and (bound == "time" or at_most[0] <= 10 + 2 * SMALL.lanes)

@@ -16,7 +16,7 @@ class Remote(Changing):
 
     def __init__(self, *args, **options):
         super().__init__(*args, **options)
-        self._ledger.lease_trials = 1
+        self._ledger.lease_requests = 1
         self.exchanges, self.polls, self.open = 0, 0, False
 
     def exchange(self, done=(), wait_s=0.0):

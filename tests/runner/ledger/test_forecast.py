@@ -29,7 +29,7 @@ def sweep(seed, kinds, count=80):
 
 def leased(rows, requests):
     """The starts, by a run that gives each lease back when its seconds are over."""
-    ledger = Ledger(lease_trials=1)
+    ledger = Ledger(lease_requests=1)
     for row in rows:
         ledger.add_device(row)
     ledger.join("r", "ann", 0.0)
