@@ -24,9 +24,8 @@ from ..store.owner import gone_from_here, latest_owner, seems
 from ..store.replay import Replay, TrialState, recover, replay, run_state
 from ..store.status import status
 from ..store.summary import current
-from ..study.inputs import changed
 from ..study.plan import Prepared
-from ..study.prepare import prepare
+from ..study.prepare import changed, prepare
 from ..study.provenance import inputs_of
 from ..study.shipping import Shipped
 from ..study.trial_list import Trial, Trials

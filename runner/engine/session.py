@@ -36,9 +36,9 @@ from ..store.journal import Journal
 from ..store.layout import BEAT_EVERY_S, TRIALS, RunFolder, check_shared, create
 from ..store.owner import OwnerLost
 from ..store.replay import replay
-from ..study.inputs import contents
 from ..study.placement import devices_of, frames_of, with_frames
 from ..study.plan import Planned, Prepared, plan_all
+from ..study.prepare import contents
 from ..study.provenance import record
 from ..study.trials import Trial, counted
 from .early_plans import EarlyPlans, failures_text, refuse

@@ -30,8 +30,8 @@ from ..store.journal import Journal
 from ..store.layout import RunFolder, check_shared, create
 from ..store.owner import OwnerLost, RunAlive, latest_owner, owner_numbers
 from ..store.replay import replay, run_state
-from ..study.inputs import contents
 from ..study.plan import Prepared
+from ..study.prepare import contents
 from ..study.provenance import record
 from ..study.shipping import Parcel, pack
 from ..study.target import load

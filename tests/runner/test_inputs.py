@@ -13,9 +13,8 @@ from qdrun.runner.config.yaml_lines import ConfigError
 from qdrun.runner.engine.resume import config_of
 from qdrun.runner.store.journal import Journal
 from qdrun.runner.store.layout import ConfigChanged, create
-from qdrun.runner.study.inputs import changed, contents
 from qdrun.runner.study.plan import make_plan
-from qdrun.runner.study.prepare import prepare
+from qdrun.runner.study.prepare import changed, contents, prepare
 from qdrun.runner.study.provenance import inputs_of, record
 from qdrun.runner.study.trials import trial_id
 

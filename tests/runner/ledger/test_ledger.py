@@ -48,8 +48,8 @@ def test_a_lease_covers_one_request_until_it_is_known_how_long_they_take():
 
 @pytest.mark.parametrize(
     ("seconds", "trials", "most"),
-    [(0.001, 1, 64), (0.5, 1, 10), (0.001, 10, 6), (6.0, 1, 1), (0.001, 100, 1)],
-    ids=["64 trials", "5 seconds", "batches of 10", "a long one", "a large batch"],
+    [(0.001, 1, 64), (0.5, 1, 10), (0.001, 10, 64), (6.0, 1, 1), (0.5, 100, 10)],
+    ids=["64 trials", "5 seconds", "64 batches", "a long one", "batches of 5 seconds"],
 )
 def test_what_a_lease_covers_at_most(seconds, trials, most):
     ledger = ledger_of(lanes=1)
