@@ -53,15 +53,14 @@ class Guard:
             words: numbers of words of the argument buffer, and their values.
             counters: addresses of 8-byte words, and their values. The caller keeps their memory.
         """
-        values = [x for pair in (*words, *counters) for x in pair]
+        values = [x for number, value in words for x in (8 * number, value)]
+        values += [x for pair in counters for x in pair]
         head = self._head
         if len(values) != len(self._compared):
             self._compared = _words(values)
         else:
             self._compared[:] = values
-        head[guard_ir.G_ARGS], head[guard_ir.G_COUNTERS] = len(words), len(counters)
-        head[guard_ir.G_ARGS_AT] = at = ctypes.addressof(self._compared)
-        head[guard_ir.G_COUNTERS_AT] = at + 16 * len(words)
+        head[guard_ir.G_COMPARED], head[guard_ir.G_COMPARED_AT] = len(values) // 2, ctypes.addressof(self._compared)
         head[guard_ir.G_ARMED] = 1
 
     def disarm(self) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-# a guard (``guard.py``): whether launches may pass; words of the argument buffer with the values that they must have: how many, where;
-# counters with theirs; pairs of arrays that must lie apart: for each of the two the number of its first word, dimensions, element bytes
-G_ARMED, G_ARGS, G_ARGS_AT, G_COUNTERS, G_COUNTERS_AT, G_PAIRS, G_PAIRS_AT, G_WORDS = range(8)
+# a guard (``guard.py``): whether launches may pass; words with the values that they must have: how many, where; pairs of arrays that must
+# lie apart: for each of the two the number of its first word, dimensions, element bytes
+G_ARMED, G_COMPARED, G_COMPARED_AT, G_PAIRS, G_PAIRS_AT, G_WORDS = range(6)
+G_NEAR = 1 << 16
+"""A compared word below this address lies in the argument buffer, so many bytes from its start: no memory has such an address."""
 GUARD_WORDS = {name: value for name, value in globals().items() if name.startswith("G_")}
 
 GUARD_IR = r"""
@@ -83,48 +85,32 @@ look:
   %guard = inttoptr i64 %guard_i to ptr
   %armed = call i64 @word(ptr %guard, i64 $G_ARMED$)
   %may = icmp ne i64 %armed, 0
-  br i1 %may, label %args, label %no
-args:
-  %nargs = call i64 @word(ptr %guard, i64 $G_ARGS$)
-  %args_i = call i64 @word(ptr %guard, i64 $G_ARGS_AT$)
-  %args_at = inttoptr i64 %args_i to ptr
-  br label %arg
-arg:
-  %i = phi i64 [0, %args], [%i1, %arg_next]
-  %arg_done = icmp eq i64 %i, %nargs
-  br i1 %arg_done, label %counters, label %arg_one
-arg_one:
+  br i1 %may, label %begin, label %no
+begin:
+  %count = call i64 @word(ptr %guard, i64 $G_COMPARED$)
+  %rows_i = call i64 @word(ptr %guard, i64 $G_COMPARED_AT$)
+  %rows = inttoptr i64 %rows_i to ptr
+  %buffer_i = ptrtoint ptr %buffer to i64
+  br label %row
+row:
+  %i = phi i64 [0, %begin], [%i1, %next]
+  %done = icmp eq i64 %i, %count
+  br i1 %done, label %yes, label %one
+one:
   %i2 = shl i64 %i, 1
-  %number = call i64 @word(ptr %args_at, i64 %i2)
+  %at = call i64 @word(ptr %rows, i64 %i2)
   %i3 = or i64 %i2, 1
-  %wanted = call i64 @word(ptr %args_at, i64 %i3)
-  %given = call i64 @word(ptr %buffer, i64 %number)
-  %arg_same = icmp eq i64 %given, %wanted
-  br i1 %arg_same, label %arg_next, label %no
-arg_next:
-  %i1 = add i64 %i, 1
-  br label %arg
-counters:
-  %ncounters = call i64 @word(ptr %guard, i64 $G_COUNTERS$)
-  %counters_i = call i64 @word(ptr %guard, i64 $G_COUNTERS_AT$)
-  %counters_at = inttoptr i64 %counters_i to ptr
-  br label %counter
-counter:
-  %j = phi i64 [0, %counters], [%j1, %counter_next]
-  %counter_done = icmp eq i64 %j, %ncounters
-  br i1 %counter_done, label %yes, label %counter_one
-counter_one:
-  %j2 = shl i64 %j, 1
-  %where_i = call i64 @word(ptr %counters_at, i64 %j2)
-  %j3 = or i64 %j2, 1
-  %then = call i64 @word(ptr %counters_at, i64 %j3)
+  %wanted = call i64 @word(ptr %rows, i64 %i3)
+  %near = icmp ult i64 %at, $G_NEAR$
+  %base = select i1 %near, i64 %buffer_i, i64 0
+  %where_i = add i64 %base, %at
   %where = inttoptr i64 %where_i to ptr
   %now = load atomic i64, ptr %where acquire, align 8
-  %counter_same = icmp eq i64 %now, %then
-  br i1 %counter_same, label %counter_next, label %no
-counter_next:
-  %j1 = add i64 %j, 1
-  br label %counter
+  %same = icmp eq i64 %now, %wanted
+  br i1 %same, label %next, label %no
+next:
+  %i1 = add i64 %i, 1
+  br label %row
 yes:
   ret i1 true
 no:
