@@ -25,9 +25,11 @@ from .args.records import result
 from .data.ndarray import Ndarray
 from .function import Function
 from .native import enter
-from .no_gradient import is_constant, nothing_to_differentiate, refuse_in_forward_mode, refuse_one_array_twice
+from .no_gradient import is_constant, refuse_in_forward_mode, refuse_one_array_twice, refuse_without_gradient
 
 T = TypeVar("T")
+_WHOLE = frozenset((int, bool))
+"""Types of numbers that are the same where they are equal: ``0.0`` and ``-0.0`` are not."""
 
 
 class KernelFunction:
@@ -69,11 +71,18 @@ class KernelFunction:
     def variant(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Variant, Bound]:
         """The specialisation for these arguments in the current program, compiled if it is new."""
         program = current_program()
+        recording = program.recording
+        numbers = recording is not None and not kwargs and _WHOLE.issuperset(map(type, args))
+        known = (self, args, tuple(map(type, args))) if numbers else None
+        if recording is not None and known in recording.bound:  # a gradient has the arguments of its launch
+            return recording.bound[known]
         bound = self.binder.bind(self.binder.arguments(args, kwargs), program.options)
         variants = self.variants()
         variant = variants.get(bound.key) or self._new_variant(program, variants, bound)
         if bound.call.arrays:
             check_memory(self.source.name, variant, bound.call)
+        if recording is not None and known is not None:
+            recording.bound[known] = variant, bound
         return variant, bound
 
     def _new_variant(self, program: Program, variants: dict[tuple[Any, ...], Variant], bound: Bound) -> Variant:
@@ -138,10 +147,11 @@ class KernelFunction:
     def _compiled(self, variant: Variant, bound: Bound) -> None:
         """Compile a specialisation that was planned only, and launch it natively from now on."""
         program = variant.program
-        if program.recording is not None and "executable" not in variant.__dict__:
-            program.recording.new(self)
+        recording = program.recording
+        if recording is not None and "executable" not in variant.__dict__:
+            recording.new(self)
         executable = variant.executable
-        if variant.native and _calls_are_native():
+        if recording is None and variant.native and _calls_are_native():
             enter(current_program().native_launches, self, executable, bound)
 
     def prepare(self, *args: Any, **kwargs: Any) -> None:
@@ -227,7 +237,7 @@ class KernelGradient:
         gradient.launch_gradient(bound.call, budget)
         if versions is not None:
             versions.differentiated(variant, bound.call)
-        if variant.native and budget is None and _calls_are_native():
+        if program.recording is None and variant.native and budget is None and _calls_are_native():
             enter(current_program().native_gradients, self.kernel, gradient, bound)
 
     def prepare(self, *args: Any, **kwargs: Any) -> None:
@@ -301,8 +311,8 @@ class KernelGradient:
         recording = variant.program.recording
         if recording is not None and "plans" not in variant.__dict__:
             recording.new_gradient(variant.head.name)
-        if not variant.plans.sizing and not is_constant(variant):
-            raise nothing_to_differentiate(self.kernel.source.name, variant)
+        if not variant.plans.sizing:
+            refuse_without_gradient(self.kernel.source.name, variant)
         if recording is not None:
             if "gradient" not in variant.__dict__:
                 recording.new_gradient(variant.head.name)

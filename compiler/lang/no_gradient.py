@@ -20,17 +20,27 @@ def is_constant(variant: Variant) -> bool:
     return writes and not any(place.is_grad for place in kernel_places(variant.compiled_kernel.ir))
 
 
-def nothing_to_differentiate(name: str, variant: Variant) -> NothingToDifferentiate:
-    """The error for a kernel whose gradient would do nothing."""
+def refuse_without_gradient(name: str, variant: Variant) -> None:
+    """Refuse a kernel whose gradient would do nothing. What is said of a variant is found once: a tape asks at each launch.
+
+    Raises:
+        NothingToDifferentiate: it touches nothing that has a gradient.
+    """
+    if variant.no_gradient is None:
+        variant.no_gradient = "" if is_constant(variant) else _no_gradient(name, variant)
+    if variant.no_gradient:
+        raise NothingToDifferentiate(variant.no_gradient)
+
+
+def _no_gradient(name: str, variant: Variant) -> str:
     if variant.head.returns:
-        return NothingToDifferentiate(
+        return (
             f"kernel `{name}` returns its result and writes nothing that has a gradient: there is no gradient of a returned value\n"
             "  do: store the result in a 0-D field with needs_grad=True, and set the gradient of that"
         )
     reads = any(p.differentiable and p.buffer.kind != "tmp" for p in kernel_places(variant.compiled_kernel.ir))
-    verb = "writes" if reads else "touches"
-    return NothingToDifferentiate(
-        f"kernel `{name}` {verb} nothing that has a gradient\n"
+    return (
+        f"kernel `{name}` {'writes' if reads else 'touches'} nothing that has a gradient\n"
         "  do: make a field with needs_grad=True, or leave out the call of .grad()"
     )
 

@@ -386,7 +386,7 @@ class GradientExecutable(Executable):
             if plan is not self._set:
                 self._apply(plan, call)
             self.launch(call)
-            if budget is None:  # else the next launch may have another one
+            if budget is None and recording is None:  # else the next launch may have another one, or nothing has run
                 self._arm(self._inputs.decisive(call.words[8:]), beside)
         return plan
 

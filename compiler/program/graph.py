@@ -40,7 +40,8 @@ class Graph:
             if apart is not None:
                 watched.setdefault((gradient, budget, apart), entry)
         self._watched = list(watched.values())
-        planes = {plane for entry in recording.gradients for plane in entry[3].planes}
+        plans = {id(plan): plan for *_, plan in recording.gradients}
+        planes = {plane for plan in plans.values() for plane in plan.planes}
         self._heap = {plane: self.program.heap_memory(plane) for plane in PLANES if plane in planes}
         self._workers = self._most_workers()
         self._draws = {launch.executable: launch.seed for launch in recording.launched if launch.seed is not None}

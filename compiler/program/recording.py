@@ -109,6 +109,7 @@ class Recording:
         gradients: each gradient launch with its arguments, its budget and its plan.
         written: fields and ndarrays that Python writes to in between.
         kept: arguments.
+        bound: launches whose arguments are numbers: what was found for them, by the kernel and the numbers.
 
     Args:
         name: of the function.
@@ -126,6 +127,7 @@ class Recording:
         self.gradients: list[tuple[LaunchableGradient, Call, int | None, HeapPlan]] = []
         self.written: dict[int, Any] = {}
         self.kept: list[object] = []
+        self.bound: dict[object, Any] = {}
 
     def launching(self, executable: Launchable, call: Call) -> None:
         """A kernel is about to be recorded.

@@ -45,6 +45,9 @@ class Variant:
     ) -> None:
         self.program, self.lock = program, new_lock(self, "lock")
         self.keeps = keeps
+        self.no_gradient: str | None = (
+            None  # why its gradient would do nothing, once somebody has asked; empty: it does something
+        )
         program.materialize()
         program.lay_out_trials(())
         o = program.options

@@ -80,7 +80,7 @@ class HeapPlan:
     kernel: str
     tasks: tuple[TaskPlan, ...]
 
-    @property
+    @once
     def planes(self) -> dict[str, int]:
         """Bytes by plane."""
         return {p: size * max((t.rows * t.stride.get(p, 0) for t in self.tasks), default=0) for p, size in PLANES.items()}

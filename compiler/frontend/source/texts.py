@@ -34,6 +34,7 @@ class _Text:
             whole: CodeType | None = compile("".join(lines), file, "exec", dont_inherit=True)
         except (SyntaxError, ValueError):  # a cell of a notebook, say
             whole = None
+        self._blocks: dict[int, list[str]] = {}  # by their first lines; each trial of a job reads its kernels
         self._codes: dict[tuple[str, int], list[CodeType]] = {}
         for code in () if whole is None else _within(whole):
             self._codes.setdefault((code.co_qualname, code.co_firstlineno), []).append(_plain(code))
@@ -44,7 +45,10 @@ class _Text:
 
     def block(self, code: CodeType) -> list[str]:
         """The lines of a function."""
-        return inspect.getblock(self.lines[code.co_firstlineno - 1 :])
+        first = code.co_firstlineno
+        if first not in self._blocks:
+            self._blocks[first] = inspect.getblock(self.lines[first - 1 :])
+        return self._blocks[first]
 
 
 _texts: dict[tuple[str, str], list[_Text]] = {}  # by the file, and the module that was made of it

@@ -258,7 +258,9 @@ class Tape:
         for when, steps in self._steps():
             steps.join(found, when)
         found.check()
-        if found.loses():
+        if found.loses() and (
+            program.recording is None or self.validation
+        ):  # told when the function ran before it was captured
             inner = [(when, t) for when, steps in self._steps() for t in steps.sample()]
             order = sorted([*((t.when, t) for t in timed), *inner], key=lambda pair: pair[0])
             check_broken(program, order, self._host_writes, strict=self.validation)

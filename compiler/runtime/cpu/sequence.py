@@ -88,13 +88,14 @@ class SequenceMaker:
             kept = context.copy()
             kept[CTX_LAUNCHES] = kept[CTX_SEED] = 0  # others launch the same kernel meanwhile
             key = id(context), kept.tobytes()
-            if key not in self._contexts:
-                self._contexts[key] = self._put(key[1])
-            own = self._contexts[key]
+            new, own = key not in self._contexts, self._contexts.get(key, 0)
+            if new:
+                own = self._contexts[key] = self._put(key[1])
         else:
-            own = self._put(context.tobytes())
+            new, own = True, self._put(context.tobytes())
             self._seeds.append((own + 8 * CTX_SEED, seed))
-        self._strides |= {own + 8 * word: where for word, where in strides.items()}
+        if new:
+            self._strides |= {own + 8 * word: where for word, where in strides.items()}
         at = self._put(words)
         self._pointers.append((at, own))
         self._rows.append((code, at, status))
