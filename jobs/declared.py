@@ -102,10 +102,13 @@ class Declared:
         Raises:
             ValueError: a value has another shape than its field, or does not fit its type.
         """
-        for name in [name for name in self.inputs if name not in apart]:
+        for name in self.inputs:
+            if name in apart:
+                continue
             value = getattr(params, name)
-            if name not in self._held or not same(value, self._held[name]):
-                self.put(name, _array(self._job, name, params), program)
+            held = self._held.get(name)
+            if held is None or not same(value, held):
+                self.put(name, np.asarray(value), program)
                 if type(value) in (float, int):  # immutable values
                     self._held[name] = value
 
@@ -115,17 +118,19 @@ class Declared:
         Raises:
             ValueError: one is a whole number that is too large.
         """
-        field = self.inputs[name]
-        kept = values.astype(field.dtype.numpy, copy=False)
+        column = self._column(self.inputs[name], program)
+        kept = values.astype(column.dtype, copy=False)
         if values.dtype.kind != "f" and not np.array_equal(kept, values):
             raise ValueError(
-                f"the parameter `{name}` is {values.max()}, which is too large for {field.dtype}\n  do: give it a smaller range"
+                f"the parameter `{name}` is {values.max()}, which is too large for {self.inputs[name].dtype}\n"
+                "  do: give it a smaller range"
             )
         self._held.pop(name, None)
-        if program.trials is not None and kept.shape == tuple(field.shape):
-            field.from_numpy(kept)
-        else:
-            self._column(field, program).write(kept)
+        column.write(kept)
+
+    def shape(self, name: str, program: Any) -> tuple[int, ...]:
+        """The shape of an input."""
+        return self._column(self.inputs[name], program).shape
 
     def forget(self, written: Collection[Any]) -> None:
         """A run has written to some of the inputs, which are filled before each run then. ``written``: their fields."""

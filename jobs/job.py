@@ -98,6 +98,7 @@ class Job(Declaring, Generic[P]):
         self._first: Any = None  # what a run begins with, once one has begun
         self._sequence, self._repeats = 0, False  # what ``simulate`` launches, and whether it does so again
         self._ran, self._why = False, ""  # in the open program; why it cannot run there again
+        self._filled: Any = None  # the parameters whose values the inputs have got since the last run
         self._given = frozenset(vars(self)) | {"_given"}
 
     @property
@@ -162,7 +163,7 @@ class Job(Declaring, Generic[P]):
         """
         if not self._differs_in_inputs(params) or self.why_built_again():
             return False
-        self.params = self._real_params = params
+        self.params = self._filled = params
         self._declared.fill(params, self.program)
         return True
 
@@ -176,7 +177,9 @@ class Job(Declaring, Generic[P]):
             if name not in inputs:
                 if not same(a, b):
                     return False
-            elif np.asarray(a).shape != tuple(inputs[name].shape) or (np.asarray(a).dtype.kind != "f" and not same(a, b)):
+            elif (given := np.asarray(a)).shape != self._declared.shape(name, self.program):
+                return False
+            elif given.dtype.kind != "f" and not same(a, b):
                 return False
         own = getattr(self.shape_key, "__func__", None) is not getattr(Job.shape_key, "__func__", None)
         return not own or self.shape_key(params) == self.shape_key(self.params)
@@ -206,7 +209,9 @@ class Job(Declaring, Generic[P]):
         why = self.why_built_again() if self._ran else ""
         if why:
             raise RuntimeError(f"{type(self).__name__} cannot run again: {why}\n  do: open it again")
-        self._declared.fill(self.params, self.program)
+        if self._filled is not self.params:
+            self._declared.fill(self.params, self.program)
+        self._filled = None
         self.simulate_once()
         return self._declared.outcome(self.wanted, self.program)
 
@@ -325,7 +330,7 @@ class Job(Declaring, Generic[P]):
         with _program(self.precision, backend, options) if self.needs_compiler else nullcontext() as program:
             self.program, self._made = program, False
             self._declared, self._launches, self._recorded = self._new_declarations(), {}, {}
-            self._first, self._ran, self._repeats, self._why = None, False, False, ""
+            self._first, self._ran, self._repeats, self._why, self._filled = None, False, False, "", None
             try:
                 self._build()
                 self._made = True

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from ..codegen.abi import CTX_LAUNCHES, PLANES
 from ..errors import DeviceError, QdrunRuntimeError
@@ -22,6 +25,9 @@ if TYPE_CHECKING:
     from .recording import LaunchableGradient
 
 
+_NONE = np.empty(0, np.uint64)
+
+
 class Graph:
     """Launches that were recorded by ``qd.capture``. Calling it launches all of them at once, with the numbers that they had then.
 
@@ -32,7 +38,9 @@ class Graph:
     def __init__(self, program: Program, recording: Recording, device: Any, handle: int) -> None:
         self.program, self.name, self.launches = program, recording.name, len(recording.launched)
         self._recording, self._device, self._handle = recording, device, handle
-        self._contexts = [e.context for e in recording.executables]
+        at = 8 * CTX_LAUNCHES
+        counts = [ctypes.c_int64.from_buffer(e.context.data, at) for e in recording.executables]
+        self._counts = [*counts, *(c for x in recording.written.values() for c in program.data.writes_to(x))]
         watched: dict[tuple[object, ...], tuple[LaunchableGradient, Call, int | None, HeapPlan]] = {}
         for entry in recording.gradients:
             gradient, call, budget, _ = entry
@@ -83,10 +91,8 @@ class Graph:
             if why:
                 return why
             failed = self._run()
-            for context in self._contexts:
-                context[CTX_LAUNCHES] += 1
-            for tensor in self._recording.written.values():
-                program.data.wrote(tensor)
+            for count in self._counts:
+                count.value += 1
             self._raise(failed)
         if self._device.ahead:
             program.launched(self._device.weight(-self._handle))
@@ -102,7 +108,8 @@ class Graph:
 
     def _run(self) -> int:
         """Launch; the row of the launch that has failed, -1 for none or where the device tells later."""
-        seeds = self.program.next_seeds(len(self._recording.seeds))
+        count = len(self._recording.seeds)
+        seeds = self.program.next_seeds(count) if count else _NONE
         for executable, number in self._draws.items():
             executable.last_seed = self.program.last_seed = int(seeds[number])
         return self._device.launch_graph(self._handle, f"graph of {self.name}", seeds, self._workers)

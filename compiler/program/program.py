@@ -31,6 +31,7 @@ from .rehearsal import Rehearsal, rehearse
 CURRENT: ContextVar[Program | None] = ContextVar("qdrun_program", default=None)
 _BLOCKS: ContextVar[tuple[tuple[Program, Program | None, bool], ...]] = ContextVar("qdrun_blocks", default=())
 """The `with` blocks of programs around this context: the program, the one before, whether the block closes it."""
+_NOTHING = (None,) * 5
 _numbers = itertools.count(1)
 _programs: Living[Program] = Living()
 
@@ -252,7 +253,7 @@ class Program(Accounts):
     def records(self) -> bool:
         """Whether something records launches, or refuses them."""
         recorders = self._tape, self._versions, self._forward, self._rehearsal, self.open_trial
-        return super().records() or any(x is not None for x in recorders)
+        return recorders != _NOTHING or super().records()
 
     def parallel_iterations(self, kernel: Any, args: tuple[Any, ...]) -> tuple[int | None, ...]:
         """The parallel iterations of a launch, see ``program.plans.launch_facts.parallel_iterations``."""

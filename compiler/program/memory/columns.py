@@ -6,31 +6,36 @@ from typing import Any
 
 import numpy as np
 
-from .memory_regions import memory_base, memory_of
+from ...runtime.native.launch_ir import F_SLOW
 
 
 class Column:
     """All of a field, with what takes long to look up kept from one run to the next.
 
     Args:
-        program: of the field; it stays open as long as the column is used.
+        program: of the field; it stays open as long as the column is used, and nothing records launches in it now.
         field: of numbers, placed.
+
+    Attributes:
+        dtype: of its numbers.
+        shape: of the field.
     """
 
     def __init__(self, program: Any, field: Any) -> None:
         program.materialize()
-        self._program, self._field = program, field
-        self._whole, self._trials = field._all, field._trials
-        base = memory_base(memory_of(field))
-        self._counts = [program.data.writes((base, place.offset)) for place in field._places]
+        self._field, self._flags = field, program.flags
+        self._whole, self._trials, self._near = field._all, field._trials, field._mirror is None
+        self._counts = program.data.writes_to(field)
+        self.dtype: np.dtype[Any] = self._whole.dtype
+        self.shape: tuple[int, ...] = tuple(field.shape)
 
     def write(self, values: np.ndarray) -> None:
         """Write the field.
 
         Args:
-            values: (B, ...) of the field's type in a batched program, else of the field's shape.
+            values: (B, ...) in a batched program, else of the field's shape. One of the field's shape goes to every trial.
         """
-        if self._field._mirror is not None or self._program.records():
+        if not self._near or self._flags[F_SLOW] or (self._trials is not None and values.shape == self.shape):
             self._field.from_numpy(values)
             return
         for count in self._counts:
@@ -42,6 +47,6 @@ class Column:
 
     def read(self) -> np.ndarray:
         """A copy of the field: (B, ...) in a batched program, else of the field's shape. Waits for launches."""
-        if self._field._mirror is not None or self._program.records():
+        if not self._near or self._flags[F_SLOW]:
             return self._field.to_numpy()
         return self._whole.copy() if self._trials is None else self._trials.columns(self._whole)

@@ -51,12 +51,15 @@ class DataVersions:
 
     def wrote(self, tensor: Any) -> None:
         """Python is about to write to a field or an ndarray."""
+        for count in self.writes_to(tensor):
+            count.value += 1
+
+    def writes_to(self, tensor: Any) -> list[ctypes.c_int64]:
+        """The counters of the writes from Python to a field or an ndarray."""
         base = memory_base(memory_of(tensor))
         if hasattr(tensor, "_memory"):  # an ndarray
-            self.writes(base).value += 1
-            return
-        for place in tensor._places:  # other fields in the same memory have not changed
-            self.writes((base, place.offset)).value += 1
+            return [self.writes(base)]
+        return [self.writes((base, place.offset)) for place in tensor._places]  # others in the same memory have not changed
 
     def counters(self, base: object, offset: int) -> list[ctypes.c_int64]:
         """The counters of the writes to an array: those of the kernels that store to it, and Python's. The memory is the program's."""
