@@ -34,10 +34,13 @@ class Case:
     """A kernel in a program of its own, with inputs drawn from ``seed``; ``low`` is the type that the source calls F."""
 
     def __init__(self, source: str, seed: int, low: Any = None, dual: bool = False, **options: Any) -> None:
-        low = low or qd.f64
-        kinds = {"needs_grad": True, "needs_dual": dual}
         options = {"cpu_max_num_threads": 1, "cpu_lanes": 1, **options}
         self.program = qd.init(arch=qd.cpu, default_fp=qd.f64, offline_cache=False, **options)
+        self.make(source, seed, low or qd.f64, dual)
+
+    def make(self, source: str, seed: int, low: Any, dual: bool = False) -> None:
+        """Fields and the kernel in the current program."""
+        kinds = {"needs_grad": True, "needs_dual": dual}
         self.x, self.lo = qd.field(qd.f64, shape=8, **kinds), qd.field(low, shape=4, **kinds)
         self.v = qd.Vector.field(2, dtype=qd.f64, shape=4, **kinds)
         self.fm = qd.Matrix.field(2, 2, dtype=qd.f64, shape=2, **kinds)

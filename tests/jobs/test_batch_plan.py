@@ -1,5 +1,8 @@
 """The memory of batches: planned bytes are used bytes for every number of trials, and the most trials are their inverse."""
 
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -11,6 +14,9 @@ from qdrun.jobs.billiards import Billiards, BilliardsParams
 from qdrun.jobs.mass_spring import MassSpring, MassSpringParams
 from qdrun.jobs.memory_plan import MemoryPlan
 from qdrun.jobs.mpm88 import Mpm88, Mpm88Params
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "gradients"))
+from trial_programs import TrialCase, trial_program
 
 
 class DeepParams(JobParams):
@@ -63,7 +69,7 @@ CASES = [
 @pytest.mark.parametrize(("job", "params"), CASES, ids=[job.__name__ for job, _ in CASES])
 def test_what_is_planned_is_what_is_used_for_every_number_of_trials(job, params, threads):
     plan = batch_plan(job, params, threads=threads)
-    for trials in (1, 2, 3, 17, 100):
+    for trials in (1, 2, 3, 17, 1000):
         with BatchSession.open(job, params, trials, threads=threads) as batch:
             batch.run([params] * trials)
         assert batch.peak_bytes == plan.bytes(trials), trials
@@ -72,16 +78,24 @@ def test_what_is_planned_is_what_is_used_for_every_number_of_trials(job, params,
         assert plan.max_batch(plan.bytes(trials) - 1) == full - plan.width
 
 
-def test_the_largest_batch_that_fits_fits_and_one_more_does_not():
-    job, params = MassSpring, MassSpringParams(steps=12)
-    limit = 1_000_000
-    plan = batch_plan(job, params, threads=2)
+def check_largest(job, params, plan, limit, threads):
+    """The most trials that fit a limit use what is planned; one more is refused."""
     most = plan.max_batch(limit)
-    with BatchSession.open(job, params, most, threads=2, memory_limit_bytes=limit) as batch:
+    with BatchSession.open(job, params, most, threads=threads, memory_limit_bytes=limit) as batch:
         batch.run([params] * most)
-        assert batch.job.peak_bytes() == plan.bytes(most) <= limit
-    with pytest.raises(qd.OutOfMemory), BatchSession.open(job, params, most + 1, threads=2, memory_limit_bytes=limit) as batch:
+    assert batch.peak_bytes == plan.bytes(most) <= limit
+    with (
+        pytest.raises(qd.OutOfMemory),
+        BatchSession.open(job, params, most + 1, threads=threads, memory_limit_bytes=limit) as batch,
+    ):
         batch.run([params] * (most + 1))
+
+
+@pytest.mark.parametrize(("job", "params"), CASES, ids=[job.__name__ for job, _ in CASES])
+def test_the_largest_batch_that_fits_fits_and_one_more_does_not(job, params):
+    plan = batch_plan(job, params, threads=2)
+    for trials in (20, 400):
+        check_largest(job, params, plan, plan.bytes(trials) + plan.per_trial // 2, 2)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -126,3 +140,68 @@ def test_what_cannot_be_planned_says_so():
     job = type("Alone", (Deep,), {"run": lambda self: Outcome(0.0)})
     with pytest.raises(ValueError, match=r"Alone cannot run in batches: it overrides run\(\)"):
         batch_plan(job, DeepParams())
+
+
+class DrawnParams(JobParams):
+    scale: float = 0.5
+
+
+def drawn_job(number):
+    """A job of a random program, whose trials are equal but for one number."""
+    source = trial_program(0, number)[1]
+
+    class Drawn(Job[DrawnParams]):
+        gradients = ("scale",)
+
+        def build(self):
+            case = TrialCase.__new__(TrialCase)
+            case.make(source, number, qd.f64)
+            r = np.random.default_rng(number)
+            own = self.program.options.batch is not None
+            for t in (*case.inputs, *case.ints):
+                shape = t.to_numpy().shape[own:]
+                t.from_numpy(r.integers(0, 5, shape) if t.dtype.is_int else r.uniform(-1.2, 1.2, shape))
+            n, s0, k, x, y = int(r.integers(0, 6)), float(r.uniform(-1, 1)), case.k, case.x, case.y
+            scale, loss = self.input("scale"), self.objective()
+
+            @qd.kernel
+            def feed():
+                for i in range(8):
+                    x[i] += scale[None] * i
+
+            @qd.kernel
+            def score():
+                for i in range(3):
+                    loss[None] += y[i] * y[i]
+
+            self.launch = lambda: (feed(), k(n, case.c, case.cv, s0), score())
+
+        def simulate(self):
+            self.launch()
+
+    return Drawn
+
+
+def check_drawn(number):
+    """Used bytes are planned bytes for several numbers of trials, the largest that fits a limit among them; one group more is refused."""
+    job, params = drawn_job(number), DrawnParams()
+    try:
+        plan = batch_plan(job, params, threads=2)
+    except qd.DifferentiationError:
+        return False
+    for trials in (1, 2, 3, 17, 1000):
+        with BatchSession.open(job, params, trials, threads=2) as batch:
+            batch.run([params] * trials)
+        assert batch.peak_bytes == plan.bytes(trials), (number, trials)
+    check_largest(job, params, plan, plan.bytes(500) + plan.per_trial // 2, threads=2)
+    return True
+
+
+def test_random_programs_use_what_is_planned_for_every_number_of_trials():
+    assert sum(check_drawn(number) for number in (1, 8)) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(8))
+def test_many_random_programs_use_what_is_planned(part):
+    assert sum(check_drawn(number) for number in range(100 + part * 8, 108 + part * 8)) >= 6
