@@ -174,20 +174,29 @@ def _sized(
     # a device that has no room for two would make all others run one by one
     most = min((count for count in fit if count > 1), default=1)
     most = min([most, *(plan.most for plan in plans.values() if plan.most is not None)])
+    most = min(most, len(names))
     if isinstance(wanted, int):
-        size = min(wanted, most)
+        size = most = min(wanted, most)
     else:
         lanes = sum(device.lanes for device in here) * ROUNDS if on_host else len(here) * GPU_ROUNDS
         width = max(plan.width for plan in plans.values())
         busy = width * math.ceil(len(names) / (max(1, lanes) * width))
-        size = min(busy, most, MOST_ON_CPU if on_host else MOST_ON_GPU)
-    size = min(size, len(names))
+        most = min(most, MOST_ON_CPU if on_host else MOST_ON_GPU)
+        size = min(busy, most)
     if size < 2:
         return BatchGroup(names, example, why="two of them do not fit into the memory of a device")
-    budget, share = prepared.loaded.config.budget_bytes, max(-(-plan.bytes(size) // size) for plan in plans.values())
-    if budget is not None and share > budget:
-        return BatchGroup(names, example, why=f"`memory_budget` is {budget:,} bytes, a trial of a batch takes {share:,}")
+    budget = prepared.loaded.config.budget_bytes
+    if budget is not None and _share(plans, size) > budget:
+        size = most  # more trials share the adstack heap, which has a row for each worker
+    if budget is not None and _share(plans, size) > budget:
+        why = f"`memory_budget` is {budget:,} bytes, a trial of a batch takes {_share(plans, size):,}"
+        return BatchGroup(names, example, why=why)
     return BatchGroup(names, example, size, plans)
+
+
+def _share(plans: Mapping[str, BatchPlan], size: int) -> int:
+    """Bytes of one trial in a batch of so many, on the device where it takes most."""
+    return max(-(-plan.bytes(size) // size) for plan in plans.values())
 
 
 def chunks(names: Sequence[str], size: int, width: int = 1) -> list[tuple[str, ...]]:

@@ -89,6 +89,8 @@ def test_trials_that_differ_in_inputs_alone_are_one_group(tmp_path, known):
         ("batch: 1000\n", 100 * MIB, 2, 400),
         ("batch: 1000\n", 500 + 24_000, 2, 24),
         ("batch: 2\n", 100 * MIB, 2, 2),
+        ("memory_budget: 1009\n", 100 * MIB, 2, 56),
+        ("memory_budget: 1008\n", 100 * MIB, 2, 400),  # the 500 bytes of each batch are less for each of more trials
     ],
 )
 def test_a_batch_fits_and_there_are_enough_for_all_lanes(tmp_path, known, more, memory, lanes, size):
