@@ -46,7 +46,7 @@ class Variant:
         self.program, self.lock = program, new_lock(self, "lock")
         self.keeps = keeps
         self.no_gradient: str | None = (
-            None  # why its gradient would do nothing, once somebody has asked; empty: it does something
+            None  # why its gradient would do nothing; empty: it does something; None: not looked for yet
         )
         program.materialize()
         program.lay_out_trials(())
