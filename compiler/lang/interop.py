@@ -88,7 +88,7 @@ class Exchange(device_arrays.SharedOnDevice):
         """
         if self._mirror is not None:
             raise QdrunValueError(
-                f"{what} of {self._called()}: it lies in the memory of the device, which the host cannot touch\n"
+                f"{what} of {self._called()}: it is in device memory, which the host cannot access\n"
                 "  do: x.to_numpy() for a copy and x.from_numpy(array) to write it back; torch.from_dlpack(x) shares it on the device"
             )
 

@@ -198,7 +198,7 @@ def logs(
     if follow and as_json:
         raise typer.BadParameter("a document has an end: leave out --follow or --json")
     if workers and (trial or attempt or follow):
-        raise typer.BadParameter("--workers shows what there is of all workers: leave out the trial, --attempt and --follow")
+        raise typer.BadParameter("--workers shows the output of all workers: leave out the trial, --attempt and --follow")
     with reported(as_json):
         from ..observe.listing import attempts_of, logs_of, worker_logs
         from ..observe.picking import attempt_of, trial_of

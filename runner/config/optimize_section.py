@@ -117,7 +117,7 @@ class StopSection(Section):
     @model_validator(mode="after")
     def _progress_needs_patience(self) -> StopSection:
         if "progress" in self.model_fields_set and self.patience is None:
-            raise refuse("`progress` is what `patience` asks for", allowed=("patience",), hint="add patience: 20")
+            raise refuse("`patience` needs `progress`", allowed=("patience",), hint="add patience: 20")
         return self
 
 

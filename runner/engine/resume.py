@@ -245,8 +245,8 @@ def config_of(
             )
         if others := changed(prepared.loaded, inputs_of(folder.files)):
             raise ConfigChanged(
-                f"{', '.join(others[:SHOWN])}{', ..' if len(others) > SHOWN else ''}: trials of {folder.name} read what was there before, "
-                "and it is not the same now\n  do: submit a run of its own, or go on with what is there now: "
+                f"{', '.join(others[:SHOWN])}{', ..' if len(others) > SHOWN else ''}: changed since trials of {folder.name} read them"
+                "\n  do: submit a new run, or continue with the present files: "
                 f"`qdrun resume {folder.uri} --force`"
             )
     return prepared.model_copy(update=changes), job

@@ -43,7 +43,7 @@ def attempt_of(trial: str, number: int, there: Sequence[int]) -> int:
     if number in there:
         return number
     hint = f"its attempts: {', '.join(map(str, there))}" if there else "it has not begun"
-    raise NotFound(f"trial {trial} has no attempt {number}\n  do: leave --attempt out, or name one that there is; {hint}")
+    raise NotFound(f"trial {trial} has no attempt {number}\n  do: leave --attempt out, or name an existing one; {hint}")
 
 
 def column_of(name: str, columns: Sequence[str]) -> str:
@@ -62,7 +62,7 @@ def column_of(name: str, columns: Sequence[str]) -> str:
     if len(found) == 1:
         return found[0]
     if found:
-        raise NotFound(f"`{name}` is {' or '.join(found)}\n  do: write the one that is meant")
+        raise NotFound(f"`{name}` is {' or '.join(found)}\n  do: name one of them exactly")
     what = f"there is no column `{name}`"
     near = did_you_mean(name, columns) or f"the columns are: {', '.join(columns)}"
     raise NotFound(f"{what}\n  do: {near}")

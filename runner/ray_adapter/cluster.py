@@ -172,13 +172,13 @@ def check_token_is_wanted(address: str, head: str) -> None:
     asks = compat.asks_for_token(head)
     if asks is False:
         raise ClusterError(
-            f"the Ray cluster at {address} has no token, and this process has one: its nodes and our workers would refuse each other\n"
+            f"the Ray cluster at {address} has no token, and this process has one: its nodes and our workers would reject each other\n"
             "  do: start the cluster with RAY_AUTH_MODE=token and a token, or set RAY_AUTH_MODE=disabled to join it as it is, open to "
             "everybody who reaches it"
         )
     if asks is None:
         raise ClusterError(
-            f"the Ray cluster at {address} does not say whether it refuses those who have no token: {head} gives no known answer\n"
+            f"the Ray cluster at {address} does not show whether it refuses clients without a token: {head} gives no known answer\n"
             "  do: install the same Ray here and there, of a version that qdrun supports; or join it as it is with RAY_AUTH_MODE=disabled"
         )
 

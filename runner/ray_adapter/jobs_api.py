@@ -145,11 +145,11 @@ def check_dashboard(address: str) -> None:
     except urllib.error.HTTPError as error:
         if error.code in (401, 403):
             raise ClusterError(f"{head}it wants a token\n  token: {about_token()}") from error
-        raise ClusterError(f"{head}what answers there is no dashboard of Ray (HTTP {error.code})") from error
+        raise ClusterError(f"{head}the server there is no dashboard of Ray (HTTP {error.code})") from error
     except (OSError, ValueError) as error:
-        raise ClusterError(f"{head}what answers there is no dashboard of Ray ({first_line(error)})") from error
+        raise ClusterError(f"{head}the server there is no dashboard of Ray ({first_line(error)})") from error
     if "ray_version" not in version:
-        raise ClusterError(f"{head}what answers there is no dashboard of Ray")
+        raise ClusterError(f"{head}the server there is no dashboard of Ray")
 
 
 class _Stays(urllib.request.HTTPRedirectHandler):

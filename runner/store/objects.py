@@ -35,7 +35,7 @@ def reached(root: str) -> Iterator[None]:
             raise
         raise StorageUnreachable(
             f"{root} does not answer, or refuses: {type(error).__name__}: {error}\n"
-            "  do: look at the URI, at the network, and at what tells the store who you are (for s3://: AWS_PROFILE, or AWS_ACCESS_KEY_ID "
+            "  do: look at the URI, at the network, and at the credentials (for s3://: AWS_PROFILE, or AWS_ACCESS_KEY_ID "
             "and AWS_SECRET_ACCESS_KEY; AWS_ENDPOINT_URL for a store that is not Amazon's)"
         ) from error
 
@@ -68,7 +68,7 @@ class ObjectFiles:
                 if not BUCKETS.isdisjoint((protocol,) if isinstance(protocol, str) else protocol):
                     raise StorageUnknown(
                         f"there is no bucket `{self.base.partition('/')[0]}` for {self.root}: {error}\n"
-                        "  do: make it first, or set `storage` to one that there is"
+                        "  do: create it first, or set `storage` to an existing one"
                     ) from error
                 self.system.makedirs(self._path(path).rpartition("/")[0], exist_ok=True)
                 self.system.pipe_file(self._path(path), data, **how)

@@ -151,8 +151,8 @@ def check_owner(folder: RunFolder, owner: Owner) -> None:
         now = latest_owner(folder)
         who = f"process {now.pid} on {now.host}" if now else "another process"
         raise OwnerLost(
-            f"{who} has taken {folder.name} over from this one; nothing more is written here\n"
-            f"  do: `qdrun status {folder.uri}` shows how the run goes on"
+            f"{who} has taken {folder.name} over from this process, which writes nothing more\n"
+            f"  do: `qdrun status {folder.uri}` shows the state of the run"
         )
 
 

@@ -61,7 +61,7 @@ def full_said(where: str) -> Iterator[None]:
             raise
         raise StorageFull(
             f"no room left in {where}: {os.strerror(error.errno or 0)}\n"
-            "  do: make room there; a run that still runs goes on by itself, another one with `qdrun resume`"
+            "  do: make room there; a running run continues automatically; resume a stopped one with `qdrun resume`"
         ) from error
 
 

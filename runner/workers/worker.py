@@ -391,7 +391,7 @@ class Worker:
                 who = f"no owner: {platform.node()} has no run in that place; `storage` must be one that all machines share"
             raise OwnerLost(
                 f"{self.name} was started for owner {self._owner.number} of {self.folder.name}, which belongs to {who}\n"
-                f"  do: `qdrun status {self.folder.uri}` shows how the run goes on"
+                f"  do: `qdrun status {self.folder.uri}` shows the state of the run"
             )
 
     # ---- its own state

@@ -145,7 +145,7 @@ def test_what_would_end_the_process_is_refused_by_name(what, declare, says):
     with pytest.raises(QdrunRuntimeError) as e:
         nvptx_table.check(calls(what, declare), "step")
     assert str(e.value) == (
-        f"the GPU code of kernel `step` has what LLVM has no instructions for on NVIDIA's GPUs: {says}\n"
+        f"the GPU code of kernel `step` contains operations that LLVM cannot compile for NVIDIA's GPUs: {says}\n"
         "  do: this is a bug in qdrun; report it with the kernel's source"
     )
 

@@ -419,7 +419,7 @@ def test_a_barrier_that_some_threads_pass_by_is_refused(program, body, where):
     with pytest.raises(qd.QdrunSyntaxError) as e:
         loop_of(body)()
     assert f"simt.block.sync() stands in {where} that may differ between the threads of a block" in str(e.value)
-    assert "block.sync()\n    ^" in str(e.value) and "do: put it where all threads come by" in str(e.value)
+    assert "block.sync()\n    ^" in str(e.value) and "do: put it where all threads reach it" in str(e.value)
 
 
 def test_a_barrier_behind_an_exit_is_refused(program):

@@ -267,7 +267,7 @@ def test_what_trials_share_is_not_written_in_a_graph():
                 write()
 
             with pytest.raises(
-                qd.QdrunRuntimeError, match="Python writes to what all trials share, while a graph of a batched"
+                qd.QdrunRuntimeError, match="Python writes to memory that all trials share, while a graph of a batched"
             ):
                 qd.capture(work)
         assert walk.ahead.to_numpy().tolist() == np.roll(np.arange(N), 1).tolist()

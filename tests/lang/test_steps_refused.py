@@ -347,7 +347,7 @@ def test_validation_names_the_array_of_a_step_that_does_not_repeat():
         chain.tally = lambda t, k: None
         chain.run(validation=validation)
 
-    refused(qd.QdrunRuntimeError, "run again up to step 7, `[xv]` is not what it was", lambda: run(True))
+    refused(qd.QdrunRuntimeError, "run again up to step 7, `[xv]` differs from the first run", lambda: run(True))
     run(False)  # what was not asked for is not looked at
 
 

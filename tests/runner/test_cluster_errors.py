@@ -234,7 +234,7 @@ def test_a_cluster_wants_a_token_only_when_it_says_so(monkeypatch, status, asks)
             cluster.check_token_is_wanted("head:6379", head)
         else:
             with pytest.raises(
-                cluster.ClusterError, match="has no token" if asks is False else "does not say whether it refuses"
+                cluster.ClusterError, match="has no token" if asks is False else "does not show whether it refuses"
             ):
                 cluster.check_token_is_wanted("head:6379", head)
     assert compat.asks_for_token(head) is None  # nobody is there

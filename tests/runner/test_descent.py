@@ -213,7 +213,7 @@ def error_of(tmp_path, optimize, **more):
         ({"bounds": {"scale": [0, 1]}}, ["`optimize.bounds.scale`: `scale` is not optimised", "allowed: x, target"]),
         ({"bounds": {"x": [2, 1]}}, ["`optimize.bounds.x`: `[2, 1]` are not bounds", "[low, null]", "low <= high"]),
         ({"bounds": {"x": [0.5, 9]}}, ["trial x=0 starts with x = 0, outside of [0.5, 9]", "widen the bounds"]),
-        ({"stop": {"progress": 1e-3}}, ["`progress` is what `patience` asks for", "add patience: 20"]),
+        ({"stop": {"progress": 1e-3}}, ["`patience` needs `progress`", "add patience: 20"]),
         ({"scale": {"x": 0}}, ["`optimize.scale.x`", "greater than 0"]),
         ({"keep": "first"}, ["`first` is not allowed here", "allowed: best, last"]),
         ({"steps": 0}, ["`optimize.steps`", "greater than or equal to 1"]),

@@ -99,7 +99,7 @@ def test_a_run_does_not_go_on_with_other_files_than_it_began_with(tmp_path):
     _, folder = made(tmp_path)
     config_of(folder)
     (tmp_path / "configs" / "data" / "two.txt").write_text("4 6")
-    with pytest.raises(ConfigChanged, match=r"^data/two\.txt: trials of .* read what was there before, .*\n  do: .* --force`$"):
+    with pytest.raises(ConfigChanged, match=r"^data/two\.txt: changed since trials of .* read them\n  do: .* --force`$"):
         config_of(folder)
     config_of(folder, force=True)
     (folder.path / "provenance.json").unlink()

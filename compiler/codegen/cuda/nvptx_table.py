@@ -91,6 +91,6 @@ def check(text: str, kernel: str) -> None:
     unknown = faults(text)
     if unknown:
         raise QdrunRuntimeError(
-            f"the GPU code of kernel `{kernel}` has what LLVM has no instructions for on NVIDIA's GPUs: {', '.join(unknown[:5])}\n"
+            f"the GPU code of kernel `{kernel}` contains operations that LLVM cannot compile for NVIDIA's GPUs: {', '.join(unknown[:5])}\n"
             "  do: this is a bug in qdrun; report it with the kernel's source"
         )

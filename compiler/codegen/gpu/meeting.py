@@ -101,9 +101,9 @@ def _open(block: Block, out: Meeting, loads: Counter[Local]) -> None:
             assert isinstance(barrier, Op)
             raise QdrunSyntaxError(
                 f"simt.block.sync() stands in {'a condition' if isinstance(s, If) else 'a loop'} that may differ between the threads of a"
-                f" block (line {s.loc.line if s.loc else '?'}): those that come to it would wait for the others for ever",
+                f" block (line {s.loc.line if s.loc else '?'}): the threads that reach it would wait forever for the others",
                 barrier.loc,
-                "put it where all threads come by: end the `if` before it, and let the loops around it run over literals, arguments,"
+                "put it where all threads reach it: end the `if` before it, and let the loops around it run over literals, arguments,"
                 " shapes, or what is read at an index that all threads share; `continue`, `break` and `return` count as conditions",
             )
         if barrier is not None or (same and _decides(s, out, loads)):

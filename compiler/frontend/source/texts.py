@@ -81,7 +81,7 @@ def lines_of(fn: FunctionType) -> Found:
         if not latest.holds(code):
             raise QdrunSyntaxError(
                 f"the source of `{fn.__name__}` in {file} was edited after it was loaded",
-                hint="start again: what runs is the old code, whose lines are gone",
+                hint="start again: the process runs the old code, and its lines no longer exist",
             )
     if latest.holds(code):
         return latest.block(code), code.co_firstlineno, file

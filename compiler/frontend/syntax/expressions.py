@@ -238,7 +238,7 @@ def _subscripted(cx: Context, base: Any, node: ast.Subscript) -> Any:
     if isinstance(base, Matrix):
         return get_item(cx.b, base, tuple(map(number, index)))
     if isinstance(base, (Op, Const)):
-        raise QdrunTypeError("a number has no elements", hint="what stands before the bracket has fewer axes than that")
+        raise QdrunTypeError("a number has no elements", hint="the value before the bracket has fewer axes")
     return _python_item(cx, base, index)
 
 

@@ -292,8 +292,8 @@ class Steps:
             if was.differs(Check.of(slot_content(tensor, slot)), tolerance_of(tensor, self._program)):
                 begin, _ = self._bounds(number)
                 raise QdrunRuntimeError(
-                    f"{self!r}: run again up to step {begin}, {name_of(tensor)} is not what it was: a step did not do the same twice\n"
-                    "  do: let a step depend on its two arguments, the state and arrays that no one changes; draw random numbers in kernels"
+                    f"{self!r}: run again up to step {begin}, {name_of(tensor)} differs from the first run: a step is not deterministic\n"
+                    "  do: let a step depend only on its two arguments, the state and constant arrays; draw random numbers in kernels"
                 )
 
     def release(self) -> None:

@@ -153,7 +153,7 @@ class Accesses:
                 f"a step of {STEPS} with slot k = {k} reads or writes slot {slot} of `{use.name}`, "
                 + (f"a state: it has slots {k} and {k + 1}" if state else f"scratch: it has slot {k}"),
                 use.loc,
-                "hand on what later steps need in a state array of its own: before[k + 1] = x[k]",
+                "pass values to later steps in a separate state array: before[k + 1] = x[k]",
             )
 
     def _look_outside(self, group: _Group) -> None:

@@ -223,7 +223,7 @@ class RecordedMemory(Mirror):
         steps = self._group, array.itemsize
         if not self._group or array.shape[:2] != (groups, trials.width) or array.strides[:2] != steps:
             raise Unrecordable(
-                "Python writes to what all trials share, while a graph of a batched program is recorded: trials run one after another"
+                "Python writes to memory that all trials share, while a graph of a batched program is recorded: trials run in sequence"
                 " in it\n  do: write it before, or let each trial have its own (per_trial=True)"
             )
         return array[0]

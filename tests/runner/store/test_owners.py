@@ -40,7 +40,9 @@ def test_a_stale_owner_notices_at_its_next_write_and_writes_nothing(where):
     stale.write("mark", sync=True)
     with Journal(folder, gone=max(owner_numbers(folder.files), default=0)) as new:
         before = len(read(folder).entries)
-        with pytest.raises(OwnerLost, match=f"process {os.getpid()} on .* has taken {folder.name} over from this one") as lost:
+        with pytest.raises(
+            OwnerLost, match=f"process {os.getpid()} on .* has taken {folder.name} over from this process"
+        ) as lost:
             stale.write("ended", trial=second, attempt=1, status="done", loss=9.0, sync=True)
         assert f"qdrun status {folder.uri}" in str(lost.value)
         with pytest.raises(OwnerLost):

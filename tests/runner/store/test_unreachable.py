@@ -87,7 +87,7 @@ def test_whatever_a_library_raises_says_that_the_store_does_not_answer_and_where
         assert said.value.__cause__ is error
         assert str(said.value) == (
             f"{away} does not answer, or refuses: {type(error).__name__}: {error}\n"
-            "  do: look at the URI, at the network, and at what tells the store who you are (for s3://: AWS_PROFILE, or "
+            "  do: look at the URI, at the network, and at the credentials (for s3://: AWS_PROFILE, or "
             "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; AWS_ENDPOINT_URL for a store that is not Amazon's)"
         )
     assert files.read("a") == b"1" and not files.exists("b")
@@ -114,7 +114,7 @@ def test_a_bucket_that_is_not_there_is_refused_and_not_made():
         ObjectFiles(system, "bukket/runs", "s3://bukket/runs").put("run.json", b"{}")
     assert str(said.value) == (
         "there is no bucket `bukket` for s3://bukket/runs: The specified bucket does not exist\n"
-        "  do: make it first, or set `storage` to one that there is"
+        "  do: create it first, or set `storage` to an existing one"
     )
     assert not made
 
