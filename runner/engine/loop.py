@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from itertools import repeat
 from typing import Any
 
 from ..clock import now as clock_now
@@ -307,8 +308,8 @@ class Runner:
         for launch in launches:
             id, _, trials, numbers, size, _, lease, behind, may_fail, checked = launch
             together = inside.together(launch) if len(trials) > 1 else None
-            own = (lambda name: {}) if together else lambda name: inside.spec(inside.trials[name])
-            specs = [TrialSpec(name, number, own(name)) for name, number in zip(trials, numbers, strict=True)]
+            own = repeat({}) if together else [inside.spec(inside.trials[name]) for name in trials]
+            specs = map(TrialSpec, trials, numbers, own)
             strict = not alone(trials) and inside.loose.isdisjoint(trials)
             head = lease, tuple(specs), size or None, strict, inside.budget(launch)
             out.append(BatchSpec(*head, id, behind, may_fail, checked, together))

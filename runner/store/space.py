@@ -44,7 +44,9 @@ def estimate(trials: Iterable[Trial], groups: Iterable[PlannedGroup], gradients:
         gradients: the names of the gradients that are kept.
     """
     wanted, made = tuple(gradients), Trials.of(trials)
-    bounds = {name: _bound(group) for group in groups for name in group.trials}
+    bounds: dict[str, int] = {}
+    for group in groups:
+        bounds |= dict.fromkeys(group.trials, _bound(group))
     names = [name for name in wanted if name in made.columns]
     known = [sum(counts) for counts in zip(*(list(map(_numbers, made.columns[name])) for name in names), strict=True)]
     least = most = 0

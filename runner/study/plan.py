@@ -293,7 +293,10 @@ def opened(
 
 def planned_bytes(groups: list[PlannedGroup]) -> dict[str, int | None]:
     """Planned bytes of each trial by id; None where its job could not be built."""
-    return {name: group.plan.bytes if group.plan else None for group in groups for name in group.trials}
+    found: dict[str, int | None] = {}
+    for group in groups:
+        found |= dict.fromkeys(group.trials, group.plan.bytes if group.plan else None)
+    return found
 
 
 def footprints(groups: list[PlannedGroup]) -> dict[str, int | None]:
