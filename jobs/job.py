@@ -187,7 +187,7 @@ class Job(Declaring, Generic[P]):
     def why_built_again(self) -> str:
         """Why the open job cannot run again, as a phrase; it is then built for each run. Empty if it can.
 
-        What a run leaves behind is known of the launches of ``simulate`` alone.
+        The effects of a run are known only for launches of ``simulate``.
         """
         if not self.declares():
             return "it overrides run()"

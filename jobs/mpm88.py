@@ -15,7 +15,7 @@ import qdrun as qd
 from qdrun.jobs.base import Job, JobParams
 
 SIDE = 0.2
-"""Of the block, m."""
+"""Size of the block in m."""
 
 
 class Mpm88Params(JobParams):

@@ -153,7 +153,7 @@ def loss_of(value: Any) -> float:
 
 
 def _number(item: Any) -> float:
-    """One number of a list of mixed types."""
+    """Validate one number of a list of mixed types."""
     if item is None or isinstance(item, str | bytes | complex | np.complexfloating):
         raise TypeError(type(item))
     number = float(item)

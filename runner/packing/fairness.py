@@ -82,7 +82,7 @@ class Shares:
         return self._held.keys()
 
     def active(self, waiting: Collection[str]) -> int:
-        """How many users run something, or wait."""
+        """The number of users that run something, or wait."""
         return len(self._held.keys() | set(waiting))
 
     def order(self, waiting: Collection[str]) -> list[tuple[float, str]]:

@@ -22,14 +22,14 @@ class Pool:
 
 @dataclass(frozen=True, slots=True)
 class DeviceSpec:
-    """What trials run on.
+    """A device as the packer sees it.
 
     Attributes:
-        id: its name in placements.
-        pool: the pool that holds its memory; several devices may share one.
-        kind: the class of devices for which one claim holds.
-        lanes: requests that run at once.
-        process_bytes: context, frames and code, charged once while a worker lives here, idle or not.
+        id: name in placements.
+        pool: its memory pool; several devices may share one.
+        kind: its device class; the devices of a class share claims.
+        lanes: number of requests that may run at once.
+        process_bytes: context, frames and code, charged once while a worker lives on it, idle or not.
     """
 
     id: str

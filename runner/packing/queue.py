@@ -1,6 +1,6 @@
-"""What waits: requests in groups of one user and equal claims, indexed by bytes for each class of devices.
+"""The queue of waiting requests, in groups of one user and equal claims, indexed by bytes for each device class.
 
-Of a curve the packer takes one point: the fastest that the largest pool of a class holds beside what others hold of it now.
+The packer uses one point of a curve: the fastest that fits the largest pool of the class, less the memory of other processes.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Group:
         return any(len(claim.points) > 1 for claim in self.claims.values())
 
     def seconds(self, kind: str) -> float:
-        """How long a request runs on a class."""
+        """The seconds of a request on a class; None: unknown."""
         claim = self.claims[kind]
         return (claim.seconds if self.known and claim.seconds is not None else 1.0) * claim.points[self.bases[kind]].time
 
@@ -150,7 +150,7 @@ class UserQueue:
         return [(row[0], row[3]) for row in rows if row[1] == seconds]
 
     def fitting(self, kind: str, room: int) -> Iterator[Group]:
-        """Some groups that fit on ``kind``: from the largest bytes down, the longest of equal ones first."""
+        """A limited number of groups that fit on ``kind``: from the largest bytes down, the longest of equal ones first."""
         rows = self._bases.get(kind)
         if not rows or rows[0][0] > room:
             return
@@ -190,7 +190,7 @@ class Waiting:
         return request in self._entries
 
     def limit(self, limits: Limits, *, fit: bool) -> None:
-        """What others hold has changed, or (``fit``) the devices: find the points of every group again, where they may be others."""
+        """Recompute the points of every group after a change of other processes' memory, or (``fit``) of the devices."""
         self._limits = limits
         if fit or self.curves:
             self._fit()

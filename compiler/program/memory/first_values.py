@@ -19,16 +19,16 @@ from .memory_regions import memory_base, memory_of
 
 
 class FirstValues:
-    """What some launches store to, as it is before the first of them.
+    """The content of the memory that some launches store to, before the first of them.
 
     Args:
         program: the current one; none of the launches has run in it.
         launches: kernels with arguments.
-        also: further fields and ndarrays that are written together with them.
+        also: further fields and ndarrays that are restored with them.
         apart: fields that their owner writes before each run.
 
     Attributes:
-        why: why it cannot be put back; empty where it can.
+        why: why it cannot be restored; empty if it can.
         written: those of ``apart`` that the launches store to.
     """
 
@@ -86,7 +86,7 @@ class FirstValues:
 
 
 def _stored(launches: Launches) -> tuple[frozenset[Stored], bool]:
-    """What these store to of fields, and whether they store to any arguments."""
+    """The field places that these launches store to, and whether they store to any arguments."""
     found, arrays = set[Stored](), False
     for kernel, args in launches:
         method = getattr(kernel, "instance", None)
@@ -98,7 +98,7 @@ def _stored(launches: Launches) -> tuple[frozenset[Stored], bool]:
 
 
 def _keys(tensor: Any) -> list[Stored]:
-    """What ``DataVersions`` counts the writes to a field or an ndarray by."""
+    """The key of a field or an ndarray in ``DataVersions``."""
     base = memory_base(memory_of(tensor))
     return [(base, 0)] if hasattr(tensor, "_memory") else [(base, place.offset) for place in tensor._places]
 

@@ -52,7 +52,10 @@ class Accounts(ProgramState):
         return [kernel_plan(executable) for executable in self.executables()]
 
     def first_values(self, launches: Launches, also: Iterable[Any] = (), apart: Collection[Any] = ()) -> FirstValues:
-        """What launches store to, to be put back before they run again; see ``FirstValues``. The program is the current one."""
+        """The content of the memory that launches store to, to restore it before they run again; see ``FirstValues``.
+
+        The program is the current one.
+        """
         return FirstValues(self, launches, also, apart)
 
     def column(self, field: Any) -> Column:

@@ -166,7 +166,7 @@ class Versions:
         if content is not None:
             self._sums[_key_of(shown)] = checksum(content)
 
-    # ---- what is asked
+    # ---- queries
     def check(self, variant: Variant, call: Call, record: Event | None = None) -> None:
         """Refuse a gradient that would read what was changed since its launch: ``record``, or else the last with these arguments.
 
