@@ -1,8 +1,8 @@
 """``device.backend: auto``: of the backends that this machine, or the cluster, has, the one that suits the sweep.
 
 One trial of each shape is built on the CPU and planned for every backend. A backend with devices that cannot hold a shape is excluded. Of
-the others a GPU is chosen if the job's launches are wide (``jobs.parallel_width``). Nothing runs and nothing is compiled. With a single
-backend nothing is computed.
+the others a GPU is chosen if the job's launches are wide (``jobs.parallel_width``), those of a batch for all of its trials. Nothing runs
+and nothing is compiled. With a single backend nothing is computed.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...jobs.base import Job
+from ...jobs.base import Job, MemoryPlan
 from ...jobs.parallel_width import parallel_width
 from ..ledger.inventory import Found, pools_and_devices
 from ..packing import Claim, Request, misfit
+from .batches import side_by_side
 from .devices import Candidate, Choice, ChosenDevice
 from .placement import OUT_OF_MEMORY, at_most, devices_of, usable
-from .plan import Hung, Prepared, each_within, opened, planned_for, shapes
+from .plan import Hung, Prepared, each_within, group_of, opened, planned_for, shapes
 from .requests import claim_of, curve
 from .trials import Trial
 
@@ -35,15 +36,17 @@ class _Seen:
     claim: Claim | None = None
     width: float | None = None
     error: str = ""
+    plan: MemoryPlan | None = None
 
 
 @dataclass
 class _Shape:
-    """Trials of one shape, and what they are on each backend."""
+    """Trials of one shape, how many of them run at once in a batch, and what they are on each backend."""
 
     example: Trial
     trials: int
     seen: Mapping[str, _Seen] = field(default_factory=dict)
+    together: float = 1.0
 
 
 def chosen(
@@ -57,7 +60,8 @@ def chosen(
         places: of the backends that can be used, those first that are taken where nothing is known.
         there: the devices of the cluster that the trials will run on; None: those of this machine.
     """
-    sample = _sample(prepared, job)
+    groups = shapes(prepared, job)
+    sample = _sample(groups)
     limit = prepared.loaded.config.limits.timeout_s
     backends = [place.backend for place in places]
     for shape, found in zip(
@@ -69,6 +73,7 @@ def chosen(
             why = str(found) if isinstance(found, Hung) else f"{type(found).__name__}: {found}"
             found = dict.fromkeys(backends, _Seen(error=why.splitlines()[0]))
         shape.seen = found
+    _find_batches(prepared, job, groups, sample)
     at = [prepared.model_copy(update={"place": place}) for place in places]
     candidates = tuple(_candidate(one, sample, job.__name__, _rows(one, there)) for one in at)
     best, reason = _best(candidates, _width(sample))
@@ -82,7 +87,7 @@ def _width(sample: Sequence[_Shape]) -> float | None:
         known = [seen.width for seen in shape.seen.values() if seen.width is not None]
         if not known:
             return None
-        total += shape.trials * known[0]
+        total += shape.trials * known[0] * shape.together
     return total / sum(shape.trials for shape in sample)
 
 
@@ -100,9 +105,19 @@ def _best(candidates: Sequence[Candidate], width: float | None) -> tuple[str, st
     return taken.backend, f"as its launches have {width:,.0f} iterations side by side: {how}"
 
 
-def _sample(prepared: Prepared, job: type[Job[Any]]) -> list[_Shape]:
+def _find_batches(prepared: Prepared, job: type[Job[Any]], groups: Sequence[Sequence[Trial]], sample: Sequence[_Shape]) -> None:
+    """Set how many trials of each shape run at once; 1 where that cannot be told."""
+    examples = {group[0].id: group for group in groups}
+    for shape in sample:
+        plan = next((seen.plan for seen in shape.seen.values() if seen.plan is not None), None)
+        try:
+            shape.together = side_by_side(prepared, job, group_of(examples[shape.example.id], shape.example, plan))
+        except (Exception, SystemExit):  # a user's code; the plans of batches report it
+            shape.together = 1.0
+
+
+def _sample(groups: Sequence[Sequence[Trial]]) -> list[_Shape]:
     """The planned shapes, each with the trials that it represents."""
-    groups = shapes(prepared, job)
     many = min(len(groups), MOST_SHAPES)
     out: list[_Shape] = []
     for k in range(many):
@@ -134,7 +149,7 @@ def _planned(host: Prepared, made: Job[Any], backend: str) -> _Seen:
         points = curve(made, plan, other) if host.loaded.config.elastic else ()
     except MemoryError as error:
         return _Seen(error=OUT_OF_MEMORY + str(error).splitlines()[0])
-    return _Seen(claim_of(plan, points), parallel_width(made))
+    return _Seen(claim_of(plan, points), parallel_width(made), plan=plan)
 
 
 def _rows(prepared: Prepared, there: Sequence[Found] | None) -> list[Found]:

@@ -79,6 +79,15 @@ def why_not(prepared: Prepared, job: type[Job[Any]], group: PlannedGroup, trial:
     return why_not_batched(job, params, wanted=prepared.gradients, memory_budget_bytes=config.budget_bytes)
 
 
+def side_by_side(prepared: Prepared, job: type[Job[Any]], group: PlannedGroup) -> float:
+    """Trials of a shape that run at once in batches, the mean over its trials, if memory sets no limit; 1: they run one by one."""
+    if why_not(prepared, job, group, prepared.trials.named[group.trials[0]]):
+        return 1.0
+    wanted, sizes = prepared.loaded.config.batch, [len(names) for names in _alike(prepared, job, group.trials)]
+    most = wanted if isinstance(wanted, int) else MOST_ON_GPU
+    return sum(size * min(size, most) for size in sizes) / sum(sizes)
+
+
 def compile_batch(prepared: Prepared, job: type[Job[Any]], trial: Trial) -> None:
     """Compile the kernels of the batches that a trial belongs to: they are the same for any number of trials."""
     config = prepared.loaded.config

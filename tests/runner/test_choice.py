@@ -1,6 +1,7 @@
 """``device.backend: auto`` takes a GPU where the launches are wide and the trials fit, and says why."""
 
 import json
+import re
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from qdrun.runner.remote.cluster_inventory import devices_at
 from qdrun.runner.study import backend_choice, devices
 from qdrun.runner.study.backend_choice import WIDE, _best, _Seen, _Shape, _width
 from qdrun.runner.study.devices import Candidate, Choice
-from qdrun.runner.study.plan import make_plan
+from qdrun.runner.study.plan import make_plan, shapes
 from qdrun.runner.study.prepare import prepare
 from qdrun.runner.study.target import Target, load
 
@@ -80,6 +81,16 @@ def test_a_small_job_goes_to_the_cpu_and_a_large_one_to_the_gpu(one_card, tmp_pa
 @pytest.mark.parametrize(("n", "backend"), [(WIDE - 1, "cpu"), (WIDE, "cuda")])
 def test_the_width_of_the_launches_decides(one_card, tmp_path, n, backend):
     assert prepare(config(tmp_path, {"n": [n], "k": [4]}))[0].backend == backend
+
+
+@pytest.mark.parametrize(
+    ("trials", "more", "backend"),
+    [(2, "", "cpu"), (1500, "", "cuda"), (1500, "batch: off\n", "cpu"), (1500, "batch: 8\n", "cpu")],
+)
+def test_the_launches_of_a_batch_are_as_wide_as_all_of_its_trials(one_card, tmp_path, trials, more, backend):
+    path = config(tmp_path, {"stiffness": [500.0 + k for k in range(trials)]}, params={"steps": 2}, more=more)
+    path.write_text(re.sub(r"target: '[^']*'", "target: qdrun.jobs.mass_spring:MassSpring", path.read_text()))
+    assert prepare(path)[0].backend == backend
 
 
 def test_the_width_is_the_mean_over_all_trials(one_card, tmp_path):
@@ -188,7 +199,7 @@ def test_each_shape_is_built_once_and_of_many_shapes_some(one_card, tmp_path, mo
     monkeypatch.setattr(job, "built", 0)
     prepared, _ = prepare(config(tmp_path, {"k": list(range(1, 41))}))
     assert job.built == backend_choice.MOST_SHAPES
-    assert sum(shape.trials for shape in backend_choice._sample(prepared, job)) == 40
+    assert sum(shape.trials for shape in backend_choice._sample(shapes(prepared, job))) == 40
 
 
 def test_of_those_that_hold_every_trial_the_first_that_suits_is_taken():
