@@ -47,6 +47,7 @@ class Explanation(BaseModel):
         kernels: bytes that each compiled kernel keeps.
         loops: every loop that keeps states: gradient, ``line``, rows, iterations, slots, bytes (of its own; kernels share one heap).
         remedies: what would save how much.
+        built_again: why the job is built again for each run, see ``Job.why_built_again``; empty: its launches are recorded.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -56,6 +57,7 @@ class Explanation(BaseModel):
     kernels: tuple[dict[str, Any], ...] = ()
     loops: tuple[dict[str, Any], ...] = ()
     remedies: tuple[Remedy, ...] = ()
+    built_again: str = ""
 
 
 def explain(job: PlannedJob, arch: str | None = None) -> Explanation:
@@ -69,7 +71,7 @@ def explain(job: PlannedJob, arch: str | None = None) -> Explanation:
         OutOfMemory: nothing fits ``memory_budget``.
     """
     if job.program is None:
-        return Explanation(plan=job.plan())
+        return Explanation(plan=job.plan(), built_again=job.why_built_again())
     plan, room = make_plan(job, arch), heap_room(job.program, job.allocates())
     launches = differentiated(job, launches_of(job))
     heaps = [gradient_plan(kernel, args, arch, room) for kernel, args in launches]
@@ -83,6 +85,7 @@ def explain(job: PlannedJob, arch: str | None = None) -> Explanation:
         kernels=tuple(kernel.to_json() for kernel in job.program.kernels()),
         loops=tuple(loops),
         remedies=tuple(sorted(_remedies(job, plan, ways) + windows_within(job, plan), key=lambda remedy: remedy.saves)),
+        built_again=job.why_built_again(),
     )
 
 

@@ -138,6 +138,10 @@ class PlannedJob(Protocol):
         """See ``Job``."""
         ...
 
+    def why_built_again(self) -> str:
+        """See ``Job``."""
+        ...
+
     def plan(self, *, arch: str | None = None) -> MemoryPlan:
         """See ``Job``."""
         ...

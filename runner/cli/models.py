@@ -160,7 +160,7 @@ class Explain(Part):
     target: str = about("the job")
     memory_budget: int | str | None = about("`memory_budget` of the config")
     memory: list[Data] = about(
-        "for each shape: trials, example, error, explanation with fields, loops, kernels, remedies, plan"
+        "for each shape: trials, example, error, explanation with fields, loops, kernels, remedies, plan, built_again"
     )
 
 

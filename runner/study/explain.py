@@ -110,7 +110,8 @@ def _sections(found: Explanation) -> list[str]:
     ]
     total = f"on {plan.arch}" + (f", within a budget of {plan.budget:,}" if plan.budget else "")
     rows.append(["total", f"{plan.bytes:,}", "", amount(plan.bytes), total])
-    lines = [grid(["kind", "bytes", "share", "from", "how"], rows, indent="  ")]
+    lines = [f"  built again for each run: {found.built_again}"] if found.built_again else []
+    lines.append(grid(["kind", "bytes", "share", "from", "how"], rows, indent="  "))
     sections = {
         "fields and arrays": (["name", "kind", "shape", "type", "bytes"], _fields(found)),
         "loops that keep states; kernels share one heap": (

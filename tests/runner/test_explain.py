@@ -118,6 +118,7 @@ def test_every_byte_is_explained_down_to_the_line_of_the_loop(spin, tmp_path):
         entries = found["plan"]["entries"]
         assert sum(e["bytes"] for e in entries if e["kind"] != "code") == found["plan"]["bytes"]
     text = run(app, ["explain", str(config)]).stdout
+    assert found["built_again"] == "it overrides run()" and "  built again for each run: it overrides run()\n" in text
     assert f"spin.py:{line}" in text
     assert f"{rows} rows (workers) x 300 x 1 (tape of spin.py" in text
     for title in ("fields and arrays", "loops that keep states", "kernels", "remedies"):
