@@ -8,12 +8,15 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
 import qdrun as qd
+from qdrun.compiler.codegen.gpu.trials.task import TrialShape
+from qdrun.compiler.runtime.gpu import trial_graphs
 from qdrun.jobs.mass_spring import MassSpring, MassSpringParams
 
 WANTED = ("stiffness", "actuation")
@@ -75,8 +78,8 @@ def batch(count: int | None, steps: int, repeats: int, **options: Any) -> Measur
         return Measured(loss, k_grad, a_grad, best, capture, note)
 
 
-def tune(count: int, steps: int, variants: list[tuple[int, int, int, bool]], **options: Any) -> None:
-    """Time other shapes of the same recorded launches: lanes, threads of a block, threads that have registers, inlined tasks."""
+def tune(count: int, steps: int, variants: list[tuple[int, int, int]], **options: Any) -> None:
+    """Time other shapes of the same recorded launches: lanes, threads of a block, threads of a multiprocessor that have registers."""
     job = MassSpring(MassSpringParams(steps=steps), wanted=WANTED)
     job.window = steps
     with job._in_program(options.pop("arch"), options | {"batch": count}):
@@ -89,12 +92,11 @@ def tune(count: int, steps: int, variants: list[tuple[int, int, int, bool]], **o
                 job.simulate()
 
         sweep()
-        layout = device.trials
-        for lanes, block, resident, inline in variants:
+        for lanes, block, resident in variants:
+            shape = TrialShape(max(1, block // lanes), lanes, resident)
             try:
-                side = max(1, block // lanes)
-                device.trials, device.resident, device.inline = replace(layout, lanes=lanes, side=side), resident, inline
-                graph = qd.capture(sweep)
+                with patch.object(trial_graphs, "shape_of", lambda *_, shape=shape: shape):
+                    graph = qd.capture(sweep)
                 best = float("inf")
                 for _ in range(3):
                     qd.sync()
@@ -107,7 +109,7 @@ def tune(count: int, steps: int, variants: list[tuple[int, int, int, bool]], **o
                 graph.close()
             except Exception as error:
                 what = f"{type(error).__name__}: {error}"
-            print(f"B={count} lanes={lanes} block={block} resident={resident} inline={inline}: {what}", flush=True)
+            print(f"B={count} lanes={lanes} block={block} resident={resident}: {what}", flush=True)
 
 
 def fill(job: MassSpring, k: np.ndarray, a: np.ndarray, batched: bool) -> None:
@@ -142,13 +144,13 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--batches", default="1,32,1024,8192,131072")
     parser.add_argument("--lanes", default="0,1")
-    parser.add_argument("--tune", default="", help="lanes:block:resident:inline, ..")
+    parser.add_argument("--tune", default="", help="lanes:block:resident, ..")
     given = parser.parse_args()
     device = int(given.device) if given.device.isdigit() else given.device
     if given.tune:
         rows = [tuple(map(int, v.split(":"))) for v in given.tune.split(",")]
         for count in map(int, given.batches.split(",")):
-            tune(count, given.steps, [(a, b, c, bool(d)) for a, b, c, d in rows], arch=given.arch, device=device)
+            tune(count, given.steps, [(a, b, c) for a, b, c in rows], arch=given.arch, device=device)
         return
     known: dict[int, Measured] = {}
     for count in map(int, given.batches.split(",")):

@@ -166,7 +166,11 @@ def order() -> Made:
             if pair[i][0] > 1.0:
                 out[i, 2] = m[i, 2]
                 m[i, 2] = 0.5
-            out[i, 3] = m[i, 2] + pair[i][1]
+            ratio = pair[i][1] / (1.0 + m[i, 0] ** 2)
+            m[i, at[i]] += ratio  # loads behind a division, of what was stored before it and is stored after it
+            out[i, 3] = m[i, 2] + qd.sqrt(m[i, at[i]] ** 2 + 1.0)
+            m[i, 0] = ratio
+            m[i, 1] += m[i, 0] / (2.0 + ratio * ratio)
 
     def sweep() -> None:
         m.fill(0.125)
