@@ -16,7 +16,6 @@ from ...codegen.abi import CTX_SEED
 from ...codegen.gpu.grid.rows import chip_bytes
 from ...codegen.gpu.hardware import GpuTarget, Word
 from ...codegen.gpu.prologue import literal_count
-from ...codegen.gpu.trials.entry import MOST_THREADS
 from ...codegen.gpu.trials.module import LAUNCHES, TrialSource, emit_chunks, emit_fill, emit_walk, trial_text
 from ...codegen.gpu.trials.task import Chunk, TrialShape
 from ...codegen.llvm.function import Module
@@ -236,7 +235,7 @@ class TrialGraphs(Pacing):
         layout, shape = self.trials, code.shape
         assert layout is not None
         table, seeds = _table(rows, code)
-        threads, shared_bytes = MOST_THREADS, 0
+        threads, shared_bytes = max(self.threads, shape.block), 0
         for r in (r for r in rows if isinstance(r, _Launch)):
             for k, task in enumerate(r.compiled.gpu.trial_source()[0].tasks):
                 if task.stacks:
@@ -244,7 +243,7 @@ class TrialGraphs(Pacing):
                     far = r.compiled.gpu.far
                     near = chip_bytes(task, k, far, lambda name, r=r, k=k: r.param(k, name))
                     shared_bytes = max(shared_bytes, near)
-        blocks = min(-(-threads // shape.block), -(-layout.count // shape.trials))
+        blocks = min(max(1, threads // shape.block), -(-layout.count // shape.trials))
         address = self.memory.allocate(table.nbytes)
         self.driver.upload(address, table.ctypes.data, table.nbytes, self.stream)
         return Walk(code, table, address, len(rows), blocks, shared_bytes * shape.block, seeds)
