@@ -15,16 +15,22 @@ A job is one small class in one readable file:
 job that needs it is opened.
 """
 
-from .checks import GradientCheck, check_gradients
-from .debug import Debug
-from .job import Job, JobParams
-from .memory_plan import MemoryPlan, PlanEntry
-from .outcome import BadOutcome, Gradient, Outcome
-from .session import Finished, Session, execute, run_trial
-from .watch import Stopped, Watch
+from .core.batch import BatchOutcome, BatchSession
+from .core.checks import GradientCheck, check_gradients
+from .core.debug import Debug
+from .core.job import Job, JobParams
+from .core.outcome import BadOutcome, Gradient, Outcome
+from .core.session import Finished, Session, execute, run_trial
+from .core.watch import Stopped, Watch
+from .planning.batch_plan import BatchPlan, batch_plan
+from .planning.groups import group_key, why_not_batched
+from .planning.memory_plan import MemoryPlan, PlanEntry
 
 __all__ = [
     "BadOutcome",
+    "BatchOutcome",
+    "BatchPlan",
+    "BatchSession",
     "Debug",
     "Finished",
     "Gradient",
@@ -37,7 +43,10 @@ __all__ = [
     "Session",
     "Stopped",
     "Watch",
+    "batch_plan",
     "check_gradients",
     "execute",
+    "group_key",
     "run_trial",
+    "why_not_batched",
 ]

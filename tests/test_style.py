@@ -154,7 +154,7 @@ def test_only_the_places_of_backends_name_one():
 
 
 def test_folders_have_at_most_15_files():
-    sizes = Counter(p.parent for p in files("compiler", "runner"))
+    sizes = Counter(p.parent for p in files(*OURS))
     assert not {name_of(folder): n for folder, n in sizes.items() if n > 15}
 
 

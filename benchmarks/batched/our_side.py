@@ -30,7 +30,7 @@ def opened(model: Model, way: str, columns: Columns, arch: str, threads: int, de
     rows = [kind.Params(**fixed, **{name: column[i].tolist() for name, column in columns.items()}) for i in _rows(columns)]
     options: dict[str, Any] = {"backend": arch, "threads": threads if arch == "cpu" else None, "device": device}
     if way == "batch":
-        from qdrun.jobs.batch import BatchSession
+        from qdrun.jobs.core.batch import BatchSession
 
         with BatchSession.open(kind, rows[0], len(rows), wanted=model.wanted, **options) as session:
             yield lambda columns: _batch(session, columns)

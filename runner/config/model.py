@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field, GetJsonSchemaHandler, ValidationError, fi
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, ErrorDetails
 
-from ...jobs.debug import Debug
+from ...jobs.core.debug import Debug
 from .axes import AXIS_FORMS, Axis, Section, SweepSection
 from .optimize_section import OptimizeSection
 from .overrides import overridden

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ...jobs.paths import get, has
+from ...jobs.core.paths import get, has
 from ..packing.claims import amount
 from ..store.attempts import ResultMissing, arrays_of
 from ..store.journal import read

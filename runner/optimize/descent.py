@@ -18,9 +18,9 @@ import numpy as np
 from pydantic import BaseModel, ValidationError
 
 from ...compiler.errors import QdrunError
-from ...jobs import paths
 from ...jobs.base import Outcome, Session, Stopped
-from ...jobs.outcome import arrays_of
+from ...jobs.core import paths
+from ...jobs.core.outcome import arrays_of
 from ..config.optimize_section import OptimizeSection
 from .descent_state import SAVE_S, Descent, Kept, key_of, packed, unpacked
 from .update_rules import Arrays, clipped, free_part, global_norm, projected, rate_at, update

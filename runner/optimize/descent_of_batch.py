@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from pydantic import BaseModel
 
-from ...jobs import paths
 from ...jobs.base import Outcome, Stopped
-from ...jobs.batch import BatchOutcome, BatchSession
+from ...jobs.core import paths
+from ...jobs.core.batch import BatchOutcome, BatchSession
 from ..config.optimize_section import OptimizeSection
 from .descent import STOPPED, at_point, result_of
 from .update_rules import Arrays, State, clipped_rows, free_part, projected, rate_at, row_norms, update

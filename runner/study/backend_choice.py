@@ -1,8 +1,8 @@
 """``device.backend: auto``: of the backends that this machine, or the cluster, has, the one that suits the sweep.
 
 One trial of each shape is built on the CPU and planned for every backend. A backend with devices that cannot hold a shape is excluded. Of
-the others a GPU is chosen if the job's launches are wide (``jobs.parallel_width``), those of a batch for all of its trials. Nothing runs
-and nothing is compiled. With a single backend nothing is computed.
+the others a GPU is chosen if the job's launches are wide (``jobs.planning.parallel_width``), those of a batch for all of its trials.
+Nothing runs and nothing is compiled. With a single backend nothing is computed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...jobs.base import Job, MemoryPlan
-from ...jobs.parallel_width import parallel_width
+from ...jobs.planning.parallel_width import parallel_width
 from ..ledger.inventory import Found, pools_and_devices
 from ..packing import Claim, Request, misfit
 from .batches import side_by_side

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...jobs.base import Job
-from ...jobs.batch import BatchPlan, BatchSession, batch_plan
-from ...jobs.groups import found_of, group_key, why_not_batched
-from ...jobs.inputs import located
+from ...jobs.core.batch import BatchPlan, BatchSession, batch_plan
+from ...jobs.core.inputs import located
+from ...jobs.planning.groups import found_of, group_key, why_not_batched
 from ..config.values import INTERPRETER
 from ..packing import Claim, DeviceSpec, Pool
 from ..user_lines import described

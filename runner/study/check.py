@@ -11,11 +11,11 @@ from typing import Any
 from pydantic import ValidationError
 
 from ...compiler.errors import QdrunError
-from ...jobs import paths
 from ...jobs.base import Job
-from ...jobs.checks import TOLERANCE, GradientCheck, NothingToCheck, NotRestored, run_checks
-from ...jobs.debug import BOUNDS
-from ...jobs.inputs import located
+from ...jobs.core import paths
+from ...jobs.core.checks import TOLERANCE, GradientCheck, NothingToCheck, NotRestored, run_checks
+from ...jobs.core.debug import BOUNDS
+from ...jobs.core.inputs import located
 from ..text_grid import grid
 from ..user_lines import described
 from .plan import Prepared

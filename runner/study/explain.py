@@ -8,8 +8,8 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from ...jobs.base import Job
-from ...jobs.explain import Explanation, smallest_windows
-from ...jobs.memory_plan import BESIDE
+from ...jobs.planning.explain import Explanation, smallest_windows
+from ...jobs.planning.memory_plan import BESIDE
 from ..text_grid import amount, grid
 from ..user_lines import described
 from .plan import Prepared, opened, planned_for, shapes

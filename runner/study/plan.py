@@ -13,7 +13,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, SkipValidation
 
 from ...jobs.base import Job, MemoryPlan
-from ...jobs.inputs import located
+from ...jobs.core.inputs import located
 from ..config.model import Loaded
 from ..optimize.descent import section_data
 from ..user_lines import described

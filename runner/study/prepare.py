@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ...jobs.base import Job
-from ...jobs.inputs import absolute, paths_in, takes_files
+from ...jobs.core.inputs import absolute, paths_in, takes_files
 from ..config.model import Loaded, load_config
 from ..config.yaml_lines import KeyPath
 from ..ledger.inventory import Found

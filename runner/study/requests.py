@@ -13,8 +13,8 @@ from dataclasses import replace
 from typing import Any
 
 from ...jobs.base import Job, MemoryPlan
-from ...jobs.explain import windows_within
-from ...jobs.plan import differentiated, gradient_plan, heap_planes, launches_of
+from ...jobs.planning.explain import windows_within
+from ...jobs.planning.plan import differentiated, gradient_plan, heap_planes, launches_of
 from ..packing import Claim, DeviceSpec, Forecast, Placement, Pool, Request, simulate
 
 SHARES = (2, 4, 10)

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
-from ...jobs import paths
 from ...jobs.base import Job
+from ...jobs.core import paths
 from ..collector import paused
 from ..config.model import Loaded, OptimizeSection, explain
 from ..config.sweep import Point, SweepError, expand
@@ -181,7 +181,7 @@ def _placed(job: type[Job[Any]], base: dict[str, Any], swept: dict[str, Any]) ->
 def resolve(job: type[Job[Any]], base: dict[str, Any], swept: dict[str, Any]) -> dict[str, Any]:
     """The parameters of a trial as plain data: ``base`` with the swept values set, checked strictly, defaults filled in.
 
-    Names with dots lead into nested parameters and items of lists, see ``qdrun.jobs.paths``.
+    Names with dots lead into nested parameters and items of lists, see ``qdrun.jobs.core.paths``.
 
     Raises:
         PathError: a dotted name leads nowhere.

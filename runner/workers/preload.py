@@ -15,8 +15,8 @@ from contextvars import Context
 from typing import Any
 
 from ...jobs.base import Job
-from ...jobs.inputs import located
-from ...jobs.loading import load_code
+from ...jobs.core.inputs import located
+from ...jobs.core.loading import load_code
 from .program_cache import options_of
 from .spec import Shape
 

@@ -17,10 +17,10 @@ import numpy as np
 
 from ...compiler.errors import QdrunError
 from ...jobs.base import Finished, Job, MemoryPlan, Outcome, Session, run_trial
-from ...jobs.batch import BatchOutcome, BatchSession
-from ...jobs.groups import group_key
-from ...jobs.inputs import located
-from ...jobs.session import device_name
+from ...jobs.core.batch import BatchOutcome, BatchSession
+from ...jobs.core.inputs import located
+from ...jobs.core.session import device_name
+from ...jobs.planning.groups import group_key
 from ..config.optimize_section import OptimizeSection
 from ..optimize.descent_of_batch import descend_batch
 from .capture import has_printed, printing_as_here

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ...jobs.base import MemoryPlan, Outcome
-from ...jobs.batch import BatchOutcome
+from ...jobs.core.batch import BatchOutcome
 from ..store.attempts import INLINE_BYTES, Record
 from ..store.columns import Rows, made
 from .records import failed_record, judged, numbers_of, place_of

@@ -20,7 +20,7 @@ from typing import Any
 from ...compiler.errors import QdrunError
 from ...compiler.runtime.inventory import Held
 from ...jobs.base import Job, Stopped
-from ...jobs.debug import BOUNDS, Debug
+from ...jobs.core.debug import BOUNDS, Debug
 from ..clock import now
 from ..config.values import INTERPRETER
 from ..optimize.descent import body_of

@@ -7,7 +7,7 @@ import qdrun as qd
 from qdrun.compiler.runtime import mirror
 from qdrun.compiler.runtime.gpu.memory import rows
 from qdrun.jobs.base import Job, JobParams, Session, execute
-from qdrun.jobs.batch import BatchSession
+from qdrun.jobs.core.batch import BatchSession
 
 HOW = {"backend": "cpu", "threads": 1, "memory_limit_bytes": None}
 

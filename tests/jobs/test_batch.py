@@ -6,11 +6,11 @@ import pytest
 import qdrun as qd
 from qdrun.compiler.errors import QdrunError
 from qdrun.jobs.base import Job, JobParams, Outcome, execute
-from qdrun.jobs.batch import BatchSession, group_key, why_not_batched
 from qdrun.jobs.billiards import Billiards, BilliardsParams
+from qdrun.jobs.core.batch import BatchSession, group_key, why_not_batched
+from qdrun.jobs.core.session import Session
 from qdrun.jobs.mass_spring import MassSpring, MassSpringParams
 from qdrun.jobs.mpm88 import Mpm88, Mpm88Params
-from qdrun.jobs.session import Session
 
 HOW = {"backend": "cpu", "threads": 1, "memory_limit_bytes": None}
 

@@ -9,12 +9,12 @@ import pytest
 
 import qdrun as qd
 from qdrun.jobs.base import Job, JobParams, Outcome
-from qdrun.jobs.batch import BatchPlan, BatchSession, batch_plan
-from qdrun.jobs.batch_plan import HeapPiece, pieces_of
 from qdrun.jobs.billiards import Billiards, BilliardsParams
+from qdrun.jobs.core.batch import BatchPlan, BatchSession, batch_plan
 from qdrun.jobs.mass_spring import MassSpring, MassSpringParams
-from qdrun.jobs.memory_plan import MemoryPlan
 from qdrun.jobs.mpm88 import Mpm88, Mpm88Params
+from qdrun.jobs.planning.batch_plan import HeapPiece, pieces_of
+from qdrun.jobs.planning.memory_plan import MemoryPlan
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "gradients"))
 from trial_programs import TrialCase, trial_program

@@ -7,7 +7,7 @@ import pytest
 from pydantic import Field
 
 from qdrun.jobs.base import Job, JobParams, Outcome, Session, execute
-from qdrun.jobs.inputs import InputMissing, located, paths_in, takes_files
+from qdrun.jobs.core.inputs import InputMissing, located, paths_in, takes_files
 from qdrun.jobs.mass_spring import MassSpring
 
 HOW = {"backend": "cpu", "threads": 1, "memory_limit_bytes": None}

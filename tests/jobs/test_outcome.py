@@ -6,7 +6,7 @@ from pydantic import Field
 
 import qdrun as qd
 from qdrun.jobs.base import BadOutcome, Job, JobParams, Outcome, Session, execute
-from qdrun.jobs.outcome import arrays_of
+from qdrun.jobs.core.outcome import arrays_of
 from qdrun.runner.workers import error_record, finished_record
 from qdrun.runner.workers.records import COMPILER
 

@@ -6,7 +6,7 @@ import pytest
 import qdrun as qd
 from qdrun.jobs.base import Job, JobParams
 from qdrun.jobs.mass_spring import MassSpring, MassSpringParams
-from qdrun.jobs.parallel_width import parallel_width
+from qdrun.jobs.planning.parallel_width import parallel_width
 
 
 @pytest.fixture(autouse=True)

@@ -17,8 +17,8 @@ from qdrun.compiler.runtime.cpu.device import CpuDevice
 from qdrun.compiler.runtime.gpu.device import GpuDevice
 from qdrun.jobs.base import Job, JobParams, MemoryPlan, Outcome, PlanEntry, check_gradients, execute
 from qdrun.jobs.mass_spring import MassSpring, MassSpringParams
-from qdrun.jobs.parallel_width import parallel_width
-from qdrun.jobs.plan import heap_planes
+from qdrun.jobs.planning.parallel_width import parallel_width
+from qdrun.jobs.planning.plan import heap_planes
 from qdrun.runner.study.requests import curve
 
 

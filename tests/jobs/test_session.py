@@ -7,8 +7,8 @@ import pytest
 from pydantic import BaseModel, Field
 
 import qdrun as qd
-from qdrun.jobs import paths
 from qdrun.jobs.base import Job, JobParams, Outcome, Session, execute
+from qdrun.jobs.core import paths
 from qdrun.jobs.mass_spring import MassSpring, MassSpringParams
 from qdrun.jobs.mpm88 import Mpm88, Mpm88Params
 

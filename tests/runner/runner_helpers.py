@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from qdrun.jobs.base import execute
-from qdrun.jobs.inputs import located
+from qdrun.jobs.core.inputs import located
 from qdrun.runner.optimize.descent import body_of
 from qdrun.runner.study.target import Target, load
 from qdrun.runner.workers import finished_record

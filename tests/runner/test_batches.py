@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from runner_helpers import write_config
 
 from qdrun.jobs.base import MemoryPlan
-from qdrun.jobs.batch_plan import BatchPlan, HeapPiece
-from qdrun.jobs.groups import Found
+from qdrun.jobs.planning.batch_plan import BatchPlan, HeapPiece
+from qdrun.jobs.planning.groups import Found
 from qdrun.runner.config.model import load_config
 from qdrun.runner.config.yaml_lines import ConfigError
 from qdrun.runner.observe.show import plan_data, plan_text

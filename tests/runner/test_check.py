@@ -10,7 +10,7 @@ from runner_helpers import write_config
 from typer.testing import CliRunner
 
 from qdrun.jobs.base import BadOutcome, Job, JobParams, Outcome, check_gradients
-from qdrun.jobs.checks import run_checks
+from qdrun.jobs.core.checks import run_checks
 from qdrun.runner.cli.app import app
 
 JOBS = """

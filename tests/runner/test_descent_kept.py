@@ -9,7 +9,7 @@ import pytest
 from fakes import Quadratic, QuadraticParams
 
 from qdrun.jobs.base import Session
-from qdrun.jobs.watch import Stopped
+from qdrun.jobs.core.watch import Stopped
 from qdrun.runner.config.optimize_section import OptimizeSection
 from qdrun.runner.optimize import descent
 from qdrun.runner.optimize.descent import STOPPED, descend

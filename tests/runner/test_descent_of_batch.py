@@ -6,7 +6,7 @@ from pydantic import Field
 
 import qdrun as qd
 from qdrun.jobs.base import Job, JobParams, Outcome, Session, Stopped
-from qdrun.jobs.batch import BatchSession
+from qdrun.jobs.core.batch import BatchSession
 from qdrun.jobs.mass_spring import MassSpring, MassSpringParams
 from qdrun.runner.config.optimize_section import OptimizeSection
 from qdrun.runner.optimize.descent import STOPPED, DescentError, descend

@@ -5,7 +5,7 @@ import time
 import pytest
 from runner_helpers import write_config
 
-from qdrun.jobs.batch import BatchSession
+from qdrun.jobs.core.batch import BatchSession
 from qdrun.runner.engine import start
 from qdrun.runner.observe.table import rows
 

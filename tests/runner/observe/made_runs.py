@@ -2,7 +2,7 @@
 
 import random
 
-from qdrun.jobs.memory_plan import MemoryPlan, PlanEntry
+from qdrun.jobs.planning.memory_plan import MemoryPlan, PlanEntry
 from qdrun.runner.store import journal
 from qdrun.runner.store.layout import write_run
 from qdrun.runner.study.plan import PlannedGroup

@@ -5,7 +5,7 @@ import os
 from collections import Counter
 from functools import cache
 
-from qdrun.jobs.memory_plan import MemoryPlan, PlanEntry
+from qdrun.jobs.planning.memory_plan import MemoryPlan, PlanEntry
 from qdrun.runner.store import files as store_files
 from qdrun.runner.store.attempts import Attempt, ended, pack, started
 from qdrun.runner.store.journal import read

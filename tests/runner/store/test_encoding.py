@@ -12,8 +12,8 @@ from pydantic import BaseModel, Field
 from runner_helpers import write_config
 from store_helpers import RESOLVED, make_run, record, trials
 
-from qdrun.jobs import paths
 from qdrun.jobs.base import JobParams
+from qdrun.jobs.core import paths
 from qdrun.runner.cli.models import document as model_document
 from qdrun.runner.observe.table import rows
 from qdrun.runner.store.attempts import Attempt, ended, pack

@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from store_helpers import Machine, make_run, record, rows_written, run_one, trials
 
-from qdrun.jobs.memory_plan import MemoryPlan, PlanEntry
+from qdrun.jobs.planning.memory_plan import MemoryPlan, PlanEntry
 from qdrun.runner.observe.table import write_parquet
 from qdrun.runner.store.attempts import Attempt, Log, ended, left_behind, pack, read_log, started
 from qdrun.runner.store.encoding import document, read_document

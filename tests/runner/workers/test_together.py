@@ -11,7 +11,7 @@ import pytest
 from lane_helpers import wait_for
 
 from qdrun.compiler.errors import QdrunRuntimeError
-from qdrun.jobs.batch import BatchOutcome
+from qdrun.jobs.core.batch import BatchOutcome
 from qdrun.runner.store.columns import decoded
 from qdrun.runner.workers import BatchSpec, TrialSpec, program_cache
 from qdrun.runner.workers.spec import Together

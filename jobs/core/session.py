@@ -11,10 +11,10 @@ from typing import Any, Self
 
 from pydantic import BaseModel
 
+from ..planning.memory_plan import MemoryPlan
 from .debug import Debug
 from .declared import same
 from .job import Job
-from .memory_plan import MemoryPlan
 from .outcome import Outcome, check_outcome
 
 

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 
 from pydantic import BaseModel
 
+from ..planning.memory_plan import Launches
 from .declared import Declared
-from .memory_plan import Launches
 from .recorded import Recorded
 from .watch import Watch
 from .watched import watched

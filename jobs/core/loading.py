@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .plan import differentiated, launches_of
+from ..planning.plan import differentiated, launches_of
 
 if TYPE_CHECKING:
-    from .base import Job
+    from ..base import Job
 
 
 def load_code(job: Job[Any]) -> None:

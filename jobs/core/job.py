@@ -11,16 +11,16 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar, get_args, get_origi
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
+from ..planning.explain import Explanation, explain
+from ..planning.memory_plan import Launches, MemoryPlan, PlanEntry
+from ..planning.plan import make_plan, used
+from ..planning.windows import plan_window, snapshots_of
 from .debug import Debug
 from .declared import same
 from .declaring import Declaring
-from .explain import Explanation, explain
-from .memory_plan import Launches, MemoryPlan, PlanEntry
 from .outcome import Outcome
-from .plan import make_plan, used
 from .recorded import Recorded
 from .watch import Watch
-from .windows import plan_window, snapshots_of
 
 
 class JobParams(BaseModel):

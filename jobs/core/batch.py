@@ -15,9 +15,9 @@ from typing import Any, Self
 import numpy as np
 from pydantic import BaseModel
 
-from .batch_plan import BatchPlan, batch_plan
+from ..planning.batch_plan import BatchPlan, batch_plan
+from ..planning.groups import group_key, why_not_batched
 from .debug import Debug
-from .groups import group_key, why_not_batched
 from .job import Job
 from .outcome import Outcome
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from ..core.job import Job
 from .groups import why_not_batched
-from .job import Job
 from .memory_plan import MemoryPlan
 from .plan import differentiated, heap_planes, launches_of
 

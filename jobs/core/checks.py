@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from ..planning.plan import field_rows
 from . import paths
 from .job import Job
 from .outcome import Outcome
-from .plan import field_rows
 from .session import Session
 
 TOLERANCE = {"f64": 1e-4, "f32": 5e-2}

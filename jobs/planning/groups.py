@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from pydantic import BaseModel
 
-from .job import Job
+from ..core.job import Job
 
 
 @dataclass(frozen=True)

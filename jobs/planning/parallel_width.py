@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from .plan import launches_of
 
 if TYPE_CHECKING:
-    from .base import Job
+    from ..base import Job
 
 
 def parallel_width(job: Job[Any]) -> float | None:
