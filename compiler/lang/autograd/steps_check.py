@@ -189,8 +189,8 @@ class Accesses:
                 who = "Python" if write.kernel == "Python" else f"`{write.kernel}`"
                 name = write.name or read.name
                 raise DataAccessError(
-                    f"{who} writes `{name}` in a step of {STEPS} and `{read.kernel}` reads it here: steps that are run again would find"
-                    " what later steps left in it",
+                    f"{who} writes `{name}` in a step of {STEPS} and `{read.kernel}` reads it here: recomputed steps would read"
+                    " values of later steps",
                     read.loc,
                     f"give `{name}` a first axis of slots, and name it in state (handed from step to step) or in scratch (within a step)",
                 )
