@@ -164,6 +164,6 @@ def _load_file(target: Target) -> Any:
 def _shipped(digest: str, source: str) -> Path:
     """Write the shipped source to a private folder of this process, so that kernels can read their own lines."""
     folder = Path(tempfile.mkdtemp(prefix=f"qdrun-job-{digest}-"))
-    path = folder / "core/job.py"
+    path = folder / "job.py"
     path.write_text(source, encoding="utf-8")
     return path

@@ -205,7 +205,7 @@ def test_other_values_are_refused_with_their_line(tmp_path, value):
 COMPILED = """
 import os, sys
 from pathlib import Path
-from qdrun.jobs.batch import BatchSession
+from qdrun.jobs.base import BatchSession
 from qdrun.runner.study.batches import compile_batch
 from qdrun.runner.study.prepare import prepare
 

@@ -103,7 +103,7 @@ def test_a_machine_without_a_driver(monkeypatch):
 
 
 def test_a_device_that_is_too_old_is_in_the_list_and_not_usable(monkeypatch):
-    old = INFOS[0].__class__(0, "Old GPU", "GPU-1", "0000:01:00.0", "sm_61", 4, 256, 1 << 30, 1, 1, 13000)
+    old = INFOS[0].__class__(0, "Old GPU", "GPU-1", "0000:01:00.0", "sm_61", 4, 256, 1 << 30, 13000)
     monkeypatch.setattr(driver, "CudaDriver", lambda: FakeDriver(infos=(old, INFOS[1])))
     first, second = find.rows(BACKEND)
     assert (first.usable, first.present, second.usable) == (False, True, True)

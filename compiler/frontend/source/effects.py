@@ -1,6 +1,6 @@
 """Purity of Python functions: whether a function of the user's has no effect but its result, as far as its text shows.
 
-The record of a lowering (``core/inputs.py``) is checked by looking again at what the lowering looked up. A function that writes a file or
+The record of a lowering (``inputs.py``) is checked by looking again at what the lowering looked up. A function that writes a file or
 counts its calls must not run for that, and a list of paths that lies on a disk must not be able to name one. So only a function of a small
 part of Python is called: its own variables, arithmetic, conditions, loops over them, literals, functions that kernels know, and other such
 functions.

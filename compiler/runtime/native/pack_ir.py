@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 # words of an argument: kind, numpy's dtype object, dimensions, element dimensions (0..2) and their extents, key, words, range.
-# KIND_SAME: the object whose address is the key, no words. KIND_WATCHED: that object, and what ``core/watch.py`` has kept of it (A_WATCH).
+# KIND_SAME: the object whose address is the key, no words. KIND_WATCHED: that object, and what ``watch.py`` has kept of it (A_WATCH).
 A_KIND, A_DESCR, A_NDIM, A_ELEMENT, A_E0, A_E1, A_KEY, A_SIZE, A_LOW, A_HIGH = range(10)
 A_WATCH = A_DESCR
 A_WORDS = 10

@@ -1,4 +1,4 @@
-"""The check of an object with per-launch members by the native launcher, in LLVM text: see ``core/watch.py`` for the compared values; uses
+"""The check of an object with per-launch members by the native launcher, in LLVM text: see ``watch.py`` for the compared values; uses
 functions of ``pack_ir.py``.
 """
 

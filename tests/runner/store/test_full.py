@@ -36,7 +36,7 @@ def fill(folder, journal, machine):
             try:
                 write()
             except StorageFull as full:
-                assert "make room there; a run that still runs goes on by itself" in str(full)
+                assert "make room there; a running run continues automatically" in str(full)
                 assert journal.full and journal.waiting == 1
                 assert not journal.retry()
                 machine.room = None
