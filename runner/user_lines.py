@@ -11,9 +11,7 @@ from pathlib import Path
 from ..compiler.errors import QdrunError
 
 _ROOT = Path(__file__).parent.parent
-OURS = tuple(
-    str(_ROOT / part) for part in ("compiler" + os.sep, "runner" + os.sep, "jobs/base.py", "jobs/core/", "jobs/planning/")
-)
+OURS = tuple(str(_ROOT / part) for part in ("compiler", "runner", "jobs/base.py", "jobs/core", "jobs/planning"))
 """Files of the compiler, the runner and the base of jobs; the other files of ``jobs`` are jobs."""
 LIBRARIES = tuple(
     path + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib") if (path := sysconfig.get_path(name))

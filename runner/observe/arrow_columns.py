@@ -58,7 +58,7 @@ def of_numbers(array: Array) -> Any:
     out = pa.Array.from_buffers(types[flat.dtype.str[1:]], len(flat), [None, pa.py_buffer(flat)])
     for depth in range(array.ndim - 1, 0, -1):
         ends = np.arange(math.prod(array.shape[:depth]) + 1, dtype=np.int32) * array.shape[depth]
-        out = pa.ListArray.from_arrays(of_numbers(ends.astype(np.int32)), out)
+        out = pa.ListArray.from_arrays(of_numbers(ends), out)
     return out
 
 

@@ -8,6 +8,7 @@ Nothing runs and nothing is compiled. With a single backend nothing is computed.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -110,10 +111,8 @@ def _find_batches(prepared: Prepared, job: type[Job[Any]], groups: Sequence[Sequ
     examples = {group[0].id: group for group in groups}
     for shape in sample:
         plan = next((seen.plan for seen in shape.seen.values() if seen.plan is not None), None)
-        try:
+        with suppress(Exception, SystemExit):  # of a user's code; the plans of batches report it
             shape.together = side_by_side(prepared, job, group_of(examples[shape.example.id], shape.example, plan))
-        except (Exception, SystemExit):  # a user's code; the plans of batches report it
-            shape.together = 1.0
 
 
 def _sample(groups: Sequence[Sequence[Trial]]) -> list[_Shape]:

@@ -22,7 +22,7 @@ from ..grid.entry import emit_entry
 from ..grid.kernel import GridCode, info_of
 from ..hardware import GpuTarget, Word
 from .entry import emit_trial_entry
-from .task import Chunk, GridTrialEmitter, Numbers, TrialShape, define_chunk, emit_chunk, emit_task, meet
+from .task import Chunk, GridTrialEmitter, Numbers, TrialShape, define_chunk, emit_chunk, emit_task, meet, strided
 
 TRIALS, PARAMETERS = 0, 1
 """Words of the parameters: how many trials there are; the first of the others."""
@@ -98,18 +98,13 @@ def emit_fill(module: Module, size: int, shape: TrialShape) -> Chunk:
     begin = e.t(f"mul i64 {e.t(f'udiv i64 %trial, {width}')}, {group}")
     mine = e.t(f"mul i64 {e.t(f'urem i64 %trial, {width}')}, {size}")
     to = e.t(f"getelementptr i8, ptr {to}, i64 {e.t(f'add i64 {begin}, {mine}')}")
-    at, body, out = e.slot("i64"), e.label("fill"), e.label("filled")
-    e.put(f"store i64 {e.t('zext i32 %lane to i64')}, ptr {at}")
-    some = e.t(f"icmp slt i64 {e.t(f'load i64, ptr {at}')}, {count}")
-    e.branch(e.t(f"and i1 {some}, %alive"), body, out)
-    e.at(body)
-    now = e.t(f"load i64, ptr {at}")
-    skip = e.t(f"mul i64 {now}, {step}")
-    e.put(f"store {ty} {word}, ptr {e.t(f'getelementptr i8, ptr {to}, i64 {skip}')}")
-    following = e.t(f"add i64 {now}, {shape.lanes}")
-    e.put(f"store i64 {following}, ptr {at}")
-    e.branch(e.t(f"icmp slt i64 {following}, {count}"), body, out)
-    e.at(out)
+
+    def run(now: str) -> None:
+        skip = e.t(f"mul i64 {now}, {step}")
+        e.put(f"store {ty} {word}, ptr {e.t(f'getelementptr i8, ptr {to}, i64 {skip}')}")
+
+    many = e.t(f"select i1 %alive, i64 {count}, i64 0")
+    strided(e, "i64", "fill", e.t("zext i32 %lane to i64"), many, str(shape.lanes), run)
     meet(e)
     e.put("ret i1 %alive")
     define_chunk(e, name)
@@ -212,18 +207,13 @@ def _over_trials(e: GridTrialEmitter, run: Callable[[Where], None]) -> None:
         lane = e.t(f"udiv i32 {thread_in_team}, {side}")
         mine = e.t(f"add i32 {e.t(f'mul i32 {number}, {side}')}, {e.t(f'urem i32 {thread_in_team}, {side}')}")
     mine = e.t(f"zext i32 {mine} to i64")
-    first, body, out = e.slot("i64"), e.label("trials"), e.label("over")
-    e.put(f"store i64 {e.t(f'mul i64 {block}, {shape.trials}')}, ptr {first}")
-    step = e.t(f"mul i64 {blocks}, {shape.trials}")
-    e.branch(e.t(f"icmp slt i64 {e.t(f'load i64, ptr {first}')}, {many}"), body, out)
-    e.at(body)
-    now = e.t(f"load i64, ptr {first}")
-    trial = e.t(f"add i64 {now}, {mine}")
-    run(Where(trial, lane, thread, e.t(f"icmp slt i64 {trial}, {many}")))
-    following = e.t(f"add i64 {now}, {step}")
-    e.put(f"store i64 {following}, ptr {first}")
-    e.branch(e.t(f"icmp slt i64 {following}, {many}"), body, out)
-    e.at(out)
+
+    def take(first: str) -> None:
+        trial = e.t(f"add i64 {first}, {mine}")
+        run(Where(trial, lane, thread, e.t(f"icmp slt i64 {trial}, {many}")))
+
+    first, step = (e.t(f"mul i64 {x}, {shape.trials}") for x in (block, blocks))
+    strided(e, "i64", "trials", first, many, step, take)
     e.put("ret void")
 
 

@@ -296,18 +296,27 @@ def _iterations(e: GridTrialEmitter, begins: list[str], sizes: list[str], count:
     first, step = ("%lane", e.side_by_side.lanes) if e.task.parallel and e.side_by_side.lanes > 1 else ("0", 1)
     if first != "0" and ty == "i64":
         first = e.t("zext i32 %lane to i64")
-    at, body, out = e.slot(ty), e.label("iteration"), e.label("done")
-    e.put(f"store {ty} {first}, ptr {at}")
-    e.branch(e.t(f"icmp slt {ty} {first}, {count}"), body, out)
+
+    def run(now: str) -> None:
+        start_iteration(e, now, ty, begins, sizes)
+        for x in unset:
+            e.reset(x)
+        e.block(e.task.body)
+
+    strided(e, ty, "iteration", first, count, str(step), run)
+
+
+def strided(e: GridTrialEmitter, ty: str, name: str, begin: str, end: str, step: str, run: Callable[[str], None]) -> None:
+    """Add a loop over the numbers ``begin``, ``begin + step``, .. that are less than ``end``; ``run`` adds its body for one of them."""
+    at, body, out = e.slot(ty), e.label(name), e.label("done")
+    e.put(f"store {ty} {begin}, ptr {at}")
+    e.branch(e.t(f"icmp slt {ty} {begin}, {end}"), body, out)
     e.at(body)
     now = e.t(f"load {ty}, ptr {at}")
-    start_iteration(e, now, ty, begins, sizes)
-    for x in unset:
-        e.reset(x)
-    e.block(e.task.body)
+    run(now)
     following = e.t(f"add nsw {ty} {now}, {step}")
     e.put(f"store {ty} {following}, ptr {at}")
-    e.branch(e.t(f"icmp slt {ty} {following}, {count}"), body, out)
+    e.branch(e.t(f"icmp slt {ty} {following}, {end}"), body, out)
     e.at(out)
 
 
