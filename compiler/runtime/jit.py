@@ -130,10 +130,10 @@ def _optimise(module: Any, machine: Any, opt_level: int, size: Size) -> None:
         manager.add_sroa_pass()
         manager.add_instruction_combine_pass()
         manager.add_simplify_cfg_pass()
-    _call("LLVMPY_RunNewModulePassManager", manager, module, passes)
+    call("LLVMPY_RunNewModulePassManager", manager, module, passes)
 
 
-def _call(name: str, *args: Any) -> Any:
+def call(name: str, *args: Any) -> Any:
     """A long-running function of llvmlite, without the lock that llvmlite holds around each of its functions.
 
     LLVM's passes and code generators work on one context, and each compilation here has a context and a target machine of its own. So two
@@ -144,11 +144,11 @@ def _call(name: str, *args: Any) -> Any:
     return getattr(wrapper, "_cfn", wrapper)(*args)
 
 
-def _emit_object(machine: Any, module: Any) -> bytes:
-    """``machine.emit_object(module)``; see ``_call``."""
+def emit(machine: Any, module: Any, *, assembly: bool = False) -> bytes:
+    """``machine.emit_object(module)``, or ``emit_assembly``; see ``call``."""
     lib = llvm.ffi.lib
     with llvm.ffi.OutputString() as error:
-        buffer = _call("LLVMPY_TargetMachineEmitToMemory", machine, module, 1, error)
+        buffer = call("LLVMPY_TargetMachineEmitToMemory", machine, module, 0 if assembly else 1, error)
         if not buffer:
             raise RuntimeError(str(error))
     try:
@@ -178,7 +178,7 @@ def compile_text(text: str, name: str, opt_level: int = 2) -> bytes:
         _optimise(module, machine, opt_level, size)
         if host().triple.startswith("x86_64"):
             module = masked_stores.mend(module, context)
-        return _emit_object(machine, module)
+        return emit(machine, module)
     finally:
         module.close()  # before its context: the garbage collector may destroy the two in either order, and one of them crashes
 

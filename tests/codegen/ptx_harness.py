@@ -20,10 +20,10 @@ KINDS = {"any": "fiub", "number": "fiu", "real": "f", "int": "iub", "bool": "b"}
 
 COMPILE = """
 import sys
-from qdrun.compiler.codegen.cuda import nvptx_table
+from qdrun.compiler.codegen.gpu import closed_table
 from qdrun.compiler.runtime.cuda.ptx import compile_ptx
 if "unchecked" in sys.argv:
-    nvptx_table.check = lambda text, name: None
+    closed_table.ClosedTable.check = lambda table, text, name: None
 ptx = compile_ptx(sys.stdin.read(), "a test", sys.argv[1])
 if "machine" in sys.argv:
     from cuda.bindings import nvjitlink as link

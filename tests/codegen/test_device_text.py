@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from ptx_harness import TYPES, module_of
 
+from qdrun.compiler.codegen.amdgpu.hardware import amdgpu_target
 from qdrun.compiler.codegen.cuda.hardware import cuda_target
 from qdrun.compiler.codegen.emulated.hardware import emulated_target
 from qdrun.compiler.codegen.gpu.grid.kernel import emit_grid
@@ -31,7 +32,13 @@ next:
 """
 
 
-TARGETS = {"cuda": cuda_target(), "fast": replace(cuda_target(), fast_math=True), "emulated": emulated_target()}
+TARGETS = {
+    "cuda": cuda_target(),
+    "fast": replace(cuda_target(), fast_math=True),
+    "gfx942": amdgpu_target("gfx942"),
+    "gfx1100": amdgpu_target("gfx1100"),
+    "emulated": emulated_target(),
+}
 
 
 def kernel(seed: int) -> Kernel:

@@ -21,7 +21,7 @@ def test_loops_with_ends_of_any_integer_type_have_instructions(monkeypatch, name
     emit, faults = device.emit_grid, []
 
     def emit_both(kernel, target, *options):
-        faults.extend(nvptx_table.faults(emit(kernel, cuda_target(), *options).device))
+        faults.extend(nvptx_table.NVPTX.faults(emit(kernel, cuda_target(), *options).device))
         return emit(kernel, target, *options)
 
     monkeypatch.setattr(device, "emit_grid", emit_both)

@@ -69,7 +69,7 @@ def test_every_entry_of_the_table_has_instructions():
     entries = [entry(name, suffix) for name, types in tables.items() for suffix in types.split()]
     assert len(entries) > 100
     text = HEAD + "".join(entries)
-    assert nvptx_table.faults(text) == []
+    assert nvptx_table.NVPTX.faults(text) == []
     done = compile_text(text, *(["machine"] if can_link() else []))
     assert done.returncode == 0, done.stderr[-800:]
     assert done.stdout.count(".visible .entry") == len(entries)
@@ -118,7 +118,7 @@ def test_every_name_of_nvidia_has_instructions():
     assert done.returncode == 0, done.stderr[-800:]
     assert "call" not in re.findall(r"^\s*(\w+)", done.stdout, re.M)
     assert ".extern" not in done.stdout
-    assert not nvptx_table.knows("llvm.nvvm.barrier1")
+    assert not nvptx_table.NVPTX.knows("llvm.nvvm.barrier1")
 
 
 def calls(what, declare):
@@ -143,7 +143,7 @@ def calls(what, declare):
 )
 def test_what_would_end_the_process_is_refused_by_name(what, declare, says):
     with pytest.raises(QdrunRuntimeError) as e:
-        nvptx_table.check(calls(what, declare), "step")
+        nvptx_table.NVPTX.check(calls(what, declare), "step")
     assert str(e.value) == (
         f"the GPU code of kernel `step` contains operations that LLVM cannot compile for NVIDIA's GPUs: {says}\n"
         "  do: this is a bug in qdrun; report it with the kernel's source"

@@ -11,7 +11,7 @@ import pytest
 
 import qdrun as qd
 from qdrun.compiler.codegen.cuda.hardware import cuda_target
-from qdrun.compiler.codegen.cuda.nvptx_table import check
+from qdrun.compiler.codegen.cuda.nvptx_table import NVPTX
 from qdrun.compiler.codegen.gpu.trials.module import TrialSource, emit_chunks, emit_fill, emit_launch, emit_walk, trial_text
 from qdrun.compiler.codegen.gpu.trials.task import TrialShape
 from qdrun.compiler.codegen.llvm.function import Module
@@ -511,7 +511,7 @@ def test_the_code_for_nvidia_is_what_llvm_can_compile(lanes: int) -> None:
     chunks += [emit_fill(module, 1, shape), emit_fill(module, 8, shape)]
     emit_walk(module, chunks, len(common), shape, "walk")
     text = trial_text(module, "all", target, shape)
-    check(text, "walk")
+    NVPTX.check(text, "walk")
     ptx = compile_ptx(text, "walk", "sm_90", "+ptx80")
     assert ptx.count(".entry") == 2 and "st.global.b64" in ptx
     assert ("bar.warp.sync" in ptx) == ("global.add.f64" in ptx) == (lanes > 1)

@@ -1,16 +1,11 @@
 """The intrinsics and operations that LLVM's code generator supports on NVIDIA's GPUs.
 
-On others it terminates the process, or emits PTX that calls a missing function. So a module's text is compared with this closed table
-before LLVM compiles it.
-
 Found by compiling each entry with LLVM 22 for sm_75 and sm_90; tests/codegen/test_nvptx_table.py compiles them again.
 """
 
 from __future__ import annotations
 
-import re
-
-from ...errors import QdrunRuntimeError
+from ..gpu.closed_table import ClosedTable
 
 _F, _I = "f16 f32 f64", "i8 i16 i32 i64"
 _TO_INT = " ".join(f"{i}.{f}" for i in _I.split() for f in _F.split())
@@ -43,54 +38,8 @@ NVVM = frozenset(
 EXTERNAL = frozenset(("vprintf", "__assertfail"))
 """The functions of the device's own library."""
 
-_SYMBOL = re.compile(r'@("[^"]*"|[\w.$-]+)')
-_DEFINED = re.compile(r'^(?:define\b[^@\n]*@("[^"]*"|[\w.$-]+)\s*\(|@("[^"]*"|[\w.$-]+)\s*=)', re.M)
-_BARE = re.compile(rf"call (?!afn )[^@\n]*@(llvm\.(?:{'|'.join(APPROXIMATE)})\.(?:f16|f32))\b")
-_NAME = re.compile(r"[A-Za-z_$][\w$]*", re.A)
-_TYPES = re.compile(r"\b(fp128|x86_fp80|ppc_fp128|x86_amx)\b")
+SCOPES = frozenset(("device", "block"))
+"""Of atomics and fences."""
 
-
-def knows(name: str) -> bool:
-    """Whether an intrinsic, by its full name, has instructions."""
-    if name in NVVM:
-        return True
-    base = name.removeprefix("llvm.")
-    for table in (INTRINSICS, APPROXIMATE):
-        for known, types in table.items():
-            if base == known or (base.startswith(known + ".") and base[len(known) + 1 :] in types.split()):
-                return base != known or not types
-    return False
-
-
-def faults(text: str) -> list[str]:
-    """The unsupported intrinsics and operations in a device module's text."""
-    defined = {a or b for a, b in _DEFINED.findall(text)}
-    found: list[str] = []
-    for name in sorted(set(_SYMBOL.findall(text))):
-        if name.startswith("llvm."):
-            if not knows(name):
-                found.append(f"`{name}`")
-        elif name not in defined and name not in EXTERNAL:
-            found.append(f"`{name}`, which is not defined")
-        elif not _NAME.fullmatch(name):
-            found.append(f"the name `{name}`: letters, digits and _ only")
-    found += [f"`{name}` without `afn`" for name in sorted(set(_BARE.findall(text)))]
-    return found + [f"the type {t}" for t in sorted(set(_TYPES.findall(text)))]
-
-
-def check(text: str, kernel: str) -> None:
-    """Refuse a device module that LLVM cannot compile.
-
-    Args:
-        text: LLVM text of the module.
-        kernel: its name, for the message.
-
-    Raises:
-        QdrunRuntimeError: names the kernel and the unsupported part.
-    """
-    unknown = faults(text)
-    if unknown:
-        raise QdrunRuntimeError(
-            f"the GPU code of kernel `{kernel}` contains operations that LLVM cannot compile for NVIDIA's GPUs: {', '.join(unknown[:5])}\n"
-            "  do: this is a bug in qdrun; report it with the kernel's source"
-        )
+NVPTX = ClosedTable("NVIDIA's GPUs", INTRINSICS, NVVM, SCOPES, APPROXIMATE, EXTERNAL)
+"""The whole table."""

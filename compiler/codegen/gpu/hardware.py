@@ -29,6 +29,8 @@ class GpuTarget(Target):
         most_blocks: maximum blocks of a launch.
         global_space: the address space of the device's memory; 0: pointers do not say.
         scope: LLVM's name of the scope of atomics that all threads of the device see.
+        block_scope: the same for the threads of a block.
+        launch_end: the driver's number that ends the list of what a launch is given.
     """
 
     hardware: Hardware = field(kw_only=True, repr=False, compare=False)
@@ -41,6 +43,8 @@ class GpuTarget(Target):
     most_blocks: int = (1 << 31) - 1
     global_space: int = 0
     scope: str = "device"
+    block_scope: str = "block"
+    launch_end: int = 0
 
     @property
     def mask(self) -> DType:

@@ -107,8 +107,13 @@ class Fn:
     def slot(self, ty: str) -> str:
         """A new stack slot (LLVM turns it into registers)."""
         self._n += 1
-        self.slots.append(f"  %s{self._n} = alloca {ty}")
-        return f"%s{self._n}"
+        reg, space = f"%s{self._n}", self.module.target.slot_space
+        if space:
+            self.slots.append(f"  {reg}.own = alloca {ty}, addrspace({space})")
+            self.slots.append(f"  {reg} = addrspacecast ptr addrspace({space}) {reg}.own to ptr")
+        else:
+            self.slots.append(f"  {reg} = alloca {ty}")
+        return reg
 
     # -- types
     def ty(self, dtype: DType, v: bool) -> str:

@@ -283,7 +283,8 @@ def exchange(e: Emitter, code: str, place: Place, ptr: str, values: list[str]) -
     value = values[0]
     if e.gpu and op == "fsub":  # there is an instruction for the sum only
         op, value = "fadd", e.t(f"fneg {e.ty(d, False)} {value}")
-    return e.t(f"atomicrmw {op} ptr {ptr}, {e.ty(d, False)} {value} {e.scope}monotonic")
+    facts = e.module.target.atomic_facts
+    return e.t(f"atomicrmw {op} ptr {ptr}, {e.ty(d, False)} {value} {e.scope}monotonic{facts}")
 
 
 def _first(e: Emitter, bits: str, ptr: str, align: int) -> str:

@@ -52,6 +52,8 @@ class Target:
         f32_to_i32: the intrinsic that converts f32 to a 32-bit integer and saturates by itself, with ``{}`` for ``i`` or ``ui``;
             empty: LLVM's own, which saturates in several instructions.
         constant_space: the address space of constant tables.
+        slot_space: the address space of a function's own variables.
+        atomic_facts: metadata of atomics on fields and arrays.
     """
 
     name: str = "cpu"
@@ -66,6 +68,8 @@ class Target:
     approximations: Mapping[str, Callable[..., str]] = field(default_factory=dict, repr=False, compare=False)
     f32_to_i32: str = ""
     constant_space: int = 0
+    slot_space: int = 0
+    atomic_facts: str = ""
     trials: int = 0
 
     def lanes_of(self, number: int, task: Task) -> int:

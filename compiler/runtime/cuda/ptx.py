@@ -5,17 +5,14 @@ LLVM ends the process on what its PTX back end cannot select; the emitter's clos
 
 from __future__ import annotations
 
-import ctypes
 import re
-from functools import cache
 from typing import Any, Protocol
 
-import llvmlite.binding as llvm
-
-from ...codegen.cuda import nvptx_table
+from ...codegen.cuda.nvptx_table import NVPTX
 from ...errors import DeviceError, QdrunRuntimeError
 from .. import jit
 from ..cache import DiskCache, disk_cache, key_of
+from ..gpu.compiling import Generator, generate
 from ..gpu.driver import DeviceInfo, Image, Texts
 
 TRIPLE = "nvptx64-nvidia-cuda"
@@ -23,8 +20,6 @@ CHIPS = (70, 75, 80, 86, 89, 90)
 """Compute capabilities that code is made for, without their points. A newer device takes that of the
 newest: its driver compiles the PTX."""
 
-_LAYOUT = re.compile(r'^target datalayout = ".*"\n', re.M)
-_TRIPLE = re.compile(r'^target triple = ".*"\n', re.M)
 _DRIVER_OF_WIDE = 12010  # reads PTX 8.1, in which a kernel may have 32 KB of parameters instead of 4
 
 
@@ -44,33 +39,6 @@ def target_cpu(info: DeviceInfo) -> str:
     return f"sm_{fitting[-1]}"
 
 
-@cache
-def _initialise() -> Any:
-    llvm.initialize_all_targets()
-    llvm.initialize_all_asmprinters()
-    try:
-        return llvm.Target.from_triple(TRIPLE)
-    except RuntimeError as e:
-        raise QdrunRuntimeError(
-            f"this llvmlite has no code generator for NVIDIA's GPUs: {e}\n  do: pip install llvmlite"
-        ) from e
-
-
-def _machine(cpu: str, features: str, opt_level: int) -> Any:
-    """Position-independence and the code model mean nothing to PTX."""
-    if not re.fullmatch(r"\+ptx\d\d", features):
-        raise QdrunRuntimeError(f"{features!r} names no PTX version")
-    return _initialise().create_target_machine(cpu=cpu, features=features, opt=opt_level, reloc="default", codemodel="default")
-
-
-def _headed(text: str, machine: Any) -> str:
-    """The text with this LLVM's own data layout. It must be there when the text is parsed: without it an i64 is aligned to 4 bytes, and
-    each access becomes two. Versions of LLVM differ in parts of it that our code does not use.
-    """
-    head = f'target datalayout = "{machine.target_data}"\ntarget triple = "{TRIPLE}"\n'
-    return head + _TRIPLE.sub("", _LAYOUT.sub("", text))
-
-
 def compile_ptx(text: str, name: str, cpu: str, features: str = "+ptx80", opt_level: int = 3) -> str:
     """PTX of a device module.
 
@@ -86,61 +54,11 @@ def compile_ptx(text: str, name: str, cpu: str, features: str = "+ptx80", opt_le
     """
     if cpu not in {f"sm_{c}" for c in CHIPS}:  # LLVM would only warn, and write PTX for a chip that does not exist
         raise QdrunRuntimeError(f"no chip is called {cpu!r}")
-    nvptx_table.check(text, name)
-    size = jit.size_of(text)
-    machine = _machine(cpu, features, 1 if size.large else opt_level)
-    context = llvm.create_context()
-    try:
-        module = llvm.parse_assembly(_headed(text, machine), context)
-    except RuntimeError as e:
-        raise _invalid(name, e) from e
-    try:
-        try:
-            module.verify()
-        except RuntimeError as e:
-            raise _invalid(name, e) from e
-        _optimise(module, machine, opt_level, size)
-        return mended(_emit(machine, module))
-    finally:
-        module.close()  # before its context
-
-
-def _invalid(name: str, error: RuntimeError) -> QdrunRuntimeError:
-    return QdrunRuntimeError(
-        f"the compiler produced invalid LLVM text for the GPU code of kernel `{name}`: {error}\n"
-        "  do: this is a bug in qdrun; report it with the kernel's source"
-    )
-
-
-def _optimise(module: Any, machine: Any, opt_level: int, size: jit.Size) -> None:
-    """The full pass pipeline, for modules that are not too large. Without vectorisation: PTX has no SIMD lanes."""
-    if size.function > jit.HUGE_LINES:
-        return
-    tuning = llvm.PipelineTuningOptions(opt_level)
-    tuning.loop_vectorization = tuning.loop_interleaving = tuning.slp_vectorization = False
-    tuning.loop_unrolling = size.function <= jit.LOOP_LINES
-    passes = llvm.create_pass_builder(machine, tuning)
-    if not size.large:
-        manager = passes.getModulePassManager()
-    else:
-        manager = llvm.create_new_module_pass_manager()
-        manager.add_sroa_pass()
-        manager.add_instruction_combine_pass()
-        manager.add_simplify_cfg_pass()
-    jit._call("LLVMPY_RunNewModulePassManager", manager, module, passes)
-
-
-def _emit(machine: Any, module: Any) -> str:
-    """``machine.emit_assembly(module)`` without llvmlite's lock."""
-    lib = llvm.ffi.lib
-    with llvm.ffi.OutputString() as error:
-        buffer = jit._call("LLVMPY_TargetMachineEmitToMemory", machine, module, 0, error)
-        if not buffer:
-            raise RuntimeError(str(error))
-    try:
-        return ctypes.string_at(lib.LLVMPY_GetBufferStart(buffer), lib.LLVMPY_GetBufferSize(buffer)).decode()
-    finally:
-        lib.LLVMPY_DisposeMemoryBuffer(buffer)
+    if not re.fullmatch(r"\+ptx\d\d", features):
+        raise QdrunRuntimeError(f"{features!r} names no PTX version")
+    NVPTX.check(text, name)
+    by = Generator(TRIPLE, cpu, features, "NVIDIA's GPUs", opt_level)
+    return mended(generate(text, name, by, assembly=True).decode())
 
 
 _SHORT = re.compile(r"^\t(neg\.s16|neg\.s32|abs\.s16) \s*(%rs?\d+), (%rs?\d+);$", re.MULTILINE)

@@ -262,7 +262,7 @@ class TrialGraphs(Pacing):
             self.driver.upload(walk.address, walk.table.ctypes.data, walk.table.nbytes, self.stream)
         words = np.array([self.trials.count, walk.address, walk.launches, *walk.code.common], np.uint64)
         size = ctypes.c_size_t(words.nbytes)
-        extra = (ctypes.c_uint64 * 5)(1, words.ctypes.data, 2, ctypes.addressof(size), 0)
+        extra = (ctypes.c_uint64 * 5)(1, words.ctypes.data, 2, ctypes.addressof(size), self._target.launch_end)
         launch, block = _LAUNCH(self.driver.launch_address), walk.code.shape.block
         grid = (walk.blocks, 1, 1, block, 1, 1, walk.shared)
         code = launch(walk.code.function.handle, *grid, self.stream, None, ctypes.addressof(extra))

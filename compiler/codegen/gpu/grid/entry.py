@@ -45,7 +45,7 @@ LAUNCH, MEMSET = "qd_launch", "qd_memset"
     int qd_launch(function, blocks, 1, 1, threads of a block, 1, 1, bytes of on-chip memory, stream, null, extra)
     int qd_memset(address, 4-byte word, how many of them, stream)
 
-``extra`` is null, or {1, address of the packed parameters, 2, address of their size, 0}.
+``extra`` is null, or {1, address of the packed parameters, 2, address of their size, ``GpuTarget.launch_end``}.
 """
 _LAUNCH = f"declare i32 @{LAUNCH}(ptr, i32, i32, i32, i32, i32, i32, i32, ptr, ptr, ptr)"
 _MEMSET = f"declare i32 @{MEMSET}(ptr, i32, i64, ptr)"
@@ -180,7 +180,7 @@ def _run_task(e: TaskEmitter, task: Task, target: GpuTarget, functions: list[tup
         if wide:
             block = _block(e, target, bounds.count) if f.flexible and bounds.count else str(threads_of(task, target))
         blocks = _blocks(e, f, target, block, bounds.count) if wide else "1"
-        _launch(e, f, position, blocks, block, bounds)
+        _launch(e, target, f, position, blocks, block, bounds)
     e.jump(after)
     e.at(after)
 
@@ -257,15 +257,19 @@ def least(e: TaskEmitter, a: str, b: str) -> str:
     return e.t(f"call i64 @llvm.smin.i64(i64 {a}, i64 {b})")
 
 
-def _launch(e: TaskEmitter, f: DeviceFunction, position: int, blocks: str, block: str, bounds: Bounds) -> None:
+def _launch(
+    e: TaskEmitter, target: GpuTarget, f: DeviceFunction, position: int, blocks: str, block: str, bounds: Bounds
+) -> None:
     """Launch one device function of a task."""
     shared = "0"
     if not f.before and any(on_chip(e, stack) for stack in f.task.stacks):
         shared = e.t(f"trunc i64 {e.t(f'mul i64 {shared_bytes(e, f.task)}, {block}')} to i32")
-    launch_words(e, [_value(e, word, bounds) for word in f.words], position, blocks, block, shared)
+    launch_words(e, target, [_value(e, word, bounds) for word in f.words], position, blocks, block, shared)
 
 
-def launch_words(e: TaskEmitter, given: list[tuple[str, str]], position: int, blocks: str, block: str, shared: str) -> None:
+def launch_words(
+    e: TaskEmitter, target: GpuTarget, given: list[tuple[str, str]], position: int, blocks: str, block: str, shared: str
+) -> None:
     """Words (type and register of each), then the call. All parameters are one packed buffer, which the driver copies."""
     e.module.declare(LAUNCH, _LAUNCH)
     extra = "null"
@@ -274,7 +278,7 @@ def launch_words(e: TaskEmitter, given: list[tuple[str, str]], position: int, bl
         for k, (ty, value) in enumerate(given):
             e.put(f"store {ty} {value}, ptr {e.t(f'getelementptr i64, ptr {words}, i64 {k}')}")
         e.put(f"store i64 {8 * len(given)}, ptr {size}")
-        for k, item in enumerate(("i64 1", f"ptr {words}", "i64 2", f"ptr {size}", "i64 0")):
+        for k, item in enumerate(("i64 1", f"ptr {words}", "i64 2", f"ptr {size}", f"i64 {target.launch_end}")):
             e.put(f"store {item}, ptr {e.t(f'getelementptr i64, ptr {extra}, i64 {k}')}")
     handle = e.t(f"getelementptr i64, ptr {e.context(CTX_FUNCTIONS, 'ptr')}, i64 {position}")
     handle = e.t(f"load ptr, ptr {handle}")

@@ -9,14 +9,14 @@ from ...llvm.task_emitter import TaskEmitter
 from ...llvm.uniform import Shapes
 from ..grid.entry import define_entry, launch_words, least, rounded_up
 from ..grid.rows import on_chip, shared_bytes
-from ..hardware import Word
+from ..hardware import GpuTarget, Word
 from .task import TrialShape
 
 MOST_THREADS = 1 << 17
 """Threads of a grid, at most: as many adstack rows are planned. An H200 holds so many of 128 registers twice over."""
 
 
-def emit_trial_entry(module: Module, info: KernelInfo, words: list[Word], shape: TrialShape) -> None:
+def emit_trial_entry(module: Module, info: KernelInfo, target: GpuTarget, words: list[Word], shape: TrialShape) -> None:
     """Add the entry function to the host module. ``words``: what the function of the device is given, in order."""
     slots: list[str] = []
     lines: list[str] = []
@@ -42,7 +42,7 @@ def emit_trial_entry(module: Module, info: KernelInfo, words: list[Word], shape:
             given = [("i64", trials)]
             for word in words:
                 given.append((word.ty, _read(e, word)))
-            launch_words(e, given, 0, blocks, str(shape.block), shared)
+            launch_words(e, target, given, 0, blocks, str(shape.block), shared)
         number = e._n
         slots += e.slots
         lines += e.head + e.lines

@@ -230,7 +230,7 @@ def emit_trial_grid(kernel: Kernel, target: GpuTarget, plain: frozenset[Op], far
     if kernel.tasks:
         (chunk,), words = emit_chunks(module, [TrialSource(kernel, plain, far)], shape, [lambda word: word])
         emit_launch(module, chunk, len(words), shape, entry)
-        emit_trial_entry(host, chunk.info, words, shape)
+        emit_trial_entry(host, chunk.info, target, words, shape)
         size = 8 * (PARAMETERS + len(words))
     else:
         emit_entry(host, info_of(kernel), target, [])

@@ -132,7 +132,7 @@ class GridTrialEmitter(GridTaskEmitter):
         self.side_by_side, self.numbers, self.where = shape, numbers, "thread"
         self.threads_of_block, self.flexible, self.copies, self.wide_accesses = shape.block, False, 1, None
         self.serial = shape.lanes == 1 or not task.parallel
-        self.scope = 'syncscope("block") ' if self.target.wave > 1 else self.scope
+        self.scope = f'syncscope("{self.target.block_scope}") ' if self.target.wave > 1 else self.scope
 
     def parameter(self, word: Word) -> str:
         """The register of a word of the launch."""

@@ -1,0 +1,1 @@
+"""AMD's part of a device function's text."""

@@ -1,0 +1,33 @@
+"""The intrinsics and operations that LLVM's code generator supports on AMD's GPUs, as far as device code uses them.
+
+Found by compiling each entry with LLVM 22 for gfx90a, gfx942 and gfx1100; tests/codegen/test_amdgcn_table.py compiles them again.
+``permlane64`` is not among them: before gfx11 LLVM ends the process on it.
+"""
+
+from __future__ import annotations
+
+from ..gpu.closed_table import ClosedTable
+
+_F, _I = "f16 f32 f64", "i8 i16 i32 i64"
+_TO_INT = " ".join(f"{i}.{f}" for i in _I.split() for f in _F.split())
+INTRINSICS: dict[str, str] = {
+    **dict.fromkeys("sqrt fabs floor ceil trunc round rint copysign minnum maxnum minimum maximum fma fmuladd".split(), _F),
+    **dict.fromkeys("ctpop ctlz cttz abs smax smin umax umin fshl fshr".split(), _I),
+    **dict.fromkeys("fptosi.sat fptoui.sat".split(), _TO_INT),
+}
+"""The types of each LLVM intrinsic, as its name ends."""
+
+AMDGCN = frozenset(
+    f"llvm.amdgcn.{name}"
+    for name in (
+        *("workitem.id.x", "workgroup.id.x", "implicitarg.ptr"),
+        *("s.barrier", "wave.barrier", "ballot.i64", "ds.bpermute"),
+    )
+)
+"""AMD's own. With ``ballot.i32`` LLVM ends the process in waves of 64 threads."""
+
+SCOPES = frozenset(("agent", "workgroup", "wavefront"))
+"""Of atomics and fences."""
+
+TABLE = ClosedTable("AMD's GPUs", INTRINSICS, AMDGCN, SCOPES)
+"""The whole table."""

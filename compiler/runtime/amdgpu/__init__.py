@@ -1,0 +1,1 @@
+"""AMD's GPUs: code objects."""

@@ -1,0 +1,107 @@
+"""LLVM text -> object -> code object, kept on disk under the key of everything that decides it. No part of ROCm is needed.
+
+Each code object is read back and checked before it is kept or loaded: LLVM deletes a kernel that a chip cannot run, without a word.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ...codegen.amdgpu.amdgcn_table import TABLE
+from ...codegen.amdgpu.chips import chip_of
+from ...codegen.amdgpu.hardware import TRIPLE
+from ...errors import QdrunRuntimeError
+from .. import jit
+from ..cache import disk_cache, key_of
+from ..gpu.compiling import Generator, generate
+from ..gpu.driver import Image, Texts
+from .code_object import CodeObject, Malformed, check, read_code
+from .link import LinkError, link
+
+_KERNEL = re.compile(r"^define amdgpu_kernel void @(\w+)\(", re.M)
+_TAIL = """
+!llvm.module.flags = !{!1000000}
+!1000000 = !{i32 1, !"amdhsa_code_object_version", i32 500}
+"""
+"""Code object version 5, the first with the hidden arguments that device code reads; older versions of ROCm do not read 6."""
+
+
+def _generate(text: str, name: str, chip: str, assembly: bool) -> bytes:
+    TABLE.check(text, name)
+    by = Generator(TRIPLE, chip, chip_of(chip).features, "AMD's GPUs", pic=True, whole=True)
+    return generate(text, name, by, _TAIL, assembly=assembly)
+
+
+def compile_assembly(text: str, name: str, chip: str) -> str:
+    """LLVM's assembly text of a device module.
+
+    Args:
+        text: LLVM text of the module.
+        name: the kernel, for messages.
+        chip: LLVM's name of it.
+
+    Raises:
+        QdrunRuntimeError: code is not made for the chip, or LLVM refuses the text; names the kernel.
+    """
+    return _generate(text, name, chip, assembly=True).decode()
+
+
+def compile_object(text: str, name: str, chip: str, *, listing: bool = False) -> bytes:
+    """The code object of a device module, which has kernels: linked and checked.
+
+    Args:
+        text: LLVM text of the module.
+        name: the kernel, for messages.
+        chip: LLVM's name of it.
+        listing: keep the assembly text in the file.
+
+    Raises:
+        QdrunRuntimeError: code is not made for the chip, LLVM refuses the text, or makes something else of it; names the kernel.
+    """
+    made = _generate(text, name, chip, assembly=False)
+    try:
+        image = link(made, compile_assembly(text, name, chip) if listing else "")
+        check(read_code(image), chip, _KERNEL.findall(text))
+    except (LinkError, Malformed) as e:
+        raise QdrunRuntimeError(
+            f"the code object of kernel `{name}` for {chip} is wrong: {e}\n"
+            "  do: this is a bug in qdrun or in LLVM; report it with the kernel's source and the version of llvmlite"
+        ) from e
+    return image
+
+
+def build(texts: Texts, chip: str, keep: bool = True, *, listing: bool = False) -> Image:
+    """The code object of a kernel's device functions.
+
+    Args:
+        texts: of the kernel.
+        chip: LLVM's name of it.
+        keep: look on the disk, and keep what was made there.
+        listing: keep the assembly text in the file.
+
+    Raises:
+        QdrunRuntimeError: see ``compile_object``.
+    """
+    if not _KERNEL.search(texts.device):
+        return Image(b"", "", True)
+    key = key_of("code object 1", texts.device, chip, str(listing), jit.versions())
+    disk = disk_cache() if keep else None
+    found = disk.get(key) if disk else None
+    if found is not None:
+        return Image(found[0], key, True)
+    image = compile_object(texts.device, texts.name, chip, listing=listing)
+    if disk:
+        disk.put(key, image, {"name": texts.name, "chip": chip, "versions": jit.versions()})
+    return Image(image, key, False)
+
+
+def code_of(image: bytes, name: str) -> CodeObject:
+    """The code object that a driver is to load.
+
+    Raises:
+        QdrunRuntimeError: it is damaged; names the kernel.
+    """
+    try:
+        return read_code(image)
+    except Malformed as e:
+        raise QdrunRuntimeError(f"the code of kernel `{name}` cannot be loaded: {e}\n  do: clear the kernel cache") from e
