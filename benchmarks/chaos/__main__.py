@@ -1,4 +1,4 @@
-"""Many runs that are killed: ``python -m benchmarks.chaos [--kinds worker,runner] [--seeds 0-39] [--only worker-3] [--out FOLDER]``.
+"""Many runs that are killed: ``python -m benchmarks.chaos [--kinds worker,runner.batch] [--seeds 0-39] [--only worker-3] [--out FOLDER]``.
 
 Plays a scenario for each kind and each seed, those of one cluster one after the other, prints a line for each and a table at the end: kind,
 runs, how many were right, faults that happened, commands, seconds. ``--hours H`` plays seeds that were never played before, until the time
@@ -16,14 +16,14 @@ from pathlib import Path
 from .cluster import Cluster
 from .play import play
 from .processes import SmallDisk, adopt_orphans, processes, reap, until
-from .scenario import KINDS, scenario
+from .scenario import BATCHED, KINDS, scenario
 
 AGENTS_S = 90.0
 
 
 def main():
     parser = argparse.ArgumentParser(prog="python -m benchmarks.chaos", description=__doc__)
-    parser.add_argument("--kinds", default=",".join(KINDS))
+    parser.add_argument("--kinds", default=",".join((*KINDS, *BATCHED)))
     parser.add_argument("--seeds", default="0-39", help="0-39, or 3,17")
     parser.add_argument("--hours", type=float, help="fresh seeds for so long, instead of --seeds")
     parser.add_argument("--only", help="these alone, as worker-3,disk-7")
@@ -38,8 +38,10 @@ def main():
     named = [word.rsplit("-", 1) for word in options.only.split(",")] if options.only else []
     kinds = options.kinds.split(",")
     chosen = named or (fresh(kinds, options.hours) if options.hours else [(kind, seed) for seed in seeds for kind in kinds])
-    if "disk" in (kinds if not named else [kind for kind, _ in named]) and not SmallDisk.possible():
-        sys.exit("a small disk cannot be mounted here\n  do: run this as root, or leave the kind `disk` out with --kinds")
+    if {"disk", "disk.batch"}.intersection(kinds if not named else [kind for kind, _ in named]) and not SmallDisk.possible():
+        sys.exit(
+            "a small disk cannot be mounted here\n  do: run this as root, or leave the kinds `disk` and `disk.batch` out with --kinds"
+        )
     done = run_all((scenario(kind, int(seed)) for kind, seed in chosen), out)
     print(table(done))
     sys.exit(any(not verdict.ok for verdict in done))
@@ -65,7 +67,7 @@ def run_all(scenarios, out):
                 cluster = Cluster(out / f"c{int(time.time()) % 100000}")
             verdict = play(one, out, cluster)
             done.append(verdict)
-            told = {"kind": one.kind, "seed": one.seed, "ok": verdict.ok, **verdict.facts}
+            told = {"kind": one.name, "seed": one.seed, "ok": verdict.ok, **verdict.facts}
             line = json.dumps(told | ({} if verdict.ok else {"problems": verdict.problems}))
             print(line, flush=True)
             with open(out / "verdicts.jsonl", "a", encoding="utf-8") as file:

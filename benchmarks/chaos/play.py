@@ -5,7 +5,9 @@ import fcntl
 import json
 import multiprocessing
 import os
+import re
 import shutil
+import signal
 import sys
 import threading
 import time
@@ -14,18 +16,25 @@ from dataclasses import dataclass, field, replace
 from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 
+from qdrun.runner.exit_codes import exit_code
+from qdrun.runner.store.layout import RunFolder
+from qdrun.runner.store.replay import replay
+
 from . import jobs
 from .cluster import environment
 from .processes import SmallDisk, below, kill, processes, reap, stacks, until
 from .verdict import judge
 
-LONGEST_S = 150.0
-"""Of one command: a run takes a few seconds."""
+LONGEST_S, LONGEST_OF_BATCHES_S = 150.0, 400.0
+"""Of one command: a run takes a few seconds; where a trial ends its process, each half of its batch needs a worker of its own."""
 NOBODY_S = 15.0
 """A process that a fault is for may be missing for so long; then the next fault happens."""
 COMMANDS = 6
 AGENTS = ("ray::DashboardAgent", "ray::RuntimeEnvAgent")
 """When Ray's head dies without a word, they look for it for a minute, and then end."""
+SIGNALS = {"interrupt": signal.SIGINT, "terminate": signal.SIGTERM}
+ROWS = re.compile(rb'"event":"rows".*?"attempts":\[([^]]*)')
+"""The line of a batch: the numbers of the attempts that have ended well."""
 WARM = multiprocessing.get_context("forkserver")
 WARM.set_forkserver_preload(
     ["ray", "qdrun.runner.engine.session", "qdrun.runner.cli.app", "qdrun.runner.observe.show", "pyarrow.parquet"]
@@ -72,6 +81,11 @@ def _there(flag):
     return True
 
 
+def rows_in(journal):
+    """How many rows are in these lines: one in a line of a trial, one for each trial in that of a batch."""
+    return journal.count(b'"event":"ended"') + sum(1 + found.count(b",") for found in ROWS.findall(journal))
+
+
 @dataclass
 class Verdict:
     """How a scenario ended. ``problems``: what is wrong; ``facts``: what happened; ``agents``: processes of Ray that are to end by
@@ -104,7 +118,7 @@ def play(scenario, base, cluster=None):
         SmallDisk.unmount(folder / "disk")
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    verdict = Verdict(scenario.kind, scenario.seed)
+    verdict = Verdict(scenario.name, scenario.seed)
     disk = SmallDisk(folder / "disk") if scenario.kind == "disk" else None
     try:
         one = Play(scenario, folder, cluster if scenario.place == "cluster" else None, disk, verdict)
@@ -125,6 +139,7 @@ class Play:
 
     def __init__(self, scenario, folder, cluster, disk, verdict):
         self.scenario, self.folder, self.cluster, self.disk, self.verdict = scenario, folder, cluster, disk, verdict
+        self.longest_s = LONGEST_OF_BATCHES_S if scenario.batch else LONGEST_S
         self.runs = (disk.where if disk else folder) / "runs"
         self.notes = folder / "notes"
         self.environment = cluster.environment if cluster else environment(folder / "r")
@@ -138,15 +153,26 @@ class Play:
         one = self.scenario
         device = {"backend": "cuda", "id": "emulated"} if one.place == "emulated" else {"backend": "cpu"}
         params = {"salt": one.salt, "mean_s": one.mean_s, "notes": str(self.notes)}
+        job, numbers, batched = "Indexed" if one.kind == "rerun" else "Shaken", list(range(one.trials)), one.batch
         config = {
             "version": 1,
             "name": one.label,
-            "job": {"target": f"{jobs.__file__}:{'Indexed' if one.kind == 'rerun' else 'Shaken'}", "params": params},
-            "gradients": ["x"],
+            "job": {"target": f"{jobs.__file__}:{'Batched' if batched else job}", "params": params},
+            "gradients": ["number", "pulls"] if batched else ["x"],
             "device": device | {"slots": one.lanes},
-            "sweep": {"params": {"number": list(range(one.trials))}},
+            "sweep": {"params": {"number": numbers}},
             "output": str(self.runs),
         }
+        if batched:
+            traps = {number: jobs.TRAPS[name] for number, name in batched.traps}
+            params["size"] = batched.array
+            swept = {"number": [float(k) for k in numbers], "trap": [traps.get(k, jobs.GOOD) for k in numbers]}
+            config |= {"batch": batched.size, "sweep": {"params": swept, "zip": [["number", "trap"]]}}
+            config |= {"debug": {"asserts": True, "nan": False}} if batched.asserts else {}
+            rule = {"rule": "sgd", "steps": jobs.STEPS, "learning_rate": jobs.RATE, "params": ["pulls"], "keep": "last"}
+            config |= {"optimize": rule} if batched.descends else {}
+        if one.timeout_s:
+            config["limits"] = {"trial_timeout": f"{one.timeout_s:g}s"}
         (self.folder / "chaos.yaml").write_text(json.dumps(config, indent=1))
         (self.folder / "scenario.txt").write_text(repr(one))
 
@@ -158,7 +184,7 @@ class Play:
             faults = self.scenario.faults[number] if number < len(self.scenario.faults) else ()
             self._command(faults)
             if number == 0:
-                self.began = self._count(b'"event":"started"') > 0
+                self.began = any(b'"event":"started"' in text or b'"event":"begun"' in text for text in self._journal())
             if self.disk:
                 self.disk.free()
             until(lambda: not _there(self.folder / "eio"), 10, every=0.05)
@@ -199,8 +225,12 @@ class Play:
         return self.scenario.kind in ("disk", "eio") and not self.began
 
     def _over(self):
+        """Whether the last command has brought the run to its end. Code 1: some trials have failed, or the command has."""
         found = self.find()
-        return found is not None and bool(self.codes) and self.codes[-1] == 0
+        if found is None or not self.codes or self.codes[-1] != exit_code(self.scenario.outcome):
+            return False
+        finished = replay(RunFolder(found)).finished
+        return finished is not None and finished.get("state") == self.scenario.outcome
 
     def find(self):
         """The folder of the run; None while there is none."""
@@ -212,15 +242,14 @@ class Play:
 
     def rows(self):
         """How many rows are written."""
-        return self._count(b'"event":"ended"')
+        return sum(rows_in(text) for text in self._journal())
 
-    def _count(self, text):
+    def _journal(self):
+        """The segments of the journal."""
         found = self.find()
-        count = 0
         for path in (found / "events").glob("*.jsonl") if found else ():
             with suppress(FileNotFoundError):
-                count += path.read_bytes().count(text)
-        return count
+                yield path.read_bytes()
 
     def _command(self, faults):
         found = self.find()
@@ -239,9 +268,9 @@ class Play:
         began = since = time.monotonic()
         while process.is_alive():
             now = time.monotonic()
-            if now - began > LONGEST_S:
+            if now - began > self.longest_s:
                 (self.folder / "stacks.txt").write_text(stacks(process.pid))
-                self.verdict.problems.append(f"command {self.commands} hangs: {LONGEST_S:g} s, {self.rows()} rows")
+                self.verdict.problems.append(f"command {self.commands} hangs: {self.longest_s:g} s, {self.rows()} rows")
                 process.kill()
                 return
             if not faults:
@@ -282,6 +311,8 @@ class Play:
             flag = self.folder / "eio"
             flag.touch()
             threading.Timer(fault.pick / 1000, flag.unlink).start()
+        elif fault.what in SIGNALS:
+            os.kill(process.pid, SIGNALS[fault.what])
         elif fault.what == "gone":
             if self.find() is None:
                 return False
@@ -390,12 +421,12 @@ class Beside:
         """What is wrong."""
         from qdrun.runner.ledger.inventory import local
 
-        self._run.join(LONGEST_S + 30)
+        self._run.join(self.play.longest_s + 30)
         self.over.set()
         self._watch.join(5)
         judge(self.play)
         problems = self.play.verdict.problems
-        problems += [] if self.play.codes == [0] else [f"it ended with {self.play.codes}"]
+        problems += [] if self.play.codes == [exit_code(self.play.scenario.outcome)] else [f"it ended with {self.play.codes}"]
         (host,) = [row for row in local() if row.backend == "cpu"]
         for pool, most in {"cores": host.lanes * host.threads, host.pool: host.capacity}.items():
             if self.most.get(pool, 0) > most:

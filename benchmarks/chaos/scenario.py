@@ -1,9 +1,24 @@
 """What happens in one run: all of it drawn from a kind and a seed."""
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-KINDS = ("worker", "runner", "ledger", "raylet", "disk", "node", "lane", "rerun", "eio", "gone", "pair")
+KINDS = ("worker", "runner", "ledger", "raylet", "disk", "node", "lane", "rerun", "eio", "gone", "pair", "stop")
+BATCH = ".batch"
+"""Ends a kind whose trials run in batches: ``worker.batch``."""
+BATCHED = tuple(kind + BATCH for kind in (*KINDS, "guilty", "hang"))
+"""``guilty``, ``hang``: nothing bad happens but what the trials do."""
+ENDS = {
+    "nan": {("failed", "not_finite")},
+    "raise": {("failed", "user_error")},
+    "assert": {("failed", "user_error")},
+    "memory": {("failed", "out_of_memory")},
+    "wild": {("failed", "user_error"), ("poisoned", "crash")},  # the latter where its run with checks is killed
+    "abort": {("poisoned", "crash")},
+    "kill": {("poisoned", "crash")},
+    "endless": {("failed", "timeout")},
+}
+"""How a trial with a trap may end: status and class of failure."""
 
 
 @dataclass(frozen=True)
@@ -15,7 +30,7 @@ class Fault:
             ``full``: no room on the disk; ``room``: there is room again. ``lane``: the next trial ends the thread that it runs on;
             ``rerun``: the next trial ends its process by SIGSEGV, and is to run again with checks;
             ``eio``: the store gives errors to the runner for ``pick`` milliseconds; ``gone``: the run's folder is removed;
-            ``second``: another run of this user begins.
+            ``second``: another run of this user begins; ``interrupt``, ``terminate``: SIGINT or SIGTERM to the command.
         rows: when so many rows are written; None: whenever.
         delay_s: and so long after that, or after the fault before it, or after the command was started.
         pick: which of several workers or nodes; of ``full``: the bytes that are left.
@@ -25,6 +40,30 @@ class Fault:
     rows: int | None
     delay_s: float
     pick: int = 0
+
+
+@dataclass(frozen=True)
+class Batching:
+    """Trials that run in batches.
+
+    Attributes:
+        size: ``batch`` of the config: a number, or ``auto``.
+        traps: which trials go wrong, by number, and how.
+        array: numbers of the output.
+        descends: with ``optimize``.
+        asserts: in debug mode.
+    """
+
+    size: int | str
+    traps: tuple[tuple[int, str], ...]
+    array: int
+    descends: bool
+    asserts: bool
+
+    def ends(self, number):
+        """How a trial may end: pairs of status and class of failure."""
+        trap = dict(self.traps).get(number)
+        return {("done", None)} if trap is None else ENDS[trap]
 
 
 @dataclass(frozen=True)
@@ -39,6 +78,7 @@ class Scenario:
         mean_s: seconds of a trial on average.
         salt: of the job.
         faults: of the submit, of the first resume, and so on; after those nothing bad happens any more.
+        batch: None: each trial runs by itself.
     """
 
     kind: str
@@ -49,16 +89,32 @@ class Scenario:
     mean_s: float
     salt: int
     faults: tuple[tuple[Fault, ...], ...]
+    batch: Batching | None = None
+
+    @property
+    def name(self):
+        """The kind, as it is asked for."""
+        return self.kind + (BATCH if self.batch else "")
 
     @property
     def label(self):
         """Its name."""
-        return f"{self.kind}-{self.seed}"
+        return f"{self.name}-{self.seed}"
+
+    @property
+    def outcome(self):
+        """The state that the run is to end in."""
+        return "failed" if self.batch and self.batch.traps else "done"
+
+    @property
+    def timeout_s(self):
+        """The limit of a trial; None: none."""
+        return 10.0 if self.kind == "hang" else None
 
     @property
     def needs_resume(self):
         """Whether the run may not come to its end by itself: who runs it is killed, or the Ray under it."""
-        fatal = {"runner", "head"} | ({"raylet"} if self.place != "cluster" else set())
+        fatal = {"runner", "head", "interrupt", "terminate"} | ({"raylet"} if self.place != "cluster" else set())
         return any(fault.what in fatal for faults in self.faults for fault in faults)
 
 
@@ -74,7 +130,27 @@ def _fault(rng, what, trials):
 
 
 def scenario(kind, seed):
-    """The run of a kind and a seed."""
+    """The run of a kind and a seed. That of ``worker.batch`` is that of ``worker`` in batches."""
+    if not kind.endswith(BATCH):
+        return _scenario(kind, seed)
+    one = _scenario(kind.removesuffix(BATCH), seed)
+    return replace(one, batch=_batching(random.Random(f"{kind}/{seed}"), one))
+
+
+def _batching(rng, one):
+    """How the trials of a run are batched, and which go wrong; nothing that was drawn before depends on it."""
+    size, array = rng.choice((2, 3, 4, 5, "auto")), 10_000 if rng.random() < 0.3 else rng.randint(1, 20)
+    descends, asserts = rng.random() < 0.2, rng.random() < 0.2
+    count = {"guilty": rng.choice((1, 1, 2)), "hang": 1, "gone": 0}.get(one.kind, int(rng.random() < 0.5))
+    known = [name for name in ENDS if name != "endless" and (asserts or name != "assert")]
+    traps = [rng.choice(known) for _ in range(count)]
+    if one.kind == "hang":
+        size, traps = rng.choice((2, 3)), ["endless"]
+    numbers = sorted(rng.sample(range(one.trials), count))
+    return Batching(size, tuple(zip(numbers, traps, strict=True)), array, descends, asserts)
+
+
+def _scenario(kind, seed):
     rng = random.Random(f"{kind}/{seed}")
     alone = dict.fromkeys(("node", "pair"), (0, 1, 0)) | dict.fromkeys(("eio", "gone"), (60, 40, 0))
     known = {
@@ -83,6 +159,8 @@ def scenario(kind, seed):
         "disk": (85, 10, 5),
         "lane": (60, 25, 15),
         "rerun": (70, 30, 0),
+        "guilty": (70, 15, 15),
+        "hang": (70, 15, 15),
     } | alone
     weights = known.get(kind, (80, 10, 10))
     place = rng.choices(("cluster", "local", "emulated"), weights)[0]
@@ -93,6 +171,12 @@ def scenario(kind, seed):
 
 
 def _faults(rng, kind, place, trials):
+    if kind in ("guilty", "hang"):
+        return ((),)
+    if kind == "stop":
+        first = _fault(rng, rng.choice(("interrupt", "interrupt", "terminate")), trials)
+        again = (Fault("interrupt", None, rng.uniform(0, 1)),) if rng.random() < 0.4 and first.what == "interrupt" else ()
+        return ((first, *again),)
     if kind == "disk":
         return (_disk(rng, trials),)
     if kind == "runner":

@@ -1,5 +1,6 @@
 """What must hold after a run that was killed and resumed, read from its folder alone."""
 
+import math
 from collections import Counter
 from pathlib import Path
 
@@ -11,7 +12,10 @@ from qdrun.runner.store.journal import read
 from qdrun.runner.store.layout import RunFolder
 from qdrun.runner.store.replay import record_of, replay
 
-from .jobs import expected
+from .jobs import KILLS, batched, expected
+
+TOLERANCE = 1e-12
+"""Relative, of numbers that kernels compute in f64."""
 
 
 def judge(play):
@@ -24,15 +28,19 @@ def judge(play):
     events, state = read(folder), replay(folder)
     if len(state.trials) != one.trials:
         problems.append(f"{len(state.trials)} trials instead of {one.trials}")
-    problems += _rows(folder, events, state)
+    allowed = allowed_ends(one, folder)
+    problems += _rows(folder, events, state, allowed)
     problems += _values(folder, state, one)
     problems += _notes(play, folder, events, state)
-    if state.finished is None or state.finished.get("state") != "done":
+    if state.finished is None or state.finished.get("state") != one.outcome:
         problems.append(f"the journal's last word is {state.finished}")
     retries = [event for event in events.events if event["event"] == "retry"]
     checked = sum(bool({**event, **(event.get("place") or {})}.get("checked")) for event in events.events)
-    if one.kind == "rerun" and play.fired and not checked and not Path(f"{play.notes}.rerun").exists():
+    if one.kind == "rerun" and not one.batch and play.fired and not checked and not Path(f"{play.notes}.rerun").exists():
         problems.append("a trial died by a signal, and did not run again with checks")
+    if one.batch:
+        problems += _bisected(one, state, retries, allowed)
+        play.verdict.facts |= {"batch": one.batch.size, "traps": [trap for _, trap in one.batch.traps]}
     play.verdict.facts |= {
         "owners": state.owner,
         "checked": checked,
@@ -44,8 +52,14 @@ def judge(play):
     }
 
 
-def _rows(folder, events, state):
-    """Exactly one row for each trial, in the journal and in the table."""
+def allowed_ends(one, folder):
+    """How each trial may end: pairs of status and class of failure."""
+    trials = folder.trials()
+    return {trial.id: one.batch.ends(int(trial.params["number"])) if one.batch else {("done", None)} for trial in trials}
+
+
+def _rows(folder, events, state, allowed):
+    """Exactly one row for each trial, in the journal and in the table, that says how it had to end."""
     out = []
     written = Counter(event["trial"] for event in events.events if event["event"] == "ended")
     again = Counter(event["trial"] for event in events.events if event["event"] == "requeued")
@@ -54,21 +68,23 @@ def _rows(folder, events, state):
             out.append(f"trial {name} has {written[name]} rows and was requeued {again[name]} times")
     if state.doubled or state.damaged or state.strays:
         out.append(f"{state.doubled} rows doubled, {state.damaged} lines damaged, {len(state.strays)} unknown trials")
-    bad = {name: trial.status for name, trial in state.trials.items() if trial.status != "done"}
+    ends = {name: trial.entry.event if trial.entry else {} for name, trial in state.trials.items()}
+    bad = {
+        name: trial.status
+        for name, trial in state.trials.items()
+        if (trial.status, ends[name].get("failure")) not in allowed[name]
+    }
     if bad:
-        errors = {
-            str((trial.entry.event.get("error") or {}).get("message", ""))[:300]
-            for trial in state.trials.values()
-            if trial.entry
-        }
-        out.append(f"not done: {bad}: {errors}")
+        errors = {str((event.get("error") or {}).get("message", ""))[:300] for event in ends.values()}
+        out.append(f"not as they must end: {bad}: {errors}")
     try:
         import pyarrow.parquet as pq
 
         table = pq.read_table(folder.table).to_pylist()
     except OSError as error:
         return [*out, f"no table: {error}"]
-    if [row["trial"] for row in table] != list(state.trials) or {row["status"] for row in table} != {"done"}:
+    right = [row["status"] in {status for status, _ in allowed.get(row["trial"], ())} for row in table]
+    if [row["trial"] for row in table] != list(state.trials) or not all(right):
         out.append(f"the table has {Counter((row['trial'], row['status']) for row in table)}")
     return out + ([] if len(rows(folder)) == len(state.trials) else ["`rows` does not give one row for each trial"])
 
@@ -81,9 +97,45 @@ def _values(folder, state, one):
         record = record_of(folder, trial)
         if record is None or record.get("status") != "done":
             continue
-        loss, gradient = expected(one.salt, params[name]["number"], one.mean_s)
-        if record["loss"] != loss or not np.array_equal(arrays_of(folder, record)["x"], gradient):
+        if not (_computed if one.batch else _exact)(folder, record, one, params[name]["number"]):
             out.append(f"the row of trial {name} is not its own")
+    return out
+
+
+def _exact(folder, record, one, number):
+    loss, gradient = expected(one.salt, number, one.mean_s)
+    return record["loss"] == loss and np.array_equal(arrays_of(folder, record)["x"], gradient)
+
+
+def _computed(folder, record, one, number):
+    """Whether all numbers of a trial of a batch are right, within ``TOLERANCE``."""
+    loss, gradients, outputs = batched(one.salt, number, one.batch.array, descends=one.batch.descends)
+    found = arrays_of(folder, record), arrays_of(folder, record, "outputs")
+    pairs = [(record["loss"], loss)]
+    for there, known in zip(found, (gradients, outputs), strict=True):
+        pairs += [(there.get(name), value) for name, value in known.items()]
+    return all(there is not None and _near(there, value) for there, value in pairs)
+
+
+def _near(there, value):
+    there, value = np.asarray(there, dtype=np.float64), np.asarray(value, dtype=np.float64)
+    return there.shape == value.shape and np.allclose(there, value, rtol=TOLERANCE, atol=0.0)
+
+
+def _bisected(one, state, retries, allowed):
+    """A trial is charged for what it does itself alone, and where a batch is halved, in no more attempts than that takes.
+
+    Where other faults happen, or other programs share the process, more can be charged.
+    """
+    if one.kind not in ("guilty", "hang"):
+        return []
+    good = {name for name, ends in allowed.items() if ends == {("done", None)}}
+    out = [f"trial {event['trial']} was charged" for event in retries if event.get("charged", True) and event["trial"] in good]
+    kills = sum(trap in KILLS for _, trap in one.batch.traps)
+    most = 1 + kills * math.ceil(math.log2(one.trials))
+    if one.place != "emulated":
+        over = {name: len(state.trials[name].attempts) for name in good if len(state.trials[name].attempts) > most}
+        out += [f"more attempts than halving takes, {most}: {over}"] if over else []
     return out
 
 
@@ -96,7 +148,7 @@ def _notes(play, folder, events, state):
         return ["no trial has run"]
     lines = [line.split() for line in play.notes.read_text().splitlines()]
     begun = Counter(int(number) for what, number, *_ in lines if what == "begin")
-    number_of = {trial.id: trial.params["number"] for trial in folder.trials()}
+    number_of = {trial.id: int(trial.params["number"]) for trial in folder.trials()}
     out = []
     for name, trial in state.trials.items():
         number = number_of[name]
@@ -110,7 +162,7 @@ def _notes(play, folder, events, state):
         ]
         if late:
             out.append(f"trial {name} ran again after its row was written")
-        if not any(what == "end" and int(n) == number for what, n, *_ in lines):
+        if trial.status not in ("failed", "poisoned") and not any(what == "end" and int(n) == number for what, n, *_ in lines):
             out.append(f"trial {name} never came to its end")
     play.verdict.facts["runs"] = sum(begun.values())
     return out

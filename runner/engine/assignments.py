@@ -11,6 +11,8 @@ from .failures import Rules
 from .parts import NO_ROOM, Blame, Claims, DeviceAt, Flight, LeaseAt, TrialAt, error_of
 from .retry_policy import Ending, Verdicts
 
+NOT_BEGUN = error_of("NotBegun", "its worker was lost before it began with this trial")
+
 
 class Flights:
     """The part of ``State`` that knows where each trial is that is not over."""
@@ -253,10 +255,14 @@ class Flights:
         failed: list[Ending] = []
         unsaved: list[Ending] = []
         shared: list[Ending] = []
+        behind: list[Ending] = []
         for name in flight.launch.trials:
             if name in done:
                 continue
             end = ends.get(name)
+            if end is None and ends:
+                behind.append((name, *flight.ending.get(name, (Failure.infrastructure, NOT_BEGUN)), {}))
+                continue
             if end is not None and end.failure is None:
                 if self._verdicts.ended_well(name, end.record, checked=flight.launch.checked):
                     self._ask([(name,)])
@@ -276,6 +282,8 @@ class Flights:
         if unsaved:
             self._out.append(m.NoRoom(unsaved[0][2].get("message", "")))
             self._ask(self._verdicts.judge(flight, unsaved, charged=False))
+        if behind:
+            self._ask(self._verdicts.judge(flight, behind, charged=False))
         if shared:  # alone it has itself to thank
             self._verdicts.set_alone([name for name, *_ in shared])
             self._ask(self._verdicts.judge(flight, shared, charged=False))
@@ -286,8 +294,7 @@ class Flights:
         """A launch is over before it began, so it is no attempt. ``sure``: no record says that it began."""
         lease, trials, drop = self._leases[flight.launch.lease], flight.launch.trials, flight.drop
         if flight.begun:  # it had its turn, and its worker was lost
-            error = error_of("NotBegun", "its worker was lost before it began with this trial")
-            ends = [(name, *flight.ending.get(name, (Failure.infrastructure, error)), {}) for name in trials]
+            ends = [(name, *flight.ending.get(name, (Failure.infrastructure, NOT_BEGUN)), {}) for name in trials]
             rest = tuple(name for batch in self._verdicts.judge(flight, ends, charged=False) for name in batch)
         else:
             rest = ()

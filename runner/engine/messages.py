@@ -88,7 +88,7 @@ class Started(NamedTuple):
 class Ended(NamedTuple):
     """A launch is over, with an end for each of its trials. ``restart``: its worker has lost the device and is killed; ``retire``: it is
     replaced as soon as nothing runs there. ``begun`` False: the worker did not begin with it, and never will. ``rows``: the
-    trials of a batch that ended well, which are not among ``ends``.
+    trials of a batch that ended well, which are not among ``ends``. A trial of a batch without an end did not begin, if others have one.
     """
 
     launch: int

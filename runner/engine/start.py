@@ -15,6 +15,7 @@ from ..ledger.client import LedgerClient
 from ..ledger.inventory import Found, pools_and_devices
 from ..packing import Claim, DeviceSpec, Pool
 from ..ray_adapter.worker_pool import RayWorkers, Workers
+from ..store.attempts import Failure
 from ..store.files import LocalFiles
 from ..store.layout import RunFolder
 from ..store.owner import Owner
@@ -262,13 +263,23 @@ def state_of(
     # a trial that checks its indices already, or has no kernels, would say no more if it ran again
     checks = job.needs_compiler and not prepared.place.interpreted and not (debug and (debug.bounds or debug.asserts))
     options = {"before": before, "most": most, "curves": claims.curves, "checks": checks}
-    options["batches"] = together.of([one.id for one in todo], [one.id for one in todo if one.alone])
+    options["batches"] = batched(todo, together)
 
     def asked(names: tuple[str, ...]) -> Mapping[str, Claim]:
         first, *others = names
         return together.claims(names) if others else claims(first)
 
     return State(todo, rules, asked, **options)
+
+
+def batched(work: Sequence[TrialAt], batches: Batches) -> list[tuple[str, ...]]:
+    """Trials in the batches that they run in. Suspects of a crash come last and among themselves, as all but one may be innocent: a batch
+    that crashes is halved. A trial that was charged with a crash runs by itself.
+    """
+    guilty = {one.id for one in work if one.charged[Failure.crash]}
+    suspects = [one.id for one in work if one.alone and one.id not in guilty]
+    known = set(suspects)
+    return batches.of([one.id for one in work if one.id not in known], guilty) + batches.of(suspects)
 
 
 def too_large(prepared: Prepared, planned: Sequence[Planned]) -> dict[str, str]:

@@ -289,7 +289,8 @@ def _times(event: Event) -> tuple[float | None, float | None]:
 
 
 def recover(folder: RunFolder, journal: Journal) -> Replay:
-    """Recover a run for a new owner: accept complete results of former owners' attempts that have no line in the journal.
+    """Recover a run for a new owner: accept complete results of former owners' attempts that have no line in the journal, but for those
+    of attempts that investigated a crash.
 
     Opens one file for each attempt that was running when its owner died. Returns the state after that: every trial either has its one row
     or waits. Files that processes of former owners did not finish are removed.
@@ -303,7 +304,7 @@ def recover(folder: RunFolder, journal: Journal) -> Replay:
     found: list[tuple[Attempt, Record]] = []
     for trial in state.trials.values():
         for tried in reversed(trial.attempts):
-            if trial.entry is None and tried.status == "lost":
+            if trial.entry is None and tried.status == "lost" and not tried.place.get("checked"):
                 record = left_behind(folder, tried.attempt)
                 if record is not None:
                     found.append((tried.attempt, record | {"recovered": True}))

@@ -204,6 +204,8 @@ class Lane(threading.Thread):
         ends, floats = [], self._floats
         assert floats is not None
         for trial in trials:
+            if ends and self._lanes.lost:  # by the one before; a trial that does not begin has no end
+                break
             self.now = Now(trial, batch.lease)
             floats.restore()
             # a context of its own: whatever program or setting a trial leaves behind in its context, the next one does not see

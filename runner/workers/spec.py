@@ -147,7 +147,7 @@ class BatchEnd(NamedTuple):
     """The ends of a batch's trials; none of a batch that was not begun, as the worker is lost or was told so: it can run elsewhere.
 
     Attributes:
-        lease, ends: of the batch.
+        lease, ends: of the batch; where its trials ran one by one, those have none that did not begin, as the worker was lost before.
         rows: the trials that ran together and ended well; they are not among ``ends``.
         retire: why the worker must be replaced before it is given more; empty when it need not be.
         launch: of the batch.

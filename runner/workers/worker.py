@@ -239,10 +239,11 @@ class Worker:
                 found, alone = split(ran, trials, shared)
                 ends += alone
         lane.save()
-        saved = [
-            TrialEnd(one.trial, one.attempt, self._saved(lane, Attempt(one.trial, one.attempt, self.spec.owner), record))
-            for one, record in ends
-        ]
+        saved, until = list[TrialEnd](), time.monotonic() + self.spec.storage_wait_s
+        for one, record in ends:
+            lane.save()  # of many results each is watched from its own begin
+            attempt = Attempt(one.trial, one.attempt, self.spec.owner)
+            saved.append(TrialEnd(one.trial, one.attempt, self._saved(lane, attempt, record, until=until)))
         self._ended(lane, found[0].shared if found else saved[-1].record)
         return saved, found
 
@@ -328,11 +329,13 @@ class Worker:
         with suppress(OSError, ValueError, KeyError):  # it can be made again from the config
             write_spec(self.folder, attempt, self._spec_of(batch, trial))
 
-    def _saved(self, lane: Lane, attempt: Attempt, record: Record, own: Path | None = None) -> Record:
+    def _saved(
+        self, lane: Lane, attempt: Attempt, record: Record, own: Path | None = None, until: float | None = None
+    ) -> Record:
         """The record for the journal; its large arrays are in the store, and the files of its folder, ``own``. Waits for room, see
-        ``WorkerSpec.storage_wait_s``.
+        ``WorkerSpec.storage_wait_s``; ``until``: by the monotonic clock, of the results of a batch.
         """
-        end = time.monotonic() + self.spec.storage_wait_s
+        end = time.monotonic() + self.spec.storage_wait_s if until is None else until
         while True:
             try:
                 if time.monotonic() - self._checked > LOOK_S:

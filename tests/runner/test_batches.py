@@ -15,8 +15,11 @@ from qdrun.jobs.planning.batch_plan import BatchPlan, HeapPiece
 from qdrun.jobs.planning.groups import Found
 from qdrun.runner.config.model import load_config
 from qdrun.runner.config.yaml_lines import ConfigError
+from qdrun.runner.engine.parts import TrialAt
+from qdrun.runner.engine.start import batched
 from qdrun.runner.observe.show import plan_data, plan_text
 from qdrun.runner.packing import DeviceSpec, Pool
+from qdrun.runner.store.attempts import Failure
 from qdrun.runner.study import batches
 from qdrun.runner.study.batches import Batches, BatchGroup, chunks, columns_of, groups_of
 from qdrun.runner.study.plan import all_same, make_plan
@@ -145,6 +148,17 @@ def test_the_claim_of_a_batch_is_exact_and_equal_ones_share_an_object():
     assert made.has("t3") and not made.has("alone")
     order = made.of(["alone", *names], alone=["t2"])
     assert order == [("alone",), ("t0", "t1", *names[3:9]), names[9:17], names[17:], ("t2",)]
+
+
+def test_a_resumed_run_has_suspects_of_a_crash_in_batches_of_their_own_and_the_guilty_by_themselves():
+    names = tuple(f"t{k}" for k in range(12))
+    made = Batches([BatchGroup(names, "t0", 4, {"cpu": PLAN})])
+    work = [TrialAt(name, alone=name in ("t1", "t2", "t3", "t5", "t7", "t8")) for name in names]
+    work[8].charged[Failure.crash] = 1
+    found = batched(work, made)
+    assert ("t8",) in found and [name for batch in found[-2:] for name in batch] == ["t1", "t2", "t3", "t5", "t7"]
+    assert sorted(name for batch in found for name in batch) == sorted(names)
+    assert max(map(len, found)) <= 4
 
 
 @settings(max_examples=200, deadline=None)

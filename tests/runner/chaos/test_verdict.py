@@ -1,16 +1,19 @@
 """The judge of killed runs sees what may not be: without this, runs that lose rows would pass."""
 
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
-from benchmarks.chaos.jobs import LARGE, expected
-from benchmarks.chaos.play import Verdict
-from benchmarks.chaos.scenario import KINDS, Scenario, scenario
+from benchmarks.chaos.jobs import LARGE, PULLS, TRAPS, batched, expected, grown
+from benchmarks.chaos.play import Verdict, rows_in
+from benchmarks.chaos.scenario import BATCH, BATCHED, ENDS, KINDS, Batching, Scenario, scenario
 from benchmarks.chaos.verdict import judge
 from qdrun.runner.observe.table import write_parquet
 from qdrun.runner.store.attempts import Attempt, ended, pack, requeued, started
+from qdrun.runner.store.columns import made as made_rows
 from qdrun.runner.store.journal import Journal
 from qdrun.runner.store.layout import write_run
 from qdrun.runner.study.trials import Trial, trial_id
@@ -18,11 +21,9 @@ from qdrun.runner.study.trials import Trial, trial_id
 ONE = Scenario("worker", 0, "local", 3, 1, 0.1, 7, ())
 
 
-def made(where):
-    trials = [
-        Trial(id=trial_id({"number": k}, 0), index=k, replicate=0, seed=k, swept={"number": k}, params={"number": k})
-        for k in range(3)
-    ]
+def made(where, number=int):
+    params = [{"number": number(k)} for k in range(3)]
+    trials = [Trial(id=trial_id(one, 0), index=k, replicate=0, seed=k, swept=one, params=one) for k, one in enumerate(params)]
     return write_run(where / "runs", "made", "version: 1\n", {"name": "made"}, trials, {}), trials
 
 
@@ -92,7 +93,7 @@ def test_each_wrong_is_named(tmp_path, spoil, said):
 
 def test_a_missing_row_and_a_missing_end_are_named(tmp_path):
     problems = judged(tmp_path, trials_run=2, finish=False)
-    assert any(text.startswith("not done: ") for text in problems)
+    assert any(text.startswith("not as they must end: ") for text in problems)
     assert any(text.endswith("has 0 rows and was requeued 0 times") for text in problems)
     assert "the journal's last word is None" in problems
     assert any(text.endswith("never came to its end") for text in problems)
@@ -121,7 +122,83 @@ def test_scenarios_depend_on_kind_and_seed_alone():
         "eio",
         "gone",
         "second",
+        "interrupt",
+        "terminate",
     }
     assert {one.place for one in every} == {"cluster", "local", "emulated"}
     assert all(one.faults and one.faults[0] for one in every)
     assert not any(one.needs_resume for one in every if one.kind in ("eio", "rerun", "worker", "disk") and not killed(one))
+
+
+def test_a_run_in_batches_is_that_of_its_seed_with_batches_and_traps():
+    for kind in KINDS:
+        for seed in range(40):
+            alone, one = scenario(kind, seed), scenario(kind + BATCH, seed)
+            assert replace(one, batch=None) == alone and one.label == f"{kind}.batch-{seed}"
+    every = [scenario(kind, seed).batch for kind in BATCHED for seed in range(40)]
+    assert {one.size for one in every} == {2, 3, 4, 5, "auto"}
+    assert {trap for one in every for _, trap in one.traps} == set(TRAPS) == set(ENDS)
+    assert {one.descends for one in every} == {one.asserts for one in every} == {True, False}
+    assert all(one.asserts for one in every if "assert" in dict(one.traps).values())
+
+
+IN_BATCHES = replace(ONE, kind="guilty", batch=Batching(3, ((1, "nan"),), 4, descends=False, asserts=False))
+
+
+def batch_judged(where, *, shift=0.0, twice=False, guilty="failed", charged=False):
+    """The verdict on a batch of three trials as a worker and a runner write it; trial 1 has failed, as it must."""
+    folder, trials = made(where, float)
+    names = [trial.id for trial in trials]
+    well = [names[0], names[2]]
+    found = [batched(ONE.salt, float(k), 4) for k in (0, 2)]
+    gradients = {name: np.array([one[1][name] for one in found]) for name in ("number", "pulls")}
+    losses = np.array([one[0] for one in found]) * (1.0 + shift)
+    outputs = {"path": np.array([one[2]["path"] for one in found])}
+    (rows,) = made_rows(tuple(well), (1, 1), {"status": "done"}, losses, None, gradients, outputs)
+    (where / "notes").write_text("".join(f"{what} {k} 1 1.0\n" for what in ("begin", "end") for k in range(3)))
+    with Journal(folder) as journal:
+        journal.write("begun", trials=names, attempts=[1, 1, 1], device="cpu", bytes=64)
+        for _ in range(1 + twice):
+            journal.write("rows", **rows.event())
+        if charged:
+            journal.write("retry", trial=names[0], attempt=1, failure="crash", charged=True, error={})
+        error = {"type": "NotFinite", "message": "inf"}
+        record = {"status": guilty, "loss": np.inf if guilty == "failed" else 1.0}
+        record |= {"failure": "not_finite", "error": error} if guilty == "failed" else {}
+        ended(journal, [(Attempt(names[1], 1, journal.owner.number), record)])
+        journal.write("finished", state="failed")
+    write_parquet(folder)
+    assert rows_in((folder.path / "events" / "000001-000001.jsonl").read_bytes()) == 3 + 2 * twice
+    play = SimpleNamespace(
+        find=lambda: folder.path, scenario=IN_BATCHES, verdict=Verdict("guilty.batch", 0), notes=where / "notes"
+    )
+    judge(play)
+    return play.verdict.problems
+
+
+def test_a_batch_as_it_must_be_has_no_problems(tmp_path):
+    assert batch_judged(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        ({"shift": 1e-11}, "is not its own"),
+        ({"twice": True}, "rows doubled"),
+        ({"guilty": "done"}, "not as they must end"),
+        ({"charged": True}, "was charged"),
+    ],
+)
+def test_each_wrong_of_a_batch_is_named(tmp_path, spoil, said):
+    assert [text for text in batch_judged(tmp_path, **spoil) if said in text]
+
+
+def test_the_numbers_that_are_expected_of_a_batch_have_the_gradients_of_their_loss():
+    step, start, pulls = 1e-6, 1.7, np.array(PULLS)
+    _, number, slopes = grown(start, pulls, 3)
+    assert number == pytest.approx((grown(start + step, pulls, 3)[0] - grown(start - step, pulls, 3)[0]) / (2 * step), rel=1e-8)
+    for k, slope in enumerate(slopes):
+        far = step * (np.arange(3) == k)
+        assert slope == pytest.approx(
+            (grown(start, pulls + far, 3)[0] - grown(start, pulls - far, 3)[0]) / (2 * step), rel=1e-8
+        )

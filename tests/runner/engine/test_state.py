@@ -184,6 +184,22 @@ def test_bisection_finds_the_guilty_trial_of_a_batch_and_charges_no_other(size, 
     assert crashes <= (size - 1).bit_length() + RULES.crash
 
 
+def test_trials_of_a_batch_that_did_not_begin_as_the_one_before_lost_the_device_are_not_charged():
+    """They ran one by one."""
+    world = World(["good"] * 4, RULES, random.Random(0), batch=4, lanes=1)
+    world.grant()
+    (launch,) = world.flights.values()
+    lost = m.TrialEnd({"status": "failed", "error": {"type": "DeviceError", "message": "lost"}}, Failure.infrastructure)
+    world.calls.clear()
+    world.flights.clear()
+    world.tell(m.Ended(launch.id, {"t0": m.TrialEnd({"status": "done", "loss": 1.0}), "t1": lost}, restart=True))
+    retries = [(e.trial, e.failure, e.charged) for e in world.journal if isinstance(e, m.WriteRetry)]
+    assert sorted(retries) == [("t1", "infrastructure", True), ("t2", "infrastructure", False), ("t3", "infrastructure", False)]
+    assert world.status("t0") == "done"
+    world.finish()
+    assert world.state.counts == {"done": 4}
+
+
 def script(moods, rules=RULES, **options):
     """A world whose runs the test directs itself: one device with lanes, everything granted at once."""
     world = World(moods, rules, random.Random(0), told=False, **options)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from store_helpers import Machine, make_run, record, rows_written, run_one
 
 from qdrun.runner.store.attempts import Attempt, arrays_of, ended, left_behind, pack, requeued, retried, started
+from qdrun.runner.store.columns import made
 from qdrun.runner.store.files import LocalFiles
 from qdrun.runner.store.journal import Journal, read, segments
 from qdrun.runner.store.layout import RunFolder, all_runs
@@ -197,6 +198,71 @@ def test_a_result_that_no_line_names_is_accepted_by_the_next_owner_with_one_read
     with Journal(folder, gone=max(owner_numbers(folder.files), default=0)) as journal:
         assert rows_written(folder) == {first: 1}
         assert recover(folder, journal).counts() == {"done": 1, "waiting": 3}
+
+
+def test_the_result_of_an_attempt_that_only_looked_for_the_cause_of_a_crash_is_not_accepted(tmp_path):
+    folder = make_run(tmp_path, 1)
+    (trial,) = replay(folder).trials
+    with Journal(folder) as journal:
+        started(journal, [(Attempt(trial, 1), {"checked": True})])
+        pack(folder, Attempt(trial, 1), record(0, LARGE))
+    with Journal(folder) as journal:
+        found = recover(folder, journal).trials[trial]
+    assert (found.status, found.entry, found.next_number) == ("waiting", None, 2)
+
+
+def batch_session(folder):
+    """One runner from its start to the end of a batch in which trials succeed, fail, and are tried again; a later one runs what is left."""
+    with Journal(folder, gone=max(owner_numbers(folder.files), default=0)) as journal:
+        state = recover(folder, journal)
+        left = [name for name, trial in state.trials.items() if trial.entry is None]
+        if left:
+            numbers = [state.trials[name].next_number for name in left]
+            again = [name for name in left if name == list(state.trials)[2] and state.trials[name].next_number == 1]
+            journal.write("begun", trials=left, attempts=numbers, device="cpu", bytes=64)
+            well = [(name, number) for name, number in zip(left, numbers, strict=True) if name not in again]
+            index = {name: k for k, name in enumerate(state.trials)}
+            failed = [(name, number) for name, number in well if index[name] == 1]
+            well = [one for one in well if one not in failed]
+            for part in (well[:2], well[2:]):  # as of a batch that is too large for one line
+                if part:
+                    names, tries = zip(*part, strict=True)
+                    losses = np.array([float(index[name]) for name in names])
+                    (rows,) = made(names, tries, {"status": "done"}, losses, None, {"x": 2.0 * losses}, {})
+                    journal.write("rows", **rows.event())
+            for name, number in failed:
+                error = {"type": "E", "message": "an assert", "traceback": ""}
+                ended(journal, [(Attempt(name, number, journal.owner.number), {"status": "failed", "error": error})])
+            for name in again:
+                retried(journal, Attempt(name, 1, journal.owner.number), "crash", {"type": "E", "message": "gone"})
+                run_one(folder, journal, name, index[name], None, 2)
+        journal.write("finished", sync=True, state="failed")
+
+
+def test_a_batch_with_failures_whose_journal_is_cut_at_any_byte_neither_loses_nor_doubles_a_row(tmp_path):
+    folder = make_run(tmp_path, 6)
+    batch_session(folder)
+    (name,) = segments(folder)
+    data = (folder.path / name).read_bytes()
+    lines = [k + 1 for k, byte in enumerate(data) if byte == ord("\n")]
+    assert len(lines) >= 7
+    for cut in sorted({*lines, *(line - 1 for line in lines), *range(0, len(data), 97)}):
+        for path in [*(folder.path / "events").glob("000002*"), *(folder.path / "owners").glob("000002*")]:
+            path.unlink()
+        (folder.path / name).write_bytes(data[:cut])
+        before = replay(folder)
+        batch_session(folder)
+        state = replay(folder)
+        assert rows_written(folder) == dict.fromkeys(state.trials, 1), cut
+        assert (state.doubled, state.damaged, state.strays) == (0, 0, {})
+        assert [trial.status for trial in state.trials.values()] == ["done", "failed", *["done"] * 4]
+        for index, (trial, after) in enumerate(state.trials.items()):
+            had = before.trials[trial]
+            if had.entry is not None:
+                assert len(after.attempts) == len(had.attempts), "it ran again"
+            elif any(one.status == "running" for one in had.attempts):
+                assert after.attempts[len(had.attempts) - 1].status == "lost"
+            assert index == 1 or record_of(folder, after)["loss"] == index
 
 
 def test_a_crash_while_a_run_is_made_leaves_a_whole_run_or_none(tmp_path):

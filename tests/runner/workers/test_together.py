@@ -3,6 +3,8 @@
 The session is a stand-in here, with the numbers of a parabola: what the compiler makes of a batch is tested where that is.
 """
 
+import ctypes
+import platform
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -13,10 +15,14 @@ from lane_helpers import wait_for
 from qdrun.compiler.errors import QdrunRuntimeError
 from qdrun.jobs.core.batch import BatchOutcome
 from qdrun.runner.store.columns import decoded
-from qdrun.runner.workers import BatchSpec, TrialSpec, program_cache
+from qdrun.runner.store.files import StorageFull
+from qdrun.runner.workers import BatchSpec, TrialSpec, program_cache, worker
 from qdrun.runner.workers.spec import Together
 from qdrun.runner.workers.together import norms_of
 from qdrun.runner.workers.wire import packed, packed_news, unpacked, unpacked_news
+
+EXIT = {"x86_64": 60, "aarch64": 93}
+"""The system call that ends one thread."""
 
 
 class Session:
@@ -111,6 +117,52 @@ def test_a_batch_without_memory_is_said_of_each_of_its_trials(bench, session):
     session.raises = MemoryError("no more")
     end = bench.worker(lanes=1).run(batch([1, 2, 3]))
     assert [one.record["failure"] for one in end.ends] == ["out_of_memory"] * 3 and not end.rows
+
+
+@pytest.mark.skipif(platform.machine() not in EXIT, reason="another system call ends a thread there")
+def test_a_lane_that_dies_while_trials_of_a_batch_run_one_by_one_gives_each_one_end_and_no_row(bench, session, monkeypatch):
+    """What the first of them had computed was told to none: it runs again, with its half of the batch."""
+    monkeypatch.setattr(worker, "CHUNK_S", 0.05)
+    session.raises, made = ValueError("one of them is wrong"), bench.worker(lanes=1)
+    attempt = made._lanes.run
+
+    def dies(lane, one, trial):
+        if trial.trial == "t1":
+            ctypes.CDLL(None).syscall(EXIT[platform.machine()], 0)
+        return attempt(lane, one, trial)
+
+    made._lanes.run = dies
+    (end,) = [end for news in made.run_all([batch([1, 2, 3], launch=1)]) for end in news]
+    for lane in made._lanes.all:
+        threading._active.pop(lane.ident, None)  # Python takes the thread for alive
+    assert [one.trial for one in end.ends] == ["t0", "t1", "t2"] and not end.rows
+    assert {(one.record["status"], one.record["failure"]) for one in end.ends} == {("failed", "crash")}
+    assert "the thread of its lane has ended" in end.retire
+
+
+def test_trials_of_a_batch_behind_one_that_has_lost_the_device_do_not_begin(bench, session):
+    session.raises, made = ValueError("one of them is wrong"), batch([1, 2, 3], launch=1)
+    moods = {"number": [1, 2, 3], "mood": ["good", "lost", "good"]}
+    end = bench.worker(lanes=1).run(made._replace(together=made.together._replace(inputs=moods)))
+    assert [(one.trial, one.record["status"]) for one in end.ends] == [("t0", "done"), ("t1", "failed")]
+    assert end.ends[1].record["restart"] and end.retire
+
+
+def test_results_of_a_batch_wait_for_room_together_and_not_one_after_the_other(bench, session, monkeypatch):
+    session.width, tried, since = 10_000, [], set()
+    monkeypatch.setattr(worker, "RETRY_S", 0.01)
+    made = bench.worker(lanes=1, storage_wait_s=0.1)
+
+    def pack(folder, attempt, record, check):
+        tried.append(attempt.trial)
+        since.add(made._lanes.all[0].now.saving)
+        raise StorageFull("no room")
+
+    monkeypatch.setattr(worker, "pack", pack)
+    end = made.run(batch([1, 2, 3, 4]))
+    assert [one.record["error"]["type"] for one in end.ends] == ["StorageFull"] * 4
+    assert tried.count("t0") > 2 and tried[-3:] == ["t1", "t2", "t3"]
+    assert len(since) == 4, "each is watched from its own begin: many results may take long"
 
 
 def test_batches_of_one_group_and_size_follow_each_other_in_one_program(bench, session):
