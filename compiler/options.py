@@ -16,7 +16,7 @@ from .refused import REFUSED, refuse
 
 
 class Arch(StrEnum):
-    """The backends by name. This version has ``cpu``, ``cuda`` and ``python``, the reference interpreter; the others are refused.
+    """The backends by name. ``python`` is the reference interpreter; ``vulkan`` and ``metal`` are refused in this version.
 
     ``gpu`` selects the GPU backend that this machine can use.
     """

@@ -14,8 +14,8 @@ def init(arch: Arch | str | None = None, default_fp: Any = None, default_ip: Any
     """Make a program and make it current in this thread.
 
     Args:
-        arch: the backend: ``qd.cpu``, ``qd.cuda``, ``qd.gpu`` (a GPU, or with a ``RuntimeWarning`` the CPU where none can be used), or
-            ``qd.python`` for the reference interpreter (slow; has ``breakpoint()``). None: the CPU.
+        arch: the backend: ``qd.cpu``, ``qd.cuda``, ``qd.amdgpu``, ``qd.gpu`` (a GPU, or with a ``RuntimeWarning`` the CPU where none can
+            be used), or ``qd.python`` for the reference interpreter (slow; has ``breakpoint()``). None: the CPU.
         default_fp: the type of a real literal, ``qd.f32`` (the default) or ``qd.f64``.
         default_ip: the type of an integer literal, ``qd.i32`` (the default) or ``qd.i64``.
         options: see ``Options``.

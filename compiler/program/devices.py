@@ -49,7 +49,7 @@ def usable_gpu(fallback: bool) -> Arch:
     usable = next((b for b in found if b.usable), None)
     if usable is not None:
         return Arch(usable.name)
-    what = f"qd.init: no GPU can be used: {found[0].detail}"
+    what = f"qd.init: no GPU can be used: {'; '.join(f'{b.name}: {b.detail}' for b in found)}"
     if not fallback:
         raise QdrunRuntimeError(f"{what}\n  do: qd.init(arch=qd.cpu), or see `qdrun devices`")
     warn_user(

@@ -52,6 +52,12 @@ def _cuda() -> GpuBackend:
     return BACKEND
 
 
+def _amdgpu() -> GpuBackend:
+    from .amdgpu.backend import BACKEND
+
+    return BACKEND
+
+
 def _find_cuda() -> str:
     if not (Path("/dev/nvidiactl").exists() or Path("/dev/nvidia0").exists() or Path("/dev/dxg").exists() or os.name == "nt"):
         return ""
@@ -85,7 +91,7 @@ BACKENDS = {
     entry.name: entry
     for entry in (
         Entry("cuda", _find_cuda, "no such device on this machine: no NVIDIA driver is loaded", _cuda),
-        Entry("amdgpu", _find_amdgpu),
+        Entry("amdgpu", _find_amdgpu, "no such device on this machine: no AMD GPU driver is loaded (no /dev/kfd)", _amdgpu),
         Entry("vulkan", _find_vulkan),
         Entry("metal", _find_metal),
     )

@@ -1,0 +1,31 @@
+import os
+import shutil
+
+import pytest
+
+from .stand_in import load
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory):
+    pytest.importorskip("hip")
+    if shutil.which("cc") is None:
+        pytest.skip("no C compiler")
+    if os.path.exists("/dev/kfd"):
+        pytest.skip("this machine has an AMD GPU: hip-python is to load ROCm's library")
+    found = load(tmp_path_factory.mktemp("rocm"))
+    yield found
+    found.setup(devices=0)
+
+
+@pytest.fixture
+def rocm(library, monkeypatch):
+    """A machine with one AMD device, as far as hip-python sees it."""
+    from qdrun.compiler.runtime.gpu import failing
+    from qdrun.compiler.runtime.gpu.memory import shared
+
+    monkeypatch.setattr(failing, "_failed", {})
+    monkeypatch.setattr(shared, "_devices", {})
+    library.setup()
+    yield library
+    library.setup(devices=0)
