@@ -249,12 +249,17 @@ class KernelGradient:
     def load(self, *args: Any, **kwargs: Any) -> None:
         """As ``prepare``, and compile what the plan of this launch takes: which states lie on chip decides what code runs.
 
+        Args:
+            args: those of the launch.
+            kwargs: those of the launch, and ``budget``, see ``plan``.
+
         Raises:
             OutOfMemory: no plan fits.
         """
+        budget = self._budget(kwargs)
         variant, bound = self._ready(args, kwargs)
         self.kernel._compiled(variant, bound)
-        variant.gradient.load(bound.call)
+        variant.gradient.load(bound.call, budget)
 
     def exists(self, *args: Any, **kwargs: Any) -> bool:
         """Whether the kernel touches anything that has a gradient. Compiles nothing."""

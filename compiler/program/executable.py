@@ -390,10 +390,10 @@ class GradientExecutable(Executable):
                 self._arm(self._inputs.decisive(call.words[8:]), beside)
         return plan
 
-    def load(self, call: Call) -> None:
+    def load(self, call: Call, budget: int | None = None) -> None:
         """Compile and load the code that the plan of a launch takes. Provides no heap, runs nothing. See ``GradientPlans.plan``."""
         with self.program.alone():
-            self._place(self.plan(call).far)
+            self._place(self.plan(call, budget).far)
             self._set = None  # the code may be that of another plan
 
     def _apply(self, plan: HeapPlan, call: Call | bytes) -> None:

@@ -55,6 +55,9 @@ def make_plan(job: PlannedJob, arch: str | None = None) -> MemoryPlan:
         except MemoryError as error:
             raise _refusal(entries, _smallest_heap(backwards, arch), budget, str(error)) from None
         entries += adstack_entries(heaps, room)
+        if job.machine_code and arch in (None, program.arch.value):
+            for kernel, args in reversed(backwards):  # in the order in which they run; the code of the last plan stays
+                kernel.grad.load(*args, budget=room)
     total = sum(entry.bytes for entry in entries)
     if budget and total > budget:
         raise _refusal(entries, 0, budget)
