@@ -10,7 +10,7 @@ import numpy as np
 from ..errors import QdrunError, QdrunRuntimeError, TrialsFailed
 from ..ir.trials import FAILED, FAILED_CODE, FAILED_STATUS, FAILED_VALUES, FAILED_WORDS, SEEDS, TRIALS, TrialLayout
 from ..runtime.base import Allocation
-from ..runtime.mirror import clear, copied, reading, store
+from ..runtime.mirror import clear, reading, store
 
 SEED_FACTOR = 0x9E3779B97F4A7C15
 """The factor of a trial's random seed, before the launch's part is added."""
@@ -41,6 +41,7 @@ class TrialState:
         self.layout: TrialLayout | None = None
         self._memory: dict[str, Allocation] = {}
         self._kernels: dict[int, Reports] = {}  # by the address of the status record
+        self._reported = False  # a launch has told of failures since they were forgotten
         self._seeds: Sequence[int] | np.ndarray = range(random_seed, random_seed + count)
 
     def place(self, layout: TrialLayout, allocate: Callable[[int, str], Allocation]) -> None:
@@ -71,7 +72,7 @@ class TrialState:
             raise QdrunRuntimeError(f"{len(seeds)} random seeds for a batch of {self.count} trials\n  do: give one for each")
         if isinstance(seeds, np.ndarray) and isinstance(self._seeds, np.ndarray) and np.array_equal(seeds, self._seeds):
             return  # from one run of a batch to the next they are often the same
-        self._seeds = seeds
+        self._seeds = seeds.copy() if isinstance(seeds, np.ndarray) else seeds  # the caller may write to it
         if self.layout is None:
             return
         words = np.zeros(self.layout.padded, np.uint64)
@@ -80,13 +81,11 @@ class TrialState:
         store(self._memory[SEEDS].mirror, self._words(SEEDS), words.reshape(-1, self.layout.width, 1))
 
     def failed(self) -> dict[int, QdrunError]:
-        """The trials that have failed since ``forget_failures``, each with its first error."""
+        """The trials that have failed since ``forget_failures`` in launches that the host has waited for, each with its first error."""
         out: dict[int, QdrunError] = {}
-        if self.layout is None:
+        if self.layout is None or not self._reported:
             return out
         mirror, table = self._memory[FAILED].mirror, self._words(FAILED)
-        if not copied(mirror, table[..., FAILED_CODE]).any():
-            return out
         words = reading(mirror, table).reshape(self.layout.padded, FAILED_WORDS)
         for trial in np.flatnonzero(words[:, FAILED_CODE]).tolist():
             row = words[trial].view(np.int64).tolist()
@@ -96,8 +95,9 @@ class TrialState:
 
     def forget_failures(self) -> None:
         """All trials take part again."""
-        if self.layout is not None:
+        if self._reported:
             clear([(self._memory[FAILED].mirror, self._words(FAILED))])
+            self._reported = False
 
     def report(self) -> None:
         """A launch has ended in which trials have failed.
@@ -105,6 +105,7 @@ class TrialState:
         Raises:
             TrialsFailed: unless failures are kept.
         """
+        self._reported = True
         if self.keep_failures:
             return
         found = self.failed()

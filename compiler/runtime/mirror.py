@@ -67,8 +67,8 @@ class Link(Protocol):
         """Device to device, in the order of the queue."""
         ...
 
-    def download_rows(self, to: int, source: int, runs: Runs) -> None:
-        """As ``download``, of runs of bytes. They come one after another."""
+    def download_rows(self, to: int, parts: Sequence[tuple[int, Runs]]) -> None:
+        """As ``download``, of runs of bytes from several addresses. They come one after another."""
         ...
 
     def upload_rows(self, to: int, source: int, runs: Runs) -> None:
@@ -191,9 +191,8 @@ class Mirror:
             if runs is None:
                 self.link.download(out.ctypes.data, self.ptr + first, end - first)
             else:
-                content = np.empty(array.size, array.dtype)
-                self.link.download_rows(content.ctypes.data, self.ptr + first, runs)
-                out[...] = unpacked(content, array)
+                self.link.download_rows(out.ctypes.data, [(self.ptr + first, runs)])
+                out = np.ascontiguousarray(unpacked(out, array))
         self.link.arrived()
         return out
 

@@ -156,12 +156,10 @@ class BatchSession:
         declared, program = job.declared, job.program
         declared.fill(job.params, program, inputs)
         for name, column in inputs.items():
-            whole = column if count == self.trials else np.concatenate([column, np.repeat(column[-1:], self.trials - count, 0)])
-            declared.put(name, whole, program)
+            declared.put(name, self._filled(column), program)
         state = program.trial_state
         state.forget_failures()
-        given = np.asarray(seeds) if len(seeds) else np.arange(count)
-        state.set_seeds(np.concatenate([given, np.repeat(given[-1:], self.trials - count)]))
+        state.set_seeds(self._filled(np.asarray(seeds)) if len(seeds) else np.arange(self.trials))
         job.simulate_once()
         program.synchronize()
         loss, gradients, outputs = declared.columns(job.wanted, program)
@@ -171,6 +169,11 @@ class BatchSession:
             {name: column[:count] for name, column in outputs.items()},
             {trial: error for trial, error in state.failed().items() if trial < count},
         )
+
+    def _filled(self, column: np.ndarray) -> np.ndarray:
+        """A column with a row for each trial of the program: the last one again where there are fewer."""
+        missing = self.trials - len(column)
+        return np.concatenate([column, np.repeat(column[-1:], missing, 0)]) if missing else column
 
     def _rows(self, inputs: Mapping[str, np.ndarray], seeds: int) -> int:
         """The number of trials in the columns."""

@@ -139,9 +139,9 @@ class Declared:
 
     def columns(self, wanted: Sequence[str], program: Any) -> tuple[np.ndarray, dict[str, np.ndarray], dict[str, np.ndarray]]:
         """Read the results of a run from the fields: the loss, the gradients and the outputs, with a row per trial in a batched program."""
-        gradients = {name: self._column(self.inputs[name].grad, program).read() for name in wanted}
-        outputs = {name: self._column(field, program).read() for name, field in self.outputs.items()}
-        return self._column(self.loss, program).read(), gradients, outputs
+        fields = [self.loss, *(self.inputs[name].grad for name in wanted), *self.outputs.values()]
+        loss, *found = program.read_columns([self._column(field, program) for field in fields])
+        return loss, dict(zip(wanted, found)), dict(zip(self.outputs, found[len(wanted) :]))
 
     def outcome(self, wanted: Sequence[str], program: Any) -> Outcome:
         """The result of a run in a program that is not batched."""

@@ -216,10 +216,11 @@ class Pick(Job[PickParams]):
         self.pick()
 
 
-def test_trials_fail_alone_in_recorded_launches_too():
+@pytest.mark.parametrize("how", [{}, {"backend": "cuda", "device": "emulated"}])
+def test_trials_fail_alone_in_recorded_launches_too(how):
     checks = {"bounds": True, "asserts": False, "nan": False}
     where = np.array([0.0, 5.0, 3.0, -1.0, 1.0])
-    with BatchSession.open(Pick, PickParams(), 5, debug=checks) as batch:
+    with BatchSession.open(Pick, PickParams(), 5, debug=checks, **how) as batch:
         for run in range(4):
             shifted = np.roll(where, run)
             outcome = batch.run_columns({"where": shifted})
@@ -228,6 +229,7 @@ def test_trials_fail_alone_in_recorded_launches_too():
             assert all("out of range" in str(outcome.errors[k]) for k in bad)
             for k in sorted(set(range(5)) - set(bad)):
                 assert outcome.losses[k] == 2.0 * (shifted[k] + 1) and outcome.gradients["factor"][k] == shifted[k] + 1
+        assert not batch.run_columns({"where": np.zeros(5)}).errors, "failures of the run before are forgotten"
         assert batch.job._recorded[True].why == "" and batch.job._recorded[True]._graph is not None
 
 
@@ -280,6 +282,11 @@ def test_each_trial_draws_what_it_draws_alone_with_its_seed():
                     np.testing.assert_allclose(numbers(outcome.row(row))[name], value, rtol=1e-11, atol=1e-13, err_msg=name)
         fewer = batch.run(params[3:5], [int(s) for s in seeds[3:5]])
         np.testing.assert_allclose(fewer.losses, outcome.losses[3:5], rtol=1e-12)
+        before = seeds.copy()
+        seeds[:] = seeds[::-1]  # the same array, which the session was given before
+        turned = batch.run(params[::-1], seeds)
+        np.testing.assert_allclose(turned.losses, outcome.losses[::-1], rtol=1e-12)
+        np.testing.assert_allclose(batch.run(params, before).losses, outcome.losses, rtol=1e-12)
         same = batch.run([params[0]] * 9)
         assert len(set(same.losses.tolist())) == 9, "without seeds they are 0, 1, 2 .."
     assert same.losses[5] == pytest.approx(execute(Noisy(params[0], seed=5), **HOW).outcome.loss, rel=1e-12)

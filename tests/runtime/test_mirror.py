@@ -60,9 +60,11 @@ class FakeLink:
     def copy(self, to: int, source: int, nbytes: int) -> None:
         self.queue.append(lambda: self._at(to, nbytes).__setitem__(slice(None), self._at(source, nbytes).copy()))
 
-    def download_rows(self, to: int, source: int, runs: Runs) -> None:
-        for k in range(runs.rows):
-            self.download(to + k * runs.nbytes, source + k * runs.step, runs.nbytes)
+    def download_rows(self, to: int, parts: list[tuple[int, Runs]]) -> None:
+        for source, runs in parts:
+            for k in range(runs.rows):
+                self.download(to + k * runs.nbytes, source + k * runs.step, runs.nbytes)
+            to += runs.rows * runs.nbytes
 
     def upload_rows(self, to: int, source: int, runs: Runs) -> None:
         for k in range(runs.rows):

@@ -15,6 +15,7 @@ from ...frontend.values import matrix as front
 from ...ir.trials import TrialLayout
 from ...ir.types import from_numpy
 from ...runtime.mirror import Mirror, copy, store
+from ...runtime.runs import unpacked
 from .matrix import Matrix, Vector, wrap
 
 
@@ -253,7 +254,7 @@ def assign_array(
         if new.shape not in (one, (trials.count, *one)):
             shapes = f"{(trials.count, *one)} with all trials, {one} with one"
             raise QdrunTypeError(f"`{name}` has shape {shapes}; the array has shape {new.shape}")
-        content = array if mirror is None else np.empty(array.shape, array.dtype)
+        content = array if mirror is None else unpacked(np.empty(array.size, array.dtype), array)
         trials.assign(content, new if new.ndim > len(one) else np.broadcast_to(new, (trials.count, *one)))
         if mirror is not None:
             mirror.assign(array, content)

@@ -1,12 +1,14 @@
-"""The content of a field as a column with a row for each trial: written and read between launches, run after run."""
+"""The content of fields as columns with a row for each trial: written and read between launches, run after run."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from ...runtime.native.launch_ir import F_SLOW
+from ...runtime.runs import runs_of, unpacked
 
 
 class Column:
@@ -24,8 +26,10 @@ class Column:
     def __init__(self, program: Any, field: Any) -> None:
         program.materialize()
         self._field, self._flags = field, program.flags
-        self._whole, self._trials, self._near = field._all, field._trials, field._mirror is None
+        self._whole, self._trials, self._mirror = field._all, field._trials, field._mirror
         self._counts = program.data.writes_to(field)
+        self._runs = None if self._mirror is None or self._trials is None else runs_of(self._whole)
+        self._sent: np.ndarray | None = None  # what a device gets; kept, as the pages of new memory cost more than the copy
         self.dtype: np.dtype[Any] = self._whole.dtype
         self.shape: tuple[int, ...] = tuple(field.shape)
 
@@ -35,18 +39,54 @@ class Column:
         Args:
             values: (B, ...) in a batched program, else of the field's shape. One of the field's shape goes to every trial.
         """
-        if not self._near or self._flags[F_SLOW] or (self._trials is not None and values.shape == self.shape):
+        if not self._direct or (self._trials is not None and values.shape == self.shape):
             self._field.from_numpy(values)
             return
         for count in self._counts:
             count.value += 1
         if self._trials is None:
             self._whole[...] = values
-        else:
+        elif self._mirror is None:
             self._trials.assign(self._whole, values)
+        else:
+            if self._sent is None:
+                self._sent = unpacked(np.empty(self._whole.size, self.dtype), self._whole)
+            self._trials.assign(self._sent, values)
+            self._mirror.assign(self._whole, self._sent)
 
-    def read(self) -> np.ndarray:
-        """A copy of the field: (B, ...) in a batched program, else of the field's shape. Waits for launches."""
-        if not self._near or self._flags[F_SLOW]:
+    @property
+    def _direct(self) -> bool:
+        """Whether the memory is read and written here: no launches are recorded, and its runs are known if it is a device's."""
+        return not self._flags[F_SLOW] and (self._mirror is None or self._runs is not None)
+
+    def _copy(self) -> np.ndarray:
+        """A copy of memory of the host, or of what is not ``_direct``."""
+        if not self._direct:
             return self._field.to_numpy()
         return self._whole.copy() if self._trials is None else self._trials.columns(self._whole)
+
+    def _copy_in(self, block: np.ndarray) -> np.ndarray:
+        """What a device has copied to the start of a block, as a column."""
+        content = unpacked(block[: self._whole.nbytes].view(self.dtype), self._whole)
+        return content.reshape(-1, *self._whole.shape[2:])[: self._trials.count]
+
+
+def read_columns(columns: Sequence[Column]) -> list[np.ndarray]:
+    """Copies of fields of one program: of each (B, ...) in a batched program, else of the field's shape. Waits for launches.
+
+    A device's memory crosses the bus at once, into one block of the host: such a block takes large pages, which cost less.
+    """
+    far = [c for c in columns if c._direct and c._mirror is not None]
+    if not far:
+        return [c._copy() for c in columns]
+    block, link = np.empty(sum(c._whole.nbytes for c in far), np.uint8), far[0]._mirror.link
+    with link.lock:
+        if any(c._mirror.shared for c in far):
+            link.settle()
+        link.download_rows(block.ctypes.data, [(c._mirror.device_address(c._whole), c._runs) for c in far])
+    link.arrived()
+    out, at = list[np.ndarray](), 0
+    for c in columns:
+        out.append(c._copy_in(block[at:]) if c in far else c._copy())
+        at += c._whole.nbytes if c in far else 0
+    return out

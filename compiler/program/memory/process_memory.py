@@ -6,9 +6,11 @@ What the process takes, no allocator counts, and the device has it less all the 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from ...options import Arch, Options
 from ...runtime.registry import process_bytes
@@ -17,7 +19,7 @@ from ..plans.kernel_plan import KernelPlan, code_bytes, kernel_plan
 from ..rehearsal import Launches
 from ..state import ProgramState
 from ..variant import Variant, kernels_of
-from .columns import Column
+from .columns import Column, read_columns
 from .first_values import FirstValues
 
 
@@ -61,6 +63,10 @@ class Accounts(ProgramState):
     def column(self, field: Any) -> Column:
         """A field whose content goes in or out before and after runs; see ``Column``."""
         return Column(self, field)
+
+    def read_columns(self, columns: Sequence[Column]) -> list[np.ndarray]:
+        """See ``columns.read_columns``."""
+        return read_columns(columns)
 
     def beside(self, arch: str, device_bytes: int) -> list[Beside]:
         """The memory of a device that the process uses besides the program; none on the CPU and on an emulated device, or if unknown.

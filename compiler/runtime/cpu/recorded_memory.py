@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -115,10 +115,12 @@ class Recorder:
         """Record a copy from memory of the program."""
         self.upload(to, source, nbytes)
 
-    def download_rows(self, to: int, source: int, runs: Runs) -> None:
+    def download_rows(self, to: int, parts: Sequence[tuple[int, Runs]]) -> None:
         """A read."""
-        for k in range(runs.rows):
-            self.download(to + k * runs.nbytes, source + k * runs.step, runs.nbytes)
+        for source, runs in parts:
+            for k in range(runs.rows):
+                self.download(to + k * runs.nbytes, source + k * runs.step, runs.nbytes)
+            to += runs.rows * runs.nbytes
 
     def upload_rows(self, to: int, source: int, runs: Runs) -> None:
         """A write of bytes that are there now."""

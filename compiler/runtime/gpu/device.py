@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from functools import partial
 from typing import Any
@@ -249,7 +249,7 @@ class GpuDevice(Graphs, Device):
         if self.trials is not None:
             self._recordable("the host writes to some trials, or to what all of them share", "write before, or in a kernel")
 
-    def download_rows(self, to: int, source: int, runs: Runs) -> None:
+    def download_rows(self, to: int, parts: Sequence[tuple[int, Runs]]) -> None:
         """See ``mirror.Link``."""
         self._alive()
         self._recordable(
@@ -257,7 +257,7 @@ class GpuDevice(Graphs, Device):
             "read after the graph was launched",
         )
         with self._lock, self._failing():
-            self._row_copies.download(to, source, runs, self._download)
+            self._row_copies.download(to, parts, self._download)
 
     def _download(self, to: int, source: int, nbytes: int) -> None:
         self.driver.download(to, source, nbytes, self.stream)

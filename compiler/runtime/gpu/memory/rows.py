@@ -6,7 +6,7 @@ between the block and their places.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from ...runs import Runs
@@ -37,39 +37,58 @@ class RowCopies:
         Raises:
             DeviceError: the device is full, or the driver has failed.
         """
-        with self._block(runs) as (block, most):
-            for first in range(0, runs.rows, most):
-                rows = min(most, runs.rows - first)
-                upload(block, source + first * runs.nbytes, rows * runs.nbytes)
-                places = to + first * runs.step, runs.step, block, runs.nbytes
-                self._driver.copy_rows(*places, runs.nbytes, rows, self._memory.stream)
+        with self._block([(to, runs)]) as (block, room):
+            for load in _loads([(to, runs)], room):
+                for first, some in load:
+                    upload(block, source, some.rows * some.nbytes)
+                    self._driver.copy_rows(first, some.step, block, some.nbytes, some.nbytes, some.rows, self._memory.stream)
+                    source += some.rows * some.nbytes
 
-    def download(self, to: int, source: int, runs: Runs, download: Copy) -> None:
-        """Device to host; it has ended on return. ``download`` copies a block.
+    def download(self, to: int, parts: Sequence[tuple[int, Runs]], download: Copy) -> None:
+        """Device to host, of the runs that begin at several addresses; it has ended on return. ``download`` copies a block.
 
         Raises:
             DeviceError: see ``upload``.
         """
-        with self._block(runs) as (block, most):
-            for first in range(0, runs.rows, most):
-                rows = min(most, runs.rows - first)
-                places = block, runs.nbytes, source + first * runs.step, runs.step
-                self._driver.copy_rows(*places, runs.nbytes, rows, self._memory.stream)
-                download(to + first * runs.nbytes, block, rows * runs.nbytes)
+        with self._block(parts) as (block, room):
+            for load in _loads(parts, room):
+                end = block
+                for first, some in load:
+                    self._driver.copy_rows(end, some.nbytes, first, some.step, some.nbytes, some.rows, self._memory.stream)
+                    end += some.rows * some.nbytes
+                download(to, block, end - block)
+                to += end - block
 
     @contextmanager
-    def _block(self, runs: Runs) -> Iterator[tuple[int, int]]:
-        """Memory of the device for some runs, and for how many."""
-        rows = max(1, min(runs.rows, CHUNK // runs.nbytes))
+    def _block(self, parts: Sequence[tuple[int, Runs]]) -> Iterator[tuple[int, int]]:
+        """Memory of the device for some runs, and its bytes."""
+        least = max(runs.nbytes for _, runs in parts)
+        nbytes = max(least, min(CHUNK, sum(runs.rows * runs.nbytes for _, runs in parts)))
         while True:
             try:
-                block = self._memory.allocate(rows * runs.nbytes)
+                block = self._memory.allocate(nbytes)
                 break
             except MemoryError:
-                if rows == 1 or rows * runs.nbytes <= LEAST:
+                if nbytes <= max(least, LEAST):
                     raise
-                rows = max(1, rows // 2)
+                nbytes = max(least, nbytes // 2)
         try:
-            yield block, rows
+            yield block, nbytes
         finally:
             self._memory.free(block)
+
+
+def _loads(parts: Sequence[tuple[int, Runs]], room: int) -> Iterator[list[tuple[int, Runs]]]:
+    """The runs in lists that fit a block of ``room`` bytes."""
+    load, free = list[tuple[int, Runs]](), room
+    for first, runs in parts:
+        done = 0
+        while done < runs.rows:
+            rows = min(free // runs.nbytes, runs.rows - done)
+            if rows:
+                load.append((first + done * runs.step, runs._replace(rows=rows)))
+            done, free = done + rows, free - rows * runs.nbytes
+            if done < runs.rows:
+                yield load
+                load, free = [], room
+    yield load
