@@ -7,22 +7,32 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from .memory import Card
+
 NODES = Path("/sys/class/kfd/kfd/topology/nodes")
+DRM = Path("/sys/class/drm")
+DRIVER = Path("/sys/module/amdgpu/version")
 ROCR, HIP = "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"
 
 
 @dataclass(frozen=True, slots=True)
 class AmdCard:
-    """A card. ``number``: among all of the machine, the one that ``ROCR_VISIBLE_DEVICES`` counts by; ``total``: bytes of its memory."""
+    """A card.
+
+    Attributes:
+        number: among all of the machine, the one that ``ROCR_VISIBLE_DEVICES`` counts by.
+        total: bytes of its memory; ``free``: those that no process holds, None where the driver does not say.
+    """
 
     number: int
     uuid: str
     pci: str
     model: str
     total: int
+    free: int | None = None
 
 
-def cards(root: Path = NODES) -> list[AmdCard]:
+def cards(root: Path = NODES, drm: Path = DRM) -> list[AmdCard]:
     """The cards of this machine in the order of the driver."""
     out: list[AmdCard] = []
     try:
@@ -39,7 +49,30 @@ def cards(root: Path = NODES) -> list[AmdCard]:
             model = f"gfx{target // 10000}{target // 100 % 100:x}{target % 100:x}" if target else "AMD GPU"
             total = sum(bank.get("size_in_bytes", 0) for bank in banks if bank.get("heap_type") in (1, 2))
             uuid = f"GPU-{row['unique_id']:016x}" if row.get("unique_id") else ""
-            out.append(AmdCard(len(out), uuid, pci, model, total))
+            free = _free(drm / f"renderD{row.get('drm_render_minor', 0)}" / "device")
+            out.append(AmdCard(len(out), uuid, pci, model, total, free))
+    return out
+
+
+def _free(device: Path) -> int | None:
+    """Bytes of a card's memory that no process holds, as its driver says."""
+    try:
+        total, used = (int((device / f"mem_info_vram_{what}").read_text(encoding="ascii")) for what in ("total", "used"))
+    except (OSError, ValueError):
+        return None
+    return max(0, total - used)
+
+
+def memory(found: Sequence[AmdCard], driver: Path = DRIVER) -> dict[str, Card]:
+    """The memory of cards, by the UUID that HIP knows them by, in lower case: a card without one has its PCI address there."""
+    try:
+        version = driver.read_text(encoding="ascii", errors="replace").strip()
+    except OSError:
+        version = ""
+    out = {}
+    for card in found:
+        if card.free is not None:
+            out[(card.uuid or f"GPU-{card.pci}").lower()] = Card(card.total, card.free, version)
     return out
 
 

@@ -19,11 +19,14 @@ RESERVE_PART, RESERVE_BYTES = 20, 512 << 20
 """The reserve of a pool: a twentieth, at least 512 MiB, for memory that no allocator counts."""
 MIB = 1 << 20
 PROCESS_BYTES = {"cuda": 576 * MIB, "amdgpu": 576 * MIB, "vulkan": 256 * MIB, "metal": 256 * MIB, "cpu": 320 * MIB}
-"""Overhead of a worker process: the context on a device (551 MB on an H200); on a CPU Python, LLVM and Ray's client (at most 287 MiB while
-it compiled a job of this package), and some more for imports of jobs.
+"""Overhead of a worker process: the context on a device (551 MB on an H200; assumed for other GPUs); on a CPU Python, LLVM and Ray's client
+(at most 287 MiB while it compiled a job of this package), and some more for imports of jobs.
 """
 RESOURCES = {"cuda": "GPU", "amdgpu": "GPU", "vulkan": "qdrun_vulkan", "metal": "qdrun_metal", "cpu": "CPU"}
 """The resource of Ray that a device of a backend is; the ``qdrun_`` ones are declared with ``ray start --resources``."""
+
+SPEAKS = ("CUDA ", "HIP ")
+"""How the part of a device's description begins that says what its driver speaks."""
 
 VISIBLE = {"cuda": "CUDA_VISIBLE_DEVICES", "amdgpu": "HIP_VISIBLE_DEVICES"}
 """The variable by which Ray, and people, show a process some devices, in an order of their own."""
@@ -96,14 +99,15 @@ def local(threads: int = 1, lanes: int | None = None, node: str = "") -> list[Fo
         lanes: trials at once on each device, on the CPU no more than cores and memory allow; None: ``LANES``, and all cores.
         node: the id of this machine in a cluster.
     """
-    cards = memory.nvidia()
+    cards, amd_cards = memory.nvidia(), amd.cards()
+    cards |= amd.memory(amd_cards)
     rows = []
     for backend in backends():
         if backend.name == "cpu":
             rows.append(_host(backend, threads, lanes, node))
         elif backend.usable:
             rows.append(_card(backend, cards.get(backend.uuid.lower()), lanes or LANES, node))
-        elif backend.name == "amdgpu" and (seen := amd.visible(amd.cards())):
+        elif backend.name == "amdgpu" and not backend.uuid and (seen := amd.visible(amd_cards)):  # ROCm lists none
             rows += [_amd(backend, card, index, lanes or LANES, node) for index, card in enumerate(seen)]
         else:
             where = f"{backend.name}:{backend.index}" if backend.present else backend.name
@@ -124,6 +128,7 @@ def _amd(row: Backend, card: amd.AmdCard, index: int, lanes: int, node: str) -> 
         kind=kind_of(row.name, card.model, row.threads),
         pool=name,
         total=card.total,
+        free=card.free,
         threads=row.threads,
         lanes=lanes,
         usable=row.usable,
@@ -207,7 +212,7 @@ def _card(row: Backend, card: memory.Card | None, lanes: int, node: str) -> Foun
         pool=name,
         total=row.memory_bytes,
         free=card.free if card else None,
-        driver=card.driver if card else next((part for part in row.detail.split(", ") if part.startswith("CUDA")), ""),
+        driver=(card.driver if card else "") or next((x for x in row.detail.split(", ") if x.startswith(SPEAKS)), ""),
         threads=row.threads,
         lanes=lanes,
         process_bytes=PROCESS_BYTES[row.name],
@@ -226,7 +231,7 @@ def _named(what: str, *parts: str) -> str:
 
 def free_now(found: Iterable[Found]) -> dict[str, int]:
     """Bytes free now in each pool of this machine, where that is known. Costs a file and a call of a library."""
-    cards, (_, ram) = memory.nvidia(), memory.host()
+    cards, (_, ram) = memory.nvidia() | amd.memory(amd.cards()), memory.host()
     out = {}
     for row in found:
         card = cards.get(row.uuid.lower())

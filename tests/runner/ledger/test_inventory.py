@@ -8,6 +8,7 @@ import pytest
 from qdrun.compiler.runtime.inventory import Backend
 from qdrun.runner.ledger import inventory, local, memory, pools_and_devices
 from qdrun.runner.ledger.amd import AmdCard, cards, visible
+from qdrun.runner.ledger.amd import memory as amd_memory
 
 MIB, GIB = 1 << 20, 1 << 30
 UUID = "GPU-0123abcd-0000-1111-2222-333344445555"
@@ -143,15 +144,54 @@ def test_amd_cards_by_the_kernels_list(tmp_path):
         "0/properties": "simd_count 0\ncpu_cores_count 64\n",
         "1/properties": "simd_count 440\nunique_id 4660\nlocation_id 50944\ndomain 0\ngfx_target_version 90402\n",
         "1/mem_banks/0/properties": f"heap_type 1\nsize_in_bytes {64 * GIB}\n",
-        "10/properties": "simd_count 256\nlocation_id 1280\ndomain 1\ngfx_target_version 110000\n",
+        "10/properties": "simd_count 256\ndrm_render_minor 129\nlocation_id 1280\ndomain 1\ngfx_target_version 110000\n",
     }.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    assert cards(tmp_path) == [
+    drm = tmp_path / "drm" / "renderD129" / "device"
+    drm.mkdir(parents=True)
+    (drm / "mem_info_vram_total").write_text(f"{24 * GIB}\n")
+    (drm / "mem_info_vram_used").write_text(f"{3 * GIB}\n")
+    found = cards(tmp_path, tmp_path / "drm")
+    assert found == [
         AmdCard(0, "GPU-0000000000001234", "0000:c7:00.0", "gfx942", 64 * GIB),
-        AmdCard(1, "", "0001:05:00.0", "gfx1100", 0),
+        AmdCard(1, "", "0001:05:00.0", "gfx1100", 0, 21 * GIB),
     ]
     assert cards(tmp_path / "nothing") == []
+    (tmp_path / "version").write_text("6.12.12\n")
+    assert amd_memory(found, tmp_path / "version") == {"gpu-0001:05:00.0": memory.Card(0, 21 * GIB, "6.12.12")}
+
+
+AMD = "GPU-0000000000001234"
+MI300 = f"AMD Instinct MI300X, gfx942, 192.0 GiB, HIP 7.15, {AMD}, 0000:c7:00.0"
+
+
+@pytest.fixture
+def amd_machine(monkeypatch):
+    """Two cards, one of which no code is made for; the kernel knows what the first one has free."""
+    rows = [
+        Backend("cpu", True, True, "znver3, 16 threads, 64.0 GiB", 16, 64 * GIB),
+        Backend("amdgpu", True, True, MI300, 622_592, 192 * GIB, 0, AMD),
+        Backend("amdgpu", False, True, "old cannot be used", 1000, GIB, 1, "GPU-0000000000005678"),
+    ]
+    monkeypatch.setattr(inventory, "backends", lambda: rows)
+    monkeypatch.setattr(memory, "nvidia", dict)
+    monkeypatch.setattr(memory, "host", lambda: (64 * GIB, 60 * GIB))
+    monkeypatch.setattr(inventory.amd, "cards", lambda: [AmdCard(0, AMD, "0000:c7:00.0", "gfx942", 192 * GIB, 190 * GIB)])
+    return rows
+
+
+def test_an_amd_card_is_a_device_with_a_pool_as_nvidias_are(amd_machine, monkeypatch):
+    monkeypatch.setenv("HIP_VISIBLE_DEVICES", f"3, {AMD}")
+    _, card, old = local(lanes=8)
+    assert (card.id, card.kind, card.pool, card.lanes) == ("amdgpu:0", "amdgpu/AMD-Instinct-MI300X/622592", AMD, 8)
+    assert (card.uuid, card.pci, card.driver, card.ray_id, card.resource) == (AMD, "0000:c7:00.0", "HIP 7.15", "3", "GPU")
+    assert card.capacity == 192 * GIB - 192 * GIB // 20 and card.foreign == 2 * GIB
+    assert (old.id, old.usable, old.why) == ("amdgpu:1", False, "old cannot be used")
+    pools, devices = pools_and_devices(local())
+    assert [(d.pool, d.lanes) for d in devices][1:] == [(AMD, inventory.LANES)] and pools[1].capacity == card.capacity - 2 * GIB
+    assert inventory.free_now(local())[AMD] == 190 * GIB
+    assert local(node="0123456789abcdef")[1].id == f"amdgpu:{AMD}"
 
 
 @pytest.mark.parametrize(
