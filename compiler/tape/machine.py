@@ -106,7 +106,8 @@ def machine(arch: str, workers: int | None = None, *, fast_math: bool = False) -
     if arch == "cuda":
         return replace(cuda(workers), approximate=fast_math)
     if arch in ("amdgpu", "vulkan", "metal"):
-        return Machine(arch, workers or GPU_THREADS, wide=arch != "metal", interleaved=True)
+        own = Machine(arch, workers or GPU_THREADS, wide=arch != "metal", interleaved=True)
+        return replace(own, trial_lanes=TRIAL_LANES if arch == "amdgpu" else 1)
     raise QdrunRuntimeError(f"no backend is called `{arch}`\n  do: use one of cpu, cuda, amdgpu, vulkan, metal")
 
 

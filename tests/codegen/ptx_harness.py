@@ -8,6 +8,7 @@ import sys
 from dataclasses import replace
 
 from qdrun.compiler.codegen.cuda.hardware import cuda_target
+from qdrun.compiler.codegen.gpu.hardware import GpuTarget
 from qdrun.compiler.codegen.llvm import arith
 from qdrun.compiler.codegen.llvm.function import Fn, Module
 from qdrun.compiler.codegen.llvm.target import memory_type
@@ -75,6 +76,7 @@ def operations(d: DType) -> list[tuple[str, list[DType], DType]]:
 
 def kernel_of(module: Module, name: str, code: str, operands: list[DType], result: DType) -> None:
     """A device function that loads the operands, applies the operation and stores."""
+    convention = "amdgpu_kernel" if module.target.name == "amdgpu" else "ptx_kernel"
     f = Fn(module, 1)
     regs: list[str] = []
     for k, t in enumerate(operands):
@@ -84,13 +86,13 @@ def kernel_of(module: Module, name: str, code: str, operands: list[DType], resul
     if result is u1:
         out = f.t(f"zext i1 {out} to i8")
     f.put(f"store {memory_type(result)} {out}, ptr %o")
-    head = f"define ptx_kernel void @{name}(ptr %o, ptr %p0, ptr %p1, ptr %p2) {{\nentry:"
+    head = f"define {convention} void @{name}(ptr %o, ptr %p0, ptr %p1, ptr %p2) {{\nentry:"
     module.functions.append("\n".join([head, *f.slots, *f.head, *f.lines, "  ret void", "}"]))
 
 
-def module_of(types: tuple[DType, ...], **target: object) -> Module:
-    """Every operation of these types."""
-    module = Module(replace(cuda_target(), **target))  # type: ignore[arg-type]
+def module_of(types: tuple[DType, ...], base: GpuTarget | None = None, **target: object) -> Module:
+    """Every operation of these types. ``base``: the GPU; None: NVIDIA's."""
+    module = Module(replace(base or cuda_target(), **target))  # type: ignore[arg-type]
     for d in types:
         for k, (code, operands, result) in enumerate(operations(d)):
             kernel_of(module, f"{code}_{d.name}_{k}", code, operands, result)

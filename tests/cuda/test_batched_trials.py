@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -10,8 +11,10 @@ import numpy as np
 import pytest
 
 import qdrun as qd
+from qdrun.compiler.codegen.amdgpu.hardware import amdgpu_target
 from qdrun.compiler.codegen.cuda.hardware import cuda_target
 from qdrun.compiler.codegen.cuda.nvptx_table import NVPTX
+from qdrun.compiler.codegen.gpu.hardware import GpuTarget
 from qdrun.compiler.codegen.gpu.trials.module import TrialSource, emit_chunks, emit_fill, emit_launch, emit_walk, trial_text
 from qdrun.compiler.codegen.gpu.trials.task import TrialShape
 from qdrun.compiler.codegen.llvm.function import Module
@@ -19,6 +22,8 @@ from qdrun.compiler.errors import QdrunAssertionError, TrialsFailed
 from qdrun.compiler.ir.nodes import Axis, Const, Loop, Op, Stack, Task
 from qdrun.compiler.ir.trials import TrialLayout, gpu_layout
 from qdrun.compiler.ir.types import i32
+from qdrun.compiler.runtime.amdgpu.build import compile_object
+from qdrun.compiler.runtime.amdgpu.code_object import read_code
 from qdrun.compiler.runtime.cuda.ptx import compile_ptx
 from qdrun.compiler.runtime.gpu.trial_graphs import Room, TrialGraphs, shape_of
 
@@ -476,9 +481,9 @@ def test_a_graph_says_how_many_threads_a_trial_has() -> None:
         program.close()
 
 
-@pytest.mark.parametrize("lanes", [1, 8])
-def test_the_code_for_nvidia_is_what_llvm_can_compile(lanes: int) -> None:
-    """Kernels with failures, random numbers, tapes on chip and in the heap, and fills, as one module."""
+@pytest.fixture(scope="module")
+def sources() -> list[TrialSource]:
+    """Kernels with failures, random numbers, tapes on chip and in the heap."""
     program = qd.init(arch=qd.cuda, device="emulated", default_fp=qd.f64, batch=3, check_out_of_bound=True)
     x, loss = qd.field(qd.f64, shape=5, needs_grad=True), qd.field(qd.f64, shape=(), needs_grad=True)
     at, most = qd.field(qd.i32, shape=5), qd.field(qd.i32, shape=())
@@ -503,19 +508,43 @@ def test_the_code_for_nvidia_is_what_llvm_can_compile(lanes: int) -> None:
             work(steps)
     made = [k for vs in program.variants.values() for v in vs.values() for k in (v.executable, v.__dict__.get("gradient"))]
     sources = [TrialSource(*k.compiled.gpu.trial_source()) for k in made if k is not None]
+    program.close()
     assert len(sources) == 3
-    target = replace(cuda_target(), trials=8)
-    module, shape = Module(target), TrialShape(128 // lanes, lanes)
+    return sources
+
+
+def walk_text(sources: list[TrialSource], target: GpuTarget, lanes: int) -> str:
+    """These kernels and fills as one module: a launch, and a walk."""
+    target = replace(target, trials=8)
+    module, shape = Module(target), TrialShape(target.block // lanes, lanes)
     chunks, common = emit_chunks(module, sources, shape, [lambda word: word] * 3)
     emit_launch(module, chunks[0], len(common), shape, "one")
     chunks += [emit_fill(module, 1, shape), emit_fill(module, 8, shape)]
     emit_walk(module, chunks, len(common), shape, "walk")
-    text = trial_text(module, "all", target, shape)
+    return trial_text(module, "all", target, shape)
+
+
+@pytest.mark.parametrize("lanes", [1, 8])
+def test_the_code_for_nvidia_is_what_llvm_can_compile(sources: list[TrialSource], lanes: int) -> None:
+    text = walk_text(sources, cuda_target(), lanes)
     NVPTX.check(text, "walk")
     ptx = compile_ptx(text, "walk", "sm_90", "+ptx80")
     assert ptx.count(".entry") == 2 and "st.global.b64" in ptx
     assert ("bar.warp.sync" in ptx) == ("global.add.f64" in ptx) == (lanes > 1)
-    program.close()
+
+
+ON_AMD = [("gfx942", 8), ("gfx90a", 1), ("gfx1100", 128)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("chip", "lanes"), ON_AMD if os.environ.get("QDRUN_TEST_ALL_CHIPS") else ON_AMD[:1])
+def test_the_code_for_amd_is_what_llvm_can_compile(sources: list[TrialSource], chip: str, lanes: int) -> None:
+    """Nothing is called, and nothing lies in a thread's memory. Lanes of one wave meet without an instruction."""
+    text = walk_text(sources, amdgpu_target(chip), lanes)
+    code = read_code(compile_object(text, "walk", chip, listing=True))
+    assert {k.scratch_bytes for k in code.kernels.values()} == {0} and set(code.kernels) == {"one", "walk"}
+    assert "s_swappc" not in code.listing
+    assert ("s_barrier" in code.listing) == (lanes > 64)
 
 
 def test_how_trials_lie_on_a_device() -> None:

@@ -101,6 +101,9 @@ def page(request) -> Path:
     return request.param
 
 
+GRAMMARS = ("cuda", "amdgpu", "emulated")  # of docs/device-text.md
+
+
 def some_slow(*names: str) -> list:
     """All pages; those that take seconds with the slow tests."""
     return [pytest.param(p, marks=pytest.mark.slow) if named(p) in names else p for p in PAGES]
@@ -109,7 +112,7 @@ def some_slow(*names: str) -> list:
 def test_every_block_is_of_a_known_kind(page):
     for block in blocks(page):
         known = block.language in ("text", "python", "yaml", "sh") and re.fullmatch(r"|error|torch|file=\S+", block.words)
-        known = known or (block.language == "text" and block.words in ("cuda", "emulated"))  # grammars of docs/device-text.md
+        known = known or (block.language == "text" and block.words in GRAMMARS)
         assert known, f"```{block.language} {block.words}"
         assert block.words != "error" or block.then, "an error without its message"
 

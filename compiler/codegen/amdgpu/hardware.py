@@ -155,7 +155,7 @@ def _kernel(e: GridFn, name: str, params: str, fewest: int, first: list[str] | N
     return "\n".join([*head, *e.slots, *e.head, *e.lines, "}"])
 
 
-def amdgpu_target(chip: str = "gfx942", block: int = 256) -> GpuTarget:
+def amdgpu_target(chip: str = "gfx942", block: int = 128) -> GpuTarget:
     """A chip by LLVM's name.
 
     Raises:
@@ -178,5 +178,6 @@ def amdgpu_target(chip: str = "gfx942", block: int = 256) -> GpuTarget:
         wide_features=known.features,
         scope="agent",
         block_scope="workgroup",
+        tapes_on_chip=False,
         launch_end=3,
     )

@@ -30,6 +30,7 @@ class GpuTarget(Target):
         global_space: the address space of the device's memory; 0: pointers do not say.
         scope: LLVM's name of the scope of atomics that all threads of the device see.
         block_scope: the same for the threads of a block.
+        tapes_on_chip: adstack tapes lie in on-chip memory, unless a plan says otherwise; else all of them lie in the heap.
         launch_end: the driver's number that ends the list of what a launch is given.
     """
 
@@ -44,6 +45,7 @@ class GpuTarget(Target):
     global_space: int = 0
     scope: str = "device"
     block_scope: str = "block"
+    tapes_on_chip: bool = True
     launch_end: int = 0
 
     @property

@@ -47,7 +47,7 @@ def compile_assembly(text: str, name: str, chip: str) -> str:
 
 
 def compile_object(text: str, name: str, chip: str, *, listing: bool = False) -> bytes:
-    """The code object of a device module, which has kernels: linked and checked.
+    """The code object of a device module, linked and checked.
 
     Args:
         text: LLVM text of the module.
@@ -82,8 +82,6 @@ def build(texts: Texts, chip: str, keep: bool = True, *, listing: bool = False) 
     Raises:
         QdrunRuntimeError: see ``compile_object``.
     """
-    if not _KERNEL.search(texts.device):
-        return Image(b"", "", True)
     key = key_of("code object 1", texts.device, chip, str(listing), jit.versions())
     disk = disk_cache() if keep else None
     found = disk.get(key) if disk else None

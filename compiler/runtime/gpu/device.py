@@ -28,6 +28,7 @@ from ...codegen.abi import (
 )
 from ...codegen.gpu.grid.entry import LAUNCH, MEMSET
 from ...codegen.gpu.grid.kernel import emit_grid
+from ...codegen.gpu.grid.rows import tapes_of
 from ...codegen.gpu.trials.module import emit_trial_grid
 from ...codegen.llvm.report import prints
 from ...errors import DeviceError, QdrunRuntimeError
@@ -391,6 +392,7 @@ class GpuDevice(Graphs, Device):
         self._recordable(f"kernel `{kernel.name}` is compiled", "run the function once before it is captured")
         begin = time.perf_counter()
         target = replace(self._target, fast_math=options.fast_math and self.approximates, trials=options.trials)
+        far = far if target.tapes_on_chip else tapes_of(kernel)
         grid = (emit_trial_grid if options.trials else emit_grid)(kernel, target, options.plain, far)
         texts = Texts(kernel.name, grid.device, grid.host, grid.entry, tuple(grid.functions), grid.features)
         with self._failing():

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ....ir.nodes import ClaimRow, Loop, Op, Operand, Stack, StackPut, Task
+from ....ir.nodes import ClaimRow, Kernel, Loop, Op, Operand, Stack, StackPut, Task
 from ....ir.walk import walk
 from ...abi import CTX_HEAP, PLANES, SCRATCH_CLAIMS, plane_of
 from ...llvm.emitter import Emitter
@@ -36,6 +36,12 @@ def name_of(task: int, stack: str) -> str:
 def on_chip(e: Emitter, stack: Stack) -> bool:
     """Whether a stack of the task lies on chip: the tapes that are not said to be far."""
     return stack.kind == "tape" and name_of(e.number, stack.name) not in e.info.far
+
+
+def tapes_of(kernel: Kernel) -> frozenset[str]:
+    """The names of all tapes of a kernel."""
+    tapes = ((k, s) for k, task in enumerate(kernel.tasks) for s in task.stacks if s.kind == "tape")
+    return frozenset(name_of(k, s.name) for k, s in tapes)
 
 
 def planes_of(stack: Stack) -> list[str]:
