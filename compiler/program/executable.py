@@ -67,6 +67,7 @@ class Executable:
         self.last_seed: int | None = None  # of the last launch, when it draws random numbers
         self._set: HeapPlan | None = None  # of a gradient: the plan whose parameters are in the context
         self.compiled, self.owners, self.written = lazy.compiled(program.device), owners, lazy.written
+        self.lazy = lazy
         self.returns = kernel.returns
         if program.trials is not None:
             program.device.keep_source(self.compiled, lambda: device_input(lazy.kernel, program.options, nested=False))
@@ -134,7 +135,7 @@ class Executable:
             self._draw(recording)
         call.words[0:8] = self.context_address.to_bytes(8, "little")
         if recording is not None:
-            added = recording.add(self, self._set, self.program.place)
+            added = recording.add(self, self._set, self.program.place, call)
             if device.records:  # else its driver records what it is given
                 recording.rows[device.record(self.compiled, call.words, self.context, self.status_address, added.seed)] = added
                 self.context[CTX_LAUNCHES] += 1  # what it stores to is not what it was for plans
@@ -280,7 +281,7 @@ class GradientExecutable(Executable):
         super().__init__(plans.program, lazy, plans.owners)
         self.plans, self.primal = plans, primal
         self.sizing, self._inputs = plans.sizing, plans.inputs
-        self._lazy, self._plain = lazy, self.compiled  # with all tapes in on-chip memory
+        self._plain = self.compiled  # with all tapes in on-chip memory
         self.shares = True  # the heap
         self._known_settings: dict[int, Settings] = {}  # by the plan's id
         self._guards: dict[int, Guard] = {}  # of the native launchers, by the addresses of their code
@@ -436,7 +437,7 @@ class GradientExecutable(Executable):
         device = self.program.device
         if device.on_host:
             return
-        made = device.variant(self._plain, far, lambda: device_input(self._lazy.kernel, self.program.options, nested=False))
+        made = device.variant(self._plain, far, lambda: device_input(self.lazy.kernel, self.program.options, nested=False))
         if made.code is not self.compiled.code:
             self.compiled = made  # each native launcher knows one code, and has a guard
             device.fill_context(self.context, made)

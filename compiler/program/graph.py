@@ -16,6 +16,7 @@ from ..ir.trials import TrialLayout
 from ..ir.types import PLANES as PLANE_BYTES
 from ..runtime.base import Allocation
 from .memory.memory_regions import memory_of
+from .plans.invariant import Invariant, find_invariant
 from .program import Program, current_program
 from .recording import Recording
 
@@ -33,10 +34,14 @@ class Graph:
 
     Attributes:
         launches: kernels in it, of one call.
+        once: in a batched program the launches that run once for all trials, because they compute the same for each: how many of each
+            kernel, by name.
+        assumes: the fields of ``TrialState.same`` that those launches read.
     """
 
-    def __init__(self, program: Program, recording: Recording, device: Any, handle: int) -> None:
+    def __init__(self, program: Program, recording: Recording, device: Any, handle: int, invariant: Invariant) -> None:
         self.program, self.name, self.launches = program, recording.name, len(recording.launched)
+        self.once, self.assumes = invariant.kernels, invariant.assumes
         self._recording, self._device, self._handle = recording, device, handle
         at = 8 * CTX_LAUNCHES
         counts = [ctypes.c_int64.from_buffer(e.context.data, at) for e in recording.executables]
@@ -131,6 +136,13 @@ class Graph:
                     f"{self!r} uses an adstack heap that the program has replaced by another since\n  do: capture it again, after"
                     " the gradients that need most"
                 )
+        same = () if self.program.trial_state is None else self.program.trial_state.same
+        for field in self.assumes:
+            if not any(field is x for x in same):
+                return (
+                    f"{self!r} was recorded when `{field.name}` was the same in all trials, and launches that read it run once\n"
+                    "  do: capture it again"
+                )
         for gradient, call, budget, plan in self._watched:
             now = gradient.plan(call, budget, launched=True)
             if now != plan:
@@ -145,12 +157,14 @@ class Graph:
         self._end()
 
     def __repr__(self) -> str:
-        trials = self.program.trials
+        trials, launches = self.program.trials, f"{self.launches} launches"
+        if self.once:
+            launches += f" ({sum(self.once.values())} of them once for all trials: {', '.join(self.once)})"
         if trials is None or self.program.device.on_host:
-            return f"<graph of `{self.name}`: {self.launches} launches>"
+            return f"<graph of `{self.name}`: {launches}>"
         found = self._device.trial_lanes(self._handle)
         lanes = f", {found} threads each" if found > 1 else ""
-        return f"<graph of `{self.name}`: {self.launches} launches for {trials.count} trials{lanes}>"
+        return f"<graph of `{self.name}`: {launches} for {trials.count} trials{lanes}>"
 
 
 def capture(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Graph:
@@ -174,9 +188,9 @@ def capture(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Graph:
     device = _device(program, name)
     with program.running(), program.alone(), device.lock:
         recording = Recording(name, program.heap_memory, draws=device.records)
-        with _recorded(program, device, recording) as handles:
+        with _recorded(program, device, recording) as made:
             function(*args, **kwargs)
-        return Graph(program, recording, device, handles[0])
+        return Graph(program, recording, device, *made[0])
 
 
 def _device(program: Program, name: str) -> Any:
@@ -198,16 +212,19 @@ def _device(program: Program, name: str) -> Any:
 
 
 @contextmanager
-def _recorded(program: Program, device: Any, recording: Recording) -> Iterator[list[int]]:
-    """Launches inside are recorded; at the end the list has the graph's handle. After an exception there is no graph."""
-    handles: list[int] = []
+def _recorded(program: Program, device: Any, recording: Recording) -> Iterator[list[tuple[int, Invariant]]]:
+    """Launches inside are recorded; at the end the list has the graph's handle, and its invariant launches. After an exception there is
+    no graph.
+    """
+    made: list[tuple[int, Invariant]] = []
     drawn, last_seed = program.launches, program.last_seed
     device.begin_graph(*_memories(program))
     program.recording = recording
     try:
-        yield handles
+        yield made
         program.recording = None
-        handles.append(device.end_graph())
+        invariant = Invariant() if program.trials is None else find_invariant(program, recording, device.recorded_writes)
+        made.append((device.end_graph(invariant.once), invariant))
     except BaseException:
         program.recording = None
         with suppress(DeviceError):

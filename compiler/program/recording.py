@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Hashable, Sequence
-from typing import Any, NamedTuple, NoReturn, Protocol
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol
 
 import numpy as np
 
@@ -14,11 +14,20 @@ from ..runtime.recording import Unrecordable
 from ..tape.heap_plan import HeapPlan
 from .call import Call
 
+if TYPE_CHECKING:
+    from ..compile.lazy_kernel import LazyKernel
+    from ..ir.nodes import Buffer
+
 _FIRST = "run the function once before it is captured"
 
 
 class CompiledCode(Protocol):
     """The code of a kernel."""
+
+    @property
+    def messages(self) -> Any:
+        """Its asserts and other checks; false: it cannot fail."""
+        ...
 
     @property
     def prints(self) -> Any:
@@ -33,6 +42,8 @@ class Launchable(Hashable, Protocol):
     draws: bool
     context: np.ndarray
     last_seed: int | None
+    lazy: LazyKernel
+    owners: Mapping[Buffer, Allocation]
 
     @property
     def returns(self) -> Sequence[object]:
@@ -78,14 +89,15 @@ LaunchPlace = tuple[Locates, int]
 
 
 class Recorded(NamedTuple):
-    """A launch of a graph: the kernel, the plan of a gradient, the number of its seed in the graph where it draws random numbers, and its
-    place in a tape.
+    """A launch of a graph: the kernel, the plan of a gradient, the number of its seed in the graph where it draws random numbers, its
+    place in a tape, and its arguments.
     """
 
     executable: Launchable
     plan: HeapPlan | None
     seed: int | None
     place: LaunchPlace | None
+    call: Call
 
     def raise_status(self) -> None:
         """Raise what the launch has reported."""
@@ -176,10 +188,10 @@ class Recording:
                 "capture a function that launches the kernel, too",
             )
 
-    def add(self, executable: Launchable, plan: HeapPlan | None, place: LaunchPlace | None) -> Recorded:
+    def add(self, executable: Launchable, plan: HeapPlan | None, place: LaunchPlace | None, call: Call) -> Recorded:
         """The kernel is recorded."""
         seed = self.seeds[executable.last_seed] if executable.draws and executable.last_seed is not None else None
-        self.launched.append(Recorded(executable, plan, seed, place))
+        self.launched.append(Recorded(executable, plan, seed, place, call))
         return self.launched[-1]
 
     def plan(self, gradient: LaunchableGradient, call: Call, budget: int | None) -> HeapPlan:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -33,12 +33,15 @@ class TrialState:
     Attributes:
         layout: how they lie in memory; None: they have none yet.
         keep_failures: a launch in which trials fail does not raise; ``failed`` tells them.
+        same: fields to which their owner has written the same in all trials. Launches that read nothing else run once for all trials in a
+            graph, which is stale when it is launched without them.
     """
 
     def __init__(self, count: int, random_seed: int) -> None:
         """``count``: of the trials; ``random_seed``: of the first one; the others have the numbers after it."""
         self.count, self.keep_failures = count, False
         self.layout: TrialLayout | None = None
+        self.same: Collection[Any] = ()
         self._memory: dict[str, Allocation] = {}
         self._kernels: dict[int, Reports] = {}  # by the address of the status record
         self._reported = False  # a launch has told of failures since they were forgotten

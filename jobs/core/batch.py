@@ -75,6 +75,7 @@ class BatchSession:
         self.used: dict[str, int] = {}
         self.peak_bytes: int | None = None
         self._open = ExitStack()
+        self._differ: set[str] = set()  # inputs that have differed between the trials of a run
 
     @classmethod
     def open(
@@ -158,6 +159,9 @@ class BatchSession:
         for name, column in inputs.items():
             declared.put(name, self._filled(column), program)
         state = program.trial_state
+        self._differ |= {name for name, column in inputs.items() if not _equal_rows(column)}
+        apart = self._differ.union(job.wanted)
+        state.same = [field for name, field in declared.inputs.items() if name not in apart]
         state.forget_failures()
         state.set_seeds(self._filled(np.asarray(seeds)) if len(seeds) else np.arange(self.trials))
         job.simulate_once()
@@ -209,6 +213,14 @@ class BatchSession:
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+
+def _equal_rows(column: np.ndarray) -> bool:
+    """Whether all rows are the same to the bit."""
+    if column[-1].tobytes() != column[0].tobytes():
+        return False
+    rows = np.ascontiguousarray(column).reshape(len(column), -1).view(np.uint8)
+    return bool((rows == rows[0]).all())
 
 
 __all__ = ["BatchOutcome", "BatchPlan", "BatchSession", "batch_plan", "group_key", "why_not_batched"]

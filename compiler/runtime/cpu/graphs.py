@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from ...ir.threads import new_lock
 from ...ir.trials import TrialLayout
 from ..base import Allocation, Device
 from ..compiled import Compiled
-from ..recording import Unrecordable
+from ..recording import ALL_TRIALS, RecordedWrite, RunOnce, Unrecordable
 from .recorded_memory import Recorder
 from .sequence import RecordedSequence
 
@@ -69,14 +69,19 @@ class Graphs(Device):
         assert self._recorder is not None
         self._recorder.expect(form, name)
 
-    def end_graph(self) -> int:
-        """The graph of what was recorded."""
+    @property
+    def recorded_writes(self) -> Sequence[RecordedWrite]:
+        """What Python has written since the recording began."""
+        return () if self._recorder is None else self._recorder.maker.writes
+
+    def end_graph(self, once: RunOnce = ALL_TRIALS) -> int:
+        """The graph of what was recorded. ``once``: what runs once for all trials of a batch."""
         recorder, self._recorder = self._recorder, None
         assert recorder is not None
         recorder.end()
         recorder.settled()
         handle = next(self._handles)
-        self._sequences[handle] = recorder.maker.made()
+        self._sequences[handle] = recorder.maker.made(once)
         return handle
 
     def cancel_graph(self) -> None:

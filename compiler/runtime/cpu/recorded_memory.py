@@ -175,7 +175,10 @@ class RecordedMemory(Mirror):
                 self._record(array, content.transpose(order).tobytes())
                 return
             groups = [group.transpose(order).tobytes() for group in content]
-            self._record(array, groups[0] if len(set(groups)) == 1 else b"".join(groups))
+            if len(set(groups)) == 1:
+                self._record(array, groups[0], all(lane.tobytes() == content[0, 0].tobytes() for lane in content[0]))
+            else:
+                self._record(array, b"".join(groups))
 
     def fill(self, array: np.ndarray, value: np.ndarray) -> None:
         """See ``Mirror``."""
@@ -187,7 +190,7 @@ class RecordedMemory(Mirror):
             if tile is None:
                 self.assign(array, np.broadcast_to(value, array.shape))
             else:
-                self._record(array, tile)
+                self._record(array, tile, bool(self._group) and np.ndim(value) + 2 <= array.ndim)
 
     def copy_from(self, array: np.ndarray, other: Mirror | None, source: np.ndarray) -> None:
         """See ``Mirror``."""
@@ -230,12 +233,13 @@ class RecordedMemory(Mirror):
             )
         return array[0]
 
-    def _record(self, array: np.ndarray, content: bytes) -> None:
+    def _record(self, array: np.ndarray, content: bytes, same: bool = False) -> None:
+        """``same``: for all trials of a batch."""
         if array.size == 0:
             return
         rows, step, nbytes = _runs(self._one(array))
         self._noted(array)
-        self._recorder.maker.write(self.device_address(array), nbytes, content, rows, step, self._group)
+        self._recorder.maker.write(self.device_address(array), nbytes, content, rows, step, self._group, same)
 
     def _noted(self, array: np.ndarray) -> None:
         low, high, _ = self.bounds(array)

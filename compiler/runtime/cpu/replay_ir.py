@@ -109,7 +109,9 @@ define void @qd_write_trials(ptr %args, i64 %trial, i64 %end, i64 %worker) {
   %source = call i64 @word(ptr %args, i64 8)
   %behind = mul i64 %source, %group
   %from = add i64 %from0, %behind
-  call void @write(i64 %n, i64 %bytes, i64 %at, i64 %step, i64 %from, i64 %stride)
+  %there = icmp eq i64 %from, %at ; the first group, which others copy meanwhile
+  %left = select i1 %there, i64 0, i64 %n
+  call void @write(i64 %left, i64 %bytes, i64 %at, i64 %step, i64 %from, i64 %stride)
   ret void
 }
 

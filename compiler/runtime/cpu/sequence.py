@@ -22,13 +22,18 @@ from ...ir.trials import TrialLayout
 from .. import jit
 from ..cache import load_cached
 from ..host_memory import zeroed
+from ..recording import ALL_TRIALS, RecordedWrite, RunOnce
 from . import replay_ir
 from .pool import parallel_for_addresses
 
 TILE = 4096
 """Bytes that are kept of a value that fills more of them."""
 
+Row = tuple[int, int, int]
+"""A step of a sequence: code, where its words begin in the data, status record (0: cannot fail)."""
+
 _WALK = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64)
+_WALK_TRIALS = ctypes.CFUNCTYPE(None, ctypes.c_void_p, *(ctypes.c_int64,) * 3)
 _PARALLEL_FOR = ctypes.CFUNCTYPE(None, *(ctypes.c_void_p,) * 3, *(ctypes.c_int64,) * 3)
 _lock = new_lock(sys.modules[__name__], "_lock")
 _code: jit.LoadedCode | None = None
@@ -46,12 +51,13 @@ def _functions() -> dict[str, int]:
 
 
 class SequenceMaker:
-    """A sequence while it is recorded. ``trials``: those of a batched program."""
+    """A sequence while it is recorded. ``trials``: those of a batched program. ``writes``: what Python writes."""
 
     def __init__(self, trials: TrialLayout | None = None) -> None:
         self._functions, self.trials = _functions(), trials
+        self.writes: list[RecordedWrite] = []
         self._data = bytearray(8)  # the words of everything; the first one is the status of what cannot fail
-        self._rows: list[tuple[int, int, int]] = []  # code, where its words begin in ``_data``, status record (0: cannot fail)
+        self._rows: list[Row] = []
         self._pointers: list[tuple[int, int]] = []  # words that shall hold the address of a byte of ``_data``
         self._contexts: dict[tuple[int, bytes], int] = {}
         self._seeds: list[tuple[int, int]] = []  # words that shall hold a seed, and the number of that
@@ -101,7 +107,9 @@ class SequenceMaker:
         self._rows.append((code, at, status))
         return len(self._rows) - 1
 
-    def write(self, to: int, nbytes: int, content: bytes, rows: int = 1, step: int = 0, apart: int = 0) -> None:
+    def write(
+        self, to: int, nbytes: int, content: bytes, rows: int = 1, step: int = 0, apart: int = 0, same: bool = False
+    ) -> None:
         """Add a write of bytes: ``rows`` runs of ``nbytes``, the first one at ``to``, each ``step`` after the one before.
 
         Args:
@@ -112,9 +120,11 @@ class SequenceMaker:
             rows: see above.
             step: see above.
             apart: bytes from one group of trials to the next.
+            same: all trials are given the same.
         """
         if not (rows and nbytes):
             return
+        before = len(self._rows)
         if not any(content):
             self._add("qd_clear", rows, nbytes, to, step, apart=apart)
         elif len(content) >= rows * nbytes:
@@ -123,12 +133,19 @@ class SequenceMaker:
         else:
             for row in range(rows):
                 self._repeat(to + row * step, nbytes, content, apart)
+        dense = rows == 1 or step == nbytes
+        self.writes.append(self._wrote(before, to, rows, nbytes, step, same and dense))
+
+    def _wrote(self, before: int, to: int, rows: int, nbytes: int, step: int, same: bool = False) -> RecordedWrite:
+        return RecordedWrite(range(before, len(self._rows)), to, to + (rows - 1) * step + nbytes, same)
 
     def copy(self, to: int, source: int, nbytes: int, rows: int, steps: tuple[int, int], aparts: tuple[int, int]) -> None:
         """Add a copy of memory as it is then. ``steps``, ``aparts``: as in ``write``, of ``to`` and of ``source``."""
         if rows and nbytes:
+            before = len(self._rows)
             at = self._add("qd_write", rows, nbytes, to, *steps, b"", *aparts)
             self._set(at + 32, source)
+            self.writes += (self._wrote(before, at, rows, nbytes, step) for at, step in zip((to, source), steps))
 
     def _repeat(self, to: int, nbytes: int, tile: bytes, apart: int) -> None:
         block = tile * max(1, min(TILE, nbytes) // len(tile))
@@ -180,8 +197,9 @@ class SequenceMaker:
         most = max((lanes for _, lanes in self._strides.values()), default=1)
         return {plane: -(-n // most) * most for plane, n in out.items()}
 
-    def made(self) -> RecordedSequence:
-        """The sequence."""
+    def made(self, once: RunOnce = ALL_TRIALS) -> RecordedSequence:
+        """The sequence. ``once``: what runs once for all trials."""
+        first, others = self._parted(once)
         data = zeroed(len(self._data))
         data[:] = np.frombuffer(self._data, np.uint8)
         words, base = data.view(np.uint64), data.ctypes.data
@@ -190,11 +208,27 @@ class SequenceMaker:
         apart = self.row_words()
         for at, (plane, lanes) in self._strides.items():
             words[at // 8] = apart[plane] // lanes
-        rows = [(code, base + at, status or base) for code, at, status in self._rows]
-        table = np.array(rows, np.uint64).reshape(-1, replay_ir.ROW_WORDS)
+        table, head = (self._table(rows, base) for rows in (others, first))
         if self.trials is None:
             return RecordedSequence(self._functions["qd_replay"], table, words, self._seeds)
-        return TrialSequence(self._functions["qd_replay_trials"], table, words, self._seeds, self.trials, apart)
+        return TrialSequence(self._functions["qd_replay_trials"], table, head, words, self._seeds, self.trials, apart)
+
+    @staticmethod
+    def _table(rows: list[Row], base: int) -> np.ndarray:
+        """Rows as native code reads them. ``base``: the address of the data."""
+        found = [(code, base + at, status or base) for code, at, status in rows]
+        return np.array(found, np.uint64).reshape(-1, replay_ir.ROW_WORDS)
+
+    def _parted(self, once: RunOnce) -> tuple[list[Row], list[Row]]:
+        """The rows that the first group of trials runs before all others; the rows of each group, which begin with copies of that."""
+        if not once.rows:
+            return [], self._rows
+        recorded = len(self._rows)
+        for part in once.parts:
+            self.copy(part.address, part.address, part.nbytes, 1, (0, 0), (part.group, 0))
+        first = [row for k, row in enumerate(self._rows[:recorded]) if k in once.rows]
+        others = [row for k, row in enumerate(self._rows[:recorded]) if k not in once.rows]
+        return first, self._rows[recorded:] + others
 
 
 class RecordedSequence:
@@ -226,12 +260,16 @@ class RecordedSequence:
 
 
 class TrialSequence(RecordedSequence):
-    """The same for the trials of a batched program, one group after another. A trial that fails stops no other one, and no row."""
+    """The same for the trials of a batched program, one group after another. A trial that fails stops no other one, and no row.
+
+    ``head``: rows that the first group runs before.
+    """
 
     def __init__(
         self,
         code: int,
         table: np.ndarray,
+        head: np.ndarray,
         words: np.ndarray,
         seeds: Sequence[tuple[int, int]],
         trials: TrialLayout,
@@ -239,10 +277,13 @@ class TrialSequence(RecordedSequence):
     ) -> None:
         super().__init__(code, table, words, seeds)
         self.row_words = row_words
-        self._frame = np.array([table.ctypes.data, len(table), trials.width], np.int64)
+        self._tables = table, head  # their memory
+        self._frame, self._head = (np.array([rows.ctypes.data, len(rows), trials.width], np.int64) for rows in self._tables)
         self._trials = trials
 
     def _walk(self, pool: int, workers: int) -> int:
+        if len(self._tables[1]):
+            _WALK_TRIALS(self._code)(self._head.ctypes.data, 0, self._trials.width, 0)
         parallel_for = _PARALLEL_FOR(parallel_for_addresses()["qd_parallel_for_up_to"])
         parallel_for(pool, self._code, self._frame.ctypes.data, self._trials.count, self._trials.width, workers)
         return -1

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...codegen.abi import RECENT, SCRATCH_FAILED, TABLE_LAUNCHES, TABLE_RECENT
-from ..recording import Unrecordable
+from ..recording import ALL_TRIALS, RunOnce, Unrecordable
 from .trial_graphs import TrialGraphs
 
 if TYPE_CHECKING:
@@ -84,10 +84,10 @@ class Graphs(TrialGraphs):
         self.capturing = True
         self.launched_outside()  # what the host knows of the device's memory is not what a launch of the graph will find
 
-    def end_graph(self) -> int:
-        """The graph of what was recorded."""
+    def end_graph(self, once: RunOnce = ALL_TRIALS) -> int:
+        """The graph of what was recorded. ``once``: what runs once for all trials of a batch."""
         try:
-            handle = self._captured()
+            handle = self._captured(once)
         finally:
             self.capturing = False  # frees what was waiting: not before the end, or it would be part of the graph
             self._marked = self.launches()  # what was recorded has not run
@@ -97,12 +97,12 @@ class Graphs(TrialGraphs):
         self.launched_outside()  # what the host knows of the device's memory from the recording is not so
         return handle
 
-    def _captured(self) -> int:
+    def _captured(self, once: RunOnce) -> int:
         """The handle of what was recorded."""
         if self.trials is None:
             with self._failing():
                 return self.driver.capture_end(self.stream)
-        return self._end_walk()
+        return self._end_walk(once)
 
     def cancel_graph(self) -> None:
         """Forget what was recorded."""

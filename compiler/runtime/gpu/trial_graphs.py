@@ -24,6 +24,7 @@ from ...ir.trials import TRIAL_LANES, TrialLayout
 from ..base import Allocation
 from ..compiled import Compiled
 from ..mirror import Mirror
+from ..recording import RecordedWrite, RunOnce
 from ..runs import Runs
 from .code import GpuKernel
 from .driver import Function, Texts
@@ -102,13 +103,25 @@ class _Launch:
 
 @dataclass(frozen=True, slots=True)
 class _Fill:
-    """Elements of ``size`` bytes are filled: see ``module.FILL``."""
+    """Elements of ``size`` bytes are filled: see ``module.FILL``. ``copies``: with those of the first group of trials."""
 
     to: int
     group: int
     runs: Runs
     value: int
     size: int
+    copies: bool = False
+
+    @property
+    def key(self) -> tuple[int, bool]:
+        """What decides its code."""
+        return self.size, self.copies
+
+    def wrote(self, row: int, width: int) -> RecordedWrite:
+        """What it writes, with ``width`` trials in a group."""
+        dense = self.runs.rows == 1 or self.runs.step == width * self.size
+        end = self.to + (self.runs.rows - 1) * self.runs.step + width * self.size
+        return RecordedWrite(range(row, row + 1), self.to, end, dense)
 
     def words(self) -> list[int]:
         """In the order of ``FILL``."""
@@ -137,7 +150,9 @@ class Walk:
         code: that walks it.
         table: its words on the host.
         address: of the table on the device.
-        launches: in it, and fills.
+        first: launches and fills that the first group of trials runs before; they begin the table.
+        after: words of the table before those of all trials.
+        launches: of all trials, and fills.
         blocks, shared: the grid; bytes of on-chip memory of a block.
         seeds: words of the table that are seeds, and the number of each.
     """
@@ -145,6 +160,8 @@ class Walk:
     code: _Code
     table: np.ndarray
     address: int
+    first: int
+    after: int
     launches: int
     blocks: int
     shared: int
@@ -189,18 +206,32 @@ class TrialGraphs(Pacing):
         for mirror in self._grouped:
             mirror.recorder = len(mirror.view) // groups, self._record_fill
 
+    @property
+    def recorded_writes(self) -> list[RecordedWrite]:
+        """What Python has written since the recording began."""
+        assert self.trials is not None
+        return [r.wrote(k, self.trials.width) for k, r in enumerate(self._rows or []) if isinstance(r, _Fill)]
+
     # ---- making
-    def _end_walk(self) -> int:
-        """The handle of what was recorded."""
+    def _end_walk(self, once: RunOnce) -> int:
+        """The handle of what was recorded. ``once``: what runs once for all trials."""
         rows, self._rows = self._rows or [], None
         for mirror in self._grouped:
             mirror.recorder = None
         self._numbers += 1
         if rows:
             _lay_rows_alike(rows)
+            first = [r for k, r in enumerate(rows) if k in once.rows]
+            others = [*self._copies(once), *(r for k, r in enumerate(rows) if k not in once.rows)]
             with self._failing():
-                self._walks[self._numbers] = self._walk(self._compiled(rows), rows)
+                self._walks[self._numbers] = self._walk(self._compiled([*first, *others]), first, others)
         return self._numbers
+
+    def _copies(self, once: RunOnce) -> list[_Fill]:
+        """What brings to a trial what runs once for all of them."""
+        assert self.trials is not None
+        steps = [(part, self.trials.width * part.size) for part in once.parts]
+        return [_Fill(p.address, p.group, Runs(p.nbytes // step, step, p.size), 0, p.size, True) for p, step in steps]
 
     def _compiled(self, rows: list[_Launch | _Fill], resident: int = RESIDENT) -> _Code:
         """Compile what a table needs, and load it. ``resident``: see ``TrialShape``."""
@@ -212,13 +243,13 @@ class TrialGraphs(Pacing):
         sources = [TrialSource(*code.trial_source()) for code in codes]
         room = Room(self.threads, self.info.sms, resident, target.wave, target.block)
         shape = shape_of(layout, [task for source in sources for task in source.kernel.tasks], self.gpu_lanes, room)
-        sizes = sorted({r.size for r in rows if isinstance(r, _Fill)})
+        fills = sorted({r.key for r in rows if isinstance(r, _Fill)})
         module = Module(target)
         same = [_same([r for r in launches if r.compiled.gpu is c]) for c in codes]
         chunks, common = emit_chunks(module, sources, shape, same)
-        chunks += (emit_fill(module, size, shape) for size in sizes)
+        chunks += (emit_fill(module, size, shape, copies) for size, copies in fills)
         emit_walk(module, chunks, len(common), shape, WALK)
-        numbers: dict[object, int] = {code: k for k, code in enumerate([*codes, *sizes])}
+        numbers: dict[object, int] = {code: k for k, code in enumerate([*codes, *fills])}
         text = trial_text(module, f"the walk of {len(rows)} launches", target, shape)
         wide = 8 * (LAUNCHES + 1 + len(common)) > target.small_bytes
         features = target.wide_features if wide else target.features
@@ -230,13 +261,13 @@ class TrialGraphs(Pacing):
             return self._compiled(rows, FEWER)
         return _Code(function, chunks, common, numbers, shape, gone)
 
-    def _walk(self, code: _Code, rows: list[_Launch | _Fill]) -> Walk:
-        """The table, and the grid."""
+    def _walk(self, code: _Code, first: list[_Launch | _Fill], others: list[_Launch | _Fill]) -> Walk:
+        """The table, and the grid. ``first``: rows that the first group of trials runs before all others."""
         layout, shape = self.trials, code.shape
         assert layout is not None
-        table, seeds = _table(rows, code)
+        head, (table, numbers) = _table(first, code)[0], _table(others, code)
         threads, shared_bytes = max(self.threads, shape.block), 0
-        for r in (r for r in rows if isinstance(r, _Launch)):
+        for r in (r for r in others if isinstance(r, _Launch)):
             for k, task in enumerate(r.compiled.gpu.trial_source()[0].tasks):
                 if task.stacks:
                     threads = min(threads, r.param(k, "threads"))
@@ -244,9 +275,11 @@ class TrialGraphs(Pacing):
                     near = chip_bytes(task, k, far, lambda name, r=r, k=k: r.param(k, name))
                     shared_bytes = max(shared_bytes, near)
         blocks = min(max(1, threads // shape.block), -(-layout.count // shape.trials))
-        address = self.memory.allocate(table.nbytes)
-        self.driver.upload(address, table.ctypes.data, table.nbytes, self.stream)
-        return Walk(code, table, address, len(rows), blocks, shared_bytes * shape.block, seeds)
+        after, words = len(head), np.concatenate([head, table])
+        address = self.memory.allocate(words.nbytes)
+        self.driver.upload(address, words.ctypes.data, words.nbytes, self.stream)
+        seeds = [(after + at, number) for at, number in numbers]
+        return Walk(code, words, address, len(first), after, len(others), blocks, shared_bytes * shape.block, seeds)
 
     def trial_lanes(self, handle: int) -> int:
         """Threads that share the iterations of a trial in a graph."""
@@ -260,11 +293,18 @@ class TrialGraphs(Pacing):
             for at, number in walk.seeds:
                 walk.table[at] = seeds[number]
             self.driver.upload(walk.address, walk.table.ctypes.data, walk.table.nbytes, self.stream)
-        words = np.array([self.trials.count, walk.address, walk.launches, *walk.code.common], np.uint64)
+        if walk.first:
+            some = min(self.trials.count, self.trials.width)
+            self._start(walk, name, some, 0, walk.first, -(-some // walk.code.shape.trials))
+        self._start(walk, name, self.trials.count, walk.after, walk.launches, walk.blocks)
+
+    def _start(self, walk: Walk, name: str, trials: int, begin: int, launches: int, blocks: int) -> None:
+        """Launch the code on the first ``trials`` for a part of the table that begins at a word of it."""
+        words = np.array([trials, walk.address + 8 * begin, launches, *walk.code.common], np.uint64)
         size = ctypes.c_size_t(words.nbytes)
         extra = (ctypes.c_uint64 * 5)(1, words.ctypes.data, 2, ctypes.addressof(size), self._target.launch_end)
         launch, block = _LAUNCH(self.driver.launch_address), walk.code.shape.block
-        grid = (walk.blocks, 1, 1, block, 1, 1, walk.shared)
+        grid = (blocks, 1, 1, block, 1, 1, walk.shared)
         code = launch(walk.code.function.handle, *grid, self.stream, None, ctypes.addressof(extra))
         if code:
             raise self.launch_error(code, name)
@@ -306,7 +346,7 @@ def _table(rows: list[_Launch | _Fill], code: _Code) -> tuple[np.ndarray, list[t
     out: list[int] = []
     seeds: list[tuple[int, int]] = []
     for r in rows:
-        number = code.numbers[r.compiled.gpu if isinstance(r, _Launch) else r.size]
+        number = code.numbers[r.compiled.gpu if isinstance(r, _Launch) else r.key]
         wanted = code.chunks[number].words
         if isinstance(r, _Launch):
             if r.seed is not None:

@@ -89,21 +89,30 @@ def _chunk(module: Module, source: TrialSource, shape: TrialShape, name: str, nu
     return Chunk(f"{name}_chunk", info, tuple(numbers.own))
 
 
-def emit_fill(module: Module, size: int, shape: TrialShape) -> Chunk:
-    """Add a chunk that fills elements of ``size`` bytes of a trial. Its words are ``FILL``."""
-    e, name = _driver(module, shape), f"qd_fill_{size}"
+def emit_fill(module: Module, size: int, shape: TrialShape, copies: bool = False) -> Chunk:
+    """Add a chunk that fills elements of ``size`` bytes of a trial. Its words are ``FILL``.
+
+    ``copies``: with the elements of the first group of trials, which it leaves alone; it does not read the value.
+    """
+    e, name = _driver(module, shape), f"qd_copy_{size}" if copies else f"qd_fill_{size}"
     to, group, count, step, value = (e.parameter(w) for w in FILL)
     width, ty = e.target.trials, f"i{8 * size}"
     word = e.t(f"trunc i64 {value} to {ty}") if size < 8 else value
     begin = e.t(f"mul i64 {e.t(f'udiv i64 %trial, {width}')}, {group}")
     mine = e.t(f"mul i64 {e.t(f'urem i64 %trial, {width}')}, {size}")
-    to = e.t(f"getelementptr i8, ptr {to}, i64 {e.t(f'add i64 {begin}, {mine}')}")
+    first = e.t(f"getelementptr i8, ptr {to}, i64 {mine}")
+    to = e.t(f"getelementptr i8, ptr {first}, i64 {begin}")
+    takes_part = "%alive"
+    if copies:
+        takes_part = e.t(f"and i1 %alive, {e.t(f'icmp sge i64 %trial, {width}')}")
 
     def run(now: str) -> None:
         skip = e.t(f"mul i64 {now}, {step}")
-        e.put(f"store {ty} {word}, ptr {e.t(f'getelementptr i8, ptr {to}, i64 {skip}')}")
+        source = e.t(f"getelementptr i8, ptr {first}, i64 {skip}")
+        content = e.t(f"load {ty}, ptr {source}") if copies else word
+        e.put(f"store {ty} {content}, ptr {e.t(f'getelementptr i8, ptr {to}, i64 {skip}')}")
 
-    many = e.t(f"select i1 %alive, i64 {count}, i64 0")
+    many = e.t(f"select i1 {takes_part}, i64 {count}, i64 0")
     strided(e, "i64", "fill", e.t("zext i32 %lane to i64"), many, str(shape.lanes), run)
     meet(e)
     e.put("ret i1 %alive")
