@@ -51,9 +51,7 @@ def batch(count: int | None, steps: int, repeats: int, **options: Any) -> Measur
         fill(job, k, a, count is not None)
 
         def sweep() -> None:
-            job.force.fill(0.0)
-            with qd.ad.Tape(loss=job.loss):
-                job.simulate()
+            launch(job)
 
         sweep()
         begin = time.perf_counter()
@@ -87,9 +85,7 @@ def tune(count: int, steps: int, variants: list[tuple[int, int, int]], **options
         fill(job, *inputs(count), True)
 
         def sweep() -> None:
-            job.force.fill(0.0)
-            with qd.ad.Tape(loss=job.loss):
-                job.simulate()
+            launch(job)
 
         sweep()
         for lanes, block, resident in variants:
@@ -112,10 +108,20 @@ def tune(count: int, steps: int, variants: list[tuple[int, int, int]], **options
             print(f"B={count} lanes={lanes} block={block} resident={resident}: {what}", flush=True)
 
 
+def launch(job: MassSpring) -> None:
+    """Put back what the time steps read before they write it, and run them and the gradients."""
+    job.force.fill(0.0)
+    job.activation.fill(0.0)
+    with qd.ad.Tape(loss=job.loss):
+        job.simulate()
+
+
 def fill(job: MassSpring, k: np.ndarray, a: np.ndarray, batched: bool) -> None:
     """Give the trials their inputs."""
     job.stiffness.from_numpy(k if batched else k[0])
     job.amplitude.from_numpy(a if batched else a[0])
+    if batched:
+        job.program.trial_state.same = [field for name, field in job.declared.inputs.items() if name not in WANTED]
 
 
 def alone(trial: int, steps: int) -> Measured:

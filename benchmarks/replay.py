@@ -58,11 +58,13 @@ def robots(batch: int, threads: int | None, steps: int, seconds: float) -> tuple
     with MassSpring(MassSpringParams(steps=steps)).opened(backend="cpu", threads=threads, **how) as job:
 
         def trial() -> None:
-            for array in job.scratch():
+            for array in (*job.scratch(), job.activation):
                 array.fill(0.0)
             with qd.ad.Tape(loss=job.loss):
                 job.simulate()
 
+        if batch:
+            job.program.trial_state.same = [job.dt, job.omega]
         trial()
         loss = job.loss.to_numpy()
         graph = qd.capture(trial)

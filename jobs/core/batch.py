@@ -159,8 +159,9 @@ class BatchSession:
         for name, column in inputs.items():
             declared.put(name, self._filled(column), program)
         state = program.trial_state
-        self._differ |= {name for name, column in inputs.items() if not _equal_rows(column)}
         apart = self._differ.union(job.wanted)
+        self._differ |= {name for name, column in inputs.items() if name not in apart and not _equal_rows(column)}
+        apart |= self._differ
         state.same = [field for name, field in declared.inputs.items() if name not in apart]
         state.forget_failures()
         state.set_seeds(self._filled(np.asarray(seeds)) if len(seeds) else np.arange(self.trials))
@@ -219,7 +220,8 @@ def _equal_rows(column: np.ndarray) -> bool:
     """Whether all rows are the same to the bit."""
     if column[-1].tobytes() != column[0].tobytes():
         return False
-    rows = np.ascontiguousarray(column).reshape(len(column), -1).view(np.uint8)
+    rows = np.ascontiguousarray(column).reshape(len(column), -1)
+    rows = rows.view(np.uint64 if rows.itemsize == 8 else np.uint8)
     return bool((rows == rows[0]).all())
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
@@ -198,6 +198,11 @@ class Declaring:
             self._recorded[wanted].run()
             self._declared.forget(self._first.written)
         self.watch.steps = max(self.watch.steps, self.time_steps())
+
+    def run_once(self) -> Mapping[str, int]:
+        """Launches that run once for all trials of a batch: how many of each kernel. They are known after the second run."""
+        recorded = self._recorded.get(bool(self.wanted))
+        return {} if recorded is None else recorded.once
 
     def _begin(self) -> None:
         """Before the first run: look at what it will write."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 DIRECT = 1
@@ -27,6 +27,11 @@ class Recorded:
         self._graph: Any = None
         self._direct = 0
         self.why = ""
+
+    @property
+    def once(self) -> Mapping[str, int]:
+        """See ``Graph.once``; empty where nothing is recorded."""
+        return {} if self._graph is None else self._graph.once
 
     def run(self) -> None:
         """Run the function, or what was recorded of it."""

@@ -52,7 +52,7 @@ class Invariant:
 
 @dataclass(frozen=True, slots=True)
 class _Access:
-    key: Stored | None  # None: of an argument
+    key: Stored | None  # None: of an argument, or of the launch itself
     place: Place
     index: tuple[Form | None, ...]
     loads: bool
@@ -188,7 +188,7 @@ def _accesses(executable: Launchable) -> Iterable[_Access]:
 
 
 def _key(place: Place, owners: Mapping[Buffer, Any]) -> Stored | None:
-    return (memory_base(owners[place.buffer]), place.offset) if place.buffer in owners else None
+    return (memory_base(owners[place.buffer]), place.offset) if place.buffer.kind == "field" else None
 
 
 def _keys(tensor: Any) -> list[Stored]:
