@@ -3,6 +3,7 @@
 import json
 import math
 
+import numpy as np
 import pytest
 from fakes import Quadratic, QuadraticParams
 from hypothesis import HealthCheck, given, settings
@@ -17,7 +18,7 @@ from qdrun.runner.config.sweep import Point, SweepError, expand
 from qdrun.runner.store.encoding import lossless, sealed
 from qdrun.runner.store.layout import trial_lines
 from qdrun.runner.study.prepare import prepare
-from qdrun.runner.study.trial_list import Trial, Trials
+from qdrun.runner.study.trial_list import Trial, Trials, texts
 from qdrun.runner.study.trials import resolve, resolved_together, trial_id, trial_ids, trial_seed
 
 RELAXED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # machines of tests are shared
@@ -350,3 +351,14 @@ def test_trials_of_different_names_keep_their_own():
     made = Trials.of(trials)
     assert list(made) == trials and made[1:] == trials[1:] and made.named["1"] == trials[1]
     assert trial_lines(made) == trial_lines(trials)
+
+
+def test_texts_of_reals_are_those_of_python():
+    r = np.random.default_rng()
+    bits = r.integers(0, 2**64, 20_000, dtype=np.uint64).view(np.float64)
+    plain = np.concatenate([r.choice((-1.0, 1.0), 20_000) * 10.0 ** r.uniform(-4, 16, 20_000), r.uniform(-1, 1, 1000).round(3)])
+    ends = [0.0, -0.0, 1e-4, 1e16, *np.nextafter([1e-4, 1e-4, 1e16, 1e16], [0, 1, 0, np.inf]), 5e-324, 123456789012345680.0]
+    for column in (bits[np.isfinite(bits)].tolist(), plain[np.abs(plain) >= 1e-4].tolist(), [1.5, *map(float, ends[:3])], ends):
+        column = list(map(float, column))
+        assert texts(column, repr) == list(map(repr, column))
+        assert texts([[value, 1.0] for value in column], repr) == [f"[{value!r},1.0]" for value in column]
