@@ -11,8 +11,9 @@ from pathlib import Path
 from ..compiler.errors import QdrunError
 
 _ROOT = Path(__file__).parent.parent
-OURS = tuple(str(_ROOT / part) for part in ("compiler", "runner", "jobs/base.py", "jobs/core", "jobs/planning"))
-"""Files of the compiler, the runner and the base of jobs; the other files of ``jobs`` are jobs."""
+COMPILER = str(_ROOT / "compiler") + os.sep
+CALLERS = tuple(str(_ROOT / part) + os.sep for part in ("runner", "jobs/core", "jobs/planning"))
+"""Folders of the modules that call a job; the other files of ``jobs`` are jobs."""
 LIBRARIES = tuple(
     path + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib") if (path := sysconfig.get_path(name))
 )
@@ -57,7 +58,7 @@ def where(error: BaseException) -> str:
 
 
 def _is_users(file: str) -> bool:
-    if file.startswith("<") or file.startswith(OURS):
+    if file.startswith("<") or file.startswith((COMPILER, *CALLERS)):
         return False
     return file.startswith(str(_ROOT) + os.sep) or not file.startswith(LIBRARIES)
 

@@ -25,6 +25,7 @@ if "QDRUN_MACHINE_DIR" not in os.environ:
     os.environ["QDRUN_MACHINE_DIR"] = tempfile.mkdtemp(prefix="qm", dir="/tmp")
     os.environ["XDG_STATE_HOME"] = os.environ["QDRUN_MACHINE_DIR"] + "/state"
     atexit.register(shutil.rmtree, os.environ["QDRUN_MACHINE_DIR"], ignore_errors=True)
+os.environ.setdefault("RAY_AUTH_MODE", "token")  # Ray looks when it is loaded, by whichever test comes first, and never again
 TESTS = Path(__file__).parent
 gc.disable()  # until all tests are collected: the half a million objects of that live to the end
 # Until all tests are collected bytecode is kept: the processes that tests start compile our modules no more. What tests write is not.
@@ -171,3 +172,37 @@ def pytest_runtest_makereport(item, call):
         with open(os.environ["QDRUN_FAILED_LOG"], "a", encoding="utf-8") as log:
             log.write(f"{item.nodeid}\n    {' / '.join(str(call.excinfo.value).splitlines()[:3]) if call.excinfo else ''}\n")
     return report
+
+
+@pytest.fixture(scope="session")
+def ray_folder():
+    """A short folder for Ray's sockets and a token of its own; the user's are left alone."""
+    folder = tempfile.mkdtemp(prefix="qr", dir="/tmp")
+    token = Path(folder, "token")
+    token.write_text("0123456789abcdef" * 4)
+    saved = {name: os.environ.get(name) for name in ("RAY_TMPDIR", "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_MODE")}
+    os.environ |= {"RAY_TMPDIR": folder, "RAY_AUTH_TOKEN_PATH": str(token), "RAY_AUTH_MODE": "token"}
+    yield folder
+    for name, value in saved.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def local_ray(ray_folder):
+    """A Ray with two cores and two pretended GPUs, open in this process until all tests are over: `submit` uses the one that is open."""
+    import ray
+
+    options = {
+        "num_cpus": 2,
+        "num_gpus": 2,
+        "include_dashboard": False,
+        "log_to_driver": False,
+        "object_store_memory": 100 << 20,
+    }
+    ray.init(address="local", logging_level="ERROR", **options)
+    yield ray
+    ray.shutdown()

@@ -22,16 +22,13 @@ from ...compiler.errors import QdrunError, QdrunRuntimeError
 from ...jobs.base import Finished, Outcome, Stopped, Watch
 from ...jobs.core.outcome import arrays_of, loss_of
 from ..store.attempts import Failure
+from ..user_lines import CALLERS, COMPILER
 
 MAX_TEXT = 20_000
 GRADIENTS = frozenset(("grad", "_gradient", "_backward"))
 """Functions of the compiler that launch gradients: of a tape, of time steps."""
-_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-CALLERS = tuple(os.path.join(_ROOT, *part) for part in (("runner", ""), ("jobs", "base.py"), ("jobs", "core/session.py")))
-"""Modules between the worker and a job, which tracebacks omit."""
 IN_KERNEL = "kernel `"
 """Matches the name of the kernel in an error message."""
-COMPILER = os.path.join(_ROOT, "compiler", "")
 BELOW = (COMPILER, os.path.join(os.path.dirname(os.__file__), ""))
 """The compiler, and Python's own modules that it uses."""
 Record = dict[str, Any]

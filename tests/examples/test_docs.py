@@ -7,9 +7,11 @@ What the word after ``` means:
 - ``python torch``: as ``python``, where torch is installed.
 - ``python error``: executed, and must raise; the ``text`` block right after it is the message. ``...`` in it stands for anything.
 - ``python file=name``, ``yaml file=name``: appended to that file in the page's folder. A YAML file must plan.
-- ``sh``: lines that start with ``qdrun`` are run in the page's folder. Those that need a run are slow.
+- ``sh``: lines that start with ``qdrun`` are run in the page's folder, in this process, which has a Ray open. Those of README.md, and of a
+  page with ``--detach``, are processes with a Ray of their own. Those that need a run are slow.
 """
 
+import contextlib
 import functools
 import importlib.util
 import json
@@ -20,6 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
+
+from qdrun.runner.cli.app import app
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
@@ -151,13 +156,19 @@ def same(said: str, shown: str) -> bool:
 def test_yaml_files_plan(page, tmp_path):
     for path in write_files(page, tmp_path):
         if path.suffix == ".yaml":
-            done = run_qdrun(["plan", str(path), "--json"], ROOT)
-            assert done.returncode == 0, done.stdout + done.stderr
+            code, said = run_qdrun(["plan", str(path), "--json"], ROOT)
+            assert code == 0, said
 
 
-def run_qdrun(words: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+def run_qdrun(words: list[str], folder: Path, *, apart: bool = False) -> tuple[int, str]:
+    """The exit code of a command, and what it prints. ``apart``: in a process of its own."""
+    if not apart:
+        with contextlib.chdir(folder):
+            done = CliRunner().invoke(app, words)
+        return done.exit_code, f"{done.output}\n{done.exception!r}"
     command = [sys.executable, "-c", "from qdrun.runner.cli.app import main; main()", *words]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=280)
+    ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=280)
+    return ended.returncode, ended.stdout + ended.stderr
 
 
 def shell_lines(page: Path, *, with_runs: bool) -> list[list[str]]:
@@ -174,12 +185,12 @@ def folder_of(page: Path, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def check_command(words: list[str], folder: Path) -> None:
+def check_command(words: list[str], folder: Path, *, apart: bool = False) -> None:
     runs = sorted((folder / "runs").glob("*")) if (folder / "runs").is_dir() else []
     words = [word.replace("runs/<id>", str(runs[-1])) if runs else word for word in words]
-    done = run_qdrun(words, folder)
+    code, said = run_qdrun(words, folder, apart=apart)
     wanted = 4 if words == ["dashboard"] else 0  # no run here has one
-    assert done.returncode == wanted, f"qdrun {' '.join(words)}\n{done.stdout}\n{done.stderr}"
+    assert code == wanted, f"qdrun {' '.join(words)}\n{said}"
 
 
 @pytest.mark.parametrize("page", some_slow("docs/cuda.md"), ids=named)
@@ -193,13 +204,15 @@ def test_commands_that_start_nothing_work(page, tmp_path):
 
 
 @pytest.mark.slow
-def test_commands_work_in_their_order(page, tmp_path):
+def test_commands_work_in_their_order(page, tmp_path, request):
     commands = shell_lines(page, with_runs=True)
     if not any(words[0] == "submit" for words in commands):
         pytest.skip("no command of this page needs a run")
     folder = folder_of(page, tmp_path)
+    apart = page.name == "README.md" or any("--detach" in words for words in commands)
+    request.getfixturevalue("ray_folder" if apart else "local_ray")
     for words in commands:
-        check_command(words, folder)
+        check_command(words, folder, apart=apart)
 
 
 @pytest.mark.parametrize("page", ALL_PAGES, ids=named)
@@ -341,5 +354,5 @@ def test_ci_runs_the_commands_of_the_readme():
 def test_the_plan_on_the_readme_is_what_the_command_says():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     shown = re.findall(r"^    (.*)$", text[text.index("    memory of one trial") :].split("\n\n")[0], re.M)
-    done = run_qdrun(["plan", str(ROOT / "configs" / "quickstart.yaml")], ROOT)
-    assert len(shown) >= 6 and "\n".join(shown) in done.stdout
+    code, said = run_qdrun(["plan", str(ROOT / "configs" / "quickstart.yaml")], ROOT)
+    assert code == 0 and len(shown) >= 6 and "\n".join(shown) in said
