@@ -227,11 +227,19 @@ def known_callable(value: Any) -> Token | None:
             return "foreign", getattr(value, "__module__", None) or type(value).__module__, value.__name__
     except TypeError:  # not hashable
         return None
-    module, name = _names().get(id(value), ("", ""))
+    if id(value) not in _named and _may_be_ours(value):
+        _find_names()
+    module, name = _named.get(id(value), ("", ""))
     found: Any = sys.modules.get(module)
     for part in name.split("."):
         found = getattr(found, part, None)
     return ("ours", module, name) if module and found is value else None
+
+
+def _may_be_ours(value: Any) -> bool:
+    """Whether a module of this package can define a callable: other ones need no search of the modules."""
+    module = getattr(value, "__module__", None)
+    return is_ours(value if isinstance(value, type) else type(value)) or str(module).startswith(PACKAGE + ".")
 
 
 _TYPES = frozenset((tuple, list, str, range, len, zip, enumerate, reversed, print))
@@ -239,8 +247,8 @@ _named: dict[int, tuple[str, str]] = {}
 _seen_modules: set[str] = set()
 
 
-def _names() -> dict[int, tuple[str, str]]:
-    """Module and name of each function, class and intrinsic that a module of this package defines, and of static methods for kernels."""
+def _find_names() -> None:
+    """Note each function, class and intrinsic that a module of this package defines, and static methods for kernels."""
     prefix = PACKAGE + ".compiler."
     for name in sorted(n for n in list(sys.modules) if n.startswith(prefix) and n not in _seen_modules):
         module = sys.modules[name]
@@ -255,4 +263,3 @@ def _names() -> dict[int, tuple[str, str]]:
                         _named.setdefault(id(method.__func__), (name, f"{attribute}.{key}"))
             elif callable(value) and getattr(value, "__module__", "") == name:
                 _named.setdefault(id(value), (name, attribute))
-    return _named
