@@ -196,6 +196,8 @@ def local_ray(ray_folder):
     """A Ray with two cores and two pretended GPUs, open in this process until all tests are over: `submit` uses the one that is open."""
     import ray
 
+    from qdrun.runner.ray_adapter import compat
+
     options = {
         "num_cpus": 2,
         "num_gpus": 2,
@@ -203,6 +205,7 @@ def local_ray(ray_folder):
         "log_to_driver": False,
         "object_store_memory": 100 << 20,
     }
-    ray.init(address="local", logging_level="ERROR", **options)
+    with compat.small_head():
+        ray.init(address="local", logging_level="ERROR", **options)
     yield ray
     ray.shutdown()

@@ -164,7 +164,7 @@ def check_launch(space: Space, k, hits: np.ndarray, lanes: int) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=20, deadline=None, phases=[Phase.generate])
+@settings(max_examples=10, deadline=None, phases=[Phase.generate])
 @given(shapes(), st.integers(0, 10**6), st.sampled_from([1, 4, 8]))
 def test_many_random_gates(lines, seed, lanes):
     test_the_count_is_the_number_of_iterations_that_pass.hypothesis.inner_test(lines, seed, lanes)

@@ -22,7 +22,7 @@ from qdrun.compiler.passes.simplify.simplify import simplify
 from qdrun.compiler.runtime.python.interpret import Memory, run_kernel
 
 FAST = range(0, 12)
-SLOW = range(12, int(os.environ.get("QDRUN_RANDOM_PROGRAMS", "60")))
+SLOW = range(12, int(os.environ.get("QDRUN_RANDOM_PROGRAMS", "36")))
 
 
 def build(seed: int, simplified: bool, unroll: int) -> tuple[Program, Gradient]:

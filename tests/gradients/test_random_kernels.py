@@ -93,9 +93,9 @@ def test_random_kernels_have_the_right_gradient(source, seed):
 
 
 @pytest.mark.slow
-@settings(max_examples=30, deadline=None, suppress_health_check=CHECKS)
+@settings(max_examples=15, deadline=None, suppress_health_check=CHECKS)
 @given(kernel_sources(), st.integers(0, 10**6))
-def test_thirty_random_kernels_have_the_right_gradient(source, seed):
+def test_more_random_kernels_have_the_right_gradient(source, seed):
     check(source, seed)
 
 

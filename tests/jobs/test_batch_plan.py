@@ -58,6 +58,7 @@ class Deep(Job[DeepParams]):
         self.deep()
 
 
+PARTS = int(os.environ.get("QDRUN_RANDOM_BATCH_PLANS", "32")) // 8
 ON_HOST = os.environ.get("QDRUN_TEST_ARCH", "cpu") == "cpu"
 CASES = [
     (Deep, DeepParams()),
@@ -206,6 +207,6 @@ def test_random_programs_use_what_is_planned_for_every_number_of_trials():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", range(8))
+@pytest.mark.parametrize("part", range(PARTS))
 def test_many_random_programs_use_what_is_planned(part):
     assert sum(check_drawn(number) for number in range(100 + part * 8, 108 + part * 8)) >= 6

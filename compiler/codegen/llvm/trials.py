@@ -105,19 +105,34 @@ class TrialEmitter(TaskEmitter):
 
     def _record(self, s: Message, args: tuple[Operand, ...], lane: str) -> None:
         """Write the failure of the trial of a lane, if it has none."""
-        code, status = self.info.codes[s], self.context(CTX_STATUS, "ptr")
-        first, known = self.label("first"), self.label("known")
         at = [memory.address(self, FAILURE, (Const(k, i64),))[0] for k in range(FAILED_WORDS)]
         at = [self.t(f"getelementptr i64, ptr {p}, i64 {lane}") for p in at]
-        self.branch(self.t(f"icmp eq i64 {self.t(f'load i64, ptr {at[FAILED_CODE]}')}, 0"), first, known)
-        self.at(first)
-        for slot, x in zip(at[FAILED_VALUES:], args):
-            self.put(f"store i64 {report.word(self, x, lane)}, ptr {slot}")
-        self.put(f"store i64 {self.t(f'ptrtoint ptr {status} to i64')}, ptr {at[FAILED_STATUS]}")
-        self.put(f"store i64 {code}, ptr {at[FAILED_CODE]}")
-        self.put(f"store atomic i64 {code}, ptr {status} monotonic, align 8")
-        self.jump(known)
-        self.at(known)
+        free = self.t(f"icmp eq i64 {self.t(f'load i64, ptr {at[FAILED_CODE]}')}, 0")
+        record_failure(self, s, args, at, free, lane)
+
+
+def record_failure(e: TaskEmitter, s: Message, args: tuple[Operand, ...], at: list[str], free: str, lane: str = "0") -> None:
+    """Add the code that writes the failure of a trial, and to the kernel's status that there is one.
+
+    Args:
+        e: the emitter of a task.
+        s: the failed check.
+        args: the values of its message.
+        at: addresses of the words of the trial's record.
+        free: the register that says whether the record is free.
+        lane: the lane of the trial among ``args``.
+    """
+    code, status = e.info.codes[s], e.context(CTX_STATUS, "ptr")
+    first, known = e.label("first"), e.label("known")
+    e.branch(free, first, known)
+    e.at(first)
+    for slot, x in zip(at[FAILED_VALUES:], args):
+        e.put(f"store i64 {report.word(e, x, lane)}, ptr {slot}")
+    e.put(f"store i64 {e.t(f'ptrtoint ptr {status} to i64')}, ptr {at[FAILED_STATUS]}")
+    e.put(f"store i64 {code}, ptr {at[FAILED_CODE]}")
+    e.put(f"store atomic i64 {code}, ptr {status} monotonic, align 8")
+    e.jump(known)
+    e.at(known)
 
 
 def emit_trials(module: Module, info: KernelInfo, names: list[str], entry: str, ended: list[str]) -> None:

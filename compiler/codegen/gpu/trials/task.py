@@ -34,15 +34,15 @@ from ....ir.nodes import (
     Stmt,
     Task,
 )
-from ....ir.trials import FAILED_CODE, FAILED_STATUS, FAILED_VALUES, FAILED_WORDS
+from ....ir.trials import FAILED_CODE, FAILED_WORDS
 from ....ir.types import i64
 from ....ir.walk import atomic_of, conditional_locals, place_of, walk
-from ...abi import CTX_STATUS, Message
-from ...llvm import arith, memory, report
+from ...abi import Message
+from ...llvm import arith, memory
 from ...llvm.emitter import KernelInfo
 from ...llvm.function import Module
 from ...llvm.task import differs
-from ...llvm.trials import FAILURE
+from ...llvm.trials import FAILURE, record_failure
 from ..grid import reduce as grid_reduce
 from ..grid import rows as grid_rows
 from ..grid.emitter import Failures
@@ -230,18 +230,9 @@ class GridTrialEmitter(GridTaskEmitter):
 
     def report_failure(self, s: Message, args: tuple[Operand, ...], lanes: str) -> None:
         """Record the failure of a trial, if it is its first, and that there is one."""
-        code, status = self.info.codes[s], self.context(CTX_STATUS, "ptr")
-        first, known = self.label("first"), self.label("known")
         at = [memory.address(self, FAILURE, (Const(k, i64),))[0] for k in range(FAILED_WORDS)]
-        swap = f"cmpxchg ptr {at[FAILED_CODE]}, i64 0, i64 {code} {self.scope}monotonic monotonic"
-        self.branch(self.t(f"extractvalue {{ i64, i1 }} {self.t(swap)}, 1"), first, known)
-        self.at(first)
-        for slot, x in zip(at[FAILED_VALUES:], args):
-            self.put(f"store i64 {report.word(self, x, '0')}, ptr {slot}")
-        self.put(f"store i64 {self.t(f'ptrtoint ptr {status} to i64')}, ptr {at[FAILED_STATUS]}")
-        self.put(f"store atomic i64 {code}, ptr {status} monotonic, align 8")
-        self.jump(known)
-        self.at(known)
+        swap = f"cmpxchg ptr {at[FAILED_CODE]}, i64 0, i64 {self.info.codes[s]} {self.scope}monotonic monotonic"
+        record_failure(self, s, args, at, self.t(f"extractvalue {{ i64, i1 }} {self.t(swap)}, 1"))
 
     def thread(self) -> str:
         """The number of this thread in the grid, i64."""
