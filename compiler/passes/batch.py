@@ -120,7 +120,6 @@ class _Places:
 
 
 def _batch_task(task: Task, places: _Places, nested: bool) -> None:
-    """Rewrite one task in place."""
     task.params += [TRIALS, SEEDS, FAILED]
     counter = _iteration_counter(task) if nested else None
     for block in (task.prologue, task.body):

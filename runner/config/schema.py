@@ -25,7 +25,6 @@ def config_schema(job_params: type[BaseModel] | None = None) -> dict[str, Any]:
 
 
 def _add_job(definitions: dict[str, Any], job_params: type[BaseModel]) -> None:
-    """Describe the parameters of the job."""
     params = job_params.model_json_schema(ref_template="#/$defs/{model}")
     definitions |= params.pop("$defs", {})
     known = params.get("properties", {})

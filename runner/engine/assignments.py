@@ -119,7 +119,6 @@ class Flights:
             self._end_lease(name)
 
     def _end_lease(self, name: str) -> None:
-        """Nothing more runs under a lease."""
         self._out.append(m.GiveBack(name, tuple(self._leases.pop(name).unfinished)))
 
     # more under a lease

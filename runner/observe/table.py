@@ -368,7 +368,6 @@ def _parameters(trials: Trials) -> dict[str, list[Any]]:
 
 
 def _first_row(trials: Sequence[Trial], found: Replay, block: Block) -> Row:
-    """The row of the first trial of a block."""
     row = _waiting(trials[found.places[block.trials[0]]], None) | {"status": "done", "attempts": 1}
     _end(row, event_of(block.event, block.rows[0]))
     return row

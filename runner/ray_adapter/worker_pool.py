@@ -220,7 +220,6 @@ class RayWorkers:
         return news
 
     def _event(self, ref: Any) -> list[m.Event]:
-        """Convert a ready reference to events."""
         import ray
 
         asked = self._refs.pop(ref)

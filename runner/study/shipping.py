@@ -185,7 +185,6 @@ def home_of(module: str) -> tuple[Path, Path] | None:
 
 
 def _installed() -> list[Path]:
-    """The folders of installed packages."""
     paths = {sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     return [Path(path).resolve() for path in [*paths, site.getusersitepackages()]]
 

@@ -110,7 +110,6 @@ def _all_finite(gradients: Mapping[str, Array], count: int) -> Array:
 
 
 def _end(end: Outcome | BaseException, trial: TrialSpec, shared: Record) -> Record:
-    """The record of one descent."""
     if isinstance(end, BaseException):
         return shared | failed_record(end, place_of(end, trial.trial, None))
     return judged(shared | numbers_of(end))

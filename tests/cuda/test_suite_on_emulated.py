@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-FAST = ["tests/lang/test_field.py", "tests/lang/test_custom_gradients.py"]
-SLOW = {
-    "language": [f"tests/lang/test_{n}.py" for n in ("kernel_language", "kernel_arguments", "linalg", "structs", "snode")],
+LANGUAGE = ("field", "kernel_language", "kernel_arguments", "linalg", "structs", "snode", "custom_gradients")
+PARTS = {
+    "language": [f"tests/lang/test_{n}.py" for n in LANGUAGE],
     "gradients": ["tests/gradients/test_structs.py", "tests/lang/test_forward_mode.py", "tests/lang/test_overwrites.py"],
     "torture": ["tests/gradients/torture", "-k", "loop or while or nest"],  # all of it takes four minutes
 }
@@ -46,14 +46,9 @@ OPTIONS = ["-o", "addopts=--import-mode=importlib -m 'not slow'"]
 
 
 @pytest.mark.slow
-def test_some_of_the_suite_runs_on_the_emulated_device():
-    run(FAST)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("part", SLOW)
+@pytest.mark.parametrize("part", PARTS)
 def test_much_of_the_suite_runs_on_the_emulated_device(part):
-    run(SLOW[part])
+    run(PARTS[part])
 
 
 def test_what_is_skipped_exists():

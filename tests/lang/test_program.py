@@ -188,7 +188,7 @@ def test_programs_side_by_side_in_threads_give_what_they_give_alone():
 @pytest.mark.slow
 def test_programs_side_by_side_many_times():
     alone = [worker(seed, 1, 1) for seed in range(8)]
-    for _ in range(20):
+    for _ in range(10):
         with ThreadPoolExecutor(8) as pool:
             assert list(pool.map(worker, range(8), [60] * 8, [1, 2] * 4)) == alone
 

@@ -22,8 +22,8 @@ from qdrun.compiler.passes.reverse.gradient import reverse_kernel
 from qdrun.compiler.passes.simplify.simplify import simplify
 from qdrun.compiler.runtime import cache, jit
 
-SMALL, LARGE = 80, 480
-"""Sizes of the two kernels; a quadratic pass would take 6 times as much per statement in the second."""
+SMALL, LARGE = 60, 300
+"""Sizes of the two kernels; a quadratic pass would take 5 times as much per statement in the second."""
 
 MOST = 1.35
 """How much more a statement of the large kernel may cost than one of the small."""

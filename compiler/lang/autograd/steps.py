@@ -157,7 +157,6 @@ class Steps:
             self.window.advance(self._bounds(number)[1])
 
     def _recording(self, number: int) -> WindowRecorder:
-        """Run a window and record it."""
         assert self._tape is not None
         self._recorded = None  # what the window before recorded is no longer needed
         tape = self._tape.of_window(self.window if number else None)

@@ -210,11 +210,9 @@ class EmulatedMachine:
 
     # ---- launches
     def _on_launch(self, function: int | None, *rest: Any) -> int:
-        """``qd_launch``."""
         return self._code_of("launch", lambda: self._queue(function or 0, *rest))
 
     def _on_memset(self, ptr: int, word: int, count: int, stream: int | None) -> int:
-        """``qd_memset``."""
         return self._code_of("memset", lambda: self.put(stream or 0, lambda: self.fill(ptr, word, count, 4)))
 
     def _code_of(self, call: str, work: Work) -> int:
@@ -239,7 +237,6 @@ class EmulatedMachine:
         self.put(stream or 0, lambda: self._run(kernel, words, gx, bx, shared))
 
     def _run(self, kernel: DeviceCode, words: Any, blocks: int, threads: int, shared: int) -> None:
-        """All blocks of a launch."""
         self.launches += 1
         try:
             kernel.run(ctypes.addressof(words), blocks, threads, shared)

@@ -28,7 +28,6 @@ def fills(to: int, data: np.ndarray) -> list[tuple[int, int, int, int]] | None:
 
 
 def _runs(words: np.ndarray) -> Iterator[tuple[int, int, int, int]]:
-    """Runs of equal words."""
     edges = [0, *(np.flatnonzero(words[1:] != words[:-1]) + 1).tolist(), len(words)]
     for first, end in pairwise(edges):
         yield first * words.itemsize, int(words[first]), end - first, words.itemsize

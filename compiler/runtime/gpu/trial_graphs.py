@@ -193,7 +193,6 @@ class TrialGraphs(Pacing):
         return len(self._rows) - 1
 
     def _record_fill(self, to: int, runs: Runs, group: int, value: bytes) -> None:
-        """See ``Mirror.recorder``."""
         assert self._rows is not None
         self._rows.append(_Fill(to, group, runs, int.from_bytes(value, "little"), len(value)))
 

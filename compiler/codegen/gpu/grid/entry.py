@@ -119,7 +119,6 @@ def define_entry(module: Module, info: KernelInfo, slots: list[str], lines: list
 
 
 def _count(base: str, word: int, name: str) -> list[str]:
-    """Count a launch."""
     return [
         f"  %{name}.p = getelementptr i64, ptr {base}, i64 {word}",
         f"  %{name}.old = atomicrmw add ptr %{name}.p, i64 1 release",
@@ -260,7 +259,6 @@ def least(e: TaskEmitter, a: str, b: str) -> str:
 def _launch(
     e: TaskEmitter, target: GpuTarget, f: DeviceFunction, position: int, blocks: str, block: str, bounds: Bounds
 ) -> None:
-    """Launch one device function of a task."""
     shared = "0"
     if not f.before and any(on_chip(e, stack) for stack in f.task.stacks):
         shared = e.t(f"trunc i64 {e.t(f'mul i64 {shared_bytes(e, f.task)}, {block}')} to i32")

@@ -171,7 +171,6 @@ class GridTrialEmitter(GridTaskEmitter):
             super().statement(s)
 
     def _access(self, s: Op) -> None:
-        """A load, or an atomic."""
         place = place_of(s)
         assert place is not None
         index, values = s.args[: place.ndim], s.args[place.ndim :]
