@@ -26,7 +26,7 @@ FOLDERS = ("lang", "gradients", "jobs", "cuda", "frontend")
 """Folders whose tests ask for the processor and run on the device instead (``tests/conftest.py``)."""
 
 PACKAGES = ("qdrun", "numpy", "llvmlite", "hip-python", "cuda-python", "pytest")
-LINES = 12
+LINES = 24
 """Lines of a failure that the report has."""
 
 PROBE = """

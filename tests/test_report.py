@@ -33,6 +33,7 @@ def report():
     return report
 
 
+@pytest.mark.slow
 def test_a_file_is_counted_and_its_failures_are_shown(report, tmp_path):
     path = tmp_path / "test_mixed.py"
     path.write_text(MIXED)
@@ -45,6 +46,7 @@ def test_a_file_is_counted_and_its_failures_are_shown(report, tmp_path):
     assert "| test_mixed.py | 1 | 1 | 1 |" in whole
 
 
+@pytest.mark.slow
 def test_a_process_that_a_fault_ends_names_its_last_test(report, tmp_path):
     path = tmp_path / "test_fault.py"
     path.write_text("import os\n\ndef test_before():\n    pass\n\ndef test_fault():\n    os.abort()\n")
@@ -53,6 +55,7 @@ def test_a_process_that_a_fault_ends_names_its_last_test(report, tmp_path):
     assert "test_fault.py crashed" in report.text("a card", [], [report.Outcome("first steps", 1), found], 1)
 
 
+@pytest.mark.slow
 def test_a_file_that_hangs_is_ended(report, tmp_path):
     path = tmp_path / "test_hangs.py"
     path.write_text("import time\n\ndef test_hangs():\n    time.sleep(100)\n")

@@ -4,6 +4,9 @@ Kernels do nothing here, unless a test says otherwise: the stand-in notes their 
 emulator (``pytest --arch amdgpu``).
 """
 
+import ctypes
+import tempfile
+
 import numpy as np
 import pytest
 
@@ -155,3 +158,49 @@ def test_a_graph_is_captured_by_hip_and_launched_as_one(rocm):
         names = [c.name for c in rocm.calls()]
         assert names.count("hipGraphLaunch") == 5 and "hipModuleLaunchKernel" not in names
         assert rocm.live().launches == before + 10
+
+
+@qd.func
+def step(v):
+    return qd.sin(v) + 0.3
+
+
+def test_a_heap_that_grows_waits_for_nothing(rocm):
+    """Row 8: a gradient whose heap is too small for its next launch frees it in the order of the stream, under queued launches."""
+    with start():
+        x, total = qd.field(qd.f32, shape=300, needs_grad=True), qd.field(qd.f32, shape=(), needs_grad=True)
+
+        @qd.kernel
+        def swing(steps: qd.i32):
+            for i in x:
+                v = x[i]
+                for _ in range(steps):
+                    v = step(v)
+                total[None] += v
+
+        for steps in (2, 40):  # the code of both plans
+            swing(steps)
+            swing.grad(steps)
+        qd.sync()
+        rocm.calls()
+        heaps = []
+        for steps in (400, 900, 2000):
+            swing(steps)
+            swing.grad(steps)
+            heaps.append(swing.grad.plan(steps).bytes)
+        names = [c.name for c in rocm.calls()]
+        assert heaps == sorted(heaps) and heaps[0] > 0
+        assert names.count("hipFreeAsync") >= 2 and names.count("hipMallocFromPoolAsync") >= 3
+        assert not {"hipStreamSynchronize", "hipFree"} & set(names)
+        qd.sync()
+
+
+def test_code_goes_to_the_driver_from_memory(rocm, monkeypatch, tmp_path):
+    """Row 51: no file of code is written for the driver."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with start(offline_cache=False):
+        _x, scale = kernels(77)
+        scale(1, 1.0)
+        qd.sync()
+        assert ctypes.string_at(rocm.last().image, 4) == b"\x7fELF" and rocm.last().image_bytes > 1000
+    assert not list(tmp_path.iterdir())
