@@ -156,15 +156,26 @@ class Graph:
         """Forget the launches. Calls are errors afterwards."""
         self._end()
 
-    def __repr__(self) -> str:
-        trials, launches = self.program.trials, f"{self.launches} launches"
+    @property
+    def threads(self) -> tuple[int, int]:
+        """Of a batch on a GPU: threads of a trial, and of a block. Zeros where threads are no part of the graph."""
+        if self.program.trials is None or self.program.device.on_host:
+            return 0, 0
+        return self._device.trial_threads(self._handle)
+
+    @property
+    def how(self) -> str:
+        """Its launches in words: how many; of a batch those that run once for all trials; on a GPU the threads of a trial and of a block."""
+        trials, (lanes, block) = self.program.trials, self.threads
+        text = f"{self.launches} launches"
         if self.once:
-            launches += f" ({sum(self.once.values())} of them once for all trials: {', '.join(self.once)})"
-        if trials is None or self.program.device.on_host:
-            return f"<graph of `{self.name}`: {launches}>"
-        found = self._device.trial_lanes(self._handle)
-        lanes = f", {found} threads each" if found > 1 else ""
-        return f"<graph of `{self.name}`: {launches} for {trials.count} trials{lanes}>"
+            text += f" ({sum(self.once.values())} of them once for all trials: {', '.join(self.once)})"
+        if trials is None or not block:
+            return text
+        return f"{text} for {trials.count} trials, threads of a trial: {lanes}, of a block: {block}"
+
+    def __repr__(self) -> str:
+        return f"<graph of `{self.name}`: {self.how}>"
 
 
 def capture(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Graph:

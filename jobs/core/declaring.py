@@ -204,6 +204,17 @@ class Declaring:
         recorded = self._recorded.get(bool(self.wanted))
         return {} if recorded is None else recorded.once
 
+    def launched(self) -> str:
+        """How the last run was launched: from a record of its launches, or one by one, and then why; of a batch also the trials of a group,
+        and on a GPU the threads of a trial and of a block. Empty before the first run, and for a job that overrides ``run``.
+        """
+        if not self._ran or self.program is None:
+            return ""
+        recorded = self._recorded.get(bool(self.wanted))
+        how = f"one by one: {self._why}" if recorded is None else recorded.how
+        trials = self.program.trials
+        return how if trials is None else f"{how}; trials of a group: {trials.width}"
+
     def _begin(self) -> None:
         """Before the first run: look at what it will write."""
         from qdrun import QdrunRuntimeError

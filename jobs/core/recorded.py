@@ -49,13 +49,20 @@ class Recorded:
         self._direct, self._clean = self._direct + 1, False
         self._launch()
 
+    @property
+    def how(self) -> str:
+        """How the last run was launched, as ``Job.launched`` says it."""
+        if self._graph is None:
+            return f"one by one: {self.why}" if self.why else "one by one, as a first run is"
+        return f"recorded: {self._graph.how}"
+
     def _record(self) -> None:
         import qdrun as qd
 
         try:
             self._graph = qd.capture(self._again if self._first.recordable else self._launch)
         except qd.QdrunRuntimeError as error:
-            self.why = str(error).splitlines()[0]
+            self.why = str(error).splitlines()[0].partition(", while the graph of ")[0]
 
     def _again(self) -> None:
         self._first.put_back()

@@ -131,7 +131,9 @@ def device_name(program: Any) -> str:
 
 @dataclass(frozen=True)
 class Finished:
-    """The result of ``execute``: the outcome, the plan, the used bytes, the seconds of each part, and the name of the device."""
+    """The result of ``execute``: the outcome, the plan, the used bytes, the seconds of each part, the name of the device, and how the last
+    run was launched (``Job.launched``).
+    """
 
     outcome: Outcome
     plan: MemoryPlan
@@ -139,6 +141,7 @@ class Finished:
     peak_bytes: int | None
     seconds: dict[str, float]
     device: str = ""
+    launched: str = ""
 
 
 def execute(
@@ -180,4 +183,4 @@ def run_trial(session: Session, body: Callable[[Session], Outcome], start: float
     done = time.perf_counter()
     session.measure()
     seconds = {"build": built - start, "plan": planned - built, "run": done - planned}
-    return Finished(outcome, plan, session.used, session.peak_bytes, seconds, device_name(job.program))
+    return Finished(outcome, plan, session.used, session.peak_bytes, seconds, device_name(job.program), job.launched())

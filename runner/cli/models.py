@@ -89,6 +89,7 @@ class BatchesPart(Part):
     example: str = about("the label of one of them")
     size: int = about("largest number of trials in a batch; 1: no batches")
     why: str | None = about("the reason why they are not batched")
+    width: int = about("trials of a group, which lie side by side in memory")
     batches: int = about("number of batches")
     bytes: dict[str, int] = about("of a batch of that size, by device class")
 

@@ -145,6 +145,7 @@ def _batch_lines(together: Sequence[BatchGroup]) -> list[str]:
             data = group.data()
             held = ", ".join(f"{amount(bytes)} each on {kind}" for kind, bytes in data["bytes"].items())
             count = f"{data['batches']} batch{'' if data['batches'] == 1 else 'es'} of up to {group.size}"
+            count += f" in groups of {group.width}"
             lines.append(f"  {counted(len(group.trials), 'trial')} like {group.example}: {count}, {held}")
         else:
             alone.setdefault(group.why, []).append(group)

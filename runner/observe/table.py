@@ -29,7 +29,7 @@ from .arrow_columns import ArrowRows, column_of, fixed_type, in_order, of_number
 
 FIXED = (
     *("trial", "index", "replicate", "seed", "status", "loss", "gradient_norm", "seconds"),
-    *("planned_bytes", "used_bytes", "used_of_planned", "attempts", "device", "checks"),
+    *("planned_bytes", "used_bytes", "used_of_planned", "attempts", "device", "launched", "checks"),
 )
 ERRORS = ("failure", "error_type", "error")
 PREFIXES = (("grad", "gradients"), ("out", "outputs"))
@@ -138,7 +138,7 @@ def _end(row: Row, event: Event) -> None:
     for name in ("loss", "gradient_norm"):
         if event.get(name) is not None:
             row[name] = float(event[name])
-    for name in ("seconds", "planned_bytes", "used_bytes", "device", "checks"):
+    for name in ("seconds", "planned_bytes", "used_bytes", "device", "launched", "checks"):
         row[name] = event[name] if event.get(name) is not None else row[name]
     if row["planned_bytes"] and row["used_bytes"] is not None:
         row["used_of_planned"] = row["used_bytes"] / row["planned_bytes"]

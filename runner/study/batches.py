@@ -51,6 +51,7 @@ class BatchGroup:
     def data(self) -> dict[str, Any]:
         """The group as plain data."""
         data: dict[str, Any] = {"trials": len(self.trials), "example": self.example, "size": self.size, "why": self.why or None}
+        data |= {"width": self.width}
         data |= {"batches": len(chunks(self.trials, self.size, self.width))}
         return data | {"bytes": {kind: plan.bytes(self.size) for kind, plan in self.plans.items()}}
 

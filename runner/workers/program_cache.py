@@ -128,8 +128,8 @@ class Keeper:
         done = time.perf_counter()
         session.measure()
         seconds = {"build": opened - start, "run": done - opened}
-        name = device_name(session.job.program)
-        return Ran(outcome, seconds, program.plan, dict(session.used), session.peak_bytes, name, ends)
+        where = device_name(session.job.program), session.job.launched()
+        return Ran(outcome, seconds, program.plan, dict(session.used), session.peak_bytes, *where, ends)
 
     def run(self, job: type[Job[Any]], spec: Mapping[str, Any], body: Body) -> Finished:
         """Run a trial, in the open program or in a new one. It stays open if another trial may follow.

@@ -1,8 +1,8 @@
 """Builds the record of an attempt, a finished run or an error, as plain data with arrays. Never imports ray.
 
 The record of an attempt: ``status`` (done, failed, cancelled), ``loss``, ``gradients``, ``gradient_norm`` (the 2-norm over all of them),
-``outputs``, ``seconds`` (of ``parts``), ``planned`` and ``used`` (bytes by kind), ``planned_bytes``, ``used_bytes``, ``device``; of one
-that has no result: ``failure`` (its class), ``error``, and ``restart``, when the process cannot use its device any more. The worker adds
+``outputs``, ``seconds`` (of ``parts``), ``planned`` and ``used`` (bytes by kind), ``planned_bytes``, ``used_bytes``, ``device``, ``launched``; of
+one that has no result: ``failure`` (its class), ``error``, and ``restart``, when the process cannot use its device any more. The worker adds
 ``folder`` (path, number and bytes of the files that the job left), ``claim_bytes``, ``over_claim``, ``lane``, ``pid``, ``host``,
 ``started_t``, ``ended_t`` (seconds since the epoch) and ``worker_seconds``.
 """
@@ -50,6 +50,7 @@ def finished_record(finished: Finished) -> Record:
         "used": finished.used,
         "used_bytes": finished.peak_bytes,
         "device": finished.device,
+        "launched": finished.launched or None,
     }
     return judged(record)
 

@@ -33,6 +33,7 @@ class Ran:
         used: the most bytes of each kind.
         peak_bytes: the most at once; None for a job without a program.
         device: what it ran on.
+        launched: how, see ``Job.launched``.
         ends: of trials that are optimised, how each ended: what its descent has found, or why there is none. ``outcome`` is empty then.
     """
 
@@ -42,6 +43,7 @@ class Ran:
     used: dict[str, int]
     peak_bytes: int | None
     device: str
+    launched: str
     ends: Sequence[Outcome | BaseException] | None = None
 
     def shared(self, trials: int) -> Record:
@@ -55,6 +57,7 @@ class Ran:
             "used": {kind: value // trials for kind, value in self.used.items()},
             "used_bytes": None if self.peak_bytes is None else self.peak_bytes // trials,
             "device": self.device,
+            "launched": self.launched,
         }
 
 

@@ -231,6 +231,39 @@ def test_trials_fail_alone_in_recorded_launches_too(how):
                 assert outcome.losses[k] == 2.0 * (shifted[k] + 1) and outcome.gradients["factor"][k] == shifted[k] + 1
         assert not batch.run_columns({"where": np.zeros(5)}).errors, "failures of the run before are forgotten"
         assert batch.job._recorded[True].why == "" and batch.job._recorded[True]._graph is not None
+        program = batch.job.program
+        assert batch.job.launched().startswith("recorded: ")
+        assert batch.job.launched().endswith(f"; trials of a group: {program.trials.width}")
+        assert ("threads of a trial: " in batch.job.launched()) is not program.device.on_host
+
+
+class Prints(Pick):
+    """A kernel prints: its launches cannot be recorded."""
+
+    def build(self):
+        super().build()
+        loss = self.declared.loss
+
+        @qd.kernel
+        def say():
+            if loss[None] < 0.0:
+                print("negative", loss[None])
+
+        self.say = say
+
+    def simulate(self):
+        self.pick()
+        self.say()
+
+
+def test_a_batch_says_why_its_launches_are_not_recorded():
+    with BatchSession.open(Prints, PickParams(), 3) as batch:
+        assert batch.job.launched() == ""
+        said = []
+        for _ in range(2):
+            batch.run([PickParams(where=float(k)) for k in range(3)])
+            said.append(batch.job.launched().partition(";")[0])
+    assert said == ["one by one, as a first run is", "one by one: kernel `say` prints"]
 
 
 class NoisyParams(JobParams):

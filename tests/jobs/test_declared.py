@@ -351,6 +351,8 @@ def test_the_launches_of_a_run_are_recorded_at_its_second_and_give_the_same_bits
         for number, params in enumerate([*every, every[0]]):
             outcome = session.run(params)
             assert recorded(session.job) == ([number > 0], [])
+            how = "recorded: " if number else "one by one, as a first run is"
+            assert session.job.launched().startswith(how)
             alone = execute(MassSpring(params), **HOW).outcome
             assert outcome.loss == alone.loss and outcome.outputs == alone.outputs
             assert outcome.gradients["stiffness"] == alone.gradients["stiffness"]

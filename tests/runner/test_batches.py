@@ -133,10 +133,12 @@ def test_the_reason_of_the_job_and_a_batch_that_cannot_be_planned_are_told(tmp_p
 
 def test_the_plan_shows_groups_their_batches_and_bytes(tmp_path, known):
     prepared, found = groups(tmp_path, {"x": [float(k) for k in range(40)]}, "batch: 16\n")
-    assert "40 trials like x=0: 3 batches of up to 16, 16.1 KiB each on cpu" in plan_text(prepared, [], None, found)
+    text = plan_text(prepared, [], None, found)
+    assert f"40 trials like x=0: 3 batches of up to 16 in groups of {found[0].width}, 16.1 KiB each on cpu" in text
     data = plan_data(prepared, [], None, found)
     assert data["batch"] == 16
-    assert data["batches"] == [{"trials": 40, "example": "x=0", "size": 16, "why": None, "batches": 3, "bytes": {"cpu": 16500}}]
+    sizes = {"trials": 40, "example": "x=0", "size": 16, "width": found[0].width, "why": None, "batches": 3}
+    assert data["batches"] == [sizes | {"bytes": {"cpu": 16500}}]
 
 
 def test_the_claim_of_a_batch_is_exact_and_equal_ones_share_an_object():

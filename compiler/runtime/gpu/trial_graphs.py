@@ -280,9 +280,10 @@ class TrialGraphs(Pacing):
         seeds = [(after + at, number) for at, number in numbers]
         return Walk(code, words, address, len(first), after, len(others), blocks, shared_bytes * shape.block, seeds)
 
-    def trial_lanes(self, handle: int) -> int:
-        """Threads that share the iterations of a trial in a graph."""
-        return self._walks[handle].code.shape.lanes if handle in self._walks else 1
+    def trial_threads(self, handle: int) -> tuple[int, int]:
+        """Threads that share the iterations of a trial in a graph, and those of a block; zeros for a graph without launches."""
+        shape = self._walks[handle].code.shape if handle in self._walks else None
+        return (0, 0) if shape is None else (shape.lanes, shape.block)
 
     # ---- running
     def _run(self, walk: Walk, name: str, seeds: np.ndarray | None = None) -> None:

@@ -39,6 +39,8 @@ def test_rows_of_batches_are_those_of_single_trials(runs):
             assert np.allclose(row[column], expected, rtol=1e-10, atol=1e-13 * np.abs(expected).max()), (name, column)
         assert row["used_of_planned"] == 1.0
         assert row["attempts"] == 1
+        assert row["launched"].startswith(("recorded: ", "one by one, as a first run is"))
+        assert "; trials of a group: " in row["launched"] and "; " not in alone[name]["launched"]
     columns = [set(run.arrow.column_names) for run in runs]
     assert {name for name in columns[0] ^ columns[1] if not name.endswith(".trials")} == set()
 
