@@ -165,7 +165,7 @@ class Graph:
 
     @property
     def how(self) -> str:
-        """Its launches in words: how many; of a batch those that run once for all trials; on a GPU the threads of a trial and of a block."""
+        """Its launches in words: how many, which of a batch run once for all trials, and on a GPU the threads of a trial and of a block."""
         trials, (lanes, block) = self.program.trials, self.threads
         text = f"{self.launches} launches"
         if self.once:

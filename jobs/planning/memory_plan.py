@@ -75,6 +75,10 @@ class MemoryPlan(BaseModel):
             kinds[entry.kind] = kinds.get(entry.kind, 0) + entry.bytes
         return kinds
 
+    def of_program(self) -> dict[str, int]:
+        """What ``Job.used`` gives where the plan is right: bytes of each kind that the program holds, not what its process takes beside."""
+        return {kind: n for kind, n in self.by_kind().items() if n and kind not in OF_THE_DEVICE}
+
     def to_json(self) -> dict[str, Any]:
         """The plan as plain data."""
         return {"bytes": self.bytes, "by_kind": self.by_kind(), **self.model_dump()}

@@ -1,10 +1,10 @@
 """Builds the record of an attempt, a finished run or an error, as plain data with arrays. Never imports ray.
 
 The record of an attempt: ``status`` (done, failed, cancelled), ``loss``, ``gradients``, ``gradient_norm`` (the 2-norm over all of them),
-``outputs``, ``seconds`` (of ``parts``), ``planned`` and ``used`` (bytes by kind), ``planned_bytes``, ``used_bytes``, ``device``, ``launched``; of
-one that has no result: ``failure`` (its class), ``error``, and ``restart``, when the process cannot use its device any more. The worker adds
-``folder`` (path, number and bytes of the files that the job left), ``claim_bytes``, ``over_claim``, ``lane``, ``pid``, ``host``,
-``started_t``, ``ended_t`` (seconds since the epoch) and ``worker_seconds``.
+``outputs``, ``seconds`` (of ``parts``), ``planned`` and ``used`` (bytes by kind), ``planned_bytes``, ``used_bytes``, ``device``,
+``launched`` (``Job.launched``); of one that has no result: ``failure`` (its class), ``error``, and ``restart``, when the process cannot use
+its device any more. The worker adds ``folder`` (path, number and bytes of the files that the job left), ``claim_bytes``, ``over_claim``,
+``lane``, ``pid``, ``host``, ``started_t``, ``ended_t`` (seconds since the epoch) and ``worker_seconds``.
 """
 
 from __future__ import annotations

@@ -16,7 +16,9 @@ from qdrun.compiler.program.memory.process_memory import _frames
 from qdrun.compiler.runtime.cpu.device import CpuDevice
 from qdrun.compiler.runtime.gpu.device import GpuDevice
 from qdrun.jobs.base import Job, JobParams, MemoryPlan, Outcome, PlanEntry, check_gradients, execute
+from qdrun.jobs.core.session import Finished
 from qdrun.jobs.mass_spring import MassSpring, MassSpringParams
+from qdrun.jobs.planning.memory_plan import OF_THE_DEVICE
 from qdrun.jobs.planning.parallel_width import parallel_width
 from qdrun.jobs.planning.plan import heap_planes
 from qdrun.runner.study.requests import curve
@@ -91,7 +93,17 @@ def run(params: ChainParams, *, wanted: Any = None, threads: int = 2, **limits: 
 
 
 def same(plan: MemoryPlan, used: dict[str, int]) -> None:
-    assert {kind: n for kind, n in plan.by_kind().items() if n} == used
+    assert plan.of_program() == used
+
+
+def same_numbers(done: Finished, free: Finished) -> None:
+    """A budget changes no bit, but on a GPU, where threads add in any order."""
+    numbers = [{"loss": one.outcome.loss, **one.outcome.gradients} for one in (done, free)]
+    tolerance = 0.0 if free.device.startswith(("cpu", "emulated")) else 1e-12
+    for name, value in numbers[1].items():
+        np.testing.assert_allclose(
+            numbers[0][name], value, rtol=tolerance, atol=tolerance * np.max(np.abs(value)), err_msg=name
+        )
 
 
 def test_the_gradient_of_the_job_is_right():
@@ -105,7 +117,7 @@ def test_planned_is_used_for_every_kind(size, inner, narrow, threads, gradients)
     done = run(ChainParams(size=size, inner=inner, narrow=narrow), wanted=None if gradients else (), threads=threads)
     same(done.plan, done.used)
     assert done.plan.bytes == done.peak_bytes
-    kinds = set(done.plan.by_kind())
+    kinds = set(done.plan.by_kind()) - set(OF_THE_DEVICE)
     assert kinds == {"state", "gradients", "context", "temporaries", "snapshots", "code"} | (
         {"adstack"} if gradients else set()
     )
@@ -130,7 +142,7 @@ def test_planned_is_used_under_any_budget_and_fits_it(inner, narrow, part):
     same(done.plan, done.used)
     assert done.plan.bytes == done.peak_bytes <= budget
     assert done.plan.budget == budget
-    assert done.outcome == free.outcome, "a budget changes no bit"
+    same_numbers(done, free)
 
 
 def test_a_budget_that_even_the_fields_exceed_names_what_they_need():
@@ -231,8 +243,12 @@ def test_a_plan_without_machine_code_compiles_nothing_and_has_the_same_bytes(job
     with job(params, wanted=wanted).opened(**where, memory_budget_bytes=budget) as made:
         whole = made.plan()
     assert whole.code_bytes > 0
-    assert {k: n for k, n in planned.by_kind().items()} == {k: n for k, n in whole.by_kind().items() if k != "code"}
-    assert [e.formula for e in planned.entries] == [e.formula for e in whole.entries if e.kind != "code"]
+    beside = ("code", "frames")  # what only compiled kernels tell
+    assert {k: n for k, n in planned.by_kind().items() if k not in beside} == {
+        k: n for k, n in whole.by_kind().items() if k not in beside
+    }
+    formulas = [[e.formula for e in plan.entries if e.kind not in beside] for plan in (planned, whole)]
+    assert formulas[0] == formulas[1]
 
 
 @pytest.mark.usefixtures("empty_cache")
@@ -461,8 +477,7 @@ def test_time_steps_have_budgets_as_remedies_and_they_hold(part):
     free, done = execute(steps(), **limits), execute(steps(), **limits, memory_budget_bytes=remedy.bytes)
     same(done.plan, done.used)
     assert done.plan.bytes == done.peak_bytes <= remedy.bytes
-    assert done.outcome.loss == free.outcome.loss
-    assert all(np.array_equal(done.outcome.gradients[name], value) for name, value in free.outcome.gradients.items())
+    same_numbers(done, free)
     snapshots = next(entry for entry in done.plan.entries if entry.kind == "snapshots")
     again = int(re.search(r"(\d+) steps run again", remedy.how)[1])
     assert abs(again - int(re.search(r"(\d+) run again", snapshots.formula)[1])) <= 0.1 * again

@@ -22,9 +22,13 @@ def run(job, budget=None, wanted=None, threads=1):
     return again, execute(again, backend="cpu", threads=threads, memory_limit_bytes=None, memory_budget_bytes=budget)
 
 
-def numbers(done):
-    parts = {"loss": done.outcome.loss, **done.outcome.gradients, **done.outcome.outputs}
-    return {name: np.asarray(value).tobytes() for name, value in parts.items()}
+def same(done, full):
+    """The same bits, but on a GPU, where threads add in any order."""
+    found, expected = ({"loss": x.outcome.loss, **x.outcome.gradients, **x.outcome.outputs} for x in (done, full))
+    tolerance = 0.0 if full.device.startswith(("cpu", "emulated")) else 1e-11
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=tolerance, atol=tolerance * np.max(np.abs(value)), err_msg=name)
 
 
 @pytest.mark.parametrize("percent", [100, 50, *(pytest.param(p, marks=pytest.mark.slow) for p in (25, 10))])
@@ -35,8 +39,8 @@ def test_a_part_of_the_memory_gives_the_same_bits(name, percent):
     job, done = run(JOBS[name], budget)
     assert done.peak_bytes <= budget
     assert done.plan.bytes == done.peak_bytes
-    assert {k: n for k, n in done.plan.by_kind().items() if n} == done.used
-    assert numbers(done) == numbers(full)
+    assert done.plan.of_program() == done.used
+    same(done, full)
     assert (job.window == job.time_steps()) == (percent == 100)
     assert ("snapshots" in done.used) == (percent < 100)
 
@@ -49,7 +53,7 @@ def test_the_smallest_budget_works_and_less_is_refused(name):
     assert smallest is not None and f"do: memory_budget: {smallest}, fewer steps" in str(error.value)
     job, done = run(JOBS[name], smallest)
     assert done.peak_bytes <= smallest and job.window == 1
-    assert numbers(done) == numbers(run(JOBS[name])[1])
+    same(done, run(JOBS[name])[1])
     with pytest.raises(qd.OutOfMemory):
         run(JOBS[name], smallest - 1)
 
@@ -75,7 +79,7 @@ def test_few_steps(steps):
     job = Mpm88(Mpm88Params(particles=9, grid=10, steps=steps))
     _, full = run(job)
     _, done = run(job, max(full.peak_bytes * 2 // 3, 40_000))
-    assert numbers(done) == numbers(full)
+    same(done, full)
 
 
 @pytest.mark.slow
@@ -137,8 +141,8 @@ def test_copies_of_what_the_steps_write_elsewhere_are_planned(percent):
     _, full = run(Drift(DriftParams()))
     _, done = run(Drift(DriftParams()), full.peak_bytes * percent // 100)
     assert done.plan.bytes == done.peak_bytes <= full.peak_bytes * percent // 100
-    assert {k: n for k, n in done.plan.by_kind().items() if n} == done.used
-    assert numbers(done) == numbers(full)
+    assert done.plan.of_program() == done.used
+    same(done, full)
     copies = [entry.bytes for entry in done.plan.entries if entry.source == "logs()"]
     assert copies == ([] if percent == 100 else [8 + 50 * 4])
 
