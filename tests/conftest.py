@@ -1,7 +1,9 @@
 """Every pass checks the IR that it produces, in all tests and in the processes that they start (see ``docs/ir.md``).
 
-``--arch cuda`` or ``--arch emulated`` runs tests that ask for the processor on a GPU, or on the emulated one. What ``not_on_a_device.txt``
-names is about the processor itself and is skipped, with its reason. ``--device`` chooses the GPU.
+``--arch cuda`` or ``--arch emulated`` runs tests that ask for the processor on a GPU, or on the emulated one; ``--arch amdgpu`` on the
+emulator of AMD's instructions (gfx942), unless ``--device`` names something else. What ``not_on_a_device.txt`` names is about the
+processor itself and is skipped, with its reason; with ``--arch amdgpu`` so is what ``not_on_amdgpu.txt`` names. ``--device`` chooses
+the GPU.
 """
 
 import atexit
@@ -93,18 +95,23 @@ def _check_device_texts():
 
 
 def pytest_addoption(parser):
-    parser.addoption("--arch", choices=("cpu", "cuda", "emulated"), default="cpu", help="where tests for the CPU run")
+    parser.addoption("--arch", choices=("cpu", "cuda", "emulated", "amdgpu"), default="cpu", help="where tests for the CPU run")
     parser.addoption("--device", default=None, help="which GPU: its number, UUID or PCI address")
 
 
 def pytest_configure(config):
     os.environ["QDRUN_TEST_ARCH"] = config.getoption("--arch")
-    if config.getoption("--arch") != "cpu":
-        _redirect("emulated" if config.getoption("--arch") == "emulated" else config.getoption("--device"))
+    arch, device = config.getoption("--arch"), config.getoption("--device")
+    if arch == "emulated":
+        _redirect("cuda", "emulated")
+    elif arch == "amdgpu":
+        _redirect("amdgpu", device or "emulated:gfx942")
+    elif arch == "cuda":
+        _redirect("cuda", device)
 
 
-def _redirect(device):
-    """``qd.init`` makes programs on a device where a test asks for the CPU."""
+def _redirect(backend, device):
+    """``qd.init`` makes programs on a device where a test asks for the CPU, or for CUDA."""
     import qdrun
     from qdrun.compiler import face
     from qdrun.compiler.lang import init as module_of_init
@@ -115,7 +122,9 @@ def _redirect(device):
     def elsewhere(arch=None, *defaults, **options):
         if arch not in (None, "cpu", "cuda"):
             return init(arch, *defaults, **options)
-        return init("cuda", *defaults, **({"device": device} if device is not None else {}) | options)
+        if backend != "cuda" and str(options.get("device", "")).startswith("emulated"):
+            options.pop("device")  # the test's own: it stands for an NVIDIA GPU
+        return init(backend, *defaults, **({"device": device} if device is not None else {}) | options)
 
     for module in (module_of_init, face, qdrun):
         module.init = elsewhere
@@ -131,16 +140,16 @@ def pytest_collection_finish():
     sys.dont_write_bytecode = NO_BYTECODE
 
 
-def reasons():
+def reasons(file="not_on_a_device.txt"):
     """What does not run on a device: patterns of test names, and why."""
-    lines = (TESTS / "not_on_a_device.txt").read_text(encoding="utf-8").splitlines()
+    lines = (TESTS / file).read_text(encoding="utf-8").splitlines()
     return [tuple(part.strip() for part in line.split("#", 1)) for line in lines if line.strip() and not line.startswith("#")]
 
 
 def pytest_collection_modifyitems(config, items):
     if config.getoption("--arch") == "cpu":
         return
-    known = reasons()
+    known = reasons() + (reasons("not_on_amdgpu.txt") if config.getoption("--arch") == "amdgpu" else [])
     for item in items:
         name = f"{item.path.relative_to(TESTS).as_posix()}::{item.name}"
         for pattern, why in known:

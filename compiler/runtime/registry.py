@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from .gpu.driver import Driver, GpuBackend
 
 EMULATED = "emulated"
-"""The device on the processor, which programs for a GPU can run on for tests: ``emulated``, or ``emulated:1`` for the second one."""
+"""The device on the processor, which programs for a GPU can run on for tests: ``emulated``, or ``emulated:1`` for the second one; with
+``arch=qd.amdgpu`` ``emulated:gfx942`` and ``emulated:gfx942:1``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,12 +122,11 @@ def process_bytes(name: str) -> ProcessBytes | None:
     return None if entry is None or entry.load is None else entry.load().kind.process
 
 
-def _driver(backend: GpuBackend, which: int | str | None) -> Driver:
+def _driver(backend: GpuBackend, which: int | str | None) -> tuple[Driver, int | str | None]:
+    """A driver object, and what it calls the device."""
     if isinstance(which, str) and which.partition(":")[0] == EMULATED:
-        from .emulated.driver import EmulatedDriver
-
-        return EmulatedDriver()
-    return backend.driver()
+        return backend.emulated(which.partition(":")[2])
+    return backend.driver(), which
 
 
 def open_gpu(name: str, which: int | str | None = None, byte_limit: int | None = None) -> GpuDevice:
@@ -139,7 +139,7 @@ def open_gpu(name: str, which: int | str | None = None, byte_limit: int | None =
     backend = gpu(name)
     from .gpu.device import GpuDevice  # a program on the CPU needs nothing of it
 
-    return GpuDevice(_driver(backend, which), which, byte_limit)
+    return GpuDevice(*_driver(backend, which), byte_limit)
 
 
 def hold(name: str, which: int | str | None = None, *, shared: bool = False) -> Held:
@@ -159,7 +159,7 @@ def hold(name: str, which: int | str | None = None, *, shared: bool = False) -> 
     if shared:
         for variable, value in backend.kind.shared_environment.items():  # read when the driver is loaded
             os.environ.setdefault(variable, value)
-    return HeldDevice(_driver(backend, which), which, shared)
+    return HeldDevice(*_driver(backend, which), shared)
 
 
 def keep_namespaces() -> None:

@@ -11,4 +11,10 @@ def _driver() -> Driver:
     return driver.HipDriver()
 
 
-BACKEND = GpuBackend(AMDGPU, _driver)
+def _emulated(name: str) -> tuple[Driver, str]:
+    from .emulator.device import emulated_driver
+
+    return emulated_driver(name)
+
+
+BACKEND = GpuBackend(AMDGPU, _driver, _emulated)

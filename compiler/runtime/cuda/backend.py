@@ -11,4 +11,10 @@ def _driver() -> Driver:
     return driver.CudaDriver()
 
 
-BACKEND = GpuBackend(CUDA, _driver)
+def _emulated(name: str) -> tuple[Driver, str]:
+    from ..emulated.driver import EmulatedDriver
+
+    return EmulatedDriver(), name or "0"
+
+
+BACKEND = GpuBackend(CUDA, _driver, _emulated)

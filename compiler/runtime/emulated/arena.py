@@ -164,9 +164,18 @@ class Arena:
         """
         if nbytes == 0:
             return
-        k = bisect.bisect(self._starts, address) - 1
-        if k < 0 or address + nbytes > self._starts[k] + self._blocks[self._starts[k]][0]:
+        block = self.block_of(address)
+        if block is None or address + nbytes > sum(block):
             raise BadAddress(address)
+
+    def block_of(self, address: int) -> tuple[int, int] | None:
+        """The address and the bytes of the live block that holds an address, or None."""
+        k = bisect.bisect(self._starts, address) - 1
+        if k < 0:
+            return None
+        start = self._starts[k]
+        nbytes = self._blocks[start][0]
+        return (start, nbytes) if address < start + nbytes else None
 
 
 def _mprotect() -> Any:

@@ -16,7 +16,7 @@ import numpy as np
 
 from ...codegen.emulated.hardware import emulated_target
 from ..cuda.kind import CUDA
-from ..gpu.driver import DeviceInfo, Function, Image, Texts
+from ..gpu.driver import DeviceInfo, Function, Image, Kind, Texts
 from .arena import POISON
 from .machine import (
     CAPTURE_UNSUPPORTED,
@@ -44,12 +44,25 @@ EMULATED = replace(
 
 
 class EmulatedDriver:
-    """A driver object of the one emulated machine."""
+    """A driver object of the one emulated machine.
 
-    kind = EMULATED
+    Args:
+        executor: runs the device functions.
+        kind: the properties of the devices that it stands for.
+        name, chip: of the devices.
+        threads_per_sm: as many threads as half a grid has.
+    """
 
-    def __init__(self, executor: Executor = PROCESSOR) -> None:
-        self._executor = executor
+    def __init__(
+        self,
+        executor: Executor = PROCESSOR,
+        kind: Kind = EMULATED,
+        name: str = "emulated device",
+        chip: str = "sm_90",
+        threads_per_sm: int = THREADS_PER_SM,
+    ) -> None:
+        self._executor, self.kind = executor, kind
+        self._name, self._chip, self._threads_per_sm = name, chip, threads_per_sm
         self.machine = emulated_machine()
         self.launch_address, self.memset_address = self.machine.launch_address, self.machine.memset_address
         self._used: dict[int, int] = {}
@@ -63,12 +76,12 @@ class EmulatedDriver:
         """A device of a few threads."""
         return DeviceInfo(
             index=index,
-            name="emulated device",
+            name=self._name,
             uuid=f"GPU-00000000-0000-0000-0000-{index:012d}",
             pci=f"0000:{index + 1:02x}:00.0",
-            chip="sm_90",
+            chip=self._chip,
             sms=SMS,
-            threads_per_sm=THREADS_PER_SM,
+            threads_per_sm=self._threads_per_sm,
             memory_bytes=self.machine.arena.size,
             driver_version=13000,
         )

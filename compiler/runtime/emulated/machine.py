@@ -151,6 +151,9 @@ class EmulatedMachine:
         except BadAddress:
             s.queue.clear()
             raise Fault(ILLEGAL_ADDRESS) from None
+        except DeviceError:  # of the executor: the work behind it needs its results
+            s.queue.clear()
+            raise
         finally:
             s.running = False
 
@@ -248,7 +251,7 @@ def _packed(extra: int | None) -> Any:
     """A copy of a launch's parameters, which come as one buffer."""
     given: dict[int, int] = {}
     at = extra or 0
-    while at and (key := ctypes.c_size_t.from_address(at).value):
+    while at and (key := ctypes.c_size_t.from_address(at).value) in (_BUFFER, _BUFFER_SIZE):
         given[key] = ctypes.c_size_t.from_address(at + 8).value
         at += 16
     size = ctypes.c_size_t.from_address(given[_BUFFER_SIZE]).value if given else 0

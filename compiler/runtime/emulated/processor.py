@@ -65,7 +65,7 @@ class NativeCode:
 
     def run(self, words: int, blocks: int, threads: int, shared: int) -> None:
         """See ``DeviceCode``."""
-        order = _order(blocks)
+        order = block_order(blocks)
         if threads > 1:
             run_blocks(RUN_FREE(self.code.addresses[f"{self.name}.run"]), words, order, threads, shared)
             return
@@ -101,7 +101,7 @@ PROCESSOR = Processor()
 
 
 @lru_cache(maxsize=64)
-def _order(blocks: int) -> np.ndarray:
+def block_order(blocks: int) -> np.ndarray:
     """The order of blocks: shuffled, because no code may rely on it; always the same, so that sums have the same bits in each run."""
     return np.random.default_rng(blocks).permutation(blocks)
 

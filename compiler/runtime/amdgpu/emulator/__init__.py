@@ -1,0 +1,1 @@
+"""Executes the instructions of AMD GPUs with NumPy, for tests without one."""

@@ -1,0 +1,107 @@
+"""Runs the code objects of AMD GPUs on the emulated device.
+
+An image is what a driver would load, with LLVM's assembly text in a section that it would not. The segments are put into memory of this
+process; the instructions are read from the text.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from ....codegen.amdgpu.chips import chip_of
+from ...emulated.arena import Arena
+from ...emulated.machine import EmulatedMachine, emulated_machine
+from ...emulated.processor import block_order
+from ...gpu.driver import Image, Texts
+from ..build import build, code_of
+from ..code_object import CodeKernel, CodeObject
+from .code import Code
+from .launch import Start, run_launch, user_registers
+from .listing import read_assembly
+from .memory import Region
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AmdCode:
+    """A kernel of a loaded code object. See ``runtime.emulated.processor.DeviceCode``."""
+
+    kernel: CodeKernel
+    code: Code
+    segments: Region
+
+    def run(self, words: int, blocks: int, threads: int, shared: int) -> None:
+        """Run all blocks of a launch.
+
+        Raises:
+            Diverged: the waves of a block did not come to the same barrier.
+            BadAddress: an access outside of memory that is there.
+            UnknownInstruction: an instruction is not known.
+        """
+        k, machine = self.kernel, emulated_machine()
+        given = ctypes.string_at(words, k.words_bytes)
+        start = Start(
+            user_registers(k.properties),
+            k.rsrc2 >> 1 & 31,
+            (bool(k.rsrc2 >> 7 & 1), bool(k.rsrc2 >> 8 & 1), bool(k.rsrc2 >> 9 & 1)),
+            k.lds_bytes,
+            k.scratch_bytes,
+            k.kernarg_bytes,
+            k.hidden,
+        )
+        order = block_order(blocks)
+        run_launch(self.code, start, given, blocks, threads, shared, order, [self.segments], lambda a: _region(machine, a))
+
+
+class AmdExecutor:
+    """See ``runtime.emulated.processor.Executor``. ``chip``: LLVM's name."""
+
+    def __init__(self, chip: str) -> None:
+        self.chip = chip
+        self._generation = chip_of(chip).major
+
+    def build(self, texts: Texts, keep: bool) -> Image:
+        """The code object, with its text."""
+        return build(texts, self.chip, keep, listing=True)
+
+    def load(self, image: bytes, name: str) -> Mapping[str, AmdCode]:
+        """The kernels of a code object.
+
+        Raises:
+            QdrunRuntimeError: it is damaged.
+        """
+        if not image:
+            return {}
+        loaded = code_of(image, name)
+        raw = _placed(loaded)
+        base = raw.ctypes.data
+        symbols = {symbol: base + value for symbol, value in loaded.symbols.items()}
+        listings = read_assembly(loaded.listing)
+        return {
+            k.name: AmdCode(k, Code(listings[k.name], self._generation, k.wave, symbols), Region(base, raw))
+            for k in loaded.kernels.values()
+        }
+
+
+def _placed(code: CodeObject) -> np.ndarray:
+    """The segments as a loader puts them."""
+    raw = np.zeros(max(s.address + s.size for s in code.segments) + 4096, np.uint8)
+    placed = raw[-raw.ctypes.data % 4096 :]
+    for s in code.segments:
+        placed[s.address : s.address + len(s.data)] = np.frombuffer(s.data, np.uint8)
+    return placed
+
+
+def _region(machine: EmulatedMachine, address: int) -> Region | None:
+    """The live block of device memory, or the pinned memory, that an address is in."""
+    arena: Arena = machine.arena
+    if arena.holds(address):
+        found = arena.block_of(address)
+        return None if found is None else Region.at(*found)
+    for base, raw in list(machine.pinned.items()):
+        if base <= address < base + raw.size:
+            return Region(base, raw)
+    return None

@@ -1,0 +1,1 @@
+"""Turns instructions into lines of Python."""
