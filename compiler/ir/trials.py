@@ -79,23 +79,15 @@ class TrialLayout:
 
     def columns(self, whole: np.ndarray) -> np.ndarray:
         """A copy of what ``view`` gives, of shape ``(count, *shape)``."""
-        out = np.empty((self.count, *whole.shape[2:]), whole.dtype)
-        for theirs, ours in self._parts(out, whole):
-            theirs[...] = ours
-        return out
+        return whole.copy().reshape(self.padded, *whole.shape[2:])[: self.count]
 
     def assign(self, whole: np.ndarray, columns: np.ndarray) -> None:
         """Write an array of shape ``(count, *shape)`` to what ``view`` gives; values are cast. Padding repeats the last trial."""
-        for theirs, ours in self._parts(columns, whole):
-            ours[...] = theirs
-        if self.padded > self.count:
-            whole[-1, self.count - self.padded :] = columns[-1]
-
-    def _parts(self, columns: np.ndarray, whole: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Pairs of arrays of one shape with the same trials: those of full groups, and those of the last one."""
         full, rest = divmod(self.count, self.width)
-        first = columns[: full * self.width].reshape(full, self.width, *whole.shape[2:])
-        return [(first, whole[:full]), (columns[full * self.width :], whole[full, :rest])] if rest else [(first, whole)]
+        whole[:full] = columns[: full * self.width].reshape(full, *whole.shape[1:])
+        if rest:
+            whole[full, :rest] = columns[full * self.width :]
+            whole[full, rest:] = columns[-1]
 
 
 def gpu_layout(count: int, extent: int) -> TrialLayout:

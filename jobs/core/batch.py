@@ -120,6 +120,7 @@ class BatchSession:
     def _build(self) -> None:
         self._open.enter_context(self.job.opened(**self._options))
         self.job.program.trial_state.keep_failures = True
+        self._counted = False  # the seeds that the trials have are 0, 1, 2 and so on
 
     def run(self, params: Sequence[BaseModel], seeds: Sequence[int] | np.ndarray = ()) -> BatchOutcome:
         """Run trials of the group: at most ``trials``, fewer are possible. ``seeds``: see ``run_columns``.
@@ -164,7 +165,9 @@ class BatchSession:
         apart |= self._differ
         state.same = [field for name, field in declared.inputs.items() if name not in apart]
         state.forget_failures()
-        state.set_seeds(self._filled(np.asarray(seeds)) if len(seeds) else np.arange(self.trials))
+        if len(seeds) or not self._counted:
+            state.set_seeds(self._filled(np.asarray(seeds)) if len(seeds) else np.arange(self.trials))
+            self._counted = not len(seeds)
         job.simulate_once()
         program.synchronize()
         loss, gradients, outputs = declared.columns(job.wanted, program)
@@ -182,14 +185,14 @@ class BatchSession:
 
     def _rows(self, inputs: Mapping[str, np.ndarray], seeds: int) -> int:
         """The number of trials in the columns."""
-        fields = self.job.declared.inputs
+        declared, program = self.job.declared, self.job.program
+        fields = declared.inputs
         for name, column in inputs.items():
             if name not in fields:
                 raise ValueError(f"`{name}` is no input of {type(self.job).__name__}\n  do: name one of: {', '.join(fields)}")
-            if np.shape(column)[1:] != tuple(fields[name].shape):
+            if np.shape(column)[1:] != (shape := declared.shape(name, program)):
                 raise ValueError(
-                    f"the column `{name}` has shape {np.shape(column)}, its input {tuple(fields[name].shape)}\n"
-                    "  do: give a row for each trial"
+                    f"the column `{name}` has shape {np.shape(column)}, its input {shape}\n  do: give a row for each trial"
                 )
         lengths = {name: len(column) for name, column in inputs.items()} | ({"seeds": seeds} if seeds else {})
         count = next(iter(lengths.values()), self.trials)
