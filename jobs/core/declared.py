@@ -134,7 +134,7 @@ class Declared:
 
     def forget(self, written: Collection[Any]) -> None:
         """A run has written to some of the inputs, which are filled before each run then. ``written``: their fields."""
-        for name in [name for name, field in self.inputs.items() if any(field is x for x in written)]:
+        for name in [name for name, field in self.inputs.items() if any(field is x for x in written)] if written else ():
             self._held.pop(name, None)
 
     def columns(self, wanted: Sequence[str], program: Any) -> tuple[np.ndarray, dict[str, np.ndarray], dict[str, np.ndarray]]:

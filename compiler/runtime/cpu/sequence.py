@@ -252,7 +252,8 @@ class RecordedSequence:
         Returns:
             The number of the row that has written to its status record, behind which nothing ran; -1: none has.
         """
-        self._words[self._at] = seeds[self._which]
+        if len(seeds):
+            self._words[self._at] = seeds[self._which]
         return self._walk(pool, workers)
 
     def _walk(self, pool: int, workers: int) -> int:
@@ -279,11 +280,11 @@ class TrialSequence(RecordedSequence):
         self.row_words = row_words
         self._tables = table, head  # their memory
         self._frame, self._head = (np.array([rows.ctypes.data, len(rows), trials.width], np.int64) for rows in self._tables)
-        self._trials = trials
+        self._trials, self._frame_address = trials, self._frame.ctypes.data
+        self._parallel_for = _PARALLEL_FOR(parallel_for_addresses()["qd_parallel_for_up_to"])
 
     def _walk(self, pool: int, workers: int) -> int:
         if len(self._tables[1]):
             _WALK_TRIALS(self._code)(self._head.ctypes.data, 0, self._trials.width, 0)
-        parallel_for = _PARALLEL_FOR(parallel_for_addresses()["qd_parallel_for_up_to"])
-        parallel_for(pool, self._code, self._frame.ctypes.data, self._trials.count, self._trials.width, workers)
+        self._parallel_for(pool, self._code, self._frame_address, self._trials.count, self._trials.width, workers)
         return -1
