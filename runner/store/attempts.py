@@ -62,6 +62,11 @@ class Attempt(NamedTuple):
         return f"trials/{escaped(self.trial)}/a{self.number}" + (f"-owner{self.owner}" if self.owner > 1 else "")
 
     @property
+    def result(self) -> str:
+        """The file that says that its other files are whole."""
+        return f"{self.folder}/result.json"
+
+    @property
     def files(self) -> str:
         """The folder of the job's own files, in the run's folder."""
         return f"{self.folder}/files"
@@ -138,7 +143,7 @@ def pack(folder: RunFolder, attempt: Attempt, record: Mapping[str, Any], before:
         }
     if files:
         slim["files"] = files
-        folder.files.put(f"{attempt.folder}/result.json", line_of(slim))
+        folder.files.put(attempt.result, line_of(slim))
     return slim
 
 
@@ -163,7 +168,7 @@ def _safetensors(arrays: Mapping[str, Array]) -> bytes:
 def left_behind(folder: RunFolder, attempt: Attempt) -> Record | None:
     """The result of an attempt that no journal names yet; None when it has none, or one whose files are not whole."""
     try:
-        record = unsealed(folder.files.read(f"{attempt.folder}/result.json").rstrip(b"\n"))
+        record = unsealed(folder.files.read(attempt.result).rstrip(b"\n"))
     except (FileNotFoundError, ValueError):
         return None
     return record if not missing_file(record, folder.files.below(attempt.folder)) else None

@@ -292,8 +292,8 @@ def recover(folder: RunFolder, journal: Journal) -> Replay:
     """Recover a run for a new owner: accept complete results of former owners' attempts that have no line in the journal, but for those
     of attempts that investigated a crash.
 
-    Opens one file for each attempt that was running when its owner died. Returns the state after that: every trial either has its one row
-    or waits. Files that processes of former owners did not finish are removed.
+    Lists the files of trials once, and opens those of results alone: of a large batch each trial was running. Returns the state after that:
+    every trial either has its one row or waits. Files that processes of former owners did not finish are removed.
 
     Raises:
         StorageFull, OwnerLost: see ``Journal.write_all``.
@@ -302,13 +302,15 @@ def recover(folder: RunFolder, journal: Journal) -> Replay:
     folder.files.sweep("", HEARTBEAT)
     state = replay(folder)
     found: list[tuple[Attempt, Record]] = []
-    for trial in state.trials.values():
-        for tried in reversed(trial.attempts):
-            if trial.entry is None and tried.status == "lost" and not tried.place.get("checked"):
-                record = left_behind(folder, tried.attempt)
-                if record is not None:
-                    found.append((tried.attempt, record | {"recovered": True}))
-                    break
+    lost = [(trial, tried) for trial in state.trials.values() if trial.entry is None for tried in reversed(trial.attempts)]
+    lost = [(trial.id, tried.attempt) for trial, tried in lost if tried.status == "lost" and not tried.place.get("checked")]
+    there, seen = folder.files.below(TRIALS) if lost else {}, set[str]()
+    for name, attempt in lost:
+        if name not in seen and attempt.result in there:
+            record = left_behind(folder, attempt)
+            if record is not None:
+                found.append((attempt, record | {"recovered": True}))
+                seen.add(name)
     if not found:
         return state
     ended(journal, found, sync=True)

@@ -15,6 +15,8 @@ from benchmarks.chaos.scenario import scenario
 
 ROOT = Path(__file__).parents[3]
 SEEDS = {"worker": 3, "runner": 4, "ledger": 6, "raylet": 3, "disk": 5, "lane": 4, "rerun": 1}
+SEEDS |= {"guilty.batch": 236, "runner.batch": 27}
+"""In batches: a trial that writes out of bounds; one without memory, in a run that is killed."""
 
 
 @pytest.mark.slow
@@ -35,7 +37,7 @@ def test_killed_runs_lose_nothing_and_leave_nothing():
         "--only",
         ",".join(f"{kind}-{SEEDS[kind]}" for kind in kinds),
     ]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280, check=False, env=os.environ)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=400, check=False, env=os.environ)
     told = Path(out, "verdicts.jsonl")
     assert told.exists(), done.stderr
     verdicts = [json.loads(line) for line in told.read_text().splitlines()]
@@ -43,5 +45,5 @@ def test_killed_runs_lose_nothing_and_leave_nothing():
         done.stderr
     )
     assert done.returncode == 0
-    assert sum(one["fired"] for one in verdicts) >= len(kinds) - 1, "a run may be over before its fault"
+    assert sum(one["fired"] for one in verdicts) >= len(kinds) - 2, "one has none, and a run may be over before its fault"
     shutil.rmtree(out)  # what went wrong stays for who looks

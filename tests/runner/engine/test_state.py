@@ -27,6 +27,7 @@ EXPECTED = {
     "hang": "failed",
     "infra once": "done",
     "device lost": "failed",
+    "lost alone": "failed",
     "bounds": "failed",
     "signal": "poisoned",
     "signal always": "poisoned",
@@ -94,6 +95,7 @@ def test_without_losses_each_trial_ends_as_it_behaves_and_uses_exactly_its_retri
             assert world.status(name) == EXPECTED[mood], (name, mood)
     for name, mood in world.moods.items() if batch == 1 else ():
         used = {"crash": Failure.crash, "oom": Failure.out_of_memory, "device lost": Failure.infrastructure}.get(mood)
+        used = Failure.infrastructure if mood == "lost alone" else used
         for failure in (Failure.infrastructure, Failure.out_of_memory, Failure.crash):
             if failure is used:
                 assert world.retries(name, failure) == RULES.retries(failure)

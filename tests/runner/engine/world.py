@@ -24,6 +24,8 @@ STRAYS = ("stray bounds", "stray", "stray always")
 """The same for a kernel that reads memory of a GPU which is not its own: the process loses the device, and says so."""
 STRAY = "kernel `k` failed: it read or wrote memory that is not its own (CUDA_ERROR_ILLEGAL_ADDRESS)"
 MOODS = ("good", "good", "good", "user", "nan", "crash", "crash once", "oom", "needs 70", "hang", "infra once", "device lost")
+MOODS += ("lost alone",)
+"""The batch of such a trial raises as a whole; its trials then run one by one, up to this one, which loses the device."""
 
 
 @dataclass
@@ -269,9 +271,14 @@ class World:
         strays = {"stray always"} | (set() if launch.checked else set(STRAYS))
         restart = bool(({"device lost"} | strays) & set(moods.values()))
         ends = {name: self._end(name, mood, launch, tries[name]) for name, mood in moods.items()}
+        one_by_one = "lost alone" in moods.values()
+        if one_by_one:
+            restart, last = True, list(moods.values()).index("lost alone")
+            ends = dict(list(ends.items())[: last + 1])
         numbers = dict(zip(launch.trials, launch.numbers, strict=True))
         call.failed += sum(end.failure is not None for end in ends.values())
-        done = tuple(name for name, end in ends.items() if end.failure is None and len(launch.trials) > 1)
+        together = len(launch.trials) > 1 and not one_by_one
+        done = tuple(name for name, end in ends.items() if end.failure is None and together)
         ends = {name: end for name, end in ends.items() if name not in done}
         attempts = tuple(numbers[name] for name in done)
         rows = (Rows(done, attempts, {"status": "done", "loss": 1.0}, {}, {}, {}, (0, 1.0)),) if done else ()
@@ -292,6 +299,7 @@ class World:
             "nan": Failure.not_finite,
             "oom": Failure.out_of_memory,
             "device lost": Failure.infrastructure,
+            "lost alone": Failure.infrastructure,
             "hang": Failure.cancelled,
             "bounds": Failure.user_error,
             "stray bounds": Failure.user_error,

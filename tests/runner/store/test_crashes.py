@@ -182,7 +182,7 @@ def test_files_of_an_attempt_cut_at_any_byte_are_not_taken_for_a_result(tmp_path
     assert left_behind(folder, attempt)["loss"] == 0
 
 
-def test_a_result_that_no_line_names_is_accepted_by_the_next_owner_with_one_read_each(tmp_path):
+def test_a_result_that_no_line_names_is_accepted_by_the_next_owner_and_no_other_file_is_looked_for(tmp_path, monkeypatch):
     folder = make_run(tmp_path, 4)
     first, second, third, _ = replay(folder).trials
     with Journal(folder) as journal:
@@ -190,7 +190,10 @@ def test_a_result_that_no_line_names_is_accepted_by_the_next_owner_with_one_read
             started(journal, [(Attempt(trial, 1), {"device": "cpu"})])
         pack(folder, Attempt(first, 1), record(5, LARGE))
     with Journal(folder, gone=max(owner_numbers(folder.files), default=0)) as journal:
+        reads, real = [], LocalFiles.read
+        monkeypatch.setattr(LocalFiles, "read", lambda self, path, *words: (reads.append(path), real(self, path, *words))[1])
         state = recover(folder, journal)
+    assert [path for path in reads if path.startswith("trials/")] == [Attempt(first, 1).result]
     assert [trial.status for trial in state.trials.values()] == ["done", "waiting", "waiting", "waiting"]
     assert state.trials[first].entry.event["recovered"] is True
     assert state.trials[first].entry.event["by"] == 1
