@@ -180,7 +180,7 @@ class Batched(Noted, Job[BatchedParams]):
             for k in range(size):
                 path[k] = number[None] + 0.5 * k
 
-        self.kernels = spring, grow, walk
+        self.kernels, self.who = (spring, grow, walk), (number, code)
 
     def simulate(self):
         for kernel in self.kernels:
@@ -188,8 +188,8 @@ class Batched(Noted, Job[BatchedParams]):
 
     def simulate_once(self):
         """Note which trials run, and trigger the traps that are no matter of kernels. Of a descent the first and the last run are noted."""
-        columns = [np.ravel(self.program.column(self.declared.inputs[name]).read()) for name in ("number", "trap")]
-        names, traps = (set(column.tolist()) for column in columns)  # a batch that is not full repeats its last trial
+        # of a batch with a row for each trial; one that is not full repeats the last
+        names, traps = (set(np.ravel(field.to_numpy()).tolist()) for field in self.who)
         step, steps = self.watch.descent or (0, 0)
         if TRAPS["raise"] in traps and len(names) > 1:
             raise ValueError("one trial of this batch is wrong")

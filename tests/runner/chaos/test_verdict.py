@@ -7,10 +7,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from benchmarks.chaos.jobs import LARGE, PULLS, TRAPS, batched, expected, grown
+from benchmarks.chaos.jobs import GOOD, LARGE, PULLS, TRAPS, Batched, BatchedParams, batched, expected, grown
 from benchmarks.chaos.play import Verdict, rows_in
 from benchmarks.chaos.scenario import BATCH, BATCHED, ENDS, KINDS, Batching, Scenario, scenario
 from benchmarks.chaos.verdict import judge
+from qdrun.jobs.core.batch import BatchSession
 from qdrun.runner.observe.table import write_parquet
 from qdrun.runner.store.attempts import Attempt, ended, pack, requeued, started
 from qdrun.runner.store.columns import made as made_rows
@@ -191,6 +192,25 @@ def test_a_batch_as_it_must_be_has_no_problems(tmp_path):
 )
 def test_each_wrong_of_a_batch_is_named(tmp_path, spoil, said):
     assert [text for text in batch_judged(tmp_path, **spoil) if said in text]
+
+
+def test_a_batch_of_the_job_gives_what_is_expected_notes_its_trials_and_springs_its_traps(tmp_path):
+    notes = tmp_path / "notes"
+    trials = [BatchedParams(number=k, salt=3, mean_s=1e-6, notes=str(notes), size=4) for k in (1.0, 2.0, 4.0)]
+    with BatchSession.open(Batched, trials[0], 5) as batch:
+        for params in (trials, [trials[0], trials[1].model_copy(update={"trap": TRAPS["nan"]}), trials[2]]):
+            found = batch.run(params)
+            good = [k for k in range(3) if params[k].trap == GOOD]
+            assert np.isfinite(found.losses).tolist() == [k in good for k in range(3)] and not found.errors
+            for k in good:
+                loss, gradients, outputs = batched(3, params[k].number, 4)
+                assert found.losses[k] == pytest.approx(loss, rel=1e-12)
+                for named, known in ((found.gradients, gradients), (found.outputs, outputs)):
+                    assert all(np.allclose(named[name][k], value, rtol=1e-12, atol=0.0) for name, value in known.items())
+        with pytest.raises(ValueError, match="one trial of this batch is wrong"):
+            batch.run([trials[0], trials[1].model_copy(update={"trap": TRAPS["raise"]})])
+    lines = [line.split()[:2] for line in notes.read_text().splitlines()]
+    assert sorted(lines) == sorted([what, number] for what in ("begin", "end") for number in ("1", "2", "4") for _ in range(2))
 
 
 def test_the_numbers_that_are_expected_of_a_batch_have_the_gradients_of_their_loss():
