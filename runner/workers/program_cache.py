@@ -106,6 +106,7 @@ class Keeper:
                 self.close()
                 self.program = OpenProgram(key, BatchSession.open(job, params, len(together.seeds), **options))
                 self.program.plan = self.program.here().run(self.program.session.job.plan)
+            self.program.session.job.watch.reset()  # a request to stop may have come when the batch before could not see it any more
             self._watch(self.program.session.job)
             return self.program.here().run(self._run_batch, self.program, together, rows, spec.get("folder", ""), start)
         except BaseException:

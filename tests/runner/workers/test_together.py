@@ -234,6 +234,24 @@ def test_a_trial_that_was_asked_to_stop_does_not_run_with_its_batch(bench, sessi
     assert end.ends[0].record["status"] == "cancelled"
 
 
+def test_a_stop_that_comes_too_late_for_a_batch_does_not_stop_the_next_one_in_its_program(bench, session, monkeypatch):
+    """As of one that took longer than `limits.trial_timeout`, and ended well before its process was killed."""
+    made, run_columns = bench.worker(lanes=1), session.run_columns
+
+    def slow(self, inputs, seeds=()):
+        self.job.watch.run()
+        if inputs["number"][0] == 1:
+            assert made.stop("t0") and made.stop("t1")
+        return run_columns(self, inputs, seeds)
+
+    monkeypatch.setattr(session, "run_columns", slow)
+    second = batch([3, 4], launch=2)
+    second = second._replace(trials=tuple(one._replace(trial=f"u{k}") for k, one in enumerate(second.trials)))
+    ends = [end for news in made.run_all([batch([1, 2], launch=1), second]) for end in news]
+    assert [end.rows[0].trials for end in ends] == [("t0", "t1"), ("u0", "u1")] and not any(end.ends for end in ends)
+    assert len(session.opened) == 1 and session.opened[0].job.watch.runs == 1
+
+
 def test_large_arrays_go_to_files_of_each_trial(bench, session):
     session.width = 10_000
     end = bench.worker(lanes=1).run(batch([1, 2]))
