@@ -65,11 +65,6 @@ class RowDemand:
         return f"gate: {self.passing} of {self.iterations} iterations pass" if self.parallel else "gate: it is closed"
 
 
-def rows_of(task: TaskSizing, host: Host, machine: Machine, stake: int | None = None) -> Rows:
-    """The rows of a task with adstacks; the arguments are those of ``demand_of``."""
-    return demand_of(task, host, machine, stake).rows(machine)
-
-
 def demand_of(task: TaskSizing, host: Host, machine: Machine, stake: int | None = None) -> RowDemand:
     """The number of rows that a launch of a task can use.
 

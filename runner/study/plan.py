@@ -299,11 +299,6 @@ def planned_bytes(groups: list[PlannedGroup]) -> dict[str, int | None]:
     return found
 
 
-def footprints(groups: list[PlannedGroup]) -> dict[str, int | None]:
-    """The bytes that a running trial takes of its device, by trial id, see ``MemoryPlan.footprint``."""
-    return {name: group.plan.footprint if group.plan else None for group in groups for name in group.trials}
-
-
 class Hung(Exception):
     """A piece of work took too long; its thread was left alone."""
 

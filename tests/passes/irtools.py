@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from qdrun.compiler.ir.builder import Builder, const_i32
@@ -10,6 +12,7 @@ from qdrun.compiler.ir.printer import print_block
 from qdrun.compiler.ir.types import DType, f32, i32
 from qdrun.compiler.ir.verify import verify_kernel
 from qdrun.compiler.ir.walk import place_of, task_blocks
+from qdrun.compiler.passes.clone import clone_kernel
 
 
 def field(name: str, shape: tuple[int, ...] = (8,), dtype: DType = f32) -> Place:
@@ -59,3 +62,15 @@ def body(k: Kernel, lowered: bool = True) -> list[str]:
 def f(value: float) -> Const:
     """An f32 literal."""
     return Const(value, f32)
+
+
+def on_copy(change: Callable[[Task], object]) -> Callable[[Kernel], Kernel]:
+    """A pass that changes a task in place, as a function from a kernel to a changed copy."""
+
+    def run(kernel: Kernel) -> Kernel:
+        out = clone_kernel(kernel)
+        for task in out.tasks:
+            change(task)
+        return out
+
+    return run

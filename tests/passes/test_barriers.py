@@ -1,7 +1,7 @@
 """What passes may keep over a barrier (nothing of memory, all values), and that two shared arrays are two."""
 
 import pytest
-from irtools import axis, body, f, field
+from irtools import axis, body, f, field, on_copy
 
 from qdrun.compiler.ir.alias import may_alias, same_array
 from qdrun.compiler.ir.builder import Builder
@@ -10,11 +10,14 @@ from qdrun.compiler.ir.types import f32, i32
 from qdrun.compiler.ir.verify import verify_kernel
 from qdrun.compiler.passes.clone import clone_kernel
 from qdrun.compiler.passes.parallel.reduce import reduce_kernel
-from qdrun.compiler.passes.simplify.cse import cse
-from qdrun.compiler.passes.simplify.dce import dce
-from qdrun.compiler.passes.simplify.forwarding import forward
+from qdrun.compiler.passes.simplify.cse import cse_in_place
+from qdrun.compiler.passes.simplify.dce import dce_in_place
+from qdrun.compiler.passes.simplify.forwarding import forward_in_place
 from qdrun.compiler.passes.simplify.simplify import simplify
 
+cse = on_copy(cse_in_place)
+dce = on_copy(dce_in_place)
+forward = on_copy(forward_in_place)
 x, y = field("x"), field("y")
 
 

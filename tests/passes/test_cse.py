@@ -1,13 +1,14 @@
 from hypothesis import given, settings
 from irgen import Program, programs
-from irtools import axis, body, f, field, kernel, ndarray
+from irtools import axis, body, f, field, kernel, ndarray, on_copy
 
 from qdrun.compiler.ir.builder import const_i32
 from qdrun.compiler.ir.nodes import Buffer, Const, Place
 from qdrun.compiler.ir.types import f32, i32, u1
 from qdrun.compiler.ir.verify import verify_kernel
-from qdrun.compiler.passes.simplify.cse import cse
+from qdrun.compiler.passes.simplify.cse import cse_in_place
 
+cse = on_copy(cse_in_place)
 x, y = field("x"), field("y")
 ZERO, ONE = (const_i32(0),), (const_i32(1),)
 

@@ -1,13 +1,14 @@
 from hypothesis import given, settings
 from irgen import Program, programs
-from irtools import axis, body, f, field, kernel
+from irtools import axis, body, f, field, kernel, on_copy
 
 from qdrun.compiler.ir.builder import const_i32
 from qdrun.compiler.ir.nodes import Assert, Const, Exit, Local, Loop, Print, Reduction, Stack
 from qdrun.compiler.ir.types import f32, i32, u1
 from qdrun.compiler.ir.verify import verify_kernel
-from qdrun.compiler.passes.simplify.dce import dce
+from qdrun.compiler.passes.simplify.dce import dce_in_place
 
+dce = on_copy(dce_in_place)
 x, y = field("x"), field("y")
 ZERO = (const_i32(0),)
 

@@ -1,14 +1,15 @@
 import pytest
 from hypothesis import given, settings
 from irgen import Program, programs
-from irtools import axis, body, f, field, kernel
+from irtools import axis, body, f, field, kernel, on_copy
 
 from qdrun.compiler.ir.builder import const_i32, const_i64
 from qdrun.compiler.ir.nodes import Assert, Const, Exit, Local, LocalStore, Loop, Op, Stack
 from qdrun.compiler.ir.types import f32, f64, i8, i32, i64, u1
 from qdrun.compiler.ir.verify import verify_kernel
-from qdrun.compiler.passes.simplify.fold import fold
+from qdrun.compiler.passes.simplify.fold import fold_in_place
 
+fold = on_copy(fold_in_place)
 x, n, truth = field("x"), field("n", dtype=i32), field("t", dtype=u1)
 ZERO = (const_i32(0),)
 

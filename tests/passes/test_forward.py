@@ -1,12 +1,13 @@
 from hypothesis import given, settings
 from irgen import Program, programs
-from irtools import body, f, field, kernel
+from irtools import body, f, field, kernel, on_copy
 
 from qdrun.compiler.ir.builder import const_i32
 from qdrun.compiler.ir.types import i32, u1
 from qdrun.compiler.ir.verify import verify_kernel
-from qdrun.compiler.passes.simplify.forwarding import forward
+from qdrun.compiler.passes.simplify.forwarding import forward_in_place
 
+forward = on_copy(forward_in_place)
 x, y, flags = field("x"), field("y"), field("c", dtype=u1)
 ZERO, ONE = (const_i32(0),), (const_i32(1),)
 

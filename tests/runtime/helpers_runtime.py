@@ -78,13 +78,15 @@ declare void @qd_parallel_for(ptr, ptr, ptr, i64, i64)
 
 
 def load_bodies():
-    imports = {"qd_parallel_for": pool.parallel_for_address()}
+    imports = {"qd_parallel_for": pool.parallel_for_addresses()["qd_parallel_for"]}
     return jit.load(jit.compile_text(BODIES, "bodies"), ["count", "exclusive", "nested"], imports, "bodies")
 
 
 def parallel_for():
     ints = ctypes.c_int64, ctypes.c_int64
-    return ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, *ints)(pool.parallel_for_address())
+    return ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, *ints)(
+        pool.parallel_for_addresses()["qd_parallel_for"]
+    )
 
 
 def parallel_for_up_to():

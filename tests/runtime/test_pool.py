@@ -137,5 +137,5 @@ def test_a_quota_of_the_first_version_of_control_groups_counts(tmp_path):
 
 def test_a_process_with_idle_and_busy_threads_exits_cleanly():
     run_python(
-        "from qdrun.compiler.runtime.cpu.pool import get_pool, parallel_for_address; get_pool(4); parallel_for_address()"
+        "from qdrun.compiler.runtime.cpu.pool import get_pool, parallel_for_addresses; get_pool(4); parallel_for_addresses()"
     )

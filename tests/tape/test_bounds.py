@@ -16,7 +16,8 @@ from qdrun.compiler.tape.bounds.evaluable import known_nest
 from qdrun.compiler.tape.bounds.evaluate import Points
 from qdrun.compiler.tape.bounds.intervals import Intervals
 from qdrun.compiler.tape.bounds.queries import Space
-from qdrun.compiler.tape.bounds.sizeexpr import Arg, Bin, Cast, Extent, Index, Lit, Range, Read, Unknown, one_of, parts
+from qdrun.compiler.tape.bounds.sizeexpr import Arg, Bin, Cast, Extent, Index, Lit, Range, Read, Unknown, parts
+from qdrun.compiler.tape.bounds.sizeexpr import truth as unknown
 
 N = ArgDecl("n", "scalar", i32)
 A = ArgDecl("a", "ndarray", f32, 2)
@@ -87,7 +88,7 @@ def test_min_is_not_taken_for_max():
 
 
 def test_a_value_that_depends_on_the_path_is_bounded_by_its_largest_option():
-    found = max_trips(loop(Lit(0), one_of((Lit(3), Arg(N)))), (), Host(n=8))
+    found = max_trips(loop(Lit(0), Bin("select", (unknown(), Arg(N), Lit(3)), i64)), (), Host(n=8))
     assert found == bounds.Trips(8, "argument, the largest over the paths that may be taken")
 
 

@@ -10,21 +10,13 @@ from collections.abc import Iterable
 from itertools import count
 
 from ...ir.alias import Aliases
-from ...ir.nodes import Block, Const, GlobalStore, If, Kernel, Local, LocalStore, Loop, Op, Operand, Place, Stmt, Task
+from ...ir.nodes import Block, Const, GlobalStore, If, Local, LocalStore, Loop, Op, Operand, Place, Stmt, Task
 from ...ir.ops import COMMUTATIVE, TABLE
 from ...ir.verify import verified
 from ...ir.walk import Written, place_of, task_blocks
-from ..clone import clone_kernel, replace_head, replace_operands
+from ..clone import replace_head, replace_operands
 
 Key = tuple[object, ...]
-
-
-def cse(kernel: Kernel) -> Kernel:
-    """The kernel with each value computed once along every path that needs it."""
-    out = clone_kernel(kernel)
-    for task in out.tasks:
-        cse_in_place(task)
-    return out
 
 
 @verified(lowered=False)

@@ -15,7 +15,6 @@ from ...ir.nodes import (
     Exit,
     GlobalStore,
     If,
-    Kernel,
     Local,
     LocalStore,
     Loop,
@@ -29,15 +28,6 @@ from ...ir.nodes import (
 )
 from ...ir.verify import verified
 from ...ir.walk import inner_blocks, operands, task_blocks
-from ..clone import clone_kernel
-
-
-def dce(kernel: Kernel) -> Kernel:
-    """The kernel without dead code."""
-    out = clone_kernel(kernel)
-    for task in out.tasks:
-        dce_in_place(task)
-    return out
 
 
 @verified(lowered=False)

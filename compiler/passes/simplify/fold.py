@@ -12,23 +12,15 @@ from math import copysign, isinf, isnan
 import numpy as np
 
 from ...ir.meaning import evaluate, scalar
-from ...ir.nodes import Assert, Block, Const, Exit, If, Kernel, Loop, Op, Operand, Stmt, Task
+from ...ir.nodes import Assert, Block, Const, Exit, If, Loop, Op, Operand, Stmt, Task
 from ...ir.ops import COMMUTATIVE, COMPARE, TABLE, UNARY_REAL
 from ...ir.types import DType, u1
 from ...ir.verify import verified
-from ..clone import clone_kernel, replace_head, replace_operands
+from ..clone import replace_head, replace_operands
 
 _ROUNDED_BY_THE_MACHINE = frozenset(UNARY_REAL.split()) - {"floor", "ceil", "round", "trunc", "sqrt"} | {"atan2", "pow"}
 _FOLDABLE = frozenset(code for code, info in TABLE.items() if info.pure and info.arity > 0)
 _INVERSE = {"lt": "ge", "ge": "lt", "gt": "le", "le": "gt", "eq": "ne", "ne": "eq"}
-
-
-def fold(kernel: Kernel) -> Kernel:
-    """The kernel with literals computed, exact identities applied, and branches on literals taken."""
-    out = clone_kernel(kernel)
-    for task in out.tasks:
-        fold_in_place(task)
-    return out
 
 
 @verified(lowered=False)

@@ -10,22 +10,14 @@ from __future__ import annotations
 from typing import Any
 
 from ...ir.alias import Aliases
-from ...ir.nodes import Block, GlobalStore, If, Kernel, Local, LocalStore, Loop, Op, Operand, Place, Stmt, Task
+from ...ir.nodes import Block, GlobalStore, If, Local, LocalStore, Loop, Op, Operand, Place, Stmt, Task
 from ...ir.verify import verified
 from ...ir.walk import Written, place_of, task_blocks
-from ..clone import clone_kernel, replace_head, replace_operands
+from ..clone import replace_head, replace_operands
 from .cse import key_of
 
 Index = tuple[object, ...]
 Form = tuple[bool, ...]
-
-
-def forward(kernel: Kernel) -> Kernel:
-    """The kernel with loads replaced by the values that were stored."""
-    out = clone_kernel(kernel)
-    for task in out.tasks:
-        forward_in_place(task)
-    return out
 
 
 @verified(lowered=False)

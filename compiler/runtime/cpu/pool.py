@@ -98,12 +98,6 @@ def missing() -> str | None:
     return f"the C library lacks {', '.join(lacking)}, so parallel loops run on one thread" if lacking else None
 
 
-def parallel_for_address() -> int:
-    """The address of ``qd_parallel_for``, which compiled kernels import."""
-    with _lock:
-        return _load().addresses["qd_parallel_for"]
-
-
 def parallel_for_addresses() -> dict[str, int]:
     """The addresses of the functions that compiled kernels import, by name."""
     with _lock:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import reduce
 from typing import Union
 
 from ...ir.nodes import ArgDecl, Loc, Op, Place
@@ -211,11 +210,6 @@ def any_of(dtype: DType) -> Pick:
 def truth() -> Pick:
     """A condition that is known only at run time."""
     return any_of(u1)
-
-
-def one_of(options: tuple[SizeExpr, ...]) -> SizeExpr:
-    """One of several values, depending on the control flow."""
-    return reduce(lambda a, b: Bin("select", (truth(), b, a), a.dtype), options)
 
 
 def wide(e: SizeExpr) -> SizeExpr:
