@@ -37,7 +37,8 @@ class StandIn:
 
     def __init__(self, path):
         self.library = ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
-        self.library.standin_last.restype = self.library.standin_live.restype = ctypes.c_uint64
+        for name in ("last", "live", "block"):
+            getattr(self.library, f"standin_{name}").restype = ctypes.c_uint64
         self._keep = None
 
     def setup(self, devices=1, total=GIB, pools=True, hip=71_500_000, arch="gfx942:sramecc+:xnack-"):
@@ -80,6 +81,12 @@ class StandIn:
         count = self.library.standin_calls(raw)
         found = [Call(c.name.decode(), tuple(c.args)) for c in raw[:count]]
         return [c for c in found if not names or c.name in names]
+
+    def block(self, address):
+        """The address and the bytes of the live block that holds an address; bytes are 0 if none does."""
+        base = ctypes.c_uint64()
+        nbytes = self.library.standin_block(ctypes.c_uint64(address), ctypes.byref(base))
+        return base.value, nbytes
 
     def last(self):
         """The last kernel that ran."""

@@ -79,6 +79,13 @@ def test_one_worker_runs_all_trials_of_a_named_device(local_ray, tmp_path):
 
 
 @pytest.mark.slow
+def test_a_sweep_runs_on_an_emulated_card_of_amds(local_ray, tmp_path):
+    code, summary, rows = go(write(tmp_path, {"backend": "amdgpu", "id": "emulated:gfx942"}))
+    assert code == 0 and summary["counts"] == {"done": 4}
+    assert len({row["out.pid"] for row in rows}) == 1 and all("gfx942" in row["device"] for row in rows)
+
+
+@pytest.mark.slow
 def test_a_worker_that_loses_its_device_is_replaced_and_the_trial_is_tried_again(local_ray, tmp_path):
     sweep = {"mood": ["good", "lost once", "crash once", "lost"]}
     config = write(tmp_path, EMULATED, sweep=sweep | {"number": [0, 1, 2, 3]}, limits={"retries": 1})
