@@ -252,7 +252,9 @@ def test_time_steps_that_fit_one_window_are_part_of_a_graph():
                 push.fill(3.0)
                 launch()
                 found.append([t.to_numpy() for t in (loss, x, push, x.grad)])
-            assert same(*found) and np.abs(found[0][3][:, 0]).min() > 0
+            (sums, *others), (again, *same_others) = found
+            np.testing.assert_allclose(sums, again, rtol=1e-14)  # threads of a GPU add in any order
+            assert same(others, same_others) and np.abs(found[0][3][:, 0]).min() > 0
 
 
 def test_what_trials_share_is_not_written_in_a_graph():
