@@ -100,11 +100,32 @@ def test_other_chips_have_the_same_kernels(chip):
 
 
 def test_every_chip_has_its_code_generator_and_this_layout():
+    """Sizes of pointers into on-chip and own memory, alignment of i64, and where own memory and globals lie."""
     for chip in CHIPS.values():
         machine = _target(TRIPLE, "AMD's GPUs").create_target_machine(cpu=chip.name, features=chip.features, opt=3)
-        assert str(machine.target_data) == LAYOUT == amdgpu_target(chip.name).layout
+        made = set(str(machine.target_data).split("-"))
+        assert {"e", "p:64:64", "p1:64:64", "p3:32:32", "p4:64:64", "p5:32:32", "i64:64", "A5", "G1"} <= made & set(
+            LAYOUT.split("-")
+        )
+        assert amdgpu_target(chip.name).layout == LAYOUT
     empty = "; nothing\n"
     assert [read_code(compile_object(empty, "none", name)).chip for name in CHIPS] == list(CHIPS)
+
+
+@pytest.mark.parametrize(
+    ("chip", "registers", "lds_bytes", "waves"),
+    [
+        ("gfx942", 154, 0, 3),  # 160 of 512
+        ("gfx942", 18, 1032, 8),
+        ("gfx942", 18, 33_000, 1),  # one block of two waves for four SIMDs
+        ("gfx942", 18, 16_384, 2),
+        ("gfx1100", 140, 0, 5),  # 144 of 768
+        ("gfx1100", 18, 16_384, 4),  # a block for each of four, two waves each, on two SIMDs
+        ("gfx906", 65, 0, 3),
+    ],
+)
+def test_resident_waves_are_limited_by_registers_and_on_chip_memory(chip, registers, lds_bytes, waves):
+    assert chip_of(chip).resident(registers, lds_bytes, 128) == waves
 
 
 @pytest.mark.parametrize("name", ["gfx9999", "gfx803", "gfx1250", "gfx9-generic", "sm_90", ""])

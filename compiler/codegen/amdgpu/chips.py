@@ -25,6 +25,7 @@ class Chip:
         file: registers of a SIMD, for each of a wave's threads.
         granule: registers are given out in multiples of it.
         waves: maximum waves of a SIMD.
+        simds: that share on-chip memory of ``lds_bytes``.
         lds_bytes: maximum bytes of on-chip memory of a block.
         most_threads: maximum threads of a block.
     """
@@ -35,6 +36,7 @@ class Chip:
     file: int = 512
     granule: int = 8
     waves: int = 16
+    simds: int = 2
     lds_bytes: int = 65_536
     most_threads: int = 1024
 
@@ -52,15 +54,18 @@ class Chip:
         """Waves of a SIMD of a kernel with so many registers a thread, whose blocks have so many threads and bytes of on-chip memory."""
         given = max(1, -(-registers // self.granule)) * self.granule
         waves = min(self.waves, self.file // given)
-        blocks = self.lds_bytes // lds_bytes if lds_bytes else self.waves * 4
-        return min(waves, max(1, blocks * -(-threads // WAVE) // 4))
+        if not lds_bytes:
+            return waves
+        return min(waves, max(1, self.lds_bytes // lds_bytes * -(-threads // WAVE) // self.simds))
 
 
 def _chips() -> dict[str, Chip]:
     """Facts from LLVM's description of its subtargets, for waves of 64 threads."""
-    made = [Chip(f"gfx{n}", 9, file=256, granule=4, waves=10) for n in ("900", "902", "904", "906", "908", "909", "90c")]
-    made += [Chip(f"gfx{n}", 9, vgprs=512, waves=8) for n in ("90a", "942")]
-    made += [Chip("gfx950", 9, vgprs=512, waves=8, lds_bytes=163_840)]
+    made = [
+        Chip(f"gfx{n}", 9, file=256, granule=4, waves=10, simds=4) for n in ("900", "902", "904", "906", "908", "909", "90c")
+    ]
+    made += [Chip(f"gfx{n}", 9, vgprs=512, waves=8, simds=4) for n in ("90a", "942")]
+    made += [Chip("gfx950", 9, vgprs=512, waves=8, simds=4, lds_bytes=163_840)]
     made += [Chip(f"gfx{n}", 10, granule=4, waves=20) for n in (1010, 1011, 1012, 1013)]
     made += [Chip(f"gfx{n}", 10) for n in range(1030, 1037)]
     made += [Chip(f"gfx{n}", 11, file=768, granule=12) for n in (1100, 1101, 1151)]
