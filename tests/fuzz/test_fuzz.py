@@ -83,7 +83,7 @@ def test_a_wrong_fold_is_found_and_made_small(tmp_path, monkeypatch):
         return right + right.dtype.type(1) if code == "sub" else right
 
     monkeypatch.setattr(fold, "evaluate", wrong)
-    program, result, index = hunt(tmp_path, range(200))
+    program, result, index = hunt(tmp_path, range(10, 200))
     text = small(tmp_path, program, result, index)
     assert len(text) < len(program.text) / 2
     assert "model" in result.finding.kind
@@ -108,7 +108,7 @@ def test_a_dropped_store_is_found_and_made_small(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_a_wrong_derivative_is_found_and_made_small(tmp_path, monkeypatch):
     monkeypatch.setitem(derivatives.ADJOINT, "cos", derivatives.ADJOINT["sin"])
-    program, result, index = hunt(tmp_path, range(5, 300, 6))
+    program, result, index = hunt(tmp_path, range(29, 300, 6))
     assert result.finding.kind == "differences"
     text = small(tmp_path, program, result, index)
     assert "qd.cos(" in text
