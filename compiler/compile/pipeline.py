@@ -30,6 +30,7 @@ from ..passes.exits import lower_exits
 from ..passes.forward.tangent import Tangent, forward_kernel
 from ..passes.parallel.injective import race_free
 from ..passes.parallel.reduce import reduce_kernel
+from ..passes.reciprocals import share_reciprocals
 from ..passes.reverse.gradient import Gradient, reverse_kernel
 from ..passes.simplify.simplify import simplify
 from ..passes.simplify.slopes import without_slopes
@@ -113,7 +114,11 @@ def gradient(kernel: Kernel, segmented: bool = False, marks: bool = False, run: 
         DifferentiationError: no correct gradient exists, by name and line.
     """
     found = run(RAW_REVERSE, reverse_kernel, kernel, segmented=segmented, marks=marks)
-    return replace(found, kernel=run(SIMPLIFY_REVERSE, simplify, found.kernel))
+    return replace(found, kernel=run(SIMPLIFY_REVERSE, _simplified_reverse, found.kernel))
+
+
+def _simplified_reverse(kernel: Kernel) -> Kernel:
+    return share_reciprocals(simplify(kernel))
 
 
 def tangent(kernel: Kernel, run: Runner = printing) -> Tangent:
