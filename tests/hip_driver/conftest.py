@@ -13,9 +13,13 @@ def library(tmp_path_factory):
         pytest.skip("no C compiler")
     if os.path.exists("/dev/kfd"):
         pytest.skip("this machine has an AMD GPU: hip-python is to load ROCm's library")
+    before = os.environ.get("ROCM_PATH")
     found = load(tmp_path_factory.mktemp("rocm"))
     yield found
     found.setup(devices=0)
+    os.environ.pop("ROCM_PATH")
+    if before is not None:
+        os.environ["ROCM_PATH"] = before
 
 
 @pytest.fixture
