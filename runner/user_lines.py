@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import linecache
 import os
 import sysconfig
@@ -12,8 +13,8 @@ from ..compiler.errors import QdrunError
 
 _ROOT = Path(__file__).parent.parent
 COMPILER = str(_ROOT / "compiler") + os.sep
-CALLERS = tuple(str(_ROOT / part) + os.sep for part in ("runner", "jobs/core", "jobs/planning"))
-"""Folders of the modules that call a job; the other files of ``jobs`` are jobs."""
+CALLERS = (*(str(_ROOT / part) + os.sep for part in ("runner", "jobs/core", "jobs/planning")), contextlib.__file__)
+"""Modules that call a job, and that of context managers between them; the other files of ``jobs`` are jobs."""
 LIBRARIES = tuple(
     path + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib") if (path := sysconfig.get_path(name))
 )

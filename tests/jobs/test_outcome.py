@@ -5,8 +5,9 @@ import pytest
 from pydantic import Field
 
 import qdrun as qd
-from qdrun.jobs.base import BadOutcome, Job, JobParams, Outcome, Session, execute
+from qdrun.jobs.base import BadOutcome, BatchSession, Job, JobParams, Outcome, Session, execute
 from qdrun.jobs.core.outcome import arrays_of
+from qdrun.jobs.mass_spring import MassSpring
 from qdrun.runner.workers import error_record, finished_record
 from qdrun.runner.workers.records import COMPILER
 
@@ -133,6 +134,18 @@ def test_the_traceback_of_an_error_that_the_compiler_found_begins_and_ends_in_th
     assert lines[1].startswith('  File "/somewhere/raises.py", line 15, in inner') and len(lines) == 2
     assert text.startswith("Traceback (most recent call last):\n") and "no program in this thread" in text
     assert "The above exception" not in text
+
+
+def test_the_traceback_of_a_batch_that_cannot_be_built_begins_in_the_job():
+    class Broken(MassSpring):
+        def build(self):
+            raise KeyError("no such table")
+
+    with pytest.raises(KeyError) as caught:
+        BatchSession.open(Broken, Broken.Params(), 2, threads=1)
+    text = error_record(caught.value.with_traceback(caught.value.__traceback__.tb_next))["traceback"]  # without this function
+    lines = [line for line in text.splitlines() if line.startswith("  File")]
+    assert len(lines) == 1 and lines[0].startswith(f'  File "{__file__}"') and lines[0].endswith("in build"), text
 
 
 def test_the_traceback_of_any_other_error_goes_down_into_the_language():
