@@ -7,7 +7,7 @@ process; the instructions are read from the text.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -41,8 +41,13 @@ class AmdCode:
             BadAddress: an access outside of memory that is there.
             UnknownInstruction: an instruction is not known.
         """
-        k, machine = self.kernel, emulated_machine()
-        given = ctypes.string_at(words, k.words_bytes)
+        machine = emulated_machine()
+        given = ctypes.string_at(words, self.kernel.words_bytes)
+        self.run_on(given, blocks, threads, shared, lambda address: _region(machine, address))
+
+    def run_on(self, words: bytes, blocks: int, threads: int, shared: int, find: Callable[[int], Region | None]) -> None:
+        """The same, on memory that ``find`` gives: the region of an address, or None."""
+        k = self.kernel
         start = Start(
             user_registers(k.properties),
             k.rsrc2 >> 1 & 31,
@@ -52,8 +57,7 @@ class AmdCode:
             k.kernarg_bytes,
             k.hidden,
         )
-        order = block_order(blocks)
-        run_launch(self.code, start, given, blocks, threads, shared, order, [self.segments], lambda a: _region(machine, a))
+        run_launch(self.code, start, words, blocks, threads, shared, block_order(blocks), [self.segments], find)
 
 
 class AmdExecutor:
