@@ -158,6 +158,17 @@ def pytest_collection_modifyitems(config, items):
                 break
 
 
+def pytest_terminal_summary(terminalreporter, config):
+    """With ``--arch amdgpu``: which instructions this process has executed. ``QDRUN_AMD_INSTRUCTIONS`` names a file for the list."""
+    if config.getoption("--arch") != "amdgpu":
+        return
+    from qdrun.compiler.runtime.amdgpu.emulator import coverage
+
+    terminalreporter.write_line(coverage.line())
+    if "QDRUN_AMD_INSTRUCTIONS" in os.environ:
+        Path(os.environ["QDRUN_AMD_INSTRUCTIONS"]).write_text("\n".join(sorted(coverage.COVERAGE)) + "\n", encoding="utf-8")
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item, nextitem):
     """A worker of pytest-xdist that has lost its GPU ends, so that a fresh one runs what is left."""

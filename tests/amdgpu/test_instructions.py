@@ -1,4 +1,7 @@
-"""Every instruction that computes lane by lane, at random and special values, against Python's integers and fractions."""
+"""Instructions that compute lane by lane, at random and special values, against Python's integers, fractions and NumPy.
+
+Those that the hardware approximates (``v_exp_f32`` and its like) have no exact result to compare with.
+"""
 
 from __future__ import annotations
 
@@ -223,6 +226,15 @@ def test_functions_are_those_of_numpy(name, bits):
     with np.errstate(all="ignore"):
         want = NUMPY[name](*given)
     assert np.array_equal(run_one(f"v_{name}_f{bits}", op, given), want, equal_nan=True)
+
+
+@pytest.mark.parametrize("bits", [16, 32, 64])
+def test_a_zero_with_a_minus_is_below_one_without(bits):
+    zeros = np.array([0.0, -0.0] * 32, f"f{bits // 8}")
+    for name, want in (("min", True), ("max", False)):
+        op = OPERATIONS[f"v_{name}_f{bits}"]
+        for given in ((zeros, -zeros), (-zeros, zeros)):
+            assert (np.signbit(run_one(f"v_{name}_f{bits}", op, list(given))) == want).all()
 
 
 @pytest.mark.parametrize("bits", [32, 64])

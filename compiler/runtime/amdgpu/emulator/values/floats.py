@@ -58,14 +58,12 @@ def cosine(x: Array) -> Array:
 
 def minimum(a: Array, b: Array) -> Array:
     """The smaller one; a number beside NaN; -0 is below +0."""
-    r = np.fmin(a, b)
-    return np.where((a == 0) & (b == 0) & np.signbit(b), b, r)
+    return np.where((a == 0) & (b == 0), np.where(np.signbit(a), a, b), np.fmin(a, b))
 
 
 def maximum(a: Array, b: Array) -> Array:
     """The larger one; a number beside NaN; +0 is above -0."""
-    r = np.fmax(a, b)
-    return np.where((a == 0) & (b == 0) & np.signbit(a), b, r)
+    return np.where((a == 0) & (b == 0), np.where(np.signbit(a), b, a), np.fmax(a, b))
 
 
 def minimum3(a: Array, b: Array, c: Array) -> Array:
