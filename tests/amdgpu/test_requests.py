@@ -168,3 +168,22 @@ def test_the_tests_that_the_page_names_exist():
     assert len(named) >= 18
     for file, name in named:
         assert f"def {name}(" in (root / file).read_text(encoding="utf-8"), (file, name)
+
+
+def test_all_threads_of_a_wave_may_fail_at_once():
+    """Threads of a wave share a program counter: one that holds the lock of the report must not wait for those that wait for the lock."""
+    with qd.init(debug=True, offline_cache=True, **DEVICES["amdgpu"]):
+        x = qd.field(qd.i32, shape=100)
+
+        @qd.kernel
+        def checked(limit: qd.i32):
+            for i in x:
+                x[i] = i
+                assert i < limit, f"i is {i}"
+
+        checked(100)
+        qd.sync()
+        with pytest.raises(qd.QdrunAssertionError, match=r"i is 7\b"):
+            checked(7)
+            qd.sync()
+        assert (x.to_numpy() == np.arange(100)).all()

@@ -48,6 +48,9 @@ def overflow(e: Emitter, s: Overflow) -> None:
 def record(e: Emitter, s: Message, args: tuple[Operand, ...], lanes: str) -> None:
     """Write code and operands of a failure, unless one of an earlier iteration, or one before in this iteration, has been written.
 
+    The lock is taken and released within one pass of the loop, whose only exit is its head. Code behind another exit would run once all
+    threads of a wave have left the loop, on GPUs whose waves have one program counter: the holder would wait for those that wait for it.
+
     ``lanes``: the mask of the lanes that failed; empty: all of them, or there is one.
     """
     code = e.info.codes.get(s)
@@ -83,7 +86,7 @@ def record(e: Emitter, s: Message, args: tuple[Operand, ...], lanes: str) -> Non
     e.at(free)
     e.put("fence seq_cst")
     e.put(f"store atomic i64 0, ptr {lock} monotonic, align 8")
-    e.jump(out)
+    e.jump(wait)
     e.at(out)
 
 

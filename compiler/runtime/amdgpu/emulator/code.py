@@ -17,7 +17,7 @@ from .writing.writer import Names, Writer
 
 END, BARRIER = -1, -2
 """What a block returns at the end of the program, and at a barrier, besides the number of the next block."""
-MOST_BLOCKS = 200_000_000
+MOST_BLOCKS = 2_000_000
 CODE_BASE = 0x7000_0000_0000
 _STEP = 4  # addresses of instructions are that far apart
 _LANE_REGISTERS = re.compile(r"\b([va])(?:(\d+)|\[(\d+):(\d+)\])")
