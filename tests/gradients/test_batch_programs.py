@@ -22,7 +22,7 @@ import qdrun as qd
 sys.path.insert(0, str(Path(__file__).parent))
 from trial_programs import PROFILES, Results, TrialCase, trial_program
 
-SEED, PROGRAMS = int(os.environ.get("QDRUN_SEED", "0")), int(os.environ.get("QDRUN_RANDOM_BATCHES", "36"))
+SEED, PROGRAMS = int(os.environ.get("QDRUN_SEED", "0")), int(os.environ.get("QDRUN_RANDOM_BATCHES", "18"))
 PARTS = PROGRAMS // 4 if PROGRAMS >= 300 else 6
 START, SECONDS = time.monotonic(), float(os.environ.get("QDRUN_RANDOM_SECONDS", "inf"))
 """Parts that have not begun after so many seconds are skipped."""

@@ -23,7 +23,7 @@ from program_case import Case
 from programs import CHECKS, check_part, program_sources
 
 COUNTS: Counter[str] = Counter()
-PARTS, EACH = 8, int(os.environ.get("QDRUN_RANDOM_GRAPHS", "40")) // 8
+PARTS, EACH = 8, int(os.environ.get("QDRUN_RANDOM_GRAPHS", "16")) // 8
 OPTIONS = ({}, {"ad_checkpoint_levels": 2}, {"ad_checkpoint_levels": 3}, {"check_out_of_bound": True})
 
 

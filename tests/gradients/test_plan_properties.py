@@ -23,7 +23,7 @@ from qdrun.compiler.tape.levels import LoopPlan, fixed_capacity, full_tape, thin
 from qdrun.compiler.tape.sizing import LoopSizing
 
 COUNTS: Counter[str] = Counter()
-PARTS, EACH = 8, int(os.environ.get("QDRUN_RANDOM_PLANS", "48")) // 8
+PARTS, EACH = 8, int(os.environ.get("QDRUN_RANDOM_PLANS", "32")) // 8
 
 
 WILD = 1e6

@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from program_case import COUNTS, check
 from programs import CHECKS, check_part, program_sources
 
-PARTS, EACH = 8, int(os.environ.get("QDRUN_RANDOM_PROGRAMS", "48")) // 8
+PARTS, EACH = 8, int(os.environ.get("QDRUN_RANDOM_PROGRAMS", "32")) // 8
 
 
 @settings(max_examples=2, deadline=None, suppress_health_check=CHECKS)

@@ -58,7 +58,7 @@ class Deep(Job[DeepParams]):
         self.deep()
 
 
-PARTS = int(os.environ.get("QDRUN_RANDOM_BATCH_PLANS", "32")) // 8
+PARTS = int(os.environ.get("QDRUN_RANDOM_BATCH_PLANS", "16")) // 8
 ON_HOST = os.environ.get("QDRUN_TEST_ARCH", "cpu") == "cpu"
 CASES = [
     (Deep, DeepParams()),

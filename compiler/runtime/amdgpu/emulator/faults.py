@@ -6,16 +6,21 @@ from ....errors import DeviceError
 
 
 class UnknownInstruction(DeviceError):
-    """An instruction, or a form of one, that the emulator does not have. It says nothing about the program, which stays usable."""
+    """An instruction, or a form of one, that the emulator does not have. It says nothing about the program, which stays usable.
+
+    Attributes:
+        what: the instruction.
+    """
 
     def __init__(self, what: str) -> None:
+        self.what = what
         super().__init__(
             f"the emulator of AMD GPUs does not know `{what}`\n"
             "  do: report this instruction; a GPU may well execute it, and qd.init(arch=qd.cpu) runs the program"
         )
 
     def __reduce__(self) -> tuple[object, ...]:
-        return DeviceError, (str(self),)
+        return UnknownInstruction, (self.what,)
 
 
 class BadState(Exception):
