@@ -7,6 +7,7 @@ them, and the dispatch packet would have to be read otherwise.
 from __future__ import annotations
 
 from ..gpu.hardware import GpuTarget, GridFn
+from ..gpu.on_chip import OnChipVariables
 from .chips import WAVE, chip_of
 
 TRIPLE = "amdgcn-amd-amdhsa"
@@ -25,7 +26,7 @@ does. Without it, LLVM makes a loop of most of them.
 """
 
 
-class AmdHardware:
+class AmdHardware(OnChipVariables):
     """Device functions as kernels of a code object.
 
     Args:
@@ -78,23 +79,6 @@ class AmdHardware:
         e.put(f"call void @{full}()")
         e.put(f'fence syncscope("{scope}") acquire')
 
-    def shared_words(self, e: GridFn, words: int) -> str:
-        """A variable of the module."""
-        return self._shared(e, f"qd_shared_{words}", f"[{words} x i64]")
-
-    def array(self, e: GridFn, task: int, begin: int, size: int) -> str:
-        """A variable of the module."""
-        return self._shared(e, f"qd_array_{task}_{begin}", f"[{size} x i8]")
-
-    def _shared(self, e: GridFn, name: str, ty: str) -> str:
-        e.module.declare(name, f"@{name} = internal addrspace(3) global {ty} poison, align 16")
-        return e.hoist(("shared", name), f"addrspacecast ptr addrspace(3) @{name} to ptr")
-
-    def dynamic_shared(self, e: GridFn) -> str:
-        """A variable that begins behind all others, as long as the launch asks for."""
-        e.module.declare("qd_dynamic", "@qd_dynamic = external addrspace(3) global [0 x i64], align 16")
-        return e.hoist("dynamic", "addrspacecast ptr addrspace(3) @qd_dynamic to ptr")
-
     def lanes(self, e: GridFn) -> str:
         """The threads that execute, where it stands."""
         return self._ballot(e, "true")
@@ -126,7 +110,7 @@ class AmdHardware:
             byte = e.t(f"shl i32 {lane}, 2")
             return e.t(f"call i32 @{full}(i32 {byte}, i32 {value}) convergent nomerge")
         name, mine = f"qd_lanes_{e.threads_of_block}", self.thread_in_block(e)
-        base = self._shared(e, name, f"[{e.threads_of_block} x i32]")
+        base = self.shared_variable(e, name, f"[{e.threads_of_block} x i32]")
         wave = e.hoist("wave", f"and i32 {mine}, {-WAVE}")
         e.put(f"store i32 {value}, ptr {e.t(f'getelementptr i32, ptr {base}, i32 {mine}')}")
         self.wave_barrier(e)

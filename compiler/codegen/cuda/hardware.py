@@ -5,6 +5,7 @@ from __future__ import annotations
 from ...ir.nodes import Task
 from ...ir.types import PLANES
 from ..gpu.hardware import GpuTarget, GridFn
+from ..gpu.on_chip import OnChipVariables
 from .approximate import APPROXIMATIONS
 
 TRIPLE = "nvptx64-nvidia-cuda"
@@ -17,7 +18,7 @@ STACK_BLOCKS, SMALL_STACK_BLOCKS = 4, 6
 SMALL = 16
 
 
-class CudaHardware:
+class CudaHardware(OnChipVariables):
     """Device functions as PTX kernels."""
 
     def thread_in_block(self, e: GridFn) -> str:
@@ -46,23 +47,6 @@ class CudaHardware:
         name = "llvm.nvvm.barrier.cta.sync.aligned.all"
         e.module.declare(name, f"declare void @{name}(i32)")
         e.put(f"call void @{name}(i32 0)")
-
-    def shared_words(self, e: GridFn, words: int) -> str:
-        """A variable of the module, as large as the function that needs most: one function runs at a time."""
-        name = f"qd_shared_{words}"
-        e.module.declare(name, f"@{name} = internal addrspace(3) global [{words} x i64] poison, align 16")
-        return e.hoist(("shared", words), f"addrspacecast ptr addrspace(3) @{name} to ptr")
-
-    def array(self, e: GridFn, task: int, begin: int, size: int) -> str:
-        """A variable of the module."""
-        name = f"qd_array_{task}_{begin}"
-        e.module.declare(name, f"@{name} = internal addrspace(3) global [{size} x i8] poison, align 16")
-        return e.hoist(("array", begin), f"addrspacecast ptr addrspace(3) @{name} to ptr")
-
-    def dynamic_shared(self, e: GridFn) -> str:
-        """The variable that stands for what the launch asks for."""
-        e.module.declare("qd_dynamic", "@qd_dynamic = external addrspace(3) global [0 x i64], align 16")
-        return e.hoist("dynamic", "addrspacecast ptr addrspace(3) @qd_dynamic to ptr")
 
     def lanes(self, e: GridFn) -> str:
         """``activemask``, where it stands."""

@@ -43,6 +43,13 @@ def _add(names: str, types: str, function: Callable[..., Any], tied: bool = Fals
         OPERATIONS[f"v_{name}"] = Operation(types[0], types[1:], function, tied, keeps)
 
 
+def _add_extremes(suffix: str, letter: str, keeps: bool = False) -> None:
+    _add(f"min_{suffix}", letter * 3, np.minimum)
+    _add(f"max_{suffix}", letter * 3, np.maximum)
+    for name, function in (("min3", n.minimum3), ("max3", n.maximum3), ("med3", n.median3)):
+        _add(f"{name}_{suffix}", letter * 4, function, keeps=keeps)
+
+
 def _add_floats() -> None:
     for kind, bits in (("e", 16), ("f", 32), ("d", 64)):
         one, two, three = kind * 2, kind * 3, kind * 4
@@ -93,11 +100,8 @@ def _add_integers() -> None:
     _add("not_b32", "uu", np.invert)
     _add("mov_b32 accvgpr_read_b32 accvgpr_write_b32 accvgpr_mov_b32 accvgpr_read accvgpr_write", "uu", n.copied)
     _add("mov_b64", "qq", n.copied)
-    for kind, letter in (("u", "u"), ("i", "i")):
-        _add(f"min_{kind}32", letter * 3, np.minimum)
-        _add(f"max_{kind}32", letter * 3, np.maximum)
-        for name, function in (("min3", n.minimum3), ("max3", n.maximum3), ("med3", n.median3)):
-            _add(f"{name}_{kind}32", letter * 4, function)
+    _add_extremes("u32", "u")
+    _add_extremes("i32", "i")
     _add("mul_lo_u32 mul_lo_i32", "uuu", np.multiply)
     _add("mul_hi_u32", "uuu", n.high_u32)
     _add("mul_hi_i32", "iii", n.high_i32)
@@ -150,11 +154,8 @@ def _add_halves() -> None:
     _add("lshlrev_b16", "hhh", n.shifted_left)
     _add("lshrrev_b16", "hhh", n.shifted_right)
     _add("ashrrev_i16", "jhj", n.shifted_right)
-    for kind, letter in (("u", "h"), ("i", "j")):
-        _add(f"min_{kind}16", letter * 3, np.minimum)
-        _add(f"max_{kind}16", letter * 3, np.maximum)
-        for name, function in (("min3", n.minimum3), ("max3", n.maximum3), ("med3", n.median3)):
-            _add(f"{name}_{kind}16", letter * 4, function, keeps=True)
+    _add_extremes("u16", "h", keeps=True)
+    _add_extremes("i16", "j", keeps=True)
     _add("pack_b32_f16", "uhh", n.packed)
     _add("mad_u32_u16", "uhhu", lambda a, b, x: a.astype(np.uint32) * b.astype(np.uint32) + x)
     _add("mad_i32_i16", "ujji", lambda a, b, x: (a.astype(np.int32) * b.astype(np.int32) + x).view(np.uint32))
