@@ -8,7 +8,7 @@ from collections import Counter
 from typing import Any
 
 import numpy as np
-from replay import Replay, central_differences, difference
+from replay import Replay, central_differences, difference, resolution
 
 import qdrun as qd
 
@@ -134,6 +134,9 @@ def check_differences(case: Case, got: np.ndarray) -> None:
         COUNTS["not finite"] += 1
         return
     scale = max(1.0, float(np.abs(fine).max()))
+    if resolution(case.value(), min(SLOPES)) > 1e-7 * scale:
+        COUNTS["too large for differences"] += 1
+        return
     usable = np.abs(coarse - fine) <= 1e-7 * scale
     COUNTS["components"] += usable.size
     COUNTS["kinked components"] += int((~usable).sum())

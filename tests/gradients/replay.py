@@ -201,3 +201,8 @@ def central_differences(inputs, value, h: float) -> np.ndarray:
             out.append((ends[0] - ends[1]) / (2 * h))
         t.from_numpy(at)
     return np.array(out)
+
+
+def resolution(value: float, h: float) -> float:
+    """The smallest slope that differences over ``h`` on each side can show: a value has no digits below its last bit."""
+    return float(np.spacing(abs(value))) / h if np.isfinite(value) else float("inf")
