@@ -161,7 +161,13 @@ class GridEmitter(TaskEmitter, GridFn):
             self.put(f"store i64 {self.parameter(Word('launch'))}, ptr {self.scratch(SCRATCH_FAILED)}")
         if self.way_out:
             self.put(f"store i1 false, ptr {self.part}")
-        self.jump(self.way_out or self.finish)
+            self.jump(self.way_out)
+        else:
+            self.jump_out()
+
+    def jump_out(self) -> None:
+        """Go to the end of the function from wherever this is, and say so: all other branches belong to a loop or to a condition."""
+        self.put(f"br label %{self.finish} ; leaves")
 
     @once
     def uniform(self) -> Uniform:

@@ -251,7 +251,7 @@ class GridTrialEmitter(GridTaskEmitter):
 
     def leave(self) -> None:
         """An iteration has failed: the trial's task ends here."""
-        self.jump(self.finish)
+        self.jump_out()
 
 
 def emit_task(e: GridTrialEmitter, name: str) -> None:
