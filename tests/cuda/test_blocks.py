@@ -312,7 +312,7 @@ def test_the_numbers_of_threads(program):
 
 def test_an_iteration_that_fails_does_not_hold_up_the_others():
     with qd.init(arch=qd.cuda, debug=True, offline_cache=False, **DEVICE):
-        y = qd.field(qd.i32, shape=64)
+        y, ran = qd.field(qd.i32, shape=64), qd.field(qd.i32, shape=64)
 
         @qd.kernel
         def careful(bad: qd.i32):
@@ -323,14 +323,25 @@ def test_an_iteration_that_fails_does_not_hold_up_the_others():
                 s[t] = i
                 for _ in range(2):
                     if t % 2 == 1:
-                        assert i != bad, "the bad one"
+                        for k in range(3):
+                            if k == 1:
+                                for m in range(i, i + 2):
+                                    assert m != bad, "the bad one"
+                                    ran[i] += 1
+                            ran[i] += 10
+                        ran[i] += 100
                     block.sync()
                 y[i] = s[31 - t]
 
         careful(-1)
         np.testing.assert_array_equal(y.to_numpy(), np.arange(64).reshape(2, 32)[:, ::-1].ravel())
+        ran.fill(0)
         with pytest.raises(qd.QdrunAssertionError, match="the bad one"):
             careful(33)
+            qd.sync()
+        expect = np.arange(64) % 2 * 264
+        expect[33] = 10  # nothing behind the assertion, in whatever loop or condition
+        np.testing.assert_array_equal(ran.to_numpy(), expect)
 
 
 def test_an_index_out_of_a_shared_array():

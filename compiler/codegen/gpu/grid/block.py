@@ -29,9 +29,9 @@ def run(e: GridEmitter, s: Stmt, m: Meeting) -> None:
         e.put(f"store {e.ty(s.dtype, False)} zeroinitializer, ptr {value}")
     e.branch(e.is_active(), inside, skip)
     e.at(inside)
-    e.way_out = skip
+    outer, e.behind, e.way_out = e.behind, "", skip
     e.statement(s)
-    e.way_out = ""
+    e.behind, e.way_out = outer, ""
     if value:
         assert isinstance(s, Op)
         e.put(f"store {e.ty(s.dtype, False)} {e.operand(s, False)}, ptr {value}")

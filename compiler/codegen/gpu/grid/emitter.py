@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ....ir.nodes import Buffer, Op, Operand, Task
+from ....ir.nodes import Buffer, If, Loop, Op, Operand, Task
 from ....ir.threads import once
 from ....ir.types import u1
 from ....ir.walk import walk, written_places
@@ -156,14 +156,25 @@ class GridEmitter(TaskEmitter, GridFn):
 
     # -- what ends an iteration or leaves the device
     def leave(self) -> None:
-        """End the task for this thread, at the end of the function. A failure is noted for the tasks that follow."""
+        """End the task for this thread, at the end of the function. A failure is noted for the tasks that follow.
+
+        Where threads meet, end the code that only threads with an iteration run: first the innermost condition or loop, then, behind each
+        of them (``go_on``), the next one, so that no branch leaves two at once.
+        """
         if self.failures.sets:
             self.put(f"store i64 {self.parameter(Word('launch'))}, ptr {self.scratch(SCRATCH_FAILED)}")
         if self.way_out:
             self.put(f"store i1 false, ptr {self.part}")
-            self.jump(self.way_out)
+            self.jump(self.behind or self.way_out)
         else:
             self.jump_out()
+
+    def go_on(self, s: If | Loop) -> None:
+        """After a statement in code that only threads with an iteration run: those that have failed in it leave this code, too."""
+        if any(isinstance(x, Message) for x in walk([s])):
+            on = self.label("on")
+            self.branch(self.is_active(), on, self.behind or self.way_out)
+            self.at(on)
 
     def jump_out(self) -> None:
         """Go to the end of the function from wherever this is, and say so: all other branches belong to a loop or to a condition."""
