@@ -120,9 +120,9 @@ def _redirect(backend, device):
 
     @functools.wraps(init)
     def elsewhere(arch=None, *defaults, **options):
-        if arch not in (None, "cpu", "cuda"):
+        if arch not in (None, "cpu", "cuda", backend):
             return init(arch, *defaults, **options)
-        if backend != "cuda" and str(options.get("device", "")).startswith("emulated"):
+        if backend not in ("cuda", arch) and str(options.get("device", "")).startswith("emulated"):
             options.pop("device")  # the test's own: it stands for an NVIDIA GPU
         return init(backend, *defaults, **({"device": device} if device is not None else {}) | options)
 
@@ -163,10 +163,13 @@ def pytest_terminal_summary(terminalreporter, config):
     if config.getoption("--arch") != "amdgpu":
         return
     from qdrun.compiler.runtime.amdgpu.emulator import coverage
+    from qdrun.compiler.runtime.emulated.machine import emulated_machine
 
-    terminalreporter.write_line(coverage.line())
+    executed = emulated_machine().executed
+    terminalreporter.write_line(coverage.line(executed))
     if "QDRUN_AMD_INSTRUCTIONS" in os.environ:
-        Path(os.environ["QDRUN_AMD_INSTRUCTIONS"]).write_text("\n".join(sorted(coverage.COVERAGE)) + "\n", encoding="utf-8")
+        rows = (f"{name} {count}" for name, count in sorted(executed.items()))
+        Path(os.environ["QDRUN_AMD_INSTRUCTIONS"]).write_text("\n".join(rows) + "\n", encoding="utf-8")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -84,30 +84,49 @@ def test_gated_iterations_alone_have_rows(rows):
     assert heap == rows * 3 * 8
 
 
-def test_iterations_that_are_no_multiple_of_a_block():
-    """Row 26: threads beyond the last iteration leave at once and touch nothing."""
+@pytest.mark.parametrize("n, block", [(65_700, 192), (2_500, 1024), (641, 96)])
+def test_iterations_that_are_no_multiple_of_a_block(n, block):
+    """Row 26: threads beyond the last iteration leave at once and touch nothing. The first case is the request's."""
 
     def work():
-        x, y = qd.field(qd.i32, shape=700), qd.field(qd.i32, shape=700)
+        x = qd.field(qd.i32, shape=n + 300)
 
         @qd.kernel
         def k(n: qd.i32):
+            qd.loop_config(block_dim=block)
             for i in range(n):
                 x[i] = i + 1
 
-        @qd.kernel
-        def blocks(n: qd.i32):
-            qd.loop_config(block_dim=96)
-            for i in range(n):
-                y[i] = i + 1
-
-        k(641)
-        blocks(641)
-        return np.stack([x.to_numpy(), y.to_numpy()])
+        k(n)
+        return x.to_numpy()
 
     card, cpu = both(work)
-    expected = np.where(np.arange(700) < 641, np.arange(700) + 1, 0)
+    expected = np.where(np.arange(n + 300) < n, np.arange(n + 300) + 1, 0)
     assert (card == expected).all() and (cpu == expected).all()
+
+
+@pytest.mark.parametrize("block", [192, 1024])
+def test_blocks_whose_threads_meet_are_as_large_as_the_chip_allows(block):
+    """Row 26, with on-chip memory and barriers: the last block has threads without an iteration, which meet the others all the same."""
+    n, start = 3 * block - 60, np.random.default_rng().integers(1, 100, 3 * block - 60).astype(np.int32)
+    with qd.init(**DEVICES["amdgpu"]):
+        x, y = qd.field(qd.i32, shape=n), qd.field(qd.i32, shape=n + block)
+
+        @qd.kernel
+        def turned():
+            qd.loop_config(block_dim=block)
+            for i in range(n):
+                tile, mine = qd.simt.block.SharedArray(block, qd.i32), i % block
+                tile[mine] = x[i]
+                qd.simt.block.sync()
+                last = qd.min(n - i // block * block, block) - 1
+                y[i] = tile[last - mine]
+
+        x.from_numpy(start)
+        turned()
+        found = y.to_numpy()
+    expected = np.concatenate([start[k : k + block][::-1] for k in range(0, n, block)])
+    assert (found[:n] == expected).all() and not found[n:].any()
 
 
 def test_random_numbers_are_those_of_the_cpu():

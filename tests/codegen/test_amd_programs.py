@@ -21,6 +21,7 @@ from qdrun.compiler.codegen.amdgpu.hardware import amdgpu_target
 from qdrun.compiler.runtime.amdgpu import build
 from qdrun.compiler.runtime.amdgpu.emulator.executor import AmdExecutor
 from qdrun.compiler.runtime.amdgpu.emulator.memory import Region
+from qdrun.compiler.runtime.emulated.machine import emulated_machine
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from irgen import generate
@@ -54,7 +55,11 @@ class AmdCompiled(GridCompiled):
         driver = Driver()
         super().__init__(kernel, processors=1, resident=1, target=amdgpu_target(chip, block=1), driver=driver)
         image = build.compile_object(self.code.device, kernel.name, chip, listing=True)
-        driver.code, driver.names, driver.failure = AmdExecutor(chip).load(image, kernel.name), self.code.functions, None
+        driver.code, driver.names, driver.failure = (
+            AmdExecutor(chip, emulated_machine().executed).load(image, kernel.name),
+            self.code.functions,
+            None,
+        )
         self.handles = np.arange(1, len(driver.names) + 1, dtype=np.int64)
 
     def __call__(self, *args, fields=None, **rest):

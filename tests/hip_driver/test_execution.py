@@ -5,6 +5,7 @@ library, which gives each launch to the emulator of AMD's instructions.
 import ctypes
 import functools
 import traceback
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -29,7 +30,7 @@ def card(rocm, monkeypatch):
         try:
             if found.image not in loaded:
                 data = ctypes.string_at(found.image, found.image_bytes)
-                loaded[found.image] = executor.AmdExecutor("gfx942").load(data, "k")
+                loaded[found.image] = executor.AmdExecutor("gfx942", Counter()).load(data, "k")
             code = loaded[found.image][found.name.decode()]
             code.run(ctypes.addressof(found.words), found.blocks, found.threads, found.shared)
         except Exception:

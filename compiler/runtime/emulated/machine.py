@@ -69,6 +69,7 @@ class EmulatedMachine:
         eager: queued work runs at once, else as late as it may.
         arena: device memory.
         launches: kernels that have run.
+        executed: how often each instruction of another GPU was executed, where such a GPU is emulated.
         waits: calls that wait for everything in every stream, as on a GPU, by their names: loading and unloading code, unpinning memory.
         held_up: those of them that found something to wait for.
         waiting: they run it, so that the next one finds nothing; else it runs as late as possible, so that no code relies on them.
@@ -76,6 +77,7 @@ class EmulatedMachine:
 
     def __init__(self, eager: bool = False, guard: bool = True) -> None:
         self.eager, self.arena, self.launches = eager, Arena(MEMORY_BYTES, guard), 0
+        self.executed = Counter[str]()
         self.lock = new_lock(self, "lock")
         self.numbers = itertools.count(0x1000, 0x10)
         self.streams: dict[int, Stream] = {}

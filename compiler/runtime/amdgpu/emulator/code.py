@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping
 
-from .coverage import COVERAGE
 from .faults import BadState, UnknownInstruction
 from .listing import WAITS, Instruction, Listing, parse
 from .wave import SCC, VCC, Wave
@@ -51,6 +51,8 @@ class Code:
         n = len(self._firsts)
         self._full: list[Callable[[Wave], int] | None] = [None] * n
         self._part: list[Callable[[Wave], int] | None] = [None] * n
+        self._names_in: list[tuple[str, ...]] = [()] * n  # the instructions of each block that is written
+        self._runs = [0] * n  # how often waves have run it since they were counted
 
     def _leaders(self) -> list[int]:
         lines = self._listing.lines
@@ -67,19 +69,28 @@ class Code:
             UnknownInstruction, BadState, BadAddress.
         """
         pc = wave.pc
-        full, part = self._full, self._part
+        full, part, runs = self._full, self._part, self._runs
         for _ in range(MOST_BLOCKS):
             whole = wave.active is None
+            runs[pc] += wave.some  # without a lane, nothing is computed
             function = (full if whole else part)[pc] or self._write(pc, whole)
             pc = function(wave)
             if pc < 0:
                 return pc
         raise BadState(f"a wave has run {MOST_BLOCKS:,} blocks of {self._listing.name} without an end")
 
+    def count(self, executed: Counter[str]) -> None:
+        """Add how often waves have executed each instruction since the last call. Blocks that no lane took part in do not count."""
+        for k, n in enumerate(self._runs):
+            if n:
+                for name in self._names_in[k]:
+                    executed[name] += n
+                self._runs[k] = 0
+
     # ---- a block
     def _write(self, number: int, whole: bool) -> Callable[[Wave], int]:
         x = Writer(self._names, self._chip, self.width, whole, self._agprs, self._symbols)
-        at = self._firsts[number]
+        at = begin = self._firsts[number]
         end = self._firsts[number + 1] if number + 1 < len(self._firsts) else len(self._listing.lines)
         done = False
         while at < end and not done:
@@ -91,6 +102,8 @@ class Code:
         exec(compile(x.text("block"), f"{self._listing.name}.{number}", "exec"), self._names)
         function = self._names.pop("block")
         (self._full if whole else self._part)[number] = function
+        lines = self._listing.lines[begin:at]
+        self._names_in[number] = tuple(plain(part.split()[0])[0] for line in lines for part in line.split("::"))
         return function
 
     def _block(self, at: int) -> int:
@@ -104,7 +117,6 @@ class Code:
             self._pair(x, line)
             return False
         i = parse(line)
-        COVERAGE.add(plain(i.mnemonic)[0])
         if i.mnemonic in WAITS:
             return False
         if i.mnemonic.startswith(_ENDS):
@@ -138,9 +150,7 @@ class Code:
         """Two instructions that read their operands before either writes."""
         x.waiting = []
         for part in line.split("::"):
-            i = parse(part.strip())
-            COVERAGE.add(plain(i.mnemonic)[0])
-            self._any(x, i)
+            self._any(x, parse(part.strip()))
         writes, x.waiting = x.waiting, None
         for write in writes:
             x.put(write)

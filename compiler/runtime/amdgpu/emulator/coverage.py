@@ -1,18 +1,23 @@
-"""Which instructions have been executed: their names, and all that the emulator knows."""
+"""The share of the instructions that the emulator knows which programs have executed."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from .listing import WAITS
 from .writing.lane_table import OPERATIONS
 from .writing.special import HANDLERS
 
-COVERAGE: set[str] = set()
-"""The instructions of this process, without the names of their encodings."""
 
+def line(executed: Mapping[str, int]) -> str:
+    """A sentence about what was executed.
 
-def line() -> str:
-    """How many were executed, in words. Instructions on scalars and on memory are known by their forms, and not listed."""
-    tables = OPERATIONS.keys() | HANDLERS.keys()
-    known = len(COVERAGE & tables)
+    Args:
+        executed: how often each instruction was executed, by its name without the encoding (``EmulatedMachine.executed``).
+    """
+    of_lanes = OPERATIONS.keys() | HANDLERS.keys()
+    done = executed.keys() - WAITS
     return (
-        f"emulator: {len(COVERAGE)} instructions executed, among them {known} of the {len(tables)} in the tables of the lanes"
+        f"emulator: {sum(executed.values()):,} instructions of waves executed, {len(done)} different ones;"
+        f" of the {len(of_lanes)} in the tables of the lanes, {len(done & of_lanes)}"
     )

@@ -7,6 +7,7 @@ from dataclasses import replace
 from ....codegen.amdgpu.hardware import amdgpu_target
 from ....errors import DeviceError
 from ...emulated.driver import EmulatedDriver
+from ...emulated.machine import emulated_machine
 from ..kind import AMDGPU
 from .executor import AmdExecutor
 
@@ -42,4 +43,5 @@ def emulated_driver(name: str) -> tuple[EmulatedDriver, str]:
     chip = chip or CHIPS[0]
     if chip not in CHIPS:
         raise DeviceError(f"no AMD chip `{chip}` is emulated\n  do: device='emulated:gfx942', or another of {', '.join(CHIPS)}")
-    return EmulatedDriver(AmdExecutor(chip), KIND, f"emulated {chip}", chip, 2 * BLOCK), number or "0"
+    executor = AmdExecutor(chip, emulated_machine().executed)
+    return EmulatedDriver(executor, KIND, f"emulated {chip}", chip, 2 * BLOCK), number or "0"

@@ -7,6 +7,7 @@ process; the instructions are read from the text.
 from __future__ import annotations
 
 import ctypes
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -27,11 +28,12 @@ from .memory import Region
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AmdCode:
-    """A kernel of a loaded code object. See ``runtime.emulated.processor.DeviceCode``."""
+    """A kernel of a loaded code object. See ``runtime.emulated.processor.DeviceCode``. ``executed``: counts its instructions."""
 
     kernel: CodeKernel
     code: Code
     segments: Region
+    executed: Counter[str]
 
     def run(self, words: int, blocks: int, threads: int, shared: int) -> None:
         """Run all blocks of a launch.
@@ -57,14 +59,22 @@ class AmdCode:
             k.kernarg_bytes,
             k.hidden,
         )
-        run_launch(self.code, start, words, blocks, threads, shared, block_order(blocks), [self.segments], find)
+        try:
+            run_launch(self.code, start, words, blocks, threads, shared, block_order(blocks), [self.segments], find)
+        finally:
+            self.code.count(self.executed)
 
 
 class AmdExecutor:
-    """See ``runtime.emulated.processor.Executor``. ``chip``: LLVM's name."""
+    """See ``runtime.emulated.processor.Executor``.
 
-    def __init__(self, chip: str) -> None:
-        self.chip = chip
+    Args:
+        chip: LLVM's name.
+        executed: counts how often waves execute each instruction.
+    """
+
+    def __init__(self, chip: str, executed: Counter[str]) -> None:
+        self.chip, self._executed = chip, executed
         self._generation = chip_of(chip).major
 
     def build(self, texts: Texts, keep: bool) -> Image:
@@ -85,7 +95,7 @@ class AmdExecutor:
         symbols = {symbol: base + value for symbol, value in loaded.symbols.items()}
         listings = read_assembly(loaded.listing)
         return {
-            k.name: AmdCode(k, Code(listings[k.name], self._generation, k.wave, symbols), Region(base, raw))
+            k.name: AmdCode(k, Code(listings[k.name], self._generation, k.wave, symbols), Region(base, raw), self._executed)
             for k in loaded.kernels.values()
         }
 

@@ -68,6 +68,7 @@ class Wave:
         views: the lanes' registers by the letter of a type.
         active: flags of the lanes that take part; None: all do.
         lanes: their numbers; None: all.
+        some: there is one.
         pc: the block of instructions that comes next.
     """
 
@@ -92,6 +93,7 @@ class Wave:
         """Choose the lanes that take part."""
         mask &= self.all
         self.S[EXEC], self.S[EXEC + 1] = mask & 0xFFFFFFFF, mask >> 32
+        self.some = mask != 0
         if mask == self.all:
             self.active = self.lanes = None
         else:

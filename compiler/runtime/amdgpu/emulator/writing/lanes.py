@@ -121,7 +121,7 @@ def inserted(old: np.ndarray, value: np.ndarray, shift: int, mask: int, rest: st
         return (old & ~np.uint32(mask << shift)) | placed
     if rest == "UNUSED_SEXT":
         top = np.uint32(((mask >> 1) + 1) << shift)
-        return ((placed ^ top) - top) if shift == 0 else (placed.view(np.int32)).view(np.uint32)
+        return (placed ^ top) - top
     return placed
 
 
@@ -129,12 +129,11 @@ def part_operand(x: Writer, i: Instruction, k: int, text: str, kind: str) -> str
     """An operand of an SDWA instruction: its chosen part as a type."""
     chosen = i.modifiers.get(f"src{k}_sel", "DWORD")
     s = source(text)
-    if lane_register(s.text) is None:
-        return x.operand(text, kind, array=True)
     if chosen == "DWORD":
         return x.operand(text if not s.sext else s.text, kind, array=True)
     shift, mask = _PARTS[chosen]
-    value = x.let(x.call(part, x.lanes(s.text, "u"), str(shift), str(mask), str(s.sext)))
+    register = x.lanes(s.text, "u") if lane_register(s.text) else f"t_u({x.word(s.text)})"
+    value = x.let(x.call(part, register, str(shift), str(mask), str(s.sext)))
     dtype: Any = {"h": "t_h", "j": "t_j", "e": "t_e"}.get(kind)
     if dtype:
         value = f"{value}.astype(t_h).view({dtype})"

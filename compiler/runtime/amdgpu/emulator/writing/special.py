@@ -119,9 +119,13 @@ def _select(x: Writer, i: Instruction, name: str) -> None:
 
 def _carry(x: Writer, i: Instruction, name: str) -> None:
     target, out, a, b = i.operands[:4]
-    if plain(i.mnemonic)[1] in ("dpp", "sdwa"):
+    encoding = plain(i.mnemonic)[1]
+    if "dpp" in encoding or i.modifiers.get("dst_sel", "DWORD") != "DWORD":
         raise UnknownInstruction(i.text)
-    first, second = x.operand(a, "u", array=True), x.operand(b, "u", array=True)
+    if encoding == "sdwa":
+        first, second = part_operand(x, i, 0, a, "u"), part_operand(x, i, 1, b, "u")
+    else:
+        first, second = x.operand(a, "u", array=True), x.operand(b, "u", array=True)
     if "subrev" in name or "subbrev" in name:
         first, second = second, first
     carry = f"{x.mask(i.operands[4])}.astype(t_u)" if len(i.operands) > 4 else "t_u(0)"
