@@ -24,6 +24,7 @@ class GpuTarget(Target):
         hardware: writes the GPU-specific text.
         block: threads of a block.
         wave: threads that execute one instruction together (a warp, a wavefront), at most: 32 or 64. Masks of them have as many bits.
+            1: there are no operations of such threads together.
         wide_features: ``features`` of a kernel with more than ``small_bytes`` bytes of parameters.
         most_bytes: maximum bytes of a kernel's parameters.
         most_blocks: maximum blocks of a launch.

@@ -31,10 +31,10 @@ class Lanes:
 def atomic(e: GridEmitter, s: Op, ptr: str, values: list[str]) -> str | None:
     """Do an atomic together with the other lanes. Returns the old value of this lane (undefined if it is unused).
 
-    None: every lane does its own.
+    None: every lane does its own; on a GPU without operations of a warp (``GpuTarget.wave`` is 1) always.
     """
     way = e.uniform.way(s)
-    if not way:
+    if not way or e.target.wave == 1:
         return None
     place, code = atomic_of(s)
     d, wanted = place.dtype, s in e.uniform.used

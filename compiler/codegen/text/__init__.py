@@ -1,0 +1,1 @@
+"""Device text as data: what a printer of another language reads (see docs/device-text.md)."""
