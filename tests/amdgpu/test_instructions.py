@@ -141,14 +141,20 @@ INTEGERS = {
 EXACT = {f"v_{name}": function for names, function in INTEGERS.items() for name in names.split()}
 
 
-def run_one(name, op, given, mask=None, more=""):
-    """The result of one instruction whose operands are in v[8:9], v[10:11], v[12:13]; v[4:5] gets it."""
-    texts = [f"v[{8 + 2 * k}:{9 + 2 * k}]" if t in "qld" else f"v{8 + 2 * k}" for k, t in enumerate(op.operands)]
+def run_one(name, op, given, mask=None, more="", shared=()):
+    """The result of one instruction whose operands are in v[8:9], v[10:11], v[12:13], or, with their bits in ``shared`` by their places, in
+    s[8:9], ..; v[4:5] gets it.
+    """
+    files = ["s" if k in shared else "v" for k in range(len(op.operands))]
+    texts = [
+        f"{f}[{8 + 2 * k}:{9 + 2 * k}]" if t in "qld" else f"{f}{8 + 2 * k}" for k, (f, t) in enumerate(zip(files, op.operands))
+    ]
+    words = {8 + 2 * k + half: bits >> 32 * half for k, bits in dict(shared).items() for half in (0, 1)}
     target = "v[4:5]" if op.result in "qld" else "v4"
     lanes = {8 + 2 * k: x for k, x in enumerate(given)}
     if op.tied:
         lanes[4], texts = lanes.pop(8 + 2 * (len(given) - 1)), texts[:-1]
-    run = Run([f"{name} {', '.join([target, *texts])}{more}"], lanes=lanes, mask=mask)
+    run = Run([f"{name} {', '.join([target, *texts])}{more}"], lanes=lanes, mask=mask, shared=words)
     return run.v(8 if op.result in "hje" else 4, op.result)
 
 
@@ -240,7 +246,6 @@ def test_a_zero_with_a_minus_is_below_one_without(bits):
 @pytest.mark.parametrize("bits", [32, 64])
 def test_a_division_by_steps_is_rounded_once(bits):
     kind = "d" if bits == 64 else "f"
-    a, b = values(kind), values(kind)
     pair = (lambda k: f"v[{k}:{k + 1}]") if bits == 64 else (lambda k: f"v{k}")
     va, vb, lower, upper, x, e, q = (pair(k) for k in (8, 10, 12, 14, 16, 18, 20))
     better = [f"v_fma_f{bits} {e}, -{lower}, {x}, 1.0", f"v_fma_f{bits} {x}, {e}, {x}, {x}"]
@@ -256,10 +261,12 @@ def test_a_division_by_steps_is_rounded_once(bits):
         f"v_div_fmas_f{bits} {q}, {e}, {x}, {q}",
         f"v_div_fixup_f{bits} {q}, {q}, {vb}, {va}",
     ]
-    got = Run(lines, lanes={8: a, 10: b}).v(20, kind)
-    with np.errstate(all="ignore"):
-        want = a / b
-    assert np.array_equal(got, want, equal_nan=True)
+    for _ in range(20):
+        a, b = values(kind), values(kind)
+        got = Run(lines, lanes={8: a, 10: b}).v(20, kind)
+        with np.errstate(all="ignore"):
+            want = a / b
+        assert np.array_equal(got, want, equal_nan=True)
 
 
 CONVERSIONS = [name for name in OPERATIONS if name.startswith("v_cvt_") and "_" in name[6:] and name.count("_") == 3]
@@ -298,6 +305,21 @@ def test_lanes_that_take_no_part_keep_their_registers(name):
         assert np.array_equal(part.view(unsigned)[~taking_part], empty.view(unsigned)[~taking_part])
 
 
+@pytest.mark.parametrize("name", sorted(OPERATIONS))
+def test_an_operand_may_be_a_shared_register(name):
+    op = OPERATIONS[name]
+    for place in range(len(op.operands) - op.tied):
+        given = [values(t) for t in op.operands]
+        given[place][:] = given[place][0]
+        bits = int(given[place].view(f"u{given[place].dtype.itemsize}")[0])
+        assert_same_bits(run_one(name, op, given, shared={place: bits}), run_one(name, op, given))
+
+
+def assert_same_bits(a, b):
+    unsigned = f"u{a.dtype.itemsize}"
+    assert np.array_equal(a.view(unsigned), b.view(unsigned))
+
+
 RELATIONS = {
     "lt": lambda a, b: a < b, "le": lambda a, b: a <= b, "gt": lambda a, b: a > b, "ge": lambda a, b: a >= b, "eq": lambda a, b: a == b,
     "ne": lambda a, b: a != b,
@@ -330,6 +352,31 @@ def test_comparisons_set_the_bits_of_lanes_that_take_part(relation, kind):
         assert run.s(106, 2) == run.s(4, 2) == bits & chosen
         run = Run([f"v_cmpx_{relation}_{kind} exec, {texts[0]}, {texts[1]}"], lanes={8: a, 10: b}, mask=chosen)
         assert run.wave.exec() == bits & chosen
+
+
+@pytest.mark.parametrize("bits, least", [(16, 2.0**-14), (32, 2.0**-126), (64, 2.0**-1022)])
+def test_classes_of_floats(bits, least):
+    """NaN are 0 (signalling) and 1, then from minus infinity to infinity: infinite, normal, subnormal, zero, and the same back."""
+    kind = {16: "e", 32: "f", 64: "d"}[bits]
+    a, chosen = values(kind), int(rng.integers(1024)) & ~3 | int(rng.choice([0, 3]))
+
+    def number(x):
+        x = float(x)
+        if math.isnan(x):
+            return 0
+        side = 3 if math.isinf(x) else 2 if abs(x) >= least else 1 if x else 0
+        return 6 + side if math.copysign(1.0, x) > 0 else 5 - side
+
+    text, pair = ("v[8:9]", "s[8:9]") if bits == 64 else ("v8", "s8")
+    run = Run([f"v_cmp_class_f{bits}_e64 s[4:5], {text}, v12"], lanes={8: a, 12: np.full(64, chosen, np.uint32)})
+    assert run.s(4, 2) == sum(1 << k for k in range(64) if chosen >> number(a[k]) & 1)
+    word = int(a.view(f"u{bits // 8}")[0])
+    run = Run(
+        [f"v_cmp_class_f{bits}_e64 s[4:5], {pair}, v12"],
+        lanes={12: np.full(64, chosen, np.uint32)},
+        shared={8: word, 9: word >> 32},
+    )
+    assert run.s(4, 2) == (M64 if chosen >> number(a[0]) & 1 else 0)
 
 
 def test_what_is_not_known_says_its_name_and_does_not_stay():
