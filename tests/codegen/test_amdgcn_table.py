@@ -13,6 +13,7 @@ from test_nvptx_table import GROUPS, entry
 from qdrun.compiler.codegen.amdgpu.amdgcn_table import AMDGCN, INTRINSICS, TABLE
 from qdrun.compiler.codegen.amdgpu.hardware import amdgpu_target
 from qdrun.compiler.errors import QdrunRuntimeError
+from qdrun.compiler.runtime.amdgpu import build
 
 CHIPS = ("gfx90a", "gfx942", "gfx1100")
 WHOLE = bool(os.environ.get("QDRUN_TEST_ALL_CHIPS"))
@@ -145,11 +146,35 @@ def test_what_would_end_the_process_is_refused_by_name(what, declare, says):
     )
 
 
-@pytest.mark.parametrize("how", ["sine", "permlane64"])
+def on_chip(words: int, kernels: int = 1) -> str:
+    """A text whose kernels have so many words of on-chip memory each."""
+    lines = [f"declare i32 @{THREAD}()"]
+    for k in range(kernels):
+        at = f"%at = getelementptr i64, ptr addrspace(3) @own{k}, i32 %t"
+        body = f"  %t = call i32 @{THREAD}()\n  {at}\n  store volatile i64 %x, ptr addrspace(3) %at\n  ret void"
+        lines.append(f"@own{k} = internal addrspace(3) global [{words} x i64] poison, align 16")
+        lines.append(f"define amdgpu_kernel void @k{k}(i64 %x) {{\n{body}\n}}")
+    return "\n".join(lines)
+
+
+def test_more_on_chip_memory_than_a_block_has_is_refused():
+    fits = compile_all([(on_chip(8192), "gfx942"), (on_chip(6000, 2), "gfx90a"), (on_chip(20_000), "gfx950")])
+    assert [[k["lds_bytes"] for k in made.kernels.values()] for made in fits] == [[65_536], [48_000] * 2, [160_000]]
+    for chip, words, most in (("gfx942", 8194, "65,536"), ("gfx950", 20_482, "163,840")):
+        with pytest.raises(QdrunRuntimeError) as e:
+            build.compile_object(on_chip(words), "step", chip)
+        assert str(e.value) == (
+            f"a loop of kernel `step` needs {8 * words:,} bytes of on-chip memory for a block; {chip} has {most}\n"
+            "  do: declare smaller simt.block.SharedArray, or give the loop a smaller block_dim"
+        )
+
+
+@pytest.mark.parametrize("how", ["sine", "permlane64", "on-chip memory"])
 def test_it_really_would_end_the_process(how):
     """Row 48 of the change requests: LLVM crashes on ``permlane64`` where a chip lacks it."""
     sine = "%y = call double @llvm.sin.f64(double %x)\n  store double %y, ptr %p", "declare double @llvm.sin.f64(double)"
     permlane = PERMLANE[0] + "\n  store i32 %y, ptr %p", PERMLANE[1]
-    texts = [(calls(*(sine if how == "sine" else permlane)), "gfx942")]
+    text = on_chip(8194) if how == "on-chip memory" else calls(*(sine if how == "sine" else permlane))
+    texts = [(text, "gfx942")]
     done = run(texts, "unchecked")
     assert done.returncode != 0 and "QdrunRuntimeError" not in done.stderr

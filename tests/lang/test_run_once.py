@@ -138,6 +138,7 @@ def with_failures(program, launch):
 
 
 def close(found, wanted, exact):
+    exact = exact and os.environ["QDRUN_TEST_ARCH"] == "cpu"  # on a GPU, threads add in any order
     return all(
         np.array_equal(a, b) if exact else np.allclose(a, b, rtol=1e-11, atol=1e-13) for a, b in zip(found, wanted, strict=True)
     )

@@ -19,6 +19,9 @@ from .code_object import CodeObject, Malformed, check, read_code
 from .link import LinkError, link
 
 _KERNEL = re.compile(r"^define amdgpu_kernel void @(\w+)\(", re.M)
+_BODY = re.compile(r"^define (amdgpu_kernel )?[^@\n]*@(\w+)\((.*?)^\}", re.M | re.S)
+_ON_CHIP = re.compile(r"^@(\w+) = internal addrspace\(3\) global \[(\d+) x i(\d+)\]", re.M)
+_GLOBAL = re.compile(r"@(\w+)")
 _TAIL = """
 !llvm.module.flags = !{!1000000}
 !1000000 = !{i32 1, !"amdhsa_code_object_version", i32 500}
@@ -28,8 +31,32 @@ _TAIL = """
 
 def _generate(text: str, name: str, chip: str, assembly: bool) -> bytes:
     TABLE.check(text, name)
+    check_on_chip(text, name, chip)
     by = Generator(TRIPLE, chip, chip_of(chip).features, "AMD's GPUs", pic=True, whole=True)
     return generate(text, name, by, _TAIL, assembly=assembly)
+
+
+def on_chip_bytes(text: str) -> dict[str, int]:
+    """The bytes of on-chip memory that each kernel of a device module declares, for itself and for the functions that it may call."""
+    sizes = {name: -(-int(count) * int(bits) // 8 // 16) * 16 for name, count, bits in _ON_CHIP.findall(text)}
+    used = {(bool(kernel), name): set(_GLOBAL.findall(body)) & sizes.keys() for kernel, name, body in _BODY.findall(text)}
+    of_functions = set[str]().union(*(names for (kernel, _), names in used.items() if not kernel))
+    return {name: sum(sizes[x] for x in names | of_functions) for (kernel, name), names in used.items() if kernel}
+
+
+def check_on_chip(text: str, name: str, chip: str) -> None:
+    """Refuse a module whose kernels need more on-chip memory than a block has: LLVM ends the process.
+
+    Raises:
+        QdrunRuntimeError: names the kernel and both numbers.
+    """
+    most = chip_of(chip).lds_bytes
+    needed = max(on_chip_bytes(text).values(), default=0)
+    if needed > most:
+        raise QdrunRuntimeError(
+            f"a loop of kernel `{name}` needs {needed:,} bytes of on-chip memory for a block; {chip} has {most:,}\n"
+            "  do: declare smaller simt.block.SharedArray, or give the loop a smaller block_dim"
+        )
 
 
 def compile_assembly(text: str, name: str, chip: str) -> str:
